@@ -1,11 +1,12 @@
-// Chains of servers with capacities: GCA.
+// Composes chains of servers with capacities: GCA.
 //
 // Purpose: Greedy Cache Allocation (Algorithm 2 of "Serving Chain-structured Jobs with Large Memory
 // Footprints"). For a placement, the fastest chain with cache for one more job gets as many jobs as fit, and
-// so on until nothing fits. That is enough for a dispatcher that always takes the fastest free chain (Theorem
-// 3.5). Chains come out fastest first, each with different servers or a different split of the blocks.
-// At most one chain per link of the topology; a chain is found in O(sum of hosted blocks).
-// Ties go to the chain whose server numbers are lexicographically smallest. Pure. Threads: any, no state.
+// so on until nothing fits. This suffices for a dispatcher that always takes the fastest free chain (Theorem
+// 3.5). The result has the fastest chain first; each chain has different servers or a different division of
+// the blocks. At most one chain per link of the topology; finding a chain is O(sum of hosted blocks). Of
+// equally fast chains the one with the lexicographically smallest server numbers comes first. Pure. Threads:
+// any, no state.
 #ifndef BFIO_CHAINS_CORE_COMPOSITION_H_
 #define BFIO_CHAINS_CORE_COMPOSITION_H_
 
@@ -18,7 +19,7 @@
 
 namespace bfio::core {
 
-// A server's part in a chain: it processes `range`, the end of what it hosts.
+// A server's part in a chain: it processes `range`, which is the end of the range that it hosts.
 struct ChainHop {
   int32_t server = 0;
   BlockRange range;
@@ -30,24 +31,25 @@ struct ChainHop {
 
 struct ServerChain {
   std::vector<ChainHop> hops;
-  // T_k: service time of a job of mean size.
+  // T_k: service time of a job of mean size, in seconds.
   double time = 0;
-  // c_k: jobs at once.
+  // c_k: the most jobs at the same time.
   int64_t capacity = 0;
 
-  double rate() const { return 1 / time; }  // mu_k, of one job
+  double rate() const { return 1 / time; }  // mu_k: service rate of one job, in jobs per second
 };
 
 // nu: jobs per second of all chains when full.
 double TotalRate(absl::Span<const ServerChain> chains);
 int64_t TotalCapacity(absl::Span<const ServerChain> chains);
 
-// Cache slots by server, before any job.
+// Cache slots of each server when no job runs.
 std::vector<int64_t> AllCacheSlots(absl::Span<const ChainServer> servers, const ChainService& service,
                                    const BlockRanges& placement);
 
-// The fastest chain for which every server has as many free slots as it would process blocks, with capacity
-// 0; nullopt where there is none. REQUIRES: as many ranges and slots as servers, ranges within the service.
+// The fastest chain for which every server has at least as many free slots as it would process blocks, with
+// capacity 0; nullopt if there is none. REQUIRES: as many ranges and slots as servers; ranges are within the
+// service.
 std::optional<ServerChain> FastestChain(absl::Span<const ChainServer> servers, const ChainService& service,
                                         const BlockRanges& placement, absl::Span<const int64_t> free_slots);
 
@@ -55,8 +57,8 @@ std::optional<ServerChain> FastestChain(absl::Span<const ChainServer> servers, c
 std::vector<ServerChain> ComposeChains(absl::Span<const ChainServer> servers, const ChainService& service,
                                        const BlockRanges& placement);
 
-// Whether chains keep to the model: each covers all blocks once in order with blocks its servers host, and no
-// server gives away more slots than it has. INTERNAL names what is broken.
+// Checks that each chain covers all blocks once, in order, with blocks that its servers host, and that no
+// server allocates more slots than it has. INTERNAL names the violation.
 absl::Status CheckChains(absl::Span<const ChainServer> servers, const ChainService& service,
                          const BlockRanges& placement, absl::Span<const ServerChain> chains);
 

@@ -1,14 +1,13 @@
-// Which chain an arriving job goes to: JFFC and its rivals.
+// Assigns arriving jobs to chains: JFFC and the policies it is compared with.
 //
-// Purpose: one interface for the rules that balance over composed chains: Join-the-Fastest-Free-Chain
-// (Algorithm 3 of "Serving Chain-structured Jobs with Large Memory Footprints") and the rules it is compared
-// with, extended to chains that serve several jobs at once. The caller keeps the queues: a job given
-// to a full chain waits in that chain's own queue, first come first served; one without a chain waits in a
-// central queue, whose head goes to the first chain that has a place.
-// jffc, sa_jsq and jiq are the router's policies of these names (router/core/policy/fastest_free). sed and
-// jsq are no policies there: they let a request wait at a full chain while another has a free slot, and in
-// the router requests wait in the pool alone. Among chains with free slots sed is jffc, and jsq is sa_jsq
-// with its ties drawn. Deterministic for the seed. Threads: one at a time.
+// Purpose: one interface for the policies that balance over composed chains: Join-the-Fastest-Free-Chain
+// (Algorithm 3 of "Serving Chain-structured Jobs with Large Memory Footprints") and the baselines, extended
+// to chains that serve several jobs at the same time. The caller has the queues. A job assigned to a full
+// chain waits in that chain's own queue, first come first served; a job without a chain waits in a central
+// queue, whose head goes to the first chain with a free slot. jffc, sa_jsq and jiq are also policies of the
+// router (router/core/policy/fastest_free). sed and jsq are not: they let a request wait at a full chain
+// while another has a free slot, but in the router requests wait only in the pool. With free slots sed equals
+// jffc, and jsq equals sa_jsq with ties broken at random. Deterministic for the seed. Threads: one at a time.
 #ifndef BFIO_CHAINS_CORE_DISPATCHER_H_
 #define BFIO_CHAINS_CORE_DISPATCHER_H_
 
@@ -30,18 +29,20 @@ class ChainDispatcher {
  public:
   virtual ~ChainDispatcher() = default;
 
-  // REQUIRES: chains fastest first, at least one. kCentralQueue only where no chain is free.
+  // The index of a chain or kCentralQueue, which is returned only if no chain has a free slot. REQUIRES: at
+  // least one chain, the fastest first.
   virtual int32_t OnArrival(absl::Span<const ChainView> chains) = 0;
 };
 
-// jffc    the fastest chain with a place, else the central queue
-// sa_jsq  of the chains with a place those with fewest jobs, of them the fastest, else the central queue
-// sed     the smallest expected delay, 1/mu + max(0, Z - c + 1) / (mu c); queues of their own
-// jsq     fewest jobs, ties at random; queues of their own
-// jiq     an idle chain at random, else one with a place at random, else the central queue
+// jffc    the fastest chain with a free slot, otherwise the central queue
+// sa_jsq  of the chains with a free slot one with the fewest jobs, the fastest of these; otherwise the
+//         central queue
+// sed     the smallest expected delay, 1/mu + max(0, Z - c + 1) / (mu c); a queue per chain
+// jsq     the fewest jobs, ties at random; a queue per chain
+// jiq     an idle chain at random, otherwise one with a free slot at random, otherwise the central queue
 const std::vector<std::string>& ChainDispatcherNames();
 
-// INVALID_ARGUMENT names those that are known.
+// INVALID_ARGUMENT, listing the known names, for an unknown one.
 absl::StatusOr<std::unique_ptr<ChainDispatcher>> MakeChainDispatcher(absl::string_view name, uint64_t seed);
 
 }  // namespace bfio::core

@@ -1,9 +1,9 @@
-// What a job takes on a server, from the hardware's figures.
+// The time of a job on a server, computed from the hardware's data.
 //
-// Purpose: the communication and computation times of server_pool.h, as section 4.1.1 of "Serving
-// Chain-structured Jobs with Large Memory Footprints" takes them: prefill is bound by arithmetic, decode by
-// reading the weights once for every token, and every token visits every server of a chain.
-// Units are in the names. Pure. Threads: any, no state.
+// Purpose: the communication and computation times of server_pool.h, following section 4.1.1 of "Serving
+// Chain-structured Jobs with Large Memory Footprints": prefill is compute-bound, decode reads the weights
+// once per token, and every token visits every server of a chain. Units are in the names. Pure functions.
+// Threads: any, no state.
 #ifndef BFIO_CHAINS_CORE_JOB_TIMES_H_
 #define BFIO_CHAINS_CORE_JOB_TIMES_H_
 
@@ -25,14 +25,14 @@ struct BlockCost {
   double size_gb = 0;
 };
 
-// tau^p, s: overhead, the prompt's arithmetic, and one pass over the weights for each token but the first.
+// tau^p, s: overhead, the prompt's computation, and one pass over the weights for each token but the first.
 inline double ComputeSeconds(const JobShape& job, const ServerSpeed& speed, const BlockCost& block,
                              double overhead_s) {
   return overhead_s + 1e-3 * block.gflop_per_token / speed.tflops * job.input_tokens +
          block.size_gb / speed.memory_gb_per_s * (job.output_tokens - 1);
 }
 
-// tau^c, s: a round trip and what handling a message takes, for each token.
+// tau^c, s: for each token, a round trip and the overhead of handling a message.
 inline double CommunicationSeconds(const JobShape& job, double round_trip_s, double overhead_s) {
   return job.output_tokens * (round_trip_s + overhead_s);
 }

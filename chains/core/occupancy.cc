@@ -8,11 +8,12 @@ namespace {
 
 // Weights are scaled down when they pass this.
 constexpr double kLarge = 1e200;
-// A rest of the sums below this share of them is left out.
+// The remainder of the sums below is left out when it is less than this share of them.
 constexpr double kNothing = 1e-18;
 
-// Mean of the birth-death process with birth rate lambda whose death rate with n jobs is that of n jobs on
-// the chains in this order, each filled before the next. nu: their total rate, the same for every order.
+// Mean number of jobs of the birth-death process with birth rate lambda whose death rate with n jobs is that
+// of n jobs on the chains in this order, each filled before the next. nu: total rate of the chains, the same
+// in every order.
 double BirthDeathMean(absl::Span<const ChainRate> chains, double nu, double lambda) {
   const double rho = lambda / nu;
   double weight = 1, sum = 1, jobs = 0, death = 0;
@@ -29,13 +30,13 @@ double BirthDeathMean(absl::Span<const ChainRate> chains, double nu, double lamb
         sum /= kLarge;
         jobs /= kLarge;
       }
-      // Death rates only grow: what follows is at most geometric.
+      // Death rates only grow, so the remaining terms are at most geometric.
       const double ratio = lambda / death;
       if (ratio < 1 && weight * static_cast<double>(n + 1) < kNothing * jobs * (1 - ratio) * (1 - ratio))
         return jobs / sum;
     }
   }
-  // Beyond C: geometric with ratio rho; the term of C itself is counted above.
+  // Above C jobs: geometric with ratio rho; the term of C itself is counted above.
   const double tail = rho / (1 - rho);
   sum += weight * tail;
   jobs += weight * tail * (static_cast<double>(n) + 1 / (1 - rho));

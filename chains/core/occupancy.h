@@ -1,11 +1,11 @@
-// How many jobs a system of chains holds on average when the fastest free chain is always taken (JFFC).
+// The mean number of jobs in a system of chains in which jobs take the fastest free chain (JFFC).
 //
-// Purpose: Theorem 3.7's bounds and the exact value for two chains (Appendix A.3) of "Serving
+// Purpose: the bounds of Theorem 3.7 and the exact value for two chains (Appendix A.3) of "Serving
 // Chain-structured Jobs with Large Memory Footprints". Jobs arrive as a Poisson process, sizes are
-// exponential, chain l serves up to c_l jobs at once, each at rate mu_l. Divide by the arrival rate for the
-// mean response time (Little).
-// All sums have positive terms only and are scaled, so thousands of slots and loads near 1 lose no digits;
-// rates may differ by a factor of 1e18, what CheckPool lets through. Pure. Threads: any, no state.
+// exponential, and chain l serves up to c_l jobs at the same time, each at rate mu_l. Divided by the arrival
+// rate the result is the mean response time (Little's law). All sums have only positive terms and are scaled,
+// so thousands of slots and loads near 1 lose no digits; rates may differ by a factor of 1e18, the most that
+// CheckPool permits. Pure functions. Threads: any, no state.
 #ifndef BFIO_CHAINS_CORE_OCCUPANCY_H_
 #define BFIO_CHAINS_CORE_OCCUPANCY_H_
 
@@ -17,27 +17,27 @@
 
 namespace bfio::core {
 
-// A chain as queueing theory sees it.
+// The properties of a chain in the queueing model.
 struct ChainRate {
   double rate = 0;       // mu
   int64_t capacity = 0;  // c
 };
 
 std::vector<ChainRate> Rates(absl::Span<const ServerChain> chains);
-// nu
+// nu: the rate of all chains when full.
 double TotalRate(absl::Span<const ChainRate> chains);
 
 struct Occupancy {
   double lower = 0, upper = 0;  // mean jobs, waiting and in service
 };
 
-// Both birth-death processes: jobs on the fastest chains bound from below, on the slowest from above. Equal
-// where all chains are equally fast (M/M/C). O(sum of capacities)
-// at most, less where few jobs are likely.
-// REQUIRES: 0 < arrivals < TotalRate(chains), rates and capacities above 0. Any order.
+// Bounds from two birth-death processes: jobs on the fastest chains give the lower bound, jobs on the slowest
+// the upper. They are equal if all chains are equally fast (M/M/C). At most O(sum of capacities), less where
+// large numbers of jobs are improbable. REQUIRES: 0 < arrivals < TotalRate(chains), rates and capacities
+// above 0. Chains in any order.
 Occupancy OccupancyBounds(absl::Span<const ChainRate> chains, double arrivals);
 
-// The mean itself, for two chains. O(c_1 c_2). REQUIRES: as OccupancyBounds; fast.rate >= slow.rate.
+// The exact mean for two chains. O(c_1 c_2). REQUIRES: as OccupancyBounds; fast.rate >= slow.rate.
 double TwoChainOccupancy(const ChainRate& fast, const ChainRate& slow, double arrivals);
 
 }  // namespace bfio::core

@@ -21,7 +21,7 @@ BlockPlacement PlaceInOrder(absl::Span<const ChainServer> servers, const ChainSe
   for (const int32_t j : order) {
     const int32_t count = BlocksWithReserve(servers[j], service, reserved);
     if (count == 0) continue;
-    // The last server of a chain hosts as much as it can, too: what overlaps serves other chains.
+    // The last server of a chain also hosts as much as it can: the overlap serves other chains.
     placement.ranges[j] = {std::min(covered, service.blocks - count), count};
     chain.servers.push_back(j);
     chain.time += servers[j].communication + servers[j].compute * count;

@@ -8,7 +8,7 @@
 namespace bfio::core {
 namespace {
 
-// What rounding may take from a quotient that is whole.
+// Tolerance for a quotient that rounding has reduced below a whole number.
 constexpr double kForgiven = 1e-9;
 
 bool Positive(double value) {

@@ -1,13 +1,13 @@
-// What chains are composed of: servers with memory and speed, and a service of equal blocks.
+// The input for composing chains: servers with memory and speed, and a service of equal blocks.
 //
 // Purpose: the model of "Serving Chain-structured Jobs with Large Memory Footprints", section 2.1, as plain
 // data that placement, composition, bounds and planner share. A model of L blocks (layers) is too large for
-// one server; a server hosts a range of consecutive blocks, and a job passes through a chain of servers that
-// together process every block once, in order. On each server it holds one cache slot per block it is
+// one server. A server hosts a range of consecutive blocks, and a job passes through a chain of servers that
+// together process every block once, in order. On each server it holds one cache slot per block that it is
 // processed by there, as long as it is in service.
 //
-// Units: memory in GB, times in seconds for a job of mean size, rates in jobs per second; any others that fit
-// together do as well. Blocks count from 0 (the paper counts from 1). Threads: plain values.
+// Units: memory in GB, times in seconds for a job of mean size, rates in jobs per second; other consistent
+// units also work. Blocks count from 0 (the paper counts from 1). Threads: plain data.
 #ifndef BFIO_CHAINS_CORE_SERVER_POOL_H_
 #define BFIO_CHAINS_CORE_SERVER_POOL_H_
 
@@ -25,9 +25,9 @@ struct ChainServer {
   std::string name;
   // M_j
   double memory = 0;
-  // tau^c_j: what every job that visits the server spends on the way, all tokens together.
+  // tau^c_j: communication time of a job that visits the server, over all its tokens.
   double communication = 0;
-  // tau^p_j: what each block takes a job there, all tokens together.
+  // tau^p_j: computation time of a job in one block, over all its tokens.
   double compute = 0;
 };
 
@@ -39,27 +39,28 @@ struct ChainService {
   double cache_size = 0;
 };
 
-// By server, as many as the pool has.
+// By server; as many as the pool has servers.
 using BlockRanges = std::vector<BlockRange>;
 
-// Most blocks a service may have, and servers a pool; far beyond what is served, small enough for tables.
+// Upper bounds of a service's blocks and of a pool's servers; far above practical sizes, small enough for
+// tables.
 inline constexpr int32_t kMostBlocks = 4096;
 inline constexpr size_t kMostServers = 1024;
-// Most cache slots of a server.
+// Upper bound of a server's cache slots.
 inline constexpr int64_t kMostSlots = int64_t{1} << 20;
 
-// How many whole `unit`s fit into `amount`, with 1e-9 of a unit forgiven (0.3 holds three of 0.1); 0 where
-// none do, at most kMostSlots. REQUIRES: unit > 0.
+// How many whole `unit`s fit in `amount`, with a tolerance of 1e-9 of a unit (0.3 contains three of 0.1); 0
+// if none does, at most kMostSlots. REQUIRES: unit > 0.
 int64_t WholeUnits(double amount, double unit);
 
-// Cache slots that a server has left beside the blocks it hosts.
+// Cache slots that a server has beside the blocks that it hosts.
 int64_t CacheSlots(const ChainServer& server, const ChainService& service, const BlockRange& range);
 
-// A server's times, in seconds: each at most this, their sum at least the other.
+// Bounds of a server's times, in seconds: each is at most the first, their sum at least the second.
 inline constexpr double kLongestTime = 1e9, kShortestTime = 1e-9;
 
-// INVALID_ARGUMENT names the server and field: sizes that are not finite and positive, times out of bounds, a
-// cache so small that a server has more than kMostSlots.
+// INVALID_ARGUMENT, naming the server and field: sizes that are not finite and positive, times out of bounds,
+// or a cache so small that a server has more than kMostSlots.
 absl::Status CheckPool(absl::Span<const ChainServer> servers, const ChainService& service);
 
 }  // namespace bfio::core

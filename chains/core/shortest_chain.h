@@ -1,9 +1,9 @@
-// The cheapest chain of a placement, for any cost of a hop.
+// Finds the cheapest chain of a placement, for any cost of a hop.
 //
-// Purpose: the routing step that greedy cache allocation and the rules that route every job separately share.
-// What follows a server depends only on where its blocks end, so the shortest path is a table over positions
-// and not over pairs of servers: O(sum of hosted blocks) for each search. Borrows the placement. Threads: one
-// at a time.
+// Purpose: shared by greedy cache allocation and by policies that route every job separately. What follows a
+// server depends only on where its blocks end, so the shortest path is a table over block positions and not
+// over pairs of servers: O(sum of hosted blocks) per search. The placement must outlive this. Threads: one at
+// a time.
 #ifndef BFIO_CHAINS_CORE_SHORTEST_CHAIN_H_
 #define BFIO_CHAINS_CORE_SHORTEST_CHAIN_H_
 
@@ -17,7 +17,7 @@
 
 namespace bfio::core {
 
-// The cost of a hop that cannot be taken.
+// Cost of a hop that is impossible.
 inline constexpr double kNoWay = std::numeric_limits<double>::infinity();
 
 class ShortestChain {
@@ -30,9 +30,9 @@ class ShortestChain {
     }
   }
 
-  // `cost(server, blocks)`: of processing the last so many of the server's blocks, at least 0, or kNoWay. The
-  // chain's time is its cost, its capacity 0. nullopt where there is none. Ties go to the smaller server
-  // number, hop by hop from the first.
+  // `cost(server, blocks)`: cost of processing the last `blocks` of the server's blocks, at least 0, or
+  // kNoWay. In the result, `time` is the chain's cost and the capacity is 0; nullopt if there is no chain.
+  // Ties go to the smaller server number, hop by hop from the first.
   template <class Cost>
   std::optional<ServerChain> Find(const Cost& cost) {
     const auto blocks = static_cast<int32_t>(hosts_.size());
@@ -59,20 +59,20 @@ class ShortestChain {
   }
 
  private:
-  // Where a job that has passed so many blocks goes next.
+  // The next hop of a job that has passed a given number of blocks.
   struct Next {
-    double cost = kNoWay;  // from here to the end
+    double cost = kNoWay;  // from here to the end of the chain
     int32_t server = -1;
   };
 
   struct Host {
     int32_t server = 0;
-    int32_t end = 0;  // of what it hosts
+    int32_t end = 0;  // end of the hosted range
   };
 
   const BlockRanges& placement_;
   std::vector<Next> next_;
-  // By block: its servers, in order of their numbers.
+  // By block: the servers that host it, ordered by number.
   std::vector<std::vector<Host>> hosts_;
 };
 

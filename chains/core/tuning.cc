@@ -31,7 +31,7 @@ double Value(const ReserveCandidate& candidate, TuningGoal goal) {
   return kNever;
 }
 
-// What the chains give for a demand, but for c and what depends on the placement.
+// The properties of a candidate that depend only on its chains and the demand, not on c and the placement.
 ReserveCandidate Judge(absl::Span<const ServerChain> chains, double rate, const Demand& demand) {
   ReserveCandidate judged = {.chains = static_cast<int64_t>(chains.size()),
                              .capacity = TotalCapacity(chains),
@@ -74,7 +74,7 @@ std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainS
                                                          absl::Span<const double> rates,
                                                          const std::function<bool()>& go_on) {
   std::vector<std::vector<ReserveCandidate>> candidates(rates.size());
-  // Neighbouring c often place alike; then the chains are the same, too.
+  // Neighbouring c often give the same placement, and then the same chains.
   BlockRanges last;
   std::vector<ReserveCandidate> judged(rates.size());
   const int64_t largest = LargestReserve(servers, service);

@@ -1,10 +1,10 @@
 // The stationary distribution of two chains under JFFC, by state reduction (Grassmann, Taksar and Heyman,
-// 1985) in place of the affine recursion of Appendix A.3, which subtracts numbers that grow alike.
+// 1985) instead of the affine recursion of Appendix A.3, which subtracts numbers of similar size.
 //
 // Level n2 holds the states (0..c1, n2). A level is entered from below only at n1 = c1, so
 //   pi(., n2) = pi(c1, n2 - 1) r(n2)
-// with vectors r that depend on the levels above alone: they are found from the top down, and every step adds
-// positive numbers.
+// with vectors r that depend only on the levels above: they are computed from the top down, with only
+// positive numbers added.
 #include <utility>
 #include <vector>
 
@@ -16,13 +16,14 @@ namespace {
 // Weights are scaled down when they pass this.
 constexpr double kMostWeight = 1e100;
 
-// A level's distribution up to a factor: flow balance in the states n1 < c1 with pi(c1) = 1, jobs of the slow
-// chain leaving at rate `leave` to the level below, and `back[n1]` coming back, per unit of pi(c1), from the
-// level above.
+// A level's distribution up to a factor: the flow balance in the states n1 < c1 with pi(c1) = 1. Jobs of the
+// slow chain leave to the level below at rate `leave`; `back[n1]` is the flow that returns from the level
+// above, per unit of pi(c1).
 std::vector<double> LevelShape(const ChainRate& fast, double arrivals, double leave,
                                const std::vector<double>& back) {
   const auto top = static_cast<size_t>(fast.capacity);
-  // Eliminating n1 = 0, 1, ...: `out` leaves a state upward or for good, `gone` for good.
+  // Eliminates n1 = 0, 1, ...: `out` is the rate out of a state upward or to the level below, `gone` to the
+  // level below only.
   std::vector<double> shape(top + 1, 1), out(top), in(top);
   double gone = 0;
   for (size_t n = 0; n < top; ++n) {
@@ -30,7 +31,7 @@ std::vector<double> LevelShape(const ChainRate& fast, double arrivals, double le
     out[n] = arrivals + gone;
     in[n] = back[n] + (n > 0 ? in[n - 1] * arrivals / out[n - 1] : 0);
   }
-  double unit = 1;  // of pi(c1), in what the shape counts
+  double unit = 1;  // pi(c1) in units of the shape
   for (size_t n = top; n-- > 0;) {
     shape[n] = (unit * in[n] + static_cast<double>(n + 1) * fast.rate * shape[n + 1]) / out[n];
     if (shape[n] < kMostWeight) continue;
@@ -44,7 +45,7 @@ std::vector<double> LevelShape(const ChainRate& fast, double arrivals, double le
 
 double TwoChainOccupancy(const ChainRate& fast, const ChainRate& slow, double arrivals) {
   const auto top = static_cast<size_t>(fast.capacity), levels = static_cast<size_t>(slow.capacity);
-  // r(n2), from the level above all others, which nothing returns from.
+  // r(n2), starting with the highest level, to which nothing returns.
   std::vector<std::vector<double>> r(levels + 1);
   std::vector<double> back(top + 1, 0);
   for (size_t n2 = levels; n2 > 0; --n2) {
@@ -52,7 +53,7 @@ double TwoChainOccupancy(const ChainRate& fast, const ChainRate& slow, double ar
     r[n2] = LevelShape(fast, arrivals, leave, back);
     double sum = 0;
     for (const double x : r[n2]) sum += x;
-    // What comes in from below, at rate `arrivals`, leaves again.
+    // The flow from below, at rate `arrivals`, equals the flow back.
     for (double& x : r[n2]) x *= arrivals / (leave * sum);
     for (size_t n = 0; n <= top; ++n) back[n] = leave * r[n2][n];
   }
@@ -72,7 +73,7 @@ double TwoChainOccupancy(const ChainRate& fast, const ChainRate& slow, double ar
       jobs /= kMostWeight;
     }
   }
-  // The queue: above the full state, geometric.
+  // States with a queue, above the full state: geometric.
   const std::vector<ChainRate> both = {fast, slow};
   const double rho = arrivals / TotalRate(both), tail = rho / (1 - rho);
   sum += scale * tail;

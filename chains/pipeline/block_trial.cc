@@ -9,7 +9,7 @@
 namespace bfio::worker {
 namespace {
 
-// The first is slower: memory is touched for the first time.
+// The first run is slower, because memory is touched for the first time.
 constexpr int kLeastRuns = 3;
 
 absl::StatusOr<double> LeastSeconds(PartBackend& part, int32_t rows, int64_t pages, absl::Duration budget) {

@@ -1,9 +1,9 @@
-// How long a block takes on this server, measured on block 0 of the model before anything is served.
+// Measures the time of a block on this server, on block 0 of the model, before anything is served.
 //
-// Purpose: the composer places blocks by the speed of servers, so each says what its own is. Steps of one
-// row and of kTrialRows are run over and over for a fraction of a second, the least time of each counts: what
-// else the machine does makes a step longer, never shorter. The block's weights are read for it, and given
-// back. Threads: the engine's own meanwhile; call it before serving.
+// Purpose: the composer places blocks by the speed of the servers, so each reports its own. Steps of one row
+// and of kTrialRows rows are repeated for a fraction of a second, and the shortest time of each is taken:
+// other load on the machine makes a step longer, never shorter. The block's weights are loaded for it and
+// released. Threads: uses the engine's own; call it before serving.
 #ifndef BFIO_CHAINS_PIPELINE_BLOCK_TRIAL_H_
 #define BFIO_CHAINS_PIPELINE_BLOCK_TRIAL_H_
 
@@ -23,7 +23,7 @@ struct BlockTime {
   double row_s = 0;
 };
 
-// Errors: the source's. `options`: of what will be served; less the limits.
+// Errors: those of `source`. `options`: as for serving, without the limits.
 absl::StatusOr<BlockTime> MeasureBlock(PartSource& source, DecodeOptions options, absl::Duration budget);
 
 }  // namespace bfio::worker

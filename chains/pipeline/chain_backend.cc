@@ -36,7 +36,7 @@ absl::Status ChainBackend::Send(StepPlan piece, absl::Span<const float> hidden) 
 absl::Status ChainBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   if (plan.rows() == 0) return absl::OkStatus();
   absl::Status status = RunThroughChain(plan, draws, drawn);
-  // The other servers' caches hold what this step has put there: no other may follow it.
+  // The other servers' caches contain tokens of this step, so no other step may follow it.
   if (!status.ok()) returns_->OnLost(status);
   return status;
 }

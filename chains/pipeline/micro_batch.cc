@@ -58,7 +58,7 @@ absl::Status CheckMicroBatch(const MicroBatch& batch, const BatchBounds& bounds)
     return Bad("its runs are not one after another");
   }
   if (runs > bounds.max_runs) return Bad(runs, " runs; at most ", bounds.max_runs, " may come");
-  // Sequences share no pages, and each draws one token at most: what engines take memory for.
+  // Sequences share no pages, and each draws at most one token: engines allocate memory for that.
   if (static_cast<int64_t>(plan.pages.size()) > bounds.pages) {
     return Bad(plan.pages.size(), " pages; there are ", bounds.pages);
   }

@@ -1,6 +1,6 @@
-// What a server of a chain knows of its neighbours: somewhere to send to, and somewhere that takes.
+// The neighbours of a server in a chain, as interfaces: where to send, and where to receive.
 //
-// Purpose: the stages and the head compute without knowing gRPC; chains/worker has the streams.
+// Purpose: keeps stages and heads independent of gRPC; chains/worker implements the streams.
 #ifndef BFIO_CHAINS_PIPELINE_NEIGHBOURS_H_
 #define BFIO_CHAINS_PIPELINE_NEIGHBOURS_H_
 
@@ -9,22 +9,22 @@
 
 namespace bfio::worker {
 
-// The way to the next server of the chain, or from the last one back to the head.
+// Sends to the next server of the chain, or from the last one back to the head.
 class Outlet {
  public:
   virtual ~Outlet() = default;
-  // Never blocks; what it takes is sent in order. RESOURCE_EXHAUSTED when kMaxInFlight wait already: the
-  // neighbour does not take them. Threads: one.
+  // Never blocks; accepted micro-batches are sent in order. RESOURCE_EXHAUSTED when kMaxInFlight are waiting
+  // already because the neighbour does not read. Threads: one.
   virtual absl::Status Send(MicroBatch batch) = 0;
 };
 
-// Where micro-batches of one chain arrive. Threads: any, one at a time.
+// Receives the micro-batches of one chain. Threads: any, one at a time.
 class Inlet {
  public:
   virtual ~Inlet() = default;
-  // Never blocks. An error is the sender's: the chain is broken by it.
+  // Never blocks. An error is returned to the sender, and ends the chain.
   virtual absl::Status Take(MicroBatch batch) = 0;
-  // Nothing more will come, or what came was wrong.
+  // The stream has ended or was invalid: nothing more will come.
   virtual void OnLost(const absl::Status& why) = 0;
 };
 

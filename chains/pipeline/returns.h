@@ -1,7 +1,7 @@
-// Where a chain's results come back to its head.
+// Receives a chain's results at its head.
 //
-// Purpose: the head's end of the ring: hands the hidden rows that the last server sends to the thread that
-// waits for them. Bounded by what is expected. Threads: Take and OnLost from any thread, the others from the
+// Purpose: passes the hidden rows that the last server sends to the thread that waits for them. Bounded by
+// the number of expected results. Threads: Take and OnLost from any thread, the other functions from the
 // head's step thread.
 #ifndef BFIO_CHAINS_PIPELINE_RETURNS_H_
 #define BFIO_CHAINS_PIPELINE_RETURNS_H_
@@ -21,13 +21,13 @@ namespace bfio::worker {
 
 class Returns final : public Inlet {
  public:
-  // `on_broken` is called once at most, from any thread.
+  // `on_broken` is called at most once, from any thread.
   explicit Returns(std::function<void(const absl::Status&)> on_broken) : on_broken_(std::move(on_broken)) {}
 
-  // Announces the next result: `values` floats, by the number that is returned.
+  // Announces the next result, of `values` floats; returns its number.
   uint64_t Expect(size_t values);
-  // The next of the announced results. UNAVAILABLE: the chain is broken; DEADLINE_EXCEEDED: it did not come
-  // in time, which breaks the chain.
+  // Waits for the next announced result. UNAVAILABLE: the chain has failed; DEADLINE_EXCEEDED: the result did
+  // not come in time, which ends the chain.
   absl::StatusOr<std::vector<float>> Await(absl::Duration timeout);
 
   absl::Status Take(MicroBatch batch) override;

@@ -1,10 +1,11 @@
-// One server's part of one chain: takes micro-batches from its predecessor, runs its blocks, passes them on.
+// One server's part of one chain: receives micro-batches from its predecessor, runs its blocks, and sends the
+// results on.
 //
-// Purpose: several micro-batches of a chain are under way at a time, one of them computed here. What has come
-// and is not computed yet is bounded by kMaxInFlight. After the first error (a micro-batch that does not fit,
-// a neighbour that is lost) the stage is broken for good and says so once. A neighbour that falls silent
-// without closing its stream is the stream's to notice. Threads: one of its own, besides those of its
-// part; Take and OnLost from any thread. No locks are held in calls outwards.
+// Purpose: several micro-batches of a chain are in flight at the same time, one of them computed here. The
+// queue of received micro-batches is bounded by kMaxInFlight. After the first error (an invalid micro-batch,
+// a lost neighbour) the stage is permanently broken and reports that once. The stream detects a neighbour
+// that stops sending without closing it. Threads: one of its own, besides those of its part; Take and OnLost
+// from any thread. No lock is held during calls to other objects.
 #ifndef BFIO_CHAINS_PIPELINE_STAGE_H_
 #define BFIO_CHAINS_PIPELINE_STAGE_H_
 
@@ -23,8 +24,8 @@ namespace bfio::worker {
 
 class Stage final : public Inlet {
  public:
-  // `last`: its results go back to the head. `on_broken` is called once at most, from any of the threads, the
-  // stage's own too: it must not destroy the stage.
+  // `last`: results go back to the head. `on_broken` is called at most once, from any thread including the
+  // stage's own, so it must not destroy the stage.
   Stage(std::unique_ptr<PartBackend> part, const BatchBounds& bounds, bool last,
         std::unique_ptr<Outlet> outlet, std::function<void(const absl::Status&)> on_broken);
   ~Stage() override;
@@ -47,7 +48,7 @@ class Stage final : public Inlet {
 
   Mutex mutex_;
   std::deque<MicroBatch> waiting_ ABSL_GUARDED_BY(mutex_);
-  // Of the micro-batch that came last.
+  // Number of the last micro-batch received.
   uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,7 @@
-// Fields of JSON objects that people write by hand, with errors that say where.
+// Reads fields of hand-written JSON objects, with errors that name the position.
 //
-// Purpose: every mistake is one line that names the field, also a misspelt one. Threads: any, no state.
+// Purpose: every mistake, a misspelt field included, is reported as one line that names the field. Threads:
+// any, no state.
 #ifndef BFIO_CHAINS_PLAN_JSON_READER_H_
 #define BFIO_CHAINS_PLAN_JSON_READER_H_
 
@@ -15,27 +16,27 @@
 
 namespace bfio::plan {
 
-// INVALID_ARGUMENT, naming `source`, for text that is no JSON object.
+// INVALID_ARGUMENT, naming `source`, for text that is not a JSON object.
 absl::StatusOr<nlohmann::json> ParseObject(absl::string_view text, absl::string_view source);
 
-// One object; the first error is kept, and later calls give what they can.
+// Reads one object. The first error is kept; later calls still return what they can.
 class JsonReader {
  public:
-  // `where` begins the messages: "pool.json: servers[3]". `object` must outlive the reader.
+  // `where` is the prefix of messages: "pool.json: servers[3]". `object` must outlive the reader.
   JsonReader(const nlohmann::json& object, std::string where);
 
   bool Has(const char* name) const;
-  // nullopt without the field, or where it is no finite number of at least `least`.
+  // nullopt if the field is absent, or not a finite number of at least `least`, which is an error.
   std::optional<double> Number(const char* name, double least);
-  // The same, whole and at most `most`.
+  // The same for a whole number of at most `most`.
   std::optional<int64_t> Whole(const char* name, int64_t least, int64_t most);
   std::optional<std::string> Text(const char* name);
-  // As Number, and an error without the field.
+  // As Number, but an absent field is an error.
   double NeededNumber(const char* name, double least);
   int64_t NeededWhole(const char* name, int64_t least, int64_t most);
 
   void Fail(const std::string& what);
-  // An error for fields that are none of `known`.
+  // Reports fields that are not in `known` as errors.
   void AllowOnly(const std::vector<std::string>& known);
   const absl::Status& status() const { return status_; }
 

@@ -1,4 +1,4 @@
-// bfio_plan: spreads a model that is too large for one server over a pool of unequal ones.
+// bfio_plan: distributes a model that is too large for one server over a pool of unequal servers.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -104,7 +104,7 @@ absl::Status CheckNumbers() {
   return absl::OkStatus();
 }
 
-// All but the demand.
+// Everything except the demand.
 absl::StatusOr<Problem> ReadProblem() {
   if (absl::Status status = CheckNumbers(); !status.ok()) return status;
   const std::string model_path = absl::GetFlag(FLAGS_model), pool_path = absl::GetFlag(FLAGS_pool);
@@ -134,7 +134,7 @@ absl::StatusOr<Problem> ReadProblem() {
   return problem;
 }
 
-// Names from files may be no UTF-8.
+// Names from files may be invalid UTF-8.
 std::string Dump(const nlohmann::ordered_json& json, int indent) {
   return absl::StrCat(json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
 }

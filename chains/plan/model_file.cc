@@ -15,9 +15,10 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr int64_t kLargest = int64_t{1} << 30;
 constexpr double kLeastGb = 1e-9;
-// What BLOOM's own config calls hidden_size.
+// BLOOM's config has this name for hidden_size.
 constexpr char kBloomsHidden[] = "n_embed";
-// What is not a dense decoder with grouped heads has other sizes, whatever its fields are called.
+// Other models than dense decoders with grouped heads have other sizes, even if their fields have the same
+// names.
 constexpr const char* kGatedFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
 constexpr const char* kUnlikeFields[] = {"num_local_experts", "num_experts", "n_routed_experts",
                                          "kv_lora_rank"};
@@ -56,7 +57,7 @@ absl::StatusOr<ModelSizes> FromConfig(JsonReader& reader, const StorageOptions& 
   const int64_t blocks = reader.NeededWhole(layers, 1, core::kMostBlocks);
   const auto hidden = static_cast<double>(
       reader.NeededWhole(reader.Has("hidden_size") ? "hidden_size" : kBloomsHidden, 1, kLargest));
-  // Parameters of a layer's matrices, and values cached for a token.
+  // Parameters of a layer's matrices, and values cached per token.
   double parameters = 12 * hidden * hidden, cached = 2 * hidden;
   if (!bloom) {
     const int64_t heads = reader.NeededWhole("num_attention_heads", 1, kLargest);

@@ -1,10 +1,10 @@
-// What a model needs per block: from a checkpoint's config.json, or from sizes written by hand.
+// A model's memory and computation per block: from a checkpoint's config.json, or from hand-written sizes.
 //
-// Purpose: text in, sizes out. Hugging Face's config.json is read for Llama, Mistral, Qwen2 and Qwen3 (dense,
-// gated MLP, grouped heads) and for BLOOM, others are refused by name; a block is a layer, and embeddings are
-// not counted: give servers' memory without them. Sizes by hand: {"blocks": 70, "block_gb": 1.32, "cache_gb":
-// 0.11, "gflop_per_token": 5}, where cache_gb is of one job in one block and gflop_per_token (of one block)
-// may be missing. GB are 10^9 bytes. Threads: any, no state.
+// Purpose: parses text to sizes. Hugging Face's config.json is supported for Llama, Mistral, Qwen2 and Qwen3
+// (dense, gated MLP, grouped heads) and for BLOOM; other families are rejected by name. A block is a layer.
+// Embeddings are not counted: state the servers' memory without them. Hand-written sizes: {"blocks": 70,
+// "block_gb": 1.32, "cache_gb": 0.11, "gflop_per_token": 5}, where cache_gb is for one job in one block, and
+// gflop_per_token, for one block, may be absent. GB are 10^9 bytes. Threads: any, no state.
 #ifndef BFIO_CHAINS_PLAN_MODEL_FILE_H_
 #define BFIO_CHAINS_PLAN_MODEL_FILE_H_
 
@@ -21,11 +21,11 @@ struct ModelSizes {
   std::optional<double> gflop_per_token;
 };
 
-// How a checkpoint's numbers are stored, and the longest job. Not used for sizes by hand.
+// How a checkpoint's numbers are stored, and the longest job. Not used for hand-written sizes.
 struct StorageOptions {
   double weight_bytes = 2;       // per parameter; 0.5 for 4 bits
   double kv_bytes = 2;           // per value
-  double context_tokens = 2048;  // cache is set aside for so many tokens of each job
+  double context_tokens = 2048;  // tokens of each job for which cache is reserved
 };
 
 // INVALID_ARGUMENT, naming `source` and the field.

@@ -1,6 +1,6 @@
-// A plan as text for a terminal, as JSON and as a picture.
+// Formats a plan as text for a terminal, as JSON and as a picture.
 //
-// Purpose: what bfio_plan prints and writes. Threads: any, no state.
+// Purpose: the output of bfio_plan. Threads: any, no state.
 #ifndef BFIO_CHAINS_PLAN_OUTPUT_H_
 #define BFIO_CHAINS_PLAN_OUTPUT_H_
 
@@ -13,17 +13,17 @@
 namespace bfio::plan {
 
 std::string PlanText(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
-// One line per demand; a line where c changes is marked.
+// One line per demand; lines at which c changes are marked.
 std::string SweepText(const std::vector<SweepPoint>& points);
 
 nlohmann::ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
 nlohmann::ordered_json SweepJson(const std::vector<SweepPoint>& points);
 
-// A line per demand; only the demand where none can be carried.
+// One line per demand; only the demand if no plan carries it.
 std::string SweepCsv(const std::vector<SweepPoint>& points);
 
-// One row per server with the blocks it hosts, and through them the chains, fastest first, in colours: a
-// whole <svg> file.
+// A complete <svg> file: one row per server with the blocks that it hosts, and the chains through them, the
+// fastest first, in colours.
 std::string PlanSvg(const Problem& problem, const Plan& plan);
 
 }  // namespace bfio::plan

@@ -8,9 +8,10 @@
 namespace bfio::plan {
 namespace {
 
-// SVG user units.
+// In SVG user units.
 constexpr double kLeft = 150, kWidth = 760, kTop = 34, kRow = 20, kBar = 14, kLegendRow = 18, kRight = 20;
-// Chains drawn, the fastest: no more colours are told apart. The others show as hosted blocks only.
+// The most chains that are drawn, the fastest first: more colours cannot be distinguished. Of the others only
+// the hosted blocks are visible.
 constexpr size_t kMostChains = 7;
 constexpr const char* kColors[kMostChains] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                               "#56b4e9", "#d55e00", "#8a7f00"};
@@ -22,7 +23,7 @@ std::string Coordinate(double value) {
   return absl::StrFormat("%.1f", value);
 }
 
-// `text`, which is UTF-8, as text of XML, which has no control characters.
+// Escapes `text`, which is UTF-8, for XML, and removes control characters, which XML does not allow.
 std::string Escape(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
@@ -48,7 +49,7 @@ class Picture {
     for (size_t j = 0; j < problem.servers.size(); ++j) {
       if (plan.chosen.placement.ranges[j].count > 0) rows_.push_back(static_cast<int32_t>(j));
     }
-    // In the order of their blocks, so that a chain runs downwards.
+    // Rows are sorted by their blocks, so that a chain runs downwards.
     std::stable_sort(rows_.begin(), rows_.end(), [&](int32_t a, int32_t b) {
       return plan.chosen.placement.ranges[a].first < plan.chosen.placement.ranges[b].first;
     });
@@ -90,7 +91,7 @@ class Picture {
     return svg;
   }
 
-  // What a server hosts, and strips for the blocks that chains have it process.
+  // A server's hosted blocks, with strips for the blocks that chains process there.
   std::string Row(size_t r) const {
     const int32_t j = rows_[r];
     const BlockRange& range = plan_.chosen.placement.ranges[j];

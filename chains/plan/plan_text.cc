@@ -7,7 +7,7 @@
 namespace bfio::plan {
 namespace {
 
-// Rows printed of what may be long; JSON has them all.
+// The most rows printed of tables that may be long; JSON contains all of them.
 constexpr size_t kMostRows = 40;
 
 std::string Seconds(const std::optional<Response>& response) {

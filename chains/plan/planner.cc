@@ -17,9 +17,9 @@ namespace bfio::plan {
 namespace {
 
 constexpr size_t kMostDemands = 1000;
-// Beyond so many states the bounds must do.
+// With more states only the bounds are computed.
 constexpr int64_t kMostExactStates = 4'000'000;
-// Times that differ by less are one speed.
+// Times with a smaller relative difference count as equal.
 constexpr double kSameTime = 1e-9;
 
 using Kind = std::tuple<double, double, double>;
@@ -40,7 +40,7 @@ Plan PlanWith(const Problem& problem, int64_t c) {
   return plan;
 }
 
-// What is left at once when server j is gone.
+// The capacity that remains at once when server j is lost.
 void Lose(const Problem& problem, const Plan& plan, size_t j, Change& change) {
   core::BlockRanges rest = plan.chosen.placement.ranges;
   rest[j] = {};
@@ -54,10 +54,11 @@ bool Stopped(const GoOn& go_on) {
   return go_on && !go_on();
 }
 
-// c that are tried first when a pool has changed by one server, as shares of the present c.
+// Values of c that are tried first when a pool has changed by one server, relative to the present c.
 constexpr double kNearby[] = {1, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 1.03, 1.1, 1.25};
 
-// With more kinds of servers than this only the present c is tried, or hundreds of changes take many seconds.
+// With more kinds of servers only the present c is tried; otherwise hundreds of changes would take many
+// seconds.
 constexpr size_t kManyKinds = 40;
 
 std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
@@ -97,7 +98,7 @@ void PlanAnew(const Problem& problem, int64_t present, const GoOn& go_on, Change
   change.planned = plan->response;
 }
 
-// The reserve was given, and the pool does not carry the demand with it.
+// The error when the reserve was given and the pool does not carry the demand with it.
 absl::Status WhyNotWith(const Problem& problem, int64_t c, double rate) {
   int64_t blocks = 0;
   for (const core::ChainServer& server : problem.servers)
@@ -122,7 +123,7 @@ std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& c
   if (core::TotalRate(chains) <= demand) return std::nullopt;
   const core::Occupancy jobs = core::OccupancyBounds(core::Rates(chains), demand);
   Response response = {jobs.lower / demand, jobs.upper / demand, std::nullopt};
-  // Chains of one speed are one chain to the queue.
+  // For the queueing model, chains with equal speed are one chain.
   std::vector<core::ChainRate> speeds;
   for (const core::ServerChain& chain : chains) {
     if (speeds.empty() || chain.time * speeds.back().rate > 1 + kSameTime)
@@ -137,7 +138,7 @@ std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& c
 
 namespace {
 
-// `candidates`: where the reserve is not given.
+// `candidates`: used if the reserve is not given.
 absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::ReserveCandidate>& candidates) {
   int64_t c = problem.reserve;
   core::TuningGoal goal = problem.goal;
@@ -177,7 +178,7 @@ absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()
 absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
                                             const std::function<bool()>& go_on) {
   std::vector<Change> changes;
-  // Where its blocks are matters to what happens at once only.
+  // The position of a server's blocks affects only the response at once.
   std::map<Kind, Change> planned_without;
   std::map<std::tuple<Kind, int32_t, int32_t>, size_t> lost;
   for (size_t j = 0; j < problem.servers.size(); ++j) {

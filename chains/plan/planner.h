@@ -1,6 +1,6 @@
-// A plan for one demand, and what changes would do to it.
+// A plan for one demand, and the effect of changes of the pool.
 //
-// Purpose: what bfio_plan computes, apart from files and flags. Deterministic. Times in seconds, rates in
+// Purpose: the computations of bfio_plan, without files and flags. Deterministic. Times in seconds, rates in
 // jobs per second. Threads: any, no state.
 #ifndef BFIO_CHAINS_PLAN_PLANNER_H_
 #define BFIO_CHAINS_PLAN_PLANNER_H_
@@ -22,54 +22,54 @@ struct Problem {
   core::ChainService service;
   core::Demand demand;
   core::TuningGoal goal = core::TuningGoal::kLowerBound;
-  // c; 0: tuned by the goal.
+  // c; 0: chosen by the goal.
   int64_t reserve = 0;
 };
 
-// Mean response under JFFC.
+// The mean response time under JFFC.
 struct Response {
   double lower = 0, upper = 0;
-  // Where at most two speeds differ.
+  // Set if there are at most two different speeds.
   std::optional<double> exact;
 };
 
-// nullopt where the chains' rate does not exceed the demand.
+// nullopt if the chains' rate does not exceed the demand.
 std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& chains, double demand);
 
 struct Plan {
   core::ChainPlan chosen;
   Response response;
-  // What c was picked by; another than asked for where the surrogate finds no c feasible. Not read with a
-  // given reserve.
+  // The goal by which c was chosen; it differs from the requested one if the surrogate finds no feasible c.
+  // Not used with a given reserve.
   core::TuningGoal tuned_by = core::TuningGoal::kLowerBound;
-  // nu carries the demand at the target load.
+  // Whether nu carries the demand at the target load.
   bool meets_target = false;
 
   int64_t c() const { return chosen.placement.reserved; }
 };
 
-// FAILED_PRECONDITION with the constraint and the amount that is missing; INVALID_ARGUMENT for a reserve that
-// no server can hold; CANCELLED once `go_on`, asked now and then, says no (empty: never).
+// FAILED_PRECONDITION, with the violated constraint and the missing amount; INVALID_ARGUMENT for a reserve
+// that no server can hold; CANCELLED once `go_on`, called repeatedly, returns false (empty: never).
 absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on = {});
 
 struct Change {
   std::string what;   // "lose fast-3", "add another fast-3"
-  int64_t alike = 1;  // servers of which the same holds
-  // With the blocks where they are, which happens at once; and planned again with the best of a dozen
-  // c around the present one, of all where none of those carries the demand (with more than 40 kinds of
-  // servers the present one comes first). nullopt where nothing does.
+  int64_t alike = 1;  // number of servers for which the same holds
+  // At once: with the present placement. Planned: after placing again with the best of a dozen c around the
+  // present one, or of all c if none of those carries the demand (with more than 40 kinds of servers, the
+  // present c is tried first). nullopt if none carries the demand.
   double rate_at_once = 0, rate_planned = 0;
   int64_t c_planned = 0;
   std::optional<Response> at_once, planned;
 };
 
-// For each kind of server in use the loss of one, for each kind of the pool one more. CANCELLED as above.
+// Loss of one server, for each kind in use; one more server, for each kind in the pool. CANCELLED as above.
 absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
                                             const std::function<bool()>& go_on = {});
 
 struct SweepPoint {
   double demand = 0;
-  // nullopt where no composition carries it.
+  // nullopt if no composition carries the demand.
   std::optional<Plan> plan;
 };
 
@@ -77,7 +77,8 @@ struct SweepPoint {
 absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
                                                     const std::function<bool()>& go_on = {});
 
-// "0.2", "0.1,0.2,0.5" or "FROM:TO:STEP", jobs per second, ascending, at most 1,000. INVALID_ARGUMENT.
+// Parses "0.2", "0.1,0.2,0.5" or "FROM:TO:STEP": jobs per second, ascending, at most 1,000 values.
+// INVALID_ARGUMENT.
 absl::StatusOr<std::vector<double>> ParseDemands(absl::string_view text);
 
 }  // namespace bfio::plan

@@ -9,7 +9,7 @@
 namespace bfio::plan {
 namespace {
 
-// Of one block, for a mean job.
+// Time of a mean job in one block.
 double BlockSeconds(JsonReader& reader, const ModelSizes& model, const JobOptions& options) {
   if (const auto measured = reader.Number("block_ms", 0)) return 1e-3 * *measured;
   core::ServerSpeed speed;
@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text,
   if (list == json->end() || !list->is_array() || json->size() != 1)
     return absl::InvalidArgumentError(absl::StrCat(source, " must have one field, the list 'servers'"));
   std::vector<core::ChainServer> servers;
-  // Plans speak of servers by their names.
+  // Plans refer to servers by name, so names must be unique.
   absl::flat_hash_map<std::string, size_t> named;
   for (size_t i = 0; i < list->size(); ++i) {
     JsonReader reader((*list)[i], absl::StrCat(source, ": servers[", i, "]"));

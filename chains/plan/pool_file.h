@@ -1,9 +1,10 @@
-// The servers a model is to be spread over, as a file says.
+// Reads the servers for a model from a file.
 //
-// Purpose: {"servers": [{"name": "a100", "count": 2, "memory_gb": 40, "tflops": 120, "memory_gb_per_s": 1020,
-// "rtt_ms": 20}, ...]} in, servers with times out. In place of tflops and memory_gb_per_s the measured
-// "block_ms" (a mean job in one block), in place of rtt_ms the measured "communication_ms" (of a mean job).
-// `count` alike servers get numbers behind their name; no two names may be the same. Threads: any, no state.
+// Purpose: reads {"servers": [{"name": "a100", "count": 2, "memory_gb": 40, "tflops": 120, "memory_gb_per_s":
+// 1020, "rtt_ms": 20}, ...]} and computes servers with times. The measured "block_ms" (a mean job in one
+// block) may replace tflops and memory_gb_per_s; the measured "communication_ms" (of a mean job) may replace
+// rtt_ms. `count` equal servers get numbers appended to their name; no two names may be equal. Threads: any,
+// no state.
 #ifndef BFIO_CHAINS_PLAN_POOL_FILE_H_
 #define BFIO_CHAINS_PLAN_POOL_FILE_H_
 
@@ -19,7 +20,7 @@ namespace bfio::plan {
 
 struct JobOptions {
   core::JobShape job = {2000, 20};
-  // Of a block, for a job; of a message.
+  // Overhead of a block per job, and of a message.
   double block_overhead_s = 1e-3;
   double message_overhead_s = 18e-3;
 };

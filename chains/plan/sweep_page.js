@@ -1,4 +1,4 @@
-// Shows {"servers", "blocks", "points"}: what SweepJson has of each demand.
+// Draws {"servers", "blocks", "points"}, the output of SweepJson for each demand.
 
 const carried = data.points.filter((point) => point.carried);
 const over = (name, y, style = {}) => ({name, x: carried.map((point) => point.demand_per_s), y: carried.map(y), ...style});

@@ -11,25 +11,25 @@
 namespace bfio::router {
 
 struct ChainOptions {
-  // Servers that the first composition waits for; 0: no pool, nobody may join.
+  // Number of servers that the first composition waits for; 0: no pool, no server may join.
   int32_t servers = 0;
-  // Requests at a time of a chain, at most; less where memory is short.
+  // Upper bound of a chain's concurrent requests; less if memory is short.
   int32_t slots = 8;
-  // Largest prompt + output of one request.
+  // Upper bound of a request's prompt + output, in tokens.
   int64_t sequence_tokens = 2048;
-  // From a change of the free servers to the composition.
+  // Delay from a change of the free servers to the composition.
   absl::Duration settle = absl::Milliseconds(300);
-  // Within which all servers of a chain must have loaded their parts.
+  // Time within which all servers of a chain must have loaded their parts.
   absl::Duration load_timeout = absl::Minutes(2);
-  // How long a step may take around a chain.
+  // Upper bound of the time that a step may take around a chain.
   absl::Duration step_timeout = absl::Seconds(10);
-  // Compose with what servers have measured; else all count as equally fast and near.
+  // Compose with the servers' measurements; otherwise all count as equally fast and equally distant.
   bool use_times = true;
-  // The mean request.
+  // The mean request, in tokens.
   core::JobShape job = {512, 128};
-  // How long a composition that is due waits for what servers measure, all of them together.
+  // Upper bound of the time that a pending composition waits for measurements, over all servers.
   absl::Duration measure_timeout = absl::Seconds(3);
-  // Where the measured pool is written; empty: nowhere.
+  // Folder to which the measured pool is written; empty: not written.
   std::string plan_folder;
 };
 

@@ -11,14 +11,14 @@ namespace bfio::router {
 namespace {
 
 constexpr size_t kMaxServers = core::kMostServers;
-// Bounds within which the sums of a composition stay in 64 bits.
+// Bounds that keep the sums of a composition within 64 bits.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
 constexpr uint64_t kMaxTokenBytes = uint64_t{1} << 30;
 constexpr uint32_t kMaxBlocks = core::kMostBlocks;
 constexpr uint32_t kMaxSlots = 1 << 16;
-// Parts that one server may say it has: each may name a chain of kMaxServers.
+// Upper bound of the parts that one server may announce: each may name a chain of kMaxServers.
 constexpr int kMaxStages = 256;
-// Others that a server measures its way to, at most.
+// Upper bound of the servers to which a server measures round trips.
 constexpr size_t kMaxPeers = 64;
 constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
 
@@ -80,7 +80,7 @@ absl::Status ChainPool::CheckAgrees(const v1::ServerHello& hello) const {
                                                         hello.model(),
                                                         " (model, types, page size, rows of a step)"));
     }
-    // Chains are composed with the sizes that the first one names.
+    // Chains are composed with the sizes of the first server, so all must agree.
     if (server.hello.blocks() != hello.blocks() || server.hello.block_bytes() != hello.block_bytes() ||
         server.hello.ends_bytes() != hello.ends_bytes() ||
         server.hello.kv_token_bytes() != hello.kv_token_bytes() ||
@@ -171,7 +171,7 @@ absl::Status ChainPool::OnTimes(Session session, const v1::PeerTimes& times, abs
     }
   }
   server.measuring_until = absl::InfinitePast();
-  // A composition that is due may have waited for this.
+  // A pending composition may have waited for this.
   if (compose_at_ != absl::InfiniteFuture()) compose_at_ = std::min(compose_at_, now + options_.settle);
   return absl::OkStatus();
 }
@@ -227,7 +227,7 @@ void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainSta
 absl::Status ChainPool::OnReady(Session session, const v1::ChainReady& ready, absl::Time now) {
   Server& server = servers_[session];
   const auto found = chains_.find(ready.chain());
-  // Of a chain that has ended meanwhile.
+  // The chain has ended meanwhile.
   if (found == chains_.end() || !server.chains.contains(ready.chain()) || found->second.serving) {
     return absl::OkStatus();
   }
@@ -315,7 +315,7 @@ int64_t ChainPool::SequenceTokens(const v1::ServerHello& hello) const {
 }
 
 BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
-  // In whole pages, and the page that a cache has more per sequence (worker/kv/page_table.h).
+  // Rounded up to whole pages, plus the one more page per sequence that a cache has (worker/kv/page_table.h).
   const auto page = static_cast<int64_t>(hello.page_tokens());
   const int64_t pages = (SequenceTokens(hello) + page - 1) / page + 1;
   return {static_cast<int32_t>(hello.blocks()), static_cast<int64_t>(hello.block_bytes()),
@@ -332,7 +332,7 @@ void ChainPool::Compose(absl::Time now, double demand) {
   }
   if (compose_at_ != absl::InfiniteFuture()) return;
   wait_end_ = absl::InfiniteFuture();
-  // By name, so that a pool's plan does not depend on the order of arrival.
+  // Ordered by name, so that a pool's plan does not depend on the order of arrival.
   std::map<std::string, Session> names;
   for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
   std::vector<Session> sessions;
@@ -340,7 +340,7 @@ void ChainPool::Compose(absl::Time now, double demand) {
   bool any_free = false;
   for (const auto& [name, session] : names) {
     const Server& server = servers_[session];
-    // Every server reserves memory for the ends of the model: any may become a head.
+    // Every server reserves memory for the ends of the model, because any may become a head.
     const int64_t memory =
         static_cast<int64_t>(server.hello.memory_bytes()) - static_cast<int64_t>(server.hello.ends_bytes());
     if (server.failed || memory <= 0) continue;

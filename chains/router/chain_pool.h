@@ -1,14 +1,14 @@
 // The pool of servers that serve parts of a model, and the chains made of them.
 //
-// Purpose: keeps the connected servers, composes chains (compose_chains.h), and sees each through loading and
-// serving to its end. A server may be in several chains, with the same blocks. A chain ends when one of its
-// servers is lost, fails to load its part, or reports that it is broken. Servers that are in no other chain
-// are then free and are composed again after a short delay, so that several losses cause one composition.
-// Complete chains are left alone: interrupting their requests costs more than a better composition gains. A
-// restarted router recovers chains whose servers all announce them. Servers that measure themselves are asked
-// for their distance to the others; composing waits a little for their answers, within a bound.
+// Purpose: keeps the connected servers, composes chains (compose_chains.h), and manages each chain from
+// loading to its end. A server may be in several chains, with the same hosted blocks. A chain ends when one
+// of its servers is lost, fails to load its part, or reports an error. Servers that are in no other chain are
+// then free and are composed again after a short delay, so that several losses cause one composition.
+// Complete chains are not changed: interrupting their requests costs more than a better composition gains. A
+// restarted router recovers the chains that all their servers announce. Servers are asked to measure round
+// trips to the others; composing waits for their answers for a bounded time.
 //
-// Ownership: sessions are the caller's; they are named by numbers. Threads: one. No gRPC and no clock.
+// Ownership: sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 #define BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 
@@ -38,21 +38,21 @@ class ChainPool {
   // Chains are numbered from `first_chain`, which must exceed the numbers of earlier routers.
   ChainPool(const ChainOptions& options, uint64_t first_chain);
 
-  // An error ends the session: INVALID_ARGUMENT, FAILED_PRECONDITION (another model than the pool's),
-  // ALREADY_EXISTS (the name is taken by a server that is there) or RESOURCE_EXHAUSTED (the pool is full).
+  // An error must end the session: INVALID_ARGUMENT, FAILED_PRECONDITION (another model than the pool's),
+  // ALREADY_EXISTS (a connected server has that name) or RESOURCE_EXHAUSTED (the pool is full).
   absl::Status OnMessage(Session session, const v1::ServerMessage& message, absl::Time now);
   void OnGone(Session session, absl::Time now);
-  // Composes and gives up what is late; the caller calls it after each event and when NextTimer is due.
-  // `demand`: requests per second that come, 0 where that is not known.
+  // Composes, and ends chains that are late; call it after each event and when NextTimer is due. `demand`:
+  // arriving requests per second, 0 if unknown.
   void OnTime(absl::Time now, double demand = 0);
   absl::Time NextTimer() const;
-  // Servers that are in no chain, of another model or version than one that has come with chains that serve:
-  // their sessions are to be ended, FAILED_PRECONDITION. So the first to come after a restart decides
-  // nothing.
+  // Sessions to end with FAILED_PRECONDITION: servers in no chain whose model or version differs from that of
+  // a newly joined server with serving chains. So the first server that joins after a restart does not
+  // determine the pool's model.
   std::vector<Session> TakePutOut() { return std::exchange(put_out_, {}); }
-  // What is to be sent, in order.
+  // The messages to send, in order.
   std::vector<Outgoing> TakeOutgoing();
-  // The servers and sizes of the last composition, once; where times were not measured, nothing.
+  // The servers and sizes of the last composition, returned once; absent if times were not measured.
   struct Composed {
     std::vector<PoolServer> servers;
     BlockSizes sizes;
@@ -60,54 +60,54 @@ class ChainPool {
   std::optional<Composed> TakeComposed() { return std::exchange(composed_pool_, std::nullopt); }
 
   int64_t servers() const { return static_cast<int64_t>(servers_.size()); }
-  // Those that serve.
+  // The number of serving chains.
   int64_t chains() const;
 
  private:
   struct Server {
     v1::ServerHello hello;
-    // What it hosts while it is in chains.
+    // The blocks that it hosts while it is in chains.
     BlockRange hosts;
-    // With the cache slots that each takes here: requests times blocks. None: it is free.
+    // By chain, the cache slots that it takes here: requests times blocks. Empty: the server is free.
     std::map<uint64_t, int64_t> chains;
-    // It did not load what it was given: no more chains for it.
+    // It failed to load its part: it gets no more chains.
     bool failed = false;
     // Until when its PeerTimes are waited for.
     absl::Time measuring_until = absl::InfinitePast();
-    // By the other's name, seconds; each pair is stored with the server that joined later.
+    // By the other server's name, in seconds; each pair is stored with the server that joined later.
     std::map<std::string, double> round_trips_s;
   };
   struct Chain {
-    // By stage; absent: announced by others, not yet by its own server.
+    // By stage; absent: announced by other servers, not yet by its own.
     std::vector<std::optional<Session>> stages;
     std::vector<bool> ready;
     bool serving = false;
     absl::Time deadline;
-    // Requests per second of one slot, and slots; 0 where times were not measured.
+    // Requests per second of one slot, and slots; 0 if times were not measured.
     core::ChainRate rate;
   };
 
   absl::Status OnHello(Session session, const v1::ServerHello& hello, absl::Time now);
   absl::Status OnReady(Session session, const v1::ChainReady& ready, absl::Time now);
   absl::Status OnTimes(Session session, const v1::PeerTimes& times, absl::Time now);
-  // The same process by an earlier stream, which may be half open, is gone.
+  // Removes an earlier session of the same process, whose stream may be half open.
   void TakeOver(const v1::ServerHello& hello, absl::Time now);
   void AskForTimes(Session session, Server& server, absl::Time now);
-  // Of these servers; by place.
+  // The times of these servers, in the same order.
   std::optional<std::vector<ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
   void RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
   void Compose(absl::Time now, double demand);
-  // `service_s`: 0 where times are not measured.
+  // `service_s`: 0 if times are not measured.
   void Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
              absl::Time now);
   BlockSizes SizesOf(const v1::ServerHello& hello) const;
-  // Largest prompt + output of one request.
+  // Upper bound of a request's prompt + output, in tokens.
   int64_t SequenceTokens(const v1::ServerHello& hello) const;
-  // Tells all of its servers but `except`.
+  // Ends a chain and tells all of its servers except `except`.
   void EndChain(uint64_t chain, const std::string& why, Session except, absl::Time now);
-  // With the servers that are here. FAILED_PRECONDITION.
+  // FAILED_PRECONDITION unless `hello` agrees with the connected servers.
   absl::Status CheckAgrees(const v1::ServerHello& hello) const;
-  // No server is in a chain.
+  // Whether no server is in a chain.
   bool AllFree() const;
   void PutOut(const absl::Status& why);
   void SettleFrom(absl::Time now) { compose_at_ = now + options_.settle; }
@@ -120,11 +120,11 @@ class ChainPool {
   std::map<uint64_t, Chain> chains_;
   std::vector<Outgoing> outgoing_;
   std::vector<Session> put_out_;
-  // Nothing to compose: infinite future.
+  // Infinite future: nothing to compose.
   absl::Time compose_at_ = absl::InfiniteFuture();
-  // A composition is due and has been put off for what servers measure: until then at the latest.
+  // The time until which a pending composition waits for measurements at most.
   absl::Time wait_end_ = absl::InfiniteFuture();
-  // The first composition has been.
+  // Whether the first composition has been made.
   bool composed_ = false;
   std::optional<Composed> composed_pool_;
 };

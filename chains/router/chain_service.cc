@@ -14,7 +14,8 @@
 #include "router/worker_link/worker_names.h"
 
 namespace bfio::router {
-// A later router's chains have larger numbers: microseconds grow faster than chains are composed.
+// Chains are numbered from the current time in microseconds, which grows faster than chains are composed, so
+// a later router's chains have larger numbers.
 ChainPoolService::ChainPoolService(const ChainOptions& options, WorkerPortSetup setup)
     : options_(options),
       setup_(std::move(setup)),

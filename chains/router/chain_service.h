@@ -1,7 +1,7 @@
 // The ChainPool service: the pool's streams, and the one thread that owns the pool.
 //
-// Threads: Join is gRPC's; everything that happens is posted to the pool's thread. Stop, once, before the
-// server is shut down; must outlive the server. The pool's files are written by the pool's thread.
+// Threads: Join runs on gRPC's threads; everything else is posted to the pool's thread, which also writes the
+// pool's files. Call Stop once, before the server is shut down. Must outlive the server.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_SERVICE_H_
 #define BFIO_CHAINS_ROUTER_CHAIN_SERVICE_H_
 
@@ -48,7 +48,7 @@ class ChainPoolService final : public WorkerPortService {
   SessionBounds bounds_;
   EventQueue events_;
 
-  // --- of the pool's thread ---
+  // --- used by the pool's thread ---
   const std::unique_ptr<ChainPool> pool_;
   std::map<Session*, uint64_t> numbers_;
   std::map<uint64_t, std::shared_ptr<Session>> sessions_;

@@ -12,12 +12,12 @@ namespace bfio::router {
 namespace {
 
 core::ChainServer ServerOf(const PoolServer& from) {
-  // core::WholeUnits forgives a billionth of a unit, and a server not a byte.
+  // core::WholeUnits tolerates a billionth of a unit, but a server does not tolerate a missing byte.
   return {from.name, static_cast<double>(from.memory - from.memory / 1'000'000'000), from.times.communication,
           from.times.compute};
 }
 
-// GCA from the cache that is left.
+// GCA on the remaining cache.
 std::vector<core::ServerChain> Compose(absl::Span<const PoolServer> pool,
                                        absl::Span<const core::ChainServer> servers,
                                        const core::ChainService& service, const core::BlockRanges& placement,
@@ -37,9 +37,9 @@ std::vector<core::ServerChain> Compose(absl::Span<const PoolServer> pool,
   return chains;
 }
 
-// Of all that serve the demand, the larger the worse.
+// The response with all chains that serve the demand; larger is worse.
 struct Response {
-  // Lower bound of the mean; infinite where they do not carry the demand.
+  // Lower bound of the mean response time; infinite if the chains do not carry the demand.
   double bound = std::numeric_limits<double>::infinity();
   double rate = 0;
 
@@ -77,7 +77,7 @@ absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const Bl
   if (absl::Status status = core::CheckPool(servers, service); !status.ok()) return status;
   ChainPlan best;
   Response least;
-  // One by one where it matters, by a sixteenth where there is much.
+  // Every small c; larger ones in steps of a sixteenth.
   for (int64_t c = max_slots; c >= 1; c -= std::max<int64_t>(1, c / 16)) {
     const core::BlockPlacement placed = core::GreedyPlacement(free, service, c, core::Demand());
     ChainPlan plan;

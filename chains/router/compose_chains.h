@@ -1,14 +1,14 @@
-// Chains out of the servers that are free, beside those that are in chains already.
+// Composes chains of the free servers, in addition to the existing chains.
 //
-// Purpose: GBP-CR places blocks on the free servers, GCA composes chains over them and over what cache the
-// others have left (chains/core). c, the requests that placement reserves memory for, is the largest up to
-// what is asked for at which there is a chain; where times have been measured and requests come, the one
-// with the least lower bound of their mean response, served by these chains and those that stand; where no c
-// carries them, the one of the largest rate. A server that is in a chain keeps its blocks: moving
-// them would break that chain. Threads: pure.
+// Purpose: GBP-CR places blocks on the free servers, and GCA composes chains over them and over the remaining
+// cache of the other servers (chains/core). c is the number of requests for which placement reserves memory.
+// Without measured times or requests it is the largest, up to the requested one, for which there is a chain.
+// Otherwise it is the one with the smallest lower bound of the mean response time, where the existing chains
+// also serve; if no c carries the demand, the one with the largest rate. A server that is in a chain keeps
+// its blocks: moving them would end that chain. Threads: pure functions.
 //
-// Servers that have not measured all count as equally fast and near: GBP-CR then takes the large ones first,
-// and GCA the chains with the fewest servers.
+// Servers that have not measured count as equally fast and equally distant: GBP-CR then takes the large ones
+// first, and GCA prefers chains with few servers.
 #ifndef BFIO_CHAINS_ROUTER_COMPOSE_CHAINS_H_
 #define BFIO_CHAINS_ROUTER_COMPOSE_CHAINS_H_
 
@@ -28,32 +28,33 @@ namespace bfio::router {
 
 struct PoolServer {
   std::string name;
-  // Bytes for blocks and caches.
+  // Memory in bytes for blocks and caches.
   int64_t memory = 0;
-  // Of a server that is in a chain: what it hosts, and its cache slots (one request in one block) in use.
+  // For a server that is in a chain: the blocks it hosts, and its used cache slots (one request in one
+  // block).
   std::optional<BlockRange> hosts;
   int64_t slots_used = 0;
   ServerTimes times;
 };
 
-// Bytes.
+// Sizes in bytes.
 struct BlockSizes {
   int32_t blocks = 0;
   int64_t block = 0;
-  // KV of one request in one block.
+  // KV cache of one request in one block.
   int64_t request = 0;
 };
 
 struct ChainPlan {
-  // By server asked about; those in no chain may have blocks too.
+  // By server of the argument; servers in no chain may also have blocks.
   core::BlockRanges placement;
-  // At least one. Capacities are requests at a time, at most what was asked for.
+  // At least one chain. Capacities are concurrent requests, at most the requested number.
   std::vector<core::ServerChain> chains;
 };
 
-// RESOURCE_EXHAUSTED, with the blocks that are missing, when even one request at a time leaves no chain;
-// INVALID_ARGUMENT for sizes that are out of range. `demand`: requests per second, where `times` are seconds;
-// else 0. `standing`: the chains that serve it already, as far as their times are known.
+// RESOURCE_EXHAUSTED, with the missing blocks, if there is no chain even for one request at a time;
+// INVALID_ARGUMENT for sizes out of range. `demand`: requests per second if `times` are in seconds, otherwise
+// 0. `standing`: the existing chains, as far as their times are known.
 absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
                                      int64_t max_slots, double demand = 0,
                                      absl::Span<const core::ChainRate> standing = {});

@@ -16,7 +16,7 @@ std::string PoolJson(absl::Span<const PoolServer> servers) {
                     {"block_ms", server.times.compute * 1e3},
                     {"communication_ms", server.times.communication * 1e3}});
   }
-  // A name is whatever a server says; what is no UTF-8 is replaced.
+  // Servers choose their names; invalid UTF-8 is replaced.
   return nlohmann::ordered_json{{"servers", std::move(list)}}.dump(
       2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

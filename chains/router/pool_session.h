@@ -1,4 +1,4 @@
-// The router's end of one server's stream to the pool: ChainPool.Join.
+// The router's end of a server's stream to the pool: ChainPool.Join.
 #ifndef BFIO_CHAINS_ROUTER_POOL_SESSION_H_
 #define BFIO_CHAINS_ROUTER_POOL_SESSION_H_
 

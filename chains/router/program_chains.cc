@@ -1,4 +1,4 @@
-// The options of chains, and the pool of servers as a service of the router.
+// Adds the options of chains, and the pool of servers as a service of the router.
 #include "router/app/program_chains.h"
 
 #include <memory>
@@ -48,7 +48,7 @@ SetChains AddChainOptions(OptionTable& table) {
     chains->step_timeout = options.step_timeout;
     chains->use_times = options.worker_speeds;
     if (chains->servers > 0) options.group_kind = core::GroupKind::kIndependent;
-    // Also without servers: whoever joins is told which flag is missing.
+    // Registered even without servers, so that a server that joins is told which flag is missing.
     options.worker_port_service = [chains](WorkerPortSetup setup) {
       return std::make_unique<ChainPoolService>(*chains, std::move(setup));
     };

@@ -1,9 +1,9 @@
-// What servers of a pool have measured, as times of a mean request.
+// Converts the measurements of a pool's servers to times of a mean request.
 //
-// Purpose: the composer's figures (core::ChainServer) from measurement in place of settings: what a block
-// takes, from each server's trial of its own blocks, and what a hop takes, from round trips between servers.
-// Trials are noisy, and placements should not depend on noise: times within kAlike of the median are the
-// median. Threads: pure.
+// Purpose: the composer's times (core::ChainServer) from measurements instead of settings: the time in a
+// block from each server's trial of its own blocks, and the time of a hop from round trips between servers.
+// Trials are noisy, and placements should not depend on noise: times within kAlike of the median count as the
+// median. Threads: pure functions.
 #ifndef BFIO_CHAINS_ROUTER_SERVER_TIMES_H_
 #define BFIO_CHAINS_ROUTER_SERVER_TIMES_H_
 
@@ -18,22 +18,23 @@ namespace bfio::router {
 struct ServerFigures {
   // Seconds of a step of one row in one block, and of every further row; 0: not measured.
   double block_step_s = 0, block_row_s = 0;
-  // To servers that are known, seconds.
+  // Round trips to servers with a known time, in seconds.
   std::vector<double> round_trips_s;
 };
 
-// Of a mean request, all its tokens, seconds (core::ChainServer).
+// For a mean request, over all its tokens, in seconds (as in core::ChainServer).
 struct ServerTimes {
   double compute = 1;
   double communication = 1;
 };
 
-// Times this close to the median count as the median.
+// Relative distance to the median within which a time counts as the median.
 inline constexpr double kAlike = 0.25;
 
-// A step's tokens go once through every block and once over every hop: prompts add their rows. A server's
-// share of a hop is half its mean round trip; one without connections has the mean of the others.
-// One that has not measured its blocks has the median of the others; nothing when none has.
+// A step's tokens go once through every block and once over every hop; prompts add their rows. A server's
+// share of a hop is half its mean round trip; a server without measured round trips has the mean of the
+// others. A server that has not measured its blocks has the median of the others; the result is absent if no
+// server has.
 std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerFigures> servers,
                                                 const core::JobShape& job);
 

@@ -9,10 +9,10 @@
 namespace bfio::sim {
 namespace {
 
-// Share of the needed rate that may be missing by rounding.
+// Share of the needed rate that may be missing due to rounding.
 constexpr double kRounding = 1e-9;
 
-// Depth first over the chains, most jobs first, so that the first solution is the greedy one.
+// Depth-first search over the chains, most jobs first, so that the first solution is the greedy one.
 class Search {
  public:
   Search(const CacheProgram& program, int64_t nodes)
@@ -46,7 +46,7 @@ class Search {
     const auto at_best = [&](double rest) {
       return jobs + static_cast<int64_t>(std::ceil(rest * chain.time));
     };
-    // No later chain is faster.
+    // No later chain is faster, so no better solution follows.
     if (best_.has_value() && at_best(missing) >= best_->jobs) return;
     const auto needed =
         static_cast<int64_t>(std::min<double>(std::ceil(missing * chain.time), core::kMostSlots));

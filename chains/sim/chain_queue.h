@@ -1,9 +1,9 @@
-// Jobs served by composed chains, event by event.
+// Simulates jobs on composed chains, event by event.
 //
-// Purpose: what a dispatching rule makes of a stream of jobs. An arriving job goes where the rule says; a job
-// of size r takes r / mu on a chain; when one ends, the head of the chain's own queue begins, or else the
-// head of the central one. Events at equal times: ends before arrivals, ends in the order they began.
-// Deterministic for jobs and rule. Times in seconds. Threads: one at a time.
+// Purpose: evaluates a dispatching policy on a stream of jobs. An arriving job goes where the policy says. A
+// job of size r takes r / mu on a chain. When one ends, the head of the chain's own queue starts, or else the
+// head of the central queue. Of events at the same time, ends come before arrivals, and ends in the order in
+// which the jobs started. Deterministic for jobs and policy. Times in seconds. Threads: one at a time.
 #ifndef BFIO_CHAINS_SIM_CHAIN_QUEUE_H_
 #define BFIO_CHAINS_SIM_CHAIN_QUEUE_H_
 
@@ -24,7 +24,7 @@ struct ChainJob {
 
 struct ServedJob {
   double arrival = 0, wait = 0, service = 0;
-  int32_t chain = 0;  // or any mark of where it was served
+  int32_t chain = 0;  // or any identifier of where it was served
 
   double response() const { return wait + service; }
 };
@@ -32,11 +32,11 @@ struct ServedJob {
 // Poisson arrivals and exponential sizes of mean 1. REQUIRES: rate > 0.
 std::vector<ChainJob> PoissonJobs(double rate, int64_t count, uint64_t seed);
 
-// Seconds of a job's service on a chain, where they are not its size by the chain's rate.
+// Seconds of a job's service on a chain, if not its size divided by the chain's rate.
 using JobOnChain = std::function<double(size_t job, int32_t chain)>;
 
-// All jobs, by arrival, served to their ends.
-// REQUIRES: chains fastest first with capacities above 0, jobs by arrival.
+// All jobs in the order of arrival, served to their ends. REQUIRES: chains are fastest first with capacities
+// above 0; jobs are ordered by arrival.
 std::vector<ServedJob> ServeOnChains(absl::Span<const core::ChainRate> chains,
                                      core::ChainDispatcher& dispatcher, absl::Span<const ChainJob> jobs,
                                      const JobOnChain& time = {});

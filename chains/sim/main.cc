@@ -53,9 +53,9 @@ constexpr char kUsage[] =
     "  bfio_chain_sim tuning --demand=0.4        every c, with bounds and simulated response\n"
     "  bfio_chain_sim slices --system=tuned      LLaMA-2-7B on nine slices of GPUs, in bursts";
 
-// As many as the paper draws from.
+// The number of nodes that the paper draws from.
 constexpr int64_t kNodes = 320;
-// Rows of a profile that lengths are drawn from.
+// Rows of a profile from which lengths are drawn.
 constexpr int64_t kProfileRows = 100'000;
 
 absl::Status Within(const char* flag, double value, double least, double most) {

@@ -34,7 +34,7 @@ int64_t SessionsToReserve(absl::Span<const core::ChainServer> servers, const cor
   return std::max<int64_t>(1, std::min(by_demand, by_memory));
 }
 
-// CG-BP's books over the blocks.
+// CG-BP's state over the blocks.
 class Coverage {
  public:
   Coverage(const core::ChainService& service, int64_t sessions, double slowest)

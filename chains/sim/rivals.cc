@@ -10,7 +10,7 @@
 namespace bfio::sim {
 namespace {
 
-// What a PETALS server keeps for other things: 2 GiB.
+// Memory that a PETALS server keeps for other purposes: 2 GiB.
 constexpr double kPetalsKeptGb = 2.147;
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace bfio::sim {
 namespace {
 
-// A server's cache: what runs, and what is expected of those that wait.
+// A server's cache: slots of running jobs, and the expected use by waiting jobs.
 class Cache {
  public:
   explicit Cache(int64_t slots) : slots_(slots) {}
@@ -22,8 +22,8 @@ class Cache {
   int64_t jobs() const { return static_cast<int64_t>(ends_.size()); }
   int64_t slots() const { return slots_; }
 
-  // The first time from `now` on with so many slots free, and free from then on, as it is expected. REQUIRES:
-  // EverFits(slots).
+  // The earliest time from `now` on at which `slots` slots are expected to be free, and to stay free.
+  // REQUIRES: EverFits(slots).
   double FreeFrom(double now, int64_t slots) const {
     double at = now;
     int64_t used = expected_;
@@ -37,7 +37,7 @@ class Cache {
 
   void Begin(int64_t slots) { used_ += slots; }
   void End(int64_t slots) { used_ -= slots; }
-  // Of a job that runs or waits, its end as it is expected.
+  // Adds the expected end of a running or waiting job.
   void Expect(double end, int64_t slots) {
     ends_.emplace(end, slots);
     expected_ += slots;
@@ -51,7 +51,7 @@ class Cache {
  private:
   int64_t slots_;
   int64_t used_ = 0;
-  // Sum over `ends_`.
+  // Sum of the slots in `ends_`.
   int64_t expected_ = 0;
   std::multimap<double, int64_t> ends_;
 };
@@ -94,7 +94,7 @@ class Router {
   struct Route {
     std::vector<core::ChainHop> hops;
     double service = 0;
-    // As it is expected; once it has begun, as it will be.
+    // The expected end; the actual one once the job has started.
     double end = 0;
   };
 
@@ -147,9 +147,9 @@ class Router {
   core::ShortestChain shortest_;
   std::vector<Cache> caches_;
   std::vector<Route> routes_;
-  // By end.
+  // By end time.
   std::multimap<double, size_t> running_;
-  // By arrival.
+  // In the order of arrival.
   std::vector<size_t> waiting_;
   std::vector<ServedJob> served_;
 };

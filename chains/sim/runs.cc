@@ -20,9 +20,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What the search for the integer program's optimum may look at; these pools need far fewer.
+// Upper bound of the nodes in the search for the integer program's optimum; these pools need far fewer.
 constexpr int64_t kProgramNodes = 5'000'000;
-// BLOOM-176B's block in NF4 as PETALS reckons it, with the cache of 4,096 tokens of one session.
+// BLOOM-176B's block in NF4 by PETALS' formula, with the cache of 4,096 tokens for one session.
 constexpr double kBloomPetalsBlockGb = 2466437120 * 0.53125 * 1.01 * 1e-9 + 2.0 * 14336 * 4096 * 2 * 1e-9;
 
 WideAreaPool PoolOf(const PoolRun& run) {
@@ -37,13 +37,14 @@ Json Head(const PoolRun& run) {
   return {{"seed", run.seed}, {"servers", run.servers}, {"fast", run.fast}};
 }
 
-// c K(c) where the demand is met.
+// c K(c) if the demand is met.
 Json Surrogate(const core::BlockPlacement& placement) {
   if (!placement.meets_demand) return nullptr;
   return placement.reserved * static_cast<int64_t>(placement.chains.size());
 }
 
-// Jobs at once that GBP-CR's own chains need, c at a time, fastest first; null where all of them give less.
+// Concurrent jobs that GBP-CR's own chains need, c at a time, the fastest first; null if all of them give
+// less.
 Json Disjoint(const core::BlockPlacement& placement, double needed) {
   double rate = 0;
   int64_t places = 0;
@@ -55,7 +56,7 @@ Json Disjoint(const core::BlockPlacement& placement, double needed) {
   return rate >= needed ? Json(places) : Json(nullptr);
 }
 
-// nullopt where the chains do not carry the rate.
+// nullopt if the chains do not carry the rate.
 std::optional<MeanTimes> Simulate(const std::vector<core::ServerChain>& chains, core::ChainDispatcher& rule,
                                   const PoolRun& run, double rate) {
   if (core::TotalRate(chains) <= rate) return std::nullopt;
@@ -147,7 +148,7 @@ Json RunCache(const PoolRun& run, double share) {
   const auto solved = SolveCacheProgram({plan.chains, slots, needed}, kProgramNodes);
   out["program"] = solved.has_value() ? Json(solved->jobs) : Json(nullptr);
   out["proven"] = solved.has_value() && solved->optimal;
-  // Every job on the fastest chain.
+  // Lower bound: every job on the fastest chain.
   out["bound"] = std::ceil(needed * plan.chains[0].time - 1e-9);
   return out;
 }
@@ -194,7 +195,7 @@ Json RunTuning(const PoolRun& run) {
     one["surrogate"] = candidate.disjoint_meets ? Json(candidate.surrogate()) : Json(nullptr);
     one["lower_s"] = candidate.lower;
     one["upper_s"] = candidate.upper;
-    // The same jobs for every c.
+    // The same jobs are simulated for every c.
     std::optional<MeanTimes> times;
     if (candidate.meets) {
       const auto plan = core::PlanWithReserve(pool.servers, BloomService(), candidate.c, demand);

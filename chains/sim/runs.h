@@ -1,8 +1,8 @@
-// One run of a study on a wide-area pool, as a JSON object: what research/chains.py makes figures of.
+// One run of a study on a wide-area pool, as a JSON object, from which research/chains.py makes figures.
 //
 // Purpose: the setting of "Serving Chain-structured Jobs with Large Memory Footprints", section 4.1:
-// BLOOM-176B over servers drawn from a wide-area network (wide_area.h), Poisson jobs. What a run cannot give
-// is null. Deterministic for the seed. Times in seconds. Threads: any, no state.
+// BLOOM-176B on servers of a wide-area network (wide_area.h), Poisson jobs. Values that a run cannot give are
+// null. Deterministic for the seed. Times in seconds. Threads: any, no state.
 #ifndef BFIO_CHAINS_SIM_RUNS_H_
 #define BFIO_CHAINS_SIM_RUNS_H_
 
@@ -20,36 +20,38 @@ namespace bfio::sim {
 struct PoolRun {
   RttMatrix rtts;
   int64_t servers = 20;
-  // Share of them with the fast GPU.
+  // Share of the servers that have the fast GPU.
   double fast = 0.2;
-  // c, jobs that every hosted block has cache for; 0: the one with the least lower bound of the response.
+  // c, the jobs for which every hosted block has cache; 0: the one with the smallest lower bound of the
+  // response.
   int64_t reserve = 7;
-  // Blocks on every server, also where fewer would carry the demand.
+  // Places blocks on every server, even if fewer would carry the demand.
   bool use_all = false;
-  // Jobs per second, of which a composition is to be loaded by `target_load`.
+  // Arriving jobs per second, at which the load of a composition should be `target_load`.
   double demand = 0.2;
   double target_load = 0.7;
-  // Above 0: all servers are used, and jobs come at this share of the composition's rate, not at `demand`.
+  // If above 0, all servers are used, and jobs arrive at this share of the composition's rate instead of at
+  // `demand`.
   double load = 0;
   int64_t jobs = 5000;
   uint64_t seed = 1;
 };
 
-// Block placement: c K(c) of GBP-CR, and of as many random orders of the servers, ascending.
+// Block placement: c K(c) of GBP-CR, and of `orders` random orders of the servers, ascending.
 nlohmann::ordered_json RunPlacement(const PoolRun& run, int64_t orders);
 
-// Cache allocation: jobs at once for `share` of the rate of all of GCA's chains.
+// Cache allocation: concurrent jobs for `share` of the total rate of GCA's chains.
 nlohmann::ordered_json RunCache(const PoolRun& run, double share);
 
-// Jobs served: `system` is composed (by the rule of that name: dispatcher.h), petals, petals_slices or bprr.
-// INVALID_ARGUMENT when one is unknown.
+// Simulates jobs. `system` is "petals", "petals_slices", "bprr", or the name of a dispatcher of composed
+// chains (dispatcher.h). INVALID_ARGUMENT for an unknown name.
 absl::StatusOr<nlohmann::ordered_json> RunServe(const PoolRun& run, const std::string& system,
                                                 const std::string& rule);
 
-// Every c, with its bounds and its simulated response, and what each goal picks.
+// Every c with its bounds and its simulated response, and the choice of each goal.
 nlohmann::ordered_json RunTuning(const PoolRun& run);
 
-// Means over jobs, the first tenth left out.
+// Means over the jobs, without the first tenth.
 struct MeanTimes {
   double response = 0, wait = 0, service = 0;
 };

@@ -17,21 +17,20 @@
 namespace bfio::sim {
 namespace {
 
-// LLaMA-2-7B: 32 blocks; weights and cache as the authors' simulator has them; 202 million parameters a
-// block.
+// LLaMA-2-7B: 32 blocks; weights and cache as in the authors' simulator; 202 million parameters per block.
 constexpr core::ChainService kLlama = {.blocks = 32, .block_size = 0.4375, .cache_size = 0.0336};
 constexpr double kLlamaGflop = 0.405;
 constexpr core::JobShape kMeanJob = {2048, 28};
-// A block and the cache of 16,384 tokens, PETALS' default, which is all the cache that it has: eight mean
+// A block with the cache of 16,384 tokens, PETALS' default, which is its only cache: enough for eight mean
 // jobs.
 constexpr double kSlicePetalsBlockGb = 0.4375 + 16384 * 2.0 * 4096 * 2 * 1e-9;
 constexpr int64_t kPetalsSessions = 8;
 constexpr int64_t kReserve = 35;
-// Three slices 3g.40gb and six 2g.20gb; round-trip times in ms, drawn for each seed.
+// Three 3g.40gb slices and six 2g.20gb slices; round-trip times in ms, drawn for each seed.
 constexpr int kFastServers = 3;
 constexpr double kRoundTripsMs[] = {20, 35, 45, 55, 70, 80, 90, 100, 120};
-// The trace's gaps: mean 0.3897 s, median 0.0638 s, standard deviation 5.12 s. Two exponentials fit them:
-// most gaps with mean 0.092 s, one in 149 with mean 44.3 s.
+// The gaps of the trace: mean 0.3897 s, median 0.0638 s, standard deviation 5.12 s. Two exponential
+// distributions fit them: most gaps with mean 0.092 s, one in 149 with mean 44.3 s.
 constexpr double kBurstRate = 11;
 constexpr double kShortGap = 0.092, kLongGap = 44.3, kLongShare = 0.00672, kRate = 2.57;
 
@@ -74,7 +73,7 @@ Case MakeCase(const SliceRun& run, const Trace& trace) {
          core::CommunicationSeconds(kMeanJob, round_trip, kMessageOverhead),
          core::ComputeSeconds(kMeanJob, gpu.speed, {kLlamaGflop, kLlama.block_size}, kBlockOverhead)});
     made.pool.throughput.push_back(gpu.throughput);
-    // All of them are slices.
+    // All servers are slices.
     made.pool.throughput.back().most_blocks = kPetalsSliceBlocks;
     made.pool.round_trip.push_back(round_trip);
   }
@@ -95,7 +94,7 @@ Case MakeCase(const SliceRun& run, const Trace& trace) {
 // petals         PETALS-like, with its own default cache
 // petals_slices  PETALS-like, four blocks a slice, all memory cache
 // bprr           BPRR-like
-// whole          JFFC, the whole model on every server
+// whole          JFFC with the whole model on every server
 // composed       c = 35, blocks on all servers
 // tuned          composed, tuned for the mean rate
 // bursts         composed, blocks on all servers, tuned for bursts
@@ -108,8 +107,8 @@ std::vector<ServedJob> OnChains(const Case& of, const std::vector<core::ServerCh
       [&](size_t job, int32_t chain) { return JobSeconds(of, of.requests[job], chains[chain].hops); });
 }
 
-// The composition with the least lower bound. A burst may be more than any composition carries; then the one
-// with the largest rate.
+// The composition with the smallest lower bound. If a burst exceeds every composition's rate, the one with
+// the largest rate.
 core::ChainPlan Tuned(const Case& of, const core::Demand& demand) {
   const auto sweep = core::SweepReserve(of.pool.servers, kLlama, demand);
   const core::ReserveCandidate* best = core::BestReserve(sweep, core::TuningGoal::kLowerBound);

@@ -1,8 +1,8 @@
-// The parts of chains that this server has: loads them, connects them, ends them.
+// The parts of chains on this server: loads, connects and ends them.
 //
-// Purpose: carries out what the pool says (ChainStage, ChainStart, ChainDrop). A server's part is a stage, or
-// the head, which is a rank of the router's group like any other. Parts share the weights of the blocks that
-// are hosted; weights and all KV caches together stay within the memory limit. Threads: one; `on_broken` is
+// Purpose: executes the pool's messages (ChainStage, ChainStart, ChainDrop). A server's part is a stage, or
+// the head, which is a rank of the router's group like any other. Parts share the weights of the hosted
+// blocks; weights and all KV caches together stay within the memory limit. Threads: one; `on_broken` is
 // called from any.
 #ifndef BFIO_CHAINS_WORKER_CHAIN_HOST_H_
 #define BFIO_CHAINS_WORKER_CHAIN_HOST_H_
@@ -29,78 +29,79 @@
 
 namespace bfio::worker {
 
-// A server of chains (chains/worker).
+// Options of a server of chains (chains/worker).
 struct PipelineOptions {
-  // HOST:PORT where other servers of a chain come in; port 0 picks a free one. Empty: an ordinary worker.
+  // HOST:PORT at which other servers of a chain connect; port 0 picks a free one. Empty: an ordinary worker.
   std::string listen;
-  // HOST:PORT under which they reach it; empty: `listen`, as bound.
+  // HOST:PORT at which they reach this server; empty: `listen`, as bound.
   std::string address;
-  // Of both ends of the streams between servers; empty: plain text.
+  // For both ends of the streams between servers; empty: plain text.
   TlsFiles tls;
-  // A head cuts a step into so many.
+  // Number of micro-batches into which a head divides a step.
   int32_t micro_batches = 4;
 };
 
-// The rank of a chain's head; what the stage says of the chain goes to the router with it.
+// Makes the rank of a chain's head; the stage contains what the rank reports to the router about the chain.
 using MakeHead = std::function<absl::StatusOr<std::unique_ptr<Rank>>(const v1::ChainStage& stage,
                                                                      std::unique_ptr<Engine>)>;
 
 class ChainHost {
  public:
   struct Setup {
-    // Of the engine and the limits; less what a chain says.
+    // Engine and limits; the fields that a chain determines are overwritten.
     WorkerOptions options;
     PipelineOptions pipeline;
     ModelConfig config;
-    // Both outlive this.
+    // Both must outlive this.
     PartSource* source = nullptr;
     PassService* service = nullptr;
     // For the streams to neighbours.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
-    // Makes the head's rank around its engine.
+    // Makes the head's rank with its engine.
     MakeHead make_rank;
-    // A part cannot go on; Drop is the owner's to call. Also when the head's rank has ended.
+    // A part has failed, or the head's rank has ended. The owner must call Drop.
     std::function<void(uint64_t chain, const absl::Status& why)> on_broken;
   };
 
   explicit ChainHost(Setup setup);
   ~ChainHost();
 
-  // Loads a part. INVALID_ARGUMENT: not for this model; RESOURCE_EXHAUSTED: it does not fit, and by how much.
+  // Loads a part. INVALID_ARGUMENT: not for this model; RESOURCE_EXHAUSTED: it does not fit, with the missing
+  // amount.
   absl::Status Load(const v1::ChainStage& stage);
-  // Opens the way to the next server; a head begins to serve.
+  // Opens the stream to the next server; a head starts to serve.
   absl::Status Start(uint64_t chain);
-  // Ends a part, if it is here.
+  // Ends a part, if it exists here.
   void Drop(uint64_t chain);
 
-  // Asks the router to drain the heads here; false when there are none.
+  // Asks the router to drain the heads on this server; false when there are none.
   bool Leave(const std::string& reason);
-  // Of any chain.
+  // Whether a chain has its head on this server.
   bool HasHeads() const;
   bool Has(uint64_t chain) const { return parts_.contains(chain); }
-  // What is here, loaded or serving.
+  // The parts on this server, loaded or serving.
   std::vector<v1::ChainStage> stages() const;
 
  private:
   struct Part {
     v1::ChainStage spec;
-    // Of the limit, what its cache takes.
+    // Memory of its KV cache, counted against the limit.
     int64_t kv_bytes = 0;
-    // What the server hosts, of which this is a part.
+    // The blocks that the server hosts, which contain this part's.
     ModelPart hosted;
-    // A head's.
+    // Only for a head.
     std::shared_ptr<Returns> returns;
-    // Handed on by Start.
+    // Moved out by Start.
     std::unique_ptr<PartBackend> backend;
     std::unique_ptr<PassOutlet> own_outlet;
-    // Wherever it is; null where a head has all blocks.
+    // Owned by the stage or the head's backend; null for a head with all blocks.
     PassOutlet* outlet = nullptr;
     std::unique_ptr<Stage> stage;
     std::unique_ptr<Rank> rank;
   };
 
   DecodeOptions DecodeOf(const v1::ChainStage& stage) const;
-  // OK when hosted blocks and caches fit, those of the other parts included.
+  // OK when hosted blocks and caches fit, including those of the other parts.
   absl::Status CheckMemory(const ModelPart& hosted, int64_t kv_bytes) const;
   absl::StatusOr<std::unique_ptr<Part>> Make(const v1::ChainStage& stage) const;
   absl::Status StartHead(Part& part);

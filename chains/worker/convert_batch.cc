@@ -41,7 +41,7 @@ absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message) {
     return Bad("hidden has ", message.hidden().size(), " bytes, which are no whole values");
   }
   batch.hidden.resize(message.hidden().size() / sizeof(float));
-  // Null pointers, of nothing too, are not for memcpy.
+  // memcpy must not get a null pointer, even for 0 bytes.
   if (!batch.hidden.empty())
     std::memcpy(batch.hidden.data(), message.hidden().data(), message.hidden().size());
   const int runs = message.run_rows_size();
@@ -55,7 +55,7 @@ absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message) {
   std::vector<PageId> run_pages;
   for (int run = 0; run < runs; ++run) {
     rows += message.run_rows(run);
-    // A row has a value at least, so rows are bounded by the message.
+    // A row has at least one value, so the message's size bounds the rows.
     if (rows > batch.hidden.size()) return Bad("more rows than values");
     if (uint64_t{message.run_positions(run)} + message.run_rows(run) > kMost) {
       return Bad("run_positions[", run, "] is ", message.run_positions(run));

@@ -1,7 +1,7 @@
-// Micro-batches between chains/proto/bfio/v1/pipeline.proto and the plain struct.
+// Converts micro-batches between chains/proto/bfio/v1/pipeline.proto and the plain struct.
 //
-// Purpose: the one place where bytes of a neighbour become numbers. What FromProto gives has lists that
-// belong together; whether it fits the chain is CheckMicroBatch's to say. Threads: pure.
+// Purpose: the only place that parses a neighbour's bytes. FromProto returns lists of consistent lengths;
+// whether they fit the chain is checked by CheckMicroBatch. Threads: pure functions.
 #ifndef BFIO_CHAINS_WORKER_CONVERT_BATCH_H_
 #define BFIO_CHAINS_WORKER_CONVERT_BATCH_H_
 
@@ -14,7 +14,7 @@ namespace bfio::worker {
 // Clears `out` first.
 void ToProto(const MicroBatch& batch, v1::Activations& out);
 
-// INVALID_ARGUMENT, naming the field. What it allocates is bounded by the message's own size.
+// INVALID_ARGUMENT, naming the field. Memory is bounded by the message's size.
 absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message);
 
 }  // namespace bfio::worker

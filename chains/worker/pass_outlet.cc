@@ -37,7 +37,7 @@ class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v
   void Open(const PassTarget& target) {
     {
       MutexLock lock(&mutex_);
-      // A context is good for one call; a second one ends the process.
+      // A context may be used for one call only; a second one would abort the process.
       if (std::exchange(opened_, true)) return;
       writing_ = holding_ = true;
     }
@@ -46,7 +46,7 @@ class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v
     open->set_stage(target.stage);
     stub_ = v1::Pipeline::NewStub(channel_);
     stub_->async()->Pass(&context_, this);
-    // Writes are started from outside of reactions.
+    // Writes are started outside of callbacks, which gRPC requires to be announced by a hold.
     AddHold();
     GrpcHandOver(this);
     StartRead(&in_);
@@ -100,7 +100,7 @@ class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v
       on_lost_(absl::UnavailableError(
           absl::StrCat("the next server of the chain is lost: ", FromGrpcStatus(status).ToString())));
     }
-    // The last act: the owner may delete this now.
+    // Must be last: the owner may delete this from now on.
     MutexLock lock(&mutex_);
     done_ = true;
   }
@@ -114,7 +114,7 @@ class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v
     GrpcHandOver(this);
     StartWrite(&out_);
   }
-  // No more writes: lets the call end.
+  // Ends the hold: no more writes, so the call may end.
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!std::exchange(holding_, false)) return;
     GrpcHandOver(this);

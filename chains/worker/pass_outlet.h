@@ -1,9 +1,9 @@
 // The stream to the next server of a chain.
 //
-// Purpose: sends micro-batches in order; what waits is bounded by kMaxInFlight. Until Open what is sent
-// waits. A stream that ends, for any reason, is reported once and stays ended: a broken chain is not
-// repaired but composed again. Threads: Send from the stage's or head's thread; the others, and destruction,
-// from the owner's, never from gRPC's: destruction waits for the call's end.
+// Purpose: sends micro-batches in order; the queue is bounded by kMaxInFlight. Micro-batches sent before Open
+// wait. The end of the stream, for any reason, is reported once and is final: a broken chain is not repaired
+// but composed again. Threads: Send from the stage's or head's thread; the others, and destruction, from the
+// owner's thread, never from gRPC's, because destruction waits for the end of the call.
 #ifndef BFIO_CHAINS_WORKER_PASS_OUTLET_H_
 #define BFIO_CHAINS_WORKER_PASS_OUTLET_H_
 
@@ -25,18 +25,18 @@ struct PassTarget {
   // HOST:PORT.
   std::string address;
   uint64_t chain = 0;
-  // Of the receiver.
+  // The receiver's stage.
   uint32_t stage = 0;
 };
 
 class PassOutlet final : public Outlet {
  public:
-  // `on_lost` is called once at most, from a thread of gRPC's.
+  // `on_lost` is called at most once, from one of gRPC's threads.
   PassOutlet(PassTarget target, std::shared_ptr<grpc::ChannelCredentials> credentials,
              std::function<void(const absl::Status&)> on_lost);
   ~PassOutlet() override;
 
-  // Once; nothing after that.
+  // Call it at most once.
   void Open();
   absl::Status Send(MicroBatch batch) override;
 

@@ -9,7 +9,7 @@
 
 namespace bfio::worker {
 
-// One incoming stream. Held by itself until OnDone, and by its gate.
+// One incoming stream. Shared by itself until OnDone, and by its gate.
 class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply> {
  public:
   static std::shared_ptr<Reader> Create(PassService* service) {
@@ -84,7 +84,7 @@ class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage
   PassService* const service_;
   std::shared_ptr<Reader> self_;
   v1::PassMessage message_;
-  // Of gRPC's reactions only.
+  // Used only by gRPC's callbacks.
   std::shared_ptr<Gate> gate_;
   Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,10 +1,10 @@
-// A server's Pipeline service: what predecessors send, handed to the stage or head that it is for.
+// A server's Pipeline service: passes micro-batches from predecessors to their stage or head.
 //
-// Purpose: chains are registered while they live; a stream names its chain and stage first, and each stage
-// takes one stream at a time. A message that is not as it should be ends the stream and breaks the chain; a
-// stream that ends breaks it too. When a chain is unregistered its stream is ended, so that breaking runs
-// upstream as well. Threads: Register and Unregister from any thread but gRPC's; the reactions are gRPC's.
-// Must outlive the server it is registered with.
+// Purpose: chains are registered while they exist. A stream names its chain and stage first, and each stage
+// accepts one stream at a time. An invalid message ends the stream and the chain; the end of a stream ends
+// the chain too. When a chain is unregistered its stream is ended, so that the failure also propagates
+// upstream. Threads: Register and Unregister from any thread but gRPC's; the callbacks run on gRPC's. Must
+// outlive the server it is registered with.
 #ifndef BFIO_CHAINS_WORKER_PASS_SERVICE_H_
 #define BFIO_CHAINS_WORKER_PASS_SERVICE_H_
 
@@ -21,18 +21,18 @@
 
 namespace bfio::worker {
 
-// Of one message with its page lists: kMaxHiddenBytes, pages of at most 5 bytes each, and some.
+// Upper bound of a message with its page lists: kMaxHiddenBytes, pages of at most 5 bytes each, and a margin.
 inline constexpr int kMaxPassBytes = 32 << 20;
 
 class PassService final : public v1::Pipeline::CallbackService {
  public:
-  // `inlet` is borrowed until Unregister.
+  // `inlet` must stay valid until Unregister.
   void Register(uint64_t chain, uint32_t stage, Inlet* inlet);
-  // When it returns the inlet is not called any more.
+  // When it returns, the inlet is not called any more.
   void Unregister(uint64_t chain);
 
-  // Called with the address of each caller, as grpc::ServerContext::peer has it: TLS has let it in. REQUIRES:
-  // before the first call.
+  // Called with the address of each caller that TLS has accepted, in the form of grpc::ServerContext::peer.
+  // REQUIRES: set before the first call.
   void set_on_accepted(std::function<void(const std::string& peer)> on_accepted) {
     on_accepted_ = std::move(on_accepted);
   }
@@ -45,12 +45,12 @@ class PassService final : public v1::Pipeline::CallbackService {
  private:
   class Reader;
 
-  // A chain's way in.
+  // The entry of a registered chain.
   struct Gate {
     explicit Gate(uint32_t number, Inlet* to) : stage(number), inlet(to) {}
     const uint32_t stage;
     Mutex mutex;
-    // Null once it is unregistered.
+    // Null after Unregister.
     Inlet* inlet ABSL_GUARDED_BY(mutex);
     std::shared_ptr<Reader> reader ABSL_GUARDED_BY(mutex);
   };

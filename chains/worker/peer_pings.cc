@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRounds = 6;
 constexpr absl::Duration kConnect = absl::Seconds(1), kAnswer = absl::Milliseconds(250);
-// For gRPC to say that a deadline has passed.
+// Time for gRPC to report that a deadline has passed.
 constexpr absl::Duration kGrace = absl::Milliseconds(500);
 
 struct Peer {
@@ -26,13 +26,13 @@ struct Peer {
 
 }  // namespace
 
-// One ping to each peer, all at a time.
+// One ping to each peer, all concurrently.
 class PeerPings::Round {
  public:
   explicit Round(std::vector<Peer>& peers)
       : calls_(peers.size()), peers_(peers), left_(static_cast<int>(peers.size())) {}
 
-  // Any thread, while Run runs or before.
+  // May be called from any thread, before or while Run runs.
   void Cancel() {
     for (Call& call : calls_) call.context.TryCancel();
   }
@@ -54,7 +54,7 @@ class PeerPings::Round {
         return;
       }
     }
-    // gRPC's timers wait for a wall clock that was set back (connection_wait.h).
+    // gRPC's timers may fire late when the wall clock was set back (connection_wait.h).
     Cancel();
     MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &Round::AllDone));

@@ -1,8 +1,8 @@
-// How far other servers of the pool are, by pings over connections like those that hidden rows take.
+// Measures round trips to other servers of the pool, by pings over connections like those for hidden rows.
 //
-// Purpose: the figures behind PeerTimes. All peers at a time, several rounds; the first one, which connects,
-// does not count, of the others the least does. Threads: one of its own, which calls `on_times`; Measure and
-// destruction from the owner's, which acts on all else and never waits for a measurement.
+// Purpose: the measurements for PeerTimes. All peers concurrently, in several rounds; the first round, which
+// connects, is not counted, and the smallest of the others is taken. Threads: one of its own, which calls
+// `on_times`; Measure and destruction from the owner's thread, which never waits for a measurement.
 #ifndef BFIO_CHAINS_WORKER_PEER_PINGS_H_
 #define BFIO_CHAINS_WORKER_PEER_PINGS_H_
 
@@ -21,19 +21,19 @@ class PeerPings {
  public:
   PeerPings(std::shared_ptr<grpc::ChannelCredentials> credentials,
             std::function<void(v1::PeerTimes)> on_times);
-  // Breaks a measurement off.
+  // Cancels a running measurement.
   ~PeerPings();
 
-  // What is measured when one is under way comes next, and is the newest that was asked for.
+  // Requests a measurement. During a running one the latest request is kept and measured next.
   void Measure(const v1::MeasurePeers& peers);
 
  private:
   class Round;
 
   void Run();
-  // Waits for the next one; nothing at the end.
+  // Waits for the next request; absent at the end.
   std::optional<v1::MeasurePeers> Next();
-  // Nothing at the end.
+  // Absent at the end.
   std::optional<v1::PeerTimes> MeasureOnce(const v1::MeasurePeers& peers);
   // False at the end.
   bool Begin(Round* round);
@@ -43,7 +43,7 @@ class PeerPings {
   const std::function<void(v1::PeerTimes)> on_times_;
   Mutex mutex_;
   std::optional<v1::MeasurePeers> wanted_ ABSL_GUARDED_BY(mutex_);
-  // Under way; of the thread's stack.
+  // The running round; on the thread's stack.
   Round* round_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -28,7 +28,7 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kPoolConnectSlice = absl::Milliseconds(500);
-// Spent on measuring a block before the pool is joined.
+// Time spent on measuring a block before the server joins the pool.
 constexpr absl::Duration kTrial = absl::Milliseconds(200);
 
 struct Broken {
@@ -40,8 +40,8 @@ struct Ended {
 };
 using Event = std::variant<v1::PoolMessage, Broken, v1::PeerTimes, Ended>;
 
-// What has happened, for the one thread that acts. Bounded by what it is told of: a message or two per chain,
-// and the router's.
+// Events for the one thread that handles them. Bounded by their sources: a message or two per chain, and the
+// router's messages.
 class Mailbox {
  public:
   void Post(Event event) {
@@ -60,10 +60,10 @@ class Mailbox {
   std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What servers of one chain must have in common.
+// What the servers of one chain must have in common.
 std::string SignatureOf(const WorkerOptions& options, const Model& model) {
   const ModelConfig& config = model.config();
-  // Parts of a step go from one to the next: pages and rows must agree, too.
+  // Parts of a step are passed between servers, so page size and rows must be equal, too.
   return absl::StrCat(options.engine.name, ":", FamilyName(config.family), ":", config.layers, "x",
                       config.hidden, ":", options.engine.cpu.decode.page_tokens, "/",
                       options.engine.cpu.decode.step_tokens, ":", DigestOf(options.engine, model).Hex());
@@ -141,7 +141,7 @@ class Member {
     link_.Send(message);
   }
 
-  // The heads here are drained, other parts end at once.
+  // Drains the heads here and ends other parts at once.
   void Leave() {
     spdlog::info("{}: leaving the pool of chains", options_.worker_id);
     leaving_ = MonotonicNow() + (host_.Leave("signal") ? options_.drain_timeout : absl::ZeroDuration());
@@ -214,19 +214,19 @@ class Member {
   const ModelBytes bytes_;
   const std::string address_;
   const BlockTime time_;
-  // Outlives the threads that post.
+  // Outlives the threads that post to it.
   Mailbox mailbox_;
   ChainHost host_;
   PeerPings pings_;
   PoolLink link_;
-  // This process's life, and its streams to the pool.
+  // Identifier of this process, and the number of its streams to the pool.
   const uint64_t instance_ = NewInstance();
   uint64_t streams_ = 0;
   bool joined_ = false;
   bool ever_joined_ = false;
   absl::Time next_try_ = absl::InfinitePast();
   RefusalDelay refusals_{std::hash<std::string>()(options_.worker_id)};
-  // Until when, once a signal has come.
+  // The deadline for leaving, once a signal has arrived.
   std::optional<absl::Time> leaving_;
 };
 
@@ -269,7 +269,7 @@ absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
 absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
                                  MakePartRank make_rank) const {
   if (options.engine.name == "cuda") {
-    // Before minutes go by.
+    // Checked before the model is loaded, which takes minutes.
     if (absl::Status status = CheckCudaDevice(options.engine.cuda.device); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
     }
@@ -303,7 +303,7 @@ absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<g
   if (!time.ok()) return time.status();
   spdlog::info("{}: a block takes {:.3g} ms a step and {:.3g} ms a further row", options.worker_id,
                1e3 * time->step_s, 1e3 * time->row_s);
-  // From here on nothing ends before it is stopped again.
+  // From here on every path must stop the listener again.
   (*listener)->Serve();
   absl::Status status;
   {

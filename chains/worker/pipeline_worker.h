@@ -1,14 +1,14 @@
-// A worker that serves parts of a model in chains (--pipeline_listen), from start to clean end.
+// A worker that serves parts of a model in chains (--pipeline_listen), from start to shutdown.
 //
-// Purpose: opens the Pipeline service, joins the router's ChainPool with what this server can hold, and does
-// as the pool says. Measures a block before it joins, and its paths to the other servers on request.
-// The router composes, because it sees every server join and leave, so servers never disagree about the
-// placement; a server has only its own part and its successor.
+// Purpose: opens the Pipeline service, joins the router's ChainPool with this server's capacity, and executes
+// the pool's messages. Measures a block before it joins, and round trips to the other servers on request. The
+// router composes chains, because it sees every server join and leave, so servers never disagree about the
+// placement; a server knows only its own part and its successor.
 //
-// Ends: after a signal the heads here are drained, other parts end at once (their chains' requests are
-// replayed), and the pool composes again from the remaining servers. Without a router chains continue,
-// and are announced to the next router. Threads: blocks its caller; the pool's reader, and per
-// chain a stage's or a rank's.
+// Shutdown: after a signal the heads here are drained, and other parts end at once (their chains' requests
+// are replayed); the pool composes again from the remaining servers. Without a router chains continue, and
+// are announced to the next router. Threads: blocks its caller; also the pool's reader, and for each chain a
+// stage's or a rank's thread.
 #ifndef BFIO_CHAINS_WORKER_PIPELINE_WORKER_H_
 #define BFIO_CHAINS_WORKER_PIPELINE_WORKER_H_
 
@@ -27,8 +27,8 @@ class PipelineWorker final : public PartServer {
   explicit PipelineWorker(PipelineOptions options) : pipeline_(std::move(options)) {}
 
   absl::Status Check(const WorkerOptions& options) const override;
-  // Every chain that has its head here is a rank of its own. A pool that has another model is no end: the
-  // server asks again (refusal_delay.h).
+  // Every chain with its head here has a separate rank. If the pool has another model, the server does not
+  // exit but asks again (refusal_delay.h).
   absl::Status Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
                    MakePartRank make_rank) const override;
 

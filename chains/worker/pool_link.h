@@ -1,8 +1,8 @@
 // A server's stream to the router's ChainPool.
 //
-// Purpose: one Join stream at a time; what comes goes to the owner's sinks. Opening it again after a loss is
-// the owner's. Threads: Open, Send and Close from the owner's thread; a reader of its own per stream calls
-// the sinks.
+// Purpose: one Join stream at a time; messages are passed to the owner's sinks. The owner opens it again
+// after a loss. Threads: Open, Send and Close from the owner's thread; a reader thread per stream calls the
+// sinks.
 #ifndef BFIO_CHAINS_WORKER_POOL_LINK_H_
 #define BFIO_CHAINS_WORKER_POOL_LINK_H_
 
@@ -20,17 +20,17 @@ class PoolLink {
  public:
   struct Sinks {
     std::function<void(v1::PoolMessage)> on_message;
-    // The stream has ended; once per Open.
+    // The stream has ended; called once per Open.
     std::function<void(const absl::Status&)> on_end;
   };
 
   PoolLink(std::shared_ptr<grpc::Channel> channel, Sinks sinks);
   ~PoolLink() { Close(); }
 
-  // True when the router is reached within `timeout` and the stream is begun. REQUIRES: none is open.
+  // Opens a stream; true when the router is reached within `timeout`. REQUIRES: no stream is open.
   bool Open(absl::Duration timeout);
-  // Blocks while the router takes nothing, for as long as keepalive lets a connection stand. What a stream
-  // that has ended is reported is lost: on_end follows or has been.
+  // Blocks while the router does not read, as long as keepalive keeps the connection. Messages to a stream
+  // that has ended are lost; on_end has been or will be called.
   void Send(const v1::ServerMessage& message);
   // Ends the stream and waits for its reader.
   void Close();

@@ -1,4 +1,4 @@
-// The options of a server of chains.
+// Adds the options of a server of chains.
 #include "worker/link/program_chains.h"
 
 #include <memory>

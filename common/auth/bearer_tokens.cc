@@ -124,7 +124,7 @@ absl::StatusOr<BearerTokens> BearerTokens::Parse(absl::string_view text, absl::s
     if (tokens.entries_.size() == kMaxTokens) return bad(absl::StrCat("more than ", kMaxTokens, " tokens"));
     tokens.entries_.push_back(*std::move(entry));
   }
-  // More likely a file that is just being written than an intended change.
+  // More likely a file that is being written than an intended change.
   if (tokens.entries_.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": no token in it"));
   return tokens;
 }
@@ -140,7 +140,7 @@ BearerTokens::Owner BearerTokens::Find(absl::string_view token, absl::Time now) 
   const Entry* found = nullptr;
   for (const Entry& entry : entries_) {
     if (!entry.digest) continue;
-    // No early end: which entry it is, or how nearly, does not show in the time.
+    // Compares all entries, so that the time does not reveal which entry matches or how closely.
     if (CRYPTO_memcmp(entry.digest->data(), digest.data(), digest.size()) == 0) found = &entry;
   }
   return OwnerOf(found, now);

@@ -22,7 +22,7 @@ namespace bfio {
 namespace {
 
 constexpr char kVersion = 2;
-// Version, expiry, and the size of the claim, which follows.
+// Version, expiry, and the size of the claim that follows.
 constexpr size_t kHeadBytes = 1 + 8 + 1;
 constexpr size_t kMacBytes = 32;
 static_assert(TicketKeys::kTicketBytes == kHeadBytes + kMacBytes && TicketKeys::kMaxClaimBytes < 256);
@@ -32,7 +32,7 @@ using Mac = std::array<unsigned char, kMacBytes>;
 
 // `head` is the ticket without its MAC.
 Mac MacOf(const std::string& key, absl::string_view head, absl::string_view facts) {
-  // The label keeps these MACs apart from any others that are made with the same key.
+  // The label separates these MACs from others made with the same key.
   const std::string signed_text = absl::StrCat("bfio ticket ", head, facts);
   Mac mac;
   unsigned int size = mac.size();
@@ -113,7 +113,7 @@ std::optional<std::string> TicketKeys::Claim(absl::string_view ticket, absl::str
 
 std::string RandomId() {
   std::string bytes(16, '\0');
-  // Of this size it is all or nothing, and fails only where the system has no generator.
+  // A request of this size is never partial; it fails only where the system has no random generator.
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) std::abort();
   return absl::BytesToHexString(bytes);
 }

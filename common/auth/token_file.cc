@@ -15,7 +15,7 @@
 namespace bfio {
 namespace {
 
-// Changes whenever the file is written or replaced; empty when there is none.
+// Changes whenever the file is written or replaced; empty when there is no file.
 std::string VersionOf(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return "";
@@ -23,7 +23,7 @@ std::string VersionOf(const std::string& path) {
                       " ", info.st_ctim.tv_sec, ".", info.st_ctim.tv_nsec);
 }
 
-// At most one byte more than a tokens file may have.
+// Reads at most one byte more than a tokens file may have.
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::string text(BearerTokens::kMaxFileBytes + 1, '\0');
@@ -45,7 +45,7 @@ absl::StatusOr<std::shared_ptr<const BearerTokens>> Load(const std::string& path
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(std::string path) {
-  // Before it is read: a change in between is noticed by the first look.
+  // Taken before reading, so that a change during the read is detected at the next check.
   std::string version = VersionOf(path);
   auto tokens = Load(path);
   if (!tokens.ok()) return tokens.status();

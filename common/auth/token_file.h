@@ -1,9 +1,9 @@
-// A tokens file that is read again when it changes.
+// A tokens file that is reloaded when it changes.
 //
-// Purpose: tokens are added and taken away without a restart. A file that cannot be read or has a line that
-// is no entry is refused as a whole, with one log line, and what was in force stays in force. Threads: a
-// thread of its own looks at the file every kLookEvery; Check from any thread, without waiting for the file
-// system.
+// Purpose: tokens are added and removed without a restart. A file that cannot be read or has an invalid line
+// is rejected as a whole, with one log line, and the previous entries stay in force. Threads: a thread of
+// this object checks the file every kLookEvery; Check may be called from any thread and does not access the
+// file system.
 #ifndef BFIO_COMMON_AUTH_TOKEN_FILE_H_
 #define BFIO_COMMON_AUTH_TOKEN_FILE_H_
 
@@ -24,7 +24,7 @@ class TokenFile {
  public:
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
 
-  // NOT_FOUND for a file that cannot be read, INVALID_ARGUMENT for one that is no tokens file.
+  // NOT_FOUND: the file cannot be read; INVALID_ARGUMENT: it is not a tokens file.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(std::string path);
   ~TokenFile();
 
@@ -42,8 +42,8 @@ class TokenFile {
   std::shared_ptr<const BearerTokens> Tokens() const;
 
   const std::string path_;
-  // Of the watching thread: what the file looked like when it was last read; when it could not be, and that
-  // was told.
+  // Used only by the watching thread: the file's version at the last successful read, and the version whose
+  // read failed and was logged.
   std::string version_, told_;
   mutable Mutex mutex_;
   std::shared_ptr<const BearerTokens> tokens_ ABSL_GUARDED_BY(mutex_);
@@ -51,11 +51,11 @@ class TokenFile {
   std::thread thread_;
 };
 
-// A bearer token in a file of its own, as a client has it: its first line without surrounding blanks.
-// NOT_FOUND, or INVALID_ARGUMENT when it holds no token or more than one line.
+// Reads a client's bearer token from its file: the first line without surrounding blanks. NOT_FOUND, or
+// INVALID_ARGUMENT when the file has no token or more than one line.
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path);
 
-// One log line when users other than owner and group may read the file.
+// Logs one warning when users other than owner and group may read the file.
 void WarnIfWorldReadable(const std::string& path);
 
 }  // namespace bfio

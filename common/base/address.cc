@@ -20,7 +20,7 @@ bool IsHostCharacter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
 }
 
-// With the zone of a link-local address ("fe80::1%eth0"). The resolver is the judge of the rest.
+// Includes the zone of a link-local address ("fe80::1%eth0"). The resolver checks the rest.
 bool IsIpv6Character(char c) {
   return IsHostCharacter(c) || c == ':' || c == '%';
 }
@@ -49,7 +49,7 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0)
                 : std::all_of(host.begin(), host.end(), IsHostCharacter);
   if (!host_ok)
     return bad(bracketed ? "is not an IPv6 address in brackets" : "has a character no host name has");
-  // Digits only: absl's reader would take spaces and a sign.
+  // Only digits: absl's parser would accept spaces and a sign.
   const bool digits = !port_text.empty() && port_text.size() <= 5 &&
                       std::all_of(port_text.begin(), port_text.end(), absl::ascii_isdigit);
   uint32_t port = 0;

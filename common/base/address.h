@@ -1,7 +1,7 @@
-// "HOST:PORT" as people write it on a command line.
+// "HOST:PORT" as written on a command line.
 //
-// Purpose: a wrong address is refused at start with one line, not found out later as a channel that never
-// connects. Pure; any thread.
+// Purpose: an invalid address is rejected at start with one line, instead of showing later as a channel that
+// never connects. Pure functions; any thread.
 #ifndef BFIO_COMMON_BASE_ADDRESS_H_
 #define BFIO_COMMON_BASE_ADDRESS_H_
 
@@ -15,35 +15,35 @@
 
 namespace bfio {
 
-// Of a name, as DNS has them.
+// Upper bound of a host name's length, as in DNS.
 inline constexpr size_t kMaxHostBytes = 253;
 
 struct Address {
-  // Name or number; an IPv6 address without its brackets.
+  // A name or an IP address; IPv6 without brackets.
   std::string host;
-  // 0 only where the system may choose (listening).
+  // 0 only for listening, where the system then chooses.
   uint16_t port = 0;
 
-  // "host:port", IPv6 in brackets: what gRPC takes.
+  // "host:port", IPv6 in brackets, as gRPC expects it.
   std::string ToString() const;
   bool operator==(const Address&) const = default;
 };
 
 // Accepts "name:port", "1.2.3.4:port" and "[::1]:port". INVALID_ARGUMENT with one line otherwise.
-// `port_may_be_0` for addresses to listen on.
+// `port_may_be_0`: for listening addresses.
 absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0 = false);
 
-// Where a client goes: one address, or several of which whichever answers is meant.
+// The server that a client connects to: one address, or several, of which any may answer.
 struct Target {
   std::vector<Address> addresses;
 
-  // As gRPC takes it (NewChannel).
+  // As gRPC expects it (NewChannel).
   std::string ToString() const;
 };
 
-// "HOST:PORT", or "NUMBER:PORT,NUMBER:PORT" with IPv4 numbers: gRPC takes no list of names (a name that
-// resolves to several does). No list with `tls`: no certificate is for one. INVALID_ARGUMENT with one line
-// otherwise.
+// "HOST:PORT", or a list "IPV4:PORT,IPV4:PORT": gRPC accepts no list of names (but a name may resolve to
+// several addresses). With `tls` a list is rejected, because no certificate covers it. INVALID_ARGUMENT with
+// one line otherwise.
 absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls = false);
 
 }  // namespace bfio

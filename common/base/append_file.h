@@ -1,7 +1,7 @@
-// A file that is only appended to: logs.
+// An append-only file, for logs.
 //
-// Purpose: open, append, close, with errors as values; what has been appended is in the file when Append
-// returns (in the system's cache, not necessarily on the disk). Threads: one at a time.
+// Purpose: open and append, with errors as values. When Append returns, the data is in the file (in the
+// system's cache, not necessarily on the disk). Threads: used by one thread at a time.
 #ifndef BFIO_COMMON_BASE_APPEND_FILE_H_
 #define BFIO_COMMON_BASE_APPEND_FILE_H_
 
@@ -18,10 +18,10 @@ namespace bfio {
 class AppendFile {
  public:
   enum class Mode {
-    kCreate,  // ALREADY_EXISTS when there is one
-    kAppend,  // appends to the existing content
+    kCreate,  // ALREADY_EXISTS when the file exists
+    kAppend,  // keeps the existing content
   };
-  // The message of an error names file and reason.
+  // The message of an error names the file and the reason.
   static absl::StatusOr<AppendFile> Open(const std::string& path, Mode mode);
 
   AppendFile() = default;
@@ -39,7 +39,7 @@ class AppendFile {
   absl::Status Append(absl::string_view data);
 
   bool is_open() const { return fd_ >= 0; }
-  // Its size: what was there, and what has been appended.
+  // Size of the file: the content that existed and what has been appended.
   int64_t bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
 
@@ -49,7 +49,7 @@ class AppendFile {
   int64_t bytes_ = 0;
 };
 
-// True when there is something at `path` that is no regular file: a device, a pipe.
+// Whether `path` exists and is not a regular file: a device, a pipe.
 bool IsSpecialFile(const std::string& path);
 
 }  // namespace bfio

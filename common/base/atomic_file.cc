@@ -18,8 +18,8 @@ absl::Status Failed(absl::string_view action, const std::string& path, int error
   return absl::ErrnoToStatus(error, absl::StrCat("cannot ", action, " ", path));
 }
 
-// A new file with a name of its own in the directory of `path`, as readable as the umask allows (mkstemp's
-// files are private). -1 with errno on failure.
+// Creates a new file with a unique name in the directory of `path`, with the permissions that the umask
+// allows (mkstemp's files are private). -1 with errno on failure.
 int CreateBeside(const std::string& path, std::string* temporary) {
   static std::atomic<int> count = 0;
   while (true) {
@@ -29,7 +29,7 @@ int CreateBeside(const std::string& path, std::string* temporary) {
   }
 }
 
-// 0, or errno.
+// Returns 0, or errno.
 int WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(fd, text.data(), text.size());

@@ -1,7 +1,7 @@
-// Files that are either whole or not there.
+// Writes files atomically.
 //
-// Purpose: a reader, or a second run, never sees half a report. Threads: may be called from any thread; two
-// writers of one path do not mix their texts, the last one wins.
+// Purpose: a reader, or a second run, never sees an incomplete report. Threads: any. Two writers of one path
+// do not mix their texts; the last one wins.
 #ifndef BFIO_COMMON_BASE_ATOMIC_FILE_H_
 #define BFIO_COMMON_BASE_ATOMIC_FILE_H_
 
@@ -12,8 +12,8 @@
 
 namespace bfio {
 
-// Writes to a temporary file in the same directory, syncs it and renames it to `path`. On an error, the
-// message names the path and the reason, `path` is as it was before, and the temporary file is gone. The
+// Writes to a temporary file in the same directory, syncs it and renames it to `path`. On an error the
+// message names the path and the reason, `path` is unchanged, and the temporary file is removed. The
 // directory must exist.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
 

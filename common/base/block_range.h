@@ -1,7 +1,7 @@
 // Consecutive blocks (layers) of a model, counted from 0.
 //
-// Purpose: what a server of a chain hosts, and what a chain has it compute: the word that composing chains,
-// planning them and serving them share. Threads: plain data.
+// Purpose: the blocks that a server of a chain hosts, or computes for a chain; shared by the code that
+// composes, plans and serves chains. Threads: plain data.
 #ifndef BFIO_COMMON_BASE_BLOCK_RANGE_H_
 #define BFIO_COMMON_BASE_BLOCK_RANGE_H_
 
@@ -9,7 +9,7 @@
 
 namespace bfio {
 
-// Blocks [first, first + count); none where count is 0.
+// Blocks [first, first + count); empty if count is 0.
 struct BlockRange {
   int32_t first = 0;
   int32_t count = 0;

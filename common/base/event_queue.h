@@ -1,10 +1,11 @@
 // The mailbox of a thread that owns state: many senders, one receiver.
 //
-// Purpose: what changes the state is posted here as a closure and run by the thread that owns it. Threads:
-// Post from any thread; WaitAndTake from the receiver alone. PostBounded refuses beyond a limit. There are
-// two lanes: what PostAhead posts never waits behind a flood of the others.
+// Purpose: changes of the state are posted here as closures and run by the thread that owns it. Threads: Post
+// from any thread; WaitAndTake only from the receiver. PostBounded refuses beyond a limit. There are two
+// lanes: events of PostAhead never wait behind those of Post.
 //
-// Waits by the monotonic clock (common/base/mutex.h says why): a clock that is set back delays no timeout.
+// Waits by the monotonic clock (common/base/mutex.h says why), so that setting the clock back delays no
+// timeout.
 #ifndef BFIO_COMMON_BASE_EVENT_QUEUE_H_
 #define BFIO_COMMON_BASE_EVENT_QUEUE_H_
 
@@ -25,7 +26,7 @@ class EventQueue {
  public:
   using Event = absl::AnyInvocable<void() &&>;
 
-  // False after Close: the event was not taken.
+  // False after Close: the event was not added.
   bool Post(Event event) { return PostBounded(std::move(event), SIZE_MAX); }
 
   // False after Close or when `limit` events are waiting.
@@ -39,7 +40,7 @@ class EventQueue {
     return true;
   }
 
-  // Into the lane that the receiver takes first. False after Close.
+  // Posts to the lane that the receiver takes first. False after Close.
   bool PostAhead(Event event) {
     {
       std::lock_guard lock(mutex_);
@@ -55,13 +56,13 @@ class EventQueue {
     ahead.clear();
     out.clear();
     std::unique_lock lock(mutex_);
-    // Longer ones would not fit the clock's type; a receiver that is woken for nothing waits again.
+    // Longer waits would overflow the clock's type; a receiver that is woken without an event waits again.
     const auto bounded = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(1)));
     ready_.wait_for(lock, bounded, [this] { return closed_ || !events_.empty() || !ahead_.empty(); });
     ahead.swap(ahead_);
     out.swap(events_);
   }
-  // Of a queue without urgent events.
+  // For a queue without PostAhead.
   void WaitAndTake(absl::Duration timeout, std::vector<Event>& out) {
     std::vector<Event> none;
     WaitAndTake(timeout, none, out);
@@ -72,7 +73,7 @@ class EventQueue {
     return closed_;
   }
 
-  // Later posts are refused; what is waiting can still be taken.
+  // Refuses later posts; waiting events can still be taken.
   void Close() {
     {
       std::lock_guard lock(mutex_);

@@ -1,11 +1,11 @@
 // A mutex with conditions, and a condition variable, that wait by the monotonic clock.
 //
-// Purpose: absl::Mutex's interface (the part that bfio uses, with absl::Condition) over std::mutex. Debian
-// 12's abseil sleeps until a wall-clock time: a clock that is set back by an hour makes its timed waits an
-// hour longer. These do not notice. Deadlines are times of MonotonicNow(). ThreadSanitizer understands them
-// too, which it does not understand of an abseil that is not instrumented.
+// Purpose: absl::Mutex's interface (the part that bfio uses, with absl::Condition) on top of std::mutex.
+// Debian 12's abseil sleeps until a wall-clock time: if the clock is set back by an hour, its timed waits
+// take an hour longer. These do not. Deadlines are times of MonotonicNow(). ThreadSanitizer supports these
+// too, but not an abseil that is not instrumented.
 //
-// Threads: any. Like absl's, a Mutex may be destroyed by its last user.
+// Threads: any. As with absl's, the last user of a Mutex may destroy it.
 #ifndef BFIO_COMMON_BASE_MUTEX_H_
 #define BFIO_COMMON_BASE_MUTEX_H_
 
@@ -31,8 +31,8 @@ class ABSL_LOCKABLE Mutex {
     WakeAwaiting();
     mutex_.unlock();
   }
-  // Both release the mutex while they wait. The thread that releases it checks whether `condition` holds, as
-  // with absl's; so it must read only what the mutex guards.
+  // Both release the mutex while they wait. `condition` is evaluated by the thread that releases the mutex,
+  // as in absl, so it may read only what the mutex guards.
   void Await(const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     AwaitWithTimeout(condition, absl::InfiniteDuration());
   }
@@ -55,14 +55,14 @@ class ABSL_LOCKABLE Mutex {
  private:
   friend class CondVar;
 
-  // A thread in AwaitWithTimeout, on its stack.
+  // A thread that waits in AwaitWithTimeout; on its stack.
   struct Awaiter {
     const absl::Condition* condition;
     Awaiter* next;
     std::condition_variable woken;
   };
 
-  // Before the mutex is released: after it, it may be gone.
+  // Called before the mutex is released: afterwards it may already be destroyed.
   void WakeAwaiting() {
     for (Awaiter* one = awaiting_; one != nullptr; one = one->next) {
       if (one->condition->Eval()) one->woken.notify_one();
@@ -74,14 +74,14 @@ class ABSL_LOCKABLE Mutex {
     const absl::Duration left = deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) return false;
     std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
-    // Longer ones would not fit the clock's type; a spurious wake-up waits again.
+    // Longer waits would overflow the clock's type; a spurious wake-up waits again.
     variable.wait_for(lock, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));
     lock.release();
     return MonotonicNow() < deadline;
   }
 
   std::mutex mutex_;
-  // Under the mutex.
+  // Guarded by the mutex.
   Awaiter* awaiting_ = nullptr;
 };
 
@@ -103,8 +103,8 @@ class CondVar {
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     WaitWithDeadline(mutex, absl::InfiniteFuture());
   }
-  // True when the deadline, by MonotonicNow(), has passed: also for a thread that was signalled late. The
-  // event it waits for comes first. May return before without a signal.
+  // True when the deadline, by MonotonicNow(), has passed, also for a thread that was signalled late: check
+  // the awaited event first. May return early without a signal.
   bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     mutex->WakeAwaiting();
     return !mutex->WaitUntil(variable_, deadline);

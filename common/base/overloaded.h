@@ -1,4 +1,4 @@
-// Lambdas as one visitor of a std::variant.
+// Combines lambdas to one visitor of a std::variant.
 #ifndef BFIO_COMMON_BASE_OVERLOADED_H_
 #define BFIO_COMMON_BASE_OVERLOADED_H_
 

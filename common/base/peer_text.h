@@ -1,8 +1,7 @@
-// Text that came over the network, as it goes into log lines, statuses and metrics.
+// Text from the network in log lines, statuses and metrics.
 //
-// Purpose: a peer's string is as long as its message may be, 16 MiB on the worker link. Wherever a string
-// that a client, a worker or another server has written is put into a line for people, it is cut here first.
-// Pure; any thread.
+// Purpose: a peer's string may be as long as its message, 16 MiB on the worker link. A string from a client,
+// a worker or another server is truncated here before it is put into a line. Pure functions; any thread.
 #ifndef BFIO_COMMON_BASE_PEER_TEXT_H_
 #define BFIO_COMMON_BASE_PEER_TEXT_H_
 
@@ -15,7 +14,7 @@ namespace bfio {
 
 inline constexpr size_t kPeerTextBytes = 256;
 
-// The first kPeerTextBytes of it and how many there were; no half of a UTF-8 character at the cut.
+// The first kPeerTextBytes of the text and its length; does not cut a UTF-8 character.
 std::string PeerText(absl::string_view text);
 
 }  // namespace bfio

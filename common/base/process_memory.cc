@@ -7,7 +7,7 @@
 namespace bfio {
 
 uint64_t ResidentBytes() {
-  // Pages: of the address space, then resident (proc(5)).
+  // In pages: the address space, then the resident size (proc(5)).
   std::ifstream statm("/proc/self/statm");
   uint64_t size = 0, resident = 0;
   if (!(statm >> size >> resident)) return 0;

@@ -1,4 +1,4 @@
-// How much memory this process takes. Any thread.
+// Memory use of this process. Any thread.
 #ifndef BFIO_COMMON_BASE_PROCESS_MEMORY_H_
 #define BFIO_COMMON_BASE_PROCESS_MEMORY_H_
 
@@ -6,7 +6,7 @@
 
 namespace bfio {
 
-// Resident, in bytes; 0 where the system does not report it.
+// Resident memory in bytes; 0 where the system does not report it.
 uint64_t ResidentBytes();
 
 }  // namespace bfio

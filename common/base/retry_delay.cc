@@ -9,7 +9,7 @@
 namespace bfio {
 namespace {
 
-// Its value: nanoseconds, decimal.
+// The payload's value is the delay in nanoseconds, as decimal digits.
 constexpr absl::string_view kRetryDelay = "bfio/retry_delay_ns";
 
 }  // namespace

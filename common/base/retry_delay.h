@@ -1,7 +1,7 @@
-// When a retry makes sense, as a payload of an absl::Status.
+// The delay before a retry, as a payload of an absl::Status.
 //
-// Purpose: a refusal carries the delay before a retry, without a wire type; the edges translate
-// it (common/net/status.h). Pure; any thread.
+// Purpose: a refusal carries the delay without a wire type; the edges convert it (common/net/status.h). Pure
+// functions; any thread.
 #ifndef BFIO_COMMON_BASE_RETRY_DELAY_H_
 #define BFIO_COMMON_BASE_RETRY_DELAY_H_
 
@@ -12,10 +12,10 @@
 
 namespace bfio {
 
-// To the nanosecond. REQUIRES: !status.ok(), delay >= 0.
+// Nanosecond precision. REQUIRES: !status.ok(), delay >= 0.
 void SetRetryDelay(absl::Status& status, absl::Duration delay);
 
-// Nothing where none was set.
+// Absent when no delay was set.
 std::optional<absl::Duration> GetRetryDelay(const absl::Status& status);
 
 }  // namespace bfio

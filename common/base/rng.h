@@ -1,8 +1,9 @@
 // A small seeded random stream.
 //
-// Purpose: every random choice in bfio comes from an Rng that was handed in, so that a run repeats for a seed
-// on any machine (the standard library's distributions differ between implementations; these do not).
-// Threads: one Rng belongs to one thread. Cost: a few nanoseconds a draw. Not for secrets.
+// Purpose: every random choice in bfio comes from an Rng that the caller passes, so that a run is
+// reproducible from its seed on any machine (the standard library's distributions differ between
+// implementations; these do not). Threads: an Rng belongs to one thread. Cost: a few nanoseconds per draw.
+// Not for secrets.
 #ifndef BFIO_COMMON_BASE_RNG_H_
 #define BFIO_COMMON_BASE_RNG_H_
 
@@ -11,7 +12,7 @@
 
 namespace bfio {
 
-// One round of SplitMix64 (Steele, Lea and Flood, 2014): a bijective mix, good enough to derive seeds and
+// One round of SplitMix64 (Steele, Lea and Flood, 2014): a bijective mix, sufficient to derive seeds and
 // hashes.
 constexpr uint64_t Mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -24,7 +25,8 @@ class Rng {
  public:
   explicit Rng(uint64_t seed) : state_(Mix64(seed)) {}
 
-  // An independent stream of the same seed, named by `stream`: adding one never shifts the others.
+  // An independent stream of the same seed, identified by `stream`: adding a stream does not change the
+  // others.
   Rng Fork(uint64_t stream) const { return Rng(state_ ^ Mix64(stream + 1)); }
 
   uint64_t Next() { return Mix64(state_ += 0x9e3779b97f4a7c15u); }
@@ -40,7 +42,7 @@ class Rng {
   // Exponential with mean 1.
   double Exponential() { return -std::log1p(-Uniform()); }
 
-  // Normal with mean 0 and variance 1 (Box-Muller; the second value is thrown away to keep one draw one
+  // Normal with mean 0 and variance 1 (Box-Muller; the second value is discarded, so that a draw is one
   // call).
   double Normal() {
     const double r = std::sqrt(2 * Exponential());

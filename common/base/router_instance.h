@@ -1,6 +1,6 @@
 // Identifier of a router process on the worker link (Epoch.router_instance, Hello.router_instance).
 //
-// Purpose: a worker that has followed an elected router refuses routers that were elected earlier. Pure.
+// Purpose: a worker that has followed an elected router rejects routers that were elected earlier. Pure.
 #ifndef BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
 #define BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
 
@@ -8,12 +8,12 @@
 
 namespace bfio {
 
-// 0 is no router, kElected + term an elected one (router/election/election.h). Smaller values are routers
-// without election: nanoseconds of their start.
+// 0: no router. kElected + term: an elected router (router/election/election.h). Smaller values: routers
+// without election, with the nanoseconds of their start.
 inline constexpr uint64_t kElected = uint64_t{1} << 63;
 
-// Whether a worker that has followed `known` may follow `next`. Routers without election have no order:
-// clocks jump.
+// Whether a worker that has followed `known` may follow `next`. Routers without election are not ordered,
+// because clocks jump.
 constexpr bool MayFollow(uint64_t known, uint64_t next) {
   return known < kElected || next >= known;
 }

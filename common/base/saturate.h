@@ -1,6 +1,7 @@
-// Sums and products that stop at the largest number instead of wrapping.
+// Sums and products that saturate at the largest number instead of wrapping.
 //
-// Purpose: sizes made of what others configure or send, before they are compared with a limit. Threads: pure.
+// Purpose: for sizes computed from configured or received numbers, before they are compared with a limit.
+// Threads: pure functions.
 #ifndef BFIO_COMMON_BASE_SATURATE_H_
 #define BFIO_COMMON_BASE_SATURATE_H_
 
@@ -20,7 +21,7 @@ inline int64_t SaturatedProduct(std::initializer_list<int64_t> factors) {
   return product;
 }
 
-// REQUIRES: none is negative.
+// REQUIRES: neither is negative.
 inline int64_t SaturatedSum(int64_t a, int64_t b) {
   int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;

@@ -1,7 +1,8 @@
-// SIGTERM and SIGINT as something to wait for.
+// SIGTERM and SIGINT as an event to wait for.
 //
-// Purpose: programs stop cleanly. Threads: Install once from main before other threads start (the signals are
-// blocked in all threads and taken by one of our own); the rest may be called from any thread.
+// Purpose: lets programs stop cleanly. Threads: call Install once from main before other threads start (the
+// signals are blocked in all threads and received by a dedicated one); the other functions may be called from
+// any thread.
 #ifndef BFIO_COMMON_BASE_SHUTDOWN_H_
 #define BFIO_COMMON_BASE_SHUTDOWN_H_
 
@@ -13,16 +14,17 @@ namespace bfio {
 
 class ShutdownSignal {
  public:
-  // Blocks the signals and starts the waiting thread. A second signal ends the process at once with code 130.
+  // Blocks the signals and starts the receiving thread. A second signal ends the process at once with code
+  // 130.
   static void Install();
 
-  // True once a signal has come.
+  // Whether a signal has arrived.
   static bool Requested();
 
-  // Returns true as soon as a signal has come, false after `timeout`.
+  // True as soon as a signal has arrived, false after `timeout`.
   static bool WaitFor(absl::Duration timeout);
 
-  // As a signal would: for a program that wants to end itself.
+  // Has the effect of a signal; for a program that ends itself.
   static void Request();
 };
 

@@ -1,7 +1,7 @@
-// spdlog, for every file that logs: include this and not <spdlog/spdlog.h>.
+// Includes spdlog; every file that logs includes this instead of <spdlog/spdlog.h>.
 //
-// spdlog's log calls name a function template of fmt that libfmt already contains. Without the declaration
-// below each file that logs compiles fmt's formatting of every type again: 7 of its 9 seconds.
+// spdlog's log calls use a function template of fmt that libfmt already contains. Without the declaration
+// below each file that logs would compile fmt's formatting of every type again: 7 of its 9 seconds.
 #ifndef BFIO_COMMON_BASE_SPDLOG_H_
 #define BFIO_COMMON_BASE_SPDLOG_H_
 

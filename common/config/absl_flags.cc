@@ -22,7 +22,8 @@ OptionTable& Flags() {
                      [flag = flag](const std::string& text) {
                        std::string error;
                        if (flag->ParseFrom(text, &error)) return absl::OkStatus();
-                       // "Illegal value '3x' specified for flag 'workers'" and, on the next line, a reason.
+                       // The error has two lines: "Illegal value '3x' specified for flag 'workers'", and a
+                       // reason.
                        const size_t newline = error.find('\n');
                        return absl::InvalidArgumentError(
                            newline == std::string::npos ? "bad value" : error.substr(newline + 1));

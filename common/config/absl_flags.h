@@ -1,8 +1,7 @@
-// Options that a program defines with ABSL_FLAG, where its parts define their own flags (bfio_sim, tests).
+// Options that a program defines with ABSL_FLAG, if its modules define their own flags (bfio_sim, tests).
 //
 // Purpose: the same command line, config file and --help as an OptionTable. absl's own parser is not used
-// because it ends the program by itself, with several lines and exit code 1. Threads: call before threads
-// are started.
+// because it exits by itself, with several lines and code 1. Threads: call before threads are started.
 #ifndef BFIO_COMMON_CONFIG_ABSL_FLAGS_H_
 #define BFIO_COMMON_CONFIG_ABSL_FLAGS_H_
 
@@ -14,10 +13,10 @@
 
 namespace bfio {
 
-// As InitProgram with the table of all flags of the program.
+// As InitProgram, with a table of all flags of the program.
 std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info);
 
-// By that command line or config file, even with the default's value.
+// Whether the command line or config file set the flag, even to its default.
 bool FlagWasGiven(absl::string_view name);
 
 }  // namespace bfio

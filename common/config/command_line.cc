@@ -20,7 +20,7 @@ struct Assignment {
   std::string value;
 };
 
-// Number of single-character edits between two words; flag names are short, so the plain table will do.
+// Number of single-character edits between two words; flag names are short, so the full table is fast enough.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -50,8 +50,8 @@ absl::Status UnknownFlag(absl::string_view name, const OptionTable& options) {
                    best.empty() ? " (--help lists them)" : absl::StrCat(" (did you mean --", best, "?)")));
 }
 
-// Splits the arguments into assignments and the rest without setting anything, so that the config file can go
-// first.
+// Splits the arguments into assignments and positional arguments without setting anything, so that the config
+// file can be applied first.
 class ArgumentReader {
  public:
   ArgumentReader(absl::Span<const std::string> args, OptionTable& options) : args_(args), options_(options) {}
@@ -75,7 +75,7 @@ class ArgumentReader {
       } else if (body == "version") {
         out.version = true;
       } else if (absl::Status status = ReadFlag(body, assignments); !status.ok()) {
-        // --help works whatever else is on the line.
+        // --help works even if the rest of the line is invalid.
         if (first_error_.ok()) first_error_ = status;
       }
     }
@@ -118,8 +118,8 @@ class ArgumentReader {
 absl::Status LoadConfig(const std::string& path, OptionTable& options) {
   std::ifstream in(path);
   std::ostringstream text;
-  // A directory opens but does not read; an empty file sets failbit on the empty copy and is a valid, empty
-  // config.
+  // A directory can be opened but not read. An empty file sets failbit on the empty copy and is a valid,
+  // empty config.
   if (!in || (in.peek() == EOF && in.bad())) {
     return absl::NotFoundError(absl::StrCat("cannot read config file ", path));
   }

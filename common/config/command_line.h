@@ -1,4 +1,4 @@
-// The command line, without ending the process: what InitProgram is made of and tests drive.
+// Parses the command line without exiting; used by InitProgram and by tests.
 //
 // Purpose: sets a program's options from `--config=FILE` and from arguments, with errors as values. Threads:
 // call before threads are started.
@@ -20,10 +20,10 @@ struct CommandLine {
   std::vector<std::string> positional;
 };
 
-// Reads `args` (without the program's name): `--name=value`, `--name value`, `--bool`, `--nobool`; `-` and
-// `_` in names are the same, as are one and two leading dashes; `--` ends the flags. Of a flag that is
-// given twice the last value counts. Applies the config file first, then the flags. With --help or --version
-// nothing else is looked at. INVALID_ARGUMENT or NOT_FOUND with a one-line message otherwise.
+// Reads `args` (without the program's name): `--name=value`, `--name value`, `--bool`, `--nobool`. `-` and
+// `_` in names are equivalent, and so are one and two leading dashes; `--` ends the flags. If a flag is given
+// twice, the last value counts. Applies the config file first, then the flags. With --help or --version
+// nothing else is read. INVALID_ARGUMENT or NOT_FOUND with a one-line message otherwise.
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args, OptionTable& options);
 
 }  // namespace bfio

@@ -40,8 +40,8 @@ class FirstError : public google::protobuf::io::ErrorCollector {
   std::string text_;
 };
 
-// protobuf's JSON parser says "key: Cannot find field." or "(key): invalid value ..." without a line; the
-// key's first place in the text gives it.
+// protobuf's JSON parser reports "key: Cannot find field." or "(key): invalid value ..." without a line; the
+// key's first occurrence in the text gives the line.
 std::string JsonError(const std::string& text, absl::string_view source, const std::string& message) {
   const auto is_key = [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   const auto begin = message.begin() + (absl::StartsWith(message, "(") ? 1 : 0);
@@ -84,7 +84,7 @@ FieldDescriptorProto::Type FieldType(Option::Type type) {
   return FieldDescriptorProto::TYPE_STRING;
 }
 
-// A message with a field for each option but --config. Its numbers are nobody's: files have names.
+// A message with a field for each option except --config. Field numbers are arbitrary: files use names.
 google::protobuf::FileDescriptorProto ConfigFile(const std::vector<Option>& options) {
   google::protobuf::FileDescriptorProto file;
   file.set_name("config.proto");

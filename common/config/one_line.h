@@ -1,4 +1,4 @@
-// Small text helpers for messages that must stay on one line.
+// Helpers for messages that must stay on one line. Pure functions; any thread.
 #ifndef BFIO_COMMON_CONFIG_ONE_LINE_H_
 #define BFIO_COMMON_CONFIG_ONE_LINE_H_
 
@@ -22,7 +22,7 @@ inline std::string OneLine(absl::string_view text) {
   return out;
 }
 
-// Decimal digits that read back as exactly this double.
+// Decimal digits that parse to exactly this double.
 inline std::string ExactDecimal(double value) {
   return absl::StrFormat("%.17g", value);
 }

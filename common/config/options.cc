@@ -41,7 +41,7 @@ std::string TextOf(const T& value) {
   return absl::StrCat(value);
 }
 
-// What a value must be, where `text` is none.
+// Parses `text`; returns null, or what a valid value is.
 const char* Read(const std::string& text, bool& value) {
   return absl::SimpleAtob(text, &value) ? nullptr : "true or false";
 }
@@ -78,7 +78,7 @@ std::string BoundsText(const Within& within) {
     return absl::StrCat(absl::FormatDuration(absl::Seconds(within.least)), "..",
                         absl::FormatDuration(absl::Seconds(within.most)));
   }
-  // Whole numbers as such: not 1e+06.
+  // Prints whole numbers without an exponent: not 1e+06.
   const auto text = [](double bound) {
     return bound == std::nearbyint(bound) && std::abs(bound) < 1e15
                ? absl::StrCat(static_cast<int64_t>(bound))

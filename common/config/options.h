@@ -1,12 +1,12 @@
-// A program's options, one record each: flag, default, bounds, help and config field come from it.
+// A program's options: one record each gives flag, default, bounds, help and config field.
 //
-// Purpose: a program says once what each option is, such as
+// Purpose: a program describes each option once, such as
 //
 //   table.Add("max_waiting", &options.max_waiting, Within(1, 1'000'000), "bound of the pool in requests");
 //
-// and the command line (command_line.h), the config file and --help follow. What the variable holds when it
-// is added is the default. Threads: fill and read before threads are started; the variables must outlive
-// reading.
+// The command line (command_line.h), the config file and --help are derived from it. The value of the
+// variable when the option is added is the default. Threads: fill and read the table before threads are
+// started; the variables must outlive reading.
 #ifndef BFIO_COMMON_CONFIG_OPTIONS_H_
 #define BFIO_COMMON_CONFIG_OPTIONS_H_
 
@@ -23,7 +23,7 @@
 
 namespace bfio {
 
-// Least and most of a number, or of a duration (in seconds). Both are allowed, NaN never is.
+// Inclusive bounds of a number, or of a duration in seconds. NaN is never allowed.
 struct Within {
   Within(double least_value, double most_value) : least(least_value), most(most_value) {}
   Within(absl::Duration least_value, absl::Duration most_value)
@@ -33,42 +33,44 @@ struct Within {
 };
 
 struct Option {
-  // What a config file gives: bare words and numbers, or quoted text (durations and lists too).
+  // The form of a value in a config file: a bare word or number, or quoted text (also for durations and
+  // lists).
   enum class Type { kBool, kSigned, kUnsigned, kNumber, kText };
 
-  // With underscores.
+  // Written with underscores.
   std::string name;
   Type type = Type::kText;
   std::string default_text;
-  // For people: "1..4096"; empty: whatever the type can hold.
+  // Shown to users, such as "1..4096"; empty: the range of the type.
   std::string bounds;
   std::string help;
-  // Parses, checks and stores. The error says what the value must be and does not name the option.
+  // Parses, checks and stores. The error says what the value must be, without the option's name.
   std::function<absl::Status(const std::string& text)> set;
-  // By command line or config file, even with the default's value.
+  // Whether the command line or config file set it, even to its default.
   bool given = false;
 };
 
 class OptionTable {
  public:
-  // With --config alone.
+  // Contains only --config.
   OptionTable();
   OptionTable(const OptionTable&) = delete;
   OptionTable& operator=(const OptionTable&) = delete;
 
-  // T: bool, int32_t, int64_t, uint32_t, uint64_t, double, absl::Duration, std::string, or
-  // std::vector<std::string> (separated by commas). Names must be new.
+  // T is bool, int32_t, int64_t, uint32_t, uint64_t, double, absl::Duration, std::string, or
+  // std::vector<std::string> (separated by commas). REQUIRES: the name is new.
   template <typename T>
   void Add(absl::string_view name, T* value, absl::string_view help);
-  // Numbers and durations.
+  // For numbers and durations.
   template <typename T>
   void Add(absl::string_view name, T* value, Within within, absl::string_view help);
 
-  // A number that is kept in another unit, or in several places: `store` gets it within bounds.
+  // A number that is stored in another unit or in several variables: `store` gets it after the check of its
+  // bounds.
   void AddScaled(absl::string_view name, double default_value, Within within, absl::string_view help,
                  std::function<void(double)> store);
 
-  // One of a few words, each of which stands for a value.
+  // One of a few words, each of which has a value.
   template <typename T>
   void AddChoice(absl::string_view name, T* value, const std::vector<std::pair<std::string, T>>& choices,
                  absl::string_view help) {
@@ -82,8 +84,8 @@ class OptionTable {
              [value, choices](size_t which) { *value = choices[which].second; });
   }
 
-  // A text with a syntax of its own: `parse` makes an absl::StatusOr<T> of it. Where the default is empty,
-  // an empty text means T().
+  // A text with its own syntax: `parse` converts it to absl::StatusOr<T>. If the default is empty, an empty
+  // text means T().
   template <typename T, typename Parse>
   void AddParsed(absl::string_view name, T* value, absl::string_view default_text, absl::string_view help,
                  Parse parse) {
@@ -98,22 +100,23 @@ class OptionTable {
 
   void Insert(Option option);
 
-  // Null when there is none.
+  // Null when there is no such option.
   Option* Find(absl::string_view name);
-  // False for an option that there is not.
+  // False if there is no such option.
   bool given(absl::string_view name) const;
   const std::vector<Option>& options() const { return options_; }
-  // The file of --config; empty: none.
+  // The argument of --config; empty: none.
   const std::string& config() const { return config_; }
 
-  // Stores and marks as given. INVALID_ARGUMENT "WHERE--name=text: what it must be", one line.
+  // Stores a value and marks the option as given. INVALID_ARGUMENT "WHERE--name=text: what it must be", one
+  // line.
   absl::Status Set(Option& option, const std::string& text, absl::string_view where = "");
 
-  // Reads a config file's text: protobuf text or, when its first character that is not space is '{', JSON;
-  // its fields are the options. INVALID_ARGUMENT, with `source` and line or key, when it does not parse.
+  // Reads a config file's text: JSON if its first non-blank character is '{', protobuf text otherwise; its
+  // fields are the options. INVALID_ARGUMENT, with `source` and the line or key, when it does not parse.
   absl::Status ReadConfig(const std::string& text, const std::string& source);
 
-  // What --help prints: options by name with default, bounds and help, wrapped to 100 columns.
+  // The text of --help: options by name with default, bounds and help, wrapped to 100 columns.
   std::string Describe() const;
 
  private:

@@ -15,8 +15,8 @@ namespace bfio {
 
 namespace {
 
-// Every connection is a file. The soft limit, often 1,024, is for programs that use select(), which ours do
-// not: a front with that many streams could not answer its probes.
+// Every connection uses a file descriptor. The soft limit, often 1,024, exists for programs that use
+// select(), which bfio's do not; with it, a front with that many streams could not answer its probes.
 void RaiseFileLimit() {
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
@@ -27,7 +27,7 @@ void RaiseFileLimit() {
 }  // namespace
 
 std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info, OptionTable& options) {
-  // protobuf logs parse errors on standard error by itself; ours is the one line.
+  // protobuf would log parse errors on standard error in addition to the one line here.
   google::protobuf::LogSilencer quiet;
   const std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
   absl::StatusOr<CommandLine> line = ParseCommandLine(args, options);

@@ -7,13 +7,14 @@ namespace bfio {
 namespace {
 
 constexpr size_t kTokens = 0, kContext = 1, kStepTime = 2;
-// Standard deviation of the tokens, of their mean, that a slope needs; share of the squares of the context
-// that must not follow from the tokens.
+// A slope is determined only if the standard deviation of the tokens is at least this share of their mean;
+// the coefficient of the context, only if at least this share of its sum of squares is independent of the
+// tokens.
 constexpr double kMinSpread = 0.02, kMinRest = 1e-3;
 
 struct Line {
   double c = 0, a = 0, k2 = 0;
-  // Sum of squares that it does not explain.
+  // Sum of squared residuals.
   double rest = 0;
 };
 
@@ -32,7 +33,7 @@ std::optional<Line> Solve(const Moments& m) {
   line.c = m.mean[kStepTime] - line.a * m.mean[kTokens] - line.k2 * m.mean[kContext];
   line.rest = m.co[kStepTime][kStepTime] - line.a * xt - line.k2 * zt;
   if (line.c < 0) {
-    // Through the origin.
+    // A negative constant is replaced by a line through the origin.
     line.rest += m.weight * line.c * line.c;
     line.c = 0;
   }
@@ -43,7 +44,7 @@ std::optional<Line> Solve(const Moments& m) {
 
 void BatchFit::Add(const BatchLoad& load, double seconds) {
   if (load.tokens <= 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
-  // The fit changes slowly, so it is not computed for each batch.
+  // The fit changes slowly, so it is not computed for every batch.
   if (batches_ % kMinBatches == 0) cost();
   if (cost_) seconds = std::min(seconds, kCut * cost_->Seconds(load));
   for (size_t i = 0; i < moments_.size(); ++i) {

@@ -1,10 +1,11 @@
-// What batches cost, fitted while they are made: the floor, the slope and where it begins, and the context.
+// Fits the cost of batches online: the fixed time, the slope and where it begins, and the cost of the
+// context.
 //
-// Purpose: a BatchCost that predicts the time of batches of other sizes. Least squares of t = c + a
-// max(0, x - b0) + k2 decode_context for each of a few b0, the best of which counts; a batch k ago weighs (1
-// - 1 / memory)^k, one that takes several times what the fit says (a preempted step) is cut off there. No
-// coefficient is negative. Pure. Threads: belongs to its caller. Cost: some hundred nanoseconds a batch;
-// nothing is allocated.
+// Purpose: a BatchCost that predicts the time of batches of other sizes. Least squares of t = c + a max(0, x
+// - b0) + k2 decode_context for each of a few values of b0, of which the best is used. The batch k batches
+// ago has the weight (1 - 1 / memory)^k. A time of more than kCut times the fit's (a preempted step) is
+// reduced to that. No coefficient is negative. Pure. Threads: belongs to its caller. Cost: some hundred
+// nanoseconds per batch; allocates nothing.
 #ifndef BFIO_COMMON_COST_BATCH_FIT_H_
 #define BFIO_COMMON_COST_BATCH_FIT_H_
 
@@ -19,25 +20,25 @@ namespace bfio {
 
 class BatchFit {
  public:
-  // Batches that a fit needs.
+  // The number of batches that a fit needs.
   static constexpr int64_t kMinBatches = 32;
   static constexpr std::array<int64_t, 6> kB0Tokens = {0, 16, 32, 64, 128, 256};
 
-  // Batches after which an old one counts 1/e; above 1.
+  // Batches after which the weight of an old one is 1/e; above 1.
   explicit BatchFit(double memory_batches = 4096) : forget_(1 - 1 / memory_batches) {}
 
-  // One without tokens, or with a time that is no positive number, is not taken in.
+  // Ignores a batch without tokens, or with a time that is not a positive number.
   void Add(const BatchLoad& load, double seconds);
 
-  // None while the fit is not determined: too few, or all of a size.
+  // Absent while the fit is undetermined: too few batches, or all of the same size.
   std::optional<BatchCost> cost() const;
 
  private:
-  // Beyond so many times the fit's time a batch was disturbed.
+  // A batch that takes more than this many times the fit's time counts as disturbed.
   static constexpr double kCut = 4;
 
   const double forget_;
-  // By kB0Tokens: of (max(0, x - b0), decode_context, seconds).
+  // By index in kB0Tokens: moments of (max(0, x - b0), decode_context, seconds).
   std::array<Moments, kB0Tokens.size()> moments_;
   int64_t batches_ = 0;
   mutable std::optional<BatchCost> cost_;

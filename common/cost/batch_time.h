@@ -1,9 +1,9 @@
-// How long one batch of prompt tokens and decodes takes on one engine, by its token load.
+// The time that one batch of prompt tokens and decodes takes on one engine, as a function of its tokens.
 //
 // Purpose: the time law of "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": a
-// floor that reading the weights takes, a slope beyond the load at which compute takes over, and, where they
-// are given, its appendix's terms for long contexts (A.1, A.2) and for memory that overflows (A.3). Beside
-// step_time.h, which is of decode alone, by resident tokens. Pure. Tokens in, seconds out. Any thread.
+// fixed time for reading the weights, a slope beyond the load at which compute dominates, and optionally its
+// appendix's terms for long contexts (A.1, A.2) and for memory overflow (A.3). In contrast, step_time.h
+// models decode alone, by resident tokens. Pure. Tokens in, seconds out. Any thread.
 #ifndef BFIO_COMMON_COST_BATCH_TIME_H_
 #define BFIO_COMMON_COST_BATCH_TIME_H_
 
@@ -13,18 +13,19 @@
 
 namespace bfio {
 
-// What a batch consists of, as far as its time goes.
+// The properties of a batch that determine its time.
 struct BatchLoad {
   // x: prompt tokens and decodes.
   int64_t tokens = 0;
-  // A prompt's piece attends to what is before it and to itself: sum over prompts of p (done + p / 2).
+  // A chunk of p prompt tokens attends to the `done` tokens before it and to itself: sum over prompts of p
+  // (done + p / 2).
   double prefill_pairs = 0;
   // Sum over decodes of the tokens in their caches.
   double decode_context = 0;
-  // Resident KV tokens beyond the memory.
+  // Resident KV tokens that exceed the memory.
   int64_t overflow_tokens = 0;
 
-  // A piece of `tokens` of a prompt, of which `done` are in the cache.
+  // Adds a chunk of a prompt of which `done` tokens are in the cache.
   void AddPrefill(int64_t piece, int64_t done) {
     tokens += piece;
     prefill_pairs +=
@@ -37,16 +38,16 @@ struct BatchLoad {
 };
 
 // t(x) = c + a max(0, x - b0) + k1 prefill_pairs + k2 decode_context + min(swap k, recompute k) for k tokens
-// of overflow (the one there is, if the other is 0); an empty batch takes no time. With a granule, x is
-// rounded up to whole ones.
+// of overflow (if one of the two coefficients is 0, the other is used); an empty batch takes no time. With a
+// granule, x is rounded up to a multiple of it.
 struct BatchCost {
-  // The paper's fit of Llama-3-70B on two A100 with tensor parallelism.
+  // The paper's fit for Llama-3-70B on two A100 with tensor parallelism.
   double c_s = 45.5e-3;
   double a_s_per_token = 0.30e-3;
   int64_t b0_tokens = 64;
-  // 1: none. The paper's third version has a staircase instead of the slope.
+  // 1: no granule. The paper's third version has a staircase instead of the slope.
   int64_t granule_tokens = 1;
-  // The paper names no coefficients; 0: no such term. LongContextLlama70B below is by bandwidths.
+  // 0: no such term; the paper gives no coefficients. LongContextLlama70B below derives them from bandwidths.
   double k1_s_per_pair = 0;
   double k2_s_per_token = 0;
   double swap_s_per_token = 0;
@@ -60,7 +61,7 @@ struct BatchCost {
            k2_s_per_token * load.decode_context +
            OverflowSecondsPerToken() * static_cast<double>(load.overflow_tokens);
   }
-  // The cheaper way out; the other where one has no cost of its own.
+  // The cheaper of swapping and recomputing; if one has no cost, the other.
   double OverflowSecondsPerToken() const {
     return swap_s_per_token == 0 || recompute_s_per_token == 0
                ? std::max(swap_s_per_token, recompute_s_per_token)
@@ -68,16 +69,17 @@ struct BatchCost {
   }
   double Seconds(int64_t tokens) const { return Seconds(BatchLoad{.tokens = tokens}); }
 
-  // Tokens per second of full batches: what a work-conserving scheduler can take, prompts and decodes
-  // together.
+  // Tokens per second with full batches, prompts and decodes together: the throughput of a work-conserving
+  // scheduler.
   double Capacity(int64_t token_budget) const {
     return static_cast<double>(token_budget) / Seconds(token_budget);
   }
 };
 
-// The same engine with the appendix's terms, from the architecture: 80 layers of width 8,192, 8 KV heads of
-// 128, fp16, so 4 * 8192 * 80 operations per pair of tokens at 2 x 312e12 per second, and 327,680 bytes of KV
-// per token: read at 2 x 2.039e12, swapped out and in at 25e9 bytes per second. Recomputing costs the slope.
+// The same engine with the appendix's terms, derived from the architecture: 80 layers of width 8,192, 8 KV
+// heads of 128, fp16. This gives 4 * 8192 * 80 operations per pair of tokens at 2 x 312e12 per second, and
+// 327,680 bytes of KV per token, read at 2 x 2.039e12 and swapped out and in at 25e9 bytes per second.
+// Recomputing costs the slope.
 inline BatchCost LongContextLlama70B() {
   constexpr double kKvBytes = 2.0 * 80 * 8 * 128 * 2;
   BatchCost cost;
@@ -88,8 +90,8 @@ inline BatchCost LongContextLlama70B() {
   return cost;
 }
 
-// The paper's third version: CodeLlama-34B, a staircase of 128 tokens. Its constants and those above are of
-// different models and forms, and not to be mixed.
+// The paper's third version: CodeLlama-34B, with a staircase of 128 tokens. Its constants must not be mixed
+// with those above, which are of another model and form.
 inline BatchCost StaircaseCodeLlama34B() {
   BatchCost cost;
   cost.c_s = 11.28e-3;

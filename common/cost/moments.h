@@ -1,7 +1,7 @@
 // Weighted means and co-moments of three quantities, one observation at a time.
 //
-// Purpose: what a regression needs of its data, without the data and without the cancellation of plain sums:
-// loads of a million tokens that vary by a thousand keep their digits (West, 1979). Pure. Any thread.
+// Purpose: the data of a regression, without storing the observations and without the cancellation of plain
+// sums: loads of a million tokens that vary by a thousand keep their digits (West, 1979). Pure. Any thread.
 #ifndef BFIO_COMMON_COST_MOMENTS_H_
 #define BFIO_COMMON_COST_MOMENTS_H_
 
@@ -31,7 +31,7 @@ struct Moments {
     }
   }
 
-  // Every weight times `factor`.
+  // Multiplies every weight by `factor`.
   void Scale(double factor) {
     weight *= factor;
     for (Vector& row : co) {

@@ -6,15 +6,15 @@
 namespace bfio {
 namespace {
 
-// Of the moments' vectors.
+// Indices in the moments' vectors.
 constexpr size_t kLoad = 0, kPrefill = 1, kTime = 2;
-// The normal's standard deviation in median absolute deviations.
+// Standard deviation of a normal distribution, in median absolute deviations.
 constexpr double kMadToSigma = 1.4826;
-// Rounds with Huber's weights, which find the steps that agree from a bad start, and then with the
+// Rounds with Huber's weights, which find the majority of the steps from a bad start, and then with the
 // bisquare's.
 constexpr int kHuberRounds = 8, kBisquareRounds = 6;
 constexpr double kHuberCut = 1.345;
-// Rounding, relative to the times themselves: below it nothing is an outlier.
+// Rounding error relative to the times: a smaller residual is no outlier.
 constexpr double kScaleFloor = 1e-7;
 constexpr double kMinVariance = 1e-12;
 
@@ -28,8 +28,8 @@ double Correlation(const Moments& m) {
   return spread > 0 ? std::clamp(m.co[kLoad][kPrefill] / spread, -1.0, 1.0) : 1;
 }
 
-// Slopes that solve the normal equations of the columns in `use`, about `at`. False when they have no one
-// solution.
+// Slopes that solve the normal equations about `at` for the columns in `use`. False when the solution is not
+// unique.
 bool Slopes(const Moments& m, const Moments::Vector& at, bool load, bool prefill, double out[2]) {
   const double a = m.About(at, kLoad, kLoad), b = m.About(at, kPrefill, kPrefill);
   const double ay = m.About(at, kLoad, kTime), by = m.About(at, kPrefill, kTime);
@@ -40,7 +40,7 @@ bool Slopes(const Moments& m, const Moments::Vector& at, bool load, bool prefill
     if (prefill) out[1] = by / b;
     return true;
   }
-  // In units of each column's spread.
+  // In units of each column's standard deviation, for numerical stability.
   const double sa = std::sqrt(a), sb = std::sqrt(b);
   const double r = m.About(at, kLoad, kPrefill) / sa / sb, rest = 1 - r * r;
   if (!(rest > kMinVariance)) return false;
@@ -79,8 +79,8 @@ OnlineStepFit::Coefficients OnlineStepFit::Solve(const Moments& m) const {
     const double r = std::abs(Correlation(m));
     best.prefill = 1 + r < kMaxCondition * kMaxCondition * (1 - r);
   }
-  // The minimum of a convex function over a box is the best of the feasible minima over its faces, and there
-  // are eight at most. The inside comes first: where it is feasible it is best.
+  // The minimum of a convex function over a box is the best of the feasible minima over its faces, of which
+  // there are at most eight. The interior comes first: if its minimum is feasible, it is the best.
   double least = std::numeric_limits<double>::infinity();
   for (int face = 0; face < 8; ++face) {
     const bool load = best.load && (face & 1) == 0, prefill = best.prefill && (face & 2) == 0;
@@ -141,7 +141,7 @@ void OnlineStepFit::EndBlock() {
     fit = Solve(With(weights));
   }
   TakeIn(fit, weights, scale);
-  // Of this block alone: a scale that a change of the cost has blown up is forgotten with it.
+  // Computed from this block alone, so that a scale that a change of the cost has inflated does not persist.
   const double present = ScaleOf(fit);
   scale_ = blocks_ == 0 ? present
                         : scale_ + std::min(1.0, 4 * kBlock / options_.memory_steps) * (present - scale_);
@@ -156,7 +156,7 @@ void OnlineStepFit::TakeIn(const Coefficients& fit, const Weights& weights, doub
     const double residual = block_[i][kTime] - fit.Fit(block_[i]);
     const double w = fade_[i] * weights[i];
     filling_.Add(block_[i], w * w * residual * residual);
-    double slope = 1;  // of the influence function, psi'
+    double slope = 1;  // psi', the derivative of the influence function
     if (std::isfinite(options_.cut)) {
       const double u = residual / (options_.cut * std::max(scale, 1e-300));
       slope = std::abs(u) >= 1 ? 0 : (1 - u * u) * (1 - 5 * u * u);
@@ -171,8 +171,9 @@ void OnlineStepFit::SetEstimate(const Coefficients& fit, double scale) {
   estimate_.c = estimate_.tl = estimate_.prefill = std::nullopt;
   estimate_.residual_s = scale;
   if (bread_.weight < kMinSteps || !(influence_ > 0)) return;
-  // Covariance in coordinates about the means, where the constant has nothing to do with the slopes: A^-1 B
-  // A^-1 with A = diag(weight, co) and B the filling about the same point; psi' in place of the weights.
+  // Covariance in coordinates about the means, where the constant is uncorrelated with the slopes: A^-1 B
+  // A^-1, with A = diag(weight, co) and B the sandwich's filling about the same point; psi' replaces the
+  // weights.
   const Moments& m = bread_;
   constexpr size_t n = 3;  // constant, load, prefill; zeros where a column is not in the fit
   double inverse[3][3] = {{1 / m.weight, 0, 0}, {0, 0, 0}, {0, 0, 0}};

@@ -1,20 +1,21 @@
-// What a worker's steps cost, fitted while they are made: C, t_l and the prefill cost with their uncertainty.
+// Fits the cost of a worker's steps online: C, t_l and the prefill cost, with their uncertainty.
 //
-// Purpose: local time = C + t_l * load + c_p * prefill tokens (step_time.h) by recursive least squares in
-// information form: the fit is, at every moment, the exact weighted least squares of all steps so far, the
-// step k steps ago counting (1 - 1 / memory)^k times its robust weight. Steps come in blocks of kBlock. A
-// block's weights are Tukey's bisquare on the residuals' median absolute deviation, so that steps which were
-// preempted count nothing, while a cost that really changes, which half a block agrees on, is taken on. C,
-// t_l and c_p are never negative: the least squares under that constraint, not a fit that is cut off.
+// Purpose: fits local time = C + t_l * load + c_p * prefill tokens (step_time.h) by recursive least squares
+// in information form. At every moment the fit is the exact weighted least squares of all steps so far, where
+// the step k steps ago has the weight (1 - 1 / memory)^k times its robust weight. Steps are processed in
+// blocks of kBlock. A block's robust weights are Tukey's bisquare, scaled by the residuals' median absolute
+// deviation: preempted steps get no weight, while a real change of the cost, which half a block shows, is
+// followed. C, t_l and c_p are never negative: the least squares are solved under this constraint.
 //
-// What cannot be known is absent: with loads that are all alike the slope is not known, and neither is C; a
-// prefill cost is not known without prefill, or when prefill goes with the load. Old steps are forgotten even
-// if the new ones teach nothing, so what was known can become unknown again. Standard errors are the
-// sandwich's and take the steps' noise to be independent. The cost of a row of the batch is not a column:
-// rows and load go together too closely to be separated online, so it is part of C and t_l.
+// What the steps do not determine is absent. If all loads are alike, neither the slope nor C is determined;
+// the prefill cost is undetermined without prefill, or if prefill is proportional to the load. Old steps are
+// forgotten even if the new ones carry no information, so a value can become absent again. Standard errors
+// are those of the sandwich estimator and assume independent noise. The cost of a row of the batch is not a
+// separate column: rows and load are too strongly correlated to be separated online, so it is part of C and
+// t_l.
 //
-// Threads: none; belongs to its caller. Pure. Tokens and seconds. Add costs tens of nanoseconds, and the last
-// of a block some ten microseconds; nothing is allocated.
+// Threads: none; belongs to its caller. Pure. Units: tokens and seconds. Add costs tens of nanoseconds, and
+// about ten microseconds for the last step of a block; allocates nothing.
 #ifndef BFIO_COMMON_COST_ONLINE_FIT_H_
 #define BFIO_COMMON_COST_ONLINE_FIT_H_
 
@@ -33,49 +34,51 @@ struct FittedValue {
   double standard_error = 0;
 };
 
-// Absent: not determined by the steps.
+// Absent values are not determined by the steps.
 struct StepCostEstimate {
-  // Seconds; seconds per resident token; seconds per prompt token.
+  // In seconds; seconds per resident token; seconds per prompt token.
   std::optional<FittedValue> c;
   std::optional<FittedValue> tl;
   std::optional<FittedValue> prefill;
-  // Robust standard deviation of a step's time about the fit, seconds.
+  // Robust standard deviation of a step's time about the fit, in seconds.
   double residual_s = 0;
-  // Steps taken in since the start, and those of them that count nothing.
+  // Steps processed since the start, and those of them with weight 0.
   int64_t steps = 0;
   int64_t outliers = 0;
 };
 
 struct OnlineFitOptions {
-  // Steps after which an old one counts 1/e. Above 1.
+  // Steps after which the weight of an old one is 1/e. Above 1.
   double memory_steps = 2048;
-  // Tukey's constant, in standard deviations: 95 % of least squares' efficiency on normal noise. Infinite:
-  // plain least squares.
+  // Tukey's constant, in standard deviations; the default has 95 % of least squares' efficiency on normal
+  // noise. Infinite: plain least squares.
   double cut = 4.685;
 };
 
 class OnlineStepFit {
  public:
   static constexpr int kBlock = 32;
-  // Nothing is known before so many steps count.
+  // Nothing is determined while the weights of all steps sum to less.
   static constexpr double kMinSteps = 2 * kBlock;
-  // Standard deviation of the load, or of the prefill, over its mean that a slope needs.
+  // A slope is determined only if the standard deviation of the load, or of the prefill, is at least this
+  // share of its mean.
   static constexpr double kMinSpread = 0.006;
-  // Steps with prefill that its cost needs.
+  // Sum of weights of steps with prefill that the prefill cost needs.
   static constexpr double kMinPrefillSteps = 10;
-  // Square root of (1 + r) / (1 - r), r the correlation of load and prefill, above which they are one.
+  // Square root of (1 + r) / (1 - r), where r is the correlation of load and prefill; above this they cannot
+  // be separated.
   static constexpr double kMaxCondition = 30;
-  // What a step may be at most; more is refused.
+  // Upper bounds of a step's values; larger ones are rejected.
   static constexpr int64_t kMaxTokens = int64_t{1} << 40;
   static constexpr double kMaxSeconds = 3600;
 
   explicit OnlineStepFit(const OnlineFitOptions& options = {});
 
-  // False, and nothing is taken in, for negative or absurd tokens and for a time that is negative, no number
-  // or beyond kMaxSeconds.
+  // False, without any change, for negative or too large numbers of tokens, and for a time that is negative,
+  // NaN or beyond kMaxSeconds.
   bool Add(int64_t load_tokens, int64_t prefill_tokens, double local_s);
 
-  // Of all whole blocks so far; changes when `blocks` does.
+  // From all complete blocks so far; changes when `blocks` does.
   const StepCostEstimate& estimate() const { return estimate_; }
   int64_t blocks() const { return blocks_; }
 
@@ -97,18 +100,19 @@ class OnlineStepFit {
   void SetEstimate(const Coefficients& fit, double scale);
 
   const OnlineFitOptions options_;
-  // What a step's weight is multiplied with per step.
+  // Factor of all weights per step.
   const double forget_;
-  // By age within a block: the last step's weight is 1.
+  // Weights by age within a block: the last step's is 1.
   Weights fade_;
-  // Load, prefill, local time of the present block.
+  // Load, prefill and local time of the steps in the current block.
   std::array<Moments::Vector, kBlock> block_;
   int size_ = 0;
-  // Of the steps, by their weights; and by the squares of weight and residual: the sandwich's filling.
+  // Moments of the steps by their weights (the sandwich's bread), and by the squares of weight and residual
+  // (its filling).
   Moments bread_;
   Moments filling_;
   // Sums of faded weights: of steps with prefill; of all; of all, squared; of the derivative of the
-  // bisquare's influence.
+  // bisquare's influence function.
   double prefill_steps_ = 0;
   double steps_ = 0;
   double influence_ = 0;

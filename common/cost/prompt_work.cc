@@ -6,7 +6,7 @@
 namespace bfio {
 namespace {
 
-// The non-negative root y of a y^2 + b y = c, for a, b, c >= 0; all of `most` where there is no bound.
+// The non-negative root y of a y^2 + b y = c, for a, b, c >= 0; `most` if every y is one.
 double PositiveRoot(double a, double b, double c, double most) {
   if (a <= 0) return b > 0 ? c / b : most;
   return (std::sqrt(b * b + 4 * a * c) - b) / (2 * a);
@@ -22,7 +22,7 @@ int64_t PromptPartWithin(const BatchCost& cost, const PromptLeft& prompt, int64_
     part = PositiveRoot(cost.k1_s_per_pair / 2, cost.k1_s_per_pair * done + cost.a_s_per_token,
                         seconds + cost.a_s_per_token * rows, most);
   }
-  // A level that was computed from a number of tokens gives this number back.
+  // Tolerance, so that a level that was computed from a number of tokens gives the same number.
   constexpr double kRounding = 1e-6;
   return static_cast<int64_t>(std::min(most, std::floor(part + kRounding)));
 }

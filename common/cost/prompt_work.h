@@ -1,7 +1,8 @@
 // Prompts that a rank has to compute beside its decodes, and how many of their tokens fit below a step time.
 //
-// Purpose: the router plans with it (router/core/prefill) and a worker carries the plan out with it
-// (worker/scheduler/batch_planner.h), so both mean the same by a level. Pure. Tokens, seconds. Any thread.
+// Purpose: the router plans with it (router/core/prefill) and a worker executes the plan with it
+// (worker/scheduler/batch_planner.h), so both interpret a level in the same way. Pure. Units: tokens,
+// seconds. Any thread.
 #ifndef BFIO_COMMON_COST_PROMPT_WORK_H_
 #define BFIO_COMMON_COST_PROMPT_WORK_H_
 
@@ -12,42 +13,42 @@
 
 namespace bfio {
 
-// A prompt that a rank has to compute: tokens left and tokens in its cache.
+// A prompt that a rank has to compute: its remaining tokens, and those in its cache.
 struct PromptLeft {
   int64_t left = 0;
   int64_t done = 0;
 };
 
-// One rank in the coming step.
+// The work of one rank in the next step.
 struct RankWork {
-  // What its batches cost; granule and overflow are not looked at.
+  // The cost of its batches; granule and overflow are ignored.
   BatchCost cost;
-  // Rows that decode, and the tokens that these attend to.
+  // Number of decodes, and the tokens that they attend to.
   int64_t decodes = 0;
   double decode_context = 0;
-  // In the order in which it computes them.
+  // In the order in which the rank computes them.
   absl::Span<const PromptLeft> prompts;
 
-  // Of the step with its decodes and no prompt token; the fixed part also where nothing decodes.
+  // Time of the step with its decodes and no prompt token; includes the fixed part even without decodes.
   double SecondsWithoutPrompts() const;
-  // Rows that cost nothing beside the decodes: those below the knee b0.
+  // Rows that cost nothing in addition to the decodes: those below the knee b0.
   int64_t FreeRows() const;
-  // Sum over prompts.
+  // Sum of the remaining tokens of all prompts.
   int64_t PromptTokens() const;
 };
 
-// The most prompt tokens, taken in order, with which the step ends by `level_s`. 0 when it does not end by
-// then even without. O(prompts).
+// The largest number of prompt tokens, taken in order, with which the step ends by `level_s`. 0 when it does
+// not end by then even without prompts. O(prompts).
 int64_t TokensWithin(const RankWork& rank, double level_s);
 
-// The time by which an engine's step shall end, and what its batches cost.
+// The time by which an engine's step should end, and the cost of its batches.
 struct PrefillLevel {
   double seconds = 0;
   BatchCost cost;
 };
 
-// What a whole prompt adds to a step in which `free_rows` are left below the knee, and how many of its next
-// tokens add `seconds` at most.
+// The time that a whole prompt adds to a step with `free_rows` rows left below the knee; and how many of a
+// prompt's next tokens add at most `seconds`.
 double WholePromptSeconds(const BatchCost& cost, const PromptLeft& prompt, int64_t free_rows);
 int64_t PromptPartWithin(const BatchCost& cost, const PromptLeft& prompt, int64_t free_rows, double seconds);
 

@@ -1,4 +1,4 @@
-// How long one decode step takes, by the linear model of the BF-IO paper.
+// The time of one decode step, by the linear model of the BF-IO paper (docs/papers.md, equation (6)).
 //
 // Purpose: one formula for the simulator, the sim engine and reports. Pure. Tokens in, seconds out.
 #ifndef BFIO_COMMON_COST_STEP_TIME_H_
@@ -8,18 +8,18 @@
 
 namespace bfio {
 
-// Time of a worker's local step: c + tl * load + prefill * (prompt tokens processed in the step). A barrier
+// Time of a worker's local step: c + tl * load + prefill * (prompt tokens computed in the step). A barrier
 // step takes as long as its slowest worker, so the group's step is StepSeconds(max_g L_g, ...).
 //
-// Where the defaults come from (not measured by us): the paper's authors' public simulator, for G = 16, B
-// = 72.
+// The defaults are from the paper's authors' public simulator, for G = 16, B = 72; they are not measurements
+// of bfio.
 struct StepCost {
-  // (0.6e-3 * B + 35e-3) / 16 s at B = 72: a part per request and a fixed part, divided as
-  // their script does it (others of their scripts divide by 8). Constant here: B is folded in.
+  // (0.6e-3 * B + 35e-3) / 16 s at B = 72: a part per request and a fixed part, divided as in their script
+  // (other scripts of theirs divide by 8). Constant here: B is included.
   double c_s = 4.8875e-3;
   // 1.5 * 2 * 576 * 61e-6 / 2^20 s per resident KV token.
   double tl_s_per_token = 1.00525e-7;
-  // The paper counts no prefill; 0 keeps its figures reproducible.
+  // The paper has no cost of prefill; 0 keeps its results reproducible.
   double prefill_s_per_token = 0;
 
   double StepSeconds(int64_t load_tokens, int64_t prefill_tokens = 0) const {

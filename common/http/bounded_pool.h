@@ -1,11 +1,11 @@
-// The threads of an HTTP server: a bounded number, and a bounded number of connections that wait for one.
+// The threads of an HTTP server: a bounded number of them, and of connections that wait for one.
 //
-// Purpose: httplib's own pool has no bound. Beyond both bounds the kernel's queue fills and callers wait for
-// the connection. Threads: any.
+// Purpose: httplib's own pool is unbounded. Beyond both bounds the kernel's queue fills and callers wait to
+// be connected. Threads: any.
 #ifndef BFIO_COMMON_HTTP_BOUNDED_POOL_H_
 #define BFIO_COMMON_HTTP_BOUNDED_POOL_H_
 
-// Debian's library is compiled with it, and the classes' layout depends on it.
+// Debian's library is compiled with this, and the layout of its classes depends on it.
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 #include <pthread.h>
@@ -22,15 +22,15 @@
 
 namespace bfio {
 
-// How many connections there are: its own object, as httplib destroys the pool when it likes.
+// Numbers of connections. A separate object, because httplib decides when the pool is destroyed.
 struct PoolLoad {
-  // Without a thread yet, and with one.
+  // Connections waiting for a thread, and those with a thread.
   std::atomic<int64_t> waiting = 0, running = 0;
 };
 
 class BoundedPool final : public httplib::TaskQueue {
  public:
-  // `on_shutdown` is called before the threads are waited for.
+  // `on_shutdown` is called before the pool waits for its threads.
   BoundedPool(int threads, size_t max_waiting, std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>(),
               std::function<void()> on_shutdown = nullptr)
       : max_waiting_(max_waiting), load_(std::move(load)), on_shutdown_(std::move(on_shutdown)) {
@@ -57,14 +57,14 @@ class BoundedPool final : public httplib::TaskQueue {
 
  private:
   void Work() {
-    // For tests that measure which connection takes the processor.
+    // Named for tests that measure CPU time per thread.
     pthread_setname_np(pthread_self(), "bfio-http");
     for (;;) {
       std::function<void()> task;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !tasks_.empty() || stopping_; });
-        // What has been accepted is served: a task owns its connection.
+        // Accepted connections are still served: a task owns its connection.
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();

@@ -13,13 +13,14 @@
 namespace bfio {
 namespace {
 
-// Connections that wait for a thread.
+// Upper bound of connections that wait for a thread.
 constexpr size_t kMaxWaiting = 64;
 constexpr int kMaxRequests = 10000;
-// While others wait for a thread.
+// Time to wait for a client while other connections wait for a thread.
 constexpr absl::Duration kCrowdedPatience = absl::Seconds(1);
 constexpr absl::Duration kSlice = absl::Milliseconds(250);
-// For the rest of a request that was not read: without that the kernel would take the reply back.
+// Time to read the rest of a request after the reply: closing with unread data would make the kernel discard
+// the reply.
 constexpr absl::Duration kLinger = absl::Seconds(1);
 constexpr size_t kLingerBytes = 8 << 20;
 
@@ -44,11 +45,11 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections
     return new BoundedPool(max_connections, kMaxWaiting, state_.load, [this] { state_.ending = true; });
   };
   set_payload_max_length(limits.body_bytes);
-  // What replies say of it.
+  // Only announced in replies.
   set_keep_alive_timeout(absl::ToInt64Seconds(limits.idle_patience));
   set_keep_alive_max_count(kMaxRequests);
   set_tcp_nodelay(true);
-  // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
+  // httplib's default is SO_REUSEPORT, with which two programs could bind one port and share its callers.
   set_socket_options([this](int socket) {
     const int on = 1;
     setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -57,7 +58,7 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections
 }
 
 void BoundedServer::Stop() {
-  // First: the thread that accepts may wait for one of the others.
+  // Set first: the accepting thread may wait for one of the others.
   state_.ending = true;
   stop();
 }
@@ -92,7 +93,7 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
 }
 
 std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
-  // Who says nothing is waited for as long as for a first request.
+  // A client that sends nothing gets as much time as for a first request.
   HttpConnection silent(socket, limits_, state_);
   if (!AwaitRequest(silent, limits_.first_patience)) return nullptr;
   const absl::Time start = MonotonicNow();
@@ -108,7 +109,7 @@ bool BoundedServer::Serve(HttpConnection& connection) {
     if (!AwaitRequest(connection, i == 0 ? limits_.first_patience : limits_.idle_patience)) break;
     connection.BeginRequest();
     bool closed = false;
-    // A connection keeps its thread while no connection waits for one.
+    // A connection keeps its thread only while no other connection waits for one.
     const bool last = i + 1 == kMaxRequests || state_.load->waiting > 0;
     open = process_request(connection, last, closed, nullptr) && !closed && !connection.close() && !last;
     connection.EndRequest();

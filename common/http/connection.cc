@@ -67,7 +67,7 @@ bool HttpConnection::is_readable() const {
 
 ssize_t HttpConnection::read(char* to, size_t size) {
   const ssize_t taken = ReadWithinBounds(to, size);
-  // What follows on this connection, if anything does, is the rest of a request that was given up.
+  // Anything that follows on this connection would be the rest of an abandoned request.
   if (taken < 0) close_ = true;
   return taken;
 }
@@ -79,7 +79,7 @@ ssize_t HttpConnection::ReadWithinBounds(char* to, size_t size) {
     if (!CountHeaders(buffer_.data() + begin_, taken)) return -1;
   } else {
     body_bytes_ += taken;
-    // Chunks have frames, which count too.
+    // The framing of chunks counts too.
     if (body_bytes_ > 2 * limits_.body_bytes + (64 << 10)) return -1;
   }
   std::memcpy(to, buffer_.data() + begin_, taken);
@@ -106,7 +106,7 @@ bool HttpConnection::Fill() {
 }
 
 bool HttpConnection::CountHeaders(const char* bytes, size_t size) {
-  // httplib reads headers byte by byte, so what is counted never runs into the body.
+  // httplib reads headers byte by byte, so the count never includes bytes of the body.
   for (size_t i = 0; i < size && in_headers_; ++i) {
     ++header_bytes_;
     line_is_return_ = bytes[i] == '\r' ? line_bytes_ == 0 : line_is_return_ && bytes[i] == '\n';
@@ -134,7 +134,7 @@ ssize_t HttpConnection::WriteSome(const char* from, size_t size, absl::Time by) 
   if ((AwaitSocket(socket_, POLLOUT, by, may_write) & POLLOUT) == 0) return -1;
   ssize_t sent;
   do {
-    // A client that has gone is an error here, not a signal.
+    // MSG_NOSIGNAL: a client that is gone is an error, not SIGPIPE.
     sent = send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return sent;

@@ -1,9 +1,9 @@
-// An HTTP connection as httplib sees it, with bounds that httplib lacks.
+// An HTTP connection with bounds that httplib lacks.
 //
-// Purpose: a request's headers and body have a size and a time in which they must come, whatever the client
-// does, its reply a time in which the client must take it; and a handler can ask whether the client is still
-// there. Ownership: the socket is the caller's, and the server's state outlives the connection. Threads: one,
-// the connection's.
+// Purpose: bounds the size of a request's headers and body, the time in which they must arrive, and the time
+// in which the client must read the reply, whatever the client does. A handler can also ask whether the
+// client is still connected. Ownership: the socket is the caller's, and the server's state outlives the
+// connection. Threads: the connection's thread.
 #ifndef BFIO_COMMON_HTTP_CONNECTION_H_
 #define BFIO_COMMON_HTTP_CONNECTION_H_
 
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-// With httplib.h as Debian's library is compiled.
+// Must match how Debian's httplib is compiled.
 #include "common/http/bounded_pool.h"
 #include "common/http/tls_session.h"
 
@@ -25,13 +25,14 @@ namespace bfio {
 struct ConnectionLimits {
   size_t header_bytes = 32 << 10;
   size_t body_bytes = 2 << 20;
-  // From a request's first byte to its last; the same while others wait for a thread.
+  // From a request's first byte to its last; the second value applies while other connections wait for a
+  // thread.
   absl::Duration read_timeout = absl::Seconds(30), crowded_read_timeout = absl::InfiniteDuration();
-  // How long a reply may wait for a reader that takes nothing, or in all for one that takes less than
+  // Time that a reply may wait for a client that reads nothing, or in total for one that reads less than
   // kLeastBytesPerSecond.
   absl::Duration write_timeout = absl::Seconds(30);
-  // For a connection's first request, and for one after another: longer than clients keep idle connections,
-  // so that the clients close them.
+  // Time to wait for a connection's first request, and for later ones: longer than clients keep idle
+  // connections, so that the client closes them.
   absl::Duration first_patience = absl::Seconds(10), idle_patience = absl::Seconds(75);
 };
 
@@ -40,13 +41,13 @@ inline constexpr int64_t kLeastBytesPerSecond = 4 << 10;
 // State that connections share with their server.
 struct ServerState {
   const std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>();
-  // No connection is read or written any more.
+  // True: connections are no longer read or written.
   std::atomic<bool> ending = false;
 };
 
 class HttpConnection final : public httplib::Stream {
  public:
-  // Plain text without `tls`.
+  // Plain text if `tls` is null.
   HttpConnection(int socket, const ConnectionLimits& limits, const ServerState& server,
                  std::unique_ptr<TlsSession> tls = nullptr)
       : socket_(socket), limits_(limits), server_(server), tls_(std::move(tls)) {}
@@ -54,27 +55,27 @@ class HttpConnection final : public httplib::Stream {
     if (tls_ != nullptr) tls_->Close();
   }
 
-  // The connection whose request the calling thread handles; nullptr elsewhere.
+  // The connection whose request the calling thread handles; null on other threads.
   static HttpConnection* Current();
 
   // Waits for the next request; false when there will be none: the client is gone, or `patience` has passed.
   bool WaitForRequest(absl::Duration patience);
-  // Before each request: new bounds.
+  // Resets the bounds before each request.
   void BeginRequest();
   void EndRequest();
 
-  // The client has closed its end (or both).
+  // Whether the client has closed its end (or both).
   bool PeerGone() const;
-  // TlsSession::PeerNames; empty in plain text.
+  // As TlsSession::PeerNames; empty in plain text.
   std::vector<std::string> PeerNames() const {
     return tls_ == nullptr ? std::vector<std::string>() : tls_->PeerNames();
   }
-  // The headers were larger than they may be.
+  // Whether the headers exceeded their bound.
   bool HeadersTooLarge() const { return headers_too_large_; }
-  // What is left of the request will not be read, so nothing can follow on this connection.
+  // Marks the connection: the rest of the request will not be read, so no further request can follow.
   void CloseAfterReply() { close_ = true; }
   bool close() const { return close_; }
-  // Its headers could be read, so it is known where it ends.
+  // Marks that the headers were parsed, so the end of the request is known.
   void RequestUnderstood() { request_understood_ = true; }
   bool request_understood() const { return request_understood_; }
 
@@ -87,15 +88,15 @@ class HttpConnection final : public httplib::Stream {
   int socket() const override { return socket_; }
 
  private:
-  // Without waiting.
+  // Does not block.
   bool HasBytes() const { return begin_ < end_ || (tls_ != nullptr && tls_->Pending()); }
   ssize_t ReadWithinBounds(char* to, size_t size);
   bool Fill();
-  // Not while the server ends, nor beyond crowded_read_timeout while others wait.
+  // False while the server ends, and after crowded_read_timeout while other connections wait.
   bool MayRead() const;
-  // Bytes written, or -1: the reader has gone, or is too slow.
+  // Bytes written, or -1: the client is gone or too slow.
   ssize_t WriteSome(const char* from, size_t size, absl::Time by);
-  // Counts what the headers take; false beyond their bound.
+  // Counts the bytes of the headers; false beyond their bound.
   bool CountHeaders(const char* bytes, size_t size);
 
   const int socket_;
@@ -105,10 +106,11 @@ class HttpConnection final : public httplib::Stream {
   std::array<char, 16 << 10> buffer_;
   size_t begin_ = 0, end_ = 0;
   absl::Time read_from_, read_by_;
-  // What is left of write_timeout; bytes that are taken fill it up.
+  // Remaining part of write_timeout; replenished by bytes that the client reads.
   absl::Duration write_patience_;
   size_t header_bytes_ = 0, body_bytes_ = 0;
-  // Of the blank line that ends the headers: CR LF and nothing else. httplib goes on at a line feed alone.
+  // Detects the blank line that ends the headers: exactly CR LF, although httplib also accepts a line feed
+  // alone.
   bool in_headers_ = true, line_is_return_ = false;
   size_t line_bytes_ = 0;
   bool headers_too_large_ = false;

@@ -1,6 +1,7 @@
 // The Host header of a request to a port that only this machine should reach.
 //
-// Purpose: a web page whose name was made to point here (DNS rebinding) is kept out. Pure.
+// Purpose: rejects requests of web pages whose host name was made to resolve to this machine (DNS rebinding).
+// Pure.
 #ifndef BFIO_COMMON_HTTP_HOST_NAME_H_
 #define BFIO_COMMON_HTTP_HOST_NAME_H_
 
@@ -9,7 +10,7 @@
 
 namespace bfio {
 
-// "localhost" and numbers, with or without a port: names that an attacker cannot make point elsewhere.
+// True for "localhost" and IP addresses, with or without a port: an attacker cannot redirect these.
 inline bool NamesThisMachine(absl::string_view host) {
   if (absl::StartsWith(host, "[")) return true;
   host = host.substr(0, host.find(':'));

@@ -23,12 +23,12 @@ namespace bfio {
 namespace {
 
 constexpr int kThreads = HttpServer::kMaxStreams + 4;
-// A connection holds a thread while it is idle, or slow.
+// A connection holds a thread even while it is idle or slow.
 constexpr absl::Duration kReadTimeout = absl::Seconds(5), kCrowdedReadTimeout = absl::Seconds(1);
 constexpr absl::Duration kWriteTimeout = absl::Seconds(5), kIdlePatience = absl::Seconds(2);
 constexpr size_t kMaxBodyBytes = 64 << 10;
 constexpr absl::Duration kReopenPause = absl::Milliseconds(250);
-// A page runs only this server's own scripts, and no other page frames it.
+// Allows only this server's own scripts, and no framing by other pages.
 constexpr char kContentPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -46,7 +46,7 @@ void Refuse(httplib::Response& response, int status, const std::string& why) {
   response.set_content(why + "\n", "text/plain; charset=utf-8");
 }
 
-// The request is not read to its end, so it is the connection's last.
+// Refuses a request without reading all of it, so the connection must be closed.
 void RefuseAndClose(httplib::Response& response, int status, const std::string& why) {
   if (HttpConnection* connection = HttpConnection::Current()) connection->CloseAfterReply();
   response.set_header("Connection", "close");
@@ -71,14 +71,14 @@ class HttpServer::Impl {
  public:
   Impl(Gate gate, bool certified, std::unique_ptr<ReloadedTls> tls)
       : gate_(std::move(gate)), certified_(certified), server_(Limits(), kThreads, std::move(tls)) {
-    // Paths are looked up here, for httplib's own are regular expressions.
+    // Paths are matched here, because httplib's own are regular expressions.
     const auto any = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response);
     };
     server_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
       SendWholeAndPlain(request);
       response.set_header("Cache-Control", "no-store");
-      // httplib bounds a body by its stated length only, and unpacks it without a bound.
+      // httplib bounds a body only by its stated length, and decompresses it without a bound.
       const bool coded = request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding");
       if (HasUnreadBody(request)) {
         RefuseAndClose(response, 400, "no body is taken here");
@@ -93,7 +93,7 @@ class HttpServer::Impl {
     });
     const httplib::Server::HandlerWithResponse on_error = [](const httplib::Request& request,
                                                              httplib::Response& response) {
-      // Never routed: where the next request begins is not known.
+      // The request was not routed: its end, and so the start of the next one, is unknown.
       if (!response.has_header("Cache-Control")) {
         SendWholeAndPlain(request);
         const HttpConnection* connection = HttpConnection::Current();
@@ -118,7 +118,7 @@ class HttpServer::Impl {
       stopping_ = true;
     }
     AwaitListening();
-    // A port that was lost is closed already, and its number perhaps another's.
+    // A port that was lost is already closed, and its descriptor may belong to another file now.
     if (!server_.ending()) server_.Stop();
     thread_.join();
   }
@@ -141,7 +141,7 @@ class HttpServer::Impl {
   struct Route {
     std::string method;
     Handler handler;
-    // In place of the handler.
+    // Content type and source of an endless reply, used instead of the handler.
     std::string content_type;
     StreamHandler stream;
     Access access = Access::kGate;
@@ -161,7 +161,7 @@ class HttpServer::Impl {
     for (;;) {
       server_.listen_after_bind();
       listening_ = false;
-      // httplib gives a port up at the first unexpected error of accept().
+      // httplib closes the port at the first unexpected error of accept().
       if (!stopping_) spdlog::error("http: the port {} is lost, opening it again", address_);
       for (bool lost = true; lost;) {
         MutexLock lock(&mutex_);
@@ -179,7 +179,7 @@ class HttpServer::Impl {
     }
   }
 
-  // stop() before listen_after_bind has begun would be forgotten, and the thread never end.
+  // A stop() before listen_after_bind has started would be lost, and the thread would never end.
   void AwaitListening() const {
     while (listening_ && !server_.is_running()) std::this_thread::yield();
   }
@@ -197,7 +197,7 @@ class HttpServer::Impl {
     }
     std::string caller = request.remote_addr;
     if (gate_ && route.access == Access::kEverybody) {
-      // Nothing to ask.
+      // No access check.
     } else if (gate_) {
       absl::StatusOr<std::string> entered = gate_(
           {request.get_header_value("Authorization"), request.remote_addr, Names(), route.method == "POST"});
@@ -249,18 +249,18 @@ class HttpServer::Impl {
   }
 
   const Gate gate_;
-  // Callers show a certificate: a name that was made to point here does not pass TLS.
+  // Callers present a certificate: TLS rejects a page whose name was made to resolve here.
   const bool certified_;
   std::map<std::string, Route> routes_;
   std::atomic<int> streams_{0};
   Mutex mutex_;
   // Changes under mutex_.
   std::atomic<bool> stopping_{false};
-  // It waits for its threads: streams have to end when it does, or a port that was lost would stay so.
+  // Its destructor waits for its threads: streams must end first, or a lost port would never be reopened.
   BoundedServer server_;
   Address bound_;
   std::string address_;
-  // Between a bind and the end of its listen_after_bind.
+  // True between a bind and the end of its listen_after_bind.
   std::atomic<bool> listening_{false};
   std::thread thread_;
 };

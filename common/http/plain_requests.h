@@ -1,6 +1,7 @@
-// Rejects what httplib would parse and this server does not support.
+// Rejects requests that httplib would parse and this server does not support.
 //
-// Purpose: answers are sent whole and uncompressed, and no request hides in the body of another. Pure.
+// Purpose: replies are sent whole and uncompressed, and no request can be smuggled in the body of another.
+// Pure.
 #ifndef BFIO_COMMON_HTTP_PLAIN_REQUESTS_H_
 #define BFIO_COMMON_HTTP_PLAIN_REQUESTS_H_
 
@@ -10,7 +11,7 @@
 
 namespace bfio {
 
-// httplib reads the bodies of these methods only; any other's would be taken for the next request.
+// httplib reads the bodies of these methods only; another method's body would be parsed as the next request.
 inline bool HasUnreadBody(const httplib::Request& request) {
   if (request.method == "POST" || request.method == "PUT" || request.method == "PATCH" ||
       request.method == "DELETE" || request.method == "PRI") {
@@ -21,9 +22,9 @@ inline bool HasUnreadBody(const httplib::Request& request) {
          length.find_first_not_of('0') != std::string::npos;
 }
 
-// Debian's library would compress whatever a client lets it, with Brotli's slowest setting: tens of
-// milliseconds for a page's figures. And it would send a range as often as a client names it. It looks at
-// both after us, in a request of its own that is not const.
+// Debian's httplib would compress any reply that the client allows, with Brotli's slowest setting: tens of
+// milliseconds for a page. It would also send a range as often as a client lists it. It reads both headers
+// after this, from the same request, which is not const there.
 inline void SendWholeAndPlain(const httplib::Request& request) {
   auto& own = const_cast<httplib::Request&>(request);
   own.headers.erase("Accept-Encoding");

@@ -21,14 +21,14 @@ std::string OpenSslError() {
   return text;
 }
 
-// OpenSSL's word for the end of a handshake, also of one that only waits for the peer.
+// Called by OpenSSL at the end of a handshake attempt, also when it only waits for the peer.
 void TellRefusal(const SSL*, int where, int result) {
   if (where != SSL_CB_ACCEPT_EXIT || result > 0) return;
   const unsigned long error = ERR_peek_last_error();
-  // A peer that hangs up was not refused; probes of ports do.
+  // A peer that closes the connection, as port probes do, is not a refusal.
   if (error == 0 || ERR_GET_REASON(error) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return;
   const char* reason = ERR_reason_error_string(error);
-  // For the process's life: connections may end late.
+  // Never destroyed: connections may end late.
   static RefusalLog& refusals = *new RefusalLog;
   refusals.Add(absl::StrCat("HTTP port: TLS handshake: ", reason != nullptr ? reason : "unknown error"), "");
 }
@@ -54,7 +54,7 @@ void ReloadedTls::SetRules(SSL_CTX& context) const {
   SSL_CTX_set_info_callback(&context, TellRefusal);
   if (ca_.empty()) return;
   SSL_CTX_set_verify(&context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  // A session that is taken up again shows no certificate: one of a CA that has been exchanged would do.
+  // A resumed session presents no certificate, so one from a replaced CA would still be accepted.
   SSL_CTX_set_session_cache_mode(&context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(&context, SSL_OP_NO_TICKET);
   SSL_CTX_set_num_tickets(&context, 0);
@@ -64,7 +64,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
   const Context context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(OpenSslError());
   SetRules(*context);
-  // A key under a password is refused without a prompt.
+  // A password-protected key is rejected without a prompt.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return -1; });
   if (SSL_CTX_use_certificate_chain_file(context.get(), cert_.c_str()) != 1 ||
       SSL_CTX_use_PrivateKey_file(context.get(), key_.c_str(), SSL_FILETYPE_PEM) != 1 ||
@@ -73,7 +73,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
         absl::StrCat("not a certificate and its key: ", cert_, ", ", key_, ": ", OpenSslError()));
   }
   if (ca_.empty()) return context;
-  // Their names are sent, so that browsers can choose a certificate.
+  // The CAs' names are sent, so that browsers can choose a certificate.
   STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(ca_.c_str());
   if (names == nullptr || SSL_CTX_load_verify_file(context.get(), ca_.c_str()) != 1) {
     sk_X509_NAME_pop_free(names, X509_NAME_free);

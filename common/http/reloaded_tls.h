@@ -1,8 +1,8 @@
-// The TLS of a server, out of files that may be replaced while it runs.
+// A server's TLS settings, from files that may be replaced while it runs.
 //
-// Purpose: OpenSSL and httplib read their files once. Here they are looked at with new connections, every
-// kTlsReload; while they cannot be used (half a pair, not PEM) what was read last stays in force, and the log
-// says so. TLS 1.2 and 1.3. A handshake that fails is a line in the log (RefusalLog). Threads: any.
+// Purpose: OpenSSL and httplib read their files only once. Here the files are checked when connections
+// arrive, at most every kTlsReload. While they are unusable (half a pair, not PEM) the previous ones stay in
+// force, and that is logged. TLS 1.2 and 1.3. A failed handshake is logged (RefusalLog). Threads: any.
 #ifndef BFIO_COMMON_HTTP_RELOADED_TLS_H_
 #define BFIO_COMMON_HTTP_RELOADED_TLS_H_
 
@@ -22,28 +22,28 @@ class ReloadedTls {
  public:
   using Context = std::shared_ptr<SSL_CTX>;
 
-  // PEM files: a certificate with its chain, its key, and the CAs one of which must have signed a caller's
-  // certificate; without `ca` none is required. INVALID_ARGUMENT when they are not usable.
+  // PEM files: a certificate with its chain, its key, and the CAs that may sign callers' certificates;
+  // without `ca` no client certificate is required. INVALID_ARGUMENT when they are unusable.
   static absl::StatusOr<std::unique_ptr<ReloadedTls>> Load(std::string cert, std::string key,
                                                            std::string ca = "");
 
-  // For the next connection.
+  // The context for the next connection.
   Context Current();
 
  private:
   ReloadedTls(std::string cert, std::string key, std::string ca)
       : cert_(std::move(cert)), key_(std::move(key)), ca_(std::move(ca)) {}
   absl::StatusOr<Context> Read() const;
-  // What a connection takes from the context that it begins with.
+  // Sets what a connection takes from the context that it starts with.
   void SetRules(SSL_CTX& context) const;
-  // Distinguishes one version of the files from the next.
+  // Identifies the version of the files.
   std::string Stamp() const;
 
   const std::string cert_, key_, ca_;
   Mutex mutex_;
   Context context_ ABSL_GUARDED_BY(mutex_);
   std::string stamp_ ABSL_GUARDED_BY(mutex_);
-  // Of the files that could not be used.
+  // Version of the files that could not be used and were logged.
   std::string told_ ABSL_GUARDED_BY(mutex_);
   absl::Time looked_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,4 +1,4 @@
-// Waiting for a socket.
+// Waits for a socket.
 //
 // Threads: any, no state.
 #ifndef BFIO_COMMON_HTTP_SOCKET_POLL_H_
@@ -9,11 +9,11 @@
 
 namespace bfio {
 
-// The events (poll.h) that have come within `patience`; 0: none.
+// The events (poll.h) that occurred within `patience`; 0: none.
 short PollSocket(int socket, short events, absl::Duration patience);
 
-// The same until `by` (of MonotonicNow); given up when `go_on`, which is asked several times a second, says
-// so. Looks once in any case.
+// The same until `by` (of MonotonicNow). `go_on` is called several times a second, and false ends the wait.
+// Checks the socket at least once.
 short AwaitSocket(int socket, short events, absl::Time by, absl::FunctionRef<bool()> go_on);
 
 }  // namespace bfio

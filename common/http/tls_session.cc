@@ -54,7 +54,7 @@ int TlsSession::Drive(absl::Time by, absl::FunctionRef<bool()> go_on, Act act) {
 
 std::unique_ptr<TlsSession> TlsSession::Accept(ReloadedTls& tls, int socket, absl::Time by,
                                                absl::FunctionRef<bool()> go_on) {
-  SSL* const ssl = SSL_new(tls.Current().get());  // keeps the context
+  SSL* const ssl = SSL_new(tls.Current().get());  // keeps a reference to the context
   if (ssl == nullptr) return nullptr;
   SSL_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   std::unique_ptr<TlsSession> session(new TlsSession(ssl, socket));
@@ -73,7 +73,7 @@ ssize_t TlsSession::Write(const char* from, size_t size, absl::Time by, absl::Fu
   const int most = static_cast<int>(std::min<size_t>(size, INT_MAX));
   if (most == 0) return 0;
   const int done = Drive(by, go_on, [&] { return SSL_write(ssl_, from, most); });
-  // A write that was given up would have to be repeated with the same bytes.
+  // OpenSSL requires an abandoned write to be repeated with the same bytes.
   if (done <= 0) broken_ = true;
   return done > 0 ? done : -1;
 }

@@ -1,6 +1,6 @@
-// TLS on connections that were accepted as they are.
+// TLS on accepted connections.
 //
-// Purpose: httplib's own TLS server has none of connection.h's bounds. Threads: one, its connection's.
+// Purpose: httplib's own TLS server has none of connection.h's bounds. Threads: the connection's thread.
 #ifndef BFIO_COMMON_HTTP_TLS_SESSION_H_
 #define BFIO_COMMON_HTTP_TLS_SESSION_H_
 
@@ -19,8 +19,8 @@ namespace bfio {
 
 class TlsSession {
  public:
-  // Shakes hands on a socket, which does not block from here on; nothing when the peer does not, not by `by`,
-  // or `go_on` gives up.
+  // Performs the handshake on a socket, which is non-blocking from now on. Null when it fails, `by` passes,
+  // or `go_on` returns false.
   static std::unique_ptr<TlsSession> Accept(ReloadedTls& tls, int socket, absl::Time by,
                                             absl::FunctionRef<bool()> go_on);
   ~TlsSession();
@@ -28,26 +28,26 @@ class TlsSession {
   TlsSession& operator=(const TlsSession&) = delete;
 
   // Bytes read or written, at least one; -1 when the connection is broken, `by` (of MonotonicNow) has passed
-  // or `go_on` says so. Read: 0 at the peer's orderly end. Write: 0 for no bytes alone.
+  // or `go_on` returns false. Read: 0 at the peer's orderly end. Write: 0 only for 0 bytes.
   ssize_t Read(char* to, size_t size, absl::Time by, absl::FunctionRef<bool()> go_on);
   ssize_t Write(const char* from, size_t size, absl::Time by, absl::FunctionRef<bool()> go_on);
-  // Bytes that were read from the socket and that poll() does not see.
+  // Whether bytes have been read from the socket that poll() does not report.
   bool Pending() const { return SSL_pending(ssl_) > 0; }
-  // The names in the certificate that the peer has shown and that was checked: DNS names of the subject's
-  // alternatives, or, without any, its common name. Empty without a certificate.
+  // The names in the peer's verified certificate: DNS names of the subject alternatives, or, if there are
+  // none, the common name. Empty without a certificate.
   std::vector<std::string> PeerNames() const;
   // Tells the peer that nothing follows, without waiting for it.
   void Close();
 
  private:
   TlsSession(SSL* ssl, int socket) : ssl_(ssl), socket_(socket) {}
-  // Does `act` until it succeeds, fails permanently or time is up; its last result.
+  // Repeats `act` until it succeeds, fails permanently or time is up; returns its last result.
   template <typename Act>
   int Drive(absl::Time by, absl::FunctionRef<bool()> go_on, Act act);
 
   SSL* const ssl_;
   const int socket_;
-  // OpenSSL wants nothing more of a session that has failed.
+  // A failed session must not be used with OpenSSL any more.
   bool broken_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using Verdict = BearerTokens::Verdict;
 
-// The token of the only "authorization" header; empty otherwise.
+// The token of the "authorization" header if there is exactly one; empty otherwise.
 absl::string_view PresentedToken(const grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range("authorization");
   if (first == last || std::next(first) != last) return {};

@@ -1,9 +1,9 @@
-// Who calls an API: which bearer token or certificate a call carries, whose it is, and what that caller may
-// do.
+// Authentication and authorisation of an API's callers: by bearer token or certificate.
 //
-// Purpose: every RPC asks before it does anything else, and before its message is received. Without a tokens
-// file every caller is accepted under any name and may do everything. A refusal is a status for the caller,
-// counted, and now and then a line in the log, none of which holds the token. Threads: any.
+// Purpose: every RPC is checked before it does anything else, and before its message is received. Without a
+// tokens file every caller is accepted under any name and may do everything. A refusal is a status for the
+// caller, is counted, and is logged at a limited rate; neither status nor log line contains the token.
+// Threads: any.
 #ifndef BFIO_COMMON_NET_AUTHENTICATOR_H_
 #define BFIO_COMMON_NET_AUTHENTICATOR_H_
 
@@ -29,40 +29,40 @@ namespace bfio {
 
 class Authenticator {
  public:
-  // `api` is for messages: "client API". `tokens` may be null.
+  // `api` is used in messages, such as "client API". `tokens` may be null.
   Authenticator(std::string api, std::unique_ptr<TokenFile> tokens)
       : api_(std::move(api)), tokens_(std::move(tokens)) {}
 
-  // Called with the address of each gRPC caller that was accepted, as grpc::ServerContext::peer has it.
-  // REQUIRES: before the first call.
+  // Called with the address of each accepted gRPC caller, in the form of grpc::ServerContext::peer. REQUIRES:
+  // set before the first call.
   void set_on_accepted(std::function<void(const std::string& peer)> on_accepted) {
     on_accepted_ = std::move(on_accepted);
   }
 
-  // Whose token or certificate the call carries; nothing where no tokens are asked for. UNAUTHENTICATED
+  // The owner of the call's token or certificate; absent if no tokens are required. UNAUTHENTICATED
   // otherwise.
   absl::StatusOr<std::optional<std::string>> Caller(const grpc::CallbackServerContext& context);
-  // For APIs to which all callers are equal.
+  // For APIs in which all callers have the same rights.
   absl::Status Check(const grpc::CallbackServerContext& context) { return Caller(context).status(); }
-  // The caller has been accepted by another rule: its certificate alone.
+  // Records that the caller has been accepted by another rule, by its certificate alone.
   void Accepted(const grpc::CallbackServerContext& context) const {
     if (on_accepted_) on_accepted_(context.peer());
   }
-  // The same as Check without side effects: not counted or logged, and the caller is not accepted.
+  // As Check without side effects: not counted, not logged, and the caller is not recorded as accepted.
   bool Knows(const grpc::CallbackServerContext& context) const;
 
-  // The operator's name in the log, if the role permits the call: the name of the token or certificate, or,
-  // where no tokens are asked for, a name in the certificate or the address. UNAUTHENTICATED, or
-  // PERMISSION_DENIED for another role.
+  // The operator's name for the log, if its role permits the call: the name of the token or certificate, or,
+  // if no tokens are required, a name in the certificate or the address. UNAUTHENTICATED, or
+  // PERMISSION_DENIED for an insufficient role.
   absl::StatusOr<std::string> Operator(const grpc::CallbackServerContext& context, Role needed);
-  // For a caller over HTTP: its Authorization header, empty if it has none, the names in the certificate that
-  // TLS has checked, and its address.
+  // The same for a caller over HTTP. Arguments: its Authorization header, empty if it has none; the names in
+  // its verified certificate; its address.
   absl::StatusOr<std::string> HttpOperator(absl::string_view authorization,
                                            const std::vector<std::string>& names, absl::string_view peer,
                                            Role needed);
 
-  // OK, after an empty `tenant` has been set to the caller's, when `caller` (of Caller) may speak for
-  // `tenant`: PERMISSION_DENIED when the token is another tenant's.
+  // OK when `caller` (from Caller) may act for `tenant`; an empty `tenant` is set to the caller's.
+  // PERMISSION_DENIED when the token belongs to another tenant.
   absl::Status CheckTenant(const std::optional<std::string>& caller, absl::string_view peer,
                            std::string& tenant);
 
@@ -72,9 +72,9 @@ class Authenticator {
  private:
   using Names = absl::FunctionRef<std::vector<std::string>()>;
 
-  // Who has this token, or, without one, a certificate of these names. REQUIRES: tokens_.
+  // The owner of this token, or, if it is empty, of a certificate with these names. REQUIRES: tokens_.
   TokenFile::Owner Find(absl::string_view token, Names names) const;
-  // UNAUTHENTICATED unless it is valid.
+  // UNAUTHENTICATED unless the owner is valid.
   absl::Status Accept(const TokenFile::Owner& owner, bool token, absl::string_view peer);
   absl::StatusOr<std::string> OperatorOf(absl::string_view token, Names names, absl::string_view peer,
                                          Role needed);

@@ -1,9 +1,9 @@
 // A gRPC service whose methods run before any message of their calls is received.
 //
-// Purpose: gRPC receives the message of a unary or server-streaming call whole, whatever its size, before it
-// runs the method, so a caller could fill memory before it is authenticated. Methods that are added here are
-// streams in both directions for the server; what is on the wire is the same for the client. The method
-// decides when the message is received (FirstMessages). Threads: constructors only.
+// Purpose: gRPC receives the message of a unary or server-streaming call completely, whatever its size,
+// before it runs the method, so a caller could fill memory before it is authenticated. Methods that are added
+// here are bidirectional streams for the server; the bytes on the wire are the same for the client. The
+// method decides when the message is received (FirstMessages). Threads: constructors only.
 #ifndef BFIO_COMMON_NET_CALL_SERVICE_H_
 #define BFIO_COMMON_NET_CALL_SERVICE_H_
 
@@ -20,8 +20,8 @@ namespace bfio {
 
 class CallService : public grpc::Service {
  protected:
-  // `name` is "/package.Service/Method" and lives for ever. `begin` makes the reactor of a call, on gRPC's
-  // threads; gRPC uses it until OnDone.
+  // `name` is "/package.Service/Method", a literal. `begin` makes the reactor of a call, on gRPC's threads;
+  // gRPC uses it until OnDone.
   template <typename In, typename Out>
   void Add(const char* name,
            std::function<grpc::ServerBidiReactor<In, Out>*(grpc::CallbackServerContext*)> begin) {

@@ -11,7 +11,7 @@ namespace {
 const int kKeepaliveTimeMs = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTime));
 const int kKeepaliveTimeoutMs = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout));
 const int kServerKeepaliveTimeoutMs = static_cast<int>(absl::ToInt64Milliseconds(kServerKeepaliveTimeout));
-// Clients may send pings this often, over and above data.
+// The smallest interval of clients' pings that the server accepts, in addition to data.
 constexpr int kMinPingIntervalMs = 500;
 constexpr int kMaxHeaderBytes = 8 << 10;
 
@@ -25,15 +25,15 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index,
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // A plan carries the prompts of all it places; gRPC's default of 4 MiB would cut the stream on a large one.
-  // The router bounds prompts and slots.
+  // A plan contains the prompts of all requests it places; gRPC's default limit of 4 MiB would end the stream
+  // on a large one. The router bounds prompts and slots.
   args.SetMaxReceiveMessageSize(-1);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // Cluster traffic does not go through the proxy that http_proxy names for the outside.
+  // Cluster traffic must not use the proxy that http_proxy configures for external traffic.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Channels of equal arguments share one connection; an unknown argument makes them differ.
+  // Channels with equal arguments share one connection; this argument, unknown to gRPC, makes them differ.
   args.SetInt("bfio.channel_index", index);
   return grpc::CreateCustomChannel(address, credentials, args);
 }

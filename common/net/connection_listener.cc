@@ -26,21 +26,22 @@
 namespace bfio {
 namespace {
 
-// How often unauthenticated connections are looked at while there are some.
+// Interval at which unauthenticated connections are checked while there are some, in milliseconds.
 constexpr int kLookMs = 20;
-// While connections wait in the kernel's queue at the limit.
+// Delay between checks while connections wait in the kernel's queue at the limit, in milliseconds.
 constexpr int kCrowdedMs = 10;
-// Of idle connections whose peer's host has vanished: found out after 60 s.
+// TCP keepalive: an idle connection whose peer's host is gone is detected after 60 s.
 constexpr int kKeepaliveIdleS = 30, kKeepaliveIntervalS = 10, kKeepaliveProbes = 3;
-// In the epoll set: listening sockets by their index above this, what wakes it, connections below it.
+// Numbers in the epoll set: listening sockets from kListener on, the wake-up descriptor, and below them
+// connections.
 constexpr uint64_t kListener = uint64_t{1} << 62, kWake = uint64_t{1} << 61;
 
 void SetOption(int fd, int level, int option, int value) {
-  // An option that this kernel has not is done without.
+  // Options that this kernel does not support are skipped.
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// Each connection has two descriptors, and the usual soft limit is 1,024.
+// Each connection needs two descriptors, and the usual soft limit is 1,024.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
@@ -59,7 +60,7 @@ void SetPort(sockaddr_storage& address, uint16_t port) {
   field = htons(port);
 }
 
-// A socket that listens there, and sets `address` to what was bound; -1 with errno.
+// Opens a listening socket and sets `address` to the bound one; -1 with errno on failure.
 int Listen(sockaddr_storage& address, socklen_t size) {
   const int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
@@ -95,8 +96,8 @@ std::vector<std::pair<sockaddr_storage, socklen_t>> AddressesOf(const Address& a
   return found;
 }
 
-// Sockets for all addresses of the host, on one port, which `port` is set to; addresses of a family that this
-// machine has not are left out. Empty, with errno, when one cannot be had.
+// Opens sockets for all addresses of the host on one port, and sets `port` to it. Addresses of a family that
+// this machine does not have are skipped. Empty, with errno, when any other fails.
 std::vector<int> ListenOn(const Address& address, uint16_t& port) {
   std::vector<int> listeners;
   errno = EADDRNOTAVAIL;
@@ -116,7 +117,7 @@ std::vector<int> ListenOn(const Address& address, uint16_t& port) {
   return listeners;
 }
 
-// The IPv4 address in an IPv6 one, if there is one.
+// The IPv4 address that an IPv6 address maps, if any.
 std::optional<in_addr> MappedV4(const sockaddr_in6& address) {
   if (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr) == 0) return std::nullopt;
   in_addr v4;
@@ -124,8 +125,8 @@ std::optional<in_addr> MappedV4(const sockaddr_in6& address) {
   return v4;
 }
 
-// The address as grpc::ServerContext::peer writes it, and what counts as one host: the address, or an IPv6
-// network of 64 bits.
+// The address in the form of grpc::ServerContext::peer, and the identifier of the host for limits: the
+// address, or an IPv6 network of 64 bits.
 std::pair<std::string, std::string> NamesOf(const sockaddr_storage& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
@@ -141,7 +142,7 @@ std::pair<std::string, std::string> NamesOf(const sockaddr_storage& address) {
           std::string(reinterpret_cast<const char*>(v6.sin6_addr.s6_addr), 8)};
 }
 
-// Since the connection began, by any reader; 0 where the kernel does not report it.
+// Bytes received since the connection began; 0 where the kernel does not report it.
 int64_t BytesReceived(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -164,7 +165,7 @@ absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Bind(con
   RaiseDescriptorLimit();
   uint16_t port = address.port;
   std::vector<int> listeners;
-  // 0.0.0.0 means IPv6 too where there is IPv6, as gRPC has it.
+  // 0.0.0.0 includes IPv6 where available, as in gRPC.
   if (address.host == "0.0.0.0") listeners = ListenOn({"::", port}, port);
   const bool without_v6 = errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL;
   if (address.host != "0.0.0.0" || (listeners.empty() && without_v6)) listeners = ListenOn(address, port);
@@ -235,7 +236,7 @@ void ConnectionListener::Run() {
         Forget(number);
       }
     }
-    // The listening socket stays readable: it is checked again when there may be capacity.
+    // The listening socket stays readable: wait before it is checked again for capacity.
     if (crowded) absl::SleepFor(absl::Milliseconds(kCrowdedMs));
   }
 }
@@ -256,7 +257,7 @@ void ConnectionListener::AcceptAll(int listener) {
     socklen_t size = sizeof(from);
     const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-      // Without descriptors the connection waits, and would wake this thread at once.
+      // Without free descriptors the connection stays queued and would wake this thread again at once.
       if (errno == EMFILE || errno == ENFILE) absl::SleepFor(absl::Milliseconds(kCrowdedMs));
       return;
     }
@@ -295,7 +296,7 @@ bool ConnectionListener::Enter(int fd, const sockaddr_storage& from) {
   const uint64_t number = next_++;
   by_peer_[connection.peer] = number;
   unauthenticated_.push_back(number);
-  // Only its end, which is always reported.
+  // No events are requested: the end of the connection is always reported.
   Watch(poll_, connection.fd, 0, number);
   connections_.emplace(number, std::move(connection));
   return true;
@@ -306,7 +307,7 @@ void ConnectionListener::Forget(uint64_t number) {
   const auto found = connections_.find(number);
   if (found == connections_.end()) return;
   const Connection& connection = found->second;
-  close(connection.fd);  // which takes it out of the epoll set
+  close(connection.fd);  // also removes it from the epoll set
   if (const auto peer = by_peer_.find(connection.peer); peer != by_peer_.end() && peer->second == number) {
     by_peer_.erase(peer);
   }
@@ -328,7 +329,7 @@ void ConnectionListener::DropUnauthenticated() {
         BytesReceived(connection.fd) <= limits_.unauthenticated_bytes) {
       continue;
     }
-    // gRPC reads the end of the connection and closes its descriptor; then this one's end is reported.
+    // gRPC reads the end of the connection and closes its descriptor; then epoll reports the end of this one.
     connection.dropped = true;
     ++dropped_;
     refusals_.Add(absl::StrCat("port ", port_, ": a connection without an authenticated call"),

@@ -1,12 +1,13 @@
-// A listening port of a gRPC server whose connections are counted and bounded from the first byte on.
+// A listening port of a gRPC server whose connections are bounded from the first byte on.
 //
-// Purpose: gRPC accepts every connection, and what it buffers of one before authentication has no bound
-// (its header parser in version 1.51, for one). So the port is ours: connections are accepted here, and
-// handed to gRPC, which does TLS and HTTP/2. A connection is authenticated when a call on it has been
-// (Authenticated). Until then it may send kUnauthenticatedBytes and last `patience`, and there are so many at
-// most; more wait in the kernel's queue. Connections whose peer's host is gone are ended by TCP
-// keepalive. Ownership: sockets are gRPC's; this keeps a second descriptor of each, to see its end and to end
-// it. Threads: Bind, Serve, Stop and destruction from one thread; the others from any.
+// Purpose: gRPC accepts every connection, and what it buffers of a connection before authentication is
+// unbounded (for example in the header parser of version 1.51). So connections are accepted here and then
+// passed to gRPC, which does TLS and HTTP/2. A connection counts as authenticated once a call on it is
+// (Authenticated). Until then it may send at most `unauthenticated_bytes` and last for `patience`, and the
+// number of such connections is bounded; further ones wait in the kernel's queue. Connections to a lost host
+// are ended by TCP keepalive. Ownership: gRPC owns the sockets; this object has a second descriptor of each,
+// to see its end and to end it. Threads: Bind, Serve, Stop and destruction from one thread; the others from
+// any.
 #ifndef BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 #define BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 
@@ -32,13 +33,15 @@ namespace bfio {
 class ConnectionListener {
  public:
   struct Limits {
-    // More are closed at once: in all, and from one address (of IPv6: one /64 network).
+    // Upper bounds of connections, in total and per address (IPv6: per /64 network). Further ones are closed
+    // at once.
     size_t connections = 8192;
     size_t connections_of_peer = 4096;
-    // Connections without an authenticated call; more are not accepted until some are.
+    // Upper bound of connections without an authenticated call; further ones are not accepted until some are
+    // authenticated or ended.
     size_t unauthenticated = 128;
-    // What such a connection may send, TLS and HTTP/2 included, and how long it may last: shorter while
-    // `unauthenticated` is reached.
+    // What an unauthenticated connection may send, including TLS and HTTP/2, and how long it may last; the
+    // second time applies while `unauthenticated` is reached.
     int64_t unauthenticated_bytes = 256 << 10;
     absl::Duration patience = absl::Seconds(60);
     absl::Duration crowded_patience = absl::Seconds(2);
@@ -46,13 +49,14 @@ class ConnectionListener {
   struct Counts {
     size_t connections = 0;
     size_t unauthenticated = 0;
-    // Closed at once; ended for what they sent or how long they lasted, unauthenticated.
+    // Connections closed at once; and unauthenticated ones ended for the bytes they sent or the time they
+    // lasted.
     uint64_t refused = 0;
     uint64_t dropped = 0;
   };
 
-  // Listens; port 0 takes a free one. Names are looked up here, at the start, and all their addresses
-  // listened on. UNAVAILABLE when the port cannot be had.
+  // Listens; port 0: any free one. Names are resolved once, here, and all their addresses are used.
+  // UNAVAILABLE when the port cannot be bound.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const Address& address, Limits limits);
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const Address& address) {
     return Bind(address, Limits());
@@ -61,24 +65,24 @@ class ConnectionListener {
   ConnectionListener(const ConnectionListener&) = delete;
   ConnectionListener& operator=(const ConnectionListener&) = delete;
 
-  // As bound.
+  // The bound port.
   uint16_t port() const { return port_; }
 
-  // Makes this a port of the server that is being built, whose handshakes (TLS, HTTP/2) may take 10 s.
+  // Adds this port to the server that is being built. Handshakes (TLS, HTTP/2) may take 10 s.
   void AddTo(grpc::ServerBuilder& builder, std::shared_ptr<grpc::ServerCredentials> credentials);
-  // Hands connections to the server from now on. REQUIRES: AddTo, and the server has started.
+  // Starts passing connections to the server. REQUIRES: AddTo was called and the server has started.
   void Serve();
-  // Accepts no more. REQUIRED before the server is shut down.
+  // Stops accepting. REQUIRED before the server is shut down.
   void Stop();
 
-  // A call of the connection from `peer` (grpc::ServerContext::peer) has been authenticated.
+  // Records that a call of the connection from `peer` (grpc::ServerContext::peer) has been authenticated.
   void Authenticated(const std::string& peer);
 
   Counts counts() const;
 
  private:
   struct Connection {
-    // Of ours.
+    // This object's descriptor.
     int fd = -1;
     std::string peer, host;
     absl::Time accepted;
@@ -90,19 +94,19 @@ class ConnectionListener {
 
   void Run();
   void AcceptAll(int listener);
-  // False when it is refused.
+  // False when the connection is refused.
   bool Enter(int fd, const sockaddr_storage& from) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends unauthenticated connections that have sent too much or lasted too long.
   void DropUnauthenticated() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Crowded() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // How long Run may sleep.
+  // Upper bound of Run's sleep.
   int TimeoutMs() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
   const std::vector<int> listeners_;
   const uint16_t port_;
-  // epoll, and what wakes it.
+  // The epoll descriptor, and the descriptor that wakes it.
   int poll_ = -1, wake_ = -1;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::thread thread_;

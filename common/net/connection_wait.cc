@@ -13,15 +13,16 @@
 namespace bfio {
 namespace {
 
-// A connection comes within milliseconds, or when a program has been started.
+// A connection usually comes within milliseconds, or else when a program is started; after this time checks
+// become less frequent.
 constexpr absl::Duration kImpatience = absl::Seconds(2);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5), kLaterPause = absl::Milliseconds(50);
-// How often gRPC is made to retry, where its timers do not.
+// Interval at which gRPC is made to retry when its timers do not fire.
 constexpr absl::Duration kPushPeriod = absl::Seconds(1);
-// Timers that are later by less are left to themselves.
+// Smaller delays of gRPC's timers are ignored.
 constexpr int64_t kSetBackNs = 1'000'000'000;
 
-// Whether the wall clock has been further ahead in this process's life than it is.
+// Whether the wall clock has been set back during this process.
 bool ClockWasSetBack() {
   static std::atomic<int64_t> furthest{INT64_MIN};
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
@@ -35,8 +36,8 @@ bool ClockWasSetBack() {
 
 }  // namespace
 
-// A question that any gRPC server answers, waiting for the connection: while one waits, gRPC's own threads
-// drive the attempts. No thread does for a channel that is only checked.
+// A call that any gRPC server answers, waiting for the connection: while a call waits, gRPC's own threads
+// make connection attempts. They do not for a channel that is only checked.
 class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
  public:
   explicit Call(std::shared_ptr<grpc::Channel> channel) : stub_(std::move(channel)) {
@@ -59,7 +60,7 @@ class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
     return done_;
   }
 
-  // The last that gRPC does with it.
+  // gRPC's last use of this object.
   void OnDone(const grpc::Status&) override {
     GrpcTakeOver(this);
     MutexLock lock(&mutex_);

@@ -1,10 +1,10 @@
 // Waits for a channel's connection by the monotonic clock.
 //
-// Purpose: grpc::Channel::WaitForConnected, and the pauses between gRPC's attempts to connect, go by timers
-// that (in Debian 12's gRPC) sleep until a wall-clock time: where the clock is set back by hours nothing ends
-// them for hours. Here the caller looks as often as it likes, and when the clock went back it makes gRPC
-// retry again without a timer. Ownership: keeps the channel. Threads: one at a time; nothing blocks but the
-// destructor, until gRPC has ended a call that it cancels.
+// Purpose: grpc::Channel::WaitForConnected, and the pauses between gRPC's attempts to connect, use timers
+// that (in Debian 12's gRPC) sleep until a wall-clock time: if the clock is set back by hours, they fire
+// hours late. Here the caller checks at its own intervals, and if the clock was set back, gRPC is made to
+// retry without a timer. Ownership: shares the channel. Threads: one at a time. Only the destructor blocks,
+// until gRPC has ended a call that it cancels.
 //
 //   for (ConnectionWait wait(channel); !wait.Connected();) SleepFor(wait.pause());
 #ifndef BFIO_COMMON_NET_CONNECTION_WAIT_H_
@@ -27,7 +27,7 @@ class ConnectionWait {
   ConnectionWait(const ConnectionWait&) = delete;
   ConnectionWait& operator=(const ConnectionWait&) = delete;
 
-  // Whether there is a connection now; if not, gRPC continues to try.
+  // Whether there is a connection now. If not, gRPC continues to try.
   bool Connected();
   // Delay before the next check: longer after a while.
   absl::Duration pause() const;
@@ -38,7 +38,7 @@ class ConnectionWait {
   const std::shared_ptr<grpc::Channel> channel_;
   const absl::Time start_;
   absl::Time last_push_ = absl::InfinitePast();
-  // What gRPC connects for.
+  // The pending call for which gRPC connects.
   std::unique_ptr<Call> call_;
 };
 

@@ -1,6 +1,7 @@
-// Whether a port may be opened with its settings.
+// Checks whether a port may be opened with its settings.
 //
-// Purpose: no port that other machines can reach is unencrypted or unauthenticated by oversight. Pure.
+// Purpose: prevents that a port that other machines can reach is unencrypted or unauthenticated by accident.
+// Pure functions.
 #ifndef BFIO_COMMON_NET_EXPOSURE_H_
 #define BFIO_COMMON_NET_EXPOSURE_H_
 
@@ -12,14 +13,15 @@ namespace bfio {
 
 // 127.0.0.0/8, ::1 and localhost.
 bool IsLoopback(const Address& address);
-// All of it.
+// True if all addresses are.
 bool IsLoopback(const Target& target);
 
-// Whether a port that listens at `listening` answers at the host of `other`, as far as addresses show.
+// Whether a port that listens at `listening` is also reachable at the host of `other`, as far as addresses
+// tell.
 bool AnswersAt(const Address& listening, const Address& other);
 
 struct PortSetup {
-  // Without the dashes: "listen", "client_tls"; `ask` are the flags for authentication.
+  // Flag names without dashes, such as "listen" and "client_tls"; `ask` are the flags for authentication.
   absl::string_view listen_flag;
   absl::string_view tls_flag;
   absl::string_view ask_flags;
@@ -27,8 +29,8 @@ struct PortSetup {
   bool asks_who_calls = false;
 };
 
-// INVALID_ARGUMENT, with what to give, for an address that other machines can reach and a port that is not
-// encrypted or authenticates no caller.
+// INVALID_ARGUMENT, naming the flags to set, when other machines can reach the address and the port is not
+// encrypted or does not authenticate callers.
 absl::Status CheckExposure(const Address& address, const PortSetup& port);
 
 }  // namespace bfio

@@ -46,7 +46,7 @@ void FirstMessages::ReceiveNext() {
       if (waiting_.empty() || receiving_.size() >= limits_.at_once) return;
       number = waiting_.front();
       waiting_.pop_front();
-      // Not there: it was too late.
+      // Absent if the message's deadline has passed.
       const auto found = pending_.find(number);
       if (found != pending_.end()) call = found->second.call.lock();
       if (call == nullptr) {
@@ -71,7 +71,7 @@ void FirstMessages::Watch() {
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !pending_.empty(); };
       mutex_.Await(absl::Condition(&awake));
       if (!stopping_) {
-        // Looked at again then; calls that come and go meanwhile cause no wake-up.
+        // The first deadline is checked again then; calls that begin and end meanwhile cause no wake-up.
         const absl::Duration left = pending_.begin()->second.deadline - MonotonicNow();
         if (left > absl::ZeroDuration()) mutex_.AwaitWithTimeout(absl::Condition(&stopping_), left);
       }
@@ -86,14 +86,14 @@ void FirstMessages::Watch() {
     }
     for (const auto& call : late) call->OnTooLate();
     late.clear();
-    // A queue of calls that are too late must not hide those behind it.
+    // Expired calls at the front of the queue must not block those behind them.
     ReceiveNext();
   }
 }
 
 FirstMessages::Counts FirstMessages::counts() const {
   MutexLock lock(&mutex_);
-  // The waiting calls in order, also those that were too late.
+  // Includes waiting calls whose deadline has passed.
   const size_t waiting = pending_.size() - std::min(pending_.size(), receiving_.size());
   return {receiving_.size(), waiting, too_late_};
 }

@@ -1,10 +1,10 @@
-// When the first message of a call is received: bounded in number and in time.
+// Bounds the reception of calls' first messages in number and time.
 //
-// Purpose: gRPC receives a message whole before it compares its size with the limit, and opens
-// the flow control window for it at once. So only a bounded number of calls receive at the same time. The
-// others wait, with no more than the initial window (64 KiB) buffered. A message that does not
-// arrive in time ends its call. Ownership: calls are kept alive by gRPC, this keeps weak references.
-// Threads: any, plus one of its own for the deadlines.
+// Purpose: gRPC receives a message completely before it compares its size with the limit, and opens the flow
+// control window for it at once. So only a bounded number of calls receive at the same time. The others wait,
+// with at most the initial window (64 KiB) buffered. A message that does not arrive in time ends its call.
+// Ownership: gRPC keeps calls alive; this object has weak references. Threads: any, plus one for the
+// deadlines.
 #ifndef BFIO_COMMON_NET_FIRST_MESSAGES_H_
 #define BFIO_COMMON_NET_FIRST_MESSAGES_H_
 
@@ -22,22 +22,22 @@ namespace bfio {
 
 class FirstMessages {
  public:
-  // Methods are called without any lock of FirstMessages.
+  // Methods are called without any lock of FirstMessages held.
   class Call {
    public:
     virtual ~Call() = default;
-    // Starts to receive the message; false when the call is over.
+    // Starts to receive the message; false when the call has ended.
     virtual bool Receive() = 0;
     // The message has not arrived in time.
     virtual void OnTooLate() = 0;
 
    private:
     friend class FirstMessages;
-    // Set by Begin before anything else happens.
+    // Set by Begin before any other method is called.
     uint64_t number_ = 0;
   };
   struct Limits {
-    // Calls that receive at the same time.
+    // Upper bound of calls that receive at the same time.
     size_t at_once = 64;
     // From Begin to the message's last byte.
     absl::Duration patience = absl::Seconds(10);
@@ -54,9 +54,9 @@ class FirstMessages {
   FirstMessages(const FirstMessages&) = delete;
   FirstMessages& operator=(const FirstMessages&) = delete;
 
-  // Has the call receive its message, now or later.
+  // Lets the call receive its message, now or when capacity is free.
   void Begin(const std::shared_ptr<Call>& call);
-  // The message has come, or will not come any more. REQUIRES: Receive was called and returned true.
+  // The message has arrived, or will not. REQUIRES: Receive was called and returned true.
   void End(const Call& call);
 
   Counts counts() const;
@@ -68,13 +68,13 @@ class FirstMessages {
   };
 
   void Watch();
-  // Starts the next calls in line.
+  // Starts the next waiting calls.
   void ReceiveNext() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
   mutable Mutex mutex_;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
-  // Those that may still be too late, by number and so by deadline.
+  // Calls whose deadline has not passed, by number and therefore by deadline.
   std::map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<uint64_t> receiving_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);

@@ -18,7 +18,7 @@ constexpr absl::string_view kHandshakeFailed = "Handshake failed with fatal erro
 std::atomic<uint64_t> failed_handshakes{0};
 
 void TakeLine(gpr_log_func_args* args) {
-  // For the process's life: gRPC's threads may log until its end.
+  // Never destroyed: gRPC's threads may log until the process ends.
   static RefusalLog& refusals = *new RefusalLog;
   const absl::string_view message = args->message;
   if (const std::optional<std::string> reason = TlsRefusal(message)) {

@@ -1,9 +1,9 @@
-// gRPC's own log, taken into ours.
+// Routes gRPC's log into the program's log.
 //
-// Purpose: what gRPC has to say (a taken port, a peer that hung up) is said by us where it matters, so its
-// lines are for --log_level=debug; but failed TLS handshakes and certificates that could not be used are seen
-// by no other code, and become a bounded number of warnings (RefusalLog). They have the reason; gRPC does not
-// report the peer. Threads: InstallGrpcLog once, early, from main.
+// Purpose: errors that gRPC logs (a port in use, a peer that disconnects) are already reported by bfio's own
+// code, so gRPC's lines appear only with --log_level=debug. Only gRPC sees failed TLS handshakes and unusable
+// certificates; these become a bounded number of warnings (RefusalLog) with the reason, but without the peer,
+// which gRPC does not report. Threads: call InstallGrpcLog once, early, from main.
 #ifndef BFIO_COMMON_NET_GRPC_LOG_H_
 #define BFIO_COMMON_NET_GRPC_LOG_H_
 
@@ -17,13 +17,13 @@ namespace bfio {
 
 void InstallGrpcLog();
 
-// TLS handshakes that have failed since then.
+// Number of failed TLS handshakes since InstallGrpcLog.
 uint64_t FailedHandshakes();
 
-// Why a TLS connection did not come about, if that is what gRPC's message says: "certificate verify failed".
+// The reason for which a TLS connection failed, if gRPC's message reports that: "certificate verify failed".
 std::optional<std::string> TlsRefusal(absl::string_view grpc_message);
 
-// True when the message says that files could not be used as certificate, key or CA.
+// Whether the message reports that files are unusable as certificate, key or CA.
 bool IsUnusableCertificate(absl::string_view grpc_message);
 
 }  // namespace bfio

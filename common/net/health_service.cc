@@ -10,7 +10,7 @@
 
 namespace bfio {
 
-// One Watch call: writes the status whenever it has changed.
+// One Watch call: writes the status whenever it changes.
 class HealthService::Watch final : public ServerCall<Watch, Request, Response> {
  public:
   static std::shared_ptr<Watch> Create(HealthService* health) {
@@ -19,7 +19,7 @@ class HealthService::Watch final : public ServerCall<Watch, Request, Response> {
     return watch;
   }
 
-  // REQUIRES: before AddWatch.
+  // REQUIRES: called before AddWatch.
   void set_service(std::string service) { service_ = std::move(service); }
   const std::string& service() const { return service_; }
   void Tell(Status status) {
@@ -43,7 +43,7 @@ class HealthService::Watch final : public ServerCall<Watch, Request, Response> {
   }
 
   HealthService* const health_;
-  // Not changed once the watch has been added.
+  // Constant once the watch has been added.
   std::string service_;
   std::optional<Status> told_ ABSL_GUARDED_BY(mutex_), next_ ABSL_GUARDED_BY(mutex_);
 };
@@ -111,7 +111,7 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
     watch->set_service(first_service_);
     AddWatch(watch);
   }
-  return watch.get();  // kept alive by itself until OnDone
+  return watch.get();  // owns itself until OnDone
 }
 
 void HealthService::AddWatch(const std::shared_ptr<Watch>& watch) {

@@ -1,9 +1,9 @@
-// grpc.health.v1 at a port that may ask for tokens.
+// grpc.health.v1 on a port that may require tokens.
 //
-// Purpose: gRPC's own health service receives any message, whatever its size. This one answers authenticated
-// callers (Authenticator::Knows; all callers where no tokens are required) as usual: Check and
-// Watch of "" and of each service. From others it receives nothing: whatever they ask for, they get the
-// status of the port's first service. Threads: any. Outlived by its dependencies; outlives the server.
+// Purpose: gRPC's own health service receives messages of any size. This one answers authenticated callers
+// (Authenticator::Knows; all callers if no tokens are required) as usual: Check and Watch of "" and of each
+// service. From other callers it receives no message: they get the status of the port's first service.
+// Threads: any. Lifetime: destroyed after the server, before its dependencies.
 #ifndef BFIO_COMMON_NET_HEALTH_SERVICE_H_
 #define BFIO_COMMON_NET_HEALTH_SERVICE_H_
 
@@ -23,16 +23,16 @@ namespace bfio {
 
 class HealthService final : public CallService {
  public:
-  // Watches at the same time; more get RESOURCE_EXHAUSTED.
+  // Upper bound of concurrent Watch calls; more get RESOURCE_EXHAUSTED.
   static constexpr size_t kMaxWatches = 64;
 
-  // Of `services`, none of which serves yet. `authenticator` is the port's. REQUIRES: at least one.
+  // For `services`, all NOT_SERVING at first. `authenticator` is the port's. REQUIRES: at least one service.
   HealthService(const std::vector<std::string>& services, const Authenticator* authenticator);
   ~HealthService() override;
 
-  // "" serves until Close.
+  // The status of "" is SERVING until Close.
   void SetServing(const std::string& service, bool serving);
-  // Every status is NOT_SERVING from now on, whatever is set later.
+  // Sets every status to NOT_SERVING for good.
   void Close();
 
  private:
@@ -43,9 +43,9 @@ class HealthService final : public CallService {
 
   grpc::ServerBidiReactor<Request, Response>* Check(grpc::CallbackServerContext* context);
   grpc::ServerBidiReactor<Request, Response>* BeginWatch(grpc::CallbackServerContext* context);
-  // SERVICE_UNKNOWN for a service that is not there.
+  // SERVICE_UNKNOWN for an unknown service.
   Status StatusOf(const std::string& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // It has said what it watches.
+  // Called when the watch has named its service.
   void AddWatch(const std::shared_ptr<Watch>& watch);
   void TellWatches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

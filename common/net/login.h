@@ -1,7 +1,7 @@
-// What a program shows an API of the router's: certificates and a bearer token.
+// A program's credentials for the router's APIs: certificates and a bearer token.
 //
-// Purpose: the callers' half of what the router's --X_tls and --X_tokens ask for, checked alike in every
-// tool. Threads: any, once it is made.
+// Purpose: the client side of the router's --X_tls and --X_tokens, with the same checks in every tool.
+// Threads: immutable once made; any.
 #ifndef BFIO_COMMON_NET_LOGIN_H_
 #define BFIO_COMMON_NET_LOGIN_H_
 
@@ -17,18 +17,18 @@
 namespace bfio {
 
 struct Login {
-  // Plain text without TLS files. One for all channels.
+  // Plain text without TLS files. Shared by all channels.
   std::shared_ptr<grpc::ChannelCredentials> credentials;
-  // Empty: none.
+  // Empty: no token.
   std::string token;
 
-  // Puts the token into a call that has not begun.
+  // Adds the token to a call that has not begun.
   void Present(grpc::ClientContext& context) const;
 };
 
-// INVALID_ARGUMENT or NOT_FOUND, naming the flag (--API_tls, --API_token_file), for files that do not do,
-// and for a token that would go unencrypted to another machine. `address` is HOST:PORT; no token without
-// `token_file`.
+// INVALID_ARGUMENT or NOT_FOUND, naming the flag (--API_tls, --API_token_file), for unusable files, and for a
+// token that would be sent unencrypted to another machine. `address` is HOST:PORT; an empty `token_file`
+// means no token.
 absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view api, const TlsFiles& tls,
                                 const std::string& token_file);
 

@@ -1,9 +1,9 @@
-// The server's side of a call whose first message is received only once the caller may make the call.
+// The server side of a call whose first message is received only after the caller is authorised.
 //
-// Purpose: one shape for all calls of a CallService. Begin refuses the call, or has its first message
-// received when FirstMessages says so; a message that does not come, or not in time, ends the call. Each
-// message goes to the subclass, and nothing of it stays here. Ownership, writes and the end of the call:
-// StreamWriter. Threads: gRPC's; Close, HasEnded and what the subclass adds from any.
+// Purpose: the common base of all calls of a CallService. Begin refuses the call, or has its first message
+// received when FirstMessages permits. A message that is invalid or late ends the call. Each message is
+// passed to the subclass and not kept here. Ownership, writes and the end of the call: StreamWriter. Threads:
+// gRPC's; any for Close, HasEnded and what the subclass adds.
 #ifndef BFIO_COMMON_NET_SERVER_CALL_H_
 #define BFIO_COMMON_NET_SERVER_CALL_H_
 
@@ -19,21 +19,21 @@
 
 namespace bfio {
 
-// `Derived` is the subclass, which is created as a shared_ptr and opened (StreamWriter::Open).
+// `Derived` is the subclass, created as a shared_ptr and opened (StreamWriter::Open).
 template <typename Derived, typename In, typename Out>
 class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
                    public FirstMessages::Call,
                    public std::enable_shared_from_this<Derived> {
  public:
-  // Ends a call that is not `allowed`, and receives nothing of it. Otherwise has the first message received;
-  // `messages` outlives the call. Once, or never: a call without Begin receives nothing.
+  // If `allowed` is an error, ends the call without receiving anything; otherwise has the first message
+  // received. `messages` must outlive the call. Call it at most once; without it nothing is received.
   void Begin(const absl::Status& allowed, FirstMessages* messages) {
     if (!allowed.ok()) return Close(ToGrpcStatus(allowed));
     messages_ = messages;
     messages->Begin(this->shared_from_this());
   }
 
-  // Ends the call after what is queued. Does nothing if it has ended.
+  // Ends the call after the queued messages. Does nothing if it has ended.
   void Close(grpc::Status status) {
     MutexLock lock(&mutex_);
     if (this->SetEnd(std::move(status))) this->Advance();
@@ -71,12 +71,12 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   explicit ServerCall(grpc::CallbackServerContext* context) : Writer(context) {}
   ~ServerCall() override = default;
 
-  // The first message, and each that Read was called for. No lock is held.
+  // Called with the first message, and with each that Read requested. No lock is held.
   virtual void OnMessage(In message) = 0;
-  // None came: it cannot be read, or the peer has closed its side.
+  // No message came: it cannot be parsed, or the peer has closed its side.
   virtual void OnNoMessage() { Close({grpc::StatusCode::INVALID_ARGUMENT, "no request that can be read"}); }
 
-  // Receives a further message. REQUIRES: the last one has come, and the call has not finished.
+  // Requests a further message. REQUIRES: the last one has arrived, and the call has not finished.
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     GrpcHandOver(this);
     this->StartRead(&incoming_);
@@ -84,9 +84,9 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
 
  private:
   FirstMessages* messages_ = nullptr;
-  // Of gRPC's reactions.
+  // Whether gRPC has reported the first message.
   bool first_came_ = false;
-  In incoming_;  // belongs to gRPC while a read is under way
+  In incoming_;  // owned by gRPC during a read
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -21,7 +21,7 @@ std::string RetryInfoOf(absl::Duration delay) {
   return info.SerializeAsString();
 }
 
-// Nothing when it is negative or does not parse.
+// Absent when it is negative or does not parse.
 std::optional<absl::Duration> DelayOf(const std::string& retry_info) {
   google::rpc::RetryInfo info;
   if (!info.ParseFromString(retry_info)) return std::nullopt;
@@ -78,7 +78,7 @@ std::optional<absl::Duration> GetRetryDelay(const grpc::Status& status) {
 }
 
 std::string StatusCodeName(grpc::StatusCode code) {
-  // The numbers are the same; absl spells them in capitals.
+  // The numbers are the same; absl has the names in capitals.
   const int number = static_cast<int>(code);
   if (number < 0 || number > kLastCode) return "UNKNOWN";
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(number));

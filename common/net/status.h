@@ -1,8 +1,8 @@
-// absl::Status inside, grpc::Status on the wire, and the RetryInfo that travels with both.
+// Converts between absl::Status, used inside, and grpc::Status, used on the wire, with their RetryInfo.
 //
-// Purpose: one conversion for all programs. The codes are the same numbers on both sides. A retry delay is a
-// payload of our own inside (common/base/retry_delay.h) and google.rpc.RetryInfo in `grpc-status-details-bin`
-// outside, where any gRPC client looks for it. Pure; any thread.
+// Purpose: one conversion for all programs. The codes have the same numbers on both sides. A retry delay is a
+// payload inside (common/base/retry_delay.h) and google.rpc.RetryInfo in `grpc-status-details-bin` on the
+// wire, where any gRPC client expects it. Pure functions; any thread.
 #ifndef BFIO_COMMON_NET_STATUS_H_
 #define BFIO_COMMON_NET_STATUS_H_
 
@@ -16,18 +16,18 @@
 
 namespace bfio {
 
-// The retry delay and payloads of protobuf types ("type.googleapis.com/...") become details; others stay
-// inside.
+// The retry delay and payloads of protobuf types ("type.googleapis.com/...") become details; other payloads
+// are dropped.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// Details become payloads, RetryInfo the retry delay; what does not parse is dropped, and a negative delay. A
-// code gRPC does not define becomes UNKNOWN.
+// Details become payloads, RetryInfo the retry delay. Details that do not parse and negative delays are
+// dropped. A code that gRPC does not define becomes UNKNOWN.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
-// What the other end's RetryInfo says; nothing when it is absent, negative or does not parse.
+// The delay in the peer's RetryInfo; absent when there is none, or it is negative or does not parse.
 std::optional<absl::Duration> GetRetryDelay(const grpc::Status& status);
 
-// "RESOURCE_EXHAUSTED", for reports.
+// Such as "RESOURCE_EXHAUSTED"; for reports.
 std::string StatusCodeName(grpc::StatusCode code);
 
 }  // namespace bfio

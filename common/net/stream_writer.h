@@ -1,11 +1,11 @@
 // The write side of a server stream: a base class for reactors that write.
 //
-// Purpose: gRPC allows one write at a time and one Finish, which nothing may follow. StreamWriter keeps these
-// rules. It pulls each message from the subclass when the stream can take it, so the subclass decides what
-// waits, within which bound, and what is coalesced or dropped. It finishes the call after the last message,
-// stops at a failed write, and breaks off a call whose peer takes nothing.
-// Ownership: the stream owns itself from Open until OnDone; others share it.
-// Threads: mutex_ guards everything, the subclass's source included. Reactions run on gRPC's threads.
+// Purpose: gRPC allows one write at a time and one Finish, after which no operation may follow. StreamWriter
+// keeps these rules. It pulls each message from the subclass when the stream can take it, so the subclass
+// decides what is queued, within which bound, and what is coalesced or dropped. It finishes the call after
+// the last message, stops at a failed write, and cancels a call whose peer does not read. Ownership: the
+// stream owns itself from Open until OnDone; others share it. Threads: mutex_ guards everything, including
+// the subclass's source. gRPC's callbacks run on its threads.
 #ifndef BFIO_COMMON_NET_STREAM_WRITER_H_
 #define BFIO_COMMON_NET_STREAM_WRITER_H_
 
@@ -26,17 +26,16 @@ namespace bfio {
 template <typename Reactor, typename Message>
 class StreamWriter : public Reactor {
  public:
-  // Cancels the call when the peer has not taken the write under way for `patience`. Returns true if it did.
-  // Time is MonotonicNow.
-  // REQUIRES: the caller shares the stream.
-  // REQUIRES: the caller holds no lock. gRPC may run reactions of other calls inside TryCancel.
+  // Cancels the call when the peer has not taken the current write for `patience`; returns true if it did.
+  // `now` is a time of MonotonicNow. REQUIRES: the caller shares ownership of the stream and holds no lock,
+  // because gRPC may run callbacks of other calls inside TryCancel.
   bool BreakOffIfStuck(absl::Time now, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(&mutex_);
       if (context_ == nullptr || !writing_ || breaking_ || Untaken(now) < patience) return false;
       breaking_ = true;
     }
-    // While breaking_ is set there is no Finish, so the call and its context stay alive.
+    // While breaking_ is set, Finish is not called, so the call and its context stay alive.
     context_->TryCancel();
     MutexLock lock(&mutex_);
     breaking_ = false;
@@ -56,7 +55,7 @@ class StreamWriter : public Reactor {
     Advance();
   }
 
-  // Ends the stream. Nothing that is queued is written.
+  // Ends the stream. Queued messages are not written.
   void OnCancel() override {
     const GrpcReaction reaction(this);
     MutexLock lock(&mutex_);
@@ -73,32 +72,32 @@ class StreamWriter : public Reactor {
   }
 
  protected:
-  // `context` is the call's. A call without a context cannot be broken off.
+  // `context` is the call's. A call without a context cannot be cancelled.
   explicit StreamWriter(grpc::CallbackServerContext* context) : context_(context) {}
   ~StreamWriter() override = default;
 
-  // Makes the stream own itself until OnDone.
-  // REQUIRES: called once, before any operation and before gRPC gets the reactor.
+  // Makes the stream own itself until OnDone. REQUIRES: called once, before any operation and before gRPC
+  // gets the reactor.
   void Open(std::shared_ptr<StreamWriter> self) {
     self_ = std::move(self);
     GrpcHandOver(this);
   }
 
-  // The source. Sets `message`, which holds what was written last, to the next message and returns true, or
-  // returns false when there is nothing to write now. Not called while a write is under way or after one
-  // failed.
+  // The source of messages. Sets `message`, which contains the previous one, to the next message and returns
+  // true, or returns false when there is nothing to write now. Not called during a write or after one failed.
   virtual bool Next(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
-  // A write has failed: the call is dead. An override that does not end the stream leaves that to OnCancel.
+  // A write has failed, so nothing more reaches the peer. An override that does not end the stream leaves
+  // that to OnCancel.
   virtual void OnBroken() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { SetEnd(grpc::Status::CANCELLED); }
 
-  // The call is over. The last reaction.
+  // The call is over; the last callback.
   virtual void OnGone() {}
 
   // Starts the next write, or finishes the call if it has ended and nothing is left to write. Does nothing
-  // while a write is under way. Call it after every change to the source and after SetEnd.
+  // during a write. Call it after every change to the source and after SetEnd.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // The operations start under the lock: gRPC runs no reaction inside them, and no other thread can act
+    // The operations start under the lock: gRPC runs no callback inside them, and no other thread can act
     // between the decision to write and the write.
     if (writing_ || finished_ || breaking_) return;
     if (!broken_ && Next(message_)) {
@@ -108,14 +107,14 @@ class StreamWriter : public Reactor {
     } else if (ended_) {
       finished_ = true;
       GrpcHandOver(this);
-      // Not together with the last write: until that is taken, BreakOffIfStuck must be able to cancel the
+      // Not combined with the last write: until that is taken, BreakOffIfStuck must be able to cancel the
       // call.
       this->Finish(status_);
     }
   }
 
-  // Sets the status that the call finishes with once Next returns false. Returns false, and changes nothing,
-  // if the stream has ended already.
+  // Sets the status that the call finishes with once Next returns false. False, without any change, if the
+  // stream has ended already.
   bool SetEnd(grpc::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (ended_) return false;
     ended_ = true;
@@ -123,49 +122,49 @@ class StreamWriter : public Reactor {
     return true;
   }
 
-  // Whether `more` may be added to what waits to be written, which is bounded by `bound` in whatever unit. A
-  // single message may always wait, however large.
+  // Whether `more` may be added to the `waiting` amount, bounded by `bound`, in any unit. A single message
+  // may always be queued, however large.
   static bool MayQueue(int64_t waiting, int64_t more, int64_t bound) {
     return waiting == 0 || waiting + more <= bound;
   }
 
-  // How long the peer has not taken the write under way; 0 when there is none. Counts from CountFrom, or else
-  // from the first call for this write: without such calls a stream reads no clock.
+  // How long the peer has not taken the current write; 0 without one. Counts from CountFrom, or otherwise
+  // from the first call for this write, so that a stream without such calls reads no clock.
   absl::Duration Untaken(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!writing_) return absl::ZeroDuration();
     if (!untaken_since_) untaken_since_ = now;
     return now - *untaken_since_;
   }
-  // For Next: when the write of the message begins.
+  // For Next: sets when the write of the message begins.
   void CountFrom(absl::Time start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { untaken_since_ = start; }
 
-  // A write is under way; its message belongs to gRPC.
+  // Whether a write is in progress; its message then belongs to gRPC.
   bool writing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return writing_; }
-  // A write has failed or the call is cancelled: nothing more reaches the peer.
+  // Whether a write has failed or the call is cancelled: nothing more reaches the peer.
   bool broken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return broken_; }
-  // The final status is set.
+  // Whether the final status is set.
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; }
-  // Finish has been called: no operation may follow.
+  // Whether Finish has been called: no operation may follow.
   bool finished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return finished_; }
 
-  // Valid until Finish at least, and in OnCancel.
+  // Valid at least until Finish, and in OnCancel.
   grpc::CallbackServerContext* context() const { return context_; }
 
   Mutex mutex_;
 
  private:
   grpc::CallbackServerContext* const context_;
-  std::shared_ptr<StreamWriter> self_;  // held until OnDone
+  std::shared_ptr<StreamWriter> self_;  // reset in OnDone
 
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  // BreakOffIfStuck uses the context: no Finish now.
+  // Set while BreakOffIfStuck uses the context: Finish must wait.
   bool breaking_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Time> untaken_since_ ABSL_GUARDED_BY(mutex_);
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
-  Message message_;  // belongs to gRPC while writing_
+  Message message_;  // owned by gRPC while writing_
 };
 
 }  // namespace bfio

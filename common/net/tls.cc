@@ -59,7 +59,7 @@ absl::Status CheckPair(const TlsFiles& files, absl::string_view flag) {
   if (!certificate.ok()) return certificate.status();
   const absl::StatusOr<File> file = OpenFile(flag, files.key);
   if (!file.ok()) return file.status();
-  // A key under a password would have OpenSSL ask for it on the terminal.
+  // Without this OpenSSL would ask for a key's password on the terminal.
   const auto no_password = [](char*, int, int, void*) { return -1; };
   const Key key(PEM_read_PrivateKey(file->get(), nullptr, no_password, nullptr));
   if (key == nullptr) return Bad(flag, files.key, "holds no PEM private key without a password");
@@ -70,7 +70,7 @@ absl::Status CheckPair(const TlsFiles& files, absl::string_view flag) {
   return absl::OkStatus();
 }
 
-// gRPC takes an empty path for "none".
+// gRPC takes an empty path as absent.
 std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watch(const TlsFiles& files) {
   return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
       files.key, files.cert, files.ca, static_cast<unsigned>(absl::ToInt64Seconds(kTlsReload)));

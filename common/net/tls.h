@@ -1,10 +1,10 @@
-// TLS for both ends of a link, out of files that may be replaced while the program runs.
+// TLS for both ends of a link, from files that may be replaced while the program runs.
 //
-// Purpose: certificates are renewed and CAs exchanged without a restart: the files are looked at every
-// kTlsReload and new connections use what was read last. While the files cannot be used (half a pair, not
-// PEM) new connections fail, and the log says so (grpc_log.h): nothing is let in by mistake. Connections that
-// are open stay as they are. TLS 1.2 and 1.3, OpenSSL's defaults otherwise. Threads: any; gRPC has a thread
-// of its own for each set of files.
+// Purpose: certificates are renewed and CAs replaced without a restart: the files are checked every
+// kTlsReload, and new connections use the last version read. While the files are unusable (half a pair, not
+// PEM), new connections fail and that is logged (grpc_log.h): no connection is accepted by mistake. Open
+// connections are not affected. TLS 1.2 and 1.3, otherwise OpenSSL's defaults. Threads: any; gRPC has a
+// thread for each set of files.
 #ifndef BFIO_COMMON_NET_TLS_H_
 #define BFIO_COMMON_NET_TLS_H_
 
@@ -25,9 +25,9 @@ namespace bfio {
 
 inline constexpr absl::Duration kTlsReload = absl::Seconds(1);
 
-// Paths of PEM files: this end's certificate (with its chain) and key, and the CAs one of which must have
-// signed the other end's. A server needs certificate and key; with `ca` it admits only clients with a
-// certificate. A client needs `ca`, and has certificate and key where the server asks for them.
+// Paths of PEM files: this end's certificate (with its chain) and key, and the CAs that may sign the peer's.
+// A server needs certificate and key; with `ca` it accepts only clients with a certificate. A client needs
+// `ca`, and certificate and key if the server requires them.
 struct TlsFiles {
   std::string cert;
   std::string key;
@@ -37,22 +37,23 @@ struct TlsFiles {
 
 enum class TlsEnd { kServer, kClient };
 
-// Of "cert=FILE,key=FILE,ca=FILE" or some of these; INVALID_ARGUMENT otherwise.
+// Parses "cert=FILE,key=FILE,ca=FILE" or some of these; INVALID_ARGUMENT otherwise.
 absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text);
 
-// INVALID_ARGUMENT or NOT_FOUND, naming flag ("--" + `flag`) and file, unless what is needed is there, PEM,
-// and key and certificate are a pair. Warns of keys that all may read and of certificates that expire.
+// INVALID_ARGUMENT or NOT_FOUND, naming flag ("--" + `flag`) and file, unless the needed files exist, are
+// PEM, and key and certificate match. Warns of keys that all users may read and of certificates that expire
+// soon.
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flag, TlsEnd end);
 
-// When the first certificate of a PEM file expires; nothing when there is none that can be read.
+// When the first certificate of a PEM file expires; absent when none can be read.
 std::optional<absl::Time> CertificateExpiry(const std::string& path);
 
-// Plain text where no files are given. REQUIRES: CheckTlsFiles was OK.
+// Plain text if no files are given. REQUIRES: CheckTlsFiles was OK.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files);
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& files);
 
-// The names in the certificate with which the peer came: DNS names of the subject's alternatives, or, without
-// any, its common name. Empty without a certificate that was checked.
+// The names in the peer's verified certificate: DNS names of the subject alternatives, or, if there are none,
+// the common name. Empty without a verified certificate.
 std::vector<std::string> PeerNames(const grpc::AuthContext& peer);
 
 }  // namespace bfio

@@ -1,10 +1,10 @@
 // Declares gRPC's synchronisation to ThreadSanitizer.
 //
-// Purpose: gRPC runs a reaction after the operation that caused it, and OnDone after all other reactions;
-// what one of them wrote the next may read without a lock. The distribution's gRPC is not instrumented, so
-// ThreadSanitizer cannot see that order and would call it a race. Reactors therefore say where an object goes
-// to gRPC and where it comes back; the order must really be gRPC's promise, or a race is hidden. Nothing in
-// other builds. Threads: any.
+// Purpose: gRPC runs a callback after the operation that caused it, and OnDone after all other callbacks;
+// data written by one may be read by the next without a lock. The distribution's gRPC is not instrumented, so
+// ThreadSanitizer cannot see that order and would report a race. Reactors therefore mark where an object is
+// passed to gRPC and where it comes back. A mark is correct only where gRPC guarantees the order; elsewhere
+// it would hide a race. No effect in other builds. Threads: any.
 #ifndef BFIO_COMMON_NET_TSAN_EDGE_H_
 #define BFIO_COMMON_NET_TSAN_EDGE_H_
 
@@ -15,21 +15,21 @@ extern "C" void __tsan_release(void* address);
 
 namespace bfio {
 
-// Right before an operation is started, or before a reactor is returned to gRPC.
+// Call right before an operation is started, or before a reactor is returned to gRPC.
 inline void GrpcHandOver([[maybe_unused]] const void* reactor) {
 #ifdef __SANITIZE_THREAD__
   __tsan_release(const_cast<void*>(reactor));
 #endif
 }
 
-// First thing in OnDone.
+// Call first in OnDone.
 inline void GrpcTakeOver([[maybe_unused]] const void* reactor) {
 #ifdef __SANITIZE_THREAD__
   __tsan_acquire(const_cast<void*>(reactor));
 #endif
 }
 
-// First thing in each other reaction; OnDone comes after its end.
+// Declare first in every other callback; OnDone comes after its end.
 class GrpcReaction {
  public:
   explicit GrpcReaction(const void* reactor) : reactor_(reactor) { GrpcTakeOver(reactor_); }

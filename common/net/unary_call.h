@@ -1,8 +1,7 @@
-// The server's side of a unary call whose request is received only once the caller may make the call.
+// The server side of a unary call whose request is received only after the caller is authorised.
 //
 // Purpose: a ServerCall with one request and one reply. Ownership: a call owns itself until OnDone; code that
-// owes it a reply shares it.
-// Threads: gRPC's; Reply from any.
+// will reply later shares it. Threads: gRPC's; any for Reply.
 #ifndef BFIO_COMMON_NET_UNARY_CALL_H_
 #define BFIO_COMMON_NET_UNARY_CALL_H_
 
@@ -24,25 +23,25 @@ namespace bfio {
 template <typename Request, typename Response>
 class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request, Response> {
  public:
-  // Does what the request asks for; Reply delivers the outcome, once, now or later.
+  // Handles the request; must call Reply once, now or later.
   using Handler = absl::AnyInvocable<void(std::shared_ptr<UnaryCall>, const Request&) &&>;
 
-  // What gRPC gets. A call that is not `allowed` ends with that status and receives nothing. `messages`
-  // outlives the call.
+  // Returns the reactor for gRPC. If `allowed` is an error, the call ends with that status and receives
+  // nothing. `messages` must outlive the call.
   static UnaryCall* Begin(grpc::CallbackServerContext* context, const absl::Status& allowed,
                           FirstMessages* messages, Handler handler) {
     UnaryCall* const call = Create(context, std::move(handler));
     call->Base::Begin(allowed, messages);
     return call;
   }
-  // The same for a call that is answered without its request.
+  // For a call that is answered without its request.
   static UnaryCall* Create(grpc::CallbackServerContext* context, Handler handler = nullptr) {
     std::shared_ptr<UnaryCall> call(new UnaryCall(context, std::move(handler)));
     call->Open(call);
-    return call.get();  // kept alive by itself until OnDone
+    return call.get();  // owns itself until OnDone
   }
 
-  // Later replies are ignored.
+  // Replies after the first are ignored.
   void Reply(absl::StatusOr<Response> response) {
     MutexLock lock(&mutex_);
     if (!this->SetEnd(ToGrpcStatus(response.status()))) return;

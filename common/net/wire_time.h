@@ -1,4 +1,4 @@
-// absl's times as protobuf's, and back. Pure; any thread.
+// Converts between absl's and protobuf's times. Pure functions; any thread.
 #ifndef BFIO_COMMON_NET_WIRE_TIME_H_
 #define BFIO_COMMON_NET_WIRE_TIME_H_
 
@@ -10,14 +10,14 @@
 
 namespace bfio {
 
-// To the nanosecond; seconds and nanos have the same sign.
+// Nanosecond precision; seconds and nanos have the same sign.
 inline void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
   const int64_t seconds = absl::IDivDuration(duration, absl::Seconds(1), &duration);
   out->set_seconds(seconds);
   out->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
 }
 
-// Whatever was sent, malformed values included.
+// Accepts any value, malformed ones included.
 inline absl::Duration DurationOf(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }

@@ -6,7 +6,7 @@
 namespace bfio {
 namespace {
 
-// Bucket i covers (kSmallest * g^(i-1), kSmallest * g^i], and is reported by the value with equal relative
+// Bucket i covers (kSmallest * g^(i-1), kSmallest * g^i] and is reported by the value with equal relative
 // distance to both ends; g = (1 + e) / (1 - e) makes that distance e.
 constexpr double kGrowth = (1 + Histogram::kRelativeError) / (1 - Histogram::kRelativeError);
 
@@ -51,7 +51,7 @@ double Histogram::Quantile(double q) const {
   if (count_ == 0) return 0;
   if (q <= 0) return min_;
   if (q >= 1) return max_;
-  // The small slack keeps q * count = 9900.000000000002 at rank 9900.
+  // The small tolerance keeps q * count = 9900.000000000002 at rank 9900.
   const double exact = std::ceil(q * static_cast<double>(count_) * (1 - 1e-12));
   const auto rank = static_cast<uint64_t>(std::max(1.0, exact));
   uint64_t seen = 0;

@@ -1,9 +1,10 @@
 // Quantiles of positive measurements (latencies) in bounded memory.
 //
-// Purpose: p50 to p99.9 over millions of samples without keeping them. Buckets grow geometrically, so a
+// Purpose: p50 to p99.9 of millions of samples without storing them. Buckets grow geometrically, so a
 // quantile is within kRelativeError of an actual sample at that rank (the idea of DDSketch, Masson et al.,
 // VLDB 2019); count, sum, mean, min and max are exact. Two histograms merge without further error. Threads:
-// one thread per histogram; merge them afterwards. Cost: one logarithm a sample, at most some 30 kB each.
+// one thread per histogram; merge them afterwards. Cost: one logarithm per sample, at most about 30 kB per
+// histogram.
 #ifndef BFIO_COMMON_STATS_HISTOGRAM_H_
 #define BFIO_COMMON_STATS_HISTOGRAM_H_
 
@@ -15,8 +16,8 @@ namespace bfio {
 class Histogram {
  public:
   static constexpr double kRelativeError = 0.005;
-  // Samples below are counted as this much, samples above as that much (min, max, mean stay exact). With
-  // seconds as the unit: 1 ns to 31 years.
+  // Samples outside of these bounds count as the bound (min, max, mean stay exact). In seconds: 1 ns to 31
+  // years.
   static constexpr double kSmallest = 1e-9;
   static constexpr double kLargest = 1e9;
 
@@ -32,8 +33,8 @@ class Histogram {
   double min() const { return count_ == 0 ? 0 : min_; }
   double max() const { return count_ == 0 ? 0 : max_; }
 
-  // The sample of rank ceil(q * count), up to kRelativeError; 0 when empty. q is clipped to [0, 1]; 0 is the
-  // exact minimum, 1 the exact maximum.
+  // The sample of rank ceil(q * count), up to kRelativeError; 0 when empty. q is clamped to [0, 1]; 0 gives
+  // the exact minimum, 1 the exact maximum.
   double Quantile(double q) const;
 
  private:
@@ -41,7 +42,7 @@ class Histogram {
   double sum_ = 0;
   double min_ = 0;
   double max_ = 0;
-  // buckets_[0] holds values <= kSmallest; grown on demand.
+  // buckets_[0] counts values <= kSmallest; grows on demand.
   std::vector<uint64_t> buckets_;
 };
 

@@ -1,8 +1,8 @@
-// Limits lines that peers can cause, so that they cannot fill a disk or displace other lines.
+// Limits the rate of log lines that peers can cause, so that they cannot fill a disk or hide other lines.
 //
-// Purpose: of each kind of line, the first `burst` of every `period` are written. Of the others only the
-// number is kept, and the next line of that kind contains it. A kind is a short text of the program's own
-// ("no token"), never of a caller's. Threads: any.
+// Purpose: of each kind of line, the first `burst` of every `period` are written. The others are only
+// counted, and the next line of that kind contains their number. A kind is a short text of the program ("no
+// token"), never one from a caller. Threads: any.
 #ifndef BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
 #define BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
 
@@ -19,21 +19,21 @@ namespace bfio {
 
 class LineLimiter {
  public:
-  // Further kinds share one.
+  // Further kinds are treated as one.
   static constexpr size_t kMaxKinds = 64;
 
   // REQUIRES: burst is at least 1.
   LineLimiter(int burst, absl::Duration period) : burst_(burst), period_(period) {}
 
-  // Nothing: the line is not written. Otherwise what to append to it: empty, or "; 17 more since the last
-  // such line". `now` is a time of MonotonicNow() and never goes back.
+  // Absent: do not write the line. Otherwise the text to append to it: empty, or "; 17 more since the last
+  // such line". `now` is a time of MonotonicNow() and must not decrease.
   std::optional<std::string> Pass(absl::string_view kind, absl::Time now);
   std::optional<std::string> Pass(absl::string_view kind);
 
  private:
   struct Kind {
     absl::Time period_end = absl::InfinitePast();
-    // In this period.
+    // Lines written in the current period.
     int written = 0;
     uint64_t untold = 0;
   };

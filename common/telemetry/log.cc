@@ -22,16 +22,16 @@
 namespace bfio {
 namespace {
 
-// Lines that wait for a reader of standard error: some ten thousand of the usual length.
+// Capacity for lines that wait to be written to standard error: about ten thousand of the usual length.
 constexpr size_t kQueueBytes = 1 << 20;
-// At exit standard error has this long to take the lines with the reason.
+// At exit, how long the last lines, which contain the reason, may take to be written.
 constexpr absl::Duration kLastLines = absl::Seconds(1);
 
-// Of the newest InitLogging. Never destroyed: others may log while the process ends.
+// The queue of the latest InitLogging. Never destroyed: other threads may log while the process ends.
 std::atomic<LogQueue*> g_queue = nullptr;
 
-// spdlog has patterns for text but no escaping, so both formats are made here: one event is one line,
-// whatever the message holds.
+// spdlog has patterns for text but does not escape, so both formats are implemented here: one event is one
+// line, whatever the message contains.
 class LineFormatter : public spdlog::formatter {
  public:
   LineFormatter(std::string program, bool json) : program_(std::move(program)), json_(json) {}
@@ -61,7 +61,7 @@ class LineFormatter : public spdlog::formatter {
   const bool json_;
 };
 
-// Takes lines of any thread and leaves the writing to the queue's.
+// Passes lines of any thread to the queue, whose thread writes them.
 class QueueSink final : public spdlog::sinks::sink {
  public:
   QueueSink(LogQueue& queue, const LineFormatter& formatter) : queue_(queue), formatter_(formatter) {}
@@ -70,7 +70,7 @@ class QueueSink final : public spdlog::sinks::sink {
     queue_.Add(formatter_.Text(msg, ScopedLogFields::Current()), msg.level == spdlog::level::critical);
   }
   void flush() override { queue_.Flush(kLastLines); }
-  // The format is fixed: tests and readers of logs rely on it.
+  // The format is fixed, because tests and log parsers rely on it.
   void set_pattern(const std::string&) override {}
   void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
 
@@ -79,8 +79,8 @@ class QueueSink final : public spdlog::sinks::sink {
   const LineFormatter formatter_;
 };
 
-// Appends `text`, so that it stays on one line and, with `quotes`, inside a JSON string. Bytes above 0x7f
-// pass: log texts are UTF-8.
+// Appends `text`, escaped to stay on one line and, with `quotes`, within a JSON string. Bytes above 0x7f are
+// kept: log texts are UTF-8.
 void AppendEscaped(absl::string_view text, bool quotes, std::string& out) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -92,7 +92,7 @@ void AppendEscaped(absl::string_view text, bool quotes, std::string& out) {
     } else if (c == '\t') {
       out.append(quotes ? "\\t" : "\t");
     } else if (byte < 0x20 || byte == 0x7f) {
-      // Two calls: a format that is chosen at run time is no constant for clang.
+      // Two calls, because clang requires a constant format string.
       if (quotes) absl::StrAppendFormat(&out, "\\u%04x", byte);
       if (!quotes) absl::StrAppendFormat(&out, "\\x%02x", byte);
     } else {
@@ -101,10 +101,10 @@ void AppendEscaped(absl::string_view text, bool quotes, std::string& out) {
   }
 }
 
-// The message as a line has it.
+// Appends the message in the form for a line.
 void AppendMessage(absl::string_view message, bool quotes, std::string& out) {
   size_t kept = std::min(message.size(), kMaxMessageBytes);
-  // Not in the middle of a UTF-8 character.
+  // Does not cut a UTF-8 character.
   while (kept < message.size() && kept > 0 && (static_cast<unsigned char>(message[kept]) & 0xc0) == 0x80)
     --kept;
   AppendEscaped(message.substr(0, kept), quotes, out);
@@ -166,7 +166,7 @@ absl::Status InitLogging(const std::string& program, const std::string& level, c
   if (g_queue.exchange(queue) == nullptr) std::atexit(FlushLog);
   auto logger = std::make_shared<spdlog::logger>(program, std::make_shared<QueueSink>(*queue, formatter));
   logger->set_level(found->second);
-  // The last words of a program that ends itself. Anything else is written when standard error takes it.
+  // Lines with the reason for which a program ends are flushed; other lines do not wait for standard error.
   logger->flush_on(spdlog::level::critical);
   spdlog::set_default_logger(std::move(logger));
   return absl::OkStatus();

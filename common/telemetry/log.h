@@ -1,10 +1,10 @@
 // Logging: spdlog set up once per program.
 //
-// Purpose: one line per event on standard error, text or JSON; use spdlog::info(...) and friends anywhere
-// outside router/core. Logging never waits for standard error: a thread of its own writes the lines, and
-// drops lines when a stopped reader has filled the queue (log_queue.h). Only spdlog::critical, for the
-// reason why a program ends, and flush() wait, for a second at most; so does the end of the process.
-// Threads: InitLogging once from main; logging itself from any thread.
+// Purpose: one line per event on standard error, as text or JSON. Use spdlog::info(...) and the like anywhere
+// outside router/core. Logging does not block on standard error: a dedicated thread writes the lines, and
+// lines are dropped when a stopped reader has filled the queue (log_queue.h). Only spdlog::critical, for the
+// reason why a program ends, flush() and the end of the process wait, for at most a second. Threads:
+// InitLogging once from main; logging from any thread.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_H_
 #define BFIO_COMMON_TELEMETRY_LOG_H_
 
@@ -15,14 +15,14 @@
 
 namespace bfio {
 
-// level: trace, debug, info, warning, error. format: "text" or "json". INVALID_ARGUMENT for other values.
+// `level`: trace, debug, info, warning, error. `format`: "text" or "json". INVALID_ARGUMENT for other values.
 absl::Status InitLogging(const std::string& program, const std::string& level, const std::string& format);
 
-// Waits until what was logged is written, for a second at most. Before a program writes to standard error
-// itself, so that its lines come in order.
+// Waits for at most a second until the logged lines are written. For use before a program writes to standard
+// error itself, so that its lines are in order.
 void FlushLog();
 
-// Lines that were dropped since the start, for a program's metrics.
+// Lines dropped since the start, for a program's metrics.
 uint64_t DroppedLogLines();
 
 }  // namespace bfio

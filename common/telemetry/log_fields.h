@@ -1,13 +1,13 @@
 // Fields of log lines: the subjects of a line, for log collectors.
 //
 // Purpose: --log_format=json writes them beside the message, so that collectors need not parse messages to
-// find a request_id. Text lines leave them out: their messages contain what a reader needs.
+// find a request_id. Text lines omit them: their messages contain what a reader needs.
 //
 //     const ScopedLogFields fields{{"request_id", id}, {"epoch", epoch}};
 //     spdlog::warn("...");
 //
-// Names in use: request_id, tenant, trace_id, handle; worker, group, epoch, rank, step. Threads: a scope is
-// of the thread that made it, and ends there.
+// Names in use: request_id, tenant, trace_id, handle; worker, group, epoch, rank, step. Threads: a scope
+// belongs to the thread that made it, and must end there.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_FIELDS_H_
 #define BFIO_COMMON_TELEMETRY_LOG_FIELDS_H_
 
@@ -22,12 +22,12 @@
 
 namespace bfio {
 
-// Bytes of a field's text that are written.
+// Upper bound of the bytes of a field's text that are written.
 inline constexpr size_t kMaxFieldBytes = 256;
 
 struct LogField {
-  // `name` is a literal: letters and '_', none of a line's own (log_format.h). A field without text is not
-  // written.
+  // `name` is a literal of letters and '_', different from a line's own fields (log_format.h). A field with
+  // an empty text is not written.
   LogField(absl::string_view name, absl::string_view text)
       : name(name), text(text.substr(0, kMaxFieldBytes)) {}
   LogField(absl::string_view name, const std::string& text) : LogField(name, absl::string_view(text)) {}
@@ -42,7 +42,7 @@ struct LogField {
   bool number = false;
 };
 
-// Lines that this thread logs while it lives have these fields, and those of the scopes around it.
+// While it exists, lines of this thread have these fields and those of the enclosing scopes.
 class ScopedLogFields {
  public:
   ScopedLogFields(std::initializer_list<LogField> fields) : ScopedLogFields(std::vector<LogField>(fields)) {}
@@ -51,7 +51,7 @@ class ScopedLogFields {
   ScopedLogFields(const ScopedLogFields&) = delete;
   ScopedLogFields& operator=(const ScopedLogFields&) = delete;
 
-  // Of this thread, now.
+  // The current fields of this thread.
   static absl::Span<const LogField> Current();
 
  private:

@@ -1,8 +1,8 @@
-// How a log event looks as a line: apart from spdlog, so that tests can hold it to its promises.
+// The format of a log line; independent of spdlog, so that tests can check it.
 //
-// Both forms are exactly one line: control characters of a message are escaped (`\n`, `\x1b`), in JSON also
-// quotes and backslashes. A message is cut after kMaxMessageBytes, and says so: peers' texts get into
-// messages. Times are UTC with microseconds. Pure; any thread.
+// Both formats are exactly one line: control characters of a message are escaped (`\n`, `\x1b`), in JSON also
+// quotes and backslashes. A message is truncated after kMaxMessageBytes, and says so, because messages may
+// contain text from peers. Times are UTC with microseconds. Pure functions; any thread.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
 #define BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
 
@@ -25,7 +25,7 @@ struct LogLine {
   absl::string_view program;
   uint64_t thread = 0;
   absl::string_view message;
-  // JSON only.
+  // Used only in JSON.
   absl::Span<const LogField> fields = {};
 };
 

@@ -13,10 +13,11 @@
 namespace bfio {
 namespace {
 
-// A pipe that poll calls writable takes this many bytes without waiting, and does not mix them with what
-// other programs write to it.
+// A pipe that poll reports as writable takes this many bytes without blocking, and does not mix them with
+// other programs' writes.
 constexpr size_t kChunkBytes = PIPE_BUF;
-// How soon a thread that waits for the descriptor notices that the queue ends.
+// Upper bound of the delay with which a thread that waits for the descriptor notices that the queue ends, in
+// milliseconds.
 constexpr int kPollMs = 50;
 
 }  // namespace
@@ -24,7 +25,7 @@ constexpr int kPollMs = 50;
 LogQueue::LogQueue(int fd, size_t capacity, DropNote note)
     : fd_(fd), capacity_(capacity), note_(std::move(note)) {
   // SIGTERM is for the thread that waits for it (common/base/shutdown.h), which may not exist yet. SIGPIPE is
-  // ignored: EPIPE reports the same.
+  // ignored, because EPIPE reports the same.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -84,7 +85,7 @@ bool LogQueue::Take(std::string& chunk) {
   };
   mutex_.Await(absl::Condition(&ready));
   if (stopping_) return false;
-  // There may be no further line for a long time, so the note does not wait for the next line.
+  // The note about dropped lines does not wait for the next line, which may come much later.
   if (lines_.empty()) {
     dropping_ = false;
     PushNote();
@@ -123,7 +124,7 @@ void LogQueue::Run() {
   std::string chunk;
   while (Take(chunk)) {
     if (Write(chunk)) continue;
-    // Not reported, since there is no reader any more.
+    // Not reported in a line, because the descriptor has no reader any more.
     MutexLock lock(&mutex_);
     dropped_ += chunk_lines_;
   }

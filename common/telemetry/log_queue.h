@@ -1,9 +1,9 @@
-// Lines on their way to a file descriptor that may take none: standard error whose reader has stopped.
+// A queue of lines to a file descriptor that may block: standard error whose reader has stopped.
 //
-// Purpose: logging never blocks the thread that logs. A line goes into a queue with a bound in bytes; a
-// thread of the queue's own writes it. A line that does not fit is dropped and counted. Once half of the
-// queue is free again, a line that says how many were dropped takes their place.
-// Threads: any; the writing thread takes no signals.
+// Purpose: logging never blocks the logging thread. A line goes into a queue that is bounded in bytes, and a
+// thread of the queue writes it. A line that does not fit is dropped and counted. Once half of the queue is
+// free again, a line that reports the number of dropped lines is added. Threads: any; the writing thread
+// receives no signals.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_QUEUE_H_
 #define BFIO_COMMON_TELEMETRY_LOG_QUEUE_H_
 
@@ -20,32 +20,32 @@ namespace bfio {
 
 class LogQueue {
  public:
-  // The line, with its line break, that reports `lines` dropped ones. Called under the queue's lock.
+  // Returns the line, with its line break, that reports `lines` dropped ones. Called under the queue's lock.
   using DropNote = std::function<std::string(uint64_t lines)>;
 
-  // Writes to `fd`, which it does not close. `capacity` in bytes, at least 1.
+  // Writes to `fd`, which it does not own. `capacity` in bytes, at least 1.
   LogQueue(int fd, size_t capacity, DropNote note);
-  // What is not written yet is lost: Flush first.
+  // Lines that are not written yet are lost: call Flush first.
   ~LogQueue();
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
-  // Takes a line with its line break. `must_keep`: it is queued beyond the bound, for the few lines that
+  // Adds a line, with its line break. `must_keep`: adds it even beyond the bound; for the few lines that
   // report why a program ends.
   void Add(std::string line, bool must_keep = false);
-  // Waits for everything that was added before, at most for `timeout`; whether it is written.
+  // Waits for at most `timeout` until everything added before is written; returns whether it is.
   bool Flush(absl::Duration timeout);
 
-  // Lines that were dropped since the start, because the queue was full or the descriptor refused them.
+  // Lines dropped since the start, because the queue was full or the descriptor failed.
   uint64_t dropped() const;
 
  private:
   void Run();
   // Takes lines for one write; false: the queue ends.
   bool Take(std::string& chunk);
-  // Waits until the descriptor takes bytes; false: the queue ends.
+  // Waits until the descriptor is writable; false: the queue ends.
   bool AwaitWritable();
-  // False: the queue ends, or the descriptor takes no bytes any more.
+  // False: the queue ends, or the descriptor fails.
   bool Write(const std::string& chunk);
   void PushNote() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -56,18 +56,18 @@ class LogQueue {
 
   mutable Mutex mutex_;
   std::deque<std::string> lines_ ABSL_GUARDED_BY(mutex_);
-  // Of `lines_`.
+  // Total size of `lines_`.
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Since the queue was full, until half of it is free.
+  // True from when the queue is full until half of it is free.
   bool dropping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Dropped, and no line has said so yet.
+  // Dropped lines that no line has reported yet.
   uint64_t untold_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Lines that were added, and those that have left the queue: written or refused.
+  // Numbers of lines added, and of lines that have left the queue: written or failed.
   uint64_t added_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the chunk being written; the thread's own.
+  // Number of lines in the chunk being written; used only by the writing thread.
   uint64_t chunk_lines_ = 0;
   std::thread thread_;
 };

@@ -1,8 +1,8 @@
-// Log lines about callers that were turned away, few enough for an attacker not to fill a disk with them.
+// Logs refused callers at a limited rate, so that an attacker cannot fill a disk.
 //
-// Purpose: the first refusal of a class is a line at once; of more of them within kQuiet only the number is
-// kept, and the next line of that class contains it. A class is a short text of the program's own ("client
-// API: no token"), never of the caller's; `detail` may name the caller. Any thread.
+// Purpose: the first refusal of a class is logged at once. Further ones within kQuiet are only counted, and
+// the next line of that class contains their number. A class is a short text of the program ("client API: no
+// token"), never one from the caller; `detail` may name the caller. Any thread.
 #ifndef BFIO_COMMON_TELEMETRY_REFUSAL_LOG_H_
 #define BFIO_COMMON_TELEMETRY_REFUSAL_LOG_H_
 
@@ -18,13 +18,13 @@ namespace bfio {
 class RefusalLog {
  public:
   static constexpr absl::Duration kQuiet = absl::Seconds(30);
-  // Further classes share one.
+  // Further classes are treated as one.
   static constexpr size_t kMaxClasses = LineLimiter::kMaxKinds;
 
-  // Writes the line, if it is time for one, as a warning.
+  // Logs the line as a warning, unless it is suppressed.
   void Add(absl::string_view refusal_class, absl::string_view detail);
 
-  // The line, or nothing; what Add is made of. `now` never goes back.
+  // The line, or nothing if it is suppressed; used by Add. `now` must not decrease.
   std::optional<std::string> Line(absl::string_view refusal_class, absl::string_view detail, absl::Time now);
 
  private:

@@ -31,7 +31,7 @@ absl::string_view TraceIdOf(absl::string_view traceparent) {
   const absl::string_view trace = traceparent.substr(kTraceId, 32),
                           parent = traceparent.substr(kParentId, 16);
   if (!IsId(trace) || !IsId(parent) || !IsHex(traceparent.substr(kFlags, 2))) return "";
-  // What later versions append is passed on, and must not break a header or a log line.
+  // Fields that later versions append are passed on, and must not break a header or a log line.
   const bool printable =
       std::all_of(traceparent.begin(), traceparent.end(), [](char c) { return c > 32 && c < 127; });
   return printable ? trace : "";

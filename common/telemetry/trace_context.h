@@ -1,7 +1,7 @@
-// W3C trace context, as far as a program needs it that makes no spans of its own.
+// W3C trace context, for programs that create no spans of their own.
 //
-// Purpose: validates a traceparent before it is passed on, and extracts its trace in
-// log lines (https://www.w3.org/TR/trace-context/, version 00; later versions may append fields). Pure; any
+// Purpose: validates a traceparent before it is passed on, and extracts its trace id for log lines
+// (https://www.w3.org/TR/trace-context/, version 00; later versions may append fields). Pure functions; any
 // thread.
 #ifndef BFIO_COMMON_TELEMETRY_TRACE_CONTEXT_H_
 #define BFIO_COMMON_TELEMETRY_TRACE_CONTEXT_H_
@@ -10,8 +10,8 @@
 
 namespace bfio {
 
-// The 32 digits of the trace id; empty where `traceparent` is not one: wrong length or digits, a version of
-// ff, ids of zeros. What is not one is to be ignored, not refused.
+// The 32 digits of the trace id. Empty if `traceparent` is invalid: wrong length or digits, version ff, ids
+// of zeros. An invalid one should be ignored, not rejected.
 absl::string_view TraceIdOf(absl::string_view traceparent);
 
 }  // namespace bfio

@@ -46,8 +46,8 @@ absl::StatusOr<ArrivalProcess> ArrivalProcess::Create(const ArrivalOptions& opti
   }
   const auto count = static_cast<double>(trace.requests.size());
   const double last = trace.requests.back().arrival_s;
-  // One mean gap between the last arrival and the next round's first; a trace of one instant repeats every
-  // second.
+  // One mean gap between the last arrival of a round and the first of the next; a trace with a single arrival
+  // time repeats every second.
   const double round_s = last > 0 ? last * count / (count - 1) : 1;
   const double stretch = options.rate > 0 ? count / round_s / options.rate : 1;
   ArrivalProcess process(stretch / options.time_scale, 1, seed);

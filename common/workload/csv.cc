@@ -5,7 +5,7 @@
 namespace bfio {
 namespace {
 
-// Takes the quoted field that `rest` begins with, up to behind its closing quote.
+// Takes the quoted field at the start of `rest`, including its closing quote.
 bool TakeQuoted(absl::string_view& rest, std::string& field) {
   field.clear();
   for (size_t i = 1; i < rest.size(); ++i) {

@@ -1,5 +1,5 @@
-// Built-in length profiles: quantile tables, drawn by inverting them; where prompts and outputs go together,
-// by normal variates with a correlation (a Gaussian copula).
+// Built-in length profiles: quantile tables, drawn by inversion. Where prompts and outputs are correlated,
+// the uniform numbers come from correlated normal variates (a Gaussian copula).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +22,7 @@ struct Quantile {
 };
 
 // Quantiles of the 19,366 requests of the Azure LLM inference trace 2023, conversation part (Azure Public
-// Dataset, CC-BY; Patel et al., "Splitwise", ISCA 2024). Linear between the points the means are 1,164 and
+// Dataset, CC-BY; Patel et al., "Splitwise", ISCA 2024). With linear interpolation the means are 1,164 and
 // 210; the trace's own are 1,155 and 211.
 constexpr Quantile kConversationPrompt[] = {
     {0, 2},        {0.01, 29},   {0.02, 91},    {0.05, 181},  {0.1, 207},    {0.15, 372},   {0.2, 387},
@@ -35,19 +35,18 @@ constexpr Quantile kConversationOutput[] = {
     {0.6, 177},   {0.65, 217}, {0.7, 384},   {0.75, 395}, {0.8, 400},   {0.85, 411},  {0.9, 424},
     {0.925, 430}, {0.95, 451}, {0.975, 522}, {0.99, 601}, {0.995, 643}, {0.999, 954}, {1, 1000}};
 
-// Azure 2023, code part. Published of it: prompt mean 2047.85, median 1469, 95 % point 7303; output
-// mean 27.88, median
-// 13. Those medians, the 95 % point and both means hold here; the other points are our guess at a shape that
-// gives them.
+// Azure 2023, code part. Published: prompt mean 2047.85, median 1469, 95 % quantile 7303; output mean 27.88,
+// median 13. The profile has those medians, that quantile and both means; the other points are a guess at a
+// shape with these values.
 constexpr Quantile kCodePrompt[] = {{0, 3},      {0.25, 650},  {0.5, 1469}, {0.75, 2400},
                                     {0.9, 4866}, {0.95, 7303}, {1, 7437}};
 constexpr Quantile kCodeOutput[] = {{0, 1},    {0.25, 7},  {0.5, 13},   {0.75, 24},
                                     {0.9, 50}, {0.95, 90}, {0.99, 156}, {1, 1000}};
 
 // Quantiles of the 8,000 pairs that the BF-IO paper's authors sampled from BurstGPT for their simulator
-// (Echoscd/Load-Balancing-Release; BurstGPT: Wang et al., CC-BY-4.0). The tail has many points because
-// balance lives there: what a resident request holds is weighted by its length. Sample and this profile
-// (500,000 requests):
+// (Echoscd/Load-Balancing-Release; BurstGPT: Wang et al., CC-BY-4.0). The tail has many points
+// because it matters most for balance: a resident request's load is weighted by its length. Values of the
+// sample and of this profile (500,000 requests):
 //   prompt   mean 362.9, 365; sd 502, 499; median 217, 217; largest 14,117, 14,117
 //   output   mean 57.05, 57.3; sd 154.4, 155; median 7, 7; largest 3,206, 3,206
 //   prompt of a resident request, E[o s] / E[o]       861, 861
@@ -66,16 +65,16 @@ constexpr Quantile kBurstGptOutput[] = {
     {0.96, 290},    {0.97, 356},   {0.98, 464},    {0.985, 534}, {0.99, 642}, {0.9925, 715}, {0.995, 1089},
     {0.9975, 1544}, {0.999, 1898}, {0.9995, 2130}, {1, 3206}};
 // Short questions and long chains of thought: prompts uniform on 20 .. 300, outputs lognormal(8, 0.6) (median
-// 2,981, mean 3,569 tokens). Not a measured trace: a synthetic shape.
+// 2,981, mean 3,569 tokens). A synthetic shape, not a measured trace.
 constexpr Quantile kReasoningPrompt[] = {{0, 20}, {1, 300}};
 constexpr Quantile kReasoningOutput[] = {
     {0, 320},    {0.001, 467}, {0.005, 636},  {0.01, 738},   {0.025, 920},   {0.05, 1111},   {0.1, 1382},
     {0.2, 1799}, {0.3, 2176},  {0.4, 2561},   {0.5, 2981},   {0.6, 3470},    {0.7, 4083},    {0.8, 4939},
     {0.9, 6431}, {0.95, 7998}, {0.975, 9662}, {0.99, 12038}, {0.995, 13982}, {0.999, 19037}, {1, 27762}};
 
-// Retrieval and documents among chat: one prompt in ten is lognormal about 16,000 tokens (deviation of the
-// logarithm 0.5), the others about 500 (0.8); outputs lognormal about 200 (0.7). Not a measured trace: a
-// synthetic shape.
+// Retrieval and documents among chat: one prompt in ten is lognormal about 16,000 tokens (standard deviation
+// of the logarithm 0.5), the others about 500 (0.8); outputs lognormal about 200 (0.7). A synthetic shape,
+// not a measured trace.
 constexpr Quantile kLongPromptsPrompt[] = {
     {0, 37},       {0.005, 66},   {0.02, 100},   {0.05, 140},    {0.1, 188},     {0.2, 271},    {0.3, 354},
     {0.4, 447},    {0.5, 559},    {0.6, 706},    {0.7, 922},     {0.8, 1328},    {0.85, 1789},  {0.88, 2496},
@@ -86,7 +85,8 @@ constexpr Quantile kLongPromptsOutput[] = {
     {0.2, 111}, {0.3, 139},  {0.4, 167},   {0.5, 200},   {0.6, 239},    {0.7, 289},    {0.8, 360},
     {0.9, 490}, {0.95, 633}, {0.975, 789}, {0.99, 1019}, {0.995, 1214}, {0.999, 1740}, {1, 2702}};
 
-// The shapes below are synthetic too, each a case that some rule of placement handles badly.
+// The shapes below are synthetic too, each a case that some placement policy handles badly.
+//
 // Agents: lognormal(8.5, 0.8) prompts, of 6,800 tokens on average, and lognormal(5, 0.8) outputs.
 constexpr Quantile kAgenticPrompt[] = {
     {0, 251},     {0.001, 415},  {0.005, 626},   {0.01, 764},   {0.025, 1025},  {0.05, 1318},   {0.1, 1763},
@@ -96,7 +96,7 @@ constexpr Quantile kAgenticOutput[] = {
     {0, 8},     {0.001, 13}, {0.005, 19},  {0.01, 23},  {0.025, 31},   {0.05, 40},    {0.1, 53},
     {0.2, 76},  {0.3, 98},   {0.4, 121},   {0.5, 148},  {0.6, 182},    {0.7, 226},    {0.8, 291},
     {0.9, 414}, {0.95, 553}, {0.975, 712}, {0.99, 954}, {0.995, 1165}, {0.999, 1758}, {1, 2908}};
-// Prompts and outputs exponential of mean 1,000: what a resident still has to make does not depend on its
+// Prompts and outputs exponential with mean 1,000: the remaining output of a request does not depend on its
 // age.
 constexpr Quantile kExponential[] = {
     {0, 1},      {0.001, 1},   {0.005, 5},    {0.01, 10},   {0.025, 25},   {0.05, 51},    {0.1, 105},
@@ -108,7 +108,7 @@ constexpr Quantile kBimodalOutputsPrompt[] = {
     {0.2, 287},  {0.3, 394},   {0.4, 516},    {0.5, 665},   {0.6, 857},    {0.7, 1124},    {0.8, 1543},
     {0.9, 2396}, {0.95, 3446}, {0.975, 4722}, {0.99, 6811}, {0.995, 8741}, {0.999, 14621}, {1, 16000}};
 constexpr Quantile kBimodalOutputsOutput[] = {{0, 20}, {0.9, 20}, {0.9, 2000}, {1, 2000}};
-// One prompt in twenty has 20,000 tokens, the others 400; outputs those of long_prompts.
+// One prompt in twenty has 20,000 tokens, the others 400; outputs as in long_prompts.
 constexpr Quantile kBimodalPromptsPrompt[] = {{0, 400}, {0.95, 400}, {0.95, 20000}, {1, 20000}};
 // Outputs about half as long as their prompts (lognormal(6.8, 1.2)), as in summaries.
 constexpr Quantile kCorrelatedPrompt[] = {
@@ -119,21 +119,23 @@ constexpr Quantile kCorrelatedOutput[] = {
     {0, 8},      {0.001, 11},  {0.005, 20},   {0.01, 27},   {0.025, 42},   {0.05, 62},     {0.1, 96},
     {0.2, 162},  {0.3, 238},   {0.4, 329},    {0.5, 446},   {0.6, 604},    {0.7, 837},     {0.8, 1224},
     {0.9, 2075}, {0.95, 3209}, {0.975, 4684}, {0.99, 7271}, {0.995, 9808}, {0.999, 16000}, {1, 16000}};
-// All requests alike: 512 tokens, and 256 made. Turns suffice, and everything cleverer has to match them.
+// All requests alike: prompts of 512 tokens, outputs of 256. Round robin is optimal here, so every other
+// policy must match it.
 constexpr Quantile kConstantPrompt[] = {{0, 512}, {1, 512}};
 constexpr Quantile kConstantOutput[] = {{0, 256}, {1, 256}};
 
-// Correlation of the normal variates that gives the lengths theirs. The sample's dependence is not Gaussian:
-// its rank correlation is 0.17 only, this profile's 0.54; it is the lengths' that decides how loads grow.
+// Correlation of the normal variates that gives the lengths the sample's correlation. The sample's dependence
+// is not Gaussian: its rank correlation is only 0.17, this profile's 0.54. The correlation of the lengths is
+// matched because it determines how loads grow.
 constexpr double kBurstGptCopula = 0.557;
-// Of "correlated": nearly a function of the prompt.
+// For "correlated": the output is nearly a function of the prompt.
 constexpr double kCorrelatedCopula = 0.98;
 
 struct Profile {
   absl::string_view name;
   absl::Span<const Quantile> prompt;
   absl::Span<const Quantile> output;
-  // Correlation of the normal variates behind the two lengths of a request; 0: drawn independently.
+  // Correlation of the normal variates for the two lengths of a request; 0: drawn independently.
   double copula = 0;
 };
 
@@ -149,7 +151,7 @@ constexpr Profile kProfiles[] = {{"conversation", kConversationPrompt, kConversa
                                  {"correlated", kCorrelatedPrompt, kCorrelatedOutput, kCorrelatedCopula},
                                  {"constant", kConstantPrompt, kConstantOutput}};
 
-// The quantile at `u` in [0, 1], whole tokens.
+// The quantile at `u` in [0, 1], in whole tokens.
 int64_t At(absl::Span<const Quantile> table, double u) {
   const auto* const above = std::upper_bound(table.begin() + 1, table.end() - 1, u,
                                              [](double p, const Quantile& q) { return p < q.probability; });
@@ -182,7 +184,7 @@ absl::StatusOr<Trace> SampleProfile(absl::string_view name, int64_t requests, ui
   trace.source = std::string(name);
   trace.format = "profile";
   trace.requests.resize(static_cast<size_t>(requests));
-  // Separate streams, so that a change of one table leaves the other column as it was.
+  // Separate streams, so that a change of one table does not change the other column.
   Rng prompts = Rng(seed).Fork(0), outputs = Rng(seed).Fork(1);
   for (TraceRequest& request : trace.requests) {
     if (profile->copula == 0) {

@@ -32,7 +32,7 @@ Trace UniformPrompts(std::string source, int64_t lo, int64_t hi, int64_t request
   return trace;
 }
 
-// By inversion of P(o > k) = (1 - p)^k; longer than a trace may hold cannot happen for p above 1e-7 or so.
+// By inversion of P(o > k) = (1 - p)^k. For p above about 1e-7 the length never exceeds the limit of a trace.
 int64_t Geometric(double p, Rng& rng) {
   if (p >= 1) return 1;
   const double draw = std::floor(rng.Exponential() / -std::log1p(-p));

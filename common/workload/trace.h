@@ -1,7 +1,7 @@
 // Request traces: (arrival, prompt length, output length) from files or from built-in profiles.
 //
-// Purpose: one reader for every format people have, used by the traffic generator and the simulator. Pure but
-// for the file it reads. Lengths in tokens, times in seconds from the first request.
+// Purpose: one reader for all common formats, used by the traffic generator and the simulator. Pure except
+// for the file that it reads. Lengths in tokens, times in seconds from the first request.
 #ifndef BFIO_COMMON_WORKLOAD_TRACE_H_
 #define BFIO_COMMON_WORKLOAD_TRACE_H_
 
@@ -28,8 +28,8 @@ struct Trace {
   bool has_arrivals = false;
   // Sorted by arrival (stable); every length is at least 1.
   std::vector<TraceRequest> requests;
-  // Rows that could not be used (malformed, zero or negative lengths), and the first few of them: "line 7:
-  // ...".
+  // Rows that could not be used (malformed, zero or negative lengths), and messages for the first few of
+  // them: "line 7: ...".
   int64_t dropped = 0;
   std::vector<std::string> dropped_examples;
 };
@@ -44,19 +44,19 @@ struct Trace {
 // fits or no usable row is left. `max_requests` > 0 stops after that many usable rows.
 absl::StatusOr<Trace> ReadTrace(const std::string& path, int64_t max_requests = 0);
 
-// The same from a stream; `source` is used in messages.
+// The same from a stream; `source` is its name in messages.
 absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source, int64_t max_requests = 0);
 
-// Built-in synthetic profiles, so that everything runs with no file: quantile tables of prompt and output
-// lengths (profile.cc says what they follow), drawn per request: correlated for "burstgpt" and "correlated",
-// independently for the others. Arrivals are not part of a profile (has_arrivals = false). NOT_FOUND, naming
-// the profiles, for an unknown name.
+// Built-in synthetic profiles, for use without a file: quantile tables of prompt and output lengths
+// (profile.cc documents their sources), drawn per request: correlated for "burstgpt" and "correlated",
+// independently for the others. A profile has no arrivals (has_arrivals = false). NOT_FOUND, listing the
+// profiles, for an unknown name.
 absl::StatusOr<Trace> SampleProfile(absl::string_view name, int64_t requests, uint64_t seed);
 
 std::vector<std::string> ProfileNames();
 
-// `requests` rows of `trace`, each drawn uniformly with replacement: prompt and output of a row stay
-// together, arrivals are left out. REQUIRES: trace.requests is not empty, requests >= 0.
+// `requests` rows of `trace`, each drawn uniformly with replacement. Prompt and output of a row stay
+// together; arrivals are dropped. REQUIRES: trace.requests is not empty, requests >= 0.
 Trace DrawWithReplacement(const Trace& trace, int64_t requests, uint64_t seed);
 
 }  // namespace bfio

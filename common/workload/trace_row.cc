@@ -22,7 +22,7 @@ struct CsvFormat {
   const char* arrival;
   const char* prompt;
   const char* output;
-  // Absolute date and time instead of seconds.
+  // The time column has dates instead of seconds.
   bool dates;
   bool arrival_required;
 };
@@ -38,14 +38,14 @@ absl::Status Bad(absl::string_view column, absl::string_view text, absl::string_
 }
 
 absl::StatusOr<int64_t> CheckLength(absl::string_view column, double value, absl::string_view text) {
-  // The comparison is in double on purpose: a value beyond int64 must not be converted first.
+  // Compared as double, because a value beyond int64 must not be converted first.
   if (!(std::floor(value) == value)) return Bad(column, text, "is not a whole number");
   if (value < 1) return Bad(column, text, "is not positive");
   if (value > static_cast<double>(kMaxTraceTokens)) return Bad(column, text, "is too large");
   return static_cast<int64_t>(value);
 }
 
-// Spreadsheets and data frames like to write whole numbers as "374.0".
+// Spreadsheets and data frames often write whole numbers as "374.0".
 absl::StatusOr<int64_t> ParseLength(absl::string_view column, absl::string_view text) {
   double value = 0;
   if (!absl::SimpleAtod(text, &value)) return Bad(column, text, "is not a number");
@@ -59,7 +59,7 @@ absl::StatusOr<double> ParseSeconds(absl::string_view column, absl::string_view 
   return value;
 }
 
-// "2023-11-16 18:15:46.6805900", 2024's "...+00:00", and both with 'T' instead of the space.
+// "2023-11-16 18:15:46.6805900", "...+00:00" as in 2024, and both with 'T' instead of the space.
 absl::StatusOr<absl::Time> ParseDate(absl::string_view column, absl::string_view text) {
   absl::Time time;
   for (const char* format :
@@ -108,7 +108,7 @@ class CsvRowParser : public RowParser {
     if (!format_.dates) return ParseSeconds(format_.arrival, text);
     const absl::StatusOr<absl::Time> time = ParseDate(format_.arrival, text);
     if (!time.ok()) return time.status();
-    // A double holds seconds since 1970 to about 0.2 us only; relative to the first row nothing is lost.
+    // A double holds seconds since 1970 only to about 0.2 us; relative to the first row no precision is lost.
     if (!origin_) origin_ = *time;
     return absl::ToDoubleSeconds(*time - *origin_);
   }

@@ -1,8 +1,9 @@
-// bfio.v1.Admin: what operators call, on the callback API.
+// The service bfio.v1.Admin, on gRPC's callback API.
 //
-// Purpose: authenticates by the headers, before any message is received, checks the role that a method
-// needs, validates and converts. Each change is logged with the operator's name. Threads: methods run on
-// gRPC's threads and never block. What it is given outlives the server that the service is registered with.
+// Purpose: authenticates by the headers before any message is received, checks the role that a method needs,
+// validates and converts. Each change is logged with the operator's name. Threads: methods run on gRPC's
+// threads and never block. The constructor's arguments outlive the server with which the service is
+// registered.
 #ifndef BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 #define BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 
@@ -21,7 +22,7 @@
 
 namespace bfio::router {
 
-// Adds the ports and the process, which the decision thread does not have. Any thread.
+// Adds the state of ports and process, which the decision thread does not have. Any thread.
 using StateExtras = std::function<void(v1::ClusterState&)>;
 
 class AdminService final : public CallService {
@@ -32,8 +33,8 @@ class AdminService final : public CallService {
   FirstMessages::Counts messages() const { return messages_.counts(); }
 
  private:
-  // A method with one reply for which a caller needs `role`. `act` does it and replies once, now or later; it
-  // gets what to call the operator.
+  // Adds a method with one reply that requires `role`. `act` handles the call and replies once, now or later;
+  // it gets the operator's name.
   template <typename Request, typename Response, typename Act>
   void AddUnary(const char* name, Role role, Act act);
   template <typename Request, typename Response>

@@ -1,9 +1,9 @@
-// The state behind the admin API and the live page, as they see it.
+// The interface to the state behind the admin API and the live page.
 //
-// Purpose: the line between the operators' edge and the router's decision thread. router/app implements it.
-// Threads: every method may be called from any thread and never blocks; `done` runs on the decision thread
-// and must not block either. A method that returns an error (RESOURCE_EXHAUSTED: too much waits; UNAVAILABLE:
-// the router is shutting down) does not call `done`.
+// Purpose: the boundary between the operators' edge and the router's decision thread. router/app implements
+// it. Threads: every method may be called from any thread and never blocks; `done` runs on the decision
+// thread and must not block either. A method that returns an error (RESOURCE_EXHAUSTED: too many calls wait;
+// UNAVAILABLE: the router is shutting down) does not call `done`.
 #ifndef BFIO_ROUTER_ADMIN_OPERATOR_HANDLER_H_
 #define BFIO_ROUTER_ADMIN_OPERATOR_HANDLER_H_
 
@@ -21,9 +21,9 @@ namespace bfio::router {
 
 struct PolicyChange {
   std::string name;
-  // Kept when unset; within 0..500.
+  // Unset: no change. Within 0..500.
   std::optional<int32_t> horizon;
-  // Kept when empty.
+  // Empty: no change.
   std::string objective;
 };
 
@@ -34,15 +34,15 @@ class OperatorHandler {
   virtual ~OperatorHandler() = default;
 
   virtual absl::Status State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) = 0;
-  // `done` gets NOT_FOUND for a worker that is not there.
+  // `done` gets NOT_FOUND for an unknown worker.
   virtual absl::Status DrainWorker(std::string worker_id, Done done) = 0;
-  // `done` gets NOT_FOUND for a worker that is not there, FAILED_PRECONDITION for one that is not drained or
-  // asked to leave itself.
+  // `done` gets NOT_FOUND for an unknown worker, FAILED_PRECONDITION for one that is not draining, or
+  // that asked to leave.
   virtual absl::Status UndrainWorker(std::string worker_id, Done done) = 0;
   // `done` gets INVALID_ARGUMENT for an unknown name or setting.
   virtual absl::Status SetPolicy(PolicyChange change, Done done) = 0;
 
-  // How long the decision thread has not turned to its events. Asks nothing of it.
+  // Time since the decision thread last looked at its events. Does not wait for that thread.
   virtual absl::Duration SinceTurn() const = 0;
 };
 

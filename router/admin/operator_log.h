@@ -1,6 +1,6 @@
-// A log line for each change by an operator, with the operator's name.
+// Logs each change by an operator, with the operator's name.
 //
-// Purpose: the same lines for the gRPC API and the live page. Threads: any.
+// Purpose: the same log lines for the gRPC API and the live page. Threads: any.
 #ifndef BFIO_ROUTER_ADMIN_OPERATOR_LOG_H_
 #define BFIO_ROUTER_ADMIN_OPERATOR_LOG_H_
 
@@ -14,7 +14,8 @@
 
 namespace bfio::router {
 
-// `done`, and before it the line. `act` is "drain worker", `what` came from the operator.
+// Wraps `done` so that it writes the line first. `act`: for example "drain worker"; `what`: the operator's
+// input.
 inline OperatorHandler::Done Told(std::string who, const char* act, std::string what,
                                   OperatorHandler::Done done) {
   return [who = std::move(who), act, what = std::move(what),

@@ -1,4 +1,4 @@
-// bfio.v1.PolicySetting as a PolicyChange. Pure; any thread.
+// Converts bfio.v1.PolicySetting to a PolicyChange. Pure; any thread.
 #ifndef BFIO_ROUTER_ADMIN_POLICY_CHANGE_H_
 #define BFIO_ROUTER_ADMIN_POLICY_CHANGE_H_
 
@@ -11,7 +11,7 @@
 
 namespace bfio::router {
 
-// INVALID_ARGUMENT for a horizon that is out of range; names are for the handler to check.
+// INVALID_ARGUMENT for a horizon out of range; the handler checks names.
 inline absl::StatusOr<PolicyChange> ToPolicyChange(const v1::PolicySetting& setting) {
   PolicyChange change;
   change.name = setting.name();

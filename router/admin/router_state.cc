@@ -73,6 +73,11 @@ void Fill(const WorkerView& from, const std::string& group, v1::WorkerState& out
   if (member.service_s > 0) out.set_service_s(member.service_s);
   out.set_step_prefill_tokens(Count(member.telemetry.step_prefill_tokens));
   out.set_prefill_tokens(Count(member.telemetry.prefill_tokens));
+  out.set_extra_slots(member.telemetry.extra_slots);
+  if (const std::optional<EngineLoad>& load = member.telemetry.engine_load) {
+    out.set_engine_requests(Count(load->requests));
+    out.set_engine_tokens(Count(load->tokens));
+  }
   if (member.telemetry.cost) Fill(*member.telemetry.cost, *out.mutable_cost());
   if (from.energy) Fill(*from.energy, *out.mutable_energy());
   if (!member.rank) return;
@@ -174,19 +179,30 @@ void Fill(const EnergyTotals& from, v1::EnergyTotals& out) {
   out.set_parked_j(from.parked_j);
 }
 
+void Fill(const PlacementView& from, v1::PlacementState& out) {
+  out.set_rule(from.rule);
+  out.set_switches(Count(from.switches));
+  for (const PlacementView::Candidate& candidate : from.candidates) {
+    v1::PlacementState::Candidate& added = *out.add_candidates();
+    added.set_rule(candidate.rule);
+    added.set_step_ratio(candidate.step_ratio);
+  }
+}
+
 void Fill(const GroupView& from, v1::GroupState& out) {
   out.set_name(from.name);
   out.set_index(static_cast<uint32_t>(from.index));
-  out.set_independent(from.kind == core::GroupKind::kIndependent);
+  out.set_independent(from.kind != core::GroupKind::kBarrier);
   out.set_epoch(from.epoch);
   out.set_ready(from.ready);
   out.set_model(from.model);
+  if (from.placement) Fill(*from.placement, *out.mutable_placement());
   Fill(from.steps, *out.mutable_steps());
   Fill(from.scheduler, *out.mutable_steps());
   Fill(from.distributions, *out.mutable_step_times());
 }
 
-// The groups, and what is a sum over them.
+// Fills in the groups, and the sums over them.
 void FillGroups(const RouterState& state, v1::ClusterState& out) {
   StepTotals steps = state.retired_steps;
   StepDistributions distributions = state.retired_distributions;

@@ -1,7 +1,7 @@
-// The router's state as operators see it, at one moment.
+// The router's state at one moment, for operators.
 //
-// Purpose: filled by the decision thread on request, and converted to the wire (ToProto) on the
-// requesting thread. Plain data. Threads: any.
+// Purpose: filled by the decision thread on request, and converted to the wire (ToProto) on the requesting
+// thread. Plain data. Threads: any.
 #ifndef BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
 #define BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
 
@@ -27,29 +27,42 @@ namespace bfio::router {
 
 struct WorkerView {
   MemberView member;
-  // While member.rank is set.
+  // Set when member.rank is set.
   std::optional<core::Scheduler::WorkerAccount> account;
   int64_t straggler_steps = 0;
   std::optional<EnergyReading> energy;
+};
+
+// As v1::PlacementState.
+struct PlacementView {
+  struct Candidate {
+    std::string rule;
+    double step_ratio = 1;
+  };
+  std::string rule;
+  int64_t switches = 0;
+  std::vector<Candidate> candidates;
 };
 
 struct GroupView {
   core::GroupIndex index = 0;
   std::string name;
   core::GroupKind kind = core::GroupKind::kBarrier;
-  // As GroupKey has it.
+  // GroupKey::model.
   std::string model;
-  // 0: none yet.
+  // 0: no epoch yet.
   uint64_t epoch = 0;
-  // Its epoch is open.
+  // An epoch is open.
   bool ready = false;
   std::vector<WorkerView> workers;
   StepTotals steps;
   StepDistributions distributions;
   core::SchedulerTotals scheduler;
+  // Empty where the policy has no choice of rules.
+  std::optional<PlacementView> placement;
 };
 
-// How a shadow's plans compare with the acting policy's (core::ShadowRegret).
+// A shadow's plans compared with the acting policy's (core::ShadowRegret).
 struct ShadowView {
   std::string policy;
   int64_t decisions = 0;
@@ -62,7 +75,7 @@ struct ShadowView {
 };
 
 struct RouterState {
-  // By the wall clock.
+  // Wall-clock time.
   absl::Time timestamp;
   absl::Duration uptime;
   std::string version;
@@ -75,28 +88,28 @@ struct RouterState {
   std::string objective;
   std::vector<ShadowView> shadows;
 
-  // Members that readiness waits for: --workers in each of --groups.
+  // Number of members that readiness requires: --workers in each of --groups.
   int32_t expected_workers = 0;
   // Ascending by index.
   std::vector<GroupView> groups;
-  // Of groups that are gone.
+  // Statistics of removed groups.
   StepTotals retired_steps;
   StepDistributions retired_distributions;
-  // Of all groups, those that are gone included.
+  // Over all groups, including removed ones.
   core::SchedulerTotals scheduler;
 
   int64_t waiting = 0;
   int64_t max_waiting = 0;
-  // Prompts of requests that have given no token yet.
+  // Prompt bytes of requests without a first token.
   int64_t waiting_prompt_bytes = 0;
-  // Prompts and tokens kept for replays and resumes.
+  // Bytes of prompts and tokens kept for replays and resumes.
   int64_t replay_bytes = 0;
-  // Events that the decision thread found waiting when it last took some.
+  // Number of events that waited when the decision thread last took events.
   int64_t event_queue_depth = 0;
   RequestTotals requests;
   RequestLatencies latencies;
   std::vector<TenantTotal> tenants;
-  // Nothing before a worker has reported any.
+  // Empty before a worker has reported energy.
   std::optional<EnergyTotals> energy;
 };
 

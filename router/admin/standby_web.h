@@ -22,7 +22,7 @@
 
 namespace bfio::router {
 
-// Longer than an election waits for etcd, endpoint after endpoint.
+// Longer than an election waits for etcd over all endpoints.
 inline constexpr absl::Duration kStandbyStuckAfter = absl::Minutes(1);
 
 // State of a standby.
@@ -30,13 +30,13 @@ class Standby {
  public:
   explicit Standby(std::string version) : version_(std::move(version)) {}
 
-  // It has looked, or is about to.
+  // The standby has queried the election, or is about to.
   void Looked(absl::Time now = MonotonicNow());
   void SetLeader(std::string leader);
 
   const std::string& version() const { return version_; }
   absl::Duration Uptime() const { return MonotonicNow() - started_; }
-  // "standing by for the router at ..."; UNAVAILABLE when it does not look any more.
+  // "standing by for the router at ..."; UNAVAILABLE when it has stopped querying the election.
   absl::StatusOr<std::string> Describe(absl::Time now) const;
 
  private:
@@ -47,8 +47,8 @@ class Standby {
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = started_;
 };
 
-// Serves at `listen`, HOST:PORT. INVALID_ARGUMENT for an address that is none, UNAVAILABLE when it cannot be
-// had.
+// Serves at `listen`, HOST:PORT. INVALID_ARGUMENT for a malformed address, UNAVAILABLE when it cannot be
+// bound.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyWeb(const std::string& listen, const TlsFiles& tls,
                                                            std::shared_ptr<const Standby> standby);
 

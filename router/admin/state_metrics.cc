@@ -15,7 +15,7 @@ using v1::ClusterState;
 using v1::WorkerState;
 using enum MetricKind;
 
-// One figure of a state, of a rank, or one distribution.
+// A metric with one value per state, with one per rank, or with a distribution.
 struct StateMetric {
   MetricInfo info;
   double (*value)(const ClusterState&);
@@ -28,7 +28,7 @@ struct DistributionMetric {
   MetricInfo info;
   const v1::Distribution& (*value)(const ClusterState&);
 };
-// By reason: one metric, several series.
+// A metric with one series per reason.
 struct ReasonMetric {
   MetricInfo info;
   std::vector<std::pair<absl::string_view, double (*)(const v1::RequestTotals&)>> reasons;
@@ -38,7 +38,7 @@ bool Serving(const WorkerState& worker) {
   return worker.has_rank();
 }
 
-// Over the ranks of the group; 0 when there are none.
+// Folds a value over the ranks; 0 when there are none.
 double OverRanks(const ClusterState& state, double (*value)(const WorkerState&),
                  const std::function<double(double, double)>& fold) {
   bool first = true;
@@ -251,6 +251,16 @@ const std::vector<RankMetric>& RankMetrics() {
       {{"bfio:rank_prefill_tokens_total", kCounter, "group, rank",
         "prompt tokens that the rank has computed"},
        [](const WorkerState& w) { return double(w.prefill_tokens()); }},
+      {{"bfio:rank_extra_slots", kGauge, "group, rank",
+        "of an engine's rank: requests that may wait in it for a slot; below 0: slots that its other clients "
+        "use"},
+       [](const WorkerState& w) { return double(w.extra_slots()); }},
+      {{"bfio:rank_engine_requests", kGauge, "group, rank",
+        "of an engine's rank: requests that it says it has; 0: it does not say"},
+       [](const WorkerState& w) { return double(w.engine_requests()); }},
+      {{"bfio:rank_engine_tokens", kGauge, "group, rank",
+        "of an engine's rank: tokens that it says are in its KV cache; 0: it does not say"},
+       [](const WorkerState& w) { return double(w.engine_tokens()); }},
       {{"bfio:straggler_steps_total", kCounter, "group, rank",
         "steps of this epoch in which the rank's local work was the longest"},
        [](const WorkerState& w) { return double(w.straggler_steps()); }},
@@ -414,6 +424,26 @@ const std::vector<EnergyMetric>& EnergyMetrics() {
   return *metrics;
 }
 
+constexpr MetricInfo kPlacementRule = {
+    "bfio:placement_rule", kGauge, "group, rule",
+    "1 for the placement rule that bf_io_auto follows while every request gets a slot, 0 for the others"};
+constexpr MetricInfo kPlacementStepRatio = {
+    "bfio:placement_step_ratio", kGauge, "group, rule",
+    "mean step time in the replay under this rule, relative to the followed one; absent until measured"};
+constexpr MetricInfo kPlacementSwitches = {"bfio:placement_switches_total", kCounter, "group",
+                                           "times that another placement rule was chosen"};
+
+void AddPlacement(const v1::GroupState& group, Exposition& out) {
+  if (!group.has_placement()) return;
+  const v1::PlacementState& placement = group.placement();
+  if (placement.candidates().empty()) out.Add(kPlacementRule, 1, {group.name(), placement.rule()});
+  for (const v1::PlacementState::Candidate& candidate : placement.candidates()) {
+    out.Add(kPlacementRule, candidate.rule() == placement.rule() ? 1 : 0, {group.name(), candidate.rule()});
+    out.Add(kPlacementStepRatio, candidate.step_ratio(), {group.name(), candidate.rule()});
+  }
+  out.Add(kPlacementSwitches, static_cast<double>(placement.switches()), {group.name()});
+}
+
 constexpr MetricInfo kBuildInfo = {"bfio:build_info", kGauge, "version",
                                    "1; the label is the router's version"};
 constexpr MetricInfo kIsLeader = {"bfio:is_leader", kGauge, "",
@@ -425,7 +455,8 @@ constexpr MetricInfo kPolicyInfo = {"bfio:policy_info", kGauge, "policy",
 
 absl::Span<const MetricInfo> RouterMetrics() {
   static const auto* const all = [] {
-    auto* infos = new std::vector<MetricInfo>{kBuildInfo, kIsLeader, kPolicyInfo};
+    auto* infos = new std::vector<MetricInfo>{kBuildInfo,     kIsLeader,           kPolicyInfo,
+                                              kPlacementRule, kPlacementStepRatio, kPlacementSwitches};
     for (const auto& metric : StateMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ReasonMetrics()) infos->push_back(metric.info);
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
@@ -444,6 +475,7 @@ std::string MetricsText(const ClusterState& state) {
   out.Add(kBuildInfo, 1, state.version());
   out.Add(kIsLeader, 1);
   out.Add(kPolicyInfo, 1, state.policy().name());
+  for (const v1::GroupState& group : state.groups()) AddPlacement(group, out);
   for (const auto& metric : StateMetrics()) out.Add(metric.info, metric.value(state));
   for (const auto& metric : ReasonMetrics()) {
     for (const auto& [reason, value] : metric.reasons) out.Add(metric.info, value(state.requests()), reason);

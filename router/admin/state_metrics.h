@@ -1,8 +1,8 @@
-// The router's metrics: a ClusterState as Prometheus reads it.
+// The router's metrics: a ClusterState in the Prometheus text format.
 //
-// Purpose: the admin API and /metrics report the same values, because one is made from the other. The
+// Purpose: the admin API and /metrics report the same values, because /metrics is made from the state. The
 // decision thread fills a state on request and keeps nothing for this. Names follow the dashboards of vLLM,
-// under the prefix "bfio:"; metrics of the barrier exist only here. Series grow with the ranks
+// under the prefix "bfio:"; metrics of the barrier exist only here. The number of series grows with the ranks
 // (at most a dozen each) and the first 64 tenants. Pure.
 #ifndef BFIO_ROUTER_ADMIN_STATE_METRICS_H_
 #define BFIO_ROUTER_ADMIN_STATE_METRICS_H_
@@ -16,14 +16,13 @@
 
 namespace bfio::router {
 
-// Every metric there is, in the order of the page.
+// All metrics, in the order of the page.
 absl::Span<const MetricInfo> RouterMetrics();
 
-// The exposition of `state`. Values that a state lacks (a distribution, energy without a meter) are
-// left out.
+// The exposition of `state`, without values that the state lacks (a distribution, energy without a meter).
 std::string MetricsText(const v1::ClusterState& state);
 
-// Of a standby router: those that it has.
+// The exposition of a standby router, which has only some of the metrics.
 std::string StandbyMetricsText(absl::string_view version, double uptime_s);
 
 }  // namespace bfio::router

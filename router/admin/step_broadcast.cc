@@ -19,7 +19,7 @@ class StepBroadcast::Watcher final
     return watcher;
   }
 
-  // REQUIRES: before the first Push.
+  // REQUIRES: called before the first Push.
   void SetEvery(uint32_t every) {
     MutexLock lock(&mutex_);
     every_ = every;
@@ -39,7 +39,7 @@ class StepBroadcast::Watcher final
     return true;
   }
 
-  // What is queued is not written any more.
+  // Ends the stream; queued summaries are dropped.
   void End(grpc::Status status) {
     MutexLock lock(&mutex_);
     queue_.clear();
@@ -65,7 +65,7 @@ class StepBroadcast::Watcher final
   StepBroadcast* const steps_;
   uint32_t every_ ABSL_GUARDED_BY(mutex_) = 1;
   std::deque<std::shared_ptr<const StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
-  // By group, of all that were pushed.
+  // By group: number of summaries pushed.
   std::map<core::GroupIndex, uint64_t> counts_ ABSL_GUARDED_BY(mutex_);
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,7 +1,7 @@
 // Streams of step summaries to watchers.
 //
-// Purpose: Publish costs the decision thread one lock and one pointer per watcher; a watcher that reads too
-// slowly loses the oldest summaries; `dropped` counts them. Threads: Publish from the decision thread,
+// Purpose: Publish costs the decision thread one lock and one pointer per watcher. A watcher that reads too
+// slowly loses the oldest summaries, counted in `dropped`. Threads: Publish from the decision thread,
 // Subscribe and Close from any; each watcher's stream is gRPC's.
 #ifndef BFIO_ROUTER_ADMIN_STEP_BROADCAST_H_
 #define BFIO_ROUTER_ADMIN_STEP_BROADCAST_H_
@@ -26,12 +26,13 @@ class StepBroadcast {
 
   using Stream = grpc::ServerBidiReactor<v1::WatchStepsRequest, v1::StepSummary>;
 
-  // A stream of the summaries that its request asks for; gRPC owns what is returned. It ends with `allowed`
-  // if that is an error, before its request is received (by `messages`, which outlives it), with
-  // INVALID_ARGUMENT for every = 0 and RESOURCE_EXHAUSTED when kMaxWatchers watch already.
+  // A stream of the summaries that its request selects; gRPC owns the result. If `allowed` is an error, the
+  // stream ends with it before its request is received. `messages` receives the request, and outlives the
+  // stream. It ends with INVALID_ARGUMENT for every = 0, and with RESOURCE_EXHAUSTED when there are
+  // kMaxWatchers already.
   Stream* Subscribe(const absl::Status& allowed, FirstMessages* messages);
 
-  // Streams that get summaries.
+  // Number of streams that receive summaries.
   size_t watchers();
 
   void Publish(const std::shared_ptr<const StepSummary>& summary);
@@ -42,7 +43,7 @@ class StepBroadcast {
  private:
   static constexpr size_t kMaxWatchers = 64;
 
-  // It has said what it wants.
+  // Called when the watcher's request has been received.
   void Add(const std::shared_ptr<Watcher>& watcher, uint32_t every);
 
   Mutex mutex_;

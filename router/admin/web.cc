@@ -15,10 +15,10 @@
 namespace bfio::router {
 namespace {
 
-// Calls `ask` with what the decision thread is to call, and waits for that.
+// Calls `ask` with a callback for the decision thread, and waits for its answer.
 template <typename Answer>
 Answer Await(absl::FunctionRef<absl::Status(absl::AnyInvocable<void(Answer) &&>)> ask) {
-  // Shared with the decision thread: this one may have given up when it answers.
+  // Shared with the decision thread, because this thread may have timed out when the answer comes.
   struct Box {
     Mutex mutex;
     bool done ABSL_GUARDED_BY(mutex) = false;
@@ -55,7 +55,7 @@ absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& settin
   });
 }
 
-// DrainWorker or UndrainWorker.
+// Calls DrainWorker or UndrainWorker.
 absl::Status AskWorker(OperatorHandler* handler,
                        absl::Status (OperatorHandler::*act)(std::string, OperatorHandler::Done),
                        const char* name, const std::string& worker_id, const std::string& who) {
@@ -70,7 +70,7 @@ absl::Status CheckAlive(const OperatorHandler& handler) {
                                              absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
 }
 
-// Policy switches and drains, for a port that operates.
+// Adds policy switches and drains, for a port that operates.
 void AddLevers(OperatorHandler* handler, LiveSource& source) {
   source.set_policy = [handler](const v1::PolicySetting& setting, const std::string& who) {
     return AskPolicy(handler, setting, who);

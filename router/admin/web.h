@@ -1,8 +1,8 @@
-// The router's HTTP port: the live page and /metrics (router/admin/live/live_page.h), authenticated as the
+// The router's HTTP port: the live page and /metrics (router/admin/live/live_page.h), authenticated like the
 // admin API.
 //
-// Threads: OpenWeb from one thread. The server's threads ask the decision thread and wait for it, at most
-// kWebPatience.
+// Threads: OpenWeb from one thread. The server's threads query the decision thread and wait at most
+// kWebPatience for its answer.
 #ifndef BFIO_ROUTER_ADMIN_WEB_H_
 #define BFIO_ROUTER_ADMIN_WEB_H_
 
@@ -21,20 +21,20 @@
 namespace bfio::router {
 
 inline constexpr absl::Duration kWebPatience = absl::Seconds(2);
-// A decision thread that has not turned to its events for so long fails the probes.
+// The probes fail when the decision thread has not looked at its events for this long.
 inline constexpr absl::Duration kStuckAfter = absl::Seconds(15);
 
 struct WebOptions {
   // HOST:PORT; port 0 picks a free one.
   std::string listen;
   TlsFiles tls;
-  // Callers have to show a token; what an Authenticator without tokens needs not ask for.
+  // Callers must present a token; false where the Authenticator has no tokens.
   bool authenticate = false;
-  // Operators may switch the policy, drain and undrain here as well.
+  // Operators may also switch the policy, drain and undrain at this port.
   bool operates = true;
 };
 
-// UNAVAILABLE when the port cannot be had. Handler and authenticator outlive the server.
+// UNAVAILABLE when the port cannot be bound. Handler and authenticator outlive the server.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, OperatorHandler* handler,
                                                     Authenticator* authenticator,
                                                     std::shared_ptr<const LiveHistory> history,

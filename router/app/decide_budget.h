@@ -1,7 +1,7 @@
-// How long a decision may search, and how long its shadows may plan after it.
+// Time limits of a decision's search, and of its shadows' planning after it.
 //
-// Purpose: the clock behind core::StopSignal, which the core asks now and then and cannot answer itself.
-// Threads: the decision thread's.
+// Purpose: the clock behind core::StopSignal: the core has no clock and polls this one. Threads: the decision
+// thread's.
 #ifndef BFIO_ROUTER_APP_DECIDE_BUDGET_H_
 #define BFIO_ROUTER_APP_DECIDE_BUDGET_H_
 
@@ -15,11 +15,11 @@ class DecideBudget {
   // REQUIRES: budget > 0.
   explicit DecideBudget(absl::Duration budget) : budget_(budget) {}
 
-  // A decision begins.
+  // Starts the time of a decision.
   void Begin(absl::Time now) { end_ = now + budget_; }
-  // Its time is over. Costs a look at the clock, some tens of nanoseconds.
+  // True when the decision's time is over. Costs a read of the clock, some tens of nanoseconds.
   bool Over() const { return MonotonicNow() >= end_; }
-  // The shadows' time is over: as much again as the decision's.
+  // True when the shadows' time is over, which is the budget once more.
   bool ShadowsOver() const { return MonotonicNow() >= end_ + budget_; }
 
  private:

@@ -15,10 +15,11 @@
 namespace bfio::router {
 namespace {
 
-// How often connections are looked at whose workers may take nothing.
+// How often connections are checked for workers that read nothing.
 constexpr absl::Duration kChannelCheck = absl::Milliseconds(500);
 
-// What another decides by now. As after a crash, the next router takes over what the workers hold.
+// Ends the process, because another router may decide by now. As after a crash, the next router recovers what
+// the workers hold.
 [[noreturn]] void EndWithoutLease() {
   spdlog::critical("the election's lease is lost: another router may lead now; this one ends");
   spdlog::default_logger()->flush();
@@ -81,14 +82,14 @@ absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
     if (absl::Status status = tenants_.CheckPriority(request); !status.ok()) return status;
   }
   if (!request.resume_from) {
-    // A flood is refused here, where it costs the decision thread nothing.
+    // A flood is refused here, before it costs the decision thread anything.
     if (absl::Status status = overload_.CheckPool(); !status.ok())
       return WithRetry(std::move(status), kFullRetry);
     auto entered = tenants_.Enter(request, MonotonicNow());
     if (!entered.ok()) return entered.status();
     ticket = *std::move(entered);
   }
-  // Until the decision thread takes them over, prompts count here.
+  // Prompts in the mailbox are bounded, too.
   const int64_t bytes = request.prompt_bytes();
   if (mailbox_bytes_.fetch_add(bytes) + bytes > options_.max_waiting_bytes) {
     mailbox_bytes_.fetch_sub(bytes);
@@ -106,7 +107,7 @@ absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
 }
 
 void DecisionThread::Cancel(uint64_t sink_id, bool timed_out) {
-  // Not bounded: there is one at most for each open stream.
+  // Not bounded: there is at most one per open stream.
   events_.Post([this, sink_id, timed_out] { requests_.OnCancel(sink_id, timed_out, now_); });
 }
 
@@ -198,7 +199,7 @@ bool DecisionThread::Turn() {
   requests_.SetTime(now_);
   for (Event& event : worker_events_) std::move(event)();
   RunTimers();
-  // Tokens do not wait for decisions.
+  // Tokens are sent before decisions are made.
   sender_.Submit(requests_.flushes());
   for (Event& event : client_events_) std::move(event)();
   Decide();
@@ -251,15 +252,21 @@ absl::Duration DecisionThread::UntilNextDeadline() const {
 }
 
 void DecisionThread::Decide() {
-  // A group whose decision another one's has made due is asked in the next iteration, which its report
-  // triggers.
+  // A decision may make that of an earlier group due. That group decides in the next iteration, which its own
+  // report triggers.
   for (const core::GroupIndex index : cluster_.DecisionOrder()) {
     Group* group = groups_.Find(index);
     if (group == nullptr) continue;
     for (;;) {
       const absl::Time before = MonotonicNow();
       if (budget_ != nullptr) budget_->Begin(before);
+      const core::PlacementRule rule = cluster_.group(index)->chooser().rule();
       if (!group->Decide(now_, commands_)) break;
+      const core::RuleChooser& chooser = cluster_.group(index)->chooser();
+      if (chooser.rule() != rule) {
+        spdlog::info("group {}: {} follows {}", group->options().name, cluster_.policy_setting().name,
+                     core::DescribeChoice(chooser, rule));
+      }
       const absl::Duration took = MonotonicNow() - before;
       CarryOut(RanksBefore(index));
       group->Decided(took, commands_);
@@ -310,7 +317,7 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
         energy_.Forget(c.to);
         channels_.erase(c.to);
       },
-      [&](const TokensMade& c) { requests_.OnTokens(c.id, c.tokens, now_); },
+      [&](const TokensMade& c) { requests_.OnTokens(c.id, c.tokens, c.logprobs, now_); },
       [&](const RequestFinished& c) { requests_.OnFinished(c.id, c.reason, now_); },
       [&](const RequestRejected& c) { requests_.OnRejected(c.id, c.status, now_); },
       [&](const RequestPreempted& c) { requests_.OnPreempted(c.id, now_); },
@@ -338,12 +345,17 @@ void DecisionThread::OnMembershipChanged() {
   const GroupCapacity capacity = groups_.capacity();
   GroupsView view;
   view.kv_tokens = capacity.kv_tokens;
-  // Before the first epoch nothing is too long.
+  // Unset before the first epoch: any length is accepted.
   if (capacity.max_sequence_tokens > 0) view.max_sequence_tokens = capacity.max_sequence_tokens;
   view.shortest_step = groups_.shortest_step();
   view.complete = groups_.complete();
   view.expects_announcements = groups_.ExpectsAnnouncements();
   view.models = groups_.models();
+  view.logprobs = capacity.logprobs;
+  for (const std::unique_ptr<Group>& group : groups_.groups()) {
+    const core::GroupIndex index = group->options().index;
+    view.ranks.emplace_back(index, group->serving() ? cluster_.group(index)->num_workers() : 0);
+  }
   requests_.SetGroups(std::move(view));
   max_sequence_tokens_.store(capacity.max_sequence_tokens, std::memory_order_relaxed);
   ready_.store(groups_.ready(), std::memory_order_relaxed);

@@ -2,9 +2,9 @@
 //
 // Purpose: it alone owns scheduling state (core::Cluster), the groups (GroupSet) and the requests
 // (RequestLifecycle), so none of them locks. The edges post events to it; it carries out the groups'
-// commands, hands tokens to the clients' sinks, and decides. A turn: workers' events, deadlines, tokens out,
-// clients' events, a decision for each group. Workers' events are taken first and have a lane of their own in
-// the mailbox, so that they never wait behind a flood of arrivals.
+// commands, hands tokens to the clients' sinks, and decides. One iteration: workers' events, deadlines,
+// tokens out, clients' events, a decision for each group. Workers' events have their own lane in the mailbox
+// and are taken first, so they never wait behind a flood of arrivals.
 //
 // Threads: the constructor starts the thread, Stop ends it. The handlers' methods may be called from any
 // thread and never block.
@@ -34,9 +34,9 @@
 #include "router/group/energy_book.h"
 #include "router/group/group_set.h"
 #include "router/group/worker_channel.h"
+#include "router/group/worker_events.h"
 #include "router/record/recorder.h"
 #include "router/requests/request_lifecycle.h"
-#include "router/worker_link/worker_events.h"
 
 namespace bfio::router {
 
@@ -46,30 +46,30 @@ inline constexpr absl::Duration kLongestTurn = absl::Seconds(5);
 class DecisionThread final : public RequestHandler, public WorkerHandler, public OperatorHandler {
  public:
   struct Hooks {
-    // The router has begun (true) or ceased to serve: for health checks. Called on the decision thread, as is
-    // on_step.
+    // Called with true when the router starts to serve and with false when it stops, for health checks. Runs
+    // on the decision thread, as does on_step.
     std::function<void(bool)> on_serving;
     std::function<void(const std::shared_ptr<const StepSummary>&)> on_step;
   };
 
-  // What the thread decides with, made out of the options.
+  // The parts that decide, made from the options.
   struct Parts {
     core::Cluster::PolicyFactory policies;
     std::unique_ptr<core::Lookahead> lookahead;
-    // Bounds every decision; null: unbounded.
+    // Bounds every decision; null: no bound.
     std::shared_ptr<DecideBudget> budget;
-    // Every event and outcome goes there; null: nowhere.
+    // Records every event and outcome; null: no recording.
     std::unique_ptr<record::Recorder> recorder;
     core::RequestId first_id = 1;
-    // This router's life (common/base/router_instance.h).
+    // Identifies this run of the router (common/base/router_instance.h).
     uint64_t instance = 1;
   };
 
-  // REQUIRES: options and parts have been checked; the policy can be made.
+  // REQUIRES: options and parts have been checked; the policy can be created.
   DecisionThread(const RouterOptions& options, Parts parts, Hooks hooks);
   ~DecisionThread() override;
 
-  // Refuses new requests, lets the accepted ones run for at most options.drain_timeout, ends the rest with
+  // Refuses new requests, lets accepted ones run for at most options.drain_timeout, ends the rest with
   // UNAVAILABLE, closes the workers' connections and stops the thread. Blocks until then.
   void Stop();
 
@@ -92,8 +92,8 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   absl::Status DrainWorker(std::string worker_id, Done done) override;
   absl::Status UndrainWorker(std::string worker_id, Done done) override;
   absl::Status SetPolicy(PolicyChange change, Done done) override;
-  // Since the thread last turned to what waits. It does so every kLongestTurn at least, so much more says
-  // that it is stuck.
+  // Time since the thread last looked at its events. It does so at least every kLongestTurn, so a much larger
+  // value means that it is stuck.
   absl::Duration SinceTurn() const override;
 
   const ArrivalRate& arrivals() const { return requests_.arrivals(); }
@@ -101,16 +101,16 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
  private:
   using Event = EventQueue::Event;
 
-  // Any thread. RESOURCE_EXHAUSTED when `limit` clients' events wait, UNAVAILABLE after Stop.
+  // Any thread. RESOURCE_EXHAUSTED when `limit` clients' events are queued, UNAVAILABLE after Stop.
   absl::Status PostClient(int64_t limit, Event event);
-  // Clients' events that may wait when a new request comes; fewer for calls that others cause at will, so
-  // that no flood of them keeps requests out, and more for operators'.
+  // Bounds of the queued clients' events. The bound is lower for calls that clients can make without limits,
+  // so that a flood of them does not exclude new requests, and higher for operators' calls.
   int64_t ArrivalsLimit() const { return 2 * options_.max_waiting + 1024; }
   int64_t CallsLimit() const { return std::max(ArrivalsLimit() - 1024, ArrivalsLimit() / 2); }
   int64_t OperatorsLimit() const { return ArrivalsLimit() + 1024; }
 
   void Run();
-  // One round; true when the thread is to end.
+  // One iteration; true when the thread must end.
   bool Turn();
   void OnEvent(const std::shared_ptr<WorkerChannel>& channel, WorkerEvent event);
   void RunTimers();
@@ -119,8 +119,8 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   bool DrainDone();
   void BreakOffStuckChannels();
 
-  // Carries out the groups' commands, in order. `rank_offset`: ranks of the groups before the one that is
-  // deciding.
+  // Carries out the groups' commands, in order. `rank_offset`: number of ranks in the groups before the
+  // deciding one.
   void CarryOut(uint32_t rank_offset = 0);
   void OnMembershipChanged();
   uint32_t RanksBefore(core::GroupIndex group) const;
@@ -136,22 +136,22 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   const std::shared_ptr<DecideBudget> budget_;
   std::atomic<absl::Time> last_turn_{MonotonicNow()};
   EventQueue events_;
-  // Of the prompts in it.
+  // Bytes of the prompts in the mailbox.
   std::atomic<int64_t> mailbox_bytes_{0};
-  // What GetServing says.
+  // The values that GetServing returns.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> max_sequence_tokens_{0};
   Tenants tenants_;
   OverloadControl overload_;
   StreamSender sender_;
 
-  // Decision thread only, from here on.
+  // The members below are used by the decision thread only.
   const std::unique_ptr<record::Recorder> recorder_;
   core::Cluster cluster_;
   RequestLifecycle requests_;
   GroupSet groups_;
   EnergyBook energy_;
-  // Of members; and all connections, also those that are closing, with when they are looked at again.
+  // Channels of members; all connections, including those that are closing; and when these are checked next.
   absl::flat_hash_map<MemberId, std::shared_ptr<WorkerChannel>> channels_;
   std::vector<std::weak_ptr<WorkerChannel>> watched_;
   absl::Time next_channel_check_ = absl::InfiniteFuture();
@@ -160,7 +160,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   bool serving_ = false;
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
-  // Scratch.
+  // Scratch space.
   std::vector<Event> worker_events_, client_events_;
   Commands commands_;
   std::vector<Assignment> assignments_;

@@ -7,22 +7,26 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/address.h"
+#include "router/frontend/tokenizer/model_files.h"
 
 namespace bfio::router {
 namespace {
 
 const Within kTimeout(absl::Milliseconds(1), absl::Hours(24));
 const Within kTime(absl::ZeroDuration(), absl::Hours(24));
-// Of --request_memory_mb what prompts of waiting requests may fill; the rest keeps what replays need.
+// Share of --request_memory_mb that prompts of waiting requests may use; the rest is for replays.
 constexpr double kWaitingShare = 2.0 / 3;
 
 absl::StatusOr<ClientApis> ParseClientApis(const std::string& text) {
-  ClientApis apis{false, false};
+  ClientApis apis{false, false, false};
   for (const absl::string_view name : absl::StrSplit(text, ',')) {
-    if (name != "bfio" && name != "vllm") {
-      return absl::InvalidArgumentError("must be bfio, vllm or both, separated by a comma");
-    }
-    (name == "bfio" ? apis.bfio : apis.vllm) = true;
+    if (name != "bfio" && name != "vllm" && name != "sglang")
+      return absl::InvalidArgumentError("must be of bfio, vllm and sglang, separated by commas");
+    (name == "bfio" ? apis.bfio : name == "vllm" ? apis.vllm : apis.sglang) = true;
+  }
+  if (apis.vllm && apis.sglang) {
+    return absl::InvalidArgumentError(
+        "must not have vllm and sglang together: which one a gateway finds would depend on time");
   }
   return apis;
 }
@@ -35,16 +39,17 @@ void AddPorts(OptionTable& table, RouterOptions& o) {
       "worker_listen", &o.worker_listen,
       "HOST:PORT of the worker link; empty: on --listen, which is only for a link as open as the client "
       "API");
-  table.AddParsed("client_apis", &o.client_apis, "bfio,vllm",
-                  "APIs at --listen, separated by commas: bfio (bfio.v1.Inference) and vllm "
-                  "(vllm.grpc.engine.VllmEngine, for gateways that speak to vLLM)",
-                  ParseClientApis);
+  table.AddParsed(
+      "client_apis", &o.client_apis, "bfio,vllm",
+      "APIs at --listen, separated by commas: bfio (bfio.v1.Inference), and for gateways either vllm "
+      "(vllm.grpc.engine.VllmEngine) or sglang (sglang.grpc.scheduler.SglangScheduler)",
+      ParseClientApis);
   table.Add("admin_listen", &o.admin_listen, "HOST:PORT of the admin API; port 0 picks a free one");
   table.Add(
       "http_listen", &o.http_listen,
       "HOST:PORT of the live page and of /metrics, protected as the admin API (TLS, tokens); empty: none");
-  // Each link has its prefix, at both of its ends: --client_tls here is the router's end of what
-  // --client_tls of bfio_loadgen is the other end of.
+  // Both ends of a link use the same prefix: --client_tls of the router belongs to the same link as
+  // --client_tls of bfio_loadgen.
   table.AddParsed(
       "client_tls", &o.client_tls, "",
       "client API: cert=FILE,key=FILE,ca=FILE, PEM: the router's certificate and its key; with ca "
@@ -87,10 +92,11 @@ absl::StatusOr<std::vector<std::string>> ParseModels(const std::string& text) {
 void AddModel(OptionTable& table, RouterOptions& o) {
   table.Add(
       "tokenizer", &o.tokenizer,
-      "API vllm: directory with the model's tokenizer.json and config.json, which gateways get, and which "
-      "texts that end an output (stop) need; empty: gateways have their own");
-  table.Add("served_model_name", &o.served_model_name,
-            "API vllm: name of the model to gateways; empty: the last part of --tokenizer, or bfio");
+      "APIs of gateways: directory with the model's tokenizer.json and config.json, which gateways get, and "
+      "which stop texts need; empty: those of the first worker that has a --model");
+  table.Add(
+      "served_model_name", &o.served_model_name,
+      "APIs of gateways: name of the model; empty: the last part of the tokenizer's directory, or bfio");
 }
 
 void AddGroups(OptionTable& table, RouterSettings& settings) {
@@ -102,6 +108,12 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
       "groups of --workers ranks that must be complete before the router is ready; workers that name no "
       "group (--group) are shared out among them, and workers that name one may form more");
   table.AddParsed(
+      "engines", &o.engines, "",
+      "engines whose ranks are workers of this router, separated by commas: vllm://HOST:PORT, vLLM's gRPC "
+      "server, as it is; --coupling is none for them. ?barrier=NAME behind the last of several: their ranks "
+      "meet in every step, as those of mixture-of-experts models do",
+      ParseEngines);
+  table.AddParsed(
       "models", &o.models, "",
       "models that are served, separated by commas: 8 to 64 hexadecimal digits that a worker's "
       "model begins with, as it says when it starts; workers with another one are refused, and ask "
@@ -110,7 +122,9 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   table.AddChoice<std::string>(
       "coupling", &settings.coupling, {{"auto", "auto"}, {"barrier", "barrier"}, {"none", "none"}},
       "barrier: workers meet in every step; none: each steps by itself, and --policy is jffc unless it is "
-      "given; auto: none where chains of servers are composed, else barrier");
+      "given or there are --engines; auto: none with --engines and where chains of servers are composed, "
+      "else "
+      "barrier");
   table.Add("step_timeout", &o.step_timeout, kTimeout,
             "a rank that does not reach a step's barrier, or form the barrier of a new epoch, in this time "
             "failed");
@@ -132,8 +146,11 @@ void AddDecisions(OptionTable& table, RouterOptions& o) {
       "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age), "
       "paper (J) or refill (square over the horizon, a worker weighing less after its next completion)");
   table.Add("horizon", &o.policy_options.horizon, Within(0, 500),
-            "H: how many steps ahead bf_io and br_h look, with --lookahead; bf_io_auto looks at the present "
-            "only");
+            "H: how many steps ahead bf_io and br_h look, with --lookahead; bf_io_auto sets its own");
+  table.Add(
+      "wait_ratio", &o.policy_options.wait_ratio, Within(core::kLeastWaitRatio, core::kMostWaitRatio),
+      "bf_io_auto, where slots are short: 99th percentile of waits over that of first come, first served; "
+      "larger is better balance");
   table.Add("lookahead", &o.lookahead, "who predicts completions for the policy: see the list above");
   table.AddChoice<core::PlanMode>(
       "plan_mode", &o.plan_mode,
@@ -210,7 +227,7 @@ void AddElection(OptionTable& table, ElectionOptions& o) {
                   ParseTlsFiles);
 }
 
-// What standbys call this router when it leads.
+// The name of this router, which standbys log while it leads.
 std::string NameFor(const std::string& listen) {
   const absl::StatusOr<Address> address = ParseAddress(listen, /*port_may_be_0=*/true);
   if (!address.ok() || (address->host != "0.0.0.0" && address->host != "::")) return listen;
@@ -219,15 +236,17 @@ std::string NameFor(const std::string& listen) {
   return Address{host, address->port}.ToString();
 }
 
-// The last part of the tokenizer's directory.
-std::string ModelNameFor(const std::string& tokenizer) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(tokenizer, '/', absl::SkipEmpty());
-  return parts.empty() || parts.back() == "." || parts.back() == ".." ? "bfio" : std::string(parts.back());
-}
-
-// REQUIRES: plan_mode, policy and wait are set, and group_kind is what "auto" means.
+// REQUIRES: plan_mode, policy and wait are set, and group_kind has the meaning of "auto".
 absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
   RouterOptions& o = settings.router;
+  if (!o.engines.empty()) {
+    if (settings.coupling == "barrier")
+      return absl::InvalidArgumentError("--coupling=barrier: the ranks of --engines step by themselves");
+    const bool coupled = !o.engines.front().barrier.empty();
+    if (coupled && settings.coupling == "none")
+      return absl::InvalidArgumentError("--coupling=none: --engines name a barrier");
+    o.group_kind = coupled ? core::GroupKind::kCoupled : core::GroupKind::kIndependent;
+  }
   if (settings.coupling == "barrier") o.group_kind = core::GroupKind::kBarrier;
   if (settings.coupling == "none") o.group_kind = core::GroupKind::kIndependent;
   if (o.group_kind == core::GroupKind::kBarrier) return absl::OkStatus();
@@ -239,7 +258,8 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
     return absl::InvalidArgumentError(
         "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
   }
-  if (!table.given("policy")) o.policy = "jffc";
+  // The rule for chains, which differ in speed and not in what they hold.
+  if (!table.given("policy") && o.engines.empty()) o.policy = "jffc";
   return absl::OkStatus();
 }
 
@@ -257,13 +277,13 @@ void AddRouterOptions(OptionTable& table, RouterSettings& settings) {
 }
 
 absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings) {
-  // Nobody asked for this port if it was not given, and two routers on a machine are nothing wrong.
+  // A default port that cannot be bound is no error, so that two routers can run on a machine.
   settings.router.http_may_fail = !table.given("http_listen");
   settings.router.admission = settings.admission.kv;
   settings.router.wait = settings.admission.wait;
   settings.election.name = NameFor(settings.router.listen);
-  if (settings.router.served_model_name.empty())
-    settings.router.served_model_name = ModelNameFor(settings.router.tokenizer);
+  if (settings.router.served_model_name.empty() && !settings.router.tokenizer.empty())
+    settings.router.served_model_name = ModelNameOf(settings.router.tokenizer);
   if (settings.election.etcd.endpoints.empty() && settings.election.etcd.tls.enabled()) {
     return absl::InvalidArgumentError("--election_tls: there is no --election_etcd");
   }

@@ -1,7 +1,7 @@
-// bfio_router's options as an OptionTable: the one record of each.
+// bfio_router's options as an OptionTable, with one record per option.
 //
-// Purpose: what a flag, a field of the config file and a line of --help are, and which settings do not go
-// together. Threads: call from main, before threads are started.
+// Purpose: defines each option's flag, config field and --help line, and which settings exclude each other.
+// Threads: call from main, before threads are started.
 #ifndef BFIO_ROUTER_APP_FLAGS_H_
 #define BFIO_ROUTER_APP_FLAGS_H_
 
@@ -17,7 +17,7 @@ namespace bfio::router {
 
 struct RouterSettings {
   RouterOptions router;
-  // Without endpoints: no election.
+  // Without endpoints there is no election.
   ElectionOptions election;
   core::AdmissionSetting admission;
   // "auto", "barrier" or "none".
@@ -25,11 +25,11 @@ struct RouterSettings {
   std::string log_level = "info", log_format = "text";
 };
 
-// `settings` outlives the reading of `table`.
+// `settings` must live until `table` has been read.
 void AddRouterOptions(OptionTable& table, RouterSettings& settings);
 
-// What follows from several options, once all are read; chains have set `router.group_kind` to what
-// coupling "auto" means. INVALID_ARGUMENT, naming the flag.
+// Sets what depends on several options, after all are read; chains have already set `router.group_kind` to
+// the meaning of coupling "auto". INVALID_ARGUMENT, naming the flag.
 absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings);
 
 }  // namespace bfio::router

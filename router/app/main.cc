@@ -1,4 +1,4 @@
-// bfio_router: reads its options, then RouterServer until a signal comes.
+// bfio_router: reads its options, then runs a RouterServer until a signal comes.
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +39,7 @@ ProgramInfo Info() {
   return info;
 }
 
-// Null where there is none: --http_listen is empty, or nobody asked for the port and it cannot be had.
+// Null when --http_listen is empty, or when its default port cannot be bound.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyPort(const RouterOptions& options,
                                                             std::shared_ptr<const Standby> standby) {
   if (options.http_listen.empty()) return nullptr;
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyPort(const RouterOptions&
   return nullptr;
 }
 
-// Stands by until this router leads; false: a signal came first.
+// Stands by until this router leads; false when a signal came first.
 absl::StatusOr<bool> Lead(Election& election, RouterOptions& options) {
   const auto standby = std::make_shared<Standby>(options.version);
   auto web = OpenStandbyPort(options, standby);
@@ -105,7 +105,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::unique_ptr<Election>> election = MakeElection(settings.election);
   if (!election.ok()) return ExitWith(info, election.status());
   if (*election != nullptr) {
-    // Found out now, not when this router is needed.
+    // Checked now, not only when this router has to take over.
     if (absl::Status status = RouterServer::Check(options); !status.ok()) return ExitWith(info, status);
     const absl::StatusOr<bool> leads = Lead(**election, options);
     if (!leads.ok()) return ExitWith(info, leads.status());

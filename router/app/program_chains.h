@@ -1,4 +1,4 @@
-// Whether this program composes chains of servers: the one place where bfio_router meets chains/.
+// Adds chains of servers to the program: the only place where bfio_router refers to chains/.
 //
 // chains/router/program_chains.cc implements it, or router/app/no_chains.cc in a build without BFIO_CHAINS.
 #ifndef BFIO_ROUTER_APP_PROGRAM_CHAINS_H_
@@ -11,11 +11,11 @@
 
 namespace bfio::router {
 
-// Sets `worker_port_service`, and `group_kind` to independent groups where chains are composed. REQUIRES: all
-// options are read.
+// Sets `worker_port_service`, and `group_kind` to independent groups, where chains are composed. REQUIRES:
+// all options are read.
 using SetChains = std::function<void(RouterOptions& options)>;
 
-// The options of chains, if there are any.
+// Adds the options of chains, if there are any.
 SetChains AddChainOptions(OptionTable& table);
 
 }  // namespace bfio::router

@@ -14,6 +14,8 @@
 #include "common/telemetry/log.h"
 #include "router/admin/web.h"
 #include "router/core/shadow/shadowed_policy.h"
+#include "router/engine_link/vllm/vllm_client.h"
+#include "router/frontend/message_bytes.h"
 #include "router/record/log_writer.h"
 #include "router/record/recorder.h"
 
@@ -23,7 +25,7 @@ namespace {
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
-// Names of ports, for operators; compared by address.
+// Names of ports in the state; compared by address.
 constexpr const char* kClientPort = "client";
 constexpr const char* kWorkerPort = "worker";
 constexpr const char* kAdminPort = "admin";
@@ -34,7 +36,7 @@ void AddMessages(const FirstMessages::Counts& counts, v1::PortState& port) {
   port.set_calls_timed_out(port.calls_timed_out() + counts.too_late);
 }
 
-// What settings name, made.
+// The objects made from the settings.
 struct Made {
   std::unique_ptr<Authenticator> client_authenticator, admin_authenticator;
   ClientSecrets secrets;
@@ -123,12 +125,14 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   hooks.on_serving = [self, apis = options.client_apis](bool serving) {
     if (apis.bfio) self->client_health_->SetServing(kInference, serving);
     if (apis.vllm) self->client_health_->SetServing(vllm::VllmService::kName, serving);
+    if (apis.sglang) self->client_health_->SetServing(sglang::SglangService::kName, serving);
   };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
     self->steps_.Publish(summary);
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
   };
   router->web_wanted_ = !options.http_listen.empty();
+  const uint64_t instance = made->parts.instance;
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(made->parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
   router->MakeServices(options, std::move(made->secrets), std::move(made->model));
@@ -150,6 +154,13 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   HealthService& of_workers =
       router->worker_health_ == nullptr ? *router->client_health_ : *router->worker_health_;
   of_workers.SetServing(kWorkerLink, true);
+  if (!options.engines.empty()) {
+    const auto make_client = [](const EngineAddress& engine) {
+      return vllm::NewVllmClient(engine.server.ToString());
+    };
+    router->engines_ = std::make_unique<EngineLink>(
+        EngineLink::Options{options.engines, options.step_timeout, instance, make_client}, thread);
+  }
   router->admin_health_->SetServing(kAdmin, true);
   return router;
 }
@@ -159,6 +170,7 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
   std::vector<std::string> at_clients;
   if (options.client_apis.bfio) at_clients.emplace_back(kInference);
   if (options.client_apis.vllm) at_clients.emplace_back(vllm::VllmService::kName);
+  if (options.client_apis.sglang) at_clients.emplace_back(sglang::SglangService::kName);
   if (options.worker_listen.empty()) {
     at_clients.emplace_back(kWorkerLink);
   } else {
@@ -173,21 +185,33 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
 void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets,
                                 std::shared_ptr<const ModelFiles> model) {
   DecisionThread* const thread = thread_.get();
+  model_ = std::make_shared<ModelSource>(std::move(model));
   client_messages_ = std::make_unique<FirstMessages>(MessageLimits(MaxClientMessageBytes(options.limits)));
+  gateway::GatewayOptions gateways{options.limits, options.stream(), options.served_model_name, model_,
+                                   secrets.new_request_id};
   if (options.client_apis.vllm) {
-    vllm_ = std::make_unique<vllm::VllmService>(
-        thread, client_authenticator_.get(), client_messages_.get(),
-        vllm::VllmOptions{options.limits, options.stream(), options.served_model_name, std::move(model),
-                          secrets.new_request_id});
+    vllm_ = std::make_unique<vllm::VllmService>(thread, client_authenticator_.get(), client_messages_.get(),
+                                                std::move(gateways));
+  } else if (options.client_apis.sglang) {
+    sglang_ = std::make_unique<sglang::SglangService>(thread, client_authenticator_.get(),
+                                                      client_messages_.get(), std::move(gateways));
   }
   if (options.client_apis.bfio) {
     inference_ =
         std::make_unique<InferenceService>(thread, client_authenticator_.get(), client_messages_.get(),
                                            options.limits, options.stream(), std::move(secrets));
   }
-  link_ =
-      std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
-                                          worker_authenticator_.get(), MessageLimits(kMaxWorkerMessageBytes));
+  TokenizerReceiver tokenizers;
+  if (options.client_apis.vllm || options.client_apis.sglang) {
+    tokenizers.wanted = [model = model_.get()] { return model->wanted(); };
+    tokenizers.take = [model = model_.get()](std::string directory, TokenizerFiles files,
+                                             std::function<void(const absl::Status&)> done) {
+      model->Take(std::move(directory), std::move(files), std::move(done));
+    };
+  }
+  link_ = std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
+                                              worker_authenticator_.get(),
+                                              MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers));
   if (options.worker_port_service != nullptr) {
     beside_link_ = options.worker_port_service(
         {options.bind_worker_id, [thread] { return thread->arrivals().PerSecond(MonotonicNow()); },
@@ -202,7 +226,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
   PortSpec client{.listen = options.listen,
                   .tls = options.client_tls,
                   .max_message_bytes = MaxClientMessageBytes(options.limits),
-                  .services = {inference_.get(), vllm_.get(), client_health_.get()},
+                  .services = {inference_.get(), vllm_.get(), sglang_.get(), client_health_.get()},
                   .authenticators = {client_authenticator_.get()},
                   .reflection = options.client_tokens.empty()};
   const PortSpec worker{.listen = options.worker_listen,
@@ -257,6 +281,7 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
       AddMessages(client_messages_->counts(), port);
       if (inference_ != nullptr) streams += inference_->streams();
       if (vllm_ != nullptr) streams += vllm_->streams();
+      if (sglang_ != nullptr) streams += sglang_->streams();
     }
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
       AddMessages(link_->messages(), port);
@@ -288,12 +313,14 @@ void RouterServer::Shutdown() {
   if (client_health_ != nullptr) client_health_->Close();
   if (thread_ != nullptr) thread_->Stop();
   if (beside_link_ != nullptr) beside_link_->Stop();
-  // Its threads ask the decision thread, which still answers that it has ended.
+  if (engines_ != nullptr) engines_->Stop();
+  // Its threads query the decision thread, which still answers that it has ended.
   history_->Close();
   web_.reset();
   steps_.Close();
   if (vllm_ != nullptr) vllm_->Close();
-  // What is still open after this gets cancelled; streams have been asked to end.
+  if (sglang_ != nullptr) sglang_->Close();
+  // Streams have been asked to end; what is still open after this time is cancelled.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
     if (port->listener != nullptr) port->listener->Stop();

@@ -1,9 +1,12 @@
-// The decision thread's answers to "what is going on".
+// The decision thread's answers to queries of its state.
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "router/app/decision_thread.h"
+#include "router/core/choice/rule_chooser.h"
 #include "router/core/shadow/shadow_set.h"
 
 namespace bfio::router {
@@ -27,6 +30,19 @@ void FillShadows(const core::ShadowSet* shadows, std::vector<ShadowView>& out) {
   }
 }
 
+std::optional<PlacementView> PlacementOf(const core::RuleChooser& chooser) {
+  if (!chooser.chooses()) return std::nullopt;
+  PlacementView view;
+  view.rule = std::string(core::PlacementRuleName(chooser.rule()));
+  view.switches = chooser.switches();
+  if (!chooser.measured()) return view;
+  for (const core::RuleChooser::Candidate& candidate : chooser.candidates()) {
+    view.candidates.push_back(
+        {std::string(core::PlacementRuleName(candidate.rule)), chooser.StepRatio(candidate.rule)});
+  }
+  return view;
+}
+
 }  // namespace
 
 RouterState DecisionThread::MakeState() const {
@@ -35,7 +51,7 @@ RouterState DecisionThread::MakeState() const {
   state.uptime = now_ - started_;
   state.version = options_.version;
   state.plan_mode = options_.plan_mode;
-  state.independent = options_.group_kind == core::GroupKind::kIndependent;
+  state.independent = options_.group_kind != core::GroupKind::kBarrier;
   const core::PolicySetting& policy = cluster_.policy_setting();
   state.policy = policy.name;
   state.horizon = policy.options.horizon;
@@ -61,7 +77,9 @@ RouterState DecisionThread::MakeState() const {
     }
     view.steps = group->steps().totals();
     view.distributions = group->steps().distributions();
-    if (scheduler != nullptr) FillShadows(scheduler->policy().shadows(), state.shadows);
+    if (scheduler == nullptr) continue;
+    FillShadows(scheduler->policy().shadows(), state.shadows);
+    view.placement = PlacementOf(scheduler->chooser());
   }
   state.retired_steps = groups_.retired_steps();
   state.retired_distributions = groups_.retired_distributions();

@@ -10,13 +10,13 @@
 namespace bfio::router {
 namespace {
 
-// How often a lease is renewed, and a standby looks, in its length. A renewal, a look and a renewal that take
-// a quarter of the lease each end within it.
+// How often a lease is renewed, and how often a standby checks the key, per lease length. A renewal, a check
+// and a renewal that take a quarter of the lease each complete within it.
 constexpr int kRenewals = 4, kLooks = 10;
-// The most that one endpoint may take, in a lease's length: another has its turn in time.
+// Limit per endpoint, as a fraction of the lease's length, so that another endpoint can be tried in time.
 constexpr int kTries = 3;
 constexpr absl::Duration kLongestTry = absl::Seconds(5), kLongestLook = absl::Seconds(1);
-// Clocks of two machines do not run alike: the leader thinks that its lease is shorter than etcd does.
+// Clocks of two machines differ in rate, so the leader counts its lease as shorter than etcd does.
 constexpr double kShare = 0.9;
 constexpr double kJitter = 0.2;
 
@@ -59,7 +59,7 @@ bool Election::Campaign(const std::function<bool(absl::Duration)>& pause,
     EtcdOwner leader;
     const absl::StatusOr<bool> leads = TryToLead(leader);
     if (!leads.ok()) {
-      // Once for each kind.
+      // Logs each error once.
       if (complaint != leads.status().message()) {
         complaint = std::string(leads.status().message());
         spdlog::warn("standing by: {}", complaint);
@@ -94,7 +94,8 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
     look_at_ = Lease::Now();
     return true;
   }
-  // No router shall wait for its end, should the key have been claimed without an answer, or too late.
+  // The key may have been claimed without an answer, or too late: revoked, it does not keep the next router
+  // waiting.
   etcd_->Revoke(*lease).IgnoreError();
   if (!claimed.ok()) return claimed.status();
   if (claimed->mine) return absl::UnavailableError("etcd took longer than the lease");
@@ -123,13 +124,13 @@ bool Election::Renew() {
   }
   complaint_.clear();
   renew_at_ = asked + Jittered(options_.ttl / kRenewals);
-  // What has run out stays so: it may have been another's in between.
+  // An expired lease is not extended: another router may have led in between.
   if (lease_->Holds()) lease_->Extend(asked + kShare * options_.ttl);
   return true;
 }
 
 bool Election::LookAtKey() {
-  // An operator may have removed the key by hand, or written it without the lease.
+  // An operator may have removed the key, or written it without the lease.
   const absl::StatusOr<EtcdOwner> owner = etcd_->ReadOnce(options_.key);
   look_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
   if (!owner.ok()) return true;
@@ -151,7 +152,7 @@ void Election::KeepLease() {
                        absl::FormatDuration(lease_->Unwatched()));
       return lease_->Lose();
     }
-    // A look may take a while; the renewal that is due by then must not come too late.
+    // A check may take a while, so it must not delay a renewal that is due.
     const absl::Time now = Lease::Now();
     const bool look = now >= look_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
     if (!look && now < renew_at_) continue;

@@ -1,6 +1,7 @@
 #include "router/election/etcd.h"
 
-// The distribution's libcpp-httplib is built with it: both must see the same classes.
+// The distribution's libcpp-httplib is compiled with this macro, so its classes must be declared with it
+// here.
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 
@@ -19,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// etcd answers with a few hundred bytes; a peer that sends more is not etcd.
+// etcd's answers have a few hundred bytes.
 constexpr size_t kMaxReply = 1 << 16;
 
 }  // namespace
@@ -110,7 +111,7 @@ absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::strin
             ? EtcdErrorIn(connection.reply(), result->status)
             : absl::UnavailableError(absl::StrCat("etcd at ", options_.endpoints[current_],
                                                   " does not answer: ", httplib::to_string(result.error())));
-    // What another member would say as well.
+    // Errors that every other member would also return.
     switch (last.code()) {
       case absl::StatusCode::kNotFound:
       case absl::StatusCode::kInvalidArgument:

@@ -1,9 +1,9 @@
-// What an election asks of etcd, over its JSON gateway (API v3, etcd 3.4 and later).
+// A client for the parts of etcd that an election needs, over its JSON gateway (API v3, etcd 3.4 and later).
 //
-// Purpose: leases, and one key that belongs to its first writer. A call goes to the endpoint that
-// answered last, then to the others. Errors: UNAVAILABLE when no endpoint answers in time or etcd has no
-// leader, INVALID_ARGUMENT for endpoints that are none, PERMISSION_DENIED and what else etcd says with its
-// own words. Threads: one at a time.
+// Purpose: leases, and one key that belongs to its first writer. A call goes to the endpoint that answered
+// last, then to the others. Errors: UNAVAILABLE when no endpoint answers in time or etcd has no leader,
+// INVALID_ARGUMENT for malformed endpoints, PERMISSION_DENIED and other errors of etcd with its message.
+// Threads: one at a time.
 #ifndef BFIO_ROUTER_ELECTION_ETCD_H_
 #define BFIO_ROUTER_ELECTION_ETCD_H_
 
@@ -22,9 +22,9 @@ namespace bfio::router {
 struct EtcdOptions {
   // "http://HOST:PORT" or "https://HOST:PORT".
   std::vector<std::string> endpoints;
-  // The CAs of etcd's certificate, and this router's certificate and key where etcd asks for them.
+  // The CAs of etcd's certificate; this router's certificate and key, where etcd requires them.
   TlsFiles tls;
-  // Of connecting to one endpoint, and of each wait for its answer.
+  // Limit of connecting to one endpoint, and of each wait for its answer.
   absl::Duration timeout = absl::Seconds(5);
 };
 
@@ -33,16 +33,16 @@ class Etcd {
   static absl::StatusOr<std::unique_ptr<Etcd>> Create(EtcdOptions options);
   ~Etcd();
 
-  // A lease's id. etcd may make it longer than asked for, never shorter.
+  // Returns the lease's id. etcd may make the lease longer than `ttl`, never shorter.
   absl::StatusOr<int64_t> Grant(absl::Duration ttl);
-  // False: there is no such lease any more.
+  // False when the lease does not exist.
   absl::StatusOr<bool> Renew(int64_t lease);
   absl::Status Revoke(int64_t lease);
 
   absl::StatusOr<EtcdOwner> Read(const std::string& key);
-  // The same at the endpoint that answered last only: for callers without time to try the others.
+  // Asks only the endpoint that answered last, for callers without time to try the others.
   absl::StatusOr<EtcdOwner> ReadOnce(const std::string& key);
-  // Writes `name` there with the lease, unless the key exists. REQUIRES: `name` is not empty.
+  // Writes `name` to the key with the lease, unless the key exists. REQUIRES: `name` is not empty.
   absl::StatusOr<EtcdClaim> Claim(const std::string& key, const std::string& name, int64_t lease);
 
  private:
@@ -52,10 +52,11 @@ class Etcd {
 
   const EtcdOptions options_;
   std::vector<std::unique_ptr<Connection>> connections_;
-  // The one that answered last.
+  // Index of the endpoint that answered last.
   size_t current_ = 0;
 
-  // The answer's JSON as text, of the first of `tries` endpoints that answers; "path" as "/v3/kv/txn".
+  // The JSON answer as text, from the first of `tries` endpoints that answers; `path`: for example
+  // "/v3/kv/txn".
   absl::StatusOr<std::string> Post(const std::string& path, const std::string& body, size_t tries);
   absl::StatusOr<EtcdOwner> ReadFrom(const std::string& key, size_t tries);
   absl::StatusOr<std::string> PostToAny(const std::string& path, const std::string& body) {

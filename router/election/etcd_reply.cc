@@ -13,10 +13,10 @@ namespace {
 
 using nlohmann::json;
 
-// etcd's answers have 6 at most.
+// etcd's answers have at most 6 levels.
 constexpr int kMaxDepth = 16;
 
-// An object, empty where the text is none. Deeper levels are left out.
+// The JSON object in `text`, without deeper levels; an empty object when there is none.
 json Parse(absl::string_view text) {
   const auto shallow = [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; };
   json parsed = json::parse(text.begin(), text.end(), shallow, false);
@@ -24,7 +24,7 @@ json Parse(absl::string_view text) {
   return parsed;
 }
 
-// Null where `object` is none, or has no such member.
+// The member; null when `object` is not an object or has no such member.
 const json& Member(const json& object, const char* name) {
   static const json none;
   if (!object.is_object()) return none;
@@ -42,7 +42,7 @@ int64_t Number(const json& object, const char* name) {
 }
 
 absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
-  // An answer of etcd's, whether the key is there or not.
+  // An answer of etcd has this member whether the key exists or not.
   if (!Member(range, "header").is_object()) return absl::UnavailableError("that is no answer of etcd's");
   const json& found = Member(range, "kvs");
   if (!found.is_array() || found.empty()) return EtcdOwner();
@@ -61,14 +61,14 @@ absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
 
 absl::Status EtcdErrorIn(absl::string_view reply, int http) {
   const json object = Parse(reply);
-  // {"error": words, "code": number}, {"code", "message"} since 3.6; of streams {"error": {"grpc_code",
+  // {"error": text, "code": number}; since 3.6 {"code", "message"}; for streams {"error": {"grpc_code",
   // "message"}}.
   const json& inner = Member(object, "error");
   const json& error = inner.is_object() ? inner : object;
   const json& words = inner.is_string() ? inner : Member(error, "message");
   const std::string said = absl::StrCat(
       "etcd says: ", words.is_string() ? words.get_ref<const std::string&>() : absl::StrCat("HTTP ", http));
-  // gRPC's numbers, which absl shares.
+  // gRPC's status codes, which absl shares.
   const int64_t code = std::max(Number(error, "code"), Number(error, "grpc_code"));
   if (code < 1 || code > 16) return absl::UnavailableError(said);
   return absl::Status(static_cast<absl::StatusCode>(code), said);

@@ -1,10 +1,10 @@
 // A leader's right to decide, which expires.
 //
 // Purpose: the decision thread checks it before it acts, so that a router that was paused (stopped, or its
-// machine asleep) while another was elected takes no more decisions. The renewing thread sees whether the
-// decision thread still checks. Times are of CLOCK_BOOTTIME, which runs while a program or a machine sleeps.
-// A virtual machine that was paused does not notice: there, only terms protect (worker/link/router_link.cc).
-// Threads: any.
+// machine asleep) while another was elected takes no more decisions. The renewing thread detects when the
+// decision thread stops checking. Times are of CLOCK_BOOTTIME, which continues while a program or a machine
+// sleeps. A virtual machine cannot detect that it was paused: there only terms protect
+// (worker/link/router_link.cc). Threads: any.
 #ifndef BFIO_ROUTER_ELECTION_LEASE_H_
 #define BFIO_ROUTER_ELECTION_LEASE_H_
 
@@ -29,21 +29,21 @@ class Lease {
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  // Of the thread that decides.
+  // True while the lease holds. Called by the decision thread.
   bool Look() {
     const int64_t now = absl::ToUnixNanos(Now());
     looked_ns_ = now;
     return now < end_ns_.load();
   }
   bool Holds() const { return Left() > absl::ZeroDuration(); }
-  // 0 and less: nothing.
+  // Time left; 0 or less: the lease has expired.
   absl::Duration Left() const { return absl::FromUnixNanos(end_ns_.load()) - Now(); }
 
-  // For the renewing thread.
+  // Called by the renewing thread.
   void Extend(absl::Time end) { end_ns_ = absl::ToUnixNanos(end); }
-  // Permanent: the lease is not renewed any more.
+  // Ends the lease for good.
   void Lose() { end_ns_ = 0; }
-  // How long ago Look was called, or this was made.
+  // Time since the last Look, or since construction.
   absl::Duration Unwatched() const { return Now() - absl::FromUnixNanos(looked_ns_.load()); }
 
  private:

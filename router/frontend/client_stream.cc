@@ -36,6 +36,14 @@ void FillFinish(const Finish& from, v1::Finish& out) {
   if (from.rank) out.set_dp_rank(*from.rank);
 }
 
+void FillLogprobs(const LogprobsView& from, v1::Logprobs& out) {
+  out.mutable_token_logprobs()->Add(from.tokens.begin(), from.tokens.end());
+  for (const TopToken& top : from.top) {
+    out.add_top_token_ids(top.id);
+    out.add_top_logprobs(top.logprob);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* context, Options options) {
@@ -51,29 +59,36 @@ bool ClientStream::MarkDirty() {
 }
 
 ClientStream::Delivery ClientStream::Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
-                                             absl::Time now) {
+                                             const LogprobsView& logprobs, absl::Time now) {
   MutexLock lock(&mutex_);
   if (ended() || broken()) return Delivery::kTaken;
   const absl::Duration untaken = Untaken(now);
-  const bool full = !MayQueue(static_cast<int64_t>(pending_.size()), static_cast<int64_t>(tokens.size()),
-                              options_.limits.buffer_tokens);
+  const bool full =
+      !MayQueue(static_cast<int64_t>(pending_.size()) + pending_logprobs_.view().words(),
+                static_cast<int64_t>(tokens.size()) + logprobs.words(), options_.limits.buffer_tokens);
   if (writing() && (full || untaken > options_.limits.timeout)) return Delivery::kTooSlow;
   if (pending_.empty()) pending_first_index_ = index;
   pending_.insert(pending_.end(), tokens.begin(), tokens.end());
+  pending_logprobs_.Append(logprobs);
   return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
 }
 
-void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) {
+void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) {
   MutexLock lock(&mutex_);
   pending_first_index_ = index;
   pending_.assign(tokens.begin(), tokens.end());
+  pending_logprobs_.Clear();
+  pending_logprobs_.Append(logprobs);
 }
 
 bool ClientStream::End(const absl::Status& status, std::optional<router::Finish> finish) {
   MutexLock lock(&mutex_);
   if (!SetEnd(ToGrpcStatus(status))) return false;
   // What remains of a cancelled request is not read.
-  if (absl::IsCancelled(status)) pending_.clear();
+  if (absl::IsCancelled(status)) {
+    pending_.clear();
+    pending_logprobs_.Clear();
+  }
   if (status.ok()) finish_ = std::move(finish);
   return MarkDirty();
 }
@@ -90,6 +105,9 @@ bool ClientStream::Next(v1::GenerateResponse& response) {
   response.set_first_index(pending_.empty() ? finish_->completion_tokens : pending_first_index_);
   response.mutable_token_ids()->Assign(pending_.begin(), pending_.end());
   pending_.clear();
+  response.clear_logprobs();
+  if (!pending_logprobs_.empty()) FillLogprobs(pending_logprobs_.view(), *response.mutable_logprobs());
+  pending_logprobs_.Clear();
   response.clear_resume_ticket();
   if (issue_ticket_ != nullptr) response.set_resume_ticket(std::exchange(issue_ticket_, nullptr)(model_));
   if (finish_) FillFinish(*std::exchange(finish_, std::nullopt), *response.mutable_finish());

@@ -65,8 +65,9 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
     MutexLock lock(&mutex_);
     model_ = digest;
   }
-  [[nodiscard]] Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, absl::Time now) override;
-  void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) override;
+  [[nodiscard]] Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
+                                 const LogprobsView& logprobs, absl::Time now) override;
+  void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) override;
   [[nodiscard]] bool End(const absl::Status& status, std::optional<router::Finish> finish) override;
   void Flush() override;
   void BreakOff() override;
@@ -87,6 +88,8 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
   ResumeTickets::Issue issue_ticket_ ABSL_GUARDED_BY(mutex_);
   std::string model_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_ ABSL_GUARDED_BY(mutex_);
+  // Of pending_, where the request asks for them.
+  Logprobs pending_logprobs_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush
   std::optional<router::Finish> finish_ ABSL_GUARDED_BY(mutex_);

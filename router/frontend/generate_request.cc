@@ -55,6 +55,7 @@ Sampling ToSampling(const v1::SamplingParams& from) {
   if (from.has_top_p()) sampling.top_p = from.top_p();
   if (from.has_top_k()) sampling.top_k = from.top_k();
   if (from.has_seed()) sampling.seed = from.seed();
+  if (from.has_logprobs()) sampling.logprobs = from.logprobs();
   return sampling;
 }
 

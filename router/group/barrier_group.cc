@@ -7,7 +7,7 @@
 namespace bfio::router {
 namespace {
 
-// The ranks of a barrier that fails learn so from each other at once, and say so at once.
+// When a barrier fails, its ranks notice it from each other and report it at once.
 constexpr absl::Duration kSilenceGrace = absl::Milliseconds(100);
 constexpr absl::Duration kSilencePoll = absl::Milliseconds(10);
 
@@ -27,8 +27,8 @@ void BarrierGroup::OnLateToForm(Member& member, const absl::Status& why, const C
 
 void BarrierGroup::OnFormingFailed(const Context& context) {
   if (PunishBlamed(context)) return;
-  // Once is bad luck. From then on the newest is the likeliest cause (it may reach the router but not the
-  // others): where some were never part of a working group, it is one of them.
+  // A single failure can be chance. After it the newest rank is the likeliest cause: it may reach the router
+  // but not the others, and where some ranks were never part of a working group, it is one of them.
   if (++failures_ > 1 && ranks_.size() > 1)
     return Punish(*ranks_.back(), absl::UnavailableError("the group does not form with this worker"),
                   context);
@@ -43,7 +43,7 @@ void BarrierGroup::OnMissing(Member& member, absl::Span<const uint32_t> missing)
     if (std::find(missing.begin(), missing.end(), static_cast<uint32_t>(rank->next_rank)) != missing.end())
       blamed.push_back(rank);
   }
-  // One that reaches hardly any other is itself the one that is cut off.
+  // A member that misses more than half of the ranks is itself the one that is cut off.
   if (2 * blamed.size() > ranks_.size()) {
     member.blamed = true;
     return;
@@ -55,7 +55,7 @@ void BarrierGroup::OnMissing(Member& member, absl::Span<const uint32_t> missing)
 bool BarrierGroup::PunishBlamed(const Context& context) {
   std::vector<Member*> culprits;
   for (Member* rank : ranks_) {
-    // In a tree a rank is late because it waited for another.
+    // A rank that blames others is not a culprit: in a tree, a rank is late because it waited for another.
     if (rank->blamed && !rank->blames) culprits.push_back(rank);
     rank->blamed = rank->blames = false;
   }
@@ -70,7 +70,7 @@ bool BarrierGroup::PrepareToForm(const Context& context) {
     deadline_ = std::min(context.now + kSilencePoll, silence_end_);
     return false;
   }
-  // Asked to form with a rank that does not answer, the others would wait for it all of form_timeout.
+  // If a rank that does not answer were asked to form, the others would wait for it for all of form_timeout.
   if (std::exchange(silence_end_, absl::InfinitePast()) != absl::InfinitePast())
     ExpelSilent(absl::ZeroDuration(), context);
   PunishBlamed(context);
@@ -109,8 +109,8 @@ void BarrierGroup::OnProgress(Member& member, const StepReport& report, const Co
   }
 }
 
-// No other rank has reached the barrier that failed: until its own report of it a rank's silence says
-// nothing.
+// No other rank has passed the failed barrier, so a rank's silence means nothing until its own report of the
+// failure.
 void BarrierGroup::OnBarrierLost(const Context& context) {
   silence_end_ = context.now + kSilenceGrace;
 }

@@ -1,8 +1,9 @@
 // A group whose ranks meet in a collective at every step.
 //
-// Purpose: what Group (group.h) leaves to it: which rank holds the others up, which rank the others do not
-// reach, and the deadlines of a step that all make together. A barrier that fails is learnt from the ranks
-// themselves; those that stay silent then are left out. Ownership and threads: as Group.
+// Purpose: what Group (group.h) leaves to its kinds: which rank delays the others, which rank the others
+// cannot reach, and the deadlines of a step that all ranks make together. The ranks themselves report a
+// failed barrier; a rank that reports nothing afterwards is left out of the next epoch. Ownership and
+// threads: as Group.
 #ifndef BFIO_ROUTER_GROUP_BARRIER_GROUP_H_
 #define BFIO_ROUTER_GROUP_BARRIER_GROUP_H_
 
@@ -41,21 +42,22 @@ class BarrierGroup final : public Group {
   void OnStepTimer(const Context& context) override;
   absl::Time step_deadline() const override;
 
-  // The ranks that others do not reach are left out for a while. False: none is blamed, or all are.
+  // Cuts off the ranks that others do not reach, and refuses them for a while. False: no rank is blamed, or
+  // every rank is.
   bool PunishBlamed(const Context& context);
-  // When a group that should step and does not is taken to be stuck.
+  // Time at which a group that has work but reports no step counts as stuck.
   absl::Time StalledAt(absl::Time now) const { return now + 2 * options_.step_timeout; }
 
-  // The newest step of the epoch that some rank has reported.
+  // The newest step of this epoch that any rank has reported.
   int64_t newest_step_ = 0;
-  // Attempts to form in a row that failed though all answered.
+  // Consecutive attempts to form in which every rank answered and some rank failed.
   int failures_ = 0;
-  // After a barrier's failure: until when the ranks may say so.
+  // After a barrier failure: end of the time in which the ranks have to report it.
   absl::Time silence_end_ = absl::InfinitePast();
-  // When patience for missing reports ends; infinite while none is missing.
+  // When the decision stops waiting for missing reports; infinite while none is missing.
   absl::Time report_deadline_ = absl::InfiniteFuture();
   absl::Time stall_deadline_ = absl::InfiniteFuture();
-  // Patience has ended: the next decision plans without them.
+  // report_deadline_ has passed: the next decision plans without the missing reports.
   bool force_ = false;
 };
 

@@ -1,9 +1,10 @@
-// What a group wants done: the answers to its events.
+// The commands that a group returns in answer to its events.
 //
-// Purpose: router/group does no I/O. Every event appends commands, in the order in which they have to be
-// carried out; the decision thread carries them out (router/app/decision_thread.h). Spans borrow from the
-// event that caused the command: carry commands out before the event goes, and before the next event, whose
-// groups ask the RequestBook for what these commands change. Plain data. Threads: any.
+// Purpose: router/group does no I/O. Every event appends commands in the order in which they must be carried
+// out, and the decision thread carries them out (router/app/decision_thread.h). Spans borrow from the event
+// that caused the command. So carry the commands out before that event is destroyed, and before the next
+// event: the groups then ask the RequestBook about state that these commands change. Plain data. Threads:
+// any.
 #ifndef BFIO_ROUTER_GROUP_COMMANDS_H_
 #define BFIO_ROUTER_GROUP_COMMANDS_H_
 
@@ -27,22 +28,22 @@ struct SendEpoch {
   MemberId to = 0;
   EpochOffer epoch;
 };
-// Directly before it come the placements of this part, each as a RequestPlaced.
+// The RequestPlaced commands of this part come directly before it.
 struct SendPlan {
   MemberId to = 0;
   PlanPart plan;
 };
-// For the member's log.
+// A line for the member's log.
 struct SendNotice {
   MemberId to = 0;
   std::string text;
 };
-// A drained member may end.
+// Tells a drained member that it may exit.
 struct SendShutdown {
   MemberId to = 0;
   std::string reason;
 };
-// The group has forgotten the member; OK: it was released.
+// The group has removed the member. OK: it was released after draining.
 struct CloseMember {
   MemberId to = 0;
   absl::Status status;
@@ -53,22 +54,23 @@ struct CloseMember {
 struct TokensMade {
   core::RequestId id = 0;
   absl::Span<const uint32_t> tokens;
+  LogprobsView logprobs;
 };
 struct RequestFinished {
   core::RequestId id = 0;
   FinishReason reason = FinishReason::kLength;
 };
-// A worker refused it. RESOURCE_EXHAUSTED: it is back in the pool.
+// A worker refused the request. RESOURCE_EXHAUSTED: it is back in the pool.
 struct RequestRejected {
   core::RequestId id = 0;
   absl::Status status;
 };
-// A worker took it out for want of KV; the scheduler has forgotten it.
+// A worker preempted the request because it ran out of KV memory; the scheduler has removed the request.
 struct RequestPreempted {
   core::RequestId id = 0;
 };
-// Its worker is gone; the scheduler has forgotten it. In an order that leaves the oldest at the pool's front
-// when each is put there.
+// The request's worker is gone; the scheduler has removed the request. Youngest first, so that the oldest
+// ends up in front when each is put at the front of the pool.
 struct RequestLost {
   core::RequestId id = 0;
 };
@@ -76,7 +78,7 @@ struct RequestPlaced {
   core::RequestId id = 0;
   core::WorkerIndex rank = 0;
   int64_t wait_steps = 0;
-  // The number of the model that it goes on with (core::OpenEpoch).
+  // The number of the model that continues the request (core::OpenEpoch).
   uint32_t model = 0;
 };
 
@@ -88,22 +90,22 @@ struct EpochOpened {
 struct EpochClosed {
   core::GroupIndex group = 0;
 };
-// A complete step, for watchers.
+// A complete step, for subscribers.
 struct StepDone {
   std::shared_ptr<const StepSummary> summary;
 };
 
-// What a member's device has drawn (energy_book.h).
+// A reading of a member's energy meter (energy_book.h).
 struct EnergyReported {
   MemberId member = 0;
   EnergyReading reading;
 };
-// For the log: the text says all; what it is about stands beside it once more, for machines.
+// A log line. The text is complete by itself; the fields repeat what it is about, for structured logs.
 struct LogLine {
   enum class Level { kDebug, kInfo, kWarning };
   Level level = Level::kInfo;
   std::string text;
-  // Empty and 0: of none.
+  // What the line is about; empty or 0: not about one.
   std::string group;
   std::string worker;
   uint64_t epoch = 0;

@@ -10,7 +10,7 @@ void EnergyBook::Take(MemberId member, const EnergyReading& reading) {
   if (!totals_) totals_.emplace();
   if (first) return;
   const EnergyReading before = std::exchange(it->second, reading);
-  // A device of another name, or sums that have become less, are another beginning.
+  // Another device name, or smaller sums, mean that the counters have started again.
   if (before.device != reading.device) return;
   const double busy = reading.busy_j - before.busy_j;
   const double barrier = reading.barrier_j - before.barrier_j;

@@ -1,7 +1,7 @@
 // The energy of the workers' devices, summed over the router.
 //
-// Purpose: each worker reports the energy of its device since the worker began; several may report the
-// same device. Owned by the decision thread; not thread-safe.
+// Purpose: each worker reports the energy (joules) of its device since the worker started; several workers
+// may report the same device. Owned by the decision thread; not thread-safe.
 #ifndef BFIO_ROUTER_GROUP_ENERGY_BOOK_H_
 #define BFIO_ROUTER_GROUP_ENERGY_BOOK_H_
 
@@ -18,15 +18,15 @@ struct EnergyTotals {
 
 class EnergyBook {
  public:
-  // Takes a reading, and keeps it. Of what has come since the worker's last reading it counts its share:
-  // workers that tell of the same device share it evenly. The first one counts nothing: it may reach back
-  // beyond this router's start.
+  // Stores a reading and adds this worker's share of the energy since its previous reading to the totals.
+  // Workers that report the same device share it evenly. A worker's first reading adds nothing, since it may
+  // cover time before this router started.
   void Take(MemberId member, const EnergyReading& reading);
   void Forget(MemberId member) { readings_.erase(member); }
 
-  // Null before a reading.
+  // The member's last reading; null before its first one.
   const EnergyReading* Of(MemberId member) const;
-  // Nothing before any reading has come.
+  // Empty before the first reading.
   const std::optional<EnergyTotals>& totals() const { return totals_; }
 
  private:

@@ -10,15 +10,15 @@
 namespace bfio::router {
 namespace {
 
-// Reports, of each rank, before the shortest step of them bounds what a step takes.
+// Reports of each rank that are needed before the shortest step counts as a lower bound.
 constexpr int64_t kStepsToJudge = 64;
 
 }  // namespace
 
 std::unique_ptr<Group> Group::Make(const GroupOptions& options, core::Cluster* cluster, RequestBook* book) {
-  if (options.kind == core::GroupKind::kIndependent)
-    return std::make_unique<IndependentGroup>(options, cluster, book);
-  return std::make_unique<BarrierGroup>(options, cluster, book);
+  if (options.kind == core::GroupKind::kBarrier)
+    return std::make_unique<BarrierGroup>(options, cluster, book);
+  return std::make_unique<IndependentGroup>(options, cluster, book);
 }
 
 Group::Group(const GroupOptions& options, core::Cluster* cluster, RequestBook* book)
@@ -30,7 +30,7 @@ Group::Group(const GroupOptions& options, core::Cluster* cluster, RequestBook* b
 
 void Group::SetKey(const GroupKey& key, uint32_t model) {
   if (key_ == key) return;
-  // Those that come next are other workers than the ones it served with.
+  // The next members are not the workers that the group has served with.
   formed_once_ = false;
   key_ = key;
   model_ = model;
@@ -150,11 +150,11 @@ void Group::Remove(MemberId id, const absl::Status& why, const Context& context)
   const auto it = members_.find(id);
   Member* const member = it->second.get();
   if (member->draining) history_.RememberDraining(member->hello.worker_id, member->hello.router_instance);
-  // One that drains is left by its requests, and may end before the last of them has.
+  // A draining worker may exit before its last request has ended, which is not a failure.
   const bool died = !why.ok() && !member->draining;
   if (died && member->rank) book_->OnWorkerDied(options_.index, *member->rank);
   const bool ranked = std::find(ranks_.begin(), ranks_.end(), member) != ranks_.end();
-  // ranks_ keeps no pointer to a member that is gone, whatever the phase.
+  // ranks_ must not point to a removed member in any phase.
   std::erase(ranks_, member);
   members_.erase(it);
   context.out.push_back(CloseMember{id, why});
@@ -163,9 +163,9 @@ void Group::Remove(MemberId id, const absl::Status& why, const Context& context)
 }
 
 bool Group::MayLeave(const Member& member) const {
-  // It has never served; but it may bring what an earlier router gave it.
+  // It has never served, but may hold requests of an earlier router.
   if (!member.rank) return !member.recovering;
-  // Between epochs it is not known what it holds.
+  // Between epochs its requests are not known.
   const std::optional<core::WorkerIndex> rank = RankOf(member);
   if (!rank) return false;
   const core::Scheduler::WorkerAccount account = scheduler().Account(*rank);

@@ -1,4 +1,4 @@
-// Group's epochs: how one comes about, and what becomes of requests when it opens.
+// Epochs of Group: how one forms, and what happens to requests when it opens.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -44,7 +44,7 @@ void Group::ExpelSilent(absl::Duration limit, const Context& context) {
   for (Member* rank : silent) CutOff(*rank, absl::DeadlineExceededError("no step report in time"), context);
 }
 
-// The ranks that have not answered are stuck: the others go on without them.
+// A rank that has not answered is stuck: the others go on without it.
 void Group::ExpelLate(const Context& context) {
   std::vector<Member*> late;
   for (Member* rank : ranks_) {
@@ -71,7 +71,7 @@ void Group::Reform(absl::Duration delay, bool close, const Context& context) {
     phase_ = Phase::kSettling;
     deadline_ = when;
   } else {
-    // An epoch that serves goes on serving while newcomers settle.
+    // An open epoch continues to serve while newcomers settle.
     deadline_ = std::min(deadline_, when);
   }
 }
@@ -115,8 +115,8 @@ void Group::SendOffer(const Member& member, Commands& out) const {
   offer.retain = options_.retain;
   offer.group = options_.name;
   FillOffer(member, offer);
-  // A newcomer's residents belong to a placement that has been given up: its connection broke. Those of
-  // another router's are taken over.
+  // The requests that a newcomer still holds were placed over an earlier, broken connection, and have been
+  // placed again. Requests of another router are recovered instead.
   if (!member.recovering) {
     for (const HeldActive& active : member.hello.active) offer.cancellations.push_back(active.id);
   }
@@ -141,7 +141,7 @@ void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time no
     const int64_t bytes = i < announcement.bytes.size() ? announcement.bytes[i] : 0;
     left -= bytes;
     if (left < 0) {
-      // The worker has to drop what is not recovered: it can do nothing about the bound.
+      // The worker cannot do anything about the bound, so it is not refused: it drops what is not recovered.
       Log(out, LogLine::Level::kWarning, member->hello,
           " announces more than is kept of all workers (--request_memory_mb): the rest is dropped");
       return;
@@ -168,7 +168,8 @@ void Group::OnEpochReady(MemberId id, EpochReady ready, absl::Time now, Commands
     Log(out, LogLine::Level::kWarning, member->hello, " could not form epoch ", epoch_, ": ", ready.error);
     OnMissing(*member, ready.missing_ranks);
   }
-  // One failure is usually another's fault: only when all have answered is it known which rank never does.
+  // A failure is usually caused by another rank. Only when all ranks have answered is it known which one
+  // failed.
   const auto all = [&](bool Member::*flag) {
     return std::all_of(ranks_.begin(), ranks_.end(), [&](const Member* rank) { return rank->*flag; });
   };
@@ -193,14 +194,14 @@ void Group::FinishForming(const Context& context) {
     member->announced.clear();
     member->announced_bytes = 0;
   }
-  // Those that came while it formed.
+  // Members that joined while the epoch formed.
   if (members_.size() > ranks_.size()) Reform(SettleAfterJoin(context.now), false, context);
-  // Their requests are replayed from what has been received.
+  // Their requests are replayed from what the router has received.
   for (Member* member : AuditResidents())
     CutOff(*member, absl::DataLossError("its tokens are not those that were received"), context);
 }
 
-// --- the scheduler takes an epoch on ---
+// --- opening an epoch in the scheduler ---
 
 void Group::OpenEpoch(const Context& context) {
   SetServiceTimes({});
@@ -208,14 +209,16 @@ void Group::OpenEpoch(const Context& context) {
   int64_t min_sequence = std::numeric_limits<int64_t>::max();
   int64_t max_kv = 0;
   capacity_ = {};
+  capacity_.logprobs = true;
   for (Member* member : ranks_) {
     members.push_back(EpochMemberOf(*member, context.out));
     min_sequence = std::min(min_sequence, member->hello.max_sequence_tokens);
     max_kv = std::max(max_kv, member->hello.kv_tokens);
     capacity_.kv_tokens += member->hello.kv_tokens;
+    capacity_.logprobs = capacity_.logprobs && member->hello.logprobs;
   }
   capacity_.max_sequence_tokens = std::min(min_sequence, max_kv + 1);
-  // Only now: until here late reports were counted, and residents looked up, under the old ranks.
+  // Not earlier: until here, late reports and residents refer to the old ranks.
   for (Member* member : ranks_) {
     member->rank = member->next_rank;
     member->rank_epoch = epoch_;
@@ -239,8 +242,8 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.prefill_time = member.telemetry.time.prefill_time;
   to.spec.service_time = member.telemetry.service_time;
   to.spec.cost = member.telemetry.batch_cost;
-  // The scheduler has this router's own requests. What the worker holds of another's and no router has
-  // recovered is not taken for anything of this one's.
+  // The scheduler already has this router's own requests. What the worker holds of another router and was not
+  // recovered is never matched with one of them.
   absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
   if (member.recovering) {
     for (HeldRequest& held : member.announced) held.model = model_;
@@ -255,7 +258,7 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   member.orphaned.clear();
   member.orphans_dropped = false;
   for (const HeldActive& active : member.active) {
-    // A request is where it was placed, whatever another member says.
+    // The scheduler's placement takes precedence over what another member reports.
     const std::optional<core::WorkerIndex> placed = scheduler().WorkerOf(active.id);
     if (orphaned.contains(active.id) || (placed && placed != member.rank)) {
       member.orphaned.push_back(active.id);
@@ -269,7 +272,7 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
 void Group::LoseRequests(absl::Span<const core::RequestId> displaced, Commands& out) const {
   if (displaced.empty()) return;
   Log(out, LogLine::Level::kWarning, displaced.size(), " requests lost their worker and are placed again");
-  // Each goes to the front of the pool: in reverse the oldest ends up first.
+  // Each goes to the front of the pool, so reverse order leaves the oldest in front.
   for (auto id = displaced.rbegin(); id != displaced.rend(); ++id) out.push_back(RequestLost{*id});
 }
 

@@ -1,17 +1,16 @@
-// What the members of a group have in common, and what groups of one name that differ in it are called.
+// The key that all members of a group share, and the names of groups that differ only in it.
 //
-// Purpose: members that disagree about what they compute give one prompt two answers, or cannot meet. By all
-// that two workers can disagree about:
+// Purpose: members that compute different things give different answers to one prompt, or cannot form a
+// barrier. How each property in which two workers can differ is treated:
 //   model, vocabulary, bos and eos ids, dtypes of the weights in use and of the KV cache, the engine (cpu and
-//   cuda round otherwise), --mlp, eos_probability of the sim engine: WorkerHello::model, a digest over all of
-//   them (worker/engine/model/model_digest.h);
-//   kind of barrier, and with --mlp=tp the number of what is shared out: WorkerHello::barrier. Not compared
-//   in groups without one;
+//   cuda round differently), --mlp, eos_probability of the sim engine: in WorkerHello::model, a digest over
+//   all of them (worker/engine/model/model_digest.h);
+//   kind of barrier, and with --mlp=tp the number of shares: in WorkerHello::barrier. Not compared in groups
+//   without a barrier;
 //   plan mode, timeouts, how long requests are kept, whether ranks step alone: the router sends them
-//   (EpochOffer), no worker brings its own; a worker that cannot step alone is refused where that is asked
-//   (IndependentGroup);
-//   slots, KV tokens, longest sequence, --token_budget, scheduler: may differ. They
-//   are each worker's own, the router places by what each has, and no token depends on them but by rounding.
+//   (EpochOffer), so they cannot differ. IndependentGroup refuses a worker that cannot step alone;
+//   slots, KV tokens, longest sequence, --token_budget, scheduler: may differ. The router places requests by
+//   each worker's own values, and they change tokens only by rounding.
 // Pure. Threads: any.
 #ifndef BFIO_ROUTER_GROUP_GROUP_KEY_H_
 #define BFIO_ROUTER_GROUP_GROUP_KEY_H_
@@ -28,9 +27,9 @@
 namespace bfio::router {
 
 struct GroupKey {
-  // Empty where ranks step by themselves.
+  // WorkerHello::barrier; empty where ranks step by themselves.
   std::string barrier;
-  // As WorkerHello has it.
+  // WorkerHello::model.
   std::string model;
 
   friend bool operator==(const GroupKey&, const GroupKey&) = default;
@@ -38,14 +37,14 @@ struct GroupKey {
 
 inline constexpr size_t kMaxGroupNameBytes = 64;
 
-// "model 0123456789ab, barrier star"
+// For example "model 0123456789ab, barrier star".
 inline std::string Describe(const GroupKey& key) {
   constexpr size_t kShown = 12;
   return absl::StrCat("model ", key.model.empty() ? "unknown" : key.model.substr(0, kShown),
                       key.barrier.empty() ? "" : absl::StrCat(", barrier ", key.barrier));
 }
 
-// "~01234567": the same in every router's life.
+// For example "~01234567". It is the same in every run of the router.
 inline std::string SuffixOf(const GroupKey& key) {
   uint64_t hash = 0;
   for (const std::string* part : {&key.barrier, &key.model}) {
@@ -55,13 +54,13 @@ inline std::string SuffixOf(const GroupKey& key) {
   return absl::StrCat("~", absl::Hex(static_cast<uint32_t>(hash), absl::kZeroPad8));
 }
 
-// The group of that key beside the one that is called `name`.
+// Name of the group with that key beside the group `name`.
 inline std::string NameBeside(absl::string_view name, const GroupKey& key) {
   const std::string suffix = SuffixOf(key);
   return absl::StrCat(name.substr(0, kMaxGroupNameBytes - suffix.size()), suffix);
 }
 
-// The name that a group of that key is beside of; `name` when it is beside none.
+// The name without the suffix of that key; `name` itself when it has none.
 inline std::string BaseName(absl::string_view name, const GroupKey& key) {
   const std::string suffix = SuffixOf(key);
   if (name.size() > suffix.size() && absl::EndsWith(name, suffix)) name.remove_suffix(suffix.size());

@@ -10,7 +10,7 @@
 namespace bfio::router {
 namespace {
 
-// Of a worker that was refused before it got a group.
+// Group of a worker that was refused before it got one.
 constexpr core::GroupIndex kNoGroup = -1;
 
 }  // namespace
@@ -65,7 +65,7 @@ absl::Status GroupSet::CheckConfigured(const WorkerHello& hello) const {
 
 Group* GroupSet::FindFor(absl::string_view name, const GroupKey& key) {
   Group* const both[] = {FindNamed(name), FindNamed(NameBeside(name, key))};
-  // Where such workers are.
+  // First choice: a group that has such members.
   for (Group* group : both) {
     if (group != nullptr && !group->empty() && group->key() == key) return group;
   }
@@ -81,7 +81,7 @@ std::string GroupSet::NameFor(const WorkerHello& hello, const GroupKey& key) {
   std::optional<int32_t> lacking, fewest;
   for (int32_t i = 0; i < options_.groups; ++i) {
     const Group* group = FindFor(absl::StrCat(i), key);
-    // It goes on draining where it was.
+    // A draining worker returns to its group, where it continues to drain.
     if (group != nullptr && group->RemembersDraining(hello.worker_id)) return absl::StrCat(i);
     if (!lacking && size(group) < options_.group.workers) lacking = i;
     if (!fewest || size(group) < size(FindFor(absl::StrCat(*fewest), key))) fewest = i;
@@ -141,7 +141,7 @@ bool GroupSet::MakeWay(absl::Time now, Commands& out) {
 void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out) {
   if (Group* group = GroupOf(member); group != nullptr)
     return group->OnHello(member, std::move(hello), now, out);
-  // It was closed, and does not know it yet.
+  // The member was closed and has not noticed yet.
   if (const auto [it, first] = group_of_.try_emplace(member, kNoGroup); !first) return;
   TakeOver(hello, now, out);
   const absl::StatusOr<Group*> group = Assign(member, hello, now, out);
@@ -177,7 +177,7 @@ void GroupSet::FormMajorities(absl::Time now, Commands& out) {
       update = update || other->formed_once();
       most = most && group->size() > other->size();
     }
-    // A model in the router's flags needs no majority.
+    // A model that the router's flags name needs no majority.
     if (update && (most || !options_.models.empty())) group->FormWithFewer(now, out);
   }
 }
@@ -257,7 +257,7 @@ void GroupSet::OnTimer(absl::Time now, Commands& out) {
 
 absl::Time GroupSet::next_deadline() const {
   absl::Time next = absl::InfiniteFuture();
-  // What a group holds is of use elsewhere only where another serves.
+  // Requests that a group gives up can be placed elsewhere only while another group serves.
   const bool gives_up = serving();
   for (const auto& group : groups_) {
     next = std::min(next, group->next_deadline());
@@ -295,6 +295,7 @@ GroupCapacity GroupSet::capacity() const {
   for (const auto& group : groups_) {
     const GroupCapacity one = group->capacity();
     if (one.max_sequence_tokens == 0) continue;
+    all.logprobs = one.logprobs && (all.logprobs || all.max_sequence_tokens == 0);
     all.kv_tokens += one.kv_tokens;
     all.max_sequence_tokens = all.max_sequence_tokens == 0
                                   ? one.max_sequence_tokens

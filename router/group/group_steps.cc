@@ -1,4 +1,4 @@
-// Group's steps: what reports say, and the plans that follow.
+// Steps of Group: reports in, plans out.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -12,7 +12,7 @@ namespace bfio::router {
 
 void Group::OnReport(MemberId id, const StepReport& report, absl::Time now, Commands& out) {
   Member* member = Find(id);
-  // Of an epoch that it has left, or that has not opened.
+  // The report belongs to an epoch that the member has left, or that has not opened.
   if (member == nullptr || !member->rank || report.epoch != member->spoken_epoch ||
       report.epoch != member->rank_epoch) {
     return;
@@ -23,14 +23,14 @@ void Group::OnReport(MemberId id, const StepReport& report, absl::Time now, Comm
   if (absl::Status status = ApplyReport(rank, report, out); !status.ok())
     return CutOff(*member, status, context);
   if (report.epoch == epoch_) OnProgress(*member, report, context);
-  // Its first plan has been applied.
+  // The member has applied a plan, so the cancellations in its first one, too.
   if (member->orphans_dropped && report.applied_plan > 0) member->orphaned.clear();
   EmitRequests(report, out);
   TakeTelemetry(*member, report, out);
   StepStatistics::Summaries done;
   RecordStep(rank, report, now, done);
   EmitSteps(done, out);
-  // The slowest rank's work alone: no step of the group takes less.
+  // The slowest rank's local time is a lower bound of the step's duration.
   if (report.group_max_local > absl::ZeroDuration() && report.barrier_error.empty()) {
     ++steps_timed_;
     shortest_step_ = std::min(report.group_max_local, shortest_step_.value_or(absl::InfiniteDuration()));
@@ -67,6 +67,7 @@ absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report
   event.report.preempted = report.preempted;
   event.report.hints = report.hints;
   event.report.group_idle = report.group_idle;
+  event.report.extra_slots = report.extra_slots;
   event.report.prefill = report.prefill;
   const int64_t drift_before = scheduler().totals().drift_tokens;
   absl::Status status = cluster_->Apply(event).status;
@@ -79,11 +80,16 @@ absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report
 
 void Group::EmitRequests(const StepReport& report, Commands& out) const {
   size_t next = 0;
+  auto logprobs = report.logprobs.begin();
   for (size_t i = 0; i < report.tokens.size(); ++i) {
     const RequestTokens& made = report.tokens[i];
     const size_t first = std::exchange(next, next + made.count);
-    if (placed_here_.tokens[i])
-      out.push_back(TokensMade{made.id, absl::MakeConstSpan(report.token_ids).subspan(first, made.count)});
+    LogprobsView of_tokens;
+    if (logprobs != report.logprobs.end() && logprobs->index == i) of_tokens = logprobs++->logprobs.view();
+    if (placed_here_.tokens[i]) {
+      out.push_back(
+          TokensMade{made.id, absl::MakeConstSpan(report.token_ids).subspan(first, made.count), of_tokens});
+    }
   }
   for (size_t i = 0; i < report.finished.size(); ++i) {
     if (placed_here_.finished[i])
@@ -93,8 +99,8 @@ void Group::EmitRequests(const StepReport& report, Commands& out) const {
     if (placed_here_.rejected[i])
       out.push_back(RequestRejected{report.rejected[i].id, report.rejected[i].status});
   }
-  // Youngest first, each to the front of the pool: the oldest ends up first. One that the scheduler still
-  // knows was not active, so there was nothing to take out.
+  // Youngest first: each goes to the front of the pool, so the oldest ends up in front. A request that the
+  // scheduler still has was not active, so nothing was evicted.
   for (size_t i = 0; i < report.preempted.size(); ++i) {
     if (placed_here_.preempted[i] && !cluster_->Knows(report.preempted[i]))
       out.push_back(RequestPreempted{report.preempted[i]});
@@ -117,9 +123,11 @@ void Group::TakeTelemetry(Member& member, const StepReport& report, Commands& ou
   if (report.energy) out.push_back(EnergyReported{member.id, *report.energy});
   member.telemetry.step_prefill_tokens = report.prefill_tokens;
   member.telemetry.prefill_tokens += report.prefill_tokens;
+  member.telemetry.extra_slots = report.extra_slots;
+  member.telemetry.engine_load = report.engine_load;
   if (report.batch_cost) {
     member.telemetry.batch_cost = report.batch_cost;
-    // Of a rank of the present epoch: the next one begins with what has been told.
+    // Only for a rank of the present epoch; the next epoch starts with the stored value.
     if (member.rank && member.rank_epoch == epoch_)
       cluster_->Apply(core::SetCost{options_.index, *member.rank, *report.batch_cost});
   }

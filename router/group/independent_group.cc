@@ -8,8 +8,8 @@
 namespace bfio::router {
 namespace {
 
-// These ranks have no peers when they form, they end a step: they have this long, and so many times the
-// longest step there has been.
+// Ranks without a barrier have no peers to connect to; they only end their step. They get at least
+// kLeastFormTime, and kFormSteps times the longest step so far.
 constexpr absl::Duration kLeastFormTime = absl::Seconds(2);
 constexpr int kFormSteps = 4;
 
@@ -48,7 +48,7 @@ absl::Duration IndependentGroup::FormTime() const {
   return std::min(most, std::max(kLeastFormTime, kFormSteps * longest));
 }
 
-// Each by itself.
+// Each rank fails on its own.
 void IndependentGroup::OnFormingFailed(const Context& context) {
   std::vector<Member*> failed;
   for (Member* rank : ranks_) {
@@ -58,7 +58,7 @@ void IndependentGroup::OnFormingFailed(const Context& context) {
 }
 
 void IndependentGroup::OnLateToForm(Member& member, const absl::Status& why, const Context& context) {
-  // One that has served may be in a step that is longer than any before, and may come back at once.
+  // A rank that has served may be in a step longer than any before, so it may reconnect at once.
   if (member.rank) {
     CutOff(member, why, context);
   } else {
@@ -81,7 +81,7 @@ void IndependentGroup::RecordStep(core::WorkerIndex rank, const StepReport& repo
   steps_.OnStepAlone(rank, report, now, Saturated(), done);
 }
 
-// A step is saturated here, not a decision: decisions come when requests do.
+// Saturation is counted per step here, not per decision: decisions happen only when requests arrive.
 void IndependentGroup::RecordDecision(const core::Plan& plan, absl::Duration took,
                                       StepStatistics::Summaries& done) {
   steps_.OnDecision(plan, cluster_->waiting(), took, /*saturated=*/false, done);

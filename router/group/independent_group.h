@@ -1,9 +1,9 @@
 // A group whose ranks step by themselves (--coupling=none; chains of servers).
 //
-// Purpose: what Group (group.h) leaves to it. Its ranks share epochs, whose members are each
-// alone. When the membership changes they all end their steps and go on together, as soon as the slowest has
-// ended its own; one that takes several times as long as any has taken so far is left out. Ownership and
-// threads: as Group.
+// Purpose: what Group (group.h) leaves to its kinds. The ranks share epochs, but each steps alone. When the
+// membership changes, every rank ends its step, and all continue together once the slowest has ended its own.
+// A rank that takes several times as long as the longest step so far is left out. Ownership and threads: as
+// Group.
 #ifndef BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
 #define BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
 

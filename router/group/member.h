@@ -1,7 +1,7 @@
-// A worker as its group keeps it.
+// The record that a group keeps of one worker.
 //
-// Purpose: the record that Group and its two kinds share; no other code sees it (MemberView is for
-// operators). Threads: the group's.
+// Purpose: shared by Group and its two kinds; no other code sees it (MemberView is for operators). Threads:
+// the group's.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_H_
 #define BFIO_ROUTER_GROUP_MEMBER_H_
 
@@ -20,11 +20,11 @@ namespace bfio::router {
 struct Member {
   MemberId id = 0;
   WorkerHello hello;
-  // Order of arrival; ranks follow it, so those that stay keep theirs in order.
+  // Order of arrival. Ranks follow it, so members that stay keep their relative order.
   uint64_t sequence = 0;
-  // Takes no new requests and leaves when it has none.
+  // The worker gets no new requests, and is released when its last one has ended.
   bool draining = false;
-  // It asked to drain itself, and will end whatever the router says.
+  // The worker asked to leave, and will exit whatever the router answers.
   bool leaving = false;
   WorkerTelemetry telemetry;
 
@@ -33,39 +33,40 @@ struct Member {
   // Its rank in the last epoch that opened with it, and that epoch.
   std::optional<core::WorkerIndex> rank;
   uint64_t rank_epoch = 0;
-  // The last epoch that it said it was ready for.
+  // The epoch of its last successful EpochReady.
   uint64_t spoken_epoch = 0;
   // Rank in the epoch being formed.
   core::WorkerIndex next_rank = 0;
-  // It has answered the EpochOffer; with success.
+  // Whether it has answered the EpochOffer, and whether with success.
   bool answered = false;
   bool ready = false;
   std::string offer;
-  // What it said it holds when it was ready.
+  // The requests that it held when it was ready.
   std::vector<HeldActive> active;
 
   // --- requests of an earlier router ---
 
-  // It holds some, which it announces before it is ready; until an epoch has opened with it.
+  // The worker holds requests of an earlier router, which it announces before it is ready. Reset when an
+  // epoch opens with it.
   bool recovering = false;
   std::vector<HeldRequest> announced;
   int64_t announced_bytes = 0;
-  // Those that it holds without a waiting client: never taken for requests of this router, whatever their
-  // ids.
+  // Requests that it holds without a waiting client. They are never matched with requests of this router,
+  // even when the ids are equal.
   std::vector<core::RequestId> orphaned;
-  // A plan of this epoch has dropped them.
+  // A plan of this epoch has cancelled the orphaned requests.
   bool orphans_dropped = false;
 
   // --- progress ---
 
-  // Its newest report in the present epoch.
+  // The step of its newest report in the present epoch.
   int64_t reported_step = 0;
-  // Since when a report of it is owed: with a barrier since others have been further, without one since its
-  // last plan or report.
+  // Since when its report is due: with a barrier since another rank reported a newer step, without one since
+  // its last plan or report. Infinite when none is due.
   absl::Time behind_since = absl::InfiniteFuture();
-  // Without a barrier: the longest that a report was owed; 0 before the first.
+  // Without a barrier: the longest time that a report was due; 0 before the first.
   absl::Duration longest_step;
-  // With a barrier: it waited for others in vain; others waited for it.
+  // With a barrier: whether it reported ranks that it could not reach; whether others could not reach it.
   bool blames = false;
   bool blamed = false;
 };

@@ -5,7 +5,7 @@
 namespace bfio::router {
 
 MemberHistory::Penalty& MemberHistory::PenaltyOf(const std::string& worker_id) {
-  // Names come from outside; penalties that are forgotten early do no harm.
+  // Worker ids come from outside, so the map is bounded; losing penalties early is harmless.
   if (penalties_.size() >= kMaxWorkers && !penalties_.contains(worker_id)) penalties_.clear();
   return penalties_[worker_id];
 }

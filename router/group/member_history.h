@@ -1,10 +1,9 @@
-// What a group remembers of workers that are not attached.
+// What a group records about workers that are not attached.
 //
-// Purpose: a worker that kept the group from forming is refused for a while, and one that was draining when
-// its connection broke goes on draining when the same process comes back. Keyed by worker_id, bounded. And
-// how often, whatever their names, newcomers have left while an epoch was formed with them: each time the
-// whole group stopped for nothing, so the next newcomers wait longer.
-// Threads: the group's. Pure.
+// Purpose: a worker that kept the group from forming is refused for a while. A worker that was draining when
+// its connection broke continues to drain when the same process comes back. Keyed by worker_id, bounded. It
+// also counts how often newcomers of any name have left while an epoch formed with them: each time the whole
+// group stopped without effect, so later newcomers wait longer. Threads: the group's. Pure.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
 #define BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
 
@@ -19,20 +18,20 @@ namespace bfio::router {
 
 class MemberHistory {
  public:
-  // Of each kind of memory, in workers.
+  // Bound of each map, in workers.
   static constexpr size_t kMaxWorkers = 1024;
-  // A penalty doubles each time, from the first to the last.
+  // The first and the longest penalty; each penalty of a worker is twice its last one.
   static constexpr absl::Duration kFirstPenalty = absl::Seconds(1);
   static constexpr absl::Duration kLastPenalty = absl::Minutes(2);
-  // For how long it is remembered that a newcomer left, and how many are.
+  // How long a newcomer's departure is counted, and the bound of the list.
   static constexpr absl::Duration kLeftMemory = absl::Minutes(5);
   static constexpr size_t kMaxLeft = 16;
 
   void Punish(const std::string& worker_id, absl::Time now);
-  // A newcomer's connection broke while an epoch was formed with it. Once is bad luck; from the second time
-  // on it is punished, too.
+  // A newcomer's connection broke while an epoch formed with it. The first time may be chance; from the
+  // second time on the worker is also punished.
   void CountLeft(const std::string& worker_id, absl::Time now);
-  // Times that this has happened lately, with any worker.
+  // Number of such departures within kLeftMemory, of any worker.
   int RecentlyLeft(absl::Time now) const;
 
   void Forgive(const std::string& worker_id) { penalties_.erase(worker_id); }
@@ -41,21 +40,21 @@ class MemberHistory {
   // `instance`: the router that the worker had followed when it attached.
   void RememberDraining(const std::string& worker_id, uint64_t instance);
   bool WasDraining(const std::string& worker_id) const { return draining_.contains(worker_id); }
-  // Forgets it. True when a worker of that name that has followed router `followed` is the same process, and
-  // not another of that name; `own` is this router's instance.
+  // Forgets the worker's entry. True when the worker that has followed router `followed` is the same process
+  // that was draining, not another one of that name; `own` is this router's instance.
   bool TakeDraining(const std::string& worker_id, uint64_t followed, uint64_t own);
 
  private:
   struct Penalty {
     int count = 0;
-    // Times it left as a newcomer.
+    // Departures as a newcomer.
     int left = 0;
     absl::Time until = absl::InfinitePast();
   };
-  // Makes space for it.
+  // Evicts entries when the map is full.
   Penalty& PenaltyOf(const std::string& worker_id);
 
-  // Oldest first.
+  // Times of recent departures, oldest first.
   std::deque<absl::Time> left_;
   std::map<std::string, Penalty> penalties_;
   std::map<std::string, uint64_t> draining_;

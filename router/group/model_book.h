@@ -1,8 +1,8 @@
 // The models of a router's groups by number, and which of them requests may still wait for.
 //
-// Purpose: requests and the scheduler know a model by a number. A request that has begun goes on with its
-// model alone; when no group has served that for some time, it ends. Numbers are never used twice. Bounded:
-// models are named by workers. Pure. Threads: one.
+// Purpose: requests and the scheduler identify a model by a number. A request that has generated tokens
+// continues only on its model; it ends when no group has served that model for some time. Numbers are never
+// reused. Bounded, because workers name the models. Pure. Threads: one.
 #ifndef BFIO_ROUTER_GROUP_MODEL_BOOK_H_
 #define BFIO_ROUTER_GROUP_MODEL_BOOK_H_
 
@@ -17,23 +17,24 @@ namespace bfio::router {
 
 class ModelBook {
  public:
-  // Beyond so many those are forgotten, and gone, that are not served.
+  // Beyond this bound, models that are not served are removed.
   static constexpr size_t kMaxModels = 1024;
 
-  // Above 0.
+  // The model's number, above 0; a new one for a new name.
   uint32_t NumberOf(const std::string& model);
-  // A request waits for that model, which an earlier router knew: it has until Expire to be served. False: it
-  // was known or expected before.
+  // A request waits for that model, which an earlier router knew: the model is kept until Expire removes it.
+  // False when the model was known or expected before.
   bool Expect(const std::string& model, absl::Time now);
 
-  // The models that are served from now on, in any order.
+  // Sets the models that are served from now on, in any order.
   void SetServed(absl::Span<const uint32_t> served, absl::Time now);
-  // Those that have been served, or expected, and are not for `patience`, are gone until they are served.
+  // Removes the models that have been neither served nor expected for `patience`; each returns when it is
+  // served.
   void Expire(absl::Duration patience, absl::Time now);
   // When Expire has something to do; infinite: never.
   absl::Time NextExpiry(absl::Duration patience) const;
 
-  // Those that are not gone: names by number.
+  // The models that are not removed: names by number.
   const std::map<uint32_t, std::string>& known() const { return known_; }
 
  private:
@@ -41,7 +42,8 @@ class ModelBook {
     uint32_t number = 0;
     bool served = false;
     bool gone = false;
-    // Has been served before, or is expected; is not served now, and is not gone: since when.
+    // Since when it is not served, for a model that was served or expected before and is not gone; infinite
+    // otherwise.
     absl::Time unserved_since = absl::InfiniteFuture();
   };
 

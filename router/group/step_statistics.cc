@@ -8,8 +8,8 @@ namespace bfio::router {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-// Reports of one step arrive together; more open steps than this means that some rank has stopped reporting,
-// or lags behind. The oldest steps are then given up, so that the sums go on when the laggard has caught up.
+// Reports of one step arrive together. More open steps than this mean that some rank has stopped reporting or
+// is behind. The oldest steps are then dropped, so that statistics continue when that rank has caught up.
 constexpr size_t kMaxPartial = 64;
 
 int64_t TickOf(absl::Time now) {
@@ -100,7 +100,7 @@ bool StepStatistics::Count(int32_t rank, const StepReport& report, absl::Time no
     distributions_.gap_s.Add(gap_s);
   }
   totals_.generated_tokens += tokens;
-  // A report of the epoch before: its tokens are good.
+  // A report of the previous epoch: its tokens count, its step does not.
   if (report.epoch != epoch_ || rank >= ranks_) return false;
   rates_[rank].Add(now, tokens);
   return report.barrier_error.empty();
@@ -109,7 +109,7 @@ bool StepStatistics::Count(int32_t rank, const StepReport& report, absl::Time no
 void StepStatistics::OnReport(int32_t rank, const StepReport& report, absl::Time now) {
   if (!Count(rank, report, now)) return;
   if (partial_.size() >= kMaxPartial && !partial_.contains(report.step)) {
-    if (report.step < partial_.begin()->first) return;  // given up
+    if (report.step < partial_.begin()->first) return;  // dropped before
     partial_.erase(partial_.begin());
   }
   Partial& partial = partial_[report.step];
@@ -142,8 +142,8 @@ void StepStatistics::Complete(Partial& partial) {
   complete_.push_back(std::make_shared<StepSummary>(std::move(summary)));
 }
 
-// No rank waits for another: no imbalance, no straggler. Nor does the summary wait for a decision: those come
-// when requests do, and need not come for a long time.
+// No rank waits for another, so there is no imbalance and no straggler. The summary does not wait for a
+// decision either: decisions happen only when requests arrive, which may take long.
 void StepStatistics::OnStepAlone(int32_t rank, const StepReport& report, absl::Time now, bool saturated,
                                  Summaries& done) {
   if (!Count(rank, report, now)) return;

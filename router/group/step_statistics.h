@@ -1,7 +1,7 @@
-// What a group's steps looked like: sums, a summary per complete step, token rates per rank.
+// Statistics of a group's steps: sums, a summary per complete step, token rates per rank.
 //
-// Purpose: one place that turns the ranks' reports into the measurements operators read. Pure: time is handed
-// in; summaries are handed out as commands. Owned by the group's thread; not thread-safe.
+// Purpose: turns the ranks' reports into the measurements that operators read. Pure: time is passed in,
+// summaries are passed out as commands. Owned by the group's thread; not thread-safe.
 #ifndef BFIO_ROUTER_GROUP_STEP_STATISTICS_H_
 #define BFIO_ROUTER_GROUP_STEP_STATISTICS_H_
 
@@ -20,12 +20,12 @@
 
 namespace bfio::router {
 
-// One step of the group; of a group whose ranks step by themselves, one step of one rank.
+// One step of the group; in a group whose ranks step by themselves, one step of one rank.
 struct StepSummary {
   core::GroupIndex group = 0;
   uint64_t epoch = 0;
   int64_t step = 0;
-  // By rank.
+  // The vectors are indexed by rank.
   std::vector<int64_t> load_tokens;
   std::vector<int64_t> prefill_tokens;
   std::vector<uint32_t> active_requests;
@@ -33,12 +33,12 @@ struct StepSummary {
   std::vector<absl::Duration> barrier_wait;
   // G * max load - sum of loads; tokens.
   int64_t imbalance_tokens = 0;
-  // The decision that followed.
+  // About the decision that followed the step.
   int64_t waiting_requests = 0;
   int64_t assigned = 0;
   absl::Duration decide;
   bool stopped_early = false;
-  // Whose step it was, where ranks step by themselves.
+  // The rank that made the step, where ranks step by themselves.
   std::optional<core::WorkerIndex> rank;
 };
 
@@ -46,7 +46,8 @@ struct StepSummary {
 struct StepTotals {
   int64_t steps = 0;
   double imbalance_tokens = 0, max_load_tokens = 0, mean_load_tokens = 0;
-  // Rank-seconds: waits at the barrier, whole steps, gaps between steps; and seconds of the slowest ranks.
+  // In rank-seconds: waits at the barrier, whole steps, gaps between steps. max_local_s: seconds of the
+  // slowest rank of each step.
   double barrier_wait_s = 0, rank_step_s = 0, gap_s = 0, max_local_s = 0;
   int64_t gap_count = 0;
   int64_t generated_tokens = 0;
@@ -59,19 +60,19 @@ struct StepTotals {
   StepTotals& operator+=(const StepTotals& other);
 };
 
-// Of all steps since the router's start.
+// Distributions over all steps since the router's start.
 struct StepDistributions {
   Distribution local_s{StepSeconds()};
   Distribution barrier_wait_s{StepSeconds()};
   Distribution gap_s{StepSeconds()};
   Distribution decide_s{StepSeconds()};
-  // Share that a plan may be from the best one, where that was proven.
+  // Proven upper bound of a plan's relative distance from the optimum, where the solver has one.
   Distribution solver_gap{GapShares()};
 
   StepDistributions& operator+=(const StepDistributions& other);
 };
 
-// Tokens per second over the last second, in buckets of a tenth.
+// Tokens per second over the last second, in buckets of 0.1 s.
 class RateWindow {
  public:
   void Add(absl::Time now, int64_t tokens);
@@ -91,22 +92,22 @@ class StepStatistics {
 
   explicit StepStatistics(core::GroupIndex group) : group_(group) {}
 
-  // Steps of the epoch before that are not complete are forgotten.
+  // Drops the incomplete steps of the previous epoch.
   void OpenEpoch(uint64_t epoch, int32_t ranks);
 
-  // A rank's part of a step that all ranks make together. The step is complete with the last rank's report,
-  // and waits for the decision that follows.
+  // A rank's report of a step that all ranks make together. The step is complete with the last rank's report;
+  // its summary then waits for the decision that follows.
   void OnReport(int32_t rank, const StepReport& report, absl::Time now);
-  // A step of a rank that steps by itself; its summary is appended to `done`. `saturated`: after it no worker
-  // has a free slot.
+  // A report of a rank that steps by itself; its summary is appended to `done`. `saturated`: no worker has a
+  // free slot after it.
   void OnStepAlone(int32_t rank, const StepReport& report, absl::Time now, bool saturated, Summaries& done);
 
-  // A decision was taken; the complete steps before it are handed out with it. `saturated`: after it no
-  // worker has a free slot.
+  // A decision was taken; appends the summaries of the complete steps before it to `done`. `saturated`: no
+  // worker has a free slot after it.
   void OnDecision(const core::Plan& plan, int64_t waiting, absl::Duration took, bool saturated,
                   Summaries& done);
 
-  // The group waits for requests, and no decision is to follow: what waits for one is handed out without it.
+  // The group waits for requests and no decision follows: appends the summaries that wait for one.
   void OnParked(int64_t waiting, Summaries& done);
 
   const StepTotals& totals() const { return totals_; }
@@ -121,18 +122,18 @@ class StepStatistics {
     StepSummary summary;
   };
   StepSummary NewSummary(int64_t step) const;
-  // What every report counts for. False: it has no place in this epoch's steps.
+  // Adds the sums that every report counts towards. False: the report belongs to no step of this epoch.
   bool Count(int32_t rank, const StepReport& report, absl::Time now);
   void Complete(Partial& partial);
 
   const core::GroupIndex group_;
   uint64_t epoch_ = 0;
   int32_t ranks_ = 0;
-  // Of ranks that step by themselves: of each the last load and number of requests; what waited after the
-  // last decision, and what has been assigned since the last step.
+  // State of ranks that step by themselves: each rank's last load and number of requests, the requests that
+  // waited after the last decision, and the requests assigned since the last step.
   StepSummary last_;
   std::map<int64_t, Partial> partial_;
-  std::vector<std::shared_ptr<StepSummary>> complete_;  // wait for the decision that follows
+  std::vector<std::shared_ptr<StepSummary>> complete_;  // waiting for the decision that follows
   std::vector<RateWindow> rates_;
   std::vector<int64_t> stragglers_;
   StepTotals totals_;

@@ -1,8 +1,8 @@
-// Where plans go: the connection to one worker, whatever protocol it speaks.
+// The connection to one worker, independent of its protocol.
 //
 // Purpose: the boundary between the router's state and the engines. router/worker_link implements it for
-// bfio's workers, router/engine_link for other engines. Ownership: shared by the decision thread's table of
-// members and the connection. Threads: called by the decision thread; never blocks.
+// bfio's workers; the link of another engine implements it, too. Ownership: shared by the decision thread's
+// table of members and the connection. Threads: called by the decision thread; never blocks.
 #ifndef BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_
 #define BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_
 
@@ -22,23 +22,24 @@ class WorkerChannel {
   virtual ~WorkerChannel() = default;
 
   virtual MemberId id() const = 0;
-  // For log lines.
+  // The worker's address, for log lines.
   virtual const std::string& peer() const = 0;
 
   virtual void SendEpoch(const EpochOffer& epoch) = 0;
-  // `assignments` are those of plan.placements, less those without a waiting client.
+  // `assignments`: those of plan.placements that still have a waiting client.
   virtual void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) = 0;
-  // For the worker's log.
+  // A line for the worker's log.
   virtual void SendNotice(absl::string_view text) = 0;
-  // The worker is drained and may end.
+  // Tells a drained worker that it may exit.
   virtual void SendShutdown(absl::string_view reason) = 0;
-  // Ends the connection after what was sent. Messages of it may still come.
+  // Ends the connection after what was sent. Messages from it may still arrive.
   virtual void Close(const absl::Status& status) = 0;
-  // Breaks the connection off when the worker has taken nothing for so long. True when it did. Must not be
+  // Breaks the connection when the worker has read nothing for `patience`. True when it did. Must not be
   // called under a lock.
   virtual bool BreakOffIfStuck(absl::Time now, absl::Duration patience) = 0;
 
-  // One event of this channel has been dealt with: once for each that was handed in. Any thread.
+  // One event of this channel has been handled; called once for each event that the channel posted. Any
+  // thread.
   virtual void Consumed() = 0;
 };
 

@@ -1,8 +1,8 @@
-// What workers and the router say to each other about a group, whatever protocol carries it.
+// The messages between workers and the router about a group, independent of the protocol.
 //
-// Purpose: the domain types of the second edge. router/worker_link (and, for other engines,
-// router/engine_link) checks what comes and makes these; router/group reads them and answers with commands
-// (commands.h). Plain data. Tokens, steps; durations carry their unit. Threads: any.
+// Purpose: the domain types of the second edge. router/worker_link checks what arrives and makes these;
+// router/group reads them and answers with commands (commands.h). Plain data. Tokens, steps; durations carry
+// their unit. Threads: any.
 #ifndef BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
 #define BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
 
@@ -20,42 +20,44 @@
 
 namespace bfio::router {
 
-// One connection of one worker, numbered by the edge; never used twice in the router's life.
+// One connection of one worker, numbered by the edge; never reused while the router runs.
 using MemberId = uint64_t;
 
 // A worker attaches. Checked by the edge: the id is not empty, sizes are in range.
 struct WorkerHello {
   std::string worker_id;
-  // The group it belongs to; empty: the router assigns one.
+  // The group it asks for; empty: the router assigns one.
   std::string group;
-  // What it computes, in 64 hexadecimal digits; empty: it does not tell.
+  // Digest of what it computes, in 64 hexadecimal digits; empty: unknown.
   std::string model;
   int32_t slots = 0;
   int64_t kv_tokens = 0;
-  // Longest prompt + output that it takes.
+  // Longest prompt + output that it accepts.
   int64_t max_sequence_tokens = 0;
   std::string engine;
   std::string barrier;
   std::string communicator_offer;
   std::string version;
   std::vector<HeldActive> active;
-  // The router that it has followed (common/base/router_instance.h); 0: none.
+  // The router that it followed last (common/base/router_instance.h); 0: none.
   uint64_t router_instance = 0;
-  // Mean seconds of a request from first step to last, of chains of servers; 0: unknown.
+  // Mean time of a request from first step to last, in seconds, for chains of servers; 0: unknown.
   double service_s = 0;
-  // It can step by itself, without a barrier.
+  // Whether it can step by itself, without a barrier.
   bool steps_alone = false;
-  // Identifies this run of the worker, drawn at random; 0: not sent. And the number of this connection in it,
-  // which grows.
+  // Its engine computes log-probabilities.
+  bool logprobs = false;
+  // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
+  // connection in that run, which grows.
   uint64_t worker_instance = 0;
   uint64_t stream = 0;
 };
 
-// Requests of an earlier router; before EpochReady, in one or more parts.
+// Requests of an earlier router; sent before EpochReady, in one or more parts.
 struct Announcement {
   uint64_t epoch = 0;
   std::vector<HeldRequest> requests;
-  // Of the wire message, by request.
+  // Size in the wire message, by request.
   std::vector<int64_t> bytes;
 };
 
@@ -66,11 +68,12 @@ struct EpochReady {
   std::string error;
   std::string communicator_offer;
   std::vector<HeldActive> active;
-  // Ranks that it did not reach.
+  // Ranks that it could not reach.
   std::vector<uint32_t> missing_ranks;
 };
 
-// Tokens of one request in a step; they follow one another in StepReport::token_ids.
+// The number of tokens of one request in a step. The tokens themselves follow one another in
+// StepReport::token_ids.
 struct RequestTokens {
   core::RequestId id = 0;
   uint32_t count = 0;
@@ -83,17 +86,25 @@ struct FinishedRequest {
 
 struct RejectedRequest {
   core::RequestId id = 0;
-  // RESOURCE_EXHAUSTED: no KV now, place it again. Anything else ends the request.
+  // RESOURCE_EXHAUSTED: no KV memory now; the request is placed again. Any other status ends the request.
   absl::Status status;
 };
 
-// What a worker's device has drawn since the worker began.
+// Energy, time and power of a worker's device since the worker started.
 struct EnergyReading {
   std::string device;
   double busy_j = 0, barrier_j = 0, parked_j = 0;
   double busy_s = 0, barrier_s = 0, parked_s = 0;
   double watts = 0;
   std::optional<double> idle_watts;
+};
+
+// What an engine says of one of its ranks, on being asked now and then.
+struct EngineLoad {
+  // In slots and waiting, of all its clients.
+  int64_t requests = 0;
+  // In its KV cache; engines that count whole blocks say more.
+  int64_t tokens = 0;
 };
 
 // One rank's step. Checked by the edge: fields are in range and do not contradict each other.
@@ -110,24 +121,34 @@ struct StepReport {
   std::vector<RejectedRequest> rejected;
   std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
+  // Of the requests that ask for them: the index in `tokens`, ascending, and one for each of its tokens.
+  struct RequestLogprobs {
+    size_t index = 0;
+    Logprobs logprobs;
+  };
+  std::vector<RequestLogprobs> logprobs;
 
   absl::Duration local;
   absl::Duration barrier_wait;
   std::optional<absl::Duration> gap;
-  // The slowest rank's `local`; zero: not sent.
+  // `local` of the slowest rank; zero: not sent.
   absl::Duration group_max_local;
   // No rank has an active request after this step.
   bool group_idle = false;
+  // core::StepReport::extra_slots.
+  int32_t extra_slots = 0;
   // Empty: the barrier was met.
   std::string barrier_error;
   std::vector<uint32_t> missing_ranks;
 
-  // Computed in the step.
+  // Prompt tokens computed in the step.
   int64_t prefill_tokens = 0;
   std::optional<StepCostEstimate> cost;
   std::optional<BatchCost> batch_cost;
   std::optional<EnergyReading> energy;
   std::optional<core::PrefillReport> prefill;
+  // The latest; empty: not asked, or it does not say.
+  std::optional<EngineLoad> engine_load;
 };
 
 // The router asks a worker to form an epoch.
@@ -139,19 +160,19 @@ struct EpochOffer {
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   absl::Duration form_timeout;
   absl::Duration step_timeout;
-  // Requests to drop before it is ready.
+  // Requests that the worker has to drop before it is ready.
   std::vector<core::RequestId> cancellations;
   uint64_t router_instance = 0;
-  // It is to announce what it holds of an earlier router.
+  // The worker has to announce the requests that it holds of an earlier router.
   bool announce = false;
-  // How long a worker without a router keeps what it holds.
+  // How long a worker without a router keeps its requests.
   absl::Duration retain;
   // The rank steps by itself.
   bool independent = false;
   std::string group;
 };
 
-// One rank's part of a plan; what is placed is named by id (commands.h).
+// One rank's part of a plan; placements are request ids.
 struct PlanPart {
   uint64_t epoch = 0;
   int64_t apply_step = 0;

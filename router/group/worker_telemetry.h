@@ -1,6 +1,6 @@
-// What workers say that their steps cost, and the times that plans reckon with.
+// Measured step costs of a worker, and the times that plans use.
 //
-// Purpose: kept per member by the group. Values are checked by the edge. Plain data. Threads: the group's.
+// Purpose: kept per member by the group. The edge checks the values. Plain data. Threads: the group's.
 #ifndef BFIO_ROUTER_GROUP_WORKER_TELEMETRY_H_
 #define BFIO_ROUTER_GROUP_WORKER_TELEMETRY_H_
 
@@ -10,19 +10,23 @@
 #include "common/cost/batch_time.h"
 #include "common/cost/online_fit.h"
 #include "router/core/scheduler/worker_speeds.h"
+#include "router/group/worker_messages.h"
 
 namespace bfio::router {
 
 struct WorkerTelemetry {
   std::optional<StepCostEstimate> cost;
   std::optional<BatchCost> batch_cost;
-  // What plans reckon with.
+  // The times that plans use.
   core::WorkerTime time;
-  // What a mean request takes there (core::WorkerSpec::service_time).
+  // Mean service time of a request on this worker (core::WorkerSpec::service_time).
   double service_time = 1;
-  // Prompt tokens of its last step, and of all that it has reported.
+  // Prompt tokens of its last step, and of all its reports.
   int64_t step_prefill_tokens = 0;
   int64_t prefill_tokens = 0;
+  // As of its last report (StepReport).
+  int32_t extra_slots = 0;
+  std::optional<EngineLoad> engine_load;
 };
 
 }  // namespace bfio::router

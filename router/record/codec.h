@@ -1,8 +1,8 @@
-// Core structs and records of the decision log, one into the other.
+// Conversion between core structs and records of the decision log.
 //
-// Purpose: the only code with both formats. Encoding loses nothing that a decision depends on; decoding lets
-// nothing through that the core could not have been given, whatever the file says. Most encoders name every
-// member of a struct, so that a new one does not compile before it is recorded. Pure. Any thread.
+// Purpose: the only code that knows both formats. Encoding loses nothing that a decision depends on. Decoding
+// rejects any value that the core cannot have had, whatever the file contains. Most encoders name every
+// member of a struct, so a new member does not compile until it is recorded. Pure. Any thread.
 #ifndef BFIO_ROUTER_RECORD_CODEC_H_
 #define BFIO_ROUTER_RECORD_CODEC_H_
 
@@ -23,14 +23,14 @@ namespace bfio::record {
 
 using IdField = google::protobuf::RepeatedField<int64_t>;
 
-// Ids are written as differences to `base`, modulo 2^64.
+// Ids are written as differences from `base`, modulo 2^64.
 inline int64_t IdOut(core::RequestId id, core::RequestId base) {
   return static_cast<int64_t>(id - base);
 }
 inline core::RequestId IdIn(int64_t delta, core::RequestId base) {
   return base + static_cast<uint64_t>(delta);
 }
-// Each to the one before it, the first to `base`.
+// Each id as the difference from the previous one, the first from `base`.
 void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField& out);
 std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base);
 
@@ -42,11 +42,11 @@ void ToLog(const BatchCost& cost, v1::LoggedWorkerTime& out);
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out);
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out);
 void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out);
-// Hints only `with_hints`.
+// Includes hints only if `with_hints`.
 void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
            v1::LoggedReport& out);
 void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out);
-// The state in parts of bounded size, each given to `take`.
+// Passes the state to `take` in parts of bounded size.
 void ToLog(const core::ClusterState& state, core::RequestId base,
            const std::function<void(const v1::DecisionRecord&)>& take);
 
@@ -56,15 +56,15 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
 absl::StatusOr<core::PolicySetting> FromLog(const v1::LoggedPolicy& policy);
 absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core::RequestId base);
 absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& epoch, core::RequestId base);
-// SetTime or SetServiceTime.
+// Returns SetTime, SetServiceTime or SetCost.
 absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time);
 absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add);
 absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::RequestId base);
 absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base);
 
-// A report with what its spans point to.
+// A report that owns the data of its spans.
 struct OwnedReport {
-  // Its spans point to the vectors below.
+  // Its spans refer to the vectors below.
   core::Report event;
   std::vector<core::RequestId> finished;
   std::vector<core::RequestId> rejected;

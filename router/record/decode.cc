@@ -10,7 +10,7 @@
 namespace bfio::record {
 namespace {
 
-// Above what any router takes, and far below where sums of them overflow.
+// Limits above all values of a router, and far below those where sums overflow.
 constexpr int64_t kMaxRequestTokens = int64_t{1} << 32;
 constexpr int64_t kMaxLoadTokens = int64_t{1} << 48;
 constexpr int64_t kMaxKvTokens = int64_t{1} << 62;
@@ -19,9 +19,10 @@ constexpr int64_t kMaxCount = int64_t{1} << 48;
 constexpr int32_t kMaxSlots = 1 << 20;
 constexpr int32_t kMaxWorkers = 1 << 16;
 constexpr int32_t kMaxGroup = 1 << 30;
+constexpr int32_t kMaxKind = static_cast<int32_t>(core::GroupKind::kCoupled);
 constexpr double kMaxTime = 1e9;
 
-// Collects the first field that is out of range.
+// Range checks that keep the first error.
 class Check {
  public:
   Check& In(const char* field, int64_t value, int64_t low, int64_t high) {
@@ -30,7 +31,7 @@ class Check {
     }
     return *this;
   }
-  // Also refuses what is not a number.
+  // Also refuses NaN.
   Check& Real(const char* field, double value, double low, double high) {
     if (status_.ok() && !(value >= low && value <= high)) {
       status_ = absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is outside ", low, "..", high));
@@ -114,11 +115,13 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
   to.applied = from.applied();
   to.idle = from.idle();
   to.drift = from.drift();
+  to.extra_slots = from.extra_slots();
   Check check;
   check.In("last_step", to.last_step, 0, kMaxStep)
       .In("planned_step", to.planned_step, 0, kMaxStep)
       .In("applied", to.applied, 0, kMaxStep)
-      .In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens);
+      .In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens)
+      .In("extra_slots", to.extra_slots, -kMaxSlots, kMaxSlots);
   for (const v1::LoggedState::Resident& resident : from.residents()) {
     absl::StatusOr<core::RequestSpec> request = FromLog(resident.request(), base);
     if (!request.ok()) return request.status();
@@ -166,7 +169,7 @@ void LevelsIn(const v1::LoggedState::Group& from, Check& check, core::GroupState
   }
 }
 
-// Without its workers.
+// Converts a group without its workers.
 absl::Status GroupIn(const v1::LoggedState::Group& from, core::RequestId base, core::GroupState& to) {
   to.group = from.group();
   to.kind = static_cast<core::GroupKind>(from.kind());
@@ -176,11 +179,13 @@ absl::Status GroupIn(const v1::LoggedState::Group& from, core::RequestId base, c
   to.planned_step = from.planned_step();
   to.decided_step = from.decided_step();
   to.reports = from.reports();
+  to.placed_in_step = from.placed_in_step();
   if (from.has_holder()) to.holder = IdIn(from.holder(), base);
   Check check;
   check.In("group", to.group, 0, kMaxGroup)
-      .In("kind", from.kind(), 0, 1)
+      .In("kind", from.kind(), 0, kMaxKind)
       .In("reports", to.reports, 0, kMaxCount)
+      .In("placed_in_step", to.placed_in_step, 0, kMaxCount)
       .Same("level_steps, levels", from.level_steps_size(), from.levels_size());
   LevelsIn(from, check, to);
   for (const int64_t step : {to.reported_step, to.planned_step, to.decided_step})
@@ -205,7 +210,7 @@ absl::Status PoolIn(const v1::LoggedState::Pool& from, core::ClusterState& to) {
   return status.ok() ? TotalsIn(from.retired(), to.retired) : status;
 }
 
-// The workers stand one after the other, those of the first group first.
+// The workers of all groups are in one list, in the groups' order.
 absl::Status GroupsIn(const v1::LoggedState& state, core::RequestId base, core::ClusterState& out) {
   int64_t first = 0;
   for (const v1::LoggedState::Group& group : state.groups()) {
@@ -270,11 +275,14 @@ absl::StatusOr<core::PolicySetting> FromLog(const v1::LoggedPolicy& policy) {
   out.options.objective = policy.objective();
   out.options.discount = policy.discount();
   out.options.choices = policy.choices();
-  absl::Status status = Check()
-                            .In("length of the policy's name", static_cast<int64_t>(out.name.size()), 1, 100)
-                            .In("horizon", out.options.horizon, 0, core::kMaxHorizonSteps)
-                            .In("choices", out.options.choices, 1, 1 << 16)
-                            .status();
+  if (policy.wait_ratio() != 0) out.options.wait_ratio = policy.wait_ratio();
+  absl::Status status =
+      Check()
+          .In("length of the policy's name", static_cast<int64_t>(out.name.size()), 1, 100)
+          .In("horizon", out.options.horizon, 0, core::kMaxHorizonSteps)
+          .In("choices", out.options.choices, 1, 1 << 16)
+          .Real("wait_ratio", out.options.wait_ratio, core::kLeastWaitRatio, core::kMostWaitRatio)
+          .status();
   if (!status.ok()) return status;
   return out;
 }
@@ -293,6 +301,10 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.refusals = request.refusals();
   spec.steps_alone = request.steps_alone();
   spec.model = request.model();
+  if (request.has_held_group() != request.has_held_worker())
+    return absl::InvalidArgumentError("held_group and held_worker do not go together");
+  if (request.has_held_group()) spec.held_to = {request.held_group(), request.held_worker()};
+  if (request.has_ttft_objective_s()) spec.ttft_objective_s = request.ttft_objective_s();
   if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();
   absl::Status status =
       Check()
@@ -304,6 +316,9 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
           .In("waited_steps", spec.waited_steps.value_or(0), 0, kMaxStep)
           .In("refusals", spec.refusals, 0, std::numeric_limits<int32_t>::max() - 1)
           .In("steps_alone", spec.steps_alone, 0, std::numeric_limits<int32_t>::max() - 1)
+          .Real("ttft_objective_s", spec.ttft_objective_s.value_or(0), 0, kMaxTime)
+          .In("held_group", spec.held_to ? spec.held_to->group : 0, 0, std::numeric_limits<int32_t>::max())
+          .In("held_worker", spec.held_to ? spec.held_to->worker : 0, 0, kMaxWorkers - 1)
           .status();
   if (!status.ok()) return status;
   return spec;
@@ -373,7 +388,8 @@ absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time) {
 }
 
 absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add) {
-  absl::Status status = Check().In("group", add.group(), 0, kMaxGroup).In("kind", add.kind(), 0, 1).status();
+  absl::Status status =
+      Check().In("group", add.group(), 0, kMaxGroup).In("kind", add.kind(), 0, kMaxKind).status();
   if (!status.ok()) return status;
   return core::AddGroup{add.group(), static_cast<core::GroupKind>(add.kind())};
 }
@@ -401,6 +417,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   const bool exact = report.exact_hints_size() > 0;
   absl::Status status = Check()
                             .In("load_tokens", report.load_tokens(), -kMaxLoadTokens, kMaxLoadTokens)
+                            .In("extra_slots", report.extra_slots(), -kMaxSlots, kMaxSlots)
                             .Same("hint_ids, hints", report.hint_ids_size(),
                                   exact ? report.exact_hints_size() : report.hints_size())
                             .status();
@@ -424,6 +441,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
                                          static_cast<uint64_t>(report.applied_behind()));
   to.load_tokens = report.load_tokens();
   to.group_idle = report.group_idle();
+  to.extra_slots = report.extra_slots();
   to.finished = out.finished;
   to.rejected = out.rejected;
   to.preempted = out.preempted;

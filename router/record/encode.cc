@@ -7,7 +7,7 @@
 namespace bfio::record {
 namespace {
 
-// Of a state in one record: far below the limit of a record, and few enough for little overhead.
+// Requests per record of a state: far below the limit of a record, and enough to keep the overhead small.
 constexpr size_t kRequestsPerPart = 2048;
 
 bool IsFloat(double value) {
@@ -52,14 +52,15 @@ void CostOut(const std::optional<BatchCost>& cost, Logged& out) {
 }
 
 void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
-  const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill] =
-      from;
+  const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill,
+               extra_slots] = from;
   ToLog(spec, *out.mutable_worker());
   out.set_last_step(last_step);
   out.set_planned_step(planned_step);
   out.set_applied(applied);
   out.set_idle(idle);
   out.set_drift(drift);
+  out.set_extra_slots(extra_slots);
   for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share,
                     planned_for] : residents) {
     v1::LoggedState::Resident& to = *out.add_residents();
@@ -95,10 +96,10 @@ void TotalsOut(const core::SchedulerTotals& from, v1::LoggedState::Totals& out) 
   out.set_held_back(held_back);
 }
 
-// Without its workers, which come before it.
+// Writes a group without its workers, which are written before it.
 void GroupOut(const core::GroupState& from, core::RequestId base, v1::LoggedState::Group& out) {
-  const auto& [group, kind, workers, open, model, reported_step, planned_step, decided_step, reports, holder,
-               levels, traffic, totals] = from;
+  const auto& [group, kind, workers, open, model, reported_step, planned_step, decided_step, reports,
+               placed_in_step, holder, levels, traffic, totals] = from;
   out.set_group(group);
   out.set_kind(static_cast<int32_t>(kind));
   out.set_num_workers(static_cast<int32_t>(workers.size()));
@@ -108,10 +109,11 @@ void GroupOut(const core::GroupState& from, core::RequestId base, v1::LoggedStat
   out.set_planned_step(planned_step);
   out.set_decided_step(decided_step);
   out.set_reports(reports);
+  out.set_placed_in_step(placed_in_step);
   if (holder) out.set_holder(IdOut(*holder, base));
   for (const auto& [step, level_s] : levels) {
     out.add_level_steps(step);
-    // No level takes no time.
+    // 0 means no level.
     out.add_levels(level_s.value_or(0));
   }
   const auto& [placed_per_step, prompt_tokens, prompt_squares, output_tokens, step_s, chunk_tokens] = traffic;
@@ -160,11 +162,12 @@ void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out) {
   out.set_objective(options.objective);
   out.set_discount(options.discount);
   out.set_choices(options.choices);
+  out.set_wait_ratio(options.wait_ratio);
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
-  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us, waited,
-               refusals, steps_alone, model] = spec;
+  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us,
+               ttft_objective_s, waited, refusals, steps_alone, model, held_to] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);
@@ -177,6 +180,11 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   out.set_refusals(refusals);
   out.set_steps_alone(steps_alone);
   out.set_model(model);
+  if (held_to) {
+    out.set_held_group(held_to->group);
+    out.set_held_worker(held_to->worker);
+  }
+  if (ttft_objective_s) out.set_ttft_objective_s(*ttft_objective_s);
   if (deadline_us != core::RequestSpec::kNoDeadline) out.set_deadline_us(deadline_us);
 }
 
@@ -209,8 +217,8 @@ void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1
 
 void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
            v1::LoggedReport& out) {
-  const auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle, prefill] =
-      report;
+  const auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle, extra_slots,
+               prefill] = report;
   out.set_rank(rank);
   out.set_step(step);
   out.set_applied_behind(
@@ -220,6 +228,7 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
   IdsOut(rejected, base, *out.mutable_rejected());
   IdsOut(preempted, base, *out.mutable_preempted());
   out.set_group_idle(group_idle);
+  out.set_extra_slots(extra_slots);
   PrefillOut(prefill, base, out);
   if (with_hints) HintsOut(hints, base, out);
 }

@@ -1,5 +1,4 @@
-// Numbers of the decision log's format (proto/bfio/v1/decision_log.proto) and how its pieces are put
-// together.
+// Constants and framing of the decision log's format (proto/bfio/v1/decision_log.proto).
 //
 // Purpose: shared by writer and reader. Pure. Any thread.
 #ifndef BFIO_ROUTER_RECORD_LOG_FORMAT_H_
@@ -16,20 +15,20 @@ namespace bfio::record {
 inline constexpr absl::string_view kMagic = "BFIODL1\n";
 inline constexpr uint32_t kFormat = 2;
 inline constexpr size_t kFrameBytes = 8;
-// A record beyond this is neither written nor read: 4,096 ranks with 72 residents each stay below it.
+// Larger records are neither written nor read: 4,096 ranks with 72 residents each stay below this.
 inline constexpr size_t kMaxRecordBytes = 4 << 20;
-// What a writer that lags behind puts into one block, and the record that came last.
+// Limit of the records in one block of a writer that is behind, not counting the block's last record.
 inline constexpr size_t kMaxBlockBytes = 32 << 20;
 
-// Appends `record` after its size. False, and nothing appended, when it is too large.
+// Appends the size of `record`, then `record`. False, with nothing appended, when it is too large.
 bool AppendRecord(const v1::DecisionRecord& record, std::string& out);
 
-// Length and checksum, to be written before `payload`.
+// Length and checksum of `payload`, to be written before it.
 std::string Frame(absl::string_view payload);
 
 uint32_t LittleEndian32(const char* bytes);
 
-// PATH.000001
+// For example PATH.000001.
 std::string SegmentPath(const std::string& path, uint64_t number);
 
 }  // namespace bfio::record

@@ -17,7 +17,7 @@
 namespace bfio::record {
 namespace {
 
-// "log.000012" -> "log" and 12.
+// For example "log.000012" to "log" and 12.
 std::optional<std::pair<std::string, uint64_t>> SplitSegmentPath(const std::string& path) {
   const size_t dot = path.rfind('.');
   if (dot == std::string::npos || path.size() - dot - 1 < 6) return std::nullopt;
@@ -62,7 +62,7 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     if (status.ok()) {
       absl::StatusOr<bool> more = one.Next(record);
       if (!more.ok()) status = more.status();
-      // A router that was killed at once has left no header.
+      // A router that was killed at startup may leave a segment without a header.
       if (more.ok() && !*more) continue;
     }
     if (status.ok() && !record.has_header()) status = one.Damaged("does not begin with a header");
@@ -78,7 +78,7 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     return absl::NotFoundError(
         absl::StrCat("no decision log at ", path, candidates.empty() ? "" : ": its segments are empty"));
   }
-  // A segment that is named begins its session's reading; else the last session is read.
+  // When `path` names a segment, its session is read; otherwise the last session.
   std::error_code error;
   const bool named = std::filesystem::is_regular_file(path, error);
   const uint64_t session = named ? found.front().header.session() : found.back().header.session();
@@ -91,7 +91,7 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     }
     const bool follows =
         reader.headers_.empty() || one.header.segment() == reader.headers_.back().segment() + 1;
-    if (!follows) {  // one in between is missing: what comes after it stands for itself
+    if (!follows) {  // a segment is missing: reading starts after it
       reader.files_.clear();
       reader.headers_.clear();
     }
@@ -201,7 +201,7 @@ absl::StatusOr<bool> LogReader::NextBlock() {
   left_ -= static_cast<int64_t>(there);
   if (there < size) {
     if (!in_last_file()) return Damaged("ends within a block, and is not the last one");
-    cut_ = true;  // its checksum is of more than we have
+    cut_ = true;  // the checksum covers the whole block, so it cannot be checked
   } else if (Crc32c(block_) != LittleEndian32(frame + 4)) {
     return Damaged("the checksum does not fit");
   }

@@ -1,7 +1,7 @@
-// Reads a session of a decision log back, record by record.
+// Reads one session of a decision log, record by record.
 //
-// Purpose: finds the segments that belong together, checks frames, checksums and sizes, and distinguishes a
-// log that was cut off (its router was killed) from one that is damaged. Memory: one block. Threads: one.
+// Purpose: finds the segments of a session, checks frames, checksums and sizes, and distinguishes a log that
+// was cut off (its router was killed) from a damaged one. Memory: one block. Threads: one.
 #ifndef BFIO_ROUTER_RECORD_LOG_READER_H_
 #define BFIO_ROUTER_RECORD_LOG_READER_H_
 
@@ -26,29 +26,29 @@ class LogReader {
     kOpen,       // not reached yet
     kClosed,     // the router ended
     kOverflow,   // the disk was too slow
-    kTooLarge,   // something did not fit
-    kNoEnd,      // killed, still writing, or the disk failed: after a whole record
-    kTruncated,  // the same, within a record
+    kTooLarge,   // a record or state was too large
+    kNoEnd,      // killed, still writing, or the disk failed: the log ends after a whole record
+    kTruncated,  // the same, but the log ends within a record
   };
 
-  // `path` is a log's, and the last session of it is read; or the path of one segment, and reading starts
-  // there. NOT_FOUND when there is no such log; DATA_LOSS when it is damaged.
+  // `path`: a log, of which the last session is read, or one segment, with which reading starts. NOT_FOUND
+  // when there is no such log; DATA_LOSS when it is damaged.
   static absl::StatusOr<LogReader> Open(const std::string& path);
 
-  // Of the segment that reading starts with.
+  // Header of the segment with which reading starts.
   const v1::LoggedHeader& header() const { return headers_.front(); }
   size_t segments() const { return files_.size(); }
-  // Of these segments, on disk.
+  // Size of these segments on disk.
   int64_t bytes() const;
-  // Sessions that are in the log before this one.
+  // Number of earlier sessions in the log.
   int64_t earlier_sessions() const { return earlier_sessions_; }
 
-  // The next record, headers of later segments among them; false at the end. DATA_LOSS naming file and
+  // Reads the next record, including the headers of later segments; false at the end. DATA_LOSS with file and
   // offset when the log is damaged.
   absl::StatusOr<bool> Next(v1::DecisionRecord& record);
 
   Ending ending() const { return ending_; }
-  // Of the present segment: for messages.
+  // File and offset of the present segment, for messages.
   std::string Where() const;
 
  private:
@@ -69,7 +69,7 @@ class LogReader {
   int64_t offset_ = 0;
   std::string block_;
   size_t position_ = 0;
-  // The block at hand is all that was written of a longer one.
+  // Only the beginning of the present block has been written.
   bool cut_ = false;
   Ending ending_ = Ending::kOpen;
 };

@@ -1,7 +1,6 @@
-// Where a recorder's bytes go: a file behind a thread of its own (log_writer.h), or a test's memory.
+// The destination of a recorder's bytes: files behind a separate thread (log_writer.h), or a test's memory.
 //
-// Threads: of the recorder's thread. No method blocks or fails; a sink that can take no more says so and the
-// recorder stops.
+// Threads: the recorder's. No method blocks or fails. When Append returns false, the recorder stops.
 #ifndef BFIO_ROUTER_RECORD_LOG_SINK_H_
 #define BFIO_ROUTER_RECORD_LOG_SINK_H_
 
@@ -25,13 +24,13 @@ class LogSink {
  public:
   virtual ~LogSink() = default;
 
-  // What is appended from now on belongs to a new segment.
+  // Starts a segment; everything appended from now on belongs to it.
   virtual void BeginSegment(SegmentStart start) = 0;
-  // Whole records. False when the log has stopped: nothing is taken any more.
+  // Appends whole records. False when the log has stopped and takes no more.
   virtual bool Append(absl::string_view records) = 0;
-  // No more will come, and why.
+  // Ends the log, for that reason.
   virtual void Close(v1::LoggedEnd::Reason reason) = 0;
-  // After how many bytes of records a segment should end.
+  // Size in bytes of records at which a segment should end.
   virtual int64_t segment_bytes() const = 0;
 };
 

@@ -22,7 +22,7 @@
 namespace bfio::record {
 namespace {
 
-// Of a segment's start in one block.
+// Size at which a block at the start of a segment is written.
 constexpr size_t kStartBlockBytes = 1 << 20;
 
 std::string EndRecord(v1::LoggedEnd::Reason reason) {
@@ -33,7 +33,7 @@ std::string EndRecord(v1::LoggedEnd::Reason reason) {
   return bytes;
 }
 
-// Bytes for a segment, which they begin if `start` is there.
+// Bytes for a segment; `start`, if set, begins a new segment before them.
 struct Item {
   std::optional<SegmentStart> start;
   std::string bytes;
@@ -46,9 +46,9 @@ struct LogWriter::Queue {
   CondVar changed;
   std::vector<Item> items ABSL_GUARDED_BY(mutex);
   int64_t bytes ABSL_GUARDED_BY(mutex) = 0;
-  // Taken out of `items` and being written.
+  // Bytes taken out of `items` that are being written.
   int64_t writing ABSL_GUARDED_BY(mutex) = 0;
-  // No more will come.
+  // No more items will come.
   bool closing ABSL_GUARDED_BY(mutex) = false;
   // The disk has failed.
   bool failed ABSL_GUARDED_BY(mutex) = false;
@@ -56,12 +56,12 @@ struct LogWriter::Queue {
   bool done ABSL_GUARDED_BY(mutex) = false;
 };
 
-// The segments on disk; the writer thread's.
+// The segments on disk; used by the writer thread only.
 class LogWriter::Files {
  public:
   explicit Files(LogWriterOptions options) : options_(std::move(options)) {}
 
-  // Finds what earlier sessions have left, and makes the first segment's file.
+  // Finds the segments of earlier sessions, and creates the first segment's file.
   absl::Status Open() {
     special_ = IsSpecialFile(options_.path);
     for (const SegmentFile& file : special_ ? std::vector<SegmentFile>() : ListSegments(options_.path)) {
@@ -96,7 +96,7 @@ class LogWriter::Files {
   }
 
   absl::Status Begin(const SegmentStart& start) {
-    // The first file is there already: it was made to see whether it can be.
+    // Open has already created the first file, to check that it can.
     if (began_) {
       absl::Status status = NextFile();
       if (!status.ok()) return status;
@@ -150,9 +150,9 @@ class LogWriter::Files {
   bool special_ = false;
   bool began_ = false;
   AppendFile file_;
-  // By age, without the present one.
+  // Older segments, oldest first, without the present one.
   std::vector<SegmentFile> older_;
-  // Bytes of all segments.
+  // Size of all segments.
   int64_t total_ = 0;
   uint64_t next_ = 1;
 };
@@ -207,7 +207,7 @@ bool LogWriter::Append(absl::string_view records) {
       if (queue_->items.empty()) queue_->items.emplace_back();
       queue_->items.back().bytes.append(records.data(), records.size());
       queue_->bytes += static_cast<int64_t>(records.size());
-      // Before it is time; waking a thread costs more than all else here, so not every time.
+      // Wakes the writer early only for a long queue, because waking a thread costs more than all else here.
       if (queue_->bytes > queue_bytes_ / 2) queue_->changed.Signal();
       return true;
     }
@@ -232,7 +232,7 @@ void LogWriter::Close(v1::LoggedEnd::Reason reason) {
 }
 
 void LogWriter::Run(const std::shared_ptr<Queue>& queue, Files files) {
-  // A pipe whose reader has gone is an error like any other.
+  // Makes a write to a pipe without a reader return an error instead of killing the process.
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);

@@ -1,12 +1,11 @@
 // The decision log's files, written by a separate thread.
 //
-// Purpose: takes bytes from the decision thread without ever making it wait, and writes them as blocks into
-// segments whose sum stays within a bound; the oldest go first. When the disk fails, or falls so far behind
-// that the queue is full, the log ends there: a last record says so where possible, and one line in the
-// program's log. The router continues.
-// Threads: LogSink's methods from one thread. What they share with the writer's thread is locked for as long
-// as a copy of some kilobytes takes. The writer looks for work every kPoll, so what a killed router has not
-// written is no older than that.
+// Purpose: takes bytes from the decision thread without ever blocking it, and writes them as blocks into
+// segments of bounded total size; the oldest segments are removed first. When the disk fails, or is so slow
+// that the queue is full, the log ends: with a last record that says so where possible, and one line in the
+// program's log. The router continues. Threads: LogSink's methods from one thread; they share a lock with the
+// writer's thread only while some kilobytes are copied. The writer checks for work every kPoll, so a killed
+// router loses the records of at most that time.
 #ifndef BFIO_ROUTER_RECORD_LOG_WRITER_H_
 #define BFIO_ROUTER_RECORD_LOG_WRITER_H_
 
@@ -22,25 +21,25 @@
 namespace bfio::record {
 
 struct LogWriterOptions {
-  // Segments are PATH.000001 and on. A device or pipe is written to as it is, without segments.
+  // Segments are PATH.000001 and so on. A device or pipe is written to directly, without segments.
   std::string path;
-  // Bound of all segments together, those of earlier sessions included. At least kMinLogBytes.
+  // Bound of all segments together, including those of earlier sessions. At least kMinBytes.
   int64_t max_bytes = 256 << 20;
 };
 
 class LogWriter final : public LogSink {
  public:
   static constexpr int64_t kMinBytes = 1 << 20;
-  // A segment is this share of the bound: what is lost when the oldest is removed.
+  // Number of segments in the bound: removing the oldest loses one part in kSegments.
   static constexpr int64_t kSegments = 8;
-  // Files there may be, however small: a router that starts again and again leaves some behind each time.
+  // Limit of the number of files, however small: each start of a router leaves some behind.
   static constexpr size_t kMaxFiles = 64;
   static constexpr absl::Duration kPoll = absl::Milliseconds(50);
-  // How long Close waits for a disk that hangs.
+  // How long Close waits for a disk that does not respond.
   static constexpr absl::Duration kPatience = absl::Seconds(2);
 
-  // Makes sure that the log can be written. INVALID_ARGUMENT for a bound that is too small; what the system
-  // says when there is no such folder, or no permission.
+  // Checks that the log can be written. INVALID_ARGUMENT for a bound that is too small; the system's error
+  // for a missing folder or missing permission.
   static absl::StatusOr<std::unique_ptr<LogWriter>> Open(const LogWriterOptions& options);
   ~LogWriter() override;
 
@@ -49,7 +48,7 @@ class LogWriter final : public LogSink {
   void Close(v1::LoggedEnd::Reason reason) override;
   int64_t segment_bytes() const override { return segment_bytes_; }
 
-  // What may wait for the disk, and what does.
+  // queue_bytes: limit of the bytes that may wait for the disk; backlog_bytes: bytes that wait.
   int64_t queue_bytes() const { return queue_bytes_; }
   int64_t backlog_bytes() const;
 
@@ -60,7 +59,7 @@ class LogWriter final : public LogSink {
       : queue_(std::move(queue)), segment_bytes_(segment_bytes), queue_bytes_(queue_bytes) {}
   static void Run(const std::shared_ptr<Queue>& queue, Files files);
 
-  // Shared with a thread that may outlive this, if its disk hangs.
+  // Shared with the thread, which outlives this object if its disk does not respond.
   const std::shared_ptr<Queue> queue_;
   const int64_t segment_bytes_;
   const int64_t queue_bytes_;

@@ -1,9 +1,9 @@
 // Turns the events of a cluster into records of the decision log.
 //
-// Purpose: encodes each event with what came of it and hands the bytes to a sink, now and then a new segment
-// that begins with the cluster's whole state. Cost: some hundred nanoseconds an event, no lock but in Flush.
-// Once the sink has stopped, nothing. It reads the clock: how long decisions take is part of the log.
-// Threads: the cluster's.
+// Purpose: encodes each event with its outcome and passes the bytes to a sink; from time to time it starts a
+// new segment with the cluster's whole state. Cost: some hundred nanoseconds per event, no lock except in
+// Flush, and nothing once the sink has stopped. It reads the clock, because the duration of decisions is part
+// of the log. Threads: the cluster's.
 #ifndef BFIO_ROUTER_RECORD_RECORDER_H_
 #define BFIO_ROUTER_RECORD_RECORDER_H_
 
@@ -20,16 +20,17 @@
 
 namespace bfio::record {
 
-// What a session is about, besides its events.
+// What a session's header contains besides the options.
 struct SessionInfo {
   std::string version;
-  // Its ids will be near this one: they are written as differences to it.
+  // A number near the session's ids, which are written as differences from it.
   core::RequestId id_base = 0;
 };
 
 class Recorder final : public core::EventObserver {
  public:
-  // Of a cluster that is made with these options, policy and lookahead, and has this as its observer.
+  // For a cluster that is made with these options, policy and lookahead, and that has this recorder as its
+  // observer.
   Recorder(std::unique_ptr<LogSink> sink, SessionInfo info, const core::SchedulerOptions& options,
            const core::PolicySetting& policy, absl::string_view lookahead);
   ~Recorder() override;
@@ -38,15 +39,15 @@ class Recorder final : public core::EventObserver {
   void After(const core::Cluster& cluster, const core::SchedulerEvent& event,
              const core::Outcome& outcome) override;
 
-  // Nothing is recorded any more, though it should be.
+  // The sink has failed: recording has stopped early.
   bool stopped() const { return stopped_; }
-  // Hands over what has been recorded.
+  // Passes the recorded bytes to the sink.
   void Flush();
-  // Ends the log: nothing is recorded any more.
+  // Ends the log; nothing is recorded afterwards.
   void Close();
 
  private:
-  // Encodes one event; what changes nothing is not written.
+  // Encode one event each; an event without effect is not written.
   void Record(const core::Cluster&, const core::AddGroup& event, const core::Outcome& outcome);
   void Record(const core::Cluster&, const core::RemoveGroup& event, const core::Outcome& outcome);
   void Record(const core::Cluster&, const core::Enqueue& event, const core::Outcome& outcome);
@@ -71,9 +72,9 @@ class Recorder final : public core::EventObserver {
   bool closed_ = false;
   int64_t segment_bytes_ = 0;
   absl::Time last_plan_;
-  // When the decision that is being made began.
+  // Start of the decision in progress.
   absl::Time decision_began_;
-  // Kept, so that a record allocates nothing that one of its kind before it had.
+  // Reused, so that a record allocates only what no earlier record of its kind needed.
   v1::DecisionRecord report_, plan_, arrival_, other_;
   std::string pending_;
 };

@@ -1,6 +1,6 @@
 // The segments of a decision log on disk: PATH.000001 and so on.
 //
-// Purpose: lists and names them. Threads: any; the folder may be shared.
+// Purpose: lists and names them. Threads: any; other processes may use the folder.
 #ifndef BFIO_ROUTER_RECORD_SEGMENT_FILES_H_
 #define BFIO_ROUTER_RECORD_SEGMENT_FILES_H_
 
@@ -16,7 +16,7 @@ struct SegmentFile {
   int64_t bytes = 0;
 };
 
-// By number. Empty when there are none, or the folder cannot be read.
+// Sorted by number. Empty when there are none, or when the folder cannot be read.
 std::vector<SegmentFile> ListSegments(const std::string& path);
 
 }  // namespace bfio::record

@@ -8,7 +8,7 @@
 namespace bfio::router {
 namespace {
 
-// Tokens that the call makes for certain.
+// Lower bound of the tokens that the call generates.
 int64_t LeastTokens(const ClientRequest& request) {
   return request.ignore_eos && request.stop_token_ids.empty() ? request.max_new_tokens : 1;
 }
@@ -38,7 +38,7 @@ absl::Status AgentCalls::Look(RequestRecord& record, int64_t step,
                               std::optional<absl::Duration> shortest_step, absl::Time now) const {
   const ClientRequest& request = record.request;
   if (request.parent_id.empty()) return absl::OkStatus();
-  // Tenants cannot share a name: the length marks the end of the first part.
+  // The length prefix keeps names of different tenants apart.
   std::string name = absl::StrCat(request.tenant.size(), ":", request.tenant, request.parent_id);
   const std::optional<core::Parents::Standing> parent = parents_.Look(name, step, request.stage);
   if (!parent.has_value()) return absl::OkStatus();
@@ -62,7 +62,7 @@ void AgentCalls::Join(const RequestRecord& record, int64_t step) {
   parents_.Begin(record.parent, record.id, step, record.request.stage, record.deadline_us);
   if (record.deadline_us == core::RequestSpec::kNoDeadline) return;
   if (!deadlines_.emplace(record.deadline_us, record.parent).second) return;
-  // What parents have given up, or been forgotten with, is dropped: the rest is one for each in the book.
+  // Drops the deadlines that are no longer a parent's; then each parent in the book has at most one.
   if (deadlines_.size() <= 2 * core::Parents::kDefaultLimit) return;
   std::erase_if(deadlines_,
                 [&](const auto& entry) { return parents_.Deadline(entry.second) != entry.first; });
@@ -79,7 +79,7 @@ std::vector<core::RequestId> AgentCalls::Expire(absl::Time now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= absl::ToUnixMicros(now)) {
     const auto [deadline_us, name] = *deadlines_.begin();
     deadlines_.erase(deadlines_.begin());
-    if (parents_.Deadline(name) > deadline_us) continue;  // forgotten, and begun again since
+    if (parents_.Deadline(name) > deadline_us) continue;  // the parent was removed and has started again
     const absl::Span<const core::RequestId> calls = parents_.Calls(name);
     expired.insert(expired.end(), calls.begin(), calls.end());
   }

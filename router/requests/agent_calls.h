@@ -1,8 +1,8 @@
-// Calls of agents: the order that their parents give them, and their parents' deadlines.
+// Calls of agents: their order in the pool, and their parents' deadlines.
 //
-// Purpose: a request with a parent_id takes its place in the pool by its parent (docs/agents.md), and ends
-// with DEADLINE_EXCEEDED when the parent's deadline passes or can no longer be met. Keeps the parents
-// (router/core/agents). Time and steps are handed in. Threads: the decision thread's.
+// Purpose: a request with a parent_id is ordered in the pool by its parent (docs/agents.md). It ends with
+// DEADLINE_EXCEEDED when the parent's deadline passes or can no longer be met. Keeps the parents
+// (router/core/agents). Time and steps are passed in. Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_
 #define BFIO_ROUTER_REQUESTS_AGENT_CALLS_H_
 
@@ -20,13 +20,13 @@
 
 namespace bfio::router {
 
-// Whose calls go first among agents' (router/core/agents).
+// Which agents' calls go first (router/core/agents).
 enum class AgentOrder {
-  // Each call counts as its own parent.
+  // Each call is ordered as if it had no parent.
   kOff,
-  // The oldest parent's.
+  // Calls of the oldest parent.
   kAge,
-  // The parent's that is due first.
+  // Calls of the parent that is due first.
   kDue,
 };
 
@@ -34,26 +34,26 @@ class AgentCalls {
  public:
   explicit AgentCalls(AgentOrder order) : order_(order) {}
 
-  // Gives the call what its parent has: seniority and deadline. DEADLINE_EXCEEDED where the parent comes too
-  // late; `shortest_step` is the least time that a token takes, where that is known.
+  // Sets the call's seniority and deadline from its parent. DEADLINE_EXCEEDED when the parent's deadline has
+  // passed or cannot be met; `shortest_step` is a lower bound of the time per token, where one is known.
   absl::Status Look(RequestRecord& record, int64_t step, std::optional<absl::Duration> shortest_step,
                     absl::Time now) const;
   // The call has been accepted.
   void Join(const RequestRecord& record, int64_t step);
-  // It has ended.
+  // The call has ended.
   void Leave(RequestRecord& record, int64_t step);
 
-  // Calls whose parents' deadline has passed.
+  // Removes the deadlines that have passed; returns the calls of their parents.
   std::vector<core::RequestId> Expire(absl::Time now);
   absl::Time next_deadline() const;
 
-  // What a call gets that its parent's deadline has ended.
+  // The status of a call whose parent's deadline has passed.
   static absl::Status DeadlinePassed();
 
  private:
   const AgentOrder order_;
   core::Parents parents_;
-  // Parents' deadlines to come, microseconds; some may be of parents that have ended.
+  // Deadlines of parents, microseconds; may include parents that have ended.
   std::set<std::pair<int64_t, std::string>> deadlines_;
 };
 

@@ -1,5 +1,6 @@
-// RequestLifecycle: how requests come in: new ones, clients that come back, and what workers hold.
+// RequestLifecycle: arrival of new requests, resumes, and recovery of requests that workers hold.
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +14,7 @@ namespace bfio::router {
 
 namespace {
 
-// The client has tokens, and which model they are of is known.
+// True when the client has tokens whose model is known.
 bool HasTokensOfAModel(const ClientRequest& request) {
   return request.resume_from.value_or(0) > 0 && !request.model.empty();
 }
@@ -42,7 +43,7 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   const uint32_t tenant = tenants_->Number(request.tenant);
   RequestRecord* record = table_.Add(id, std::move(request), sink, tenant, now_);
   if (record == nullptr && table_.FindByName(name.first, name.second) == nullptr) {
-    // A worker has brought a request of that number since it was given out.
+    // A worker has announced a request with that id since the id was assigned.
     return refuse(
         WithRetry(absl::UnavailableError("the router has just taken over from another"), kFailedRetry));
   }
@@ -59,13 +60,14 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   }
   ++totals_.accepted;
   if (ahead) went_ahead_.insert(name);
-  // A request that an earlier router accepted is not charged again.
+  // An earlier router has counted the arrival of a restarted request.
   if (!restarts) arrivals_.Add(now_);
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
   overload_->Charge(*record);
   TellModel(*record);
   if (record->send_from < record->delivered) {
-    sink->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from));
+    // A client that asks for log-probabilities has all the tokens of which they are gone (check_request.h).
+    sink->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from), {});
     FlushLater(sink);
   }
 }
@@ -79,7 +81,27 @@ bool RequestLifecycle::MayGoAhead(const ClientRequest& request) {
          !went_ahead_.contains(std::pair(request.tenant, request.request_id));
 }
 
+absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
+  if (!record.request.rank) return absl::OkStatus();
+  ranks_named_ = true;
+  int64_t before = 0;
+  for (const auto& [group, workers] : groups_.ranks) {
+    const int64_t worker = int64_t{*record.request.rank} - before;
+    if (worker < workers) {
+      record.held_to = {group, static_cast<core::WorkerIndex>(worker)};
+      return absl::OkStatus();
+    }
+    before += workers;
+  }
+  const std::string named = absl::StrCat("data_parallel_rank is ", *record.request.rank);
+  if (before == 0)
+    return WithRetry(absl::UnavailableError(absl::StrCat(named, "; no rank serves now")), kFailedRetry);
+  ++totals_.refused_invalid;
+  return absl::InvalidArgumentError(absl::StrCat(named, "; it must be below ", before));
+}
+
 absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead) {
+  if (absl::Status status = FindRank(record); !status.ok()) return status;
   if (absl::Status status = CheckFits(record); !status.ok()) {
     ++totals_.refused_invalid;
     return status;
@@ -101,13 +123,18 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead) {
     return WithRetry(std::move(status), kFullRetry);
   }
   if (!status.ok()) return status;
-  // Only now: a call that is refused makes no parent, and puts none out of the book.
+  // Only after acceptance: a refused call must not create a parent or evict one.
   if (!record.request.parent_id.empty()) ++totals_.agent_calls;
   agents_.Join(record, cluster_->NextStep());
   return absl::OkStatus();
 }
 
 absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
+  // Before the first epoch, groups_ holds no worker's word yet.
+  if (record.request.sampling.logprobs && groups_.max_sequence_tokens && !groups_.logprobs) {
+    return absl::InvalidArgumentError(
+        "logprobs is not supported: the engine of a worker computes no log-probabilities");
+  }
   const int64_t tokens = int64_t{record.request.prompt_tokens} + record.request.max_new_tokens;
   if (!groups_.max_sequence_tokens || tokens <= *groups_.max_sequence_tokens) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens,
@@ -115,7 +142,7 @@ absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
                                                  *groups_.max_sequence_tokens, " per request"));
 }
 
-// --- clients that come back ---
+// --- resumes ---
 
 bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
                               const std::shared_ptr<TokenSink>& sink) {
@@ -130,7 +157,7 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   if (record == nullptr && Settling()) {
     EarlyResume early{id, std::move(request), sink};
     if (resumes_.Hold(early)) return true;
-    // Some worker may yet bring its request.
+    // A worker may still announce its request.
     return refuse(
         WithRetry(absl::UnavailableError("the router has just started, and too many clients resume at once"),
                   kFailedRetry));
@@ -154,13 +181,18 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
                                                           "; the request makes at most ",
                                                           record->request.max_new_tokens, " tokens")));
   }
+  if (record->keeps_logprobs() && *request.resume_from < record->logprobs_from()) {
+    return refuse(absl::FailedPreconditionError(absl::StrCat("resume_from_index is ", *request.resume_from,
+                                                             "; the log-probabilities of tokens before ",
+                                                             record->logprobs_from(), " are gone")));
+  }
   Attach(*record, sink, *request.resume_from);
   return true;
 }
 
 void RequestLifecycle::TakeReceived(RequestRecord& record) const {
   if (HasTokensOfAModel(record.request)) record.model = NumberOf(record.request.model);
-  // The last one is made again: if it was the last of all, or a stop token, the finish comes with it.
+  // The last received token is generated again: if it was the final one, the finish comes with it.
   record.history = std::move(record.request.received);
   if (!record.history.empty()) record.history.pop_back();
   record.delivered = record.had = static_cast<uint32_t>(record.history.size());
@@ -175,21 +207,26 @@ void RequestLifecycle::Attach(RequestRecord& record, const std::shared_ptr<Token
   if (!sink->traceparent().empty()) record.traceparent = sink->traceparent();
   record.send_from = from;
   TellModel(record);
-  if (from < record.delivered) sink->CatchUp(from, absl::MakeConstSpan(record.history).subspan(from));
+  if (from < record.delivered) {
+    LogprobsView logprobs;
+    if (record.keeps_logprobs())
+      logprobs = record.history_logprobs.view().subspan(from - record.logprobs_from());
+    sink->CatchUp(from, absl::MakeConstSpan(record.history).subspan(from), logprobs);
+  }
   if (!record.ended) return FlushLater(sink);
-  // Kept on: this stream may break as the one before did.
+  // The request is kept, because this stream may break, too.
   EndSink(sink, absl::OkStatus(), *record.ended);
   table_.SetSink(record, nullptr);
 }
 
 absl::Time RequestLifecycle::SettleEnd() const {
-  // Workers that have come may have waited for others until now, and have yet to say what they bring.
+  // Connected workers may have waited for others until now, and have not announced their requests yet.
   return started_ + options_.restart_settle +
          (groups_.expects_announcements ? options_.announce_settle : absl::ZeroDuration());
 }
 
 void RequestLifecycle::AnswerEarlyResumes() {
-  // Those of requests that are still unknown are kept for another round, until patience ends.
+  // Resumes of requests that are still unknown are held again, until SettleEnd.
   for (EarlyResume& early : resumes_.TakeEarly())
     OnArrival(early.id, std::move(early.request), early.sink, {}, now_);
 }
@@ -211,7 +248,7 @@ std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worke
 bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held,
                                   absl::Span<const HeldActive> active,
                                   std::vector<core::RequestSpec>& recovered) {
-  // A client has started it again meanwhile: the worker has to drop its own.
+  // A client has started the request again meanwhile: the worker has to drop its copy.
   if (table_.Find(held.id) != nullptr ||
       table_.FindByName(held.request.tenant, held.request.request_id) != nullptr) {
     return false;
@@ -231,6 +268,7 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   record->placed_model = held.model;
   if (record->delivered > 0) record->model = held.model;
   record->history = std::move(held.tokens);
+  record->history_logprobs = std::move(held.logprobs);
   record->placed = now_;
   if (record->delivered > 0) record->first_token = now_;
   ids_->SkipPast(record->id);
@@ -246,8 +284,9 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   } else {
     resumes_.Wait(*record, now_);
   }
-  // 1: what is kept without any token is kept, too.
-  Keep(id, 1 + record->request.prompt_bytes() + int64_t{4} * record->delivered);
+  // The additional byte makes requests without any tokens count as kept.
+  Keep(id, 1 + record->request.prompt_bytes() + int64_t{4} * record->delivered +
+               int64_t{4} * record->history_logprobs.view().words());
   record = table_.Find(id);
   if (record != nullptr && !record->ended) recovered.push_back(record->Spec(cluster_->NextStep()));
   return true;

@@ -1,7 +1,7 @@
-// Requests per second, as they have been coming.
+// The recent arrival rate, in requests per second.
 //
-// Purpose: the demand that chains are composed for; core::ArrivalRate over the last minute or so, in seconds
-// since the first one. Threads: any.
+// Purpose: the demand for which chains of servers are composed: core::ArrivalRate over about the last minute.
+// Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_ARRIVAL_RATE_H_
 #define BFIO_ROUTER_REQUESTS_ARRIVAL_RATE_H_
 
@@ -23,7 +23,7 @@ class ArrivalRate {
     rate_.OnArrival(Since(now));
   }
 
-  // 0 before a request has come; the first second counts as a whole one.
+  // 0 before the first request. In the first second after it, the count is divided by a whole second.
   double PerSecond(absl::Time now) const {
     MutexLock lock(&mutex_);
     return first_ == absl::InfinitePast() ? 0 : rate_.Rate(std::max(1.0, Since(now)));

@@ -7,11 +7,11 @@
 namespace bfio::router {
 namespace {
 
-// Of an agent's call.
+// Bounds of an agent's call.
 constexpr uint32_t kMaxStage = uint32_t{1} << 20;
 constexpr uint32_t kMaxRemaining = uint32_t{1} << 24;
 
-absl::Status CheckSampling(const Sampling& sampling) {
+absl::Status CheckSampling(const Sampling& sampling, const RequestLimits& limits) {
   // The negated comparisons also catch NaN.
   if (sampling.temperature && !(*sampling.temperature >= 0 && *sampling.temperature <= 2)) {
     return OutOfRange("sampling.temperature", *sampling.temperature, "within 0..2");
@@ -21,6 +21,9 @@ absl::Status CheckSampling(const Sampling& sampling) {
   }
   if (sampling.top_k && *sampling.top_k < 1) {
     return OutOfRange("sampling.top_k", *sampling.top_k, "at least 1");
+  }
+  if (sampling.logprobs.value_or(0) > limits.max_logprobs) {
+    return OutOfRange("sampling.logprobs", *sampling.logprobs, absl::StrCat("at most ", limits.max_logprobs));
   }
   return absl::OkStatus();
 }
@@ -81,6 +84,11 @@ absl::Status CheckResume(const ClientRequest& request, const RequestLimits& limi
                       absl::StrCat("within resume_from_index..max_new_tokens, ", *request.resume_from, "..",
                                    request.max_new_tokens));
   }
+  if (request.sampling.logprobs && *request.resume_from < received) {
+    return OutOfRange("resume_from_index", *request.resume_from,
+                      absl::StrCat("the number of received_token_ids, ", received,
+                                   ", with sampling.logprobs: those of earlier tokens are gone"));
+  }
   return absl::OkStatus();
 }
 
@@ -119,7 +127,7 @@ absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& lim
     return OutOfRange("resume_from_index", *request.resume_from,
                       absl::StrCat("at most max_new_tokens, ", request.max_new_tokens));
   }
-  return CheckSampling(request.sampling);
+  return CheckSampling(request.sampling, limits);
 }
 
 }  // namespace bfio::router

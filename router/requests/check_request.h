@@ -1,7 +1,8 @@
-// Whether a request is within the router's limits, whatever protocol it came by.
+// Checks a request against the router's limits, independent of its protocol.
 //
-// Purpose: every edge that makes a ClientRequest calls this, so that what gets past it is in range. What only
-// a wire message can get wrong (a malformed duration, a missing prompt) its edge checks. Pure; any thread.
+// Purpose: every edge that makes a ClientRequest calls this, so every request behind an edge is in range.
+// Errors that only a wire message can have (a malformed duration, a missing prompt) are checked by its edge.
+// Pure; any thread.
 #ifndef BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
 #define BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
 
@@ -19,7 +20,7 @@ absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; must be ", limit));
 }
 
-// A resume of a request that the router has: the prompt and its settings are not repeated.
+// A resume of a live request, which does not repeat the prompt and its settings.
 inline bool IsBareResume(const ClientRequest& request) {
   return request.resume_from.has_value() && !request.has_prompt();
 }

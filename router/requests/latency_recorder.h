@@ -1,7 +1,7 @@
-// What requests see, as distributions: queue time, first token, between tokens, whole request, lengths.
+// Distributions of request latencies and lengths: queue time, first token, between tokens, whole request.
 //
-// Purpose: metrics and the live page. Costs a bucket search per request's tokens of a step. Owned by the
-// decision thread; not thread-safe.
+// Purpose: metrics and the live page. Costs one bucket search per request and step. Owned by the decision
+// thread; not thread-safe.
 #ifndef BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_
 #define BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_
 
@@ -12,14 +12,15 @@
 
 namespace bfio::router {
 
-// In seconds, or tokens.
+// In seconds or tokens.
 struct RequestLatencies {
-  // From acceptance to the first placement, and to the first token.
+  // Time from acceptance to the first placement, and to the first token.
   Distribution queue_time_s{RequestSeconds()};
   Distribution time_to_first_token_s{RequestSeconds()};
-  // Between two tokens of a request.
+  // Time between two tokens of a request.
   Distribution inter_token_s{RequestSeconds()};
-  // Of completed requests: (last token - first token) / (tokens - 1); from acceptance to the end; lengths.
+  // Of completed requests: (last token - first token) / (tokens - 1); time from acceptance to the end;
+  // lengths.
   Distribution time_per_output_token_s{RequestSeconds()};
   Distribution end_to_end_s{RequestSeconds()};
   Distribution prompt_tokens{TokenCounts()};
@@ -28,12 +29,13 @@ struct RequestLatencies {
 
 class LatencyRecorder {
  public:
-  // The request's first placement; later ones are replays.
+  // The request's first placement; later placements are replays and not counted.
   void OnPlaced(absl::Duration waited) { latencies_.queue_time_s.Add(absl::ToDoubleSeconds(waited)); }
   void OnFirstToken(absl::Duration since_accepted) {
     latencies_.time_to_first_token_s.Add(absl::ToDoubleSeconds(since_accepted));
   }
-  // `tokens` more, `since` the token before them: they came together, so the time is shared out.
+  // `tokens` more tokens, `since` after the previous one. They arrived together, so each counts an equal
+  // share of the time.
   void OnTokens(uint64_t tokens, absl::Duration since) {
     latencies_.inter_token_s.Add(absl::ToDoubleSeconds(since) / static_cast<double>(tokens), tokens);
   }

@@ -1,4 +1,4 @@
-// Bounds of one request and of one client's stream. Plain data.
+// Limits of one request and of one client's stream. Plain data.
 #ifndef BFIO_ROUTER_REQUESTS_LIMITS_H_
 #define BFIO_ROUTER_REQUESTS_LIMITS_H_
 
@@ -10,21 +10,23 @@ namespace bfio::router {
 
 // Checked by check_request.h.
 struct RequestLimits {
-  // Prompt and output length, in tokens.
+  // Limits of prompt and output length, in tokens.
   uint32_t max_prompt_tokens = 131072;
   uint32_t max_new_tokens = 65536;
   uint32_t max_stop_ids = 64;
-  // Bytes of request_id, of tenant and of parent_id.
+  // Limit of request_id, tenant and parent_id each, in bytes.
   uint32_t max_id_bytes = 128;
   int32_t max_abs_priority = 100;
   uint32_t max_resume_token_bytes = 128;
+  // Alternatives per token whose log-probabilities a request may ask for; as vLLM's default.
+  uint32_t max_logprobs = 20;
 };
 
-// A client that does not take its tokens.
+// Limits for a client that does not read its tokens.
 struct StreamLimits {
-  // Tokens that wait for one client; they are written together as soon as it takes any.
+  // Undelivered tokens of one client; they are written together when it reads again.
   int64_t buffer_tokens = 16384;
-  // How long a client may take none of what waits.
+  // How long a client may read nothing while tokens wait for it.
   absl::Duration timeout = absl::Seconds(30);
 };
 

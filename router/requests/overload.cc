@@ -8,7 +8,7 @@
 namespace bfio::router {
 namespace {
 
-// Present and predicted KV: its prompt, and what it is going to make as far as its client says.
+// KV tokens that the request may need: its prompt, and the output length that its client predicts or allows.
 int64_t KvOf(const ClientRequest& request) {
   const uint32_t predicted = request.predicted_output_tokens.value_or(request.max_new_tokens);
   return int64_t{request.prompt_tokens} + std::min(predicted, request.max_new_tokens);
@@ -28,7 +28,8 @@ absl::Status OverloadControl::Check(const RequestRecord& record) const {
     return absl::ResourceExhaustedError(
         absl::StrCat("the prompts of waiting requests take ", waiting_bytes_, " bytes already"));
   }
-  // The groups' own KV, and so much again as may wait for it. The first request is taken whatever its size.
+  // The groups' KV capacity, plus max_waiting_kv times as much for waiting requests. The first request is
+  // accepted whatever its size.
   const double capacity = (1 + options_.max_waiting_kv) * static_cast<double>(kv_tokens_);
   const int64_t wanted = committed_kv_ + KvOf(record.request);
   if (options_.max_waiting_kv > 0 && kv_tokens_ > 0 && committed_kv_ > 0 &&

@@ -1,9 +1,8 @@
-// Overload control: whether what has been accepted leaves capacity for one request more.
+// Overload control: whether accepted requests leave capacity for another one.
 //
-// Purpose: three bounds on what waits: requests (the scheduler's pool), bytes of prompts, and KV that
-// accepted requests may come to need. Counting only; the caller charges a request when it is accepted and
-// discharges it at its end. Threads: CheckPool and refused_early from any; all others belong to the decision
-// thread.
+// Purpose: three bounds on waiting work: requests (the scheduler's pool), bytes of prompts, and the KV tokens
+// that accepted requests may need. Only counts: the caller charges a request when it is accepted and
+// discharges it when it ends. Threads: CheckPool and refused_early: any; all others: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_OVERLOAD_H_
 #define BFIO_ROUTER_REQUESTS_OVERLOAD_H_
 
@@ -17,9 +16,9 @@ namespace bfio::router {
 
 struct OverloadOptions {
   int64_t max_waiting = 4096;
-  // Prompts of requests that have given no token yet.
+  // Bound on the prompt bytes of requests without a first token.
   int64_t max_waiting_bytes = int64_t{512} << 20;
-  // KV that waiting requests may come to need, in multiples of what the groups have; 0: any.
+  // Bound on the KV tokens that waiting requests may need, in multiples of the groups' capacity; 0: no bound.
   double max_waiting_kv = 64;
 };
 
@@ -27,20 +26,20 @@ class OverloadControl {
  public:
   explicit OverloadControl(const OverloadOptions& options) : options_(options) {}
 
-  // RESOURCE_EXHAUSTED, counted, when the pool was full as the decision thread last looked: a flood is
-  // refused where it costs that thread nothing.
+  // RESOURCE_EXHAUSTED, counted, when the pool was full at the decision thread's last update. So a flood of
+  // requests is refused before it reaches that thread.
   absl::Status CheckPool();
   void SetWaiting(int64_t waiting) { waiting_.store(waiting, std::memory_order_relaxed); }
-  // Refused by CheckPool.
+  // Number of requests that CheckPool has refused.
   int64_t refused_early() const { return refused_early_.load(std::memory_order_relaxed); }
 
-  // KV of all groups, tokens; 0 before the first epoch, when KV bounds nothing.
+  // KV capacity of all groups, in tokens; 0 before the first epoch: no KV bound.
   void SetCapacity(int64_t kv_tokens) { kv_tokens_ = kv_tokens; }
 
-  // RESOURCE_EXHAUSTED.
+  // RESOURCE_EXHAUSTED when the request exceeds a bound.
   absl::Status Check(const RequestRecord& record) const;
   void Charge(RequestRecord& record);
-  // Its prompt does not wait any more: it has given a token.
+  // The request has its first token, so its prompt no longer counts as waiting.
   void OnFirstToken(RequestRecord& record);
   void Discharge(RequestRecord& record);
 

@@ -1,7 +1,7 @@
-// The bytes that the router keeps so that requests can be replayed and resumed: prompts and delivered tokens.
+// Budget of the bytes that the router keeps for replays and resumes: prompts and delivered tokens.
 //
-// Purpose: a bound on the sum and one per request; a request beyond it continues, and is not replayed when
-// its worker is lost. Pure counting; the decision thread's.
+// Purpose: bounds the sum and each request. A request beyond a bound continues, but is not replayed when its
+// worker is lost. Pure counting; the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_REPLAY_BUDGET_H_
 #define BFIO_ROUTER_REQUESTS_REPLAY_BUDGET_H_
 
@@ -11,13 +11,13 @@ namespace bfio::router {
 
 class ReplayBudget {
  public:
-  // Bytes.
+  // Both in bytes.
   ReplayBudget(int64_t total, int64_t per_request) : total_(total), per_request_(per_request) {}
 
   enum class Outcome { kKept, kRequestTooLarge, kFull };
 
-  // Adds to what a request holds, unless a bound forbids it. REQUIRES: bytes >= 0; `held` is what earlier
-  // calls for this request have left there, at first 0.
+  // Charges `bytes` to a request unless that exceeds a bound. REQUIRES: bytes >= 0; `held` is the request's
+  // sum of earlier charges, 0 at first.
   [[nodiscard]] Outcome Charge(int64_t& held, int64_t bytes) {
     if (held + bytes > per_request_) return Outcome::kRequestTooLarge;
     if (used_ + bytes > total_) return Outcome::kFull;

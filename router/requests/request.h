@@ -1,8 +1,8 @@
-// A client's request inside the router, whatever protocol it came by.
+// A client's request inside the router, independent of its protocol.
 //
-// Purpose: the domain types that the edges convert to and from. router/frontend makes a ClientRequest out of
-// a wire message after checking every field; router/requests keeps it; router/worker_link writes it to a
-// worker. Plain data without behaviour. Lengths are in tokens. Threads: any.
+// Purpose: the domain types that the edges convert to and from. router/frontend makes a ClientRequest from a
+// wire message after checking every field; router/requests keeps it; router/worker_link writes it to a
+// worker. Plain data. Lengths are in tokens. Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_H_
 
@@ -13,24 +13,27 @@
 
 #include "absl/time/time.h"
 #include "router/core/model/request.h"
+#include "router/requests/logprobs.h"
 
 namespace bfio::router {
 
-// Unset: the engine's default.
+// Sampling parameters; an unset one has the engine's default.
 struct Sampling {
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<uint32_t> top_k;
   std::optional<uint64_t> seed;
+  // Set: each token comes with its log-probability and those of so many of the most likely tokens.
+  std::optional<uint32_t> logprobs;
 };
 
 struct ClientRequest {
   // Unique among its tenant's live requests.
   std::string request_id;
   std::string tenant;
-  // Ids of the prompt; empty where the client gave only its length.
+  // Token ids of the prompt; empty when the client gave only its length.
   std::vector<uint32_t> prompt;
-  // At least 1 unless this is a bare resume; prompt.size() where ids were given.
+  // At least 1, except in a bare resume; prompt.size() where ids were given.
   uint32_t prompt_tokens = 0;
   uint32_t max_new_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
@@ -41,19 +44,22 @@ struct ClientRequest {
   std::optional<absl::Duration> ttft_objective;
   std::optional<absl::Duration> tpot_objective;
 
+  // The only rank that may run it, counted over all groups (RankLoad::rank in router/frontend); unset: any.
+  std::optional<uint32_t> rank;
+
   // A stream that breaks may be taken up again. `resume_token` is the client's own secret.
   bool resumable = false;
   std::string resume_token;
-  // The client takes up a stream: the index of the first token it still wants, and what it has received of a
-  // request that may have to start again.
+  // Set when the client resumes a stream: the index of the first token that it still needs. `received`: the
+  // tokens that it has, in case the request has to start again.
   std::optional<uint32_t> resume_from;
   std::vector<uint32_t> received;
-  // The edge has seen proof that a router had accepted this very request before (resume_ticket).
+  // The edge has verified that a router accepted this request before (resume_ticket).
   bool resume_proven = false;
-  // The digest of the model that the tokens which the client has are of, by the same proof; empty: not known.
+  // Digest of the model that generated the client's tokens, verified in the same way; empty: unknown.
   std::string model;
 
-  // A call of an agent (docs/agents.md); empty: none.
+  // Set for a call of an agent (docs/agents.md); empty: not a call.
   std::string parent_id;
   std::optional<uint32_t> stage;
   std::optional<uint32_t> remaining_tokens;
@@ -79,44 +85,49 @@ struct Finish {
   std::optional<uint32_t> rank;
 };
 
-// The assignment of a request to a worker. Borrows from the request's record: good while the
-// command that carries it is carried out.
+// The assignment of a request to a worker. Borrows from the request's record: valid while the command that
+// carries it is carried out.
 struct Assignment {
   core::RequestId id = 0;
   const ClientRequest* request = nullptr;
-  // Tokens delivered before this placement. Where the prompt's ids are known they are part of the prompt now.
+  // Tokens delivered before this placement. Where the prompt's ids are known, they are now part of the
+  // prompt.
   const std::vector<uint32_t>* history = nullptr;
-  // Index of the first token of this placement: how many were made before.
+  // Of `history`; kept for resumable requests that ask for them, else null.
+  const Logprobs* history_logprobs = nullptr;
+  // Index of the first token of this placement: the number of tokens generated before it.
   uint32_t first_index = 0;
-  // What the request draws its tokens with, wherever it is placed.
+  // Seed of the request's sampling; the same for every placement.
   uint64_t seed = 0;
-  // Time left of ttft_objective; negative once the first token is out or the time is over.
+  // Time left of ttft_objective; negative after the first token or when the time has passed.
   std::optional<absl::Duration> ttft_left;
   // W3C trace context; empty: none.
   const std::string* traceparent = nullptr;
-  // The worker may begin without reserving all KV that the request may come to hold.
+  // The worker may start the request without reserving all KV tokens that it may need.
   bool kv_on_demand = false;
 };
 
-// A request that a worker holds.
+// A request that is active on a worker.
 struct HeldActive {
   core::RequestId id = 0;
   int64_t kv_tokens = 0;
-  // Tokens that its present placement has made.
+  // Tokens generated in its present placement.
   uint32_t generated_tokens = 0;
 };
 
 // A request that a worker holds for an earlier router, as the worker announces it.
 struct HeldRequest {
   core::RequestId id = 0;
-  // As the client sent it: the prompt without what was delivered.
+  // As the client sent it: the prompt does not include delivered tokens.
   ClientRequest request;
-  // All of its tokens, from index 0.
+  // All tokens of the request, from index 0.
   std::vector<uint32_t> tokens;
-  // Index of the first token of the placement that holds it.
+  // Of `tokens`; empty unless the request asks for them.
+  Logprobs logprobs;
+  // Index of the first token of the placement on that worker.
   uint32_t first_index = 0;
   std::optional<FinishReason> ended;
-  // The number of the model that the tokens are of; the group fills it in.
+  // Number of the model that generated the tokens; filled in by the group.
   uint32_t model = 0;
 };
 

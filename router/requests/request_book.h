@@ -1,7 +1,7 @@
-// What a group needs from the requests' owner: recovered requests when an epoch opens, and lost workers.
+// The interface by which a group reaches requests: recovery when an epoch opens, and lost workers.
 //
-// Purpose: a group refers to requests by id only. Implemented by RequestLifecycle.
-// Threads: the decision thread's.
+// Purpose: a group refers to requests by id only. Implemented by RequestLifecycle. Threads: the decision
+// thread's.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
 
@@ -20,16 +20,16 @@ namespace bfio::router {
 class RequestBook {
  public:
   virtual ~RequestBook() = default;
-  // Recovers the requests that a member holds from an earlier router. `active` is what the member runs.
-  // Returns the requests that now belong to this router and still run there, in the scheduler's form.
+  // Recovers the requests that a member holds from an earlier router. `active`: what runs on the member.
+  // Returns the recovered requests that still run there, in the scheduler's form.
   virtual std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
                                                  absl::Span<const HeldActive> active) = 0;
-  // Tokens that have arrived from the request's present placement; nothing for an orphaned request.
+  // Tokens received from the request's present placement; empty for an orphaned request.
   virtual std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const = 0;
-  // That worker is lost, without having drained or asked to leave. Called while the scheduler still has the
-  // requests that were placed there; they are displaced afterwards.
+  // The worker is lost without having drained or asked to leave. Called while the scheduler still has the
+  // requests placed there; they are displaced afterwards.
   virtual void OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) = 0;
-  // A count of generated tokens differs from what has been received.
+  // Counts the difference between a worker's count of generated tokens and the received ones.
   virtual void CountTokens(uint32_t generated, uint32_t received) = 0;
 };
 

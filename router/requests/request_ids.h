@@ -1,4 +1,4 @@
-// Ids of requests: never used twice in the router's life, nor while another router's may still be around.
+// Request ids that are unique while the router runs, and differ from those that another router may still use.
 //
 // Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_IDS_H_
@@ -15,15 +15,16 @@ class RequestIds {
  public:
   explicit RequestIds(core::RequestId first) : next_(first) {}
 
-  // Where no ids of a router are that started before this moment: workers may still hold its requests.
-  // SkipPast sees to it that they do not meet when this machine's clock was set back.
+  // A first id above all ids of routers that started before this moment, since workers may still hold their
+  // requests. SkipPast keeps ids unique when this machine's clock was set back.
   static core::RequestId FirstAt(absl::Time wall_clock) {
     return static_cast<core::RequestId>(absl::ToUnixMillis(wall_clock)) << 20;
   }
 
   core::RequestId Next() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Later ids are larger than `id`, and none that the router which gave it out may have given out besides.
+  // Makes all later ids larger than `id`, and larger than any other id that the same router can have
+  // assigned.
   void SkipPast(core::RequestId id) {
     core::RequestId next = next_.load();
     while (next <= id && !next_.compare_exchange_weak(next, id + kIdsOfALife)) {
@@ -31,7 +32,7 @@ class RequestIds {
   }
 
  private:
-  // More than any router gives out.
+  // More ids than any router assigns.
   static constexpr core::RequestId kIdsOfALife = core::RequestId{1} << 40;
 
   std::atomic<core::RequestId> next_;

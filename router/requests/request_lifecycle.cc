@@ -12,13 +12,13 @@
 namespace bfio::router {
 namespace {
 
-// Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
+// Refusals by workers after which a request ends. The accounts are exact, so even one refusal is a sign of a
+// fault.
 constexpr int kMaxRefusals = 16;
-// The same where --admission estimates what requests will hold: a worker may be fuller than that, for a
-// while.
+// The same where --admission estimates KV demand: a worker may be fuller than estimated for some time.
 constexpr int kMaxEstimatedRefusals = 1024;
 
-// Writes a line about a request, unless there are too many of its kind: clients can cause them at will.
+// Logs a line about a request, rate-limited per kind, because clients can cause any number of them.
 void Tell(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view kind,
           const RequestRecord& record, absl::Time now, absl::string_view what) {
   if (!spdlog::should_log(level)) return;
@@ -28,7 +28,14 @@ void Tell(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view
   spdlog::log(level, "request {}: {}{}", record.LogName(), std::string(what), *more);
 }
 
-// The same, for callers that need all of them.
+// Those of the first `tokens` tokens, as many alternatives each as the request asks for; empty: it asks for
+// none, or they are not there.
+LogprobsView LogprobsOf(const Sampling& sampling, const LogprobsView& from, size_t tokens) {
+  if (!sampling.logprobs || from.tokens.size() < tokens || from.width() != *sampling.logprobs) return {};
+  return from.subspan(0, tokens);
+}
+
+// Logs a debug line about a request, without a rate limit.
 void Trace(const RequestRecord& record, absl::string_view what) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
   const ScopedLogFields fields(record.Fields());
@@ -54,7 +61,7 @@ RequestLifecycle::RequestLifecycle(const RequestOptions& options, core::Cluster*
 void RequestLifecycle::OnCancel(uint64_t sink_id, bool timed_out, absl::Time now) {
   now_ = now;
   RequestRecord* record = table_.FindBySink(sink_id);
-  if (record == nullptr) {  // ended meanwhile, or not yet begun
+  if (record == nullptr) {  // ended meanwhile, or not started yet
     const std::optional<EarlyResume> early = resumes_.TakeEarlyBySink(sink_id);
     if (early) EndSink(early->sink, absl::CancelledError(), std::nullopt);
     return;
@@ -70,7 +77,7 @@ bool RequestLifecycle::Abort(const std::string& tenant, const std::string& reque
   now_ = now;
   RequestRecord* record = table_.FindByName(tenant, request_id);
   if (record == nullptr || !MayAbort(record->request, resume_token)) return false;
-  if (record->ended) {  // nothing left to abort, but its id is free now
+  if (record->ended) {  // nothing left to abort; its id becomes free
     End(*record, absl::OkStatus(), std::nullopt);
     return false;
   }
@@ -82,7 +89,8 @@ bool RequestLifecycle::Abort(const std::string& tenant, const std::string& reque
 
 // --- groups ---
 
-void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, absl::Time now) {
+void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens,
+                                const LogprobsView& logprobs, absl::Time now) {
   now_ = now;
   RequestRecord* const found = table_.Find(id);
   if (found == nullptr || found->ended) return;  // cancelled meanwhile
@@ -90,6 +98,10 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   record.refusals = 0;
   tokens = tokens.subspan(0, record.request.max_new_tokens - record.delivered);
   if (tokens.empty()) return;
+  const LogprobsView asked = LogprobsOf(record.request.sampling, logprobs, tokens.size());
+  if (record.request.sampling.logprobs && asked.empty()) {
+    return Fail(record, absl::InternalError("the worker's report has no log-probabilities of its tokens"));
+  }
   if (!record.first_token) {
     record.first_token = now_;
     latencies_.OnFirstToken(now_ - record.accepted);
@@ -112,10 +124,14 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     record.history.insert(record.history.end(), tokens.begin(), tokens.end());
     bytes = int64_t{4} * static_cast<int64_t>(tokens.size());
     if (record.kept_bytes == 0) bytes = record.request.prompt_bytes() + int64_t{4} * record.delivered;
+    if (record.keeps_logprobs()) {
+      record.history_logprobs.Append(asked);
+      bytes += int64_t{4} * asked.words();
+    }
   }
   if (record.sink != nullptr && record.delivered > record.send_from) {
     const uint32_t skip = record.send_from > index ? record.send_from - index : 0;
-    switch (record.sink->Deliver(index + skip, tokens.subspan(skip), now_)) {
+    switch (record.sink->Deliver(index + skip, tokens.subspan(skip), asked.subspan(skip), now_)) {
       case TokenSink::Delivery::kTaken:
         break;
       case TokenSink::Delivery::kFlush:
@@ -130,7 +146,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
         break;
     }
   }
-  // The record may be gone by now.
+  // The record may have been erased by now.
   if (bytes > 0) Keep(id, bytes);
 }
 
@@ -155,7 +171,7 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
     Tell(lines_, spdlog::level::warn, "no memory", *record, now_,
          absl::StrCat("a worker has no memory for it: ", why.message()));
   } else {
-    // Where KV is estimated, or the worker has an admission of its own, that is no news.
+    // Expected where KV demand is estimated, or where the worker has an admission of its own.
     Trace(*record, absl::StrCat("a worker has no memory for it: ", why.message()));
   }
   if (full && ++record->refusals < (exact ? kMaxRefusals : kMaxEstimatedRefusals)) {
@@ -185,7 +201,7 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   now_ = now;
   RequestRecord* record = table_.Find(id);
   if (record == nullptr || record->ended) return;
-  if (record->delivered >= record->request.max_new_tokens)  // only its end was lost
+  if (record->delivered >= record->request.max_new_tokens)  // only its finish was lost
     return Complete(*record, FinishReason::kLength);
   if (std::exchange(record->worker_died, false)) record->suspicion.OnDeath();
   if (record->suspicion.guilty()) {
@@ -246,7 +262,13 @@ absl::Status RequestLifecycle::ModelGone(uint32_t tokens) {
 
 void RequestLifecycle::SetGroups(GroupsView groups) {
   const bool other_models = groups.models != groups_.models;
+  const bool other_ranks = ranks_named_ && groups.ranks != groups_.ranks;
   groups_ = std::move(groups);
+  if (other_ranks) {
+    for (const core::RequestId id : table_.Ids()) {
+      if (RequestRecord* record = table_.Find(id); record != nullptr) EndIfRankGone(*record);
+    }
+  }
   if (!other_models) return;
   int64_t ended = 0;
   for (const core::RequestId id : table_.Ids()) {
@@ -259,11 +281,28 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
   if (ended > 0) spdlog::warn("{} requests end: the model that they began on is not served any more", ended);
 }
 
-void RequestLifecycle::Requeue(const RequestRecord& record) {
+bool RequestLifecycle::RankGone(const RequestRecord& record) const {
+  const core::Scheduler* const group = cluster_->group(record.held_to->group);
+  if (group == nullptr) return true;
+  // While the group forms anew, the ranks that it will have are not known.
+  if (!group->open()) return false;
+  return record.held_to->worker >= group->num_workers() ||
+         (record.model != 0 && group->model() != 0 && record.model != group->model());
+}
+
+void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
+  if (record.ended || !record.held_to || cluster_->LocationOf(record.id) || !RankGone(record)) return;
+  Fail(record, WithRetry(absl::UnavailableError(absl::StrCat("data_parallel_rank ", *record.request.rank,
+                                                             " has left: the request was held to it")),
+                         kFailedRetry));
+}
+
+void RequestLifecycle::Requeue(RequestRecord& record) {
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
-  // It goes before all that have not begun, even if it has made no token yet.
+  // It goes before all requests that have not started, even if it has no token yet.
   spec.priority += BegunBonus();
   cluster_->Apply(core::Requeue{spec});
+  EndIfRankGone(record);
 }
 
 std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps,
@@ -271,7 +310,7 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   now_ = now;
   RequestRecord* record = table_.Find(id);
   if (record == nullptr || record->ended) {
-    // No client waits for it: drop it, so that it does not hold its slot for ever.
+    // No client waits for the request, so it must not keep its slot.
     Cancel(id);
     return std::nullopt;
   }
@@ -295,7 +334,7 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
   for (const core::RequestId id : table_.Ids()) {
     RequestRecord* record = table_.Find(id);
     if (record == nullptr || record->ended || cluster_->LocationOf(id)) continue;
-    // It was taken in when it fitted: not the client's mistake.
+    // UNAVAILABLE rather than INVALID_ARGUMENT, because it fitted when it was accepted.
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
       Tell(lines_, spdlog::level::warn, "too long", *record, now_,
            absl::StrCat("it fits no worker any more: ", status.message()));
@@ -319,7 +358,7 @@ void RequestLifecycle::CountTokens(uint32_t generated, uint32_t received) {
   if (generated < received) totals_.tokens_duplicated += received - generated;
 }
 
-// --- the way to the end ---
+// --- ending ---
 
 void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
   const Finish finish = record.MakeFinish(reason, now_);
@@ -393,7 +432,7 @@ void RequestLifecycle::Retain(RequestRecord& record, const Finish& finish) {
 }
 
 void RequestLifecycle::Keep(core::RequestId id, int64_t bytes) {
-  // Looked up each time: it may be the ended one that makes way.
+  // Looked up each time: the removed one may be this request.
   while (RequestRecord* record = table_.Find(id)) {
     const ReplayBudget::Outcome outcome = resumes_.Charge(*record, bytes);
     if (outcome == ReplayBudget::Outcome::kKept) return;
@@ -411,6 +450,7 @@ void RequestLifecycle::Forget(RequestRecord& record) {
   resumes_.Release(record);
   record.forgotten = true;
   std::vector<uint32_t>().swap(record.history);
+  record.history_logprobs = Logprobs();
   std::vector<uint32_t>().swap(record.request.prompt);
   record.request.resumable = false;
   if (record.ended) return End(record, absl::OkStatus(), std::nullopt);

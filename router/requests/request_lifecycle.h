@@ -1,13 +1,13 @@
-// What happens to a request from its arrival to its end.
+// A request's path from its arrival to its end.
 //
-// Purpose: the state machine between clients and groups. It accepts or refuses, hands requests to the
+// Purpose: the state machine between clients and groups. It accepts or refuses requests, puts them into the
 // scheduler's pool (core::Cluster), delivers their tokens, ends them, replays those whose worker was lost,
-// keeps what resumable streams need, and recovers what workers hold from an earlier router. The parts with
-// separate state are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
+// keeps the state of resumable streams, and recovers requests that workers hold from an earlier router. Parts
+// with separate state are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
 // agent_calls.h.
 //
-// Ownership: borrows cluster, ids, tenants and overload control. Sinks that need a Flush are collected in
-// TakeFlushes. Threads: one, the decision thread's; time is handed in (MonotonicNow).
+// Ownership: borrows cluster, ids, tenants and overload control. flushes() collects the sinks that need a
+// Flush. Threads: one, the decision thread's; time is passed in (MonotonicNow).
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
 
@@ -43,29 +43,34 @@ namespace bfio::router {
 struct RequestOptions {
   ResumeOptions resume;
   AgentOrder agent_order = AgentOrder::kDue;
-  // Bound of a client's priority, so that a request that has begun can go before all that have not.
+  // Bound of a client's priority; it lets the router rank started requests above all others.
   int32_t max_abs_priority = 100;
-  // Workers begin without reserving all KV that a request may come to hold: admission watches memory.
+  // Workers may start a request without reserving all KV tokens that it may need: admission watches memory.
   bool kv_on_demand = false;
-  // After a restart: how long resuming clients wait for the workers that hold their requests; and how
-  // much longer when such workers have come and have yet to say what they hold.
+  // After a restart: how long resuming clients wait for the workers that hold their requests, and how much
+  // longer while workers have connected and not announced their requests yet.
   absl::Duration restart_settle = absl::Seconds(5);
   absl::Duration announce_settle = absl::Seconds(25);
-  // What a client may leave unread; its sink sees to it.
+  // Limits of unread tokens; the sink enforces them.
   StreamLimits stream;
 };
 
-// The requests' view of the groups.
+// What requests need to know about the groups.
 struct GroupsView {
-  // KV of all groups, and the longest prompt + output that all take; nothing before the first epoch.
+  // KV capacity of all groups, and the longest prompt + output that every group accepts; empty before the
+  // first epoch.
   int64_t kv_tokens = 0;
   std::optional<int64_t> max_sequence_tokens;
-  // No step has been shorter.
+  // Lower bound of the duration of a step.
   std::optional<absl::Duration> shortest_step;
-  // Every group that is waited for has formed with all its members.
+  // Every group that the router waits for has formed with all its members.
   bool complete = false;
   bool expects_announcements = false;
-  // The models that a request which has begun may wait for: digests by number.
+  // The engines of all workers compute log-probabilities.
+  bool logprobs = false;
+  // The groups, in the order in which ranks are counted, and their ranks; 0 while a group does not serve.
+  std::vector<std::pair<core::GroupIndex, int32_t>> ranks;
+  // Models that started requests may wait for: digests by number.
   std::map<uint32_t, std::string> models;
 };
 
@@ -76,31 +81,32 @@ class RequestLifecycle final : public RequestBook {
 
   // --- clients ---
 
-  // A checked request. Its end comes through `sink`. `ticket` holds its place among its tenant's; a resume
-  // brings none.
+  // Accepts or refuses a checked request; its end comes through `sink`. `ticket` holds its share of its
+  // tenant's limits; a resume has none.
   void OnArrival(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                  TenantLimiter::Ticket ticket, absl::Time now);
-  // The client of that stream is gone, or its time is up.
+  // Cancels the request of a stream whose client has disconnected or whose deadline has passed.
   void OnCancel(uint64_t sink_id, bool timed_out, absl::Time now);
-  // False when there is no live request that this caller may end. `tenant`: the caller's.
+  // Ends a live request. False when there is none that this caller may end. `tenant`: the caller's.
   bool Abort(const std::string& tenant, const std::string& request_id, absl::string_view resume_token,
              absl::Time now);
 
   // --- groups ---
 
-  void OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, absl::Time now);
+  void OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
+                absl::Time now);
   void OnFinished(core::RequestId id, FinishReason reason, absl::Time now);
   void OnRejected(core::RequestId id, const absl::Status& why, absl::Time now);
   void OnPreempted(core::RequestId id, absl::Time now);
-  // Its worker is gone: back into the pool, or its end.
+  // The request's worker is gone: the request goes back into the pool, or ends.
   void OnLost(core::RequestId id, absl::Time now);
-  // `rank`: counted over all groups. `model`: the number of the group's; 0: unknown. Nothing when no client
-  // waits for the request: it is to be dropped again.
+  // `rank`: counted over all groups. `model`: number of the group's model; 0: unknown. Empty when no client
+  // waits for the request, which must then be dropped again.
   std::optional<Assignment> OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps, absl::Time now,
                                      uint32_t model = 0);
-  // Membership, capacity or step times may have changed. Ends what waits for a model that is gone.
+  // Call when membership, capacity or step times may have changed. Ends requests whose model is gone.
   void SetGroups(GroupsView groups);
-  // An epoch has opened: requests that fit no worker any more end, and clients that came early are answered.
+  // An epoch has opened: ends requests that no longer fit any worker, and answers early resumes.
   void OnEpochOpened(absl::Time now);
 
   std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
@@ -108,7 +114,7 @@ class RequestLifecycle final : public RequestBook {
   void OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) override;
   std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const override;
   void CountTokens(uint32_t generated, uint32_t received) override;
-  // The time of events that reach it through RequestBook.
+  // Sets the time of the events that arrive through RequestBook.
   void SetTime(absl::Time now) { now_ = now; }
 
   // --- time ---
@@ -116,12 +122,12 @@ class RequestLifecycle final : public RequestBook {
   void OnTimer(absl::Time now);
   absl::Time next_deadline() const;
 
-  // New requests are refused from now on, UNAVAILABLE.
+  // Refuses new requests from now on, with UNAVAILABLE.
   void BeginDrain(absl::Time now);
-  // Ends what is left.
+  // Ends all remaining requests.
   void EndAll(absl::Time now);
 
-  // Sinks whose Flush is to be called, outside of this thread's work.
+  // Sinks whose Flush is due; the caller calls it outside this thread's work.
   std::vector<std::shared_ptr<TokenSink>>& flushes() { return flushes_; }
 
   // --- views ---
@@ -137,56 +143,62 @@ class RequestLifecycle final : public RequestBook {
  private:
   // --- arrival (arrival.cc) ---
 
-  // True when the call has been dealt with: it resumes its request, waits for the workers, or is
-  // refused. False: its request is unknown and starts again.
+  // True when the call is handled: it resumes its request, waits for the workers, or is refused. False: its
+  // request is unknown and starts again.
   bool Resume(core::RequestId id, ClientRequest& request, const std::shared_ptr<TokenSink>& sink);
-  // Tokens that the client of a restarted request has count as generated.
+  // Counts the tokens that the client of a restarted request has as delivered.
   void TakeReceived(RequestRecord& record) const;
-  // Whether an unknown request goes ahead of limits and pool because an earlier router had accepted it, which
-  // each may do once. So a router crash ends no running request.
+  // Whether an unknown request skips limits and pool bounds because an earlier router had accepted it;
+  // allowed once per request, so that a router crash ends no running request.
   bool MayGoAhead(const ClientRequest& request);
-  // Counts refusals.
+  // Checks all bounds and enqueues the request; counts refusals.
   absl::Status Admit(RequestRecord& record, bool ahead);
   absl::Status CheckFits(const RequestRecord& record) const;
+  // Sets record.held_to for a request whose client has named a rank. INVALID_ARGUMENT: there is none of that
+  // number; UNAVAILABLE: no rank serves.
+  absl::Status FindRank(RequestRecord& record);
   void Attach(RequestRecord& record, const std::shared_ptr<TokenSink>& sink, uint32_t from);
-  // After a restart: some worker may still come and bring requests that clients already ask for.
+  // After a restart: true while workers may still connect with requests that clients already resume.
   bool Settling() const { return !settled_ && now_ < SettleEnd(); }
   absl::Time SettleEnd() const;
   void AnswerEarlyResumes();
-  // What is added to the priority of requests whose clients are in the middle of a stream: no policy sees a
-  // request that has not begun before them, however deep the pool is by now.
+  // Added to the priority of requests whose clients have started to receive tokens, so that every policy
+  // places them before requests that have not started, however deep the pool is.
   int32_t BegunBonus() const { return 2 * options_.max_abs_priority + 1; }
   bool RecoverOne(absl::string_view worker_id, HeldRequest& held, absl::Span<const HeldActive> active,
                   std::vector<core::RequestSpec>& recovered);
 
-  // --- the way to the end (request_lifecycle.cc) ---
+  // --- ending (request_lifecycle.cc) ---
 
   // Ends a request's stream and deletes the request. REQUIRES: the scheduler has removed it.
   void End(RequestRecord& record, const absl::Status& status, std::optional<Finish> finish);
   void Complete(RequestRecord& record, FinishReason reason);
   void Fail(RequestRecord& record, const absl::Status& status);
-  // Ends a stream, and sees to it that the call ends though its client may take nothing.
+  // Ends a stream, and makes sure that the call ends even if its client reads nothing.
   void EndSink(const std::shared_ptr<TokenSink>& sink, const absl::Status& status,
                std::optional<Finish> finish);
-  // From here on the request waits for its client.
+  // Ends the request's stream; from then on the request waits for its client.
   void Detach(RequestRecord& record, const absl::Status& status);
-  // The client takes nothing.
+  // Ends the stream of a client that does not read.
   void CutOff(RequestRecord& record);
   // Keeps an ended request for a client that may have missed its end.
   void Retain(RequestRecord& record, const Finish& finish);
-  // 0: no request may wait for that model.
+  // The model's number; 0: no request may wait for that model.
   uint32_t NumberOf(const std::string& model) const;
-  // Tells its stream the model of its tokens, if there is one and it is known.
+  // Sends the model of the request's tokens to its stream, if it is known.
   void TellModel(const RequestRecord& record) const;
-  // No worker can continue it: the model that it began on is gone.
+  // True when no worker can continue the request because its model is gone.
   bool Stranded(const RequestRecord& record) const;
-  // For a client that has `tokens` of it.
+  // True when the rank that the client has named is there no more.
+  bool RankGone(const RequestRecord& record) const;
+  void EndIfRankGone(RequestRecord& record);
+  // The status for a client that has `tokens` of the request's tokens.
   static absl::Status ModelGone(uint32_t tokens);
-  // Back into the pool, ahead of all that have not begun.
-  void Requeue(const RequestRecord& record);
-  // Gives back what an accepted request holds of bounds.
+  // Puts the request back into the pool, before all requests that have not started.
+  void Requeue(RequestRecord& record);
+  // Releases what an accepted request holds of the bounds.
   void Discharge(RequestRecord& record);
-  // Charges what is kept of a request, if it is still known; forgets it when that is too much.
+  // Charges bytes kept of a request, if it still exists; forgets the request when that exceeds a bound.
   void Keep(core::RequestId id, int64_t bytes);
   void Forget(RequestRecord& record);
   void Cancel(core::RequestId id) { cluster_->Apply(core::Cancel{id}); }
@@ -206,10 +218,13 @@ class RequestLifecycle final : public RequestBook {
   GroupsView groups_;
   absl::Time now_;
   const absl::Time started_;
-  // All that could bring requests of an earlier router have come.
+  // All workers that could hold requests of an earlier router have connected.
   bool settled_ = false;
   bool draining_ = false;
-  // Tenant and request_id of those that went ahead since the start; empty once none may any more.
+  // Some client has named a rank.
+  bool ranks_named_ = false;
+  // Tenant and request_id of the requests that MayGoAhead has let through; emptied when it lets through no
+  // more.
   absl::flat_hash_set<std::pair<std::string, std::string>> went_ahead_;
   LineLimiter lines_{10, absl::Seconds(10)};
   std::vector<std::shared_ptr<TokenSink>> flushes_;

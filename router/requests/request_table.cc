@@ -24,9 +24,13 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   spec.generated_tokens = int64_t{delivered} - claimed;
   // Another model would continue the client's tokens differently.
   spec.model = model;
+  spec.held_to = held_to;
   if (senior_step) spec.seniority = next_step - *senior_step;
   if (placed) spec.waited_steps = wait_steps;
   spec.deadline_us = deadline_us;
+  if (request.ttft_objective && !first_token) {
+    spec.ttft_objective_s = absl::ToDoubleSeconds(*request.ttft_objective);
+  }
   spec.refusals = refusals;
   spec.steps_alone = suspicion.steps_alone();
   return spec;
@@ -52,6 +56,7 @@ bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_o
   assignment.id = id;
   assignment.request = &request;
   assignment.history = &history;
+  if (!history_logprobs.empty()) assignment.history_logprobs = &history_logprobs;
   assignment.first_index = delivered;
   // A request keeps its random stream wherever it is placed.
   assignment.seed = request.sampling.seed ? *request.sampling.seed : Mix64(id);
@@ -85,7 +90,7 @@ RequestRecord* RequestTable::Add(core::RequestId id, ClientRequest request, std:
   auto record = std::make_unique<RequestRecord>();
   record->id = id;
   record->request = std::move(request);
-  // The same in every router's life, so that a request that is started again makes the same tokens.
+  // The same in every run of the router, so that a restarted request generates the same tokens.
   if (record->request.resumable && !record->request.sampling.seed)
     record->request.sampling.seed = SeedOfName(record->request.request_id);
   record->send_from = record->request.resume_from.value_or(0);

@@ -1,7 +1,8 @@
-// Every request the router has accepted and not yet forgotten.
+// The requests that the router has accepted and not yet removed.
 //
-// Purpose: the part of a request that the scheduling core does not need: the client's stream, the prompt (for
-// the assignment and for a replay), what was delivered, times. Owned by the decision thread; not thread-safe.
+// Purpose: the state of a request that the scheduling core does not need: the client's stream, the prompt
+// (for the assignment and for a replay), delivered tokens, times. Owned by the decision thread; not
+// thread-safe.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
 
@@ -25,101 +26,111 @@ namespace bfio::router {
 struct RequestRecord {
   core::RequestId id = 0;
   ClientRequest request;
-  // Null while a resumable request waits for its client to come back.
+  // Null while a resumable request waits for its client to reconnect.
   std::shared_ptr<TokenSink> sink;
-  // Tokens below this index are not for the present stream: its client has them.
+  // The present stream gets tokens from this index on; its client has the earlier ones.
   uint32_t send_from = 0;
-  // W3C trace context of its newest call; empty: none.
+  // W3C trace context of the request's newest call; empty: none.
   std::string traceparent;
-  // The number of request.tenant.
+  // The number of request.tenant (Tenants::Number).
   uint32_t tenant = 0;
-  // The parent it is counted with (agent_calls.h); empty: none.
+  // Name of its parent among agents' parents (agent_calls.h); empty: none.
   std::string parent;
-  // What that gave it when it came: the step from which it counts as waiting, and the parent's deadline,
-  // microseconds of the router's clock.
+  // Taken from the parent when the call arrived: the step from which the call counts as waiting, and the
+  // parent's deadline, microseconds of the router's clock.
   std::optional<int64_t> senior_step;
   int64_t deadline_us = core::RequestSpec::kNoDeadline;
   // Monotonic times.
   absl::Time accepted;
   std::optional<absl::Time> placed;
   std::optional<absl::Time> first_token;
-  // Of the newest one; good when first_token is.
+  // Time of the newest token; valid when first_token is set.
   absl::Time last_token;
   int64_t wait_steps = 0;
-  // The rank it ran on last, counted over all groups.
+  // The rank that it ran on last, counted over all groups.
   std::optional<uint32_t> last_rank;
-  // Tokens that came from its workers: also the index of the next one.
+  // Number of tokens received from its workers, which is also the index of the next one.
   uint32_t delivered = 0;
-  // Of `delivered`: what its client, or an earlier router, had when it came to this one.
+  // Part of `delivered`: tokens that its client, or an earlier router, had before this router received the
+  // request.
   uint32_t had = 0;
-  // Of `delivered`: what its client says it has, without proof. To the scheduler it is prompt like any other.
+  // Part of `delivered`: tokens that its client claims to have, without proof. The scheduler treats them as
+  // prompt.
   uint32_t claimed = 0;
-  // What `delivered` was when it was placed.
+  // `delivered` at its last placement.
   uint32_t placed_at = 0;
-  // The number of the model that its tokens are of, those that its client has included; 0: there are none, or
-  // it is not known.
+  // Number of the model that generated its tokens, including those that its client has; 0: no tokens, or
+  // unknown.
   uint32_t model = 0;
-  // Of the model that it was placed on last.
+  // The rank that its client has named (ClientRequest::rank), as the scheduler has it.
+  std::optional<core::RequestSpec::HeldRank> held_to;
+  // Number of the model of its last placement.
   uint32_t placed_model = 0;
-  // Those tokens, kept only where a replay needs them in its prompt, or a resume for its client.
+  // The delivered tokens; kept only where a replay needs them in its prompt, or a resume for its client.
   std::vector<uint32_t> history;
-  // What prompt and history are charged with (replay_budget.h).
+  // Of the last tokens of `history`, for a resume; kept where the request is resumable and asks for them.
+  // Those of received tokens (ClientRequest::received) are missing.
+  Logprobs history_logprobs;
+  // Bytes charged for prompt and history (replay_budget.h).
   int64_t kept_bytes = 0;
-  // What overload control counts it for: bytes of its prompt while it has given no token, and the KV it may
-  // come to need.
+  // Charges in overload control: bytes of its prompt until its first token, and the KV tokens that it may
+  // need.
   int64_t waiting_bytes = 0;
   int64_t committed_kv = 0;
   TenantLimiter::Ticket ticket;
-  // Prompt and history are gone: it ends with its worker.
+  // Prompt and history were dropped: the request ends when its worker is lost.
   bool forgotten = false;
-  // When it is given up for want of its client; counts while there is no stream.
+  // Time at which it ends if its client has not reconnected; valid while there is no stream.
   absl::Time resume_by = absl::InfiniteFuture();
-  // It has ended, and is kept for a client that may have missed the end.
+  // Set when it has ended and is kept for a client that may have missed the end.
   std::optional<Finish> ended;
-  // Times in a row that a worker refused it for want of KV (core::RequestSpec::refusals).
+  // Consecutive refusals by workers that had no KV memory for it (core::RequestSpec::refusals).
   int refusals = 0;
   // Whether it may be the cause of its workers' crashes.
   Suspicion suspicion;
-  // The worker that it is placed on has failed; counts when the request is lost.
+  // The worker on which it is placed has failed; read when the request is lost.
   bool worker_died = false;
 
   bool keeps_history() const { return !forgotten && (request.has_prompt_ids() || request.resumable); }
+  bool keeps_logprobs() const { return !forgotten && request.resumable && request.sampling.logprobs; }
+  // The first token whose log-probability is kept. REQUIRES: keeps_logprobs().
+  uint32_t logprobs_from() const { return delivered - static_cast<uint32_t>(history_logprobs.tokens.size()); }
   int64_t history_bytes() const { return int64_t{4} * static_cast<int64_t>(history.size()); }
 
-  // Its id as log lines name it, with its tenant and trace; and the same as fields of a line.
+  // The request's id in log lines, with tenant and trace; Fields: the same as fields of a log line.
   std::string LogName() const;
   std::vector<LogField> Fields() const;
-  // What is still to be done, as the core sees it when it comes in that step: delivered tokens count as
+  // The remaining work in the core's form, for a request that enters in that step; delivered tokens count as
   // prompt.
   core::RequestSpec Spec(int64_t next_step) const;
-  // What a worker gets of it. Borrows from the record.
+  // What its worker receives. Borrows from the record.
   bfio::router::Assignment MakeAssignment(absl::Time now, bool kv_on_demand) const;
   Finish MakeFinish(FinishReason reason, absl::Time now) const;
 };
 
 class RequestTable {
  public:
-  // Null, and nothing has changed, when a request in here has the same id, or one of the tenant the same
+  // Null, without any change, when the table has a request with that id, or one of that tenant with the same
   // request_id. `sink` may be null.
   RequestRecord* Add(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                      uint32_t tenant, absl::Time now);
-  // Null when unknown. Pointers are good until the record is erased.
+  // Null when unknown. Pointers are valid until the record is erased.
   RequestRecord* Find(core::RequestId id);
   const RequestRecord* Find(core::RequestId id) const;
   RequestRecord* FindByName(const std::string& tenant, const std::string& request_id);
-  // The one that this stream is of.
+  // The request that this stream belongs to; null when unknown.
   RequestRecord* FindBySink(uint64_t sink_id);
-  // The stream that resumed the request; null: none.
+  // Sets the stream of a request; null: none.
   void SetSink(RequestRecord& record, std::shared_ptr<TokenSink> sink);
   void Erase(core::RequestId id);
 
   size_t size() const { return records_.size(); }
-  // Ascending.
+  // All ids, ascending.
   std::vector<core::RequestId> Ids() const;
 
  private:
   absl::flat_hash_map<core::RequestId, std::unique_ptr<RequestRecord>> records_;
-  // By tenant and request_id.
+  // Ids by tenant and request_id.
   absl::flat_hash_map<std::pair<std::string, std::string>, core::RequestId> names_;
   absl::flat_hash_map<uint64_t, core::RequestId> sinks_;
 };

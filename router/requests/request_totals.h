@@ -1,5 +1,5 @@
-// What became of requests, summed since the router started. Plain data; fields as in v1::RequestTotals, which
-// says more about each.
+// Counts of requests by outcome since the router started. Plain data; the fields are those of
+// v1::RequestTotals, where each is explained.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_TOTALS_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_TOTALS_H_
 
@@ -10,27 +10,26 @@ namespace bfio::router {
 struct RequestTotals {
   int64_t accepted = 0;
   int64_t completed = 0;
-  // Cancelled by the client, its deadline or its disconnect.
+  // Ended by the client's cancellation, deadline or disconnect.
   int64_t cancelled = 0;
   int64_t aborted = 0;
   // Ended by the router with an error after acceptance.
   int64_t failed = 0;
-  // Placed again after their worker was lost.
+  // Placed again after the loss of their worker.
   int64_t replayed = 0;
   int64_t refused_pool_full = 0;
   int64_t refused_invalid = 0;
-  // Lost their worker and were not placed again. Part of `failed`.
+  // Lost their worker and were not placed again; included in `failed`.
   int64_t replays_refused = 0;
-  // Of those: several workers failed while running them (suspicion.h).
+  // Part of replays_refused: several workers failed while running them (suspicion.h).
   int64_t suspects_ended = 0;
-  // Tokens that workers count and no stream got, and that came twice; anything but 0 is a fault.
+  // Tokens that workers have counted and no stream received, and tokens received twice; not 0 means a fault.
   int64_t tokens_lost = 0;
   int64_t tokens_duplicated = 0;
   int64_t resumed = 0;
   int64_t resume_refused = 0;
   int64_t resume_expired = 0;
-  // Recovered from workers that held them for an earlier router, and started again because no worker held
-  // them.
+  // Recovered from workers that held them for an earlier router; started again because no worker held them.
   int64_t adopted = 0;
   int64_t restarted = 0;
   int64_t refused_tenant = 0;

@@ -1,7 +1,7 @@
-// The right to resume or abort a live request: tenant and secret must match.
+// Authorization to resume or abort a live request: tenant and secret must match.
 //
-// Purpose: one place for the comparison of secrets, which takes constant time for strings of equal
-// length. Pure; any thread.
+// Purpose: the one place that compares secrets; it takes constant time for strings of equal length. Pure; any
+// thread.
 #ifndef BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
 #define BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
 
@@ -13,14 +13,14 @@
 
 namespace bfio::router {
 
-// `resume` is the resume that a client has sent. REQUIRES, here and below: the caller's tenant is the
-// request's, as of every request that was found by tenant and request_id.
+// `resume`: the resume that a client has sent. REQUIRES, here and below: the caller's tenant is the
+// request's, as for every request that was found by tenant and request_id.
 bool MayResume(const ClientRequest& request, const ClientRequest& resume);
 
 bool MayAbort(const ClientRequest& request, absl::string_view resume_token);
 
-// The seed of a resumable request that names none: the same in every router process, so that a request that
-// is started again generates the same tokens.
+// The seed of a resumable request without one. It is the same in every router process, so a restarted request
+// generates the same tokens.
 uint64_t SeedOfName(absl::string_view request_id);
 
 }  // namespace bfio::router

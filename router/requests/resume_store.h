@@ -1,10 +1,10 @@
-// State for resuming streams: histories within a budget, ended requests, and waiting resumes.
+// State for resuming streams: histories within a budget, ended requests, and early resumes.
 //
-// Purpose: the bytes kept per request (replay_budget.h), ended
-// requests kept for a client that may have missed the end, the time until which requests without a client are
-// kept, streams that have ended and may still wait for their clients, and resumes that arrived before the
-// workers that hold the request. Bounded: bytes by the budget, early resumes by number and bytes. It ends
-// nothing itself: the caller (RequestLifecycle) does. Threads: the decision thread's.
+// Purpose: keeps the charged bytes (replay_budget.h); ended requests for clients that may have missed the
+// end; the deadlines of requests without a client; ended streams whose clients may still have to read; and
+// resumes that arrived before the workers that hold the request. Bounded: bytes by the budget, early resumes
+// by number and bytes. It ends no request itself; its caller (RequestLifecycle) does. Threads: the decision
+// thread's.
 #ifndef BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 #define BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 
@@ -25,14 +25,14 @@
 namespace bfio::router {
 
 struct ResumeOptions {
-  // What is kept for replays and resumes, in bytes: of all requests and of one.
+  // Bytes kept for replays and resumes: of all requests, and of one.
   int64_t budget_bytes = int64_t{256} << 20;
   int64_t request_bytes = int64_t{1} << 20;
-  // How long a resumable request waits for its client, running or ended.
+  // How long a resumable request, running or ended, waits for its client.
   absl::Duration timeout = absl::Seconds(30);
-  // How long an ended stream may wait for its client to take what was written.
+  // How long an ended stream waits for its client to read what was written.
   absl::Duration linger = absl::Seconds(30);
-  // Early resumes: requests, and bytes of their token ids.
+  // Bounds of early resumes: their number, and the bytes of their token ids.
   int64_t max_early = 4096;
   int64_t max_early_bytes = int64_t{512} << 20;
 };
@@ -59,49 +59,49 @@ class ResumeStore {
 
   // --- requests without a client ---
 
-  // From now on the request waits for its client.
+  // Starts the time that the request waits for its client.
   void Wait(RequestRecord& record, absl::Time now);
-  // An ended request is kept. Sets record.ended.
+  // Keeps an ended request; sets record.ended.
   void Retain(RequestRecord& record, const Finish& finish, absl::Time now);
-  // A retained request is forgotten.
+  // A retained request is removed.
   void OnForgotten(const RequestRecord& record) { ended_count_ -= record.ended ? 1 : 0; }
   int64_t ended() const { return ended_count_; }
-  // The retained request that ended first, which is no longer kept track of; nothing when there is none.
+  // Removes and returns the retained request that ended first; empty when there is none.
   std::optional<core::RequestId> TakeOldestEnded(const RequestTable& table);
-  // Whose time to come back is over, by now; some may have found a client meanwhile.
+  // Removes and returns a request whose client has not reconnected in time; its client may have done so
+  // meanwhile.
   std::optional<core::RequestId> TakeExpired(absl::Time now);
 
   // --- streams that have ended ---
 
   void Linger(const std::shared_ptr<TokenSink>& sink, absl::Time now);
-  // Breaks off those whose clients have had time enough.
+  // Breaks streams off whose clients have not read in time.
   void BreakOffLingering(absl::Time now);
 
   // --- early resumes ---
 
-  // False when too much waits. A tenant may have as much in here as it leaves free for the others, so that no
-  // flood of one keeps the rest out.
+  // False when a bound is exceeded. A tenant may use at most as much as it leaves free for the others, so one
+  // tenant's flood does not exclude the rest.
   bool Hold(EarlyResume& early);
   std::vector<EarlyResume> TakeEarly();
-  // The one that came by this stream.
+  // The early resume that arrived on this stream.
   std::optional<EarlyResume> TakeEarlyBySink(uint64_t sink_id);
   bool has_early() const { return !early_.empty(); }
 
-  // Of TakeExpired and BreakOffLingering.
+  // The next deadline of TakeExpired and BreakOffLingering.
   absl::Time next_deadline() const;
 
  private:
   const ResumeOptions options_;
   ReplayBudget budget_;
-  // When requests without a client are looked at; an entry may be out of date.
+  // When requests without a client expire; entries may be out of date.
   std::deque<std::pair<absl::Time, core::RequestId>> deadlines_;
-  // Oldest first; may name some that are gone. And how many there are.
+  // Oldest first; may include removed requests. ended_count_: those that are not removed.
   std::deque<core::RequestId> ended_;
   int64_t ended_count_ = 0;
   std::deque<std::pair<absl::Time, std::weak_ptr<TokenSink>>> lingering_;
   std::vector<EarlyResume> early_;
-  // Requests and bytes of their token ids; those that were cancelled meanwhile count until the others are
-  // answered.
+  // Number and bytes of early resumes; cancelled ones count until TakeEarly.
   struct Held {
     int64_t requests = 0;
     int64_t bytes = 0;

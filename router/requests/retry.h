@@ -1,6 +1,6 @@
-// When a client that cannot be served now should come again.
+// Retry delays for clients that cannot be served now.
 //
-// Purpose: the delays that refusals and lost requests carry, in one place. Pure; any thread.
+// Purpose: one place for the delays in refusals and in errors of lost requests. Pure; any thread.
 #ifndef BFIO_ROUTER_REQUESTS_RETRY_H_
 #define BFIO_ROUTER_REQUESTS_RETRY_H_
 
@@ -10,9 +10,9 @@
 
 namespace bfio::router {
 
-// RESOURCE_EXHAUSTED: the pool, memory or a tenant's share is full; when a request ends is not known.
+// RESOURCE_EXHAUSTED: the pool, memory or a tenant's share is full. When a request will end is unknown.
 inline constexpr absl::Duration kFullRetry = absl::Milliseconds(500);
-// UNAVAILABLE, and a client that was cut off: what failed is mended by then, or not for long.
+// UNAVAILABLE, and clients that were cut off: most faults are either repaired within this time or last long.
 inline constexpr absl::Duration kFailedRetry = absl::Seconds(1);
 
 // REQUIRES: !status.ok().
@@ -21,7 +21,7 @@ inline constexpr absl::Duration kFailedRetry = absl::Seconds(1);
   return status;
 }
 
-// What every call gets while the router drains.
+// The status of every call while the router drains.
 inline absl::Status ShuttingDown() {
   return WithRetry(absl::UnavailableError("the router is shutting down"), kFailedRetry);
 }

@@ -15,7 +15,7 @@
 namespace bfio::router {
 namespace {
 
-// A bucket holds what comes in this time.
+// Depth of a bucket, in seconds of its rate.
 constexpr double kDepthSeconds = 1;
 
 absl::Status Refusal(const std::string& tenant, absl::string_view limit, absl::Duration retry) {
@@ -28,7 +28,7 @@ TokenBucket BucketOf(double rate, absl::Time now) {
   return TokenBucket(rate, std::max(1.0, rate * kDepthSeconds), now);
 }
 
-// Sets one of `limit` from NAME=NUMBER.
+// Sets one field of `limit` from NAME=NUMBER.
 absl::Status ParseLimit(absl::string_view part, TenantLimit& limit) {
   const std::pair<absl::string_view, absl::string_view> words = absl::StrSplit(part, absl::MaxSplits('=', 1));
   if (words.first == "priority") {
@@ -79,7 +79,7 @@ absl::Duration TokenBucket::Wait(double amount, absl::Time now) {
     level_ = std::min(depth_, level_ + rate_ * absl::ToDoubleSeconds(now - at_));
     at_ = now;
   }
-  // More than the bucket can hold may be taken when it is full.
+  // A full bucket satisfies an amount larger than its depth.
   const double missing = std::min(amount, depth_) - level_;
   if (missing <= 1e-9 * depth_) return absl::ZeroDuration();
   return absl::Seconds(missing / rate_);
@@ -109,7 +109,7 @@ TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::stri
       Account& account = entry.second;
       return account.running == 0 && account.requests.Full(now) && account.tokens.Full(now);
     });
-    // Still too many: this one shares the account of all that came too late.
+    // Still full: this tenant shares the account of all later ones.
     if (accounts_.size() >= max_tenants_) name = limit->first;
     it = accounts_.find(name);
   }
@@ -151,7 +151,7 @@ absl::StatusOr<TenantLimiter::Ticket> TenantLimiter::Enter(const std::string& te
 void TenantLimiter::Leave(const Ticket& ticket) {
   MutexLock lock(&mutex_);
   const auto it = accounts_.find(ticket.account_);
-  if (it == accounts_.end()) return;  // not while it has requests running
+  if (it == accounts_.end()) return;  // cannot happen: an account with running requests is never removed
   --it->second.running;
   it->second.tokens.GiveBack(static_cast<double>(std::max<int64_t>(0, ticket.charged_ - ticket.used_)));
 }

@@ -1,10 +1,10 @@
-// What a tenant may ask for: requests and tokens per second, requests at a time, priority.
+// Limits per tenant: requests and tokens per second, concurrent requests, priority.
 //
-// Purpose: one tenant's flood is refused before it costs the others anything. A token bucket for
-// each rate, at least one second deep; a request that is larger than its bucket passes when the bucket
-// is full, and the bucket then owes. A request is charged its prompt and all it may make, and paid back what
-// it did not. Bounded: beyond max_tenants names that were seen, further ones share one account. Threads: any;
-// a ticket may be dropped on any thread, and before its limiter only.
+// Purpose: a flood of one tenant is refused before it costs the others anything. Each rate has a token
+// bucket, at least one second deep. A request larger than its bucket passes when the bucket is full, and
+// leaves it negative. A request is charged its prompt and its maximal output; what it does not use is
+// returned at its end. Bounded: beyond max_tenants names, further tenants share one account. Threads: any. A
+// ticket may be destroyed on any thread, but not after its limiter.
 #ifndef BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
 #define BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
 
@@ -23,23 +23,23 @@
 
 namespace bfio::router {
 
-// 0: no limit.
+// Limits of one tenant; 0: no limit.
 struct TenantLimit {
   double requests_per_s = 0;
   double tokens_per_s = 0;
   int64_t concurrent = 0;
-  // The largest priority that its requests may have; nothing: whatever the API allows.
+  // The largest priority of its requests; empty: the API's limit.
   std::optional<int32_t> priority;
 };
 
-// By name; "*" is for tenants that have no entry of their own, each for itself.
+// Limits by tenant; the entry "*" applies to each tenant without an entry of its own, separately.
 using TenantLimits = std::map<std::string, TenantLimit>;
 
 // "TENANT:rps=NUMBER,tps=NUMBER,concurrent=NUMBER,priority=NUMBER;..."; empty: no limits. INVALID_ARGUMENT
 // names the part that is wrong.
 absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text);
 
-// Refills at `rate` a second up to a depth; may owe.
+// A token bucket that fills at `rate` per second up to `depth`; its level may be negative.
 class TokenBucket {
  public:
   TokenBucket(double rate, double depth, absl::Time now)
@@ -59,11 +59,11 @@ class TokenBucket {
 
 class TenantLimiter {
  public:
-  // `max_tenants`: accounts of tenants that have no limits of their own.
+  // `max_tenants`: bound on the accounts of tenants without an entry of their own.
   TenantLimiter(TenantLimits limits, size_t max_tenants)
       : limits_(std::move(limits)), max_tenants_(max_tenants) {}
 
-  // Holds a request's place among its tenant's. Empty: there is no limit to hold.
+  // Holds a request's share of its tenant's limits. Empty when no limit applies.
   class Ticket {
    public:
     Ticket() = default;
@@ -77,7 +77,7 @@ class TenantLimiter {
       return *this;
     }
     ~Ticket() { Release(); }
-    // Tokens that the request came to; what it was charged above that is paid back at its end.
+    // Tokens that the request used; the rest of its charge is returned at its end.
     void set_used(int64_t tokens) { used_ = tokens; }
     void Release();
 
@@ -92,7 +92,7 @@ class TenantLimiter {
   // INVALID_ARGUMENT when a request of the tenant may not have that priority.
   absl::Status CheckPriority(const std::string& tenant, int32_t priority) const;
 
-  // RESOURCE_EXHAUSTED, saying which limit and with a retry delay, when the tenant has to wait.
+  // RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant exceeds a limit.
   absl::StatusOr<Ticket> Enter(const std::string& tenant, int64_t tokens, absl::Time now);
 
  private:
@@ -101,9 +101,9 @@ class TenantLimiter {
     TokenBucket requests, tokens;
     int64_t running = 0;
   };
-  // Its entry, or that of "*"; null: it has none.
+  // The tenant's entry, or that of "*"; null: no limits.
   const TenantLimits::value_type* LimitOf(const std::string& tenant) const;
-  // Its account; null: it has no limits.
+  // The tenant's account; null: no limits.
   Account* Find(const std::string& tenant, std::string& name, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(const Ticket& ticket);

@@ -1,8 +1,8 @@
-// What each tenant asked for and got, for metrics.
+// Totals per tenant, for metrics.
 //
-// Purpose: a bounded number of series, whatever names clients choose: the first kNamed tenants have sums of
-// their own, all later ones share those of "other" (and so does a tenant of that name). Owned by the decision
-// thread; not thread-safe. Costs an index per request's tokens of a step.
+// Purpose: a bounded number of time series, whatever names clients choose: the first kNamed tenants have
+// their own totals; all later ones (and a tenant of that name) share those of "other". Owned by the decision
+// thread; not thread-safe. Costs one array access per request and step.
 #ifndef BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_
 #define BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_
 
@@ -14,12 +14,12 @@
 
 namespace bfio::router {
 
-// Since the router started.
+// Totals since the router started.
 struct TenantTotal {
   std::string tenant;
   int64_t accepted = 0;
   int64_t completed = 0;
-  // Of accepted requests, and delivered.
+  // Prompt tokens of accepted requests; tokens delivered.
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
 };
@@ -34,13 +34,14 @@ class TenantTotals {
   void OnTokens(uint32_t number, const std::string& name, uint64_t tokens);
   void OnCompleted(uint32_t number, const std::string& name);
 
-  // In the order they came, "other" last; tenants that never came are left out.
+  // Totals in the order of arrival, "other" last; without tenants that have no requests.
   std::vector<TenantTotal> Fill() const;
 
  private:
   TenantTotal& Of(uint32_t number, const std::string& name);
 
-  // By number; the last one, once it is needed, is shared by all other tenants. Without a request: not seen.
+  // Totals by the tenant's number; the last one, once it exists, is shared by all later tenants. An entry
+  // without requests is unused.
   std::vector<TenantTotal> totals_;
 };
 

@@ -1,8 +1,8 @@
-// The tenants of a router: their numbers, their limits and what they asked for and got.
+// The tenants of a router: their numbers, limits and totals.
 //
-// Purpose: one place and one cap for all names that clients choose. The first kMaxTenants names have a
-// number and an account of their own for the router's life, all later ones share one. The core sees numbers
-// only. Threads: Enter and CheckPriority from any; all others belong to the decision thread.
+// Purpose: one place and one bound for all names that clients choose. Each of the first kMaxTenants names has
+// its own number and account while the router runs; all later ones share one. The core uses numbers only.
+// Threads: Enter and CheckPriority: any; all others: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_
 #define BFIO_ROUTER_REQUESTS_TENANTS_H_
 
@@ -37,7 +37,7 @@ class Tenants {
   absl::Status CheckPriority(const ClientRequest& request) const {
     return limiter_.CheckPriority(request.tenant, request.priority);
   }
-  // Requests that Enter has refused.
+  // Number of requests that Enter has refused.
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
   // 0 for the default tenant "", 1 .. kMaxTenants for the first names, kMaxTenants + 1 for the others.
@@ -54,7 +54,7 @@ class Tenants {
   const TenantTotals& totals() const { return totals_; }
 
  private:
-  // Outlives the requests, which hold its tickets.
+  // Outlives the requests, which hold tickets of it.
   TenantLimiter limiter_;
   std::atomic<int64_t> refused_{0};
   absl::flat_hash_map<std::string, uint32_t> numbers_;

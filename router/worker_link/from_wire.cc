@@ -10,11 +10,12 @@
 #include "common/base/peer_text.h"
 #include "router/group/group_key.h"
 #include "router/requests/check_request.h"
+#include "router/worker_link/held_request.h"
 
 namespace bfio::router {
 namespace {
 
-// Lengths on the worker link are bounded so that sums of them cannot overflow.
+// Limits of the lengths on the worker link, so that sums of them cannot overflow.
 constexpr uint64_t kMaxKvTokens = uint64_t{1} << 40;
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxGroupBytes = kMaxGroupNameBytes;
@@ -22,9 +23,9 @@ constexpr size_t kMaxBarrierBytes = 64;
 constexpr size_t kModelDigits = 64;
 constexpr size_t kMaxDeviceBytes = 128;
 constexpr size_t kMaxOfferBytes = 4096;
-// Rows of a batch.
+// Limit of a knee, in rows of a batch.
 constexpr uint32_t kMaxKneeTokens = 1 << 20;
-// A megawatt over a century.
+// A megawatt for a century.
 constexpr double kMaxJoules = 4e15;
 
 absl::Duration NsToDuration(uint64_t ns) {
@@ -36,7 +37,7 @@ bool IsAmount(double value, double most) {
   return value >= 0 && value <= most;
 }
 
-// False when it is there and no measurement.
+// False when the value is present but out of range.
 bool ConvertFitted(bool present, const v1::FittedValue& from, std::optional<FittedValue>& to) {
   if (!present) return true;
   to = FittedValue{from.value(), from.standard_error()};
@@ -90,10 +91,10 @@ absl::Status CheckRanges(const v1::StepReport& report) {
   return absl::OkStatus();
 }
 
-// A request leaves a step in one way.
+// Checks that a request leaves a step in only one way.
 absl::Status CheckEnds(const v1::StepReport& report) {
   if (report.rejected().empty() && report.preempted().empty()) return absl::OkStatus();
-  // Sets: a report may be as large as a message.
+  // Sets keep the checks linear: a report may be as large as a message.
   absl::flat_hash_set<core::RequestId> gone;
   for (const v1::Finished& finished : report.finished()) gone.insert(finished.handle());
   for (const v1::Rejection& rejection : report.rejected()) {
@@ -120,10 +121,23 @@ void ConvertTokens(const v1::StepReport& from, StepReport& to) {
   }
   to.token_ids.assign(from.token_ids().begin(), from.token_ids().end());
   for (int i = 0; i < from.completion_hints_size(); ++i) {
-    // A guess that is no probability is none.
+    // A hint that is not a probability is dropped.
     const double hint = from.completion_hints(i);
     if (hint >= 0 && hint <= 1) to.hints.push_back({from.handles(i), hint});
   }
+}
+
+absl::Status ConvertLogprobs(const v1::StepReport& from, StepReport& to) {
+  for (const v1::RequestLogprobs& one : from.logprobs()) {
+    if (one.index() >= to.tokens.size() || (!to.logprobs.empty() && to.logprobs.back().index >= one.index()))
+      return absl::InvalidArgumentError("the indices of log-probabilities do not ascend within handles");
+    StepReport::RequestLogprobs& converted = to.logprobs.emplace_back();
+    converted.index = one.index();
+    if (absl::Status status = Append(one.logprobs(), converted.logprobs); !status.ok()) return status;
+    if (converted.logprobs.tokens.size() != to.tokens[one.index()].count)
+      return absl::InvalidArgumentError("a request's log-probabilities and tokens differ in number");
+  }
+  return absl::OkStatus();
 }
 
 void ConvertEnds(const v1::StepReport& from, StepReport& to) {
@@ -170,7 +184,7 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
     return absl::InvalidArgumentError(
         absl::StrCat("service_s is ", hello.service_s(), "; it must be 0 or within 1e-9..1e9"));
   }
-  // They are compared and passed on, so they are not cut.
+  // Refused rather than truncated, because they are compared and passed on.
   if (hello.communicator_offer().size() > kMaxOfferBytes) {
     return OutOfRange("communicator_offer's length", hello.communicator_offer().size(),
                       absl::StrCat("at most ", kMaxOfferBytes, " bytes"));
@@ -190,6 +204,7 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
   converted.router_instance = hello.router_instance();
   converted.service_s = hello.service_s();
   converted.steps_alone = hello.steps_alone();
+  converted.logprobs = hello.logprobs();
   converted.worker_instance = hello.worker_instance();
   converted.stream = hello.stream();
   return converted;
@@ -217,6 +232,7 @@ absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report) {
   converted.load_tokens = static_cast<int64_t>(report.load_tokens());
   converted.active_requests = report.active_requests();
   ConvertTokens(report, converted);
+  if (absl::Status status = ConvertLogprobs(report, converted); !status.ok()) return status;
   ConvertEnds(report, converted);
   converted.local = NsToDuration(report.local_ns());
   converted.barrier_wait = NsToDuration(report.barrier_wait_ns());

@@ -1,8 +1,8 @@
-// What a worker sends, as domain types: checked and converted here, and nowhere else.
+// Converts a worker's messages to domain types; the only place that checks them.
 //
-// Purpose: whatever a worker sends, what gets past these functions is in range and does not contradict
-// itself. What is wrong with a measurement costs the measurement, not the worker's slot in the group. Held
-// requests: held_request.h. Pure; any thread.
+// Purpose: the results are in range and do not contradict themselves, whatever a worker sends. An invalid
+// measurement is dropped; it does not cost the worker its membership. Held requests: held_request.h. Pure;
+// any thread.
 #ifndef BFIO_ROUTER_WORKER_LINK_FROM_WIRE_H_
 #define BFIO_ROUTER_WORKER_LINK_FROM_WIRE_H_
 
@@ -24,11 +24,11 @@ EpochReady ToEpochReady(const v1::EpochReady& ready);
 // INVALID_ARGUMENT when the packed fields contradict each other or are out of range.
 absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report);
 
-// Nothing when some value is no finite number of at least 0, or beyond what OnlineStepFit lets in.
+// Empty when a value is not a finite number of at least 0, or exceeds what OnlineStepFit accepts.
 std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost);
-// Nothing when some value is out of range, or a token costs nothing.
+// Empty when a value is out of range, or a token has no cost.
 std::optional<BatchCost> ToBatchCost(const v1::BatchCost& cost);
-// Nothing when the device has no name, or some value is no finite number of at least 0.
+// Empty when the device has no name, or a value is not a finite number of at least 0.
 std::optional<EnergyReading> ToEnergy(const v1::Energy& energy);
 
 }  // namespace bfio::router

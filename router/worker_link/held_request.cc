@@ -1,5 +1,7 @@
 #include "router/worker_link/held_request.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/net/wire_time.h"
 #include "router/requests/check_request.h"
@@ -7,7 +9,7 @@
 namespace bfio::router {
 namespace {
 
-// Of OriginOf; all that it writes.
+// Inverse of OriginOf.
 ClientRequest FromOrigin(const v1::GenerateRequest& origin) {
   ClientRequest request;
   request.request_id = origin.request_id();
@@ -19,6 +21,7 @@ ClientRequest FromOrigin(const v1::GenerateRequest& origin) {
   if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();
   if (sampling.has_top_k()) request.sampling.top_k = sampling.top_k();
   if (sampling.has_seed()) request.sampling.seed = sampling.seed();
+  if (sampling.has_logprobs()) request.sampling.logprobs = sampling.logprobs();
   request.tenant = origin.tenant();
   request.priority = origin.priority();
   if (origin.has_predicted_output_tokens()) {
@@ -31,6 +34,22 @@ ClientRequest FromOrigin(const v1::GenerateRequest& origin) {
   return request;
 }
 
+// Those of the last tokens: of the whole placement, and of earlier ones as far as the assignment had them.
+absl::Status TakeLogprobs(const v1::HeldRequest& held, HeldRequest& state) {
+  if (!state.request.sampling.logprobs) return absl::OkStatus();
+  const v1::Logprobs& earlier = held.assignment().earlier_logprobs();
+  absl::Status status = Append(earlier, state.logprobs);
+  if (status.ok()) status = Append(held.logprobs(), state.logprobs);
+  if (!status.ok()) return status;
+  const LogprobsView all = state.logprobs.view();
+  if (std::cmp_greater(earlier.token_logprobs_size(), state.first_index) ||
+      held.logprobs().token_logprobs_size() != held.token_ids_size() ||
+      all.top.size() != all.tokens.size() * *state.request.sampling.logprobs) {
+    return absl::InvalidArgumentError("its log-probabilities are not those of its tokens");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void ToWire(const Sampling& sampling, uint64_t seed, v1::SamplingParams& out) {
@@ -38,6 +57,27 @@ void ToWire(const Sampling& sampling, uint64_t seed, v1::SamplingParams& out) {
   if (sampling.top_p) out.set_top_p(*sampling.top_p);
   if (sampling.top_k) out.set_top_k(*sampling.top_k);
   out.set_seed(seed);
+  if (sampling.logprobs) out.set_logprobs(*sampling.logprobs);
+}
+
+void ToWire(const LogprobsView& from, v1::Logprobs& out) {
+  out.mutable_token_logprobs()->Add(from.tokens.begin(), from.tokens.end());
+  for (const TopToken& top : from.top) {
+    out.add_top_token_ids(top.id);
+    out.add_top_logprobs(top.logprob);
+  }
+}
+
+absl::Status Append(const v1::Logprobs& from, Logprobs& to) {
+  const int tokens = from.token_logprobs_size(), top = from.top_logprobs_size();
+  if (from.top_token_ids_size() != top || (tokens == 0 ? top != 0 : top % tokens != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("log-probabilities of ", tokens, " tokens have ",
+                                                   from.top_token_ids_size(), " ids and ", top,
+                                                   " values of alternatives"));
+  }
+  to.tokens.insert(to.tokens.end(), from.token_logprobs().begin(), from.token_logprobs().end());
+  for (int i = 0; i < top; ++i) to.top.push_back({from.top_token_ids(i), from.top_logprobs(i)});
+  return absl::OkStatus();
 }
 
 std::string OriginOf(const ClientRequest& request, uint64_t seed) {
@@ -87,6 +127,7 @@ absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestL
   }
   state.tokens.insert(state.tokens.end(), held.token_ids().begin(), held.token_ids().end());
   if (absl::Status status = CheckRequest(state.request, limits); !status.ok()) return status;
+  if (absl::Status status = TakeLogprobs(held, state); !status.ok()) return status;
   if (!state.request.resumable) return wrong("it is not resumable");
   if (state.tokens.size() > state.request.max_new_tokens) {
     return wrong(state.tokens.size(), " tokens of at most ", state.request.max_new_tokens);

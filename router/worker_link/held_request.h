@@ -1,9 +1,9 @@
-// Requests that outlive a router: the note that travels with their assignment, and what a worker hands back.
+// Requests that survive their router: the record sent with their assignment, and how a worker returns it.
 //
-// Purpose: one place for both directions, so that what is written is what is read. The note is a
-// GenerateRequest without its prompt (the assignment has that) and with the seed that the request's tokens
-// are drawn with. Workers are not trusted to hand back what they got: everything is checked as if a client
-// had sent it. Pure; any thread.
+// Purpose: one place for both directions, so that they match. The record (Assignment.origin) is a
+// GenerateRequest without its prompt, which the assignment has, and with the seed of the request's sampling.
+// Workers are not trusted to return what they got: every field is checked as if a client had sent it. Pure;
+// any thread.
 #ifndef BFIO_ROUTER_WORKER_LINK_HELD_REQUEST_H_
 #define BFIO_ROUTER_WORKER_LINK_HELD_REQUEST_H_
 
@@ -20,10 +20,14 @@ namespace bfio::router {
 
 void ToWire(const Sampling& sampling, uint64_t seed, v1::SamplingParams& out);
 
+void ToWire(const LogprobsView& from, v1::Logprobs& out);
+// INVALID_ARGUMENT when the message contradicts itself.
+absl::Status Append(const v1::Logprobs& from, Logprobs& to);
+
 // Assignment.origin. REQUIRES: the request is resumable.
 std::string OriginOf(const ClientRequest& request, uint64_t seed);
 
-// INVALID_ARGUMENT, saying what, when the worker's message contradicts itself or is beyond a limit.
+// INVALID_ARGUMENT, naming the field, when the worker's message contradicts itself or exceeds a limit.
 absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestLimits& limits);
 
 }  // namespace bfio::router

@@ -27,7 +27,7 @@ void SessionChannel::OnGone() {
 std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& message) {
   if (worker_id_.empty()) {
     if (message.has_hello()) return OnHello(message.hello());
-    // Nothing for a refused worker that has not received the refusal yet.
+    // Has no effect for a refused worker that has not received the refusal yet.
     Close(absl::InvalidArgumentError("the first message must be a hello"));
     return std::nullopt;
   }
@@ -73,14 +73,14 @@ Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement
   for (const v1::HeldRequest& held : announcement.requests()) {
     absl::StatusOr<HeldRequest> request = FromHeld(held, options_.limits);
     if (!request.ok()) {
-      // One worker may announce thousands.
+      // Through the refusal log, because one worker may announce thousands.
       const ScopedLogFields fields{{"worker", worker_id_}};
       options_.refusals->Add("worker link: an announced request is no good",
                              absl::StrCat("worker ", worker_id_, ": ", PeerText(request.status().message())));
       continue;
     }
     converted.requests.push_back(*std::move(request));
-    // As it is in memory: tokens take up to four times what they take on the wire.
+    // Size in memory: tokens take up to four times their size on the wire.
     converted.bytes.push_back(static_cast<int64_t>(held.SpaceUsedLong()));
   }
   return converted;

@@ -1,8 +1,8 @@
-// One bfio worker: a WorkerChannel over its session, and what it says as events.
+// One bfio worker: a WorkerChannel over its session, and its messages as events.
 //
-// Purpose: wire types end here, in both directions. Ownership: the session's callbacks share it, and code
-// that keeps the channel; it does not keep the session. Threads: OnMessage and OnGone are gRPC's, one at a
-// time; WorkerChannel's methods come from any thread once an event has been handed in.
+// Purpose: wire types end here, in both directions. Ownership: shared by the session's callbacks and by code
+// that holds the channel; it does not keep the session alive. Threads: OnMessage and OnGone are gRPC's, one
+// at a time; WorkerChannel's methods come from any thread once an event has been posted.
 #ifndef BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
 #define BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
 
@@ -14,8 +14,8 @@
 
 #include "common/telemetry/refusal_log.h"
 #include "router/group/worker_channel.h"
+#include "router/group/worker_events.h"
 #include "router/requests/limits.h"
-#include "router/worker_link/worker_events.h"
 #include "router/worker_link/worker_session.h"
 
 namespace bfio::router {
@@ -26,16 +26,16 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
     // Both outlive the channel.
     WorkerHandler* handler = nullptr;
     RefusalLog* refusals = nullptr;
-    // Of held requests.
+    // Limits of held requests.
     RequestLimits limits;
-    // Of the worker's certificate; nothing where worker_id is not bound to it.
+    // Names in the worker's certificate; empty where worker_id is not bound to it.
     std::optional<std::vector<std::string>> names;
   };
 
   SessionChannel(MemberId id, std::string peer, Options options)
       : id_(id), peer_(std::move(peer)), options_(std::move(options)) {}
 
-  // A message of `session`, always the same one.
+  // A message of `session`, which is always the same one.
   void OnMessage(const std::shared_ptr<WorkerSession>& session, const v1::WorkerMessage& message);
   void OnGone();
 
@@ -50,9 +50,9 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
   void Consumed() override;
 
  private:
-  // What the message means; nothing when the edge has dealt with it.
+  // Converts a message; empty when the edge has handled it.
   std::optional<WorkerEvent> ToEvent(const v1::WorkerMessage& message);
-  // Nothing, and the session is closed, when the worker may not attach.
+  // Empty, with the session closed, when the worker may not attach.
   std::optional<WorkerEvent> OnHello(const v1::Hello& hello);
   Announcement ToAnnouncement(const v1::Announcement& announcement) const;
   void Send(v1::RouterMessage message);
@@ -60,9 +60,9 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
   const MemberId id_;
   const std::string peer_;
   const Options options_;
-  // Set before the first event is handed in; not changed after that.
+  // Set before the first event is posted; not changed after that.
   std::weak_ptr<WorkerSession> session_;
-  // Of its hello; empty before one was good.
+  // From its hello; empty before a valid one.
   std::string worker_id_;
 };
 

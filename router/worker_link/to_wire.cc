@@ -13,7 +13,7 @@ uint32_t ToMs(absl::Duration duration) {
   return static_cast<uint32_t>(absl::ToInt64Milliseconds(duration));
 }
 
-// `first`, then `second`.
+// Appends `first`, then `second`.
 void AppendAll(const std::vector<uint32_t>& first, const std::vector<uint32_t>& second,
                google::protobuf::RepeatedField<uint32_t>& out) {
   out.Reserve(static_cast<int>(first.size() + second.size()));
@@ -70,6 +70,8 @@ void ToWire(const Assignment& assignment, v1::Assignment& out) {
     if (!request.has_prompt_ids()) {
       out.mutable_earlier_token_ids()->Add(history.begin(), history.end());
     }
+    if (assignment.history_logprobs != nullptr)
+      ToWire(assignment.history_logprobs->view(), *out.mutable_earlier_logprobs());
   }
 }
 

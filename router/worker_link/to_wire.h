@@ -1,4 +1,4 @@
-// What the router sends a worker, on the wire. Pure; any thread.
+// Converts the router's messages for workers to the wire. Pure; any thread.
 #ifndef BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_
 #define BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_
 
@@ -9,7 +9,7 @@
 
 namespace bfio::router {
 
-// REQUIRES, of all: `out` is empty.
+// REQUIRES, for all: `out` is empty.
 void ToWire(const EpochOffer& epoch, v1::Epoch& out);
 void ToWire(const PlanPart& plan, absl::Span<const Assignment> assignments, v1::Plan& out);
 void ToWire(const Assignment& assignment, v1::Assignment& out);

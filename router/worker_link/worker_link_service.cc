@@ -10,14 +10,29 @@
 namespace bfio::router {
 
 WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
-                                     Authenticator* authenticator, FirstMessages::Limits messages)
+                                     Authenticator* authenticator, FirstMessages::Limits messages,
+                                     TokenizerReceiver tokenizers)
     : bounds_{.first_messages = FirstMessages(messages)},
       authenticator_(authenticator),
       handler_(handler),
       bind_worker_id_(bind_worker_id),
-      limits_(limits) {
+      limits_(limits),
+      tokenizers_(std::move(tokenizers)) {
   Add<v1::WorkerMessage, v1::RouterMessage>(
       "/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext* context) { return Attach(context); });
+  Add<v1::TokenizerPart, v1::TokenizerReceipt>(
+      "/bfio.v1.WorkerLink/OfferTokenizer",
+      [this](grpc::CallbackServerContext* context) { return OfferTokenizer(context); });
+}
+
+TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* context) {
+  if (authenticator_ != nullptr) authenticator_->Accepted(*context);
+  const std::shared_ptr<TokenizerUpload> call = TokenizerUpload::Create(context, &tokenizers_, &uploads_);
+  const bool many = uploads_.load(std::memory_order_relaxed) > TokenizerUpload::kMostAtOnce;
+  call->Begin(
+      many ? absl::ResourceExhaustedError("other workers are sending their tokenizers") : absl::OkStatus(),
+      &bounds_.first_messages);
+  return call.get();  // kept alive by itself until OnDone
 }
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService::Attach(

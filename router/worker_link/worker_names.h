@@ -1,4 +1,4 @@
-// Whose certificate a worker shows. Pure.
+// Matches a worker_id with the names in a certificate. Pure.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_NAMES_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_NAMES_H_
 
@@ -8,7 +8,7 @@
 
 namespace bfio::router {
 
-// True when one of a certificate's names is this worker's; ranks of one process are NAME#0, NAME#1, ...
+// True when one of the names is this worker's; ranks of one process are NAME#0, NAME#1, ...
 inline bool NamesWorker(const std::vector<std::string>& names, const std::string& worker_id) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     return worker_id == name || (worker_id.size() > name.size() && worker_id[name.size()] == '#' &&

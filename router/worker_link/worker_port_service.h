@@ -1,8 +1,8 @@
-// A service beside WorkerLink on the port that workers reach: where chains/router plugs in.
+// A service beside WorkerLink on the workers' port: the interface that chains/router implements.
 //
-// Purpose: the router's interface to such a service: its metrics, and its shutdown. The router makes it
-// once, registers it, and counts its streams and messages with WorkerLink's. Threads: Stop once, from the
-// thread that ends the router, before the server is shut down; the rest from any.
+// Purpose: gives the router the service's metrics and its shutdown. The router makes it once, registers it,
+// and adds its streams and messages to WorkerLink's. Threads: Stop once, from the thread that ends the
+// router, before the server is shut down; the rest from any.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_
 
@@ -22,19 +22,19 @@ class WorkerPortService : public CallService {
   virtual void Stop() = 0;
 
   virtual FirstMessages::Counts messages() const = 0;
-  // Streams now.
+  // Number of open streams.
   virtual int64_t sessions() const = 0;
-  // Of messages that have come and were not dealt with yet, encoded.
+  // Encoded bytes of received messages that have not been handled yet.
   virtual int64_t unconsumed_bytes() const = 0;
-  // Of messages to workers that wait to be written, encoded.
+  // Encoded bytes of messages to workers that wait to be written.
   virtual int64_t queued_bytes() const = 0;
 };
 
-// What the router has for such a service.
+// What the router provides to such a service.
 struct WorkerPortSetup {
-  // A worker may only have the name that its certificate has.
+  // A worker's name must be a name in its certificate.
   bool bind_worker_id = false;
-  // Requests per second that come to the router; callable from any thread.
+  // Arrival rate at the router, in requests per second; callable from any thread.
   std::function<double()> demand;
   // Notified of callers; outlives the service. May be null.
   Authenticator* authenticator = nullptr;

@@ -1,10 +1,10 @@
-// The router's end of one worker's stream: WorkerLink.Attach, and services like it (worker_port_service.h).
+// The router's end of one worker's stream: WorkerLink.Attach, and similar services (worker_port_service.h).
 //
-// Purpose: messages from the worker are posted to the thread that owns what they are about, in order;
-// messages to it are queued and written one after another. Both directions are bounded: reading pauses while
-// too many messages, or too many bytes of them, wait for that thread, and a worker that does not take its
-// messages is cut off. A worker may answer pings, and so look alive, and never read: the owner calls
-// BreakOffIfStuck for that. Ownership, writes, the first message and the end of the call: ServerCall.
+// Purpose: messages from the worker are posted, in order, to the thread that owns their subject; messages to
+// the worker are queued and written one after another. Both directions are bounded: reading pauses while too
+// many messages, or too many bytes of them, wait for that thread, and a worker that does not read its
+// messages is cut off. A worker may answer pings, and so appear healthy, and never read: the owner calls
+// BreakOffIfStuck against that. Ownership, writes, the first message and the end of the call: ServerCall.
 // Threads: Send, Close, Consumed and BreakOffIfStuck from the owning thread; OnX are gRPC's.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
@@ -28,17 +28,17 @@ namespace bfio::router {
 // How often the owner of sessions calls BreakOffIfStuck.
 inline constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 
-// What the sessions of a service share; outlives them.
+// State shared by the sessions of a service; outlives them.
 struct SessionBounds {
-  // When the first message of a session is received, and by when: a stream that never says hello is closed.
+  // Admits the first message of each session, with a deadline: a stream that sends no hello is closed.
   FirstMessages first_messages;
-  // Encoded bytes of messages that have not been consumed, of all sessions. Beyond `max_unconsumed_bytes` no
-  // session reads on that has any.
+  // Encoded bytes of unconsumed messages of all sessions. Above `max_unconsumed_bytes`, sessions with
+  // unconsumed messages stop reading.
   std::atomic<int64_t> unconsumed_bytes{0};
   int64_t max_unconsumed_bytes = int64_t{128} << 20;
   // Encoded bytes of messages that wait to be written, of all sessions.
   std::atomic<int64_t> queued_bytes{0};
-  // Sessions now.
+  // Number of open sessions.
   std::atomic<int64_t> open{0};
 };
 
@@ -46,13 +46,13 @@ template <typename In, typename Out>
 class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out> {
  public:
   struct Callbacks {
-    // In the order of arrival; each must be answered by one Consumed() once it has been dealt with.
+    // Called in the order of arrival; the owner calls Consumed() once for each message after handling it.
     std::function<void(std::shared_ptr<MessageSession>, In)> on_message;
-    // Once, last.
+    // Called once, last.
     std::function<void(std::shared_ptr<MessageSession>)> on_gone;
   };
 
-  // Reads as soon as the port admits it. `context` is the call's.
+  // Starts to read when the port admits it. `context` is the call's.
   static std::shared_ptr<MessageSession> Create(std::string peer, Callbacks callbacks, SessionBounds* bounds,
                                                 grpc::CallbackServerContext* context);
 
@@ -62,10 +62,10 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
     bounds_->open.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  // Queues a message; closes the stream when too many wait already, or too many bytes of them.
+  // Queues a message; closes the stream when too many messages, or too many bytes of them, already wait.
   void Send(Out message);
 
-  // One message from on_message has been dealt with.
+  // One message from on_message has been handled.
   void Consumed();
 
   const std::string& peer() const { return peer_; }
@@ -74,7 +74,8 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
   using Base = ServerCall<MessageSession, In, Out>;
   using Base::mutex_;
 
-  // Messages to the worker that wait, the one under way included, and encoded bytes of those behind it.
+  // Limit of the queued messages to the worker, including the one being written, and of the encoded bytes of
+  // the others.
   static constexpr size_t kMaxQueued = 1024;
   static constexpr int64_t kMaxQueuedBytes = int64_t{64} << 20;
   static constexpr size_t kMaxUnconsumed = 256;
@@ -91,13 +92,13 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
     int64_t bytes = 0;
   };
 
-  // Messages that wait have become so many bytes more, or less.
+  // Adds to the bytes of the queued messages; may be negative.
   void CountQueued(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether the queue for the owner has capacity for another message.
+  // Whether the limits of unconsumed messages allow another one.
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void OnMessage(In message) override;
-  // The worker has closed its side, or is gone.
+  // The worker has closed its side, or its connection is gone.
   void OnNoMessage() override { this->Close(grpc::Status::OK); }
   bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnGone() override { callbacks_.on_gone(this->shared_from_this()); }
@@ -108,7 +109,7 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
 
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Encoded sizes of the messages that have not been consumed, and their sum.
+  // Encoded sizes of the unconsumed messages, and their sum.
   std::deque<int64_t> unconsumed_ ABSL_GUARDED_BY(mutex_);
   int64_t unconsumed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;

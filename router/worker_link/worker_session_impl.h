@@ -1,4 +1,4 @@
-// The definitions of MessageSession: for the files that instantiate it.
+// Definitions of MessageSession, for the files that instantiate it.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_IMPL_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_IMPL_H_
 
@@ -45,7 +45,7 @@ void MessageSession<In, Out>::CountQueued(int64_t bytes) {
 template <typename In, typename Out>
 bool MessageSession<In, Out>::Next(Out& message) {
   if (queue_.empty()) {
-    message = Out();  // a plan with prompts may be large
+    message = Out();  // frees the memory of the last message: a plan with prompts may be large
     return false;
   }
   message = std::move(queue_.front().message);
@@ -57,7 +57,7 @@ bool MessageSession<In, Out>::Next(Out& message) {
 
 template <typename In, typename Out>
 bool MessageSession<In, Out>::MayRead() const {
-  // A session with nothing that waits may always read: nothing else would wake it.
+  // A session without unconsumed messages may always read: nothing else would resume it.
   if (unconsumed_.empty()) return true;
   return unconsumed_.size() < kMaxUnconsumed && unconsumed_bytes_ < kMaxUnconsumedBytes &&
          bounds_->unconsumed_bytes.load(std::memory_order_relaxed) < bounds_->max_unconsumed_bytes;
@@ -66,7 +66,7 @@ bool MessageSession<In, Out>::MayRead() const {
 template <typename In, typename Out>
 void MessageSession<In, Out>::Consumed() {
   MutexLock lock(&mutex_);
-  // An event that is no message, its end, is consumed too.
+  // The end of the session is also an event, but not a message.
   if (unconsumed_.empty()) return;
   bounds_->unconsumed_bytes.fetch_sub(unconsumed_.front(), std::memory_order_relaxed);
   unconsumed_bytes_ -= unconsumed_.front();

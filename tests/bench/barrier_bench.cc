@@ -1,10 +1,10 @@
 // bfio_barrier_bench: microseconds per all-reduce of the star and tree barriers, one process per rank, on
 // loopback.
 //
-// For each group size and fan-out, in plain text and with TLS, it forks the ranks, which meet back to back;
+// For each group size and fan-out, in plain text and with TLS, it forks the ranks, which meet without pause;
 // rank 0 times every all-reduce and prints the 50th and 99th percentile and the mean. On a machine with fewer
-// cores than ranks the figure is mostly context switches: it is the cost of running a group there, not of the
-// network.
+// cores than ranks this is mostly the time of context switches: the cost of running a group on that machine,
+// not the cost of the network.
 //
 // Usage: bfio_barrier_bench [STEPS] [FAN_OUT...]     (defaults: 3000 steps; fan-outs 16, 8 and 4)
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ namespace {
 constexpr int kWarmup = 200;
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 
-// Meets `steps` times and returns the latencies; empty after an error.
+// Meets `steps` times and returns the latencies in ns; empty after an error.
 std::vector<int64_t> Meet(StarEndpoint& endpoint, const GroupSpec& group, int steps) {
   auto barrier = endpoint.Form(group, kTimeout, {});
   std::vector<int64_t> ns;
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
       for (const bool tls : {false, true}) {
         if (!bfio::worker::RunGroup(world_size, {.fan_out = fan_out, .tls = tls}, steps)) return 1;
       }
-      // Every fan-out that large is the same star.
+      // All fan-outs of at least world_size - 1 give the same star.
       if (fan_out + 1 >= world_size && fan_out == fan_outs.front()) break;
     }
   }

@@ -1,10 +1,11 @@
-// bfio_cuda_attention_bench: how fast attention reads the KV cache, against a plain copy on the same GPU.
+// bfio_cuda_attention_bench: the bandwidth at which attention reads the KV cache, against a plain copy on the
+// same GPU.
 //
-// Decode: for each batch and context, B sequences of one new token each, their pages scattered; microseconds
-// of one layer's attention (both kernels), bytes of keys and values over time, and that over the copy's
-// bandwidth. The copy counts what it reads and what it writes. Layers are taken in turn and together exceed
-// the L2 cache, as in a model. Prefill: pieces of prompts; multiply-adds that the causal mask leaves, over
-// time. Before timing it compares results with a host computation, and ends with 1 when they differ.
+// Decode: for each batch and context, B sequences of one new token each, with scattered pages. It prints
+// microseconds of one layer's attention (both kernels), bytes of keys and values over time, and their ratio
+// to the copy's bandwidth. The copy counts bytes read and bytes written. Layers are used in turn and together
+// exceed the L2 cache, as in a model. Prefill: chunks of prompts; multiply-adds that the causal mask leaves,
+// over time. Before timing it compares results with a host computation, and exits with 1 when they differ.
 //
 // Usage: bfio_cuda_attention_bench [Q_HEADS KV_HEADS HEAD_DIM]     (defaults: 32 8 128, Llama 3.1 8B)
 #include <algorithm>
@@ -27,7 +28,7 @@ using worker::gpu::Bf16;
 using worker::gpu::KvLayout;
 
 constexpr int kRounds = 20;
-// The H200 has 50 MB of L2.
+// More than the 50 MB of L2 of an H200.
 constexpr int64_t kBytesInTurn = int64_t{512} << 20;
 
 // bf16 numbers in [0.5, 2) of either sign.
@@ -71,7 +72,7 @@ double LayerSeconds(const AttentionShape& shape, const std::vector<AttentionRun>
   const int64_t pool = layout.PoolElements(page_count);
   const int64_t layers = std::max<int64_t>(1, kBytesInTurn / (4 * pool));
   const DeviceArray<Bf16> keys(layers * pool), values(layers * pool);
-  // A million random numbers, again and again.
+  // A million random numbers, repeated.
   const std::vector<Bf16> numbers = RandomNumbers(1 << 20, 3);
   for (const DeviceArray<Bf16>* array : {&keys, &values}) {
     for (size_t at = 0; at < array->size(); at += numbers.size()) {

@@ -1,9 +1,9 @@
-// bfio_cuda_kernel_check: the kernels' test cases on a real GPU, and more that only a GPU can do in time.
+// bfio_cuda_kernel_check: the kernels' test cases on a GPU, and further ones that are only fast enough there.
 //
-// Attention has those of cuda_attention_test, which runs them under an emulator; in particular that a token's
-// result is the same, to the last bit, alone, in a batch and in pieces. The kernels between products and the
-// drawing of tokens come with their tests' own files (tests/testing/cuda/kernel_memory.h). Under
-// compute-sanitizer it checks the memory accesses of all of them too.
+// Attention has the cases of cuda_attention_test, which runs them under an emulator; in particular that a
+// token's result is bitwise the same alone, in a batch and in chunks. The kernels between matrix products and
+// the sampling of tokens are tested by their own test files (tests/testing/cuda/kernel_memory.h). Under
+// compute-sanitizer it checks the memory accesses of all of them.
 //
 // Usage: bfio_cuda_kernel_check [gtest's flags]; exit code 1 when a case has failed.
 #include <cstdio>
@@ -20,7 +20,7 @@ TEST(AttentionOnAGpu, IsWithinRounding) {
   }
 }
 
-TEST(AttentionOnAGpu, HasTheSameBitsInAnyCompany) {
+TEST(AttentionOnAGpu, HasTheSameBitsInAnyBatch) {
   for (const bool large : {true, false}) {
     for (const auto& [one, other] : SameBitsCases(large)) {
       EXPECT_EQ(CheckSameBits(one, other, RunAttentionOnDevice), "");

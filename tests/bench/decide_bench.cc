@@ -1,16 +1,20 @@
-// How long one decision takes.
+// The duration of one decision.
 //
-// Workload: a group in overload as the simulator has it: every worker is full but for the slots that
+// Workload: a group in overload as in the simulator: every worker is full except for the slots that
 // completions of one step free (one in 200 residents), loads around 72 requests of about 1,100 tokens, a pool
 // of long-tailed requests.
 //   small  G =  16, B = 72, |waiting| =   128
 //   large  G = 256, B = 72, |waiting| = 1,024
 // "prompts": the same with ranks in a barrier that have prompts to compute, up to a level
 // (Snapshot::prefill). per_pair_ns is the time over U * |waiting|: it tells whether the large case scales
-// with the number of pairs looked at.
+// with the number of pairs looked at. p99_us is processor time, so that others on the machine do not count.
+// Release: PlanRelease on the same groups, as engines with a budget of 2,048 have it.
 #include <benchmark/benchmark.h>
 
+#include <time.h>
+
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +24,7 @@
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
 #include "router/core/prefill/prefill_view.h"
+#include "router/core/prefill/release_planner.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {
@@ -70,10 +75,37 @@ Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
   return result;
 }
 
+// Processor time of this thread.
+double NowMicroseconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+// Times what is given to it, and what 99 % of the calls took at most.
+class Calls {
+ public:
+  template <class Call>
+  void Time(Call call) {
+    const double start = NowMicroseconds();
+    call();
+    us_.push_back(NowMicroseconds() - start);
+  }
+  void Report(benchmark::State& state) {
+    const auto at = us_.begin() + static_cast<std::ptrdiff_t>(0.99 * static_cast<double>(us_.size() - 1));
+    std::nth_element(us_.begin(), at, us_.end());
+    state.counters["p99_us"] = *at;
+  }
+
+ private:
+  std::vector<double> us_;
+};
+
 // As a scheduler asks: what is admitted counts for the reference wait.
 void Decide(Policy& policy, Snapshot& snapshot, VirtualFcfs& first_come, Decision& decision) {
   decision.Clear();
-  snapshot.first_come_p99 = first_come.p99();
+  const ClassWait wait = {0, first_come.p99(), first_come.long_run_p99()};
+  snapshot.first_come = absl::MakeConstSpan(&wait, 1);
   policy.Decide(snapshot, decision);
   benchmark::DoNotOptimize(decision.assignments.data());
   if (!policy.uses_first_come_waits()) return;
@@ -97,16 +129,45 @@ void BM_Decide(benchmark::State& state, const char* name, const char* objective,
   snapshot.step = state.range(1) / 5;
   size_t next = 0;
   double pairs = 0;
+  Calls calls;
   for (auto _ : state) {
     const Case& current = cases[next++ % cases.size()];
     snapshot.workers = current.workers;
     snapshot.waiting = current.waiting;
     snapshot.prefill = prompts ? &current.prefill : nullptr;
-    Decide(*policy, snapshot, first_come, decision);
+    calls.Time([&] { Decide(*policy, snapshot, first_come, decision); });
     pairs += static_cast<double>(current.free_slots * state.range(1));
   }
+  calls.Report(state);
   state.counters["per_pair"] =
       benchmark::Counter(pairs, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void BM_Release(benchmark::State& state) {
+  Rng rng(5);
+  std::vector<Case> cases;
+  for (int i = 0; i < kVariants; ++i) {
+    cases.push_back(MakeCase(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), rng, true));
+    for (size_t g = 0; g < cases.back().workers.size(); ++g) {
+      cases.back().prefill.ranks[g].free_slots = 64;
+    }
+  }
+  size_t next = 0;
+  double placed = 0;
+  Calls calls;
+  for (auto _ : state) {
+    const Case& current = cases[next++ % cases.size()];
+    std::vector<WaitingPrompt> waiting;
+    for (const WaitingView& request : current.waiting) {
+      waiting.push_back({request.prefill_tokens, 0.01 * static_cast<double>(request.id)});
+    }
+    calls.Time([&] {
+      const auto bindings = PlanRelease(current.prefill.ranks, waiting, current.prefill.traffic, {});
+      placed += static_cast<double>(bindings.size());
+    });
+  }
+  calls.Report(state);
+  state.counters["placed"] = placed / static_cast<double>(next);
 }
 
 // A group whose KV is short, at 43 requests a worker: what kv_feasible takes to say who fits where, and
@@ -150,10 +211,14 @@ struct KvCase {
   std::vector<KvGate::Worker> gate_workers;
 };
 
-void BM_Kv(benchmark::State& state, bool decide) {
+enum class KvCall { kLook, kDecide, kDecideWithin1ms };
+void BM_Kv(benchmark::State& state, KvCall call) {
   KvCase of(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
   KvGate gate(*ParseKvGate("kv_feasible"));
-  const auto policy = *MakePolicy("bf_io_auto", {});
+  double start = 0;
+  PolicyOptions options;
+  if (call == KvCall::kDecideWithin1ms) options.stop = [&] { return NowMicroseconds() > start + 1'000; };
+  const auto policy = *MakePolicy("bf_io_auto", options);
   Snapshot snapshot;
   snapshot.step = state.range(1) / 5;
   snapshot.workers = of.pool.workers;
@@ -161,26 +226,36 @@ void BM_Kv(benchmark::State& state, bool decide) {
   snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
   Decision decision;
   VirtualFcfs first_come;
+  Calls calls;
   for (auto _ : state) {
-    if (decide) {
-      Decide(*policy, snapshot, first_come, decision);
-    } else {
+    start = NowMicroseconds();
+    calls.Time([&] {
+      if (call != KvCall::kLook) return Decide(*policy, snapshot, first_come, decision);
       snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
       benchmark::DoNotOptimize(snapshot.kv.capacity.data());
-    }
+    });
   }
+  calls.Report(state);
   state.counters["placed"] = static_cast<double>(decision.assignments.size());
 }
 
 void RegisterAll() {
-  for (const bool decide : {false, true}) {
-    benchmark::RegisterBenchmark(decide ? "KvFeasible/decide" : "KvFeasible/look", BM_Kv, decide)
+  const auto add_kv = [](const char* name, KvCall call) {
+    benchmark::RegisterBenchmark(name, BM_Kv, call)
         ->Args({16, 128})
         ->Args({256, 1024})
         ->Args({256, 10'000})
         ->ArgNames({"G", "waiting"})
         ->Unit(benchmark::kMicrosecond);
-  }
+  };
+  add_kv("KvFeasible/look", KvCall::kLook);
+  add_kv("KvFeasible/decide", KvCall::kDecide);
+  add_kv("KvFeasible/decide_1ms", KvCall::kDecideWithin1ms);
+  benchmark::RegisterBenchmark("Release", BM_Release)
+      ->Args({16, 128})
+      ->Args({256, 1024})
+      ->ArgNames({"G", "waiting"})
+      ->Unit(benchmark::kMicrosecond);
   const auto add = [](const char* policy, const char* objective, bool prompts = false) {
     const std::string name = std::string("Decide/") + policy + (policy == std::string("bf_io") ? "/" : "") +
                              objective + (prompts ? "/prompts" : "");

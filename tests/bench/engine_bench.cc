@@ -1,23 +1,24 @@
-// bfio_engine_bench: what a decode step takes, against what the memory allows.
+// bfio_engine_bench: the duration of a decode step, against the lower bound of the memory bandwidth.
 //
-// First the machine: memory bandwidth by reading an array of --stream_mb with as many threads, the best of
-// several passes. Then, for every batch x context: all sequences are brought to the context in untimed
-// prefill, and steps of one token each are timed, the context growing by one token a step. Those that are
-// there first decode meanwhile: the keys and values counted are those there were in the median step.
+// First it measures the memory bandwidth by reading an array of --stream_mb with the engine's number of
+// threads, the best of several passes. Then, for every batch x context, all sequences are brought to the
+// context in untimed prefill, and steps of one token each are timed, the context growing by one token per
+// step. The first sequences decode while the others are prefilled, so the keys and values counted are those
+// of the median step.
 //
 //   step_ms   median step
 //   tok/s     batch / step
 //   floor_ms  (weights read by a step + keys and values of the batch) / measured bandwidth. Weights that fit
-//             into the processor's caches can be faster than that: then the share exceeds 100 %, and the
-//             program says so.
+//             into the processor's caches can be faster: then the share exceeds 100 %, and the program says
+//             so.
 //   share     floor / step
 //   kv_share  part of the floor that is keys and values
-//   prefill   prompt tokens per second while the sequences were brought there
+//   prefill   prompt tokens per second during prefill
 //
-// With --gemm it prints instead the matrix products of this engine beside OpenBLAS (one thread, where it was
-// found), by rows: what bit-equality in any batch costs.
+// With --gemm it prints instead the matrix products of this engine beside those of OpenBLAS (one thread,
+// where it is installed), by number of rows: the cost of bitwise equal results in any batch.
 //
-// With --engine=cuda the engine is the GPU's: tests/bench/engine_bench_cuda.cc says what it prints.
+// With --engine=cuda the engine is the GPU's: tests/bench/engine_bench_cuda.cc describes the output.
 //
 // Usage: bfio_engine_bench --model=DIR [--cpu_threads=N] [--batches=1,4,16] [--contexts=128,1024]
 // [--steps=16]
@@ -59,8 +60,8 @@ ABSL_FLAG(bool, gemm, false, "matrix products beside OpenBLAS instead");
 namespace bfio::worker {
 namespace {
 
-// Sums an array in four chains of as wide registers as there are, so that it waits for memory and not for the
-// sums.
+// Sums an array in four independent chains of the widest registers, so that memory limits the speed and not
+// the additions.
 __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t Read(const uint64_t* array,
                                                                            int64_t begin, int64_t end) {
   typedef uint64_t Wide __attribute__((vector_size(64), aligned(8), may_alias));
@@ -88,7 +89,7 @@ double ReadBandwidth(int32_t threads) {
       sums[thread] = Read(array.data(), begin, end);
     });
     best = std::max(best, static_cast<double>(count) * 8 / (Now() - start));
-    if (sums[0] == 0) std::printf("the array is empty\n");  // so that the sums are needed
+    if (sums[0] == 0) std::printf("the array is empty\n");  // so that the sums are used
   }
   return best;
 }

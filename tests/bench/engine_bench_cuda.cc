@@ -1,18 +1,19 @@
-// What a decode step takes on a GPU, against what its memory allows.
+// The duration of a decode step on a GPU, against the lower bound of its memory bandwidth.
 //
-// The model is a checkpoint, or random weights of a model's shape, made on the device. Bandwidth: a copy of 2
-// GiB on the device, bytes read and bytes written, the best of several. Then, for every batch x context:
+// The model is a checkpoint, or random weights of a model's shape, generated on the device. Bandwidth: a copy
+// of 2 GiB on the device, bytes read plus bytes written, the best of several. Then, for every batch x
+// context:
 //
 //   step_ms    median step of the engine, as the worker sees it: planning, inputs, GPU, tokens
 //   gpu_ms     the last step's work on the GPU alone, the best of five
 //   tok/s      batch / step
 //   floor_ms   (weights read by a step + keys and values of the batch) / bandwidth
-//   over       step / floor: 1 is perfect
+//   over       step / floor: 1 is the optimum
 //   MBU        floor / step, of the measured bandwidth
 //   MFU        multiply-adds of the step, twice, / (step * --peak_tflops)
 //   attn       the attention's share of gpu_ms
 //   attn_GB/s  keys and values / attention's time
-//   prefill    prompt tokens per second while the sequences were brought there
+//   prefill    prompt tokens per second during prefill
 #include "tests/bench/engine_bench_cuda.h"
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-// The GPU's half of bfio_engine_bench.
+// The GPU part of bfio_engine_bench.
 //
-// Purpose: keeps CUDA out of the other half; in a build without CUDA it says that there is none. Threads:
+// Purpose: keeps CUDA out of the other part; in a build without CUDA it prints that there is none. Threads:
 // none.
 #ifndef BFIO_TESTS_BENCH_ENGINE_BENCH_CUDA_H_
 #define BFIO_TESTS_BENCH_ENGINE_BENCH_CUDA_H_
@@ -12,7 +12,7 @@
 namespace bfio::worker {
 
 struct CudaBench {
-  // Directory of a checkpoint, or the name of a shape; one of them empty.
+  // Directory of a checkpoint, or the name of a shape; one of them is empty.
   std::string model;
   std::string shape;
   int32_t device = 0;
@@ -20,11 +20,11 @@ struct CudaBench {
   int64_t steps = 0;
   int32_t page_tokens = 0;
   int64_t step_tokens = 0;
-  // Of the GPU, dense bf16, per second.
+  // Dense bf16 FLOP/s of the GPU.
   double peak_flops = 0;
 };
 
-// The program's exit code.
+// Returns the program's exit code.
 int RunCudaBench(const CudaBench& bench);
 
 }  // namespace bfio::worker

@@ -1,7 +1,7 @@
-// What measuring an engine takes, whatever the device.
+// Measures the steps of an engine on any device.
 //
-// Purpose: brings sequences to a context in untimed prefill and times steps of one token each; used by
-// bfio_engine_bench's two halves. Threads: none.
+// Purpose: brings sequences to a context in untimed prefill and times steps of one token each; used by both
+// parts of bfio_engine_bench. Threads: none.
 #ifndef BFIO_TESTS_BENCH_ENGINE_MEASURE_H_
 #define BFIO_TESTS_BENCH_ENGINE_MEASURE_H_
 
@@ -24,7 +24,7 @@ inline double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// "1,4,16"
+// Parses "1,4,16".
 inline std::vector<int64_t> Numbers(const std::string& text) {
   std::vector<int64_t> numbers;
   for (const auto part : absl::StrSplit(text, ',')) {
@@ -44,15 +44,17 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// How `batch` sequences are brought to a context of at least `context` tokens, and then make tokens together.
+// How `batch` sequences are brought to a context of at least `context` tokens, and then generate tokens
+// together.
 struct Course {
   int64_t batch = 0;
   int64_t context = 0;
-  // Timed.
+  // Number of timed steps.
   int64_t steps = 0;
   int64_t step_tokens = 0;
 
-  // Tokens that the first sequence makes while the last one's prompt is still computed, at most.
+  // Upper bound of the tokens that the first sequence generates while the last one's prompt is still
+  // computed.
   int64_t lead() const { return batch * context / std::max<int64_t>(step_tokens - batch, 16) + 2; }
   int64_t max_new_tokens() const { return lead() + steps + 3; }
   EngineLimits limits() const {
@@ -64,7 +66,7 @@ struct Course {
 struct Measured {
   double step_s = 0;
   double prefill_tokens_per_s = 0;
-  // Of all sequences together, in the median step.
+  // KV tokens of all sequences together, in the median step.
   double kv_tokens = 0;
 };
 

@@ -1,8 +1,8 @@
-// How long the outlook of one decision takes to build.
+// The time to build the outlook of one decision.
 //
 // Workload: G workers with B residents each of random ages, lengths geometric with mean 200, the tables
-// learnt from 4,096 finished requests. A row per worker; the curves of the waiting requests are not in it
-// (one or two rows in all). per_resident is the time over G * B.
+// learned from 4,096 finished requests. One row per worker; the curves of the waiting requests are not
+// included (one or two rows in total). per_resident is the time over G * B.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -56,7 +56,8 @@ void BM_Project(benchmark::State& state, const std::string& name) {
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-// What a step costs in learning: every resident one step older, one in 200 finished, settled every 16 steps.
+// The cost of learning per step: every resident ages by a step, one in 200 finishes, and each is observed
+// every 16 steps.
 void BM_Learn(benchmark::State& state, const std::string& name) {
   const auto lookahead = *MakeLookahead(name);
   const int64_t count = state.range(0) * state.range(1);

@@ -1,13 +1,14 @@
-// bfio_nccl_check: ranks of the NCCL barrier, all on one GPU, as processes of their own.
+// bfio_nccl_check: tests the NCCL barrier with several ranks on one GPU, one process per rank.
 //
-// NCCL refuses two ranks on one GPU of one host; with an NCCL_HOSTID of its own each rank is a host to it,
-// and everything goes over sockets. So the times are of that way, with contexts taking turns on the GPU, and
-// say nothing about NVLink; what is checked is that the barrier forms, that sums and maxima are right in
-// every step, that collectives between device memory are, and that a rank that dies ends the others' wait: in
-// the all-reduce of two ranks, with more of them in a collective that is queued in a stream, which drains.
+// NCCL refuses two ranks on one GPU of one host. With its own NCCL_HOSTID each rank counts as another host,
+// and all data goes over sockets. So the times are those of sockets, with processes taking turns on the GPU,
+// and do not apply to NVLink. What is checked is that the barrier forms, that sums and maxima are right in
+// every step, that collectives between device memory are, and that the death of a rank ends the others' wait:
+// with two ranks in the all-reduce, with more of them in a collective that is queued in a stream, which then
+// drains.
 //
-// With a checkpoint's folder the ranks then decode with it, the MLP shared out (--mlp=tp): their tokens must
-// be those of an engine that is alone, but for close draws.
+// With a checkpoint's folder the ranks then decode with it, sharing the MLP computation (--mlp=tp): their
+// tokens must be those of an engine that runs alone, except where two logits are close.
 //
 // Usage: bfio_nccl_check [RANKS] [STEPS] [FOLDER]     (defaults: 2, 200, none). Exit code 0, or 1 with a line
 // per fault.
@@ -36,9 +37,9 @@ namespace bfio::worker {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
-// For a rank that has gone without a word.
+// Timeout for a rank that has died without a message.
 constexpr absl::Duration kLossPatience = absl::Seconds(20);
-// Steps are counted on where the ranks decode.
+// The step number after which the ranks decode; larger than any step number of the checks before.
 constexpr int64_t kDecodeFrom = 1'000'000;
 
 int Fault(int rank, const std::string& text) {
@@ -46,7 +47,7 @@ int Fault(int rank, const std::string& text) {
   return 1;
 }
 
-// Rank 0 writes it beside the final name and renames, so that no rank reads half of it.
+// Rank 0 writes a temporary file and renames it, so that no rank reads an incomplete one.
 absl::StatusOr<std::string> ShareId(BarrierEndpoint& endpoint, int rank, const std::string& path) {
   if (rank == 0) {
     auto offer = endpoint.Offer();
@@ -67,14 +68,14 @@ absl::StatusOr<std::string> ShareId(BarrierEndpoint& endpoint, int rank, const s
   return absl::DeadlineExceededError("rank 0 made no communicator id");
 }
 
-// Collectives between device memory, as an engine's step makes them. All numbers are small whole ones.
+// Collectives between device memory, as in an engine's step. All numbers are small integers.
 class DeviceCheck {
  public:
   DeviceCheck(const GroupSpec& group, Barrier& barrier) : group_(group), barrier_(barrier) {
     testing::CudaMust(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
 
-  // Empty, or what was wrong.
+  // Empty, or an error message.
   std::string Run() {
     StepPeers peers(group_, barrier_, 1, 1, kTimeout);
     if (absl::Status status = Queue(peers); !status.ok()) return status.ToString();
@@ -93,13 +94,13 @@ class DeviceCheck {
     return "";
   }
 
-  // With a peer that has died. Empty, or what was wrong.
+  // With a peer that has died. Empty, or an error message.
   std::string RunLost() {
     StepPeers peers(group_, barrier_, 2, 1, kLossPatience);
     absl::Status status = Queue(peers);
     if (status.ok()) status = Wait(peers);
     if (status.ok()) return "a collective with a dead rank succeeded";
-    // An engine goes on with this stream.
+    // The stream must remain usable, because an engine continues to use it.
     testing::CudaMust(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     return "";
   }
@@ -139,7 +140,7 @@ class DeviceCheck {
   const testing::DeviceArray<float> sum_{size_t{kCount}};
 };
 
-// Empty, or what was wrong.
+// Empty, or an error message.
 std::string DecodeTogether(const GroupSpec& group, Barrier& barrier, const std::string& folder) {
   const auto model = LoadModel(folder);
   if (!model.ok()) return model.status().ToString();

@@ -1,7 +1,7 @@
-// What the decision log costs the decision thread: a step of G = 16 workers with B = 72 slots, all taken, a
-// pool of 128 and completions after 200 tokens in the mean: 16 reports, what arrives, one plan.
+// The cost of the decision log for the decision thread: a step of G = 16 workers with B = 72 slots, all
+// taken, a pool of 128 and completions after 200 tokens on average: 16 reports, the arrivals, one plan.
 //   Step/log:0   without a log
-//   Step/log:1   with one, in /tmp; `log_bytes` is what a step took there
+//   Step/log:1   with one, in /tmp; `log_bytes` is the number of bytes per step
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ namespace {
 constexpr int kWorkers = 16, kSlots = 72, kWaiting = 128;
 constexpr int kMeanTokens = 200;
 
-// Workers that run every request until a die says that it ends.
+// Workers on which a request ends in each step with a fixed probability.
 class Group {
  public:
   explicit Group(core::Cluster& cluster) : cluster_(cluster), rng_(1), workers_(kWorkers) {

@@ -1,6 +1,6 @@
 // The simulator's own speed: requests, and request-steps, per second and core.
 //
-//   bfio_sim_bench [TRACE]        # the profile burstgpt without one
+//   bfio_sim_bench [TRACE]        # without TRACE the profile burstgpt
 //
 // One request-step is one active request in one step.
 #include <cstdint>

@@ -1,8 +1,9 @@
-// CPU time of a step of the sim engine, without its sleep: what a simulated worker costs its machine.
+// CPU time of a step of the sim engine, without its sleep: the cost of a simulated worker for its machine.
 //
 //   bfio_sim_engine_bench
 //
-// One item is one resident in one step; a request that ends makes place for a new one, so admissions count.
+// One item is one resident in one step; a request that ends is replaced by a new one, so admissions are
+// included.
 #include <cstdint>
 #include <memory>
 
@@ -19,7 +20,7 @@ class NoTimer final : public StepTimer {
   void SleepUntilNs(int64_t) override {}
 };
 
-// `ids`: prompts come as tokens, as from a client, and not as a length only.
+// `ids`: prompts are token ids, as from a client, instead of a length.
 void FillSlots(Engine& engine, Rng& rng, bool ids, Handle& next) {
   while (engine.free_slots() > 0) {
     SequenceRequest request;

@@ -1,19 +1,20 @@
-// How long one decision of the solver takes, and what pricing by difference saves.
+// The duration of one decision of the solver, and the time saved by evaluating differences.
 //
-// Workload: a group in overload: every worker is full but for the slots that completions of one step free
+// Workload: a group in overload: every worker is full except for the slots that completions of one step free
 // (one resident in 210), loads around B requests of about 1,100 tokens, a pool of long-tailed requests, and
 // oracle lookahead (a curve per remaining length, so H + 1 curves) or one survival curve for all ("smooth").
-// Times are processor time of the one thread, so that a busy machine does not spoil them.
+// Times are processor time of one thread, so that a busy machine does not distort them.
 //   G =    16, B =  72, |waiting| =   128
 //   G =   256, B =  72, |waiting| = 1,024
 //   G = 1,024, B = 128, |waiting| = 4,096
-// Solve/...   p50_us and p99_us over 64 instances again and again; U is the mean number of free slots.
+// Solve/...   p50_us and p99_us over 64 instances, repeated; U is the mean number of free slots.
 // Lean/...    the search without a horizon (improvement.h) and the general one (search.h) from the same
 // start,
-//             in turn: lean_us and general_us of a descent, and general_over_lean. It is why both are kept.
-// Plain/...   one look at every exchange of an admitted with a waiting item by a plain implementation, which
-//             recomputes J for each. Where that is more than some thousand exchanges, it is the time of a
-//             sample times their number. ratio = that over a whole Solve.
+//             in turn: lean_us and general_us of a descent, and general_over_lean. It shows why both are
+//             kept.
+// Plain/...   one evaluation of every exchange of an admitted with a waiting item by a simple implementation,
+//             which recomputes J for each. If that is more than some thousand exchanges, it is the time of a
+//             sample scaled up. ratio = that time over the time of a whole Solve.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -102,7 +103,7 @@ std::vector<Instance> MakeInstances(const Shape& shape) {
   return instances;
 }
 
-// Processor time of this thread: what others do on the machine does not count.
+// Processor time of this thread, which other processes do not affect.
 double NowMicroseconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -152,7 +153,7 @@ void BM_Solve(benchmark::State& state, Shape shape, ObjectiveKind kind) {
   state.counters["p99_us"] = Quantile(us, 0.99);
 }
 
-// One round of swaps by full evaluation; microseconds.
+// One round of swaps with a full evaluation of each; microseconds.
 double PlainRound(const Instance& instance, const SolverSettings& settings, Solution solution) {
   std::vector<int32_t> in, out;
   for (size_t i = 0; i < solution.worker_of.size(); ++i) {
@@ -198,10 +199,10 @@ double TimeDescent(const Instance& instance, Descend descend) {
   std::vector<int32_t> worker_of, order;
   Allocation allocation;
   allocation.Reset(instance, worker_of);
-  Construct(allocation, order);
   SolverStatistics statistics;
   const StopSignal stop;
   Run run(SolverSettings{}.max_evaluations, stop, statistics);
+  Construct(allocation, order, run);
   const double start = NowMicroseconds();
   descend(allocation, run);
   return MicrosecondsSince(start);

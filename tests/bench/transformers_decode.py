@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a decode step takes in Hugging Face transformers, in the columns of bfio_engine_bench.
+"""Measures decode steps of Hugging Face transformers, in the columns of bfio_engine_bench.
 
-The same checkpoint (--model) or random weights of the same shape (--shape), SDPA attention, a static cache, and one
+Uses the same checkpoint (--model) or random weights of the same shape (--shape), SDPA attention, a static cache, and one
 forward pass per step on one new token of every sequence; greedy. On CUDA the step is compiled with CUDA graphs
-(torch.compile, mode reduce-overhead) where that works, and run as it is where not: the line says which.
+(torch.compile, mode reduce-overhead) if that works, and run uncompiled if not; the output line says which.
 
     venv/bin/python tests/bench/transformers_decode.py --model=DIR --device=cpu --threads=1 --batches=1,4 --contexts=128
 
@@ -57,7 +57,7 @@ def clock(device):
 
 
 def step_bytes(model):
-    """Weights that a step reads: all but an embedding that is not the output's too."""
+    """Bytes of the weights that a step reads: all except an embedding that is not shared with the output."""
     embedding = model.get_input_embeddings().weight
     total = sum(p.numel() * p.element_size() for p in model.parameters())
     if model.get_output_embeddings().weight is not embedding:
@@ -83,11 +83,11 @@ def measure(model, args, batch, context, compiled):
         logits = model(token, past_key_values=cache, use_cache=True, cache_position=position).logits
         return logits[:, -1].argmax(-1, keepdim=True)
 
-    if compiled:  # anew for each shape: what is compiled for many runs uncompiled in the end, or for any shape
+    if compiled:  # compiled again for each shape: after several shapes torch falls back to eager or dynamic shapes
         torch._dynamo.reset()
     run = torch.compile(step, mode="reduce-overhead", dynamic=False) if compiled else step
     times = []
-    for i in range(args.steps + 4):  # the first ones compile and warm up
+    for i in range(args.steps + 4):  # the first four compile and warm up
         position = torch.tensor([context + i], device=device)
         start = clock(device)
         token = run(token, position).clone()
@@ -132,7 +132,7 @@ def main():
                         compiled = measure(model, args, batch, context, True)
                         if compiled[0] < result[0]:
                             result, how = compiled, "compiled, CUDA graphs"
-                    except Exception as error:  # what torch.compile raises is of many kinds
+                    except Exception as error:  # torch.compile raises exceptions of many types
                         how = f"as it is (compiling failed: {type(error).__name__})"
             except torch.cuda.OutOfMemoryError:
                 print(f"{batch:6} {context:8}  out of memory")

@@ -25,7 +25,7 @@ class BlockedLog final : public Attack {
 
 class SlowEtcd final : public Attack {
  public:
-  // `delay`: each way.
+  // `delay`: in each direction.
   SlowEtcd(TcpProxy& link, absl::Duration delay) : link_(link) { link_.Delay(delay); }
   ~SlowEtcd() override { link_.Delay(absl::ZeroDuration()); }
 
@@ -33,7 +33,7 @@ class SlowEtcd final : public Attack {
   TcpProxy& link_;
 };
 
-// A worker process as the others are, but for its model.
+// A worker process like the others, except for its model.
 class WrongModel final : public Attack {
  public:
   WrongModel(const ChaosGroup& group, int64_t number)

@@ -1,7 +1,7 @@
-// Faults that promise to harm nobody, as long as they last.
+// Faults that must not affect the group while they last (IsHarmless).
 //
-// Purpose: one small class each, behind one interface; what harms the group (signals, links, disks) is
-// ChaosGroup's own. Threads: one; the attacks that need more have their own.
+// Purpose: one small class each, behind one interface; faults that do affect the group (signals, links,
+// disks) are in ChaosGroup. Threads: one; attacks that need more have their own.
 #ifndef BFIO_TESTS_CHAOS_ATTACK_H_
 #define BFIO_TESTS_CHAOS_ATTACK_H_
 
@@ -17,13 +17,14 @@ class ChaosGroup;
 
 class Attack {
  public:
-  // Ends it.
+  // Ends the attack.
   virtual ~Attack() = default;
-  // What it has achieved that it must not; empty: nothing so far.
+  // Describes a forbidden effect of the attack; empty: none so far.
   virtual std::string Check(const v1::ClusterState& /*state*/) { return ""; }
 };
 
-// Begins it. Null: its target is in no state for it, or the kind is none of these. `group` outlives it.
+// Begins the attack. Null: its target is not in a suitable state, or the kind is not an attack. `group`
+// outlives it.
 std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group);
 
 }  // namespace bfio::chaos

@@ -77,7 +77,7 @@ Verdict Audit(const AuditInput& input) {
   const std::vector<Gap> hangs = Hangs(ledger.gaps, input.disturbances, input.patience);
   require_zero("streams that stood still for longer than any fault explains",
                static_cast<int64_t>(hangs.size()));
-  // One of those that began together.
+  // One line for hangs that began at the same time.
   absl::Time told = absl::InfinitePast();
   for (const Gap& gap : hangs) {
     if (absl::AbsDuration(gap.begin - told) < absl::Seconds(1)) continue;
@@ -124,7 +124,7 @@ Verdict Audit(const AuditInput& input) {
   count("  last third less first third, MiB", memory.router_growth() / 1024);
   count("largest worker's memory, peak, MiB", memory.worker_peak() / 1024);
   count("  last third less first third, MiB", memory.worker_growth() / 1024);
-  // The longest of those that began together, with the request whose they were.
+  // The longest of the pauses that ended at the same time, with its request.
   std::vector<Gap> pauses = ledger.gaps;
   std::sort(pauses.begin(), pauses.end(),
             [](const Gap& a, const Gap& b) { return a.end - a.begin > b.end - b.begin; });

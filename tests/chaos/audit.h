@@ -1,6 +1,6 @@
-// What a chaos run must show, and whether it did.
+// The audit of a chaos run.
 //
-// Purpose: the verdict over the ledger, the faults and the memory samples; a short table. Pure.
+// Purpose: a verdict from the ledger, the faults and the memory samples; a short table. Pure.
 #ifndef BFIO_TESTS_CHAOS_AUDIT_H_
 #define BFIO_TESTS_CHAOS_AUDIT_H_
 
@@ -13,7 +13,7 @@
 
 namespace bfio::chaos {
 
-// A fault's beginning or end, by the monotonic clock, and how long streams may stand still from then on.
+// A fault's beginning or end, by the monotonic clock, and how long streams may pause from then on.
 struct Disturbance {
   absl::Time at;
   absl::Duration patience;
@@ -22,14 +22,14 @@ struct Disturbance {
 struct AuditInput {
   const Ledger& ledger;
   const MemoryWatch& memory;
-  // In the order of their times; and when the run began.
+  // In the order of their times; and the start of the run.
   std::vector<Disturbance> disturbances;
   absl::Time start;
-  // What a stream may stand still without any.
+  // How long a stream may pause without a disturbance.
   absl::Duration patience;
-  // Programs that ended unasked, admin counters that are not 0, and the like.
+  // Other violations: programs that ended by themselves, admin counters that are not 0.
   std::vector<std::string> other;
-  // Above these, memory is not bounded: the last third's median less the first's, and the peak.
+  // Above these, memory is not bounded: the last third's median minus the first's, and the peak.
   int64_t max_growth_kib = 64 << 10, max_kib = 1 << 20;
 };
 
@@ -39,16 +39,17 @@ struct Verdict {
 };
 Verdict Audit(const AuditInput& input);
 
-// The value at share q of the sorted values, rounded down; 0 of none.
+// The value at share q of the sorted values, rounded down; 0 if there are none.
 double Quantile(std::vector<float> values, double q);
 
-// Requests that were ended because workers died with them, although fewer faults fell into their lives than
-// it takes (router::Suspicion::kGuilty), with `patience` for what a fault does to show.
+// Requests that were ended because workers died while running them, although fewer faults occurred during
+// their lifetimes than are required (router::Suspicion::kGuilty). `patience`: the time until a fault takes
+// effect.
 std::vector<Suspect> WronglyEnded(const std::vector<Suspect>& suspects,
                                   const std::vector<Disturbance>& disturbances, absl::Duration patience);
 
-// Gaps that no disturbance explains: longer than `patience`, and going on for longer than each disturbance in
-// them may last.
+// Gaps that no disturbance explains: longer than `patience`, and continuing for longer than the patience of
+// each disturbance in them.
 std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturbance>& disturbances,
                        absl::Duration patience);
 

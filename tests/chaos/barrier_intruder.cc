@@ -13,7 +13,7 @@
 namespace bfio::chaos {
 namespace {
 
-// For all barriers together: a rank keeps 256 unproven connections, and the harness has its own to open.
+// For all barriers together: a rank accepts 256 unauthenticated connections, and the test itself needs some.
 constexpr size_t kMostOpen = 400;
 constexpr int kConnectionsPerRound = 4;
 constexpr uint64_t kEpochsTried = 4;
@@ -47,7 +47,7 @@ void BarrierIntruder::Connect(const std::string& barrier) {
     const int fd = OpenConnection(barrier);
     if (fd < 0) return;
     ++connections_;
-    // Every other is silent.
+    // Every other connection is silent.
     const std::string nonsense(64, 'x');
     if (i % 2 == 0) send(fd, nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
     open_.push_back(fd);

@@ -1,7 +1,8 @@
-// Connections to the workers' barriers that do not belong there.
+// Unauthenticated connections to the workers' barriers.
 //
-// Purpose: knows where the workers listen, the epoch and the group's size, and not the secret: takes
-// connections and says nothing or nonsense on them, and tries to join as rank 1. Threads: one of its own.
+// Purpose: an attacker with the workers' addresses, the epoch and the group's size, but without the secret.
+// It opens connections on which it sends nothing or invalid bytes, and tries to join as rank 1. Threads: one
+// of its own.
 #ifndef BFIO_TESTS_CHAOS_BARRIER_INTRUDER_H_
 #define BFIO_TESTS_CHAOS_BARRIER_INTRUDER_H_
 
@@ -17,12 +18,12 @@ namespace bfio::chaos {
 class BarrierIntruder {
  public:
   struct Options {
-    // HOST:PORT, IPv4 addresses in dots.
+    // HOST:PORT, IPv4 addresses.
     std::vector<std::string> barriers;
-    // Where it listens itself, as a rank does.
+    // The address on which it listens, as a rank does.
     std::string host = "127.0.0.1";
     int world_size = 2;
-    // It tries this one and the next ones by turns.
+    // It tries this epoch and the following ones in turn.
     uint64_t epoch = 1;
   };
   explicit BarrierIntruder(Options options);
@@ -30,7 +31,7 @@ class BarrierIntruder {
   BarrierIntruder(const BarrierIntruder&) = delete;
   BarrierIntruder& operator=(const BarrierIntruder&) = delete;
 
-  // Barriers that took it for a rank; connections that it has made.
+  // Barriers that accepted it as a rank; number of connections opened.
   int joined() const { return joined_; }
   int connections() const { return connections_; }
 
@@ -42,7 +43,7 @@ class BarrierIntruder {
   const Options options_;
   std::atomic<bool> stop_{false};
   std::atomic<int> joined_{0}, connections_{0};
-  // The thread's own: open ones, the oldest first.
+  // Open connections, the oldest first; used only by its thread.
   std::deque<int> open_;
   std::thread thread_;
 };

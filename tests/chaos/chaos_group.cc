@@ -35,7 +35,7 @@ std::pair<std::string, uint16_t> Split(const std::string& address) {
   return {parts[0], static_cast<uint16_t>(std::stoi(parts[1]))};
 }
 
-// Of runs that were killed: a disk's name says whose it is.
+// Unmounts disks of runs that were killed; the name of a disk contains the id of its process.
 void UnmountOrphans() {
   std::ifstream mounts("/proc/mounts");
   for (std::string line; std::getline(mounts, line);) {
@@ -46,7 +46,7 @@ void UnmountOrphans() {
   }
 }
 
-// Adds the words that go before a program's; none where programs go by the machine's clock.
+// Adds the wrapper for the clock; none where programs cannot have their own clock.
 void AppendClock(const testing::WallClock& clock, std::vector<std::string>& wrapper) {
   if (!testing::WallClock::WhyNot().empty()) return;
   const std::vector<std::string> words = clock.Wrapper();
@@ -312,7 +312,7 @@ bool ChaosGroup::Begin(const Fault& fault) {
 
 bool ChaosGroup::BeginAtWorker(const Fault& fault, Worker& target) {
   if (target.busy) return false;
-  // Half of the group is left alone.
+  // At least half of the group stays undisturbed.
   const auto busy = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.busy; });
   if (2 * busy >= options_.workers) return false;
   switch (fault.kind) {

@@ -1,8 +1,8 @@
-// A router and its workers under attack: what the faults of a schedule do to real processes.
+// A router and its workers under faults: carries out the faults of a schedule on real processes.
 //
-// Purpose: starts the programs, each worker behind a proxy of its own and, where the machine allows it, in a
-// network namespace of its own; where etcd is installed the router leads by a lease there, over a proxy, too.
-// Begin and End carry out one fault. Threads: one (the proxies have theirs).
+// Purpose: starts the programs, each worker behind its own proxy and, where the machine allows it, in its own
+// network namespace. Where etcd is installed, the router leads by a lease there, also through a proxy. Begin
+// and End carry out one fault. Threads: one (the proxies have theirs).
 #ifndef BFIO_TESTS_CHAOS_CHAOS_GROUP_H_
 #define BFIO_TESTS_CHAOS_CHAOS_GROUP_H_
 
@@ -34,17 +34,17 @@ namespace bfio::chaos {
 struct GroupOptions {
   int workers = 8;
   std::vector<std::string> router_flags, worker_flags;
-  // What makes a worker's model another one.
+  // Flags with which a worker has a different model.
   std::vector<std::string> other_model_flags;
-  // Of the misbehaving worker's engine, which is a sim engine.
+  // Options of the misbehaving worker's engine, which is a sim engine.
   worker::SimOptions misbehaving_worker;
 };
 
-// What is possible on this machine, and for what is not: why.
+// What this machine supports, and the reason for each fault that is not possible.
 struct Means {
   std::unique_ptr<Network> network;
   std::unique_ptr<testing::EtcdServer> etcd;
-  // A directory that is a file system of its own, and small.
+  // A directory that is a small file system of its own.
   std::string small_disk;
   std::map<FaultKind, std::string> impossible;
 };
@@ -67,44 +67,44 @@ class ChaosGroup {
   std::vector<pid_t> worker_pids() const;
   testing::LogPipe& router_log() { return router_log_; }
   testing::LogPipe& worker_log(int i) { return *workers_[static_cast<size_t>(i)].log; }
-  // Between the router and etcd; null: there is none.
+  // Proxy between the router and etcd; null without etcd.
   TcpProxy* etcd_link() { return etcd_link_.get(); }
   // This process's address as the workers reach it.
   std::string host() const { return means_.network ? means_.network->host_address() : "127.0.0.1"; }
-  // HOST:PORT where the workers listen for their barrier.
+  // HOST:PORT on which the workers listen for their barrier.
   std::vector<std::string> barrier_addresses() const;
-  // Of a worker process that is as the others are, but for its model.
+  // Flags of a worker process like the others, except for its model.
   std::vector<std::string> OtherModelFlags(const std::string& id) const;
 
-  // False: the fault's target is in no state for it; nothing was done.
+  // False: the fault's target is not in a suitable state; nothing was done.
   bool Begin(const Fault& fault);
   void End(const Fault& fault);
-  // Reports that misbehaving workers have changed so far.
+  // Number of reports that misbehaving workers have changed so far.
   int64_t altered_reports() const { return altered_reports_; }
   bool IsUnderWay(FaultKind harmless) const { return attacks_.contains(harmless); }
-  // Toggles the slow workers and reads the logs; to be called every 20 ms or so.
+  // Toggles the slow workers and reads the logs; must be called about every 20 ms.
   void Tick();
-  // The group as the router tells; what attacks have achieved that they must not goes to `broken`, once each.
+  // The group as the router reports it. Forbidden effects of attacks are added to `broken`, once each.
   std::optional<GroupView> Look(std::vector<std::string>& broken);
-  // Programs that have ended though nobody killed them; each is told once.
+  // Programs that have ended without being killed; each is reported once.
   std::vector<std::string> Deaths();
 
   testing::Process& worker(int i) { return *workers_[static_cast<size_t>(i)].process; }
   void StartWorker(int i);
   void KillWorker(int i);
   void StartRouter();
-  // SIGTERM to all; what went wrong.
+  // Sends SIGTERM to all; returns the errors.
   std::vector<std::string> StopCleanly(absl::Duration timeout);
 
  private:
   struct Worker {
     std::unique_ptr<TcpProxy> link;
-    // It outlives the process.
+    // Outlives the process.
     std::unique_ptr<testing::LogPipe> log;
     std::unique_ptr<testing::Process> process;
-    // Its machine's: it outlives the process.
+    // The clock of the worker's machine; outlives the process.
     std::unique_ptr<testing::WallClock> clock;
-    // Under a fault: others leave it alone.
+    // A fault is under way on this worker; no other fault may use it.
     bool busy = false;
     bool slow = false, stopped = false;
     int starts = 0;
@@ -118,15 +118,16 @@ class ChaosGroup {
   std::string worker_host(int i) const {
     return means_.network ? means_.network->worker_address(i) : "127.0.0.1";
   }
-  // As if the lease of a router that was killed had ended.
+  // Simulates that the lease of a killed router has expired.
   void EndLease();
-  // The kinds that befall one worker, and others leave it alone.
+  // Begins a fault that concerns a single worker.
   bool BeginAtWorker(const Fault& fault, Worker& target);
-  // Whether the process ends within `timeout`; its log is read meanwhile.
+  // Waits for the process to end, up to `timeout`, and reads its log meanwhile. Returns its exit code, if it
+  // ended.
   std::optional<int> WaitReading(testing::Process& process, absl::Duration timeout);
   void ReadLogs();
 
-  // The worker that is rank 0, which the others of a star meet at; -1: none now.
+  // Index of the worker that is rank 0, the hub of a star; -1: none at the moment.
   int Hub();
 
   const GroupOptions options_;
@@ -140,12 +141,12 @@ class ChaosGroup {
   int router_starts_ = 0;
   std::vector<Worker> workers_;
   std::unique_ptr<MisbehavingWorker> misbehaving_worker_;
-  // Of those that have left.
+  // Changed reports of misbehaving workers that have left.
   int64_t altered_reports_ = 0;
   std::unique_ptr<v1::Admin::Stub> admin_;
   bool disk_full_ = false;
   std::map<FaultKind, AttackUnderWay> attacks_;
-  // Workers of a partition under way, by the fault's worker.
+  // Workers of the partitions under way, by the fault's worker.
   std::map<int, std::pair<int, int>> apart_;
 };
 

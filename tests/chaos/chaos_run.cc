@@ -23,19 +23,19 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(20);
 constexpr absl::Duration kSamplePeriod = absl::Seconds(1);
-// Before the first fault and after the last: what a run looks like without.
+// Time without faults before the first and after the last fault.
 constexpr absl::Duration kCalm = absl::Seconds(5);
-// What all callers without a token may make the router hold (docs/security.md), and how long a connection
-// waits for its turn while there are many of them.
+// Maximum memory that unauthenticated callers may use in the router (docs/security.md), and how long a
+// connection waits while there are many of them.
 constexpr int64_t kFloodKib = 64 << 10;
 constexpr absl::Duration kCrowdedPatience = ConnectionListener::Limits().crowded_patience;
-// Of so many misbehaving workers some are in the group for long enough to misbehave.
+// With at least this many misbehaving workers, some are in the group for long enough to misbehave.
 constexpr int kMisbehaving = 5;
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
 constexpr double kStepSeconds = 0.03;
 
-// The file of --client_tokens: one of each tenant.
+// Writes the file of --client_tokens: one token per tenant.
 std::string WriteTokens() {
   const std::string path = testing::TestDirectory() + "/client_tokens";
   std::ofstream file(path);
@@ -43,7 +43,7 @@ std::string WriteTokens() {
   return path;
 }
 
-// The file of --resume_key_file: without it a stream that comes back to a new router waits like a new
+// Writes the file of --resume_key_file. Without it, a stream that resumes at a new router waits like a new
 // request.
 std::string WriteResumeKey() {
   const std::string path = testing::TestDirectory() + "/resume_keys";
@@ -56,7 +56,7 @@ GroupOptions OptionsOf(const RunOptions& run) {
   group.workers = run.workers;
   group.router_flags = {
       absl::StrCat("--step_timeout=", absl::FormatDuration(run.step_timeout)),
-      // A router that comes back while a worker is gone waits for it no longer than for a step.
+      // A router that restarts while a worker is gone waits for it no longer than for a step.
       absl::StrCat("--restart_settle=", absl::FormatDuration(run.step_timeout)), "--log_level=debug",
       absl::StrCat("--client_tokens=", WriteTokens()), absl::StrCat("--resume_key_file=", WriteResumeKey())};
   if (run.engine == "cpu") {
@@ -65,10 +65,10 @@ GroupOptions OptionsOf(const RunOptions& run) {
     group.other_model_flags = {"--model=tests/golden/llama"};
     return group;
   }
-  // A line of the log for each request, which a blocked log does not take.
+  // Logs a line for each request, so that a blocked log has an effect.
   group.worker_flags = {absl::StrCat("--c=", kStepSeconds), "--tl=0", absl::StrCat("--slots=", kSlots),
                         "--log_level=debug"};
-  // Its tokens are others even where requests ignore them as ends.
+  // Its tokens differ even where requests ignore end-of-sequence tokens.
   group.other_model_flags = {"--eos_probability=0.25"};
   group.misbehaving_worker.cost = {kStepSeconds, 0, 0};
   group.misbehaving_worker.limits = {kSlots, 1 << 20, 1 << 18};
@@ -88,10 +88,10 @@ std::vector<FaultKind> PossibleKinds(const RunOptions& options, const Means& mea
   return kinds;
 }
 
-// Carries the schedule out beside the load.
+// Carries out the schedule while the load runs.
 class Director {
  public:
-  // `allowed`: how long streams may stand still after a fault.
+  // `allowed`: how long streams may pause after a fault.
   Director(ChaosGroup& group, ClientLoad& load, const std::vector<Fault>& faults, absl::Duration allowed)
       : group_(group),
         load_(load),
@@ -160,8 +160,8 @@ class Director {
     return true;
   }
 
-  // After the act: starting a router takes its time. A harmless fault must have no effect, but a peer that
-  // connects in a flood waits for its turn.
+  // Called after the fault has been carried out, because starting a router takes time. A harmless fault must
+  // have no effect, except that a connection attempt may have to wait during a flood.
   void Disturb(FaultKind kind) {
     const absl::Time now = MonotonicNow();
     const bool flooded = group_.IsUnderWay(FaultKind::kFlood);
@@ -233,7 +233,8 @@ int RunChaos(const RunOptions& options) {
     load_options.authenticated = true;
     ClientLoad load(load_options, *workload);
     std::atomic<bool> loaded{true};
-    // Processes are started by this thread, which outlives them; a child dies with the thread that made it.
+    // This thread starts the processes, because a child process is killed when the thread that started it
+    // ends.
     std::thread clients([&] {
       load.Run(options.duration);
       loaded = false;
@@ -256,7 +257,7 @@ int RunChaos(const RunOptions& options) {
     verdict = Audit(input);
     absl::PrintF("\n");
     PrintFaults(director, group.altered_reports());
-    // What a deadline of a second means on a busy machine.
+    // Shows how reliable a timeout of a second is on a busy machine.
     absl::PrintF("%-44s %14.2f\n", "longest wait for a processor, s", absl::ToDoubleSeconds(longest_wait));
     const auto joined = director.carried_out().find(FaultKind::kMisbehavingWorker);
     if (joined != director.carried_out().end() && joined->second >= kMisbehaving &&

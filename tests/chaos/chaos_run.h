@@ -19,21 +19,21 @@ struct RunOptions {
   double rate = 200;
   // "sim" or "cpu".
   std::string engine = "sim";
-  // cpu: its checkpoint.
+  // Checkpoint of the cpu engine.
   std::string model;
-  // The router's: what a hang is measured against.
+  // The router's step timeout, on which the limit for pauses depends.
   absl::Duration step_timeout = absl::Seconds(1);
-  // A fault's hang is what takes longer than its detection and this: a group forms in a second or two, and a
-  // stream that comes back may find the slots taken by others that came back, for as long as the longest of
-  // them runs (100 steps of 30 ms).
+  // Additional time for recovery from a fault. A group forms in a second or two, and a stream that resumes
+  // may find the slots taken by other resumed streams, for as long as the longest of them runs (100 steps of
+  // 30 ms).
   absl::Duration grace = absl::Seconds(4);
   // Empty: all that are possible.
   std::vector<FaultKind> kinds;
-  // Where the memory samples go; empty: nowhere.
+  // File for the memory samples; empty: none.
   std::string memory_csv;
 };
 
-// Prints the schedule first and the table last; the exit code.
+// Prints the schedule first and the table last; returns the exit code.
 int RunChaos(const RunOptions& options);
 
 }  // namespace bfio::chaos

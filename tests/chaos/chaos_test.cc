@@ -1,4 +1,4 @@
-// A short chaos run over real processes; tests/chaos/run makes longer ones.
+// A short chaos run with real processes; tests/chaos/run does longer ones.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,12 +13,12 @@ RunOptions Options() {
   RunOptions options;
   options.step_timeout = testing::kSlowdown * absl::Seconds(1);
   options.rate = 200.0 / testing::kSlowdown;
-  // BFIO_CHAOS_SEED=N repeats a run, or makes another one.
+  // BFIO_CHAOS_SEED=N repeats a run, or does another one.
   if (const char* seed = std::getenv("BFIO_CHAOS_SEED")) options.seed = std::strtoull(seed, nullptr, 10);
   return options;
 }
 
-TEST(Chaos, EightWorkersKeepEveryPromise) {
+TEST(Chaos, EightWorkersKeepEveryGuarantee) {
   RunOptions options = Options();
   options.duration = absl::Minutes(2);
   EXPECT_EQ(RunChaos(options), 0);

@@ -1,5 +1,5 @@
-// The chaos run's own instruments: a schedule that repeats, an audit that notices, a proxy that does as it is
-// told, attacks that reach their target.
+// Tests of the tools of the chaos run: a schedule that repeats, an audit that detects violations, a proxy
+// that follows its commands, attacks that reach their targets.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -179,7 +179,7 @@ TEST_F(Watched, AGroupThatLacksRanksIsNotCompared) {
   EXPECT_THAT(watch_.violations(), IsEmpty());
 }
 
-TEST_F(Watched, AStretchLastsAsLongAsAnyHarmlessFault) {
+TEST_F(Watched, AnIntervalLastsAsLongAsAnyHarmlessFault) {
   Begin(kHarmless, 10);
   Look(10, well_);
   Begin(kOther, 11);
@@ -222,10 +222,10 @@ TEST(BarrierIntruder, ReachesABarrierAndDoesNotJoinIt) {
   EXPECT_GT(intruder.connections(), 0);
 }
 
-TEST(BarrierIntruder, WouldSayThatItJoined) {
+TEST(BarrierIntruder, CountsABarrierThatItJoined) {
   auto hub = worker::StarEndpoint::Create({});
   ASSERT_TRUE(hub.ok());
-  // The secret that it makes up.
+  // The hub forms with the secret that the intruder tries, so that the intruder joins.
   const absl::StatusOr<std::string> offer = (*hub)->Offer();
   ASSERT_TRUE(offer.ok());
   const std::string address = offer->substr(0, offer->find('/'));
@@ -253,7 +253,7 @@ TEST(Flood, OpensAgainWhatIsClosed) {
 
 // --- the audit ---
 
-// An Inference service whose every answer is the right one, but for what `twist` does to it.
+// An Inference service with correct responses, except for the changes that `twist` makes.
 class TwistedService final : public v1::Inference::Service {
  public:
   using Writer = grpc::ServerWriter<v1::GenerateResponse>;
@@ -289,7 +289,7 @@ void WriteFinish(TwistedService::Writer& writer, uint32_t tokens) {
   writer.Write(response);
 }
 
-// What the ledger says of a second of requests to it.
+// The ledger after a second of requests to this service.
 Ledger LedgerOf(const TwistedService::Twist& twist, int poisoned = 0) {
   const auto workload = MakeSimWorkload(1, 4);
   TwistedService service(*workload, twist);
@@ -375,7 +375,7 @@ TEST(Audit, FindsARequestThatTheRouterForgot) {
   EXPECT_THAT(Violations(ledger), HasSubstr("requests lost: "));
 }
 
-// A router that ends some requests as poisoned ones must end.
+// The ledger of a service that ends some requests as poisoned requests must end.
 Ledger LedgerOfPoison(const TwistedService::Twist& twist) {
   return LedgerOf(
       [&](const v1::GenerateRequest& request, auto& writer, const auto& workload, uint64_t n) {
@@ -434,7 +434,7 @@ TEST(Audit, FindsARequestWithoutAnEnd) {
   EXPECT_THAT(Violations(ledger), HasSubstr("requests that hung to their deadline: "));
 }
 
-// A TCP pair through a proxy.
+// A pair of TCP sockets connected through a proxy.
 class Proxied : public ::testing::Test {
  protected:
   Proxied() {

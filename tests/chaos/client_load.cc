@@ -17,7 +17,7 @@ namespace {
 constexpr absl::Duration kNoticeGap = absl::Milliseconds(500);
 constexpr absl::Duration kLoadTick = absl::Milliseconds(2);
 constexpr size_t kMaxFindings = 20, kMaxGaps = 100000;
-// A run of some minutes keeps all its latencies, a longer one the first ones.
+// Maximum number of recorded latencies: all of a run of some minutes, the first ones of a longer run.
 constexpr size_t kMaxLatencies = 1 << 20;
 
 int64_t Ns(absl::Time time) {
@@ -31,19 +31,19 @@ struct ClientLoad::Request {
   v1::GenerateRequest message;
   uint32_t received = 0;
   bool finished = false;
-  // A poisoned one has no token that would be right.
+  // A poisoned request has no valid tokens.
   bool poisoned = false;
   absl::Time first_sent, attempt_sent, last_heard;
   bool heard_any = false;
-  // After so many tokens the client cancels, or disconnects to come back; 0: it does not.
+  // Number of tokens after which the client cancels, or disconnects and resumes; 0: never.
   uint32_t cancel_after = 0, drop_after = 0;
   bool cancelled = false, dropped = false;
   int attempts = 0;
-  // Of the present attempt; added to the ledger when it has ended.
+  // Of the current attempt; added to the ledger when it has ended.
   Ledger seen;
 };
 
-// One RPC. The request is its own until Judge hears of the end.
+// One RPC. Only the attempt accesses the request until Judge is given the end.
 class ClientLoad::Attempt final : public client::StreamCall {
  public:
   Attempt(ClientLoad& load, Request& request)
@@ -156,7 +156,7 @@ ClientLoad::ClientLoad(LoadOptions options, const Workload& workload)
     : options_(std::move(options)), workload_(workload) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  // How long a connection may take to come about: in a flood it waits for its turn.
+  // Also the timeout of connecting, which may have to wait during a flood.
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   stub_ = v1::Inference::NewStub(
@@ -216,7 +216,7 @@ void ClientLoad::Send(uint64_t n, bool poisoned, absl::Time now) {
   const bool cancels = draw < options_.cancelled;
   if (cancels) request->cancel_after = when;
   if (!cancels && draw < options_.cancelled + options_.dropped) request->drop_after = when;
-  // A resumable request outlives its stream, so a client that cancels by disconnecting must not set it.
+  // A resumable request survives its stream, so a client that cancels by disconnecting must not set this.
   request->message.set_resumable(!cancels && draw < 1 - options_.plain);
   request->first_sent = now;
   ++ledger_.sent;
@@ -246,7 +246,7 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
     return Close(request, Fate::kCompleted, "");
   }
   if (request.finished) {
-    // The stream broke between its last message and its status: the client has everything.
+    // The stream broke between its last message and its status: the client has received everything.
     return Close(request, Fate::kCompleted, "");
   }
   if (request.cancelled) return Close(request, Fate::kCancelled, "");
@@ -270,7 +270,7 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
   }
   const bool broken = come_back || status.error_code() == grpc::StatusCode::CANCELLED ||
                       status.error_code() == grpc::StatusCode::UNKNOWN ||
-                      // What gRPC makes of a stream that its peer resets.
+                      // The status that gRPC reports when the peer resets a stream.
                       (status.error_code() == grpc::StatusCode::INTERNAL &&
                        status.error_message().find("RST_STREAM") != std::string::npos);
   if (request.message.resumable() && (broken || request.dropped)) {
@@ -279,7 +279,8 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
     return Retry(request, now + absl::Milliseconds(20 + rng.Below(180)));
   }
   if (broken) {
-    // Never accepted, if nothing was at the port; else ended by a router that died.
+    // Without a token the request was never accepted, because no process listened; otherwise a router that
+    // died ended it.
     return Close(request, request.received == 0 ? Fate::kRefused : Fate::kEnded, ending);
   }
   Close(request, Fate::kLost, ending);

@@ -1,9 +1,9 @@
-// Clients of a chaos run, and a ledger of what became of every request.
+// Clients of a chaos run, and a ledger with the result of every request.
 //
-// Purpose: sends requests in an open loop, checks every token's index and value as it arrives, comes back
-// with resume_from_index where a stream breaks, cancels some, and accounts for each request in the end.
+// Purpose: sends requests in an open loop, checks every token's index and value as it arrives, resumes with
+// resume_from_index where a stream breaks, cancels some requests, and records how each request ended.
 //
-// Threads: Run takes the caller's thread; gRPC's threads deliver. The ledger is read after Run.
+// Threads: Run blocks the caller's thread; gRPC's threads deliver messages. The ledger is read after Run.
 #ifndef BFIO_TESTS_CHAOS_CLIENT_LOAD_H_
 #define BFIO_TESTS_CHAOS_CLIENT_LOAD_H_
 
@@ -25,45 +25,45 @@ namespace bfio::chaos {
 
 enum class Fate {
   kOpen,
-  kCompleted,  // every token, in order, right, and one finish
+  kCompleted,  // every token, in order and correct, and one finish
   kCancelled,  // by this client
-  kRefused,    // at the door: no token, a status that says to come back later
+  kRefused,    // not accepted: no token, a status that allows a retry
   kEnded,      // by the router, after it was accepted, with UNAVAILABLE or RESOURCE_EXHAUSTED
-  kLost,       // the router does not know it any more, or ended it in a way that promises forbid
+  kLost,       // the router has forgotten it, or ended it in a way that is not allowed
   kHung,       // no end within the client's deadline
-  kSuspected,  // ended with INTERNAL after workers died with it; the audit wants as many faults
-  kPoisoned,   // a poisoned request that ended with INTERNAL and no token, as it must
+  kSuspected,  // ended with INTERNAL because workers died while running it; the audit requires as many faults
+  kPoisoned,   // a poisoned request that ended with INTERNAL and no token, as required
 };
 
-// Requests come from so many tenants, each of which has a token.
+// Number of tenants of the requests; each has a bearer token.
 inline constexpr int kTenants = 5;
 std::string TenantName(int tenant);
 std::string TokenOf(const std::string& tenant);
 
 struct LoadOptions {
   std::string address;
-  // Per second; Poisson.
+  // Requests per second; Poisson.
   double rate = 200;
   uint64_t seed = 1;
-  // Shares of requests that the client cancels, whose client disconnects and comes back, and that may not be
-  // resumed.
+  // Shares of requests that the client cancels, whose client disconnects and resumes, and that are not
+  // resumable.
   double cancelled = 0.03, dropped = 0.03, plain = 0.05;
   // From the first attempt of a request to its end.
   absl::Duration deadline = absl::Seconds(60);
-  // Requests show their tenant's token.
+  // Whether requests carry their tenant's token.
   bool authenticated = false;
 };
 
-// A stretch in which a request that had begun got nothing.
+// An interval in which a running request received no token.
 struct Gap {
   uint64_t request = 0;
   absl::Time begin, end;
-  // Tokens that it had, and streams it had opened, when the gap ended.
+  // Tokens received, and streams opened, by the end of the gap.
   uint32_t received = 0;
   int attempts = 0;
 };
 
-// A request that was ended because workers died with it, from its first sending to its end.
+// A request that was ended because workers died while running it, from when it was first sent to its end.
 struct Suspect {
   uint64_t request = 0;
   absl::Time begin, end;
@@ -73,23 +73,22 @@ struct Ledger {
   std::map<Fate, int64_t> fates;
   int64_t sent = 0;
   int64_t tokens = 0;
-  // Streams that went on where they had broken off.
+  // Streams that resumed where the previous one broke.
   int64_t resumed = 0;
-  // A token that came again, one that was left out, one of another value; finishes that contradict the
-  // tokens.
+  // Repeated tokens, skipped tokens, tokens with a wrong value; finishes that contradict the tokens.
   int64_t repeated = 0, skipped = 0, wrong = 0, bad_finishes = 0;
-  // Tokens that poisoned requests got.
+  // Tokens that poisoned requests received.
   int64_t poison_tokens = 0;
   // By code and message: how requests of kRefused, kEnded and kLost ended.
   std::map<std::string, int64_t> endings;
-  // The first few of everything that is wrong.
+  // Descriptions of the first few violations.
   std::vector<std::string> findings;
-  // Gaps beyond LoadOptions' notice, in a running stream.
+  // Gaps above a threshold (kNoticeGap) in a running stream.
   std::vector<Gap> gaps;
   std::vector<Suspect> suspects;
-  // Longest time between two tokens of anybody's.
+  // Longest time between two tokens of any requests.
   absl::Duration longest_silence;
-  // Seconds from sending to the first token, and between messages of one stream; unsorted.
+  // Seconds from sending to the first token, and from sending to a refusal; unsorted.
   std::vector<float> first_token_s, refusal_s;
 };
 
@@ -98,9 +97,9 @@ class ClientLoad {
   ClientLoad(LoadOptions options, const Workload& workload);
   ~ClientLoad();
 
-  // Sends for `duration`, then waits until every request has ended (each does by its deadline).
+  // Sends for `duration`, then waits until every request has ended, at the latest by its deadline.
   void Run(absl::Duration duration);
-  // Any thread: sends so many poisoned requests beside the others. REQUIRES: workers of sim engines.
+  // Any thread: sends this many poisoned requests in addition. REQUIRES: workers with sim engines.
   void SendPoisoned(int count) { poisoned_due_ += count; }
   // Any thread: sends nothing more from now on.
   void StopSending() { stop_ = true; }
@@ -114,7 +113,7 @@ class ClientLoad {
 
   void Send(uint64_t n, bool poisoned, absl::Time now);
   void Begin(Request& request, absl::Time now);
-  // An attempt has ended.
+  // Handles the end of an attempt.
   void Judge(Request& request, const grpc::Status& status, absl::Time now);
   void Close(Request& request, Fate fate, const std::string& ending);
   void Retry(Request& request, absl::Time when);
@@ -125,7 +124,7 @@ class ClientLoad {
   std::atomic<bool> stop_{false};
   std::atomic<int> poisoned_due_{0};
   std::atomic<int64_t> completed_{0};
-  // When any client last got a token, ns; updated by gRPC's threads.
+  // When any client last received a token, in ns; updated by gRPC's threads.
   std::atomic<int64_t> last_token_ns_{0};
   std::map<uint64_t, std::unique_ptr<Request>> open_;
   std::multimap<absl::Time, uint64_t> due_;

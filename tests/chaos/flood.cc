@@ -10,7 +10,7 @@
 namespace bfio::chaos {
 namespace {
 
-// More than the router lets in without an authenticated call (ConnectionListener::Limits).
+// More connections than the router accepts without an authenticated call (ConnectionListener::Limits).
 constexpr size_t kSilent = 160, kCalling = 16;
 constexpr int kCallsPerConnection = 50;
 constexpr uint32_t kMessageBytes = 1 << 20;

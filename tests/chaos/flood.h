@@ -1,7 +1,7 @@
-// Callers without a token, as many as the router lets in.
+// Callers without a token, as many as the router accepts.
 //
 // Purpose: connections that never call, and calls whose messages never end, opened again whenever the router
-// ends them. Threads: one of its own.
+// closes them. Threads: one of its own.
 #ifndef BFIO_TESTS_CHAOS_FLOOD_H_
 #define BFIO_TESTS_CHAOS_FLOOD_H_
 
@@ -18,13 +18,13 @@ namespace bfio::chaos {
 
 class Flood {
  public:
-  // HOST:PORT of the client API, an IPv4 address in dots.
+  // HOST:PORT of the client API, an IPv4 address.
   explicit Flood(std::string address);
   ~Flood();
   Flood(const Flood&) = delete;
   Flood& operator=(const Flood&) = delete;
 
-  // Made so far.
+  // Numbers opened so far.
   int connections() const { return connections_; }
   int calls() const { return calls_; }
 
@@ -37,7 +37,7 @@ class Flood {
   const std::string address_;
   std::atomic<bool> stop_{false};
   std::atomic<int> connections_{0}, calls_{0};
-  // The thread's own.
+  // Used only by its thread.
   std::vector<int> silent_;
   std::deque<std::unique_ptr<testing::UnfinishedCalls>> calling_;
   std::thread thread_;

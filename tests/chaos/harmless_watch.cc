@@ -35,7 +35,7 @@ void HarmlessWatch::Look(const std::optional<GroupView>& view, absl::Time now) {
                                           absl::ToDoubleSeconds(since_ - options_.start),
                                           absl::ToDoubleSeconds(now - options_.start), kinds, wrong));
     before_.reset();
-    // It has to recover from this, too.
+    // The group has to recover from this violation as from a harmful fault.
     harmful_end_ = now;
     return;
   }

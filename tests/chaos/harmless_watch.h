@@ -1,8 +1,8 @@
-// Whether faults that promise to harm nobody keep that promise.
+// Checks that harmless faults do not affect the group.
 //
-// Purpose: finds the stretches of a run in which nothing but such faults (IsHarmless) is under way and
-// everybody has recovered from what was before, and compares the group at their beginning with what it is
-// later: its epoch, its ranks, its router, and the memory that this may take. Pure.
+// Purpose: finds the intervals of a run in which only harmless faults (IsHarmless) are under way and the
+// group has recovered from earlier faults. It compares the group at the beginning of an interval with its
+// later states: its epoch, its ranks, its router, and the router's memory during a flood. Pure.
 #ifndef BFIO_TESTS_CHAOS_HARMLESS_WATCH_H_
 #define BFIO_TESTS_CHAOS_HARMLESS_WATCH_H_
 
@@ -19,7 +19,7 @@
 
 namespace bfio::chaos {
 
-// The group as the router tells.
+// The group as the router reports it.
 struct GroupView {
   uint64_t epoch = 0;
   // Ranks of that epoch that serve.
@@ -32,24 +32,24 @@ class HarmlessWatch {
  public:
   struct Options {
     int workers = 8;
-    // After a harmful fault's end nothing is expected for so long.
+    // Time for recovery after the end of a harmful fault; nothing is checked meanwhile.
     absl::Duration settle;
-    // The router's memory may grow by so much while unauthenticated callers flood it.
+    // Maximum growth of the router's memory while unauthenticated callers flood it.
     int64_t flood_kib = 64 << 10;
-    // What violations count their times from.
+    // Zero of the times in violations.
     absl::Time start = absl::UnixEpoch();
   };
   explicit HarmlessWatch(const Options& options) : options_(options) {}
 
-  // A fault begins, ends.
+  // A fault begins, or ends.
   void Begin(FaultKind kind, absl::Time now);
   void End(FaultKind kind, absl::Time now);
-  // Every second or so, and before each Begin and End. Nothing: the router does not answer.
+  // Called every second or so, and before each Begin and End. Empty: the router does not respond.
   void Look(const std::optional<GroupView>& view, absl::Time now);
 
-  // What was not kept.
+  // Descriptions of the violations.
   const std::vector<std::string>& violations() const { return violations_; }
-  // In how many stretches a kind was under way.
+  // By kind: number of intervals in which it was under way.
   const std::map<FaultKind, int>& watched() const { return watched_; }
 
  private:
@@ -58,9 +58,9 @@ class HarmlessWatch {
   const Options options_;
   int harmful_ = 0;
   absl::Time harmful_end_ = absl::InfinitePast();
-  // Under way, and how many of each kind.
+  // Kinds under way, and how many of each.
   std::map<FaultKind, int> harmless_;
-  // The group at the stretch's beginning.
+  // The group at the beginning of the interval.
   std::optional<GroupView> before_;
   absl::Time since_;
   std::map<FaultKind, int> watched_;

@@ -1,4 +1,4 @@
-// bfio_chaos: what a group of real processes does under faults and overload.
+// bfio_chaos: tests a group of real processes under faults and overload.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -34,7 +34,7 @@ constexpr char kUsage[] = R"(a router, workers, clients and what may happen to t
   bfio_chaos overload --minutes=1      ten times the load
 )";
 
-// Exit code 2 for what is unknown.
+// Exit code 2 for unknown names.
 int RunFaults() {
   bfio::chaos::RunOptions options;
   options.duration = absl::Minutes(absl::GetFlag(FLAGS_minutes));

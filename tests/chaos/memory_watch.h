@@ -1,6 +1,6 @@
 // Resident memory of processes over time.
 //
-// Purpose: shows that memory is bounded: a CSV row per sample, and whether the last third of the run needs
+// Purpose: shows that memory is bounded: a CSV row per sample, and whether the last third of the run uses
 // more than the first. Threads: one.
 #ifndef BFIO_TESTS_CHAOS_MEMORY_WATCH_H_
 #define BFIO_TESTS_CHAOS_MEMORY_WATCH_H_
@@ -20,7 +20,7 @@ int64_t ResidentKib(pid_t pid);
 
 class MemoryWatch {
  public:
-  // Processes that are gone count 0; a process that is restarted is given with its new id.
+  // Processes that are gone count 0; a restarted process is given with its new id.
   void Sample(absl::Duration at, pid_t router, const std::vector<pid_t>& workers);
 
   // seconds,router_kib,workers_kib,largest_worker_kib
@@ -29,8 +29,8 @@ class MemoryWatch {
   // Largest sample, KiB.
   int64_t router_peak() const;
   int64_t worker_peak() const;
-  // Median of the router's samples in the last third less that in the first, and of the largest worker's,
-  // KiB.
+  // Median of the last third of the samples minus that of the first third, for the router and for the largest
+  // worker, in KiB.
   int64_t router_growth() const;
   int64_t worker_growth() const;
 

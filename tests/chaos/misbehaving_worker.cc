@@ -14,7 +14,7 @@
 namespace bfio::chaos {
 namespace {
 
-// Long enough to hold requests by then.
+// Number of correct reports first, so that the worker holds requests when it misbehaves.
 constexpr int kHonestReports = 20;
 
 }  // namespace
@@ -120,7 +120,7 @@ class MisbehavingWorker::AlteredLink final : public worker::StepLink {
   const Misbehavior misbehavior_;
   int reports_ = 0;
   std::atomic<int64_t> altered_reports_{0};
-  // With the last report.
+  // Requests that ended in the last report.
   std::vector<worker::Handle> ended_;
   std::optional<worker::OutMessage> held_back_;
 };
@@ -139,7 +139,7 @@ MisbehavingWorker::MisbehavingWorker(const std::string& router, const std::strin
   worker::StepLoopOptions loop;
   loop.worker_id = id;
   loop.version = "misbehaving";
-  // With another one it would be alone in its group.
+  // With another model it would be alone in its group.
   loop.model = testing::kSimModel;
   loop_ = std::make_unique<worker::StepLoop>(loop, *std::move(sim), *std::move(endpoint), *altered_link_);
   loop_thread_ = std::thread([this] {

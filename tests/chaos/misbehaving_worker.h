@@ -1,9 +1,10 @@
-// A worker that keeps the group's barrier and breaks the router's protocol.
+// A worker that takes part in the group's barrier and violates the router's protocol.
 //
-// Purpose: step loop, engine, barrier and stream are the real ones. The reports are changed before the stream
-// sends them, so the router gets protocol violations from a member of the group. They never contain a wrong
-// token for a request that the worker holds and may still generate tokens for: only the worker has those.
-// Threads: two of its own; the methods belong to the owner's.
+// Purpose: step loop, engine, barrier and stream are the real ones. Reports are changed before the stream
+// sends them, so that a member of the group sends protocol violations to the router. They never contain a
+// wrong token for a request that the worker holds and may still generate tokens for, because the router
+// cannot check these.
+// Threads: two of its own; the methods are called by the owner's thread.
 #ifndef BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
 #define BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
 
@@ -20,14 +21,14 @@
 namespace bfio::chaos {
 
 enum class Misbehavior {
-  kSkipStep,        // a step number that does not follow
-  kStaleEpoch,      // reports of an epoch long gone, among the right ones
-  kFutureEpoch,     // and of one to come
+  kSkipStep,        // a step number that is not the next one
+  kStaleEpoch,      // reports of a past epoch between correct ones
+  kFutureEpoch,     // reports of a future epoch between correct ones
   kUnknownHandles,  // tokens, ends and refusals of requests that do not exist
-  kEndedHandles,    // ... of requests that have ended
-  kNegativeLoad,    // counts below 0, as large numbers on the wire
+  kEndedHandles,    // the same for requests that have ended
+  kNegativeLoad,    // negative counts, which are large numbers on the wire
   kOverlong,        // tokens beyond a request's last
-  kUnplanned,       // acknowledges a plan that was never made
+  kUnplanned,       // acknowledges a plan that was never sent
   kDuplicate,       // every report twice
   kOutOfOrder,      // two reports swapped
 };
@@ -42,7 +43,7 @@ class MisbehavingWorker {
   // Leaves without a message, like a worker that crashes.
   ~MisbehavingWorker();
 
-  // Number of changed reports: 0 before it has joined a group.
+  // Number of changed reports; 0 before it has joined a group.
   int64_t altered_reports() const;
 
  private:

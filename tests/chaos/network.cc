@@ -12,7 +12,7 @@
 namespace bfio::chaos {
 namespace {
 
-// Runs a shell command; its exit code and what it said.
+// Runs a shell command; returns its exit code and output.
 std::pair<int, std::string> Run(const std::string& command) {
   FILE* const pipe = popen(absl::StrCat("(", command, ") 2>&1").c_str(), "r");
   if (pipe == nullptr) return {-1, "popen failed"};
@@ -23,7 +23,7 @@ std::pair<int, std::string> Run(const std::string& command) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, said};
 }
 
-// What runs have left behind that were killed: the names say whose it was.
+// Removes namespaces and links of runs that were killed; their names contain the id of the process.
 void RemoveOrphans() {
   Run("for ns in $(ip netns list | sed -n 's/^\\(bfio[0-9]*w[0-9]*\\).*/\\1/p'); do "
       "pid=${ns#bfio}; [ -d /proc/${pid%w*} ] || ip netns del $ns; done; "
@@ -36,7 +36,8 @@ void RemoveOrphans() {
 absl::StatusOr<std::unique_ptr<Network>> Network::Create(int workers) {
   RemoveOrphans();
   const int pid = getpid();
-  // Several runs on one machine are kept apart by the process. An interface's name has 15 characters at most.
+  // Names contain the process id, because several runs may share a machine. Names of interfaces have at most
+  // 15 characters.
   std::unique_ptr<Network> network(new Network(absl::StrCat("bfio", pid), 16 + pid % 200, workers));
   const std::string bridge = network->tag_;
   std::string script =
@@ -84,7 +85,8 @@ void Network::Partition(int a, int b, bool apart) {
 }
 
 void Network::Isolate(int worker, bool alone) {
-  // The bridge's end: the worker's own interface stays up, so that its sockets see silence and no error.
+  // The bridge's end is set down: the worker's own interface stays up, so that its sockets see silence and no
+  // error.
   Run(absl::StrCat("ip link set ", Namespace(worker), alone ? " down" : " up"));
 }
 

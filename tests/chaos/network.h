@@ -1,8 +1,9 @@
-// Network namespaces: workers that really cannot reach each other.
+// Network namespaces, in which workers can be cut off from each other.
 //
-// Purpose: each worker runs in a namespace of its own, joined by veth pairs and a bridge; a partition is a
-// blackhole route or a link that is down, so packets vanish and connections stay open, as when a switch
-// fails. Needs the right to make namespaces (root) and ip(8); Create says why not. Threads: one.
+// Purpose: each worker runs in its own namespace, connected by veth pairs and a bridge. A partition is a
+// blackhole route or a link that is down, so that packets vanish and connections stay open, as when a switch
+// fails. Requires the permission to create namespaces (root) and ip(8); Create returns the reason if it
+// fails. Threads: one.
 #ifndef BFIO_TESTS_CHAOS_NETWORK_H_
 #define BFIO_TESTS_CHAOS_NETWORK_H_
 
@@ -22,12 +23,12 @@ class Network {
   // This process's address on the bridge, and a worker's.
   std::string host_address() const;
   std::string worker_address(int worker) const;
-  // Words to put before a program to run it in the worker's namespace.
+  // Arguments before a program's name that run it in the worker's namespace.
   std::vector<std::string> Wrapper(int worker) const;
 
-  // Two workers do not reach each other, or do again.
+  // Disconnects two workers from each other, or connects them again.
   void Partition(int a, int b, bool apart);
-  // A worker reaches nobody, or everybody again.
+  // Disconnects a worker from all others, or connects it again.
   void Isolate(int worker, bool alone);
 
  private:

@@ -28,7 +28,7 @@ constexpr double kLeast = 0.95;
 constexpr absl::Duration kWarmUp = absl::Seconds(3);
 constexpr absl::Duration kCapacity = absl::Seconds(15);
 
-// A load of `rate` for `duration`; what it did, and tokens per second from the end of the warm-up on.
+// The result of a load for some time, and tokens per second after the warm-up.
 struct Phase {
   std::unique_ptr<ClientLoad> load;
   double tokens_per_s = 0;

@@ -1,4 +1,4 @@
-// TCP connections on which nothing is said.
+// TCP connections on which nothing is sent.
 #ifndef BFIO_TESTS_CHAOS_RAW_CONNECTION_H_
 #define BFIO_TESTS_CHAOS_RAW_CONNECTION_H_
 
@@ -6,9 +6,9 @@
 
 namespace bfio::chaos {
 
-// A non-blocking socket that connects, or is connected, to HOST:PORT, an IPv4 address in dots; -1: refused.
+// A non-blocking socket that connects, or is connected, to HOST:PORT, an IPv4 address; -1: refused.
 int OpenConnection(const std::string& address);
-// The other end has closed or reset it.
+// Whether the peer has closed or reset the connection.
 bool HasEnded(int fd);
 
 }  // namespace bfio::chaos

@@ -57,7 +57,7 @@ class Recovery {
 
   bool Ready() { return group_.WaitServing(options_.workers, kPatience); }
 
-  // Lets one worker go by `signal` and come back. False: the group did not go on.
+  // Removes one worker with `signal` and lets it return. False: the group did not continue.
   bool Once(int worker, int signal, Measurement& first_step, Measurement& pause, Measurement& ratio) {
     absl::SleepFor(absl::Seconds(1));
     const double before = TokensPerSecond();
@@ -132,7 +132,7 @@ int MeasureRecovery(const RecoveryOptions& options) {
     Measurement ratio(absl::StrFormat("  tokens/s without it, against before (%.3f is all that is left)",
                                       1 - 1.0 / options.workers));
     for (int i = 0; i < options.repeats; ++i) {
-      // Rank 0, which the others meet at, is among them.
+      // Each worker in turn, so that rank 0, the hub of the barrier, is among them.
       if (recovery.Once(i % options.workers, kind.signal, first, pause, ratio)) continue;
       absl::PrintF("%s of worker %d: the group did not go on\n", kind.name, i % options.workers);
       return 1;

@@ -1,4 +1,4 @@
-// How long a group stands still when it loses or gains a worker.
+// Measures how long a group pauses when it loses or gains a worker.
 #ifndef BFIO_TESTS_CHAOS_RECOVERY_H_
 #define BFIO_TESTS_CHAOS_RECOVERY_H_
 
@@ -14,10 +14,10 @@ struct RecoveryOptions {
   absl::Duration measure = absl::Seconds(4);
 };
 
-// Under saturating load: kill -9 of a worker, its return; SIGSTOP of a worker, SIGCONT and its return; each
-// `repeats` times. Prints times from the signal to the first step of the group without it, the longest pause
-// of the others when it comes back, and throughput before and after. Exit code: 1 when a median is beyond its
-// bound (kill: 300 ms; stop: step_timeout + 300 ms) or a step never came.
+// Under saturating load: kill -9 of a worker and its return; SIGSTOP of a worker, SIGCONT and its return;
+// each `repeats` times. Prints the time from the signal to the first step of the group without the worker,
+// the longest pause of the others when it returns, and throughput before and after. Exit code: 1 when a
+// median exceeds its bound (kill: 300 ms; stop: step_timeout + 300 ms) or a step never came.
 int MeasureRecovery(const RecoveryOptions& options);
 
 }  // namespace bfio::chaos

@@ -10,14 +10,14 @@
 namespace bfio::chaos {
 namespace {
 
-// Of a fault's length.
+// Unit of a fault's duration.
 enum class Unit { kSeconds, kStepTimeouts };
 
 struct KindRow {
   const char* name;
-  // How often it is drawn, against the others.
+  // Relative frequency of the kind.
   int weight;
-  // Its length.
+  // Range of its duration.
   double low, high;
   Unit unit = Unit::kSeconds;
   bool harmless = false;
@@ -118,7 +118,7 @@ std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
 
 namespace {
 
-// The target of the fault; empty: all.
+// Description of the fault's target; empty: all.
 std::string TargetOf(const Fault& fault) {
   const std::string worker = absl::StrCat(" worker ", fault.worker);
   switch (fault.kind) {

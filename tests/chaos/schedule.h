@@ -15,37 +15,37 @@
 namespace bfio::chaos {
 
 enum class FaultKind {
-  kKillWorker,         // SIGKILL; it comes back after `length`
+  kKillWorker,         // SIGKILL; it is restarted after `length`
   kPauseShort,         // SIGSTOP for less than the step timeout
   kPauseLong,          // SIGSTOP for longer
   kSlowWorker,         // stopped half of the time
   kCutLink,            // the connection to the router is reset
-  kStallLink,          // half-open: nothing comes through either way, nothing is closed
+  kStallLink,          // half-open: nothing passes in either direction, nothing is closed
   kHalfCloseLink,      // one direction of the connection is shut down
-  kDelayLink,          // what goes over the link comes late
+  kDelayLink,          // data on the link is delayed
   kPartitionPeers,     // `worker` and rank 0 do not reach each other; the router reaches both
-  kIsolateWorker,      // a worker reaches nobody
-  kKillRouter,         // SIGKILL; it comes back after `length`
-  kFullDisk,           // no room for the logs
-  kJumpClock,          // the wall clock of a worker's or the router's machine is set, by JumpOf
-  kMisbehavingWorker,  // a ninth worker joins and breaks the protocol in the way `detail`
-  kDuplicateReport,    // one that sends its reports twice, or in the wrong order
-  kBlockedLog,         // nobody reads the standard error of the router or of a worker
-  kSlowEtcd,           // etcd's replies to the leader come late
-  kPoisonedRequest,    // requests without finite logits
+  kIsolateWorker,      // a worker reaches no other process
+  kKillRouter,         // SIGKILL; it is restarted after `length`
+  kFullDisk,           // no space left for the logs
+  kJumpClock,          // the wall clock of a worker's or the router's machine is set (JumpOf)
+  kMisbehavingWorker,  // an additional worker joins and violates the protocol; `detail` says how
+  kDuplicateReport,    // an additional worker sends its reports twice, or out of order
+  kBlockedLog,         // no process reads the standard error of the router or of a worker
+  kSlowEtcd,           // etcd's replies to the leader are delayed
+  kPoisonedRequest,    // requests whose logits are not finite
   kWrongModel,         // a worker with another model attaches
-  kBarrierIntruder,    // connections to the workers' barriers that do not prove that they belong there
+  kBarrierIntruder,    // unauthenticated connections to the workers' barriers
   kFlood,              // connections and calls without a token
 };
 
 absl::string_view NameOf(FaultKind kind);
-// It promises that the group loses no rank, and that no stream stands still, through it alone.
+// Whether the fault alone must not cause the loss of a rank or a pause of a stream.
 bool IsHarmless(FaultKind kind);
 // Every kind, in the order of the enumeration.
 const std::vector<FaultKind>& AllFaults();
 
 struct Fault {
-  // From the start of the run.
+  // Time since the start of the run.
   absl::Duration at;
   FaultKind kind = FaultKind::kKillWorker;
   int worker = 0;
@@ -57,22 +57,23 @@ struct Fault {
 struct ScheduleOptions {
   uint64_t seed = 1;
   int workers = 8;
-  // Faults come between `first` and `last`, `mean_gap` apart on average (exponential).
+  // Faults begin between `first` and `last`, `mean_gap` apart on average (exponential).
   absl::Duration first, last, mean_gap;
-  // What pauses and stalls are measured against.
+  // Unit of pauses and stalls.
   absl::Duration step_timeout;
-  // Those that are possible here.
+  // The kinds that are possible on this machine.
   std::vector<FaultKind> kinds;
 };
 
-// Whose clock, and by how much, of kJumpClock: a second to a day, either way; every third is the router's.
+// For kJumpClock: whether it is the router's clock (every third) or the worker's, and the change: a second to
+// a day, in either direction.
 struct ClockJump {
   bool router = false;
   absl::Duration by;
 };
 ClockJump JumpOf(const Fault& fault);
 
-// Whose log, of kBlockedLog: every other is the router's, else the worker's.
+// For kBlockedLog: whether it is the router's log (every second fault) or the worker's.
 bool IsRoutersLog(const Fault& fault);
 
 std::vector<Fault> DrawSchedule(const ScheduleOptions& options);

@@ -1,7 +1,7 @@
-// The group's steps as the admin API streams them, with the time when each arrived.
+// The group's steps as the admin API streams them, with the time of arrival of each.
 //
-// Purpose: when the first step of a new epoch came, and how long the group stood still. Comes back when the
-// router has been restarted. Threads: one of its own; the methods from any.
+// Purpose: measures when the first step of a new epoch arrived, and how long the group paused. Reconnects
+// when the router has been restarted. Threads: one of its own; any thread may call the methods.
 #ifndef BFIO_TESTS_CHAOS_STEP_WATCH_H_
 #define BFIO_TESTS_CHAOS_STEP_WATCH_H_
 
@@ -27,8 +27,8 @@ class StepWatch {
   // The epoch of the last step seen.
   uint64_t epoch() const;
   uint64_t steps() const;
-  // When the first step of an epoch above `epoch` came in which `ranks` ranks (0: any number) took part;
-  // waits for it.
+  // Waits for the first step of an epoch above `epoch` with `ranks` ranks (0: any number); returns when it
+  // arrived.
   std::optional<absl::Time> AwaitEpochAfter(uint64_t epoch, int ranks, absl::Duration timeout);
   // The longest time between two steps since the last call.
   absl::Duration TakeLongestPause();

@@ -95,7 +95,7 @@ void TcpProxy::Accept() {
   for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
     const int up = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const sockaddr_in address = AddressOf(upstream_host_, upstream_port_);
-    // Blocking, for the router is on this machine: it answers or refuses at once.
+    // Blocking, because the router is on this machine: it accepts or refuses at once.
     if (connect(up, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
       close(up);
       close(fd);
@@ -165,7 +165,7 @@ void TcpProxy::Run() {
     for (auto it = connections_.begin(); it != connections_.end();) {
       Connection& connection = *it;
       if (cut_) connection.broken = true;
-      if (half_close_) {  // as if the worker had nothing more to say
+      if (half_close_) {  // as if the worker had no more data to send
         shutdown(connection.ends[1], SHUT_WR);
         connection.pipes[0].ended = connection.pipes[0].shut = true;
         connection.pipes[0].chunks.clear();

@@ -1,8 +1,8 @@
-// A TCP proxy that misbehaves when told to.
+// A TCP proxy that can disturb its connections.
 //
-// Purpose: sits between a worker and the router and cuts, stalls, delays or half-closes what passes through,
-// which no signal to either end can do. Threads: one of its own; the methods may be called from any.
-// Memory: at most 1 MiB per direction and connection; beyond it the sender feels it, as on a real network.
+// Purpose: sits between a worker and the router and cuts, stalls, delays or half-closes connections, which
+// signals to the processes cannot do. Threads: one of its own; any thread may call the methods. Memory: at
+// most 1 MiB per direction and connection; beyond it the sender is blocked, as on a real network.
 #ifndef BFIO_TESTS_CHAOS_TCP_PROXY_H_
 #define BFIO_TESTS_CHAOS_TCP_PROXY_H_
 
@@ -19,20 +19,21 @@ namespace bfio::chaos {
 
 class TcpProxy {
  public:
-  // Listens on `host`, at a free port; forwards to `upstream_host`:`upstream_port`. IPv4 addresses in dots.
+  // Listens on `host`, at a free port; forwards to `upstream_host`:`upstream_port`. IPv4 addresses.
   TcpProxy(const std::string& host, const std::string& upstream_host, uint16_t upstream_port);
   ~TcpProxy();
 
-  // HOST:PORT where it listens.
+  // HOST:PORT on which it listens.
   const std::string& address() const { return address_; }
 
-  // Resets every connection, both ends.
+  // Resets every connection, at both ends.
   void Cut();
-  // Nothing passes, in either direction, and nothing is closed; connections are taken and go nowhere.
+  // While stalled, nothing passes in either direction and nothing is closed; connections are accepted and not
+  // forwarded.
   void Stall(bool stalled);
-  // Tells one end of every connection that the other has nothing more to say; the other direction stays open.
+  // Shuts down one direction of every connection; the other direction stays open.
   void HalfClose();
-  // What comes in leaves so much later.
+  // Data is forwarded with this delay.
   void Delay(absl::Duration delay);
 
  private:
@@ -43,19 +44,19 @@ class TcpProxy {
     };
     std::deque<Chunk> chunks;
     size_t buffered = 0;
-    // The source has ended; passed on once everything is delivered.
+    // The source has ended; forwarded once all data is delivered.
     bool ended = false, shut = false;
   };
   struct Connection {
     int ends[2] = {-1, -1};
-    // From end i to end 1 - i.
+    // Pipe i goes from end i to end 1 - i.
     Pipe pipes[2];
     bool broken = false;
   };
 
   void Run();
   void Accept();
-  // Reads what is there, and writes what is due.
+  // Reads available data, and writes data that is due.
   void Pump(Connection& connection, int from, absl::Time now);
   static void CloseBoth(Connection& connection, bool reset);
 
@@ -66,7 +67,7 @@ class TcpProxy {
   std::mutex mutex_;
   bool stop_ = false, stalled_ = false, cut_ = false, half_close_ = false;
   absl::Duration delay_;
-  // The thread's own.
+  // Used only by its thread.
   std::list<Connection> connections_;
   std::thread thread_;
 };

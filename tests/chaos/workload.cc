@@ -10,7 +10,7 @@
 namespace bfio::chaos {
 namespace {
 
-// One request in fifty is long enough to live through several faults.
+// One request in fifty is long enough to run through several faults.
 uint32_t OutputLength(Rng& rng, uint32_t mean) {
   if (rng.Below(50) == 0) return 8 * mean;
   return 1 + static_cast<uint32_t>(rng.Below(2 * mean - 1));

@@ -1,7 +1,7 @@
-// The requests of a chaos run, and the tokens that each must get.
+// The requests of a chaos run, and the tokens that each must receive.
 //
-// Purpose: an exact oracle: what an engine makes of a request does not depend on anything that happens to the
-// group, so every token of every stream has one right value. Threads: const methods from any.
+// Purpose: an exact reference. The tokens of a request do not depend on what happens to the group, so every
+// token of every stream has one correct value. Threads: any thread may call const methods.
 #ifndef BFIO_TESTS_CHAOS_WORKLOAD_H_
 #define BFIO_TESTS_CHAOS_WORKLOAD_H_
 
@@ -17,7 +17,7 @@ namespace bfio::chaos {
 class Workload {
  public:
   virtual ~Workload() = default;
-  // Prompt, length and sampling of the n-th request.
+  // Prompt, length and sampling of request n.
   virtual v1::GenerateRequest Request(uint64_t n) const = 0;
   virtual uint32_t Token(uint64_t n, uint32_t index) const = 0;
 };
@@ -25,8 +25,8 @@ class Workload {
 // Synthetic prompts for sim engines without --eos_probability; `mean_output` tokens on average.
 std::unique_ptr<Workload> MakeSimWorkload(uint64_t seed, uint32_t mean_output);
 
-// Token ids for CPU engines over the checkpoint in `model`: `distinct` requests, again and again. Their
-// tokens are made beforehand by an engine of this process.
+// Token ids for CPU engines with the checkpoint in `model`: `distinct` different requests, repeated. An
+// engine of this process computes their tokens in advance.
 std::unique_ptr<Workload> MakeCpuWorkload(uint64_t seed, const std::string& model, uint32_t mean_output,
                                           int distinct);
 

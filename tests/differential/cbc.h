@@ -1,4 +1,4 @@
-// Solves LP files with the cbc program (Debian coinor-cbc) and reads what it found.
+// Solves LP files with the cbc program (Debian coinor-cbc) and parses its solutions.
 #ifndef BFIO_TESTS_DIFFERENTIAL_CBC_H_
 #define BFIO_TESTS_DIFFERENTIAL_CBC_H_
 
@@ -15,26 +15,26 @@ namespace bfio::testing {
 // False when no cbc program is on the path.
 bool HaveCbc();
 
-// What cbc says of any problem: the variables that are not 0, by name.
+// The solution of any problem: the variables that are not 0, by name.
 struct CbcVariables {
-  // Proven optimal; otherwise the best it found within the limit, or nothing.
+  // Proven optimal; otherwise the values are the best solution found within the limit, or empty.
   bool optimal = false;
   absl::flat_hash_map<std::string, double> values;
 };
 
-// Writes `lp` beside its solution into a fresh folder under the temporary directory, and removes it again.
-// `seconds` limits cbc's processor time. UNAVAILABLE when cbc did not run or its answer cannot be read.
+// Writes `lp` into a temporary folder, which is removed after the solution has been read. `seconds` limits
+// cbc's processor time. UNAVAILABLE when cbc did not run or its output cannot be parsed.
 absl::StatusOr<CbcVariables> RunCbc(absl::string_view lp, double seconds);
 
 struct CbcAnswer {
-  // Proven optimal; otherwise the best it found within the limit, if it found any.
+  // Proven optimal; otherwise the best solution found within the limit, if `found`.
   bool optimal = false;
   bool found = false;
   double objective = 0;
   core::Solution solution;
 };
 
-// An exported decision. Errors as RunCbc.
+// Solves an exported decision. Errors as RunCbc.
 absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instance& instance, double seconds);
 
 }  // namespace bfio::testing

@@ -1,10 +1,10 @@
 // bfio_gap_report: how far the solver's plans are from CBC's proven optimum.
 //
 // Simulates overload on a trace (overload.h; G in {8, 12, 16}, |waiting| in {32, 64, 128}, H in {0, 10, 20},
-// B = 72), every decision by the solver under the paper's J with oracle lookahead; past the warm-up it
-// exports an instance now and then and lets CBC solve it. Prints, per H, how many were proven optimal and the
-// distribution of (J - J*) / (G max L) over them, in per cent, with the solver's own proven bound beside it.
-// Where CBC's time ended first, J* is its best plan; if the solver's is better, the gap counts as 0.
+// B = 72), every decision by the solver under the paper's J with oracle lookahead. After the warm-up it
+// exports an instance every kEvery steps and lets CBC solve it. Prints, per H, how many were proven optimal
+// and the distribution of (J - J*) / (G max L) over them, in per cent, with the solver's own proven bound
+// beside it. Where CBC ran out of time, J* is its best plan; if the solver's is better, the gap counts as 0.
 //
 // Usage: bfio_gap_report TRACE [INSTANCES=300] [SECONDS=20]
 // With two more arguments, JOBS and JOB, it does every JOBS-th instance only, and prints them line by line.
@@ -34,7 +34,7 @@ struct Result {
   bool proven = false;
   // In per cent of G max L, and of J*.
   double gap = 0, relative = 0;
-  // The gap the solver's own lower bound proves, in per cent of G max L.
+  // The gap that the solver's own lower bound proves, in per cent of G max L.
   double bound_gap = 0;
 };
 
@@ -53,7 +53,7 @@ double LargestLoad(const core::Instance& instance) {
   return largest;
 }
 
-// Nothing when CBC found no plan at all.
+// Empty when CBC found no plan.
 absl::StatusOr<Result> Compare(const core::Instance& instance, double seconds) {
   std::string lp;
   if (absl::Status status = sim::AppendLp(instance, core::ObjectiveKind::kPaper, {}, lp); !status.ok()) {
@@ -72,7 +72,7 @@ absl::StatusOr<Result> Compare(const core::Instance& instance, double seconds) {
   return result;
 }
 
-// Runs one simulation and compares `count` of its instances; `pick` says which of them are this job's.
+// Runs one simulation and compares `count` of its instances; `pick` selects those of this job.
 template <class Pick>
 void Collect(const OverloadOptions& options, const Trace& trace, int count, double seconds, const Pick& pick,
              std::vector<Result>& results) {

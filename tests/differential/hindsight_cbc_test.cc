@@ -21,7 +21,7 @@ class HindsightCbcTest : public ::testing::Test {
   }
 };
 
-// CBC's optimum, as its schedule says.
+// The total latency of CBC's optimal schedule.
 int64_t ByCbc(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options, int64_t horizon) {
   const auto answer = testing::RunCbc(HindsightLp(arrivals, options, horizon), kHindsightSeconds);
   EXPECT_TRUE(answer.ok()) << answer.status();

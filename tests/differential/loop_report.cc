@@ -1,8 +1,8 @@
-// bfio_loop_report: the literal J in closed loop, decided by CBC and by the solver.
+// bfio_loop_report: the paper's J in closed loop, decided by CBC and by the solver.
 //
-// Simulates overload on a trace (overload.h; G = 16, B = 72, 128 waiting, H = 0) twice, every decision by CBC
-// and every decision by the solver, and prints the mean imbalance, tokens, over the steps past the warm-up.
-// Decisions that CBC did not prove within its time count with its best plan.
+// Simulates overload on a trace (overload.h; G = 16, B = 72, 128 waiting, H = 0) twice, with every decision
+// by CBC and with every decision by the solver, and prints the mean imbalance, in tokens, over the steps
+// after the warm-up. For decisions that CBC did not prove optimal within its time, its best plan is used.
 //
 // Usage: bfio_loop_report TRACE [STEPS=3000] [SECONDS=3]
 #include <cstdio>

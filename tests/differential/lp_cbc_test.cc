@@ -1,5 +1,4 @@
-// Exported instances, solved by CBC: the file says what the instance says, and the solver is near the
-// optimum.
+// Exported instances, solved by CBC: the file describes the instance, and the solver is close to the optimum.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +29,8 @@ class LpCbcTest : public ::testing::Test {
   }
 };
 
-// J* by CBC, and that its choice is feasible and has the objective value of the definition.
+// Sets `value` to J* by CBC; checks that CBC's choice is feasible and has this value by the objective's
+// definition.
 void Optimum(const Instance& instance, absl::Span<const int64_t> admit, double& value) {
   std::string lp;
   ASSERT_TRUE(sim::AppendLp(instance, ObjectiveKind::kPaper, {admit}, lp).ok());
@@ -96,7 +96,7 @@ TEST_F(LpCbcTest, InOverloadTheSolverIsNeverBelowCbcAndNearIt) {
     ASSERT_NO_FATAL_FAILURE(Optimum(instance, {}, best));
     const double ours = Evaluate(instance, Paper(), Solver(Paper()).Solve(instance));
     EXPECT_GE(ours, best - 1e-2);
-    // The scale: (J - J*) / (G max L).
+    // Relative to (J - J*) / (G max L).
     EXPECT_LE((ours - best) / (8 * 80'000), 0.05);
   }
 }

@@ -14,7 +14,7 @@ Overload::Overload(const OverloadOptions& options, const Trace& trace)
   const int32_t steps = options.horizon + 1;
   instance_.horizon = options.horizon;
   if (options.horizon == 0) return;
-  // Curve c: certain to end after c + 1 steps; the last one outlives the horizon.
+  // Curve c: the request certainly ends after c + 1 steps; the last curve extends beyond the horizon.
   for (int32_t c = 0; c < steps; ++c) {
     for (int32_t h = 0; h < steps; ++h) instance_.curves.push_back(h <= c ? 1 : 0);
   }

@@ -1,9 +1,9 @@
-// Instances as simulated traffic makes them.
+// Instances from simulated traffic.
 //
 // Purpose: a small overload simulation with the semantics of bfio_sim (reveal, decide, admit, measure, one
 // token each, complete) whose decisions are Instances with oracle lookahead: every present request's loads
-// and every waiting request's end are known for H steps. Whoever decides is a function, so that a solver, CBC
-// or anything else can be put there. Deterministic.
+// and every waiting request's end are known for H steps. The decision is a function, so that the solver, CBC
+// or any other method can be used. Deterministic.
 #ifndef BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
 #define BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
 
@@ -19,7 +19,7 @@
 namespace bfio::testing {
 
 struct OverloadOptions {
-  // G, B, H, and the waiting requests that are kept revealed.
+  // G, B, H, and the number of waiting requests that are kept revealed.
   int32_t workers = 16;
   int32_t batch = 72;
   int32_t horizon = 0;
@@ -30,17 +30,17 @@ class Overload {
  public:
   using Decide = std::function<const core::Solution&(const core::Instance&)>;
 
-  // Borrows the trace, which is read round and round.
+  // Borrows the trace, which is repeated.
   Overload(const OverloadOptions& options, const Trace& trace);
 
-  // Makes one step; `decide` is asked when there is something to decide. Returns the step's imbalance,
+  // Takes one step; `decide` is called when there is something to decide. Returns the step's imbalance in
   // tokens.
   double Step(const Decide& decide);
 
  private:
   struct Request {
     int64_t load = 0;
-    // Tokens still to make.
+    // Tokens still to generate.
     int64_t left = 0;
   };
 

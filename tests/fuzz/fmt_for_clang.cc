@@ -1,5 +1,5 @@
-// What libfmt has for GCC alone: clang spells this template's name otherwise, and common/base/spdlog.h has no
-// file instantiate it.
+// Defines a template that libfmt instantiates for GCC only: clang mangles its name differently, and
+// common/base/spdlog.h lets no file instantiate it.
 #include <fmt/format.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,9 +1,9 @@
-// What the fuzz targets share.
+// Shared code of the fuzz targets.
 //
-// A target is one file with LLVMFuzzerTestOneInput: whatever the bytes are, the code under test answers with
-// a value or a status, keeps the promises of its header (Check), and neither crashes, hangs nor leaks.
-// tests/fuzz/run builds the targets with libFuzzer; everywhere else they are linked with replay_main.cc and
-// run over their corpus. Threads: one.
+// A target is one file with LLVMFuzzerTestOneInput: for any bytes, the code under test returns a value or a
+// status, keeps the guarantees of its header (Check), and neither crashes, hangs nor leaks. tests/fuzz/run
+// builds the targets with libFuzzer; everywhere else they are linked with replay_main.cc and run over their
+// corpus. Threads: one.
 #ifndef BFIO_TESTS_FUZZ_FUZZ_H_
 #define BFIO_TESTS_FUZZ_FUZZ_H_
 
@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace bfio::fuzz {
 
-// A promise that does not hold is a finding.
+// Aborts, so that a violated guarantee is a finding.
 inline void Check(bool holds, const char* promise) {
   if (holds) return;
   std::fprintf(stderr, "broken promise: %s\n", promise);
@@ -31,7 +31,7 @@ inline absl::string_view Text(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// Reads small values off an input, for targets whose input is a series of operations. Zeros after its end.
+// Reads small values from an input, for targets whose input is a sequence of operations. Zeros after its end.
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : rest_(Text(data, size)) {}
@@ -43,7 +43,7 @@ class Input {
     rest_.remove_prefix(1);
     return byte;
   }
-  // Small numbers mostly, any number sometimes.
+  // Usually a small number, sometimes any number.
   uint64_t Number() {
     const uint8_t kind = Byte();
     if (kind < 0xf0) return kind;
@@ -51,9 +51,9 @@ class Input {
     for (int i = 0; i < 8; ++i) value = value << 8 | Byte();
     return value;
   }
-  // Its length is in front of it.
+  // A string with its length in front.
   std::string Chunk() {
-    // One after the other: compilers evaluate operands in orders of their own.
+    // Two statements, because the order of evaluation of operands is unspecified.
     size_t length = Byte();
     length = length << 8 | Byte();
     length = std::min(length, rest_.size());

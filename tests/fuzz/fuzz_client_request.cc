@@ -1,4 +1,4 @@
-// What a client sends: whatever passes the check is within the limits.
+// Requests of clients: every accepted request is within the limits.
 #include "google/protobuf/stubs/logging.h"
 #include "router/admin/policy_change.h"
 #include "router/frontend/generate_request.h"
@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const bfio::router::RequestLimits limits;
     const auto request = bfio::router::ToClientRequest(message, limits);
     if (request.ok()) {
-      // A client that comes back may say nothing but its id.
+      // A client that resumes may send only its request id.
       const bool bare = bfio::router::IsBareResume(*request);
       bfio::fuzz::Check(
           bare || (request->prompt_tokens >= 1 && request->prompt_tokens <= limits.max_prompt_tokens),

@@ -1,7 +1,7 @@
-// The decision log's reader, and what turns its records into core structs.
+// The decision log's reader, and the conversion of its records to core structs.
 //
-// The first byte says what follows: a file as it is, or payloads that get a good magic, length and checksum,
-// so that the fuzzer does not have to find those.
+// The first byte selects the input: a file as it is, or payloads to which a valid magic, length and checksum
+// are added, so that the fuzzer does not have to find those.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ std::string FileOf(const uint8_t* data, size_t size) {
 }
 
 void Decode(const bfio::v1::DecisionRecord& record) {
-  // Ids are differences to a session's first.
+  // Ids are stored as differences to a session's first id.
   constexpr bfio::core::RequestId kBase = 7;
   switch (record.what_case()) {
     case bfio::v1::DecisionRecord::kHeader:

@@ -1,4 +1,4 @@
-// Replies of etcd, or of a peer in its place, to an election: read, or refused.
+// Replies of etcd, or of another server in its place, to an election: parsed, or refused.
 #include <string>
 
 #include "router/election/etcd_reply.h"

@@ -1,5 +1,6 @@
-// The router's end of the protocol: workers that come, answer, report, fail, leave and say anything, in any
-// order, and time. What groups want done is compared with a simple reference (tests/testing/group_checker.h).
+// The router's end of the worker protocol: workers that join, answer, report, fail, leave and send any
+// messages, in any order, and the passage of time. The groups' commands are compared with a simple reference
+// (tests/testing/group_checker.h).
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -155,7 +156,7 @@ class Router {
     hello.router_instance = input_.Byte() % 4;
     hello.active = Active();
     reporter_ = ++members_;
-    // The same process now and then.
+    // Sometimes the same process joins again.
     hello.worker_instance = hello.router_instance;
     hello.stream = members_;
     checker_.OnHello(members_);
@@ -185,7 +186,7 @@ class Router {
       report.tokens.push_back(tokens);
       report.token_ids.resize(report.token_ids.size() + tokens.count);
     }
-    // The edge lets nothing pass that ends twice.
+    // The edge rejects reports in which a request ends twice.
     std::set<bfio::core::RequestId> ended;
     for (int i = input_.Byte() % 4; i > 0; --i) {
       const bfio::core::RequestId id = input_.Byte() % 16u;
@@ -197,7 +198,7 @@ class Router {
     }
     const uint8_t took = input_.Byte();
     report.local = report.group_max_local = absl::Microseconds(took);
-    // What the edge lets pass of measurements: any finite numbers.
+    // The edge accepts any finite measurements.
     if (took % 4 == 1) {
       report.cost.emplace();
       report.cost->c = bfio::FittedValue{took * 1e-6, 1e-7};
@@ -220,7 +221,7 @@ class Router {
       report.missing_ranks = {input_.Byte(), input_.Byte() % 3u};
     }
     groups_.OnReport(member, report, now_, out);
-    // Spans of `report` are good until here.
+    // The spans of `report` are valid until here.
     Finish(out);
     out.clear();
   }
@@ -260,7 +261,7 @@ class Router {
     Check(cluster_.Apply(bfio::core::Requeue{FuzzBook::SpecOf(id)}).status.ok(), "what is lost is forgotten");
   }
 
-  // Left alone, answered by all, every group with enough members serves.
+  // Without further faults, and when all workers answer, every group with enough members serves.
   void EndWell() {
     const auto waits = [&](const auto& group) {
       return !group->serving() && !group->empty() && group->next_deadline() != absl::InfiniteFuture();
@@ -307,7 +308,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.group.workers = 1 + kind % 3;
   options.groups = 1 + kind / 3 % 2;
   if (kind / 6 % 3 == 0) options.group.kind = bfio::core::GroupKind::kIndependent;
-  // So that announcements reach their bound.
+  // Small, so that announcements reach the limit.
   options.group.max_announced_bytes = 600;
   if (kind / 18 % 2 == 0) options.group.plan_mode = bfio::core::PlanMode::kLockstep;
   Router(input, options).Play();

@@ -1,5 +1,5 @@
-// What a client may send to a port of common/http, over a real connection. No bytes stop the server, no body
-// is larger than its bound, and no handler behind the gate runs without the token being in the bytes.
+// The requests of clients to a port of common/http, over a real connection. No bytes stop the server, no body
+// is larger than its limit, and no protected handler runs unless the bytes contain the token.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kToken[] = "Bearer open-sesame";
 constexpr size_t kMostBody = 2 << 20;
-// A server that does not answer so long hangs: far beyond what a loopback needs.
+// A server that does not respond within this time hangs: far longer than loopback needs.
 constexpr int kPatienceMs = 15'000;
 
 std::atomic<int> guarded_runs = 0;
@@ -59,11 +59,11 @@ int Connect(const std::string& address) {
   return socket;
 }
 
-// All that comes until the server closes.
+// Sends `bytes` and reads until the server closes.
 std::string Exchange(int socket, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) break;  // it has heard enough
+    if (sent <= 0) break;  // the server has closed the connection
     bytes.remove_prefix(static_cast<size_t>(sent));
   }
   shutdown(socket, SHUT_WR);

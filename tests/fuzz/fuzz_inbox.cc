@@ -1,7 +1,6 @@
 // The worker's end of the protocol: any order of streams, epochs, plans and shutdown.
 //
-// Waiting calls are made only when there is something to wait for, which the target knows from what it has
-// sent.
+// Blocking calls are made only when they can return, which the target derives from what it has sent.
 #include <optional>
 #include <vector>
 
@@ -14,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Inbox inbox;
   uint64_t last_stream = 0;
   bool stream = false, greeted = false, over = false;
-  // Newest epoch of this stream, whether it waits to be taken up, and the one that was.
+  // Newest epoch of this stream, whether it waits to be entered, and the epoch that was entered.
   uint64_t newest = 0;
   bool entering = false;
   std::optional<Inbox::Enter> entered;

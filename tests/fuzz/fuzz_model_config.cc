@@ -1,4 +1,4 @@
-// config.json of a model, and the tensors that it asks for.
+// config.json of a model, and the tensors that it requires.
 #include "tests/fuzz/fuzz.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/model_config.h"
@@ -6,7 +6,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config = bfio::worker::ParseModelConfig(bfio::fuzz::Text(data, size), "fuzz");
   if (!config.ok()) return 0;
-  // A list per layer: only of plausible models.
+  // There is a list per layer, so only models with a plausible number of layers are expanded.
   if (config->layers > 64) return 0;
   for (const auto& spec : bfio::worker::ModelTensors(*config)) {
     for (const int64_t length : spec.shape) bfio::fuzz::Check(length > 0, "no tensor is empty");

@@ -1,8 +1,9 @@
-// Requests from arrival to end: clients that come, come back, give up and claim what they have not, workers
-// that make tokens, die, and bring what they hold of an earlier router (FromHeld and Recover), in any order.
+// Requests from arrival to end, in any order of events: clients that send requests, resume them, cancel them
+// and claim tokens that they have not received; workers that generate tokens, die, and announce requests of
+// an earlier router (FromHeld and Recover).
 //
-// Token i of the request numbered n is n * 1000 + i: a stream that gets another request's token, or one out
-// of order, shows it.
+// Token i of request number n is n * 1000 + i, so that a stream detects tokens of another request or out of
+// order.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -28,16 +29,16 @@ using bfio::core::RequestId;
 using bfio::fuzz::Check;
 using bfio::fuzz::Input;
 
-// What a client says it has received, whatever it is.
+// Tokens that a client claims to have received have ids from this number on.
 constexpr uint32_t kClaimed = 1'000'000'000;
 
-// Who may see a request's tokens.
+// The owner of a request, who may read its tokens.
 struct Owner {
   std::string tenant, name, secret;
   bool operator==(const Owner&) const = default;
 };
 
-// By number.
+// By request number.
 using Owners = std::vector<Owner>;
 
 class CheckingSink final : public TokenSink {
@@ -48,12 +49,13 @@ class CheckingSink final : public TokenSink {
   uint64_t id() const override { return id_; }
   const std::string& traceparent() const override { return traceparent_; }
   void SetModel(const std::string& digest) override {}
-  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, absl::Time) override {
+  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView&,
+                   absl::Time) override {
     if (stuck) return Delivery::kTooSlow;
     Take(index, tokens);
     return Delivery::kFlush;
   }
-  void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) override {
+  void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView&) override {
     Check(!begun_, "a stream catches up before all else");
     Take(index, tokens);
   }
@@ -210,7 +212,7 @@ class World {
       ticket = *std::move(entered);
     }
     const RequestId id = ids_.Next();
-    // A worker may have named that id before.
+    // A worker may have used that id before.
     numbers_[id] = static_cast<uint32_t>(owners_.size());
     owners_.push_back(owner);
     const auto sink = std::make_shared<CheckingSink>(id, &owners_, owner, request.resume_from.value_or(0));
@@ -243,7 +245,7 @@ class World {
     for (auto& [id, next] : running_) {
       const uint8_t how = input_.Byte();
       if (how >= 0xf0) {
-        // Only what has just come is refused.
+        // Only a request that has just been placed can be refused.
         (placed.contains(id) ? rejected : preempted).push_back(id);
         continue;
       }
@@ -263,9 +265,9 @@ class World {
     event.report.rejected = rejected;
     event.report.preempted = preempted;
     Check(cluster_.Apply(event).status.ok(), "a good report is taken");
-    // In the group's order, and for what the scheduler knows only.
+    // In the group's order, and only for requests that the scheduler knows.
     for (const auto& [id, tokens] : made) {
-      if (known.contains(id)) requests_.OnTokens(id, tokens, now_);
+      if (known.contains(id)) requests_.OnTokens(id, tokens, {}, now_);
     }
     const FinishReason reason = input_.Byte() % 2 == 0 ? FinishReason::kStop : FinishReason::kLength;
     for (const RequestId id : finished) {
@@ -285,7 +287,7 @@ class World {
     }
   }
 
-  // As a worker that followed an earlier router puts it on the wire, and contradicts itself.
+  // A request as a worker that followed an earlier router announces it, possibly with contradictions.
   std::optional<HeldRequest> Held(std::vector<HeldActive>& active) {
     const Owner owner = AnyOwner();
     const uint8_t how = input_.Byte();
@@ -335,7 +337,7 @@ class World {
     std::map<RequestId, uint32_t> made;
     for (int i = how / 8 % 4; i > 0; --i) {
       auto one = Held(active);
-      // Once: which of two is taken could not be told afterwards.
+      // At most once per request: otherwise it would be unknown which of two was recovered.
       if (one && made.emplace(one->id, one->tokens.size()).second) held.push_back(*std::move(one));
     }
     requests_.SetTime(now_);
@@ -345,7 +347,8 @@ class World {
       running_[spec.id] = made.at(spec.id);
       member.resident.push_back({spec.id, spec.prefill_tokens});
     }
-    // Slots bound what a worker holds; a worker that brings more contradicts its hello and is the group's.
+    // Slots limit what a worker holds. A worker that brings more contradicts its hello, which the group
+    // handles.
     const bfio::core::Outcome outcome = cluster_.Apply(bfio::core::OpenEpoch{0, {member}, model_});
     step_ = 0;
     GroupsView view;
@@ -362,7 +365,7 @@ class World {
     requests_.OnEpochOpened(now_);
   }
 
-  // A router that ends leaves nothing behind.
+  // A router that ends leaves no request behind.
   void EndWell() {
     requests_.BeginDrain(now_);
     requests_.EndAll(now_);
@@ -385,7 +388,7 @@ class World {
   Owners owners_ = {{}};
   std::map<RequestId, uint32_t> numbers_;
   std::vector<std::shared_ptr<CheckingSink>> sinks_;
-  // What the worker runs, and the index of the next token of each.
+  // The worker's running requests, with the index of the next token of each.
   std::map<RequestId, uint32_t> running_;
   RequestLifecycle requests_;
   int64_t step_ = 0;

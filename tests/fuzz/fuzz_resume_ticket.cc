@@ -1,4 +1,4 @@
-// A client that comes back with a ticket: only the one that its request got proves anything.
+// Clients that resume with a ticket: only the ticket that the request was given is valid.
 #include <string>
 
 #include "google/protobuf/stubs/logging.h"
@@ -29,7 +29,7 @@ void CheckKeysFile(const std::string& text) {
 
 }  // namespace
 
-// Four chunks: a keys file, a ticket, what is done to a good ticket, and a request on the wire.
+// Four chunks: a keys file, a ticket, changes to a valid ticket, and a request on the wire.
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const google::protobuf::LogSilencer quiet;
   static const auto* const tickets =

@@ -1,4 +1,4 @@
-// What the router sends a worker, off the wire.
+// Messages that the router sends to a worker, as read from the wire.
 #include "bfio/v1/worker.pb.h"
 #include "google/protobuf/stubs/logging.h"
 #include "tests/fuzz/fuzz.h"

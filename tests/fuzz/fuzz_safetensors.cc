@@ -6,7 +6,7 @@
 #include "worker/engine/model/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // As a map begins: at a multiple of 8.
+  // Aligned to 8, as a memory-mapped file is.
   std::vector<uint64_t> aligned(size / 8 + 1);
   if (size > 0) std::memcpy(aligned.data(), data, size);
   const auto* file = reinterpret_cast<const std::byte*>(aligned.data());

@@ -1,5 +1,5 @@
-// The star barrier's handshake: bytes from any peer at a rank's port, or at rank 0's address,
-// prove nothing; a true exchange of which anything is changed proves nothing either. And the communicator id.
+// The star barrier's handshake: random bytes from a peer at a rank's port, or at rank 0's address, do not
+// authenticate it, and neither does a valid exchange of which any part is changed. Also the communicator id.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +17,7 @@ Nonce NonceOf(uint8_t value) {
   return nonce;
 }
 
-// `words`, changed as the input says; false when nothing is.
+// Changes `words` as the input says; false when it changes nothing.
 template <typename Words>
 bool Change(bfio::fuzz::Input& input, Words& words) {
   const Words before = words;

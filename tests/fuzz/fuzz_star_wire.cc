@@ -1,4 +1,4 @@
-// The star barrier's two messages. What decodes encodes to the same meaning.
+// The star barrier's two messages. A message that decodes is encoded to the same meaning.
 #include "tests/fuzz/fuzz.h"
 #include "worker/barrier/star/wire.h"
 

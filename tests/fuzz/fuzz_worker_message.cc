@@ -1,7 +1,7 @@
-// What a worker sends: hellos, announcements and step reports, and what reports do to the scheduler.
+// Messages of workers: hellos, announcements and step reports, and the effect of reports on the scheduler.
 //
-// The input is a series of worker messages, each with its length before it. Reports go to a cluster whose
-// group stepped into an epoch with two ranks and a few requests, as the group would hand them on.
+// The input is a series of worker messages, each with its length in front. Reports go to a cluster whose
+// group has opened an epoch with two ranks and a few requests, as the group would pass them on.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const google::protobuf::LogSilencer quiet;
   bfio::fuzz::Input input(data, size);
   const bfio::router::RequestLimits limits;
-  // Not before a report needs it: most inputs have none that does.
+  // Created when a report needs it: most inputs contain no such report.
   std::unique_ptr<core::Cluster> cluster;
   for (int messages = 0; !input.empty() && messages < 64; ++messages) {
     const uint8_t rank = input.Byte() % 2;

@@ -1,7 +1,7 @@
 // Runs a fuzz target over files, and over all files of folders: FUZZ_x PATH...
 //
 // For builds without libFuzzer. Exit code 0 when all inputs have been run, 2 when a path is missing or there
-// were none.
+// were no inputs.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -24,10 +24,10 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "cannot read %s\n", path.c_str());
       return 2;
     }
-    // The name of what is running is the last line if it does not come back.
+    // Printed before the run, so that the last line names the input that crashes or hangs.
     std::printf("%s\n", path.c_str());
     std::fflush(stdout);
-    // A copy of exactly the input's size, so that a sanitizer sees a read beyond its end.
+    // A copy of exactly the input's size, so that a sanitizer detects reads beyond its end.
     const std::string text(std::istreambuf_iterator<char>(in), {});
     const std::string bytes(text.data(), text.size());
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the files beside this script: what transformers computes, for tests that have no transformers.
+"""Makes the files beside this script: results of transformers, for tests that run without transformers.
 
 usage: tests/golden/make_golden.py [--out=DIR]
 
@@ -67,7 +67,7 @@ ROPES = [
           original_max_position_embeddings=64), 32),
 ]
 
-# config.json files as they come, for what transformers makes of absent and null fields.
+# config.json files with absent and null fields, to record how transformers resolves them.
 CONFIGS = [
     dict(model_type="llama"),
     dict(model_type="mistral"),

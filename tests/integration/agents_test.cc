@@ -1,4 +1,5 @@
-// Calls of agents through real processes: whose turn it is, and what the traffic generator says of them.
+// Calls of agents through real processes: the order in which they are served, and the load generator's report
+// of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// One slot, so that the order of ends is the order of turns; an answer takes a second.
+// One slot, so that requests end in the order in which they are placed; a response takes a second.
 constexpr uint32_t kAnswer = 50;
 
 ClusterOptions OneSlot(const std::string& order, const std::string& policy) {
@@ -32,12 +33,12 @@ v1::GenerateRequest CallOf(const std::string& parent, uint32_t output) {
   return request;
 }
 
-// Holds the only slot, lets `waiting` come into the pool one after the other, gives the slot free and returns
-// their names in the order in which they end.
+// Occupies the only slot, adds `waiting` to the pool one after the other, frees the slot and returns their
+// names in the order in which they end.
 std::vector<std::string> OrderOf(Cluster& cluster,
                                  const std::vector<std::pair<std::string, v1::GenerateRequest>>& waiting) {
   RequestStream holder(cluster.inference(), SyntheticRequest(10, 3000));
-  // Steps go by, so that who comes now is younger than who came before.
+  // Steps pass, so that later requests are younger.
   for (int i = 0; i < 12; ++i) EXPECT_TRUE(holder.Read());
   std::mutex mutex;
   std::vector<std::string> ended;
@@ -79,17 +80,17 @@ TEST(Agents, TheNextCallOfAnOlderAgentGoesBeforeYoungerRequests) {
   EXPECT_THAT(TurnsUnder("due", "bf_io_auto"), ElementsAre("second call", "plain", "other"));
 }
 
-TEST(Agents, AnotherTenantsAgentOfTheSameNameIsAnother) {
+TEST(Agents, AgentsOfTwoTenantsWithTheSameNameAreDistinct) {
   EXPECT_THAT(TurnsUnder("age", "fcfs", "another"), ElementsAre("second call", "plain", "other"));
 }
 
-TEST(Agents, WithoutAnOrderEachCallStandsForItself) {
+TEST(Agents, WithoutAnAgentOrderCallsAreIndependent) {
   EXPECT_THAT(TurnsUnder("off", "bf_io_auto"), ElementsAre("plain", "other", "second call"));
 }
 
 TEST(Agents, FewerRemainingTokensGoFirstAmongAgentsOfOneAge) {
   ClusterOptions options = OneSlot("due", "fcfs");
-  // A hint moves a call by 64 steps at most, so fewer must go by between the two.
+  // remaining_tokens moves a call by at most 64 steps, so fewer steps must pass between the two.
   options.worker_flags[0] = "--c=0.1";
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
@@ -121,7 +122,7 @@ TEST(Agents, TheLoadGeneratorSendsCallsInOrderAndReportsAgents) {
   EXPECT_EQ(report["agents"]["completed"], 40);
   EXPECT_EQ(report["agents"]["failed"], 0);
   EXPECT_EQ(report["agents"]["e2e_s"]["count"], 40);
-  // An agent takes at least as long as its calls do, three of them one after the other.
+  // An agent takes at least as long as its calls, three of which are sent one after the other.
   EXPECT_GT(report["agents"]["e2e_s"]["max"], report["e2e_s"]["max"]);
   EXPECT_GT(report["agents"]["e2e_s"]["mean"].get<double>(), 2 * report["e2e_s"]["mean"].get<double>());
   EXPECT_EQ(report["settings"]["agents"], "sequence:3,fork_join:4");

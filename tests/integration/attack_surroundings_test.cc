@@ -1,5 +1,4 @@
-// Faults around the programs: no process reads their log, etcd is slow. Issue 22, cases 5
-// and 10. Real programs over loopback.
+// Faults around the programs: no process reads their log, etcd is slow. Real programs over loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,7 +33,7 @@ bool SoonOrLater(const Condition& condition) {
   return condition();
 }
 
-// --- 5: a blocked standard error ---
+// --- a blocked standard error ---
 
 size_t LinesWith(const std::string& text, const std::string& part) {
   size_t count = 0;
@@ -42,7 +41,7 @@ size_t LinesWith(const std::string& text, const std::string& part) {
   return count;
 }
 
-// A router and a worker, the standard error of each of which may be a pipe.
+// A router and a worker, whose standard error may each be a pipe.
 class BlockedLog : public ::testing::Test {
  protected:
   void Start(const LogPipe* of_router, const LogPipe* of_worker,
@@ -60,7 +59,7 @@ class BlockedLog : public ::testing::Test {
     inference_ =
         v1::Inference::NewStub(grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials()));
   }
-  // Begins a resumable request and goes away.
+  // Starts a resumable request and disconnects.
   void Abandon(int number) {
     v1::GenerateRequest request = SyntheticRequest(10, 10'000);
     request.set_request_id(absl::StrCat("abandoned-", number));
@@ -89,7 +88,7 @@ class BlockedLog : public ::testing::Test {
   const HeldPort port_;
 };
 
-// Lines that one request each makes, far more of them than a page holds.
+// Number of log lines, one per request; far more than a page holds.
 constexpr int kLines = 80;
 
 TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
@@ -98,7 +97,7 @@ TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
       Start(&pipe, nullptr, {absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms"), "--log_level=debug"}));
   for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
   ExpectDecoding();
-  // The lines were kept for a reader that comes back.
+  // The lines were kept until the reader continued.
   EXPECT_TRUE(SoonOrLater([&] { return LinesWith(pipe.Read(), "steps in the pool") >= kLines; }))
       << pipe.Read();
 }
@@ -127,7 +126,7 @@ TEST_F(BlockedLog, DelaysNoExit) {
   EXPECT_EQ(router_->Wait(kDayPatience), 0);
 }
 
-// --- 10: slow etcd ---
+// --- slow etcd ---
 
 class SlowEtcd : public ::testing::TestWithParam<int> {
  protected:
@@ -140,7 +139,7 @@ class SlowEtcd : public ::testing::TestWithParam<int> {
     proxy_ = std::make_unique<chaos::TcpProxy>("127.0.0.1", "127.0.0.1", static_cast<uint16_t>(number));
   }
 
-  // Renewals of leases that etcd has counted; nothing while it does not answer.
+  // Renewals of leases that etcd has counted; empty while it does not respond.
   std::optional<double> Renewals() const {
     const std::optional<std::string> page = HttpGet(etcd_->address(), "/metrics");
     if (!page.has_value()) return std::nullopt;
@@ -164,10 +163,10 @@ TEST_P(SlowEtcd, LeavesAHealthyLeaderItsLease) {
   Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=",
                                  absl::StrCat("--election_etcd=http://", proxy_->address())});
   ASSERT_TRUE(router.WaitForOutput("serving on", kDayPatience)) << router.Stderr();
-  // Half of it on the way there, half on the way back.
+  // Half of the delay in each direction.
   proxy_->Delay(absl::Milliseconds(GetParam()) / 2);
   const double before = Renewals().value_or(0);
-  // More renewals than one lease is long.
+  // Together these renewals take longer than the time to live of one lease.
   constexpr int kRenewals = 4;
   const auto ended = [&] { return router.Wait(absl::ZeroDuration()).has_value(); };
   ASSERT_TRUE(SoonOrLater([&] { return ended() || Renewals().value_or(0) >= before + kRenewals; }))

@@ -1,6 +1,6 @@
-// What one faulty request, one wrong worker or one unauthenticated peer does to a group of workers: issue 22,
-// cases 1, 2, 4 and 9. Real programs over loopback. Cases that are not fixed yet: KNOWN_OPEN in
-// CMakeLists.txt (tests/testing/known_open_main.cc says how they count).
+// The effect of one faulty request, one misconfigured worker or one unauthenticated peer on a group of
+// workers. Real programs over loopback. Cases that are not fixed yet: KNOWN_OPEN in CMakeLists.txt
+// (tests/testing/known_open_main.cc describes how they count).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -66,11 +66,11 @@ ClusterOptions CpuWorkers(int workers, const std::string& model) {
   return options;
 }
 
-// --- 1: query of death ---
+// --- requests that fail or kill their workers ---
 
 constexpr uint32_t kPoison = 77;
 
-// The llama checkpoint with one token whose embedding is not a number: a prompt with it has no finite logits.
+// The llama checkpoint with one token whose embedding is NaN: a prompt with this token has no finite logits.
 std::string PoisonedModel() {
   const std::string folder = absl::StrCat(TestDirectory(), "/poisoned");
   if (std::filesystem::exists(folder)) return folder;
@@ -92,7 +92,7 @@ std::string PoisonedModel() {
   return folder;
 }
 
-// Requests whose prompts and outputs do not touch the poisoned token.
+// Requests whose prompts and outputs do not contain the poisoned token.
 struct Harmless {
   std::vector<v1::GenerateRequest> requests;
   std::vector<std::vector<uint32_t>> tokens;
@@ -150,13 +150,14 @@ TEST_P(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
   EXPECT_EQ(state.epoch(), epoch);
   EXPECT_EQ(state.requests().failed(), static_cast<uint64_t>(kQueries));
   EXPECT_EQ(state.requests().replayed(), 0u);
-  // What they left in the KV cache belongs to no request either.
+  // Their data in the KV cache does not affect later requests.
   TokenClients later(cluster, harmless.requests);
   later.ExpectTokens(harmless.tokens);
   cluster.StopCleanly();
 }
 
-// The workers of one request die, one after the other: whatever the cause, the fourth is not affected.
+// The workers that run a request die, one after the other: whatever the cause, the fourth worker is not
+// affected.
 TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
   ClusterOptions options;
   options.worker_processes = 0;
@@ -170,7 +171,7 @@ TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
     deadly = Generate(cluster.inference(), SyntheticRequest(kDeadly, 50), kAttackPatience);
     ended = true;
   });
-  // Prompt lengths of the worker's assignments, until one of these has come.
+  // Prompt lengths of the worker's assignments, until one of the awaited lengths has arrived.
   const auto assigned = [](ScriptedWorker& worker, const std::set<uint32_t>& awaited) {
     std::multiset<uint32_t> lengths;
     v1::RouterMessage message;
@@ -198,14 +199,14 @@ TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
     EXPECT_THAT(assigned(worker, {kDeadly, kHealthy}), Not(Contains(kDeadly)));
     EXPECT_TRUE(Eventually([&] { return ended.load(); })) << "its client is told";
   }
-  // What is open is cancelled with the router.
+  // Open requests are cancelled with the router.
   cluster.KillRouter();
   client.join();
   healthy.join();
   EXPECT_EQ(deadly.status.error_code(), grpc::StatusCode::INTERNAL) << deadly.status.error_message();
 }
 
-// --- 2: two models in one group ---
+// --- two models in one group ---
 
 TEST(TwoModels, NeverServeInOneGroup) {
   ClusterOptions options = CpuWorkers(0, kLlama);
@@ -219,7 +220,7 @@ TEST(TwoModels, NeverServeInOneGroup) {
       << cluster.router().Stderr();
   cluster.StartWorker();
   ASSERT_TRUE(cluster.WaitFor("a group of two", [](const v1::ClusterState& s) { return ServingOf(s) >= 2; }));
-  // The odd one may serve alone, never beside another model.
+  // The worker with another model may serve alone, but not in a group with the others.
   const std::string odd = cluster.workers()[1].Stderr();
   EXPECT_THAT(odd, Not(AnyOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")))) << odd;
   v1::GenerateRequest request;
@@ -239,10 +240,10 @@ TEST(TwoModels, NeverServeInOneGroup) {
   EXPECT_EQ(answers.size(), 1u) << "one prompt, greedy, has several answers";
 }
 
-// --- 4: barrier hijack ---
+// --- unauthenticated peers in the barrier ---
 
-// It knows all that can be guessed or seen from outside: the port, the epoch, the rank and the group's size.
-// The secret it has to make up.
+// The intruder has all that can be guessed or observed: the port, the epoch, the rank and the group's size,
+// but not the secret.
 TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
   ClusterOptions options;
   options.worker_processes = 0;
@@ -252,7 +253,8 @@ TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
   cluster.StartWorker();
   ASSERT_TRUE(Eventually([&] { return CountOf(cluster.router().Stderr(), " attached ") == 1; }))
       << cluster.router().Stderr();
-  // The rank whose place the intruder wants: it is told of the epoch, and has not gone to the barrier yet.
+  // The rank that the intruder impersonates: it has received the epoch, and has not connected to the barrier
+  // yet.
   ScriptedWorker late(cluster.address(), "late");
   late.SayHello();
   v1::RouterMessage message;
@@ -269,7 +271,7 @@ TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
   EXPECT_THAT(cluster.workers()[0].Stderr(), Not(HasSubstr("rank 0 of 2")));
 }
 
-// --- 9: the first worker decides ---
+// --- the first worker after a restart ---
 
 TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
   ClusterOptions options;
@@ -294,7 +296,7 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
   cluster.KillRouter();
   for (Process& worker : cluster.workers()) worker.Signal(SIGSTOP);
   cluster.StartRouterAgain();
-  // Connections of this process to the killed router are being opened again, in their own time.
+  // A local pool, because this process's existing connections to the killed router reconnect with a backoff.
   grpc::ChannelArguments own;
   own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   ScriptedWorker wrong(cluster.address(), "wrong", own);

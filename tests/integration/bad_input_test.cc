@@ -1,4 +1,4 @@
-// What people get wrong on a command line or in a file gives one clear line and the right exit code.
+// User errors on the command line or in a file give one clear line and the right exit code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,12 +39,12 @@ TEST(BadInput, ServingSimulations) {
   ExpectOneLine("bfio_sim", {"serve-grid", "--seeds=0"}, 2, "--seeds");
 }
 
-// The secret that admits ranks would be visible on the network.
+// Otherwise the secret that admits ranks would be sent unencrypted.
 TEST(BadInput, ABarrierForOtherMachinesNeedsALinkThatKeepsItsSecret) {
   const std::string router = "--router=10.0.0.1:50051", host = "--barrier_host=10.0.0.2";
   ExpectOneLine("bfio_worker", {router, host}, 2, "give --worker_tls, or --insecure");
   ExpectOneLine("bfio_worker", {router, "--barrier=nccl"}, 2, "--barrier=nccl: other machines can reach");
-  // Not about the barrier any more.
+  // These errors are not about the barrier.
   ExpectOneLine("bfio_worker", {router, host, "--insecure", "--slots=0"}, 2, "slots");
   ExpectOneLine("bfio_worker", {router, "--slots=0"}, 2, "slots");
   ExpectOneLine("bfio_worker", {host, "--slots=0"}, 2, "slots");

@@ -1,4 +1,5 @@
-// The C++ client library against the real router: refused, killed, cut off, cancelled, and lied to.
+// The C++ client library with a real router: refused, killed, disconnected and cancelled requests, and a
+// server that violates the API.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -48,7 +49,7 @@ CallOptions Resumable() {
   return {.timeout = kSlowdown * absl::Seconds(60), .resume = true};
 }
 
-// Reads until `tokens` have come; false if the request ends before that.
+// Reads until `tokens` tokens have arrived; false if the request ends before that.
 bool ReadAsFarAs(TokenStream& stream, uint32_t tokens) {
   while (stream.received() < tokens) {
     const TokenStream::Event event = stream.Next(kSlowdown * absl::Seconds(30));
@@ -73,7 +74,7 @@ uint32_t Active(const v1::ClusterState& state) {
   return active;
 }
 
-// What the sim engine makes for Request(output, seed), whatever happens.
+// The tokens that the sim engine generates for Request(output, seed) without faults.
 std::vector<uint32_t> Undisturbed(uint32_t output, uint64_t seed) {
   Cluster cluster(Options(1, 0.0005));
   const auto result = Connect(cluster.address())->GenerateAll(Request(output, seed));
@@ -105,7 +106,7 @@ TEST(ClientLibrary, GivesEveryTokenOnceAndTheFinish) {
   EXPECT_NE(refused.status().message().find("prompt_length"), std::string::npos);
 }
 
-TEST(ClientLibrary, ARefusedRequestComesAgainAfterTheRetryInfo) {
+TEST(ClientLibrary, ARefusedRequestIsRetriedAfterTheRetryInfo) {
   Cluster cluster(Options(1, 0.005, {"--max_waiting=1"}));
   ASSERT_TRUE(cluster.ok());
   const auto client = Connect(cluster.address());
@@ -113,7 +114,7 @@ TEST(ClientLibrary, ARefusedRequestComesAgainAfterTheRetryInfo) {
   for (int i = 0; i < 5; ++i) {
     running.push_back(client->Generate(Request(10000)));
     EXPECT_TRUE(i == 4 || ReadAsFarAs(*running.back(), 1));
-    if (i == 4) running.back()->Next(absl::ZeroDuration());  // starts it
+    if (i == 4) running.back()->Next(absl::ZeroDuration());  // sends the request
   }
   ASSERT_TRUE(cluster.WaitFor(
       "a full pool", [](const v1::ClusterState& s) { return s.waiting_requests() == 1 && Active(s) == 5; }));
@@ -131,7 +132,7 @@ TEST(ClientLibrary, ARefusedRequestComesAgainAfterTheRetryInfo) {
   EXPECT_GE(cluster.State().requests().refused_pool_full(), 2u);
 }
 
-TEST(ClientLibrary, AKilledRouterCostsAResumableRequestNothing) {
+TEST(ClientLibrary, AResumableRequestSurvivesAKilledRouter) {
   const std::vector<uint32_t> wanted = Undisturbed(500, 11);
   Cluster cluster(Options(1, 0.005, {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")}));
   ASSERT_TRUE(cluster.ok());
@@ -162,7 +163,7 @@ TEST(ClientLibrary, AKilledRouterCostsAResumableRequestNothing) {
   EXPECT_EQ(EndOf(*plain).code(), absl::StatusCode::kUnavailable) << "it had tokens, and was not resumable";
 }
 
-TEST(ClientLibrary, ARouterAndAllWorkersKilledCostAResumableRequestNoToken) {
+TEST(ClientLibrary, AResumableRequestSurvivesKillingRouterAndAllWorkers) {
   const std::vector<uint32_t> wanted = Undisturbed(500, 11);
   Cluster cluster(Options(1, 0.005, {absl::StrCat("--restart_settle=", 500 * kSlowdown, "ms")}));
   ASSERT_TRUE(cluster.ok());
@@ -182,7 +183,7 @@ TEST(ClientLibrary, ARouterAndAllWorkersKilledCostAResumableRequestNoToken) {
   EXPECT_LE(cluster.State().steps().generated_tokens(), 480u) << "those the client has are not made again";
 }
 
-TEST(ClientLibrary, AKilledWorkerIsNotNoticed) {
+TEST(ClientLibrary, AKilledWorkerIsInvisibleToTheClient) {
   const std::vector<uint32_t> wanted = Undisturbed(500, 3);
   Cluster cluster(Options(2, 0.005, {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")}));
   ASSERT_TRUE(cluster.ok());
@@ -221,7 +222,7 @@ TEST(ClientLibrary, CancelEndsARequestForTheRouterToo) {
   ASSERT_TRUE(cluster.WaitFor("both to be gone", [](const v1::ClusterState& s) {
     return s.requests().cancelled() == 1 && s.requests().aborted() == 1 && Active(s) == 0;
   })) << "a resumable one outlives its stream: only an Abort ends it";
-  // And a stream that is simply dropped.
+  // Also a stream that is dropped without Cancel.
   {
     const auto third = client->Generate(Request(5000));
     ASSERT_TRUE(ReadAsFarAs(*third, 1));
@@ -231,7 +232,7 @@ TEST(ClientLibrary, CancelEndsARequestForTheRouterToo) {
   }));
 }
 
-TEST(ClientLibrary, ADeadlineEndsItAndAnAbsentRouterIsWaitedFor) {
+TEST(ClientLibrary, ADeadlineEndsARequestAndAnAbsentRouterIsAwaited) {
   Cluster cluster(Options(1, 0.005));
   ASSERT_TRUE(cluster.ok());
   const auto client = Connect(cluster.address());
@@ -280,7 +281,7 @@ TEST(ClientLibrary, ShowsCertificateAndToken) {
       << "a token does not leave the machine in plain text";
 }
 
-TEST(ClientLibrary, WhatNoHeaderMayHoldIsRefused) {
+TEST(ClientLibrary, InvalidHeadersAreRefused) {
   EXPECT_EQ(Client::Create({.target = "127.0.0.1:1", .token = "a\nb"}).status().code(),
             absl::StatusCode::kInvalidArgument);
   const auto client = Connect("127.0.0.1:1");
@@ -294,7 +295,7 @@ TEST(ClientLibrary, WhatNoHeaderMayHoldIsRefused) {
             absl::StatusCode::kUnavailable);
 }
 
-TEST(ClientLibrary, WhatEndedForUsEndsForTheRouterAndNothingElseDoes) {
+TEST(ClientLibrary, OnlyRequestsEndedAtTheClientEndAtTheRouter) {
   Cluster cluster(Options(1, 0.005, {"--client_timeout=600s"}));
   ASSERT_TRUE(cluster.ok());
   const auto client = Connect(cluster.address());
@@ -312,7 +313,7 @@ TEST(ClientLibrary, WhatEndedForUsEndsForTheRouterAndNothingElseDoes) {
       cluster.WaitFor("the late one's slot", [](const v1::ClusterState& s) { return Active(s) == 1; }));
 }
 
-// A server that breaks the promises of the API, which the router does not.
+// A server that breaks the guarantees of the API.
 class MisbehavingRouter final : public v1::Inference::Service {
  public:
   MisbehavingRouter() {
@@ -366,12 +367,12 @@ TEST(ClientLibrary, ARequestThatNeverBeganIsNotAborted) {
   v1::GenerateRequest request = Request(5);
   request.set_request_id("refused");
   EXPECT_EQ(client->GenerateAll(request, Resumable()).status().code(), absl::StatusCode::kResourceExhausted);
-  client->Generate(request, Resumable());  // never asked for its first token
-  client.reset();                          // waits for what it has sent
+  client->Generate(request, Resumable());  // Next is never called
+  client.reset();                          // waits for the calls that it has started
   EXPECT_EQ(router.aborts(), 0) << "the id may be that of another client's request";
 }
 
-TEST(ClientLibrary, AReaderThatTheRouterCutOffGoesOnAndShowsItsTicket) {
+TEST(ClientLibrary, ADisconnectedSlowReaderResumesWithItsTicket) {
   MisbehavingRouter router;
   const auto client = Connect(router.address());
   v1::GenerateRequest request = Request(2);

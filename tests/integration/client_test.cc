@@ -1,4 +1,5 @@
-// What a client may do to a request: refuse to fit, vanish, abort, run out of time; and what it can ask.
+// What a client can do with a request: exceed limits, disconnect, abort, run out of time; and what it can
+// query.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -50,7 +51,7 @@ class Client : public Test {
   Cluster cluster_;
 };
 
-// Steps so slow that a busy machine does not add to their number.
+// Steps so slow that few pass even while a busy machine delays the test.
 class SlowClient : public Client {
  protected:
   SlowClient() : Client(OneSlot(0.4 * kSlowdown)) {}
@@ -84,7 +85,7 @@ TEST_F(SlowClient, AVanishedClientFreesItsSlotWithinTwoSteps) {
   const auto running = OccupySlot();
   const uint64_t before = cluster_.State().steps().steps();
   running->Cancel();
-  // The router's account follows the worker's report, so the slot is free one report after it was freed.
+  // The router counts by the worker's reports, so the slot is free for it one report later.
   ASSERT_TRUE(cluster_.WaitFor("the free slot", [](const v1::ClusterState& s) { return Running(s) == 0; }));
   EXPECT_LE(cluster_.State().steps().steps() - before, 2u + 2u)
       << "two steps, the one under way and the report";
@@ -126,7 +127,7 @@ TEST_F(Client, InvalidFieldsAreRefusedByName) {
   expect(SyntheticRequest(200000, 10), "prompt_length is 200000");
   expect(SyntheticRequest(0, 10), "prompt_length is 0");
   expect(SyntheticRequest(10, 0), "max_new_tokens is 0");
-  expect(SyntheticRequest(3000, 3000), "prompt + max_new_tokens is 6000");  // the worker holds 4,000
+  expect(SyntheticRequest(3000, 3000), "prompt + max_new_tokens is 6000");  // the worker's limit is 4,000
   v1::GenerateRequest request = SyntheticRequest(10, 10);
   request.clear_prompt();
   expect(request, "prompt is missing");
@@ -138,7 +139,7 @@ TEST_F(Client, InvalidFieldsAreRefusedByName) {
   expect(request, "priority is 101");
 }
 
-TEST_F(Client, ALiveRequestIdIsTaken) {
+TEST_F(Client, ADuplicateOfALiveRequestIdIsRefused) {
   const auto running = OccupySlot("mine");
   v1::GenerateRequest request = SyntheticRequest(10, 10);
   request.set_request_id("mine");
@@ -183,7 +184,8 @@ TEST_F(Client, WatchStepsFollowsTheGroup) {
       [&] { EXPECT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 60)).status.ok()); });
   v1::StepSummary summary;
   uint64_t last = 0;
-  // The first steps may be over before the watch begins; the last one is seen, after which the group waits.
+  // The first steps may be over before the watch begins. The last step is always seen, because the group then
+  // waits.
   do {
     ASSERT_TRUE(steps->Read(&summary));
     EXPECT_TRUE(last == 0 || summary.step() == last + 1) << summary.step() << " after " << last;
@@ -205,7 +207,7 @@ TEST_F(Client, AnUnknownPolicyIsRefusedByTheAdminApi) {
   EXPECT_NE(status.error_message().find("least_tokens"), std::string::npos) << "the known ones are named";
 }
 
-// Log lines are written by a thread of their own: one may come after what it is about.
+// A separate thread writes log lines, so a line may appear after the event it describes.
 std::string LogWith(const Process& process, const std::string& line) {
   const absl::Time deadline = absl::Now() + kSlowdown * absl::Seconds(20);
   while (process.Stderr().find(line) == std::string::npos && absl::Now() < deadline) {
@@ -214,7 +216,7 @@ std::string LogWith(const Process& process, const std::string& line) {
   return process.Stderr();
 }
 
-TEST(Traces, AreNamedByRouterAndWorkerAndNonsenseIsNot) {
+TEST(Traces, AreLoggedByRouterAndWorkerUnlessInvalid) {
   ClusterOptions options = OneSlot(0.001);
   options.router_flags.push_back("--log_level=debug");
   options.worker_flags.push_back("--log_level=debug");

@@ -1,4 +1,4 @@
-// Real tokens through the router: those that the engine makes alone, whatever happens to the group.
+// Computed tokens through the router: they are those of the engine alone, whatever happens to the group.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -59,7 +59,7 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
     }
     request.set_max_new_tokens(output);
     request.set_ignore_eos(i % 2 == 0);
-    // Without one the router chooses, and a synthetic prompt is made from it.
+    // Without a seed the router chooses one, from which a synthetic prompt is generated.
     request.mutable_sampling()->set_seed(rng.Next());
     if (i % 4 < 2) continue;
     request.mutable_sampling()->set_temperature(0.75);
@@ -76,7 +76,7 @@ struct GroupCase {
   const char* barrier = "star";
 };
 
-// Both modes of the barrier.
+// Both values of --mlp.
 class CpuEngineGroup : public ::testing::TestWithParam<GroupCase> {};
 
 INSTANTIATE_TEST_SUITE_P(Modes, CpuEngineGroup,
@@ -95,7 +95,8 @@ TEST_P(CpuEngineGroup, TokensThroughTheRouterAreThoseOfTheEngineAlone) {
   cluster.StopCleanly();
 }
 
-// Under load, so that in a group that shares the MLP out the survivors are in the middle of a step.
+// Under load, so that in a group that shares the MLP computation the surviving ranks are in the middle of a
+// step.
 TEST_P(CpuEngineGroup, AWorkerThatIsKilledMidwayChangesNoToken) {
   const auto requests = Requests(24, 300);
   const auto alone = TokensAlone(kModel, requests);
@@ -145,7 +146,7 @@ TEST(CpuEngine, ARouterThatIsKilledMidwayChangesNoToken) {
   cluster.StartRouterAgain();
   ASSERT_TRUE(cluster.WaitFor("the requests to be back",
                               [](const v1::ClusterState& s) { return s.requests().resumed() > 0; }));
-  // And now the worker that the prompts have to come from again.
+  // Now also the worker, so that the prompts must be sent again.
   cluster.workers()[0].Signal(SIGKILL);
   for (size_t i = 0; i < clients.size(); ++i) {
     const GenerateResult& result = clients[i]->Join();
@@ -177,7 +178,7 @@ void ExpectOneLine(const std::vector<std::string>& args, const std::string& part
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
 }
 
-TEST(CpuEngine, WhatIsWrongWithAModelOrAFlagIsSaidInOneLine) {
+TEST(CpuEngine, ErrorsInModelsAndFlagsAreReportedInOneLine) {
   ExpectOneLine({"--engine=cpu"}, "--engine=cpu needs --model=DIR");
   ExpectOneLine({"--engine=cpu", "--model=/nonexistent"}, "/nonexistent");
   const std::string model = absl::StrCat("--model=", kModel);

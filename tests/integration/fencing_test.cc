@@ -1,4 +1,4 @@
-// A rank that the group has gone on without cannot speak for it any more: not in the barrier, not to the
+// A rank that was removed from its group can no longer act for it, neither in the barrier nor towards the
 // router.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -48,14 +48,14 @@ std::vector<GenerateResult> GenerateMany(Cluster& cluster, int count, uint32_t o
   return results;
 }
 
-// Stopped in the middle of a step and continued when the others are an epoch further on, with requests of its
-// own that others make the tokens of by now.
+// The rank is stopped in the middle of a step and continued in a later epoch of the others, with requests of
+// its own whose tokens others now generate.
 TEST(Fencing, ReportsOfAResumedRankAreIgnored) {
   Cluster cluster(Options(3));
   ASSERT_TRUE(cluster.ok());
   const auto reference = GenerateMany(cluster, 18, 200, [] {});
   for (int round = 0; round < 2; ++round) {
-    // Rank 0, which the others meet at, the second time.
+    // In the second round rank 0, the hub of the barrier.
     Process& victim = cluster.workers()[round == 0 ? 1 : 0];
     const auto results = GenerateMany(cluster, 18, 200, [&] {
       ASSERT_TRUE(cluster.WaitFor("requests everywhere", [](const v1::ClusterState& s) {
@@ -83,12 +83,11 @@ TEST(Fencing, ReportsOfAResumedRankAreIgnored) {
   cluster.StopCleanly();
 }
 
-// A rank of an epoch that is over reaches no rank 0, and does not delay those that join
-// after.
+// A rank of a past epoch is not admitted by rank 0, and does not delay ranks that join after it.
 TEST(Fencing, TheBarrierRefusesRanksOfAnOldEpoch) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  // A third that is told where the others meet, and says nothing.
+  // A third worker receives the address of the barrier, and sends nothing.
   v1::Epoch epoch;
   {
     ScriptedWorker outsider(cluster.address(), "outsider");
@@ -107,7 +106,7 @@ TEST(Fencing, TheBarrierRefusesRanksOfAnOldEpoch) {
                                    static_cast<int32_t>(epoch.world_size()), epoch.communicator_id()};
   std::thread knocks([&] { EXPECT_FALSE((*endpoint)->Form(stale, 4 * kDetection, {}).ok()); });
   EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
-  // Re-forms during the attempt.
+  // The group re-forms during the attempt.
   cluster.StartWorker();
   EXPECT_TRUE(cluster.WaitFor("the newcomer", [](const v1::ClusterState& s) { return Serving(s) == 3; }));
   EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
@@ -133,7 +132,7 @@ class TwoScripted : public ::testing::Test {
     ASSERT_EQ(plan.plan().assignments_size(), 1);
     handle_ = plan.plan().assignments(0).handle();
   }
-  // Long timeouts: what these tests wait for does not wait for them.
+  // Long timeouts, so that they do not cause what these tests wait for.
   static ClusterOptions RouterOnly() {
     ClusterOptions options;
     options.worker_processes = 0;
@@ -186,8 +185,8 @@ TEST_F(TwoScripted, ReportsOfOtherEpochsCountNothing) {
   EXPECT_EQ(ReadAll(), (std::vector<uint32_t>{1, 2}));
 }
 
-// A stopped rank says nothing when the barrier fails. To ask it to form the next epoch would cost the others
-// step_timeout, so they form without it, at once.
+// A stopped rank sends nothing when the barrier fails. Asking it to form the next epoch would delay the
+// others by step_timeout, so they form at once without it.
 TEST_F(TwoScripted, ARankThatIsSilentWhenTheBarrierFailsIsLeftOut) {
   ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1}, false)));
   ASSERT_TRUE(other().Send(Tokens(other(), 1, {}, false)));
@@ -199,7 +198,7 @@ TEST_F(TwoScripted, ARankThatIsSilentWhenTheBarrierFailsIsLeftOut) {
   EXPECT_EQ(holder_->End().error_message(), "no step report in time");
 }
 
-// Rank 0 reaches the router and not rank 1, which lives: to form with both again would fail again.
+// Rank 0 reaches the router but not rank 1, which is alive: forming with both again would fail again.
 TEST_F(TwoScripted, ARankThatOthersDoNotReachIsLeftOut) {
   ASSERT_TRUE(a_.Send(a_.Report(1, 1)));
   ASSERT_TRUE(b_.Send(b_.Report(1, 1)));
@@ -217,7 +216,7 @@ TEST_F(TwoScripted, ARankThatOthersDoNotReachIsLeftOut) {
   EXPECT_EQ(hub.epoch().world_size(), 1u);
 }
 
-// The same found out while the group forms.
+// The same, detected while the group forms.
 TEST_F(TwoScripted, ARankThatDoesNotComeToTheFormingIsLeftOut) {
   auto third = std::make_unique<ScriptedWorker>(cluster_.address(), "c");
   third->SayHello();
@@ -231,7 +230,7 @@ TEST_F(TwoScripted, ARankThatDoesNotComeToTheFormingIsLeftOut) {
     if (message.epoch().rank() == 0) failed.mutable_epoch_ready()->add_missing_ranks(1);
     ASSERT_TRUE(worker->Send(failed));
   }
-  // Not the newest, which is blamed without better information.
+  // Not the newest worker, which is blamed without better information.
   ASSERT_TRUE(third->Rejoin());
   EXPECT_EQ(third->epoch().world_size(), 2u);
 }
@@ -257,8 +256,8 @@ TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
   EXPECT_EQ(third->epoch().rank(), 1u);
 }
 
-// Whose stream stands still because its worker is gone goes before those who have not begun, also where
-// others would fit better.
+// A request that lost its worker is placed before requests that have not started, also where others would fit
+// better.
 TEST(Replay, GoesBeforeRequestsThatHaveNotBegun) {
   ClusterOptions options;
   options.worker_processes = 0;
@@ -272,7 +271,7 @@ TEST(Replay, GoesBeforeRequestsThatHaveNotBegun) {
     return cluster.WaitFor("the request",
                            [&](const v1::ClusterState& s) { return s.requests().accepted() == sent; });
   };
-  // Of different sizes: no two of them balance as well as two of the later ones.
+  // Of different sizes, so that any two of the later requests balance better than two of these.
   for (const uint32_t prompt : {300, 10, 100}) ASSERT_TRUE(send(prompt));
   std::vector<std::unique_ptr<ScriptedWorker>> workers;
   for (const char* id : {"a", "b", "c"}) {
@@ -290,7 +289,7 @@ TEST(Replay, GoesBeforeRequestsThatHaveNotBegun) {
   }
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(send(150));
   workers.pop_back();
-  // The two that are left have lost their requests as well.
+  // The two remaining workers have lost their requests as well.
   for (auto& worker : workers) ASSERT_TRUE(worker->Rejoin());
   for (auto& worker : workers) {
     ASSERT_TRUE(worker->ReadUntil(v1::RouterMessage::kPlan, plan));
@@ -299,7 +298,7 @@ TEST(Replay, GoesBeforeRequestsThatHaveNotBegun) {
   }
 }
 
-// The ranks meet in the barrier, but one's reports do not reach the router.
+// The ranks meet in the barrier, but the reports of one do not reach the router.
 TEST(Fencing, ARankCutOffFromTheRouterAloneIsLeftOut) {
   ClusterOptions options;
   options.worker_processes = 0;

@@ -1,4 +1,4 @@
-// Several barrier groups in one router: one waiting pool, epochs of their own, and one decision log.
+// Several barrier groups in one router: one waiting pool, separate epochs, and one decision log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ ClusterOptions TwoGroups(bool named) {
   ClusterOptions options;
   options.worker_processes = 4;
   options.groups = 2;
-  // A member that is lost here is killed, which is seen at once.
+  // Workers are lost by killing them, which the router notices at once; the step timeout is not needed.
   options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"), "--restart_settle=1s"};
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
   for (const char* group : {"left", "left", "right", "right"}) {
@@ -46,7 +46,7 @@ uint32_t ActiveIn(const v1::ClusterState& state, const std::string& group) {
   return active;
 }
 
-// What a watcher sees of the steps of all groups, until the router or the watcher ends the stream.
+// The steps of all groups as WatchSteps reports them, until the router or the test ends the stream.
 class StepWatch {
  public:
   explicit StepWatch(Cluster& cluster) : reader_(cluster.admin().WatchSteps(&context_, {})) {
@@ -63,7 +63,7 @@ class StepWatch {
     context_.TryCancel();
     if (thread_.joinable()) thread_.join();
   }
-  // Of a group, as epoch and step. After Stop.
+  // Steps of a group, as epoch and step. After Stop.
   const std::vector<std::pair<uint64_t, uint64_t>>& Of(uint32_t group) { return steps_[group]; }
   uint64_t dropped() const { return dropped_; }
 
@@ -75,7 +75,7 @@ class StepWatch {
   std::thread thread_;
 };
 
-TEST(Groups, WorkersThatNameNoGroupAreSharedOut) {
+TEST(Groups, WorkersWithoutAGroupNameAreDistributed) {
   Cluster cluster(TwoGroups(/*named=*/false));
   ASSERT_TRUE(cluster.ok());
   const v1::ClusterState state = cluster.State();
@@ -90,7 +90,7 @@ TEST(Groups, WorkersThatNameNoGroupAreSharedOut) {
   cluster.StopCleanly();
 }
 
-TEST(Groups, OneDiesAndTheOtherDoesNotMissAStep) {
+TEST(Groups, AGroupThatDiesDoesNotDelayTheOther) {
   Cluster cluster(TwoGroups(/*named=*/true));
   ASSERT_TRUE(cluster.ok());
   const v1::ClusterState before = cluster.State();
@@ -102,7 +102,7 @@ TEST(Groups, OneDiesAndTheOtherDoesNotMissAStep) {
   StepWatch watch(cluster);
   cluster.workers()[0].Signal(SIGKILL);
   cluster.workers()[1].Signal(SIGKILL);
-  // The requests of the group that is gone are placed in the other, ahead of those that have not begun.
+  // The requests of the lost group are placed in the other, before those that have not started.
   ExpectWhole(clients.Join(), 300);
   const v1::ClusterState state = cluster.State();
   EXPECT_GE(state.requests().replayed(), 4u);
@@ -118,7 +118,7 @@ TEST(Groups, OneDiesAndTheOtherDoesNotMissAStep) {
   }
 }
 
-TEST(Groups, ANewNameFormsAGroupAndALostWorkerComesBackToItsOwn) {
+TEST(Groups, ANewNameFormsAGroupAndALostWorkerReturnsToItsOwn) {
   ClusterOptions options = TwoGroups(/*named=*/true);
   options.worker_processes = 4;
   options.more_flags.push_back({"--group=third"});
@@ -168,7 +168,7 @@ TEST(Groups, TheDecisionLogOfTwoGroupsReplaysBitForBit) {
   const std::string log = TestDirectory() + "/groups.log";
   ClusterOptions options = TwoGroups(/*named=*/true);
   options.router_flags.push_back(absl::StrCat("--decision_log=", log));
-  // A decision that a busy machine cuts short need not come out the same again.
+  // A decision that the budget stops on a busy machine might not repeat.
   options.router_flags.push_back("--decide_budget_ms=0");
   {
     Cluster cluster(options);

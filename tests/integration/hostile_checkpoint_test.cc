@@ -1,4 +1,5 @@
-// Checkpoints that are cut, forged or damaged: the worker's program says in one line what is wrong, and ends.
+// Checkpoints that are truncated, forged or damaged: the worker prints one line that says what is wrong, and
+// exits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +49,7 @@ class Copy {
     change(bytes);
     Write(directory_ + "/" + file, bytes);
   }
-  // Changes the JSON in front of the tensors; its length follows.
+  // Changes the JSON in front of the tensors and updates its length.
   void ChangeHeader(const std::function<void(std::string&)>& change) {
     Change("model.safetensors", [&](std::string& bytes) {
       uint64_t length = 0;
@@ -73,7 +74,7 @@ RunResult Load(const std::string& directory) {
                     kSlowdown * absl::Seconds(60));
 }
 
-// `code`: 2 for what is wrong, 1 for what is right and not supported.
+// `code`: 2 for invalid input, 1 for valid input that is not supported.
 void ExpectOneLine(const RunResult& run, const std::string& part, int code = 2) {
   EXPECT_EQ(run.code, code) << run.err;
   EXPECT_THAT(run.err, HasSubstr(part));
@@ -92,7 +93,7 @@ TEST(HostileCheckpoint, TheModelItselfLoads) {
   EXPECT_THAT(run.err, HasSubstr("router"));
 }
 
-// Memory is taken as it is used: too much of it would end the worker hours later.
+// Memory is allocated as it is used: too large a KV cache would end the worker hours later.
 TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
   const RunResult run = RunProgram("bfio_worker",
                                    {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
@@ -100,7 +101,7 @@ TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
                                    kSlowdown * absl::Seconds(60));
   ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks may come to take ", 1);
   EXPECT_THAT(run.err, HasSubstr("tokens a rank fit"));
-  // Without a flag for more, it is what fits; the limit of 4 MiB is for its weights too.
+  // Without the flag, the KV cache is as large as fits; the limit of 4 MiB includes the weights.
   const RunResult fits = RunProgram("bfio_worker",
                                     {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
                                      "--slots=2", "--memory_limit_mb=4", "--connect_timeout=100ms"},
@@ -131,7 +132,7 @@ TEST(HostileCheckpoint, AHeaderOfAbsurdLength) {
 
 TEST(HostileCheckpoint, TensorsThatOverlap) {
   Copy copy("overlap");
-  // Two tensors of one shape at the same place.
+  // Two tensors of one shape at the same offset.
   copy.ChangeHeader([](std::string& header) {
     const auto range = [&](const std::string& name) {
       const size_t at = header.find("\"data_offsets\":[", header.find(absl::StrCat("\"", name, "\"")));
@@ -159,7 +160,7 @@ TEST(HostileCheckpoint, AnotherTypeOrAMissingTensor) {
   ExpectOneLine(Load(missing.directory()), "'model.layers.0.mlp.up_proj.weight' is missing");
 }
 
-TEST(HostileCheckpoint, AConfigurationThatIsNoneOrOfSomethingElse) {
+TEST(HostileCheckpoint, AnInvalidOrUnsupportedConfiguration) {
   Copy garbage("garbage");
   Write(garbage.directory() + "/config.json", "model_type: llama\n");
   ExpectOneLine(Load(garbage.directory()), "config.json: ");
@@ -177,7 +178,7 @@ TEST(HostileCheckpoint, AConfigurationThatIsNoneOrOfSomethingElse) {
   ExpectOneLine(Load(none.directory()), "config.json");
 }
 
-// Damaged at random, always alike: whatever comes of it, the program ends with one line.
+// Random damage, the same in every run: the program always ends with one line.
 TEST(HostileCheckpoint, DamagedHeaders) {
   const std::string original = Read(absl::StrCat(kModel, "/model.safetensors"));
   uint64_t length = 0;
@@ -192,7 +193,7 @@ TEST(HostileCheckpoint, DamagedHeaders) {
     if (rng.Below(4) == 0) bytes.resize(rng.Below(bytes.size()));
     Write(copy.weights(), bytes);
     const RunResult run = Load(copy.directory());
-    // 1: it was harmless (a damaged name of metadata), and there is no router.
+    // 1: the damage was harmless (in a name of metadata), and there is no router.
     EXPECT_TRUE(run.code == 2 || run.code == 1)
         << "round " << round << ", code " << run.code << ": " << run.err;
     const auto lines = std::count(run.err.begin(), run.err.end(), '\n');
@@ -200,7 +201,7 @@ TEST(HostileCheckpoint, DamagedHeaders) {
   }
 }
 
-// The file was whole when it was opened, and is cut while the worker serves from it.
+// The file is complete when it is opened, and is truncated while the worker uses it.
 TEST(HostileCheckpoint, AFileThatIsCutWhileItIsInUse) {
   Copy copy("live");
   ClusterOptions options;

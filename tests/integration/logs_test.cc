@@ -1,5 +1,5 @@
-// The two logs of real programs: what the router decided is decided again alike, and what steps cost is found
-// again, whatever happened to clients, workers and the router meanwhile.
+// The decision log and the step logs of real programs: the router's decisions are repeated by a replay, and
+// the cost of steps is fitted correctly, whatever happened to clients, workers and the router meanwhile.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -39,9 +39,9 @@ struct LoggedCluster {
   LoggedCluster(const std::string& name, std::vector<std::string> router_flags)
       : decisions(absl::StrCat(TestDirectory(), "/", name, ".decisions")) {
     ClusterOptions options;
-    options.worker_processes = 0;  // each gets a log of its own
+    options.worker_processes = 0;  // started below, each with its own log
     options.router_flags = std::move(router_flags);
-    // A clock that ends decisions would make them unrepeatable.
+    // A time limit on decisions would make them unrepeatable.
     for (const std::string& flag :
          {absl::StrCat("--workers=", kWorkers), absl::StrCat("--decision_log=", decisions),
           absl::StrCat("--step_timeout=", 2 * kSlowdown, "s"), std::string("--decide_budget_ms=0")}) {
@@ -64,7 +64,7 @@ struct LoggedCluster {
                             [&](const v1::ClusterState& state) { return Serving(state) == ranks; });
   }
 
-  // The trace, while some clients give up and a worker dies.
+  // Sends the trace, while some clients cancel and a worker dies.
   void RunDisturbed() {
     RunResult load;
     std::thread generator([&] {
@@ -120,7 +120,7 @@ void ExpectIdentical(const nlohmann::json& replay) {
   EXPECT_GE(replay["requests_accepted"], kRequests);
 }
 
-// Ratios far wider than a busy machine bends them: a fit of the wrong thing is off by more.
+// The bounds are far wider than the disturbance by a busy machine; a wrong fit is off by more.
 void ExpectCost(const std::vector<std::string>& logs) {
   const RunResult run =
       RunProgram("bfio_sim", {"calibrate", absl::StrCat("--steps=", absl::StrJoin(logs, ",")), "--json"});
@@ -181,7 +181,7 @@ TEST(Logs, FullDisksAffectNoRequest) {
   EXPECT_NE(cluster.workers()[0].Stderr().find("the step log ends here"), std::string::npos);
 }
 
-// The first line with that text; null when there is none. Every line must be JSON.
+// The first line with this text; null when there is none. Every line must be JSON.
 nlohmann::json LineWith(const std::string& log, const std::string& text) {
   for (const absl::string_view line : absl::StrSplit(log, '\n', absl::SkipEmpty())) {
     const auto json = nlohmann::json::parse(line, nullptr, false);

@@ -1,4 +1,4 @@
-// The main job: the traffic generator sends a trace, the router places it, workers stream the tokens back.
+// The main job: the load generator sends a trace, the router places it, workers stream the tokens back.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -73,7 +73,7 @@ TEST(MainJob, FourProcessesLockstep) {
 TEST(MainJob, ManyRanksInTwoProcesses) {
   ClusterOptions options;
   options.worker_processes = 2;
-  options.ranks_per_process = 12;  // 24 ranks meet over the tree, not the star
+  options.ranks_per_process = 12;  // 24 ranks use the tree barrier instead of the star
   options.worker_flags = {"--c=0.002", "--tl=0", "--slots=4"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
@@ -155,7 +155,7 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
     return std::string(std::istreambuf_iterator<char>(in), {});
   };
 
-  // No token comes in a microsecond: two rates fail, and the third is not tried.
+  // No token arrives within a microsecond: two rates fail, and the third is not tried.
   const nlohmann::json sweep =
       run("sweep", {"--arrival=sweep", "--rates=50,60,70", "--step_duration=1", "--goodput=ttft:0.000001"});
   ASSERT_EQ(sweep["levels"].size(), 2u);
@@ -216,7 +216,7 @@ TEST(MainJob, ShadowsAreAskedOnEveryDecisionAndTheJobIsDone) {
   EXPECT_EQ(state.shadows(1).policy(), "bf_io");
   EXPECT_GT(state.shadows(0).decisions(), 0u);
   EXPECT_EQ(state.shadows(0).decisions(), state.shadows(1).decisions());
-  // A new policy has the same shadows, which start over.
+  // A new policy has the same shadows, whose results start again from zero.
   v1::SetPolicyRequest request;
   request.mutable_policy()->set_name("lpt");
   v1::SetPolicyResponse response;

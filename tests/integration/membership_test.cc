@@ -1,4 +1,4 @@
-// The group changes while requests run: death, late joins, drains. Streams go on, no token is lost or
+// The group changes while requests run: deaths, late joins, drains. Streams continue, no token is lost or
 // repeated.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,10 +22,10 @@ size_t Serving(const v1::ClusterState& state) {
 ClusterOptions Options(int workers) {
   ClusterOptions options;
   options.worker_processes = workers;
-  // Whoever is lost here is killed, which is seen at once; a machine that stands still for a while loses
-  // nobody.
+  // Workers are lost by killing them, which is noticed at once; a long timeout, so that a machine that pauses
+  // for a while loses no worker.
   options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s")};
-  // Slow enough for a busy machine to see requests under way.
+  // Slow enough for requests to be under way even when the machine is busy.
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
   return options;
 }
@@ -116,7 +116,7 @@ TEST(Membership, RequestsWaitForTheFirstWorker) {
   ExpectWhole(clients.Join(), 20);
 }
 
-TEST(Membership, WorkersOutliveTheirRouter) {
+TEST(Membership, WorkersSurviveTheirRouter) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
   // The same ports again, as a supervisor would restart it.

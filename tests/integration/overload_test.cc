@@ -1,5 +1,5 @@
-// More than there is room for: slow readers, floods, greedy tenants, workers that do not read. What is
-// refused is refused in clear words, and the others notice nothing.
+// Overload: slow readers, floods, tenants beyond their limits, workers that do not read. Refusals have clear
+// messages, and other requests are not affected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ ClusterOptions Fast(std::vector<std::string> router_flags) {
   return options;
 }
 
-// On a connection of its own, whose windows stay at 64 KiB however fast it is.
+// A stub with its own connection, whose windows stay at 64 KiB however fast it is.
 std::unique_ptr<v1::Inference::Stub> WithASmallWindow(Cluster& cluster) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -45,12 +45,12 @@ TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
   Cluster cluster(Fast({}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
-  request.set_request_id(std::string(128, 'x'));  // every message carries it: the windows fill up sooner
+  request.set_request_id(std::string(128, 'x'));  // part of every message, so that the windows fill up sooner
   request.set_resumable(GetParam());
   const auto stub = WithASmallWindow(cluster);
   RequestStream slow(*stub, request);
   ASSERT_TRUE(slow.Read());
-  // The others' streams go on meanwhile.
+  // Other streams continue meanwhile.
   std::atomic<bool> done = false;
   std::thread others([&] {
     while (!done) {
@@ -75,8 +75,8 @@ TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
     EXPECT_EQ(cluster.State().requests().failed(), 1u);
     return;
   }
-  // What can be resumed goes on without its client, and waits for it; on a busy machine it may be too slow
-  // again.
+  // A resumable request continues without its client, and its tokens are kept; on a busy machine the client
+  // may be too slow again.
   do {
     request.set_resume_from_index(static_cast<uint32_t>(result.tokens.size()));
     result = RequestStream(*stub, request, {.so_far = result}).End();
@@ -86,13 +86,14 @@ TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
   EXPECT_EQ(result.tokens.size(), 60000u);
 }
 
-TEST(Overload, AClientThatNeverReadsAgainIsBrokenOff) {
+TEST(Overload, AClientThatNeverReadsAgainIsDisconnected) {
   Cluster cluster(Fast({absl::StrCat("--client_timeout=", kSlowdown, "s"), "--drain_timeout=1s"}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
   request.set_request_id(std::string(128, 'x'));
   const auto stub = WithASmallWindow(cluster);
-  // Who reads again before the call is broken off still learns why it ended; the next one waits longer.
+  // A client that reads again before the call is ended still receives the status; the next attempt waits
+  // longer.
   auto code = grpc::StatusCode::RESOURCE_EXHAUSTED;
   uint64_t cut_off = 0;
   for (absl::Duration wait = absl::Seconds(1); code != grpc::StatusCode::CANCELLED && wait < absl::Minutes(1);
@@ -114,7 +115,7 @@ TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
   options.worker_flags = {absl::StrCat("--c=", 0.002 * kSlowdown), "--tl=0", "--slots=8"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  // 8 slots of 20 steps each: 40 clients fit, 400 come.
+  // 8 slots of 20 steps each: capacity for 40 clients, and 400 send.
   std::atomic<int> served = 0, refused = 0, other = 0, without_delay = 0;
   std::vector<std::thread> clients;
   const absl::Time end = MonotonicNow() + kSlowdown * absl::Seconds(3);
@@ -146,9 +147,9 @@ TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
   EXPECT_EQ(state.requests().accepted(), static_cast<uint64_t>(served));
 }
 
-TEST(Overload, ATenantsLimitsAreItsOwn) {
+TEST(Overload, TenantLimitsAffectNoOtherTenant) {
   ClusterOptions options = Fast({"--tenant_limits=small:concurrent=2;slow:rps=0.001"});
-  options.worker_flags[0] = "--c=0.01";  // two streams without a reader must not end because of it
+  options.worker_flags[0] = "--c=0.01";  // two streams without a reader must not end because of a full buffer
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 50000);
@@ -174,7 +175,7 @@ TEST(Overload, ATenantsLimitsAreItsOwn) {
   EXPECT_EQ(code("small"), grpc::StatusCode::OK) << "its place is free again";
 }
 
-TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
+TEST(Overload, RequestsBeyondTheWorkersKvAreRefusedOnArrival) {
   // 1,000 KV tokens, and 64 times as many may wait.
   ClusterOptions options = Fast({});
   options.worker_flags = {"--c=0.05", "--tl=0", "--slots=16", "--kv_tokens=1000"};
@@ -190,7 +191,7 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("64350 KV tokens"));
   EXPECT_TRUE(GetRetryDelay(status).has_value());
-  // One whose client expects it to be short still fits.
+  // A request with a short predicted length still fits.
   v1::GenerateRequest brief = SyntheticRequest(100, 890);
   brief.set_predicted_output_tokens(50);
   streams.push_back(std::make_unique<RequestStream>(cluster.inference(), brief));
@@ -199,8 +200,8 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
   EXPECT_EQ(cluster.State().requests().refused_memory(), 1u);
 }
 
-// Tokens of 24 requests at once, by request, on workers with KV for three or four that reserve all they may
-// make. `ends_early`: only the engine determines where a request ends.
+// Tokens of 24 concurrent requests, by request, on workers with KV memory for three or four that reserve
+// their maximum. `ends_early`: only the engine determines where a request ends.
 std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>& router_flags,
                                                   bool ends_early, v1::RequestTotals& totals,
                                                   const std::string& admission_of_workers = "none") {
@@ -244,12 +245,12 @@ TEST(Overload, WorkersThatRunOutOfKvPreemptAndNoTokenIsLost) {
   EXPECT_EQ(reserved.preempted(), 0u);
   EXPECT_GT(watermark.preempted(), 0u) << "nothing was put to the test";
   EXPECT_EQ(watermark.replays_refused(), 0u);
-  // 0, unless the machine stands still for so long that plans come later than the gate reckons with.
+  // 0, unless the machine pauses for so long that plans arrive later than the admission rule assumes.
   EXPECT_LE(10 * foreseen.preempted(), watermark.preempted());
 }
 
-// The router lets in whatever fits now, and the workers refuse what would not fit later: that goes back to
-// the pool, comes again, and nothing is different to the clients.
+// The router admits whatever fits now, and the workers refuse what would not fit later: such requests return
+// to the pool and are placed again, without a difference for the clients.
 TEST(Overload, WorkersThatRefuseRequestsLoseNone) {
   v1::RequestTotals reserved, watermark, feasible;
   const auto whole = TokensOfACrowd({}, false, reserved);
@@ -275,8 +276,8 @@ TEST(Overload, WaitingForBatchesLosesNoRequestAndEndsWithTheLast) {
   }
 }
 
-// One request runs all the while, and short ones come, several in a step.
-TEST(Overload, WhileOthersRunRequestsWaitForOthersOfTheirLike) {
+// One request runs all the time, while short ones arrive, several in a step.
+TEST(Overload, RequestsWaitForABatchWhileOthersRun) {
   for (const char* admission : {"none", "wait", "nested_wait", "kv_feasible+wait"}) {
     SCOPED_TRACE(admission);
     ClusterOptions options;
@@ -312,16 +313,16 @@ TEST(Overload, WhileOthersRunRequestsWaitForOthersOfTheirLike) {
   }
 }
 
-// Eight workers with KV for 60 % of what their slots would hold, requests that may make four times as many
-// tokens as they do, with unknown lengths: what is learnt keeps workers from running out, but for the
-// share that the confidence leaves.
-TEST(Overload, LearntLengthsKeepEightWorkersWithinTheirKv) {
+// Eight workers with KV memory for 60 % of what their slots would hold, and requests that may generate four
+// times as many tokens as they do, with unknown lengths: learned lengths keep workers within their memory,
+// except for the share that the confidence allows.
+TEST(Overload, LearnedLengthsKeepEightWorkersWithinTheirKv) {
   const auto preempted = [](const std::vector<std::string>& router_flags) {
     ClusterOptions options;
     options.worker_processes = 1;
     options.ranks_per_process = 8;
     options.router_flags = router_flags;
-    // A request holds 40 tokens of prompt and, in the mean over its steps, 50 that it has made.
+    // A request holds 40 tokens of prompt and, on average over its steps, 50 generated tokens.
     options.worker_flags = {"--c=0.001", "--tl=0", "--slots=12", "--kv_tokens=650", "--eos_probability=0.02"};
     Cluster cluster(options);
     if (!cluster.ok()) return uint64_t{0};
@@ -350,7 +351,7 @@ TEST(Overload, LearntLengthsKeepEightWorkersWithinTheirKv) {
   EXPECT_LE(preempted({"--admission=kv_feasible:confidence=0.99", "--lookahead=survival"}), 6u);
 }
 
-TEST(Overload, AdmissionByLearntLengthsChangesNoToken) {
+TEST(Overload, AdmissionByLearnedLengthsChangesNoToken) {
   v1::RequestTotals reserved, learnt;
   const auto whole = TokensOfACrowd({}, true, reserved);
   EXPECT_EQ(TokensOfACrowd({"--admission=kv_feasible", "--lookahead=survival"}, true, learnt), whole);

@@ -1,6 +1,6 @@
-// A worker that breaks the protocol is cut off; the router and the other requests go on.
+// A worker that violates the protocol is disconnected; the router and the other requests continue.
 //
-// The other end is a scripted client of WorkerLink: the router and every message are real.
+// The worker is a scripted client of WorkerLink; the router and every message are real.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +21,7 @@ class Protocol : public ::testing::Test {
     options.router_flags = {"--workers=1", absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")};
     return options;
   }
-  // A request that is under way on the scripted worker's step 1; gives the plan that placed it.
+  // A request that runs in step 1 of the scripted worker; `plan` is the plan that placed it.
   std::unique_ptr<RequestStream> StartRequest(ScriptedWorker& worker, v1::RouterMessage& plan) {
     auto stream = std::make_unique<RequestStream>(cluster_.inference(), SyntheticRequest(10, 3));
     EXPECT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
@@ -48,7 +48,7 @@ TEST_F(Protocol, RefusesASecondWorkerOfTheSameName) {
   EXPECT_EQ(second.End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
 }
 
-// The first connection is as good as half open: its worker has given it up, and the router has not noticed.
+// The first connection is half open: its worker has given it up, and the router has not noticed.
 TEST_F(Protocol, TheSameWorkerTakesItsPlaceOverAtOnce) {
   ScriptedWorker first(cluster_.address(), "w"), second(cluster_.address(), "w"),
       other(cluster_.address(), "w");
@@ -64,10 +64,10 @@ TEST_F(Protocol, TheSameWorkerTakesItsPlaceOverAtOnce) {
   EXPECT_EQ(other.End().error_code(), grpc::StatusCode::ALREADY_EXISTS) << "another process of that name";
 }
 
-// What a worker brings of an earlier router's is taken over, or dropped: never taken for a request of this
-// router's, though it had its number. Nor is a number given out that the earlier router may have given to
-// what others will bring.
-TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
+// Requests that a worker announces from an earlier router are recovered or dropped. They are never confused
+// with a request of this router that has the same number, and no number is assigned that the earlier router
+// may have used for requests that other workers announce later.
+TEST_F(Protocol, AnnouncedRequestsAreRecoveredOrDropped) {
   constexpr uint64_t kRecovered = uint64_t{1} << 61, kUnknown = 77;
   ScriptedWorker worker(cluster_.address(), "w");
   worker.hello().set_slots(3);
@@ -125,7 +125,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   EXPECT_GE(message.plan().assignments(0).handle(), kRecovered + 1'000'000'000);
 }
 
-// They are not counted, and they would be kept, and sent to workers, as long as the request.
+// Unknown fields are not counted; they would be kept, and sent to workers, as long as the request.
 TEST_F(Protocol, UnknownFieldsAreNotKept) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
@@ -146,7 +146,7 @@ TEST_F(Protocol, UnknownFieldsAreNotKept) {
   EXPECT_LT(plan.ByteSizeLong(), 10'000u);
 }
 
-TEST_F(Protocol, CancelsWhatANewcomerStillHolds) {
+TEST_F(Protocol, CancelsUnknownRequestsOfANewWorker) {
   ScriptedWorker worker(cluster_.address(), "w");
   worker.hello().add_active()->set_handle(77);
   ASSERT_TRUE(worker.Join());
@@ -208,7 +208,8 @@ TEST_F(Protocol, ASilentWorkerIsFencedAndItsRequestGoesOnElsewhere) {
   ASSERT_TRUE(silent->Join());
   v1::RouterMessage plan;
   const auto stream = StartRequest(*silent, plan);
-  // It never reports. A real worker joins: the silent one is not ready for the new epoch and is dropped.
+  // The scripted worker never reports. A real worker joins: the scripted one is not ready for the new epoch
+  // and is removed.
   cluster_.StartWorker();
   EXPECT_TRUE(stream->End().status.ok());
   EXPECT_EQ(stream->result().tokens.size(), 3u);
@@ -217,27 +218,27 @@ TEST_F(Protocol, ASilentWorkerIsFencedAndItsRequestGoesOnElsewhere) {
 }
 
 TEST_F(Protocol, AWorkerThatReportsAndNeverReadsIsCutOff) {
-  grpc::ChannelArguments args;  // its windows stay small, however fast the link is
+  grpc::ChannelArguments args;  // the windows stay small, however fast the link is
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
   ScriptedWorker deaf(cluster_.address(), "deaf", args);
   deaf.hello().set_kv_tokens(1 << 20);
   deaf.hello().set_max_sequence_tokens(1 << 20);
   ASSERT_TRUE(deaf.Join());
-  // A prompt that no window holds: the write of its plan gets stuck.
+  // A prompt larger than any window: the write of its plan blocks.
   v1::GenerateRequest request = SyntheticRequest(10, 5);
   for (int i = 0; i < 120'000; ++i) request.mutable_token_ids()->add_ids(1 << 30);
   const RequestStream stream(cluster_.inference(), request);
   uint64_t step = 0;
   ASSERT_TRUE(cluster_.WaitFor("the deaf worker to be cut off", [&](const v1::ClusterState& state) {
-    // It lives, by its reports: no other deadline passes.
+    // Its reports show that the worker is alive, so no other deadline expires.
     deaf.Send(deaf.Report(++step, 0));
     absl::SleepFor(absl::Milliseconds(50));
     return state.requests().accepted() == 1 && state.workers_size() == 0;
   }));
 }
 
-TEST_F(Protocol, ANewcomerThatCannotMeetTheOthersDoesNotTakeThemDown) {
+TEST_F(Protocol, AWorkerThatCannotReachTheOthersDoesNotStopThem) {
   cluster_.StartWorker();
   ASSERT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 3)).status.ok());
   ScriptedWorker newcomer(cluster_.address(), "newcomer");

@@ -1,5 +1,5 @@
-// Streams that break and go on: a client that loses its connection, a router that is killed. No token is lost
-// or repeated, and all are those of an undisturbed run.
+// Streams that break and are resumed: a client loses its connection, a router is killed. No token is lost or
+// repeated, and all are those of a run without faults.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -25,16 +25,16 @@ namespace {
 ClusterOptions Options(int workers, std::vector<std::string> router_flags = {}) {
   ClusterOptions options;
   options.worker_processes = workers;
-  // Whoever is lost here is killed, which is seen at once; a machine that stands still for a while loses
-  // nobody.
+  // Workers are lost by killing them, which is noticed at once; a long timeout, so that a machine that pauses
+  // for a while loses no worker.
   options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s")};
   options.router_flags.insert(options.router_flags.end(), router_flags.begin(), router_flags.end());
-  // Slow enough for a busy machine to see requests under way.
+  // Slow enough for requests to be under way even when the machine is busy.
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
   return options;
 }
 
-// accepted = completed + cancelled + aborted + failed, and every token tallies.
+// accepted = completed + cancelled + aborted + failed, and every token is accounted for.
 void ExpectTally(const v1::RequestTotals& totals) {
   EXPECT_EQ(totals.tokens_lost(), 0u);
   EXPECT_EQ(totals.tokens_duplicated(), 0u);
@@ -47,7 +47,7 @@ TEST(Resume, AKilledRoutersRequestsGoOnWithTheNextOne) {
   Clients clients = StartClients(cluster.address(), 24, 400);
   WaitForTokens(clients, 10);
   cluster.KillRouter();
-  absl::SleepFor(absl::Milliseconds(100));  // the workers go on meanwhile
+  absl::SleepFor(absl::Milliseconds(100));  // the workers continue meanwhile
   cluster.StartRouterAgain();
   ExpectUndisturbed(clients, 400);
   const v1::ClusterState state = cluster.State();
@@ -72,7 +72,7 @@ TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
   ExpectTally(cluster.State().requests());
 }
 
-// Requests that a worker's step log has seen end.
+// Number of requests that ended according to a worker's step log.
 int64_t Finished(const std::string& step_log) {
   std::ifstream rows(step_log);
   std::string row;
@@ -88,7 +88,7 @@ int64_t Finished(const std::string& step_log) {
   return sum;
 }
 
-TEST(Resume, WhatEndsWhileThereIsNoRouterIsNotLost) {
+TEST(Resume, RequestsThatEndWithoutARouterAreNotLost) {
   const std::string log = absl::StrCat(TestDirectory(), "/without_router.csv");
   ClusterOptions options = Options(1);  // 8 slots
   options.worker_flags.push_back(absl::StrCat("--step_log=", log));
@@ -140,8 +140,8 @@ TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
   ExpectTally(cluster.State().requests());
 }
 
-// A worker and its requests whose router dies after the other worker has: no other worker joins, and the next
-// router's first epoch begins restart_settle after this one has come back.
+// One of two workers dies, and then the router: no other worker joins, so the next router's first epoch
+// begins restart_settle after the remaining worker has reconnected.
 class OneOfTwo : public ::testing::Test {
  protected:
   OneOfTwo() : cluster_(Options(2, {absl::StrCat("--restart_settle=", 3 * kSlowdown, "s")})) {}
@@ -197,12 +197,12 @@ TEST(Resume, ARouterKilledTwiceInARowLosesNothing) {
   ExpectTally(cluster.State().requests());
 }
 
-TEST(Resume, ABrokenConnectionIsTakenUpAgain) {
+TEST(Resume, BrokenStreamsAreResumed) {
   Cluster cluster(Options(1));
   ASSERT_TRUE(cluster.ok());
   Clients clients = StartClients(cluster.address(), 4, 400);
   for (int broken = 0; broken < 3; ++broken) {
-    // Tokens of the new streams, however far the clients have come meanwhile.
+    // Tokens of the new streams, wherever the clients are by now.
     size_t most = 0;
     for (auto& client : clients) most = std::max(most, client->tokens_seen());
     WaitForTokens(clients, most + 10);
@@ -215,7 +215,7 @@ TEST(Resume, ABrokenConnectionIsTakenUpAgain) {
   ExpectTally(state.requests());
 }
 
-// A stream that is read as far as the first token.
+// A stream whose first token has been read.
 struct Begun : RequestStream {
   Begun(Cluster& cluster, const v1::GenerateRequest& request) : RequestStream(cluster.inference(), request) {
     EXPECT_TRUE(Read());
@@ -245,7 +245,7 @@ TEST(Resume, OnlyItsOwnerMayResumeARequest) {
       << "the same id, and no word of a resume";
   EXPECT_EQ(cluster.State().requests().resume_refused(), 3u);
   EXPECT_TRUE(owner.End().status.ok()) << "and the owner noticed nothing";
-  // The owner may, even when it is over: for a while.
+  // The owner may resume it, for a while also when it has ended.
   v1::GenerateRequest bare;
   bare.set_request_id(request.request_id());
   bare.set_tenant("acme");
@@ -257,7 +257,7 @@ TEST(Resume, OnlyItsOwnerMayResumeARequest) {
   EXPECT_EQ(again.finishes, 1);
 }
 
-TEST(Resume, ARequestThatWasNotSentAsResumableIsNot) {
+TEST(Resume, ARequestNotSentAsResumableCannotBeResumed) {
   Cluster cluster(Options(1, {"--restart_settle=0s"}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = ResumableRequest(1, 5000);
@@ -296,7 +296,7 @@ TEST(Resume, AnUnknownRequestIsStartedAgainOnlyWithItsPrompt) {
   EXPECT_EQ(cluster.State().requests().restarted(), 1u);
 }
 
-TEST(Resume, WhatItsClientHasIsNotMadeAgain) {
+TEST(Resume, ReceivedTokensAreNotGeneratedAgain) {
   Cluster cluster(Options(1, {"--restart_settle=0s"}));
   ASSERT_TRUE(cluster.ok());
   uint64_t made = 0;
@@ -318,7 +318,7 @@ TEST(Resume, WhatItsClientHasIsNotMadeAgain) {
         EXPECT_EQ(rest.tokens, std::vector<uint32_t>(whole.begin() + from, whole.end())) << received;
         EXPECT_EQ(rest.finish.usage().completion_tokens(), 20u);
         EXPECT_EQ(rest.finishes, 1);
-        made += 20 - received + 1;  // the last one once more
+        made += 20 - received + 1;  // the last received token is generated again
       }
     }
   }
@@ -337,7 +337,7 @@ TEST(Resume, WhatItsClientHasIsNotMadeAgain) {
   EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT) << "more than it makes";
 }
 
-TEST(Resume, NoWayRoundATenantsLimits) {
+TEST(Resume, ResumesDoNotBypassTenantLimits) {
   Cluster cluster(Options(1, {"--restart_settle=0s", "--tenant_limits=acme:concurrent=1"}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = ResumableRequest(1, 5000);
@@ -361,7 +361,7 @@ TEST(Resume, ARequestThatNoClientResumesIsCancelled) {
   ASSERT_TRUE(cluster.WaitFor("the slot to be free", [](const v1::ClusterState& s) {
     return s.requests().resume_expired() == 1 && s.workers(0).active_requests() == 0;
   }));
-  // After a restart as well.
+  // Also after a restart.
   {
     Begun begun(cluster, ResumableRequest(2, 5000));
     cluster.KillRouter();
@@ -375,7 +375,7 @@ TEST(Resume, ARequestThatNoClientResumesIsCancelled) {
   ExpectTally(cluster.State().requests());
 }
 
-TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
+TEST(Resume, ARequestTooLargeToKeepEndsWithItsWorker) {
   // A third of a MiB is kept: 87,381 ids.
   Cluster cluster(Options(1, {"--request_memory_mb=1"}));
   ASSERT_TRUE(cluster.ok());
@@ -398,7 +398,7 @@ TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
   ExpectTally(state.requests());
 }
 
-TEST(Resume, TheGeneratorComesBackAndFindsNothingMissing) {
+TEST(Resume, TheLoadGeneratorResumesWithoutMissingTokens) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
   const std::string json = absl::StrCat(TestDirectory(), "/resume.json");

@@ -1,6 +1,6 @@
-// Who may come in, at which port, with what: real processes, certificates from deploy/make_certs.
+// Authentication and TLS per port: real processes, certificates from deploy/make_certs.
 //
-// The other ends are gRPC's own SSL credentials over PEM texts, not the code under test.
+// The other ends use gRPC's own SSL credentials with PEM texts instead of the code under test.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Tenants' and operators' tokens; no program may ever print one.
+// Tokens of tenants and operators; no program may ever print one.
 constexpr char kAcme[] = "acme-s3cr3t-acme-s3cr3t";
 constexpr char kZeta[] = "zeta-s3cr3t-zeta-s3cr3t";
 constexpr char kExpired[] = "gone-s3cr3t-gone-s3cr3t";
@@ -52,7 +52,7 @@ void MakeCerts(const std::string& folder) {
   ASSERT_EQ(std::system(command.c_str()), 0) << ReadFile(folder + ".log");
 }
 
-// A new set of certificates and tokens for each test, so that it may change them.
+// New certificates and tokens for each test, so that it may change them.
 class Security : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -65,7 +65,7 @@ class Security : public ::testing::Test {
           absl::StrCat("root token:", kOperator, "\nroot token:", kExpired, " expires=2001-01-01\n"));
   }
   void TearDown() override {
-    // What any program of this test has printed.
+    // All output of the programs of this test.
     for (const auto& entry : std::filesystem::directory_iterator(TestDirectory())) {
       if (entry.path().extension() != ".err" && entry.path().extension() != ".out") continue;
       const std::string text = ReadFile(entry.path());
@@ -80,7 +80,7 @@ class Security : public ::testing::Test {
   }
 
   std::string File(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
-  // Complete when it takes the old one's place, for its owner alone.
+  // Written completely before it replaces the old file, and readable only by its owner.
   void Write(const std::string& name, const std::string& text) {
     std::ofstream(File("new")) << text;
     std::filesystem::permissions(File("new"),
@@ -95,7 +95,7 @@ class Security : public ::testing::Test {
     for (const absl::string_view flag : absl::StrSplit(flags, '|')) args.emplace_back(flag);
   }
 
-  // A router with everything on.
+  // A router with authentication and TLS on all ports.
   void StartRouter(const std::vector<std::string>& more = {}) {
     std::vector<std::string> args = {"--listen=127.0.0.1:0",
                                      "--worker_listen=127.0.0.1:0",
@@ -130,7 +130,7 @@ class Security : public ::testing::Test {
     return Process("bfio_worker", args);
   }
 
-  // A connection of its own to an address: `name` without ".crt", empty for no certificate.
+  // A separate connection to an address. `name`: the certificate without ".crt", empty for none.
   std::shared_ptr<grpc::Channel> Connect(const std::string& address, const std::string& ca,
                                          const std::string& name) const {
     grpc::SslCredentialsOptions options;
@@ -148,7 +148,7 @@ class Security : public ::testing::Test {
     return grpc::CreateCustomChannel(address, credentials, args);
   }
 
-  // Any method with an empty request; a stream's first message is awaited.
+  // Calls any method with an empty request; for a stream, waits for the first message.
   static grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                            const std::string& token, const grpc::protobuf::Message* request = nullptr) {
     grpc::GenericStub stub(channel);
@@ -183,7 +183,7 @@ class Security : public ::testing::Test {
   std::unique_ptr<Process> router_;
 };
 
-// A thread of its own writes the log; a program's end leaves nothing unwritten.
+// Ends the program first, because a separate thread writes the log.
 std::string LogOfEnded(Process& process) {
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(kSlowdown * absl::Seconds(40)), 0);
@@ -244,7 +244,7 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
         Call(Channel(port.address, grpc::InsecureChannelCredentials()), port.method, kAcme).error_code(),
         grpc::StatusCode::UNAVAILABLE)
         << "plain text at " << port.method;
-    // An impostor of the router is refused.
+    // A server with another CA's certificate is refused.
     EXPECT_EQ(Call(Connect(port.address, "wrong-ca", port.good), health, "").error_code(),
               grpc::StatusCode::UNAVAILABLE);
   }
@@ -257,7 +257,7 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
 TEST_F(Security, EveryMethodAsksForAToken) {
   StartRouter();
   const auto client = Connect(client_, "client-ca", "client"), admin = Connect(admin_, "admin-ca", "admin");
-  // Whatever methods there will be: each must ask.
+  // Generated from the descriptors, so that future methods are tested too.
   const auto try_all = [](const std::string& service, const std::shared_ptr<grpc::Channel>& channel,
                           const std::string& intruder) {
     const auto* descriptor = grpc::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
@@ -287,7 +287,7 @@ TEST_F(Security, EveryMethodAsksForAToken) {
   EXPECT_EQ(Count(log, "refused: client API: the bearer token is another tenant's"), 1u) << log;
 }
 
-// By token and by certificate; the log names who did what.
+// By token and by certificate; the log names the operator of each action.
 TEST_F(Security, RoleReadMayNotOperate) {
   Write("operators", absl::StrCat("root token:", kOperator, "\nscraper token:", kWrong,
                                   " role=read\nprobe cert:admin role=read\n"));
@@ -350,7 +350,7 @@ TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
   ASSERT_NO_FATAL_FAILURE(MakeCerts(folder_));
   for (const std::string file : {"client-ca.crt", "client-server.crt", "client-server.key"}) {
     std::filesystem::copy_file(File(file), absl::StrCat(old, "/next"));
-    // The pair is half old and half new for a while: nothing may come of that.
+    // For a while the pair is half old and half new, which must have no effect.
     std::filesystem::rename(absl::StrCat(old, "/next"), absl::StrCat(old, "/", file));
     absl::SleepFor(absl::Milliseconds(700));
   }
@@ -360,14 +360,14 @@ TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
     absl::SleepFor(absl::Milliseconds(50));
   }
   EXPECT_TRUE(Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", kAcme).ok());
-  // The old client's certificate is a intruder's now, even where it believes the router.
+  // The old client's certificate is now refused, also where the client trusts the router.
   grpc::SslCredentialsOptions stale;
   stale.pem_root_certs = ReadFile(File("client-ca.crt"));
   stale.pem_cert_chain = ReadFile(old + "/client.crt");
   stale.pem_private_key = ReadFile(old + "/client.key");
   EXPECT_EQ(Call(Channel(client_, grpc::SslCredentials(stale)), health, "").error_code(),
             grpc::StatusCode::UNAVAILABLE);
-  // The other ports have kept theirs.
+  // The other ports have kept their certificates.
   folder_ = old;
   EXPECT_TRUE(Call(Connect(admin_, "admin-ca", "admin"), health, "").ok());
 }
@@ -427,7 +427,7 @@ TEST_F(Security, AWorkerJoinsOnlyUnderItsCertificatesName) {
   EXPECT_EQ(impostor.Wait(kSlowdown * absl::Seconds(60)), 1) << impostor.Stderr();
   EXPECT_THAT(impostor.Stderr(), HasSubstr("the certificate does not name this worker_id"));
   EXPECT_EQ(Count(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
-  // Strangers give up when --connect_timeout has passed, or go on trying; they never get in.
+  // Unauthenticated workers give up after --connect_timeout, or continue to try; they never join.
   for (const char* certificate : {"expired-worker", "wrong", "client"}) {
     Process intruder = StartWorker("w0", certificate);
     intruder.Wait(absl::Seconds(2));
@@ -442,7 +442,7 @@ TEST_F(Security, AWorkerJoinsOnlyUnderItsCertificatesName) {
   EXPECT_EQ(Count(router_->Stderr(), "worker w0 attached"), 1u) << router_->Stderr();
 }
 
-TEST_F(Security, WhatIsTooLargeIsRefusedAtTheDoor) {
+TEST_F(Security, OversizedMessagesAreRefused) {
   StartRouter({"--max_prompt_tokens=1000"});
   const auto client = Connect(client_, "client-ca", "client");
   v1::GenerateRequest request = SyntheticRequest(10, 3);
@@ -461,11 +461,11 @@ TEST_F(Security, WhatIsTooLargeIsRefusedAtTheDoor) {
                 .error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_FALSE(Call(client, "/bfio.v1.Inference/Abort", std::string(20'000, 't')).ok());
-  // That connection may be closed for it; another one is served.
+  // That connection may be closed because of it; another one is served.
   EXPECT_TRUE(Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", kAcme).ok());
 }
 
-TEST_F(Security, NothingIsOpenToOthersByOversight) {
+TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
   const auto refused = [](const std::vector<std::string>& args, const std::string& why) {
     const RunResult run = RunProgram("bfio_router", args);
     EXPECT_EQ(run.code, 2) << run.err;
@@ -490,7 +490,7 @@ TEST_F(Security, NothingIsOpenToOthersByOversight) {
   refused({loopback, admin, "--worker_listen=127.0.0.1:0", "--client_tokens=" + File("client.key")},
           "client.key:1: ");
   refused({loopback, admin, "--bind_worker_id"}, "--bind_worker_id needs --worker_tls=ca=FILE");
-  // With the word for it, or with what is missing, it serves.
+  // With --insecure, or with the missing file, it serves.
   for (const std::string& last : {std::string("--insecure"), "--client_tokens=" + File("tokens")}) {
     std::vector<std::string> args = encrypted;
     args.push_back(last);

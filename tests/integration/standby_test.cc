@@ -1,5 +1,5 @@
-// Two routers, a real etcd, and what goes on when the one that leads is gone: killed, stopped, shut down, or
-// cut off from etcd.
+// Two routers and a real etcd: requests continue when the leader is killed, stopped, shut down, or cut off
+// from etcd.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60 * kSlowdown);
-// Of leases that shall end, and of those that shall not, however long a machine stands still.
+// Times to live of leases that must expire, and of leases that must not, even when the machine pauses.
 constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown), kLongTtl = absl::Minutes(10);
 
 #define SKIP_WITHOUT_ETCD() \
@@ -37,7 +37,7 @@ constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown), kLongTtl = absl::M
 
 router::ElectionOptions Options(const EtcdServer& etcd, const std::string& name, absl::Duration ttl) {
   router::ElectionOptions options;
-  // The first has no owner.
+  // No server listens at the first endpoint.
   options.etcd.endpoints = {"http://127.0.0.1:1/", etcd.endpoint()};
   options.name = name;
   options.ttl = ttl;
@@ -50,7 +50,7 @@ std::unique_ptr<router::Election> Elect(const router::ElectionOptions& options) 
   return *std::move(election);
 }
 
-// A campaign on a thread of its own.
+// A campaign on a separate thread.
 class Candidate {
  public:
   Candidate(const EtcdServer& etcd, const std::string& name, absl::Duration ttl = kLongTtl)
@@ -147,17 +147,17 @@ TEST(Election, ALeaseIsKeptWhileEtcdAnswersAndEndsWhenItDoesNot) {
   ASSERT_TRUE(Soon([&] { return !lease->Holds(); }));
   EXPECT_FALSE(lease->Look());
   etcd.Start();
-  // A router that has lost it once may not take it again, though etcd keeps leases over a restart.
+  // A router that has lost the lease may not use it again, although etcd keeps leases over a restart.
   Candidate next(etcd, "next", kTtl);
   ASSERT_TRUE(Soon([&] { return next.leads.load(); }));
   EXPECT_FALSE(lease->Holds());
   EXPECT_GT(next.election->term(), leader.election->term());
 }
 
-// What an operator may do to a leader's key.
+// Actions of an operator on a leader's key.
 class KeyTest : public ::testing::TestWithParam<std::vector<std::string>> {};
 
-TEST_P(KeyTest, AKeyThatIsAnothersIsALostLease) {
+TEST_P(KeyTest, AKeyOfAnotherOwnerIsALostLease) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   Candidate leader(etcd, "leader");
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Election, KeyTest,
                                            std::vector<std::string>{"put", "/bfio/router", "somebody"}),
                          [](const auto& test) { return test.param[0]; });
 
-TEST(Election, ARouterThatDecidesNothingAnyMoreLosesItsLease) {
+TEST(Election, ARouterThatNoLongerDecidesLosesItsLease) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   router::ElectionOptions options = Options(etcd, "stuck", kTtl);
@@ -186,7 +186,7 @@ TEST(Election, ARouterThatDecidesNothingAnyMoreLosesItsLease) {
   ASSERT_TRUE(Soon([&] { return !leader.election->lease()->Holds(); }));
 }
 
-TEST(Election, AnEtcdWithoutTheRightCertificateIsNone) {
+TEST(Election, AnEtcdWithAWrongCertificateIsNotUsed) {
   SKIP_WITHOUT_ETCD();
   const std::string certs = absl::StrCat(TestDirectory(), "/certs");
   ASSERT_EQ(std::system(absl::StrCat("deploy/make_certs --out=", certs, " >", certs, ".log 2>&1").c_str()),
@@ -223,7 +223,7 @@ TEST(Election, SettingsAreCheckedByName) {
               HasSubstr("--election_tls: cannot read"));
 }
 
-// Two routers of one election, and workers that know both.
+// Two routers of one election, and workers with both addresses.
 class Pair {
  public:
   explicit Pair(const EtcdServer& etcd) : etcd_(etcd) {
@@ -255,7 +255,7 @@ class Pair {
   }
   Process& router(int i) { return *routers_[i]; }
   std::string both() const { return absl::StrCat(ports_[0].address(), ",", ports_[1].address()); }
-  // gRPC's name for it.
+  // A target for both, in gRPC's syntax.
   std::string target() const { return absl::StrCat("ipv4:", both()); }
 
  private:
@@ -277,7 +277,7 @@ TEST(Standby, AKilledLeadersRequestsGoOnUnderTheNextAndBack) {
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   pair.StartRouter(0);
   ASSERT_TRUE(pair.WaitStanding(0, 1)) << pair.router(0).Stderr();
-  // And back, without waiting for a lease's end: who is shut down resigns.
+  // Back to the first, without waiting for a lease to expire: a router that is shut down resigns.
   EXPECT_TRUE(std::any_of(clients.begin(), clients.end(),
                           [](const auto& client) { return client->tokens_seen() < kTokens; }));
   pair.router(1).Signal(SIGTERM);
@@ -286,7 +286,7 @@ TEST(Standby, AKilledLeadersRequestsGoOnUnderTheNextAndBack) {
   ExpectUndisturbed(clients, kTokens);
 }
 
-// "HOST:PORT" after `before` in what it prints.
+// "HOST:PORT" after `before` in the program's output.
 std::string AddressIn(Process& process, const std::string& before) {
   EXPECT_TRUE(process.WaitForOutput(before, kPatience)) << process.Stderr();
   const std::string out = process.Stdout();
@@ -294,7 +294,7 @@ std::string AddressIn(Process& process, const std::string& before) {
   return out.substr(at, out.find('/', at) - at);
 }
 
-TEST(Standby, HasProbesAndSaysThatItDoesNotLead) {
+TEST(Standby, HasProbesAndReportsThatItDoesNotLead) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   auto leader = std::make_unique<Candidate>(etcd, "10.0.0.1:50051");
@@ -311,14 +311,14 @@ TEST(Standby, HasProbesAndSaysThatItDoesNotLead) {
   EXPECT_TRUE(says("/healthz", "standing by for the router at 10.0.0.1:50051"));
   EXPECT_EQ(HttpGet(web, "/readyz"), std::nullopt) << "clients belong to the leader";
   EXPECT_TRUE(says("/metrics", "\nbfio:is_leader 0\n"));
-  // The same port is the leader's, once it is that.
+  // The same port serves the leader, once it leads.
   leader.reset();
   ASSERT_TRUE(standby.WaitForOutput("serving on", kPatience)) << standby.Stderr();
   EXPECT_TRUE(says("/metrics", "\nbfio:is_leader 1\n"));
   EXPECT_TRUE(says("/readyz", "ok"));
 }
 
-// Not when it is needed.
+// When the standby starts, not when it takes over.
 TEST(Standby, AWrongSettingIsFoundWhenItIsStarted) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;

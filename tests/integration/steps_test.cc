@@ -1,5 +1,5 @@
-// What steps contain, through real processes: pieces of prompts that the router gives, a budget that adapts,
-// what requests ask for, and when agents are out of time.
+// The content of steps, through real processes: chunked prefill under the router's control, an adaptive token
+// budget, latency objectives of requests, and deadlines of agents.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::vector<int64_t> Column(const std::string& path, const std::string& name) {
   return values;
 }
 
-// Prompt tokens of the steps that a prompt of 1,000 takes on one of four ranks where nothing decodes.
+// Prompt tokens of the steps for a prompt of 1,000 tokens on one of four ranks without decodes.
 std::vector<int64_t> ChunksOfALonePrompt() {
   const std::string log = absl::StrCat(TestDirectory(), "/steps.csv");
   ClusterOptions options;
@@ -46,7 +46,7 @@ std::vector<int64_t> ChunksOfALonePrompt() {
                           absl::StrCat("--step_log=", log)};
   Cluster cluster(options);
   if (!cluster.ok()) return {};
-  // The ranks' first report says how they take prompts.
+  // The ranks' first report says how they compute prompts.
   EXPECT_TRUE(Generate(cluster.inference(), SyntheticRequest(10, 1)).status.ok());
   EXPECT_TRUE(Generate(cluster.inference(), SyntheticRequest(1000, 2)).status.ok());
   const v1::ClusterState state = cluster.State();
@@ -65,12 +65,12 @@ std::vector<int64_t> ChunksOfALonePrompt() {
   return pieces;
 }
 
-TEST(Steps, APromptThatHoldsNobodyUpTakesWhatTheBudgetAllows) {
+TEST(Steps, APromptThatDelaysNoDecodeUsesTheWholeBudget) {
   EXPECT_THAT(ChunksOfALonePrompt(), ::testing::ElementsAre(512, 488));
 }
 
-// Ranks that have told what their batches cost compute a prompt in chunks smaller than their budget while
-// others decode, and every request gets its tokens.
+// Ranks that have reported the cost of their batches compute a prompt in chunks smaller than their budget
+// while others decode, and every request receives its tokens.
 TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
   const std::string log = absl::StrCat(TestDirectory(), "/levels.csv");
   ClusterOptions options;
@@ -87,7 +87,7 @@ TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
   EXPECT_EQ(run.code, 0) << run.err << run.out;
   EXPECT_THAT(run.out, HasSubstr("\"completed\": 300"));
   cluster.StopCleanly();
-  // A prompt of more than 100 tokens takes one step on a rank that is not held to a level.
+  // A prompt of more than 100 tokens takes one step on a rank without a level.
   const std::vector<int64_t> chunks = Column(log, "prefill_tokens");
   const auto admitted = Column(log, "admitted");
   ASSERT_EQ(chunks.size(), admitted.size());
@@ -99,8 +99,8 @@ TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
   EXPECT_GT(steps_with_prompts, steps_with_new + steps_with_new / 2);
 }
 
-// What it adapts to is tested in virtual time (tests/unit/worker/sim_engine_test.cc): here, that the flags
-// and what requests ask for arrive, and that tokens do.
+// The adaptation itself is tested in virtual time (tests/unit/worker/sim_engine_test.cc); this test covers
+// flags, the objectives of requests, and tokens.
 TEST(Steps, AnAdaptiveBudgetServesStricterObjectivesThanItsFlags) {
   ClusterOptions options;
   options.worker_processes = 1;
@@ -165,7 +165,7 @@ TEST(ParentDeadlines, EndTheParentsCallsAndRefuseThoseThatComeAfter) {
   options.worker_flags = {"--c=0.005", "--tl=0", "--slots=1"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  // One runs and one waits, four minutes of tokens each; only the second says until when.
+  // One request runs and one waits, each for four minutes of tokens; only the second has a deadline.
   std::vector<GenerateResult> results(2);
   std::vector<std::thread> threads;
   threads.emplace_back([&] {
@@ -177,7 +177,7 @@ TEST(ParentDeadlines, EndTheParentsCallsAndRefuseThoseThatComeAfter) {
   }));
   threads.emplace_back([&] {
     v1::GenerateRequest endless = CallUntil("a", 50'000, absl::Seconds(1));
-    // It may end at any token, so its length says nothing.
+    // It may end at any token, so its maximum length does not predict its end.
     endless.set_ignore_eos(false);
     results[1] = Generate(cluster.inference(), endless);
   });
@@ -188,7 +188,7 @@ TEST(ParentDeadlines, EndTheParentsCallsAndRefuseThoseThatComeAfter) {
   }
   const GenerateResult late = Generate(cluster.inference(), CallUntil("a", 1, absl::ZeroDuration()));
   EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  // 1,000 tokens of 5 ms do not fit into a second; nor does one before 1,000 that come after it.
+  // 1,000 tokens of 5 ms do not fit into a second; neither does a call that 1,000 further tokens must follow.
   const GenerateResult hopeless = Generate(cluster.inference(), CallUntil("b", 1000, absl::Seconds(1)));
   EXPECT_EQ(hopeless.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(hopeless.status.error_message(), HasSubstr("the parent needs 1000 more tokens"));

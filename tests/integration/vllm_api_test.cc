@@ -1,12 +1,13 @@
 // A router and workers as a vLLM engine: what gateways do to them, those that behave and those that do not.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,142 +20,13 @@
 #include "engines/vllm.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/testing/cluster.h"
+#include "tests/testing/vllm_calls.h"
 
 namespace bfio::testing {
 namespace {
 
-namespace pb = ::vllm::grpc::engine;
-namespace common_pb = ::smg::grpc::common;
-
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using Tokens = std::vector<uint32_t>;
-
-// A directory with a tokenizer that writes token 17 as "<17>".
-std::string NumbersTokenizer() {
-  const std::string folder = TestDirectory() + "/numbers";
-  if (RunProgram("/bin/mkdir", {"-p", folder}).code != 0) ADD_FAILURE() << folder;
-  std::ofstream out(folder + "/tokenizer.json");
-  out << R"({"model":{"vocab":{)";
-  for (int id = 0; id < 32'000; ++id) out << (id > 0 ? "," : "") << "\"<" << id << ">\":" << id;
-  out << R"(}},"decoder":{"type":"ByteLevel"}})";
-  return folder;
-}
-
-pb::GenerateRequest Request(uint32_t output, bool stream = true) {
-  pb::GenerateRequest request;
-  for (uint32_t id = 1; id <= 7; ++id) request.mutable_tokenized()->add_input_ids(id);
-  pb::SamplingParams& sampling = *request.mutable_sampling_params();
-  sampling.set_max_tokens(output);
-  sampling.set_ignore_eos(true);
-  sampling.set_seed(5);
-  request.set_stream(stream);
-  return request;
-}
-
-// What a call has brought, as a gateway puts it together.
-struct Outputs {
-  grpc::Status status;
-  std::map<uint32_t, Tokens> tokens;
-  std::map<uint32_t, pb::GenerateComplete> ends;
-
-  void Add(const pb::GenerateResponse& response) {
-    if (response.has_chunk()) {
-      EXPECT_EQ(ends.count(response.chunk().index()), 0u) << "nothing follows an output's end";
-      Append(response.chunk().token_ids(), tokens[response.chunk().index()]);
-    } else {
-      EXPECT_TRUE(response.has_complete());
-      Append(response.complete().output_ids(), tokens[response.complete().index()]);
-      const bool whole = response.complete().output_ids_size() > 0;
-      EXPECT_TRUE(!whole || response.complete().index() == ends.size()) << "whole outputs come in order";
-      EXPECT_TRUE(ends.emplace(response.complete().index(), response.complete()).second);
-    }
-  }
-  std::string reason(uint32_t index = 0) const {
-    const auto it = ends.find(index);
-    return it == ends.end() ? "no end" : it->second.finish_reason();
-  }
-
- private:
-  template <typename Ids>
-  static void Append(const Ids& ids, Tokens& to) {
-    to.insert(to.end(), ids.begin(), ids.end());
-  }
-};
-
-class Call {
- public:
-  Call(pb::VllmEngine::Stub& stub, const pb::GenerateRequest& request,
-       absl::Duration deadline = absl::InfiniteDuration()) {
-    if (deadline < absl::InfiniteDuration())
-      context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
-    reader_ = stub.Generate(&context_, request);
-  }
-  ~Call() {
-    context_.TryCancel();
-    if (!ended_) End();
-  }
-
-  bool Read() {
-    pb::GenerateResponse response;
-    if (!reader_->Read(&response)) return false;
-    outputs_.Add(response);
-    return true;
-  }
-  const Outputs& End() {
-    while (Read()) {
-    }
-    if (!std::exchange(ended_, true)) outputs_.status = reader_->Finish();
-    return outputs_;
-  }
-  void Cancel() { context_.TryCancel(); }
-  const Outputs& outputs() const { return outputs_; }
-
- private:
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<pb::GenerateResponse>> reader_;
-  Outputs outputs_;
-  bool ended_ = false;
-};
-
-Outputs Generate(pb::VllmEngine::Stub& stub, const pb::GenerateRequest& request) {
-  return Call(stub, request, absl::Seconds(60)).End();
-}
-
-// Any bytes to any method. The messages that came back, and the status.
-std::pair<std::vector<std::string>, grpc::Status> RawCall(const std::shared_ptr<grpc::Channel>& channel,
-                                                          const std::string& method, const std::string& bytes,
-                                                          int messages_at_most = 1 << 20) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  grpc::CompletionQueue queue;
-  const auto call = stub.PrepareCall(&context, method, &queue);
-  const auto next = [&] {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  };
-  call->StartCall(nullptr);
-  next();
-  grpc::Slice slice(bytes);
-  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
-  next();
-  std::vector<std::string> messages;
-  for (;;) {
-    grpc::ByteBuffer buffer;
-    call->Read(&buffer, nullptr);
-    if (!next()) break;
-    grpc::Slice whole;
-    EXPECT_TRUE(buffer.DumpToSingleSlice(&whole).ok());
-    messages.emplace_back(reinterpret_cast<const char*>(whole.begin()), whole.size());
-    if (static_cast<int>(messages.size()) >= messages_at_most) context.TryCancel();
-  }
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  next();
-  return {messages, status};
-}
 
 class VllmApi : public ::testing::Test {
  protected:
@@ -184,6 +56,32 @@ class VllmApi : public ::testing::Test {
   Cluster cluster_;
   const std::shared_ptr<grpc::Channel> channel_ = NewChannel();
   const std::unique_ptr<pb::VllmEngine::Stub> stub_ = pb::VllmEngine::NewStub(channel_);
+};
+
+// Three ranks of two slots, with steps slow enough to act between them.
+class RanksOfVllmApi : public VllmApi {
+ protected:
+  static ClusterOptions ThreeRanks() {
+    ClusterOptions options = Options({"--c=0.01", "--tl=0", "--slots=2", "--kv_tokens=100000"});
+    options.worker_processes = 3;
+    options.router_flags = {"--max_waiting=100"};
+    return options;
+  }
+  RanksOfVllmApi() : VllmApi(ThreeRanks()) {}
+
+  std::unique_ptr<Call> Start(std::optional<int32_t> rank, uint32_t output) {
+    pb::GenerateRequest request = Request(output);
+    if (rank) request.set_data_parallel_rank(*rank);
+    return std::make_unique<Call>(*stub_, request);
+  }
+  // Requests on each rank.
+  static std::map<uint32_t, uint32_t> ByRank(const v1::ClusterState& state) {
+    std::map<uint32_t, uint32_t> running;
+    for (const v1::WorkerState& worker : state.workers()) {
+      if (worker.has_rank()) running[worker.rank()] = worker.active_requests() + worker.inflight_requests();
+    }
+    return running;
+  }
 };
 
 // Steps slow enough to act between them.
@@ -429,6 +327,48 @@ TEST_F(VllmApi, GarbageIsRefusedAndHarmsNobody) {
   EXPECT_THAT(bystander.outputs().tokens.at(0), SizeIs(400));
 }
 
+TEST_F(RanksOfVllmApi, ANamedRankTakesItsRequestsAndNoOtherDoes) {
+  std::vector<std::unique_ptr<Call>> held;
+  for (int i = 0; i < 5; ++i) held.push_back(Start(1, 60));
+  ASSERT_TRUE(cluster_.WaitFor("the rank to be full", [](const v1::ClusterState& state) {
+    return ByRank(state)[1] == 2 && state.waiting_requests() == 3;
+  }));
+  // Others go on beside it.
+  std::vector<std::unique_ptr<Call>> free;
+  for (int i = 0; i < 4; ++i) free.push_back(Start(std::nullopt, 10));
+  for (const auto& call : free) EXPECT_EQ(call->End().reason(), "length");
+  const v1::ClusterState state = cluster_.State();
+  EXPECT_EQ(ByRank(state), (std::map<uint32_t, uint32_t>{{0, 0}, {1, 2}, {2, 0}}));
+  EXPECT_EQ(state.waiting_requests(), 3u) << "free ranks do not take them";
+  for (const auto& call : held) {
+    EXPECT_EQ(call->End().reason(), "length");
+    EXPECT_THAT(call->outputs().tokens.at(0), SizeIs(60));
+  }
+}
+
+TEST_F(RanksOfVllmApi, ARankThatHasLeftEndsWhatWaitsForIt) {
+  std::vector<std::unique_ptr<Call>> running, waiting;
+  for (int i = 0; i < 2; ++i) running.push_back(Start(2, 2000));
+  ASSERT_TRUE(cluster_.WaitFor("the rank to be full",
+                               [](const v1::ClusterState& state) { return ByRank(state)[2] == 2; }));
+  for (int i = 0; i < 2; ++i) waiting.push_back(Start(2, 2000));
+  ASSERT_TRUE(cluster_.WaitFor("two to wait", [](const v1::ClusterState& state) {
+    return ByRank(state)[2] == 2 && state.waiting_requests() == 2;
+  }));
+  // Ranks have consecutive numbers: whichever leaves, there is no third one.
+  cluster_.workers()[0].Signal(SIGKILL);
+  for (const auto& call : waiting) {
+    const grpc::Status& status = call->End().status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_THAT(status.error_message(), HasSubstr("data_parallel_rank 2 has left"));
+  }
+  pb::GenerateRequest request = Request(5);
+  request.set_data_parallel_rank(2);
+  const Outputs refused = Generate(*stub_, request);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("data_parallel_rank is 2; it must be below 2"));
+}
+
 TEST_F(VllmApi, WhatIsTooLargeIsRefusedByName) {
   const auto refused = [&](const pb::GenerateRequest& request, const std::string& name) {
     const grpc::Status status = Generate(*stub_, request).status;
@@ -445,8 +385,8 @@ TEST_F(VllmApi, WhatIsTooLargeIsRefusedByName) {
   request.mutable_tokenized()->mutable_input_ids()->Resize(100'000, 1);
   refused(request, "prompt + max_new_tokens");
   request = Request(3);
-  request.set_data_parallel_rank(1);
-  refused(request, "data_parallel_rank is 1");
+  request.set_data_parallel_rank(2);
+  refused(request, "data_parallel_rank is 2; it must be below 2");
 }
 
 TEST_F(SlowVllmApi, ALiveRequestIdIsTakenWhateverTheApi) {

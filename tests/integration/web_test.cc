@@ -1,5 +1,5 @@
-// What operators look through: the programs' HTTP ports as scrapers, probes and browsers meet them, who may
-// read and act at the router's, with tokens and TLS, and bfio_top in a pipe and in a terminal.
+// The programs' HTTP ports as scrapers, probes and browsers use them; authorisation at the router's port,
+// with tokens and TLS; and bfio_top in a pipe and in a terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -49,7 +49,7 @@ std::string AddressAfter(const std::string& before, const std::function<std::str
   return "127.0.0.1:1";
 }
 
-// Status -1 when there is no answer.
+// Status -1 when there is no response.
 httplib::Response Get(const std::string& address, const std::string& path) {
   httplib::Client client("http://" + address);
   client.set_read_timeout(10 * kSlowdown);
@@ -80,7 +80,8 @@ double Value(const std::string& text, const std::string& series) {
   return value;
 }
 
-// Its engine does not come back from a step. Its router has cut it off by then; what helps is its supervisor.
+// The engine does not return from a step. The router has disconnected the worker by then; the failing probe
+// lets a supervisor restart it.
 TEST(WorkerWeb, AStuckStepLoopIsNotHealthy) {
   ClusterOptions options;
   options.worker_processes = 0;
@@ -98,7 +99,7 @@ TEST(WorkerWeb, AStuckStepLoopIsNotHealthy) {
   client.join();
 }
 
-TEST(WorkerWeb, PhasesAndFiguresFromTheFirstMomentToTheLast) {
+TEST(WorkerWeb, PhasesAndMeasurementsFromStartToEnd) {
   ClusterOptions options;
   options.worker_processes = 0;
   options.router_flags = {"--workers=2", "--http_listen="};
@@ -125,7 +126,7 @@ TEST(WorkerWeb, PhasesAndFiguresFromTheFirstMomentToTheLast) {
     const GenerateResult result = Generate(cluster.inference(), SyntheticRequest(100 + i, 5));
     EXPECT_TRUE(result.status.ok()) << result.status.error_message();
   }
-  // The last step's figures come after its report.
+  // The measurements of the last step are updated after its report.
   double tokens = 0, steps = 0, reports = 0, local = 0;
   const std::string other = AddressAfter("metrics and probes on http://", [&] { return second.Stderr(); });
   const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
@@ -163,7 +164,7 @@ TEST(WorkerWeb, PhasesAndFiguresFromTheFirstMomentToTheLast) {
   }
 }
 
-TEST(WorkerWeb, APortThatIsTakenOrNoneIsSaidAndEndsTheProgram) {
+TEST(WorkerWeb, AnUnusablePortIsReportedAndEndsTheProgram) {
   Process router("bfio_router",
                  {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"});
   ASSERT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30)));
@@ -177,11 +178,11 @@ TEST(WorkerWeb, APortThatIsTakenOrNoneIsSaidAndEndsTheProgram) {
   }
 }
 
-// A router whose HTTP port asks for operators' tokens over TLS.
+// A router whose HTTP port requires operators' tokens and TLS.
 class RouterWeb : public ::testing::Test {
  protected:
   void SetUp() override {
-    // A client that is refused may still be writing.
+    // A client may still be writing when it is refused.
     signal(SIGPIPE, SIG_IGN);
     folder_ = absl::StrCat(TestDirectory(), "/web_certs");
     ASSERT_NO_FATAL_FAILURE(MakeCerts());
@@ -191,7 +192,7 @@ class RouterWeb : public ::testing::Test {
                                  std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   }
 
-  // Into folder_, which is a new one.
+  // Creates certificates in folder_, which must not exist.
   void MakeCerts() const {
     ASSERT_EQ(
         std::system(absl::StrCat("deploy/make_certs --for-tests --out=", folder_, " >", folder_, ".log 2>&1")
@@ -228,7 +229,7 @@ class RouterWeb : public ::testing::Test {
     if (!token.empty()) client->set_bearer_token_auth(token);
     return client;
   }
-  // Calls again and again: files are looked at with new connections.
+  // Waits for a log line; calls repeatedly, because files are checked on new connections.
   bool LogComesToSay(const std::string& text) const {
     const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
     while (!absl::StrContains(router_->Stderr(), text)) {
@@ -247,7 +248,7 @@ class RouterWeb : public ::testing::Test {
 // Stops one thread of another process, as a debugger does.
 class StoppedThread {
  public:
-  // Waits for one of that name: a thread names itself.
+  // Waits for a thread of this name, because a thread names itself.
   StoppedThread(pid_t process, const std::string& name) {
     const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
     while (!found() && MonotonicNow() < deadline) Find(process, name);
@@ -307,7 +308,7 @@ TEST_F(RouterWeb, AProgramMayOpenAsManyFilesAsItsHardLimitAllows) {
   EXPECT_EQ(routers.rlim_cur, files.rlim_max);
 }
 
-TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
+TEST_F(RouterWeb, TokensGuardMetricsAndActions) {
   Start({});
   const auto nobody = Caller(""), intruder = Caller(kWrong), expired = Caller("gone-s3cr3t-gone-s3cr3t"),
              root = Caller(kOperator);
@@ -369,7 +370,7 @@ TEST_F(RouterWeb, WithTlsACertificateAndATokenAreRequired) {
   EXPECT_EQ(Caller("", "admin")->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status, 401);
   for (const char* intruder : {"expired-admin", "wrong", "client"})
     EXPECT_FALSE(Caller(kOperator, intruder)->Get("/healthz")) << intruder;
-  // A thread of its own writes the log; the router's end leaves nothing unwritten.
+  // Ends the router first, because a separate thread writes the log.
   router_->Signal(SIGTERM);
   EXPECT_EQ(router_->Wait(kSlowdown * absl::Seconds(40)), 0);
   const std::string log = router_->Stderr();
@@ -395,14 +396,14 @@ TEST_F(RouterWeb, CertificatesAreReplacedUnderARunningRouter) {
   replace("/admin-server.key");
   EXPECT_TRUE(LogComesToSay("admin-server.crt again")) << router_->Stderr();
   EXPECT_EQ(Caller(kOperator, "admin")->Get("/metrics")->status, 200) << router_->Stderr();
-  // Who believes the new router, and comes with the old CA's certificate.
+  // A client that trusts the new router, with a certificate of the old CA.
   httplib::Client stale(address_, old + "/admin.crt", old + "/admin.key");
   stale.set_ca_cert_path((folder_ + "/admin-ca.crt").c_str());
   stale.enable_server_certificate_verification(true);
   EXPECT_FALSE(stale.Get("/healthz"));
 }
 
-// bfio_top on a terminal of its own.
+// bfio_top on a pseudo-terminal.
 class TopOnATerminal {
  public:
   explicit TopOnATerminal(const std::string& admin) {
@@ -421,7 +422,7 @@ class TopOnATerminal {
     close(terminal_);
   }
 
-  // Waits until `text` is among what came since the last call.
+  // Waits until `text` occurs in the output since the last call.
   bool Shows(const std::string& text) {
     const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
     std::string seen;

@@ -1,5 +1,5 @@
-// What real workers say of themselves: the cost of their steps, as bfio_sim calibrate finds it in their logs;
-// a slow one among them, which plans then spare and a replay repeats; and their devices' energy.
+// Telemetry of real workers: the cost of their steps, compared with bfio_sim calibrate on their logs;
+// detection of a slow worker, which gets less load, and a replay of that; and the energy of their devices.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -87,8 +87,8 @@ const v1::WorkerState& WorkerNamed(const v1::ClusterState& state, const std::str
   return v1::WorkerState::default_instance();
 }
 
-// Sends requests until `done` holds of the state: on a busy machine it takes more steps to tell what a step
-// costs.
+// Sends requests until `done` holds for the state: on a busy machine the cost of a step takes more steps to
+// estimate.
 v1::ClusterState LoadUntil(Pair& pair, const std::function<bool(const v1::ClusterState&)>& done) {
   const absl::Time deadline = absl::Now() + kSlowdown * absl::Seconds(120);
   while (true) {
@@ -98,9 +98,9 @@ v1::ClusterState LoadUntil(Pair& pair, const std::function<bool(const v1::Cluste
   }
 }
 
-// The worker's own fit and the fit of its whole log agree, within what both say of their errors and a share
-// for the steps that the one has forgotten.
-TEST(WorkerFigures, TheCostThatWorkersTellIsTheOneThatCalibrateFinds) {
+// The worker's own fit and the fit of its whole log agree, within their standard errors and an allowance for
+// steps that the worker's estimate no longer includes.
+TEST(WorkerFigures, ReportedStepCostsMatchThoseOfCalibrate) {
   Pair pair("cost", {}, Cost(1), Cost(1));
   ASSERT_TRUE(pair.ok);
   pair.Load(400);
@@ -123,7 +123,7 @@ TEST(WorkerFigures, TheCostThatWorkersTellIsTheOneThatCalibrateFinds) {
     near(cost.c_s(), found["c_s"]);
     near(cost.tl_s_per_token(), found["tl_s_per_token"]);
     near(cost.prefill_s_per_token(), found["prefill_s_per_token"]);
-    // And what the engine was told to cost, in ratios far wider than a busy machine bends them.
+    // And with the configured cost, within bounds far wider than the disturbance by a busy machine.
     EXPECT_GT(cost.tl_s_per_token().value(), 0.5 * kTl);
     EXPECT_LT(cost.tl_s_per_token().value(), 2 * kSlowdown * kTl);
   }
@@ -131,8 +131,8 @@ TEST(WorkerFigures, TheCostThatWorkersTellIsTheOneThatCalibrateFinds) {
 
 TEST(WorkerFigures, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
   const std::string decisions = absl::StrCat(TestDirectory(), "/slow.decisions");
-  // Three times as slow: no busy machine makes the other one so. Both slow enough for the cost of a token to
-  // stand out of a busy machine's noise.
+  // Three times as slow, so that a busy machine cannot make the other one appear slower. Both are slow enough
+  // for the cost of a token to exceed a busy machine's noise.
   Pair pair("slow", {absl::StrCat("--decision_log=", decisions)}, Cost(2), Cost(6));
   ASSERT_TRUE(pair.ok);
   const v1::ClusterState state = LoadUntil(pair, [](const v1::ClusterState& now) {
@@ -151,7 +151,7 @@ TEST(WorkerFigures, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
   EXPECT_GT(replay["decisions"], 100);
 }
 
-TEST(WorkerFigures, SwitchedOffAllWorkersCountAlike) {
+TEST(WorkerFigures, WithoutSpeedDetectionAllWorkersCountAlike) {
   Pair pair("off", {"--worker_speeds=off"}, Cost(1), Cost(3));
   ASSERT_TRUE(pair.ok);
   LoadUntil(pair, [](const v1::ClusterState& now) {
@@ -164,7 +164,7 @@ TEST(WorkerFigures, SwitchedOffAllWorkersCountAlike) {
     EXPECT_TRUE(worker.has_cost());
     EXPECT_EQ(worker.time_per_token(), 1);
     EXPECT_EQ(worker.time_offset(), 0);
-    // Nothing measures its energy, so there is none.
+    // Energy is not measured, so it is absent.
     EXPECT_FALSE(worker.has_energy());
   }
   EXPECT_FALSE(state.has_energy());
@@ -172,7 +172,7 @@ TEST(WorkerFigures, SwitchedOffAllWorkersCountAlike) {
 }
 
 #ifdef FAKE_NVML_FOLDER
-// Both workers' devices are one, which draws 200 W whatever it does.
+// Both workers report the same device, which always draws 200 W.
 TEST(WorkerFigures, EnergyIsReportedOncePerDevice) {
   const char* before = std::getenv("LD_LIBRARY_PATH");
   const std::string path = before == nullptr ? FAKE_NVML_FOLDER : absl::StrCat(FAKE_NVML_FOLDER, ":", before);

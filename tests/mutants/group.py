@@ -1,4 +1,4 @@
-"""Faults in router/group. tests/mutants/run says what the names here mean."""
+"""Faults in router/group. tests/mutants/run explains the names."""
 FOLDER = "router/group"
 TESTS = {"": ["group_test", "group_model_test"]}
 

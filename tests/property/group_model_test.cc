@@ -1,6 +1,6 @@
-// Groups under random lives of their workers, some of other models and barriers than others, compared with a
-// simple reference after every event (tests/testing/group_checker.h), and left alone at the end: then every
-// request with a client ends.
+// Groups under random lifecycles of their workers, some with other models and barriers, compared with a
+// simple reference after every event (tests/testing/group_checker.h). At the end there are no more faults:
+// then every request with a client ends.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -41,7 +41,7 @@ class RandomLife {
     const int32_t workers = options_.groups * options_.group.workers + static_cast<int32_t>(rng_.Below(2));
     for (int32_t i = 0; i < workers; ++i) {
       names_.push_back(absl::StrCat("w", i));
-      // Some in a group of their own.
+      // Some join a group of their own.
       if (rng_.Below(6) == 0) world_.Worker(names_.back()).group = "other";
       ChooseModel(names_.back());
     }
@@ -56,10 +56,10 @@ class RandomLife {
     for (int i = 0; i < events; ++i) Event();
   }
 
-  // No faults any more: all come back, and what is live ends.
+  // No more faults: all workers return, and all live requests end.
   void Recover() {
     faults_ = false;
-    // Every group gets as many as it waits for.
+    // Every group gets as many workers as it waits for.
     for (const char* group : {"0", "1", "other"}) {
       for (int32_t i = 0; i < options_.group.workers; ++i) {
         names_.push_back(absl::StrCat("late ", group, i));
@@ -69,7 +69,7 @@ class RandomLife {
     }
     for (int round = 0; round < 20000 && !world_.book().live.empty(); ++round) {
       bool any = false;
-      // Reports that come together are decided upon together.
+      // One decision for reports that arrive together.
       world_.decide = false;
       for (const std::string& name : names_) {
         while (world_.Deliver(name)) any = true;
@@ -81,7 +81,7 @@ class RandomLife {
       if (any) continue;
       world_.Wait();
       world_.Advance(absl::Milliseconds(50));
-      // Workers that were refused come again.
+      // Workers that were refused join again.
       for (const std::string& name : names_) {
         if (world_.Worker(name).member == 0) Join(name);
       }
@@ -94,7 +94,7 @@ class RandomLife {
   int64_t completed() { return completed_ + static_cast<int64_t>(world_.book().completed.size()); }
 
  private:
-  // Most are alike, in half of the lives all.
+  // Most workers have the same model; in half of the runs all have.
   void ChooseModel(const std::string& name) {
     if (!several_models_) return;
     SimWorker& worker = world_.Worker(name);
@@ -140,7 +140,7 @@ class RandomLife {
       case 6:
       case 7:
       case 8:
-        // Decided at every event, or later.
+        // Decides at every event, or later.
         world_.decide = !Chance(4);
         world_.Deliver(name);
         world_.decide = true;
@@ -166,7 +166,7 @@ class RandomLife {
       if (there == ranks.end() || Asleep((*there)->name)) missing.push_back(rank);
     }
     if (missing.empty()) return world_.Step(name);
-    // It finds out in its own time that a peer has left or stands still.
+    // The worker notices with a delay that a peer has left or hangs.
     if (faults_ && !Chance(10)) return false;
     world_.FailBarrier(name, Chance(2) ? missing : std::vector<uint32_t>());
     return true;
@@ -200,7 +200,7 @@ class RandomLife {
         }
         return;
       case 7:
-        // What was refused for want of room is placed again; anything else is its end.
+        // A request refused for lack of capacity is placed again; any other error ends it.
         for (const auto& [id, record] : live) {
           if (Chance(20)) {
             worker.refuses[id] =
@@ -235,7 +235,7 @@ class RandomLife {
     completed_ += static_cast<int64_t>(world_.book().completed.size());
     ++restarts_;
     world_.Start();
-    // Without a router they step on, and some of what they hold ends.
+    // Without a router the workers continue to step, and some of their requests end.
     for (const std::string& name : names_) {
       SimWorker& worker = world_.Worker(name);
       for (auto it = worker.residents.begin(); it != worker.residents.end();) {
@@ -251,7 +251,7 @@ class RandomLife {
     }
   }
 
-  // A report that is wrong, or an engine without room for what it has let in.
+  // A report with errors, or an engine that preempts a request for lack of KV memory.
   void Alter(SimWorker& worker, StepReport& report) {
     if (!faults_) return;
     if (Chance(30) && !worker.residents.empty() && report.rejected.empty()) {
@@ -265,9 +265,9 @@ class RandomLife {
       --report.active_requests;
     }
     if (Chance(100)) {
-      // Of requests of another worker, or of none.
+      // Tokens for a request of another worker, or for one that does not exist.
       core::RequestId id = 1 + rng_.Below(last_id_ + 5);
-      // Of no worker, permanently: the next ones may be placed here before the report is read.
+      // An id that will never exist: the next ids may be placed here before the report is read.
       if (id > last_id_) id += 1'000'000;
       const bool own = std::any_of(report.tokens.begin(), report.tokens.end(),
                                    [&](const RequestTokens& made) { return made.id == id; });
@@ -304,7 +304,7 @@ class RandomLife {
   int64_t restarts_ = 0, completed_ = 0;
 };
 
-TEST(GroupModel, RandomLivesKeepEveryPromiseAndEndWithEveryRequest) {
+TEST(GroupModel, RandomLifecyclesKeepTheInvariantsAndEndEveryRequest) {
   int64_t completed = 0, restarts = 0, recovered = 0, placed_again = 0;
   int64_t beside = 0, stranded = 0, lives_of_several = 0;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
@@ -328,7 +328,7 @@ TEST(GroupModel, RandomLivesKeepEveryPromiseAndEndWithEveryRequest) {
       stranded += absl::IsFailedPrecondition(status) ? 1 : 0;
   }
   RecordProperty("completed", static_cast<int>(completed));
-  // What was meant to happen did.
+  // The intended events have occurred.
   EXPECT_GT(completed, 1000);
   EXPECT_GT(restarts, 5);
   EXPECT_GT(recovered, 5);

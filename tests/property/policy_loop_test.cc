@@ -1,7 +1,8 @@
 // The contract of policy.h over time: policies that learn, driven through groups in which everything changes.
 //
-// Every group has its own extremes of size, slots, KV, prompt lengths and pace; workers drain, join and
-// leave, requests are cancelled, classes and tenants differ. A twin that sees the same decides the same.
+// Every group has its own extremes of size, slots, KV memory, prompt lengths and pace; workers drain, join
+// and leave, requests are cancelled, priorities and tenants differ. A second policy object with the same
+// input must make the same decisions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ class RandomGroup {
 
   MiniGroup& group() { return group_; }
 
-  // What happens between two decisions.
+  // Random events between two decisions.
   void Happen() {
     int64_t slots = 0;
     for (int g = 0; g < workers_; ++g) slots += group_.machine(g).slots;
@@ -112,7 +113,7 @@ bool Same(const std::vector<Assignment>& a, const std::vector<Assignment>& b) {
 
 class PolicyLoop : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PolicyLoop, ContractHoldsAndATwinDecidesAlikeWhateverTheGroupGoesThrough) {
+TEST_P(PolicyLoop, ContractHoldsAndDecisionsRepeatWhileTheGroupChanges) {
   constexpr uint64_t kGroups = 60;
   constexpr int kSteps = 300;
   int64_t placed = 0;
@@ -132,8 +133,8 @@ TEST_P(PolicyLoop, ContractHoldsAndATwinDecidesAlikeWhateverTheGroupGoesThrough)
   EXPECT_GT(placed, 20'000) << "the groups have something to do";
 }
 
-// Times are weighed against times alone: in quarters of the unit plans are the same, but for choices between
-// requests whose weights agree to the last digits.
+// Only ratios of times matter: in another unit of time (a quarter) plans are the same, except for choices
+// between requests whose weights differ only by rounding.
 TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
   int64_t placed = 0, decisions = 0, differ = 0;
   for (const char* name : {"bf_io_auto", "bf_io", "lpt"}) {

@@ -15,20 +15,21 @@ namespace {
 
 constexpr int kTrials = 20'000;
 
-// Room and needs at times to come; what is reserved already may be more than there is.
+// KV capacity and needs at future times; capacity may be negative, because reservations may exceed it.
 void AddKv(Rng& rng, PolicyCase& to) {
   const int32_t times = 1 + static_cast<int32_t>(rng.Below(4)), ways = 1 + static_cast<int32_t>(rng.Below(2));
   const Snapshot view = to.View();
-  std::vector<int64_t> room, need;
+  std::vector<int64_t> capacity, need;
   for (size_t g = 0; g < view.workers.size(); ++g) {
-    for (int32_t i = 0; i < times * ways; ++i) room.push_back(static_cast<int64_t>(rng.Below(8'000)) - 500);
+    for (int32_t i = 0; i < times * ways; ++i)
+      capacity.push_back(static_cast<int64_t>(rng.Below(8'000)) - 500);
   }
   for (const WaitingView& request : view.waiting) {
     for (int32_t i = 0; i < times * ways; ++i) {
       need.push_back(rng.Below(5) == 0 ? 0 : request.prefill_tokens + static_cast<int64_t>(rng.Below(300)));
     }
   }
-  to.Kv(times, ways, room, need);
+  to.Kv(times, ways, capacity, need);
 }
 
 PolicyCase RandomCaseByReservation(Rng& rng) {
@@ -44,7 +45,7 @@ PolicyCase RandomCaseByReservation(Rng& rng) {
   int64_t age = static_cast<int64_t>(rng.Below(200));
   int32_t priority = 2;
   for (int i = 0; i < waiting; ++i) {
-    // Pool order: priorities fall, and within one the ages.
+    // Pool order: priorities descend, and within one priority the ages.
     if (priorities && rng.Below(4) == 0 && priority > 0) {
       --priority;
       age = static_cast<int64_t>(rng.Below(200));
@@ -69,8 +70,8 @@ PolicyCase RandomCaseByReservation(Rng& rng) {
   return result.Ahead(horizon, load, curves, quiet);
 }
 
-// A snapshot; half of them with KV that binds, a third with priorities, a third with admission that looks
-// ahead.
+// A random snapshot: half of them with KV limits that bind, a third with priorities, a third with admission
+// that looks ahead.
 PolicyCase RandomCase(Rng& rng) {
   PolicyCase result = RandomCaseByReservation(rng);
   if (rng.Below(3) == 0) AddKv(rng, result);

@@ -1,6 +1,6 @@
 // Theorems 1 to 3 of the BF-IO paper in the simulator, where they are cheap to check: a slot's load has the
-// distribution of the proof, a common drift moves no gap, and BF-IO keeps below its bound. How imbalance
-// grows with slots and workers is research/bf_io.py scaling.
+// distribution of the proof, a common drift does not change differences of loads, and BF-IO stays below its
+// bound. How imbalance grows with slots and workers is checked by research/bf_io.py scaling.
 //
 // Prompts uniform on 1 .. 100, outputs of 20 tokens or geometric with mean 20. Seeds are fixed; tolerances
 // are about three standard errors.
@@ -19,7 +19,7 @@ namespace bfio::sim {
 namespace {
 
 constexpr double kP = 0.05;
-// Mean and variance of a whole number uniform on 1 .. 100.
+// Mean and variance of an integer uniform on 1 .. 100.
 constexpr double kPromptMean = 50.5, kPromptVariance = (100.0 * 100 - 1) / 12;
 
 const Trace& Constant() {
@@ -32,7 +32,7 @@ const Trace& Geometric() {
   return *kTrace;
 }
 
-// Every slot taken, and the pool deep enough to choose from.
+// Every slot taken, and the pool large enough to choose from.
 SimOptions Overload(const std::string& policy, int32_t workers, int32_t batch, bool geometric,
                     int64_t steps) {
   SimOptions options;
@@ -65,7 +65,7 @@ TEST(ScalingTest, ConstantOutputsLeaveTheProgramNoImbalance) {
   }
 }
 
-// Theorem 3: every drift that the simulator has.
+// Theorem 3, with every drift of the simulator.
 class DriftScale : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DriftScale, BfIoKeepsBelowItsBoundWhereTheTheoremsConditionHolds) {
@@ -83,9 +83,47 @@ INSTANTIATE_TEST_SUITE_P(Drifts, DriftScale,
                          ::testing::Values("growth", "constant", "throttled:0.5", "speculative:3:0.7",
                                            "sequence:0,0,5,1"));
 
-// Constant outputs: all slots fall free together and are filled at once, so all requests are as old, every
-// worker of B gains B times the same in each step, and no gap moves. What was placed does not hang on the
-// drift either: all workers were empty at the decision.
+// Theorems 1 to 3 with the constant of their proofs, c2 = (1 - exp(-1 / (4 sqrt(2 pi)))) / sqrt 2: FCFS's
+// imbalance is at least c2 G sd sqrt(B log G), with sd the deviation of a slot's load, and BF-IO's at most (G
+// - 1) s_max / p (p = 1 for constant outputs), so FCFS's is at least c2 p sd / s_max sqrt(B log G) G / (G -
+// 1) times BF-IO's. Theorem 3 has the prompts' deviation in place of sd.
+TEST(ScalingTest, FcfsAndBfIoKeepTheTheoremsBoundsWithTheirConstants) {
+  const double c2 = -std::expm1(-1 / (4 * std::sqrt(2 * std::acos(-1.0)))) / std::sqrt(2.0);
+  EXPECT_NEAR(c2, 0.0671, 5e-5);
+  struct Case {
+    const char* drift;
+    bool geometric;
+    double deviation;
+  };
+  const double prompts = std::sqrt(kPromptVariance),
+               slots = std::sqrt(kPromptVariance + (1 - kP) / (kP * kP));
+  for (const Case& c : {Case{"growth", false, prompts},
+                        {"growth", true, slots},
+                        {"constant", true, prompts},
+                        {"throttled:0.5", true, prompts},
+                        {"speculative:3:0.7", true, prompts}}) {
+    for (const Group& group : {Group{4, 16}, Group{16, 32}, Group{32, 16}}) {
+      const auto imbalance = [&](const char* policy) {
+        SimOptions options = Overload(policy, group.workers, group.batch, c.geometric, 600);
+        options.drift = c.drift;
+        return Simulate(options, c.geometric ? Geometric() : Constant())
+            .at("avg_imbalance_tokens")
+            .get<double>();
+      };
+      const double g = group.workers, root = std::sqrt(group.batch * std::log(g)), p = c.geometric ? kP : 1;
+      const double fcfs = imbalance("fcfs"), bf_io = imbalance("bf_io");
+      EXPECT_GE(fcfs, c2 * g * c.deviation * root) << c.drift << " " << g;
+      EXPECT_LE(bf_io, (g - 1) * 100 / p) << c.drift << " " << g;
+      EXPECT_GE(fcfs, bf_io * c2 * p * c.deviation / 100 * root * g / (g - 1)) << c.drift << " " << g;
+      // What the constants leave open.
+      EXPECT_GE(fcfs, 10 * c2 * g * c.deviation * root) << c.drift << " " << g;
+    }
+  }
+}
+
+// Constant outputs: all slots become free together and are filled at once, so all requests have the same age,
+// every worker of B gains B times the same in each step, and differences of loads do not change. The
+// placements do not depend on the drift either, because all workers were empty at the decision.
 TEST(ScalingTest, CommonDriftLeavesEveryGapWhereItWas) {
   const auto gaps = [](const char* policy, const char* drift) {
     SimOptions options = Overload(policy, 8, 12, false, 300);
@@ -104,7 +142,7 @@ TEST(ScalingTest, CommonDriftLeavesEveryGapWhereItWas) {
   }
 }
 
-// What every slot holds, by accounts of the test's own.
+// The content of every slot, as recorded by the test.
 class Snapshots {
  public:
   explicit Snapshots(int64_t every) : every_(every) {}
@@ -138,7 +176,7 @@ class Snapshots {
 };
 
 TEST(ScalingTest, SlotsUnderFcfsHoldAPromptAndAGeometricAge) {
-  // Five mean lengths apart: nearly all requests are different ones.
+  // Five mean lengths apart, so that nearly all requests are different ones.
   Snapshots snapshots(100);
   Simulate(Overload("fcfs", 4, 16, true, 20'000), Geometric(),
            [&](const StepView& view) { snapshots.See(view); });
@@ -153,7 +191,7 @@ TEST(ScalingTest, SlotsUnderFcfsHoldAPromptAndAGeometricAge) {
   EXPECT_NEAR(mean, kPromptMean + (1 - kP) / kP, 3 * std::sqrt(variance / count));
   EXPECT_NEAR((square - mean * mean) / variance, 1, 0.05);
 
-  // Chi-square over 20 ranges of ages; 19 degrees of freedom, 43.8 is exceeded once in 1,000.
+  // Chi-square over 20 ranges of ages; 19 degrees of freedom, 43.8 is exceeded with probability 1/1,000.
   constexpr int kRanges = 20, kWidth = 4;
   std::vector<double> counts(kRanges, 0);
   for (double age : snapshots.ages())

@@ -1,10 +1,10 @@
-// What the literal J does to a large pool when it cannot see ahead.
+// The effect of the paper's J on a large pool without lookahead.
 //
-// Its term - sum L rewards large requests, so without lookahead it spends them on every gap and keeps the
-// small ones waiting: the more choice it has, the more one-sided what is left. Beyond a few pools of a step's
-// size more choice then helps no more, the oldest requests, largest first, do better without any search, and
-// a short lookahead gains far more. (It does not fall behind FCFS, as weaker searches on the same J were
-// seen to do.)
+// Its term - sum L rewards large requests, so without lookahead it uses them for every gap and keeps the
+// small ones waiting: the larger the choice, the more one-sided the remaining pool. Beyond a few pools of a
+// step's size a larger choice has no further benefit. Placing the oldest requests, largest first, is better
+// without any search, and a short lookahead is far better. (It stays at half of FCFS's imbalance; weaker
+// searches on the same J can be worse than FCFS.)
 // Requests: prompts uniform in 1 .. 100, outputs geometric with p = 0.05; 32 workers of 16 slots.
 #include <gtest/gtest.h>
 
@@ -31,9 +31,9 @@ Trace Geometric() {
 }
 
 struct Outcome {
-  // Mean over the counted steps, tokens.
+  // Mean over the counted steps, in tokens.
   double imbalance = 0;
-  // The mean prompt of those that wait, tokens.
+  // The mean prompt length of the waiting requests, in tokens.
   double waiting_load = 0;
 };
 
@@ -53,7 +53,7 @@ Outcome Run(const Trace& trace, int32_t horizon, int64_t reveal, const Overload:
   return outcome;
 }
 
-// A budget of 1 leaves the construction as it is: the oldest, largest first.
+// A budget of 1 leaves the construction unchanged: the oldest, largest first.
 Outcome Paper(const Trace& trace, int32_t horizon, int64_t reveal, int64_t budget = 400'000) {
   core::SolverSettings settings;
   settings.max_evaluations = budget;
@@ -90,9 +90,10 @@ TEST(SelectionBiasTest, WithoutLookaheadALargePoolKeepsSmallRequestsOnly) {
   EXPECT_GT(fcfs.waiting_load, 45);
   EXPECT_LT(small.waiting_load, 20);
   EXPECT_LT(large.waiting_load, 6);
-  EXPECT_GT(large.imbalance, 0.9 * small.imbalance) << "twelve times the choice";
+  EXPECT_GT(large.imbalance, 1.4 * small.imbalance) << "twelve times the choice";
   EXPECT_GT(small.imbalance, 1.1 * largest_first.imbalance) << "optimising J costs balance";
-  EXPECT_LT(large.imbalance, 0.7 * fcfs.imbalance);
+  EXPECT_GT(large.imbalance, 0.5 * fcfs.imbalance);
+  EXPECT_LT(large.imbalance, 0.6 * fcfs.imbalance);
   EXPECT_LT(ahead.imbalance, 0.4 * small.imbalance);
 }
 

@@ -1,4 +1,5 @@
-// Every plan of the solver is feasible, and every price it goes by is right, whatever the instance.
+// Every plan of the solver is feasible, and every predicted change of the objective is exact, for any
+// instance.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +36,8 @@ TEST_P(SolverProperty, PlansAreFeasibleAndRepeatOnRandomInstances) {
   }
 }
 
-// Random items on random workers of an instance, and what a search would be told about them.
+// Random items on random workers of an instance, and the changes of the objective that a search would compute
+// for them.
 template <class Pricing>
 class Prices {
  public:
@@ -75,7 +77,7 @@ class Prices {
     int32_t item, from, to;
   };
 
-  // Makes the changes, looks, and undoes them.
+  // Applies the changes, compares the objective, and reverts them.
   void Expect(double price, const std::vector<Change>& changes) {
     for (const Change& change : changes) Put(change.item, change.from, change.to);
     pricing_.Settle();

@@ -1,8 +1,9 @@
 // Golden checks of the BF-IO paper's model (constant outputs), in the simulator.
 //
 // With prompts uniform on 1..100 and every output 20 tokens all slots turn over together, so every batch is a
-// fresh draw: FCFS's imbalance is G m_G sigma sqrt(B), m_G being the expected largest of G standard normals
-// and sigma = 28.87 the deviation of a prompt. A program that may choose out of 3 G B requests leaves none.
+// fresh draw: FCFS's imbalance is G m_G sigma sqrt(B), m_G being the expected maximum of G standard normals
+// and sigma = 28.87 the standard deviation of a prompt. A program that can choose among 3 G B requests leaves
+// no imbalance.
 #include <gtest/gtest.h>
 
 #include <cmath>

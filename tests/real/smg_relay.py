@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Passes a gateway's gRPC calls on to the router, whatever they are, and writes down what the gateway sends.
+"""Forwards all gRPC calls of a gateway to the router, and records what the gateway sends.
 
 usage: smg_relay.py LISTEN_PORT ROUTER_ADDRESS FILE
 

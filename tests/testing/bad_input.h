@@ -1,5 +1,5 @@
-// What tests of bad input share: files to be refused, and the one line that says so. Headers only;
-// GoogleTest's thread.
+// Helpers for tests of bad input: files to be refused, and the one-line error. Headers only; GoogleTest's
+// thread.
 #ifndef BFIO_TESTS_TESTING_BAD_INPUT_H_
 #define BFIO_TESTS_TESTING_BAD_INPUT_H_
 
@@ -16,14 +16,14 @@
 
 namespace bfio::testing {
 
-// Its path.
+// Writes a file into the test directory; returns its path.
 inline std::string WriteFile(const std::string& name, const std::string& text) {
   const std::string path = absl::StrCat(TestDirectory(), "/", name);
   std::ofstream(path) << text;
   return path;
 }
 
-// The program ends with `code` and one line on standard error, which has `part` in it.
+// The program must end with `code` and write one line to standard error, which contains `part`.
 inline void ExpectOneLine(const std::string& program, const std::vector<std::string>& args, int code,
                           const std::string& part) {
   const RunResult run = RunProgram(program, args, kSlowdown * absl::Seconds(30));

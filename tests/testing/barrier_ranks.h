@@ -1,4 +1,4 @@
-// Ranks as threads over a barrier of a named kind.
+// Ranks as threads that meet in a barrier of a named kind.
 //
 // Purpose: tests that hold for every barrier that runs without a GPU.
 #ifndef BFIO_TESTS_TESTING_BARRIER_RANKS_H_
@@ -19,11 +19,11 @@ namespace bfio::testing {
 
 class BarrierRanks {
  public:
-  // A net under hangs, not a performance bound.
+  // Timeout against hangs, not a performance bound.
   static constexpr absl::Duration kForever = absl::Seconds(60);
 
-  // "star", "tree" (the star with a fan-out of 3, so that few ranks make a deep tree), either with "_tls", or
-  // "local".
+  // `kind`: "star", "tree" (the star with a fan-out of 3, so that few ranks form a deep tree), either with
+  // the suffix "_tls", or "local".
   BarrierRanks(const std::string& kind, int ranks) {
     for (int i = 0; i < ranks; ++i) {
       if (kind == "local") {
@@ -39,7 +39,7 @@ class BarrierRanks {
 
   std::vector<std::unique_ptr<worker::BarrierEndpoint>>& endpoints() { return endpoints_; }
   int size() const { return static_cast<int>(endpoints_.size()); }
-  // Takes rank 0's offer; before the ranks form.
+  // Gets rank 0's offer; called before the ranks form the group.
   void Offer() { id_ = *endpoints_[0]->Offer(); }
 
   worker::GroupSpec SpecOf(int rank, uint64_t epoch) const { return {epoch, rank, size(), id_}; }
@@ -49,7 +49,7 @@ class BarrierRanks {
     return endpoints_[rank]->Form(SpecOf(rank, epoch), timeout, stop);
   }
 
-  // Forms the group and runs `body` on a thread per rank.
+  // Forms the group and runs `body` on one thread per rank.
   void Run(uint64_t epoch, const std::function<void(int rank, std::unique_ptr<worker::Barrier>)>& body) {
     Offer();
     std::vector<std::thread> threads;

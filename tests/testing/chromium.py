@@ -1,7 +1,7 @@
 """Headless Chromium, driven over its DevTools pipe with the standard library alone.
 
-For tests of pages that live: opens a page, clicks and types as a person does, reads what is on it, hears what it logs.
-Every wait has a deadline. One thread.
+For tests of dynamic pages: opens a page, clicks and types, reads its content and its console messages. Every wait has a
+deadline. One thread.
 """
 import base64
 import fcntl
@@ -30,13 +30,13 @@ def find():
 
 
 class Browser:
-    """A browser process with a profile of its own; use it in a `with` statement."""
+    """A browser process with a temporary profile; use it in a `with` statement."""
 
     def __init__(self, binary):
         self._profile = tempfile.mkdtemp(prefix="bfio-chromium.")
         to_read, self._out = os.pipe()
         self._in, to_write = os.pipe()
-        # Chromium expects its ends as 3 and 4; what is moved there must not be in the way.
+        # Chromium expects its pipe ends as descriptors 3 and 4, so the originals are moved above these first.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_read, to_write)]
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}', "bash", binary, *FLAGS, f"--user-data-dir={self._profile}"],
@@ -82,7 +82,7 @@ class Browser:
             self._buffer += piece
 
     def call(self, method, session=None, **params):
-        """The result of a DevTools command; raises RuntimeError with chromium's own words."""
+        """The result of a DevTools command; raises RuntimeError with Chromium's error message."""
         self._next_id += 1
         message = {"id": self._next_id, "method": method, "params": params}
         if session:
@@ -101,7 +101,7 @@ class Browser:
                 self._events.append(answer)
 
     def take_events(self):
-        """What has happened since the last call."""
+        """The events since the last call."""
         while select.select([self._in], [], [], 0)[0] or b"\0" in self._buffer:
             message = self._receive(time.monotonic() + PATIENCE_S)
             if "method" in message:
@@ -110,7 +110,7 @@ class Browser:
         return events
 
     def open(self, url, width=1300, height=1000, dark=False, before=""):
-        """A page; `before` is JavaScript that runs before the page's own."""
+        """Opens a page; `before` is JavaScript that runs before the page's own."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         page = Page(self, target, self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
         for domain in ("Page", "Runtime", "Log", "Accessibility", "Performance"):
@@ -144,7 +144,7 @@ class Page:
                   features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
     def evaluate(self, expression):
-        """The value of a JavaScript expression, of its promise where it is one."""
+        """The value of a JavaScript expression; if it is a promise, the promise's value."""
         result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True)
         if "exceptionDetails" in result:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
@@ -163,7 +163,7 @@ class Page:
             time.sleep(0.05)
 
     def click(self, selector):
-        """Presses the mouse in the middle of an element, once it stands still and nothing covers it."""
+        """Clicks in the middle of an element, once it does not move and no other element covers it."""
         box = self.wait(f"(async () => {{ const e = document.querySelector({json.dumps(selector)});"
                         " e.scrollIntoView({block: 'center'}); const a = e.getBoundingClientRect();"
                         " await new Promise((done) => setTimeout(done, 50)); const b = e.getBoundingClientRect();"
@@ -184,7 +184,7 @@ class Page:
             file.write(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
 
     def nodes(self):
-        """What a screen reader is told: (role, name) of every node that is not ignored."""
+        """The accessibility tree: (role, name) of every node that is not ignored."""
         tree = self.call("Accessibility.getFullAXTree")["nodes"]
         return [(n.get("role", {}).get("value", ""), n.get("name", {}).get("value", "")) for n in tree if not n.get("ignored")]
 
@@ -213,7 +213,7 @@ def expect(right, what):
 def check(usage, look):
     """main() of a test `[BUILD] [--screenshots=DIR]`: the exit status after look(browser, programs, folder, screenshots).
 
-    `folder` is empty, and gone in the end; `screenshots` is None where none are asked for.
+    `folder` is an empty directory that is removed at the end; `screenshots` is None without --screenshots.
     """
     build, screenshots = "build", None
     for arg in sys.argv[1:]:

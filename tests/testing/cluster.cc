@@ -12,9 +12,9 @@
 namespace bfio::testing {
 namespace {
 
-// A test that waits for something else does not poll its connections, so the router, whose pings no thread
-// answers, may close them; the first call to find out fails without a fault of the router's, and is tried
-// again.
+// The channel of the admin stubs. A test that waits for other events does not poll its connections and
+// answers no pings, so the router may close them. The first call afterwards then fails without a fault of the
+// router, and is tried again.
 std::shared_ptr<grpc::Channel> AdminChannel(const std::string& address) {
   grpc::ChannelArguments args;
   args.SetServiceConfigJSON(R"({"methodConfig": [{"name": [{}], "retryPolicy": {
@@ -95,7 +95,7 @@ bool Cluster::WaitFor(const std::string& what, const std::function<bool(const v1
   const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
   v1::ClusterState state;
   do {
-    // A router that is being restarted does not answer for a while.
+    // A router that restarts does not respond for a while.
     const absl::StatusOr<v1::ClusterState> now = TryState();
     if (now.ok() && done(*now)) return true;
     if (now.ok()) state = *now;

@@ -1,6 +1,6 @@
 // A router and its workers as real processes on free loopback ports.
 //
-// Purpose: integration tests meet the programs as users do.
+// Purpose: integration tests that use the programs as users do.
 #ifndef BFIO_TESTS_TESTING_CLUSTER_H_
 #define BFIO_TESTS_TESTING_CLUSTER_H_
 
@@ -24,19 +24,19 @@ struct ClusterOptions {
   int worker_processes = 2;
   int ranks_per_process = 1;
   std::vector<std::string> router_flags;
-  // The sim engine runs fast in tests: half a millisecond a step.
+  // The sim engine is fast in tests: half a millisecond per step.
   std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16"};
-  // What the i-th worker gets besides; later ones nothing.
+  // Additional flags of worker i; later workers have none.
   std::vector<std::vector<std::string>> more_flags;
-  // Of the first epochs of all groups; 0: one for each rank of each process.
+  // Ranks of the first epochs of all groups together; 0: one for each rank of each process.
   int ranks = 0;
-  // Groups that the ranks are shared out among.
+  // Number of groups into which the ranks are divided.
   int groups = 1;
 };
 
 class Cluster {
  public:
-  // Starts everything and waits until the first epoch serves. Failures end the test through ADD_FAILURE and
+  // Starts all processes and waits until the first epoch serves. Errors fail the test through ADD_FAILURE and
   // leave `ok()` false.
   explicit Cluster(const ClusterOptions& options);
 
@@ -48,21 +48,21 @@ class Cluster {
   Process& router() { return *router_; }
   std::vector<Process>& workers() { return workers_; }
 
-  // With the flags of the i-th; without `which` those of the next.
+  // Starts a worker with the flags of worker `which`; without `which` with those of the next.
   void StartWorker(int which = -1);
-  // Kills the router and starts another on the same ports, as a supervisor would, with its first flags.
+  // Kills the router, and starts another on the same ports with the original flags, as a supervisor would.
   void KillRouter();
   void StartRouterAgain();
-  // Fails the test when the router does not answer.
+  // Fails the test when the router does not respond.
   v1::ClusterState State();
-  // Polls State until `done` holds; false (and a failure with the last state) after 30 s
-  // (more where programs are slow).
+  // Polls State until `done` holds. After 30 s (more in slow builds) it fails the test with the last state
+  // and returns false.
   bool WaitFor(const std::string& what, const std::function<bool(const v1::ClusterState&)>& done);
-  // SIGTERM to all; checks that each ends with 0.
+  // Sends SIGTERM to all processes; checks that each exits with 0.
   void StopCleanly();
 
  private:
-  // On its ports; true when it waits for workers.
+  // Starts the router on its ports; true when it waits for workers.
   bool StartRouter();
   absl::StatusOr<v1::ClusterState> TryState();
   int ranks() const;

@@ -1,16 +1,18 @@
-// A random session of several groups over one pool, against a trivial model of workers and requests.
+// A random session of several groups that share one pool, checked against a simple model of workers and
+// requests.
 //
-// Purpose: groups of both kinds, and of several models, come, lose workers, re-form and go; requests of
-// several tenants and priorities arrive, are cancelled, refused and displaced. After every event the cluster
-// must agree with the model: no request is placed twice or lost, none goes on with another model than it
-// began on, slots and KV hold, a more urgent request is not passed over, the clock does not go back. The same
-// seed gives the same session. Threads: one.
+// Purpose: groups of both kinds, and of several models, are added, lose workers, re-form and are removed;
+// requests of several tenants and priorities arrive, are cancelled, refused and displaced. After every event
+// the cluster must agree with the model: no request is placed twice or lost, none continues with another
+// model than it started with, slots and KV limits hold, a more urgent request is not passed over, the clock
+// does not go back. The same seed gives the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 #define BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -30,13 +32,15 @@ class ClusterSession {
   struct Setup {
     uint64_t seed = 1;
     size_t most_groups = 4;
-    // KV never keeps a request out: then a policy that honours priorities can be held to it.
+    // KV memory never excludes a request, so the policy can be required to honour priorities.
     bool ample_kv = true;
-    // Groups have one of so many models; 0: unknown.
+    // Number of models, one of which each group has; 0: models are unknown.
     uint32_t models = 0;
+    // Some requests are held to a rank, which may not be there.
+    bool ranks = false;
   };
 
-  // The cluster has no groups yet and outlives this.
+  // The cluster has no groups yet and outlives this object.
   ClusterSession(core::Cluster* cluster, const Setup& setup)
       : cluster_(*cluster), setup_(setup), rng_(setup.seed) {
     Add();
@@ -45,14 +49,15 @@ class ClusterSession {
   // Called after every turn.
   std::function<void()> after_turn = [] {};
 
-  // Events of all kinds, then only what it takes until every request has ended.
+  // Events of all kinds, then only steps until every request has ended.
   void Run(int turns) {
     for (int turn = 0; turn < turns && !::testing::Test::HasFailure(); ++turn) Turn();
     while (groups_.size() > 1) Remove(groups_.begin()->first);
     if (groups_.empty()) Add();
-    // The last one takes whatever has begun anywhere.
+    // The last group runs requests that started with any model.
     any_model_ = true;
     Reopen(groups_.begin()->first, true);
+    CancelWithoutRank();
     for (int turn = 0; turn < 20'000 && !Drained() && !::testing::Test::HasFailure(); ++turn) Work();
     EXPECT_TRUE(Drained()) << cluster_.waiting() << " wait, " << cluster_.placed() << " are placed";
     for (const auto& [id, request] : requests_)
@@ -63,6 +68,8 @@ class ClusterSession {
   int64_t placements() const { return placements_; }
   // Requests that were displaced from one group and placed in another.
   int64_t moved() const { return moved_; }
+  // Placements of requests that are held to a rank.
+  int64_t held() const { return held_; }
 
  private:
   enum class State { kWaiting, kPlaced, kEnded };
@@ -73,7 +80,7 @@ class ClusterSession {
     core::GroupIndex group = -1;
     core::WorkerIndex worker = 0;
     int64_t output = 1;
-    // What generates its tokens.
+    // The model that generates its tokens.
     uint32_t model = 0;
   };
   struct Part {
@@ -84,7 +91,8 @@ class ClusterSession {
     core::WorkerSpec spec;
     int64_t step = 0, applied = 0;
     bool waits = true;
-    // What it holds: tokens, and tokens still to generate. What it has been given and has not given back.
+    // Requests that the worker holds, with their tokens and the tokens still to generate; requests assigned
+    // to the worker that have not ended or been returned.
     std::map<core::RequestId, std::pair<int64_t, int64_t>> running;
     std::set<core::RequestId> assigned;
     std::deque<Part> parts;
@@ -132,6 +140,8 @@ class ClusterSession {
     request.spec.priority = rng_.Below(4) == 0 ? static_cast<int32_t>(rng_.Below(3)) - 1 : 0;
     request.spec.tenant = static_cast<uint32_t>(rng_.Below(3));
     request.output = 1 + static_cast<int64_t>(rng_.Below(request.spec.max_new_tokens));
+    if (setup_.ranks && !groups_.empty() && rng_.Below(3) == 0)
+      request.spec.held_to = {SomeGroup(), static_cast<core::WorkerIndex>(rng_.Below(4))};
     const absl::Status status = Apply(core::Enqueue{request.spec}).status;
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
     if (!status.ok()) return;
@@ -155,7 +165,19 @@ class ClusterSession {
     }
   }
 
-  // Its worker is gone: it waits again with what it has generated, or it is not wanted any more.
+  // What the router does when a rank has left for good.
+  void CancelWithoutRank() {
+    for (auto& [id, request] : requests_) {
+      if (request.state != State::kWaiting || !request.spec.held_to) continue;
+      const auto group = groups_.find(request.spec.held_to->group);
+      if (group != groups_.end() && request.spec.held_to->worker < std::ssize(group->second.workers))
+        continue;
+      EXPECT_EQ(Apply(core::Cancel{id}).cancel, core::CancelOutcome::kDequeued);
+      request.state = State::kEnded;
+    }
+  }
+
+  // The request has lost its worker: it waits again with its generated tokens, or its client has given up.
   void PutBack(core::RequestId id, int64_t generated) {
     Request& request = requests_.at(id);
     request.spec.prefill_tokens += generated;
@@ -176,13 +198,14 @@ class ClusterSession {
   void Add() {
     const core::GroupIndex index = next_group_++;
     Group& group = groups_[index];
-    group.kind = rng_.Below(2) == 0 ? core::GroupKind::kBarrier : core::GroupKind::kIndependent;
+    group.kind = std::array{core::GroupKind::kBarrier, core::GroupKind::kIndependent,
+                            core::GroupKind::kCoupled}[rng_.Below(3)];
     EXPECT_TRUE(Apply(core::AddGroup{index, group.kind}).status.ok());
     EXPECT_FALSE(Apply(core::AddGroup{index, group.kind}).status.ok()) << "it is there already";
     Reopen(index, true);
   }
 
-  // A new epoch: some workers stay with what they hold, others come if there are to be any.
+  // Opens a new epoch: some workers stay with their requests; with `others`, new workers join.
   void Reopen(core::GroupIndex index, bool others) {
     Group& group = groups_.at(index);
     if (rng_.Below(2) == 0) Apply(core::CloseEpoch{index});
@@ -200,7 +223,7 @@ class ClusterSession {
           .kv_tokens = setup_.ample_kv ? 1 << 20 : 60 + static_cast<int64_t>(rng_.Below(60))};
     }
     std::map<core::RequestId, int64_t> expected = PlacedIn(index, lost);
-    // Who holds requests goes on with its model.
+    // A group with running requests keeps its model.
     const bool anew =
         std::all_of(next.begin(), next.end(), [](const Worker& w) { return w.running.empty(); });
     if (setup_.models > 0 && anew) group.model = 1 + static_cast<uint32_t>(rng_.Below(setup_.models));
@@ -229,7 +252,8 @@ class ClusterSession {
     EXPECT_TRUE(absl::IsNotFound(Apply(core::MakePlan{index}).status));
   }
 
-  // What is placed in the group and still wanted, with what `workers` have generated of it.
+  // Requests placed in the group that are not cancelled, with the number of tokens that `workers` have
+  // generated for each.
   std::map<core::RequestId, int64_t> PlacedIn(core::GroupIndex index, const std::vector<Worker>& workers) {
     std::map<core::RequestId, int64_t> placed;
     for (auto& [id, request] : requests_) {
@@ -250,7 +274,7 @@ class ClusterSession {
     std::vector<core::RequestId> ids;
     for (const auto& [id, generated] : expected) ids.push_back(id);
     EXPECT_EQ(displaced, ids);
-    // Cancelled ones went with their worker.
+    // Cancelled requests ended with their worker.
     for (auto& [id, request] : requests_) {
       if (request.state == State::kPlaced && !cluster_.LocationOf(id) && request.cancelled)
         request.state = State::kEnded;
@@ -271,7 +295,7 @@ class ClusterSession {
 
   // --- steps ---
 
-  // Decisions of all groups, and a step of those that have one to make.
+  // Decides for all groups, then takes a step of some groups that have work.
   void Work() {
     const std::vector<core::GroupIndex> order = cluster_.DecisionOrder();
     size_t open = 0;
@@ -280,7 +304,7 @@ class ClusterSession {
     for (const core::GroupIndex index : order) Plan(index);
     for (auto& [index, group] : groups_) {
       if (!group.open || rng_.Below(3) == 0) continue;
-      if (group.kind == core::GroupKind::kIndependent) {
+      if (group.kind != core::GroupKind::kBarrier) {
         for (size_t g = 0; g < group.workers.size(); ++g) {
           const Worker& worker = group.workers[g];
           if (rng_.Below(2) == 0 && (!worker.waits || !worker.parts.empty())) Step(index, group, {g});
@@ -311,7 +335,13 @@ class ClusterSession {
         moved_ += request.group >= 0 && request.group != index ? 1 : 0;
         request.group = index;
         request.worker = placement.worker;
-        least_urgent = std::min(least_urgent, request.spec.priority);
+        if (request.spec.held_to) {
+          EXPECT_EQ(*request.spec.held_to, (core::RequestSpec::HeldRank{index, placement.worker}))
+              << "request " << placement.id;
+          ++held_;
+        } else {
+          least_urgent = std::min(least_urgent, request.spec.priority);
+        }
         parts[placement.worker].placed.push_back(placement.id);
         group.workers[placement.worker].assigned.insert(placement.id);
         EXPECT_EQ(cluster_.LocationOf(placement.id), (core::Cluster::Location{index, placement.worker}));
@@ -321,20 +351,20 @@ class ClusterSession {
       for (size_t g = 0; g < parts.size(); ++g) {
         parts[g].apply_step = plan->apply_steps.empty() ? plan->apply_step : plan->apply_steps[g];
         if (parts[g].apply_step > 0) group.workers[g].parts.push_back(std::move(parts[g]));
-        CheckRoom(group.workers[g]);
+        CheckCapacity(group.workers[g]);
       }
       if (setup_.ample_kv && !plan->placements.empty()) CheckUrgency(group, least_urgent);
     }
   }
 
-  void CheckRoom(const Worker& worker) {
+  void CheckCapacity(const Worker& worker) {
     EXPECT_LE(worker.assigned.size(), static_cast<size_t>(worker.spec.slots));
     int64_t reserved = 0;
     for (const core::RequestId id : worker.assigned) reserved += requests_.at(id).spec.kv_reserve_tokens();
     EXPECT_LE(reserved, worker.spec.kv_tokens);
   }
 
-  // No request that waits, and may run there, is more urgent than one that was placed.
+  // No waiting request that the group may run is more urgent than one that was placed.
   void CheckUrgency(const Group& group, int32_t least_urgent) {
     for (const core::WaitingView& waiting : cluster_.pool().views().views()) {
       if (!MayRun(requests_.at(waiting.id), group)) continue;
@@ -342,7 +372,7 @@ class ClusterSession {
     }
   }
 
-  // One step of these workers of a group; all of them, if they share a barrier.
+  // One step of these workers of a group; of all of them, if they share a barrier.
   void Step(core::GroupIndex index, Group& group, const std::vector<size_t>& ranks) {
     std::map<size_t, std::vector<core::RequestId>> finished, rejected;
     std::map<size_t, core::StepReport> reports;
@@ -368,7 +398,7 @@ class ClusterSession {
     Worker& worker = group.workers[g];
     core::StepReport report;
     report.step = ++worker.step;
-    const bool at_once = group.kind == core::GroupKind::kIndependent;
+    const bool at_once = group.kind != core::GroupKind::kBarrier;
     while (!worker.parts.empty() && (at_once || worker.parts.front().apply_step <= worker.step)) {
       ApplyPart(worker, worker.parts.front(), rejected);
       worker.parts.pop_front();
@@ -409,7 +439,7 @@ class ClusterSession {
     }
   }
 
-  // As a router's: far from 0.
+  // A large number, as router request ids are.
   static constexpr core::RequestId kFirstId = core::RequestId{1'800'000'000} << 20;
 
   core::Cluster& cluster_;
@@ -419,7 +449,7 @@ class ClusterSession {
   core::GroupIndex next_group_ = 0;
   std::map<core::GroupIndex, Group> groups_;
   std::map<core::RequestId, Request> requests_;
-  int64_t placements_ = 0, moved_ = 0;
+  int64_t placements_ = 0, moved_ = 0, held_ = 0;
   bool any_model_ = false;
 };
 

@@ -13,8 +13,9 @@
 
 namespace bfio::testing {
 
-// Feeds `tokens` in pieces of the given sizes (the last one repeats), beside a companion whose row comes
-// first, and returns the logits of the last row of each piece that ends beyond `first`. Uses pages 0 to 17.
+// Feeds `tokens` in chunks of the given sizes (the last one repeats), together with a second sequence whose
+// row comes first. Returns the logits of the last row of each chunk that ends beyond `first`. Uses pages 0 to
+// 17.
 inline std::vector<float> RunInPieces(worker::gpu::CudaBackend& backend, const std::vector<uint32_t>& tokens,
                                       int32_t first, const std::vector<int32_t>& pieces) {
   const auto vocab = static_cast<size_t>(backend.facts().vocab);

@@ -1,7 +1,7 @@
-// CUDA engines that share their MLP out, on the emulator.
+// CUDA engines that share the computation of their MLP layers (--mlp=tp), on the emulator.
 //
-// Purpose: makes backends of golden checkpoints and feeds them sequences, all ranks of a group at a time.
-// Threads: a rank's, while it has the turn (emulated_ranks.h).
+// Purpose: creates backends of golden checkpoints and feeds them sequences, all ranks of a group in the same
+// steps. Threads: each rank's thread, while it holds the emulator (emulated_ranks.h).
 #ifndef BFIO_TESTS_TESTING_CUDA_TOGETHER_H_
 #define BFIO_TESTS_TESTING_CUDA_TOGETHER_H_
 
@@ -66,7 +66,7 @@ inline std::vector<float> LogitsOf(worker::gpu::CudaBackend& backend, int32_t dr
   const auto pinned = backend.ops().AllocatePinned(bytes, "logits");
   EXPECT_TRUE(pinned.ok()) << pinned.status();
   EXPECT_TRUE(backend.ops().CopyOut(*pinned, backend.forward().logits(), bytes).ok());
-  // Tests count the waits of the backend.
+  // Finish is not counted as a wait, because tests count the waits of the backend.
   EXPECT_TRUE(static_cast<EmulatedDeviceOps&>(backend.ops()).Finish().ok());
   const auto* const from = static_cast<const float*>(*pinned);
   std::vector<float> logits(from, from + count);
@@ -74,20 +74,21 @@ inline std::vector<float> LogitsOf(worker::gpu::CudaBackend& backend, int32_t dr
   return logits;
 }
 
-// A rank that is fed a sequence in pieces, 0: it has no rows in that step. The last piece repeats.
+// A sequence that a rank is fed in chunks of these sizes; 0: the rank has no rows in that step. The last size
+// repeats.
 struct Feed {
   std::vector<uint32_t> tokens;
   std::vector<int32_t> pieces;
 };
 
-// The logits of every piece's last token, or an error.
+// The logits of every chunk's last token, or an error.
 inline absl::StatusOr<std::vector<float>> FeedTogether(worker::gpu::CudaBackend& backend, const Feed& feed,
                                                        int steps, const worker::GroupSpec& group,
                                                        worker::Barrier& barrier) {
   std::vector<worker::PageId> pages;
   for (worker::PageId page = 0; page < 8; ++page) pages.push_back(17 - 2 * page);
   std::vector<float> logits;
-  // A backend that cannot enter is broken, which its step says.
+  // The error is ignored here: a backend that cannot enter is broken, and its step reports it.
   const worker::DecodeOptions options = SharedOptions();
   const worker::StepPeers all(group, barrier, 0, worker::MaxRows(options.limits.slots, options.step_tokens),
                               kLongEnough);
@@ -119,7 +120,7 @@ inline absl::StatusOr<std::vector<float>> FeedTogether(worker::gpu::CudaBackend&
   return logits;
 }
 
-// Logits by rank, of a group in which all start again.
+// Logits by rank, of a new group.
 inline std::vector<std::vector<float>> FeedGroup(const worker::Model& model, const std::vector<Feed>& feeds,
                                                  int steps, bool on_device) {
   EmulatedGroup group;

@@ -1,7 +1,7 @@
-// Random lives of requests on an engine, and what each must have given.
+// Random schedules of requests on an engine, with the results that each request must have.
 //
-// Purpose: the claim that a request's tokens are the same alone and in any company: with joins, leaves,
-// chunked prefill, cancellations and replays. For any engine over a model; see RunSchedule.
+// Purpose: checks that a request's tokens do not depend on the other requests in its batch: with joins,
+// leaves, chunked prefill, cancellations and replays. For any engine with a model; see RunSchedule.
 #ifndef BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_
 #define BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_
 
@@ -62,7 +62,7 @@ inline worker::SequenceRequest RandomRequest(Rng& rng, worker::Handle handle, in
   request.handle = handle;
   request.prompt_length = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_prompt)));
   request.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_output)));
-  if (rng.Below(4) != 0) {  // else synthetic
+  if (rng.Below(4) != 0) {  // otherwise synthetic
     for (int64_t i = 0; i < request.prompt_length; ++i) {
       request.prompt.push_back(static_cast<uint32_t>(rng.Below(static_cast<uint64_t>(vocab))));
     }
@@ -78,7 +78,7 @@ inline worker::SequenceRequest RandomRequest(Rng& rng, worker::Handle handle, in
   return request;
 }
 
-// What the router sends when the worker that gave `delivered` is lost.
+// The request that the router sends when the worker that generated `delivered` is lost.
 inline worker::SequenceRequest Replay(const worker::SequenceRequest& original, worker::Handle handle,
                                       const std::vector<uint32_t>& delivered) {
   worker::SequenceRequest request = original;
@@ -97,14 +97,16 @@ struct ScheduleShape {
   int64_t max_prompt = 40;
   int64_t max_output = 24;
   int requests = 24;
-  // Share of the placements whose KV is reserved as it grows; and how many of these were preempted.
+  // Share of the placements whose KV memory is reserved as it grows; and the number of preemptions among
+  // them.
   double on_demand = 0;
   int* preemptions = nullptr;
 };
 
-// Runs random requests, each alone on an engine of `make` and then all on another, where they come and go at
-// random, some are cancelled and some of those replayed, as are those that are preempted. Expects equal
-// tokens, bit-equal log-probabilities and equal ends. Returns how many requests were compared to their ends.
+// Runs random requests, each alone on an engine of `make`, and then all together on another one. There they
+// arrive at random times; some are cancelled, and some of these replayed, as are all that are preempted.
+// Expects equal tokens, bitwise equal log-probabilities and equal finish causes. Returns how many requests
+// were compared to their end.
 inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker::Engine>()>& make,
                        const ScheduleShape& shape) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -112,9 +114,9 @@ inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker
   struct Life {
     worker::SequenceRequest request;
     Stream alone;
-    // What this life gave so far, over all placements.
+    // Tokens of this request so far, over all placements.
     Stream got;
-    // Handle of the present placement.
+    // Handle of the current placement.
     worker::Handle handle = 0;
   };
   std::vector<Life> lives;
@@ -148,7 +150,7 @@ inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker
     if (!running.empty() && rng.Below(6) == 0) {
       const size_t victim = rng.Below(running.size());
       EXPECT_TRUE(engine->Cancel(lives[running[victim]].handle));
-      // Half of the cancelled come back, elsewhere in the order.
+      // Half of the cancelled requests are replayed, later in the order.
       if (rng.Below(2) == 0) waiting.insert(waiting.begin(), running[victim]);
       running.erase(running.begin() + static_cast<ptrdiff_t>(victim));
     }

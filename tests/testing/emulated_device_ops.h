@@ -1,10 +1,10 @@
-// A device for the CUDA engine without a GPU: its memory and kernels are the emulator's, its products plain
+// A device for the CUDA engine without a GPU: memory and kernels are emulated, matrix products are plain
 // loops.
 //
-// Purpose: lets tests run the whole backend. Memory is guarded and poisoned at first
-// (tests/testing/simt/memory.h), so a step that reads what it should not shows. All that is queued runs in
-// Wait (tests/testing/simt/stream.h): pinned memory that is changed before its copy has run ends the device
-// with an error, and what a copy brings back is poison until then. Faults can be injected. Threads: as
+// Purpose: lets tests run the whole backend. Memory is guarded and filled with poison at first
+// (tests/testing/simt/memory.h), so that invalid reads are detected. All queued work runs in Wait
+// (tests/testing/simt/stream.h): pinned memory that is changed before its copy has run causes a device error,
+// and the target of a copy to the host is poison until then. Faults can be injected. Threads: as
 // device_ops.h.
 #ifndef BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
 #define BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
@@ -30,15 +30,15 @@ namespace bfio::testing {
 
 struct EmulatedDevice {
   int64_t memory_bytes = int64_t{1} << 30;
-  // Of calls to Wait, this one and all later ones fail; negative: none.
+  // The index of the first call of Wait that fails; all later ones fail too. Negative: none.
   int failing_wait = -1;
-  // What the engine did since the start.
+  // Numbers of operations of the engine since the start.
   int waits = 0;
   int allocations = 0;
   int releases = 0;
   int replays = 0;
   std::vector<worker::gpu::GemmShape> prepared;
-  // By all that is on it now.
+  // Memory in use by all allocations on the device.
   int64_t used_bytes = 0;
 
   int64_t free_bytes() const { return memory_bytes - used_bytes; }
@@ -46,7 +46,7 @@ struct EmulatedDevice {
 
 class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
  public:
-  // `device` outlives this.
+  // `device` outlives this object.
   explicit EmulatedDeviceOps(EmulatedDevice& device) : device_(device) {}
   ~EmulatedDeviceOps() override {
     for (const auto& block : memory_) device_.used_bytes -= static_cast<int64_t>(block->bytes());
@@ -106,7 +106,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
   }
   absl::Status CopyOut(void* pinned, const void* device, int64_t bytes) override {
     if (!In(pinned_, pinned, bytes)) return absl::InvalidArgumentError("a copy to memory that is not pinned");
-    // A copy that comes first may still need what is there.
+    // Not poisoned if a queued copy may still read this memory.
     const auto* const begin = static_cast<const unsigned char*>(pinned);
     if (std::none_of(copied_from_.begin(), copied_from_.end(),
                      [&](const auto& from) { return from.first < begin + bytes && begin < from.second; })) {
@@ -136,7 +136,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     }
     device_.prepared.push_back(shape);
     if (absl::Status status = Finish(); !status.ok()) return status;
-    // As products are tried, y's content is lost.
+    // Trying out products overwrites y.
     const int64_t size = shape.fp32_out ? 4 : 2;
     for (int32_t row = 0; row < shape.rows; ++row) {
       std::memset(static_cast<char*>(y) + row * shape.y_row() * size, 0,
@@ -189,7 +189,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     return 1.0;
   }
 
-  // Runs what is queued: a wait that does not count.
+  // Runs the queued work; not counted as a wait.
   absl::Status Finish() {
     const std::string error = stream_.Run();
     copied_from_.clear();
@@ -226,7 +226,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
       }
     }
   }
-  // As it would be on a device, where memory begins at a multiple of 256.
+  // Alignment within the buffer, because on a device every allocation begins at a multiple of 256.
   static bool Aligned(const void* operand, int64_t alignment) {
     const simt::GuardedMemory* const memory = simt::GuardedMemory::FindContaining(operand, 1);
     return memory != nullptr &&

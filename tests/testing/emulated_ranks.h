@@ -1,9 +1,10 @@
-// Ranks with a GPU each, as threads over the emulator, which runs one kernel at a time.
+// Ranks with one GPU each, as threads that share the emulator, which runs one kernel at a time.
 //
-// Purpose: a rank runs while it has the turn, and hands it over where it waits for its peers: in its barrier,
-// which can have collectives on the device (the emulator's memory is the host's; they run when the rank waits
-// for its stream) and be made to fail.
-// Threads: EmulatorTurn any; an EmulatedBarrier as barrier.h says, by who has the turn.
+// Purpose: a rank runs while it holds the emulator's mutex, and releases it where it waits for its peers,
+// that is in its barrier. The barrier can have collectives on the device (the emulator's memory is the
+// host's; they run when the rank waits for its stream), and can be made to fail.
+// Threads: EmulatorTurn may be called by any thread; an EmulatedBarrier is used as barrier.h says, by the
+// thread that holds the mutex.
 #ifndef BFIO_TESTS_TESTING_EMULATED_RANKS_H_
 #define BFIO_TESTS_TESTING_EMULATED_RANKS_H_
 
@@ -28,7 +29,7 @@
 
 namespace bfio::testing {
 
-// The process's one.
+// The mutex of this process's emulator.
 inline Mutex& EmulatorTurn() {
   static Mutex turn;
   return turn;
@@ -37,10 +38,10 @@ inline Mutex& EmulatorTurn() {
 struct EmulatedGroup {
   int ranks = 1;
   uint64_t epoch = 1;
-  // The last rank leaves instead of making this call; 0: never.
+  // The last rank leaves instead of making the call of this number; 0: never.
   int dies = 0;
   bool on_device = false;
-  // Collectives on the device fail at once, instead of by Check.
+  // Collectives on the device fail when they are queued, instead of in Check.
   bool fails_at_once = false;
 
   worker::GroupSpec Spec(int rank) const { return {epoch, rank, ranks, ""}; }
@@ -99,7 +100,7 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
     const auto size = static_cast<size_t>(count), all_size = static_cast<size_t>(group_.ranks) * size;
     return Queue(stream, [=, this] {
       const auto nodes = static_cast<size_t>(worker::NodeCount(rank_, group_.ranks));
-      // One term is the first node; the others are zeros.
+      // The first node contains the only term; the other nodes are zeros.
       std::vector<float> brought(mine, mine + all_size);
       if (nodes == 0) {
         EXPECT_TRUE(std::all_of(brought.begin(), brought.end(), [](float x) { return x == 0; }));
@@ -140,7 +141,7 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
     return result;
   }
 
-  // Into the caller's stream; at once where collectives fail at once.
+  // Queues a collective in the caller's stream; runs it at once where collectives fail at once.
   absl::Status Queue(void* stream, const std::function<void()>& collective) {
     if (!failure_.ok()) return failure_;
     auto* const queue = static_cast<CUstream_st*>(stream);
@@ -152,7 +153,7 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
     EXPECT_EQ(queue->Run(), "");
     return Check();
   }
-  // As a device does: after a collective whose peers are gone the stream runs on, on what is no number here.
+  // As on a device: after a collective whose peers are gone the stream continues, with NaN as the result.
   template <typename Exchange>
   bool Meet(const Exchange& exchange, void* result, size_t bytes) {
     if (hung_.ok()) hung_ = Call<absl::Status>(exchange);
@@ -164,13 +165,13 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
   const int rank_;
   std::unique_ptr<worker::Barrier> inner_;
   int calls_ = 0;
-  // Of the step: this rank's, and the largest batch.
+  // Rows of the step: of this rank, and of the largest batch.
   std::pair<int64_t, int64_t> rows_ = {0, 1};
-  // Of a collective in the stream; and of the barrier, once that was seen.
+  // Error of a collective in the stream; error of the barrier, once the first has been noticed.
   absl::Status hung_, failure_;
 };
 
-// Runs `body` on a thread per rank of a group.
+// Runs `body` on one thread per rank of a group.
 inline void RunEmulatedRanks(const EmulatedGroup& group,
                              const std::function<void(int rank, worker::Barrier& barrier)>& body) {
   BarrierRanks("local", group.ranks).Run(group.epoch, [&](int rank, std::unique_ptr<worker::Barrier> inner) {

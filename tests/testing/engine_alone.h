@@ -1,7 +1,7 @@
-// Requests of the client API on an engine without other requests: the tokens they must give wherever they
+// Runs client API requests on an engine without other requests; they must give the same tokens wherever they
 // run.
 //
-// Purpose: the reference that runs through real processes are held to.
+// Purpose: the expected tokens for tests with real processes.
 #ifndef BFIO_TESTS_TESTING_ENGINE_ALONE_H_
 #define BFIO_TESTS_TESTING_ENGINE_ALONE_H_
 
@@ -31,7 +31,7 @@ inline worker::SequenceRequest ForEngine(const v1::GenerateRequest& from) {
   return request;
 }
 
-// On the CPU engine with the whole model.
+// Computed by the CPU engine with the whole model.
 inline std::vector<std::vector<uint32_t>> TokensAlone(const std::string& model,
                                                       const std::vector<v1::GenerateRequest>& requests) {
   worker::CpuOptions options;

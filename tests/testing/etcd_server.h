@@ -1,6 +1,6 @@
-// A real etcd of one member on loopback, as a child process.
+// A real etcd with one member on loopback, as a child process.
 //
-// Purpose: elections against the etcd that users run (Debian: etcd-server). Threads: one.
+// Purpose: tests elections with the etcd that users run (Debian: etcd-server). Threads: one.
 #ifndef BFIO_TESTS_TESTING_ETCD_SERVER_H_
 #define BFIO_TESTS_TESTING_ETCD_SERVER_H_
 
@@ -24,7 +24,7 @@ namespace bfio::testing {
 
 class EtcdServer {
  public:
-  // Empty: etcd is installed.
+  // Why etcd cannot be started; empty if it is installed.
   static std::string WhyNot() {
     return std::filesystem::exists(kProgram) ? "" : "etcd is not installed (etcd-server)";
   }
@@ -32,7 +32,7 @@ class EtcdServer {
   // `certs`: a folder of deploy/make_certs; empty: plain text. REQUIRES: WhyNot() is empty.
   explicit EtcdServer(std::string certs = "") : certs_(std::move(certs)) { Start(); }
 
-  // On its ports, with what it stored before.
+  // Starts etcd on its ports, with the data stored before.
   void Start() {
     const std::string clients = endpoint(), peers = absl::StrCat("http://", peer_port_.address());
     std::vector<std::string> flags = {absl::StrCat("--data-dir=", TestDirectory(), "/etcd", port_.address()),

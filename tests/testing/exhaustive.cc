@@ -51,7 +51,7 @@ class Trial {
   const SolverSettings& settings_;
   Solution current_;
   Allocation allocation_;
-  // By item: its class; by class: items placed.
+  // By item: its class. By class: number of items placed.
   std::vector<size_t> class_of_;
   std::vector<int64_t> admitted_;
   ExactAnswer best_;

@@ -1,7 +1,7 @@
-// The exact answer for small instances, by trying everything.
+// The exact solution of small instances, by enumeration.
 //
-// Purpose: what the solver is measured against (tests). Among the choices that admit as many items as slots
-// and KV allow, of the most urgent class first, the one with the least objective: the BF-IO paper's Algorithm
+// Purpose: the reference of the solver's tests. Of the choices that admit as many items as slots and KV
+// capacity allow, the most urgent class first, the one with the least objective: the BF-IO paper's Algorithm
 // 1, solved literally. Any horizon, any objective. Cost: (G + 1)^|items| evaluations of O((G + |items|) H);
 // meant for G <= 3 and up to a dozen items. Threads: any, no state.
 #ifndef BFIO_TESTS_TESTING_EXHAUSTIVE_H_
@@ -20,7 +20,7 @@ struct ExactAnswer {
   Solution solution;
   double objective = 0;
   int64_t admitted = 0;
-  // The same by class, the most urgent first.
+  // Number of admitted items by class, the most urgent first.
   std::vector<int64_t> admitted_by_class;
 };
 

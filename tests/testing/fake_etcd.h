@@ -1,7 +1,8 @@
-// etcd's JSON gateway with one lease and one key, which answers late, with errors or not at all when told to.
+// etcd's JSON gateway with one lease and one key, which can be told to respond late, with errors or not at
+// all.
 //
-// Purpose: what a real etcd does on a bad day, at the moment a test wants it. Threads: the server's own; the
-// methods may be called from any.
+// Purpose: causes etcd failures at the moments that a test chooses. Threads: the server's own; the methods
+// may be called by any thread.
 #ifndef BFIO_TESTS_TESTING_FAKE_ETCD_H_
 #define BFIO_TESTS_TESTING_FAKE_ETCD_H_
 
@@ -25,7 +26,7 @@ class FakeEtcd {
   enum class Mood { kWell, kErrs, kHangs };
 
   FakeEtcd() {
-    // A call that hangs has a thread until its mood changes.
+    // A call that hangs occupies a thread until its mood changes.
     server_.new_task_queue = [] { return new httplib::ThreadPool(64); };
     for (const char* const path :
          {"/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke", "/v3/kv/range", "/v3/kv/txn"}) {
@@ -47,7 +48,8 @@ class FakeEtcd {
 
   std::string endpoint() const { return absl::StrCat("http://127.0.0.1:", port_); }
 
-  // How it answers calls of `path` from now on; those that hang are answered when it is well again.
+  // Sets how calls of `path` are answered from now on. Calls that hang are answered when the mood is kWell
+  // again.
   void Set(const std::string& path, Mood mood, absl::Duration delay = absl::ZeroDuration()) {
     MutexLock lock(&mutex_);
     behaviour_[path] = {mood, delay};
@@ -56,7 +58,7 @@ class FakeEtcd {
     MutexLock lock(&mutex_);
     lease_ends_ = true;
   }
-  // Calls of `path` that have come; that were answered well.
+  // Number of calls of `path` received; number of them answered without an error.
   int calls(const std::string& path) {
     MutexLock lock(&mutex_);
     return calls_[path];

@@ -1,6 +1,6 @@
-// A golden case of tests/golden: what transformers computed, and how far logits are from it.
+// A golden case of tests/golden: the results of transformers, and the distance of logits from them.
 //
-// Purpose: for the tests of every engine. Run from the repository's root. Threads: plain data.
+// Purpose: shared by the tests of all engines. Run from the repository's root. Threads: plain data.
 #ifndef BFIO_TESTS_TESTING_GOLDEN_H_
 #define BFIO_TESTS_TESTING_GOLDEN_H_
 
@@ -50,20 +50,21 @@ struct Golden {
   size_t vocab() const { return logits.size() / rows.size(); }
 
   int32_t prompt = 0;
-  // Prompt and forced.
+  // Prompt tokens and forced tokens.
   std::vector<uint32_t> tokens;
   std::vector<int> rows;
   std::vector<uint32_t> top1;
   std::vector<float> logits, logsumexp, margin;
-  // How far transformers' bf16 is from its fp32: relative L2, and the largest difference of a logit.
+  // Distance of transformers' bf16 results from its fp32 results: relative L2, and the largest difference of
+  // a logit.
   double transformers_bf16 = 0, transformers_bf16_max = 0;
 };
 
 struct GoldenDistance {
-  // Over the stored rows together.
+  // Over all stored rows together.
   double relative_l2 = 0;
   double worst_row = 0;
-  // Of a logit.
+  // The largest difference of a logit.
   double largest = 0;
 };
 

@@ -1,8 +1,8 @@
-// What must hold of the commands of a GroupSet, whatever its workers do.
+// Checks the invariants of a GroupSet's commands for any behaviour of its workers.
 //
-// Purpose: a simple reference beside the groups under test. It reads commands in their order, keeps only
-// which member holds which request and what each member was told last, and compares that with what groups and
-// scheduler say. Threads: one.
+// Purpose: a simple reference model. It reads the commands in their order, records only which member holds
+// which request and what each member was sent last, and compares that with the state of groups and scheduler.
+// Threads: one.
 #ifndef BFIO_TESTS_TESTING_GROUP_CHECKER_H_
 #define BFIO_TESTS_TESTING_GROUP_CHECKER_H_
 
@@ -23,19 +23,19 @@ namespace bfio::router {
 
 class GroupChecker {
  public:
-  // --- what happens ---
+  // --- events ---
 
   void OnHello(MemberId member) { members_[member]; }
   void OnReady(MemberId member, uint64_t epoch) {
     const auto it = members_.find(member);
     if (it != members_.end() && it->second.offered == epoch) it->second.ready = epoch;
   }
-  // The client gave it up: what still comes of it does not count.
+  // The client has cancelled the request: later reports of it are not checked.
   void OnCancelled(core::RequestId id) { cancelled_.insert(id); }
-  // It was taken over with the member that holds it.
+  // The request was recovered together with the member that holds it.
   void OnRecovered(core::RequestId id, MemberId member) { holder_[id] = member; }
 
-  // The commands of one event, before they are carried out. `reporter`: whose message it was.
+  // The commands of one event, before they are carried out. `reporter`: the member whose message caused it.
   void Observe(const Commands& commands, std::optional<MemberId> reporter = std::nullopt) {
     reporter_ = reporter;
     for (const Command& command : commands) std::visit([&](const auto& c) { On(c); }, command);
@@ -43,7 +43,7 @@ class GroupChecker {
     placing_.clear();
   }
 
-  // Between events.
+  // Called between events.
   void Compare(const core::Cluster& cluster, const GroupSet& groups) {
     std::map<core::GroupIndex, std::map<core::WorkerIndex, MemberId>> ranks;
     std::set<std::string> names;
@@ -73,12 +73,12 @@ class GroupChecker {
         Broken(absl::StrCat("request ", id, " is placed on another member than the one that was told so"));
     }
   }
-  // After OnTimer.
+  // Called after OnTimer.
   void CompareTime(const GroupSet& groups, absl::Time now) {
     if (groups.next_deadline() <= now) Broken("no deadline is in the past after OnTimer");
   }
 
-  // --- what was found ---
+  // --- results ---
 
   const std::vector<std::string>& broken() const { return broken_; }
   void Broken(const std::string& promise) { broken_.push_back(promise); }

@@ -1,7 +1,8 @@
-// A rank's place in a group whose ranks compute their steps together (--mlp=tp).
+// A rank's membership in a group whose ranks compute their steps together (--mlp=tp).
 //
-// Purpose: what the step loop does of a step, for tests and checks of engines without one. Ownership: borrows
-// the barrier. Threads: the rank's. Errors: the barrier's; INTERNAL when an engine fails by itself.
+// Purpose: the part of the step loop that concerns such steps, for tests and checks of engines without a step
+// loop. Ownership: borrows the barrier. Threads: the rank's. Errors: the barrier's; INTERNAL when an engine
+// fails by itself.
 #ifndef BFIO_TESTS_TESTING_GROUP_MEMBER_H_
 #define BFIO_TESTS_TESTING_GROUP_MEMBER_H_
 
@@ -26,9 +27,10 @@ class GroupMember {
   GroupMember(const worker::GroupSpec& group, worker::Barrier& barrier, int64_t steps = 0)
       : group_(group), barrier_(barrier), step_(steps) {}
 
-  // One step of all; returns how many ranks have said that they are busy.
+  // One step of all ranks; returns how many ranks reported that they are busy.
   absl::StatusOr<int64_t> Step(worker::Engine& engine, bool busy, worker::StepOutput& out) {
-    // Nothing is done where it has been; engines take turns here.
+    // Has no effect on an engine that has entered already; here several engines may use the membership in
+    // turn.
     const worker::StepPeers all(group_, barrier_, 0, kMostRows, kPatience);
     if (absl::Status status = engine.EnterGroup(all); !status.ok()) return status;
     const auto agreed = barrier_.AllReduce(++step_, {.active = busy, .rows = engine.NextRows()}, kPatience);
@@ -41,7 +43,7 @@ class GroupMember {
     return agreed->sum_active;
   }
 
-  // Steps until no rank has anything to do; the tokens that `engine` has given.
+  // Steps until no rank has work; returns the tokens that `engine` generated.
   absl::StatusOr<std::map<worker::Handle, std::vector<uint32_t>>> Run(worker::Engine& engine) {
     std::map<worker::Handle, std::vector<uint32_t>> tokens;
     worker::StepOutput out;
@@ -54,9 +56,9 @@ class GroupMember {
   }
 
  private:
-  // A net under hangs, not a performance bound.
+  // Timeout against hangs, not a performance bound.
   static constexpr absl::Duration kPatience = absl::Seconds(60);
-  // More than any test's batch.
+  // More than the batch of any test.
   static constexpr int64_t kMostRows = 96;
 
   const worker::GroupSpec group_;
@@ -64,7 +66,7 @@ class GroupMember {
   int64_t step_;
 };
 
-// A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
+// A rank's engine as one that steps by itself, so that RunSchedule can drive it: the other ranks step when it
 // does.
 class MemberEngine final : public worker::Engine {
  public:

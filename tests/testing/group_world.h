@@ -1,9 +1,9 @@
-// Groups with a real scheduler, a simple book of requests and workers that follow the protocol, without
-// sockets and clocks.
+// Groups with a real scheduler, a simple request table and workers that follow the protocol, without sockets
+// and clocks.
 //
-// Purpose: whole lifecycles in virtual time. A test says when a worker reads its next message, steps, breaks
-// its connection or dies; every command is checked (group_checker.h) and carried out. Tokens are a function
-// of request and index, so a token that is missing, doubled or out of order shows. Threads: one.
+// Purpose: whole lifecycles in virtual time. A test decides when a worker reads its next message, steps,
+// loses its connection or dies; every command is checked (group_checker.h) and carried out. Tokens are a
+// function of request and index, so that missing, duplicate or misordered tokens are detected. Threads: one.
 #ifndef BFIO_TESTS_TESTING_GROUP_WORLD_H_
 #define BFIO_TESTS_TESTING_GROUP_WORLD_H_
 
@@ -49,7 +49,7 @@ class GroupWorld {
 
   // --- the router ---
 
-  // A restarted router; connections to the one before are gone.
+  // Starts or restarts the router; connections to the previous one are lost.
   void Start() {
     for (auto& [name, worker] : workers) {
       worker.member = 0;
@@ -70,21 +70,21 @@ class GroupWorld {
       book().live.at(id).model_name = worker.model;
     };
   }
-  // Of the next router.
+  // Options of the next router.
   void SetOptions(const GroupSetOptions& options) { options_ = options; }
   GroupSet& groups() { return router_->groups; }
   Group& group(size_t i = 0) { return *router_->groups.groups().at(i); }
   core::Cluster& cluster() { return router_->cluster; }
   SimpleBook& book() { return router_->book; }
   GroupChecker& checker() { return router_->checker; }
-  // Of all routers so far.
+  // Violations of all routers so far.
   std::vector<std::string> broken() const {
     std::vector<std::string> all = broken_;
     all.insert(all.end(), router_->checker.broken().begin(), router_->checker.broken().end());
     return all;
   }
 
-  // Handles an event and what follows from it. `reporter`: whose message it is.
+  // Handles an event and its consequences. `reporter`: the member whose message it is.
   void Do(const std::function<void(GroupSet&, Commands&)>& event,
           std::optional<MemberId> reporter = std::nullopt) {
     Commands out;
@@ -94,7 +94,7 @@ class GroupWorld {
     if (decide) Decide();
     checker().Compare(cluster(), groups());
   }
-  // As the decision thread: all groups, until none has anything to plan.
+  // As in the decision thread: all groups, until none has a plan to make.
   void Decide() {
     for (const core::GroupIndex index : cluster().DecisionOrder()) {
       Group& group = *groups().Find(index);
@@ -118,7 +118,7 @@ class GroupWorld {
     Do([&](GroupSet& set, Commands& out) { set.OnTimer(now, out); });
     checker().CompareTime(groups(), now);
   }
-  // Time goes on to the next deadline; returns how far.
+  // Advances the time to the next deadline; returns by how much.
   absl::Duration Wait() {
     const absl::Time before = now;
     const absl::Time next = groups().next_deadline();
@@ -137,7 +137,7 @@ class GroupWorld {
   SimWorker& Worker(const std::string& name) {
     return workers[name].name.empty() ? Named(name) : workers[name];
   }
-  // Connects and says hello.
+  // Connects and sends Hello.
   void Join(const std::string& name) {
     SimWorker& worker = Worker(name);
     worker.shut_down = false;
@@ -154,7 +154,7 @@ class GroupWorld {
     return std::any_of(groups().groups().begin(), groups().groups().end(),
                        [&](const auto& group) { return group->Has(member); });
   }
-  // The connection breaks; what is under way is lost.
+  // The connection breaks; messages under way are lost.
   void Break(const std::string& name) {
     SimWorker& worker = Worker(name);
     const MemberId member = std::exchange(worker.member, 0);
@@ -163,7 +163,7 @@ class GroupWorld {
     worker.LeaveEpoch();
     if (member != 0) Do([&](GroupSet& set, Commands& out) { set.OnGone(member, now, out); });
   }
-  // The process ends; another of that name may come.
+  // The process ends; another one with the same name may join later.
   void Kill(const std::string& name) {
     SimWorker& worker = Worker(name);
     worker.residents.clear();
@@ -184,7 +184,7 @@ class GroupWorld {
       Do([&](GroupSet& set, Commands& out) { set.OnEpochReady(member, ready, now, out); }, member);
     });
   }
-  // The router gets the next message of this worker; false when there is none.
+  // The router receives the next message of this worker; false when there is none.
   bool Deliver(const std::string& name) {
     SimWorker& worker = Worker(name);
     if (worker.outbox.empty()) return false;
@@ -212,13 +212,13 @@ class GroupWorld {
     }
     return true;
   }
-  // All that is there to read.
+  // Reads all messages of all workers.
   void ReadAll() {
     for (bool any = true; std::exchange(any, false);) {
       for (auto& [name, worker] : workers) any |= Read(name);
     }
   }
-  // The ranks whose barrier this worker meets, itself included.
+  // The ranks that share this worker's barrier, itself included.
   std::vector<SimWorker*> Barrier(const SimWorker& worker) {
     std::vector<SimWorker*> ranks;
     for (auto& [name, other] : workers) {
@@ -230,7 +230,7 @@ class GroupWorld {
     return ranks;
   }
   // A step of the worker's barrier; false when a rank is missing or waits for a plan. Groups decide once,
-  // with all reports, as where they come together.
+  // with the reports of all ranks, as if these had arrived together.
   bool Step(const std::string& name) {
     SimWorker& worker = Worker(name);
     if (read_plans && worker.epoch) {
@@ -260,7 +260,7 @@ class GroupWorld {
     if (decide) Decide();
     return true;
   }
-  // Its barrier fails in its next step: the tokens are good, and it leaves the epoch.
+  // The worker's barrier fails in its next step: the tokens of the step are valid, and it leaves the epoch.
   void FailBarrier(const std::string& name, std::vector<uint32_t> missing = {}) {
     SimWorker& worker = Worker(name);
     StepReport report = worker.Compute();
@@ -269,7 +269,7 @@ class GroupWorld {
     worker.LeaveEpoch();
     if (worker.member != 0) Report(name, report);
   }
-  // Messages are read and steps made until nothing happens without time going on.
+  // Reads messages and takes steps until nothing more happens at the current time.
   void Run(int64_t most = 10000) {
     for (bool any = true; std::exchange(any, false) && most > 0;) {
       ReadAll();
@@ -280,7 +280,7 @@ class GroupWorld {
       }
     }
   }
-  // Of those that join at once, until their group serves.
+  // These workers join at the same time; waits until their group serves.
   void Serve(const std::vector<std::string>& names) {
     for (const std::string& name : names) Join(name);
     for (int i = 0; i < 100 && !AllServe(); ++i) {
@@ -303,7 +303,7 @@ class GroupWorld {
     return names;
   }
 
-  // For a test that has failed: the state of all workers.
+  // The state of all workers, for the output of a failed test.
   std::string Describe() {
     std::string text;
     for (const auto& group : groups().groups()) {
@@ -326,16 +326,16 @@ class GroupWorld {
 
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   std::map<std::string, SimWorker> workers;
-  // Groups decide after every event.
+  // Whether groups decide after every event.
   bool decide = true;
-  // A step begins with the plans that have come, read or not.
+  // Whether a step begins with all plans that were sent, also those not yet read.
   bool read_plans = true;
-  // Messages to the router wait in SimWorker::outbox until Deliver.
+  // Whether messages to the router wait in SimWorker::outbox until Deliver.
   bool delayed = false;
-  // Changes what a rank reports of a step; what it answers to an offer.
+  // Changes a rank's report of a step; changes its response to an offer.
   std::function<void(SimWorker&, StepReport&)> alter;
   std::function<void(SimWorker&, EpochReady&)> alter_ready;
-  // Steps that were handed out; commands other than about requests and workers, newest last.
+  // Steps reported by the groups; commands that do not concern requests and workers, newest last.
   std::vector<std::shared_ptr<const StepSummary>> steps;
   std::vector<std::string> log;
   std::vector<CloseMember> closed;

@@ -1,8 +1,8 @@
-// A loopback port for a program that may be started again on it.
+// A loopback port for a program that may be restarted on it.
 //
-// Purpose: between two lives of a program the kernel could give its port to another test's program or
-// connection. A socket bound to it that does not listen keeps the port from programs that take any port, and
-// not from the program, which asks for this one (SO_REUSEADDR on both, and one listener). Threads: one.
+// Purpose: after a program ends, the kernel could give its port to another test's program or connection. A
+// socket that is bound to the port and does not listen reserves it against programs that take any port, but
+// not against the program that asks for this one (SO_REUSEADDR on both, and one listener). Threads: one.
 #ifndef BFIO_TESTS_TESTING_HELD_PORT_H_
 #define BFIO_TESTS_TESTING_HELD_PORT_H_
 

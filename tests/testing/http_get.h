@@ -18,7 +18,7 @@
 
 namespace bfio::testing {
 
-// The reply's body. Nothing when no process listens at HOST:PORT, an IPv4 address in dots, or the reply is
+// The body of the response. Empty when no process listens at HOST:PORT (an IPv4 address), or the status is
 // not 200.
 inline std::optional<std::string> HttpGet(const std::string& address, const std::string& path) {
   const size_t colon = address.rfind(':');

@@ -1,15 +1,15 @@
-// main() of a test program with cases that are known to fail: faults that are described by a test and not
-// mended yet.
+// main() of a test program with cases that are known to fail: a defect that a test describes and that is not
+// fixed yet.
 //
-// KNOWN_OPEN, a list in the program's CMakeLists.txt, names them. Every case asserts what should happen. A
+// KNOWN_OPEN, a list in the program's CMakeLists.txt, names them. Every case asserts the correct behaviour. A
 // case on the list is excluded from the program's own run, so it counts neither as passed nor as failed. It
 // runs in a child process instead, and is printed as "known open: CASE". The program fails when such a case
-// passes (take it off the list: it is mended) and when it ends otherwise than by a failed assertion (it
-// crashed, or there is no such case). A case that skips itself in the child, for want of a program it needs,
-// is printed as skipped.
+// passes (remove it from the list: it is fixed) and when it ends otherwise than by a failed assertion (it
+// crashed, or there is no such case). A case that skips itself in the child, because a program that it needs
+// is missing, is printed as skipped.
 //
 // With $BFIO_KNOWN_OPEN_FILE, which tests/run sets, each is also a line of that file; tests/sum_results
-// prints them and their number. With a --gtest_filter everything that matches runs here, as for any test.
+// prints them and their number. With a --gtest_filter everything that matches runs here, as in any test.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ std::vector<std::string> KnownOpen() {
   return absl::StrSplit(BFIO_KNOWN_OPEN, ':', absl::SkipEmpty());
 }
 
-// One write: programs of a parallel run share the file.
+// One write, because the programs of a parallel run share the file.
 void Tell(const std::string& program, const std::string& name) {
   std::printf("known open: %s\n", name.c_str());
   const char* const path = getenv("BFIO_KNOWN_OPEN_FILE");
@@ -46,9 +46,9 @@ void Tell(const std::string& program, const std::string& name) {
   if (file >= 0) close(file);
 }
 
-// False when the case is not what the list says. `program` is a path.
+// False when the case does not fail as the list says. `program` is a path.
 bool StillOpen(const std::string& program, const std::string& name) {
-  // The child's results are not results of this run.
+  // The child must not write to this run's results.
   Process child(program, {absl::StrCat("--gtest_filter=", name)}, {"env", "-u", "GTEST_OUTPUT"});
   const std::optional<int> code = child.Wait(kSlowdown * absl::Minutes(3));
   const std::string out = child.Stdout();

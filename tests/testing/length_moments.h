@@ -1,7 +1,7 @@
 // Moments of a trace's lengths.
 //
-// Purpose: tests of profiles and synthetic workloads compare them with published or computed figures.
-// Threads: any, no state.
+// Purpose: tests of profiles and synthetic workloads compare them with published or computed values. Threads:
+// any, no state.
 #ifndef BFIO_TESTS_TESTING_LENGTH_MOMENTS_H_
 #define BFIO_TESTS_TESTING_LENGTH_MOMENTS_H_
 
@@ -39,7 +39,7 @@ inline Moments LengthMoments(const Trace& trace, int64_t TraceRequest::*field) {
           static_cast<double>(values.back())};
 }
 
-// Pearson's, of prompt and output. REQUIRES: neither column is constant.
+// Pearson correlation of prompt and output lengths. REQUIRES: neither column is constant.
 inline double LengthCorrelation(const Trace& trace) {
   const Moments prompt = LengthMoments(trace, &TraceRequest::prompt_tokens);
   const Moments output = LengthMoments(trace, &TraceRequest::output_tokens);

@@ -1,4 +1,4 @@
-// Where a process listens, as its machine's kernel tells.
+// The ports on which a process listens, according to the kernel.
 #ifndef BFIO_TESTS_TESTING_LISTENING_PORTS_H_
 #define BFIO_TESTS_TESTING_LISTENING_PORTS_H_
 
@@ -16,7 +16,7 @@
 
 namespace bfio::testing {
 
-// TCP ports over IPv4, in the process's own network namespace. Empty when it is gone.
+// TCP ports over IPv4, in the process's own network namespace. Empty when the process is gone.
 inline std::vector<int> ListeningPorts(pid_t pid) {
   std::set<std::string> inodes;
   std::error_code error;

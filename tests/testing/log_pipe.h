@@ -1,8 +1,8 @@
-// Standard error of a program as a pipe whose reader may pause.
+// Standard error of a program as a pipe whose reader can pause.
 //
-// Purpose: what a program does while no process reads its log. The pipe holds one page; Block fills it, so
-// that the program's next line finds no space. It outlives the program, and several programs one after the
-// other may write to it. Threads: one.
+// Purpose: tests programs while no process reads their log. The pipe holds one page; Block fills it, so that
+// the program's next write does not fit. It outlives the program, and several programs one after the other
+// may write to it. Threads: one.
 #ifndef BFIO_TESTS_TESTING_LOG_PIPE_H_
 #define BFIO_TESTS_TESTING_LOG_PIPE_H_
 
@@ -27,7 +27,8 @@ class LogPipe {
     static int number = 0;
     path_ = absl::StrCat(TestDirectory(), "/pipe", number++);
     EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0);
-    // Opened for both: no program that ends closes it, and none that opens it waits.
+    // Opened for reading and writing: a program that ends does not close the pipe, and a program that opens
+    // it does not wait.
     fd_ = open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
     EXPECT_GE(fd_, 0);
     EXPECT_GT(fcntl(fd_, F_SETPIPE_SZ, 4096), 0);
@@ -37,10 +38,11 @@ class LogPipe {
   LogPipe(const LogPipe&) = delete;
   LogPipe& operator=(const LogPipe&) = delete;
 
-  // Words that make a program's standard error this pipe.
+  // Arguments before a program's name that make its standard error this pipe.
   std::vector<std::string> wrapper() const { return {"sh", "-c", "exec \"$@\" 2>\"$0\"", path_}; }
 
-  // Reads what is there, unless the pipe is blocked; the end of all that was read so far, 1 to 2 MiB of it.
+  // Reads what is available, unless the pipe is blocked. Returns the last 1 to 2 MiB of all that was read so
+  // far.
   const std::string& Read() {
     constexpr size_t kKept = 1 << 20;
     char buffer[4096];
@@ -63,7 +65,7 @@ class LogPipe {
   bool blocked() const { return blocked_; }
 
  private:
-  // No program logs it.
+  // A byte that no program logs.
   static constexpr char kFiller = '\0';
 
   std::string path_, text_;

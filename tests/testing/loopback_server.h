@@ -1,4 +1,4 @@
-// A gRPC service on a loopback port, and a channel to it whose client pauses its server soon.
+// A gRPC service on a loopback port, and a channel to it with small flow-control windows.
 //
 // Purpose: tests of one service without the programs. Threads: any.
 #ifndef BFIO_TESTS_TESTING_LOOPBACK_SERVER_H_
@@ -14,7 +14,7 @@ namespace bfio::testing {
 
 class LoopbackServer {
  public:
-  // No window of the channel holds a message of this size: writing it ends when the client reads.
+  // Larger than any window of the channel: writing a message of this size ends only when the client reads.
   static constexpr size_t kBig = 1 << 20;
 
   // `service` outlives the server.

@@ -1,12 +1,14 @@
-// A group of workers in lockstep that a policy drives, without scheduler and programs: requests come when the
-// test says, grow by a token a step and leave after `output` steps.
+// A group of workers in lockstep that a policy drives, without scheduler and programs. Requests arrive when
+// the test says, grow by one token per step and leave after `output` steps.
 //
-// Purpose: closed loops over many steps, quick enough for property tests. Threads: one.
+// Purpose: closed loops over many steps, fast enough for property tests. Threads: one.
 #ifndef BFIO_TESTS_TESTING_MINI_GROUP_H_
 #define BFIO_TESTS_TESTING_MINI_GROUP_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -29,7 +31,7 @@ struct Job {
   int64_t prefill = 1;
   int64_t output = 1;
   int32_t priority = 0;
-  // Tokens; 0: as many as it will hold at its end.
+  // KV tokens to reserve; 0: as many as the request holds at its end.
   int64_t kv_tokens = 0;
   double tenant_excess = 0;
 };
@@ -63,18 +65,18 @@ class MiniGroup {
                                      [&](const WaitingView& other) { return other.priority < job.priority; });
     jobs_.insert(jobs_.begin() + (behind - waiting_.begin()), job);
     waiting_.insert(behind, view);
-    first_come_.Arrive(view.enqueued_step);
+    first_come_[job.priority].Arrive(view.enqueued_step);
     return last_id_;
   }
   void Cancel(size_t waiting_index) {
+    first_come_[waiting_[waiting_index].priority].Leave();
     Erase(waiting_index);
-    first_come_.Leave();
   }
   void AddWorker(const Machine& machine) {
     machines_.push_back(machine);
     active_.emplace_back();
   }
-  // What it runs is lost.
+  // The worker's running requests are lost.
   void RemoveLastWorker() {
     machines_.pop_back();
     active_.pop_back();
@@ -107,13 +109,20 @@ class MiniGroup {
     snapshot.step = step_;
     snapshot.workers = views_;
     snapshot.waiting = waiting_;
-    snapshot.first_come_p99 = first_come_.p99();
+    class_waits_.clear();
+    for (const auto& [priority, waits] : first_come_)
+      class_waits_.push_back({priority, waits.p99(), waits.long_run_p99()});
+    snapshot.first_come = class_waits_;
     return snapshot;
   }
 
-  // Admits, and makes the step: each request grows by a token, those with all tokens leave.
+  // Admits, and takes the step: each request grows by one token; requests with all their tokens leave.
   std::vector<Admission> Apply(const std::vector<Assignment>& plan) {
-    first_come_.Decide(step_, static_cast<int64_t>(plan.size()));
+    for (auto& [priority, waits] : first_come_) {
+      waits.Decide(step_, std::count_if(plan.begin(), plan.end(), [&, of = priority](const Assignment& a) {
+                     return waiting_[a.waiting_index].priority == of;
+                   }));
+    }
     std::vector<Admission> admitted;
     std::vector<char> gone(waiting_.size(), 0);
     for (const Assignment& assignment : plan) {
@@ -155,7 +164,8 @@ class MiniGroup {
   std::vector<WaitingView> waiting_;
   std::vector<Job> jobs_;
   std::vector<WorkerView> views_;
-  VirtualFcfs first_come_;
+  std::map<int32_t, VirtualFcfs, std::greater<>> first_come_;
+  std::vector<ClassWait> class_waits_;
   int64_t step_ = 1;
   RequestId last_id_ = 0;
 };

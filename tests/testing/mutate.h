@@ -1,4 +1,4 @@
-// Seeded damage to a file's bytes, for tests of whatever reads it.
+// Random changes to a file's bytes, from a seed, for tests of file readers.
 #ifndef BFIO_TESTS_TESTING_MUTATE_H_
 #define BFIO_TESTS_TESTING_MUTATE_H_
 
@@ -9,7 +9,8 @@
 
 namespace bfio::testing {
 
-// One to four small changes: a bit, a byte, a digit, a cut, a piece copied elsewhere.
+// One to four small changes: a flipped bit, a random byte, a digit, a truncation, a copied part, a deleted
+// part.
 inline std::string Mutate(std::string file, Rng& rng) {
   for (uint64_t changes = 1 + rng.Below(4); changes > 0 && !file.empty(); --changes) {
     const size_t at = rng.Below(rng.Below(8) == 0 ? 8 : file.size()) % file.size();

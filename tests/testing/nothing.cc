@@ -1,4 +1,4 @@
-// The source file of targets of which only the precompiled header matters.
+// The source file of targets that only provide a precompiled header.
 int main() {
   return 0;
 }

@@ -1,7 +1,7 @@
-// One group under a Cluster, with a method for each event that concerns it.
+// One group under a Cluster, with one method for each event that concerns it.
 //
-// Purpose: tests of a single group read as calls. The group has index 0 and is of the kind asked for; its
-// policy may be an object of the test's own. Threads: one.
+// Purpose: makes tests of a single group short. The group has index 0 and the given kind; its policy may be
+// an object created by the test. Threads: one.
 #ifndef BFIO_TESTS_TESTING_ONE_GROUP_H_
 #define BFIO_TESTS_TESTING_ONE_GROUP_H_
 
@@ -29,13 +29,13 @@ class OneGroup {
             std::move(lookahead)) {
     EXPECT_TRUE(cluster_.Apply(core::AddGroup{kGroup, kind}).status.ok());
   }
-  // Of policies by name, recorded by `observer` if there is one.
+  // With policies by name; `observer`, if not null, records the events.
   OneGroup(const core::SchedulerOptions& options, const core::PolicySetting& policy,
            std::unique_ptr<core::Lookahead> lookahead, core::GroupKind kind, core::EventObserver* observer)
       : cluster_(options, policy, {}, std::move(lookahead), observer) {
     EXPECT_TRUE(cluster_.Apply(core::AddGroup{kGroup, kind}).status.ok());
   }
-  // One that goes on with the state of another.
+  // A group that continues from a saved state.
   OneGroup(const core::SchedulerOptions& options, std::unique_ptr<core::Policy> policy,
            const core::ClusterState& state, std::unique_ptr<core::Lookahead> lookahead = nullptr)
       : policy_(std::move(policy)),
@@ -98,7 +98,7 @@ class OneGroup {
   bool Parked() const { return group().Parked(); }
   core::SchedulerTotals totals() const { return cluster_.totals(); }
   core::ClusterState Save() const { return cluster_.Save(); }
-  // Of a state with one group: that group's.
+  // The state of the only group.
   core::GroupState SaveGroup() const { return cluster_.Save().groups.front(); }
 
  private:
@@ -107,7 +107,7 @@ class OneGroup {
     return core::MakePolicy(setting.name, setting.options);
   }
 
-  // What the group is to decide by next.
+  // The policy that the next SetPolicy or AddGroup installs.
   std::unique_ptr<core::Policy> policy_;
   core::Cluster cluster_;
   absl::Status restored_;

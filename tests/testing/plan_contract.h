@@ -1,4 +1,4 @@
-// The contract of policy.h as assertions: what every plan of every policy keeps.
+// The contract of policy.h as assertions: what every plan of every policy must fulfil.
 //
 // Purpose: one statement of the contract for unit and property tests.
 #ifndef BFIO_TESTS_TESTING_PLAN_CONTRACT_H_
@@ -14,7 +14,7 @@
 
 namespace bfio::core {
 
-// Whether the requests of the plan that worker g gets suffice for one another, by either reckoning.
+// Whether the requests that the plan gives to worker g fit together, by reservation or by the KV outlook.
 inline bool KvHolds(const Snapshot& snapshot, const std::vector<Assignment>& plan, WorkerIndex g) {
   int64_t reserved = 0;
   const KvOutlook& kv = snapshot.kv;
@@ -40,7 +40,7 @@ inline bool KvHolds(const Snapshot& snapshot, const std::vector<Assignment>& pla
   return !kv.empty();
 }
 
-// Fails when the plan breaks a cap or names a request twice.
+// The capacity left after the plan. Fails the test when the plan exceeds a limit or names a request twice.
 inline FreeCapacity LeftAfter(const Snapshot& snapshot, const std::vector<Assignment>& plan) {
   FreeCapacity left;
   left.Reset(snapshot);

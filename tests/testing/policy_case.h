@@ -1,6 +1,6 @@
-// Snapshots in a line or two, and a policy's answer in a form that reads well in an assertion.
+// Snapshots in one or two lines, and a policy's decision in a form that is easy to compare.
 //
-// Purpose: tests of policies show the case and the answer, nothing else.
+// Purpose: tests of policies contain only the case and the expected decision.
 #ifndef BFIO_TESTS_TESTING_POLICY_CASE_H_
 #define BFIO_TESTS_TESTING_POLICY_CASE_H_
 
@@ -15,14 +15,14 @@ namespace bfio::core {
 
 inline constexpr int64_t kAmpleKv = int64_t{1} << 40;
 
-// A snapshot that owns what it shows. Requests are added oldest first.
+// A snapshot that owns its data. Requests are added oldest first.
 class PolicyCase {
  public:
   PolicyCase& Worker(int64_t load, int32_t free_slots, int64_t free_kv = kAmpleKv, int32_t active = 0) {
     workers_.push_back({load, active, free_slots, free_kv});
     return *this;
   }
-  // Reserves as much KV as its prefill unless told otherwise.
+  // Reserves as many KV tokens as its prefill, unless `kv` is given.
   PolicyCase& Waiting(int64_t prefill, int64_t age = 0, int64_t kv = 0, int32_t priority = 0) {
     WaitingView view;
     view.id = waiting_.size() + 1;
@@ -38,7 +38,7 @@ class PolicyCase {
     return *this;
   }
 
-  // Of the worker added last.
+  // The methods below concern the worker that was added last.
   PolicyCase& TotalKv(int64_t tokens) {
     workers_.back().total_kv_tokens = tokens;
     return *this;
@@ -51,7 +51,7 @@ class PolicyCase {
     workers_.back().time_offset = time;
     return *this;
   }
-  // Of all workers.
+  // Concerns all workers.
   PolicyCase& PrefillWeight(double weight) {
     for (WorkerView& worker : workers_) worker.prefill_weight = weight;
     return *this;
@@ -60,13 +60,13 @@ class PolicyCase {
     workers_.back().accepts_new = false;
     return *this;
   }
-  // Of the request added last: its row of the curves.
+  // Concerns the request that was added last: its row of the curves.
   PolicyCase& Curve(int32_t curve) {
     waiting_.back().curve = curve;
     return *this;
   }
   // An outlook: `load` and `quiet` by worker and step ahead, `curves` by curve and step ahead, H + 1 entries
-  // a row. Without `quiet`, every worker loses a request in the first step.
+  // per row. Without `quiet`, every worker loses a request in the first step.
   PolicyCase& Ahead(int32_t horizon, const std::vector<double>& load, const std::vector<double>& curves,
                     const std::vector<double>& quiet = {}) {
     horizon_ = horizon;
@@ -79,7 +79,8 @@ class PolicyCase {
     return *this;
   }
 
-  // Admission that looks ahead: `capacity` by worker, `need` by request, `times` * `ways` entries a row.
+  // Data of an admission rule that looks ahead: `capacity` by worker, `need` by request, `times` * `ways`
+  // entries per row.
   PolicyCase& Kv(int32_t times, int32_t ways, const std::vector<int64_t>& capacity,
                  const std::vector<int64_t>& need) {
     times_ = times;
@@ -100,7 +101,7 @@ class PolicyCase {
     policy.Decide(View(), decision);
     return decision;
   }
-  // By waiting index: the worker it goes to, or -1.
+  // By waiting index: the worker of the request, or -1.
   std::vector<int32_t> WorkersOf(const Decision& decision) const {
     std::vector<int32_t> result(waiting_.size(), -1);
     for (const Assignment& assignment : decision.assignments)

@@ -28,7 +28,7 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// The programs lie beside the tests: build/tests/x and build/bin/program.
+// Programs are in build/bin/, tests in build/tests/.
 std::string ProgramPath(const std::string& program) {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / program)
       .string();
@@ -51,7 +51,7 @@ std::string TestDirectory() {
       path = name;
     }
     ~Directory() {
-      // BFIO_KEEP_TEST_FILES=1 keeps the programs' output for a look after a failure.
+      // BFIO_KEEP_TEST_FILES=1 keeps the programs' output, to examine it after a failure.
       if (getenv("BFIO_KEEP_TEST_FILES") == nullptr) std::filesystem::remove_all(path);
     }
   };
@@ -76,7 +76,7 @@ Process::Process(const std::string& program, const std::vector<std::string>& arg
   argv.push_back(nullptr);
   pid_ = fork();
   if (pid_ != 0) return;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed test leaves no program behind
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // when a test is killed, its programs are too
   setpgid(0, 0);
   Redirect(out_path_, 1);
   Redirect(err_path_, 2);

@@ -1,7 +1,7 @@
 // Real programs as child processes, for integration tests.
 //
-// Purpose: starts a built program with its output in a file, finds out what it printed, ends it; a Process
-// that goes out of scope kills its child, so a failing test leaves nothing running. One thread.
+// Purpose: starts a built program with its output in a file, reads what it printed, ends it. A Process that
+// goes out of scope kills its child, so that a failing test leaves no process behind. One thread.
 #ifndef BFIO_TESTS_TESTING_PROCESS_H_
 #define BFIO_TESTS_TESTING_PROCESS_H_
 
@@ -15,7 +15,7 @@
 
 namespace bfio::testing {
 
-// By how much tests' patience grows, and what they watch slows down, in builds whose programs are slow.
+// Factor on the timeouts of tests in builds whose programs are slow, and on the durations that they watch.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr int kSlowdown = 4;
 #else
@@ -24,9 +24,9 @@ inline constexpr int kSlowdown = 1;
 
 class Process {
  public:
-  // `program` is a name in build/bin, or a path. Standard output and error go to a file of their own under
-  // the test's directory. `wrapper` is put before the program (ip netns exec NAME, env A=B): words that
-  // become it in the end.
+  // `program` is a name in build/bin, or a path. Standard output and error are written to files in the test's
+  // directory. `wrapper` is a command that is put before the program and finally executes it (ip netns exec
+  // NAME, env A=B).
   Process(const std::string& program, const std::vector<std::string>& args,
           const std::vector<std::string>& wrapper = {});
   ~Process();
@@ -35,10 +35,10 @@ class Process {
 
   void Signal(int number);
 
-  // The exit code, 128 + signal if it was killed; nothing if it still runs after `timeout`.
+  // The exit code, or 128 + signal if it was killed; empty if it still runs after `timeout`.
   std::optional<int> Wait(absl::Duration timeout);
 
-  // Standard output, and standard error, so far.
+  // The content of standard output, and of standard error, so far.
   std::string Stdout() const;
   std::string Stderr() const;
 
@@ -53,7 +53,7 @@ class Process {
   std::string out_path_, err_path_;
 };
 
-// Runs a program to its end. -1 as code when it did not end in time (it is killed then).
+// Runs a program to its end. The code is -1 if it did not end in time (it is then killed).
 struct RunResult {
   int code = -1;
   std::string out, err;
@@ -61,7 +61,7 @@ struct RunResult {
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
                      absl::Duration timeout = kSlowdown * absl::Seconds(120));
 
-// A directory for this test process's files, removed at exit.
+// A directory for the files of this test process, removed at exit.
 std::string TestDirectory();
 
 }  // namespace bfio::testing

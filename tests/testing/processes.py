@@ -1,6 +1,6 @@
-"""Real programs on free loopback ports, for tests in Python: a router with its workers, and a front before it.
+"""Real programs on free loopback ports, for tests in Python: a router with its workers, and a front for them.
 
-Each Program has its output in a file and is killed when its test is over. Standard library only.
+Each Program writes its output to a file and is killed when its test ends. Standard library only.
 """
 import os
 import pathlib
@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-# How long a test waits for what must happen; a net under a hang, not a bound that proves something.
+# How long a test waits for an event that must happen. It ends a test that hangs; tests do not measure it.
 PATIENCE = 60.0
 
 
@@ -22,7 +22,7 @@ class Program:
                                         stdin=subprocess.DEVNULL)
 
     def output(self):
-        # Another offset than the program's.
+        # pread, because the file offset is shared with the program.
         return os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def wait_for(self, pattern):
@@ -49,7 +49,7 @@ class Program:
 
 
 class Programs:
-    """Programs of one folder, all killed in the end."""
+    """Programs of one folder, which are all killed at the end."""
 
     def __init__(self, folder):
         self._folder, self._started = folder, []
@@ -70,7 +70,7 @@ class Programs:
 
 
 def held_port():
-    """A socket that keeps its port for a program that may start again on it (tests/testing/held_port.h)."""
+    """A socket that reserves a port on which a program can be restarted (tests/testing/held_port.h)."""
     port = socket.socket()
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port.bind(("127.0.0.1", 0))
@@ -78,9 +78,9 @@ def held_port():
 
 
 class Cluster:
-    """A router and `workers` processes of sim workers; `address` is the client API's, `admin` the admin API's.
+    """A router and `workers` processes of sim workers. `address` is the address of the client API, `admin` of the admin API.
 
-    `ranks`: of all of them, where --ranks_per_process is among the worker's flags.
+    `ranks`: number of ranks of all processes, where --ranks_per_process is among the worker's flags.
     """
 
     def __init__(self, folder, workers=1, router_flags=(), worker_flags=("--c=0.001", "--tl=0", "--slots=8"), ranks=None):

@@ -1,11 +1,13 @@
-// A random session of a scheduler: arrivals, cancellations, losses of workers, adoptions, refusals,
-// preemptions, late reports.
+// A random session of a scheduler: arrivals, some of them held to a rank, cancellations, losses of workers,
+// recovered requests, refusals, preemptions, late reports.
 //
-// Purpose: drives anything with OneGroup's methods (one_group.h; one that records, two at once)
-// against a trivial model of the workers, so that tests of logs and states meet every kind of event. The same
-// seed and the same answers give the same session. Threads: one.
+// Purpose: drives any object with OneGroup's methods (one_group.h; for example one that records, or two at
+// once) against a simple model of the workers, so that tests of logs and states include every kind of event.
+// The same seed and the same decisions give the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_RANDOM_SESSION_H_
 #define BFIO_TESTS_TESTING_RANDOM_SESSION_H_
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -28,7 +30,7 @@ class RandomSession {
 
   RandomSession(S& scheduler, uint64_t seed) : scheduler_(scheduler), rng_(seed) { Reform(false); }
 
-  // Called now and then, to switch the policy.
+  // Called at random times, to switch the policy.
   std::function<void(uint64_t random)> on_switch = [](uint64_t) {};
 
   // Some events, a decision, and a step of the group if it has work.
@@ -60,7 +62,7 @@ class RandomSession {
   struct Running {
     int64_t load = 0;
     int64_t remaining = 0;
-    // Of its prompt, not computed.
+    // Prompt tokens not yet computed.
     int64_t prompt_left = 0;
   };
   struct Worker {
@@ -82,13 +84,16 @@ class RandomSession {
     spec.priority = rng_.Below(6) == 0 ? static_cast<int32_t>(rng_.Below(5)) - 2 : 0;
     spec.tenant = static_cast<uint32_t>(rng_.Below(4));
     if (rng_.Below(5) == 0) spec.seniority = static_cast<int64_t>(rng_.Below(60)) - 10;
+    if (spec.id % 5 == 0) spec.ttft_objective_s = 0.02 * static_cast<double>(1 + spec.id % 9);
+    // The epoch may have no such rank.
+    if (spec.id % 11 == 0) spec.held_to = {0, static_cast<core::WorkerIndex>(spec.id % 3)};
     if (spec.id % 7 == 0) spec.deadline_us = 1000 + static_cast<int64_t>(spec.id % 13);
     const int64_t output = 1 + static_cast<int64_t>(rng_.Below(static_cast<uint64_t>(spec.max_new_tokens)));
     if (scheduler_.Enqueue(spec).ok()) requests_[spec.id] = {spec, output, 0};
-    if (rng_.Below(30) == 0) (void)scheduler_.Enqueue(spec);  // known already, or refused again
+    if (rng_.Below(30) == 0) (void)scheduler_.Enqueue(spec);  // rejected as a duplicate, or refused again
   }
 
-  // Another group, of which some workers have lived through it with what they hold.
+  // Opens an epoch of another group, in which some workers keep their requests.
   void Reform(bool close) {
     if (close) scheduler_.CloseEpoch();
     if (close && rng_.Below(2) == 0) Arrive();
@@ -99,7 +104,7 @@ class RandomSession {
       members[g].spec.slots = kSlots;
       members[g].spec.kv_tokens = kKv;
       if (rng_.Below(4) == 0) members[g].spec.time_per_token = 1.5;
-      // Where all have told what their batches cost, prompts are planned by it.
+      // When all ranks report the cost of their batches, prompts are planned by it.
       if (epoch_ % 4 != 1)
         members[g].spec.cost = BatchCost{.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 4};
       if (g < workers_.size() && rng_.Below(3) > 0) next[g].running = std::move(workers_[g].running);
@@ -114,7 +119,7 @@ class RandomSession {
     for (auto it = displaced.rbegin(); it != displaced.rend(); ++it) PutBack(*it);
   }
 
-  // To the front of the pool with what it has made, if it is still wanted.
+  // Puts a request at the front of the pool with its generated tokens, unless its client has given up.
   void PutBack(core::RequestId id) {
     Request& request = requests_.at(id);
     const int64_t made = std::min(request.made, request.spec.max_new_tokens - 1);
@@ -127,7 +132,7 @@ class RandomSession {
     if (rng_.Below(10) > 0) scheduler_.Requeue(request.spec);
   }
 
-  // The worker comes with a request of another router.
+  // The worker joins with a request of another router.
   void Bring(core::EpochMember& member, Worker& worker) {
     Request request;
     request.spec.id = next_id_++;
@@ -156,6 +161,7 @@ class RandomSession {
       for (const core::Placement& placement : plan.placements) {
         if (placement.worker != static_cast<core::WorkerIndex>(g)) continue;
         Request& request = requests_.at(placement.id);
+        EXPECT_TRUE(!request.spec.held_to || request.spec.held_to->worker == placement.worker);
         if (rng_.Below(25) == 0) {
           rejected.push_back(placement.id);
         } else {
@@ -168,7 +174,7 @@ class RandomSession {
     report.applied_plan = worker.applied;
   }
 
-  // In some epochs all ranks compute prompts in chunks, in others not all do.
+  // In some epochs all ranks compute prompts in chunks, in others only some do.
   bool InChunks(size_t g) const { return (epoch_ + g) % 3 != 0 || epoch_ % 2 == 0; }
   static int64_t Budget(size_t g) { return 16 + static_cast<int64_t>(g); }
 
@@ -184,17 +190,17 @@ class RandomSession {
       report.step = step_;
       Apply(g, report, rejected[g]);
       auto& running = workers_[g].running;
-      int64_t room = Budget(g);
-      if (InChunks(g)) report.prefill.emplace().token_budget = room;
+      int64_t capacity = Budget(g);
+      if (InChunks(g)) report.prefill.emplace().token_budget = capacity;
       for (auto it = running.begin(); it != running.end();) {
         if (rng_.Below(60) == 0) {
           preempted[g].push_back(it->first);
           it = running.erase(it);
           continue;
         }
-        const int64_t chunk = std::min(room, it->second.prompt_left);
+        const int64_t chunk = std::min(capacity, it->second.prompt_left);
         it->second.prompt_left = InChunks(g) ? it->second.prompt_left - chunk : 0;
-        room -= chunk;
+        capacity -= chunk;
         if (it->second.prompt_left > 0) {
           report.load_tokens += it->second.load;
           report.prefill->prompts.push_back({it->first, it->second.prompt_left});
@@ -211,7 +217,8 @@ class RandomSession {
         hints[g].push_back({it->first, static_cast<double>(static_cast<float>(rng_.Uniform()))});
         ++it;
       }
-      if (rng_.Below(30) == 0) ++report.load_tokens;  // the worker knows better
+      if (rng_.Below(30) == 0)
+        ++report.load_tokens;  // the worker reports a load that differs from the scheduler's count
       if (rng_.Below(50) == 0) finished[g].push_back(next_id_ + 5);
       idle = idle && running.empty();
     }
@@ -231,7 +238,7 @@ class RandomSession {
       if (rng_.Below(40) == 0) (void)scheduler_.OnReport(static_cast<core::WorkerIndex>(g), reports[g]);
       if (!idle && i + 1 < workers_.size() && rng_.Below(12) == 0) MakePlans(true);
     }
-    // What every rank has applied is done with.
+    // Removes plans that every rank has applied.
     int64_t applied = step_;
     for (const Worker& worker : workers_) applied = std::min(applied, worker.applied);
     while (!plans_.empty() && plans_.front().apply_step <= applied) plans_.pop_front();
@@ -242,7 +249,7 @@ class RandomSession {
   std::vector<Worker> workers_;
   std::deque<core::Plan> plans_;
   std::map<core::RequestId, Request> requests_;
-  // As a router's: far from 0.
+  // A large number, as router request ids are.
   const core::RequestId first_id_ = core::RequestId{1'800'000'000} << 20;
   core::RequestId next_id_ = first_id_;
   int64_t step_ = 0;

@@ -21,7 +21,7 @@
 
 namespace bfio::testing {
 
-// Keeps what a recorder hands over, as records by segment.
+// Stores the output of a recorder, as records by segment.
 class MemoryLog final : public record::LogSink {
  public:
   using Segments = std::vector<std::vector<v1::DecisionRecord>>;
@@ -61,7 +61,7 @@ struct SessionSetup {
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   core::GroupKind kind = core::GroupKind::kBarrier;
   std::string admission = "none";
-  // Switches the policy to one of these now and then.
+  // Policies to which the session switches from time to time.
   std::vector<std::string> others;
 };
 
@@ -75,7 +75,7 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   return options;
 }
 
-// A group whose events a recorder hands to `sink`.
+// A group whose events a recorder writes to `sink`.
 struct RecordedGroup {
   RecordedGroup(const SessionSetup& setup, std::unique_ptr<record::LogSink> sink)
       : recorder(std::move(sink), {"test", core::RequestId{1'800'000'000} << 20}, OptionsOf(setup),
@@ -91,7 +91,7 @@ struct RecordedGroup {
 inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
                         std::unique_ptr<record::LogSink> sink) {
   RecordedGroup recorded(setup, std::move(sink));
-  if (setup.kind == core::GroupKind::kIndependent) {
+  if (setup.kind != core::GroupKind::kBarrier) {
     UncoupledSession<OneGroup> session(&recorded.group, seed, setup.admission == "none");
     session.after_turn = [&] { recorded.recorder.Flush(); };
     session.Run(turns);

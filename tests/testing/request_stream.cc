@@ -25,7 +25,7 @@ RequestStream::RequestStream(v1::Inference::Stub& stub, const v1::GenerateReques
 
 RequestStream::~RequestStream() {
   Cancel();
-  End();  // the stub may go next
+  End();  // the caller may destroy the stub afterwards
 }
 
 bool RequestStream::Read() {
@@ -40,6 +40,7 @@ bool RequestStream::Read() {
   result_.contiguous =
       result_.contiguous && message.first_index() == result_.tokens.size() && result_.finishes == 0;
   result_.tokens.insert(result_.tokens.end(), message.token_ids().begin(), message.token_ids().end());
+  result_.logprobs.MergeFrom(message.logprobs());
   if (message.has_finish()) {
     ++result_.finishes;
     result_.finish = message.finish();

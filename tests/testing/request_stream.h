@@ -1,9 +1,9 @@
 // Requests and their streams, for tests.
 //
-// Purpose: everything in the tests that reads tokens reads them through this one class over the client
-// library's StreamReader: how many messages are read, and when, is the test's choice. A stream that a test
-// stops reading is what a router sees of a client that never reads: only a bounded number is read ahead.
-// Threads: one; Cancel may be called from any.
+// Purpose: all tests read tokens through this class, over the client library's StreamReader. The test decides
+// how many messages are read, and when. When a test stops reading, the router sees a client that never reads:
+// only a bounded number of messages is read ahead.
+// Threads: one; any thread may call Cancel.
 #ifndef BFIO_TESTS_TESTING_REQUEST_STREAM_H_
 #define BFIO_TESTS_TESTING_REQUEST_STREAM_H_
 
@@ -24,6 +24,8 @@ v1::GenerateRequest SyntheticRequest(uint32_t prompt, uint32_t output);
 struct GenerateResult {
   grpc::Status status;
   std::vector<uint32_t> tokens;
+  // Of `tokens`, where the request asks for them.
+  v1::Logprobs logprobs;
   bool contiguous = true;
   int finishes = 0;
   v1::Finish finish;
@@ -32,7 +34,7 @@ struct GenerateResult {
 struct RequestStreamOptions {
   absl::Duration deadline = absl::InfiniteDuration();
   client::Metadata metadata;
-  // What earlier streams of the request have brought.
+  // The result of earlier streams of the request.
   GenerateResult so_far;
 };
 
@@ -41,7 +43,7 @@ class RequestStream {
   // Sends the request. `stub` outlives the stream.
   RequestStream(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
                 RequestStreamOptions options = {});
-  // Cancels what has not ended.
+  // Cancels the stream if it has not ended.
   ~RequestStream();
 
   // Waits for the next message and adds it to the result; false when the stream has ended.
@@ -51,7 +53,7 @@ class RequestStream {
   // Ends the stream as a lost connection would.
   void Cancel() { reader_->Cancel(); }
 
-  // The status is that of the end.
+  // The status is set at the end of the stream.
   const GenerateResult& result() const { return result_; }
 
  private:

@@ -1,7 +1,7 @@
-// A client that comes back when its stream breaks, until its request has ended.
+// A client that resumes its request when the stream breaks, until the request has ended.
 //
-// Purpose: what a careful client of the router does, for tests that kill routers and connections; checks
-// every index on the way. Threads: Run takes one; Break and tokens_seen may be called from any.
+// Purpose: the behaviour of a careful client, for tests that kill routers and connections. Checks every
+// index. Threads: one thread calls Join; any thread may call Break and tokens_seen.
 #ifndef BFIO_TESTS_TESTING_RESUMING_CLIENT_H_
 #define BFIO_TESTS_TESTING_RESUMING_CLIENT_H_
 
@@ -30,13 +30,13 @@ class ResumingClient {
       : request_(std::move(request)), thread_([this, address] { Run(address); }) {}
   ~ResumingClient() { Join(); }
 
-  // Waits for the request's end.
+  // Waits for the end of the request.
   const GenerateResult& Join() {
     if (thread_.joinable()) thread_.join();
     return result_;
   }
 
-  // Breaks the connection's stream, as a lost connection would.
+  // Breaks the stream, as a lost connection would.
   void Break() {
     MutexLock lock(&mutex_);
     if (stream_ != nullptr) stream_->Cancel();
@@ -49,7 +49,7 @@ class ResumingClient {
   void Run(const std::string& address) {
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-    // How long one attempt to connect may take, and a busy machine takes its time.
+    // Also the timeout of one attempt to connect, which can take long on a busy machine.
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
     const auto stub =
@@ -61,7 +61,7 @@ class ResumingClient {
       const grpc::StatusCode code = result_.status.error_code();
       if (code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::CANCELLED) return;
       request_.set_resume_from_index(static_cast<uint32_t>(result_.tokens.size()));
-      // Clients need not: every second one does.
+      // Sending the received tokens is optional: every second client does.
       if (request_.request_id().size() % 2 == 0)
         *request_.mutable_received_token_ids() = {result_.tokens.begin(), result_.tokens.end()};
       absl::SleepFor(absl::Milliseconds(20));

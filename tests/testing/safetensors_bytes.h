@@ -1,4 +1,4 @@
-// Safetensors files made by hand, right and wrong, for tests.
+// Hand-made safetensors files, valid and invalid, for tests.
 #ifndef BFIO_TESTS_TESTING_SAFETENSORS_BYTES_H_
 #define BFIO_TESTS_TESTING_SAFETENSORS_BYTES_H_
 
@@ -15,7 +15,7 @@
 
 namespace bfio::testing {
 
-// A file with this header, its length as claimed, and `data_bytes` of counting bytes.
+// A file with this header, the claimed header length, and `data_bytes` bytes 0, 1, 2, ...
 inline std::string SafetensorsBytes(absl::string_view header, size_t data_bytes, uint64_t claimed_length) {
   std::string file(sizeof(claimed_length), '\0');
   std::memcpy(file.data(), &claimed_length, sizeof(claimed_length));
@@ -30,8 +30,8 @@ inline std::string SafetensorsBytes(std::string header, size_t data_bytes) {
   return SafetensorsBytes(header, data_bytes, header.size());
 }
 
-// Parses a copy that is exactly as large as the file, so that AddressSanitizer sees a read beyond it, and
-// reads every byte of every tensor.
+// Parses a copy that is exactly as large as the file, so that AddressSanitizer detects reads beyond its end,
+// and reads every byte of every tensor.
 inline absl::StatusOr<worker::TensorMap> ParseAndTouch(absl::string_view file) {
   std::vector<std::byte> copy(file.size());
   if (!file.empty()) std::memcpy(copy.data(), file.data(), file.size());
@@ -40,7 +40,7 @@ inline absl::StatusOr<worker::TensorMap> ParseAndTouch(absl::string_view file) {
   unsigned sum = 0;
   for (auto& [name, view] : *tensors) {
     for (int64_t i = 0; i < view.bytes(); ++i) sum += static_cast<unsigned>(view.data[i]);
-    // The copy dies here.
+    // The copy is destroyed at the end of this function.
     view.data = nullptr;
   }
   volatile unsigned sink = sum;

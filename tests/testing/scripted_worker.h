@@ -1,4 +1,4 @@
-// A client of WorkerLink that says what a test wants said: the router and every message are real.
+// A client of WorkerLink that sends the messages that a test chooses, to a real router.
 //
 // Threads: one.
 #ifndef BFIO_TESTS_TESTING_SCRIPTED_WORKER_H_
@@ -14,7 +14,7 @@
 
 namespace bfio::testing {
 
-// The model of bfio_worker --engine=sim (tests/unit/worker/engines_test.cc).
+// The model digest of bfio_worker --engine=sim (tests/unit/worker/engines_test.cc).
 inline constexpr char kSimModel[] = "9b3226f06100ec213aca23752203444ad9e334f537ee6767f3bae4d44e90894e";
 
 class ScriptedWorker {
@@ -48,7 +48,7 @@ class ScriptedWorker {
     return false;
   }
 
-  // Hello, Epoch, EpochReady.
+  // Exchanges Hello, Epoch and EpochReady.
   bool Join() {
     SayHello();
     return Rejoin();

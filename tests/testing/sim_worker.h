@@ -1,7 +1,7 @@
 // A worker for tests of groups, without a process.
 //
-// Purpose: one rank, as proto/bfio/v1/worker.proto wants it: what it was sent, what it holds, what it reports
-// of a step. Threads: one.
+// Purpose: one rank that follows proto/bfio/v1/worker.proto: the messages it was sent, the requests it holds,
+// its reports of steps. Threads: one.
 #ifndef BFIO_TESTS_TESTING_SIM_WORKER_H_
 #define BFIO_TESTS_TESTING_SIM_WORKER_H_
 
@@ -23,7 +23,7 @@
 
 namespace bfio::router {
 
-// A plan as it is on its way to a worker.
+// A plan on its way to a worker.
 struct SentPlan {
   struct Assigned {
     core::RequestId id = 0;
@@ -34,9 +34,9 @@ struct SentPlan {
   std::vector<Assigned> assigned;
 };
 
-// One rank, as proto/bfio/v1/worker.proto wants it.
+// One rank that follows proto/bfio/v1/worker.proto.
 struct SimWorker {
-  // Of one request: `s` tokens of prompt, the tokens from first_index on, of max_new in all.
+  // State of one request: `s` prompt tokens, tokens from first_index on, max_new tokens in total.
   struct Resident {
     uint32_t s = 0, first_index = 0, made = 0, max_new = 0;
     bool resumable = true;
@@ -53,23 +53,23 @@ struct SimWorker {
   bool steps_alone = true;
   std::string barrier = "star";
 
-  // Of this process's life, where it tells; its connections so far.
+  // Number of this process's start, where the worker reports it; number of its connections so far.
   uint64_t instance = 0, streams = 0;
   // 0: not connected.
   MemberId member = 0;
   std::deque<std::variant<EpochOffer, SentPlan, SendShutdown, CloseMember>> inbox;
   uint64_t followed = 0;
-  // The epoch that it is in; nothing outside one.
+  // The worker's epoch; empty outside of one.
   std::optional<EpochOffer> epoch;
   std::deque<SentPlan> plans;
   std::map<core::RequestId, Resident> residents;
-  // Resumable ones that ended while no router was there.
+  // Resumable requests that ended while no router was connected.
   std::map<core::RequestId, Resident> ended;
   int64_t step = 1, applied = 0;
   bool parked = true, shut_down = false;
-  // Messages that the router has not got yet.
+  // Messages that the router has not received yet.
   std::deque<std::function<void()>> outbox;
-  // Requests that it refuses the next time, and how.
+  // Requests that it refuses when they are assigned next, with the status.
   std::map<core::RequestId, absl::Status> refuses;
 
   WorkerHello Hello() const {

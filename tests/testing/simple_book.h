@@ -1,6 +1,6 @@
-// A book of requests for tests of groups.
+// A simple request table for tests of groups.
 //
-// Purpose: what router/requests is for the groups, as simply as it goes: it checks that tokens come whole and
+// Purpose: a minimal version of router/requests as groups see it. It checks that tokens arrive completely and
 // in order. Ownership: borrows cluster and checker. Threads: one.
 #ifndef BFIO_TESTS_TESTING_SIMPLE_BOOK_H_
 #define BFIO_TESTS_TESTING_SIMPLE_BOOK_H_
@@ -24,16 +24,15 @@ inline uint32_t TokenOf(core::RequestId id, uint32_t index) {
   return static_cast<uint32_t>(id * 1000003 + index);
 }
 
-// What router/requests is for the groups, as simply as it goes.
 class SimpleBook final : public RequestBook {
  public:
   struct Record {
     uint32_t prompt = 0, max_new = 0;
     bool resumable = true;
     uint32_t delivered = 0;
-    // Of the present placement.
+    // Number of delivered tokens when it was last placed.
     uint32_t placed_at = 0;
-    // Of its tokens: the router's number, and the name that its worker has.
+    // The model of its tokens: the router's number, and the name that its worker reported.
     uint32_t model = 0;
     std::string model_name;
   };
@@ -98,7 +97,7 @@ class SimpleBook final : public RequestBook {
     if (!cluster_->Apply(core::Requeue{spec}).status.ok())
       checker_->Broken("the scheduler has forgotten what is lost");
   }
-  // Ends what waits for a model that is none of these.
+  // Ends requests that wait for a model that is not in `models`.
   void EndStranded(const std::map<uint32_t, std::string>& models) {
     std::erase_if(live, [&](const auto& entry) {
       const auto& [id, record] = entry;
@@ -109,7 +108,7 @@ class SimpleBook final : public RequestBook {
       return true;
     });
   }
-  // False: no client waits for it.
+  // False: no client waits for the request.
   bool OnPlaced(core::RequestId id, uint32_t model) {
     Record* record = Find(id);
     if (record == nullptr) {
@@ -166,7 +165,7 @@ class SimpleBook final : public RequestBook {
   std::map<core::RequestId, Record> live;
   std::map<core::RequestId, absl::Status> failed;
   std::map<core::RequestId, Record> completed;
-  // Requests by the deaths of workers that they were on.
+  // Requests that were on a worker when it died.
   std::vector<core::RequestId> died_with;
   int64_t placed_again = 0, recovered = 0, lost = 0, doubled = 0;
   std::function<void(core::RequestId, absl::string_view)> on_recovered;

@@ -54,7 +54,7 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
       worker.time_per_token = 0.5 + rng.Uniform();
       worker.time_offset = 100 * rng.Uniform();
     }
-    // Some say nothing of their prompts where workers are unequal.
+    // Where workers are unequal, some have no prefill weight.
     if (weights && !(unequal && rng.Below(4) == 0)) {
       worker.prefill_weight = weight;
       worker.time_offset += weight * static_cast<double>(Below(rng, limits.max_load));

@@ -1,6 +1,6 @@
-// Random instances of the integer program, and a feasibility check that knows nothing of the solver.
+// Random instances of the integer program, and a feasibility check that is independent of the solver.
 //
-// Purpose: cases and referee for the tests of the solver.
+// Purpose: inputs and checks for the tests of the solver.
 #ifndef BFIO_TESTS_TESTING_SOLVER_CASE_H_
 #define BFIO_TESTS_TESTING_SOLVER_CASE_H_
 
@@ -26,10 +26,10 @@ inline std::string ObjectiveName(const ::testing::TestParamInfo<ObjectiveKind>& 
                                                 : "Refill";
 }
 
-// KV tokens that never run out.
+// A KV capacity that never binds.
 inline constexpr int64_t kAmple = int64_t{1} << 40;
 
-// What a random instance may have; each is drawn in about half of the instances when it is allowed.
+// Features that a random instance may have; each allowed one is drawn in about half of the instances.
 struct SolverCaseLimits {
   int max_workers = 6;
   int max_items = 12;
@@ -46,12 +46,12 @@ struct SolverCaseLimits {
 
 Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng);
 
-// Gives the instance H steps of lookahead: loads that grow and lose, quiet probabilities that fall, `curves`
-// survival curves (steps, as an oracle has them, or smooth ones).
+// Gives the instance H steps of lookahead: loads that grow and fall, quiet probabilities that fall, and
+// `curves` survival curves (steps, as of an oracle, or smooth ones).
 void AddHorizon(Instance& instance, int32_t horizon, int32_t curves, bool steps, Rng& rng);
 
-// Empty when the plan is feasible, leaves nothing waiting that still fits, and admits no lower class before a
-// higher when KV is ample; else what is wrong.
+// Empty when the plan is feasible, leaves no item waiting that still fits, and admits no lower class before a
+// higher when KV capacity is ample; otherwise a description of the violation.
 std::string Infeasibility(const Instance& instance, const Solution& solution);
 
 }  // namespace bfio::core

@@ -1,7 +1,6 @@
-// The step loop against the local barrier, the sim engine without real time, and a router made of test code.
+// The step loop with the local barrier, the sim engine without real time, and a router made of test code.
 //
-// Purpose: what the tests of the step loop have in common, whatever they are about. Threads: the test's own;
-// each rank's loop has one.
+// Purpose: shared by all tests of the step loop. Threads: the test's own, and one for each rank's loop.
 #ifndef BFIO_TESTS_TESTING_STEP_LOOP_RANKS_H_
 #define BFIO_TESTS_TESTING_STEP_LOOP_RANKS_H_
 
@@ -24,10 +23,10 @@
 
 namespace bfio::worker {
 
-// A net under hangs, not a performance bound.
+// Timeout against hangs, not a performance bound.
 inline constexpr absl::Duration kForever = absl::Seconds(60);
 
-// Keeps what the loop sends.
+// Stores the messages that the loop sends.
 class FakeLink final : public StepLink {
  public:
   void Send(uint64_t stream, OutMessage message) override {
@@ -69,7 +68,7 @@ class FakeLink final : public StepLink {
   uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Local compute that a test can hold up: each step takes a ticket, and there are as many as the test gives.
+// Lets a test pause local compute: each step takes a ticket, and the test provides the tickets.
 class Gate {
  public:
   void Open() {
@@ -125,7 +124,7 @@ struct TestRank {
 
 class StepLoopTest : public ::testing::Test {
  protected:
-  // Starts `count` ranks, greeted; their gates are open unless `gated`.
+  // Starts `count` ranks and reads their Hello; their gates are open unless `gated`.
   void Start(int count, bool gated = false, int32_t slots = 2, const KvAdmissionOptions& admission = {}) {
     for (int i = 0; i < count; ++i) {
       auto rank = std::make_unique<TestRank>();
@@ -183,17 +182,17 @@ class StepLoopTest : public ::testing::Test {
     request.max_new_tokens = output;
     return request;
   }
-  // The same empty plan to all.
+  // Sends the same empty plan to all ranks.
   void PlanForAll(uint64_t epoch, int64_t step) {
     for (auto& rank : ranks_) rank->inbox().OnPlan(MakePlan(epoch, step));
   }
   StepReport Report(int rank) { return ranks_[rank]->link.Next<StepReport>(); }
   int size() const { return static_cast<int>(ranks_.size()); }
 
-  // Of the engines; none: prompts whole.
+  // Batch planner of the engines; absent: prompts are computed whole.
   std::optional<BatchPlannerOptions> plan_;
   StepCost cost_;
-  // Steps take the time that they cost, and no gate holds them.
+  // Steps take the time that their cost says, and no gate pauses them.
   bool real_time_ = false;
   std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
   std::vector<std::unique_ptr<TestRank>> ranks_;

@@ -1,7 +1,7 @@
-// Clients that read their streams to the end, each on a thread of its own.
+// Clients that read their streams to the end, one thread per client.
 //
-// Purpose: what many clients got, against what they were to get, while a test does something to the cluster.
-// Threads: one for each request, joined by ExpectTokens or Join.
+// Purpose: compares the tokens that many clients receive with the expected ones while a test disturbs the
+// cluster. Threads: one for each request, joined by ExpectTokens or Join.
 #ifndef BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 #define BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 
@@ -22,8 +22,8 @@ namespace bfio::testing {
 
 class TokenClients {
  public:
-  // The cluster and the requests outlive it. `on_token` is told, by any of the threads, how many tokens have
-  // come in all.
+  // The cluster and the requests outlive it. `on_token` is called by any of the threads with the total number
+  // of tokens received so far.
   TokenClients(Cluster& cluster, const std::vector<v1::GenerateRequest>& requests,
                std::function<void(int)> on_token = nullptr)
       : on_token_(std::move(on_token)), results_(requests.size()) {
@@ -32,12 +32,13 @@ class TokenClients {
     }
   }
 
-  // Until so many tokens have come in all, or a stream has failed or all have ended, which ExpectTokens says.
+  // Waits until this many tokens have arrived in total, or a stream has failed, or all have ended;
+  // ExpectTokens checks which.
   void AwaitTokens(int count) const {
     while (seen_ < count && !failed_ && ended_ < results_.size()) absl::SleepFor(absl::Milliseconds(1));
   }
 
-  // Once.
+  // Called once.
   void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
     for (std::thread& thread : threads_) thread.join();
     for (size_t i = 0; i < wanted.size(); ++i) {
@@ -67,7 +68,7 @@ class TokenClients {
   std::vector<std::thread> threads_;
 };
 
-// Clients with a stream of `output` tokens each, at once.
+// Clients with a stream of `output` tokens each, started at the same time.
 class ClientThreads {
  public:
   ClientThreads(Cluster& cluster, int n, uint32_t output) : results_(n) {

@@ -1,9 +1,9 @@
-// A random session of a scheduler whose workers share no barrier: each steps at a pace of its own.
+// A random session of a scheduler whose workers share no barrier: each steps at its own pace.
 //
-// Purpose: drives anything with core::Scheduler's methods with arrivals, cancellations, late reports and
-// changes of membership, against a trivial model of the workers, and checks what must hold whatever the
-// paces: plans for each worker's own steps, memory, exact accounts, and that all end. The same seed and the
-// same answers give the same session. Threads: one.
+// Purpose: drives any object with core::Scheduler's methods with arrivals, cancellations, late reports and
+// changes of membership, against a simple model of the workers. It checks what must hold at any pace: plans
+// for each worker's own steps, memory limits, exact counts, and that all requests end. The same seed and the
+// same decisions give the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_UNCOUPLED_SESSION_H_
 #define BFIO_TESTS_TESTING_UNCOUPLED_SESSION_H_
 
@@ -23,8 +23,8 @@
 
 namespace bfio::testing {
 
-// A worker as it behaves: a step when it holds something or has a plan, plans applied as they come. Who came
-// last is taken out when memory does not suffice.
+// A model of a worker: it steps when it holds requests or has a plan, and applies plans as they arrive. When
+// memory does not suffice, it preempts the request that was admitted last.
 struct UncoupledWorker {
   struct Held {
     int64_t load = 0, left = 0, reserved = 0;
@@ -37,18 +37,18 @@ struct UncoupledWorker {
     std::vector<core::RequestId> dropped;
   };
   core::WorkerSpec spec;
-  // Requests reserve what they may come to hold; otherwise what they hold counts.
+  // Whether requests reserve the maximum they may hold; otherwise only the tokens they hold count.
   bool reserves = true;
   int64_t step = 0, applied = 0, admitted = 0;
   bool waits = true;
-  // In the last step its requests could still come to hold more than its memory.
+  // Whether in the last step the maximum that its requests may hold exceeded its memory.
   bool promised = false;
   std::map<core::RequestId, Held> held;
-  // On their way to it, and its reports on theirs.
+  // Plans on their way to the worker, and its reports on their way to the router.
   std::deque<Plan> plans;
   std::deque<core::StepReport> reports;
   std::deque<std::vector<core::RequestId>> finished;
-  // With what each held, of its prompt and of its own.
+  // With the tokens that each held, of its prompt and generated.
   std::deque<std::map<core::RequestId, Held>> preempted;
 
   bool CanStep() const { return !waits || !plans.empty(); }
@@ -104,11 +104,11 @@ struct UncoupledWorker {
   }
 };
 
-// Over anything with OneGroup's methods (one_group.h), which outlives it.
+// For any object with OneGroup's methods (one_group.h), which outlives the session.
 template <typename S>
 class UncoupledSession {
  public:
-  // `reserves`: the scheduler admits requests whose largest size fits.
+  // `reserves`: the scheduler admits requests only if their maximum size fits.
   UncoupledSession(S* scheduler, uint64_t seed, bool reserves)
       : scheduler_(scheduler), rng_(seed), reserves_(reserves) {
     Open();
@@ -116,10 +116,10 @@ class UncoupledSession {
 
   // Called after every turn.
   std::function<void()> after_turn = [] {};
-  // Called now and then: another scheduler that goes on with this one's state.
+  // Called at random times; returns another scheduler that continues with this one's state.
   std::function<S*()> successor;
 
-  // Turns, and then whatever it takes until all have ended.
+  // Takes random turns, and then only work until all requests have ended.
   void Run(int turns) {
     for (int turn = 0; turn < turns && !::testing::Test::HasFailure(); ++turn) {
       switch (rng_.Below(8)) {
@@ -150,11 +150,12 @@ class UncoupledSession {
   }
   int64_t preempted() const { return preempted_; }
   int64_t requests() const { return requests_; }
-  // Steps in which a worker's requests could still come to hold more than its memory.
+  // Steps in which the maximum that a worker's requests may hold exceeded its memory.
   int64_t promised() const { return promised_; }
 
  private:
-  // Another membership: some workers stay with what they hold, what the others held is enqueued again.
+  // Changes the membership: some workers stay with their requests; the requests of the others are enqueued
+  // again.
   void Open() {
     for (size_t g = 0; g < workers_.size(); ++g) {
       while (!workers_[g].reports.empty()) Deliver(g);
@@ -270,7 +271,7 @@ class UncoupledSession {
   int64_t preempted_ = 0, promised_ = 0, requests_ = 0;
   std::vector<UncoupledWorker> workers_;
   std::map<core::RequestId, core::RequestSpec> live_;
-  // As a router's: far from 0.
+  // A large number, as router request ids are.
   core::RequestId last_ = core::RequestId{1'800'000'000} << 20;
 };
 

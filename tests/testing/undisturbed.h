@@ -1,7 +1,7 @@
-// Requests that go on through faults, and what becomes of them without any.
+// Requests that survive faults, compared with the same requests without faults.
 //
-// Purpose: clients that come back when their streams break, and the check that each got, once and in order,
-// the tokens of a run in which nothing happened. Threads: one; the clients have theirs.
+// Purpose: clients that resume when their streams break, and the check that each receives, once and in order,
+// the tokens of a run without faults. Threads: one; each client has its own.
 #ifndef BFIO_TESTS_TESTING_UNDISTURBED_H_
 #define BFIO_TESTS_TESTING_UNDISTURBED_H_
 
@@ -20,7 +20,7 @@
 
 namespace bfio::testing {
 
-// Every third with the ids of its prompt, every fourth without a seed of its own.
+// Every third request has prompt token ids; every fourth has no seed.
 inline v1::GenerateRequest ResumableRequest(int i, uint32_t output) {
   v1::GenerateRequest request = SyntheticRequest(10 + i, output);
   if (i % 3 == 0) {
@@ -52,7 +52,7 @@ inline void WaitForTokens(Clients& clients, size_t tokens) {
   ASSERT_TRUE(all());
 }
 
-// What the sim engine makes for these requests when nothing happens.
+// The tokens that the sim engine generates for these requests without faults.
 inline std::vector<std::vector<uint32_t>> Undisturbed(int count, uint32_t output) {
   ClusterOptions options;
   options.worker_processes = 1;

@@ -22,7 +22,7 @@ constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6,
 constexpr uint8_t kAck = 1, kEndStream = 1, kEndHeaders = 4;
 constexpr uint16_t kInitialWindow = 4;
 constexpr size_t kFrameHeader = 9, kDataBytes = 16384;
-// Not more than that is made before it is written.
+// Maximum number of bytes that are prepared before they are written.
 constexpr size_t kOutBytes = 1 << 20;
 
 void AppendNumber(uint32_t number, int bytes, std::string& out) {
@@ -35,7 +35,7 @@ uint32_t Number(absl::string_view bytes) {
   return number;
 }
 
-// A literal header field, never indexed (RFC 7541, 6.2.2); both are shorter than 127 bytes.
+// A literal header field, never indexed (RFC 7541, 6.2.2); name and value are shorter than 127 bytes.
 void AppendField(absl::string_view name, absl::string_view value, std::string& out) {
   out.push_back(0);
   for (const absl::string_view text : {name, value}) {
@@ -92,7 +92,7 @@ bool UnfinishedCalls::SendHeaders(uint64_t bytes, absl::Duration patience) {
   if (fd_ < 0) return false;
   out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   AddFrame(kSettings, 0, 0, "");
-  // A literal field of which the name has some 16 MiB times 256 (RFC 7541, 5.1).
+  // A literal field whose name has a length of some 16 MiB times 256 (RFC 7541, 5.1).
   AddFrame(kHeaders, 0, 1, std::string("\0\x7f\xff\xff\xff\x0f", 6));
   const std::string some(kDataBytes, 'x');
   for (uint64_t sent = 0; sent < bytes; sent += kDataBytes) {

@@ -1,8 +1,8 @@
-// Calls whose message never ends: a gRPC client that begins many and finishes none.
+// Calls whose message never ends: a gRPC client that begins many calls and finishes none.
 //
-// Purpose: what a server holds for a peer before that peer has said anything complete. gRPC's own clients
-// send whole messages only, so this speaks HTTP/2 itself: calls with a message of which the last byte does
-// not come, as far as the server's flow control lets it in. Threads: one.
+// Purpose: measures what a server stores for a peer that has not yet sent a complete message. gRPC's own
+// clients send whole messages only, so this implements HTTP/2 itself: calls with a message whose last byte is
+// never sent, as far as the server's flow control allows. Threads: one.
 #ifndef BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_
 #define BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_
 
@@ -17,25 +17,26 @@ namespace bfio::testing {
 
 class UnfinishedCalls {
  public:
-  // Connects to HOST:PORT, an IPv4 address in dots.
+  // Connects to HOST:PORT, an IPv4 address.
   explicit UnfinishedCalls(const std::string& address);
   ~UnfinishedCalls();
   UnfinishedCalls(const UnfinishedCalls&) = delete;
   UnfinishedCalls& operator=(const UnfinishedCalls&) = delete;
 
   // Begins `calls` calls of `method` ("/package.Service/Method"), each with a message of `message_bytes`.
-  // Returns when every message is out but for its last byte or its call refused, when the server has ended
-  // the connection, or when it has taken nothing for `patience`. Once. False: it could not connect.
+  // Returns when every message has been sent except for its last byte or its call was refused, when the
+  // server has closed the connection, or when it has accepted nothing for `patience`. Called once. False: it
+  // could not connect.
   bool Send(const std::string& method, int calls, uint32_t message_bytes, absl::Duration patience);
 
-  // Begins one call whose headers never end: a single text of `bytes` and more, in as many frames as it
-  // takes. Returns when so much is out, when the server has ended the connection, or when it has taken
-  // nothing for `patience`. Once, in place of Send. False: it could not connect.
+  // Begins one call whose headers never end: a single text of `bytes` or more, in as many frames as
+  // necessary. Returns when this much has been sent, when the server has closed the connection, or when it
+  // has accepted nothing for `patience`. Called once, instead of Send. False: it could not connect.
   bool SendHeaders(uint64_t bytes, absl::Duration patience);
 
-  // Message bytes that the server's flow control let in.
+  // Message bytes that the server's flow control allowed.
   uint64_t sent_bytes() const { return sent_bytes_; }
-  // The server has ended the connection.
+  // The server has closed the connection.
   bool ended() const { return ended_; }
   // Calls that the server ended.
   int refused() const { return refused_; }
@@ -49,16 +50,16 @@ class UnfinishedCalls {
 
   void AddFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload);
   void AddHeaders(uint32_t stream, const std::string& method);
-  // The capacity of the windows.
+  // Queues as much message data as the flow-control windows allow.
   void AddData();
   bool Done() const;
-  // Reads and writes once; false at the connection's end, or when nothing happened for `patience`.
+  // Reads and writes once; false at the end of the connection, or when nothing happened for `patience`.
   bool Exchange(absl::Duration patience);
   bool End() {
     ended_ = true;
     return false;
   }
-  // Takes the complete frames of in_.
+  // Handles the complete frames of in_.
   void TakeFrames();
   void TakeFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload);
   void TakeSettings(absl::string_view payload);
@@ -68,7 +69,7 @@ class UnfinishedCalls {
   std::string in_, out_;
   bool ended_ = false;
   int64_t window_ = 65535, initial_window_ = 65535;
-  // The i-th has stream 2 i + 1.
+  // Call i has stream 2 i + 1.
   std::vector<Call> calls_;
   uint64_t sent_bytes_ = 0;
   int refused_ = 0;

@@ -52,7 +52,7 @@ json RopeScaling(const RopeConfig& rope) {
           {"original_max_position_embeddings", rope.original_max_positions}};
 }
 
-// What only some families have a field for.
+// Adds the fields that only some model families have.
 void AddFamilyFields(const ModelConfig& model, json& config) {
   switch (model.family) {
     case Family::kLlama:

@@ -22,10 +22,10 @@ namespace {
 using json = nlohmann::ordered_json;
 using worker::TensorSpec;
 
-// How much wider than 1/sqrt(inputs) the weights are: attention then prefers some positions clearly, and the
-// layers change what passes through them.
+// Standard deviation of the weights in units of 1/sqrt(inputs). Above 1, attention clearly prefers some
+// positions and each layer changes its input noticeably.
 constexpr double kGain = 1.5;
-// Values written at once; even, as RandomTensor needs it.
+// Values written at once. Even, because RandomTensor::Append requires it.
 constexpr int64_t kChunk = 1 << 18;
 
 int64_t Elements(const TensorSpec& spec) {
@@ -35,10 +35,10 @@ int64_t Elements(const TensorSpec& spec) {
 }
 
 Spread SpreadOf(const TensorSpec& spec, const CheckpointOptions& options) {
-  // Normed queries and keys have no other scale.
+  // The weight of the norm is the only scale of normalised queries and keys.
   if (absl::StrContains(spec.name, "q_norm") || absl::StrContains(spec.name, "k_norm")) return {kGain, 0.25};
   if (absl::StrContains(spec.name, "norm")) return {1, 0.25};
-  // A uniform value's deviation is its half width over sqrt(3).
+  // The standard deviation of a uniform value is its half width over sqrt(3).
   const double wide = std::sqrt(3.0);
   if (absl::EndsWith(spec.name, ".bias")) return {0, 0.3 * wide};
   const double inputs = std::sqrt(static_cast<double>(spec.shape[1]));
@@ -49,7 +49,8 @@ Spread SpreadOf(const TensorSpec& spec, const CheckpointOptions& options) {
   return {0, embedding ? wide : kGain * wide / inputs};
 }
 
-// Length and header, padded so that the data begins at a multiple of 8.
+// The beginning of a safetensors file: header length and header, padded so that the data begins at a multiple
+// of 8.
 std::string Header(const std::vector<TensorSpec>& tensors, worker::DType dtype) {
   json header = {{"__metadata__", {{"format", "pt"}}}};
   int64_t at = 0;
@@ -90,7 +91,7 @@ absl::Status WriteFile(const std::string& path, const std::vector<TensorSpec>& t
   return status;
 }
 
-// Whole tensors, in order, into files of about the same size; none empty.
+// Distributes whole tensors, in order, over files of about the same size. No file is empty.
 std::vector<std::vector<TensorSpec>> Split(std::vector<TensorSpec> tensors, int64_t shards) {
   int64_t left = 0;
   for (const TensorSpec& spec : tensors) left += Elements(spec);
@@ -153,7 +154,7 @@ absl::Status CheckOptions(const CheckpointOptions& options, size_t tensors) {
 
 absl::Status WriteRandomCheckpoint(const CheckpointOptions& options, const std::string& directory) {
   const std::string config = ConfigJson(options);
-  // The reader is the judge of what can be described.
+  // ParseModelConfig decides which models can be described.
   const absl::StatusOr<worker::ModelConfig> parsed = worker::ParseModelConfig(config, "config.json");
   if (!parsed.ok()) return absl::InvalidArgumentError(parsed.status().message());
   std::vector<TensorSpec> tensors = ModelTensors(*parsed);

@@ -1,4 +1,4 @@
-// bfio_make_checkpoint: a random checkpoint, for tests that need a model and not its answers.
+// bfio_make_checkpoint: writes a random checkpoint, for tests that need a model whose answers do not matter.
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -100,13 +100,13 @@ void ReadSizes(ModelConfig& model) {
   model.heads = absl::GetFlag(FLAGS_heads);
   model.kv_heads = absl::GetFlag(FLAGS_kv_heads);
   model.head_dim = absl::GetFlag(FLAGS_head_dim);
-  // Left at 0 where there is none: the library says so.
+  // Stays 0 when it cannot be computed; WriteRandomCheckpoint then reports the error.
   if (model.head_dim == 0 && model.heads > 0 && model.hidden % model.heads == 0) {
     model.head_dim = model.hidden / model.heads;
   }
   model.vocab = absl::GetFlag(FLAGS_vocab);
   model.max_positions = absl::GetFlag(FLAGS_max_positions);
-  // Llama 3's.
+  // The value of Llama 3.
   model.rms_epsilon = 1e-5;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 using worker::DType;
 
-// FNV-1a.
+// The FNV-1a hash of `name`.
 uint64_t HashOf(absl::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -37,7 +37,7 @@ void RandomTensor::Append(int64_t count, DType dtype, std::string& bytes) {
   char* const to = bytes.data() + begin;
   uint64_t bits = 0;
   for (int64_t i = 0; i < count; ++i) {
-    // Two values a draw.
+    // One draw has the bits of two values.
     bits = i % 2 == 0 ? rng_.Next() : bits >> 32;
     const double unit = static_cast<int32_t>(static_cast<uint32_t>(bits)) * 0x1.0p-31;
     Store(static_cast<float>(spread_.center + unit * spread_.half_width), dtype, to + i * size);
@@ -54,11 +54,12 @@ uint16_t RoundToF16(float value) {
   const uint16_t sign = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16 & 0x8000);
   const float size = std::fabs(value);
   if (std::isnan(value)) return sign | 0x7e00;
-  // Halfway from the largest, 65504, to what would be the next.
+  // Halfway from the largest float16 value, 65504, to the value that would follow it.
   if (size >= 65520.0f) return sign | 0x7c00;
-  // Below 2^-14 the spacing is 2^-24 throughout; adding 0.5, whose spacing is that, rounds to it.
+  // Below 2^-14 the values of float16 are 2^-24 apart. Floats near 0.5 are 2^-24 apart too, so adding 0.5
+  // rounds.
   if (size < 0x1.0p-14f) return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(size + 0.5f));
-  // 13 bits of the mantissa go, and the exponent's bias falls from 127 to 15.
+  // The mantissa loses 13 bits, and the bias of the exponent changes from 127 to 15.
   const uint32_t bits = std::bit_cast<uint32_t>(size) - (uint32_t{112} << 23);
   return sign | static_cast<uint16_t>((bits + 0xfff + (bits >> 13 & 1)) >> 13);
 }

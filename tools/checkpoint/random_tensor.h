@@ -1,7 +1,8 @@
-// The values of one random tensor, a chunk at a time.
+// The values of one random tensor, generated chunk by chunk.
 //
-// Purpose: reproducible on every machine: integer draws, then one multiplication and one addition in double,
-// uniform rather than normal because libraries disagree about logarithms. Threads: one object belongs to one.
+// Purpose: the same values on every machine. They come from integer draws, one multiplication and one
+// addition in double; they are uniform rather than normal because implementations of the logarithm differ.
+// Threads: each object is used by one thread.
 #ifndef BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_
 #define BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_
 
@@ -14,7 +15,7 @@
 
 namespace bfio::checkpoint {
 
-// Uniform in [center - half_width, center + half_width).
+// A uniform distribution over [center - half_width, center + half_width).
 struct Spread {
   double center = 0;
   double half_width = 0;
@@ -24,7 +25,7 @@ class RandomTensor {
  public:
   RandomTensor(uint64_t seed, absl::string_view name, Spread spread);
 
-  // Appends the next `count` values to `bytes`. REQUIRES: `count` is even unless it is the last call.
+  // Appends the next `count` values to `bytes`. REQUIRES: `count` is even, except in the last call.
   void Append(int64_t count, worker::DType dtype, std::string& bytes);
 
  private:
@@ -32,7 +33,7 @@ class RandomTensor {
   const Spread spread_;
 };
 
-// To the nearest, ties to even, as hardware does.
+// Rounds to the nearest value, ties to even, as hardware does.
 uint16_t RoundToBF16(float value);
 uint16_t RoundToF16(float value);
 

@@ -26,7 +26,7 @@ class AbortCall final : public grpc::ClientUnaryReactor {
     delete this;
   }
 
-  const Link::Use use_;  // first, so that it is released last
+  const Link::Use use_;  // released last, because members are destroyed in reverse order
   grpc::ClientContext context_;
   const v1::AbortRequest request_;
   v1::AbortResponse response_;

@@ -1,8 +1,8 @@
-// An Abort without a waiting caller.
+// An Abort RPC for which no caller waits.
 //
-// Purpose: a resumable request is ended at the router when its caller has done with it. Best effort, within
-// kAbortTimeout: a router that does not hear it ends the request after its --client_timeout. Ownership:
-// gRPC's until it is done. Threads: any.
+// Purpose: ends a resumable request at the router when its caller has finished with it. Best effort within
+// kAbortTimeout: a router that the RPC does not reach ends the request after its --client_timeout. Ownership:
+// gRPC owns the call until it is done. Threads: any.
 #ifndef BFIO_TOOLS_CLIENT_ABORT_CALL_H_
 #define BFIO_TOOLS_CLIENT_ABORT_CALL_H_
 

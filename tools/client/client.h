@@ -1,7 +1,7 @@
 // The C++ client of a bfio router.
 //
-// Purpose: sends requests and reads their tokens, each exactly once and in order, over everything that
-// passes: a full pool, a restarted router, a lost connection. A Client holds the connections, a TokenStream
+// Purpose: sends requests and reads their tokens, each exactly once and in order, even when the waiting pool
+// is full, the router restarts or the connection is lost. A Client holds the connections; a TokenStream
 // (token_stream.h) is one request.
 //
 //     absl::StatusOr<std::unique_ptr<Client>> client = Client::Create({.target = "127.0.0.1:50051"});
@@ -10,8 +10,8 @@
 //     request.set_max_new_tokens(20);
 //     absl::StatusOr<Generated> result = (*client)->GenerateAll(request);
 //
-// Ownership: a client outlives its streams, and waits at its end until gRPC has let go of the cancelled ones.
-// Threads: any number at once.
+// Ownership: a client outlives its streams; its destructor waits until gRPC has released the cancelled ones.
+// Threads: any number at the same time.
 #ifndef BFIO_TOOLS_CLIENT_CLIENT_H_
 #define BFIO_TOOLS_CLIENT_CLIENT_H_
 
@@ -35,15 +35,16 @@ namespace bfio::client {
 struct ClientOptions {
   // HOST:PORT of the router's client API.
   std::string target;
-  // Plain text without.
+  // Files for TLS; the connection is plain text when they are not set.
   TlsFiles tls;
-  // Bearer token of all calls that bring none of their own; empty: none. Leaves this machine encrypted only.
+  // Bearer token of calls that have no token of their own; empty: none. It leaves this machine only over an
+  // encrypted connection.
   std::string token;
-  // Connections that requests are spread over. One is enough for thousands of streams.
+  // Number of connections that requests are spread over. One is enough for thousands of streams.
   int connections = 1;
 };
 
-// A whole request.
+// The complete result of one request.
 struct Generated {
   std::string request_id;
   std::vector<uint32_t> token_ids;
@@ -52,28 +53,31 @@ struct Generated {
 
 class Client {
  public:
-  // Connects when the first call needs it. INVALID_ARGUMENT or NOT_FOUND for an address, TLS files or a token
-  // that do not do.
+  // Connects when the first call needs it. INVALID_ARGUMENT or NOT_FOUND when the address, the TLS files or
+  // the token cannot be used.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   ~Client();
 
-  // Starts a request. The fields about resuming are the library's: with CallOptions::resume it fills in what
-  // is empty.
+  // Starts a request. The library sets the fields for resuming: with CallOptions::resume it fills in those
+  // that are empty.
   std::unique_ptr<TokenStream> Generate(v1::GenerateRequest request, CallOptions options = {});
-  // The same, read to its end; `on_tokens`, if given, sees tokens as they come, on the calling thread.
+  // Sends the request and reads it to its end. `on_tokens`, if given, is called with tokens as they arrive,
+  // on the calling thread.
   absl::StatusOr<Generated> GenerateAll(
       v1::GenerateRequest request, CallOptions options = {},
       const std::function<void(uint32_t first_index, absl::Span<const uint32_t> ids)>& on_tokens = nullptr);
 
-  // Ends a live request, whichever client has sent it, with the resume_token and tenant it was sent with; the
-  // tenant may be left out where it is the bearer token's. False when there is none of these.
+  // Ends a live request, of this or another client. `resume_token` and `tenant` are those that the request
+  // was sent with; the tenant may be empty when the bearer token implies it. False when there is no such live
+  // request.
   absl::StatusOr<bool> Abort(const std::string& request_id, const std::string& resume_token = "",
                              absl::Duration timeout = absl::Seconds(5), const std::string& tenant = "");
-  // Of one rank, or of all.
+  // Loads of one rank, or of all ranks.
   absl::StatusOr<v1::GetLoadsResponse> GetLoads(std::optional<uint32_t> dp_rank = std::nullopt,
                                                 absl::Duration timeout = absl::Seconds(5));
 
-  // True when a caller's bearer token may be sent: the link is encrypted or does not leave this machine.
+  // True when a caller's bearer token may be sent: the connection is encrypted or does not leave this
+  // machine.
   bool MayCarryTokens() const { return private_link_; }
 
  private:

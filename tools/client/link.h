@@ -1,7 +1,7 @@
 // A connection and the calls under way on it.
 //
-// Purpose: a channel must not be taken down by one of gRPC's own threads, so its owner waits here until
-// the last call has released it. Threads: any.
+// Purpose: a thread of gRPC must not destroy a channel, so the destructor waits here until the last call has
+// released it. Threads: any.
 #ifndef BFIO_TOOLS_CLIENT_LINK_H_
 #define BFIO_TOOLS_CLIENT_LINK_H_
 
@@ -14,7 +14,7 @@ namespace bfio::client {
 
 class Link {
  public:
-  // What a call holds from before its start until gRPC has released it.
+  // A call holds a Use from before its start until gRPC has released the call.
   class Use {
    public:
     explicit Use(Link& link) : link_(link) {
@@ -34,7 +34,7 @@ class Link {
 
   explicit Link(const std::shared_ptr<grpc::ChannelInterface>& channel)
       : stub_(v1::Inference::NewStub(channel)) {}
-  // Waits for the calls under way; they have deadlines.
+  // Waits for the calls under way. The wait ends because every call has a deadline.
   ~Link() {
     MutexLock lock(&mutex_);
     const auto idle = [](int* uses) { return *uses == 0; };

@@ -8,7 +8,7 @@
 namespace bfio::client {
 namespace {
 
-// Inspects the text in place.
+// A slice that refers to `text` without copying it.
 grpc_slice View(const std::string& text) {
   return grpc_slice_from_static_buffer(text.data(), text.size());
 }
@@ -25,7 +25,7 @@ absl::Status CheckMetadata(const Metadata& metadata) {
     if (grpc_header_key_is_legal(View(name)) == 0) {
       return absl::InvalidArgumentError(absl::StrCat("no name of a header: ", absl::CHexEscape(name)));
     }
-    // The value may be a secret.
+    // The message does not contain the value, which may be a secret.
     if (grpc_is_binary_header(View(name)) == 0 && grpc_header_nonbin_value_is_legal(View(value)) == 0) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": has characters that no header may have"));
     }

@@ -1,6 +1,6 @@
-// Headers of a call.
+// The headers of a call.
 //
-// Purpose: gRPC ends the process at a header that no header may be, so they are looked at before. Pure.
+// Purpose: gRPC aborts the process on an invalid header, so headers are checked before. Pure.
 #ifndef BFIO_TOOLS_CLIENT_METADATA_H_
 #define BFIO_TOOLS_CLIENT_METADATA_H_
 
@@ -14,10 +14,10 @@ namespace bfio::client {
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// The header that carries a bearer token; none for an empty token.
+// The header that carries a bearer token; empty for an empty token.
 Metadata BearerToken(const std::string& token);
 
-// INVALID_ARGUMENT for a name or a value that HTTP/2 does not carry.
+// INVALID_ARGUMENT for a name or a value that HTTP/2 cannot carry.
 absl::Status CheckMetadata(const Metadata& metadata);
 
 }  // namespace bfio::client

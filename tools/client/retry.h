@@ -1,8 +1,8 @@
-// What is tried again, and when.
+// Which calls are tried again, and after which pause.
 //
-// Purpose: patience that does not make an overload worse. The router's RetryInfo is a lower bound; without
-// one the pause doubles from try to try and is drawn evenly from 0 to its bound ("full jitter"), so that
-// clients that were refused together do not come back together. Threads: one.
+// Purpose: retries that do not make an overload worse. The router's RetryInfo is a lower bound. Without it
+// the bound of the pause doubles from try to try, and the pause is uniform between 0 and the bound ("full
+// jitter"), so that clients that were refused together do not return together. Threads: one.
 #ifndef BFIO_TOOLS_CLIENT_RETRY_H_
 #define BFIO_TOOLS_CLIENT_RETRY_H_
 
@@ -16,11 +16,11 @@
 namespace bfio::client {
 
 struct RetryOptions {
-  // Refusals that a request survives before its first token: RESOURCE_EXHAUSTED with RetryInfo, UNAVAILABLE.
-  // 0: none.
+  // Refusals that a request may receive and still be sent again before its first token: RESOURCE_EXHAUSTED
+  // with RetryInfo, UNAVAILABLE. 0: none.
   int max_retries = 5;
-  // How long a resumable request keeps trying to resume its broken stream without progress; the
-  // router forgets it after its --client_timeout.
+  // How long a resumable request tries to resume its broken stream without receiving a message. The router
+  // ends the request after its --client_timeout.
   absl::Duration resume_patience = absl::Seconds(30);
   absl::Duration first_pause = absl::Milliseconds(50);
   absl::Duration last_pause = absl::Seconds(2);
@@ -30,10 +30,10 @@ class Backoff {
  public:
   Backoff(const RetryOptions& options, uint64_t seed) : options_(options), rng_(seed) {}
 
-  // The pause before the next try: at least `told` (from RetryInfo) and at most half as much again, if there
-  // is one.
+  // The pause before the next try. With `told` (the delay from RetryInfo) it is between `told` and 1.5 times
+  // `told`.
   absl::Duration Next(std::optional<absl::Duration> told);
-  // After progress the pauses begin small again.
+  // Called after progress: the next pause starts at the first bound.
   void Reset() { bound_ = absl::ZeroDuration(); }
 
  private:
@@ -42,7 +42,8 @@ class Backoff {
   Rng rng_;
 };
 
-// The router, or the way to it, may take the same request later: it has refused it, or it was not there.
+// True when the router may accept the same request later: it refused the request for now, or could not be
+// reached.
 bool MayComeAgain(const absl::Status& status);
 
 }  // namespace bfio::client

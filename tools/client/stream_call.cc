@@ -21,7 +21,7 @@ void StreamCall::Start(v1::Inference::Stub& stub) {
     context = context_.get();
   }
   stub.async()->Generate(context, &request_, this);
-  // Lets ReadNext run outside of reactions: the call does not end before a read has failed.
+  // The hold allows ReadNext to be called outside of reactions: the call cannot end before a read has failed.
   AddHold();
   GrpcHandOver(this);
   StartRead(&message_);

@@ -1,11 +1,12 @@
-// One Generate call: the low level of every streaming client of a router.
+// One Generate call: the lowest layer of every C++ client that streams tokens from a router.
 //
-// Purpose: delivers messages with their time of arrival, then the status. Does not retry, check or count;
-// subclasses do. At most one message is read ahead of the subclass: the next read begins when OnMessage, or
-// ReadNext after a pause, allows it, so a slow subclass slows the router down through gRPC's flow control.
+// Purpose: delivers each message with its time of arrival, then the status. It does not retry, check or
+// count; subclasses do. At most one message is read ahead of the subclass: the next read begins when
+// OnMessage, or ReadNext after a pause, allows it, so a slow subclass slows the router down through gRPC's
+// flow control.
 // Ownership: shared_ptrs, one of which the call itself holds from Start until OnEnd has returned.
-// Threads: OnMessage and OnEnd are called by gRPC's threads, one at a time, and must not block; Cancel by
-// any.
+// Threads: OnMessage and OnEnd are called by gRPC's threads, one at a time, and must not block; Cancel may be
+// called by any thread.
 #ifndef BFIO_TOOLS_CLIENT_STREAM_CALL_H_
 #define BFIO_TOOLS_CLIENT_STREAM_CALL_H_
 
@@ -27,23 +28,23 @@ class StreamCall : public std::enable_shared_from_this<StreamCall>,
 
   // Sends the request. REQUIRES: called once, on an object that a shared_ptr owns; `stub` lives until OnEnd.
   void Start(v1::Inference::Stub& stub);
-  // Ends the call soon, with CANCELLED unless it has ended otherwise before. Has no effect after the end.
-  // OnMessage and OnEnd of any call may run inside: hold no lock that they take.
+  // Ends the call soon, with CANCELLED unless it has already ended with another status. Has no effect after
+  // the end. OnMessage and OnEnd of any call may run inside: the caller must not hold a lock that they take.
   void Cancel();
 
  protected:
   enum class Then { kRead, kPause };
 
-  // `deadline` is by the wall clock, as gRPC requires; `metadata` must pass CheckMetadata.
+  // `deadline` is a time of the wall clock, as gRPC requires; `metadata` must pass CheckMetadata.
   StreamCall(v1::GenerateRequest request, absl::Time deadline, const Metadata& metadata);
 
   // `message` stays valid and unchanged until the next read begins: at once after kRead, with ReadNext after
-  // kPause. `arrived` is by MonotonicNow.
+  // kPause. `arrived` is a time of MonotonicNow.
   virtual Then OnMessage(v1::GenerateResponse& message, absl::Time arrived) = 0;
-  // Called once, last, when the call no longer refers to stub and channel. A paused call does not end:
-  // code that pauses it must call ReadNext, also after Cancel.
+  // Called once, as the last call, when the call no longer refers to stub and channel. A paused call does not
+  // end: code that pauses it must call ReadNext, also after Cancel.
   virtual void OnEnd(const grpc::Status& status, absl::Time ended) = 0;
-  // REQUIRES: OnMessage has said kPause for the last message, and this is the first ReadNext since.
+  // REQUIRES: OnMessage returned kPause for the last message, and ReadNext has not been called since.
   void ReadNext();
 
  private:
@@ -54,7 +55,8 @@ class StreamCall : public std::enable_shared_from_this<StreamCall>,
   v1::GenerateResponse message_;
   std::shared_ptr<StreamCall> self_;
   Mutex mutex_;
-  // Null after the end. A context holds a reference to its channel, which no thread of gRPC's may drop last.
+  // Null after the end. A context holds a reference to its channel, and no thread of gRPC may drop the last
+  // one.
   std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
 };
 

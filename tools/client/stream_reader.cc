@@ -17,7 +17,7 @@ std::variant<std::monostate, v1::GenerateResponse, grpc::Status> StreamReader::T
     read = paused_ && waiting_.size() <= kReadAhead / 2;
     if (read) paused_ = false;
   }
-  if (read) ReadNext();  // not under the lock: reactions may run in here
+  if (read) ReadNext();  // without the lock: ReadNext may run reactions
   return message;
 }
 

@@ -1,7 +1,7 @@
-// A StreamCall that is read message by message, by a caller that waits.
+// A StreamCall for a caller that reads message by message and blocks while it waits.
 //
-// Purpose: at most kReadAhead messages wait for a slow caller, then gRPC's flow control stops the router.
-// Threads: Take and Abandon on one; Cancel on any.
+// Purpose: at most kReadAhead messages wait for a slow caller; then gRPC's flow control stops the router.
+// Threads: Take and Abandon on one thread; Cancel on any.
 #ifndef BFIO_TOOLS_CLIENT_STREAM_READER_H_
 #define BFIO_TOOLS_CLIENT_STREAM_READER_H_
 
@@ -16,17 +16,17 @@ namespace bfio::client {
 
 class StreamReader : public StreamCall {
  public:
-  // More than 1, because a read that a caller begins passes through two other threads. 16 is not tuned.
+  // More than 1, because each read that Take starts passes through two other threads. 16 is not tuned.
   static constexpr size_t kReadAhead = 16;
 
   explicit StreamReader(v1::GenerateRequest request, absl::Time deadline = absl::InfiniteFuture(),
                         const Metadata& metadata = {})
       : StreamCall(std::move(request), deadline, metadata) {}
 
-  // A message, how the call ended, or nothing within `patience`.
+  // A message, the final status, or std::monostate when neither arrived within `patience`.
   std::variant<std::monostate, v1::GenerateResponse, grpc::Status> Take(absl::Duration patience);
 
-  // Cancels, and discards what has not been taken. REQUIRES: no Take afterwards.
+  // Cancels the call and discards messages that were not taken. REQUIRES: no Take afterwards.
   void Abandon();
 
  private:

@@ -14,7 +14,7 @@
 namespace bfio::client {
 namespace {
 
-// What no caller means; gRPC's deadlines end before absl's.
+// Longer than any caller needs; gRPC's deadlines have a smaller range than absl's times.
 constexpr absl::Duration kLongestTimeout = absl::Hours(24 * 365);
 constexpr absl::Duration kDeadlineGrace = absl::Seconds(1);
 
@@ -29,7 +29,7 @@ Metadata WithToken(const CallOptions& options) {
   return metadata;
 }
 
-// A TokenStream does not wait for the streams that it abandons, so each keeps its link for itself.
+// A TokenStream does not wait for the streams that it abandons, so each stream holds a use of its link.
 class Attempt final : public StreamReader {
  public:
   Attempt(Link& link, const v1::GenerateRequest& request, absl::Time deadline, const Metadata& metadata)
@@ -39,20 +39,20 @@ class Attempt final : public StreamReader {
   const Link::Use use_;
 };
 
-// A resumable request that ended so at the client may continue at the router: it takes the end of a stream,
-// by our deadline too, for a connection that broke.
+// Whether the router may still compute a resumable request whose stream ended with `status`. The router
+// treats the end of a stream, including the client's deadline, as a broken connection.
 bool MayGoOn(const absl::Status& status, bool was_live) {
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kCancelled:  // by the router, which cut us off, or on the way
+    case absl::StatusCode::kCancelled:  // by the router, which disconnected this client, or by a proxy
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
       return true;
-    case absl::StatusCode::kResourceExhausted:  // mostly refused at admission
+    case absl::StatusCode::kResourceExhausted:  // usually refused at admission
       return was_live;
-    default:  // refused, or another's: not ours to abort
+    default:  // refused, or the id belongs to another client's request: this client must not abort it
       return false;
   }
 }
@@ -88,7 +88,8 @@ TokenStream::Event TokenStream::Next(absl::Duration patience) {
     if (pause_until_.has_value() && MonotonicNow() < *pause_until_) return StillWaiting();
     pause_until_.reset();
     if (attempt_ == nullptr) Begin();
-    // gRPC says so first, unless its timers wait for a wall clock that was set back (connection_wait.h).
+    // gRPC reports the deadline itself, unless its timers wait because the wall clock was set back
+    // (connection_wait.h).
     const absl::Time last = deadline_ + kDeadlineGrace;
     const auto taken = attempt_->Take(std::max(std::min(until, last) - MonotonicNow(), absl::ZeroDuration()));
     std::optional<Event> event;
@@ -109,7 +110,7 @@ TokenStream::Event TokenStream::Next(absl::Duration patience) {
 
 void TokenStream::Begin() {
   if (!options_.resume && own_id_ && counts_.retries > 0) {
-    // The router may not have noticed yet that the one before is gone.
+    // A new id: the router may not yet have noticed that the previous stream has ended.
     request_.set_request_id(absl::StrCat("c-", absl::Hex(RandomBits(), absl::kZeroPad16)));
   }
   if (options_.resume && may_be_live_) request_.set_resume_from_index(received_);
@@ -123,7 +124,8 @@ void TokenStream::Begin() {
     cancelled = cancelled_;
   }
   if (!cancelled) return;
-  // Cancel found nothing that had begun, or its Abort came before the request.
+  // Cancel may have run before a call had started, or its Abort may have reached the router before the
+  // request did.
   attempt_->Cancel();
   if (options_.resume) SendAbort();
 }
@@ -139,7 +141,7 @@ std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateRespo
         absl::StrCat("token ", message.first_index(), " came where token ", received_, " was due")));
   }
   received_ += count;
-  // A router that does not have the request any more continues after them.
+  // A router that has lost the request continues after these tokens.
   if (options_.resume) request_.mutable_received_token_ids()->MergeFrom(message.token_ids());
   if (options_.resume && !message.resume_ticket().empty())
     request_.set_resume_ticket(message.resume_ticket());
@@ -168,7 +170,7 @@ std::optional<TokenStream::Event> TokenStream::OnStreamEnd(const absl::Status& s
 }
 
 bool TokenStream::TryAgain(const absl::Status& status) {
-  // The client has not cancelled it: the router disconnected a slow reader, and keeps the request.
+  // The caller has not cancelled the request: the router disconnected a slow reader and keeps the request.
   const bool cut_off = absl::IsCancelled(status) && options_.resume && may_be_live_;
   if (!MayComeAgain(status) && !cut_off) return false;
   const absl::Time now = MonotonicNow();
@@ -187,7 +189,7 @@ bool TokenStream::TryAgain(const absl::Status& status) {
 TokenStream::Event TokenStream::End(Event event) {
   if (attempt_ != nullptr) attempt_->Abandon();
   const auto* status = std::get_if<absl::Status>(&event);
-  // Who has cancelled it has sent the Abort as well.
+  // After Cancel the Abort has been sent already.
   if (options_.resume && status != nullptr && !Cancelled() && MayGoOn(*status, may_be_live_)) SendAbort();
   MutexLock lock(&mutex_);
   attempt_.reset();
@@ -217,7 +219,7 @@ void TokenStream::Cancel() {
     may_be_live = attempt_ != nullptr || may_be_live_;
   }
   if (attempt != nullptr) attempt->Cancel();
-  // Else the id may be that of another client's request.
+  // Otherwise the id may belong to another client's request.
   if (options_.resume && may_be_live) SendAbort();
 }
 

@@ -1,9 +1,9 @@
-// One request and its tokens, over as many streams as it takes.
+// One request and its tokens, over one or more streams.
 //
-// Purpose: the caller pulls; retries, resumes and their pauses happen inside Next, on the caller's thread, so
-// the library has no threads of its own. A caller that stops pulling stops the router's messages too (the
-// router then cuts it off after its --client_timeout).
-// Threads: Next takes one thread at a time; Cancel may be called from any, also while Next waits.
+// Purpose: the caller pulls events. Retries, resumes and their pauses happen inside Next, on the caller's
+// thread, so the library has no threads of its own. When a caller does not pull, the router's messages stop
+// too, and the router disconnects it after --client_timeout.
+// Threads: one thread at a time calls Next; any thread may call Cancel, also while Next waits.
 #ifndef BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
 #define BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
 
@@ -28,32 +28,33 @@ class Link;
 class StreamReader;
 
 struct CallOptions {
-  // Of the whole request, retries and resumes included.
+  // Timeout of the whole request, retries and resumes included.
   absl::Duration timeout = absl::Minutes(5);
-  // What may be tried again, and how patiently.
+  // Which failures are tried again, and for how long.
   RetryOptions retry;
-  // Sends the request as resumable: a broken stream resumes where it broke, whatever the cause.
-  // Costs the memory of its tokens here, in router and worker, and a cancelled request one Abort.
+  // Sends the request as resumable: a broken stream resumes where it broke, whatever the cause. This costs
+  // memory for the request's tokens in the client, the router and the worker, and one Abort RPC per cancelled
+  // request.
   bool resume = false;
-  // Instead of the client's.
+  // Bearer token of this request, instead of the client's.
   std::string token;
-  // Headers that are passed on, such as traceparent. Names in lower case.
+  // Headers that are sent with the request, such as traceparent. Names are in lower case.
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-// Token `first_index` of the request, and those after it.
+// Consecutive tokens of the request; the first has index `first_index`.
 struct Tokens {
   uint32_t first_index = 0;
   std::vector<uint32_t> ids;
 };
-// Nothing has come within the patience given.
+// Nothing arrived within the patience given to Next.
 struct StillWaiting {};
 
 class TokenStream {
  public:
   using Event = std::variant<StillWaiting, Tokens, v1::Finish, absl::Status>;
 
-  // What has to be tried again only counts here.
+  // Retries and resumes, which Next does not report as events.
   struct Counts {
     int retries = 0;
     int resumes = 0;
@@ -62,55 +63,55 @@ class TokenStream {
   TokenStream(Link& link, v1::GenerateRequest request, CallOptions options);
   TokenStream(const TokenStream&) = delete;
   TokenStream& operator=(const TokenStream&) = delete;
-  // Cancels what has not ended.
+  // Cancels the request if it has not ended.
   ~TokenStream();
 
-  // The next tokens, or the end: v1::Finish when the request has ended and all its tokens were given, or an
-  // error (with RetryInfo, if the router sent one: common/net/status.h). Later calls return the end
-  // again. DATA_LOSS when tokens are missing or repeated: the router's fault, or a proxy's.
+  // The next tokens, or the end: v1::Finish when the request has ended and all its tokens were returned, or
+  // an error (with the router's RetryInfo, if there is one: common/net/status.h). Later calls return the end
+  // again. DATA_LOSS when tokens are missing or repeated, by a fault of the router or a proxy.
   Event Next(absl::Duration patience = absl::InfiniteDuration());
 
-  // Next then says CANCELLED, unless the end has come. A resumable request is aborted too; if the router is
-  // not there to hear it, it ends it after its --client_timeout.
+  // Next then returns CANCELLED, unless the request has ended before. A resumable request is aborted at the
+  // router too; a router that the Abort does not reach ends it after its --client_timeout.
   void Cancel();
 
   const std::string& request_id() const { return request_.request_id(); }
-  // Of Next's thread.
+  // Only for the thread that calls Next.
   const Counts& counts() const { return counts_; }
-  // Tokens given so far.
+  // Number of tokens that Next has returned.
   uint32_t received() const { return received_; }
 
  private:
   void Begin();
-  // What follows from a message, and from a stream's end; nothing while there is no event yet.
+  // The event that follows from a message, or from the end of a stream; empty when there is none yet.
   std::optional<Event> OnMessage(const v1::GenerateResponse& message);
   std::optional<Event> OnStreamEnd(const absl::Status& status);
   Event End(Event event);
-  // Sets pause_until_ when it makes sense.
+  // Whether the request is sent again after `status`; sets pause_until_ if so.
   bool TryAgain(const absl::Status& status);
-  // Waits for the end of the pause, `until` or Cancel.
+  // Waits until the end of the pause, `until` or Cancel, whichever comes first.
   void SleepUntil(absl::Time until);
   bool Cancelled();
   void SendAbort();
 
   Link& link_;
   const CallOptions options_;
-  const absl::Time deadline_;  // by MonotonicNow, as all times here
+  const absl::Time deadline_;  // of MonotonicNow, as all times here
   v1::GenerateRequest request_;
   const bool own_id_;
   Backoff backoff_;
   Counts counts_;
   uint32_t received_ = 0;
-  // The router may have the request: only a resume reaches it.
+  // The router may have the request; a new attempt must then be a resume.
   std::atomic<bool> may_be_live_ = false;
   std::optional<v1::Finish> finish_;
   std::optional<absl::Time> pause_until_;
-  // Of the first stream that broke since the last message; refusals at the door are none.
+  // When the first stream since the last message broke. A refusal is not a broken stream.
   std::optional<absl::Time> broken_since_;
 
   Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  // Changed by Next's thread only, which reads it without the lock.
+  // Written only by the thread that calls Next, which reads it without the lock.
   std::shared_ptr<StreamReader> attempt_;
   std::optional<Event> end_;
 };

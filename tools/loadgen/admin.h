@@ -1,4 +1,4 @@
-// Reads the router's admin API.
+// Reads the router's admin API for the load generator.
 #ifndef BFIO_TOOLS_LOADGEN_ADMIN_H_
 #define BFIO_TOOLS_LOADGEN_ADMIN_H_
 
@@ -12,7 +12,7 @@
 
 namespace bfio::loadgen {
 
-// One Admin.GetClusterState; blocks for at most `timeout`. The RPC's status otherwise.
+// Calls Admin.GetClusterState once; blocks for at most `timeout`. Errors are those of the RPC.
 absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>& admin, const Login& login,
                                            absl::Duration timeout);
 

@@ -1,6 +1,6 @@
-// What the group did during the run, from two readings of its running sums.
+// The group's steps during the run, from two readings of the router's running sums.
 //
-// Purpose: the figures this project is about (how long ranks wait for each other) beside the client's. Pure.
+// Purpose: reports how long ranks wait for each other beside the latencies that clients see. Pure.
 #ifndef BFIO_TOOLS_LOADGEN_BARRIER_H_
 #define BFIO_TOOLS_LOADGEN_BARRIER_H_
 
@@ -12,18 +12,19 @@
 
 namespace bfio::loadgen {
 
-// Joules of all workers' devices: while they worked, waited in steps, and were parked.
+// Energy of all workers' devices, in joules: while they computed, waited within steps (at the barrier and in
+// the gap after it), and took no part in steps.
 struct EnergyJoules {
   double busy = 0;
   double barrier = 0;
   double parked = 0;
 };
 
-// A reading of Admin.GetClusterState, apart from protobuf; the sums are those of StepTotals.
+// A reading of Admin.GetClusterState without protobuf types; the sums are those of StepTotals.
 struct BarrierReading {
   std::string policy;
   uint64_t epoch = 0;
-  // Workers in the epoch at the time.
+  // Number of workers in the epoch at the time of the reading.
   uint32_t ranks = 0;
   double uptime_s = 0;
   uint64_t steps = 0;
@@ -40,9 +41,9 @@ struct BarrierReading {
   uint64_t late_plans = 0;
   uint64_t saturated_steps = 0;
   uint64_t decisions_stopped_early = 0;
-  // Where some worker measures it.
+  // Absent when no worker measures energy.
   std::optional<EnergyJoules> energy;
-  // Every step is one rank's.
+  // The ranks step independently: every step is a step of one rank.
   bool uncoupled = false;
 };
 
@@ -51,29 +52,29 @@ struct BarrierFigures {
   std::string policy;
   uint32_t ranks = 0;
   uint64_t steps = 0;
-  // Share of the ranks' step time spent waiting at the barrier.
+  // Share of the ranks' step time that they spent waiting at the barrier.
   double idle_fraction = 0;
-  // 1 - mean load / max load: what the idle share would be if a step took time by its load alone (c = 0).
+  // 1 - mean load / max load: the idle share if the step time depended on the load alone (c = 0).
   double load_idle_fraction = 0;
   double avg_imbalance_tokens = 0;
   double step_s_mean = 0;
-  // Slowest rank's local work.
+  // Mean time of the slowest rank's local work.
   double local_s_max_mean = 0;
-  // From a barrier to the next local work: what the router costs the group.
+  // Mean time from the end of a barrier to the next local work: the delay that the router causes.
   double gap_s_mean = 0;
   double decide_s_mean = 0;
   uint64_t late_plans = 0;
   double saturated_fraction = 0;
-  // Decisions that --decide_budget_ms ended.
+  // Decisions that --decide_budget_ms stopped.
   uint64_t decisions_stopped_early = 0;
-  // Between the workers' last readings before either end of the run: they come every few seconds.
+  // Energy between the workers' last readings before the start and before the end of the run; readings are
+  // some seconds apart.
   std::optional<EnergyJoules> energy;
-  // The group re-formed in between (a worker left or joined); step_s_mean then assumes the last size
-  // throughout.
+  // A worker left or joined during the run; step_s_mean then uses the last number of ranks for the whole run.
   bool epoch_changed = false;
 };
 
-// UNAVAILABLE when the router restarted in between, or took no step.
+// UNAVAILABLE when the router restarted between the readings, or there was no step.
 absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const BarrierReading& after);
 
 }  // namespace bfio::loadgen

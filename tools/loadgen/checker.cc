@@ -6,7 +6,7 @@ namespace bfio::loadgen {
 
 void StreamChecker::OnMessage(const StreamMessage& message) {
   if (finished_) Breach("a message after the finish");
-  // Messages need not repeat the id, but must not carry another one.
+  // Messages need not repeat the request id, but must not carry another one.
   if (!message.request_id.empty() && message.request_id != request_id_) {
     Breach(absl::StrCat("a message of request ", message.request_id));
   }

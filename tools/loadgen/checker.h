@@ -1,8 +1,8 @@
-// Does one response stream keep the API's promises?
+// Checks that one response stream keeps the API's guarantees.
 //
-// Purpose: the traffic generator is also a test of the router: tokens arrive in order without gap or
-// repetition, as many as asked for (or fewer, where the model may end them), and end with exactly one
-// `finish` whose usage agrees. Pure; one checker per stream, one thread at a time.
+// Purpose: the load generator is also a test of the router. Tokens must arrive in order without gap or
+// repetition, as many as requested (or fewer, where the model may end them), followed by exactly one `finish`
+// whose usage agrees. Pure; one checker per stream, one thread at a time.
 #ifndef BFIO_TOOLS_LOADGEN_CHECKER_H_
 #define BFIO_TOOLS_LOADGEN_CHECKER_H_
 
@@ -15,10 +15,10 @@
 
 namespace bfio::loadgen {
 
-// What a response message says, apart from protobuf.
+// The content of a response message without protobuf types.
 struct StreamMessage {
   struct Finish {
-    // FinishReason was LENGTH: with ignore_eos and no stop tokens it can be nothing else. Or it was STOP.
+    // FinishReason is LENGTH or STOP. With ignore_eos and without stop tokens only LENGTH is valid.
     bool reason_is_length = false;
     bool reason_is_stop = false;
     bool has_usage = false;
@@ -34,7 +34,8 @@ struct StreamMessage {
 
 class StreamChecker {
  public:
-  // `first_index` is where the stream was asked to begin: above 0 when it resumes one that broke.
+  // `first_index`: the index from which the stream was requested; above 0 when it resumes a broken stream.
+  // `open_ended`: the model may end the request early.
   StreamChecker(std::string request_id, uint32_t prompt_tokens, uint32_t output_tokens,
                 uint32_t first_index = 0, bool open_ended = false)
       : request_id_(std::move(request_id)),
@@ -47,16 +48,16 @@ class StreamChecker {
 
   enum class End { kOk, kConnectionLost, kError };
 
-  // The stream has ended. An error breaks no promise by itself; a `finish` before it does, unless the
-  // connection broke between the two: the request is complete then, and only its status has not come.
+  // The stream has ended. An error does not break a guarantee, but an error after `finish` does, unless the
+  // connection broke: then the request is complete and only its status is missing.
   void OnEnd(End end);
 
-  // The `finish` has come: nothing of the request is missing.
+  // `finish` has arrived: the request is complete.
   bool finished() const { return finished_; }
 
-  // Index of the token that is due: how many the request has given, earlier streams included.
+  // Index of the next token: the number of tokens received, earlier streams included.
   uint32_t tokens() const { return tokens_; }
-  // The first broken promise, "" while there is none.
+  // The first broken guarantee; empty while there is none.
   const std::string& breach() const { return breach_; }
 
  private:
@@ -66,7 +67,7 @@ class StreamChecker {
   const std::string request_id_;
   const uint32_t prompt_tokens_;
   const uint32_t output_tokens_;
-  // The model may end it before.
+  // The model may end the request before `output_tokens_`.
   const bool open_ended_;
   uint32_t tokens_;
   bool finished_ = false;

@@ -8,7 +8,7 @@
 namespace bfio::loadgen {
 namespace {
 
-// After a resume so many tokens are requested again, to compare them.
+// After a resume this many of the received tokens are requested again, to compare them.
 constexpr uint32_t kOverlap = 4;
 
 // The index from which a stream is requested.
@@ -56,7 +56,7 @@ v1::GenerateRequest RequestOf(const Attempt& attempt) {
     request.set_parent_id(attempt.parent_id);
     request.set_stage(call.stage);
     request.set_remaining_tokens(call.remaining_tokens);
-    // Only the first calls state the deadline; it holds for the later ones too.
+    // Only the calls of the first stage state the deadline; it holds for the later ones too.
     if (call.stage == 0)
       SetDuration(request, attempt.agent_timeout, &v1::GenerateRequest::mutable_parent_timeout);
   }
@@ -69,7 +69,8 @@ v1::GenerateRequest RequestOf(const Attempt& attempt) {
   if (attempt.resume) {
     request.set_resume_from_index(FirstIndex(attempt));
     request.set_resume_ticket(attempt.received->resume_ticket);
-    // A router that has lost the request does not compute these again, only those that are asked for again.
+    // A router that has lost the request does not compute these tokens again, except those that are requested
+    // again.
     const std::vector<uint32_t>& ids = attempt.received->ids;
     request.mutable_received_token_ids()->Add(
         ids.begin(), ids.begin() + std::min<size_t>(ids.size(), FirstIndex(attempt)));
@@ -95,7 +96,7 @@ class ClientStream final : public client::StreamCall {
     return Then::kRead;
   }
 
-  // Tokens that come again must be what they were.
+  // Tokens that are delivered again must have the same ids.
   void Compare(const v1::GenerateResponse& response) {
     if (attempt_.resume_token.empty()) return;
     if (!response.resume_ticket().empty()) attempt_.received->resume_ticket = response.resume_ticket();
@@ -126,7 +127,7 @@ class ClientStream final : public client::StreamCall {
     const bool broken = !checker_.breach().empty();
     const StreamChecker::End end = EndOf(status);
     checker_.OnEnd(end);
-    // A complete reply is not requested again.
+    // A complete response is not requested again.
     const bool complete = end == StreamChecker::End::kConnectionLost && checker_.finished();
     attempt_.done({.status = complete ? grpc::Status::OK : status,
                    .breach = checker_.breach(),

@@ -1,7 +1,7 @@
 // One attempt at one request: a Generate stream, checked and timed.
 //
-// Purpose: turns the messages of a client::StreamCall into one AttemptResult. Threads: messages are taken by
-// gRPC's threads, one at a time per stream, which also call `done`.
+// Purpose: turns the messages of a client::StreamCall into one AttemptResult. Threads: gRPC's threads deliver
+// messages, one at a time per stream, and call `done`.
 #ifndef BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
 #define BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
 
@@ -21,46 +21,46 @@
 
 namespace bfio::loadgen {
 
-// What a request's streams have brought so far; one stream at a time works on it. Times by MonotonicNow.
+// What all streams of a request have delivered so far. One stream at a time writes it. Times of MonotonicNow.
 struct Received {
-  // Ids, kept with `resumable` only; and the newest ticket that came with them.
+  // Token ids and the newest resume ticket; kept only for resumable requests.
   std::vector<uint32_t> ids;
   std::string resume_ticket;
   uint32_t tokens = 0;
   std::optional<absl::Time> first_token;
   absl::Time last_token;
   std::vector<TokenGap> gaps;
-  // Tokens that came again after a resume and were others than before.
+  // Tokens that were delivered again after a resume with another id.
   uint64_t mismatches = 0;
 };
 
 struct AttemptResult {
   grpc::Status status;
-  // First promise broken by the stream, "" if none.
+  // The first guarantee that the stream broke; empty if none.
   std::string breach;
-  // It is how the stream ended; a cancellation that crosses the end looks like that.
+  // The guarantee was broken by the way the stream ended. A cancellation at the same moment looks the same.
   bool breach_at_end = false;
-  // By MonotonicNow.
+  // Time of MonotonicNow.
   absl::Time end;
 };
 
 struct Attempt {
   std::string request_id;
   PlannedRequest planned;
-  // Of a call of an agent.
+  // Parent id, for a call of an agent.
   std::string parent_id;
-  // Asked for; zero: not.
+  // Objectives and deadline sent with the request; zero: not sent.
   absl::Duration ttft_objective, tpot_objective, agent_timeout;
   // Outlives the attempt.
   const client::Metadata* metadata = nullptr;
   std::shared_ptr<Received> received;
-  // Sends the request so that it can be resumed, with this secret; empty: it ends with its stream.
+  // Secret with which the request is sent as resumable; empty: the request ends with its stream.
   std::string resume_token;
-  // Goes on with a request whose stream broke.
+  // Continues a request whose stream broke.
   bool resume = false;
-  // Of the RPC, by the wall clock, as gRPC wants it.
+  // Deadline of the RPC by the wall clock, as gRPC requires.
   absl::Time deadline;
-  // Counts tokens as they come, for the live rate; may be shared.
+  // Counts tokens as they arrive, for the displayed rate; may be shared.
   std::atomic<uint64_t>* live_tokens = nullptr;
   std::function<void(AttemptResult)> done;
 };

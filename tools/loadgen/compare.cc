@@ -54,7 +54,8 @@ std::string ChangeText(const std::optional<double>& change) {
   return change.has_value() ? absl::StrFormat("%+.1f %%", *change * 100) : "";
 }
 
-// kDigits significant digits, but no exponent, and never fewer digits than the integer part has.
+// `value` with kDigits significant digits, without exponent, and with at least all digits of the integer
+// part.
 std::string ValueText(double value) {
   if (!std::isfinite(value)) return "-";
   const double leading = value == 0 ? kDigits - 1 : std::floor(std::log10(std::abs(value)));

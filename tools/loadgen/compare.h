@@ -1,6 +1,6 @@
-// Two runs or more beside each other: what differs in their figures, and in their settings.
+// Comparison of two or more runs: measurements and settings that differ.
 //
-// Purpose: the first run is what the others are compared with. Text and page show the same figures. Pure.
+// Purpose: compares each run with the first one. Text and page show the same numbers. Pure.
 // REQUIRES: at least one run.
 #ifndef BFIO_TOOLS_LOADGEN_COMPARE_H_
 #define BFIO_TOOLS_LOADGEN_COMPARE_H_
@@ -15,13 +15,14 @@ namespace bfio::loadgen {
 
 struct Difference {
   std::string name;
-  // NaN where the run has none.
+  // Value of each run; NaN where the run has none.
   std::vector<double> values;
-  // Of each run to the first, as a share of the first; nothing where one is missing or the first is 0.
+  // Change of each run against the first, as a share of the first; empty where a value is missing or the
+  // first is 0.
   std::vector<std::optional<double>> changes;
 };
 
-// Rows that no run has are left out.
+// Rows for which no run has a value are left out.
 std::vector<Difference> Differences(const std::vector<RunDocument>& runs);
 
 struct SettingDifference {
@@ -29,7 +30,7 @@ struct SettingDifference {
   std::vector<std::string> values;
 };
 
-// Only those that differ; names of files and addresses among them.
+// Only settings that differ, names of files and addresses included.
 std::vector<SettingDifference> SettingDifferences(const std::vector<RunDocument>& runs);
 
 std::string ComparisonText(const std::vector<RunDocument>& runs);

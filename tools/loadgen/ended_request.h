@@ -1,6 +1,6 @@
 // The final result of one request (no retry will follow), as the runner reports it.
 //
-// Purpose: what every count and figure of a run is made of. Pure values. Seconds throughout.
+// Purpose: the input of every count and measurement of a run. Pure values. Seconds throughout.
 #ifndef BFIO_TOOLS_LOADGEN_ENDED_REQUEST_H_
 #define BFIO_TOOLS_LOADGEN_ENDED_REQUEST_H_
 
@@ -10,32 +10,32 @@
 
 namespace bfio::loadgen {
 
-// One message with tokens: how long after the previous one, and how many tokens it brought.
+// One message with tokens: the time since the previous message, and the number of tokens in it.
 struct TokenGap {
   double gap_s = 0;
   uint32_t tokens = 0;
 };
 
 struct EndedRequest {
-  // "OK", or the status code's name.
+  // "OK", or the name of the status code.
   std::string code;
-  // For an error, what it said.
+  // Message of the error, if it failed.
   std::string message;
-  // We cancelled it because the run was interrupted.
+  // The load generator cancelled it because the run was interrupted.
   bool interrupted = false;
   std::string breach;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
-  // Tokens that came again after a resume and were others.
+  // Tokens that were delivered again after a resume with another id.
   uint64_t token_mismatches = 0;
-  // From due to first token (0 without one) and to the end.
+  // Time from when the request was due to its first token (0 without one) and to its end.
   double ttft_s = 0;
   double e2e_s = 0;
-  // Between messages after the first; the first one's further tokens come as a gap of 0.
+  // One entry per message after the first. Further tokens of the first message are an entry with a gap of 0.
   std::vector<TokenGap> gaps;
-  // After the start of the run.
+  // Seconds after the start of the run.
   double due_s = 0;
-  // Of the arrival profile; 0 without one.
+  // Level of the arrival profile; 0 without one.
   uint32_t level = 0;
 
   bool ok() const { return code == "OK" && !interrupted; }
@@ -43,7 +43,7 @@ struct EndedRequest {
   double tpot_s() const { return (e2e_s - ttft_s) / (output_tokens - 1); }
 
   // Calls f(when, gap, tokens) for each message with tokens: seconds after the start of the run, seconds
-  // since the message before (0 for the first) and how many it brought.
+  // since the previous message (0 for the first), and number of tokens in it.
   template <typename F>
   void ForEachMessage(F f) const {
     if (output_tokens == 0) return;

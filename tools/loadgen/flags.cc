@@ -23,7 +23,8 @@ absl::Status CheckWritable(const char* flag, const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot write ", path));
 }
 
-// Files the run ends with, so that a long one does not end in a wrong name.
+// Checks the output files before the run, so that a long run does not fail at its end because of a wrong
+// path.
 absl::Status CheckFiles(const Options& o) {
   if (o.json != "-") {
     if (absl::Status status = CheckWritable("--json", o.json); !status.ok()) return status;

@@ -1,8 +1,8 @@
-// Goodput: the requests that were served as well as was promised.
+// Goodput: the number of requests that meet their latency objectives.
 //
-// Purpose: limits on TTFT, TPOT and E2E ("ttft:0.5,tpot:0.05,e2e:30", seconds; vLLM's benchmark spells its
-// own in milliseconds), and the count of requests that meet all of them. A request of one token has no TPOT
-// and meets any limit on it; a failed one meets nothing. Pure; one thread at a time.
+// Purpose: limits on TTFT, TPOT and E2E ("ttft:0.5,tpot:0.05,e2e:30", in seconds; vLLM's benchmark uses
+// milliseconds), and the number of requests that meet all of them. A request of one token has no TPOT and
+// meets any limit on it; a failed request meets no limit. Pure; one thread at a time.
 #ifndef BFIO_TOOLS_LOADGEN_GOODPUT_H_
 #define BFIO_TOOLS_LOADGEN_GOODPUT_H_
 
@@ -15,27 +15,27 @@
 
 namespace bfio::loadgen {
 
-// Seconds, inclusive.
+// Limits in seconds, inclusive.
 struct GoodputLimits {
   std::optional<double> ttft_s, tpot_s, e2e_s;
 
   bool any() const { return ttft_s.has_value() || tpot_s.has_value() || e2e_s.has_value(); }
 };
 
-// "" is no limit. "e2el" is "e2e", as vLLM calls it. INVALID_ARGUMENT with one line otherwise.
+// "" is no limit. "e2el", as vLLM calls it, is the same as "e2e". INVALID_ARGUMENT with one line otherwise.
 absl::StatusOr<GoodputLimits> ParseGoodput(absl::string_view text);
 
 class Goodput {
  public:
   explicit Goodput(const GoodputLimits& limits = {}) : limits_(limits) {}
 
-  // True if it completed and meets all limits; without limits, if it completed. Interrupted ones are not
-  // counted.
+  // True if the request completed and meets all limits; without limits, if it completed. Interrupted requests
+  // are not counted.
   bool Add(const EndedRequest& request);
 
   const GoodputLimits& limits() const { return limits_; }
   uint64_t good() const { return good_; }
-  // Completed requests beyond each limit; one may be beyond several.
+  // Completed requests beyond each limit; one request may exceed several.
   uint64_t missed_ttft() const { return missed_ttft_; }
   uint64_t missed_tpot() const { return missed_tpot_; }
   uint64_t missed_e2e() const { return missed_e2e_; }

@@ -1,7 +1,7 @@
-// How the group went over time: the load of each rank, and how long it waited at the barrier.
+// A group over time: the load of each rank, and how long it waited at the barrier.
 //
-// Purpose: the report's picture of the barrier, from Admin.WatchSteps. Memory is bounded however long the run
-// is (time_bins.h), and by kMostRanks. Pure; one thread at a time.
+// Purpose: data for the barrier charts of the report, from Admin.WatchSteps. Memory is bounded for runs of
+// any length (time_bins.h), and by kMostRanks. Pure; one thread at a time.
 #ifndef BFIO_TOOLS_LOADGEN_GROUP_TIMELINE_H_
 #define BFIO_TOOLS_LOADGEN_GROUP_TIMELINE_H_
 
@@ -13,15 +13,15 @@
 
 namespace bfio::loadgen {
 
-// Of one step, apart from protobuf. By rank.
+// One step without protobuf types; lists are indexed by rank.
 struct GroupStep {
   std::vector<double> load_tokens;
-  // Local work, and waiting at the barrier.
+  // Time of local work, and time of waiting at the barrier.
   std::vector<double> local_s, wait_s;
   uint32_t waiting_requests = 0;
 };
 
-// Sums over the steps in which the rank was there.
+// Sums over the steps in which the rank took part.
 struct RankSums {
   uint64_t steps = 0;
   double load_tokens = 0;
@@ -41,10 +41,10 @@ struct GroupBin {
 
 class GroupTimeline {
  public:
-  // Ranks beyond are not looked at.
+  // Ranks from this number on are ignored.
   static constexpr size_t kMostRanks = 1024;
 
-  // `seconds` after the start of the run. Steps without ranks are left out, as are lists of other lengths.
+  // `seconds` after the start of the run. Ignores steps without ranks or with lists of different lengths.
   void Add(double seconds, const GroupStep& step);
   // Steps that the router dropped because this reader was too slow.
   void AddMissed(uint64_t steps) { missed_steps_ += steps; }

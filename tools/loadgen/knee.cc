@@ -8,14 +8,14 @@
 namespace bfio::loadgen {
 namespace {
 
-// Seconds that a request of `decode_tokens` tokens after the first takes.
+// Seconds that a request with `decode_tokens` tokens after the first takes.
 double TypicalSeconds(const HalfLevel& half, double decode_tokens) {
   const double per_token =
       half.decode_tokens > 0 ? half.decode_s / static_cast<double>(half.decode_tokens) : 0;
   return half.ttft_sum_s / static_cast<double>(half.requests) + decode_tokens * per_token;
 }
 
-// Of completed requests, the share that leaves while as many come.
+// The served share of completed requests: the rate at which they leave over the rate at which they come.
 double Following(const Level& level) {
   const HalfLevel& first = level.halves[0];
   const HalfLevel& second = level.halves[1];
@@ -32,7 +32,7 @@ double Following(const Level& level) {
 
 Verdict Judge(const Level& level, const KneeCriteria& criteria) {
   Verdict verdict;
-  // Cut short: those that were cancelled are the slow ones.
+  // The level was cut short. The cancelled requests are the slow ones, so the others would mislead.
   if (level.sent > level.completed + level.failed) return verdict;
   if (level.completed + level.failed + level.not_sent < kFewestRequests) return verdict;
   const auto due = static_cast<double>(level.completed + level.failed + level.not_sent);

@@ -1,13 +1,13 @@
-// Which of the rates that were tried the cluster held, and where it no longer did.
+// Finds the knee: the highest rate that the cluster held, and the lowest that it did not.
 //
-// Purpose: from levels to a verdict each, and to the knee. A level *held* when
-//   - the share of requests within the goodput limits is at least `attainment`, if there are limits; and
-//   - throughput followed: the share served is at least kFollow.
-// The share served: while a cluster keeps up, requests that are due later take no longer. If the time a
+// Purpose: a verdict for each level of the arrival profile, and from these the knee. A level is *held* when
+// - the share of requests within the goodput limits is at least `attainment`, if there are limits; and
+// - throughput followed: the served share is at least kFollow.
+// The served share: while a cluster keeps up, requests that are due later take no longer. If the time that a
 // request of average length takes grows by g seconds per second of due time, requests leave 1 + g times more
-// slowly than they come, and 1 / (1 + g) of them are served. g is taken between the two halves of a level,
-// from mean TTFT and mean time per token, so that the mix of lengths in either half does not matter. Failed
-// and unsent requests are not served at all.
+// slowly than they come, and 1 / (1 + g) of them are served. g is the difference between the two halves of a
+// level. It is computed from mean TTFT and mean time per token, so that different request lengths in the
+// halves do not matter. Failed and unsent requests count as not served.
 // Pure functions.
 #ifndef BFIO_TOOLS_LOADGEN_KNEE_H_
 #define BFIO_TOOLS_LOADGEN_KNEE_H_
@@ -21,20 +21,21 @@
 
 namespace bfio::loadgen {
 
-// Chosen, not measured: a margin for the noise of some hundred requests, well below 1 / (1 + g) of an
-// overload beyond doubt.
+// Chosen, not measured: leaves a margin for the noise of some hundred requests, and is well above 1 / (1 + g)
+// of a clear overload.
 inline constexpr double kFollow = 0.9;
-// Levels with fewer requests completed say nothing.
+// Levels in which fewer requests were due are not judged.
 inline constexpr uint64_t kFewestRequests = 20;
 
 struct KneeCriteria {
-  // Nothing: no goodput limits.
+  // Empty: no goodput limits.
   std::optional<double> attainment;
 };
 
 struct Verdict {
   enum Kind { kNotJudged, kHeld, kMissedGoodput, kFellBehind } kind = kNotJudged;
-  // 0 to 1, of requests due. Nothing when there were too few, or no goodput limits.
+  // Shares from 0 to 1 of the requests that were due. Empty when there were too few requests, or no goodput
+  // limits.
   std::optional<double> good_share;
   std::optional<double> served_share;
 
@@ -45,21 +46,22 @@ struct Verdict {
 Verdict Judge(const Level& level, const KneeCriteria& criteria);
 
 struct Knee {
-  // The highest rate held before two failed in a row (requests per second asked for), and the lowest above it
-  // that failed.
+  // The highest rate, in requests per second as configured, held before two levels in a row failed; and the
+  // lowest rate above it that failed.
   std::optional<double> held;
   std::optional<double> failed;
-  // Why that one failed.
+  // Why `failed` failed.
   Verdict reason;
 };
 
-// Nothing when no level was judged, or when rates go down: what a high one leaves behind burdens the next.
+// Empty when no level was judged, or when rates decrease: requests left over from a high rate would slow down
+// the next level.
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria);
 
-// Whether a sweep may stop: the two last levels judged, `last` included, failed.
+// Whether a sweep may stop: the last two judged levels, `last` included, failed.
 bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriteria& criteria);
 
-// "40 requests/s held; 50 did not: 62.0 % within the limits, at least 90.0 % wanted".
+// For example "40 requests/s held; 50 did not: 62.0 % within the limits, at least 90.0 % wanted".
 std::string KneeText(const Knee& knee, const KneeCriteria& criteria);
 
 // "held", "goodput", "fell behind", "too few requests".

@@ -9,7 +9,7 @@ Levels::Levels(const std::vector<RateLevel>& plan) {
 }
 
 void Levels::Begin(uint32_t level, double start_s) {
-  // A level in which nothing was due begins with the next one, and shows nothing.
+  // A level in which nothing was due starts together with the next one, and has no results.
   for (; begun_ <= level && begun_ < levels_.size(); ++begun_) levels_[begun_].start_s = start_s;
 }
 

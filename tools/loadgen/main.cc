@@ -58,7 +58,7 @@ const ProgramInfo& Info() {
   return *info;
 }
 
-// Waits until every channel has a connection. A signal ends the waiting early, with OK: the run then sends
+// Waits until every channel has a connection. A signal ends the wait early with OK; the run then sends
 // nothing.
 absl::Status Connect(const std::vector<std::shared_ptr<grpc::Channel>>& channels, const Options& options) {
   const absl::Time give_up = MonotonicNow() + options.connect_timeout;
@@ -74,7 +74,8 @@ absl::Status Connect(const std::vector<std::shared_ptr<grpc::Channel>>& channels
   return absl::OkStatus();
 }
 
-// The group's sums, or nothing after saying why: the run is worth having without them.
+// Reads the group's sums. On an error it logs the reason and returns nothing, because the run is useful
+// without them.
 std::optional<BarrierReading> TryReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
                                              const Login& login) {
   if (admin == nullptr) return std::nullopt;
@@ -84,7 +85,7 @@ std::optional<BarrierReading> TryReadBarrier(const std::shared_ptr<grpc::Channel
   return std::nullopt;
 }
 
-// Not by way of a temporary file: `path` may be a pipe or a device.
+// Writes directly rather than through a temporary file: `path` may be a pipe or a device.
 absl::Status WriteFile(const std::string& path, const std::string& text) {
   if (path.empty()) return absl::OkStatus();
   std::ofstream out(path, std::ios::trunc);
@@ -167,8 +168,7 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
   return ExitCode(results, interrupted);
 }
 
-// `paths`: results to compare, the first one is what the others are compared with. `page`: the file of
-// --html.
+// `paths`: result files; the first is the one that the others are compared with. `page`: the file of --html.
 absl::Status RunCompare(const std::vector<std::string>& paths, const std::string& page) {
   if (paths.size() < 2) return absl::InvalidArgumentError("compare needs two result files or more");
   std::vector<RunDocument> runs;

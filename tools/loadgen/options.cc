@@ -13,7 +13,7 @@ absl::Status Bad(absl::string_view message) {
   return absl::InvalidArgumentError(message);
 }
 
-// Rates change during the run.
+// Whether the rate changes during the run.
 bool Profile(const Options& o) {
   return o.arrival == "ramp" || o.arrival == "step" || o.arrival == "sweep";
 }

@@ -1,6 +1,6 @@
-// What one run of the traffic generator is asked to do.
+// The options of one run of the load generator.
 //
-// Purpose: plain values, apart from flags, so that tests can build and check them. Pure.
+// Purpose: plain values, separate from flags, so that tests can build and check them. Pure.
 #ifndef BFIO_TOOLS_LOADGEN_OPTIONS_H_
 #define BFIO_TOOLS_LOADGEN_OPTIONS_H_
 
@@ -17,10 +17,10 @@
 namespace bfio::loadgen {
 
 struct Options {
-  // HOST:PORT of the router's client API, and of its admin API ("" leaves the barrier figures out).
+  // HOST:PORT of the router's client API, and of its admin API ("": no barrier measurements).
   std::string target = "127.0.0.1:50051";
   std::string admin;
-  // One of the two; profile "conversation" when both are empty.
+  // At most one of the two; profile "conversation" when both are empty.
   std::string trace;
   std::string profile;
   // "closed": `concurrency` requests at any time, each followed by the next. "trace", "poisson", "gamma":
@@ -31,40 +31,42 @@ struct Options {
   double rate = 0;
   double burstiness = 1;
   double time_scale = 1;
-  // Ramp: from `rate` to this. Step and sweep: the rates, and how long each is held.
+  // Ramp: the rate rises from `rate` to `rate_to`. Step and sweep: the rates, and how long each is held.
   double rate_to = 0;
   std::vector<double> rates;
   double step_duration_s = 30;
   uint32_t concurrency = 64;
-  // What every request may make, and the model ends it: nobody knows its length beforehand. 0: the lengths of
-  // trace or profile, exactly. Not for agents.
+  // max_new_tokens of every request; the model ends the request, so its length is not known in advance. 0:
+  // requests have exactly the lengths of the trace or profile. Not for agents.
   uint32_t max_new_tokens = 0;
-  // What is sent are agents of these shapes, in turn; empty: single requests. `rate`, `concurrency` and
+  // The run sends agents of these shapes, in turn; empty: single requests. `rate`, `concurrency` and
   // `requests` then count agents.
   std::vector<AgentShape> agents;
-  // What requests ask for, and until when agents are of use from when they are sent; zero: nothing.
+  // Latency objectives of requests, and the deadline of agents counted from when they are sent; zero: none.
   absl::Duration ttft_objective, tpot_objective, agent_timeout;
-  // Ends of the run, whichever comes first; 0 is none. With neither: one pass over a trace, or 1,000 requests
-  // of a profile. Nothing due `duration_s` or more after the start is sent, and nothing at all a second later
-  // (what was due and is then unsent is counted). What is under way is waited for.
+  // The run ends at whichever comes first; 0 is no limit. With neither: one pass over a trace, or 1,000
+  // requests of a profile. Requests due `duration_s` or later after the start are not sent, and nothing is
+  // sent more than a second after it (requests that were due and are then unsent are counted). Requests under
+  // way are waited for.
   uint32_t requests = 0;
   double duration_s = 0;
   uint64_t seed = 1;
   // Result file; "-" is standard output (instead of the table), "" none.
   std::string json;
-  // The same and the series behind the report, for comparisons; the report, as an HTML page. "" none.
+  // Files for the results with the series behind the charts, for comparisons, and for the report as an HTML
+  // page. "": none.
   std::string save;
   std::string report;
   GoodputLimits goodput;
-  // The share of requests within them that a rate has to keep to be held.
+  // The share of requests within the goodput limits that a rate must reach to be held.
   double attainment = 0.9;
   uint32_t connections = 1;
-  // Streams under way at once, at most; open-loop requests due beyond it wait, which their latencies show.
+  // Maximum number of streams under way. Open-loop requests due beyond it wait, and their latencies include
+  // the wait.
   uint32_t max_in_flight = 8192;
   // How often one request is sent again after RESOURCE_EXHAUSTED with a retry delay.
   uint32_t max_retries = 5;
-  // After a lost connection or UNAVAILABLE the request is taken up again where its stream broke, until
-  // `timeout`.
+  // After a lost connection or UNAVAILABLE the request is resumed where its stream broke, until `timeout`.
   bool resume = false;
   // From the first attempt of a request to its end, retries included.
   absl::Duration timeout = absl::Minutes(5);
@@ -72,16 +74,16 @@ struct Options {
 
   bool closed_loop() const { return arrival == "closed"; }
   bool sweep() const { return arrival == "sweep"; }
-  // Of ramp, step and sweep; none otherwise. REQUIRES: Validate(*this).ok().
+  // Levels of ramp, step and sweep; empty otherwise. REQUIRES: Validate(*this).ok().
   std::vector<RateLevel> levels() const;
   KneeCriteria knee_criteria() const;
-  // When the last request is due at the latest; 0 when only their number ends the run, or, in a sweep, when
-  // the router's pace does.
+  // The latest time at which a request is due; 0 when only the number of requests ends the run, or when the
+  // router's progress does (in a sweep).
   double due_end_s() const;
 };
 
-// INVALID_ARGUMENT with one line for values that make no sense, alone or together. Addresses are checked
-// later, by whoever opens the channels.
+// INVALID_ARGUMENT with one line for invalid values or combinations. Addresses are checked later, when the
+// channels are created.
 absl::Status Validate(const Options& options);
 
 }  // namespace bfio::loadgen

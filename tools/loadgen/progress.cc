@@ -36,7 +36,7 @@ void Progress::Update(absl::Time now, const std::function<ProgressView()>& view)
   if (now < next_) return;
   const bool first = next_ == absl::InfinitePast();
   next_ = now + (terminal_ ? kTerminalPeriod : kLogPeriod);
-  if (first) return;  // no data and no rate yet
+  if (first) return;  // no data for a rate yet
   const ProgressView v = view();
   const double seconds = v.elapsed_s - last_elapsed_s_;
   const double rate = seconds > 0 ? static_cast<double>(v.tokens - last_tokens_) / seconds : 0;

@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<double>> ParseRates(absl::string_view text) {
   if (ends->size() != 3) return BadRates(absl::StrCat("'", text, "' is not FROM:TO:STEP"));
   const double from = (*ends)[0], to = (*ends)[1], step = (*ends)[2];
   if (from > to) return BadRates(absl::StrCat("'", text, "' goes down"));
-  // The slack keeps the end of 0.1:0.3:0.1 in.
+  // The tolerance keeps the end of a range such as 0.1:0.3:0.1.
   const double steps = std::floor((to - from) / step + 1e-9);
   if (steps >= static_cast<double>(kMostLevels))
     return BadRates(absl::StrCat("more than ", kMostLevels, " rates"));
@@ -79,7 +79,7 @@ std::optional<ProfileArrivals::Arrival> ProfileArrivals::Next() {
     if (++level_ >= levels_.size()) return std::nullopt;
   }
   const RateLevel& level = levels_[level_];
-  // The time t at which from * t + slope * t^2 / 2 arrivals are expected, in the form that does not cancel.
+  // Solves from * t + slope * t^2 / 2 == expected for t, in the form without cancellation.
   const double expected = count - before_;
   const double slope = (level.to - level.from) / level.length_s;
   const double root = std::sqrt(std::max(0.0, level.from * level.from + 2 * slope * expected));

@@ -1,9 +1,9 @@
 // Arrival profiles whose rate changes during the run: ramp, step and sweep.
 //
-// Purpose: where does the cluster's knee lie? A ramp rises linearly from --rate to --rate_to over --duration;
-// a step holds each of --rates for --step_duration; a sweep does too, and lets everything end before the next
-// rate. All are lists of levels here (a ramp: kRampLevels equal parts), within each of which the rate is
-// constant or changes linearly. Pure and seeded; one thread. Seconds, requests per second.
+// Purpose: find the cluster's knee (knee.h). A ramp rises linearly from --rate to --rate_to over --duration;
+// a step holds each of --rates for --step_duration; a sweep does the same, but waits until all requests have
+// ended before the next rate. Each is a list of levels (a ramp: kRampLevels equal parts), in which the rate
+// is constant or changes linearly. Pure and seeded; one thread. Units: seconds, requests per second.
 #ifndef BFIO_TOOLS_LOADGEN_RATE_PROFILE_H_
 #define BFIO_TOOLS_LOADGEN_RATE_PROFILE_H_
 
@@ -22,26 +22,26 @@ inline constexpr size_t kMostLevels = 200;
 
 struct RateLevel {
   double length_s = 0;
-  // At its beginning and its end.
+  // Rate at the beginning and at the end of the level.
   double from = 0;
   double to = 0;
 
   double mean_rate() const { return (from + to) / 2; }
 };
 
-// "5,10,20", or "10:100:10" for 10, 20, .. 100. INVALID_ARGUMENT with one line for what is neither, for rates
-// that are not positive, and for more than kMostLevels of them.
+// Parses "5,10,20", or "10:100:10" for 10, 20, .. 100. INVALID_ARGUMENT with one line for other text, for
+// rates that are not positive, and for more than kMostLevels rates.
 absl::StatusOr<std::vector<double>> ParseRates(absl::string_view text);
 
 std::vector<RateLevel> RampLevels(double from, double to, double duration_s);
 std::vector<RateLevel> StepLevels(const std::vector<double>& rates, double step_duration_s);
 
-// A renewal process of gamma gaps, as ArrivalProcess has it, whose clock runs at the profile's rate.
+// A renewal process with gamma-distributed gaps, like ArrivalProcess, whose clock runs at the profile's rate.
 class ProfileArrivals {
  public:
   struct Arrival {
     uint32_t level = 0;
-    // After the beginning of the level.
+    // Seconds after the beginning of the level.
     double offset_s = 0;
   };
 
@@ -49,7 +49,8 @@ class ProfileArrivals {
   static absl::StatusOr<ProfileArrivals> Create(std::vector<RateLevel> levels, double burstiness,
                                                 uint64_t seed);
 
-  // Nothing after the last level's end. Levels never go down, nor do offsets within one.
+  // The next arrival; empty after the end of the last level. Levels are ascending, and so are the offsets
+  // within a level.
   std::optional<Arrival> Next();
 
   const std::vector<RateLevel>& levels() const { return levels_; }

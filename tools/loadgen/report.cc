@@ -50,7 +50,7 @@ std::string Milliseconds(const Histogram& h, double q) {
   return h.count() == 0 ? "-" : absl::StrFormat("%.2f", h.Quantile(q) * 1e3);
 }
 
-// A line per level that has begun, and where the knee is.
+// One line per level that has begun, and the knee.
 std::string LevelsText(const Results& r, const KneeCriteria& criteria) {
   std::string out =
       absl::StrFormat("  %10s %8s %10s %8s %8s %9s %10s %10s %10s  %s\n", "requests/s", "due", "completed",

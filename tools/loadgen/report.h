@@ -1,7 +1,7 @@
-// The results as people and as scripts read them.
+// The results of a run as a table and as JSON.
 //
-// Purpose: a table and a JSON object out of the same figures. Pure. Seconds throughout in JSON; the table
-// shows milliseconds where that reads better.
+// Purpose: both contain the same measurements. Pure. JSON is in seconds throughout; the table shows
+// milliseconds where they are easier to read.
 #ifndef BFIO_TOOLS_LOADGEN_REPORT_H_
 #define BFIO_TOOLS_LOADGEN_REPORT_H_
 
@@ -22,19 +22,19 @@ struct Report {
   const Trace& trace;
   const Results& results;
   std::optional<BarrierFigures> barrier;
-  // Where the router's steps were read.
+  // Absent when the router's steps were not read.
   std::optional<GroupTimeline> group;
   std::string version;
-  // Wall clock.
+  // Time of the wall clock.
   absl::Time started_at;
   bool interrupted = false;
 };
 
-// One object, indented, with a line break at the end. Keys are a contract: scripts read them.
+// One object, indented, with a line break at the end. Its keys are a contract: scripts read them.
 std::string ToJson(const Report& report);
 
-// The same object with "distributions", "series" and, where there is a group, "group" in it: what a report
-// page is made of. Bounded in size, however long the run was.
+// The same object with "distributions", "series" and, if there is one, "group": the data of a report page.
+// Its size is bounded, however long the run was.
 std::string ToSavedJson(const Report& report);
 
 std::string ToTable(const Report& report);

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Without samples the figures are null: 0 would claim something.
+// Without samples the values are null: 0 would be taken for a measurement.
 Json LatencyJson(const Histogram& h) {
   const auto figure = [&](double value) { return h.count() == 0 ? Json() : Json(value); };
   return {{"p50", figure(h.Quantile(0.5))},
@@ -193,7 +193,7 @@ Json Summary(const Report& report) {
   return json;
 }
 
-// Error texts come from the other end and need not be UTF-8.
+// Error messages come from another process and need not be UTF-8.
 std::string Text(const Json& json, int indent) {
   return absl::StrCat(json.dump(indent, ' ', false, Json::error_handler_t::replace), "\n");
 }
@@ -209,7 +209,7 @@ std::string ToSavedJson(const Report& report) {
   json["distributions"] = DistributionsJson(report.results);
   json["series"] = SeriesJson(report.results.timeline, report.results.duration_s);
   if (report.group.has_value()) json["group"] = GroupJson(*report.group);
-  // Lists of numbers would be a line each.
+  // Without indentation: indented, lists of numbers would have one number per line.
   return Text(json, -1);
 }
 

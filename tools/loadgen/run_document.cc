@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A run of 1,024 ranks takes 3 MB.
+// The file of a run with 1,024 ranks has 3 MB.
 constexpr std::uintmax_t kLargestFile = 256u << 20;
 
 double NumberOf(const Json& json) {
@@ -48,7 +48,7 @@ absl::StatusOr<RunDocument> RunDocument::Read(const std::string& path) {
 }
 
 const Json* RunDocument::Find(const std::string& path) const {
-  // Parts of a path may be names from the file, which need not be a pointer's.
+  // Parts of a path may be names from the file, so it may not be a valid JSON pointer.
   try {
     const Json::json_pointer pointer(path);
     return json_->contains(pointer) ? &json_->at(pointer) : nullptr;
@@ -64,7 +64,7 @@ double RunDocument::Number(const std::string& path) const {
 
 int64_t RunDocument::Count(const std::string& path) const {
   const double number = Number(path);
-  // Beyond, a double is no count any more, and the conversion would not be defined.
+  // Larger doubles are not exact counts, and the conversion could be undefined.
   return std::abs(number) < 9e15 ? static_cast<int64_t>(number) : 0;
 }
 

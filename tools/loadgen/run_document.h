@@ -1,9 +1,9 @@
 // A saved run (ToSavedJson, or ToJson).
 //
-// Purpose: one reader for the report of the run that has just ended and for files of earlier ones, so that
-// the two cannot disagree. Nothing in a file is taken for granted: what is missing, null or of another type
-// is NaN, empty text or an empty list. Threads: immutable; copies share the document. Paths are JSON
-// pointers: "/ttft_s/p99".
+// Purpose: one reader for the run that has just ended and for files of earlier runs, so that their reports
+// cannot differ. The content of a file is not trusted: a value that is missing, null or of another type is
+// NaN, empty text or an empty list. Threads: immutable; copies share the document. Paths are JSON pointers:
+// "/ttft_s/p99".
 #ifndef BFIO_TOOLS_LOADGEN_RUN_DOCUMENT_H_
 #define BFIO_TOOLS_LOADGEN_RUN_DOCUMENT_H_
 
@@ -20,11 +20,11 @@ namespace bfio::loadgen {
 
 class RunDocument {
  public:
-  // `name` identifies the run on a page. INVALID_ARGUMENT for text that is no JSON object with a run's
-  // results.
+  // `name` identifies the run on a page. INVALID_ARGUMENT for text that is not a JSON object with the results
+  // of a run.
   static absl::StatusOr<RunDocument> Parse(absl::string_view text, std::string name);
-  // NOT_FOUND for a file that cannot be read, INVALID_ARGUMENT for one that is too large or holds no run. The
-  // name is the file's, without folder and ".json".
+  // NOT_FOUND for a file that cannot be read, INVALID_ARGUMENT for a file that is too large or contains no
+  // run. The run's name is the file's name without folder and ".json".
   static absl::StatusOr<RunDocument> Read(const std::string& path);
 
   const std::string& name() const { return name_; }
@@ -36,7 +36,7 @@ class RunDocument {
   // 0 where Number is NaN.
   int64_t Count(const std::string& path) const;
   std::string Text(const std::string& path) const;
-  // Members of an object in their order, values as text: strings as they are, others as JSON.
+  // Members of an object in their order, with values as text: strings as they are, others as JSON.
   std::vector<std::pair<std::string, std::string>> Members(const std::string& path) const;
 
  private:

@@ -1,8 +1,8 @@
-// One run, or several beside each other, as a self-contained HTML page.
+// One or more runs as a self-contained HTML page.
 //
-// Purpose: everything about runs on one page that can be mailed. The page's data is {"runs": [{"name",
-// "result"}]} with the saved results as they are; of several runs "differences" and "settings" too
-// (compare.h). run_page.js shows them. Pure.
+// Purpose: one file that can be mailed. The page's data is {"runs": [{"name", "result"}]} with the saved
+// results unchanged; for several runs also "differences" and "settings" (compare.h). run_page.js draws it.
+// Pure.
 #ifndef BFIO_TOOLS_LOADGEN_RUN_PAGE_H_
 #define BFIO_TOOLS_LOADGEN_RUN_PAGE_H_
 

@@ -1,15 +1,15 @@
-// Shows {"runs": [{"name", "result"}], "differences", "settings"}: one run, or several beside each other.
+// Shows {"runs": [{"name", "result"}], "differences", "settings"}: one run, or a comparison of several.
 
 const LATENCIES = {
   ttft_s: ['TTFT', 'time to first token'], tpot_s: ['TPOT', 'time per output token'], itl_s: ['ITL', 'time between tokens'],
   e2e_s: ['E2E', 'whole request'], schedule_lag_s: ['sent late by', 'schedule lag']
 };
 const CLIENT_LATENCIES = ['ttft_s', 'tpot_s', 'itl_s', 'e2e_s'];
-const LOG_SPAN = 50;  // the axis of a latency is logarithmic where its values span more
+const LOG_SPAN = 50;  // the axis of a latency is logarithmic where the ratio of its values is larger
 const TIME = 'series/t_s';
 const ITL_TEXT = 'TPOT is a request\'s mean time between tokens, ITL the single gaps.';
 
-// A saved run. Nothing in it is taken for granted: what is missing or of another type is NaN, an empty text or list.
+// A saved run. Its content is not trusted: a value that is missing or of another type is NaN, an empty text or list.
 class Run {
   constructor({name, result}) {
     this.name = name;
@@ -53,13 +53,13 @@ function workload(run) {
   return `${source}, ${arrival} arrivals${span}`;
 }
 
-// From the start to the end of the longest run, alike in all charts of a page.
+// From the start to the end of the longest run; the same in all charts of a page.
 const timeAxis = (runs) => ({
   label: 'time since the start', unit: 's', min: 0, max: Math.max(0, ...runs.map((run) => run.number('duration_s') || 0)) || undefined
 });
 const line = (run, name, x, y, factor = 1, style = {}) => ({name, x: run.numbers(x), y: run.numbers(y, factor), ...style});
 
-// Milliseconds where all values are below a second, a logarithmic axis where they span much.
+// Milliseconds when all values are below a second, a logarithmic axis when their ratio exceeds LOG_SPAN.
 function inSeconds(spec) {
   const values = spec.series.flatMap((series) => series.y).filter((y) => y > 0);
   const highest = values.reduce((a, b) => Math.max(a, b), 0), lowest = values.reduce((a, b) => Math.min(a, b), Infinity);
@@ -106,7 +106,7 @@ function goodput(run) {
   });
 }
 
-// Of each level a line: one of its numbers over the rate offered, `ofRate` as a share of that rate.
+// A line over the offered rate: a number of each level; with `ofRate` the number is a share of that rate.
 function levelLine(run, name, member, ofRate = false, style = {}) {
   const levels = run.list('levels').map((_, i) => i);
   const x = levels.map((i) => run.number(`levels/${i}/offered_rate`));

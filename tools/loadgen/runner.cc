@@ -10,14 +10,14 @@
 namespace bfio::loadgen {
 namespace {
 
-// How often the loop looks at signals and the progress line when nothing else wakes it.
+// How often the loop checks for signals and updates the progress line when no other event wakes it.
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-// Open loop: what is due at the very end of the duration may still be sent so much later.
+// Open loop: requests due at the very end of the duration may still be sent within this time.
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
 // Pause of a closed loop after the router could not be reached.
 constexpr absl::Duration kUnavailablePause = absl::Milliseconds(100);
-// Bound of the pause before a broken stream is resumed: doubles from the first to the last; the pause is
-// anything up to it (full jitter).
+// Bounds of the pause before a broken stream is resumed. The bound doubles from the first value to the last;
+// the pause is uniform between 0 and the bound (full jitter).
 constexpr absl::Duration kFirstResumePause = absl::Milliseconds(50);
 constexpr absl::Duration kLastResumePause = absl::Seconds(1);
 
@@ -174,8 +174,8 @@ void Runner::StartAttempt(uint64_t index) {
   attempt.done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); };
   std::shared_ptr<client::StreamCall> call = StartStream(*stubs_[index % stubs_.size()], std::move(attempt));
   MutexLock lock(&mutex_);
-  // It may have ended meanwhile; a retry that already waits then holds a call whose cancellation does
-  // nothing.
+  // The request may have ended meanwhile. If a retry is already waiting, it now holds an ended call;
+  // cancelling that has no effect.
   const auto found = open_.find(index);
   if (found != open_.end()) found->second.call = std::move(call);
 }
@@ -183,7 +183,7 @@ void Runner::StartAttempt(uint64_t index) {
 void Runner::DropUnsent() {
   stopped_ = true;
   MutexLock lock(&mutex_);
-  // In closed loop nothing was due: the next request waits for another's end.
+  // In a closed loop no request was due: the next one waits for the end of another.
   if (!options_.closed_loop()) {
     for (; next_.has_value(); next_ = schedule_.Next()) results_.NotSent(next_->level);
   }
@@ -235,7 +235,7 @@ void Runner::CancelAll() {
       if (open.call != nullptr) calls.push_back(open.call);
     }
   }
-  // Outside the lock: a cancellation may run other streams' reactions on this thread.
+  // Without the lock: a cancellation may run reactions of other streams on this thread.
   for (const auto& call : calls) call->Cancel();
 }
 
@@ -305,7 +305,8 @@ ProgressView Runner::View(absl::Time now) {
   MutexLock lock(&mutex_);
   return {.elapsed_s = absl::ToDoubleSeconds(now - start_),
           .duration_s = options_.due_end_s(),
-          // What is sent and done are calls; how many of them agents have is not the schedule's total.
+          // With agents the other counts are calls, but the schedule's total counts agents, so the total is
+          // left out.
           .total = options_.agents.empty() ? schedule_.total() : 0,
           .sent = results_.requests_sent,
           .completed = results_.completed,

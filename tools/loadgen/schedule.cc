@@ -49,7 +49,7 @@ absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
       if (!options.sweep()) start += level.length_s;
     }
     schedule.total_ = 0;
-    // The profile's end is the run's.
+    // The end of the profile is the end of the run.
     schedule.duration_s_ = 0;
   } else if (!options.closed_loop()) {
     const ArrivalOptions arrival_options = {.kind = options.arrival,

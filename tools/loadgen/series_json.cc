@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of a stretch's width; what was counted in less says little of a rate.
+// Shortest interval, as a share of the bin width, for which a rate is reported.
 constexpr double kShortestForRate = 0.25;
 
 std::vector<double> Shares() {
@@ -40,7 +40,7 @@ Json Each(const std::vector<Bin>& bins, F f) {
   return list;
 }
 
-// Files stay small: further digits of a mean are noise.
+// Rounds means, whose further digits are noise, to keep files small.
 double Rounded(double value, double unit) {
   return std::round(value / unit) * unit;
 }

@@ -1,7 +1,7 @@
-// The parts of a saved run that charts are drawn of.
+// The parts of a saved run from which charts are drawn.
 //
-// Purpose: distributions and time series as lists of equal length, null where there was nothing to measure.
-// Pure functions. Seconds, tokens.
+// Purpose: distributions and time series as lists of equal length, with null where nothing was measured. Pure
+// functions. Units: seconds, tokens.
 #ifndef BFIO_TOOLS_LOADGEN_SERIES_JSON_H_
 #define BFIO_TOOLS_LOADGEN_SERIES_JSON_H_
 
@@ -12,15 +12,15 @@
 
 namespace bfio::loadgen {
 
-// {"share": [0, 0.01, .. 1], "ttft_s": [..], ..}: the value that this share of the samples do not exceed.
+// {"share": [0, 0.01, .. 1], "ttft_s": [..], ..}: the value that this share of the samples does not exceed.
 nlohmann::ordered_json DistributionsJson(const Results& results);
 
 // {"width_s": .., "t_s": [..], "due_per_s": [..], .., "ttft_s": {"p50": [..], ..}, ..}; t_s is the middle of
-// each stretch of time. A last stretch that is too short for a rate has none.
+// each interval. The last interval has no rate if it is too short.
 nlohmann::ordered_json SeriesJson(const Timeline& timeline, double duration_s);
 
-// {"t_s": [..], "idle_fraction": [..], .., "ranks": [{"load_tokens": [..], "idle_fraction": [..]}, ..]}.
-// Idle: barrier wait / (local work + barrier wait).
+// {"t_s": [..], "idle_fraction": [..], .., "ranks": [{"load_tokens": [..], "idle_fraction": [..]}, ..]}. The
+// idle fraction is barrier wait / (local work + barrier wait).
 nlohmann::ordered_json GroupJson(const GroupTimeline& timeline);
 
 }  // namespace bfio::loadgen

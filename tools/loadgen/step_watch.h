@@ -1,8 +1,8 @@
 // Reads the router's steps while a run is under way.
 //
-// Purpose: Admin.WatchSteps into a GroupTimeline. A stream that ends (the router restarted) is opened
-// again after a second, until Finish. Threads: one of its own, which alone touches the timeline until Finish
-// has returned; Finish and the destructor end it, and take no longer than a cancelled RPC does.
+// Purpose: collects Admin.WatchSteps in a GroupTimeline. A stream that ends (the router restarted) is opened
+// again after a second, until Finish. Threads: the watch has one thread, which alone accesses the timeline
+// until Finish has returned. Finish and the destructor end it, which takes no longer than cancelling an RPC.
 #ifndef BFIO_TOOLS_LOADGEN_STEP_WATCH_H_
 #define BFIO_TOOLS_LOADGEN_STEP_WATCH_H_
 
@@ -21,13 +21,13 @@ namespace bfio::loadgen {
 
 class StepWatch {
  public:
-  // `start` by MonotonicNow: what times count from. `login` outlives the watch.
+  // `start`: time of MonotonicNow from which times are counted. `login` outlives the watch.
   StepWatch(const std::shared_ptr<grpc::Channel>& admin, const Login& login, absl::Time start);
   ~StepWatch();
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 
-  // Ends the watch. Call once.
+  // Ends the watch. Called once.
   GroupTimeline Finish();
 
  private:
@@ -38,14 +38,14 @@ class StepWatch {
   const Login& login_;
   const absl::Time start_;
   const std::unique_ptr<v1::Admin::Stub> stub_;
-  // The thread's own until it has ended.
+  // Accessed only by the thread until it has ended.
   GroupTimeline timeline_;
-  // Once for as long as no step comes.
+  // The warning is given once for each period without steps.
   bool warned_ = false;
 
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the stream under way.
+  // Context of the stream under way.
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
 };

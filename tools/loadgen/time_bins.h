@@ -1,7 +1,7 @@
-// Sums over equal stretches of a run of unknown length, in bounded memory.
+// Sums over equal intervals of a run of unknown length, in bounded memory.
 //
-// Purpose: a run of seconds and a run of days give charts of the same size: when the stretches run out, each
-// two neighbours become one of twice the width. Pure; one thread at a time. REQUIRES of Bin: default
+// Purpose: charts of runs of seconds and of days have the same size. When the bins are used up, each two
+// neighbours are merged into one of twice the width. Pure; one thread at a time. REQUIRES of Bin: default
 // constructible, void Merge(const Bin&).
 #ifndef BFIO_TOOLS_LOADGEN_TIME_BINS_H_
 #define BFIO_TOOLS_LOADGEN_TIME_BINS_H_
@@ -17,10 +17,10 @@ namespace bfio::loadgen {
 template <typename Bin>
 class TimeBins {
  public:
-  // At most so many bins; half as many at least, once they have run out for the first time.
+  // Maximum number of bins. After the first merge there are at least half as many.
   static constexpr size_t kMost = 120;
   static constexpr double kFirstWidthS = 0.5;
-  // 30 years: what lies beyond, or before 0, counts as the nearest time that is not.
+  // 30 years. Later times count as this one, and times before 0 as 0.
   static constexpr double kLongestS = 1e9;
 
   // The bin of a time in seconds after the start; times may come in any order.

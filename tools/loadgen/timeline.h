@@ -1,8 +1,8 @@
-// How a run went over time, as its client saw it.
+// A run over time, as its client saw it.
 //
-// Purpose: the lines of the report's charts. Every request and token is counted; memory is bounded however
-// long the run is (time_bins.h; at most some 20 MB of histograms). Pure; one thread at a time (the runner
-// guards it). Times in seconds after the start of the run.
+// Purpose: the data of the report's charts. Every request and token is counted; memory is bounded for runs of
+// any length (time_bins.h; at most some 20 MB of histograms). Pure; one thread at a time (the runner guards
+// it). Times in seconds after the start of the run.
 #ifndef BFIO_TOOLS_LOADGEN_TIMELINE_H_
 #define BFIO_TOOLS_LOADGEN_TIMELINE_H_
 
@@ -15,18 +15,18 @@
 namespace bfio::loadgen {
 
 struct TimelineBin {
-  // By the time they were due, whatever their result.
+  // By due time, whatever their result.
   uint64_t due = 0;
   // By the time they ended.
   uint64_t completed = 0;
   uint64_t failed = 0;
-  // By the time they came, of failed and interrupted requests too.
+  // By time of arrival; includes tokens of failed and interrupted requests.
   uint64_t tokens = 0;
-  // Completed requests by the time they were due; gaps between tokens by the time of the later one.
+  // Completed requests by due time; gaps between tokens by the time of the later token.
   Histogram ttft_s, tpot_s, e2e_s, itl_s;
-  // Open loop: by the time they were due.
+  // Open loop: by due time.
   Histogram schedule_lag_s;
-  // Requests under way, as often as they were looked at.
+  // Sum, maximum and number of samples of the requests under way.
   uint64_t under_way_sum = 0;
   uint64_t under_way_max = 0;
   uint64_t under_way_samples = 0;

@@ -8,7 +8,7 @@ namespace bfio {
 
 std::string HtmlPage(absl::string_view script, const nlohmann::ordered_json& data) {
   std::string json = data.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  // In JSON a '<' stands within strings only. Left as it is, it could end the element or open a comment.
+  // In JSON a '<' occurs only inside strings. Unescaped, it could end the HTML element or open a comment.
   absl::StrReplaceAll({{"<", "\\u003c"}}, &json);
   return absl::StrReplaceAll(
       page::kPageHtml, {{"{{library}}", page::kChartMinJs}, {"{{data}}", json}, {"{{script}}", script}});

@@ -1,4 +1,4 @@
-"""Makes the stubs of proto/bfio/v1 while the wheel is built; nothing generated is kept in the tree."""
+"""Generates the stubs of proto/bfio/v1 while the wheel is built; no generated file is kept in the tree."""
 import pathlib
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ SERVICES = ["bfio/v1/inference.proto", "bfio/v1/admin.proto", "bfio/v1/worker.pr
 
 
 def protoc():
-    """The command that makes Python of protos, and where its own protos are."""
+    """The command that generates Python from protos, with the path of its own protos."""
     plugin = shutil.which("grpc_python_plugin")
     if shutil.which("protoc") and plugin:
         return ["protoc", f"--plugin=protoc-gen-grpc_python={plugin}"]

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/config/absl_flags.h"
+#include "router/core/policy/policy.h"
 #include "tools/sim/run/workload.h"
 
 ABSL_FLAG(std::string, trace, "", "trace file (Azure, BurstGPT, Mooncake or generic columns)");
@@ -24,14 +25,14 @@ ABSL_FLAG(uint32_t, batch, 72, "B, slots per worker");
 ABSL_FLAG(uint32_t, reveal, 128, "overload mode: requests are revealed until this many wait");
 ABSL_FLAG(uint32_t, concurrency, 0, "closed mode: requests kept waiting or running");
 ABSL_FLAG(uint32_t, horizon, 0, "H, steps of lookahead");
-ABSL_FLAG(std::string, lookahead, "none",
+ABSL_FLAG(std::string, lookahead, "survival",
           "predictor of completions: see the list above; oracle is told every length");
 ABSL_FLAG(
     uint32_t, max_new_tokens, 0,
     "what every request says it may generate at most, and a longer one is cut off at; 0: the workload's "
     "longest");
 ABSL_FLAG(uint32_t, warmup, 500, "steps before counting starts; 0 when --requests is given and this is not");
-// Text, because `bfio_sim calibrate` is given step logs here.
+// Text rather than a number, because `bfio_sim calibrate` takes names of step logs here.
 ABSL_FLAG(std::string, steps, "3000",
           "steps counted; 0: until --requests are done, which is also meant when only --requests is given. "
           "calibrate: the step logs, separated by commas");
@@ -76,6 +77,9 @@ ABSL_FLAG(uint64_t, seed, 1,
 ABSL_FLAG(uint32_t, window, 0,
           "requests from the front of the pool that a policy sees; 0: 4,096, or --reveal if that is more");
 ABSL_FLAG(double, discount, 1, "bf_io: what a step ahead counts against the one before it; 1 in the paper");
+ABSL_FLAG(
+    double, wait_ratio, bfio::core::PolicyOptions{}.wait_ratio,
+    "bf_io_auto, where slots are short: 99th percentile of waits over that of first come, first served");
 ABSL_FLAG(uint32_t, choices, 4, "power_of_d: d, workers drawn for each request");
 ABSL_FLAG(std::string, shadow, "",
           "policies, separated by commas, that plan for every decision without being obeyed; their regrets "
@@ -87,7 +91,7 @@ ABSL_FLAG(uint32_t, threads, 0, "dominance: threads that share the runs, 0 for o
 namespace bfio::sim {
 namespace {
 
-// Requests drawn from a profile; the simulation wraps round.
+// Number of requests drawn from a profile; longer simulations repeat them.
 constexpr int64_t kProfileRequests = 20'000;
 
 absl::StatusOr<std::vector<double>> Speeds(const std::string& text) {
@@ -115,6 +119,7 @@ absl::StatusOr<SimOptions> OptionsFromFlags() {
   options.lookahead = absl::GetFlag(FLAGS_lookahead);
   options.discount = absl::GetFlag(FLAGS_discount);
   options.choices = static_cast<int32_t>(absl::GetFlag(FLAGS_choices));
+  options.wait_ratio = absl::GetFlag(FLAGS_wait_ratio);
   options.window = absl::GetFlag(FLAGS_window);
   options.shadow = absl::StrSplit(absl::GetFlag(FLAGS_shadow), ',', absl::SkipEmpty());
   options.seed = absl::GetFlag(FLAGS_seed);

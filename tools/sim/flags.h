@@ -1,6 +1,6 @@
-// The flags of bfio_sim that say what a run is: one definition for every subcommand.
+// The flags of bfio_sim that define a run, shared by all subcommands.
 //
-// Purpose: flags in, SimOptions and a workload out. Threads: call from main after the flags are parsed.
+// Purpose: converts flags to SimOptions and a workload. Threads: call from main after the flags are parsed.
 #ifndef BFIO_TOOLS_SIM_FLAGS_H_
 #define BFIO_TOOLS_SIM_FLAGS_H_
 
@@ -14,15 +14,15 @@
 
 namespace bfio::sim {
 
-// INVALID_ARGUMENT for a list that is none.
+// INVALID_ARGUMENT for a flag whose list cannot be parsed.
 absl::StatusOr<SimOptions> OptionsFromFlags();
 
-// The file of --trace or the profile of --profile, ready to be simulated with `seed`: read from another
-// start, drawn anew, or its rows drawn with replacement (--draw). `requests` > 0: how many rows a drawn
-// workload has. Dropped rows of a file are reported on standard error.
+// The file of --trace or the profile of --profile, varied by `seed`: rotated to another start, sampled anew,
+// or with rows drawn with replacement (--draw). `requests` > 0: number of rows of a drawn workload. Dropped
+// rows of a file are reported on standard error.
 absl::StatusOr<Trace> WorkloadFromFlags(uint64_t seed, int64_t requests);
 
-// --policy as a list; empty when the flag was not given.
+// --policy as a list; empty when the flag is not set.
 std::vector<std::string> PoliciesFromFlags();
 
 // --threads; the number of processors when that is 0.

@@ -1,6 +1,6 @@
-// bfio_sim: how a policy would have done, without GPUs.
+// bfio_sim: simulates scheduling policies without GPUs.
 //
-// Purpose: subcommands by name; the work is in the folders beside this file.
+// Purpose: dispatches subcommands by name; they are implemented in the folders beside this file.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -35,7 +35,7 @@ struct Subcommand {
   std::string name;
   std::string summary;
   std::function<absl::Status()> run;
-  // Flags of all of bfio_sim that it takes besides its own, whose help names it.
+  // Flags of bfio_sim that the subcommand shares; its help lists them beside its own flags.
   std::set<std::string, std::less<>> shares = {};
 };
 
@@ -102,8 +102,8 @@ std::string Usage() {
   return usage;
 }
 
-// Whether the help of a flag begins with "NAME: ", or with a list of subcommands that has it ("admit, wait:
-// ").
+// Whether the help of a flag begins with "NAME: ", or with a list of subcommands that contains NAME ("admit,
+// wait: ").
 bool IsFlagOf(const Subcommand& command, const absl::CommandLineFlag& flag) {
   if (command.shares.contains(flag.Name())) return true;
   const std::string help = flag.Help();
@@ -114,7 +114,7 @@ bool IsFlagOf(const Subcommand& command, const absl::CommandLineFlag& flag) {
   });
 }
 
-// `bfio_sim NAME --help`: that subcommand's flags alone. False: this is another command line.
+// Handles `bfio_sim NAME --help`, which prints only that subcommand's flags. False: another command line.
 bool HelpedWithSubcommand(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (std::none_of(arguments.begin(), arguments.end(),

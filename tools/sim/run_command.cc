@@ -28,13 +28,13 @@ ABSL_FLAG(std::string, steps_csv, "",
 namespace bfio::sim {
 namespace {
 
-// Progress is shown for runs longer than this, this often.
+// Interval between progress lines; shorter runs show none.
 constexpr absl::Duration kProgressEvery = absl::Seconds(3);
 
 Progress ShowProgress(const SimOptions& options) {
   return [&options, next = MonotonicNow() + kProgressEvery](int64_t done) mutable {
     if (ShutdownSignal::Requested()) return false;
-    // A look at the clock every step would be seen in short runs.
+    // Reading the clock in every step would slow down short runs.
     if (done % 64 != 0 || MonotonicNow() < next) return true;
     std::cerr << options.policy << ": step " << done;
     if (options.steps > 0) std::cerr << " of " << options.warmup + options.steps;
@@ -81,7 +81,7 @@ absl::Status RunPolicies() {
   std::vector<SimOptions> runs;
   for (const auto& policy : absl::StrSplit(absl::GetFlag(FLAGS_policy), ',')) {
     options->policy = std::string(policy);
-    // What is wrong is said before anything is run.
+    // Errors in any run are reported before the first one starts.
     if (const auto simulation = Simulation::Create(*options, *trace); !simulation.ok()) {
       return simulation.status();
     }
@@ -92,7 +92,7 @@ absl::Status RunPolicies() {
   }
   const bool json = absl::GetFlag(FLAGS_json);
   if (!json) std::cout << TableHeader() << std::endl;
-  // One after the other: beside each other they would disturb each other's decision times.
+  // One after the other, because concurrent runs would distort each other's decision times.
   for (const SimOptions& run : runs) {
     if (absl::Status status = RunOne(run, *trace, json); !status.ok()) return status;
   }

@@ -1,8 +1,8 @@
-// `bfio_sim workload`: the requests of --trace or --profile, as a trace of generic columns; with --json what
-// they ask of a group.
+// `bfio_sim workload`: writes the requests of --trace or --profile as a trace with generic columns; with
+// --json, the demand that they place on a group.
 //
-// Purpose: scripts read and rewrite workloads without a reader of every trace format, and load means the same
-// to them. Threads: call from main after the flags are parsed.
+// Purpose: scripts can read and change workloads without a reader for every trace format, and use the same
+// definition of load. Threads: call from main after the flags are parsed.
 #ifndef BFIO_TOOLS_SIM_WORKLOAD_COMMAND_H_
 #define BFIO_TOOLS_SIM_WORKLOAD_COMMAND_H_
 

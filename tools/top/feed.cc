@@ -9,7 +9,7 @@
 namespace bfio::top {
 namespace {
 
-// Before a stream that broke is opened again.
+// Pause before a broken stream is opened again.
 constexpr absl::Duration kPause = absl::Seconds(1);
 
 }  // namespace
@@ -94,7 +94,7 @@ void Feed::Follow() {
       MutexLock lock(&mutex_);
       last_[step.group()] = step;
     }
-    // State also reports why it ended.
+    // The status is ignored here: State reports why the router cannot be reached.
     (void)reader->Finish();
     MutexLock lock(&mutex_);
     following_ = nullptr;

@@ -1,7 +1,7 @@
-// What the router's admin API says, for the screen.
+// What the router's admin API reports, for the screen.
 //
-// Purpose: reads the state on request, and follows the steps on a separate thread, of which it keeps
-// each group's last. Every call has a deadline. Threads: the methods from one thread.
+// Purpose: reads the cluster's state on request. A separate thread follows the steps and keeps the last step
+// of each group. Every call has a deadline. Threads: the methods are called from one thread.
 #ifndef BFIO_TOOLS_TOP_FEED_H_
 #define BFIO_TOOLS_TOP_FEED_H_
 
@@ -23,7 +23,7 @@ namespace bfio::top {
 class Feed {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(5);
-  // The router reports one step in so many: a person reads no faster.
+  // The router reports one of this many steps; more would change faster than a person reads.
   static constexpr uint32_t kEvery = 8;
 
   Feed(const std::string& address, Login login);
@@ -36,7 +36,7 @@ class Feed {
   absl::Status Drain(const std::string& worker_id);
   absl::Status Undrain(const std::string& worker_id);
 
-  // The last reported step, of each group.
+  // The last reported step of each group.
   std::vector<v1::StepSummary> LastSteps();
 
  private:
@@ -49,7 +49,7 @@ class Feed {
 
   Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  // The call that follows, to be cancelled at the end.
+  // The call that follows the steps; cancelled at the end.
   grpc::ClientContext* following_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // By group.
   std::map<uint32_t, v1::StepSummary> last_ ABSL_GUARDED_BY(mutex_);

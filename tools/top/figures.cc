@@ -17,7 +17,7 @@ std::optional<double> Ratio(double part, double whole) {
   return part / whole;
 }
 
-// Of what came between two readings of a distribution.
+// Quantiles of the samples that were added between two readings of a distribution.
 std::optional<Quantiles> Between(const v1::Distribution& before, const v1::Distribution& now) {
   std::vector<uint64_t> counts(now.counts().begin(), now.counts().end());
   uint64_t total = 0;
@@ -45,17 +45,17 @@ void AddRates(const v1::ClusterState& before, Figures& figures) {
   figures.decide_s = Ratio(b.decide_s() - a.decide_s(), static_cast<double>(b.decisions() - a.decisions()));
 }
 
-// What is known of a group besides its workers.
+// Data of a group besides its workers.
 struct Group {
   uint64_t epoch = 0;
-  // It is the same epoch in both readings: ranks, and counts of the epoch, can be compared.
+  // Both readings are of the same epoch, so ranks and the epoch's counts can be compared.
   bool same = false;
-  // Steps in which some rank was the slowest, between the readings.
+  // Steps between the readings in which one of its ranks was the slowest.
   uint64_t steps = 0;
   const v1::StepSummary* last = nullptr;
 };
 
-// By name. A router of a version without groups has one, without a name.
+// By name. A router of a version without groups has one group with an empty name.
 std::map<std::string, Group> GroupsOf(const v1::ClusterState& before, const v1::ClusterState& now,
                                       absl::Span<const v1::StepSummary> steps) {
   std::map<std::string, Group> groups;
@@ -76,7 +76,7 @@ std::map<std::string, Group> GroupsOf(const v1::ClusterState& before, const v1::
   return groups;
 }
 
-// How often each worker was the slowest between the readings; without those whose group has changed.
+// How often each worker was the slowest between the readings. Workers whose group has changed are left out.
 std::map<std::string, uint64_t> SlowestSteps(const v1::ClusterState& before, const v1::ClusterState& now,
                                              std::map<std::string, Group>& groups) {
   std::map<std::string, uint64_t> result, old;
@@ -149,7 +149,7 @@ void AddWorkers(const v1::ClusterState& before, absl::Span<const v1::StepSummary
 
 Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now,
                 absl::Span<const v1::StepSummary> steps) {
-  // A router's counters only grow.
+  // Counters of one router never decrease.
   const bool same = before.uptime().seconds() <= now.uptime().seconds() &&
                     before.steps().steps() <= now.steps().steps() &&
                     before.steps().generated_tokens() <= now.steps().generated_tokens() &&

@@ -1,4 +1,4 @@
-// bfio_top: a cluster in a terminal.
+// bfio_top: shows a cluster in a terminal.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -22,10 +22,10 @@
 namespace bfio::top {
 namespace {
 
-// Rates are of as much time before now.
+// Rates are computed over this much time before now.
 constexpr absl::Duration kWindow = absl::Seconds(10);
 constexpr size_t kMaxIdle = 400;
-// How long an answer stays on the lowest line.
+// How long the result of an action stays on the lowest line.
 constexpr absl::Duration kMessageTime = absl::Seconds(5);
 constexpr int kManyRows = 5000;
 
@@ -45,7 +45,7 @@ struct Settings {
   std::string admin_token_file;
   absl::Duration interval = absl::Seconds(1);
   bool once = false, plain = false;
-  // 0: the terminal's.
+  // 0: the size of the terminal.
   int32_t columns = 0, rows = 0;
 };
 
@@ -75,7 +75,7 @@ ScreenOptions OptionsOf(const Settings& settings, bool terminal) {
   return options;
 }
 
-// The states of the window, and the pictures made of them.
+// The states of the last kWindow, and the pictures computed from them.
 class Recent {
  public:
   void Add(v1::ClusterState state) {
@@ -116,7 +116,7 @@ absl::Status Once(Feed& feed, const Settings& settings) {
   return absl::OkStatus();
 }
 
-// What came of an action, for the lowest line.
+// Carries out an action. Returns the message for the lowest line, and whether it is an error.
 std::pair<std::string, bool> Do(Feed& feed, const Action& action) {
   absl::Status status;
   std::string done;
@@ -197,7 +197,7 @@ int main(int argc, char** argv) {
   bfio::OptionTable table;
   bfio::top::AddOptions(table, settings);
   bfio::InitWithoutArguments(argc, argv, info, table);
-  // Lines of a log would run through the picture; what matters is in it.
+  // Lines of a log would spoil the picture, so only errors are logged.
   absl::Status status = bfio::InitLogging(info.name, "error", "text");
   if (!status.ok()) return bfio::ExitWith(info, status);
   bfio::InstallGrpcLog();

@@ -1,7 +1,7 @@
-// What the keys do: which question is open, what has been typed, and what was agreed to.
+// What the keys do: which question is open, what has been typed, and which action was confirmed.
 //
-// Purpose: nothing is switched or drained by a slip of a finger: a name is typed, then confirmed with 'y'.
-// Pure.
+// Purpose: a single wrong key neither switches a policy nor drains a worker: a name is typed, then confirmed
+// with 'y'. Pure.
 #ifndef BFIO_TOOLS_TOP_PROMPT_H_
 #define BFIO_TOOLS_TOP_PROMPT_H_
 
@@ -13,7 +13,7 @@ namespace bfio::top {
 struct Action {
   enum class Kind { kQuit, kSetPolicy, kDrain, kUndrain };
   Kind kind = Kind::kQuit;
-  // Policy or worker.
+  // Name of the policy or the worker.
   std::string name;
 };
 
@@ -22,14 +22,14 @@ class Prompt {
   // Longer names are not valid.
   static constexpr size_t kMaxName = 200;
 
-  // A key: a byte as the terminal sends it, in raw mode. Sequences of escape are swallowed by the caller.
+  // Handles a key: a byte as the terminal sends it in raw mode. The caller removes escape sequences.
   std::optional<Action> OnKey(char key);
 
-  // For the lowest line.
+  // The text for the lowest line.
   std::string Text() const;
 
  private:
-  // A name is asked for, or whether it is meant; which action it is for is `kind_`.
+  // The open question: a name, or the confirmation. `kind_` is the action that it is for.
   enum class Question { kNone, kName, kSure };
   Question question_ = Question::kNone;
   Action::Kind kind_ = Action::Kind::kQuit;

@@ -18,7 +18,7 @@ constexpr absl::string_view kEnd = "\x1b[0m";
 constexpr int kLevels = 8;
 constexpr absl::string_view kBlocks[kLevels] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 constexpr char kMarks[kLevels + 1] = "_.-:=+*#";
-// Ranks above which the map is drawn.
+// The map of ranks is drawn for more ranks than this.
 constexpr uint32_t kMapFrom = 12;
 
 // One line, never wider than the screen.
@@ -28,14 +28,14 @@ class Line {
 
   // REQUIRES: printable ASCII.
   Line& Text(absl::string_view text, Style style = Style::kPlain) {
-    text = text.substr(0, static_cast<size_t>(std::max(0, room())));
+    text = text.substr(0, static_cast<size_t>(std::max(0, capacity())));
     used_ += static_cast<int>(text.size());
     Put(text, style);
     return *this;
   }
-  // A bar whose height is a share of 0..1, one column wide.
+  // A bar one column wide whose height is a share of 0 to 1.
   Line& Mark(double share, Style style = Style::kPlain) {
-    if (room() <= 0) return *this;
+    if (capacity() <= 0) return *this;
     const int level = std::clamp(static_cast<int>(share * kLevels), 0, kLevels - 1);
     ++used_;
     Put(options_.plain ? absl::string_view(&kMarks[level], 1) : kBlocks[level], style);
@@ -44,7 +44,7 @@ class Line {
   Line& To(int column) { return Text(std::string(static_cast<size_t>(std::max(0, column - used_)), ' ')); }
 
   int used() const { return used_; }
-  int room() const { return options_.size.columns - used_; }
+  int capacity() const { return options_.size.columns - used_; }
   std::string Take() {
     Close();
     return std::move(text_);
@@ -73,7 +73,7 @@ template <typename T, typename Format>
 std::string Or(const std::optional<T>& value, Format format) {
   return value ? format(*value) : "-";
 }
-// With its group, where there are several.
+// The rank, with its group where there are several.
 std::string OrRank(const std::optional<uint32_t>& rank, const std::string& group, const Figures& f) {
   if (!rank) return "-";
   return f.several_groups ? absl::StrCat(Harmless(group), ":", *rank) : absl::StrCat(*rank);
@@ -83,14 +83,14 @@ int RankColumns(const Figures& f) {
 }
 
 void Pair(Line& line, absl::string_view name, absl::string_view value, Style style = Style::kStrong) {
-  // A pair that does not fit whole would be misread.
+  // A name and value that were cut off would be misread, so they are left out instead.
   const size_t width = (line.used() > 0 ? 2 : 0) + name.size() + 1 + value.size();
-  if (static_cast<size_t>(std::max(0, line.room())) < width) return;
+  if (static_cast<size_t>(std::max(0, line.capacity())) < width) return;
   if (line.used() > 0) line.Text("  ");
   line.Text(name, Style::kSoft).Text(" ").Text(value, style);
 }
 
-// Digests of the models that the groups compute, as logs show them.
+// Digests of the models that the groups compute, in the form in which logs show them.
 std::string Models(const v1::ClusterState& state) {
   constexpr size_t kShown = 12;
   std::set<std::string> models;
@@ -128,7 +128,7 @@ std::string IdleLine(const Picture& picture, const ScreenOptions& options) {
   Pair(line, "steps/s", Or(f.steps_per_s, Short));
   Pair(line, "decision", Or(f.decide_s, Seconds));
   constexpr int kLabel = 14;
-  const int wide = std::min<int>(line.room() - kLabel, static_cast<int>(picture.idle.size()));
+  const int wide = std::min<int>(line.capacity() - kLabel, static_cast<int>(picture.idle.size()));
   if (wide < 8) return line.Take();
   line.Text("  ").Text("idle so far", Style::kSoft).Text(" ");
   const double most = std::max(0.05, *std::max_element(picture.idle.end() - wide, picture.idle.end()));
@@ -182,7 +182,7 @@ std::string ShadowLine(const v1::ShadowState& shadow, const ScreenOptions& optio
   return line.Take();
 }
 
-// A mark per rank, by its share of the largest load.
+// One mark per rank: its share of the largest load.
 std::vector<std::string> Map(const Figures& f, const ScreenOptions& options) {
   std::vector<std::string> lines;
   constexpr int kLabel = 5;
@@ -217,8 +217,8 @@ std::string WorkerLine(const WorkerFigures& worker, const Figures& f, const Scre
                                                                    static_cast<double>(worker.kv_tokens))));
   line.Text(absl::StrFormat("%9s%9s%9s ", Or(worker.local_s, Seconds), Or(worker.wait_s, Seconds),
                             Or(worker.slowest, Percent)));
-  if (f.max_load == 0 || line.room() < 8) return line.Take();
-  const int wide = std::min(60, line.room());
+  if (f.max_load == 0 || line.capacity() < 8) return line.Take();
+  const int wide = std::min(60, line.capacity());
   const bool top = worker.load_tokens == f.max_load;
   const auto bar = static_cast<int>(
       std::lround(wide * static_cast<double>(worker.load_tokens) / static_cast<double>(f.max_load)));
@@ -248,17 +248,18 @@ std::vector<std::string> Draw(const Picture& picture, const ScreenOptions& optio
   }
   lines.emplace_back();
   const bool message = !picture.message.empty();
-  const size_t room = rows > lines.size() + 1 + message ? rows - lines.size() - 1 - message : 0;
+  const size_t capacity = rows > lines.size() + 1 + message ? rows - lines.size() - 1 - message : 0;
   std::vector<const WorkerFigures*> shown;
   for (const WorkerFigures& worker : f.workers) shown.push_back(&worker);
-  if (shown.size() > room) {
-    // Who does not serve is news, and of the others the heaviest set the pace.
+  if (shown.size() > capacity) {
+    // Workers that do not serve come first, as they need attention; then those with the largest load, which
+    // set the pace.
     std::stable_sort(shown.begin(), shown.end(), [](const WorkerFigures* a, const WorkerFigures* b) {
       const bool a_serves = a->phase == v1::WORKER_PHASE_SERVING,
                  b_serves = b->phase == v1::WORKER_PHASE_SERVING;
       return a_serves != b_serves ? !a_serves : a->load_tokens > b->load_tokens;
     });
-    shown.resize(room);
+    shown.resize(capacity);
   }
   if (!shown.empty()) lines.push_back(WorkerHead(f, options));
   for (const WorkerFigures* worker : shown) lines.push_back(WorkerLine(*worker, f, options));

@@ -1,9 +1,9 @@
-// A cluster's figures as lines of a terminal.
+// The measurements of a cluster as lines of a terminal.
 //
 // Purpose: the same picture on a screen, in a pipe and in a test. Lines are at most `columns` wide and `rows`
-// many; what does not fit is left out from the least telling up: of workers those with the smallest loads.
-// Above a dozen ranks a map has a mark for each, however many there are. Names come from other machines:
-// whatever of them is no plain character is shown as '?', so that no name moves the cursor. Pure.
+// many. What does not fit is left out, the least important first: of workers those with the smallest loads.
+// Above a dozen ranks a map has one mark for each rank. Names come from other machines: every character that
+// is not printable ASCII is shown as '?', so that no name moves the cursor. Pure.
 #ifndef BFIO_TOOLS_TOP_SCREEN_H_
 #define BFIO_TOOLS_TOP_SCREEN_H_
 
@@ -29,22 +29,22 @@ struct ScreenOptions {
 
 struct Picture {
   Figures figures;
-  // The idle shares of the times before, oldest first.
+  // Idle shares of earlier readings, oldest first.
   std::deque<double> idle;
-  // The lowest line: a question, an answer, or what the keys do.
+  // The lowest line: a question, the result of an action, or the list of keys.
   std::string message;
   bool message_is_bad = false;
 };
 
-// Lines without their ends.
+// The lines, without line breaks.
 std::vector<std::string> Draw(const Picture& picture, const ScreenOptions& options);
 
-// "1,234", "66.0K", "3.70 ms", "1.1 %": as wide as a person reads at a glance.
+// Short texts for numbers: "1,234", "66.0K", "3.70 ms", "1.1 %".
 std::string Count(uint64_t value);
 std::string Short(double value);
 std::string Seconds(double seconds);
 std::string Percent(double share);
-// Printable ASCII; '?' for the rest.
+// `name` as printable ASCII; other characters become '?'.
 std::string Harmless(absl::string_view name);
 
 }  // namespace bfio::top

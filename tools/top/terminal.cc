@@ -14,7 +14,7 @@ namespace {
 constexpr char kEscapeKey = '\x1b';
 constexpr int kMaxColumns = 400, kMaxRows = 400;
 
-// All of it, or as much as the terminal takes.
+// Writes all of `text`, or as much as the terminal takes.
 void Write(const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
@@ -52,7 +52,7 @@ Terminal::~Terminal() {
 }
 
 void Terminal::Show(const std::vector<std::string>& lines) {
-  // Overwritten, not cleared, or it would flicker.
+  // Lines are overwritten, not cleared, because clearing flickers.
   std::string text = "\x1b[H";
   for (size_t i = 0; i < lines.size(); ++i) absl::StrAppend(&text, i == 0 ? "" : "\r\n", lines[i], "\x1b[K");
   Write(absl::StrCat(text, "\x1b[J"));
@@ -63,10 +63,10 @@ std::string Terminal::Keys(absl::Duration timeout) {
   if (poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) <= 0) return "";
   char bytes[64];
   const ssize_t size = read(STDIN_FILENO, bytes, sizeof(bytes));
-  // The terminal is gone; Ctrl-C quits from everywhere.
+  // The terminal is closed. Ctrl-C quits in every state.
   if (size <= 0) return "\x03";
   std::string keys(bytes, static_cast<size_t>(size));
-  // An arrow or the like comes whole; the Escape key comes alone.
+  // An escape sequence, such as an arrow key, arrives in one read; the Escape key alone is one byte.
   if (keys.size() > 1 && keys[0] == kEscapeKey) return "";
   return keys;
 }

@@ -1,7 +1,7 @@
-// A terminal as a screen: its size, its keys, and lines in place of those before.
+// A terminal used as a screen: its size, its keys, and lines that replace those shown before.
 //
-// Purpose: plain ANSI sequences and no library; what the terminal was like is put back at the end, also when
-// the program is asked to end. Threads: one.
+// Purpose: plain ANSI sequences without a library. The previous state of the terminal is restored at the end,
+// also after a signal to end the program. Threads: one.
 #ifndef BFIO_TOOLS_TOP_TERMINAL_H_
 #define BFIO_TOOLS_TOP_TERMINAL_H_
 
@@ -16,7 +16,7 @@
 
 namespace bfio::top {
 
-// Of the terminal on standard output; 80 x 24 where there is none.
+// Size of the terminal on standard output; 80 x 24 where there is none.
 ScreenSize TerminalSize();
 // Whether standard input and output are a terminal.
 bool IsTerminal();
@@ -30,7 +30,7 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   void Show(const std::vector<std::string>& lines);
-  // The keys pressed, sequences of escape left out; waits up to `timeout` for the first.
+  // The keys pressed, without escape sequences; waits up to `timeout` for the first.
   std::string Keys(absl::Duration timeout);
 
  private:

@@ -1,20 +1,20 @@
 // The barrier: the collective in which all ranks of a group meet once per step.
 //
-// Purpose: one interface over NCCL, the CPU star/tree collective and the in-process one. The all-reduce
-// carries each rank's load and local time, so that every rank learns the group's maximum and sum. Ranks that
-// share out a model's MLP (--mlp=tp) also exchange activations, by AllGather and ReduceScatter, and agree by
-// a first all-reduce on the rows of the step.
+// Purpose: one interface to NCCL, the CPU collective over TCP (star or tree) and the in-process one. The
+// all-reduce carries each rank's load and local time, so that every rank learns the group's maximum and sum.
+// Ranks that split a model's MLP (--mlp=tp) first agree on the rows of the step by an all-reduce, and then
+// exchange activations by AllGather and ReduceScatter.
 //
-// Order: the ranks of a group make the same calls in the same order; every call names its step. A rank that
-// comes with another kind of call, another step or another size is found out and ends the barrier (INTERNAL).
+// Order: the ranks of a group make the same calls in the same order; every call names its step. A rank whose
+// call differs in kind, step or size is detected and ends the barrier (INTERNAL).
 //
-// Life: a BarrierEndpoint lives as long as the rank. Each epoch: every rank calls Offer; the router passes
-// rank 0's offer to all as the communicator id; every rank calls Form and gets a Barrier of that epoch; when
-// membership changes the Barrier is destroyed and the next one formed. Destroying a Barrier makes the peers'
-// AllReduce fail fast.
+// Lifetime: a BarrierEndpoint lives as long as the rank. In each epoch every rank calls Offer; the router
+// passes rank 0's offer to all as the communicator id; every rank calls Form and gets a Barrier for that
+// epoch. When membership changes, the Barrier is destroyed and the next one formed. Destroying a Barrier
+// makes the peers' AllReduce fail fast.
 //
-// Threads: one thread calls; only Barrier::Abort and the stop token of Form may be used from other threads.
-// Builds alone, without gRPC.
+// Threads: all calls come from one thread, except Barrier::Abort and Form's stop token, which any thread may
+// use. Builds without gRPC.
 #ifndef BFIO_WORKER_BARRIER_BARRIER_H_
 #define BFIO_WORKER_BARRIER_BARRIER_H_
 
@@ -32,36 +32,34 @@ namespace bfio::worker {
 
 class DeviceCollectives;
 
-// Why a rank takes its leave with a step: bits of stop_flags.
-//
-// Its engine has failed: what it was to compute in the step is missing.
+// A bit of Contribution::stop_flags: the rank's engine has failed, so its result of the step is missing.
 inline constexpr uint32_t kStopEngineFailed = 1;
 
-// What a rank brings to a step's barrier.
+// What a rank contributes to a step's barrier.
 struct Contribution {
   // L_g of the step, in tokens.
   int64_t load_tokens = 0;
-  // Local compute of the step.
+  // Duration of the step's local compute.
   int64_t local_ns = 0;
-  // Requests that stay active after the step, plus assignments already received for a later step: the group
-  // is idle when the sum is 0.
+  // Requests that stay active after the step, plus assignments already received for a later step. The group
+  // is idle when the sum over its ranks is 0.
   int64_t active = 0;
   // Tokens that the rank computes in the step.
   int64_t rows = 0;
-  // All ranks leave the epoch together after a step in which some rank raised a flag.
+  // Bits kStop...; after a step in which any rank set one, all ranks leave the epoch together.
   uint32_t stop_flags = 0;
 };
 
-// What every rank learns, alike on all ranks.
+// The result of a step's barrier, the same on all ranks.
 struct GroupView {
   int64_t max_load_tokens = 0;
   int64_t sum_load_tokens = 0;
   int64_t max_local_ns = 0;
   int64_t sum_local_ns = 0;
   int64_t sum_active = 0;
-  // The bucket that all ranks pad to, where they compute together.
+  // The largest number of rows of any rank; ranks that compute together pad to it.
   int64_t max_rows = 0;
-  // Those of all ranks.
+  // Bitwise or over all ranks.
   uint32_t stop_flags = 0;
 };
 
@@ -69,29 +67,29 @@ class Barrier {
  public:
   virtual ~Barrier() = default;
 
-  // Meets the other ranks in step `step` of this epoch. DEADLINE_EXCEEDED when some rank did not arrive in
-  // time; UNAVAILABLE when a peer has left or failed, CANCELLED after Abort, INTERNAL when the ranks disagree
-  // about the step. After any error this barrier is finished: every later call fails, and so do the peers'
-  // (soon, not at their deadline).
+  // Meets the other ranks in step `step` of this epoch. DEADLINE_EXCEEDED: some rank did not arrive in time;
+  // UNAVAILABLE: a peer has left or failed; CANCELLED: after Abort; INTERNAL: the ranks disagree about the
+  // step. After any error this barrier is unusable: every later call fails, and so do the peers' calls, soon
+  // and not only at their deadline.
   virtual absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,
                                               absl::Duration timeout) = 0;
 
-  // Every rank brings `mine`, all of one size n; all get `all`, [world_size][n], in the order of ranks.
-  // Errors: AllReduce's; INTERNAL also when the ranks' sizes differ.
+  // Every rank contributes `mine`, of the same size n on all ranks; all receive `all`, [world_size][n], in
+  // the order of ranks. Errors: AllReduce's; INTERNAL also when the sizes differ.
   virtual absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
                                  absl::Duration timeout) = 0;
 
-  // Adds up and shares out: rank d gets in `sum`, [n], what all ranks brought for it. A rank brings its nodes
-  // of the summation tree (summation_tree.h): `mine` is [nodes][world_size][n]. The CPU collectives add in
-  // the tree's order, so the sum is the same to the last bit in groups of every size; NCCL adds in an order
-  // of its own. Errors: AllGather's.
+  // Sums and scatters: rank d receives in `sum`, [n], the sum of all ranks' contributions for it. A rank
+  // contributes its nodes of the summation tree (summation_tree.h): `mine` is [nodes][world_size][n]. The CPU
+  // collectives add in the tree's order, so the sum is the same to the last bit in groups of every size; NCCL
+  // uses its own order. Errors: AllGather's.
   virtual absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
                                      absl::Duration timeout) = 0;
 
-  // The same two between device memory; null where this barrier has none. Lives as long as the barrier.
+  // The same two collectives between device memory; null if this barrier has none. Owned by the barrier.
   virtual DeviceCollectives* device() { return nullptr; }
 
-  // Makes a running or later call return CANCELLED soon. Any thread.
+  // Makes a running or later call return CANCELLED soon. Any thread may call it.
   virtual void Abort() = 0;
 };
 
@@ -101,7 +99,7 @@ struct GroupSpec {
   int32_t world_size = 1;
   // Rank 0's offer.
   std::string communicator_id;
-  // What the ranks compute together, in a number that must be the same on all; 0: nothing.
+  // A digest of what the ranks compute together; it must be the same on all ranks. 0: nothing.
   uint64_t signature = 0;
 };
 
@@ -112,13 +110,12 @@ class BarrierEndpoint {
   // "star", "star_tls", "nccl" or "local".
   virtual absl::string_view name() const = 0;
 
-  // What the other ranks need to meet here if this rank becomes rank 0; good for one epoch.
+  // The data with which other ranks connect to this rank if it becomes rank 0; valid for one epoch.
   virtual absl::StatusOr<std::string> Offer() = 0;
 
-  // Forms the group; all ranks must call it with the same epoch. DEADLINE_EXCEEDED or UNAVAILABLE when the
-  // others do not come; CANCELLED soon after a stop is requested (the epoch is out of date before it was
-  // formed); INVALID_ARGUMENT when `group` makes no sense; FAILED_PRECONDITION when the ranks' signatures
-  // differ.
+  // Forms the group; all ranks must call it with the same epoch. DEADLINE_EXCEEDED or UNAVAILABLE: other
+  // ranks do not connect; CANCELLED, soon after a stop is requested: the epoch became obsolete before it was
+  // formed; INVALID_ARGUMENT: `group` is inconsistent; FAILED_PRECONDITION: the ranks' signatures differ.
   virtual absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
                                                         std::stop_token stop) = 0;
 };

@@ -1,4 +1,4 @@
-// Barrier endpoints by name.
+// Makes barrier endpoints by name. Threads: as barrier.h says.
 #ifndef BFIO_WORKER_BARRIER_FACTORY_H_
 #define BFIO_WORKER_BARRIER_FACTORY_H_
 
@@ -13,7 +13,7 @@
 namespace bfio::worker {
 
 struct BarrierOptions {
-  // star: where this rank listens, as its peers reach it.
+  // star: address at which this rank listens, as its peers reach it.
   std::string host = "127.0.0.1";
   // local: shared by the ranks of this process.
   std::shared_ptr<LocalHub> hub;
@@ -21,8 +21,8 @@ struct BarrierOptions {
   int device = 0;
 };
 
-// `name`: "star", "star_tls", "local" or "nccl". INVALID_ARGUMENT for another name, FAILED_PRECONDITION when
-// this program was built without it, UNAVAILABLE when the machine lacks what it needs.
+// `name`: "star", "star_tls", "local" or "nccl". INVALID_ARGUMENT: another name; FAILED_PRECONDITION: this
+// program was built without it; UNAVAILABLE: the machine lacks what it needs.
 absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeBarrierEndpoint(absl::string_view name,
                                                                      const BarrierOptions& options);
 

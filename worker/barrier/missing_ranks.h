@@ -1,8 +1,8 @@
-// Which ranks an error of the barrier blames.
+// The ranks that an error of the barrier names as missing.
 //
-// Purpose: a rank reports the neighbours that did not arrive; the router, which gets the reports of
-// all, can then continue without a rank that is alive and that the others do not reach. The list travels in
-// the status's payload, so that the barrier's interface stays the same. Pure.
+// Purpose: a rank reports the neighbours that did not arrive. From the reports of all ranks the router can
+// continue without a rank that is alive but unreachable for the others. The list is in the status's payload,
+// so that it does not change the barrier's interface. Pure functions.
 #ifndef BFIO_WORKER_BARRIER_MISSING_RANKS_H_
 #define BFIO_WORKER_BARRIER_MISSING_RANKS_H_
 
@@ -13,10 +13,10 @@
 
 namespace bfio::worker {
 
-// REQUIRES: an error.
+// Adds the missing ranks to an error. REQUIRES: `status` is an error.
 absl::Status BlameMissing(absl::Status status, const std::vector<int32_t>& ranks);
 
-// Empty where the error names no rank.
+// The ranks that BlameMissing added; empty if none.
 std::vector<int32_t> MissingRanks(const absl::Status& status);
 
 }  // namespace bfio::worker

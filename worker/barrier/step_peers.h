@@ -1,9 +1,9 @@
-// A rank's peers in one step that all of them compute together (--mlp=tp).
+// A rank's peers in one step that all ranks compute together (--mlp=tp).
 //
-// Purpose: what an engine needs of its group: its rank, the number of rows that all ranks pad to, and the two
-// collectives, with one deadline over all of a step's calls. It also distinguishes the cause of an error
-// (the engine's, or the group's), and how long the rank has waited: in the calls, so that waits for peers of
-// collectives that are queued on a device are not in it. Threads: one.
+// Purpose: gives an engine what it needs of its group: its rank, the number of rows that all ranks pad to,
+// and the two collectives, with one deadline for all calls of a step. It also distinguishes errors of the
+// group from errors of the engine, and measures how long the rank has waited. Only time inside the calls
+// counts: waits of collectives that are queued on a device are not included. Threads: used by one thread.
 #ifndef BFIO_WORKER_BARRIER_STEP_PEERS_H_
 #define BFIO_WORKER_BARRIER_STEP_PEERS_H_
 
@@ -19,8 +19,8 @@ namespace bfio::worker {
 
 class StepPeers {
  public:
-  // `barrier` is that of `group` and outlives this. `rows`: the largest number of rows of any rank in step
-  // `step`. `timeout` runs from now.
+  // `barrier` is that of `group` and must outlive this. `rows`: the largest number of rows of any rank in
+  // step `step`. `timeout` starts now.
   StepPeers(const GroupSpec& group, Barrier& barrier, int64_t step, int64_t rows, absl::Duration timeout);
 
   int32_t rank() const { return rank_; }
@@ -31,17 +31,18 @@ class StepPeers {
   absl::Status AllGather(absl::Span<const float> mine, absl::Span<float> all);
   absl::Status ReduceScatter(absl::Span<const float> mine, absl::Span<float> sum);
 
-  // Whether the barrier has collectives on the device; the next four are for that. As DeviceCollectives'.
+  // Whether the barrier has collectives on the device. The next four functions need them, and are as in
+  // DeviceCollectives.
   bool on_device() const { return device_ != nullptr; }
   absl::Status QueueAllGather(const void* mine, void* all, int64_t count, void* stream);
   absl::Status QueueReduceScatter(const float* mine, float* sum, int64_t count, void* stream);
-  // Check, and DEADLINE_EXCEEDED when the step's time is over.
+  // As Check; DEADLINE_EXCEEDED when the step's time has run out.
   absl::Status CheckDevice();
-  // For an engine that fails between two collectives: a peer's next one must not meet what this rank calls
-  // next. No error of the peers'.
+  // For an engine that fails between two collectives: ends the barrier, so that a peer's next collective does
+  // not match a later call of this rank. Not an error of the peers: status() stays OK.
   void FailDevice(const absl::Status& why);
 
-  // The first error of a call: from then on the step cannot be completed in this epoch.
+  // The first error of a call. After an error the step cannot be completed in this epoch.
   const absl::Status& status() const { return status_; }
   absl::Duration waited() const { return waited_; }
 

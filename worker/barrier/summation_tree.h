@@ -1,10 +1,10 @@
-// The order in which the ranks' partial sums are added up, whatever the number of ranks. Pure.
+// The order in which the ranks' partial sums are added, for any number of ranks. Pure functions.
 //
-// Purpose: bit-equal sums in groups of any size. A sum is cut into kSumTerms terms, the leaves of a binary
-// tree that never changes: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). The terms are dealt to the ranks in
-// order, as evenly as can be (with more ranks than terms some get none). A rank adds up those of its terms
-// that make whole subtrees, the nodes, and brings them to Barrier::ReduceScatter, which adds on from there:
-// 2, 4 or 8 ranks bring a node each, 3 ranks bring 1, 2 and 2, and one rank brings the root.
+// Purpose: bit-equal sums in groups of any size. A sum is divided into kSumTerms terms, the leaves of a fixed
+// binary tree: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). The terms are distributed to the ranks in order, as
+// evenly as possible (with more ranks than terms some get none). A rank sums those of its terms that form
+// whole subtrees, the nodes, and passes them to Barrier::ReduceScatter, which adds the rest: of 2, 4 or 8
+// ranks each has one node, of 3 ranks they have 1, 2 and 2, and a single rank has the root.
 #ifndef BFIO_WORKER_BARRIER_SUMMATION_TREE_H_
 #define BFIO_WORKER_BARRIER_SUMMATION_TREE_H_
 
@@ -31,7 +31,7 @@ inline TermRange TermsOf(int32_t rank, int32_t world_size) {
   return {kSumTerms * rank / world_size, kSumTerms * (rank + 1) / world_size};
 }
 
-// The subtrees that `terms` consists of, in order: each begins at a multiple of its size, a power of two.
+// The subtrees that `terms` consists of, in order. Each begins at a multiple of its size, a power of two.
 inline std::vector<TermRange> NodesOf(TermRange terms) {
   std::vector<TermRange> nodes;
   for (int32_t begin = terms.begin; begin < terms.end;) {
@@ -47,11 +47,11 @@ inline int64_t NodeCount(int32_t rank, int32_t world_size) {
   return static_cast<int64_t>(NodesOf(TermsOf(rank, world_size)).size());
 }
 
-// out = the tree's sum. `nodes`: all terms, in order; sums[i]: out.size() numbers, node i's.
+// out = the tree's sum. `nodes` covers all terms, in order; sums[i] are out.size() numbers, those of node i.
 inline void SumTree(absl::Span<const TermRange> nodes, absl::Span<const float* const> sums,
                     absl::Span<float> out) {
   constexpr size_t kBlock = 256;
-  // Partial sums that wait for their right neighbour: at most one of each size.
+  // Partial sums that are pending for their right neighbour: at most one of each size.
   float waiting[kSumTerms][kBlock];
   TermRange ranges[kSumTerms];
   for (size_t at = 0; at < out.size(); at += kBlock) {

@@ -1,4 +1,4 @@
-// Folding contributions into what the group learns, and what every barrier checks. Pure.
+// Combines contributions into the group's view; checks that every barrier makes. Pure functions.
 #ifndef BFIO_WORKER_BARRIER_VIEW_H_
 #define BFIO_WORKER_BARRIER_VIEW_H_
 
@@ -17,7 +17,7 @@ inline GroupView ViewOf(const Contribution& mine) {
           mine.active,      mine.rows,        mine.stop_flags};
 }
 
-// A peer may say anything: no sum overflows.
+// Saturates: a peer may send any number.
 inline void AddBounded(int64_t more, int64_t& sum) {
   if (__builtin_add_overflow(sum, more, &sum)) sum = more < 0 ? INT64_MIN : INT64_MAX;
 }
@@ -39,8 +39,8 @@ inline absl::Status CheckGroup(const GroupSpec& group) {
       absl::StrCat("no rank ", group.rank, " in a group of ", group.world_size, " ranks"));
 }
 
-// In the meeting with which a group forms, ranks compare signatures: with these the largest load is minus the
-// largest time exactly when all are the same. 40 bits, so that no sum overflows.
+// Compares signatures in the all-reduce with which a group forms: in these contributions the largest load is
+// minus the largest time exactly when all signatures are equal. 40 bits, so that no sum overflows.
 inline Contribution SignatureContribution(uint64_t signature) {
   const auto bits = static_cast<int64_t>(signature & ((uint64_t{1} << 40) - 1));
   return {.load_tokens = bits, .local_ns = -bits};

@@ -1,6 +1,7 @@
-// A device's energy counter behind one interface.
+// Interface to a device's energy counter.
 //
-// Purpose: what the monitor reads, from NVML or from a test. Threads: one at a time.
+// Purpose: read by the energy monitor; implemented with NVML and by tests. Threads: used by one thread at a
+// time.
 #ifndef BFIO_WORKER_ENERGY_ENERGY_METER_H_
 #define BFIO_WORKER_ENERGY_ENERGY_METER_H_
 
@@ -15,12 +16,12 @@ class EnergyMeter {
  public:
   virtual ~EnergyMeter() = default;
 
-  // The device's own name, the same for every reader.
+  // The device's identifier, the same for every process that reads it.
   virtual const std::string& device() const = 0;
-  // How often Joules must be called at least for its answers to be right; infinite where the device counts by
-  // itself.
+  // The longest time between two calls of Joules for which its results are correct; infinite if the device
+  // counts by itself.
   virtual absl::Duration sampling() const = 0;
-  // Since some moment in the past; smaller than before when the counter was reset in between.
+  // Energy since some moment in the past, in joules; less than before when the counter was reset in between.
   virtual absl::StatusOr<double> Joules() = 0;
 };
 

@@ -1,11 +1,11 @@
 // Reads a rank's energy meter in the background and splits the readings.
 //
-// Purpose: reading a device takes up to milliseconds, which the step loop does not have. Windows are long,
-// since devices refresh their counters some ten times a second only: 5 s keep that error near 1 %. A window
-// in which the counter went backwards, jumped by more than kMaxWatts would give, or could not be read is left
-// out, logged once; the next one begins again. What is not measured is absent, never zero. Threads:
-// the constructor starts one that reads the meter, the destructor ends it; AddStep and TakeNews from any one
-// thread, without waiting.
+// Purpose: reading a device takes up to milliseconds, too long for the step loop. Windows are long because
+// devices refresh their counters only about ten times a second: 5 s keep that error near 1 %. A window in
+// which the counter went backwards, exceeded kMaxWatts, or could not be read is left out and logged once; the
+// next window starts anew. What is not measured is absent, never zero. Threads: the constructor starts a
+// thread that reads the meter, the destructor ends it. One other thread may call AddStep and TakeNews, which
+// do not block.
 #ifndef BFIO_WORKER_ENERGY_ENERGY_MONITOR_H_
 #define BFIO_WORKER_ENERGY_ENERGY_MONITOR_H_
 
@@ -23,11 +23,11 @@
 
 namespace bfio::worker {
 
-// What the worker has measured so far (proto/bfio/v1/worker.proto, Energy).
+// Totals that the worker has measured so far (proto/bfio/v1/worker.proto, Energy).
 struct EnergyReading {
   std::string device;
   EnergySums sums;
-  // Mean over the last window.
+  // Mean power over the last window.
   double watts = 0;
   std::optional<double> idle_watts;
 };
@@ -35,7 +35,7 @@ struct EnergyReading {
 class EnergyMonitor {
  public:
   static constexpr absl::Duration kWindow = absl::Seconds(5);
-  // No device draws more.
+  // Upper bound of any device's power; a larger reading is an error.
   static constexpr double kMaxWatts = 20e3;
 
   explicit EnergyMonitor(std::unique_ptr<EnergyMeter> meter, absl::Duration window = kWindow);
@@ -43,12 +43,12 @@ class EnergyMonitor {
   EnergyMonitor(const EnergyMonitor&) = delete;
   EnergyMonitor& operator=(const EnergyMonitor&) = delete;
 
-  // A step that has ended: nanoseconds of work, and of waiting for others.
+  // Adds a completed step: nanoseconds of work, and of waiting for other ranks.
   void AddStep(int64_t busy_ns, int64_t barrier_ns) {
     busy_ns_.fetch_add(busy_ns, std::memory_order_relaxed);
     barrier_ns_.fetch_add(barrier_ns, std::memory_order_relaxed);
   }
-  // What has been measured, if a window has ended since the last call.
+  // The totals, if a window has ended since the last call.
   std::optional<EnergyReading> TakeNews();
 
  private:
@@ -59,10 +59,10 @@ class EnergyMonitor {
   const absl::Duration window_;
   std::atomic<int64_t> busy_ns_{0};
   std::atomic<int64_t> barrier_ns_{0};
-  // There is a reading that was not taken yet.
+  // Whether there is a reading that was not taken yet.
   std::atomic<bool> news_{false};
 
-  // The thread's: where the present window began.
+  // Used only by the thread: the state at the start of the current window.
   EnergySplit split_;
   absl::Time start_;
   std::optional<double> start_joules_;

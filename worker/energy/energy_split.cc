@@ -13,7 +13,7 @@ void EnergySplit::AddWindow(double joules, double seconds, double busy_s, double
   const double parked_s = std::max(0.0, seconds - busy_s - barrier_s);
   watts_ = joules / seconds;
   if (parked_s >= kParked * seconds) idle_watts_ = std::min(watts_, idle_watts_.value_or(watts_));
-  // With nothing at work everything is the waiting's.
+  // In a window without work all energy is attributed to waiting and parked time.
   const double all_alike = joules / seconds;
   double idle = std::min(idle_watts_.value_or(all_alike), all_alike);
   if (busy_s == 0) idle = all_alike;

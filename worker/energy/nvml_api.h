@@ -1,6 +1,6 @@
-// What bfio uses of NVML, declared by hand: neither headers nor library are needed to build.
+// The part of NVML that bfio uses, declared here so that the build needs neither headers nor library.
 //
-// Purpose: the C interface of libnvidia-ml.so.1 (CUDA 11 to 13; NVIDIA keeps it stable, new versions of a
+// Purpose: the C interface of libnvidia-ml.so.1 (CUDA 11 to 13; NVIDIA keeps it stable, and new versions of a
 // function get a new name). Threads: any.
 #ifndef BFIO_WORKER_ENERGY_NVML_API_H_
 #define BFIO_WORKER_ENERGY_NVML_API_H_
@@ -31,7 +31,7 @@ using NvmlHandleByIndex = int(unsigned int index, NvmlDevice* device);
 using NvmlUuid = int(NvmlDevice device, char* uuid, unsigned int length);
 // Millijoules since the driver was loaded.
 using NvmlTotalEnergy = int(NvmlDevice device, unsigned long long* millijoules);
-// Milliwatts, on recent devices the mean over the last second.
+// Milliwatts; on recent devices the mean over the last second.
 using NvmlPowerUsage = int(NvmlDevice device, unsigned int* milliwatts);
 using NvmlFieldValues = int(NvmlDevice device, int count, BfioNvmlFieldValue* values);
 

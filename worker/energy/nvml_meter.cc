@@ -16,10 +16,10 @@ namespace bfio::worker {
 namespace {
 
 constexpr double kMilli = 1e-3;
-// Of power that is integrated: devices refresh it some ten times a second.
+// Sampling interval for integrated power: devices refresh it about ten times a second.
 constexpr absl::Duration kPowerSampling = absl::Milliseconds(100);
 
-// The loaded library, initialised while this lives.
+// The loaded library, initialised while this object lives.
 class Nvml {
  public:
   static absl::StatusOr<std::unique_ptr<Nvml>> Load(const std::string& library);
@@ -44,7 +44,7 @@ class Nvml {
     }
   }
 
-  // Null where the library lacks it.
+  // Null if the library lacks it.
   NvmlErrorString* error_string = nullptr;
   NvmlHandleByPciBusId* handle_by_pci = nullptr;
   NvmlHandleByIndex* handle_by_index = nullptr;
@@ -97,7 +97,7 @@ class NvmlMeter final : public EnergyMeter {
   NvmlMeter(std::unique_ptr<Nvml> nvml, NvmlDevice device, std::string name)
       : nvml_(std::move(nvml)), device_(device), name_(std::move(name)) {}
 
-  // Finds out what the device counts.
+  // Determines what the device can report.
   absl::Status Begin() {
     has_counter_ = nvml_->total_energy != nullptr && Counter().ok();
     return has_counter_ ? absl::OkStatus() : Watts().status();
@@ -138,7 +138,7 @@ class NvmlMeter final : public EnergyMeter {
     const absl::StatusOr<double> watts = Watts();
     const absl::Time now = MonotonicNow();
     if (!watts.ok()) {
-      before_.reset();  // what was drawn meanwhile is not known
+      before_.reset();  // the energy drawn meanwhile is unknown
       return watts.status();
     }
     if (before_) joules_ += 0.5 * (*before_ + *watts) * absl::ToDoubleSeconds(now - at_);
@@ -151,7 +151,7 @@ class NvmlMeter final : public EnergyMeter {
   const NvmlDevice device_;
   const std::string name_;
   bool has_counter_ = true;
-  // Where there is no counter.
+  // Used when the device has no energy counter.
   double joules_ = 0;
   std::optional<double> before_;
   absl::Time at_;

@@ -1,9 +1,9 @@
-// A GPU's energy, from NVIDIA's management library, which is looked for when the program runs.
+// A GPU's energy from NVIDIA's management library (NVML), loaded at run time.
 //
-// Purpose: builds and runs without NVML; where it is not there, neither are the metrics. Prefers the device's
-// own counter (nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and
-// later); a device without one has its power sampled, the instantaneous one where available, and integrated
-// by trapezoids. Several processes may meter the same device. Threads: one at a time.
+// Purpose: builds and runs without NVML; then there are no energy metrics. Uses the device's own counter if
+// it has one (nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and later);
+// otherwise samples the power, the instantaneous value where available, and integrates by trapezoids. Several
+// processes may meter the same device. Threads: used by one thread at a time.
 #ifndef BFIO_WORKER_ENERGY_NVML_METER_H_
 #define BFIO_WORKER_ENERGY_NVML_METER_H_
 
@@ -18,9 +18,9 @@ namespace bfio::worker {
 
 inline constexpr char kNvmlLibrary[] = "libnvidia-ml.so.1";
 
-// `device`: a PCI bus id ("0000:17:00.0") or NVML's index of the device. NOT_FOUND when there is no library
-// or no such device; UNIMPLEMENTED when the library lacks a function, or the device counts neither energy nor
-// power; what NVML says otherwise.
+// `device`: a PCI bus id ("0000:17:00.0") or NVML's index of the device. NOT_FOUND: no library or no such
+// device; UNIMPLEMENTED: the library lacks a function, or the device reports neither energy nor power;
+// otherwise NVML's error.
 absl::StatusOr<std::unique_ptr<EnergyMeter>> MakeNvmlMeter(absl::string_view device,
                                                            const std::string& library = kNvmlLibrary);
 

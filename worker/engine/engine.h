@@ -1,13 +1,14 @@
-// The decode engine: what a worker does between two barriers.
+// The decode engine: what a worker computes between two barriers.
 //
-// Purpose: one interface over the sim, CPU and CUDA engines. The step loop (worker/link) admits and cancels
-// requests at step boundaries and calls Step once per step; the engine keeps the KV cache and enforces its
-// own limits.
+// Purpose: one interface to the sim, CPU and CUDA engines. The step loop (worker/link) admits and cancels
+// requests at step boundaries and calls Step once per step. The engine owns the KV cache and enforces its own
+// limits.
 //
-// An engine either steps by itself (Step), or together with the group's other ranks (together(): NextRows on
-// all ranks, then StepTogether), where the ranks share a model's MLP out among them.
+// An engine either steps by itself (Step), or together with the group's other ranks, which split a model's
+// MLP among them (together(): NextRows on all ranks, then StepTogether).
 //
-// Threads: an engine belongs to its step loop's thread. Builds and tests alone, without gRPC.
+// Threads: an engine is used only by the thread of its step loop. This module builds and is tested without
+// gRPC.
 //
 // Units: lengths and loads in tokens.
 #ifndef BFIO_WORKER_ENGINE_ENGINE_H_
@@ -27,48 +28,64 @@ namespace bfio::worker {
 
 class StepPeers;
 
-// The router's name of a request on the link.
+// Identifies a request on the link between router and worker; chosen by the router.
 using Handle = uint64_t;
 
-// No engine computes more tokens than these in a step.
+// Upper bound of the tokens that any engine computes in one step.
 inline constexpr int64_t kMaxStepTokens = 1 << 20;
 
 struct EngineLimits {
-  // B: requests decoding at once.
+  // B: the most requests that are active at the same time.
   int32_t slots = 0;
   int64_t kv_tokens = 0;
-  // Largest prompt + output of one request.
+  // The most tokens of one request, prompt and output together.
   int64_t max_sequence_tokens = 0;
 };
 
+// Upper bound of Sampling::logprobs.
+inline constexpr int32_t kMaxLogprobs = 20;
+
 struct Sampling {
-  // 0 is greedy.
+  // 0: greedy sampling.
   double temperature = 0;
   double top_p = 1;
   std::optional<int32_t> top_k;
   uint64_t seed = 0;
+  // Set: the step's output has so many of the most likely tokens beside each token.
+  std::optional<int32_t> logprobs;
+};
+
+// One of the most likely tokens at the place of a generated one.
+struct TopToken {
+  uint32_t id = 0;
+  // As StepOutput::log_probabilities.
+  float logprob = 0;
+  friend bool operator==(const TopToken&, const TopToken&) = default;
 };
 
 struct SequenceRequest {
   Handle handle = 0;
-  // Empty for synthetic load; then prompt_length alone counts and the engine fills in deterministic ids.
+  // Empty for synthetic load: then only prompt_length is given, and the engine generates deterministic token
+  // ids.
   std::vector<uint32_t> prompt;
   int64_t prompt_length = 0;
-  // Tokens to generate at most, at least 1.
+  // Upper bound of the tokens to generate, at least 1.
   int64_t max_new_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
-  // Larger is served first by a scheduler that goes by priority.
+  // A scheduler that orders by priority serves larger values first.
   int32_t priority = 0;
-  // What is left for its first token, and a token every so often; seconds; absent: the engine's own. For an
-  // engine that adapts its token budget to them (worker/scheduler/budget_tuner.h).
+  // Latency objectives in seconds: time left until its first token is due, and the largest time per output
+  // token. Absent: the engine's own. Used by an engine that adapts its token budget
+  // (worker/scheduler/budget_tuner.h).
   std::optional<double> ttft_left_s, tpot_objective_s;
   Sampling sampling;
-  // False: KV for its prompt and max_new_tokens is reserved. True: for what it holds, one more token per
-  // step; when there is none left, requests of this kind are preempted (StepOutput::preempted).
+  // False: KV for the prompt and max_new_tokens is reserved on admission. True: KV is reserved for the tokens
+  // that the request holds, and for one more in each step. When KV runs out, such requests are preempted
+  // (StepOutput::preempted).
   bool kv_on_demand = false;
-  // Index of the first token generated here: 0, or how many were delivered before a replay. The same request
-  // gives the same tokens at the same indices wherever and whenever it runs.
+  // Index of the first token generated here: 0, or the number of tokens delivered before a replay. The same
+  // request gives the same tokens at the same indices on every worker and in every batch.
   int64_t first_index = 0;
 };
 
@@ -88,37 +105,45 @@ struct StepOutput {
     // The reason, for the request's client.
     std::string message;
   };
-  // At most one token per active request and step, in a fixed order of requests. A request whose prompt takes
-  // several steps (chunked prefill) gives none in the steps before its prompt's last, and some schedulers let
-  // decodes wait for prompts (worker/scheduler/batch_scheduler.h).
+  // At most one token per active request and step, in a fixed order of requests. With chunked prefill a
+  // request has no token in the steps before the last chunk of its prompt, and some schedulers pause decodes
+  // while prompts are computed (worker/scheduler/batch_scheduler.h).
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;
-  // Requests that the step could not continue: the model gave no finite logits
-  // for them. They made no token, are gone when Step returns, and count nothing in load_tokens; the others
-  // are not affected. The sim engine computes nothing and has those whose prompt says so (kSimPoisonToken).
+  // Requests that the step could not continue: the model gave no finite logits for them. They have no token
+  // in this step, are removed when Step returns and do not count in load_tokens; other requests are not
+  // affected. The sim engine, which computes nothing, fails requests whose prompt contains kSimPoisonToken.
   std::vector<Failure> failed;
-  // Requests that were preempted before the step, since KV did not suffice for it: of those whose KV grows
-  // on demand (SequenceRequest::kv_on_demand) the ones admitted last, as few as necessary. They made no token
-  // in the step and are gone. To continue one, admit it again with its generated tokens
-  // as part of the prompt: it gets the same tokens. The earliest admitted of them is never preempted
-  // for later ones, and a request with all its KV reserved always ends: so the engine always makes progress.
+  // Requests that were preempted before the step because KV did not suffice for it: as few as necessary, the
+  // last admitted first, and only those whose KV is reserved on demand (SequenceRequest::kv_on_demand). They
+  // have no token in this step and are removed. To continue one, admit it again with its generated tokens as
+  // part of the prompt: it gets the same tokens. The first admitted is never preempted for a later one, and a
+  // request with all its KV reserved always finishes, so the engine always makes progress.
   std::vector<Handle> preempted;
-  // By tokens[i]: probability that the next token ends the sequence. Empty when the engine gives no hints.
+  // For tokens[i]: the probability that the next token ends the sequence. Empty when the engine gives no
+  // hints.
   std::vector<float> completion_hints;
-  // By tokens[i]: natural logarithm of the probability that the model gave this token, before temperature and
-  // truncation. Empty when the engine has no model.
+  // For tokens[i]: the natural logarithm of the probability that the model gave this token, before
+  // temperature and truncation. Empty when the engine has no model.
   std::vector<float> log_probabilities;
-  // L_g: what the active requests count in the step, each s + g: its prompt, whole from the first step on,
-  // and the g tokens it had generated before the step. Where every prompt takes one step that is s + j - 1 in
-  // the j-th step. A request whose prompt takes p steps counts s in each of them: what is left of the prompt
-  // is work that this worker has to do, and the router shall not fill the gap up. So such a request counts p
-  // - 1 tokens less than one that grows by one each step: prefill_state() names it until its prompt is
-  // computed.
+  // Of the requests that ask for log-probabilities (Sampling::logprobs): the index in `tokens`, ascending,
+  // and the most likely tokens, the most likely first; among equals the smaller id.
+  struct Alternatives {
+    size_t token = 0;
+    std::vector<TopToken> top;
+  };
+  std::vector<Alternatives> alternatives;
+  // L_g, the sum over the active requests of s + g: the whole prompt from the first step on, plus the g
+  // tokens generated before this step. If every prompt takes one step, that is s + j - 1 in a request's j-th
+  // step. A request whose prompt takes p steps counts s in each of them, although its KV is not complete: the
+  // rest of the prompt is work for this worker, so the router must not treat it as free capacity. Such a
+  // request therefore counts p - 1 tokens less than one that grows by one token per step; prefill_state()
+  // lists it until its prompt is computed.
   int64_t load_tokens = 0;
-  // Prompt tokens processed in the step: the chunks, not the whole prompts.
+  // Prompt tokens computed in the step: the sum of the chunks, not of the whole prompts.
   int64_t prefill_tokens = 0;
-  // What the step's time depends on: prompt tokens, decodes and what they attend to.
+  // What the step's time depends on: prompt tokens, decodes, and the context tokens that they attend to.
   BatchLoad batch;
 
   void Clear() {
@@ -128,24 +153,25 @@ struct StepOutput {
     preempted.clear();
     completion_hints.clear();
     log_probabilities.clear();
+    alternatives.clear();
     load_tokens = 0;
     prefill_tokens = 0;
     batch = BatchLoad();
   }
 };
 
-// A request that has made no token here yet.
+// A request that has not generated a token here yet.
 struct PendingPrompt {
   Handle handle = 0;
-  // Of its prompt, not computed; at least 1.
+  // Prompt tokens that are not computed yet; at least 1.
   int64_t tokens = 0;
 
   friend bool operator==(const PendingPrompt&, const PendingPrompt&) = default;
 };
 
-// Of an engine that takes prompts in chunks.
+// Prompts of an engine with chunked prefill.
 struct PrefillState {
-  // Tokens of the next step at most.
+  // Upper bound of the next step's tokens, prompts and decodes together.
   int64_t token_budget = 0;
   // In the order of admission.
   std::vector<PendingPrompt> prompts;
@@ -160,9 +186,9 @@ struct PrefillState {
 
 struct ResidentSequence {
   Handle handle = 0;
-  // What it counts in the next step: prompt + generated tokens.
+  // Its load in the next step: prompt + generated tokens.
   int64_t kv_tokens = 0;
-  // In this placement.
+  // Since it was placed on this worker.
   int64_t generated_tokens = 0;
 };
 
@@ -173,50 +199,54 @@ class Engine {
   // "sim", "cpu" or "cuda".
   virtual absl::string_view name() const = 0;
   virtual const EngineLimits& limits() const = 0;
+  // Whether it computes log-probabilities; Admit refuses requests that ask for them otherwise.
+  virtual bool computes_logprobs() const { return false; }
 
-  // Takes a request that starts in the next step. RESOURCE_EXHAUSTED: no slot or KV now (KV for prompt
-  // + output is reserved, so a running request never runs out; with kv_on_demand, for the prompt);
-  // INVALID_ARGUMENT: it can never run here; ALREADY_EXISTS.
+  // Takes a request; its first step is the next one. RESOURCE_EXHAUSTED: no slot or KV is free now. KV for
+  // prompt + output is reserved (with kv_on_demand, for the prompt only), so a running request never runs
+  // out. INVALID_ARGUMENT: it can never run here. ALREADY_EXISTS: the handle is in use.
   virtual absl::Status Admit(const SequenceRequest& request) = 0;
 
   // Drops a request and frees its slot and KV. False when the handle is unknown.
   virtual bool Cancel(Handle handle) = 0;
 
-  // Runs one step: local compute only, no communication. Fills `out` (cleared first). An idle engine's step
-  // is legal and takes the time of an empty batch. An error means that the engine is broken permanently; what
-  // is wrong with one request ends that request (StepOutput::failed).
+  // Runs one step: local compute only, no communication. Clears and fills `out`. An idle engine's step is
+  // legal and takes the time of an empty batch. An error means that the engine is permanently broken; a
+  // failure of one request ends only that request (StepOutput::failed).
   virtual absl::Status Step(StepOutput& out) = 0;
 
-  // Whether its steps are StepTogether's.
+  // Whether the step loop calls StepTogether instead of Step.
   virtual bool together() const { return false; }
-  // What ranks that step together must have in common; 0: nothing.
+  // A digest of what must be equal on all ranks that step together; 0: no requirement.
   virtual uint64_t signature() const { return 0; }
-  // The most that NextRows says.
+  // Upper bound of what NextRows returns, in rows.
   virtual int64_t most_rows() const { return 0; }
-  // Makes ready for the steps of a group that has formed, in which no rank has more than peers.rows() rows;
-  // to be called before its first step. Meets no peer. An error means that the engine is broken permanently.
+  // Prepares for the steps of a newly formed group in which no rank has more than peers.rows() rows; called
+  // before the group's first step. Does not communicate. An error means that the engine is permanently
+  // broken.
   virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
-  // Rows that the next step computes here. Preempts requests for it if necessary (StepOutput::preempted).
+  // Rows that this rank computes in the next step. Preempts requests if necessary (StepOutput::preempted).
   virtual int64_t NextRows() { return 0; }
-  // Whom the last NextRows took out: they are gone even if the step fails, and then in no StepOutput.
+  // The requests that the last NextRows preempted. If the step fails they are removed all the same, and no
+  // StepOutput lists them.
   virtual absl::Span<const Handle> taken_out() const { return {}; }
-  // Runs one step of the whole group; every rank calls it, after NextRows, with or without requests. When the
-  // peers fail (peers.status() is that error) no token was made, and the same step may be made again with
-  // other peers, with the same outcome; requests that were taken out are gone. Any other error means that the
-  // engine is broken permanently.
+  // Runs one step of the whole group. Every rank calls it after NextRows, with or without requests. If the
+  // peers fail (the error is then peers.status()), no token was generated and the step may be run again with
+  // other peers, with the same outcome; requests that NextRows preempted stay removed. Any other error means
+  // that the engine is permanently broken.
   virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
 
-  // From the next step on as many prompt tokens are computed as the level allows, within the engine's own
-  // budget; none: as many as the budget allows. Engines that take prompts whole ignore it.
+  // From the next step on, computes as many prompt tokens as the level allows, within the engine's own
+  // budget; without a level, as many as the budget allows. Engines without chunked prefill ignore it.
   virtual void SetPrefillLevel(const std::optional<PrefillLevel>& /*level*/) {}
-  // The last step's local part was followed by so long a wait for the other ranks.
+  // Reports how long the rank waited for the others after the last step's local compute.
   virtual void Waited(double /*seconds*/) {}
-  // Nothing where prompts are taken whole.
+  // Absent where prompts are computed whole in one step.
   virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }
 
   virtual int32_t active() const = 0;
   virtual int32_t free_slots() const = 0;
-  // Not reserved.
+  // KV tokens that are not reserved.
   virtual int64_t free_kv_tokens() const = 0;
   virtual std::vector<ResidentSequence> resident() const = 0;
 };

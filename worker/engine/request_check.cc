@@ -22,6 +22,9 @@ absl::Status CheckSampling(const Sampling& sampling) {
   if (sampling.top_k && *sampling.top_k < 1) {
     return Invalid("top_k must be at least 1, not ", *sampling.top_k);
   }
+  if (sampling.logprobs && (*sampling.logprobs < 0 || *sampling.logprobs > kMaxLogprobs)) {
+    return Invalid("logprobs must be in 0..", kMaxLogprobs, ", not ", *sampling.logprobs);
+  }
   return absl::OkStatus();
 }
 

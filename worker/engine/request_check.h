@@ -1,4 +1,4 @@
-// What every engine asks of a request before it takes it. Pure.
+// Checks that every engine makes before it admits a request. Pure functions.
 #ifndef BFIO_WORKER_ENGINE_REQUEST_CHECK_H_
 #define BFIO_WORKER_ENGINE_REQUEST_CHECK_H_
 
@@ -9,20 +9,21 @@
 
 namespace bfio::worker {
 
-// KV tokens that a request may need: the last token's is never written.
+// KV tokens that a request may need in total. The last token's KV is never written.
 inline int64_t ReservedKvTokens(const SequenceRequest& request) {
   return request.prompt_length + request.max_new_tokens - 1;
 }
 
-// What is reserved for it when it is taken.
+// KV tokens that are reserved on admission.
 inline int64_t FirstKvTokens(const SequenceRequest& request) {
   return request.kv_on_demand ? request.prompt_length : ReservedKvTokens(request);
 }
 
-// INVALID_ARGUMENT, naming the field and the limit, when it can never run on an engine of these limits.
+// INVALID_ARGUMENT, naming the field and the limit, when the request can never run on an engine with these
+// limits.
 absl::Status CheckRequest(const SequenceRequest& request, const EngineLimits& limits);
 
-// INVALID_ARGUMENT, naming the flag, when no engine could have these limits.
+// INVALID_ARGUMENT, naming the flag, when a limit is out of range.
 absl::Status CheckLimits(const EngineLimits& limits);
 
 }  // namespace bfio::worker

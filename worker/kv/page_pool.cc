@@ -18,7 +18,7 @@ std::optional<PageId> PagePool::Take() {
 bool PagePool::Return(PageId page) {
   if (!IsTaken(page)) return false;
   taken_[page] = 0;
-  free_.push_back(page);  // within the capacity reserved at the start
+  free_.push_back(page);  // does not allocate: capacity is reserved at the start
   return true;
 }
 

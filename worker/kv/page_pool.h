@@ -1,7 +1,8 @@
-// The pages of a KV cache: which are free.
+// The free list of a KV cache's pages.
 //
 // Purpose: hands out page numbers 0 .. size - 1 and takes them back, each in O(1), without allocating memory.
-// The page freed last is handed out first: it is the likeliest to be in a cache. Pure; one thread.
+// The page freed last is handed out first, because it is the most likely to be in a processor cache. Pure;
+// used by one thread.
 #ifndef BFIO_WORKER_KV_PAGE_POOL_H_
 #define BFIO_WORKER_KV_PAGE_POOL_H_
 
@@ -18,9 +19,9 @@ class PagePool {
   // REQUIRES: size >= 0.
   explicit PagePool(int32_t size);
 
-  // Nothing when all are taken.
+  // Nothing when no page is free.
   std::optional<PageId> Take();
-  // False, and nothing changes, when the page is free already or was never one.
+  // False, without any change, when the page is free or out of range.
   [[nodiscard]] bool Return(PageId page);
 
   int32_t size() const { return static_cast<int32_t>(taken_.size()); }
@@ -29,9 +30,9 @@ class PagePool {
   bool IsTaken(PageId page) const { return page >= 0 && page < size() && taken_[page] != 0; }
 
  private:
-  // A stack; the next page is at its end.
+  // A stack: the next page is at the back.
   std::vector<PageId> free_;
-  // By page.
+  // By page: whether it is taken.
   std::vector<char> taken_;
 };
 

@@ -81,7 +81,7 @@ absl::Status PageTable::Extend(SequenceIndex index, int64_t tokens) {
         absl::StrCat("needs ", more, " more KV tokens, ", free_tokens(), " are free"));
   }
   sequence.reserved = tokens;
-  // By doubling: reservations that grow token by token would copy the list at every page.
+  // Grows by doubling: reservations that grow token by token would otherwise copy the list at every page.
   const auto pages = static_cast<size_t>(PagesOf(tokens, options_.page_tokens));
   if (pages > sequence.pages.capacity()) {
     sequence.pages.reserve(std::max(pages, 2 * sequence.pages.capacity()));
@@ -101,7 +101,7 @@ absl::Status PageTable::Grow(SequenceIndex index, int64_t tokens) {
   const auto needed = static_cast<size_t>(PagesOf(tokens, options_.page_tokens));
   while (sequence.pages.size() < needed) {
     const auto page = pool_.Take();
-    // Cannot happen: see the header. Said rather than written past the cache's end.
+    // Cannot happen (see the header). Checked so that a bug does not write past the end of the cache.
     if (!page) return absl::InternalError("the KV cache has fewer pages than were reserved");
     sequence.pages.push_back(*page);
   }
@@ -114,7 +114,7 @@ absl::Status PageTable::Grow(SequenceIndex index, int64_t tokens) {
 absl::Status PageTable::Release(SequenceIndex index) {
   if (!InUse(index)) return Unknown(index);
   Sequence& sequence = sequences_[index];
-  // In reverse, so that the next sequence gets them in the same order.
+  // In reverse order, so that the next sequence gets the pages in the same order.
   for (auto it = sequence.pages.rbegin(); it != sequence.pages.rend(); ++it) {
     if (!pool_.Return(*it)) {
       return absl::InternalError(absl::StrCat("page ", *it, " of sequence ", index, " was free already"));

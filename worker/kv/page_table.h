@@ -1,16 +1,16 @@
 // The page table of a paged KV cache: which pages hold which sequence's tokens.
 //
-// Purpose: the host side of the cache, the same for CPU and GPU: it holds no tensors. A sequence reserves
-// capacity for all it may ever need when it is admitted, so a running one never runs out, or for less and
-// extends its reservation before it grows beyond; pages are taken as it grows.
+// Purpose: the host side of the cache, the same for CPU and GPU; it holds no tensors. On admission a sequence
+// reserves capacity for all tokens it may ever need, so that it never runs out while it runs; or it reserves
+// less and extends the reservation before it grows beyond it. Pages are taken as the sequence grows.
 //
-// Capacity is counted in tokens, as the router counts it: the router does not count pages, and a request that
-// fits in its account must fit here. A sequence's last page may be part empty, so the pool has a page more
-// per sequence than the tokens need: page_limit() = capacity / page size + sequences. By that, whatever is
-// reserved can always be served:
+// Capacity is counted in tokens, as in the router: the router does not count pages, and a request that fits
+// by its count must fit here. The last page of a sequence may be partly empty, so the pool has one more page
+// per sequence than the tokens need: page_limit() = capacity / page size + sequences. Then every reservation
+// can be served:
 //     sum of ceil(r / p)  <=  sum of floor(r / p) + sequences  <=  floor(capacity / p) + sequences.
 //
-// Costs: O(1) per page, and no memory is allocated after Admit and Extend. Pure; one thread.
+// Costs: O(1) per page; nothing is allocated after Admit and Extend. Pure; used by one thread.
 #ifndef BFIO_WORKER_KV_PAGE_TABLE_H_
 #define BFIO_WORKER_KV_PAGE_TABLE_H_
 
@@ -24,27 +24,27 @@
 
 namespace bfio::worker {
 
-// Names an admitted sequence: 0 .. max_sequences - 1; used again after Release.
+// Index of an admitted sequence: 0 .. max_sequences - 1; reused after Release.
 using SequenceIndex = int32_t;
 
 struct PageTableOptions {
-  // Tokens a page holds, at least 1.
+  // Tokens per page, at least 1.
   int32_t page_tokens = 16;
-  // Tokens that may be reserved at a time, at least 1.
+  // Tokens that may be reserved at the same time, at least 1.
   int64_t capacity_tokens = 0;
-  // Sequences at a time, at least 1.
+  // Sequences that may be admitted at the same time, at least 1.
   int32_t max_sequences = 0;
 };
 
 struct PageTableStats {
   int32_t pages = 0;
   int32_t pages_taken = 0;
-  // Since the start.
+  // The largest pages_taken since the start.
   int32_t peak_pages_taken = 0;
   int32_t sequences = 0;
   int64_t capacity_tokens = 0;
   int64_t reserved_tokens = 0;
-  // Capacity of the pages taken, in tokens.
+  // Tokens that sequences have pages for (Grow).
   int64_t resident_tokens = 0;
   int64_t admitted_total = 0;
   int64_t released_total = 0;
@@ -52,44 +52,45 @@ struct PageTableStats {
 
 class PageTable {
  public:
-  // INVALID_ARGUMENT when an option is out of range, or the cache would have more than 2^31 - 1 pages. Takes
-  // no memory.
+  // INVALID_ARGUMENT when an option is out of range, or the cache would have more than 2^31 - 1 pages.
+  // Allocates nothing.
   static absl::Status Check(const PageTableOptions& options);
-  // The same errors.
+  // Returns the errors of Check.
   static absl::StatusOr<PageTable> Create(const PageTableOptions& options);
 
-  // Pages a cache of these options must have. REQUIRES: options are in range.
+  // Number of pages that a cache with these options must have. REQUIRES: options are in range.
   static int64_t PageLimit(const PageTableOptions& options);
 
-  // Reserves `tokens` tokens, at least 1. RESOURCE_EXHAUSTED when so much is not free now, or all
-  // sequences are in use; INVALID_ARGUMENT when it can never be.
+  // Reserves `tokens` tokens, at least 1. RESOURCE_EXHAUSTED when they are not free now, or all sequences are
+  // in use; INVALID_ARGUMENT when they can never be.
   absl::StatusOr<SequenceIndex> Admit(int64_t tokens);
 
-  // Raises the sequence's reservation to `tokens`, if that is more. RESOURCE_EXHAUSTED when so much is not
-  // free now; FAILED_PRECONDITION when the index is not in use.
+  // Raises the sequence's reservation to `tokens`, if that is more. RESOURCE_EXHAUSTED when they are not free
+  // now; FAILED_PRECONDITION when the index is not in use.
   absl::Status Extend(SequenceIndex sequence, int64_t tokens);
 
-  // Allocates the sequence's tokens [0, tokens); what it holds already stays. Never fails within the
-  // reservation: OUT_OF_RANGE beyond it, FAILED_PRECONDITION when the index is not in use.
+  // Takes pages for the sequence's tokens [0, tokens) and keeps those that it has. Never fails within the
+  // reservation. OUT_OF_RANGE beyond it; FAILED_PRECONDITION when the index is not in use.
   absl::Status Grow(SequenceIndex sequence, int64_t tokens);
 
-  // Gives pages and reservation back. FAILED_PRECONDITION when the index is not in use (a double free).
+  // Frees the pages and the reservation. FAILED_PRECONDITION when the index is not in use (a double free).
   absl::Status Release(SequenceIndex sequence);
 
-  // Page of token t: pages(sequence)[t / page_tokens], at place t % page_tokens. Valid until the sequence
-  // grows or ends. Empty when the index is not in use.
+  // The page of token t is pages(sequence)[t / page_tokens]; its offset there is t % page_tokens. Valid until
+  // the sequence grows or is released. Empty when the index is not in use.
   absl::Span<const PageId> pages(SequenceIndex sequence) const;
   int64_t reserved(SequenceIndex sequence) const { return sequences_[sequence].reserved; }
-  // Unused capacity, in tokens.
+  // Tokens that the sequence has pages for (Grow).
   int64_t tokens(SequenceIndex sequence) const { return sequences_[sequence].tokens; }
 
   int32_t page_tokens() const { return options_.page_tokens; }
   int32_t page_limit() const { return pool_.size(); }
-  // Not reserved.
+  // Tokens that are not reserved.
   int64_t free_tokens() const { return options_.capacity_tokens - stats_.reserved_tokens; }
   PageTableStats stats() const;
 
-  // Looks for leaks and pages with two owners; O(pages). INTERNAL, naming the page, when there is one.
+  // Checks for leaked pages and pages with two owners; O(pages). INTERNAL, naming the page, when there is
+  // one.
   absl::Status Audit() const;
 
  private:
@@ -109,9 +110,9 @@ class PageTable {
   PageTableOptions options_;
   PagePool pool_;
   std::vector<Sequence> sequences_;
-  // A stack of unused indices.
+  // A stack of unused sequence indices.
   std::vector<SequenceIndex> unused_;
-  // Less what stats() adds.
+  // Without the fields that stats() computes.
   PageTableStats stats_;
 };
 

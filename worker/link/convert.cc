@@ -35,6 +35,23 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   to->set_worker_instance(hello.worker_instance);
   to->set_stream(hello.stream);
   to->set_model(hello.model);
+  to->set_logprobs(hello.logprobs);
+}
+
+void Fill(const Logprobs& from, v1::Logprobs* to) {
+  to->mutable_token_logprobs()->Add(from.tokens.begin(), from.tokens.end());
+  for (const TopToken& top : from.top) {
+    to->add_top_token_ids(top.id);
+    to->add_top_logprobs(top.logprob);
+  }
+}
+
+Logprobs FromProto(const v1::Logprobs& from) {
+  Logprobs to;
+  to.tokens.assign(from.token_logprobs().begin(), from.token_logprobs().end());
+  const int count = std::min(from.top_token_ids_size(), from.top_logprobs_size());
+  for (int i = 0; i < count; ++i) to.top.push_back({from.top_token_ids(i), from.top_logprobs(i)});
+  return to;
 }
 
 v1::FinishReason ReasonOf(FinishCause cause) {
@@ -51,6 +68,10 @@ void Fill(const HeldRequest& held, v1::HeldRequest* out) {
   to->set_origin(held.note.origin);
   to->mutable_earlier_token_ids()->Add(held.note.earlier_tokens.begin(), held.note.earlier_tokens.end());
   out->mutable_token_ids()->Add(held.tokens.begin(), held.tokens.end());
+  if (request.sampling.logprobs) {
+    Fill(held.note.earlier_logprobs, to->mutable_earlier_logprobs());
+    Fill(held.logprobs, out->mutable_logprobs());
+  }
   if (held.ended.has_value()) out->set_ended(ReasonOf(*held.ended));
 }
 
@@ -79,6 +100,11 @@ void FillOutput(const StepOutput& output, v1::StepReport* to) {
     to->add_token_ids(token.id);
   }
   to->mutable_completion_hints()->Add(output.completion_hints.begin(), output.completion_hints.end());
+  for (const StepOutput::Alternatives& one : output.alternatives) {
+    v1::RequestLogprobs* logprobs = to->add_logprobs();
+    logprobs->set_index(static_cast<uint32_t>(one.token));
+    Fill(Logprobs{{output.log_probabilities[one.token]}, one.top}, logprobs->mutable_logprobs());
+  }
   for (const StepOutput::Finish& finish : output.finished) {
     v1::Finished* one = to->add_finished();
     one->set_handle(finish.handle);
@@ -187,6 +213,8 @@ SequenceRequest FromAssignment(const v1::Assignment& from) {
   if (sampling.has_top_k())
     request.sampling.top_k = static_cast<int32_t>(std::min<uint32_t>(sampling.top_k(), INT32_MAX));
   request.sampling.seed = sampling.seed();
+  if (sampling.has_logprobs())
+    request.sampling.logprobs = static_cast<int32_t>(std::min<uint32_t>(sampling.logprobs(), INT32_MAX));
   request.kv_on_demand = from.kv_on_demand();
   request.first_index = from.first_index();
   if (from.has_ttft_left()) request.ttft_left_s = SecondsOf(from.ttft_left());
@@ -205,7 +233,8 @@ Plan FromPlan(const v1::Plan& from) {
   if (std::any_of(from.assignments().begin(), from.assignments().end(), noted)) {
     for (const v1::Assignment& assignment : from.assignments()) {
       const auto& earlier = assignment.earlier_token_ids();
-      plan.notes.push_back({assignment.origin(), {earlier.begin(), earlier.end()}});
+      plan.notes.push_back(
+          {assignment.origin(), {earlier.begin(), earlier.end()}, FromProto(assignment.earlier_logprobs())});
     }
   }
   plan.cancellations.assign(from.cancellations().begin(), from.cancellations().end());

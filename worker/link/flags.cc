@@ -142,6 +142,8 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
   table.Add("tl", &o.sim.cost.tl_s_per_token, kSeconds, "sim engine: seconds per resident KV token and step");
   table.Add("prefill_cost", &o.sim.cost.prefill_s_per_token, kSeconds,
             "sim engine: seconds per prompt token");
+  table.Add("vocab", &o.sim.vocabulary, Within(4, 1 << 30),
+            "sim engine: its tokens are below it: those of a tokenizer that shall decode them");
   table.Add("eos_probability", &o.sim.eos_probability, Within(0, 1),
             "sim engine: probability that a token ends its sequence, below 1");
 }

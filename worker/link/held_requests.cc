@@ -12,11 +12,20 @@ constexpr int64_t kEntryBytes = 512;
 // Of one Announcement, by the same reckoning; the wire takes up to 5 bytes for an id, and the router 16 MiB.
 constexpr int64_t kMessageBytes = 1 << 20;
 
+int64_t BytesOf(const Logprobs& logprobs) {
+  return static_cast<int64_t>(logprobs.tokens.size() * sizeof(float) +
+                              logprobs.top.size() * sizeof(TopToken));
+}
+
 int64_t BytesOf(const HeldRequest& held, int64_t tokens) {
   const SequenceRequest& request = held.request;
+  int64_t of_token = kTokenBytes;
+  if (request.sampling.logprobs)
+    of_token += static_cast<int64_t>(sizeof(float)) + *request.sampling.logprobs * int64_t{sizeof(TopToken)};
   const auto ids = static_cast<int64_t>(request.prompt.size() + request.stop_token_ids.size() +
                                         held.note.earlier_tokens.size());
-  return kEntryBytes + kTokenBytes * (ids + tokens) + static_cast<int64_t>(held.note.origin.size());
+  return kEntryBytes + kTokenBytes * ids + of_token * tokens + BytesOf(held.note.earlier_logprobs) +
+         static_cast<int64_t>(held.note.origin.size());
 }
 
 }  // namespace
@@ -43,6 +52,13 @@ void HeldRequests::Take(const StepOutput& output, absl::Time now) {
   for (const StepOutput::Token& token : output.tokens) {
     const auto it = held_.find(token.handle);
     if (it != held_.end()) it->second.held.tokens.push_back(token.id);
+  }
+  for (const StepOutput::Alternatives& one : output.alternatives) {
+    const auto it = held_.find(output.tokens[one.token].handle);
+    if (it == held_.end()) continue;
+    Logprobs& logprobs = it->second.held.logprobs;
+    logprobs.tokens.push_back(output.log_probabilities[one.token]);
+    logprobs.top.insert(logprobs.top.end(), one.top.begin(), one.top.end());
   }
   for (const StepOutput::Finish& finish : output.finished) {
     const auto it = held_.find(finish.handle);

@@ -36,10 +36,17 @@ struct Epoch {
   std::string group_name;
 };
 
+// Of consecutive tokens of one request that asks for them; every token has equally many alternatives.
+struct Logprobs {
+  std::vector<float> tokens;
+  std::vector<TopToken> top;
+};
+
 // The router's note on a request that may outlive it.
 struct RequestNote {
   std::string origin;
   std::vector<uint32_t> earlier_tokens;
+  Logprobs earlier_logprobs;
 };
 
 struct Plan {
@@ -77,12 +84,14 @@ struct Hello {
   uint64_t worker_instance = 0;
   uint64_t stream = 0;
   std::string model;
+  bool logprobs = false;
 };
 
 struct HeldRequest {
   SequenceRequest request;
   RequestNote note;
   std::vector<uint32_t> tokens;
+  Logprobs logprobs;
   std::optional<FinishCause> ended;
 };
 

@@ -41,6 +41,9 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // A leave request without a connection is sent if one is made within this time.
 constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
+// A router that takes the tokenizer's files more slowly does without them: 64 MiB at 10 MiB/s.
+constexpr absl::Duration kTokenizerPatience = absl::Seconds(6);
+
 // The router has understood this worker and will never want it, whatever becomes of the others.
 bool IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsPermissionDenied(status);
@@ -182,6 +185,7 @@ RouterLink::RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel>
     : options_(std::move(options)),
       channel_(std::move(channel)),
       state_(std::make_shared<State>()),
+      tokenizer_(options_.tokenizer),
       backoff_(options_.first_backoff),
       rng_(options_.seed),
       refusals_(options_.seed, options_.first_refusal) {}
@@ -253,6 +257,8 @@ bool RouterLink::Connect(bool first, absl::Status& status) {
 }
 
 absl::Status RouterLink::RunStream(Inbox& inbox) {
+  // Not later: once all workers have attached, gateways may ask for it.
+  tokenizer_.Send(channel_, kTokenizerPatience);
   const uint64_t stream = ++last_stream_;
   {
     MutexLock lock(&state_->mutex);
@@ -359,6 +365,7 @@ void RouterLink::RequestLeave(std::string reason) {
 }
 
 void RouterLink::Stop() {
+  tokenizer_.Cancel();
   MutexLock lock(&state_->mutex);
   state_->stopping = true;
 }

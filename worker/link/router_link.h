@@ -18,6 +18,7 @@
 #include "worker/link/rank_recorder.h"
 #include "worker/link/refusal_delay.h"
 #include "worker/link/step_loop.h"
+#include "worker/link/tokenizer_offer.h"
 
 namespace grpc {
 class Channel;
@@ -46,6 +47,8 @@ struct RouterLinkOptions {
   uint64_t seed = 0;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
+  // The directory of the model whose tokenizer is sent to the router before each stream; empty: none.
+  std::string tokenizer;
 };
 
 class RouterLink final : public StepLink {
@@ -91,6 +94,7 @@ class RouterLink final : public StepLink {
   const std::shared_ptr<grpc::Channel> channel_;
   // Shared with a call's callbacks, which may still be returning when the link goes.
   const std::shared_ptr<State> state_;
+  TokenizerOffer tokenizer_;
 
   // Of Run's thread only.
   uint64_t last_stream_ = 0;

@@ -65,11 +65,11 @@ class BoundedFile {
         if (!status.ok()) return status;
         began_ = true;
       }
-      const int64_t room = special_ ? static_cast<int64_t>(lines.size()) : half_ - file_.bytes();
+      const int64_t capacity = special_ ? static_cast<int64_t>(lines.size()) : half_ - file_.bytes();
       size_t take = lines.size();
-      if (static_cast<int64_t>(take) > room) {
+      if (static_cast<int64_t>(take) > capacity) {
         const size_t end =
-            room <= 0 ? absl::string_view::npos : lines.rfind('\n', static_cast<size_t>(room - 1));
+            capacity <= 0 ? absl::string_view::npos : lines.rfind('\n', static_cast<size_t>(capacity - 1));
         take = end == absl::string_view::npos ? 0 : end + 1;
       }
       absl::Status status = take == 0 ? Turn() : file_.Append(lines.substr(0, take));

@@ -84,6 +84,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.worker_instance = options_.instance;
   hello.stream = stream;
   hello.model = options_.model;
+  hello.logprobs = engine_->computes_logprobs();
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }

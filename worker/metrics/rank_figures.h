@@ -1,7 +1,7 @@
-// The measurements of a rank, as shown by a scrape of its worker.
+// The measurements of a rank, as a scrape of its worker shows them.
 //
-// Purpose: plain data between the rank, which keeps it (worker/link/rank_recorder.h), and the text that is
-// made of it. Counts begin at the start of the process. Threads: plain data. Tokens, seconds, joules.
+// Purpose: plain data between the rank, which updates it (worker/link/rank_recorder.h), and the code that
+// formats it as text. Counts start with the process. Threads: plain data. Units: tokens, seconds, joules.
 #ifndef BFIO_WORKER_METRICS_RANK_FIGURES_H_
 #define BFIO_WORKER_METRICS_RANK_FIGURES_H_
 
@@ -16,18 +16,18 @@
 
 namespace bfio::worker {
 
-// From first to last; a rank that loses its router goes back to kConnecting, but in an epoch that goes on
-// without one it is kServing nevertheless.
+// In the order of a rank's lifetime. A rank that loses its router returns to kConnecting; in an epoch that
+// continues without a router it stays kServing.
 enum class RankPhase {
-  // Loads its model.
+  // Loading its model.
   kStarting,
-  // No stream to the router.
+  // Without a stream to the router.
   kConnecting,
-  // Known to the router, in no epoch.
+  // Registered with the router, in no epoch.
   kJoined,
-  // In an epoch: steps, or waits for work.
+  // In an epoch: stepping, or waiting for work.
   kServing,
-  // Asked the router to let it go; may still step.
+  // Asked the router to release it; may still step.
   kLeaving,
 };
 
@@ -38,7 +38,7 @@ struct RankFigures {
   std::string worker_id;
   RankPhase phase = RankPhase::kStarting;
   bool connected = false;
-  // Of the present epoch; 0 and absent outside of one.
+  // The current epoch and the rank's place in it; 0 and absent outside of an epoch.
   uint64_t epoch = 0;
   std::optional<int32_t> rank;
   int32_t ranks = 0;
@@ -49,36 +49,36 @@ struct RankFigures {
   uint64_t reconnects = 0;
   uint64_t reports_sent = 0;
 
-  // Steps whose barrier all ranks left well.
+  // Steps whose barrier succeeded on all ranks.
   uint64_t steps = 0;
   uint64_t generated_tokens = 0;
   uint64_t prefill_tokens = 0;
   uint64_t finished_requests = 0;
-  // Taken out for want of KV.
+  // Requests preempted because KV ran out.
   uint64_t preempted_requests = 0;
-  // Ended for a fault of their own.
+  // Requests that ended with an error of their own.
   uint64_t failed_requests = 0;
   Distribution local_s{StepSeconds()};
   Distribution barrier_wait_s{StepSeconds()};
   Distribution gap_s{StepSeconds()};
 
-  // After the last step.
+  // State after the last step.
   int64_t slots = 0;
   int64_t active_requests = 0;
-  // In plans whose step has not come.
+  // Assignments in plans whose step has not begun.
   int64_t waiting_requests = 0;
   int64_t load_tokens = 0;
   int64_t kv_tokens = 0;
   int64_t free_kv_tokens = 0;
 
-  // Messages that the router has not read; tokens generated without a router and not reported yet.
+  // Messages that the router has not read, and tokens generated without a router and not reported yet.
   int64_t unsent_messages = 0;
   int64_t undelivered_tokens = 0;
-  // Kept for a router that may come after this one.
+  // Requests kept for the next router.
   int64_t held_requests = 0;
   int64_t held_bytes = 0;
 
-  // Absent: not known, not measured.
+  // Absent: unknown, not measured.
   std::optional<StepCostEstimate> cost;
   std::optional<EnergyReading> energy;
 };

@@ -11,7 +11,7 @@ using Value = std::optional<double>;
 
 struct RankMetric {
   MetricInfo info;
-  // Absent: this rank has none.
+  // Absent: this rank has no value.
   Value (*value)(const RankFigures&);
 };
 struct DistributionMetric {

@@ -1,8 +1,9 @@
 // A worker's metrics: the measurements of its ranks for Prometheus.
 //
-// Purpose: values that only the worker has: its connection, its own cost and
-// energy, what it holds for the next router. One label, the worker's name, identifies the ranks of a process:
-// it is stable, while a rank number changes with the epoch. Series grow with the ranks of the process. Pure.
+// Purpose: values that only the worker has: its connection, its own cost and energy, and what it holds for
+// the next router. One label, the worker's name, identifies the ranks of a process: it is stable, while a
+// rank number changes with the epoch. The number of series grows with the ranks of the process. Pure
+// functions.
 #ifndef BFIO_WORKER_METRICS_WORKER_METRICS_H_
 #define BFIO_WORKER_METRICS_WORKER_METRICS_H_
 
@@ -16,11 +17,11 @@
 
 namespace bfio::worker {
 
-// Every metric there is, in the order of docs/metrics.md.
+// All metrics, in the order of docs/metrics.md.
 absl::Span<const MetricInfo> WorkerMetrics();
 
-// The exposition of a process with these ranks. `dropped_log_lines`: of common/telemetry/log.h. Values that
-// do not exist (a cost, energy without a meter) are left out.
+// The Prometheus text of a process with these ranks. `dropped_log_lines`: as counted by
+// common/telemetry/log.h. Values that do not exist (a cost, energy without a meter) are left out.
 std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
                         absl::Span<const RankFigures> ranks);
 

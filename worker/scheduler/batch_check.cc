@@ -14,10 +14,11 @@ absl::Status Broken(const Parts&... parts) {
 
 }  // namespace
 
-int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom& room, BatchOrder order) {
+int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
+                        BatchOrder order) {
   std::vector<int32_t> sorted;
   SortRequests(requests, order, sorted);
-  int64_t prompts = 0, decodes = 0, slots = room.free_slots, kv = room.free_kv_tokens;
+  int64_t prompts = 0, decodes = 0, slots = capacity.free_slots, kv = capacity.free_kv_tokens;
   bool held_back = false;
   for (size_t i = 0; i < requests.size(); ++i) {
     const BatchRequest& request = requests[sorted.empty() ? i : static_cast<size_t>(sorted[i])];
@@ -30,7 +31,7 @@ int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom
     }
     (request.decoding() ? decodes : prompts) += request.available();
   }
-  return decodes + std::min(prompts, room.prefill_tokens);
+  return decodes + std::min(prompts, capacity.prefill_tokens);
 }
 
 int64_t BatchTokens(absl::Span<const Chunk> batch) {
@@ -39,7 +40,7 @@ int64_t BatchTokens(absl::Span<const Chunk> batch) {
   return tokens;
 }
 
-absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
                         absl::Span<const Chunk> batch) {
   std::vector<char> seen(requests.size(), 0);
   int64_t slots = 0, kv = 0, prompts = 0;
@@ -57,23 +58,23 @@ absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchRoom
     ++slots;
     kv += request.kv_tokens;
   }
-  if (BatchTokens(batch) > room.token_budget) {
-    return Broken(BatchTokens(batch), " tokens exceed the budget of ", room.token_budget);
+  if (BatchTokens(batch) > capacity.token_budget) {
+    return Broken(BatchTokens(batch), " tokens exceed the budget of ", capacity.token_budget);
   }
-  if (prompts > room.prefill_tokens) {
-    return Broken(prompts, " prompt tokens where ", room.prefill_tokens, " are allowed");
+  if (prompts > capacity.prefill_tokens) {
+    return Broken(prompts, " prompt tokens where ", capacity.prefill_tokens, " are allowed");
   }
-  if (slots > room.free_slots) return Broken(slots, " requests start in ", room.free_slots, " slots");
-  if (kv > room.free_kv_tokens) return Broken(kv, " KV tokens are taken of ", room.free_kv_tokens);
+  if (slots > capacity.free_slots) return Broken(slots, " requests start in ", capacity.free_slots, " slots");
+  if (kv > capacity.free_kv_tokens) return Broken(kv, " KV tokens are taken of ", capacity.free_kv_tokens);
   return absl::OkStatus();
 }
 
-absl::Status CheckWorkConservation(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+absl::Status CheckWorkConservation(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
                                    BatchOrder order, absl::Span<const Chunk> batch) {
-  const int64_t available = AvailableTokens(requests, room, order), tokens = BatchTokens(batch);
-  if (tokens == std::min(room.token_budget, available)) return absl::OkStatus();
+  const int64_t available = AvailableTokens(requests, capacity, order), tokens = BatchTokens(batch);
+  if (tokens == std::min(capacity.token_budget, available)) return absl::OkStatus();
   return Broken("a batch of ", tokens, " tokens where ", available, " are available and the budget is ",
-                room.token_budget);
+                capacity.token_budget);
 }
 
 }  // namespace bfio::worker

@@ -1,7 +1,7 @@
-// What must hold for every batch, whatever formed it.
+// Invariants of every batch, whichever scheduler formed it.
 //
-// Purpose: the rules of a batch in one place, for tests and for simulators that check themselves. Pure. Any
-// thread.
+// Purpose: the rules of a batch in one place, for tests and for simulators that check themselves. Pure
+// functions; any thread.
 #ifndef BFIO_WORKER_SCHEDULER_BATCH_CHECK_H_
 #define BFIO_WORKER_SCHEDULER_BATCH_CHECK_H_
 
@@ -15,21 +15,23 @@
 
 namespace bfio::worker {
 
-// Tokens that the next batch could hold if the budget had no end: those of all residents, and of the others
-// as far as slots and KV go, in `order`, up to the first that does not fit; of prompts what the capacity
-// allows.
-int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom& room, BatchOrder order);
+// The tokens that the next batch could contain with an unlimited budget: those of all residents, and those of
+// other requests, in `order`, up to the first for which slots or KV do not suffice; prompt tokens only up to
+// room.prefill_tokens.
+int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
+                        BatchOrder order);
 
-// Tokens of a batch.
+// The number of tokens in a batch.
 int64_t BatchTokens(absl::Span<const Chunk> batch);
 
-// FAILED_PRECONDITION, naming the request, unless every chunk is of a request that has those tokens to
-// compute, no request is there twice, no decode comes with prompt left, and budget, slots and KV hold.
-absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+// FAILED_PRECONDITION, naming the request, unless every chunk belongs to a request that has those tokens
+// left, no request is there twice, no decode comes with prompt tokens left, and budget, slots and KV are
+// kept.
+absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
                         absl::Span<const Chunk> batch);
 
-// FAILED_PRECONDITION unless the batch holds min(budget, available) tokens.
-absl::Status CheckWorkConservation(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+// FAILED_PRECONDITION unless the batch contains min(budget, available) tokens.
+absl::Status CheckWorkConservation(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
                                    BatchOrder order, absl::Span<const Chunk> batch);
 
 }  // namespace bfio::worker

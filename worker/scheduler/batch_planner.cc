@@ -8,7 +8,7 @@
 namespace bfio::worker {
 namespace {
 
-// Below it a step is all overhead; not tuned.
+// With a smaller budget a step is mostly overhead; not tuned.
 constexpr int64_t kLeastBudget = 64;
 
 BudgetTunerOptions TunerOptions(const BatchPlannerOptions& options) {
@@ -49,16 +49,16 @@ BatchPlanner::BatchPlanner(const BatchPlannerOptions& options, BatchScheduler sc
 void BatchPlanner::Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch) {
   const int64_t decoding =
       std::count_if(left.begin(), left.end(), [](const BatchRequest& request) { return request.decoding(); });
-  BatchRoom room;
+  BatchCapacity capacity;
   if (whole_prompts()) {
-    room.token_budget = std::max(budget_, decoding);
-    room.prefill_tokens = budget_;
+    capacity.token_budget = std::max(budget_, decoding);
+    capacity.prefill_tokens = budget_;
   } else {
-    room.token_budget = std::max(budget_, decoding + kMinPrefillRows);
-    room.prefill_tokens = std::max(budget_, kMinPrefillRows);
-    if (level_) room.prefill_tokens = std::min(room.prefill_tokens, TokensBelowLevel(left));
+    capacity.token_budget = std::max(budget_, decoding + kMinPrefillRows);
+    capacity.prefill_tokens = std::max(budget_, kMinPrefillRows);
+    if (level_) capacity.prefill_tokens = std::min(capacity.prefill_tokens, TokensBelowLevel(left));
   }
-  scheduler_.Form(left, room, batch);
+  scheduler_.Form(left, capacity, batch);
 }
 
 int64_t BatchPlanner::TokensBelowLevel(absl::Span<const BatchRequest> left) {

@@ -1,16 +1,17 @@
-// What the next step of an engine contains: a scheduler, the token budget, and what moves it.
+// Decides what the next step of an engine contains: a scheduler, the token budget, and what adapts the
+// budget.
 //
 // Purpose: the part of an engine that has no model and no device, the same for the sim, CPU and CUDA engines.
-// The budget is set at the start; a tuner may adapt it (budget_tuner.h), and the router may say up to which
-// time ranks fill their steps with prompt tokens, the same for all (worker.proto, Plan.level_s): within the
-// budget a step then has as many as end by that time, as the engine's own steps have cost.
+// The budget is set at the start; a tuner may adapt it (budget_tuner.h). The router may also set a level, a
+// step time up to which all ranks fill their steps with prompt tokens (worker.proto, Plan.level_s): within
+// the budget, a step then has as many prompt tokens as end by that time, according to the measured cost of
+// the engine's own steps.
 //
-// What an engine does otherwise than a scheduler alone: the budget keeps no decode out of a step under
-// sarathi, nor out of one of decodes alone; and prompts get kMinPrefillRows however many decodes there are.
-// Under orca prompts come first, and decodes wait where the budget ends. Steps have at most
-// MaxRows(requests, token_budget) rows.
+// Differences from a scheduler alone: under sarathi, and in steps without prompts, the budget never excludes
+// a decode; prompts get kMinPrefillRows however many decodes there are. Under orca prompts come first, and
+// decodes beyond the budget wait. Steps have at most MaxRows(requests, token_budget) rows.
 //
-// Ownership: none of the requests. Threads: belongs to its caller. Pure: times are handed in.
+// Ownership: does not own requests. Threads: belongs to its caller. Pure: times are arguments.
 #ifndef BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
 #define BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
 
@@ -29,47 +30,51 @@
 namespace bfio::worker {
 
 struct BatchPlannerOptions {
-  // A scheduler's name (batch_scheduler.h), and the order within its classes.
+  // The scheduler's name (batch_scheduler.h), and the order within its classes.
   std::string scheduler = "sarathi";
   BatchOrder order = BatchOrder::kFcfs;
-  // Tokens of a step, at least 1; kUnbounded: no bound, so every prompt is computed whole in its first step.
+  // The most tokens of a step, at least 1; kUnbounded: no bound, so every prompt is computed whole in its
+  // first step.
   int64_t token_budget = 512;
   // Adapts the budget between 64 (or token_budget, if that is less) and token_budget; max_budget, slots and
-  // prompt_gives_token are set here. Not for schedulers that take prompts whole, nor without a bound.
+  // prompt_gives_token are set by Create. Not available with schedulers of whole prompts, nor with an
+  // unbounded budget.
   std::optional<BudgetTunerOptions> adapt;
-  // Of the engine: requests at once, and the longest of them, prompt and output.
-  int64_t slots = BatchRoom::kUnbounded;
-  int64_t max_sequence_tokens = BatchRoom::kUnbounded;
+  // Limits of the engine: active requests, and the longest prompt + output of one.
+  int64_t slots = BatchCapacity::kUnbounded;
+  int64_t max_sequence_tokens = BatchCapacity::kUnbounded;
 };
 
 class BatchPlanner {
  public:
-  // INVALID_ARGUMENT, naming the option. Where prompts are taken whole the budget must hold the longest
-  // sequence: what a request has made is part of its prompt when it is placed again.
+  // INVALID_ARGUMENT, naming the option. If prompts are computed whole, the budget must hold the longest
+  // sequence, because a request's generated tokens are part of its prompt when it is placed again.
   static absl::StatusOr<BatchPlanner> Create(const BatchPlannerOptions& options);
 
-  // Fills `batch` with the chunks of the next step, by place in `left`, in the order of admission; all are
-  // residents. Depends on the requests, budget() and the level alone: asked twice it says the same.
+  // Fills `batch` with the chunks of the next step. Chunk::which is an index in `left`, which is in the order
+  // of admission; all requests are residents. Depends only on the requests, budget() and the level, so a
+  // second call gives the same result.
   void Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch);
 
-  // Of the steps from now on; none: as the budget allows. Not read where prompts are taken whole.
+  // Sets the level of the steps from now on; absent: as the budget allows. Ignored if prompts are computed
+  // whole.
   void SetLevel(const std::optional<PrefillLevel>& level) { level_ = level; }
-  // Tokens of the next step at most.
+  // Upper bound of the next step's tokens.
   int64_t budget() const { return budget_; }
   const BatchScheduler& scheduler() const { return scheduler_; }
-  // Takes every prompt in one piece.
-  bool whole_prompts() const { return scheduler_.whole_prompts() || budget_ == BatchRoom::kUnbounded; }
+  // Whether every prompt is computed whole in one step.
+  bool whole_prompts() const { return scheduler_.whole_prompts() || budget_ == BatchCapacity::kUnbounded; }
 
-  // --- for the tuner; nothing happens without one ---
+  // --- for the tuner; no effect without one ---
 
   bool adapts() const { return tuner_.has_value(); }
-  // A request came; `decode`: tokens it makes at most.
+  // A request has arrived. `decode`: upper bound of its generated tokens.
   void Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode, const RequestObjectives& objectives);
   void End(int64_t id, int64_t decoded);
-  // The step formed last, of `left`, took so long.
+  // The step formed last, from `left`, took `seconds`.
   void Took(absl::Span<const BatchRequest> left, absl::Span<const Chunk> batch, const BatchLoad& load,
             double seconds);
-  // After it the engine waited for others so long.
+  // Time that the engine then waited for other ranks.
   void Waited(double seconds);
 
  private:
@@ -81,7 +86,7 @@ class BatchPlanner {
   std::optional<BudgetTuner> tuner_;
   int64_t budget_;
   std::optional<PrefillLevel> level_;
-  // Scratch.
+  // Reused buffer.
   std::vector<PromptLeft> prompts_;
 };
 

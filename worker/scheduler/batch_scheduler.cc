@@ -22,7 +22,7 @@ void Orca(BatchBuilder& batch) {
 }
 
 void VllmV0(BatchBuilder& batch) {
-  // A prompt that slots or KV keep out does not stop the decodes, which would never free any.
+  // A prompt that slots or KV keep out does not block decodes: they must run to free slots and KV.
   if (!batch.AddWholePrompts()) batch.AddDecodes();
 }
 
@@ -51,11 +51,11 @@ absl::StatusOr<BatchScheduler> BatchScheduler::Create(absl::string_view name, Ba
       absl::StrCat("no scheduler '", name, "': there are ", absl::StrJoin(SchedulerNames(), ", ")));
 }
 
-void BatchScheduler::Form(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+void BatchScheduler::Form(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
                           std::vector<Chunk>& batch) {
   batch.clear();
   SortRequests(requests, order_, sorted_);
-  BatchBuilder builder(requests, sorted_, room, batch);
+  BatchBuilder builder(requests, sorted_, capacity, batch);
   rule_->choose(builder);
 }
 

@@ -1,19 +1,20 @@
 // Iteration-level schedulers: which prompt tokens and decodes share a batch.
 //
-// Purpose: one interface over the four schedulers of "Throughput-Optimal Scheduling Algorithms for LLM
-// Inference and AI Agents", for real engines and simulators alike:
+// Purpose: one interface to the four schedulers of "Throughput-Optimal Scheduling Algorithms for LLM
+// Inference and AI Agents", for real engines and simulators:
 //   sarathi             a decode of every decoding request first, the rest of the budget to prompts, cut
 //                       where it ends (chunked prefill); the default
 //   orca                prompts first, cut where the budget ends, then decodes
 //   vllm_v0             prompts alone while any waits, whole; otherwise decodes alone
 //   faster_transformer  decodes alone until every request of the batch has ended; then prompts, whole
-// within a class by one of the orders below. sarathi and orca are work conserving: while enough tokens are
-// available the batch holds min(budget, available), which makes them throughput-optimal. The other two are
-// not, and a prompt longer than the budget stops them for ever (BatchPlanner::Create refuses such a budget).
+// Requests within a class are ordered by BatchOrder. sarathi and orca are work conserving: while enough
+// tokens are available the batch contains min(budget, available), which makes them throughput-optimal. The
+// other two are not, and a prompt longer than the budget blocks them for ever (BatchPlanner::Create rejects
+// such a budget).
 //
-// Ownership: a BatchScheduler keeps scratch only: a batch depends on the arguments of Form alone. Threads:
-// belongs to its caller. Pure. Cost: a pass over the requests, which ends early where the budget does; other
-// orders than fcfs sort them first.
+// Ownership: a BatchScheduler has only scratch buffers; a batch depends only on the arguments of Form.
+// Threads: belongs to its caller. Pure. Cost: one pass over the requests, which ends early when the budget is
+// used up; orders other than fcfs sort them first.
 #ifndef BFIO_WORKER_SCHEDULER_BATCH_SCHEDULER_H_
 #define BFIO_WORKER_SCHEDULER_BATCH_SCHEDULER_H_
 
@@ -31,10 +32,10 @@ namespace bfio::worker {
 
 class BatchBuilder;
 
-// Within a class (prompts, decodes), ties by the requests' own order. Residents that an order has passed over
-// kPatienceBatches times go before all others, as they stand.
+// The order within a class (prompts, decodes); ties are in the requests' given order. Residents that were
+// passed over kPatienceBatches times go before all others, in the given order.
 enum class BatchOrder {
-  // As the requests stand, which is the order of arrival.
+  // As given, which is the order of arrival.
   kFcfs,
   // Least prefill_left + decode_left first.
   kShortest,
@@ -44,20 +45,21 @@ enum class BatchOrder {
 
 class BatchScheduler {
  public:
-  // INVALID_ARGUMENT, with the names that there are, for an unknown one.
+  // INVALID_ARGUMENT, listing the known names, for an unknown one.
   static absl::StatusOr<BatchScheduler> Create(absl::string_view name, BatchOrder order = BatchOrder::kFcfs);
 
   absl::string_view name() const { return rule_->name; }
   BatchOrder order() const { return order_; }
   bool work_conserving() const { return rule_->work_conserving; }
-  // Takes every prompt in one piece.
+  // Whether every prompt is computed whole in one batch.
   bool whole_prompts() const { return rule_->whole_prompts; }
 
-  // Fills `batch` (cleared first). `requests` in the order of arrival; those with nothing left are passed
-  // over. An empty batch with tokens available means that the scheduler is stuck on a prompt longer than the
-  // budget. REQUIRES: room.token_budget is at least 1, and it or what is left of each prompt at most
-  // 2^31 - 1.
-  void Form(absl::Span<const BatchRequest> requests, const BatchRoom& room, std::vector<Chunk>& batch);
+  // Clears and fills `batch`. `requests` are in the order of arrival; those with no tokens left are skipped.
+  // If the batch is empty although tokens are available, the scheduler is blocked by a prompt longer than the
+  // budget. REQUIRES: room.token_budget is at least 1; it or every prompt's remaining tokens are at most 2^31
+  // - 1.
+  void Form(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
+            std::vector<Chunk>& batch);
 
  private:
   friend std::vector<std::string> SchedulerNames();
@@ -78,16 +80,16 @@ class BatchScheduler {
   std::vector<int32_t> sorted_;
 };
 
-// Of all schedulers, the default first.
+// The names of all schedulers, the default first.
 std::vector<std::string> SchedulerNames();
 
 // "fcfs", "shortest" or "priority". INVALID_ARGUMENT otherwise.
 absl::StatusOr<BatchOrder> ParseBatchOrder(absl::string_view name);
 
-// The indices of `requests` as `order` serves them; empty for kFcfs: as they stand.
+// The indices of `requests` in the order of service; empty for kFcfs, which means as given.
 void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std::vector<int32_t>& sorted);
 
-// Takes note of a batch of `requests`: their passed_over.
+// Updates passed_over of `requests` after a batch.
 template <class Request>
 void CountPassedOver(absl::Span<const Chunk> batch, std::vector<Request>& requests) {
   for (Request& request : requests) ++request.passed_over;

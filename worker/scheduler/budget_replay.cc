@@ -43,7 +43,7 @@ bool BudgetReplay::GoOn(int64_t& batches) {
     Arrive(now_);
     const auto seconds = engine_.Start();
     if (!seconds) {
-      // A scheduler that is stuck is done too; the lives that it leaves out count in the score.
+      // A blocked scheduler is done too; requests that did not end count in the score.
       if (next_ == lives_.size()) return true;
       now_ = std::max(now_, ArrivalOf(next_));
       continue;
@@ -66,7 +66,7 @@ ReplayScore BudgetReplay::Score(const ReplayGoal& goal) const {
   int64_t missed = 0;
   for (size_t i = requests_.size(); i < lives_.size(); ++i) {
     const double at = ArrivalOf(i);
-    // What never ended took at least until the end.
+    // A request that never ended took at least until the end of the replay.
     const double prefilled = lives_[i].prefilled < 0 ? now_ : lives_[i].prefilled;
     const double completed = lives_[i].completed < 0 ? now_ : lives_[i].completed;
     ttft.push_back(prefilled - at);
@@ -75,7 +75,8 @@ ReplayScore BudgetReplay::Score(const ReplayGoal& goal) const {
     if (after > 0) tpot.push_back((completed - prefilled) / static_cast<double>(after));
     e2e.push_back(completed - at);
     const RequestObjectives& own = requests_[i % requests_.size()].objectives;
-    // One whose first token was late before it came is no budget's fault, and its tokens count.
+    // If the deadline of a request's first token had passed before it arrived, no budget could have met it;
+    // then only its time per token counts.
     const double ttft_goal = own.ttft_s.value_or(goal.ttft_objective_s);
     const double tpot_goal = own.tpot_s.value_or(goal.tpot_objective_s);
     const bool met = (ttft_goal <= 0 || ttft.back() <= ttft_goal) &&

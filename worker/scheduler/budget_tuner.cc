@@ -8,12 +8,13 @@
 namespace bfio::worker {
 namespace {
 
-// Of the requests replayed, what a budget may leave more than the one that leaves least.
+// How much more a budget may leave unfinished than the one that leaves least, relative to the replayed
+// tokens.
 constexpr double kBehind = 0.03;
 
 constexpr double kTieWeight = 1e-3;
 
-// 128, 192, 256, 384 ..: powers of two and the middles between them.
+// 128, 192, 256, 384, ..: powers of two and the midpoints between them.
 std::vector<int64_t> Budgets(int64_t least, int64_t most) {
   std::vector<int64_t> budgets;
   for (int64_t budget = std::max<int64_t>(1, least); budget < most; budget *= 2) {
@@ -24,8 +25,8 @@ std::vector<int64_t> Budgets(int64_t least, int64_t most) {
   return budgets;
 }
 
-// How a score stands beside the best: 1 is as good; a share of misses adds to it, seconds are a ratio. The
-// time end to end decides where the goal does not.
+// A score relative to the best: 1 is equal. A share of misses is added, seconds are a ratio. The end-to-end
+// latency decides between equal scores.
 double StandingOf(const ReplayScore& score, const ReplayScore& best, BudgetGoal goal) {
   const double e2e = best.e2e_s > 0 ? score.e2e_s / best.e2e_s : 1;
   if (goal == BudgetGoal::kObjectives) return 1 + score.cost - best.cost + kTieWeight * e2e;
@@ -63,7 +64,7 @@ void BudgetTuner::Batch(const BatchLoad& load, double seconds) {
 }
 
 void BudgetTuner::Waited(double seconds) {
-  // Who has not waited only knows that no other was slower.
+  // If this rank did not wait, no other rank was slower, which bounds their time from above.
   const double others_s = seconds > kWaitShare * last_s_ ? last_s_ + seconds : std::min(floor_s_, last_s_);
   floor_s_ += kFloorShare * (others_s - floor_s_);
 }
@@ -86,7 +87,8 @@ std::vector<ReplayedRequest> BudgetTuner::Snapshot() const {
   }
   size_t next = 0;
   for (const Seen& seen : seen_) {
-    // One that runs ends as one of the others did: what it may make at most says little.
+    // A request that still runs is assumed to end like an earlier one: its upper bound says little about its
+    // length.
     const int64_t decode = seen.ended ? seen.decode : std::min(seen.decode, decodes[next++ % decodes.size()]);
     requests.push_back({seen.at - seen_.front().at, seen.prefill, decode, seen.objectives});
   }

@@ -1,14 +1,14 @@
-// The token budget that would have served the requests of late best.
+// Finds the token budget that would have served the recent requests best.
 //
-// Purpose: no one budget is best: small ones keep decodes smooth, large ones finish prompts sooner and carry
-// more, and in between lies the least time end to end. The tuner keeps the requests of late, fits what
-// batches cost (common/cost/batch_fit.h), replays the requests under each budget it may choose
-// (engine_model.h), a few batches at a time, and takes the best for its goal. A budget that falls behind in
-// the replay is none that could be kept, so it counts only where all do. What is not known is not guessed:
-// until requests have ended and the cost is known, the largest budget stands.
+// Purpose: no single budget is best. Small ones keep the time per output token even, large ones finish
+// prompts sooner and have more throughput, and the lowest end-to-end latency lies in between. The tuner keeps
+// the recent requests, fits the cost of batches (common/cost/batch_fit.h), replays the requests under each
+// budget it may choose (engine_model.h), a few batches at a time, and takes the best for its goal. A budget
+// that falls behind in the replay is not sustainable, so it is chosen only if all fall behind. Until enough
+// requests have ended and the cost is known, the largest budget is used.
 //
-// Threads: belongs to its caller, an engine's step thread or a simulation. Pure: times are handed in. Cost: a
-// few microseconds a step, bounded by batches_per_turn replayed batches; memory for `window` requests.
+// Threads: belongs to its caller, an engine's step thread or a simulation. Pure: times are arguments. Cost: a
+// few microseconds per step, bounded by batches_per_turn replayed batches; memory for `window` requests.
 #ifndef BFIO_WORKER_SCHEDULER_BUDGET_TUNER_H_
 #define BFIO_WORKER_SCHEDULER_BUDGET_TUNER_H_
 
@@ -30,14 +30,14 @@ absl::StatusOr<BudgetGoal> ParseBudgetGoal(absl::string_view name);
 
 struct BudgetTunerOptions {
   BudgetGoal goal = BudgetGoal::kE2e;
-  // Of kObjectives, for requests without their own; seconds; 0: none.
+  // For kObjectives, for requests without their own objectives; seconds; 0: none.
   double ttft_objective_s = 0;
   double tpot_objective_s = 0;
-  // Budgets tried: from min_budget to max_budget, each half or a third more than the one before.
+  // The candidates: from min_budget to max_budget, each a half or a third larger than the one before.
   int64_t min_budget = 128;
   int64_t max_budget = 2048;
-  // As the engine's.
-  int64_t slots = BatchRoom::kUnbounded;
+  // The engine's slots.
+  int64_t slots = BatchCapacity::kUnbounded;
   bool prompt_gives_token = false;
   // Requests replayed; batches replayed per Turn.
   int64_t window = 512;
@@ -46,24 +46,26 @@ struct BudgetTunerOptions {
 
 class BudgetTuner {
  public:
-  // `scheduler`: the engine's.
+  // `scheduler`: the engine's scheduler.
   BudgetTuner(const BudgetTunerOptions& options, BatchScheduler scheduler);
 
-  // A request came to the engine; seconds of a clock that never goes back. `decode`: at most.
+  // A request has arrived at the engine at `now_s` of a monotonic clock. `decode`: upper bound of its
+  // generated tokens.
   void Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode,
               const RequestObjectives& objectives = {});
-  // It has ended with so many decodes, by itself or because it was cancelled.
+  // A request has ended after `decoded` decodes, by itself or by cancellation.
   void End(int64_t id, int64_t decoded);
-  // A batch has been made.
+  // A batch has been computed in `seconds`.
   void Batch(const BatchLoad& load, double seconds);
-  // After it the engine waited for others so long: ranks that meet in a barrier make tokens as fast as the
-  // slowest.
+  // Time that the engine then waited for others: ranks that meet in a barrier generate tokens at the pace of
+  // the slowest.
   void Waited(double seconds);
 
-  // Goes on with the replays; the budget from now on. `backlog`: prompt tokens that wait in the engine.
+  // Continues the replays; returns the budget to use from now on. `backlog`: prompt tokens that wait in the
+  // engine.
   int64_t Turn(int64_t backlog);
   int64_t budget() const { return budget_; }
-  // Times that all budgets were compared.
+  // How often all budgets have been compared.
   int64_t rounds() const { return rounds_; }
   const BatchFit& fit() const { return fit_; }
 
@@ -75,20 +77,20 @@ class BudgetTuner {
     bool ended;
     RequestObjectives objectives;
   };
-  // Ended requests that a comparison needs.
+  // Number of ended requests that a comparison needs.
   static constexpr int64_t kMinEnded = 32;
-  // Another budget must be better by this share of a median. At a quarter of it, near capacity and with
-  // long-tailed lengths, one window of requests called for budgets that are worse by as much.
+  // Another budget must be better by this share of a median. With a quarter of it, near capacity and with
+  // long-tailed lengths, noise in a single window of requests selected budgets that are worse by as much.
   static constexpr double kMargin = 0.02;
-  // The same of a share of misses, where every miss is counted.
+  // The same for a share of misses, in which every miss counts.
   static constexpr double kMissMargin = 0.005;
-  // Weight of a batch in the time that the other ranks take; share of a batch above which a wait is one for
-  // them, and not the barrier's own cost.
+  // Weight of a batch in the estimate of the other ranks' time; share of a batch's time above which a wait is
+  // attributed to other ranks rather than to the barrier's own cost.
   static constexpr double kFloorShare = 1.0 / 64, kWaitShare = 0.02;
-  // Weight of the last comparison beside those before.
+  // Weight of the latest comparison against the earlier ones.
   static constexpr double kLast = 0.25;
 
-  // The requests of late, as a replay wants them. Empty: too few.
+  // The recent requests in the form that a replay needs. Empty: too few.
   std::vector<ReplayedRequest> Snapshot() const;
   void Begin();
   void Choose();
@@ -97,19 +99,19 @@ class BudgetTuner {
   const BatchScheduler scheduler_;
   BatchFit fit_;
   double last_s_ = 0;
-  // What the slowest of the other ranks takes for a step, of late.
+  // Recent estimate of the step time of the slowest other rank.
   double floor_s_ = 0;
   std::vector<int64_t> budgets_;
   std::deque<Seen> seen_;
   int64_t ended_ = 0;
 
-  // Of the comparison under way.
+  // State of the current comparison.
   std::vector<ReplayedRequest> requests_;
   BatchCost cost_;
   int64_t backlog_ = 0;
   std::optional<BudgetReplay> replay_;
   std::vector<ReplayScore> scores_;
-  // By budget: how it did beside the best of each comparison, over comparisons.
+  // By budget: its score relative to the best of each comparison, averaged over comparisons.
   std::vector<double> standing_;
 
   int64_t budget_;

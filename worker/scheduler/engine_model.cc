@@ -17,18 +17,18 @@ void EngineModel::Arrive(const ModelRequest& request) {
   prompt_tokens_ += left.prefill_left;
 }
 
-BatchRoom EngineModel::room() const {
-  BatchRoom room;
-  room.token_budget = options_.token_budget;
-  if (options_.slots != BatchRoom::kUnbounded) room.free_slots = options_.slots - begun_;
-  if (options_.reserve_kv && options_.kv_tokens != BatchRoom::kUnbounded) {
-    room.free_kv_tokens = options_.kv_tokens - reserved_;
+BatchCapacity EngineModel::capacity() const {
+  BatchCapacity capacity;
+  capacity.token_budget = options_.token_budget;
+  if (options_.slots != BatchCapacity::kUnbounded) capacity.free_slots = options_.slots - begun_;
+  if (options_.reserve_kv && options_.kv_tokens != BatchCapacity::kUnbounded) {
+    capacity.free_kv_tokens = options_.kv_tokens - reserved_;
   }
-  return room;
+  return capacity;
 }
 
 std::optional<double> EngineModel::Start() {
-  scheduler_.Form(left_, room(), batch_);
+  scheduler_.Form(left_, capacity(), batch_);
   if (batch_.empty()) return std::nullopt;
   load_ = BatchLoad();
   for (const Chunk& chunk : batch_) {
@@ -44,7 +44,7 @@ std::optional<double> EngineModel::Start() {
     ++begun_;
     reserved_ += left.kv_tokens;
   }
-  if (!options_.reserve_kv && options_.kv_tokens != BatchRoom::kUnbounded) {
+  if (!options_.reserve_kv && options_.kv_tokens != BatchCapacity::kUnbounded) {
     load_.overflow_tokens = std::max<int64_t>(0, resident_tokens_ + load_.tokens - options_.kv_tokens);
   }
   return std::max(options_.least_s, options_.cost.Seconds(load_));

@@ -37,7 +37,7 @@ bool KvAdmission::Holds(const Request& request, int64_t free_kv_tokens) {
 
 bool KvAdmission::HoldsToEveryEnd(const Request& request) {
   ends_.clear();
-  // What is reserved for good is held to the end, and after it.
+  // KV that is reserved on admission counts until the end of every request.
   int64_t reserved = 0;
   for (const auto& [id, running] : running_) {
     if (running.on_demand) {
@@ -47,7 +47,7 @@ bool KvAdmission::HoldsToEveryEnd(const Request& request) {
     }
   }
   ends_.push_back({request.max_new_tokens, request.prompt_tokens});
-  // Sizes peak in the last step of some request; from the latest end backwards, more and more of them run.
+  // Memory peaks in the last step of some request. From the latest end backwards, more and more requests run.
   std::sort(ends_.begin(), ends_.end(), std::greater<>());
   int64_t tokens = 0;
   for (size_t i = 0; i < ends_.size(); ++i) {

@@ -1,18 +1,21 @@
-// Which of the requests placed on a worker may begin, as the worker itself sees its KV.
+// Decides on the worker which of the placed requests may start, from the KV that is in use.
 //
-// Purpose: the second line of defence where the router lets in more than fits for certain (requests whose
-// KV grows on demand): it sees what is held now, two steps before the router does, whatever it predicts
-// of lengths. Who may not begin goes back to the router, which keeps its age and may place it elsewhere; that
-// costs a slot for a plan's way, and a preemption costs the computing of a prompt. Rules:
-//   none         a request that fits now begins
+// Purpose: a second check where the router admits more requests than are certain to fit (requests whose KV
+// grows on demand). The worker sees the KV in use two steps before the router does, whatever the router
+// predicts of lengths. A request that may not start is returned to the router, which keeps its age and may
+// place it elsewhere. That leaves a slot empty for the round trip of a plan, but a preemption would cost
+// computing a prompt again. Rules:
+//   none         a request that fits now starts
 //   watermark    a share of memory stays free (vLLM's)
-//   kv_feasible  memory holds at every time to come if all make as many tokens as they may, one a step (the
-//                test of MC-SF with limits for lengths): nothing runs out, whatever the router predicts. A
-//                preemption may come after all where requests wait within a batch (chunked prompts) and make
-//                theirs later, or where one comes after them that reserves, which the rule does not ask.
-// Exempt from the rule: a request that reserves its largest size, and any request on an empty worker.
-// No request is kept out for ever: the router makes one that was refused too often reserve
-// (RequestSpec::refusals). Pure. Threads: one. Units: tokens, steps.
+//   kv_feasible  memory suffices at every future step if all requests generate as many tokens as they may,
+//                one per step, whatever the router predicts. This is the test of MC-SF (Algorithm 1 of
+//                "Online Scheduling for LLM Inference with KV Cache Constraints") with upper bounds as
+//                lengths. A preemption is still possible when requests wait within a batch (chunked
+//                prompts) and generate their tokens later, or when a later request reserves its KV, which
+//                the rule does not check.
+// Exempt from the rule: a request that reserves its largest size, and any request on an empty worker. No
+// request is kept out for ever: the router makes one that was refused too often reserve
+// (RequestSpec::refusals). Pure. Threads: used by one thread. Units: tokens, steps.
 #ifndef BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
 #define BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
 
@@ -30,11 +33,11 @@ namespace bfio::worker {
 struct KvAdmissionOptions {
   enum class Kind { kNone, kWatermark, kKvFeasible };
   Kind kind = Kind::kNone;
-  // watermark: in [0, 1).
+  // For kWatermark: share of memory that stays free, in [0, 1).
   double share = 0;
 };
 
-// "none", "kv_feasible" or "watermark:share=W". INVALID_ARGUMENT names what is wrong.
+// "none", "kv_feasible" or "watermark:share=W". INVALID_ARGUMENT says what is wrong.
 absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text);
 
 class KvAdmission {
@@ -50,19 +53,19 @@ class KvAdmission {
   KvAdmission(const KvAdmissionOptions& options, int64_t kv_tokens)
       : options_(options), kv_tokens_(kv_tokens) {}
 
-  // RESOURCE_EXHAUSTED: it may not begin in the next step. `free_kv_tokens` are the unused ones.
+  // RESOURCE_EXHAUSTED: it may not start in the next step. `free_kv_tokens`: unused KV tokens of the engine.
   absl::Status Check(const Request& request, int64_t free_kv_tokens);
 
-  // It begins in the next step. REQUIRES: no request of this id runs.
+  // The request starts in the next step. REQUIRES: no request with this id runs.
   void Begin(const Request& request);
-  // It made a token.
+  // The request generated a token.
   void OnToken(uint64_t id);
-  // It runs no longer.
+  // The request has ended.
   void Remove(uint64_t id) { running_.erase(id); }
 
  private:
   struct Running {
-    // What it holds in the next step, and the steps it may run, that one included.
+    // KV tokens that it holds in the next step, and the most steps that it may still run, including that one.
     int64_t tokens = 0;
     int64_t steps = 0;
     bool on_demand = false;
@@ -74,7 +77,7 @@ class KvAdmission {
   const KvAdmissionOptions options_;
   const int64_t kv_tokens_;
   absl::flat_hash_map<uint64_t, Running> running_;
-  // Scratch: steps and tokens.
+  // Reused buffer of steps and tokens.
   std::vector<std::pair<int64_t, int64_t>> ends_;
 };
 

@@ -1,9 +1,8 @@
-// One step's work, decided on the host: flat arrays that a CPU engine walks through and a GPU engine uploads.
+// One step's work, decided on the host, in flat arrays that a CPU engine reads and a GPU engine uploads.
 //
-// Purpose: the "plan" of plan/run. A row is one token to compute; a run is the consecutive rows of one
-// sequence: one row for a decode, a piece of the prompt for a prefill. Runs of one row come first. Plain
-// data; kept from step to step, so that nothing is allocated once it has grown. Threads: used by
-// the step thread.
+// A row is one token to compute; a run is the consecutive rows of one sequence: one row for a decode, a chunk
+// of the prompt for a prefill. Runs of one row come first. Plain data, reused from step to step, so that
+// nothing is allocated once the arrays have grown. Threads: used by the step thread.
 #ifndef BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
 #define BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
 
@@ -16,7 +15,7 @@
 namespace bfio::worker {
 
 struct StepPlan {
-  // --- of the step: what StepOutput (worker/engine/engine.h) says ---
+  // --- of the step, as in StepOutput (worker/engine/engine.h) ---
 
   int64_t load_tokens = 0;
   int64_t prefill_tokens = 0;
@@ -25,36 +24,37 @@ struct StepPlan {
 
   // [rows] The token at the row's position.
   std::vector<uint32_t> token_ids;
-  // [rows] Its place in its sequence: it attends to positions 0 .. positions[r].
+  // [rows] The token's position in its sequence: it attends to positions 0 .. positions[r].
   std::vector<int32_t> positions;
-  // [rows] The run it belongs to.
+  // [rows] Index of the run that the row belongs to.
   std::vector<int32_t> row_runs;
 
   // --- by run ---
 
   // [runs + 1] Rows of run i: run_rows[i] .. run_rows[i + 1] - 1.
   std::vector<int32_t> run_rows;
-  // [runs] The page table's index of its sequence.
+  // [runs] The sequence's index in the page table.
   std::vector<SequenceIndex> sequences;
-  // [runs + 1] Its pages: pages[run_pages[i]] .. pages[run_pages[i + 1] - 1]; the page of position p is the
-  // p / page_tokens-th. They hold what was computed in earlier steps and hold all of its rows.
+  // [runs + 1] The pages of run i are pages[run_pages[i]] .. pages[run_pages[i + 1] - 1]; position p is in
+  // the (p / page_tokens)-th. They contain the tokens of earlier steps and have capacity for all rows of the
+  // run.
   std::vector<int32_t> run_pages;
   // [run_pages[runs]]
   std::vector<PageId> pages;
 
   // --- by drawn token ---
 
-  // [draws] Rows whose logits are needed, ascending: the last row of every run that reaches the end of what
-  // is known of its sequence.
+  // [draws] Rows whose logits are needed, ascending: the last row of every run that reaches the last known
+  // token of its sequence.
   std::vector<int32_t> logit_rows;
 
   int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t runs() const { return static_cast<int32_t>(sequences.size()); }
   int32_t draws() const { return static_cast<int32_t>(logit_rows.size()); }
 
-  // No rows.
+  // Removes all rows.
   void Clear();
-  // Appends a run: `tokens` at positions `first_position` and on, in `pages`.
+  // Appends a run: `tokens` at consecutive positions from `first_position`, in `pages`.
   void AddRun(SequenceIndex sequence, int64_t first_position, absl::Span<const uint32_t> tokens,
               absl::Span<const PageId> pages, bool draws);
 };

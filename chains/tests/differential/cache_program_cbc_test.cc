@@ -1,4 +1,5 @@
-// Capacities of composed chains against CBC's proven optimum.
+// Cache capacities of composed chains: the project's own search against the optimum that CBC, an external
+// integer programming solver, proves.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +29,7 @@ sim::CacheProgram RandomProgram(Rng& rng, core::ChainPlan& plan) {
   }
 }
 
-TEST(CacheProgram, OwnSearchFindsWhatCbcProves) {
+TEST(CacheProgram, OwnSearchFindsCbcsProvenOptimum) {
   if (!HaveCbc()) GTEST_SKIP() << "no cbc program";
   Rng rng(5);
   for (int i = 0; i < 40; ++i) {
@@ -55,7 +56,7 @@ TEST(CacheProgram, OwnSearchFindsWhatCbcProves) {
   }
 }
 
-TEST(CacheProgram, SaysWhenThereIsNone) {
+TEST(CacheProgram, ReportsInfeasiblePrograms) {
   Rng rng(6);
   core::ChainPlan plan;
   sim::CacheProgram program = RandomProgram(rng, plan);

@@ -1,4 +1,4 @@
-// What a neighbour in a chain sends: refused, or rows that stay within the chain's cache.
+// Messages from another server of a chain: each is refused or decodes to rows that fit the chain's KV cache.
 #include "bfio/v1/pipeline.pb.h"
 #include "chains/pipeline/micro_batch.h"
 #include "chains/worker/convert_batch.h"

@@ -1,5 +1,5 @@
-// The router's end of the protocol with servers of chains: servers that join, announce chains of an earlier
-// router, measure, load, break and leave, in any order, and time.
+// The router's side of the protocol with servers of chains: servers join, announce chains of an earlier
+// router, report measurements, load parts, report failures and leave, in any order and at any time.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -20,7 +20,8 @@ namespace v1 = bfio::v1;
 
 constexpr uint64_t kFirstChain = 100;
 
-// The servers' view: who was given a part of which chain, and who said that it is loaded.
+// The servers' side of the protocol: which server was given a part of which chain, and which servers have
+// reported that their part is loaded.
 class Servers {
  public:
   explicit Servers(const bfio::router::ChainOptions& options) : pool_(options, kFirstChain) {}
@@ -30,14 +31,14 @@ class Servers {
     Send(
         session, [&](v1::ServerMessage& message) { *message.mutable_hello() = hello; }, now);
   }
-  // As the network does: an error ends the stream.
+  // Delivers a message as the network layer does: a message that the pool refuses ends the stream.
   template <typename Fill>
   void Send(ChainPool::Session session, Fill fill, absl::Time now) {
     v1::ServerMessage message;
     fill(message);
     const uint64_t loaded = message.ready().chain();
     if (message.has_ready() && message.ready().error().empty()) ready_.insert({session, loaded});
-    // Who ends a chain is not told that it has ended.
+    // A server that reports a failure ends the chain itself and gets no drop message for it.
     if (message.has_ready() && !message.ready().error().empty() && !started_.contains(loaded))
       End({session, loaded});
     if (message.has_broken()) End({session, message.broken().chain()});
@@ -53,7 +54,8 @@ class Servers {
     pool_.OnTime(now, demand);
     Take();
   }
-  // Loads whatever is asked for, as time goes by.
+  // Reports every requested part as loaded, and advances the time to each timer, until the pool has nothing
+  // to do.
   void Settle(absl::Time now) {
     for (int round = 0; round < 200; ++round) {
       const std::set<Part> parts = parts_;
@@ -77,7 +79,7 @@ class Servers {
     for (const auto& [session, blocks] : blocks_) all.push_back(session);
     return all;
   }
-  // The last that was composed.
+  // Number of the chain that was composed last.
   uint64_t newest() const { return newest_; }
 
  private:
@@ -142,7 +144,7 @@ v1::ServerHello HelloOf(Input& input) {
   hello.set_page_tokens(16);
   hello.set_max_positions(64);
   hello.set_model(input.Byte() % 16 == 0 ? "other" : "model");
-  // Those that measure do so alike or very differently.
+  // Servers that report step times have equal or very different ones.
   if (input.Byte() % 2 == 0) hello.set_block_step_s(1e-9 * static_cast<double>(1 + input.Number()));
   hello.set_block_row_s(1e-9 * input.Byte());
   for (int i = input.Byte() % 16 - 12; i > 0; --i) {

@@ -1,5 +1,5 @@
-// bfio_plan's files: a pool and, behind a NUL, a model; what passes can be planned. Lists of demands, and
-// matrices of round-trip times.
+// The input files of bfio_plan: a pool and, after a NUL byte, a model; whatever is accepted can be planned.
+// Also lists of demands and matrices of round-trip times.
 #include <cmath>
 #include <string>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Larger ones are right, too, but slow.
+// Larger pools are valid too, but planning them is slow.
 constexpr size_t kServers = 12;
 constexpr int32_t kBlocks = 64;
 constexpr int64_t kReserve = 200;

@@ -1,4 +1,4 @@
-// What people get wrong on the command lines about chains gives one clear line and the right exit code.
+// Invalid command lines about chains end with one clear line and the right exit code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(ChainBadInput, Planner) {
   ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");
 }
 
-TEST(ChainBadInput, PlansThatCannotBe) {
+TEST(ChainBadInput, InfeasiblePlans) {
   const std::string pool = absl::StrCat("--pool=", WriteFile("pool.json", R"({"servers": [
       {"count": 3, "memory_gb": 10, "block_ms": 100, "rtt_ms": 20}]})"));
   const std::string model =

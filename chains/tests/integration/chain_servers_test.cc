@@ -1,5 +1,5 @@
-// A model that no server holds, served by chains of four with unequal memory: the tokens of the whole model,
-// whoever is lost.
+// A model too large for any one server, served by chains of four servers with unequal memory: the tokens
+// equal those of the whole model, whichever server is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -42,7 +42,7 @@ ClusterOptions FourServers() {
   ClusterOptions options;
   options.worker_processes = 4;
   options.ranks = 1;
-  // Who hosts what is to follow from memory alone.
+  // Worker speeds are off, so that the placement of blocks follows from memory alone.
   options.router_flags = {"--chain_servers=4", "--chain_slots=8", "--chain_sequence_tokens=512",
                           "--worker_speeds=off", absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")};
   options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", Model()), "--token_budget=48",
@@ -80,7 +80,7 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
   return requests;
 }
 
-// The one rank that the chain is; empty while there is none.
+// The serving rank, which is the whole chain; null while no chain serves.
 const v1::WorkerState* Serving(const v1::ClusterState& state) {
   for (const v1::WorkerState& worker : state.workers()) {
     if (worker.phase() == v1::WORKER_PHASE_SERVING) return &worker;
@@ -93,7 +93,7 @@ bool ServesWith(const v1::ClusterState& state, uint32_t slots) {
   return worker != nullptr && worker->slots() == slots;
 }
 
-// The test's own time limit ends it.
+// Waits without a time limit of its own: the test's time limit ends it.
 void AwaitLog(const Process& process, const std::string& text) {
   while (process.Stderr().find(text) == std::string::npos) absl::SleepFor(absl::Milliseconds(5));
 }
@@ -117,7 +117,7 @@ TEST(Chain, FourServersServeAModelThatNoneOfThemHolds) {
   cluster.StopCleanly();
 }
 
-TEST(Chain, WhatDoesNotGoWithChainsIsSaidInOneLine) {
+TEST(Chain, FlagsThatExcludeChainsAreRefusedInOneLine) {
   const std::string model = absl::StrCat("--model=", Model());
   const std::string listen = "--pipeline_listen=127.0.0.1:0", limit = "--memory_limit_mb=3";
   const auto expect = [](const std::vector<std::string>& args, const std::string& part) {
@@ -146,13 +146,13 @@ TEST(Chain, LosingServersLosesNoTokenAndComposesAgain) {
   Cluster cluster(FourServers());
   ASSERT_TRUE(cluster.ok());
   TokenClients clients(cluster, requests);
-  // One in the middle: the remaining servers hold the model with memory for one request.
+  // A server in the middle is lost: the remaining three hold the model with memory for one request.
   clients.AwaitTokens(100);
   cluster.workers()[1].Signal(SIGKILL);
   ASSERT_TRUE(
       cluster.WaitFor("a chain of the other three", [](const auto& state) { return ServesWith(state, 1); }));
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,7) server2[7,12)"));
-  // The head: two are too few, and what waits goes on when a third is back.
+  // The head is lost: two servers do not hold the model; waiting requests continue when a third joins.
   clients.AwaitTokens(400);
   cluster.workers()[0].Signal(SIGKILL);
   ASSERT_TRUE(cluster.WaitFor("no chain", [](const auto& state) { return Serving(state) == nullptr; }));
@@ -164,7 +164,7 @@ TEST(Chain, LosingServersLosesNoTokenAndComposesAgain) {
   EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
 }
 
-TEST(Chain, AChainGoesOnWithoutItsRouterAndIsTakenOverByTheNext) {
+TEST(Chain, AChainOutlivesItsRouterAndTheNextTakesItOver) {
   auto requests = Requests(4, 250);
   const auto alone = TokensAlone(Model(), requests);
   Cluster cluster(FourServers());
@@ -188,7 +188,8 @@ TEST(Chain, AChainGoesOnWithoutItsRouterAndIsTakenOverByTheNext) {
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("taken over, 4 servers"));
 }
 
-// Two chains of two servers, with memory for two requests each: server0 and server1, server2 and server3.
+// Two chains of two servers each, server0 and server1, server2 and server3, with memory for two requests per
+// chain.
 ClusterOptions TwoChains() {
   ClusterOptions options = FourServers();
   options.ranks = 2;
@@ -205,7 +206,7 @@ int64_t Ranks(const v1::ClusterState& state, uint32_t requests) {
   });
 }
 
-TEST(Chain, OneOfTwoChainsEndsAndTheOtherGoesOn) {
+TEST(Chain, OneOfTwoChainsIsLostAndTheOtherContinues) {
   constexpr int kTokens = 60;
   const auto requests = Requests(4, kTokens);
   const auto alone = TokensAlone(Model(), requests);
@@ -215,13 +216,14 @@ TEST(Chain, OneOfTwoChainsEndsAndTheOtherGoesOn) {
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server2[0,6) server3[6,12)"));
   EXPECT_TRUE(cluster.State().uncoupled());
   EXPECT_EQ(cluster.State().policy().name(), "jffc");
-  // While the ends of both chains stand still, the fastest free one is taken twice and then the other.
+  // While the last servers of both chains are stopped, the dispatcher places two requests on the fastest free
+  // chain and the next two on the other.
   cluster.workers()[1].Signal(SIGSTOP);
   cluster.workers()[3].Signal(SIGSTOP);
   TokenClients clients(cluster, requests);
   ASSERT_TRUE(
       cluster.WaitFor("two requests on each", [](const auto& state) { return Ranks(state, 2) == 2; }));
-  // The first chain's two requests run to their ends: no step waits for the chain that stands still.
+  // The first chain's two requests finish: no step waits for the stopped chain.
   cluster.workers()[1].Signal(SIGCONT);
   clients.AwaitTokens(2 * kTokens);
   ASSERT_TRUE(cluster.WaitFor("one chain without work", [](const auto& state) {
@@ -233,7 +235,7 @@ TEST(Chain, OneOfTwoChainsEndsAndTheOtherGoesOn) {
   const v1::RequestTotals totals = cluster.State().requests();
   EXPECT_EQ(totals.replayed(), 2u) << "those of the lost chain, and no others";
   EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
-  // A server that comes in its place makes the second chain whole again.
+  // A replacement server completes the second chain again.
   cluster.StartWorker(3);
   ASSERT_TRUE(cluster.WaitFor("two chains", [](const auto& state) { return Ranks(state, 0) == 2; }));
 }
@@ -261,12 +263,13 @@ TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
     EXPECT_THAT(plan.out, HasSubstr(server));
 }
 
-// Ordinary workers may do without a barrier, too.
-TEST(Uncoupled, AWorkerThatStandsStillDelaysItsOwnRequestsAloneAndIsLeftOut) {
+// Ordinary workers, too, can run without a barrier.
+TEST(Uncoupled, AStalledWorkerDelaysItsOwnRequestsOnlyAndIsRemoved) {
   constexpr uint32_t kTokens = 5000;
   ClusterOptions options;
   options.worker_flags = {"--c=0.0002", "--tl=0", "--slots=2"};
-  // Well below what the connection to a stopped process lasts (kServerKeepaliveTimeout).
+  // The step timeout is well below the time after which the connection to a stopped process is closed
+  // (kServerKeepaliveTimeout).
   options.router_flags = {"--coupling=none", absl::StrCat("--step_timeout=", 2 + kSlowdown, "s")};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
@@ -282,8 +285,8 @@ TEST(Uncoupled, AWorkerThatStandsStillDelaysItsOwnRequestsAloneAndIsLeftOut) {
   const auto left_out = [&] {
     return cluster.router().Stderr().find("no step report in time") != std::string::npos;
   };
-  // Two go to each, unless this machine is so slow that both are left out before; then the one that goes on
-  // comes back.
+  // Each worker gets two requests, unless this machine is so slow that both are removed before; then the one
+  // that continues joins again.
   ASSERT_TRUE(cluster.WaitFor("two requests on each",
                               [&](const auto& state) { return Ranks(state, 2) == 2 || left_out(); }));
   cluster.workers()[0].Signal(SIGCONT);

@@ -1,4 +1,4 @@
-// Composed chains in motion: what Theorems 3.5 and 3.7 say, against jobs that are really served.
+// Composed chains while jobs are served: the claims of Theorems 3.5 and 3.7 against simulated jobs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,8 +37,8 @@ System RandomSystem(Rng& rng) {
   }
 }
 
-// Join-the-Fastest-Free-Server over every chain of servers there is: each job takes the fastest with cache
-// left, whatever capacities GCA gave. By job: the time of its chain.
+// Join-the-Fastest-Free-Server over every possible chain of servers: each job takes the fastest chain with
+// free cache, whatever capacities GCA gave. Returns, per job, the time of its chain.
 std::vector<double> FastestOfAllChains(const System& system, const std::vector<ChainJob>& jobs) {
   std::vector<int64_t> left = AllCacheSlots(system.servers, system.service, system.plan.placement.ranges);
   struct End {
@@ -73,11 +73,11 @@ std::vector<double> FastestOfAllChains(const System& system, const std::vector<C
   return times;
 }
 
-TEST(ComposedChains, AreAllThatTheFastestFreeServerRuleUses) {
+TEST(ComposedChains, SufficeForTheFastestFreeServerRule) {
   Rng rng(1);
   for (int i = 0; i < 60; ++i) {
     const System system = RandomSystem(rng);
-    // Up to just below saturation, so that queues form and empty.
+    // Rates up to just below saturation, so that queues form and empty.
     const double rate = system.plan.rate * (0.3 + 0.65 * rng.Uniform());
     const auto jobs = sim::PoissonJobs(rate, 1500, 100 + i);
     const auto served = sim::ServeOnChains(Rates(system.plan.chains), **MakeChainDispatcher("jffc", 1), jobs);
@@ -91,11 +91,11 @@ TEST(ComposedChains, AreAllThatTheFastestFreeServerRuleUses) {
 
 struct Estimate {
   double mean = 0;
-  // Of the 95 % confidence interval.
+  // Half width of the 95 % confidence interval of `mean`, in jobs.
   double half_width = 0;
 };
 
-// Mean jobs present, by Little's law, by batch means.
+// Mean number of jobs present by Little's law, with a confidence interval by batch means.
 Estimate MeanJobs(const std::vector<ServedJob>& served, double rate) {
   constexpr size_t kBatches = 20;
   const size_t first = served.size() / 20, batch = (served.size() - first) / kBatches;
@@ -124,8 +124,8 @@ TEST(ComposedChains, OccupancyIsWithinTheBounds) {
         sim::ServeOnChains(chains, **MakeChainDispatcher("jffc", 1), sim::PoissonJobs(rate, 40'000, 500 + i));
     const Estimate jobs = MeanJobs(served, rate);
     const Occupancy bounds = OccupancyBounds(chains, rate);
-    // The truth is often next to a bound, so one interval in 40 is expected beyond it; twice the interval
-    // holds for 200 together.
+    // The true mean is often close to a bound, so one interval in 40 is expected to lie beyond it; an
+    // interval of twice the width holds for all 200 systems together.
     EXPECT_GE(jobs.mean + 2 * jobs.half_width, bounds.lower) << "system " << i;
     EXPECT_LE(jobs.mean - 2 * jobs.half_width, bounds.upper) << "system " << i;
     outside += jobs.mean + jobs.half_width < bounds.lower || jobs.mean - jobs.half_width > bounds.upper;
@@ -133,11 +133,11 @@ TEST(ComposedChains, OccupancyIsWithinTheBounds) {
     widest = std::max(widest, bounds.upper / bounds.lower);
   }
   EXPECT_LE(outside, 10);
-  // Some of the systems have bounds that are far apart.
+  // The sample includes systems whose bounds are far apart.
   EXPECT_GT(widest, 1.5);
 }
 
-TEST(ComposedChains, TwoChainsHoldWhatTheExactAnalysisSays) {
+TEST(ComposedChains, OccupancyOfTwoChainsMatchesTheExactAnalysis) {
   Rng rng(3);
   int outside = 0;
   for (int i = 0; i < 40; ++i) {

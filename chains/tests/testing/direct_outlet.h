@@ -1,6 +1,7 @@
-// An outlet to a server in the same process.
+// An outlet that hands micro-batches to a server in the same process.
 //
-// Purpose: chains of servers in one test. Owns what comes after it. Threads: the sender's.
+// Purpose: chains of servers within one test, without a network. Ownership: shares the next server's inlet.
+// Threads: the caller of Send runs the next server's Take.
 #ifndef BFIO_CHAINS_TESTS_TESTING_DIRECT_OUTLET_H_
 #define BFIO_CHAINS_TESTS_TESTING_DIRECT_OUTLET_H_
 

@@ -1,9 +1,8 @@
-// How a measurement is distributed, in buckets whose bounds are fixed: what a Prometheus histogram is made
-// of.
+// The distribution of a measurement in buckets with fixed bounds: the data of a Prometheus histogram.
 //
-// Purpose: latencies by the thread that measures them, read by a scrape. stats/histogram.h gives finer
-// quantiles, but its buckets are not those of a dashboard's. Threads: owned by one thread; copy it for
-// another.
+// Purpose: collects latencies in the thread that measures them; a scrape reads a copy. stats/histogram.h
+// gives more precise quantiles, but its buckets do not match those of dashboards. Threads: owned by one
+// thread; copy it for another.
 #ifndef BFIO_COMMON_TELEMETRY_METRICS_DISTRIBUTION_H_
 #define BFIO_COMMON_TELEMETRY_METRICS_DISTRIBUTION_H_
 
@@ -19,15 +18,15 @@ class Distribution {
   explicit Distribution(std::vector<double> bounds);
   Distribution(std::initializer_list<double> bounds) : Distribution(std::vector<double>(bounds)) {}
 
-  // NaN is dropped.
+  // Ignores NaN.
   void Add(double value, uint64_t times = 1);
 
   // REQUIRES: both have the same bounds.
   Distribution& operator+=(const Distribution& other);
 
-  // Upper bounds, inclusive; the last bucket has none.
+  // Inclusive upper bounds of the buckets; the last bucket has none.
   const std::vector<double>& bounds() const { return bounds_; }
-  // One more than bounds; not cumulative.
+  // Counts per bucket, not cumulative; one more than bounds.
   const std::vector<uint64_t>& counts() const { return counts_; }
   uint64_t count() const { return count_; }
   double sum() const { return sum_; }
@@ -39,19 +38,19 @@ class Distribution {
   double sum_ = 0;
 };
 
-// Bounds in seconds: from a millisecond to a quarter of an hour, for what a request waits and takes; from 10
-// microseconds to 10 seconds, for the parts of a step.
+// Bounds in seconds. RequestSeconds: from a millisecond to a quarter of an hour, for times of requests; the
+// next function: from 10 microseconds to 10 seconds, for parts of a step.
 std::vector<double> RequestSeconds();
 std::vector<double> StepSeconds();
 // Bounds in tokens, powers of 2 from 1 to 128 Ki.
 std::vector<double> TokenCounts();
 
-// Bounds of a share that is mostly far below 1: 0, then from 1e-4 to 1.
+// Bounds of a ratio that is usually far below 1: 0, then from 1e-4 to 1.
 std::vector<double> GapShares();
 
-// The value below which a share q of the measurements lie, linear within a bucket, 0 when there are none.
-// `counts` has one element more than `bounds`; what lies above the last bound counts as that bound. This is
-// what a dashboard's histogram_quantile makes of the buckets.
+// The value below which a share q of the measurements lie, interpolated linearly within a bucket; 0 when
+// there are none. `counts` has one element more than `bounds`; values above the last bound count as that
+// bound. Equal to PromQL's histogram_quantile.
 double BucketQuantile(const std::vector<double>& bounds, const std::vector<uint64_t>& counts, double q);
 
 }  // namespace bfio

@@ -1,9 +1,9 @@
-// The text format of Prometheus, from values that the caller owns.
+// Writes values that the caller owns in the text format of Prometheus.
 //
-// Purpose: router and worker already keep their counts where one thread owns them; a scrape takes a copy and
-// writes it here, so that nothing counts twice and no counter is shared between threads. What a metric is
-// called and means is in one table per program (MetricInfo), from which docs/metrics.md is made too. The
-// format is prometheus-cpp's. Threads: one thread per object.
+// Purpose: router and worker already count in the thread that owns the state. A scrape takes a copy and
+// writes it here, so that nothing is counted twice and no counter is shared between threads. Names and
+// meanings of metrics are in one table per program (MetricInfo), from which docs/metrics.md is also
+// generated. The format is prometheus-cpp's. Threads: one thread per object.
 #ifndef BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
 #define BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
 
@@ -22,17 +22,17 @@ namespace bfio {
 
 enum class MetricKind { kCounter, kGauge, kHistogram };
 
-// REQUIRES: literals, which outlive every Exposition.
+// REQUIRES: texts are literals, which outlive every Exposition.
 struct MetricInfo {
-  // With its unit at the end (_seconds, _tokens), and _total if it is a counter.
+  // Ends with its unit (_seconds, _tokens), and with _total if it is a counter.
   absl::string_view name;
   MetricKind kind;
-  // The labels of its series, ", " between them; empty when there is one series.
+  // The labels of its series, separated by ", "; empty when there is a single series.
   absl::string_view label;
   absl::string_view help;
 };
 
-// What a histogram's series says; counts has one element more than bounds and is not cumulative.
+// The data of a histogram's series; counts has one element more than bounds and is not cumulative.
 struct Buckets {
   absl::Span<const double> bounds;
   absl::Span<const uint64_t> counts;
@@ -43,16 +43,16 @@ class Exposition {
  public:
   using LabelValues = std::initializer_list<absl::string_view>;
 
-  // A counter's or a gauge's value. REQUIRES: a value for each of the metric's labels.
+  // Adds the value of a counter or gauge. REQUIRES: a value for each of the metric's labels.
   void Add(const MetricInfo& info, double value, LabelValues labels = {});
   void AddHistogram(const MetricInfo& info, const Buckets& buckets, LabelValues labels = {});
-  // Of a metric with one label.
+  // For a metric with one label.
   void Add(const MetricInfo& info, double value, absl::string_view label) { Add(info, value, {label}); }
   void AddHistogram(const MetricInfo& info, const Buckets& buckets, absl::string_view label) {
     AddHistogram(info, buckets, {label});
   }
 
-  // All series, families in the order of their first Add.
+  // The text of all series, families in the order of their first Add.
   std::string Text() const;
 
  private:
@@ -61,7 +61,7 @@ class Exposition {
   std::vector<prometheus::MetricFamily> families_;
 };
 
-// A page of a program's metrics for people, as Markdown: a table under `heading`.
+// Documentation of a program's metrics as Markdown: a table under `heading`.
 std::string MetricsTable(absl::string_view heading, absl::Span<const MetricInfo> metrics);
 
 }  // namespace bfio

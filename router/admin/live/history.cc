@@ -20,7 +20,7 @@ void LiveHistory::OnStep(const StepSummary& step, absl::Time now) {
   if (loads.empty() || step.local.size() != loads.size()) return;
   MutexLock lock(&mutex_);
   Group& group = groups_[step.group];
-  // Samples do not mix two epochs.
+  // A sample never mixes two epochs.
   if (group.open && (group.open->sample.epoch != step.epoch || now - group.open->since >= kInterval)) {
     CloseInterval(group);
   }
@@ -47,7 +47,7 @@ void LiveHistory::OnStep(const StepSummary& step, absl::Time now) {
   open.wait_s += SumSeconds(step.barrier_wait);
   const auto slowest = std::max_element(step.local.begin(), step.local.end());
   open.slowest_s += absl::ToDoubleSeconds(*slowest);
-  if (!step.rank) {  // otherwise a step of its own, without waiting
+  if (!step.rank) {  // otherwise the rank steps by itself, without waiting
     open.max_sum += static_cast<double>(*std::max_element(loads.begin(), loads.end()));
     open.mean_sum += std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
     ++open.slowest_count[static_cast<size_t>(slowest - step.local.begin())];
@@ -79,7 +79,7 @@ void LiveHistory::BoundGroups() {
     if (group.open) return UINT64_MAX;
     return group.samples.empty() ? 0 : group.samples.back()->number;
   };
-  // Of groups in the middle of an interval the one with the smallest index, which is the oldest group.
+  // Among groups with an open interval, min_element takes the one with the smallest index: the oldest group.
   groups_.erase(std::min_element(groups_.begin(), groups_.end(),
                                  [&](const auto& a, const auto& b) { return newest(a) < newest(b); }));
 }

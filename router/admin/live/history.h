@@ -1,8 +1,8 @@
-// The last minutes of the groups' steps, half a second a sample: what the live page draws.
+// The last minutes of the groups' steps as samples of half a second, which the live page draws.
 //
-// Purpose: a page that is opened sees the past at once, and every open page is fed from the same samples,
-// whatever the number of steps a second. OnStep costs the decision thread one pass over the ranks under a
-// lock that readers hold only while they copy. Threads: any.
+// Purpose: a page that is opened shows the past at once, and all open pages read the same samples, whatever
+// the number of steps per second. OnStep costs the decision thread one pass over the ranks under a lock that
+// readers hold only while they copy. Threads: any.
 #ifndef BFIO_ROUTER_ADMIN_LIVE_HISTORY_H_
 #define BFIO_ROUTER_ADMIN_LIVE_HISTORY_H_
 
@@ -19,56 +19,56 @@
 
 namespace bfio::router {
 
-// What happened in a group in an interval in which at least one of its steps ended.
+// One interval of a group in which at least one of its steps ended.
 struct StepSample {
-  // Counts samples of all groups from 1.
+  // Counts the samples of all groups from 1.
   uint64_t number = 0;
   core::GroupIndex group = 0;
-  // Of the interval's last step.
+  // End of the interval's last step.
   absl::Time time;
-  // Of the interval's last step.
+  // Values of the interval's last step.
   uint64_t epoch = 0;
   int64_t step = 0;
   std::vector<int64_t> load_tokens;
   std::vector<uint32_t> active_requests;
-  // Computed in the interval, by rank.
+  // Prompt tokens computed in the interval, by rank.
   std::vector<int64_t> prefill_tokens;
   int64_t waiting_requests = 0;
-  // Of the interval.
+  // Sums over the interval.
   int64_t steps = 0;
   int64_t assigned = 0;
-  // 1 - (sum of mean loads) / (sum of largest loads): the share of work time that imbalance wastes; 0 without
+  // 1 - (sum of mean loads) / (sum of largest loads): the share of work time that imbalance wastes. 0 without
   // load, and where ranks do not wait for each other.
   double idle_fraction = 0;
-  // Share of local work + barrier wait that was barrier wait.
+  // Barrier wait / (local work + barrier wait).
   double wait_fraction = 0;
-  // Mean duration of a step on its slowest rank, seconds.
+  // Mean duration of a step on its slowest rank, in seconds.
   double step_s = 0;
-  // The rank whose local work was the longest most often, where the others waited for it.
+  // The rank that was most often the slowest; empty where ranks do not wait for each other.
   std::optional<uint32_t> straggler;
 };
 
 class LiveHistory {
  public:
   static constexpr absl::Duration kInterval = absl::Milliseconds(500);
-  // Of each group: five minutes.
+  // Samples kept per group: five minutes.
   static constexpr size_t kSamples = 600;
   static constexpr size_t kGroups = 64;
 
   void OnStep(const StepSummary& step, absl::Time now);
 
-  // Samples with numbers above `after`, oldest first; all of them for an `after` of an earlier router's;
-  // waits up to `patience` for the first. Empty when none came, or after Close.
+  // Samples with numbers above `after`, oldest first. Waits up to `patience` for the first one; empty when
+  // none came, or after Close. All samples when `after` is a number of an earlier router.
   std::vector<std::shared_ptr<const StepSample>> After(uint64_t after, absl::Duration patience) const;
 
-  // Ends every wait.
+  // Ends all waits of After.
   void Close();
   bool closed() const;
 
  private:
-  // The sums of the interval that is not over yet.
+  // Sums of the interval that has not ended.
   struct Open {
-    // Of its first step and of its latest.
+    // Times of its first and its latest step.
     absl::Time since, last;
     StepSample sample;
     double max_sum = 0, mean_sum = 0, local_s = 0, wait_s = 0, slowest_s = 0;
@@ -76,11 +76,11 @@ class LiveHistory {
   };
   struct Group {
     std::optional<Open> open;
-    // Oldest first.
+    // Closed samples, oldest first.
     std::deque<std::shared_ptr<const StepSample>> samples;
   };
   void CloseInterval(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Groups come and go: the one whose newest sample is the oldest makes way.
+  // Removes the group whose newest sample is the oldest when there are too many groups.
   void BoundGroups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;

@@ -31,7 +31,7 @@ HttpReply ReplyOf(const absl::Status& status) {
   }
 }
 
-// `body` as a message, or the reply that says why not.
+// Parses `body`; INVALID_ARGUMENT with the reason.
 template <typename Message>
 absl::StatusOr<Message> Parse(const std::string& body) {
   Message message;
@@ -70,7 +70,7 @@ std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& sa
 
 void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history, LiveSource source) {
   const auto shared = std::make_shared<const LiveSource>(std::move(source));
-  // A browser cannot show a token before it has the page that asks for it.
+  // A browser cannot send a token before it has loaded the page that asks for one.
   constexpr auto kEverybody = HttpServer::Access::kEverybody;
   server.Get("/", File("text/html; charset=utf-8", page::kIndexHtml), kEverybody);
   server.Get("/live.css", File("text/css; charset=utf-8", page::kLiveCss), kEverybody);
@@ -114,7 +114,7 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
     return [history, after]() mutable -> std::optional<std::string> {
       const auto samples = history->After(after, absl::Seconds(1));
       if (history->closed()) return std::nullopt;
-      // A comment keeps the line busy, so that a reader that is gone is found out.
+      // An SSE comment keeps traffic on the connection, so that a disconnected reader is detected.
       if (samples.empty()) return ":\n\n";
       after = samples.back()->number;
       return absl::StrCat("data: ", SamplesJson(samples), "\n\n");

@@ -30,7 +30,13 @@ json Of(const v1::WorkerState& worker) {
 }
 
 json Of(const v1::GroupState& group) {
-  return {{"name", group.name()}, {"index", group.index()}, {"model", group.model()}};
+  json result = {{"name", group.name()}, {"index", group.index()}, {"model", group.model()}};
+  if (!group.has_placement()) return result;
+  json candidates = json::array();
+  for (const v1::PlacementState::Candidate& candidate : group.placement().candidates())
+    candidates.push_back({{"rule", candidate.rule()}, {"stepRatio", candidate.step_ratio()}});
+  result["placement"] = {{"rule", group.placement().rule()}, {"candidates", std::move(candidates)}};
+  return result;
 }
 
 json Of(const v1::RequestTotals& r) {
@@ -86,7 +92,7 @@ std::string PageStateJson(const v1::ClusterState& state) {
       {"groups", List(state.groups())},
       {"requests", Of(state.requests())},
       {"shadows", List(state.shadows())}};
-  // A name that is no UTF-8 must not end the program.
+  // Invalid UTF-8 in a name is replaced, because it would throw otherwise.
   return page.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

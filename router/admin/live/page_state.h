@@ -1,9 +1,8 @@
-// What the live page shows of a cluster's state, as JSON.
+// The part of a cluster's state that the live page shows, as JSON.
 //
-// Purpose: protobuf's own JSON of a ClusterState with hundreds of workers takes tens of milliseconds of a
-// core, every two seconds for every page; this is the part that the page reads, in a fraction of that. Names
-// are those of protobuf's JSON
-// (/api/state); numbers are numbers. Pure.
+// Purpose: every open page requests the state every two seconds. Protobuf's JSON of a ClusterState with
+// hundreds of workers takes tens of milliseconds of CPU time; this subset takes a fraction of that. Names are
+// those of protobuf's JSON (/api/state); numbers are JSON numbers. Pure.
 #ifndef BFIO_ROUTER_ADMIN_LIVE_PAGE_STATE_H_
 #define BFIO_ROUTER_ADMIN_LIVE_PAGE_STATE_H_
 

@@ -1,8 +1,8 @@
-// `--admission`: a rule of KV memory, a rule of batches, or both.
+// Parses `--admission`: a memory rule, a batch rule, or both.
 //
-// Purpose: the one reading of the setting for router and simulator. The text is rules joined by "+": at most
-// one of none, kv_feasible[:confidence=P] and protection:alpha=A (kv_gate.h), at most one of wait and
-// nested_wait (wait_gate.h). Threads: any, pure.
+// Purpose: one parser for router and simulator. The text is rules joined by "+": at most one of none,
+// kv_feasible[:confidence=P] and protection:alpha=A (kv_gate.h), at most one of wait and nested_wait
+// (wait_gate.h). Threads: any, pure.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 #define BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 
@@ -18,7 +18,7 @@ struct AdmissionSetting {
   WaitGateOptions wait;
 };
 
-// INVALID_ARGUMENT names what is wrong.
+// INVALID_ARGUMENT, naming the error.
 absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text);
 
 }  // namespace bfio::core

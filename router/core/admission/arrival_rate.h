@@ -1,8 +1,8 @@
-// A rate of events that neither is known nor stays as it is.
+// An online estimate of an arrival rate that changes.
 //
-// Purpose: an exponentially weighted count: an event x ago weighs exp(-x / tau) / tau, divided by 1 - exp(-T
-// / tau) over the first T of all. Its relative error is about 1 / sqrt(2 rate tau). Times ascend, in any
-// unit; rates are per such unit. Threads: one.
+// Purpose: an exponentially weighted count: an event of age x has the weight exp(-x / tau) / tau, divided by
+// 1 - exp(-T / tau) where T is the time since the start. The relative error is about 1 / sqrt(2 rate tau).
+// Times ascend, in any unit; rates are per that unit. Threads: one.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_ARRIVAL_RATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_ARRIVAL_RATE_H_
 
@@ -12,7 +12,7 @@ namespace bfio::core {
 
 class ArrivalRate {
  public:
-  // tau. REQUIRES: above 0.
+  // `time_constant`: tau. REQUIRES: above 0.
   explicit ArrivalRate(double time_constant) : tau_(time_constant) {}
 
   void OnArrival(double now) {
@@ -25,25 +25,25 @@ class ArrivalRate {
     return seen <= 0 ? 0 : weight_ * std::exp((last_ - now) / tau_) / seen;
   }
 
-  // The rate, and so many standard errors.
+  // The rate plus `errors` standard errors.
   double Bound(double now, double errors) const {
     const double rate = Rate(now);
     return rate + errors * std::sqrt(rate / (2 * tau_));
   }
 
-  // Whether `solved` no longer serves as a bound two standard errors up: the estimate reaches it with one of
-  // them, or is a fifth below it with two.
+  // Whether `solved`, the rate plus two standard errors at some earlier time, is out of date: the rate plus
+  // one standard error exceeds it, or the rate plus two is below 0.8 of it.
   bool HasLeft(double solved, double now) const {
     return Bound(now, kErrors / 2) > solved || Bound(now, kErrors) < kBelow * solved;
   }
-  // What to solve for.
+  // The rate for which to solve.
   double Solve(double now) const { return Bound(now, kErrors); }
 
  private:
   static constexpr double kErrors = 2, kBelow = 0.8;
 
   double tau_;
-  // Sum of weights at `last_`.
+  // Sum of the weights at time `last_`.
   double weight_ = 0, last_ = 0;
 };
 

@@ -15,22 +15,22 @@ namespace {
 
 using Kind = KvGateOptions::Kind;
 
-// Width of the first intervals, and of later ones as a share of their distance: a share too large takes
-// tokens for held that were given back meanwhile, a share too small costs time. Beyond kFar few are left.
+// Width of the first intervals; width of later ones as a share of their distance. A larger share counts
+// tokens that were freed within the interval, a smaller share costs time. Beyond kFar few requests are left.
 constexpr int64_t kFirstWidth = 4;
-// A plan that comes late starts its requests so many steps after its own at most, or nearly always.
+// A late plan starts its requests nearly always at most this number of steps after its own step.
 constexpr int64_t kLateSteps = 2;
 constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
-// theta in units of 1 / mean size, at its least: halving brings it up to twice that.
+// theta times the mean size at b, at its least; rounding to powers of two gives up to twice that.
 constexpr double kThetaSizes = 1;
-// A factor of a product, and a product, below which logarithms are taken; both far above the smallest double.
+// Limit of a factor, and of a product, below which the logarithm is taken; far above the smallest double.
 constexpr double kLeastFactor = 1e-100;
-// Prompt lengths are rounded to 1 in 2 to this power.
+// Prompt lengths are rounded up with a relative precision of 2^-kPromptBits.
 constexpr int kPromptBits = 6;
-// Capacity of a worker that is not computed: nothing fits, and no sum overflows.
+// Capacity of a worker that is not computed: no request fits, and no sum overflows.
 constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;
 
-// A need that no capacity satisfies; several of them still add up.
+// A need that exceeds every capacity; sums of several do not overflow.
 constexpr int64_t kMoreThanAny = int64_t{1} << 50;
 
 int64_t ReservedBy(const Resident& resident) {

@@ -1,37 +1,37 @@
-// Admission to each worker's KV memory, in the router: capacities and needs in the future, for every
+// Admission to each worker's KV memory in the router: capacities and needs at future times, for every
 // decision.
 //
-// Purpose: converts the lookahead's predictions into the KvOutlook (model/kv_capacity.h) that every policy
+// Purpose: converts the lookahead's predictions into the KvOutlook (model/kv_capacity.h) that all policies
 // and the solver's program obey. The kinds:
 //   none          a request reserves its prompt and max_new_tokens; there is no outlook.
 //   kv_feasible   memory suffices at every future time, with the given confidence (below).
 //   protection    running requests and the prompt stay within a share 1 - alpha of memory (vLLM's watermark).
 //                 A request that does not fit an empty worker in this way enters with its largest size
 //                 reserved.
-// Under the latter two a worker may run out; it preempts the youngest (worker/engine/engine.h). A request
-// that reserves its KV (RequestSpec::reserves_kv) counts with all of it at every time, and enters
-// only where that fits for certain.
+// Under the latter two a worker may run out of memory; it preempts the youngest request
+// (worker/engine/engine.h). A request that reserves its KV (RequestSpec::reserves_kv) counts with all of it
+// at every time, and enters only where that certainly fits.
 //
 // kv_feasible. Future time is divided into intervals [a, b], narrow ones first. A request that holds t tokens
 // at the plan's step and may stay r steps holds at most x = t + min(b, r - 1) in the interval, if it is still
-// there at a, with probability p by the lookahead. Memory M suffices throughout the interval
-//   for certain            when   sum x <= M,
-//   but for a chance e     when   sum log(1 + p (exp(theta x) - 1)) <= theta M - log(1 / e)     (Chernoff),
-// for any theta, if requests end independently of one another. Both are sums over requests, so the outlook
-// has both: needs x, and log(..) / theta. theta is 1 to 2, or 2 to 4, over the mean size a request has at b,
-// near the best where some ten requests and more share a worker. e is (1 - confidence) / intervals, so the
-// chance that a worker that has been filled up by one plan runs out before all on it have ended is at most 1
-// - confidence (union bound), if the lookahead is right. Where lengths are taken as known (oracle,
-// max_tokens) only the first way counts, and nothing can run out if they are right. A plan may come late: a
-// request that is not known to have started counts as staying two steps longer. A prompt may take several
-// steps: a request whose prompt is not computed counts as staying as many steps longer as prompts have taken
-// lately. Each request alone fits an empty worker for certain, so none is kept out for ever
-// (scheduler/kv_hold.h decides which requests must wait).
+// active at a, which has probability p by the lookahead. Memory M suffices throughout the interval
+//   certainly                      if   sum x <= M,
+//   except with probability e      if   sum log(1 + p (exp(theta x) - 1)) <= theta M - log(1 / e)
+// (Chernoff's bound) for any theta, if requests end independently of one another. Both are sums over
+// requests, so the outlook has both: needs x, and log(..) / theta. theta is 1 to 2, or 2 to 4, divided by the
+// mean size of a request at b, which is near the best value where about ten or more requests share a worker.
+// e is (1 - confidence) / intervals, so the probability that a worker filled by one plan runs out of memory
+// before all of its requests have ended is at most 1 - confidence (union bound), if the lookahead is right.
+// Where lengths count as known (oracle, max_tokens), only the first way is used, and no worker runs out if
+// they are right. A plan may come late, so a request that is not known to have started counts as staying two
+// steps longer. A prompt may take several steps, so a request whose prompt is not computed counts as staying
+// longer by the number of steps that prompts have taken recently. Each request alone certainly fits an empty
+// worker, so none waits forever (scheduler/kv_hold.h decides which requests must wait).
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
-// request; about 22 intervals where requests make at most 1,000 tokens. Requests are of a kind, and share
-// their needs, when the lookahead predicts the same for them, their limits are equal and their prompts alike:
-// where lengths are learnt, prompts count as up to 1 in 64 longer for it. Threads: the scheduler's.
+// request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their
+// needs: the lookahead predicts the same for them, their limits are equal, and their prompts are similar
+// (where lengths are learnt, prompts are rounded up by at most 1 in 64 for this). Threads: the scheduler's.
 // Deterministic. Tokens, steps.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
@@ -56,16 +56,16 @@ namespace bfio::core {
 struct KvGateOptions {
   enum class Kind { kNone, kFeasible, kProtection };
   Kind kind = Kind::kNone;
-  // kv_feasible: in [0.5, 1).
+  // For kv_feasible, in [0.5, 1).
   double confidence = 0.99;
-  // protection: in [0, 1).
+  // For protection, in [0, 1).
   double alpha = 0;
 };
 
-// "none", "kv_feasible", "kv_feasible:confidence=P" or "protection:alpha=A". INVALID_ARGUMENT names what is
-// wrong.
+// Parses "none", "kv_feasible", "kv_feasible:confidence=P" or "protection:alpha=A". INVALID_ARGUMENT, naming
+// the error.
 absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text);
-// INVALID_ARGUMENT when this lookahead does not tell what the gate needs.
+// INVALID_ARGUMENT when this lookahead does not make the predictions that the gate needs.
 absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead);
 
 class KvGate {
@@ -74,41 +74,41 @@ class KvGate {
     absl::Span<const Resident> residents;
     PlanTime time;
     int64_t kv_tokens = 0;
-    // Its load in the plan's step, and the part of that which its residents do not account for.
+    // Its load in the plan's step, and the part of that load that no resident accounts for.
     int64_t load_tokens = 0;
     int64_t drift = 0;
     // Whether its capacity is needed; otherwise it is not computed.
     bool open = true;
-    // By resident: steps beyond one that its prompt may still take. Empty: none.
+    // By resident: expected further steps of its prompt beyond one. Empty: none.
     absl::Span<const int64_t> prompt_steps;
   };
-  // Steps beyond one that a prompt of so many tokens is expected to take.
+  // Expected number of steps, beyond one, for a prompt of that length.
   using StepsOfPrompt = absl::FunctionRef<int64_t(int64_t tokens)>;
 
   explicit KvGate(const KvGateOptions& options) : options_(options) {}
 
   bool active() const { return options_.kind != KvGateOptions::Kind::kNone; }
 
-  // Sets where each waiting request's needs are (WaitingView::kv_need). The outlook is valid until the
-  // next call. REQUIRES: active().
+  // Computes the outlook and sets each waiting request's row of needs (WaitingView::kv_need). The outlook is
+  // valid until the next call. REQUIRES: active().
   KvOutlook Look(
       Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting,
       StepsOfPrompt steps_of_prompt = [](int64_t) -> int64_t { return 0; });
-  // Gives a request of the outlook to a worker: the outlook then has the remaining capacity.
-  // REQUIRES: active(); `need` is of the last Look.
+  // Subtracts a request's needs from a worker's capacity in the outlook. REQUIRES: active(); `need` is from
+  // the last Look.
   void Take(int32_t need, WorkerIndex worker);
 
  private:
-  // An interval of future time; the same bound's price of a token in it; and where.
+  // An interval of future time, with theta in units of 1 / tokens.
   struct Interval {
     int64_t from = 0, to = 0;
     double theta = 0;
-    // theta is 1 / mean size halved so many times; exp(-theta to).
+    // theta is 1 / (mean size) halved this number of times; decay is exp(-theta to).
     int32_t halvings = 0;
     double decay = 0;
   };
   static constexpr int32_t kMostHalvings = 24;
-  // Ways by Chernoff's bound, theta doubled from one to the next.
+  // Number of ways with Chernoff's bound; theta doubles from one to the next.
   static constexpr int32_t kThetas = 2;
   static constexpr int32_t kWays = 1 + kThetas;
   using Factors = std::array<double, kThetas>;
@@ -118,16 +118,17 @@ class KvGate {
   void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
                     StepsOfPrompt steps_of_prompt);
   void AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* capacity);
-  // With a prompt that counts so many tokens and takes so many steps beyond one.
+  // Writes the needs of a request whose prompt counts as `tokens` and takes `prompt_steps` steps beyond one.
   void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t prompt_steps,
                   int64_t* need);
-  // A request that holds `tokens` at the plan's step and may stay `stay` steps, and `late` steps longer if it
-  // starts later than planned: calls use(interval, x, factors) for each that it may see, after alive_ is set;
-  // factors[j] is 1 + p (exp(t x) - 1) over exp(t x) for the j-th way's t.
+  // For a request that holds `tokens` at the plan's step, may stay `stay` steps, and `late` steps longer if
+  // it starts later than planned: calls use(interval, x, factors) for each interval that it may reach, after
+  // alive_ is set. factors[j] is (1 + p (exp(theta_j x) - 1)) / exp(theta_j x), with the theta of the j-th
+  // way.
   template <class Use>
   void ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use) const;
 
-  // What a waiting request's needs depend on.
+  // What the needs of a waiting request depend on.
   struct Alike {
     uint64_t curve = 0;
     int64_t tokens = 0, generated = 0, most = 0, predicted = 0;
@@ -143,13 +144,14 @@ class KvGate {
   const KvGateOptions options_;
   absl::flat_hash_map<Alike, int32_t> kinds_;
   std::vector<Interval> intervals_;
-  // By interval.
+  // Start of each interval, and the probability that a request is active there.
   std::vector<int64_t> starts_;
   std::vector<double> alive_;
   // log(1 / e).
   double log_risk_ = 0;
   std::vector<int64_t> capacity_, need_;
-  // Scratch of AddWorker, by interval: sum of x; sum of logarithms, and a product not yet in it.
+  // Scratch space of AddWorker, by interval: sum of x; sum of logarithms; a product whose logarithm is still
+  // to be added.
   std::vector<int64_t> held_;
   std::vector<Factors> logs_, product_;
 };

@@ -15,16 +15,18 @@ namespace {
 
 // Time constant of rates, in steps of twice the fixed time: hundreds of arrivals where batching matters.
 constexpr double kRateSteps = 256;
-// Times a time constant that rates are looked at, and that thresholds are solved at the latest: lengths
-// change too.
+// Rates are checked this number of times per time constant. Thresholds are solved again at the latest after
+// one time constant, because lengths change, too.
 constexpr double kLooksPerTime = 20;
-// Of DT(n) to n_j / rate_j; of the heaviest load that any batch carries, where what comes is more.
+// kBatchLoad: ratio of an iteration's time DT(n) to the time n_j / rate_j in which its requests arrive.
+// kMostCarried: when more arrives than any batch size supports, rates are scaled to this share of what is
+// supported.
 constexpr double kBatchLoad = 0.9, kMostCarried = 0.97;
-// Nested: n_i over p_i n_(i-1).
+// For nested_wait: n_i / (p_i n_(i-1)).
 constexpr double kMargin = 1.1;
-// Requests over which lengths, and shares of lengths, are averaged.
+// Number of requests over which lengths, and shares of lengths, are averaged.
 constexpr double kLengthMemory = 256;
-// A threshold that is a whole number but for so much is that number.
+// Rounding error that may lift a threshold above an integer.
 constexpr double kRounding = 1e-9;
 
 }  // namespace
@@ -81,7 +83,7 @@ void WaitGate::Add(const RequestSpec& spec, int64_t enqueued_step) {
   classes_[at].waiting.push_back({spec, enqueued_step});
   classes_of_.emplace(spec.id, at);
   if (!nested()) classes_[at].TakeLengths(spec.prefill_tokens, length);
-  // What gathers while no time runs is no rate.
+  // Arrivals while the gate's time stands still have no rate.
   if (now_ > 0) (nested() ? rate_ : classes_[at].rate).OnArrival(now_);
 }
 
@@ -149,7 +151,7 @@ void WaitGate::Solve() {
   std::vector<size_t> classes;
   const std::vector<RequestType> types = Types(classes);
   if (types.empty() || workers_ == 0) return;
-  // Tokens that the arrivals of a unit of time hold over all their stages.
+  // Tokens held, over all their stages, by the requests that arrive in a unit of time.
   double tokens = 0, rate = 0;
   if (nested()) {
     const Segments segments = SegmentsOf(types);
@@ -162,7 +164,7 @@ void WaitGate::Solve() {
     for (const RequestType& type : types) tokens += type.rate * StageTokens(type);
   }
   const double load = tokens / workers_, share = std::max(1.0, load / (kBatchLoad * kMostCarried));
-  // d0 + d1 n = load n / rate, with n in proportion to rates.
+  // Solves d0 + d1 n = load n / rate, with n proportional to the rates.
   const double time = options_.fixed_tokens / (kBatchLoad - load / share);
   const auto threshold = [&](double of) {
     return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(of * time / share - kRounding)));
@@ -179,7 +181,8 @@ std::vector<RequestType> WaitGate::Types(std::vector<size_t>& classes) const {
     const Class& of = classes_[j];
     const double rate = !nested() ? of.solved : ends > 0 ? solved_ * of.ends / ends : 0;
     if (rate <= 0) continue;
-    // A request's first step reads its prompt and makes a token: the paper's stages 0 to l' are o steps.
+    // A request's first step reads its prompt and generates a token, so the paper's stages 0 to l' are o
+    // steps.
     const int64_t output =
         std::max<int64_t>(nested() ? 1 : 0, static_cast<int64_t>(std::lround(of.output)) - 1);
     if (nested() && !types.empty() && types.back().output >= output) {

@@ -1,25 +1,25 @@
 // Admission in batches: WAIT and Nested WAIT for a group of workers.
 //
-// Purpose: holds requests back until enough similar ones wait to make a batch, then releases them to
-// the policy, which chooses workers. The rules are those of "Fluid-Based Online Scheduling under Memory
+// Purpose: holds requests back until enough similar ones wait to make a batch, then releases them to the
+// policy, which chooses workers. The rules are those of "Fluid-Based Online Scheduling under Memory
 // Constraints", as far as a router can apply them:
 //   wait          A request's class is its expected length (predicted_output_tokens, else
 //                 max_new_tokens), to a factor of four. A class is released when its threshold of equation
 //                 (7) is reached.
-//   nested_wait   Lengths are unknown. All wait together for the first segment's threshold; segments and the
-//                 share that reaches them are learnt from completed requests.
-// Differences from the paper: running requests do not pause for others of their class, because their clients
-// read along. So a class counts what it holds and not whole batches, and a rare one, with less than one
-// request per iteration, never waits. Requests beyond a threshold are released too, because another rule
-// bounds memory (kv_gate.h).
+//   nested_wait   Lengths are unknown. All requests wait together for the first segment's threshold; segments
+//                 and the share of requests that reach them are learnt from completed requests.
+// Differences from the paper: running requests do not pause for others of their class, because their tokens
+// are streamed to clients. So a class counts the requests that it holds, not whole batches, and a rare class,
+// with less than one request per iteration, never waits. Requests beyond a threshold are also released,
+// because another rule bounds memory (kv_gate.h).
 //
-// A group behind one barrier is the paper's one worker: with loads balanced, an iteration takes d0 + d1 / G
-// of the tokens that all G hold. Time is counted in tokens: a step takes `fixed_tokens` and the largest load.
-// A group without work has no time: it takes every waiting request. Thresholds follow the measured rates
-// (arrival_rate.h) and lengths. No request waits here beyond a hard bound of steps, however rare its class.
-// Within a class the order is first come, first out, whatever the priorities. Deterministic. Threads: one.
-// Cost: O(1) a request, but O(waiting of its class) to take one out; a solution of the thresholds when rates
-// have changed.
+// A group behind one barrier is the paper's one worker: with balanced loads, an iteration takes d0 + d1 / G
+// times the tokens that all G workers hold. Time is measured in tokens: a step takes `fixed_tokens` plus the
+// largest load. Time stands still in a group without work, so it takes every waiting request. Thresholds
+// follow the measured rates (arrival_rate.h) and lengths. No request waits here longer than a hard limit of
+// steps, however rare its class. Within a class the order is first come, first served, whatever the
+// priorities. Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to
+// remove one; thresholds are solved again when rates have changed.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 
@@ -39,19 +39,19 @@ namespace bfio::core {
 struct WaitGateOptions {
   enum class Kind { kNone, kWait, kNestedWait };
   Kind kind = Kind::kNone;
-  // Tokens that take as long as all of a step that does not depend on the load: C / t_l. Above 0.
+  // Fixed part of a step's time, in tokens of load: C / t_l. Above 0.
   double fixed_tokens = 48'620;
-  // Steps after which a request is released whatever its class. At least 1.
+  // Number of steps after which a request is released whatever its class. At least 1.
   int64_t most_steps = 32;
 };
 
-// "wait" or "nested_wait", with settings as in "wait:tokens=48620,most=32". INVALID_ARGUMENT names what is
-// wrong.
+// Parses "wait" or "nested_wait", with settings as in "wait:tokens=48620,most=32". INVALID_ARGUMENT, naming
+// the error.
 absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text);
 
 class WaitGate {
  public:
-  // A request that is held back, and the step it arrived in.
+  // A request that is held back, and the step in which it arrived.
   struct Waiting {
     RequestSpec spec;
     int64_t enqueued_step = 0;
@@ -61,28 +61,29 @@ class WaitGate {
 
   bool active() const { return options_.kind != WaitGateOptions::Kind::kNone; }
 
-  // --- held back ---
+  // --- requests that are held back ---
 
-  // REQUIRES: active(), !Contains(spec.id); steps do not descend but for requests that are restored.
+  // REQUIRES: active(), !Contains(spec.id); steps do not descend, except for restored requests.
   void Add(const RequestSpec& spec, int64_t enqueued_step);
   bool Contains(RequestId id) const { return classes_of_.contains(id); }
   // REQUIRES: Contains(id).
   const RequestSpec& Spec(RequestId id) const;
-  // Returns false when the id is not here.
+  // False when the id is not here.
   bool Remove(RequestId id);
   int64_t size() const { return static_cast<int64_t>(classes_of_.size()); }
-  // By class, each in the order of arrival: added again in this order they wait as they did.
+  // All held requests by class, each in the order of arrival. Adding them again in this order restores the
+  // gate.
   std::vector<Waiting> All() const;
 
-  // Moves those that may be released at `step` to the end of `out`, by class, each in the order of arrival;
-  // all of them when the group is idle.
+  // Moves the requests that may be released at `step` to the end of `out`, by class, each in the order of
+  // arrival; all of them when the group is idle.
   void Release(int64_t step, bool idle, std::vector<Waiting>& out);
 
-  // --- what is learnt ---
+  // --- measurements ---
 
-  // The group has run a step with this largest load.
+  // The group has made a step with this largest load.
   void OnStep(int64_t largest_load, int32_t workers);
-  // A request ended by itself or by its limit, with so many tokens in all.
+  // A request has ended by itself or by its limit, with `output` tokens in all.
   void OnEnd(int64_t prompt, int64_t output);
 
   // The thresholds, by class; for nested_wait one number.
@@ -93,16 +94,16 @@ class WaitGate {
  private:
   static constexpr size_t kClasses = 9;
 
-  // Requests of one class: those held back, their arrival rate, and means over the recent ones.
+  // Requests of one class: those held back, their arrival rate, and means over recent ones.
   struct Class {
     explicit Class(double time_constant) : rate(time_constant) {}
     std::deque<Waiting> waiting;
     ArrivalRate rate;
-    // What the thresholds are solved for.
+    // The rate for which the thresholds are solved.
     double solved = 0;
     double prompt = 0, output = 0;
     bool seen = false;
-    // Nested: ends, old ones fading.
+    // Number of ends, exponentially decayed; for nested_wait.
     double ends = 0;
 
     void TakeLengths(int64_t prompt_tokens, int64_t output_tokens);
@@ -110,17 +111,17 @@ class WaitGate {
 
   bool nested() const { return options_.kind == WaitGateOptions::Kind::kNestedWait; }
   void Solve();
-  // With rates as they are solved for; types of classes without arrivals are left out. `classes` gives the
-  // class of each.
+  // The types with the rates for which thresholds are solved, without classes that have no arrivals. Sets
+  // `classes` to the class of each type.
   std::vector<RequestType> Types(std::vector<size_t>& classes) const;
 
   const WaitGateOptions options_;
-  // Of time in tokens.
+  // Time constant of the rates, in the gate's unit of time, tokens.
   const double time_constant_;
-  // Where nested: of lengths; the first is where all wait.
+  // For nested_wait these are classes of lengths, and all requests wait in the first.
   std::vector<Class> classes_;
   absl::flat_hash_map<RequestId, size_t> classes_of_;
-  // Nested: arrivals of all.
+  // Rate of all arrivals, for nested_wait.
   ArrivalRate rate_;
   double solved_ = 0;
   std::vector<int64_t> thresholds_;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-// One more version of the kernel for wider vectors, chosen when the program is loaded. AVX2 without FMA: the
-// bits are the same. Sanitizers do not get along with functions that are resolved before they start.
+// Adds a version of the kernel for wider vectors, chosen when the program is loaded. AVX2 without FMA gives
+// the same bits. Not with sanitizers, which fail with functions that are resolved before they start.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define BFIO_WIDE_CLONES __attribute__((target_clones("avx2", "default")))
@@ -17,7 +17,7 @@ namespace {
 // Four doubles: one register with AVX, two without.
 using Vector = double __attribute__((vector_size(32), aligned(8)));
 constexpr size_t kLanes = 4;
-// Vectors of h per pass over the residents: what registers hold.
+// Vectors of h per pass over the residents: as many as registers hold.
 constexpr size_t kBlock = 2;
 static_assert(kLanes * kBlock == Accumulator::kPadding);
 

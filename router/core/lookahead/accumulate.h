@@ -1,12 +1,12 @@
-// Sums a worker's residents into rows of expected load and quiet probability.
+// Sums the residents of a worker into rows of expected load and of the probability that none has ended.
 //
-// Purpose: the inner loop of every projection by probabilities. A resident is active h steps on with
-// alive[h] * scale and has grown by h by then. Up to kExactHorizon every h is summed; beyond, only knots that
-// are an eighth of h apart, straight lines between them: curves are that smooth, for hazards come in bins of
-// that width. A resident that max_new_tokens ends within the horizon is summed at every h all the same.
-// Deterministic on every machine: each h is summed in the residents' order, vector width or not (the
-// kernel uses no fused multiply-add).
-// Ownership: scratch of a lookahead, reused. Rows handed to Add are borrowed until Finish. Threads: one.
+// Purpose: the inner loop of every projection by probabilities. A resident is active h steps ahead with
+// probability alive[h] * scale, and has then grown by h. Up to kExactHorizon every h is summed. Beyond, only
+// knots an eighth of h apart are summed, with linear interpolation between them: curves are that smooth,
+// because hazards have bins of that width. A resident that max_new_tokens ends within the horizon is summed
+// at every h in any case. Deterministic on every machine: each h is summed in the residents' order, with or
+// without vector instructions (the kernel uses no fused multiply-add). Ownership: scratch memory of a
+// lookahead, reused. Rows passed to Add are borrowed until Finish. Threads: one.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_ACCUMULATE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_ACCUMULATE_H_
 
@@ -21,19 +21,19 @@ namespace bfio::core {
 class Accumulator {
  public:
   static constexpr int64_t kExactHorizon = 32;
-  // Rows are read so many entries past what they are asked for.
+  // Rows are read up to this number of entries beyond their length.
   static constexpr int64_t kPadding = 8;
 
-  // Begins a worker with at most `residents` of them and rows of `columns` entries.
+  // Starts a worker with at most `residents` residents and rows of `columns` entries.
   void Begin(size_t residents, size_t columns);
 
-  // How many of the entries the resident may contribute to; it surely ends before the others.
+  // Number of entries to which the resident may contribute; it certainly ends before the others.
   int64_t StepsLeft(const Resident& resident, const Standing& standing);
 
-  // REQUIRES: steps_left is from StepsLeft and not 0; alive has that many entries and kPadding readable ones
-  // after them.
+  // REQUIRES: steps_left is from StepsLeft and not 0; alive has that number of entries, and kPadding readable
+  // ones after them.
   void Add(const Standing& standing, int64_t steps_left, const double* alive, double scale);
-  // The same with a row that is not kept: it is copied.
+  // The same for a row that is not kept until Finish: it is copied.
   void AddCopy(const Standing& standing, int64_t steps_left, const double* alive, double scale);
 
   void Finish(absl::Span<double> load, absl::Span<double> quiet);
@@ -56,14 +56,14 @@ class Accumulator {
   void Interpolate(absl::Span<double> load, absl::Span<double> quiet) const;
 
   size_t columns_ = 0;
-  // From here on some request has surely ended.
+  // From this entry on at least one request has certainly ended.
   int64_t cut_ = 0;
-  // The h that are summed, and the same as numbers; padded.
+  // The h that are summed; the same as floating-point numbers, padded.
   std::vector<int32_t> knots_;
   std::vector<double> steps_;
   std::vector<Item> items_;
   std::vector<Capped> capped_;
-  // Rows of our own; memory for all of a worker's, so that none moves.
+  // Own rows; memory for all of a worker's, so that none moves.
   std::vector<double> rows_;
   size_t rows_used_ = 0;
   // Sums by knot.

@@ -1,7 +1,8 @@
-// Ages in bins: one by one while young, to 1 in `per_octave` when old.
+// Bins of ages: one per age while young, of relative width 1 / `per_octave` when old.
 //
-// Purpose: hazards are kept per bin, so that an age few requests reach borrows strength from its neighbours.
-// Ages here are token numbers, counted from 1. Plain arithmetic. Threads: any, constant once made.
+// Purpose: hazards are estimated per bin, so that an age that few requests reach uses the data of its
+// neighbours. Ages here are token numbers, counted from 1. Plain arithmetic. Threads: any; constant after
+// construction.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_AGE_LATTICE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_AGE_LATTICE_H_
 
@@ -13,7 +14,7 @@ namespace bfio::core {
 
 class AgeLattice {
  public:
-  // Tokens of this number and above share the last bin.
+  // Token numbers from here on share the last bin.
   static constexpr int64_t kMaxToken = int64_t{1} << 20;
 
   // REQUIRES: per_octave is a power of two.
@@ -28,7 +29,7 @@ class AgeLattice {
     return shift * per_octave_ + static_cast<int32_t>(v >> shift);
   }
 
-  // The smallest token of the bin.
+  // The smallest token number of the bin.
   int64_t First(int32_t bin) const {
     if (bin < 2 * per_octave_) return int64_t{bin} + 1;
     const int32_t shift = bin / per_octave_ - 1;

@@ -10,7 +10,7 @@ int64_t FixedLengthLookahead::Stay(const Resident& resident, const Standing& sta
   const int64_t run = standing.known_age - resident.generated_tokens;
   int64_t length = resident.expected_tokens;
   const int64_t planned = standing.plan_age - resident.generated_tokens;
-  // Outlived what was said of it, and active for certain: some steps more, counted from the plan's.
+  // It has exceeded its predicted length and is still active: expect it to exceed that by as much again.
   if (length <= run) length = std::max(run, planned) + 1 + (run - length);
   return std::min(standing.steps_left, length - planned);
 }

@@ -1,12 +1,12 @@
-// oracle and max_tokens: every request's length is taken as known.
+// The lookaheads oracle and max_tokens: every request's length counts as known.
 //
 //   oracle      o = predicted_output_tokens, where given, else max_new_tokens. Exact when the prediction is
-//               (the simulator's). A request that outlives its prediction is expected to outlive it by as
-//               much again.
-//   max_tokens  o = max_new_tokens: what admission reserves. Never too short.
+//               (the simulator's). A request that exceeds its prediction is expected to exceed it by as much
+//               again.
+//   max_tokens  o = max_new_tokens, which admission reserves. Never too short.
 //
-// Cost: one pass over the residents and one over h (a difference array), integers throughout.
-// Threads: one, as every Lookahead.
+// Cost: one pass over the residents and one over h (a difference array), integers throughout. Threads: one,
+// as for every Lookahead.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_FIXED_LENGTH_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_FIXED_LENGTH_H_
 
@@ -31,12 +31,12 @@ class FixedLengthLookahead final : public Lookahead {
                absl::Span<double> alive) override;
 
  private:
-  // Steps from the plan's step on that the resident stays; 0 or less: gone by then.
+  // Number of steps that the resident stays, from the plan's step on; 0 or less: it has ended by then.
   int64_t Stay(const Resident& resident, const Standing& standing) const;
   int64_t Length(const WaitingView& request) const;
 
   bool oracle_;
-  // [h]: requests that are active at h - 1 and not at h, and what they held at the plan's step.
+  // [h]: requests that are active at h - 1 and not at h, and the tokens that they held at the plan's step.
   struct Gone {
     int64_t requests = 0;
     int64_t tokens = 0;

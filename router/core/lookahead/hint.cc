@@ -11,7 +11,7 @@ using Calibration = HintCalibration;
 static_assert(HintTrail::kProbes == Calibration::kLags);
 static_assert(Calibration::kHintBins < kNoHint);
 
-// Survival so small that a ratio of two of its values says nothing.
+// Below this, a ratio of two survival probabilities is meaningless.
 constexpr double kNobodyLeft = 1e-200;
 
 }  // namespace
@@ -29,7 +29,7 @@ void HintLookahead::Observe(const Resident& resident, const HintTrail& trail, in
   for (int k = 0; k < HintTrail::kProbes; ++k) {
     if (trail.bin[k] == kNoHint) continue;
     const int64_t lag = to - trail.age[k];
-    if (lag <= Calibration::kEdge[k]) continue;  // it never got to the start
+    if (lag <= Calibration::kEdge[k]) continue;  // it did not reach the start of the lag
     calibration_.Observe(k, trail.bin[k], Base(resident.group, trail.age[k], k),
                          lag <= Calibration::kEdge[k + 1]);
   }
@@ -39,7 +39,7 @@ void HintLookahead::Hint(Resident& resident, HintTrail& trail, int64_t age, doub
   const uint8_t bin = Calibration::Bin(std::clamp(probability, 0.0, 1.0));
   resident.hint_bin = bin;
   resident.hint_age = static_cast<int32_t>(age);
-  // What max_new_tokens ends says nothing about hints.
+  // An end by max_new_tokens carries no information about hints.
   const int64_t cap = resident.generated_tokens + resident.max_new_tokens;
   for (int k = 0; k < HintTrail::kProbes; ++k) {
     const int64_t reach = Calibration::kEdge[k + 1];
@@ -57,7 +57,7 @@ bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64
   if (resident.hint_bin == kNoHint || past < 0 || past >= Calibration::kEdge[Calibration::kLags])
     return false;
   const double* const table = model_.Table(resident.group).From(resident.hint_age);
-  const int64_t end = past + last;  // as lags from the hint
+  const int64_t end = past + last;  // lag of the last entry
   if (!(table[std::min(end, Calibration::kEdge[Calibration::kLags])] > kNobodyLeft)) return false;
   if (alive_.size() <= static_cast<size_t>(end)) alive_.resize(static_cast<size_t>(end) + 1);
   double* const __restrict alive = alive_.data();

@@ -1,12 +1,12 @@
-// hint: survival, bent by what the workers' end-of-sequence probabilities have proved to mean
-// (hint_calibration.h).
+// The lookahead hint: survival, corrected by workers' end-of-sequence probabilities as far as these have
+// proved reliable (hint_calibration.h).
 //
-// How far a hint reaches is learnt too: each of the calibration's lags has a probe per resident, a hint whose
-// outcome within the lag is awaited; when it is known, the next hint takes its place. Past the last lag (64
-// tokens), and for requests without a hint, survival holds.
+// For each of the calibration's lags, every resident has a probe: a hint whose outcome within the lag is
+// awaited. When it is known, the next hint replaces it. So the reach of hints is learnt, too. Beyond the last
+// lag (64 tokens), and for requests without a hint, survival is used.
 //
-// Cost: a hint resolves two probes in the mean, O(1); a projection is survival's plus a few look-ups per
-// resident and lag. Threads: one, as every Lookahead.
+// Cost: a hint resolves two probes on average, O(1); a projection costs what survival's does, plus a few
+// look-ups per resident and lag. Threads: one, as for every Lookahead.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 
@@ -36,7 +36,7 @@ class HintLookahead final : public Lookahead {
                absl::Span<double> quiet) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
-  // By survival alone: a hint covers the next 64 tokens at most.
+  // Uses survival alone, because a hint covers at most the next 64 tokens.
   int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
                absl::Span<double> alive) const override;
   int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
@@ -45,14 +45,16 @@ class HintLookahead final : public Lookahead {
   const SurvivalModel& model() const { return model_; }
 
  private:
-  // Survival's probability that a request ends in the lag after age `age`, given that it gets past its start.
+  // Survival's probability that a request ends within the lag after age `age`, given that it reaches the
+  // lag's start.
   double Base(int32_t group, int64_t age, int lag) const;
-  // alive_[i] = P(length > known age + i | length > known age), i = 0 .. last. False: no hint is of use.
+  // Sets alive_[i] = P(length > known age + i | length > known age), i = 0 .. last. False when the resident
+  // has no usable hint.
   bool FillAlive(const Resident& resident, int64_t known_age, int64_t last);
 
   SurvivalModel model_;
   HintCalibration calibration_;
-  // Scratch.
+  // Scratch space.
   std::vector<double> alive_;
   Accumulator sum_;
 };

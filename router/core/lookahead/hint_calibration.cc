@@ -5,12 +5,12 @@
 namespace bfio::core {
 namespace {
 
-// How many observations survival's probability counts for in a cell.
+// Weight of survival's probability in a cell, in observations.
 constexpr double kPrior = 8;
-// Survival is believed first, 20 to 1; and never more, nor less, than e^6 to 1.
+// Initial log odds, 20 to 1 for survival; and their limit in both directions.
 constexpr double kFirstLogOdds = -3;
 constexpr double kMostLogOdds = 6;
-// Keeps one surprise from deciding everything.
+// Bounds the effect of one unlikely outcome.
 constexpr double kLeastProbability = 1e-4;
 
 }  // namespace
@@ -21,7 +21,7 @@ HintCalibration::HintCalibration(double memory)
       log_odds_(size_t{kLags} * kHintBins, kFirstLogOdds) {}
 
 uint8_t HintCalibration::Bin(double probability) {
-  // Octaves of p below a half (down to 2^-12), of 1 - p above (down to 2^-6).
+  // Octaves of p up to a half (down to 2^-12), of 1 - p above (down to 2^-6).
   int exponent = 0;
   if (probability <= 0.5) {
     std::frexp(probability, &exponent);  // p in [2^(e-1), 2^e)

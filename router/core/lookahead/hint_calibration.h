@@ -1,14 +1,14 @@
-// The reliability of a worker's hints, learnt from the outcomes after similar hints.
+// The reliability of workers' hints, learnt from the outcomes after similar hints.
 //
-// Purpose: a hint is a probability that the next token ends a request. What it says about the tokens after
-// that is not known beforehand, nor whether it is right at all. So outcomes are counted per bin of the hint,
-// per lag since the hint (1, 2, 3-4, 5-8, .. 33-64 tokens) and per octave of what survival says for that lag.
-//   calibrated  share of requests that ended in the lag, leaning on survival (kPrior observations strong).
-//   blend       survival and calibrated, weighted per bin and lag by how likely each has made what happened
-//               (a two-expert Bayesian mixture; its weight is clamped, so that it recovers when hints change
-//               their meaning). Its log-loss exceeds survival's by a constant at most: useless hints cost
-//               nothing in the long run.
-// Pure, one thread. Cost: O(1) an observation and a look-up.
+// Purpose: a hint is a probability that the next token ends a request. What it implies about later tokens is
+// not known beforehand, nor whether it is right at all. So outcomes are counted per bin of the hint, per lag
+// since the hint (1, 2, 3-4, 5-8, .. 33-64 tokens) and per octave of survival's probability for that lag.
+//   calibrated  the share of requests that ended in the lag, with survival as a prior of kPrior observations.
+//   blend       the mean of survival and calibrated, weighted per bin and lag by the likelihood that each
+//               gave to the outcomes (a two-expert Bayesian mixture; its weight is clamped, so that it
+//               recovers when the meaning of hints changes). Its log-loss exceeds survival's by at most a
+//               constant, so useless hints cost nothing in the long run.
+// Pure, one thread. Cost: O(1) per observation and per look-up.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HINT_CALIBRATION_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_HINT_CALIBRATION_H_
 
@@ -26,17 +26,17 @@ class HintCalibration {
   static constexpr int64_t kEdge[kLags + 1] = {0, 1, 2, 4, 8, 16, 32, 64};
   static constexpr int kHintBins = 18;
 
-  // `memory`: observations a cell looks back on, with exponential decay.
+  // `memory`: number of recent observations that determine a cell; the decay is exponential.
   explicit HintCalibration(double memory);
 
   // 0 .. kHintBins - 1. REQUIRES: 0 <= probability <= 1.
   static uint8_t Bin(double probability);
 
-  // Of requests that got past the start of the lag with this bin, one ended within the lag or not; survival
-  // had given it the probability `base` of ending.
+  // The outcome of a request that reached the start of the lag with a hint of this bin: whether it ended
+  // within the lag. `base`: survival's probability of that.
   void Observe(int lag, uint8_t bin, double base, bool ended);
 
-  // The probability of ending within the lag, given that it gets past its start; `base` is survival's.
+  // The probability of ending within the lag, given that its start is reached; `base` is survival's.
   double Blend(int lag, uint8_t bin, double base) const {
     const Cell& cell = cells_[Index(lag, bin, base)];
     return std::min(cell.constant + cell.slope * base, 1.0);
@@ -48,7 +48,7 @@ class HintCalibration {
   struct Cell {
     double seen = 0;
     double ended = 0;
-    // The blend as a line in `base`.
+    // The blend as a linear function of `base`.
     double constant = 0;
     double slope = 1;
   };

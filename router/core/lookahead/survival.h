@@ -1,8 +1,8 @@
-// survival: P(length > age + h | age) from what like requests of the same tenant did before
+// The lookahead survival: P(length > age + h | age), learnt from similar requests of the same tenant
 // (survival_model.h).
 //
 // Cost: H + 1 multiplications per resident in Project, vectorised; a projection reads one row of a table per
-// resident. Observations cost O(1). Threads: one, as every Lookahead.
+// resident. Observations cost O(1). Threads: one, as for every Lookahead.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 
@@ -42,10 +42,10 @@ class SurvivalLookahead final : public Lookahead {
   Accumulator sum_;
 };
 
-// Key, curve and stay by a model, for every lookahead that has one. The key packs group, cap and age.
+// Lookahead::CurveKey and Curve for lookaheads with a SurvivalModel. The key packs class, limit and age.
 uint64_t ModelCurveKey(SurvivalModel& model, const WaitingView& request, int32_t horizon);
 void ModelCurve(SurvivalModel& model, const WaitingView& request, absl::Span<double> row);
-// Lookahead::Stay by a model.
+// Lookahead::Stay for lookaheads with a SurvivalModel.
 int64_t ModelStay(const SurvivalModel& model, const Resident& resident, const PlanTime& time,
                   absl::Span<const int64_t> steps, absl::Span<double> alive);
 int64_t ModelStay(SurvivalModel& model, const WaitingView& request, absl::Span<const int64_t> steps,

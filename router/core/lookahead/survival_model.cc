@@ -6,14 +6,15 @@
 namespace bfio::core {
 namespace {
 
-// How much of what a bin's prior mean rests on each further bin forgets: about five bins' worth remain.
+// Decay of a bin's prior data from bin to bin: about five bins contribute.
 constexpr double kNeighbourMemory = 0.8;
-// A bin's own prior, in endings, for each of prior_requests.
+// Weight of a bin's own prior, in endings, per prior_requests.
 constexpr double kBinPrior = 0.5;
-// A table is rebuilt when one in so many of its endings is new, and after so many steps in any case.
+// A table is rebuilt when one in kRebuildShare of its endings is new, and after kRebuildSteps steps in any
+// case.
 constexpr double kRebuildShare = 64;
 constexpr int64_t kRebuildSteps = 64;
-// Tables rebuilt in one step at most; one takes some 10 us.
+// Limit of the tables rebuilt in one step; one takes some 10 us.
 constexpr int kRebuildsPerStep = 8;
 constexpr double kMaxHazard = 1 - 1e-9;
 // log2 of the prompt length at which the second prompt class begins.
@@ -96,7 +97,7 @@ void SurvivalModel::Build(int32_t index) {
 
 void SurvivalModel::EstimateAll(Class& c) const {
   const double strength = options_.prior_requests, own = kBinPrior * strength;
-  // Endings and exposure in the bins before, the nearest most.
+  // Endings and exposure in the bins before, decayed with distance.
   double ended = 0, exposed = 0;
   const auto prior = [&] {
     const double tokens = exposed + strength * options_.prior_mean_tokens;

@@ -1,17 +1,18 @@
-// Learns how long requests run: one curve for all, one for each tenant, one for each tenant's prompts of
-// about one length, each as far as its data carry.
+// Learns how long requests run: one curve for all, one for each tenant, and one for each tenant's prompts of
+// similar length, each as far as its data suffice.
 //
-// Purpose: the statistics behind `survival` and `hint`, apart from projecting. Every class leans on the class
-// above it; both estimates are the posterior mean of a gamma prior on a Poisson rate:
-//   all      the hazard of a bin leans on that of the bins before it (prior_requests endings strong), and at
-//            the start on a constant hazard of 1 / prior_mean_tokens: a geometric length.
-//   tenant   leans on all: first one factor for the whole curve (proportional hazards: longer or shorter than
-//            others), then bin by bin, each pool_requests endings strong. Without history it is that of all.
-//   leaf     a tenant's prompts of one octave, leaning on the tenant in the same way. On public traces the
+// Purpose: the statistics of `survival` and `hint`. Every class uses the class above it as a prior; both
+// estimates are the posterior mean of a gamma prior on a Poisson rate:
+//   all      the prior of a bin's hazard is that of the bins before it (weight: prior_requests endings), and
+//            at the start a constant hazard of 1 / prior_mean_tokens: a geometric length.
+//   tenant   the prior is all: first one factor for the whole curve (proportional hazards: longer or shorter
+//            than others), then bin by bin, each with the weight of pool_requests endings. Without history it
+//            equals all.
+//   leaf     a tenant's prompts of one octave, with the tenant as prior in the same way. On public traces the
 //            prompt is informative: a tenth to a seventh of the log-loss at 20 tokens (docs/decision.md).
-// Tables are rebuilt in Advance when a 64th of what they rest on is new, a few at each step, so that a step
-// costs little however many classes there are.
-// Deterministic: classes are numbered in the order they come. Threads: one.
+// Advance rebuilds tables when a 64th of their data is new, a few at each step, so that a step's cost does
+// not depend on the number of classes. Deterministic: classes are numbered in the order of arrival. Threads:
+// one.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_MODEL_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_MODEL_H_
 
@@ -28,21 +29,21 @@ namespace bfio::core {
 
 class SurvivalModel {
  public:
-  // The class of all.
+  // The class of all requests.
   static constexpr int32_t kAll = 0;
 
   explicit SurvivalModel(const LookaheadOptions& options);
 
   // The leaf of a request. Tenants beyond max_groups share one.
   int32_t GroupOf(uint32_t tenant, int64_t prompt_tokens);
-  // In the request's class and those above.
+  // Counts for the request's class and those above it.
   void Observe(int32_t group, int64_t from, int64_t to, bool finished);
   void Advance();
 
   const SurvivalTable& Table(int32_t group) const { return classes_[classes_[group].source].table; }
 
  private:
-  // Below 32 tokens, then by octaves; 32,768 and more.
+  // Prompts below 32 tokens, then octaves, the last from 32,768 tokens on.
   static constexpr int kPromptClasses = 12;
   static constexpr int32_t kNone = -1;
 
@@ -51,13 +52,13 @@ class SurvivalModel {
         : counts(lattice, memory), parent(parent), source(source) {}
     HazardCounts counts;
     int32_t parent;
-    // Whose table holds: its own once it is built, until then that of a class above.
+    // The class whose table is used: its own once that is built, until then a class above.
     int32_t source;
-    // By bin, and for every later token.
+    // By bin; `tail`: for every later token.
     std::vector<double> hazard;
     double tail = 0;
     SurvivalTable table;
-    // Something was observed since the table was built; endings then; steps since.
+    // Something was observed since the table was built; endings then; step of that build.
     bool dirty = false;
     int64_t built_endings = 0;
     int64_t built_step = 0;
@@ -71,9 +72,9 @@ class SurvivalModel {
 
   LookaheadOptions options_;
   AgeLattice lattice_;
-  // Parents before children.
+  // All classes, parents before children.
   std::vector<Class> classes_;
-  // A tenant's own class, and its leaves; [0] is for those without one.
+  // A tenant's own class, and its leaves; [0] is for tenants without their own.
   struct Tenant {
     int32_t own = kAll;
     std::array<int32_t, kPromptClasses> leaves;
@@ -81,7 +82,7 @@ class SurvivalModel {
   std::vector<Tenant> tenants_;
   absl::flat_hash_map<uint32_t, int32_t> tenant_of_;
   int64_t step_ = 0;
-  // Where the next step goes on looking for tables to rebuild.
+  // Where the next step continues to look for tables to rebuild.
   size_t next_ = 0;
 };
 

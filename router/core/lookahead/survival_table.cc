@@ -3,7 +3,7 @@
 namespace bfio::core {
 namespace {
 
-// Longest table, and the smallest entry: what is older or rarer has the hazard of the tail.
+// Longest table, and smallest entry; beyond both the hazard is that of the tail.
 constexpr int64_t kMaxAge = 32768;
 constexpr double kMinSurvival = 1e-200;
 

@@ -1,8 +1,8 @@
-// P(length > age) for every age, ready to be read h steps on.
+// P(length > age) for every age, stored so that it can be read h steps ahead.
 //
-// Purpose: hazards per bin of ages become one array, so that P(length > x + h | length > a) is a quotient of
-// two entries and a projection walks memory in order. Past the oldest age that was ever seen the hazard is
-// constant: older requests are treated as being that old. Threads: one builds it, any may read it then.
+// Purpose: converts hazards per bin of ages to one array, so that P(length > x + h | length > a) is a
+// quotient of two entries, and a projection reads memory in order. Beyond the oldest age ever seen the hazard
+// is constant: older requests count as being that old. Threads: one builds it; any may read it afterwards.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 
@@ -18,11 +18,11 @@ namespace bfio::core {
 
 class SurvivalTable {
  public:
-  // hazards[b] is the probability of ending with a token of bin b for a request that gets there; `tail` that
+  // hazards[b] is the probability of ending with a token of bin b for a request that reaches it; `tail` that
   // of every later token.
   void Build(const AgeLattice& lattice, absl::Span<const double> hazards, double tail);
 
-  // Entry [i] is proportional to P(length > age + i); good up to i = kReach.
+  // Entry [i] is proportional to P(length > age + i); valid up to i = kReach.
   const double* From(int64_t age) const { return &survival_[std::min(age, limit_)]; }
 
   static constexpr int64_t kReach = kMaxHorizonSteps + 192;
@@ -34,8 +34,8 @@ class SurvivalTable {
   }
 
   static constexpr int64_t kMostAhead = 128;
-  // Steps from what is known of a request to the plan's step, as far as the table reaches; more than two are
-  // rare.
+  // Steps from the known state of a request to the plan's step, limited to the table's reach; more than two
+  // are rare.
   static int64_t Ahead(const Standing& standing) {
     return std::min(standing.plan_age - standing.known_age, kMostAhead);
   }

@@ -1,9 +1,9 @@
-// Slots and KV that the workers have left while a choice is being made.
+// The slots and KV memory that workers have left while a decision is made.
 //
-// Purpose: the one account of free capacity. Policies, the solver, the scheduler's checks and the replay all
-// ask it whether a request fits and enter in it what they give away, so that no choice can over-fill a
-// worker. A request fits a worker that has a free slot, and either as much KV unreserved as the request may
-// come to hold, or memory for it at every time to come as admission sees it (kv_capacity.h).
+// Purpose: the one account of free capacity. Policies, the solver, the scheduler's checks and the replay ask
+// it whether a request fits, and enter their placements in it, so that no decision can overfill a worker. A
+// request fits a worker that has a free slot and either as many unreserved KV tokens as the request may need,
+// or, by admission's estimate, memory for it at every future time (kv_capacity.h).
 //
 // Ownership: copies the workers, borrows the needs of the outlook; reused between decisions, allocates only
 // to grow. Threads: one. Units: requests, tokens. Cost: O(1) per question, O(times * ways) with an outlook.
@@ -21,7 +21,7 @@
 
 namespace bfio::core {
 
-// A search that found no worker.
+// The result of a search that found no worker.
 inline constexpr WorkerIndex kNoWorker = -1;
 
 class FreeCapacity {
@@ -35,12 +35,12 @@ class FreeCapacity {
   void Reset(const Snapshot& snapshot) { Reset(snapshot.workers, snapshot.kv); }
 
   int32_t workers() const { return static_cast<int32_t>(workers_.size()); }
-  // With what has been placed so far: load, active, free slots and unreserved KV.
+  // The worker after the placements so far: load, active, free slots and unreserved KV tokens.
   const WorkerView& operator[](WorkerIndex worker) const { return workers_[worker]; }
   absl::Span<const WorkerView> views() const { return workers_; }
-  // Over all workers.
+  // Sum over all workers.
   int64_t free_slots() const { return free_slots_; }
-  // What is left of the outlook; valid until the next change.
+  // The outlook with the remaining capacity; valid until the next change.
   KvOutlook kv() const { return kv_.Left(); }
 
   bool Fits(const KvDemand& demand, WorkerIndex worker) const {
@@ -53,7 +53,7 @@ class FreeCapacity {
     }
     return false;
   }
-  // Whether the worker's memory could hold `coming` if `leaving`, placed there, went.
+  // Whether the worker's memory could hold `coming` if `leaving`, which is placed there, were removed.
   bool KvHoldsInstead(const KvDemand& coming, const KvDemand& leaving, WorkerIndex worker) const {
     return coming.reserve_tokens <= workers_[worker].free_kv_tokens + leaving.reserve_tokens ||
            kv_.FitsInstead(coming.row, leaving.row, worker);
@@ -64,18 +64,18 @@ class FreeCapacity {
   void Take(const WaitingView& request, WorkerIndex worker) {
     Take(request.kv(), request.prefill_tokens, worker);
   }
-  // Takes it back.
+  // Reverts Take.
   void Return(const KvDemand& demand, int64_t tokens, WorkerIndex worker) { Put(demand, tokens, worker, -1); }
 
-  // The worker takes at most so many more.
+  // Limits the worker to at most `slots` further requests.
   void LimitSlots(WorkerIndex worker, int64_t slots) {
     WorkerView& view = workers_[worker];
     const auto less = static_cast<int32_t>(std::min<int64_t>(view.free_slots, slots));
     free_slots_ -= view.free_slots - less;
     view.free_slots = less;
   }
-  // Where memory is what is short, most slots cannot be taken by any of those that wait: closes these, so
-  // that searches need not look at them.
+  // Where memory is the bottleneck, most free slots cannot be used by any waiting request: closes these, so
+  // that searches skip them.
   void LimitSlotsToMemory(absl::Span<const WaitingView> waiting);
 
  private:

@@ -1,11 +1,12 @@
-// Capacity of the workers' KV memory at several times to come, while a choice is being made.
+// Capacity of the workers' KV memory at several future times, while a decision is made.
 //
-// Purpose: a request's KV grows, and others end meanwhile: whether one more may begin is not one number
-// against another. Admission (router/core/admission/kv_gate.h) says for some times to come what each request
-// may need and what each worker has left; FreeCapacity (free_capacity.h) keeps every choice within it. For
-// every time there may be several ways to show that memory suffices, each of them a sum: a set of requests
-// fits a worker when for every time some way's needs add up to no more than that way's capacity. Needs are
-// added and taken back exactly, so a search may exchange requests without asking admission again.
+// Purpose: a request's KV grows while others end, so whether another request may start is not a comparison of
+// two numbers. Admission (router/core/admission/kv_gate.h) states, for several future times, what each
+// request may need and what each worker has left; FreeCapacity (free_capacity.h) keeps every decision within
+// it. For each time there may be several ways to show that memory suffices, each with its own needs and
+// capacity. A set of requests fits a worker when for every time there is a way whose needs add up to at most
+// its capacity. Needs are added and removed exactly, so a search may exchange requests without asking
+// admission again.
 //
 // Ownership: borrows the outlook's needs. Threads: one. Units: tokens. Cost: O(times * ways) per question.
 #ifndef BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_
@@ -20,29 +21,29 @@
 
 namespace bfio::core {
 
-// What a request asks of a worker's KV memory, in both reckonings; either suffices.
+// A request's demand on a worker's KV memory in two forms; satisfying either is enough.
 struct KvDemand {
-  // All that it may come to hold.
+  // All KV tokens that it may come to hold.
   int64_t reserve_tokens = 0;
   // Its row of KvOutlook::need.
   int32_t row = 0;
 };
 
-// A row has times * ways entries, the ways of a time side by side. Empty: reservations alone count.
+// A row has times * ways entries, the ways of a time side by side. Empty: only reservations count.
 struct KvOutlook {
   int32_t times = 0;
   int32_t ways = 0;
-  // [worker * row() ..]
+  // Capacity of a worker: entries from worker * row() on.
   absl::Span<const int64_t> capacity;
-  // [need * row() ..]; requests name their row (WaitingView::kv_need).
+  // Need of a request: entries from its row (WaitingView::kv_need) * row() on.
   absl::Span<const int64_t> need;
 
   bool empty() const { return times == 0; }
   size_t row() const { return static_cast<size_t>(times) * static_cast<size_t>(ways); }
 };
 
-// Needs that were found to fit nowhere, while capacity only shrinks: a request with the same or larger needs,
-// entry by entry, is not tested again. Ownership: borrows the outlook's needs.
+// Needs that were found to fit no worker, while capacity only shrinks. A request whose needs are the same or
+// larger, entry by entry, is not tested again. Ownership: borrows the outlook's needs.
 class KvRefusals {
  public:
   void Reset(const KvOutlook& outlook) {
@@ -51,7 +52,7 @@ class KvRefusals {
     least_.assign(rows, std::numeric_limits<int64_t>::max());
     kept_.clear();
   }
-  // Whether a request with these needs, that would reserve so much, is known not to fit any worker.
+  // Whether a request with these needs and this reservation is known to fit no worker.
   bool Refused(int32_t need, int64_t reserve) {
     int64_t& least = least_[Row(need)];
     if (reserve >= least) return true;
@@ -62,7 +63,7 @@ class KvRefusals {
     }
     return false;
   }
-  // It fits no worker.
+  // Notes that such a request fits no worker.
   void Note(int32_t need, int64_t reserve) {
     int64_t& least = least_[Row(need)];
     least = std::min(least, reserve);
@@ -74,7 +75,8 @@ class KvRefusals {
   }
 
  private:
-  // Rows that others are held against: a few, as needs of requests of one length distribution are ordered.
+  // Number of refused rows that others are compared with. A few suffice, because the needs of requests with
+  // one length distribution are ordered.
   static constexpr size_t kKept = 4;
 
   size_t Row(int32_t need) const { return outlook_.empty() ? 0 : static_cast<size_t>(need); }
@@ -88,34 +90,34 @@ class KvRefusals {
   }
 
   KvOutlook outlook_;
-  // By row of needs, one row without an outlook: the least reservation that was refused.
+  // By row of needs (one row without an outlook): the smallest reservation that was refused.
   std::vector<int64_t> least_;
   std::vector<int32_t> kept_;
 };
 
 class KvCapacity {
  public:
-  // `outlook.need` must outlive what follows.
+  // `outlook.need` must outlive all later calls.
   void Reset(const KvOutlook& outlook) {
     outlook_ = outlook;
     left_.assign(outlook.capacity.begin(), outlook.capacity.end());
   }
   bool empty() const { return outlook_.empty(); }
-  // The outlook with what is left by now; valid until the next change.
+  // The outlook with the remaining capacity; valid until the next change.
   KvOutlook Left() const { return {outlook_.times, outlook_.ways, left_, outlook_.need}; }
 
-  // Whether the worker can take the request in addition to those it was given. False when empty().
+  // Whether the worker can take the request in addition to those it has been given. False when empty().
   bool Fits(int32_t need, int32_t worker) const {
     const int64_t* const coming = Need(need);
     return Holds(worker, [&](size_t i) { return coming[i]; });
   }
-  // Whether the worker could take `coming` if it gave `leaving` back.
+  // Whether the worker could take `coming` if `leaving` were removed from it.
   bool FitsInstead(int32_t coming, int32_t leaving, int32_t worker) const {
     const int64_t* const in = Need(coming);
     const int64_t* const out = Need(leaving);
     return Holds(worker, [&](size_t i) { return in[i] - out[i]; });
   }
-  // The least of all needs, entry by entry: no request needs less. Empty when there are none.
+  // Minimum over all needs, entry by entry. Empty when there are none.
   std::vector<int64_t> LeastNeed() const {
     const size_t row = outlook_.row(), size = outlook_.need.size();
     std::vector<int64_t> least(outlook_.need.begin(), outlook_.need.begin() + std::min(row, size));
@@ -124,7 +126,8 @@ class KvCapacity {
     }
     return least;
   }
-  // More requests than this, each of `least` at least, do not fit the worker. REQUIRES: !empty().
+  // Upper bound of the number of further requests that fit the worker if each needs at least `least`.
+  // REQUIRES: !empty().
   int64_t MostThatFit(absl::Span<const int64_t> least, int32_t worker) const {
     const int64_t* const capacity = &left_[static_cast<size_t>(worker) * outlook_.row()];
     int64_t most = std::numeric_limits<int64_t>::max();
@@ -140,7 +143,7 @@ class KvCapacity {
     }
     return most;
   }
-  // Gives the request to the worker (sign 1), or takes it back (sign -1).
+  // Gives the request to the worker (sign 1) or removes it (sign -1).
   void Put(int32_t need, int32_t worker, int64_t sign) {
     if (empty()) return;
     const int64_t* const needs = Need(need);

@@ -1,8 +1,8 @@
-// What a policy sees and what it answers.
+// The input and the output of a policy.
 //
 // Purpose: the one interface between scheduling state and decision. A Snapshot is an immutable view of the
-// group as it will stand when the plan is applied: loads are projected to that step, assignments in flight
-// are already inside. Ownership: a Snapshot borrows; it is valid during one Policy::Decide call only.
+// group at the step in which the plan will be applied: loads are projected to that step and include
+// assignments in flight. Ownership: a Snapshot borrows; it is valid during one Policy::Decide call only.
 // Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
 #define BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
@@ -19,37 +19,37 @@
 namespace bfio::core {
 
 struct WorkerView {
-  // L_g at the plan's step, before any new assignment, in tokens: resident requests and those in flight.
+  // L_g at the plan's step, before new assignments, in tokens: of resident requests and those in flight.
   int64_t load_tokens = 0;
-  // Requests resident or in flight.
+  // Number of requests that are resident or in flight.
   int32_t active = 0;
-  // cap[g]: requests this worker can still take; 0 when it drains.
+  // cap[g]: number of requests that this worker can still take; 0 while it drains.
   int32_t free_slots = 0;
-  // KV tokens that are not reserved. Negative where admission has admitted more than could run to the end.
+  // KV tokens that are not reserved. Negative where admission has accepted more than could run to the end.
   int64_t free_kv_tokens = 0;
-  // KV tokens in all; what free_kv_tokens grows to when the worker is empty.
+  // KV capacity in tokens: free_kv_tokens of the empty worker.
   int64_t total_kv_tokens = std::numeric_limits<int64_t>::max();
-  // False while it drains: its load does not count in the others' level.
+  // False while it drains: its load is then not part of the level for the others.
   bool accepts_new = true;
-  // Local time of a step in units of a reference worker's time per token: time_offset + time_per_token *
-  // load. Unequal GPUs are balanced by this, not by tokens.
+  // Local time of a step, in units of a reference worker's time per token: time_offset + time_per_token *
+  // load. Workers of different speed are balanced by this time, not by tokens.
   double time_per_token = 1;
   double time_offset = 0;
-  // What a mean request takes here from first step to last, in a unit that all workers share: of chains of
-  // servers, which differ in it.
+  // Mean time of a request here from first step to last, in a unit that all workers share. It differs between
+  // chains of servers.
   double service_time = 1;
-  // What each prompt token placed here also adds to time_offset: where prompts are computed whole, its cost
+  // What each prompt token placed here adds to time_offset: where prompts are computed whole, its cost spread
   // over the steps of a mean request.
   double prefill_weight = 0;
-  // What each prompt token placed here adds in all, at the plan's step.
+  // Total time that each prompt token placed here adds, at the plan's step.
   double load_rate() const { return time_per_token + prefill_weight; }
-  // Local time of a step at this load.
+  // Local time of a step with this load.
   double TimeAt(double tokens) const { return time_offset + time_per_token * tokens; }
-  // Local time of its step, with a request of `more` tokens placed here.
+  // Local time of the plan's step with another request of `more` tokens placed here.
   double Time(int64_t more = 0) const {
     return TimeAt(static_cast<double>(load_tokens)) + load_rate() * static_cast<double>(more);
   }
-  // Counts `tokens` of a request that is still to come.
+  // Adds `tokens` of a request that is reserved for this worker and not placed yet.
   void Precount(int64_t tokens) {
     load_tokens += tokens;
     time_offset += prefill_weight * static_cast<double>(tokens);
@@ -58,95 +58,144 @@ struct WorkerView {
 
 struct WaitingView {
   RequestId id = 0;
-  // s, the load the request adds in its first step, in tokens.
+  // s: the load that the request adds in its first step, in tokens.
   int64_t prefill_tokens = 0;
-  // KV tokens it may come to need: a worker with so many free can take it whatever Snapshot::kv says.
+  // KV tokens that it may come to need: it fits any worker with so many unreserved tokens, whatever
+  // Snapshot::kv says.
   int64_t kv_reserve_tokens = 0;
   // Step at which the request entered the pool; Snapshot::step minus this is its waiting age in steps.
   int64_t enqueued_step = 0;
-  // RequestSpec's. This determines its order; how long it waits does not depend on it.
+  // RequestSpec::seniority: changes its order, not its waiting age.
   int64_t seniority = 0;
   int64_t senior_step() const { return enqueued_step - seniority; }
   int64_t deadline_us = RequestSpec::kNoDeadline;
+  // RequestSpec::ttft_objective_s.
+  std::optional<double> ttft_objective_s;
   int32_t priority = 0;
   std::optional<int64_t> predicted_output_tokens;
   int64_t max_new_tokens = 0;
-  // Tokens made in earlier placements (RequestSpec).
+  // RequestSpec::generated_tokens.
   int64_t generated_tokens = 0;
   uint32_t tenant = 0;
-  // Weighted tokens its tenant has been served above the least served tenant that has a request waiting.
+  // Weighted tokens served to its tenant beyond those of the least served tenant with a waiting request.
   double tenant_excess_tokens = 0;
-  // Row of Outlook::curves for how long it may run; 0 when there is no outlook.
+  // Row of Outlook::curves with its survival probabilities; 0 without an outlook.
   int32_t curve = 0;
-  // It takes all of kv_reserve_tokens at once (RequestSpec).
+  // It reserves all of kv_reserve_tokens at once (RequestSpec::reserves_kv).
   bool reserves_kv = false;
   // Row of Snapshot::kv.need.
   int32_t kv_need = 0;
   KvDemand kv() const { return {kv_reserve_tokens, kv_need}; }
-  // RequestSpec::steps_alone: placed before any policy is asked, wherever it fits.
+  // RequestSpec::steps_alone is set: placed before a policy is asked, on any worker that it fits.
   bool runs_alone = false;
-  // A group has decided since it came, while others had free slots too.
+  // At least one group has decided since it arrived while another group also had free slots.
   bool passed_over = false;
 };
 
-// What ranks have to compute of prompts (router/core/prefill/prefill_view.h).
+// The prompts left to compute on each rank (router/core/prefill/prefill_view.h).
 struct PrefillView;
 
-// What the lookahead expects of the steps after the plan's, h = 1 .. H (router/core/lookahead fills it).
-// Rows have H + 1 entries, h = 0 being the plan's own step. All spans are empty when horizon is 0.
+// Predictions for the steps after the plan's, h = 1 .. H, filled in by router/core/lookahead. Rows have H + 1
+// entries; h = 0 is the plan's own step. All spans are empty when horizon is 0.
 struct Outlook {
-  // H.
+  // H, in steps.
   int32_t horizon = 0;
-  // [g * (H + 1) + h]: expected load of worker g's present requests at step + h, tokens. A request that is
-  // still active h steps on has grown by h.
+  // [g * (H + 1) + h]: expected load of worker g's present requests at step + h, in tokens. A request that is
+  // still active h steps later has grown by h.
   absl::Span<const double> load;
   // [g * (H + 1) + h]: probability that none of worker g's present requests ends before step + h.
   absl::Span<const double> quiet;
-  // [c * (H + 1) + h]: probability that a request admitted by this plan is still active at step + h; 1 at
-  // h = 0. The load request i adds to its worker at step + h is (s_i + h) * curves[curve_i][h].
+  // [c * (H + 1) + h]: probability that a request admitted by this plan is still active at step + h; 1 at h =
+  // 0. Request i adds the load (s_i + h) * curves[curve_i][h] to its worker at step + h.
   absl::Span<const double> curves;
 };
 
-struct Snapshot {
-  // The step the plan will be applied at.
-  int64_t step = 0;
-  // By rank.
-  absl::Span<const WorkerView> workers;
-  // The waiting pool: higher priority first, then by senior_step, which is oldest first but for agents.
-  absl::Span<const WaitingView> waiting;
-  // How many wait in all; `waiting` shows the first of them. 0: as many as it shows.
-  int64_t pool_size = 0;
-  Outlook outlook;
-  // Where admission is not by reservation: the other way for a request to fit a worker.
-  KvOutlook kv;
-  // The reference wait: 99 % of the requests that have been admitted lately, in any group, would have waited
-  // at most so many steps if the oldest were always first. 0 before there were any.
-  int64_t first_come_p99 = 0;
-  // Of ranks that meet in a barrier, compute prompts in chunks and have told what their batches cost; else
-  // null.
-  const PrefillView* prefill = nullptr;
+// The same as far ahead as requests stay, at a few steps that grow apart (lookahead/far_outlook.h fills it).
+// Empty where the rule of placement does not look ahead, or nothing is predicted.
+struct FarOutlook {
+  // 0 = h_0 < h_1 < .. < h_(K - 1).
+  absl::Span<const int64_t> steps;
+  // [g * K + k]: expected load of worker g's present requests at step + h_k, tokens.
+  absl::Span<const double> load;
+  // [k]: variance of a worker's load at step + h_k, of what ends and of what comes until then; the mean over
+  // the workers, tokens^2.
+  absl::Span<const double> variance;
+  // By waiting index the row of `curves`: [c * K + k] is the probability that a request admitted by this plan
+  // is still active at step + h_k.
+  absl::Span<const int32_t> curve_of;
+  absl::Span<const double> curves;
+  // How long a resident will still stay on average, steps.
+  double mean_stay = 0;
 };
 
-// Request snapshot.waiting[waiting_index] goes to worker `worker`.
+// How requests are placed while there are slots for all of them (policy/bf_io_auto).
+enum class PlacementRule : uint8_t {
+  // Some workers are kept low for the next large request (headroom.h).
+  kHeadroom,
+  // Where the expected steps ahead become least longer (horizon.h).
+  kHorizon,
+  // To the least loaded worker, requests spread evenly (policy/trtllm).
+  kCounts,
+};
+
+// The reference wait of a class: under first come, first served within the class, 99 % of its requests
+// admitted recently in any group would have waited at most `p99` steps; over a time ten times as long,
+// `long_run_p99`.
+struct ClassWait {
+  int32_t priority = 0;
+  int64_t p99 = 0;
+  int64_t long_run_p99 = 0;
+};
+
+struct Snapshot {
+  // The step at which the plan will be applied.
+  int64_t step = 0;
+  // The group's workers by rank.
+  absl::Span<const WorkerView> workers;
+  // The waiting pool: higher priority first, then by senior_step: oldest first, except calls of agents.
+  absl::Span<const WaitingView> waiting;
+  // Number of waiting requests, of which `waiting` has the first ones; 0: the size of `waiting`.
+  int64_t pool_size = 0;
+  Outlook outlook;
+  // Where admission estimates needs: the second way for a request to fit a worker. Empty with reservations.
+  KvOutlook kv;
+  // By class, higher priority first. Empty where the policy does not read it.
+  absl::Span<const ClassWait> first_come;
+  // Set for ranks that meet in a barrier, the router's or their engine's, compute prompts in chunks and have
+  // reported their batch costs; otherwise null.
+  const PrefillView* prefill = nullptr;
+  // What a policy that has several rules of placement (Policy::placement_rules) is to follow.
+  PlacementRule rule = PlacementRule::kHeadroom;
+  FarOutlook far;
+
+  // Waits of 0 before a request of the class was admitted.
+  ClassWait FirstCome(int32_t priority) const {
+    for (const ClassWait& wait : first_come)
+      if (wait.priority == priority) return wait;
+    return {priority};
+  }
+};
+
+// Request snapshot.waiting[waiting_index] is assigned to `worker`.
 struct Assignment {
   int32_t waiting_index = 0;
   WorkerIndex worker = 0;
 };
 
-// What a policy answers.
+// The output of a policy.
 struct Decision {
   std::vector<Assignment> assignments;
-  // PolicyOptions::stop ended the search: with more time, or on another machine, the answer for the same
-  // snapshot may be another.
+  // PolicyOptions::stop ended the search, so the result for the same snapshot may differ with more time or on
+  // another machine.
   bool stopped_early = false;
-  // How far it may be from the best one, where that was proven (PolicyOptions::gap_every; solver/gap_probe.h
-  // has the unit).
+  // Proven upper bound of the distance from the optimum, where there is one (PolicyOptions::gap_every;
+  // solver/gap_probe.h has the unit).
   std::optional<double> gap;
-  // The time up to which ranks fill their step with prompt tokens (router/core/prefill); none: as many as
-  // each rank's own budget allows.
+  // The level: step time in seconds up to which ranks fill their step with prompt tokens
+  // (router/core/prefill). Empty: each rank computes up to its own budget.
   std::optional<double> level_s;
 
-  // Keeps the memory.
+  // Keeps the allocated memory.
   void Clear() {
     assignments.clear();
     stopped_early = false;

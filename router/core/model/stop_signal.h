@@ -1,6 +1,6 @@
 // How a caller with a clock ends a search of the core, which has none.
 //
-// Purpose: the shared word for solver and policies. Threads: it is called by the thread that decides.
+// Purpose: shared by solver and policies. Threads: called by the deciding thread.
 #ifndef BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_
 #define BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_
 
@@ -8,7 +8,7 @@
 
 namespace bfio::core {
 
-// True when the search should end with the plan at hand. May be empty: never.
+// True when the search should end and return its best plan so far. Empty: never.
 using StopSignal = std::function<bool()>;
 
 }  // namespace bfio::core

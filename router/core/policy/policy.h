@@ -23,6 +23,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/model/stop_signal.h"
 
@@ -40,7 +41,11 @@ class Policy {
   // H: how many steps ahead Snapshot::outlook should look; the scheduler projects no further.
   virtual int32_t horizon() const { return 0; }
 
-  // It reads Snapshot::first_come_p99, which must be kept up for it.
+  // The rules of placement it has; the scheduler says which to follow (Snapshot::rule), and fills
+  // Snapshot::far where that one looks ahead. The first is followed until more is known.
+  virtual absl::Span<const PlacementRule> placement_rules() const { return {}; }
+
+  // It reads Snapshot::first_come, which must be kept up for it.
   virtual bool uses_first_come_waits() const { return false; }
 
   // It sets Decision::level_s where Snapshot::prefill is there, and is asked for it although nobody waits.
@@ -52,6 +57,10 @@ class Policy {
   // Policies that decide on the same snapshots without effect (router/core/shadow); null: none.
   virtual const ShadowSet* shadows() const { return nullptr; }
 };
+
+// Bounds of PolicyOptions::wait_ratio. Below 1 no rule that leaves no slot empty could keep it; 100 is as
+// good as no bound.
+inline constexpr double kLeastWaitRatio = 1, kMostWaitRatio = 100;
 
 // Settings every policy may read; each ignores what does not concern it.
 struct PolicyOptions {
@@ -67,6 +76,9 @@ struct PolicyOptions {
   double discount = 1;
   // power_of_d: d, workers drawn for each request.
   int32_t choices = 4;
+  // bf_io_auto: where slots are short, the 99th percentile of waits over that of a first-come rule. Balance
+  // improves with it, since more requests may be passed over.
+  double wait_ratio = 1.15;
   // bf_io, bf_io_auto: called while they search, about every thousand evaluations; as long as it says false,
   // plans are what they are without it.
   StopSignal stop;

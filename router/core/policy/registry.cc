@@ -63,8 +63,29 @@ MadePolicy BfIo(const PolicyOptions& options) {
       *settings, options.horizon, options.discount, options.stop, options.gap_every));
 }
 
+MadePolicy MakeAuto(const PolicyOptions& options, absl::string_view name,
+                    absl::Span<const PlacementRule> rules) {
+  if (!(options.wait_ratio >= kLeastWaitRatio && options.wait_ratio <= kMostWaitRatio)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": wait_ratio ", options.wait_ratio,
+                                                   " must lie between ", kLeastWaitRatio, " and ",
+                                                   kMostWaitRatio));
+  }
+  return std::make_unique<MeteredPolicy>(std::make_unique<BfIoAutoPolicy>(options, name, rules));
+}
+
 MadePolicy BfIoAuto(const PolicyOptions& options) {
-  return std::make_unique<MeteredPolicy>(std::make_unique<BfIoAutoPolicy>(options.stop, options.gap_every));
+  return MakeAuto(options, "bf_io_auto", BfIoAutoPolicy::kRules);
+}
+
+constexpr PlacementRule kHeadroomRule[] = {PlacementRule::kHeadroom};
+constexpr PlacementRule kHorizonRule[] = {PlacementRule::kHorizon};
+
+MadePolicy BfIoHeadroom(const PolicyOptions& options) {
+  return MakeAuto(options, "bf_io_headroom", kHeadroomRule);
+}
+
+MadePolicy BfIoHorizon(const PolicyOptions& options) {
+  return MakeAuto(options, "bf_io_horizon", kHorizonRule);
 }
 
 template <FastestFreePolicy::Rule kRule>
@@ -80,6 +101,10 @@ struct Registered {
 constexpr Registered kPolicies[] = {
     {{"bf_io_auto", "bf_io that sets its own weights: balance, with waits near those of fcfs"}, BfIoAuto},
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
+    {{"bf_io_headroom", "bf_io_auto that always keeps workers low for large requests below saturation"},
+     BfIoHeadroom},
+    {{"bf_io_horizon", "bf_io_auto that always places by the expected steps ahead below saturation"},
+     BfIoHorizon},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
     {{"fcfs_fill", "oldest first, to the first worker with free capacity"}, Plain<FcfsFillPolicy>},
     {{"round_robin", "oldest first, to the workers in turn"}, Plain<RoundRobinPolicy>},

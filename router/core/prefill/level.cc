@@ -1,12 +1,13 @@
 #include "router/core/prefill/level.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace bfio::core {
 namespace {
 
 constexpr int kHalvings = 40;
-// So that the first tokens of a prompt, which attend to next to nothing, share a finite number of times.
+// Keeps the sharing of a prompt's first tokens finite, since they attend to almost nothing.
 constexpr double kLeastAttention = 1e-3;
 
 struct Filled {
@@ -25,7 +26,7 @@ Filled FillTo(absl::Span<const RankWork> ranks, double level_s) {
   return filled;
 }
 
-// Every rank has computed all its prompts there.
+// The level at which every rank has computed all its prompts.
 double LevelOfEverything(absl::Span<const RankWork> ranks, double least_s) {
   double level = least_s;
   for (const RankWork& rank : ranks) {
@@ -48,11 +49,11 @@ double SharingAt(const RankWork& rank, double level_s) {
   int64_t free = rank.FreeRows();
   for (const PromptLeft& prompt : rank.prompts) {
     const double whole_s = WholePromptSeconds(rank.cost, prompt, free);
-    // By rounding, less than all may be all.
+    // Within rounding, all of the prompt may fit.
     const int64_t part = whole_s > left_s ? PromptPartWithin(rank.cost, prompt, free, left_s) : prompt.left;
     if (part < prompt.left) {
       if (part >= free) return 1;
-      // Seconds of attention per second of the slope, for the next token.
+      // Time of attention for the next token, relative to its cost above the knee.
       const double attention =
           rank.cost.k1_s_per_pair * static_cast<double>(prompt.done + part) / rank.cost.a_s_per_token;
       return (1 + attention) / std::max(kLeastAttention, attention);
@@ -61,6 +62,14 @@ double SharingAt(const RankWork& rank, double level_s) {
     free = std::max<int64_t>(0, free - prompt.left);
   }
   return 0;
+}
+
+double LevelWithin(double other_s, double least_s, double work_s, double left_s) {
+  constexpr double kEarlySteps = 0.5;
+  double steps = left_s / least_s;
+  if (other_s > 0) steps = std::min(steps, (left_s - work_s) / other_s);
+  if (steps < 1) return std::numeric_limits<double>::infinity();
+  return other_s + work_s / std::max(1.0, std::floor(steps - kEarlySteps));
 }
 
 Level FillLevel(absl::Span<const RankWork> ranks, const LevelTerms& terms) {

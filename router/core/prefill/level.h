@@ -1,11 +1,11 @@
 // How many prompt tokens fit below a step time, and the level up to which all ranks of a group are filled.
 //
-// Purpose: ranks of a group wait in a barrier for the slowest, so time below the slowest rank's is free:
-// prompt tokens computed there lengthen no rank's step. Above it every further second is paid by all requests
-// that decode, and buys prompt tokens on each rank that has some: m ranks that share it get m times as many.
-// So work is levelled by time, as water finds its level, and the level stops rising when too few ranks share
-// the rise. Rows below the knee of a rank's cost take the time of attention alone, which is not quite none:
-// the rise that they need is shared by many tokens.
+// Purpose: the ranks of a group wait in a barrier for the slowest one, so the time below the slowest rank's
+// is free: prompt tokens computed there lengthen no step. Above it, each further second delays all requests
+// that decode, and lets every rank with prompts compute some: m ranks that share it compute m times as many
+// tokens. So ranks are filled up to a common time, the level, which stops rising when too few ranks share the
+// rise. Rows below the knee of a rank's cost take the time of attention only, which is small but not zero, so
+// many tokens share the rise that they need.
 //
 // Units: tokens, seconds. Pure; any thread.
 #ifndef BFIO_ROUTER_CORE_PREFILL_LEVEL_H_
@@ -21,29 +21,38 @@ namespace bfio::core {
 
 struct Level {
   double seconds = 0;
-  // Prompt tokens that all ranks compute below it.
+  // Prompt tokens that all ranks together compute below the level.
   int64_t tokens = 0;
 };
 
-// How many ranks share a rise of the level above `level_s`: the prompt tokens that the rise buys on a rank,
-// over those that it would buy above the rank's knee. So 0 for a rank with nothing left to compute there, 1
-// above the knee, more below it, where tokens take the time of attention only. Attention to a prompt's own
-// tokens is paid whenever they are computed, so it makes a rank share neither more nor less.
+// How many ranks' worth of tokens a rise of the level above `level_s` gives on this rank: the prompt tokens
+// of the rise, divided by those that it would give above the rank's knee. So it is 0 without prompts left, 1
+// above the knee, and more below it, where tokens take the time of attention only. Attention to a prompt's
+// own tokens is not counted, because it costs the same whenever they are computed.
 double SharingAt(const RankWork& rank, double level_s);
 
-// Up to where the level rises.
+// The lowest level at which a rank computes prompts of `work_s` within `left_s`, all of these in seconds;
+// infinite where none is high enough. Of a step up to the level L, L - other_s is for prompts: `other_s` is
+// what its other rows take, less what its free rows would take above the knee. So n steps need L = other_s +
+// work_s / n, and the largest n is chosen that is over in time. No step is shorter than `least_s`. It aims
+// half a step early, as tokens are whole and steps vary.
+double LevelWithin(double other_s, double least_s, double work_s, double left_s);
+
+// When the level stops rising.
 struct LevelTerms {
-  // Where the slowest rank is without prompts: the level is not below.
+  // The slowest rank's time without prompts, which is the lowest level.
   double least_s = 0;
-  // Until ranks compute so many, it rises while `least_sharing` share the rise.
+  // Until all ranks together compute `wanted_tokens`, the level rises while at least `least_sharing` ranks
+  // share the rise.
   double wanted_tokens = 0;
   double least_sharing = 0;
-  // Whatever is wanted, it rises while so many share: such a rise pays at once.
+  // Beyond wanted_tokens it still rises while at least this number of ranks share the rise, because such a
+  // rise pays at once.
   double paying_sharing = std::numeric_limits<double>::infinity();
 };
 
-// Found by bisection to a 2^-40th of the way up: O(40 prompts).
-// REQUIRES: least_s, wanted_tokens and least_sharing are finite; costs have a positive slope.
+// Finds the level by bisection with a relative accuracy of 2^-40: O(40 prompts). REQUIRES: least_s,
+// wanted_tokens and least_sharing are finite; costs have a positive slope.
 Level FillLevel(absl::Span<const RankWork> ranks, const LevelTerms& terms);
 
 }  // namespace bfio::core

@@ -9,18 +9,17 @@
 namespace bfio::core {
 namespace {
 
-// A prompt that has not been computed after so many times the steps that it was meant to take is given its
-// share whoever else shares the step, so that none is bound to a rank that is never below the level.
+// A prompt is overdue after this multiple of its intended time. It then gets its share in every step, however
+// few ranks share it, so that no prompt starves on a rank that is never below the level.
 constexpr double kOverdue = 2;
-// Where no time is free it waits no longer than this share of what a mean one costs all decodes if it pays
-// alone: what waiting for company can save is not much more. Where free time computes it meanwhile, waiting
-// loses less: the share is that over the cube of what free time leaves over, by trial.
-constexpr double kMostOfItsCost = 0.03;
-constexpr double kLeastPaid = 0.01;
 // A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
 // itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
 // delays all that decode, and all that arrive.
 constexpr double kMostRise = 2;
+// For objectives alone a step is longer by this share of itself at most, so that later tokens keep two thirds
+// of their pace. Measured on conversation lengths at load 0.8: longer steps keep requests in the group for
+// longer, which takes more capacity than there is, and then fewer first tokens are in time.
+constexpr double kMostRiseForObjectives = 0.5;
 
 class Planner {
  public:
@@ -48,11 +47,11 @@ class Planner {
       return std::move(decision_);
     }
     const double wanted = WantedTokens();
-    const double supply_s = LevelOfSupply(wanted);
+    const double supply_s = std::max(LevelOfSupply(wanted), LevelOfObjectives());
     while (BindOnce(
         [&](const PrefillRank& rank) { return WorkOf(rank).PromptTokens() < Supply(rank, supply_s); })) {
     }
-    decision_.level_s = LevelOf(wanted);
+    decision_.level_s = std::max(LevelOf(wanted), LevelOfObjectives());
     return std::move(decision_);
   }
 
@@ -63,10 +62,10 @@ class Planner {
 
   // --- how much ---
 
-  // Of prefill that arrives, in ranks' time.
+  // Prefill work that arrives, in seconds of rank time per second.
   double Arriving() const { return traffic_.arrivals_per_s * traffic_.mean_prefill_s; }
 
-  // Steps in which as many requests arrive as are best under way.
+  // Number of steps in which the best number of prompts in progress arrives.
   double Spread() const {
     const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
     const double best = std::sqrt(settings_.pace * Arriving() * static_cast<double>(decodes_));
@@ -75,22 +74,13 @@ class Planner {
   }
   double WithLag(double steps) const { return std::max(settings_.least_steps, steps + traffic_.lag_steps); }
 
-  // Share of what arrives that free time leaves over.
-  double PaidShare() const {
-    const double work = Arriving(), free = free_speed_ * static_cast<double>(ranks_.size());
-    return work > 0 ? std::clamp(1 - free / work, 0.0, 1.0) : 0;
-  }
-
   // tau, steps.
-  double Horizon() const {
-    const double spread = Spread(), paid = PaidShare();
-    return WithLag((1 - paid) * spread + paid * std::min(spread, settings_.least_steps));
-  }
+  double Horizon() const { return WithLag(Spread()); }
 
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
 
-  // Of a rank on average: the share of its time that prompts can have for nothing, free rows by what they
-  // would take above the knee.
+  // Mean over the ranks of the share of its time that is free for prompts; free rows count as the time that
+  // they would take above the knee.
   double FreeSpeed() const {
     double free_s = 0, all_s = 0;
     for (const PrefillRank& rank : ranks_) {
@@ -109,7 +99,7 @@ class Planner {
     const double free = free_speed_, spare = std::max(0.0, free - Arriving() / ranks);
     const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
     const double company = std::min(ranks, std::sqrt(2 * Arriving() * decodes));
-    const double paced_s = WithLag(Spread()) * std::max(traffic_.step_s, least_s_);
+    const double paced_s = Horizon() * std::max(traffic_.step_s, least_s_);
     const double paced = paced_s > 0 ? traffic_.mean_prefill_s / paced_s : 0;
     LevelTerms terms;
     terms.least_s = least_s_;
@@ -127,7 +117,7 @@ class Planner {
     return std::min(static_cast<double>(could_run_) * ShareOfAPrompt(), most);
   }
 
-  // --- the level, if every rank had prompts without end; context is left out ---
+  // --- the level if every rank had unlimited prompts; context is not counted ---
 
   static double Supply(const PrefillRank& rank, double level_s) {
     const RankWork work = WorkOf(rank);
@@ -161,14 +151,6 @@ class Planner {
     return std::max(std::min(FillLevel(work, Terms(wanted)).seconds, most_s), LevelOfOverdue());
   }
 
-  // Seconds until a prompt as long as so many mean ones is overdue.
-  double Patience(double means) const {
-    const double meant_s = kOverdue * WithLag(Spread()) * traffic_.step_s * means;
-    const double cost_s = kMostOfItsCost * static_cast<double>(decodes_) * traffic_.mean_prefill_s;
-    const double paid = std::max(kLeastPaid, PaidShare());
-    return std::min(meant_s, cost_s / (paid * paid * paid));
-  }
-
   // At which every rank whose first prompt is overdue computes that prompt's share.
   double LevelOfOverdue() const {
     double level_s = 0;
@@ -177,7 +159,7 @@ class Planner {
       const PromptLeft& first = rank.prompts.front();
       const auto whole = static_cast<double>(first.left + first.done);
       const double means = std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
-      if (rank.first_bound_for_s <= Patience(means)) continue;
+      if (rank.first_bound_for_s <= kOverdue * means * Horizon() * traffic_.step_s) continue;
       const RankWork work = WorkOf(rank);
       const double share = std::min(static_cast<double>(first.left), std::ceil(ShareOfAPrompt()));
       level_s = std::max(
@@ -188,9 +170,56 @@ class Planner {
     return level_s;
   }
 
+  // --- objectives ---
+
+  // At which every objective is met that some level up to the highest can meet.
+  double LevelOfObjectives() const {
+    const double most_s = (1 + kMostRiseForObjectives) * least_s_;
+    double level_s = 0;
+    const auto meet = [&](double other_s, double work_s, double left_s) {
+      const double needed_s = left_s < kNoObjective ? LevelWithin(other_s, least_s_, work_s, left_s) : 0;
+      if (needed_s <= most_s) level_s = std::max(level_s, needed_s);
+    };
+    const auto ranks = static_cast<double>(ranks_.size());
+    BatchCost mean{.a_s_per_token = 0};
+    double mean_other_s = 0, before_s = 0;
+    for (const PrefillRank& rank : ranks_) {
+      const RankWork work = WorkOf(rank);
+      const double other_s =
+          work.SecondsWithoutPrompts() - rank.cost.a_s_per_token * static_cast<double>(work.FreeRows());
+      double work_s = 0;
+      for (size_t i = 0; i < rank.prompts.size(); ++i) {
+        work_s += WholePromptSeconds(rank.cost, rank.prompts[i], 0);
+        if (i < rank.due_s.size()) meet(other_s, work_s, rank.due_s[i]);
+      }
+      mean_other_s += other_s / ranks;
+      before_s += work_s / ranks;
+      mean.a_s_per_token += rank.cost.a_s_per_token / ranks;
+      mean.k1_s_per_pair += rank.cost.k1_s_per_pair / ranks;
+    }
+    for (const int32_t i : NextWithObjectives()) {
+      const double own_s = WholePromptSeconds(mean, {waiting_[i].tokens, 0}, 0);
+      meet(mean_other_s, before_s + own_s, waiting_[i].due_s);
+      before_s += own_s / ranks;
+    }
+    return level_s;
+  }
+
+  // Those that have slots, in the order in which they will be bound; empty where none has an objective.
+  std::vector<int32_t> NextWithObjectives() const {
+    const auto has = [&](int32_t i) { return waiting_[i].due_s < kNoObjective; };
+    if (std::none_of(left_.begin(), left_.end(), has)) return {};
+    std::vector<int32_t> next = left_;
+    const auto count = std::min(next.size(), static_cast<size_t>(std::max<int64_t>(0, free_slots_)));
+    SortNext(next, count);
+    next.resize(count);
+    return next;
+  }
+
   // --- placement ---
 
-  // One prompt more for each rank that has a free slot and for which `wants` is true; false: none.
+  // Gives one more prompt to each rank that has a free slot and for which `wants` is true; false when there
+  // is none.
   template <class Wants>
   bool BindOnce(const Wants& wants) {
     std::vector<WorkerIndex> takers;
@@ -201,7 +230,7 @@ class Planner {
     const size_t count = std::min(takers.size(), left_.size());
     if (count == 0) return false;
     std::vector<int32_t> chosen = TakeNext(count);
-    // The longest to the rank that will be least loaded.
+    // The longest goes to the rank that will be least loaded.
     std::stable_sort(chosen.begin(), chosen.end(),
                      [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
     std::vector<double> expected_s(ranks_.size());
@@ -211,14 +240,14 @@ class Planner {
     for (size_t i = 0; i < count; ++i) {
       decision_.bindings.push_back({chosen[i], takers[i]});
       PrefillRank& rank = ranks_[takers[i]];
-      rank.prompts.push_back({waiting_[chosen[i]].tokens, 0});
+      rank.Add({waiting_[chosen[i]].tokens, 0}, waiting_[chosen[i]].due_s);
       --rank.free_slots;
       --free_slots_;
     }
     return true;
   }
 
-  // Decode time when all that it holds has grown on.
+  // Decode time of the rank after its requests have grown by settings_.growth.
   double ExpectedSeconds(const PrefillRank& rank) const {
     const double growth = settings_.growth * traffic_.mean_output_tokens;
     double context = rank.decode_context + growth * static_cast<double>(rank.decodes);
@@ -230,19 +259,22 @@ class Planner {
     return rank.cost.a_s_per_token * beyond + rank.cost.k2_s_per_token * context;
   }
 
-  // First come, first served where slots are short; else by age over the time it takes.
+  // Puts those that are next first: the oldest where slots are short; otherwise by age over length.
+  void SortNext(std::vector<int32_t>& prompts, size_t count) const {
+    if (slots_short_) return;
+    const auto urgency = [&](int32_t i) {
+      return (waiting_[i].waited_s + traffic_.step_s) /
+             static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens));
+    };
+    std::partial_sort(prompts.begin(), prompts.begin() + static_cast<std::ptrdiff_t>(count), prompts.end(),
+                      [&](int32_t a, int32_t b) {
+                        const double of_a = urgency(a), of_b = urgency(b);
+                        return of_a != of_b ? of_a > of_b : a < b;
+                      });
+  }
+
   std::vector<int32_t> TakeNext(size_t count) {
-    if (!slots_short_) {
-      const auto urgency = [&](int32_t i) {
-        return (waiting_[i].waited_s + traffic_.step_s) /
-               static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens));
-      };
-      std::partial_sort(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(count), left_.end(),
-                        [&](int32_t a, int32_t b) {
-                          const double of_a = urgency(a), of_b = urgency(b);
-                          return of_a != of_b ? of_a > of_b : a < b;
-                        });
-    }
+    SortNext(left_, count);
     const std::vector<int32_t> taken(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(count));
     left_.erase(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(count));
     return taken;
@@ -255,14 +287,14 @@ class Planner {
   const PrefillTraffic& traffic_;
   const PrefillSettings& settings_;
   int64_t decodes_ = 0, free_slots_ = 0;
-  // Prompts that are bound, or would have a slot.
+  // Number of prompts that are bound, or would get a slot.
   int64_t could_run_ = 0;
-  // The slowest rank's time without prompts.
+  // The slowest rank's time without prompts, in seconds.
   double least_s_ = 0;
-  // FreeSpeed(), which depends on no binding.
+  // FreeSpeed(), which does not depend on bindings.
   double free_speed_ = 0;
   bool slots_short_ = false;
-  // Of `waiting`, not bound yet.
+  // Indices into `waiting` that are not bound yet.
   std::vector<int32_t> left_;
   PrefillDecision decision_;
 };

@@ -1,46 +1,53 @@
 // Which waiting prompt goes to which rank, and up to which step time ranks compute prompts: one plan for
 // prompts and decodes of a group that meets in a barrier.
 //
-// Purpose: what is minimised is the mean number of requests in the system, that is, by Little's law, the mean
-// time from arrival to end. A step that is dt longer delays all N requests that decode by dt and computes
-// prompt tokens for dt on each of the m ranks that have some, so prompts are cheapest
-//   - below the time that the slowest rank needs anyway: these tokens are free;
-//   - together: m prompts on m ranks share what one would pay alone.
+// Purpose: minimises the mean number of requests in the system, which by Little's law is the mean time from
+// arrival to end. A step that is longer by dt delays all N decoding requests by dt, and computes prompt
+// tokens for dt on each of the m ranks that have prompts. So prompts are cheapest
+//   - below the time that the slowest rank needs anyway, where they are free;
+//   - together: m prompts on m ranks share the cost that one would have alone.
 //
-// When to pay. N requests decode; prompts of S seconds come at rate lambda; a rank has the share f of its
-// time free. A rise of dt that m ranks share costs N dt. It brings prompts forward:
-//   - a prompt that would else be computed at speed v (seconds of work per second) ends dt / v earlier. So
-//     where m >= N v, with v the free speed f or the pace below, the rise pays at once, whatever is wanted;
-//   - with Q prompts on G ranks, Q / G wait for each rank, and free time alone would work them off at the
-//     speed f - lambda S / G. So m Q / G >= N (f - lambda S / G) is the least that paying for a backlog
-//     takes. Where arrivals take all free time and more, decodes pay in any case.
-// Company: k prompts that pay together have waited k / 2 lambda on average, and each pays N S / k; the sum is
-// least at k = sqrt(2 lambda N S). While fewer than that share the rise (or than G, if that is less), the
-// level stays where prompts are free.
+// When to lengthen a step. N requests decode; prompts of S seconds arrive at rate lambda; a share f of a
+// rank's time is free. A rise of dt costs N dt. It computes prompts earlier:
+//   - A prompt that is otherwise computed at speed v (seconds of work per second) ends dt / v earlier. So
+//     where m >= N v, with v the free speed f or the pace below, the rise always pays.
+//   - With Q prompts on G ranks, Q / G wait for each rank, and free time alone works them off at the speed
+//     f - lambda S / G. So a rise for a backlog requires m Q / G >= N (f - lambda S / G). When arrivals need
+//     all of the free time or more, steps are lengthened in any case.
+// Batching: k prompts that are computed together have waited k / (2 lambda) on average, and each costs N S /
+// k; the sum is least at k = sqrt(2 lambda N S). While fewer than k ranks (or than G, if that is less) share
+// the rise, the level stays where prompts are free.
 //
-// How fast. The free rows of a step that had no prompt are lost, so what has to be paid is spread evenly:
-// every prompt under way gets the mean prompt's share of a horizon tau = k / lambda per step, by which k
-// prompts are under way, by Little's law. They wait k / lambda each and pay N S / k: least at k = sqrt(lambda
-// N S), of which PrefillSettings::pace takes more or less. A long prompt takes longer and does not hold up a
-// step in proportion to its length. The steps that a plan takes to arrive come on top of tau, since a prompt
-// that is on its way shares nothing yet. Only free rows are worth spreading for: of the share 1 - f G /
-// (lambda S) of the work that free time leaves over, tau counts PrefillSettings::least_steps at most.
+// How fast. The free rows of a step that had no prompt are lost, and ranks that compute a prompt in one step
+// have seldom company in the next, so what has to be paid is spread evenly: every prompt under way gets the
+// mean prompt's share of a horizon tau = k / lambda per step, by which k prompts are under way, by Little's
+// law. They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of which
+// PrefillSettings::pace takes more or less. A long prompt takes longer and does not hold up a step in
+// proportion to its length. The steps that a plan takes to arrive come on top of tau.
 //
-// Who. A prompt leaves the pool for a rank only when that rank has none, the shortest first by age over
-// length; the longest of a step goes to the rank that will be least loaded.
+// Objectives. The horizon serves the mean. A prompt with an objective for its first token may have less time,
+// and then the level rises until the work that stands before it, and its own, is done in time: on its rank
+// or, while it waits, what is bound and waits before it shared by all ranks, and its own on one
+// (LevelWithin). The order of prompts does not change. For an objective a step is at most half as long again
+// as without prompts; one that needs more is not paid for.
+//
+// Which prompt. A rank gets a prompt from the pool only when it has fewer prompt tokens left than it can
+// compute in the step. The prompt with the largest age over length goes first, the oldest where slots are
+// short. The longest one of a step goes to the rank that will be least loaded.
 //
 // Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
 // slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that has been bound
-// for twice the time that it was meant to take is given its share in every step, whoever shares it; where no
-// time is free, already after 0.03 of what a mean prompt costs all decodes if it pays alone, and where free
-// time leaves over the share p of the work, after 0.03 / p^3 of that. One in the pool outgrows all that are
-// younger, as its age over its length grows without bound.
+// for twice the time that it was meant to take, tau steps for a mean one, is given its share in every step,
+// whoever shares it. One in the pool outgrows all that are younger, as its age over its length grows without
+// bound.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -51,51 +58,70 @@
 namespace bfio::core {
 
 struct PrefillSettings {
-  // Weight of prompts' waits against decodes' in k: 1 is the mean time from arrival to end; below it, first
-  // tokens come sooner and steps are less even. Positive.
+  // Weight of prompts' waits against decodes' delays in k. 1 minimises the mean time from arrival to end;
+  // with a smaller value, first tokens come sooner and steps vary more. Positive.
   double pace = 0.5;
-  // Most prompts under way, per rank: with one each all ranks share a longer step, and more only wait.
-  // Positive.
+  // Limit of the prompts in progress, per rank: with one each, all ranks share a longer step, and further
+  // prompts only wait. Positive.
   double prompts_per_rank = 1;
-  // Fewest steps that the mean prompt is spread over: a bound on how much longer one step is than the next.
+  // Minimum number of steps over which the mean prompt is spread; limits how much consecutive steps differ.
   double least_steps = 4;
-  // Prompts that pay together need to be this share of the best number, since the last ranks to get one are
-  // long in coming. In (0, 1].
+  // The share of the best number of prompts that suffices to compute them together, since it takes long until
+  // the last ranks get one. In (0, 1].
   double sharing = 0.9;
-  // Share of a mean output by which each request of a rank is taken to grow when prompts are bound: half of a
-  // mean life would be its middle, less weighs the near future more. At least 0.
+  // Share of a mean output by which the requests of a rank are assumed to grow when prompts are placed. 0.5
+  // is the mean over a request's life; less gives the near future more weight. At least 0.
   double growth = 0.3;
 };
 
-// What has been seen of the traffic lately.
+// Recent measurements of the traffic.
 struct PrefillTraffic {
-  // Positive where anything waits.
+  // Positive where requests wait.
   double arrivals_per_s = 0;
   double mean_prompt_tokens = 0;
-  // Of computing a prompt beside decodes: a s + k1 s^2 / 2.
+  // Time to compute a mean prompt beside decodes: a s + k1 s^2 / 2.
   double mean_prefill_s = 0;
   double mean_output_tokens = 0;
-  // A mean step.
+  // Mean duration of a step.
   double step_s = 0;
-  // Whole steps between what a plan is made from and the step that it is for: 1 in a pipelined router.
+  // Whole steps between the step that a plan is made from and the step that it is for: 1 in a pipelined
+  // router.
   int32_t lag_steps = 0;
 };
+
+inline constexpr double kNoObjective = std::numeric_limits<double>::infinity();
+// What is left of an objective after so many steps.
+inline double DueIn(const std::optional<double>& objective_s, int64_t steps, double step_s) {
+  return objective_s ? *objective_s - static_cast<double>(steps) * step_s : kNoObjective;
+}
 
 struct PrefillRank {
   BatchCost cost;
   int64_t decodes = 0;
   double decode_context = 0;
-  // Requests that it can still take.
+  // Number of requests that it can still take.
   int64_t free_slots = 0;
-  // Those that it has bound, in order.
+  // Its prompts, in the order in which it computes them.
   std::vector<PromptLeft> prompts;
-  // Seconds since the first of them was bound.
+  // By prompt, the seconds left for its first token when the step begins; kNoObjective where it has none, and
+  // empty where none has.
+  std::vector<double> due_s;
+  // Seconds since the first of them was placed here.
   double first_bound_for_s = 0;
+
+  // Gives it a prompt more.
+  void Add(const PromptLeft& prompt, double due) {
+    due_s.resize(prompts.size(), kNoObjective);
+    prompts.push_back(prompt);
+    due_s.push_back(due);
+  }
 };
 
 struct WaitingPrompt {
   int64_t tokens = 0;
   double waited_s = 0;
+  // As in PrefillRank.
+  double due_s = kNoObjective;
 };
 
 struct PrefillDecision {
@@ -105,12 +131,12 @@ struct PrefillDecision {
     WorkerIndex rank = 0;
   };
   std::vector<Binding> bindings;
-  // Ranks compute prompt tokens as long as their step ends by then; infinite where nothing decodes, and so
-  // nothing is held up.
+  // Ranks compute prompt tokens as long as their step ends by this time; infinite when no request decodes,
+  // since then none is delayed.
   double level_s = 0;
 };
 
-// `waiting` in the order of the pool. O(40 (ranks + bound prompts) + waiting log waiting).
+// `waiting`: in the order of the pool. O(40 (ranks + bound prompts) + waiting log waiting).
 PrefillDecision PlanPrefill(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
                             const PrefillTraffic& traffic, const PrefillSettings& settings);
 

@@ -1,10 +1,11 @@
-// What a policy sees of prompts on the ranks of a group that meets in a barrier.
+// The prompts on the ranks of a group that meets in a barrier, for a policy.
 //
-// Purpose: what PlanPrefill asks about the ranks and the traffic, as they will be at the plan's step; what
-// waits is Snapshot::waiting. Plain data. Tokens, seconds, steps. Threads: any.
+// Purpose: the input of PlanPrefill or PlanRelease about ranks and traffic, as of the plan's step; waiting
+// prompts are in Snapshot::waiting. Plain data. Tokens, seconds, steps. Threads: any.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "router/core/prefill/prefill_planner.h"
@@ -12,9 +13,13 @@
 namespace bfio::core {
 
 struct PrefillView {
-  // By rank; free_slots are those of Snapshot::workers.
+  // By rank; free_slots as in Snapshot::workers.
   std::vector<PrefillRank> ranks;
   PrefillTraffic traffic;
+  // Tokens of a rank's step, decodes included; the least over the ranks.
+  int64_t token_budget = 0;
+  // Ranks fill their budget whatever a plan says: it can only release prompts (release_planner.h).
+  bool releases_only = false;
 };
 
 }  // namespace bfio::core

@@ -27,7 +27,7 @@ std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionM
   totals_.held_back += pool_->ReleaseBatches(clock, idle && unused);
   // Residents of a new epoch's members count too: such a group waits for its first plan, but is not out of
   // work.
-  if (idle && pool_->placeable() == 0 && unused && !accounts_.HasDrops()) return std::nullopt;
+  if (idle && !pool_->AnyPlaceable() && unused && !accounts_.HasDrops()) return std::nullopt;
 
   steps_.step = target;
   steps_.clock = clock;
@@ -35,7 +35,7 @@ std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionM
   steps_.numbers.assign(accounts_.workers().size(), target);
   Plan plan;
   plan.apply_step = target;
-  asked = Ask(steps_, /*barrier=*/true, plan);
+  asked = Ask(steps_, plan);
   // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
   if (idle && maker_.empty() && accounts_.placed() == 0 && !accounts_.HasDrops()) return std::nullopt;
 

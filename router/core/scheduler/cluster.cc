@@ -139,7 +139,7 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
   for (const auto& [index, other] : groups_) {
     if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
   }
-  pool_.ShowFor(group->model());
+  pool_.ShowFor(event.group, group->model());
   outcome.plan = group->MakePlan(event.force, slots_elsewhere, asked);
   pool_.ShowAll();
   outcome.asked_policy = asked.has_value();

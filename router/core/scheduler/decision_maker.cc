@@ -1,16 +1,26 @@
 #include "router/core/scheduler/decision_maker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "router/core/policy/place_in_order.h"
 #include "router/core/scheduler/prefill_forecast.h"
 
 namespace bfio::core {
+namespace {
 
-std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, bool barrier,
+// The replay catches up steps in which no request waited, up to this number at once.
+constexpr int64_t kMostReplaySteps = 16;
+// Steps between two measurements of the residents' mean age.
+constexpr int64_t kAgeSteps = 64;
+
+}  // namespace
+
+std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, GroupKind kind,
                                                         int64_t reported_step, Plan& plan) {
+  const bool barrier = kind == GroupKind::kBarrier;
   decision_.Clear();
-  if (pool_->placeable() == 0) {
+  if (!pool_->AnyPlaceable()) {
     hold_.SetHolder(std::nullopt);
     return barrier ? AskForLevel(steps, reported_step, plan) : std::nullopt;
   }
@@ -18,8 +28,10 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   if (!barrier && free_slots_ == 0) return std::nullopt;
   share_ = pool_->TakeShare(free_slots_, slots_elsewhere_);
   auto seen = static_cast<int64_t>(Window().size());
+  FindHeld();
   KvOutlook kv;
   if (gate_.active()) kv = LookAtKv(steps);
+  PlaceHeld(steps, kv, plan);
   // The window is shorter without them: admission has not looked at the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
   if (pool_->placeable() == 0) return barrier ? AskForLevel(steps, reported_step, plan) : std::nullopt;
@@ -32,20 +44,27 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   views_.assign(free_.views().begin(), free_.views().end());
   snapshot.workers = views_;
   snapshot.pool_size = pool_->placeable();
-  if (policy_->uses_first_come_waits()) snapshot.first_come_p99 = pool_->first_come_p99();
+  if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits();
   snapshot.outlook = BuildOutlook(steps);
   snapshot.kv = kv;
-  snapshot.prefill = LookAtPrompts(steps, barrier, reported_step);
+  snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
+  FollowRule(steps, snapshot);
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
   DiscardViolations(snapshot);
+  if (kind != GroupKind::kIndependent && std::cmp_less_equal(snapshot.waiting.size(), free_slots_)) {
+    ReplayRules(steps, static_cast<int64_t>(decision_.assignments.size()));
+  }
   plan.level_s = decision_.level_s;
   return Answer{decision_.stopped_early, decision_.gap};
 }
 
-const PrefillView* DecisionMaker::LookAtPrompts(const PlanSteps& steps, bool barrier, int64_t reported_step) {
-  if (!barrier || !policy_->meters_prompts()) return nullptr;
-  return ForecastPrefill(*accounts_, steps, reported_step, prefill_) ? &prefill_ : nullptr;
+const PrefillView* DecisionMaker::LookAtPrompts(const PlanSteps& steps, GroupKind kind,
+                                                int64_t reported_step) {
+  if (kind == GroupKind::kIndependent || !policy_->meters_prompts()) return nullptr;
+  if (!ForecastPrefill(*accounts_, steps, reported_step, prefill_)) return nullptr;
+  prefill_.releases_only = kind == GroupKind::kCoupled;
+  return &prefill_;
 }
 
 std::optional<DecisionMaker::Answer> DecisionMaker::AskForLevel(const PlanSteps& steps, int64_t reported_step,
@@ -53,7 +72,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::AskForLevel(const PlanSteps&
   if (!accounts_->AnyPrompt()) return std::nullopt;
   Snapshot snapshot;
   snapshot.step = steps.clock;
-  snapshot.prefill = LookAtPrompts(steps, true, reported_step);
+  snapshot.prefill = LookAtPrompts(steps, GroupKind::kBarrier, reported_step);
   if (snapshot.prefill == nullptr) return std::nullopt;
   BuildViews(steps);
   snapshot.workers = views_;
@@ -101,8 +120,16 @@ KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
                            views_[g].free_slots > 0,
                            prompt_steps_[g]});
   }
-  return gate_.Look(pool_->lookahead(), kv_workers_, Window(),
-                    [this](int64_t tokens) { return accounts_->StepsOfPrompt(tokens); });
+  const auto steps_of_prompt = [this](int64_t tokens) { return accounts_->StepsOfPrompt(tokens); };
+  const absl::Span<WaitingView> window = Window();
+  if (held_.empty()) return gate_.Look(pool_->lookahead(), kv_workers_, window, steps_of_prompt);
+  looked_at_.assign(window.begin(), window.end());
+  for (const Held& held : held_) looked_at_.push_back(held.view);
+  const KvOutlook kv =
+      gate_.Look(pool_->lookahead(), kv_workers_, absl::MakeSpan(looked_at_), steps_of_prompt);
+  for (size_t i = 0; i < window.size(); ++i) window[i].kv_need = looked_at_[i].kv_need;
+  for (size_t i = 0; i < held_.size(); ++i) held_[i].view.kv_need = looked_at_[window.size() + i].kv_need;
+  return kv;
 }
 
 Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps) {
@@ -116,17 +143,140 @@ Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps) {
   outlook_.Begin(horizon, accounts_->num_workers());
   for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
     const GroupAccounts::Worker& w = accounts_->worker(g);
-    const double load = static_cast<double>(views_[g].load_tokens),
-                 known = load - static_cast<double>(w.drift);
-    const double scale = w.drift == 0 || known <= 0 ? 1 : load / known;
-    outlook_.AddWorker(lookahead, g, accounts_->ResidentsOf(g), {w.last_step, steps.targets[g]}, scale);
+    outlook_.AddWorker(lookahead, g, accounts_->ResidentsOf(g), {w.last_step, steps.targets[g]},
+                       LoadScale(g));
   }
   outlook_.AddWaiting(lookahead, Window());
   return outlook_.View();
 }
 
-int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan) {
+double DecisionMaker::LoadScale(WorkerIndex worker) const {
+  const auto drift = static_cast<double>(accounts_->worker(worker).drift),
+             load = static_cast<double>(views_[worker].load_tokens), known = load - drift;
+  return drift == 0 || known <= 0 ? 1 : load / known;
+}
+
+void DecisionMaker::SetRules() {
+  const absl::Span<const PlacementRule> rules = policy_->placement_rules();
+  std::vector<PlacementRule> possible(rules.begin(), rules.end());
+  if (!pool_->lookahead().predicts()) std::erase(possible, PlacementRule::kHorizon);
+  chooser_.SetRules(possible);
+}
+
+void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
+  snapshot.rule = chooser_.rule();
+  if (snapshot.rule != PlacementRule::kHorizon ||
+      std::cmp_greater(snapshot.waiting.size(), free_.free_slots())) {
+    return;
+  }
+  Lookahead& lookahead = pool_->lookahead();
+  far_.Begin(accounts_->num_workers());
+  for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
+    const GroupAccounts::Worker& w = accounts_->worker(g);
+    // Differs unless a request was replaced by one of the same prompt and start; then the row is stale for
+    // at most FarOutlookBuilder::kRefreshSteps.
+    const int64_t version = w.base + w.inflight_base + (int64_t{w.placed()} << 48);
+    far_.AddWorker(lookahead,
+                   {accounts_->ResidentsOf(g), {w.last_step, steps.targets[g]}, version, LoadScale(g)});
+  }
+  far_.AddWaiting(lookahead, snapshot.waiting);
+  snapshot.far = far_.View();
+}
+
+void DecisionMaker::ReplayRules(const PlanSteps& steps, int64_t placed) {
+  if (!chooser_.chooses()) return;
+  placed += std::exchange(placed_since_, 0);
+  if (steps.step == replayed_step_) {
+    placed_since_ = placed;
+    return;
+  }
+  // Steps count from 1 again in a new epoch.
+  const int64_t passed = std::clamp<int64_t>(steps.step - replayed_step_, 1, kMostReplaySteps);
+  replayed_step_ = steps.step;
+  if (steps.step < aged_step_ || steps.step >= aged_step_ + kAgeSteps) {
+    aged_step_ = steps.step;
+    mean_age_ = MeanAge(steps);
+  }
+  for (int64_t i = 1; i <= passed; ++i) {
+    chooser_.Step(pool_->lookahead(), accounts_->ended(), views_, i == passed ? placed : 0, mean_age_);
+  }
+}
+
+double DecisionMaker::MeanAge(const PlanSteps& steps) const {
+  double ages = 0, residents = 0;
+  for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
+    for (const Resident& resident : accounts_->ResidentsOf(g)) {
+      ages += static_cast<double>(
+          StandingOf(resident, {accounts_->worker(g).last_step, steps.targets[g]}).plan_age);
+      residents += 1;
+    }
+  }
+  return residents > 0 ? ages / residents : 0;
+}
+
+void DecisionMaker::FindHeld() {
+  held_.clear();
+  for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
+    if (views_[g].free_slots <= 0) continue;
+    looked_at_.clear();
+    pool_->AppendWaitingFor(g, views_[g].free_slots, looked_at_);
+    for (const WaitingView& view : looked_at_) held_.push_back({view, g});
+  }
+  std::stable_sort(held_.begin(), held_.end(),
+                   [](const Held& a, const Held& b) { return Precedes(a.view, b.view); });
+}
+
+void DecisionMaker::PlaceHeld(const PlanSteps& steps, const KvOutlook& kv, Plan& plan) {
+  closed_ = kNoWorker;
+  if (held_.empty()) return;
   free_.Reset(views_, kv);
+  const absl::Span<const WaitingView> waiting = Window();
+  const int64_t slots = free_.free_slots() + slots_elsewhere_;
+  fitting_.clear();
+  for (size_t i = 0; i < waiting.size() && std::cmp_less(fitting_.size(), slots); ++i) {
+    if (free_.FitsSomewhere(waiting[i])) fitting_.push_back(i);
+  }
+  waits_.assign(views_.size(), 0);
+  bool placed = false;
+  for (const Held& held : held_) {
+    const int64_t left = free_.free_slots() + slots_elsewhere_;
+    const bool deferred =
+        left == 0 || (std::cmp_greater_equal(fitting_.size(), left) &&
+                      !Precedes(held.view, waiting[fitting_[static_cast<size_t>(left) - 1]]));
+    if (waits_[held.worker] || deferred) {
+      waits_[held.worker] = 1;
+    } else if (free_.Fits(held.view, held.worker)) {
+      PlaceOne(held, steps, plan);
+      placed = true;
+    } else {
+      waits_[held.worker] = 1;
+      const bool waited = steps.clock - held.view.enqueued_step >= options_.hold_after_steps;
+      if (closed_ == kNoWorker && waited && free_[held.worker].free_slots > 0 &&
+          free_[held.worker].total_kv_tokens >= held.view.kv_reserve_tokens) {
+        closed_ = held.worker;
+      }
+    }
+  }
+  if (placed) BuildViews(steps);
+}
+
+void DecisionMaker::PlaceOne(const Held& held, const PlanSteps& steps, Plan& plan) {
+  const WaitingView& view = held.view;
+  free_.Take(view, held.worker);
+  if (view.runs_alone) free_.LimitSlots(held.worker, 0);
+  if (gate_.active()) gate_.Take(view.kv_need, held.worker);
+  accounts_->Place(pool_->SpecForRank(view.id), view.enqueued_step, held.worker, steps);
+  plan.placements.push_back({view.id, held.worker, steps.clock - view.enqueued_step});
+  pool_->TakeForRank(view.id);
+}
+
+void DecisionMaker::ResetFree(const KvOutlook& kv) {
+  free_.Reset(views_, kv);
+  if (closed_ != kNoWorker) free_.LimitSlots(closed_, 0);
+}
+
+int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan) {
+  ResetFree(kv);
   const absl::Span<const WaitingView> waiting = Window();
   for (size_t i = 0; i < waiting.size(); ++i) {
     if (!waiting[i].runs_alone) continue;
@@ -145,7 +295,7 @@ int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, P
   PlaceAll(steps, plan);
   decision_.Clear();
   BuildViews(steps);
-  free_.Reset(views_, kv);
+  ResetFree(kv);
   return placed;
 }
 

@@ -22,6 +22,9 @@ enum class GroupKind {
   kBarrier,
   // Ranks that each step by themselves.
   kIndependent,
+  // Ranks that meet in a barrier inside their engine, which takes requests at any time. The router sees their
+  // tokens, and controls only when a prompt is sent.
+  kCoupled,
 };
 
 enum class PlanMode { kPipelined, kLockstep };
@@ -114,6 +117,8 @@ struct StepReport {
   absl::Span<const CompletionHint> hints;
   // No rank has an active request after this step.
   bool group_idle = false;
+  // Requests that it takes beyond its slots, to wait there for one; below 0: slots that others use.
+  int32_t extra_slots = 0;
   // None: it computes a prompt whole, in its first step.
   std::optional<PrefillReport> prefill;
 };

@@ -151,7 +151,8 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
     if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
     const Placed& placed = it->second;
     prompts.push_back({placed.spec.prefill_tokens, std::min(pending.tokens, placed.spec.prefill_tokens),
-                       worker.last_step + 1, placed.planned_for});
+                       worker.last_step + 1, placed.planned_for, false, placed.enqueued_step,
+                       placed.spec.ttft_objective_s});
   }
   for (const Worker::Inflight& entry : worker.inflight) {
     const auto it = placed_.find(entry.id);
@@ -159,7 +160,8 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
     const Placed& placed = it->second;
     if (placed.where != Where::kInflight || placed.plan != entry.apply_step) continue;
     const int64_t tokens = placed.spec.prefill_tokens;
-    prompts.push_back({tokens, tokens, placed.first_step, placed.planned_for, true});
+    prompts.push_back({tokens, tokens, placed.first_step, placed.planned_for, true, placed.enqueued_step,
+                       placed.spec.ttft_objective_s});
   }
   return prompts;
 }
@@ -212,6 +214,25 @@ void GroupAccounts::Planned(int64_t step, std::optional<double> level_s, int64_t
   levels_.erase(levels_.begin(), levels_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
+double GroupAccounts::NextStepSeconds() const {
+  double seconds = 0;
+  for (const Worker& worker : workers_) {
+    if (!worker.spec.cost || !worker.prefill || worker.active == 0) continue;
+    const int64_t pending = worker.prefill->pending_tokens();
+    const int64_t decodes = worker.active - std::ssize(worker.prefill->prompts);
+    BatchLoad load;
+    load.tokens = decodes + std::clamp<int64_t>(worker.prefill->token_budget - decodes, 0, pending);
+    load.decode_context = static_cast<double>(std::max<int64_t>(0, worker.reported_load - pending));
+    seconds = std::max(seconds, worker.spec.cost->Seconds(load));
+  }
+  return seconds;
+}
+
+void GroupAccounts::CountStep(int64_t placed) {
+  traffic_.Planned(placed);
+  if (const double seconds = NextStepSeconds(); seconds > 0) traffic_.PlannedSeconds(seconds);
+}
+
 // --- copies ---
 
 void GroupAccounts::Save(GroupState& state) const {
@@ -226,6 +247,7 @@ void GroupAccounts::Save(GroupState& state) const {
     to.drift = from.drift;
     to.drops = from.drops;
     to.prefill = from.prefill;
+    to.extra_slots = from.extra_slots;
     to.inflight.reserve(from.inflight.size());
     for (const Worker::Inflight& entry : from.inflight)
       to.inflight.push_back({entry.apply_step, entry.id, entry.drop});
@@ -265,6 +287,7 @@ absl::Status GroupAccounts::RestoreWorker(WorkerIndex index, const GroupState::W
   worker.drift = worker.base = from.drift;
   worker.drops = from.drops;
   worker.prefill = from.prefill;
+  worker.extra_slots = from.extra_slots;
   for (const GroupState::Inflight& entry : from.inflight)
     worker.inflight.push_back({entry.apply_step, entry.id, entry.drop});
   for (const GroupState::Resident& resident : from.residents) {

@@ -19,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "router/core/choice/ended_requests.h"
 #include "router/core/model/request.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/prompt_traffic.h"
@@ -66,6 +67,8 @@ class GroupAccounts {
     int64_t applied = 0;
     // The last report said that the group is idle.
     bool idle = true;
+    // As of the last report.
+    int32_t extra_slots = 0;
     // Placements among `inflight`, and the sum of (prefill - first_step) over them.
     int32_t inflight_placements = 0;
     int64_t inflight_base = 0;
@@ -77,7 +80,8 @@ class GroupAccounts {
 
     int32_t placed() const { return active + inflight_placements; }
     int32_t free_slots() const {
-      return spec.accepts_new && alone == 0 && spec.slots > placed() ? spec.slots - placed() : 0;
+      const int32_t slots = spec.slots + extra_slots;
+      return spec.accepts_new && alone == 0 && slots > placed() ? slots - placed() : 0;
     }
     // A request is placed here, or (sign -1) gone.
     void Reserve(const RequestSpec& request, int32_t sign = 1) {
@@ -134,6 +138,9 @@ class GroupAccounts {
     // The step that it was placed for.
     int64_t planned_for = 0;
     bool inflight = false;
+    // When it entered the pool, on the pool's clock, and its RequestSpec::ttft_objective_s.
+    int64_t enqueued_step = 0;
+    std::optional<double> ttft_objective_s;
   };
   // Those that the worker has not computed, in its order, then those on their way. REQUIRES: it reports them.
   std::vector<PromptOn> PromptsOn(WorkerIndex worker) const;
@@ -148,7 +155,11 @@ class GroupAccounts {
   std::optional<double> LevelAt(int64_t step) const;
   // A plan of a barrier group has been made, which placed so many.
   void Planned(int64_t step, std::optional<double> level_s, int64_t placed);
+  // A step of a coupled group has ended; so many were placed in it.
+  void CountStep(int64_t placed);
   const PromptTraffic& traffic() const { return traffic_; }
+  // Those that ended by themselves or at their bound.
+  const EndedRequests& ended() const { return ended_; }
 
   // --- copies ---
 
@@ -204,6 +215,8 @@ class GroupAccounts {
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
   // Requests that the step has left without a first token begin a step later.
   void TakePending(WorkerIndex index, const StepReport& report);
+  // What the next step takes by the batches' costs: that of the slowest rank. 0: not known.
+  double NextStepSeconds() const;
   // How much of what was pending the step has computed.
   void CountChunks(WorkerIndex index, const StepReport& report);
   void TakeHints(WorkerIndex index, const StepReport& report);
@@ -220,6 +233,7 @@ class GroupAccounts {
   // Of plans that some worker may not have carried out yet, and of the one before; ascending.
   std::vector<PlannedLevel> levels_;
   PromptTraffic traffic_;
+  EndedRequests ended_;
 };
 
 }  // namespace bfio::core

@@ -52,6 +52,7 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   worker.reported_load = report.load_tokens;
   worker.prefill = report.prefill;
   worker.idle = report.group_idle;
+  worker.extra_slots = report.extra_slots;
   worker.applied = std::max(worker.applied, report.applied_plan);
 }
 
@@ -127,7 +128,10 @@ void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
                  residents_.Age(index, it->second.index, report.step));
     }
     residents_.Finish(index, it->second.index, report.step);
-    traffic_.Ended(residents_.Age(index, it->second.index, report.step));
+    const int64_t age = residents_.Age(index, it->second.index, report.step);
+    traffic_.Ended(age);
+    const Resident& resident = residents_.Of(index)[static_cast<size_t>(it->second.index)];
+    if (age > resident.generated_tokens) ended_.Add(resident, age - resident.generated_tokens);
     Remove(it);
   }
 }

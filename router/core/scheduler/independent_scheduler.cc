@@ -29,8 +29,9 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
   Plan plan;
   plan.apply_step = steps_.step;
   // Groups with a barrier are decided upon once a step; here it is at every event.
-  asked = Ask(steps_, /*always=*/false, plan);
+  asked = Ask(steps_, plan);
   maker_.PlaceAll(steps_, plan);
+  placed_in_step_ += static_cast<int64_t>(plan.placements.size());
   plan.apply_steps.assign(accounts_.workers().size(), 0);
   for (const Placement& placement : plan.placements) plan.apply_steps[placement.worker] = 1;
   bool any = false;
@@ -51,21 +52,33 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
 }
 
 void IndependentScheduler::CountReport(int64_t) {
+  if (coupled()) {
+    const absl::Span<const GroupAccounts::Worker> workers = accounts_.workers();
+    const int64_t busy = std::count_if(workers.begin(), workers.end(),
+                                       [&](const GroupAccounts::Worker& worker) { return !Idle(worker); });
+    if (++reports_ < busy) return;
+    reports_ = 0;
+    ++reported_step_;
+    accounts_.CountStep(std::exchange(placed_in_step_, 0));
+    return pool_->CountSteps(num_workers(), num_workers(), std::nullopt);
+  }
   if (++reports_ % num_workers() == 0) ++reported_step_;
   pool_->CountSteps(1, num_workers(), std::nullopt);
 }
 
 int64_t IndependentScheduler::ResetSteps() {
-  reports_ = 0;
+  reports_ = placed_in_step_ = 0;
   return 0;
 }
 
 void IndependentScheduler::SaveSteps(GroupState& state) const {
   state.reports = reports_;
+  state.placed_in_step = coupled() ? placed_in_step_ : 0;
 }
 
 absl::Status IndependentScheduler::RestoreSteps(const GroupState& state) {
   reports_ = state.reports;
+  placed_in_step_ = state.placed_in_step;
   return absl::OkStatus();
 }
 

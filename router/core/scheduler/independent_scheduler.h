@@ -1,16 +1,23 @@
-// The scheduler of ranks that share no barrier: each counts its own steps and is idle by itself.
+// The scheduler of ranks whose steps the router does not time: each counts its own and is idle by itself.
 //
 // A request that arrives is decided upon at once; a worker gets a plan when there is something for it. Such
 // plans are numbered, not for a step: it applies all that have come at its next step boundary. The group's
 // step is that of its mean rank: one more when as many reports have come as there are workers. Plan mode,
 // late reports and chunks of prompts mean nothing here.
 //
+// Coupled ranks (GroupKind::kCoupled) step together all the same, because they meet in a barrier that the
+// router does not see. So the policy also gets the prompts on them, and releases more by release_planner.h;
+// rules of placement are replayed once a step. A step of the group has ended when as many reports have come
+// as ranks have requests.
+//
 // Threads: as Scheduler.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "router/core/scheduler/scheduler.h"
 
@@ -18,9 +25,12 @@ namespace bfio::core {
 
 class IndependentScheduler final : public Scheduler {
  public:
-  using Scheduler::Scheduler;
+  // kIndependent or kCoupled.
+  IndependentScheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
+                       std::unique_ptr<Policy> policy)
+      : Scheduler(options, pool, std::move(policy)), kind_(kind) {}
 
-  GroupKind kind() const override { return GroupKind::kIndependent; }
+  GroupKind kind() const override { return kind_; }
   bool ReportsMissing() const override { return false; }
   bool Parked() const override;
   int64_t Lead() const override { return 0; }
@@ -39,9 +49,13 @@ class IndependentScheduler final : public Scheduler {
   // It waits for a plan to go on with what it holds.
   bool HeldUp(const GroupAccounts::Worker& worker) const { return Idle(worker) && worker.active > 0; }
   void SetSteps();
+  bool coupled() const { return kind_ == GroupKind::kCoupled; }
 
-  // Of this epoch.
+  const GroupKind kind_;
+  // Of this epoch; of coupled ranks in the present step.
   int64_t reports_ = 0;
+  // Of coupled ranks: requests placed in the present step.
+  int64_t placed_in_step_ = 0;
 };
 
 }  // namespace bfio::core

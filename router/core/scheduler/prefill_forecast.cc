@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 
 namespace bfio::core {
 namespace {
@@ -29,8 +31,8 @@ class Forecast {
     rank.decode_context = static_cast<double>(std::max<int64_t>(0, context));
   }
 
-  // To the beginning of `target`.
-  void Advance(int64_t target, double step_s) {
+  // To the beginning of `target`, when the pool's clock says `clock`.
+  void Advance(int64_t target, int64_t clock, double step_s) {
     for (int64_t step = worker_.last_step + 1;; ++step) {
       while (next_ < prompts_.size() && prompts_[next_].first_step <= step) {
         rank_.prompts.push_back({prompts_[next_].left, prompts_[next_].tokens - prompts_[next_].left});
@@ -41,6 +43,10 @@ class Forecast {
     }
     // Those at the front have been computed.
     const size_t first = next_ - rank_.prompts.size();
+    rank_.due_s.clear();
+    for (size_t i = first; i < next_; ++i) {
+      rank_.due_s.push_back(DueIn(prompts_[i].ttft_objective_s, clock - prompts_[i].enqueued_step, step_s));
+    }
     const int64_t steps = rank_.prompts.empty() ? 0 : target - prompts_[first].planned_for;
     rank_.first_bound_for_s = static_cast<double>(std::max<int64_t>(0, steps)) * step_s;
   }
@@ -99,8 +105,12 @@ bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, int6
   };
   if (!std::all_of(accounts.workers().begin(), accounts.workers().end(), tells)) return false;
   view.ranks.resize(accounts.workers().size());
+  view.token_budget = std::numeric_limits<int64_t>::max();
+  for (const GroupAccounts::Worker& worker : accounts.workers())
+    view.token_budget = std::min(view.token_budget, worker.prefill->token_budget);
   for (WorkerIndex g = 0; g < accounts.num_workers(); ++g) {
-    Forecast(accounts, g, view.ranks[g]).Advance(steps.targets[g], accounts.traffic().step_s.value);
+    Forecast(accounts, g, view.ranks[g])
+        .Advance(steps.targets[g], steps.clock, accounts.traffic().step_s.value);
   }
   FillTraffic(accounts.traffic(), view);
   view.traffic.lag_steps = static_cast<int32_t>(std::max<int64_t>(0, steps.step - reported_step - 1));

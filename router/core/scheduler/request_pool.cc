@@ -19,12 +19,22 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the waiting pool is full (", max_waiting_, " requests)"));
   }
+  if (request.held_to) {
+    // Those of a full rank must not fill the pool of all.
+    if (for_ranks_.size() >= (max_waiting_ + 1) / 2) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("half of the waiting pool (", max_waiting_, " requests) waits for single ranks"));
+    }
+    for_ranks_.Enter(request).Add(request, NextStep());
+    service_.OnWaiting(request.tenant);
+    return absl::OkStatus();
+  }
   // A request that has begun (elsewhere, before a restart) does not wait for a batch.
   if (held_back_.active() && request.generated_tokens == 0) {
     held_back_.Add(request, NextStep());
   } else {
     waiting_.Add(request, NextStep());
-    first_come_.Arrive(NextStep());
+    first_come_[request.priority].Arrive(NextStep());
   }
   service_.OnWaiting(request.tenant);
   return absl::OkStatus();
@@ -32,22 +42,34 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
 
 void RequestPool::Requeue(const RequestSpec& request) {
   const int64_t since = NextStep() - request.waited_steps.value_or(0);
-  waiting_.AddFront(request, since);
-  first_come_.Arrive(since);
+  if (request.held_to) {
+    for_ranks_.Enter(request).AddFront(request, since);
+  } else {
+    waiting_.AddFront(request, since);
+    first_come_[request.priority].Arrive(since);
+  }
   service_.OnWaiting(request.tenant);
 }
 
 void RequestPool::Return(const RequestSpec& request, int64_t enqueued_step) {
-  waiting_.Return(request, enqueued_step);
-  first_come_.Arrive(enqueued_step);
+  if (request.held_to) {
+    for_ranks_.Enter(request).Return(request, enqueued_step);
+  } else {
+    waiting_.Return(request, enqueued_step);
+    first_come_[request.priority].Arrive(enqueued_step);
+  }
   service_.OnWaiting(request.tenant);
 }
 
 bool RequestPool::Remove(RequestId id) {
   if (waiting_.Contains(id)) {
     service_.OnLeft(waiting_.Spec(id).tenant);
-    first_come_.Leave();
+    first_come_[waiting_.Spec(id).priority].Leave();
     return waiting_.Remove(id);
+  }
+  if (for_ranks_.Contains(id)) {
+    TakeForRank(id);
+    return true;
   }
   if (!held_back_.Contains(id)) return false;
   service_.OnLeft(held_back_.Spec(id).tenant);
@@ -61,7 +83,7 @@ int64_t RequestPool::ReleaseBatches(int64_t step, bool idle) {
   int64_t late = 0;
   for (const WaitGate::Waiting& released : released_) {
     waiting_.Add(released.spec, released.enqueued_step);
-    first_come_.Arrive(released.enqueued_step);
+    first_come_[released.spec.priority].Arrive(released.enqueued_step);
     late += released.enqueued_step < step ? 1 : 0;
   }
   return late;
@@ -81,12 +103,41 @@ int64_t RequestPool::TakeShare(int64_t free_slots, int64_t slots_elsewhere) {
   return all - fresh + (fresh * free_slots + slots - 1) / slots;
 }
 
+void RequestPool::AppendWaitingFor(WorkerIndex worker, int64_t count, std::vector<WaitingView>& views) const {
+  const WaitingPool* const queue = for_ranks_.Find({deciding_.group, worker});
+  if (queue == nullptr) return;
+  for (const WaitingView& view : queue->views()) {
+    if (count == 0) return;
+    const uint32_t began_on = queue->Spec(view.id).model;
+    if (deciding_.model != 0 && began_on != 0 && began_on != deciding_.model) continue;
+    views.push_back(view);
+    --count;
+  }
+}
+
+void RequestPool::TakeForRank(RequestId id) {
+  service_.OnLeft(for_ranks_.Spec(id).tenant);
+  for_ranks_.Remove(id);
+}
+
 void RequestPool::Take(absl::Span<const Assignment> assignments, int64_t step) {
   if (waiting_.empty()) return;
+  for (auto& [priority, first_come] : first_come_) {
+    int64_t admitted = 0;
+    for (const Assignment& assignment : assignments)
+      admitted += waiting_.views()[static_cast<size_t>(assignment.waiting_index)].priority == priority;
+    first_come.Decide(step, admitted);
+  }
   for (const Assignment& assignment : assignments)
     service_.OnLeft(waiting_.views()[static_cast<size_t>(assignment.waiting_index)].tenant);
   waiting_.RemoveMany(assignments);
-  first_come_.Decide(step, static_cast<int64_t>(assignments.size()));
+}
+
+absl::Span<const ClassWait> RequestPool::FirstComeWaits() {
+  class_waits_.clear();
+  for (const auto& [priority, first_come] : first_come_)
+    class_waits_.push_back({priority, first_come.p99(), first_come.long_run_p99()});
+  return class_waits_;
 }
 
 std::optional<double> RequestPool::LeastServed(absl::Span<const WaitingView> views,
@@ -147,6 +198,10 @@ PoolState RequestPool::Save() const {
     state.waiting.push_back({waiting_.Spec(view.id), view.enqueued_step, false, view.passed_over});
   for (WaitGate::Waiting& waiting : held_back_.All())
     state.waiting.push_back({std::move(waiting.spec), waiting.enqueued_step, true});
+  for (const auto& [rank, queue] : for_ranks_.all()) {
+    for (const WaitingView& view : queue.views())
+      state.waiting.push_back({queue.Spec(view.id), view.enqueued_step});
+  }
   state.service = service_.Save();
   state.clock = clock_.Save();
   return state;
@@ -158,11 +213,13 @@ absl::Status RequestPool::Restore(const PoolState& state) {
     if (Waits(waiting.spec.id)) {
       return absl::InvalidArgumentError(absl::StrCat("request ", waiting.spec.id, " waits twice"));
     }
-    if (waiting.held_back && held_back_.active()) {
+    if (waiting.spec.held_to) {
+      for_ranks_.Enter(waiting.spec).Append(waiting.spec, waiting.enqueued_step);
+    } else if (waiting.held_back && held_back_.active()) {
       held_back_.Add(waiting.spec, waiting.enqueued_step);
     } else {
       waiting_.Append(waiting.spec, waiting.enqueued_step, waiting.passed_over);
-      first_come_.Arrive(waiting.enqueued_step);
+      first_come_[waiting.spec.priority].Arrive(waiting.enqueued_step);
     }
     service_.RestoreWaiting(waiting.spec.tenant);
   }

@@ -8,6 +8,8 @@
 #define BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "router/core/model/request.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/scheduler/pool_clock.h"
+#include "router/core/scheduler/rank_queues.h"
 #include "router/core/scheduler/scheduler_options.h"
 #include "router/core/scheduler/scheduler_state.h"
 #include "router/core/scheduler/tenant_service.h"
@@ -45,7 +48,9 @@ class RequestPool {
   void Return(const RequestSpec& request, int64_t enqueued_step);
   // False when it does not wait.
   bool Remove(RequestId id);
-  bool Waits(RequestId id) const { return waiting_.Contains(id) || held_back_.Contains(id); }
+  bool Waits(RequestId id) const {
+    return waiting_.Contains(id) || held_back_.Contains(id) || for_ranks_.Contains(id);
+  }
 
   // Lets those into the pool for whom a batch is worth running in a plan at this time. Returns how many of
   // them would have been there before, but for others of their like.
@@ -53,9 +58,12 @@ class RequestPool {
 
   // --- what policies see ---
 
-  // Hides requests that began on another model while a group of this one decides (0: hides none), and shows
-  // all again, in their order. Nothing else may be called with requests hidden than what a decision calls.
-  void ShowFor(uint32_t model) { waiting_.Hide(model); }
+  // A group decides: hides requests that began on another model than its own (0: hides none), and shows all
+  // again, in their order. Nothing else may be called with requests hidden than what a decision calls.
+  void ShowFor(int32_t group, uint32_t model) {
+    deciding_ = {group, model};
+    waiting_.Hide(model);
+  }
   void ShowAll() { waiting_.ShowAll(); }
 
   // The first `count` of those that may be placed, fewer where there are fewer.
@@ -65,10 +73,18 @@ class RequestPool {
   // yet, so that a burst is shared out by free slots; those that have been passed over are open to all.
   int64_t TakeShare(int64_t free_slots, int64_t slots_elsewhere);
   const WaitingPool& views() const { return waiting_; }
+  // Whether the deciding group has any request to decide on.
+  bool AnyPlaceable() const { return placeable() > 0 || for_ranks_.Any(deciding_.group); }
+  // Appends the first `count` requests that wait for that rank of the deciding group, and that it may run.
+  void AppendWaitingFor(WorkerIndex worker, int64_t count, std::vector<WaitingView>& views) const;
+  // Of a request that waits for a rank; and takes it out, because it has been placed.
+  const RequestSpec& SpecForRank(RequestId id) const { return for_ranks_.Spec(id); }
+  void TakeForRank(RequestId id);
   // A decision at `step`: takes the requests at these indices out. None: no request was placed.
   void Take(absl::Span<const Assignment> assignments, int64_t step);
-  // 99 % of recent requests would have waited at most so many steps if the oldest always went first.
-  int64_t first_come_p99() const { return first_come_.p99(); }
+  // How long recent requests of each class would have waited if its oldest always went first. Valid until the
+  // next decision.
+  absl::Span<const ClassWait> FirstComeWaits();
   // Writes WaitingView::tenant_excess_tokens: what a tenant is ahead of the least served one of those that
   // have a request of the same priority in the window that fits a worker now. One whose requests cannot run
   // now must not hold up the others.
@@ -85,8 +101,8 @@ class RequestPool {
   // --- views ---
 
   // Those that are kept back included.
-  int64_t size() const { return waiting_.size() + held_back_.size(); }
-  // Requests that a policy might place: those that are not hidden.
+  int64_t size() const { return waiting_.size() + held_back_.size() + for_ranks_.size(); }
+  // Requests that a policy might place: those that are not hidden, and wait for no particular rank.
   int64_t placeable() const { return waiting_.size(); }
   // The step that a request enqueued now counts from; never less than before.
   int64_t NextStep() const { return clock_.NextStep(); }
@@ -113,12 +129,22 @@ class RequestPool {
   const std::unique_ptr<Lookahead> lookahead_;
   WaitingPool waiting_;
   WaitGate held_back_;
+  RankQueues for_ranks_;
+  // The group that decides, and its model.
+  struct Deciding {
+    int32_t group = 0;
+    uint32_t model = 0;
+  };
+  Deciding deciding_;
   TenantService service_;
-  VirtualFcfs first_come_;
+  // By priority, highest first. Classes are strict, so a first-come rule admits as many of each class as any
+  // other rule.
+  std::map<int32_t, VirtualFcfs, std::greater<>> first_come_;
   PoolClock clock_;
   bool curves_set_ = false;
   // Scratch.
   std::vector<WaitGate::Waiting> released_;
+  std::vector<ClassWait> class_waits_;
 };
 
 }  // namespace bfio::core

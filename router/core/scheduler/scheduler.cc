@@ -10,10 +10,9 @@ namespace bfio::core {
 
 std::unique_ptr<Scheduler> MakeScheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
                                          std::unique_ptr<Policy> policy) {
-  if (kind == GroupKind::kIndependent) {
-    return std::make_unique<IndependentScheduler>(options, pool, std::move(policy));
-  }
-  return std::make_unique<BarrierScheduler>(options, pool, std::move(policy));
+  if (kind == GroupKind::kBarrier)
+    return std::make_unique<BarrierScheduler>(options, pool, std::move(policy));
+  return std::make_unique<IndependentScheduler>(kind, options, pool, std::move(policy));
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, RequestPool* pool, std::unique_ptr<Policy> policy)
@@ -71,8 +70,8 @@ std::optional<Plan> Scheduler::MakePlan(bool force, int64_t slots_elsewhere,
   return Decide(force, asked);
 }
 
-std::optional<DecisionMaker::Answer> Scheduler::Ask(const PlanSteps& steps, bool barrier, Plan& plan) {
-  const std::optional<DecisionMaker::Answer> answer = maker_.Ask(steps, barrier, reported_step_, plan);
+std::optional<DecisionMaker::Answer> Scheduler::Ask(const PlanSteps& steps, Plan& plan) {
+  const std::optional<DecisionMaker::Answer> answer = maker_.Ask(steps, kind(), reported_step_, plan);
   if (!answer) return answer;
   decided_step_ = steps.step;
   plan.stopped_early = answer->stopped_early;

@@ -1,6 +1,6 @@
 // The scheduling state machine of one group: what its workers hold, and the plans for them.
 //
-// Purpose: one interface for two kinds of groups, barrier_scheduler.h and independent_scheduler.h. A Cluster
+// Purpose: one interface for the kinds of groups, barrier_scheduler.h and independent_scheduler.h. A Cluster
 // drives it and hands out its views; it takes requests out of the pool that all groups share.
 // Accounts are those of group_accounts.h, decisions those of decision_maker.h; kinds differ in when a plan is
 // due and for which steps.
@@ -56,6 +56,8 @@ class Scheduler {
                                std::optional<DecisionMaker::Answer>& asked);
   void SetPolicy(std::unique_ptr<Policy> policy) { maker_.SetPolicy(std::move(policy)); }
   const Policy& policy() const { return maker_.policy(); }
+  // Which rule of placement its policy follows while there are slots for all, and what the others would cost.
+  const RuleChooser& chooser() const { return maker_.chooser(); }
 
   // --- views ---
 
@@ -122,7 +124,7 @@ class Scheduler {
 
   bool Has(WorkerIndex worker) const { return worker >= 0 && worker < num_workers(); }
   // Asks the policy for a plan of `steps`, and remembers that it did.
-  std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, bool barrier, Plan& plan);
+  std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, Plan& plan);
   // The pool's clock at step `step` of this epoch.
   int64_t ClockAt(int64_t step) const { return pool_->pool_clock().At(step - reported_step_); }
 

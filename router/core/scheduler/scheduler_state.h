@@ -101,6 +101,7 @@ struct GroupState {
     // Cancellations waiting for the next plan.
     std::vector<RequestId> drops;
     std::optional<PrefillReport> prefill;
+    int32_t extra_slots = 0;
   };
 
   GroupIndex group = 0;
@@ -113,8 +114,9 @@ struct GroupState {
   int64_t reported_step = 0;
   int64_t planned_step = 0;
   int64_t decided_step = 0;
-  // Of the epoch, without a barrier.
+  // Of the epoch, without a barrier; of coupled ranks in the present step, with the requests placed in it.
   int64_t reports = 0;
+  int64_t placed_in_step = 0;
   // Holds a worker, where admission looks ahead.
   std::optional<RequestId> holder;
   // Of plans that some worker may not have carried out yet, and of the one before; ascending.

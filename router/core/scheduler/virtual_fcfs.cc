@@ -6,10 +6,14 @@
 namespace bfio::core {
 namespace {
 
-// The reference wait covers so many decisions, and so many requests where decisions admit few: long enough
+// The recent wait covers so many decisions, and so many requests where decisions admit few: long enough
 // for a 99th percentile, short enough to forget the start of a group or a burst.
 constexpr double kMemorySteps = 30;
 constexpr double kMemoryRequests = 150;
+// Of the long-run wait against the recent one: its percentile varies by a third as much.
+constexpr double kLongRun = 10;
+// Of a 99th percentile.
+constexpr double kAbove = 0.01;
 // Weight of one decision in the mean of admissions.
 constexpr double kAdmittedGain = 0.02;
 
@@ -36,15 +40,17 @@ void VirtualFcfs::Decide(int64_t step, int64_t admitted) {
   admitted_ += kAdmittedGain * (static_cast<double>(admitted) - admitted_);
   const double memory = std::max(kMemoryRequests, kMemorySteps * admitted_);
   for (int64_t i = 0; i < admitted; ++i) {
-    waits_.Add(std::max<int64_t>(0, step - queue_.front().step), memory);
+    const int64_t wait = std::max<int64_t>(0, step - queue_.front().step);
+    recent_.waits.Add(wait, memory);
+    long_run_.waits.Add(wait, kLongRun * memory);
     Leave();
   }
-  if (admitted > 0) p99_ = -1;
+  if (admitted > 0) recent_.p99 = long_run_.p99 = -1;
 }
 
-int64_t VirtualFcfs::p99() const {
-  if (p99_ < 0) p99_ = waits_.Quantile(0.01);
-  return p99_;
+int64_t VirtualFcfs::Waits::P99() const {
+  if (p99 < 0) p99 = waits.Quantile(kAbove);
+  return p99;
 }
 
 }  // namespace bfio::core

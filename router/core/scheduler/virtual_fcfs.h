@@ -1,11 +1,11 @@
 // How long requests would wait if the oldest always went first.
 //
-// Purpose: the reference wait of a pool, for all its groups. Whichever requests are admitted, a first-come
-// rule fills the same slots at the same steps as any other rule that leaves none empty, so its pool holds as
-// many requests as ours, namely the youngest ones. Counting arrivals and admissions is therefore enough to
-// know whom it would be admitting now and how long they have waited; no second queue is simulated.
-// (Completions come at the same steps only as far as the lengths of those admitted are alike: an estimate,
-// and a good one.)
+// Purpose: the reference wait of a class of a pool, for all its groups. Whichever requests are admitted, a
+// first-come rule fills the same slots at the same steps as any other rule that leaves none empty, so its
+// pool holds as many requests as ours, namely the youngest ones. Counting arrivals and admissions is
+// therefore enough to know whom it would be admitting now and how long they have waited; no second queue is
+// simulated. (Completions come at the same steps only as far as the lengths of those admitted are alike: an
+// estimate, and a good one.)
 //
 // Where KV binds, the premise is not true: how many fit depends on which they are. What is counted is then
 // how long requests would wait if ours were admitted as often as ours are, but in order of arrival.
@@ -32,8 +32,10 @@ class VirtualFcfs {
   void Decide(int64_t step, int64_t admitted);
 
   int64_t size() const { return queued_; }
-  // 99 % of recent requests would have waited at most so many steps; 0 before there were any.
-  int64_t p99() const;
+  // 99 % of recent requests would have waited at most so many steps; 0 before there were any. long_run_p99:
+  // the same over a time ten times as long.
+  int64_t p99() const { return recent_.P99(); }
+  int64_t long_run_p99() const { return long_run_.P99(); }
 
  private:
   struct Arrivals {
@@ -44,11 +46,16 @@ class VirtualFcfs {
   // Ascending by step.
   std::deque<Arrivals> queue_;
   int64_t queued_ = 0;
-  RecentWaits waits_;
+  struct Waits {
+    RecentWaits waits;
+    // Below 0: to be computed again.
+    mutable int64_t p99 = 0;
+
+    int64_t P99() const;
+  };
+  Waits recent_, long_run_;
   // Mean requests admitted per decision, recently.
   double admitted_ = 0;
-  // Of waits_; below 0: to be computed again.
-  mutable int64_t p99_ = 0;
 };
 
 }  // namespace bfio::core

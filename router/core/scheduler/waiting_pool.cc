@@ -17,6 +17,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.enqueued_step = enqueued_step;
   view.seniority = request.seniority;
   view.deadline_us = request.deadline_us;
+  view.ttft_objective_s = request.ttft_objective_s;
   view.priority = request.priority;
   view.predicted_output_tokens = request.predicted_output_tokens;
   view.max_new_tokens = request.max_new_tokens;
@@ -56,12 +57,7 @@ void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
   const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
   // Nearly always the back: only a more urgent or more senior request walks past others.
-  const auto overtakes = [&](const WaitingView& other) {
-    if (other.priority != view.priority) return other.priority < view.priority;
-    if (other.senior_step() != view.senior_step()) return other.senior_step() > view.senior_step();
-    return other.deadline_us > view.deadline_us;
-  };
-  while (at != views_.begin() && overtakes(*(at - 1))) --at;
+  while (at != views_.begin() && Precedes(view, *(at - 1))) --at;
   Insert(at, view);
 }
 
@@ -82,12 +78,7 @@ void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
   Enter(request);
   const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
-  const auto yields = [&](const WaitingView& other) {
-    if (other.priority != view.priority) return other.priority < view.priority;
-    if (other.senior_step() != view.senior_step()) return other.senior_step() > view.senior_step();
-    return other.deadline_us >= view.deadline_us;
-  };
-  while (at != views_.begin() && yields(*(at - 1))) --at;
+  while (at != views_.begin() && !Precedes(*(at - 1), view)) --at;
   Insert(at, view);
 }
 

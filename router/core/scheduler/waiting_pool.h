@@ -17,6 +17,13 @@
 
 namespace bfio::core {
 
+// Whether `a` is more urgent than `b`: by priority, senior_step, deadline. Equals go by arrival.
+inline bool Precedes(const WaitingView& a, const WaitingView& b) {
+  if (a.priority != b.priority) return a.priority > b.priority;
+  if (a.senior_step() != b.senior_step()) return a.senior_step() < b.senior_step();
+  return a.deadline_us < b.deadline_us;
+}
+
 class WaitingPool {
  public:
   // REQUIRES: !Contains(request.id).

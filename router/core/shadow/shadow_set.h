@@ -54,7 +54,7 @@ class ShadowSet {
   // `stop` is asked before each shadow plans.
   explicit ShadowSet(std::vector<std::unique_ptr<Policy>> shadows, StopSignal stop = {});
 
-  // Some shadow reads Snapshot::first_come_p99.
+  // Some shadow reads Snapshot::first_come.
   bool uses_first_come_waits() const;
 
   // Lets every shadow plan for the snapshot and compares with the acting policy's plan.

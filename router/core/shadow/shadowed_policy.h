@@ -22,6 +22,7 @@ class ShadowedPolicy final : public Policy {
 
   absl::string_view name() const override { return acting_->name(); }
   int32_t horizon() const override { return acting_->horizon(); }
+  absl::Span<const PlacementRule> placement_rules() const override { return acting_->placement_rules(); }
   bool uses_first_come_waits() const override {
     return acting_->uses_first_come_waits() || shadows_.uses_first_come_waits();
   }

@@ -1,9 +1,8 @@
-// A feasible choice under construction: the worker of each item, and the remaining capacity.
+// A feasible plan under construction: the worker of each item, and the remaining capacity.
 //
-// Purpose: ties items to the account of free capacity, so that construction and improvement cannot break a
-// cap.
-// Ownership: borrows the instance between Reset and the last call. Reused between decisions; allocates only
-// to grow. Threads: one.
+// Purpose: couples items to the account of free capacity, so that construction and improvement cannot exceed
+// a capacity. Ownership: borrows the instance between Reset and the last call. Reused between decisions;
+// allocates only to grow. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_ALLOCATION_H_
 #define BFIO_ROUTER_CORE_SOLVER_ALLOCATION_H_
 
@@ -18,7 +17,7 @@ namespace bfio::core {
 
 class Allocation {
  public:
-  // Everything waits. `worker_of` is where the choice is written.
+  // Starts with every item waiting. The plan is written to `worker_of`.
   void Reset(const Instance& instance, std::vector<int32_t>& worker_of) {
     instance_ = &instance;
     worker_of_ = &worker_of;
@@ -32,9 +31,10 @@ class Allocation {
   int32_t WorkerOf(int32_t item) const { return (*worker_of_)[item]; }
   const SolverItem& item(int32_t item) const { return instance_->items[item]; }
 
-  // L_g with the items given to it.
+  // L_g with the items placed on it.
   int64_t load(int32_t worker) const { return free_[worker].load_tokens; }
-  // The same as time. From the loads, as sums and differences of prompts' times are not exact.
+  // The worker's step time at load(). Computed from loads, because sums and differences of times are not
+  // exact.
   double time(int32_t worker) const {
     const WorkerView& before = instance_->workers[worker];
     return before.TimeAt(static_cast<double>(load(worker))) +
@@ -46,7 +46,7 @@ class Allocation {
 
   bool Fits(int32_t item, int32_t worker) const { return free_.Fits(this->item(item).kv(), worker); }
 
-  // Whether `worker` could have `coming` for its `leaving`, as far as KV goes.
+  // Whether KV memory lets `worker` exchange its item `leaving` for `coming`.
   bool KvFitsInstead(int32_t coming, int32_t leaving, int32_t worker) const {
     return free_.KvHoldsInstead(item(coming).kv(), item(leaving).kv(), worker);
   }

@@ -7,11 +7,11 @@
 namespace bfio::core {
 namespace {
 
-// Pairs are tried for two free slots up to this pool.
+// For two free slots, all pairs are tried up to this pool size.
 constexpr size_t kLargestPairPool = 256;
 
-// The least price of the open slot over the whole pool: every item with its bucket's largest weight,
-// or all without their weights.
+// The lowest price of the open slot over the whole pool: every item with its bucket's largest weight, or all
+// without their weights.
 template <class Pricing>
 double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& index,
                   bool with_weights = true) {
@@ -40,7 +40,7 @@ double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& i
   return best;
 }
 
-// Whether a feasible choice may leave a slot free.
+// Whether a feasible plan may leave a slot free.
 bool MayStayFree(const Instance& instance) {
   int64_t kv = 0;
   for (const SolverItem& item : instance.items) kv += item.kv_reserve;
@@ -49,7 +49,7 @@ bool MayStayFree(const Instance& instance) {
                      [&](const WorkerView& worker) { return worker.free_kv_tokens < kv; });
 }
 
-// The sum of the `count` largest.
+// Sum of the `count` largest values.
 double SumOfLargest(std::vector<double> values, int64_t count) {
   count = std::min<int64_t>(count, static_cast<int64_t>(values.size()));
   std::nth_element(values.begin(), values.begin() + std::max<int64_t>(0, count - 1), values.end(),
@@ -59,7 +59,7 @@ double SumOfLargest(std::vector<double> values, int64_t count) {
   return sum;
 }
 
-// What a worker with two free slots costs at least, all pairs tried.
+// Lower bound of the cost of a worker with two free slots, over all pairs.
 double BestPair(const Instance& instance, PaperPricing& pricing, const PoolIndex& index, int32_t g,
                 double share) {
   double best = std::numeric_limits<double>::infinity();
@@ -119,8 +119,8 @@ double LowerBound(const Instance& instance, QuadraticPricing& pricing, const Poo
   const bool may_stay_free = MayStayFree(instance);
   std::vector<double> weights;
   for (const SolverItem& item : instance.items) weights.push_back(std::max(0.0, item.weight));
-  // Weights may be counted where they are had, each for every open worker, or once, apart from what they
-  // cost.
+  // Two valid bounds: weights credited to every open worker that might have them, or once and separately from
+  // the costs.
   double bound = 0, without = 0;
   for (int32_t g = 0; g < static_cast<int32_t>(instance.workers.size()); ++g) {
     const int32_t slots = instance.workers[g].free_slots;

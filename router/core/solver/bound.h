@@ -1,16 +1,17 @@
-// A lower bound on the objective of every choice, hence a proven gap.
+// A lower bound on the objective of every plan, and so a proven gap.
 //
-// Purpose: relaxations that are cheap and stay tight where decisions are hard to beat.
-//   A worker that gets nothing keeps its cost whatever is chosen: for the paper's J its distance from F_h,
-//   the largest load before the decision, since no maximum ends below that. A worker with free slots costs at
-//   least what the best items of the whole pool would make it cost, were it alone: other workers may be given
-//   the same items. One slot is solved exactly that way, two for a small pool (paper's J), more are bounded
-//   by 0. Weights are credited to every worker that might have them, or once each and apart from the costs,
-//   whichever bounds more. For the paper's J a maximum above F_h costs G a token, and belongs to one worker:
-//   each of the open workers is charged an equal share of what it exceeds F_h by, which in sum is no more.
-//   For the paper's J also: the sum of the loads grows by no more than the U largest items.
-// KV, classes and "each item once" are dropped, so the bound holds for every feasible choice that fills as
-// many slots. Cost: one look at the pool per free slot. Threads: one, the pricing's: it opens slots there.
+// Purpose: relaxations that are cheap, and tight where plans are hard to improve.
+//   A worker without free slots costs the same in every plan: for the paper's J the distance of its time from
+//   F_h, the largest time before the decision, since no maximum ends below that. A worker with free slots
+//   costs at least what the best items of the whole pool would make it cost alone: several workers may get
+//   the same items. One slot is solved exactly in this way, for the paper's J also two with a small pool;
+//   more are bounded by 0. Weights are credited to every worker that might have them, or once each and
+//   separately from the costs, whichever gives the larger bound. For the paper's J a maximum above F_h costs
+//   G per token and belongs to one worker: each of the open workers is charged an equal share of its excess
+//   over F_h, which in sum is no more. For the paper's J also: the sum of the loads grows by no more than the
+//   U largest items.
+// KV, classes and "each item once" are relaxed, so the bound holds for every feasible plan that fills as many
+// slots. Cost: one pool search per free slot. Threads: one, the pricing's, whose slots it opens.
 #ifndef BFIO_ROUTER_CORE_SOLVER_BOUND_H_
 #define BFIO_ROUTER_CORE_SOLVER_BOUND_H_
 
@@ -23,7 +24,7 @@
 
 namespace bfio::core {
 
-// REQUIRES: pricing and index were reset with nothing admitted. `pricing` must be reset afterwards.
+// REQUIRES: pricing and index were reset with no item admitted. `pricing` must be reset afterwards.
 double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolIndex& index);
 double LowerBound(const Instance& instance, QuadraticPricing& pricing, const PoolIndex& index);
 

@@ -9,7 +9,8 @@
 namespace bfio::core {
 namespace {
 
-// Choices times the work of judging one: 0.3 ms at most. Covers G <= 3, |items| <= 6, H <= 20.
+// Limit of the number of plans times the work to evaluate one: 0.3 ms at most. Covers G <= 3, |items| <= 6, H
+// <= 20.
 constexpr double kMostWork = 300'000;
 
 double Work(const Instance& instance) {
@@ -34,8 +35,8 @@ bool Enumeration::Affordable(const Instance& instance, const Run& run) {
 }
 
 template <class Pricing>
-void Enumeration::Improve(const Instance& instance, Pricing& pricing, Run& run, Solution& solution) {
-  run.Spend(static_cast<int64_t>(Work(instance)));
+bool Enumeration::Improve(const Instance& instance, Pricing& pricing, Run& run, Solution& solution) {
+  if (!run.Spend(static_cast<int64_t>(Work(instance)))) return false;
   open_.clear();
   for (size_t g = 0; g < instance.workers.size(); ++g) {
     if (instance.workers[g].free_slots > 0) open_.push_back(static_cast<int32_t>(g));
@@ -57,12 +58,15 @@ void Enumeration::Improve(const Instance& instance, Pricing& pricing, Run& run, 
   weight_ = 0;
   found_ = false;
   allocation_.Reset(instance, worker_of_);
-  Visit(0, pricing);
+  Visit(0, pricing, run);
   if (found_) solution.worker_of = best_;
+  return !run.Stopped();
 }
 
 template <class Pricing>
-void Enumeration::Visit(int32_t item, Pricing& pricing) {
+void Enumeration::Visit(int32_t item, Pricing& pricing, Run& run) {
+  const Instance& instance = allocation_.instance();
+  if (!run.GoOn(static_cast<int64_t>(instance.workers.size()) * instance.steps())) return;
   // More of some class wait than in the best choice, and no fewer of any class before it.
   if (waiting_ > best_waiting_) return;
   if (item == allocation_.items()) return Judge(pricing);
@@ -71,13 +75,13 @@ void Enumeration::Visit(int32_t item, Pricing& pricing) {
     allocation_.Place(item, g);
     pricing.Put(item, g, +1);
     weight_ += pricing.AdmitCost(allocation_.item(item));
-    Visit(item + 1, pricing);
+    Visit(item + 1, pricing, run);
     weight_ -= pricing.AdmitCost(allocation_.item(item));
     pricing.Put(item, g, -1);
     allocation_.Remove(item);
   }
   ++waiting_[class_of_[item]];
-  Visit(item + 1, pricing);
+  Visit(item + 1, pricing, run);
   --waiting_[class_of_[item]];
 }
 
@@ -92,7 +96,7 @@ void Enumeration::Judge(Pricing& pricing) {
   found_ = true;
 }
 
-template void Enumeration::Improve(const Instance&, PaperPricing&, Run&, Solution&);
-template void Enumeration::Improve(const Instance&, QuadraticPricing&, Run&, Solution&);
+template bool Enumeration::Improve(const Instance&, PaperPricing&, Run&, Solution&);
+template bool Enumeration::Improve(const Instance&, QuadraticPricing&, Run&, Solution&);
 
 }  // namespace bfio::core

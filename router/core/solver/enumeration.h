@@ -1,9 +1,9 @@
-// The exact answer for tiny instances, fast enough to belong to a decision.
+// The exact solution of tiny instances, fast enough for every decision.
 //
-// Purpose: with few workers and items local search can end in an obvious local optimum. When all
-// choices together are less than a fixed amount of work they are tried, and the best replaces the plan at
-// hand if it admits more (by class, the most urgent first) or has a smaller objective.
-// Ownership: reused between decisions; allocates only to grow. Threads: one.
+// Purpose: with few workers and items, local search can end in an obvious local optimum. When trying all
+// plans is less than a fixed amount of work, all are tried. The best replaces the present plan if it admits
+// more items (by class, the highest priority first) or has a smaller objective. Ownership: reused between
+// decisions; allocates only to grow. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_ENUMERATION_H_
 #define BFIO_ROUTER_CORE_SOLVER_ENUMERATION_H_
 
@@ -20,27 +20,28 @@ namespace bfio::core {
 
 class Enumeration {
  public:
-  // Whether trying everything is little enough work.
+  // Whether trying all plans is within the limit of work.
   static bool Affordable(const Instance& instance, const Run& run);
 
-  // Makes `solution` optimal. REQUIRES: Affordable; `solution` is feasible, and what `pricing` was reset to.
+  // Makes `solution` optimal; false: the best until a deadline. REQUIRES: Affordable; feasible, as `pricing`.
   template <class Pricing>
-  void Improve(const Instance& instance, Pricing& pricing, Run& run, Solution& solution);
+  bool Improve(const Instance& instance, Pricing& pricing, Run& run, Solution& solution);
 
  private:
+  // Does nothing once the deadline has come.
   template <class Pricing>
-  void Visit(int32_t item, Pricing& pricing);
+  void Visit(int32_t item, Pricing& pricing, Run& run);
   template <class Pricing>
   void Judge(Pricing& pricing);
-  // By class, the most urgent first: how many items wait on.
+  // Number of waiting items by class, the highest priority first.
   void CountWaiting(const std::vector<int32_t>& worker_of, std::vector<int32_t>& counts) const;
 
   Allocation allocation_;
   std::vector<int32_t> worker_of_;
   std::vector<int32_t> open_;
-  // By item: its class, 0 the most urgent.
+  // Class by item; 0 has the highest priority.
   std::vector<int32_t> class_of_;
-  // By class: items passed over so far, and in the best choice.
+  // Number of items left waiting, by class: so far, and in the best plan.
   std::vector<int32_t> waiting_, best_waiting_;
   std::vector<int32_t> best_;
   double weight_ = 0;

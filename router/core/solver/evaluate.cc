@@ -5,7 +5,7 @@
 namespace bfio::core {
 namespace {
 
-// By worker: its time h steps ahead with what it is given.
+// By worker: its time h steps ahead with the items placed on it.
 std::vector<double> Times(const Instance& instance, const Solution& solution, int32_t h) {
   std::vector<double> times;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
@@ -23,7 +23,7 @@ std::vector<double> Times(const Instance& instance, const Solution& solution, in
   return times;
 }
 
-// Step h of J.
+// The term of J at step h.
 double PaperStep(const Instance& instance, const Solution& solution, int32_t h) {
   const std::vector<double> times = Times(instance, solution, h);
   const double max = *std::max_element(times.begin(), times.end());
@@ -60,7 +60,7 @@ double RefillStep(const Instance& instance, const Solution& solution, int32_t h,
   return squares;
 }
 
-// What the workers have more at h than at 0, in all.
+// Change of the workers' total time from step 0 to step h.
 double Growth(const Instance& instance, ObjectiveKind kind, int32_t h) {
   double growth = 0;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
@@ -72,7 +72,7 @@ double Growth(const Instance& instance, ObjectiveKind kind, int32_t h) {
   return growth;
 }
 
-// What the pool's mean item adds more at h than at 0, on the mean worker.
+// Change of the time that the pool's mean item adds to the mean worker, from step 0 to step h.
 double ItemGrowth(const Instance& instance, ObjectiveKind kind, int32_t h) {
   double rate = 0, weight = 0;
   for (const WorkerView& worker : instance.workers) {

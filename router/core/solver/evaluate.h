@@ -1,5 +1,5 @@
-// The objectives by their definition (settings.h), computed from scratch: the reference for everything
-// faster.
+// The objectives by their definition (settings.h), computed from scratch: the reference for the faster
+// computations.
 //
 // Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
@@ -13,13 +13,13 @@
 
 namespace bfio::core {
 
-// The objective's value for a choice; what Solver minimises. REQUIRES: at least one worker.
-// Cost: O((G + |items|) H).
+// The objective's value for a plan, which Solver minimises. REQUIRES: at least one worker. Cost: O((G +
+// |items|) H).
 double Evaluate(const Instance& instance, const SolverSettings& settings, const Solution& solution);
 
-// target(h), h = 0 .. H: Instance::target_ahead, or, when that is empty, target_load moved on by what the
-// workers grow or lose on average until then: for square by `ahead` and by the pool's mean item, for refill
-// by a token per active request and step. `kind` is kSquare or kRefill.
+// target(h), h = 0 .. H: Instance::target_ahead. When that is empty: target_load plus the mean change of the
+// workers' times until step h. For square this follows `ahead` and the pool's mean item, for refill one token
+// per active request and step. `kind` is kSquare or kRefill.
 void FindTargets(const Instance& instance, ObjectiveKind kind, std::vector<double>& targets);
 
 }  // namespace bfio::core

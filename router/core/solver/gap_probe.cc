@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMostPairs = 20'000;
 
-// T: what the slowest worker takes with what it is given.
+// The largest step time under the plan.
 double LargestTime(const Instance& instance, const Solution& solution) {
   std::vector<double> times;
   for (const WorkerView& worker : instance.workers) {
@@ -23,7 +23,7 @@ double LargestTime(const Instance& instance, const Solution& solution) {
   return std::max(0.0, *std::max_element(times.begin(), times.end()));
 }
 
-// Whether the bound looks at so few pairs that a decision does not feel it.
+// Whether the bound visits so few pairs that its cost in a decision is negligible.
 bool Cheap(const Instance& instance, ObjectiveKind kind) {
   int64_t pairs = 0;
   for (const WorkerView& worker : instance.workers) {
@@ -40,7 +40,7 @@ double Share(const Instance& instance, const Solution& solution, ObjectiveKind k
   terms *= static_cast<double>(instance.workers.size());
   const double largest = LargestTime(instance, solution);
   if (largest <= 0 || terms <= 0) return 0;
-  // Bound and objective are summed in different orders.
+  // The gap may be slightly negative, because bound and objective are summed in different orders.
   const double each = std::max(0.0, gap) / terms;
   return (kind == ObjectiveKind::kPaper ? each : std::sqrt(each)) / largest;
 }

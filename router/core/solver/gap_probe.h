@@ -1,7 +1,7 @@
-// How far plans may be from the best ones, proven at one solve in so many.
+// A proven bound of the plans' distance from the optimum, for one of every n solves.
 //
-// Purpose: a live figure for the solver's quality. A bound costs about what a round of the search does, so
-// most solves go without one; a solve with a bound gives the same answer. Threads: one, the solver's.
+// Purpose: a live measure of the solver's quality. A bound costs about as much as a round of the search, so
+// most solves do without; a solve with a bound gives the same plan. Threads: one, the solver's.
 #ifndef BFIO_ROUTER_CORE_SOLVER_GAP_PROBE_H_
 #define BFIO_ROUTER_CORE_SOLVER_GAP_PROBE_H_
 
@@ -14,16 +14,16 @@ namespace bfio::core {
 
 class GapProbe {
  public:
-  // Proves every `every`th solve, or the next one after it whose bound is cheap; 0: none.
+  // Computes a bound for every `every`th solve, or for the next one after it whose bound is cheap; 0: never.
   explicit GapProbe(int32_t every) : every_(every) {}
 
   // solver.Solve(instance, stop), with a proven gap for every n-th call.
   const Solution& Solve(Solver& solver, const Instance& instance, const StopSignal& stop);
 
-  // Of the last Solve, where it was proven: no choice that admits as many items is better by more than this
-  // share of the largest time among the workers, per worker and step looked ahead: in the mean for the
-  // paper's J, in the root mean square for the other objectives, weights counted as the squares they are
-  // weighed against.
+  // Of the last Solve, where a bound was computed: upper bound of the plan's excess over the optimum among
+  // plans that admit as many items, as a share of the largest time among the workers, per worker and step of
+  // the horizon. It is a mean for the paper's J, and a root mean square for the other objectives, whose
+  // weights count as squares.
   std::optional<double> gap() const { return gap_; }
 
  private:

@@ -1,9 +1,9 @@
-// Local search without a horizon: exchanges until none helps or the run is over.
+// Local search without a horizon: exchanges until none improves or the run is over.
 //
 // Purpose: three neighbourhoods, each kept feasible by Allocation:
 //   swap      an admitted item with a waiting one of the same priority
 //   exchange  two admitted items on different workers
-//   move      an admitted item to a free slot elsewhere
+//   move      an admitted item to a free slot of another worker
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
 // changes. Cost: one round is U * (|waiting| + U + G) evaluations. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_IMPROVEMENT_H_
@@ -25,7 +25,7 @@ class Improvement {
   bool Descend(SquareObjective& objective, Allocation& allocation, Run& run);
 
  private:
-  // One item as the inner loops read it.
+  // An item's data in the layout of the inner loops.
   struct Entry {
     double load;
     double cost;

@@ -1,9 +1,9 @@
 // One decision of the BF-IO integer program (BF-IO paper, section 3, equations IO).
 //
-// Purpose: what the solver is asked. Given workers with a load and free capacity, and a pool of items, choose
-// which items go where, so that an objective of the resulting loads is least. Exactly U = min(|items|, sum of
-// slots) items are chosen when KV allows it. Plain data, filled by the caller and reused between decisions.
-// Loads and KV are in tokens. Threads: any.
+// Purpose: the solver's input. Given workers with loads and free capacity, and a pool of items, choose which
+// items go to which worker, so that an objective of the resulting loads is minimal. Exactly U = min(|items|,
+// sum of slots) items are chosen when KV allows it. Plain data, filled by the caller and reused between
+// decisions. Loads and KV are in tokens. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
 #define BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
 
@@ -19,48 +19,49 @@ namespace bfio::core {
 inline constexpr int32_t kNoReservedWorker = -1;
 
 struct SolverItem {
-  // w_i(0) = s_i: what the item adds to its worker's load.
+  // w_i(0) = s_i: the load that the item adds to its worker.
   int64_t load = 0;
   int64_t kv_reserve = 0;
-  // An item is never passed over for one of a lower class.
+  // An item is never passed over for one of a lower class while KV admits it.
   int32_t priority = 0;
-  // Square and refill: the gain of admitting the item apart from balance, in the objective's unit: time^2.
+  // Square and refill: the gain of admitting the item apart from balance, in the objective's unit, time^2.
   double weight = 0;
-  // A worker reserved for the item: `precounted_tokens` of the item are counted there already
+  // The worker reserved for the item: `precounted_tokens` of the item's load are already counted there
   // (WorkerView::Precount, and in its row of `ahead`).
   int32_t reserved_worker = kNoReservedWorker;
   int64_t precounted_tokens = 0;
-  // Row of Instance::curves, and of Instance::kv.need.
+  // Row of Instance::curves; row of Instance::kv.need.
   int32_t curve = 0;
   int32_t kv_need = 0;
 
   KvDemand kv() const { return {kv_reserve, kv_need}; }
-  // What the item adds to worker g.
+  // The load that the item adds to worker g.
   int64_t LoadOn(int32_t g) const { return g == reserved_worker ? load - precounted_tokens : load; }
 };
 
 struct Instance {
-  // L_g, cap[g] and KV before the decision (model/snapshot.h); `active` counts for refill only, where a
-  // worker's load grows by as many tokens each step.
+  // L_g, cap[g] and KV before the decision (model/snapshot.h). `active` is used for refill only: a worker's
+  // load grows by that number of tokens per step.
   std::vector<WorkerView> workers;
-  // Higher priority first, then oldest first.
+  // The pool: higher priority first, then oldest first.
   std::vector<SolverItem> items;
-  // Square and refill: the time every worker should have after the decision, tokens.
+  // Square and refill: the time that every worker should have after the decision, in tokens.
   double target_load = 0;
   // H; the vectors below are empty when it is 0. Rows have H + 1 entries (model/snapshot.h, Outlook).
   int32_t horizon = 0;
-  // [h]: the same h steps ahead; empty: objective.h derives it from target_load.
+  // [h]: target_load h steps ahead; empty: derived from target_load (FindTargets in evaluate.h).
   std::vector<double> target_ahead;
-  // [g * (H + 1) + h]: load of worker g's present requests h steps ahead, tokens; `load` is what counts at 0.
+  // [g * (H + 1) + h]: load of worker g's present requests h steps ahead, in tokens; at h = 0,
+  // WorkerView::load_tokens is used instead.
   std::vector<double> ahead;
-  // [g * (H + 1) + h]: probability that worker g has no completion before h.
+  // [g * (H + 1) + h]: probability that worker g has no completion before step h.
   std::vector<double> quiet;
-  // [c * (H + 1) + h]: item i adds (load_i + h) * curves[curve_i][h] tokens to its worker h steps ahead, and
-  // load_i * curves[curve_i][h] that are to be computed.
+  // [c * (H + 1) + h]: survival probability. Item i adds (load_i + h) * curves[curve_i][h] tokens to its
+  // worker h steps ahead, and load_i * curves[curve_i][h] tokens that also count with prefill_weight.
   std::vector<double> curves;
-  // [h]: what a step h ahead counts; all 1 in the paper's J, and when empty.
+  // [h]: weight of the step h ahead; all 1 in the paper's J, and when empty.
   std::vector<double> discount;
-  // Needs at times to come, where admission is not by reservation; borrowed.
+  // Needs at future times, where admission is not by reservation; borrowed.
   KvOutlook kv;
 
   int32_t steps() const { return horizon + 1; }
@@ -74,20 +75,20 @@ struct Instance {
     return curves.empty() ? 1 : curves[static_cast<size_t>(curve) * static_cast<size_t>(steps()) + h];
   }
   double Discount(int32_t h) const { return discount.empty() ? 1 : discount[h]; }
-  // Curves an item may name.
+  // Number of curves.
   int32_t NumCurves() const {
     return curves.empty() ? 1 : static_cast<int32_t>(curves.size() / static_cast<size_t>(steps()));
   }
-  // Row of the item in `curves`.
+  // The item's row of `curves`.
   int32_t CurveOf(const SolverItem& item) const { return curves.empty() ? 0 : item.curve; }
-  // True when an item adds the same time to all workers at the plan's step.
+  // True when an item adds the same time to every worker at the plan's step.
   bool EqualRates() const {
     return std::all_of(workers.begin(), workers.end(), [&](const WorkerView& worker) {
       return worker.load_rate() == workers[0].load_rate();
     });
   }
 
-  // What a token of an item adds to the mean worker. REQUIRES: at least one worker.
+  // Mean over the workers of the time that a token of an item adds. REQUIRES: at least one worker.
   double MeanLoadRate() const {
     double rates = 0;
     for (const WorkerView& worker : workers) rates += worker.load_rate();

@@ -1,14 +1,14 @@
-// kSquare without a horizon, where an item adds the same time to all workers: an exchange's price in O(1).
+// kSquare without a horizon, where an item adds the same time to all workers: exchanges are priced in O(1).
 //
-// Purpose: the common case of a decision, kept lean (quadratic_pricing.h prices the general one):
+// Purpose: the common case of a decision, kept fast (quadratic_pricing.h covers the general one):
 //   Reset(allocation)       takes the workers' times
-//   Value()                 the objective, in the square of what a token adds
-//   Single(g)               prices "worker g's load changes by d"
-//   Pair(g, h)              prices "g's load changes by d, h's by e"
+//   Value()                 the objective, in units of the squared time of a token
+//   Single(g)               the price of "worker g's load changes by d"
+//   Pair(g, h)              the price of "g's load changes by d, h's by e"
 //   Apply(g, d)             makes the change
 //   AdmitCost(item)         the cost of admitting an item apart from its load
-// Where a token adds 1 and offsets are whole, times are kept as doubles around a whole number: below 2^53
-// they are exact. Threads: one.
+// Where a token adds 1 and offsets are integers, all times are integers in doubles: below 2^53 they are
+// exact. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 
@@ -20,8 +20,8 @@
 
 namespace bfio::core {
 
-// sum_g (T_g - target)^2, less the weights of what is admitted, both in units of what a token of an item
-// adds: in these an item adds its load. One term per worker: no worker's price depends on another's load.
+// sum_g (T_g - target)^2 less the weights of admitted items, with times in units of the time of a token: in
+// these units an item adds its load. One term per worker, so no worker's price depends on another's load.
 class SquareObjective {
  public:
   // REQUIRES: EqualRates, and at least one worker.

@@ -72,7 +72,7 @@ void PaperPricing::Open(int32_t g, int32_t out) {
   const Addition leaving = AdditionOf(std::max(out, 0), g);
   for (int32_t h = 0; h < steps_; ++h) {
     const double removed = out == kUnassigned ? 0 : leaving[h];
-    // A group of one is always its own maximum.
+    // A single worker is always its own maximum.
     const double others = group_ > 1 ? MaxWithout(top_[h], g, g) : 0;
     slot_.slack[h] = others - (row[h] - removed);
     slot_.base += d[h] * (group_ * (others - top_[h][0].time) + removed);
@@ -118,7 +118,7 @@ double PaperPricing::Gain(double load, int32_t curve) const {
   const double* d = terms_->discount();
   const double* slack = slot_.slack.data();
   const double time = slot_.load_rate * load, rate = slot_.rate;
-  // Two sums, so that one addition need not wait for the other.
+  // Two sums, so that consecutive additions do not depend on each other.
   double even = slot_.tail[area.end], odd = 0;
   int32_t h = 0;
   for (; h + 1 < area.end; h += 2) {
@@ -138,7 +138,7 @@ SlotPrice PaperPricing::Lowest(int32_t curve) {
 }
 
 SlotPrice PaperPricing::Select(int32_t curve) {
-  // Beyond breaks[h] step h costs G d_h p_h a token; every token earns its area.
+  // Beyond breaks[h], step h costs G d_h p_h per token; every token earns its area.
   const Terms::Area& area = terms_->area(curve);
   const double* p = terms_->survival(curve);
   const double per_time = 1 / slot_.load_rate, growth = slot_.rate / slot_.load_rate;

@@ -1,7 +1,7 @@
 // Prices of exchanges under J = sum_h d_h (G max_g T_g(h) - sum_g T_g(h)) (BF-IO paper, section 3).
 //
-// Purpose: one of the two pricings the search is written for (search.h says what a pricing is). Keeps every
-// worker's time at every step and the three largest of each step, so that an exchange costs O(H) whatever G.
+// Purpose: one of the two pricings of the search (search.h defines a pricing). Keeps every worker's time at
+// every step and the three largest of each step, so that an exchange costs O(H) whatever G is.
 //
 // The price of giving a slot to an item is piecewise linear and convex in the item's load s for a given
 // curve: it falls while the worker stays below the others' maximum and rises beyond. Lowest() is its minimum.
@@ -27,17 +27,18 @@ namespace bfio::core {
 
 class PaperPricing {
  public:
-  // Takes the workers with what `allocation` has given them.
+  // Takes the workers' times with the items that `allocation` has placed.
   void Reset(const Instance& instance, const Terms& terms, const Allocation& allocation);
   double Value() const;
 
-  // Opens a slot: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
+  // Opens a slot: worker g without item `out` (kUnassigned: unchanged). Lowest and Gain refer to the open
+  // slot.
   void Open(int32_t g, int32_t out);
-  // Opens a slot on worker g as it is, for a bound: prices are then what the worker alone costs when F_h, the
-  // largest at step h, may only rise and every token it exceeds F_h by costs `share`. Returns what it costs
-  // without an item.
+  // Opens a slot on worker g for a bound: prices are then the costs of the worker alone, when F_h, the
+  // largest time at step h, may only rise and every token above F_h costs `share`. Returns the cost without
+  // an item.
   double OpenAlone(int32_t g, double share);
-  // The load of that curve at which Gain is least, and what it is there.
+  // For items of that curve: the load at which Gain is minimal, and its value there.
   SlotPrice Lowest(int32_t curve);
   // Change of the objective when an item of this load and curve takes the slot.
   double Gain(double load, int32_t curve) const;
@@ -49,19 +50,19 @@ class PaperPricing {
   // Change of the objective when two items on different workers change places, or one moves to worker `to`.
   double Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker);
   double Move(int32_t item, int32_t from, int32_t to);
-  // Exchanges between workers leave the sum as it is, so they pay only if they lower a maximum. (With unequal
-  // workers the sum may fall, too; that is not looked for.)
+  // Exchanges between equal workers keep the sum, so they improve only if they lower a maximum. (Between
+  // unequal workers the sum may also fall; the search ignores that.)
   bool MayTrade(int32_t g) const { return critical_[g] != 0; }
 
   // Work of one Pair, in evaluations.
   int64_t PairWork() const { return steps_; }
   const Terms& terms() const { return *terms_; }
 
-  // The item joins (+1) or leaves (-1) the worker. Call Settle after a set of these.
+  // Adds (+1) the item to the worker or removes it (-1). Call Settle after a set of these.
   void Put(int32_t item, int32_t g, int32_t sign);
   void Settle();
-  // Changes when a price of the worker may have, though it was not Put to. Who is nowhere the largest gains
-  // nothing from a maximum that falls.
+  // Changes when a price of the worker may have changed without a Put to it. A worker that is nowhere the
+  // largest gains nothing when a maximum falls.
   int64_t epoch(int32_t g) const { return critical_[g] != 0 ? 2 * moves_ + 1 : 2 * rises_; }
 
  private:
@@ -75,17 +76,17 @@ class PaperPricing {
   struct Slot {
     int32_t worker = 0;
     double rate = 1, load_rate = 1;
-    // What a token beyond the slack costs: G, and the discount.
+    // Cost of a token beyond the slack, before the discount: G, or `share`.
     double price = 1;
-    // Gain of an item that adds nothing and exceeds nothing.
+    // Gain of an item that adds nothing and exceeds no slack.
     double base = 0;
-    // [h]: how much the worker may add before it is the largest; negative when it is already.
+    // [h]: how much the worker may add before it is the largest; negative when it already is.
     std::vector<double> slack;
-    // [h]: the largest load that stays within the slack of all steps up to h.
+    // [h]: the largest load that stays within the slack of all steps before h.
     std::vector<double> within;
-    // [e]: discounted sum over h >= e of what the worker is above the others without the item.
+    // [e]: discounted sum over h >= e of the worker's excess over the others without the item.
     std::vector<double> tail;
-    // Scratch.
+    // Scratch space.
     std::vector<double> breaks;
   };
 
@@ -98,7 +99,7 @@ class PaperPricing {
   void StartSlot(int32_t g, double price);
   void FinishSlot();
   SlotPrice Select(int32_t curve);
-  // The time an item adds to a worker, by step.
+  // The time that an item adds to a worker, by step.
   struct Addition {
     double time, rate;
     const double* p;
@@ -118,17 +119,17 @@ class PaperPricing {
   const Terms* terms_ = nullptr;
   int32_t steps_ = 1;
   double group_ = 0;
-  // [g * steps + h].
+  // [g * steps + h]: the worker's time.
   std::vector<double> times_;
-  // Workers that may be given something, by index.
+  // Workers with free slots, by index.
   std::vector<int32_t> open_;
-  // [h]: the largest among the workers that never change, and among all.
+  // [h]: the three largest times among the workers without free slots, and among all.
   std::vector<Top> closed_top_, top_;
   std::vector<char> dirty_;
-  // [g]: the worker is the largest at some step.
+  // [g]: whether the worker is the largest at any step.
   std::vector<char> critical_;
   Slot slot_;
-  // How often a maximum, or a second place, has changed; and how often a maximum has risen.
+  // Number of changes of a largest or second largest time; number of rises of a largest time.
   int64_t moves_ = 0, rises_ = 0;
 };
 

@@ -1,9 +1,9 @@
 // The waiting items, by class and curve, sorted by load.
 //
-// Purpose: finds the best partner of a slot without looking at the whole pool. Within one class of priority
-// and one curve an item's price is convex in its load, so the best is beside the ideal load, and the search
-// walks outward from there only as long as a weight or KV can still make up for the distance.
-// Items with a reserved worker (SolverItem::reserved_worker) have another load there; they are kept apart,
+// Purpose: finds the best item for a slot without visiting the whole pool. Within one class of priority and
+// one curve, an item's price is convex in its load, so the best item is next to the ideal load. The search
+// walks outward from there only as long as a weight or KV can still make up for the distance. Items with a
+// reserved worker (SolverItem::reserved_worker) add a different load there; they are kept separately,
 // unsorted. Ownership: borrows the instance from Reset on. Reused between decisions; allocates only to grow.
 // Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
@@ -29,28 +29,28 @@ class PoolIndex {
   };
   struct Bucket {
     int32_t curve = 0;
-    // Largest weight of any item that was ever in it.
+    // Largest weight of any item that was ever in the bucket.
     double max_weight = -std::numeric_limits<double>::infinity();
-    // By (load, item).
+    // Sorted by (load, item).
     std::vector<Entry> entries;
   };
-  // One class of priority.
+  // One class of priority; `expected`: its items with a reserved worker.
   struct Class {
     int32_t priority = 0;
     std::vector<Bucket> buckets;
     std::vector<int32_t> expected;
   };
 
-  // The items that wait under `allocation`.
+  // Indexes the items that wait under `allocation`.
   void Reset(const Instance& instance, const Allocation& allocation);
 
   const Class& ClassOf(int32_t item) const { return classes_[class_of_[item]]; }
   size_t num_classes() const { return num_classes_; }
   const Class& class_at(size_t k) const { return classes_[k]; }
   void Insert(int32_t item);
-  // REQUIRES: the item is in it.
+  // REQUIRES: the item is in the index.
   void Erase(int32_t item);
-  // `gone` waits no longer, `come` does. REQUIRES: `gone` is in it, `come` is not, and both are of one class.
+  // Replaces `gone` by `come`. REQUIRES: `gone` is in the index, `come` is not, and both have the same class.
   void Replace(int32_t gone, int32_t come);
 
  private:

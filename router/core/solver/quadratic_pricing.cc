@@ -106,7 +106,7 @@ void QuadraticPricing::Compute(int32_t g, int32_t out, Slot& slot) const {
 QuadraticPricing::Parabola QuadraticPricing::Fit(const Slot& slot, int32_t curve) const {
   const double* p = terms_->survival(curve);
   const double r = slot.rate, load_rate = slot.load_rate;
-  // An item of load s makes y into y + u (R s + r h), with weight v.
+  // An item of load s changes y to y + u (R s + r h), with weight v.
   double constant = -slot.now, slope = 0, bend = 0;
   const auto add = [&](int32_t h, double u, double v) {
     const double y = slot.y[h] + r * u * h;

@@ -1,12 +1,12 @@
 // Prices of exchanges under the objectives that are sums of squares: kSquare and kRefill (settings.h).
 //
-// Purpose: one of the two pricings the search is written for (search.h says what a pricing is). A worker
-// costs sum_h w(h) y(h)^2, y being its time less the target; no worker's price depends on another's.
+// Purpose: one of the two pricings of the search (search.h defines a pricing). A worker costs sum_h w(h)
+// y(h)^2 with y its time less the target, so no worker's price depends on another's.
 //   square  w(h) = d_h;                           an item of load s adds R s p(h) + r q(h) to y(h)
 //   refill  w(h) = d_h quiet_g(h) prod_i p_i(h);  it adds R s + r h to y(h), and multiplies w(h) by p(h)
-// r being the worker's time_per_token and R its load_rate.
-// Either way the price of giving a slot to an item is a parabola in s for a given curve: its coefficients
-// cost O(H) once for a slot and curve, and every item after that O(1). Lowest() is its minimum.
+// r is the worker's time_per_token and R its load_rate. In both cases the price of giving a slot to an item
+// is a parabola in s for a given curve: its coefficients cost O(H) once per slot and curve, and every further
+// item O(1). Lowest() is its minimum.
 //
 // Ownership: borrows instance and terms from Reset on. Threads: one at a time.
 #ifndef BFIO_ROUTER_CORE_SOLVER_QUADRATIC_PRICING_H_
@@ -27,20 +27,21 @@ class QuadraticPricing {
  public:
   explicit QuadraticPricing(ObjectiveKind kind) : refill_(kind == ObjectiveKind::kRefill), kind_(kind) {}
 
-  // Takes the workers with what `allocation` has given them.
+  // Takes the workers' times with the items that `allocation` has placed.
   void Reset(const Instance& instance, const Terms& terms, const Allocation& allocation);
-  // Without the weights.
+  // The objective without the weights.
   double Value() const;
 
-  // What one worker costs.
+  // The cost of one worker.
   double CostOf(int32_t g) const;
 
-  // Opens a slot: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
+  // Opens a slot: worker g without item `out` (kUnassigned: unchanged). Lowest and Gain refer to the open
+  // slot.
   void Open(int32_t g, int32_t out) { slot_ = &SlotOf(g, out); }
-  // The load of that curve at which Gain is least, and what it is there.
+  // For items of that curve: the load at which Gain is minimal, and its value there.
   SlotPrice Lowest(int32_t curve) { return slot_->Price(*this, curve).Lowest(); }
   // Change of the objective when an item of this load and curve takes the slot. REQUIRES: Lowest(curve) was
-  // asked since Open.
+  // called since Open.
   double Gain(double load, int32_t curve) const { return slot_->parabolas[curve](load); }
   double GainOf(int32_t item) { return GainAt(*slot_, item); }
   // The cost of admitting an item apart from its load.
@@ -56,7 +57,7 @@ class QuadraticPricing {
   int64_t PairWork() const { return 2; }
   const Terms& terms() const { return *terms_; }
 
-  // The item joins (+1) or leaves (-1) the worker. Call Settle after a set of these.
+  // Adds (+1) the item to the worker or removes it (-1). Call Settle after a set of these.
   void Put(int32_t item, int32_t g, int32_t sign);
   void Settle() {}
   int64_t epoch(int32_t) const { return 0; }
@@ -70,21 +71,21 @@ class QuadraticPricing {
       return {load, constant + load * slope / 2};
     }
   };
-  // A worker without one of its items. Kept until the worker changes: a round of trades asks for it again and
-  // again.
+  // A worker without one of its items. Cached until the worker changes, because a round of trades needs it
+  // repeatedly.
   struct Slot {
     int32_t worker = 0;
     int32_t out = kUnassigned;
-    // Worker's state it was computed for.
+    // Version of the worker for which it was computed.
     int64_t version = -1;
     double rate = 1, load_rate = 1;
-    // What the worker costs now; an item's price is the cost with it less this.
+    // The worker's present cost; an item's price is the cost with it less this.
     double now = 0;
     // The price when no item takes the slot.
     double empty = 0;
     // [h]: y and w without the item that left.
     std::vector<double> y, w;
-    // By curve, computed when first asked for.
+    // By curve, computed on first use.
     std::vector<Parabola> parabolas;
     std::vector<char> known;
 
@@ -110,7 +111,7 @@ class QuadraticPricing {
     return static_cast<double>(instance_->items[item].LoadOn(g));
   }
   int32_t CurveOf(int32_t item) const { return instance_->CurveOf(instance_->items[item]); }
-  // The time an item adds to a worker, by step.
+  // The time that an item adds to a worker, by step.
   struct Addition {
     double time, rate;
     const double* p;
@@ -128,12 +129,12 @@ class QuadraticPricing {
   std::vector<double> targets_;
   // [g * steps + h]: the worker's time less the target.
   std::vector<double> y_;
-  // What each worker has been given.
+  // By worker: the items placed on it.
   std::vector<std::vector<int32_t>> given_;
   // [g]: counts the changes of the worker, never reset.
   std::vector<int64_t> version_;
   int64_t next_version_ = 0;
-  // By item that leaves its slot; and by worker, the slots that no item leaves.
+  // By item: the slot that it leaves; by worker: a free slot.
   std::vector<Slot> left_slots_, free_slots_;
   Slot* slot_ = nullptr;
 };

@@ -2,7 +2,8 @@
 //
 // Purpose: the anytime contract. A run ends when its budget of counted work is spent, or when the caller's
 // deadline says so; the plan at hand is feasible at every moment. The core has no clock, so the deadline is a
-// question the caller answers; it is asked once for some thousand evaluations.
+// question the caller answers; it is asked once for some thousand evaluations, or as many looks at a worker's
+// capacity.
 // Threads: one; `stop` is called on it.
 #ifndef BFIO_ROUTER_CORE_SOLVER_RUN_H_
 #define BFIO_ROUTER_CORE_SOLVER_RUN_H_
@@ -14,16 +15,16 @@
 
 namespace bfio::core {
 
-// Gains below this are rounding: taking them could make a search run in circles.
+// Smaller gains are rounding errors: accepting them could make a search cycle.
 inline constexpr double kLeastGain = 1e-3;
 
 class Run {
  public:
-  // Borrows both.
+  // Borrows `stop` and `statistics`.
   Run(int64_t budget, const StopSignal& stop, SolverStatistics& statistics)
       : budget_(budget), stop_(stop), statistics_(statistics) {}
 
-  // Accounts for work about to be done. False: stop, and do not do it.
+  // Accounts for work before it is done. False: stop, and do not do it.
   bool Spend(int64_t evaluations) {
     if (budget_ <= 0) return false;
     budget_ -= evaluations;
@@ -31,8 +32,17 @@ class Run {
     until_question_ -= evaluations;
     return until_question_ > 0 || Ask();
   }
+  // Accounts for work that the plan at hand is made by, which no budget bounds: construction, and what is
+  // looked at in vain. False: the deadline has come.
+  bool GoOn(int64_t work) {
+    if (statistics_.deadline) return false;
+    until_question_ -= work;
+    return until_question_ > 0 || Ask();
+  }
   void Improved() { ++statistics_.improvements; }
   bool Over() const { return budget_ <= 0; }
+  // By the deadline.
+  bool Stopped() const { return statistics_.deadline; }
   int64_t budget() const { return budget_; }
 
  private:

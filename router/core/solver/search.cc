@@ -5,14 +5,15 @@
 namespace bfio::core {
 namespace {
 
-// How far the search walks from the ideal load, either way, because of weights or KV.
+// Limit of the walk from the ideal load, in items in each direction, because of weights or KV.
 constexpr int64_t kLongestWalk = 128;
-// How many partners a trade looks at: all of them when no more are admitted, else a sample.
+// Number of partners considered in a trade: all admitted items up to kMostPartners, otherwise a sample.
 constexpr size_t kMostPartners = 64;
 constexpr size_t kSampledPartners = 16;
-// Up to so many admitted items the search ends only after a round in which all were looked at.
+// Up to this number of admitted items, the search ends only after a round over all of them.
 constexpr size_t kMostThorough = 32;
-// A kick: so many forced exchanges with a random waiting item, each found in so many draws.
+// A kick is kExchangesPerKick forced exchanges with a random waiting item, each found in at most
+// kAttemptsPerKick draws.
 constexpr int kExchangesPerKick = 2;
 constexpr int kAttemptsPerKick = 8;
 
@@ -173,7 +174,10 @@ bool Search<Pricing>::Swap(int32_t& admitted) {
   }
   if (!run_->Spend(allocation_->instance().steps() + pricing_->terms().curves())) return false;
   for (int32_t item : pool.expected) {
-    if (!allocation_->KvFitsInstead(item, admitted, g)) continue;
+    if (!allocation_->KvFitsInstead(item, admitted, g)) {
+      if (!run_->GoOn(KvWork())) return false;
+      continue;
+    }
     pricing_->Lowest(allocation_->instance().CurveOf(allocation_->item(item)));
     best.Offer(pricing_->GainOf(item) + AdmitCost(item) - cost_out, item);
   }
@@ -198,18 +202,20 @@ void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, int32_t admitted
                                Best& best) {
   using Entry = PoolIndex::Entry;
   const int32_t g = allocation_->WorkerOf(admitted);
-  const int64_t kv_room = allocation_->kv(g) + allocation_->item(admitted).kv_reserve;
+  const int64_t kv_capacity = allocation_->kv(g) + allocation_->item(admitted).kv_reserve;
   const auto& entries = bucket.entries;
   const bool costs = pricing_->HasAdmitCosts();
   const double least_cost = costs ? -bucket.max_weight - cost_out : 0;
   const SlotPrice lowest = pricing_->Lowest(bucket.curve);
   if (lowest.gain + least_cost > best.gain) return;
-  // False: nothing further out can be better.
+  // Returns false when no item further out can be better.
   const auto look = [&](const Entry& entry) {
     const double gain = pricing_->Gain(entry.load, bucket.curve);
     if (gain + least_cost > best.gain) return false;
-    if (entry.kv_reserve <= kv_room || allocation_->KvFitsInstead(entry.item, admitted, g)) {
+    if (entry.kv_reserve <= kv_capacity || allocation_->KvFitsInstead(entry.item, admitted, g)) {
       best.Offer(gain - (costs ? entry.weight + cost_out : 0), entry.item);
+    } else if (!run_->GoOn(KvWork())) {
+      return false;
     }
     return true;
   };
@@ -234,13 +240,14 @@ bool Search<Pricing>::Trade(int32_t admitted) {
   const SolverItem& item = allocation_->item(admitted);
   Best best{-kLeastGain};
   const size_t partners = admitted_.size() <= kMostPartners ? admitted_.size() : kSampledPartners;
-  // An even sample of the admitted, so that the cost of a round stays linear in them.
+  // An even sample of the admitted items, so that the cost of a round is linear in their number.
   for (size_t k = 0; k < partners; ++k) {
     const int32_t other = admitted_[k * admitted_.size() / partners];
     const int32_t h = allocation_->WorkerOf(other);
     const SolverItem& partner = allocation_->item(other);
     if (h == g || (partner.load == item.load && partner.curve == item.curve)) continue;
     if (!allocation_->KvFitsInstead(other, admitted, g) || !allocation_->KvFitsInstead(admitted, other, h)) {
+      if (!run_->GoOn(KvWork())) return false;
       continue;
     }
     if (!run_->Spend(pricing_->PairWork())) return false;
@@ -263,7 +270,11 @@ bool Search<Pricing>::Move(int32_t admitted) {
   if (allocation_->slots_left() == 0 || !pricing_->MayTrade(g)) return false;
   Best best{-kLeastGain};
   for (int32_t h = 0; h < allocation_->workers(); ++h) {
-    if (h == g || !allocation_->Fits(admitted, h)) continue;
+    if (h == g) continue;
+    if (!allocation_->Fits(admitted, h)) {
+      if (!run_->GoOn(KvWork())) return false;
+      continue;
+    }
     if (!run_->Spend(allocation_->instance().steps())) return false;
     best.Offer(pricing_->Move(admitted, g, h), h);
   }

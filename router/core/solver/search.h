@@ -1,22 +1,23 @@
-// Local search over a horizon: exchanges until none helps or the run is over.
+// Local search over a horizon: exchanges until none improves or the run is over.
 //
 // Purpose: three neighbourhoods, each kept feasible by Allocation:
 //   swap      an admitted item with a waiting one of the same priority
 //   trade     two admitted items on different workers change places
-//   move      an admitted item to a free slot elsewhere
+//   move      an admitted item to a free slot of another worker
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
-// changes. Written once for any pricing of this shape (paper_pricing.h, quadratic_pricing.h):
+// changes. A template over any pricing with these members (paper_pricing.h, quadratic_pricing.h):
 //   Reset, Value, Put, Settle        keep the state
-//   Open(g, out), Lowest(c), Gain    price what may take a slot; convex in the load for each curve
+//   Open(g, out), Lowest(c), Gain    price items for a slot; convex in the load for each curve
 //   Pair, Move                       price an exchange between workers
 //   AdmitCost, HasAdmitCosts         the cost of admitting an item apart from its load
-//   MayTrade(g), epoch(g)              spare the search what cannot pay
+//   MayTrade(g), epoch(g)            let the search skip exchanges that cannot improve
 //
-// An item is looked at again only when its worker or, for the paper's J, a maximum that concerns it has
-// changed; at the end all are, if they are few.
+// An item is considered again only when its worker or, for the paper's J, a maximum that concerns it has
+// changed; at the end all items are, if they are few.
 //
-// Cost of one round over U admitted items: U C (H + log |waiting|) for the swaps, C being the curves in the
-// pool, and at most U min(U, 64) H for the trades, 16 partners a piece when U > 64. Threads: one.
+// Cost of one round over U admitted items: U C (H + log |waiting|) for the swaps, C being the number of
+// curves in the pool, and at most U min(U, 64) H for the trades, with 16 partners each when U > 64. Threads:
+// one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 #define BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 
@@ -36,13 +37,13 @@ namespace bfio::core {
 template <class Pricing>
 class Search {
  public:
-  // Improves `allocation` in place. `index` holds what waits under it, `pricing` has been reset to it.
-  // Borrows all four for the call. True at a local optimum, false when the run was over before.
+  // Improves `allocation` in place. `index` holds the items that wait under it, `pricing` has been reset to
+  // it. Borrows all four for the call. True at a local optimum, false when the run was over before.
   bool Descend(Pricing& pricing, Allocation& allocation, PoolIndex& index, Run& run);
 
-  // After Descend, with the same arguments: `kicks` times a few random exchanges are forced, the search
-  // descends again, and the plan is kept if it is better, else the one before comes back (iterated local
-  // search). Nothing for many admitted items, where one kick is lost among them. Deterministic.
+  // Iterated local search, after Descend and with its arguments: `kicks` times it forces a few random
+  // exchanges, descends again, and keeps the plan if it is better, else restores the previous one. Does
+  // nothing for many admitted items, where a kick has little effect. Deterministic.
   void Escape(int32_t kicks);
 
  private:
@@ -68,7 +69,7 @@ class Search {
   double Value() const;
   void Exchange(int32_t& admitted, int32_t waiting);
   void MarkSettled(int32_t item);
-  // Whether nothing has changed since the item was last considered without improvement.
+  // Whether nothing relevant has changed since the item was last considered without improvement.
   bool Settled(int32_t item) const;
   void Changed(int32_t worker) { changed_[worker] = ++clock_; }
   bool Swap(int32_t& admitted);
@@ -77,6 +78,8 @@ class Search {
   bool Move(int32_t admitted);
   void Put(int32_t item, int32_t worker);
   void Take(int32_t item);
+  // Of a look at whether memory suffices.
+  int64_t KvWork() const { return 1 + static_cast<int64_t>(allocation_->instance().kv.row()); }
   double AdmitCost(int32_t item) const { return pricing_->AdmitCost(allocation_->item(item)); }
 
   Pricing* pricing_ = nullptr;
@@ -84,12 +87,13 @@ class Search {
   PoolIndex* index_ = nullptr;
   Run* run_ = nullptr;
   std::vector<int32_t> admitted_;
-  // When each worker last changed, and when each item was last considered without improvement, and at which
-  // epoch.
+  // When each worker last changed; when, and at which epoch, each item was last considered without
+  // improvement.
   int64_t clock_ = 0;
   std::vector<int64_t> changed_, looked_, looked_epoch_;
   bool thorough_ = false;
-  // Trades repay their time only sometimes: with many admitted and as many more waiting, swaps find the same.
+  // False with many admitted items and as many waiting: trades rarely justify their time then, since swaps
+  // find the same improvements.
   bool trades_ = true;
   // The best plan so far: the admitted items and their workers.
   std::vector<std::pair<int32_t, int32_t>> best_plan_;

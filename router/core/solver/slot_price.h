@@ -1,4 +1,4 @@
-// The cheapest way to fill a slot, were there an item of every load.
+// The lowest price of filling a slot, over all possible loads of an item.
 //
 // Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SLOT_PRICE_H_
@@ -7,7 +7,7 @@
 namespace bfio::core {
 
 struct SlotPrice {
-  // The load at which the objective changes least, and the change there.
+  // The load at which the change of the objective is minimal, and that change.
   double load = 0;
   double gain = 0;
 };

@@ -1,4 +1,4 @@
-// What the solver answers.
+// The solver's output.
 //
 // Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SOLUTION_H_
@@ -9,11 +9,11 @@
 
 namespace bfio::core {
 
-// The item waits on.
+// The item stays waiting.
 inline constexpr int32_t kUnassigned = -1;
 
 struct Solution {
-  // By item: the worker it goes to, or kUnassigned.
+  // The worker of each item, or kUnassigned.
   std::vector<int32_t> worker_of;
 };
 

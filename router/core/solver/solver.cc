@@ -6,8 +6,8 @@
 namespace bfio::core {
 namespace {
 
-// Up to so many pairs of a free slot and an item, looking at all of them beats keeping the pool sorted:
-// bfio_solver_bench, Lean/..: twice as fast in groups of 8 and 16, a fifth as fast in one of 256.
+// Up to this number of pairs of a free slot and an item, a full scan is faster than a sorted pool:
+// bfio_solver_bench, Lean/..: half the time in groups of 8 and 16, five times the time in one of 256.
 constexpr int64_t kMostLeanPairs = 20'000;
 
 }  // namespace
@@ -23,7 +23,7 @@ const Solution& Solver::Solve(const Instance& instance, const StopSignal& stop) 
   }
   if (settings_.bound) {
     statistics_.objective = Evaluate(instance, settings_, solution_);
-    // An optimum is its own bound.
+    // The objective of an optimal plan is its own bound.
     if (statistics_.exact) statistics_.lower_bound = statistics_.objective;
   }
   return solution_;
@@ -56,7 +56,8 @@ void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
     statistics_.converged = true;
     return;
   }
-  Construct(allocation_, order_);
+  Construct(allocation_, order_, run);
+  if (run.Stopped()) return;
   if (Lean()) {
     DescendLean(run);
   } else {
@@ -65,11 +66,10 @@ void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
     search.Escape(settings_.kicks);
   }
   // Swaps may have freed KV of some worker.
-  FillInOrder(allocation_);
+  FillInOrder(allocation_, run);
   if (!Enumeration::Affordable(instance, run)) return;
   reset();
-  enumeration_.Improve(instance, pricing, run, solution_);
-  statistics_.exact = true;
+  statistics_.exact = enumeration_.Improve(instance, pricing, run, solution_);
 }
 
 }  // namespace bfio::core

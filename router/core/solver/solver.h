@@ -1,6 +1,6 @@
 // Solves one decision: construction, local search, fill.
 //
-// Purpose: the entrance of this module. Owns the scratch memory of a decision, so that a steady stream of
+// Purpose: the entry point of this module. Owns the scratch memory of a decision, so that a steady stream of
 // decisions does not allocate. Threads: one at a time. Deterministic for (instance, settings), unless a
 // deadline ends the search.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SOLVER_H_
@@ -32,20 +32,20 @@ class Solver {
   explicit Solver(const SolverSettings& settings) : settings_(settings), quadratic_(settings.objective) {}
 
   // A feasible choice that leaves no item waiting that some worker could still take. Asks `stop` now and
-  // then; once it says true the plan at hand is returned. REQUIRES: at least one worker; items in pool order;
-  // no negative load, weight, offset or discount; every time_per_token above 0. The reference is valid until
-  // the next call.
+  // then, at every stage; once it says true the plan at hand is returned, which may leave such items.
+  // REQUIRES: at least one worker; items in pool order; no negative load, weight, offset or discount; every
+  // time_per_token above 0. The reference is valid until the next call.
   const Solution& Solve(const Instance& instance, const StopSignal& stop = {});
 
-  // SolverSettings::bound from the next Solve on.
+  // Sets SolverSettings::bound from the next Solve on.
   void set_bound(bool bound) { settings_.bound = bound; }
   const SolverSettings& settings() const { return settings_; }
 
-  // Of the last Solve.
+  // Statistics of the last Solve.
   const SolverStatistics& statistics() const { return statistics_; }
 
  private:
-  // Whether the plain search without a horizon will do.
+  // Whether the search without a horizon (Improvement) applies.
   bool Lean() const;
   void DescendLean(Run& run);
   template <class Pricing>

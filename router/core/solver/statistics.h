@@ -1,4 +1,4 @@
-// What one run of the solver did.
+// Statistics of one run of the solver.
 //
 // Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_STATISTICS_H_
@@ -12,14 +12,14 @@ namespace bfio::core {
 struct SolverStatistics {
   int64_t evaluations = 0;
   int64_t improvements = 0;
-  // The search ended at a local optimum rather than at the work budget or the deadline.
+  // The search ended at a local optimum, not at the work budget or the deadline.
   bool converged = false;
-  // The caller's deadline ended it.
+  // The caller's deadline ended the search.
   bool deadline = false;
-  // Every choice was tried: the plan is optimal.
+  // All plans were tried: the plan is optimal.
   bool exact = false;
-  // Both only with SolverSettings::bound. No choice that admits as many items of every class has a smaller
-  // objective than lower_bound.
+  // Set only with SolverSettings::bound. No plan that admits as many items of every class has an objective
+  // below lower_bound.
   std::optional<double> objective;
   std::optional<double> lower_bound;
 

@@ -1,8 +1,9 @@
-// The arrays that every price over a horizon reads.
+// The arrays that all prices over a horizon use.
 //
-// Purpose: discounts, and per curve the survival p(h) and growth h p(h) of an item, as plain rows; computed
-// once for an instance. An item of load s adds rate (s p(h) + q(h)) to its worker's time at step h.
-// Ownership: reused between decisions; allocates only to grow. Threads: one fills it, any may read it then.
+// Purpose: discounts, and per curve the survival p(h) and growth q(h) = h p(h) of an item, as plain rows;
+// computed once per instance. An item of load s adds rate (s p(h) + q(h)) to its worker's time at step h.
+// Ownership: reused between decisions; allocates only to grow. Threads: one fills it; any may read it
+// afterwards.
 #ifndef BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 #define BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 
@@ -56,14 +57,14 @@ class Terms {
     // Discounted sums over h: of p, and of q.
     double per_token = 0;
     double growth = 0;
-    // The least d_h p(h) that is not 0, and the first h from which on all are.
+    // The smallest positive d_h p(h), and the first h from which p is 0.
     double least = std::numeric_limits<double>::infinity();
     int32_t end = 0;
-    // p is 1 before `end`: the end is known.
+    // p is 1 before `end`: the length is known.
     bool step = true;
   };
   const Area& area(int32_t curve) const { return area_[curve]; }
-  // Curves, the longest lived first.
+  // Curves in descending order of per_token: the longest lived first.
   const std::vector<int32_t>& by_area() const { return by_area_; }
 
  private:

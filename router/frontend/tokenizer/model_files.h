@@ -1,7 +1,7 @@
 // The files of a model that a gateway needs: its tokenizer, and what config.json says of the model.
 //
-// Purpose: read once at start from --tokenizer=DIR, a checkpoint's directory or one with the tokenizer alone;
-// weights are not touched. Threads: immutable after Load; any.
+// Purpose: read once at start from --tokenizer=DIR, a checkpoint's directory or one with the tokenizer alone,
+// or sent by a worker (model_source.h); weights are not touched. Threads: immutable once made; any.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
 
@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/tokenizer/tokenizer_files.h"
 #include "router/frontend/tokenizer/token_text.h"
 
 namespace bfio::router {
@@ -34,6 +36,11 @@ struct ModelFiles {
 // NOT_FOUND: no file of a tokenizer is there; INVALID_ARGUMENT: config.json is not what it should be, or the
 // files are larger than 256 MiB together. The message begins with the path.
 absl::StatusOr<ModelFiles> LoadModelFiles(std::string directory);
+// Of files that were read elsewhere. INVALID_ARGUMENT as above.
+absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const TokenizerFiles& files);
+
+// What a model is called whose files are there: the last part of the path, or "bfio".
+std::string ModelNameOf(absl::string_view directory);
 
 }  // namespace bfio::router
 

@@ -23,7 +23,7 @@ double Value(Bf16 value) {
   return result;
 }
 
-// A bf16 in (-2, 2), different for every argument.
+// A bf16 in (-2, 2) that is a function of all arguments.
 Bf16 RandomValue(uint64_t seed, int what, int position, int head, int column) {
   uint64_t x = seed * 0x9e3779b97f4a7c15u + what;
   for (const int part : {position, head, column}) {
@@ -51,7 +51,7 @@ AttentionData MakeAttentionData(const AttentionCase& attention_case) {
   AttentionData data;
   data.step.Clear();
   std::mt19937_64 random(attention_case.page_seed);
-  int32_t pages = 3;  // without an owner
+  int32_t pages = 3;  // pages that belong to no sequence
   for (const AttentionRun& run : attention_case.runs) {
     pages += (run.first + run.tokens + shape.page_tokens - 1) / shape.page_tokens;
   }
@@ -61,7 +61,7 @@ AttentionData MakeAttentionData(const AttentionCase& attention_case) {
   data.keys.assign(layout.PoolElements(pages), kNan);
   data.values = data.keys;
   data.q_stride = shape.q_heads * shape.head_dim + 8;
-  // Large enough for some weights to stand out.
+  // Large enough for some weights to be clearly larger than others.
   data.scale = 1.5f / std::sqrt(static_cast<float>(shape.head_dim));
   int32_t sequence = 0;
   for (const AttentionRun& run : attention_case.runs) {
@@ -129,7 +129,7 @@ AttentionExpectation ExpectedAttention(const AttentionCase& attention_case) {
         }
         for (int32_t c = 0; c < shape.head_dim; ++c) {
           expected.out.push_back(out[c]);
-          // 1e-4: fp32 arithmetic, scores above all.
+          // 1e-4 covers fp32 arithmetic, mainly of the scores.
           expected.tolerance.push_back(std::abs(out[c]) / 256 + magnitude[c] * (1.0 / 256 + 1e-4));
         }
       }
@@ -146,7 +146,7 @@ std::string CheckAttention(const AttentionCase& attention_case, const AttentionR
   if (out.size() != expected.out.size()) return attention_case.name + ": a result of another size";
   const int64_t row_size = attention_case.shape.q_heads * attention_case.shape.head_dim;
   for (size_t i = 0; i < out.size(); ++i) {
-    // Not "greater than": NaN must fail.
+    // Not written as "greater than", because NaN must fail.
     if (!(std::abs(Value(out[i]) - expected.out[i]) <= expected.tolerance[i])) {
       return attention_case.name + ": row " + std::to_string(i / row_size) + ", element " +
              std::to_string(i % row_size) + " is " + std::to_string(Value(out[i])) + ", not " +

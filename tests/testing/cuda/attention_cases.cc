@@ -10,7 +10,7 @@ namespace {
 
 using worker::gpu::AttentionShape;
 
-// A decode for each length.
+// One decode for each length.
 std::vector<AttentionRun> Decodes(std::initializer_list<int32_t> lengths, uint64_t seed) {
   std::vector<AttentionRun> runs;
   for (const int32_t length : lengths) runs.push_back({seed++, length - 1, 1});
@@ -41,7 +41,7 @@ AttentionCase RandomCase(uint64_t seed, bool large) {
 std::vector<AttentionCase> AttentionCases(bool large) {
   const AttentionShape llama = {8, 2, 128, 16};
   std::vector<AttentionCase> cases = {
-      // Borders of pages, tiles and chunks.
+      // Lengths around the borders of pages, tiles and chunks.
       {"decodes", llama, Decodes({1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129}, 1)},
       {"decodes of several chunks", llama, Decodes({255, 256, 257, 320, 511, 512, 513}, 20)},
       {"a prompt of one token", llama, {{40, 0, 1}}},
@@ -64,7 +64,8 @@ std::vector<AttentionCase> AttentionCases(bool large) {
        64},
       {"more blocks than work", llama, {{57, 300, 1}, {58, 70, 1}, {59, 0, 33}}, 1, {40, 40, 40}},
   };
-  // The kernels of two stages, which end an item, wrap around and run out of work elsewhere.
+  // The two-stage kernels, in which the end of an item, the wrap-around of stages and the end of the work
+  // occur at other places.
   for (const char* const name :
        {"decodes", "decodes of several chunks", "prompts", "a prompt of several chunks", "pieces of prompts",
         "one block", "a prompt in parts"}) {
@@ -95,9 +96,9 @@ std::vector<std::pair<AttentionCase, AttentionCase>> SameBitsCases(bool large) {
   for (const AttentionShape& shape :
        {AttentionShape{8, 2, 128, 16}, AttentionShape{3, 1, 64, 32}, AttentionShape{7, 1, 32, 16}}) {
     const int32_t end = large ? 3000 : 330;
-    // The whole prompt at once...
+    // The whole prompt in one run...
     const AttentionCase whole = {"whole", shape, {{1, 0, end}}};
-    // ... and tokens of it as decodes, alone and beside others, on other pages and another grid.
+    // ... and some of its tokens as decodes, alone and in a batch, on other pages and with another grid.
     for (const int32_t token : {63, 255, end - 1}) {
       pairs.push_back({whole, {"alone at " + std::to_string(token), shape, {{1, token, 1}}, 7, {1, 1, 1}}});
     }
@@ -105,7 +106,7 @@ std::vector<std::pair<AttentionCase, AttentionCase>> SameBitsCases(bool large) {
     for (const int32_t token : {0, 62, 64, 200, 254, 256, 320}) batch.runs.push_back({1, token, 1});
     batch.runs.push_back({4, 13, 70});
     pairs.push_back({whole, batch});
-    // Pieces of every kind: long tiles that start anywhere, and runs short enough for short tiles.
+    // Chunks of every kind: long tiles that start at any position, and runs short enough for short tiles.
     AttentionCase pieces = {"in pieces", shape, {}, 11, {5, 3, 1}};
     for (const auto& [first, tokens] : {std::pair{3, 40}, {43, 2}, {60, 5}, {65, 4}, {250, 3}, {254, 60}}) {
       pieces.runs.push_back({1, first, tokens});
@@ -123,7 +124,8 @@ std::vector<std::pair<AttentionCase, AttentionCase>> SameBitsCases(bool large) {
     }
     pairs.push_back({pieces, {"on pages of 64", other_pages, pieces.runs, 13, {4, 4, 4}}});
   }
-  // Across the border of a segment: in one piece, as decodes alone and in a batch, cut for many blocks.
+  // Across the border of a segment: in one chunk, as decodes alone and in a batch, and split into many
+  // blocks.
   for (const AttentionShape& shape : {AttentionShape{2, 1, 16, 16}, AttentionShape{4, 1, 128, 32}}) {
     const AttentionCase piece = {"a piece across segments", shape, {{1, 4088, 22}}};
     for (const int32_t token : {4095, 4096, 4109}) {

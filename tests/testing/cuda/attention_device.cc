@@ -26,7 +26,7 @@ DeviceStep::DeviceStep(const worker::gpu::AttentionShape& shape, const worker::S
   out_ = std::make_unique<DeviceArray<Bf16>>(step.rows() * row_size);
   part_outputs_ = std::make_unique<DeviceArray<float>>(plan_.parts() * row_size);
   part_sums_ = std::make_unique<DeviceArray<float>>(plan_.parts() * shape.q_heads * 2);
-  // NaN: what is not written shows.
+  // Filled with NaN, so that elements that are not written are detected.
   out_->Fill(0xff);
   part_outputs_->Fill(0xff);
   part_sums_->Fill(0xff);
@@ -62,7 +62,7 @@ std::string RunAttentionOnDevice(const AttentionCase& attention_case, std::vecto
   args.scale = data.scale;
   worker::gpu::AttentionGrid grid = attention_case.grid, full;
   if (const char* error = worker::gpu::FullAttentionGrid(attention_case.shape.head_dim, &full)) return error;
-  // Three are too many for some devices.
+  // Some devices do not support three stages.
   grid.stages = std::min(grid.stages, full.stages);
   if (const char* error = worker::gpu::LaunchAttention(args, grid, nullptr)) return error;
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess)

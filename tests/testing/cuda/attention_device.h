@@ -1,4 +1,4 @@
-// Attention on a real GPU: for programs that are started by hand on a machine with one.
+// Attention on a GPU, for programs that are started by hand on a machine with one.
 //
 // Threads: any; uses the current device.
 #ifndef BFIO_TESTS_TESTING_CUDA_ATTENTION_DEVICE_H_
@@ -13,14 +13,15 @@
 
 namespace bfio::testing {
 
-// A step's arrays on the device, other than the pools.
+// The arrays of a step on the device, except the page pools.
 class DeviceStep {
  public:
-  // kv_tokens: of all runs; blocks: AttentionLimits.blocks. Ends the program when the plan is refused.
+  // `kv_tokens`: total of all runs; `blocks`: AttentionLimits.blocks. Ends the program when the plan is
+  // refused.
   DeviceStep(const worker::gpu::AttentionShape& shape, const worker::StepPlan& step, int64_t kv_tokens,
              int32_t blocks, const std::vector<worker::gpu::Bf16>& queries, int32_t q_stride);
 
-  // Everything but keys, values and scale.
+  // All arguments except keys, values and scale.
   worker::gpu::AttentionArgs Args() const;
   const worker::gpu::AttentionPlan& plan() const { return plan_; }
   const DeviceArray<worker::gpu::Bf16>& out() const { return *out_; }

@@ -12,7 +12,7 @@
 
 namespace bfio::testing {
 
-// An AttentionRunner. The device arrays are as long as the step's plan and no longer.
+// An AttentionRunner. Its device arrays are exactly as long as the step's plan requires.
 std::string EmulateAttention(const AttentionCase& attention_case, std::vector<worker::gpu::Bf16>* out);
 
 }  // namespace bfio::testing

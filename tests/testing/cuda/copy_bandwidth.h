@@ -1,7 +1,8 @@
-// The bandwidth of a GPU's memory as a plain copy has it: what the benchmarks compare with.
+// The bandwidth of a GPU's memory in a plain copy, as the reference of the benchmarks.
 //
-// Purpose: one way to measure it. Copies are queued one by one: within a graph they can be slower, and a slow
-// copy flatters what is compared with it. Threads: one; uses the current device's default stream.
+// Purpose: one definition of this measurement. Copies are queued one by one: within a graph they can be
+// slower, and a slow copy would make the measured kernels look better. Threads: one; uses the current
+// device's default stream.
 #ifndef BFIO_TESTS_TESTING_CUDA_COPY_BANDWIDTH_H_
 #define BFIO_TESTS_TESTING_CUDA_COPY_BANDWIDTH_H_
 
@@ -14,7 +15,7 @@
 
 namespace bfio::testing {
 
-// Of the work that `queue` puts into the default stream.
+// Duration of the work that `queue` puts into the default stream.
 template <class Queue>
 double Milliseconds(const Queue& queue) {
   cudaEvent_t start, stop;
@@ -31,7 +32,7 @@ double Milliseconds(const Queue& queue) {
   return ms;
 }
 
-// Bytes per second, those read and those written; the best of several passes.
+// Bytes read plus bytes written per second; the best of several passes.
 inline double CopyBytesPerSecond() {
   constexpr int64_t kBytes = int64_t{2} << 30;
   constexpr int kCopies = 8, kPasses = 4;

@@ -1,4 +1,4 @@
-// Memory of a real GPU for test programs: any CUDA error ends the program with a line that says where.
+// GPU memory for test programs. Any CUDA error ends the program with a line that names the failed call.
 //
 // Threads: any.
 #ifndef BFIO_TESTS_TESTING_CUDA_DEVICE_ARRAY_H_
@@ -20,7 +20,7 @@ inline void CudaMust(cudaError_t result, const char* what) {
   std::exit(1);
 }
 
-// What a launch returned.
+// Ends the program if `error`, the result of a launch, is not null.
 inline void LaunchMust(const char* error) {
   if (error == nullptr) return;
   std::fprintf(stderr, "launch: %s\n", error);

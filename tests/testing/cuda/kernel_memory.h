@@ -1,9 +1,8 @@
-// What tests of single kernels hold a kernel's memory in: the emulator's, or with BFIO_KERNELS_ON_GPU a
-// GPU's.
+// Memory for tests of single kernels: the emulator's, or with BFIO_KERNELS_ON_GPU a GPU's.
 //
 // Purpose: row_kernels_test.cc and sample_test.cc run under the emulator in every build, and as a part of
-// bfio_cuda_kernel_check on a GPU. Both kinds of buffer are poison at first and are read through Content.
-// Threads: as simt/machine.h; on a GPU any, with the current device.
+// bfio_cuda_kernel_check on a GPU. Both kinds of buffer are filled with poison at first and are read through
+// Content. Threads: as simt/machine.h; on a GPU any, with the current device.
 #ifndef BFIO_TESTS_TESTING_CUDA_KERNEL_MEMORY_H_
 #define BFIO_TESTS_TESTING_CUDA_KERNEL_MEMORY_H_
 
@@ -21,7 +20,7 @@ inline constexpr unsigned char kPoison = simt::kPoison;
 inline void SetKernelOrder(KernelOrder order) {
   simt::SetOrder(order);
 }
-// What a launch without a stream gave, once the kernel has ended.
+// The error of a launch without a stream, after the kernel has ended.
 inline const char* Finished(const char* launched) {
   return launched;
 }
@@ -35,7 +34,7 @@ inline const char* Finished(const char* launched) {
 
 namespace bfio::testing {
 
-// Those of a GPU are its own.
+// Has no effect: a GPU determines the order itself.
 enum class KernelOrder { kForward, kReverse };
 inline constexpr bool kOnGpu = true;
 inline constexpr unsigned char kPoison = 0xff;

@@ -1,4 +1,4 @@
-// One thread's asynchronous copies: they arrive when it waits for them, and not before.
+// The asynchronous copies of one thread. They take effect when the thread waits for them, and not before.
 #ifndef BFIO_TESTS_TESTING_SIMT_ASYNC_COPIES_H_
 #define BFIO_TESTS_TESTING_SIMT_ASYNC_COPIES_H_
 
@@ -12,7 +12,7 @@ namespace simt {
 
 class AsyncCopies {
  public:
-  // Of the group that is not closed yet. Null for `source`: zeros.
+  // Adds to the group that is still open. A null `source` copies zeros.
   void Add(void* target, const void* source, size_t bytes) { open_.push_back({target, source, bytes}); }
 
   void Commit() {
@@ -20,7 +20,7 @@ class AsyncCopies {
     open_.clear();
   }
 
-  // Makes all groups but the `newest` arrive.
+  // Completes all groups except the `newest` ones.
   void Wait(size_t newest) {
     for (; groups_.size() > newest; groups_.pop_front()) {
       for (const Copy& copy : groups_.front()) {
@@ -33,7 +33,7 @@ class AsyncCopies {
     }
   }
 
-  // Whether a copy has not arrived.
+  // Whether some copy is not complete.
   bool Pending() const {
     bool pending = !open_.empty();
     for (const auto& group : groups_) pending |= !group.empty();

@@ -1,4 +1,4 @@
-// The vocabulary of worker/engine/cuda/kernels/device.h under the emulator.
+// The functions of worker/engine/cuda/kernels/device.h under the emulator.
 #ifndef BFIO_TESTS_TESTING_SIMT_DEVICE_SIMT_H_
 #define BFIO_TESTS_TESTING_SIMT_DEVICE_SIMT_H_
 
@@ -61,7 +61,7 @@ inline void SyncWarp(const Where& where = Where::current()) {
       "SyncWarp", [](void* const*) {}, nullptr, where);
 }
 
-// What a lane brings to a shuffle and takes away.
+// Arguments and result of one lane in a shuffle.
 template <class T>
 struct ShuffleArgument {
   T in;

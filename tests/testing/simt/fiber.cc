@@ -16,7 +16,7 @@ namespace simt {
 namespace {
 
 constexpr size_t kStackGuard = 4096;
-// Pages that are never touched cost nothing.
+// Pages that are never accessed use no memory.
 constexpr size_t kStack = 256 * 1024;
 #if defined(__SANITIZE_THREAD__)
 constexpr int kStartsOfAHandle = 1000;
@@ -47,7 +47,8 @@ void Fiber::Start(void (*entry)()) {
   ASAN_UNPOISON_MEMORY_REGION(stack_, kStack);
   own_handle_ = nullptr;
 #elif defined(__SANITIZE_THREAD__)
-  // A run ends within its calls: ThreadSanitizer's own stack keeps those for ever, and has room for 64 Ki.
+  // The handle is replaced from time to time: an abandoned run never returns from its calls, and
+  // ThreadSanitizer's stack of calls holds 64 Ki entries.
   if (++starts_ % kStartsOfAHandle == 0) {
     __tsan_destroy_fiber(own_handle_);
     own_handle_ = __tsan_create_fiber(0);

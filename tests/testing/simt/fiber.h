@@ -1,7 +1,7 @@
-// A stack and a place in a program: what the emulator runs a thread of a block on.
+// A stack and an execution context, on which the emulator runs one thread of a block.
 //
-// Purpose: Boost.Context's bare switch, with the calls that address and thread sanitizers need to follow it.
-// A fiber that is abandoned half way is simply started again; what is on its stack is not destroyed, so
+// Purpose: Boost.Context's switch, with the calls that address and thread sanitizers need to follow it. A
+// fiber that is abandoned before its end is simply started again; objects on its stack are not destroyed, so
 // kernels hold trivial objects only. Threads: as machine.h.
 #ifndef BFIO_TESTS_TESTING_SIMT_FIBER_H_
 #define BFIO_TESTS_TESTING_SIMT_FIBER_H_
@@ -17,11 +17,11 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Makes it begin at `entry` when next resumed; entry must never return.
+  // The next Resume begins at `entry`, which must never return.
   void Start(void (*entry)());
-  // From outside of all fibers: runs it until it suspends.
+  // Called outside of all fibers: runs the fiber until it suspends.
   void Resume();
-  // From within: back to the resuming code.
+  // Called within the fiber: returns to the code that called Resume.
   void Suspend();
 
  private:
@@ -31,7 +31,7 @@ class Fiber {
   boost::context::detail::fcontext_t context_ = nullptr;
   boost::context::detail::fcontext_t resumer_ = nullptr;
   void (*entry_)() = nullptr;
-  // Kept for the sanitizers.
+  // For the sanitizers.
   void* own_handle_ = nullptr;
   void* resumer_handle_ = nullptr;
   const void* resumer_stack_ = nullptr;

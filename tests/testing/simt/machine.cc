@@ -37,10 +37,10 @@ struct Machine {
   Grid grid;
   const std::function<void()>* kernel = nullptr;
   std::vector<std::unique_ptr<Thread>> threads;
-  // The thread that is running, and whether any is.
+  // The thread that is running; null if none is.
   Thread* self = nullptr;
   std::string error;
-  // Lanes that have come to their warp's meeting, by warp.
+  // Number of lanes that have reached their warp's current meeting, by warp.
   std::array<int, kMaxThreads / kWarpLanes> met{};
   SharedMemory shared;
 };
@@ -72,8 +72,8 @@ void SuspendSelf() {
   self->fiber.Suspend();
 }
 
-// Ends the launch after an error was set. What is on the thread's stack is not destroyed: so the error's text
-// is made in SetError's caller's expression, and gone, before this is called.
+// Ends the launch after an error was set. Objects on the thread's stack are not destroyed, so SetError's
+// caller must build the error text in a temporary that is destroyed before this call.
 [[noreturn]] void Abandon() {
   SuspendSelf();
   std::abort();  // never resumed
@@ -122,7 +122,7 @@ void RunWarp(int warp) {
   if (at_warp != nullptr) m.error = "divergent warp: " + Describe(*at_warp) + ", but " + Describe(*elsewhere);
 }
 
-// All threads wait at a barrier, or are done: releases them. Returns false when all are done.
+// Called when all threads wait at a barrier or are done: releases them. Returns false when all are done.
 bool ReleaseBarrier() {
   Machine& m = M();
   const Thread& first = *m.threads[0];
@@ -164,7 +164,7 @@ void RunBlock(int block_x, int block_y) {
   }
 }
 
-// Where the kernel touched a page that it must not.
+// Address at which the kernel accessed a protected page.
 const void* fault_address = nullptr;
 
 void FailAtFault() {
@@ -175,8 +175,8 @@ void FailAtFault() {
   Abandon();
 }
 
-// Access to the pages around a buffer: within a kernel the launch fails, elsewhere the process ends as ever.
-// The signal handler returns, to FailAtFault instead of the faulting instruction.
+// Handles an access to the protected pages around a buffer. Within a kernel the launch fails; elsewhere the
+// process ends as usual. The signal handler returns to FailAtFault instead of the faulting instruction.
 void OnSegmentationFault(int, siginfo_t* info, void* context) {
   if (M().self == nullptr || GuardedMemory::FindOwner(info->si_addr) == nullptr) {
     signal(SIGSEGV, SIG_DFL);
@@ -185,7 +185,7 @@ void OnSegmentationFault(int, siginfo_t* info, void* context) {
   fault_address = info->si_addr;
 #if defined(__x86_64__)
   auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  // Below the red zone, and as a call would leave it.
+  // Below the red zone, and aligned as after a call.
   registers[REG_RSP] = ((registers[REG_RSP] - 128) & ~15LL) - 8;
   registers[REG_RIP] = reinterpret_cast<greg_t>(&FailAtFault);
 #else

@@ -1,18 +1,18 @@
-// An emulator of a GPU's thread blocks, for testing kernels where there is no GPU.
+// An emulator of a GPU's thread blocks, for testing kernels without a GPU.
 //
-// Purpose: runs a grid block by block; every thread of a block is a fiber that runs until it must meet
-// others: at a block barrier, or in an operation of its warp. What a GPU leaves undefined ends the launch
+// Purpose: runs a grid block by block. Every thread of a block is a fiber, which runs until it must wait for
+// others: at a block barrier, or in an operation of its warp. Undefined behaviour on a GPU ends the launch
 // with a message:
-//   - threads that wait at different barriers, or wait for one that has exited; the same within a warp;
-//   - vector access, ldmatrix or an async copy that is misaligned or outside of shared memory or any
+// - threads that wait at different barriers, or wait for one that has exited; the same within a warp;
+// - vector access, ldmatrix or an async copy that is misaligned or outside of shared memory or any
 //   DeviceBuffer;
-//   - plain access past a DeviceBuffer's end, plain writes before its start or past a shared array's end;
-//   - an async copy without a wait when its thread exits.
-// What is read too early is poison, which is NaN as fp32, bf16 and fp16: shared memory when a block starts,
-// and the target of an async copy from its issue until its thread waits for it. Order::kReverse runs warps
-// and lanes last to first: a missing barrier shows in one of the two orders.
+// - plain access past a DeviceBuffer's end, plain writes before its start or past a shared array's end;
+// - an async copy without a wait when its thread exits.
+// Memory that is read too early is poison, which is NaN as fp32, bf16 and fp16: shared memory when a block
+// starts, and the target of an async copy from its issue until its thread waits for it. Order::kReverse runs
+// warps and lanes last to first: a missing barrier is detected in one of the two orders.
 //
-// Not emulated: timing, bank conflicts, memory order, blocks at the same time, the last bits of approximate
+// Not emulated: timing, bank conflicts, memory order, concurrent blocks, the last bits of approximate
 // functions and of the tensor cores' sums.
 //
 // Threads: one thread at a time uses the emulator; kernels run on it.
@@ -26,15 +26,15 @@
 
 namespace simt {
 
-// Byte that poisoned memory is filled with.
+// Byte that fills poisoned memory.
 inline constexpr unsigned char kPoison = 0xff;
 inline constexpr int kWarpLanes = 32;
-// A multiprocessor of sm_90 gives a block so much.
+// Shared memory that a multiprocessor of sm_90 gives to a block.
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 enum class Order { kForward, kReverse };
 
-// For launches from now on; kForward at first.
+// The order for launches from now on; kForward at first.
 void SetOrder(Order order);
 
 struct Grid {
@@ -45,7 +45,8 @@ struct Grid {
   int shared_bytes = 0;
 };
 
-// Runs `kernel` in every thread of the grid. Empty, or what went wrong first; then the rest has not been run.
+// Runs `kernel` in every thread of the grid. Returns empty, or the first error; then the rest has not been
+// run.
 std::string Run(const Grid& grid, const std::function<void()>& kernel);
 
 // --- Within a kernel ---
@@ -61,7 +62,7 @@ const Place& Here();
 const Grid& CurrentGrid();
 
 void BlockBarrier(const Where& where);
-// When all lanes of the warp have come, `operation` is called once with their arguments by lane.
+// When all lanes of the warp have called it, `operation` is called once with their arguments by lane.
 void WarpMeeting(const char* name, void (*operation)(void* const* arguments), void* argument,
                  const Where& where);
 
@@ -73,7 +74,8 @@ void CopyAsync(void* shared, const void* global, size_t bytes, bool valid);
 void CommitAsync();
 void WaitAsync(int newest);
 
-// Ends the launch unless [p, p + bytes) is aligned and lies in shared memory; or in that or a DeviceBuffer.
+// Ends the launch unless [p, p + bytes) is aligned and lies in shared memory (CheckShared), or in shared
+// memory or a DeviceBuffer (CheckAccess).
 void CheckShared(const char* what, const void* p, size_t bytes);
 void CheckAccess(const char* what, const void* p, size_t bytes);
 

@@ -13,7 +13,7 @@ namespace simt {
 namespace {
 
 constexpr size_t kPage = 4096;
-// Inaccessible on either side: an index that is wrong by less than this is caught.
+// Size of the protected pages on either side: an index that is wrong by less than this is detected.
 constexpr size_t kGuard = 16 * kPage;
 constexpr unsigned char kSlack = 0xa5;
 
@@ -29,15 +29,15 @@ uintptr_t Address(const void* p) {
 }  // namespace
 
 GuardedMemory::GuardedMemory(std::string name, size_t bytes) : name_(std::move(name)), bytes_(bytes) {
-  const size_t room = (bytes + kPage - 1) / kPage * kPage;
-  mapped_bytes_ = room + 2 * kGuard;
+  const size_t capacity = (bytes + kPage - 1) / kPage * kPage;
+  mapped_bytes_ = capacity + 2 * kGuard;
   void* mapping = mmap(nullptr, mapped_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) std::abort();
   mapping_ = static_cast<unsigned char*>(mapping);
   unsigned char* start = mapping_ + kGuard;
-  if (room > 0 && mprotect(start, room, PROT_READ | PROT_WRITE) != 0) std::abort();
-  data_ = start + room - (bytes + 15) / 16 * 16;
-  std::memset(start, kSlack, room);
+  if (capacity > 0 && mprotect(start, capacity, PROT_READ | PROT_WRITE) != 0) std::abort();
+  data_ = start + capacity - (bytes + 15) / 16 * 16;
+  std::memset(start, kSlack, capacity);
   std::memset(data_, kPoison, bytes);
   Buffers().push_back(this);
 }
@@ -63,7 +63,7 @@ bool GuardedMemory::SlackIntact() const {
 }
 
 const GuardedMemory* GuardedMemory::FindContaining(const void* p, size_t bytes) {
-  // Most accesses go to where the last one went.
+  // Most accesses are to the same buffer as the previous one.
   static const GuardedMemory* last = nullptr;
   for (const GuardedMemory* buffer : Buffers()) {
     if (buffer == last && buffer->Contains(p, bytes)) return last;

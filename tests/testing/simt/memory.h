@@ -1,8 +1,8 @@
-// Device memory of the emulator: buffers that a kernel cannot leave unnoticed.
+// Device memory of the emulator: buffers whose bounds are checked.
 //
-// Purpose: a DeviceBuffer ends (to 16 bytes) where an inaccessible page begins and starts after another, so
-// that access beyond is caught at once; the few bytes between page and buffer are checked after each launch.
-// It is poisoned at first (machine.h). Threads: as machine.h.
+// Purpose: a DeviceBuffer ends (to 16 bytes) where a protected page begins and starts after another, so that
+// access beyond it is detected at once; the few bytes between page and buffer are checked after each launch.
+// It is filled with poison at first (machine.h). Threads: as machine.h.
 #ifndef BFIO_TESTS_TESTING_SIMT_MEMORY_H_
 #define BFIO_TESTS_TESTING_SIMT_MEMORY_H_
 
@@ -13,7 +13,7 @@
 
 namespace simt {
 
-// The untyped half of DeviceBuffer.
+// The untyped base of DeviceBuffer.
 class GuardedMemory {
  public:
   // `name` appears in messages.
@@ -26,7 +26,7 @@ class GuardedMemory {
   size_t bytes() const { return bytes_; }
   const std::string& name() const { return name_; }
   bool Contains(const void* p, size_t bytes) const;
-  // In the buffer or the pages and slack around it.
+  // Whether p is in the buffer or in the pages and slack around it.
   bool Owns(const void* p) const;
   // False when the slack was written.
   bool SlackIntact() const;

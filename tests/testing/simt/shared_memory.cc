@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kAlignment = 1024;
 constexpr size_t kMaxStaticBytes = 48 * 1024;
-// After each array.
+// Forbidden bytes after each array.
 constexpr size_t kCanaryBytes = 64;
 constexpr unsigned char kCanary = 0x5a;
 

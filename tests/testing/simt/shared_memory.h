@@ -1,7 +1,7 @@
-// The shared memory of the block that runs.
+// The shared memory of the running block.
 //
-// Purpose: dynamic memory first, then static arrays as they are first used, each followed by bytes that
-// no thread may write. All of it is poisoned when a block begins (machine.h). Threads: as machine.h.
+// Purpose: dynamic memory first, then static arrays in the order of first use, each followed by bytes that no
+// thread may write. All of it is filled with poison when a block begins (machine.h). Threads: as machine.h.
 #ifndef BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
 #define BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
 
@@ -14,14 +14,14 @@ class SharedMemory {
  public:
   SharedMemory();
 
-  // Another block, with so much dynamic memory. REQUIRES: dynamic_bytes <= kMaxSharedBytes.
+  // Begins another block, with this much dynamic memory. REQUIRES: dynamic_bytes <= kMaxSharedBytes.
   void Begin(size_t dynamic_bytes);
 
   unsigned char* dynamic() { return bytes_; }
   // The array that belongs to `key`; nullptr when it does not fit.
   void* StaticArray(const void* key, size_t bytes, size_t alignment);
   bool Contains(const void* p, size_t bytes) const;
-  // A write to forbidden memory; nullptr: none.
+  // Describes a write to forbidden bytes; nullptr: none.
   const char* Damage() const;
 
  private:

@@ -1,8 +1,8 @@
-// A stream of the emulator: what is queued runs when somebody waits for it, and not before.
+// A stream of the emulator: queued work runs when a thread waits for it, and not before.
 //
-// Purpose: a GPU runs what is queued at some time up to the wait; here it is the last moment, so that code
-// which reads a result, or reuses memory, before it has waited is found out. Kernels that are launched into a
-// stream (Launch of device_simt.h) are queued there; those without a stream run at once.
+// Purpose: a GPU runs queued work at some time before the wait ends; the emulator runs it at the latest time.
+// This detects code that reads a result, or reuses memory, before it has waited. Kernels that are launched
+// into a stream (Launch of device_simt.h) are queued; those without a stream run at once.
 //
 // Threads: one at a time. The work may wait for other threads, which run other streams.
 #ifndef BFIO_TESTS_TESTING_SIMT_STREAM_H_
@@ -15,13 +15,13 @@
 
 namespace simt {
 
-// Empty, or what went wrong.
+// Returns empty, or an error message.
 using Work = std::function<std::string()>;
 
 class WorkStream {
  public:
   void Push(Work work) { (recording_ != nullptr ? *recording_ : queued_).push_back(std::move(work)); }
-  // What `queue` pushes goes into the result instead.
+  // The work that `queue` pushes is returned instead of queued.
   std::vector<Work> Record(const std::function<void()>& queue) {
     std::vector<Work> recorded;
     recording_ = &recorded;
@@ -29,7 +29,8 @@ class WorkStream {
     recording_ = nullptr;
     return recorded;
   }
-  // Runs all that is queued. Empty, or what went wrong first, now or before: nothing is run after that.
+  // Runs all queued work. Returns empty, or the first error of this or an earlier run, after which nothing is
+  // run.
   std::string Run() {
     std::vector<Work> works;
     works.swap(queued_);
@@ -48,7 +49,8 @@ class WorkStream {
 
 }  // namespace simt
 
-// cudaStream_t points to it, which device_types.h names and CUDA's headers do not define either.
+// The type to which cudaStream_t points. device_types.h declares it, and CUDA's headers do not define it
+// either.
 struct CUstream_st final : simt::WorkStream {};
 
 #endif  // BFIO_TESTS_TESTING_SIMT_STREAM_H_

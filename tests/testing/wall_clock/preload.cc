@@ -1,10 +1,10 @@
-// A library to preload: the program's wall clock runs ahead of the machine's by what a file says.
+// A library to preload: shifts the program's wall clock by an offset that a file contains.
 //
-// Purpose: what a program does when the clock of its machine is set, tried without setting it. It
-// stands in front of the C library's functions that read the wall clock, and of futex system calls that wait
-// until a wall-clock time, as abseil's do, and pthread_cond_timedwait, of std::condition_variable's: those
-// look again every kSlice, so that a wait under way notices a jump as it would in the kernel. Not reached:
-// other timed waits of the C library, timerfd, files' times.
+// Purpose: tests programs under changes of the machine's clock without changing it. It replaces the C
+// library's functions that read the wall clock, and waits until a wall-clock time: futex system calls (as of
+// abseil) and pthread_cond_timedwait (of std::condition_variable). These waits look at the clock every
+// kSlice, so that a wait under way notices a jump, as it would in the kernel. Not covered: other timed waits
+// of the C library, timerfd, files' times.
 //
 // BFIO_WALL_CLOCK names the file: eight bytes, nanoseconds, which may change at any time (wall_clock.h).
 #include <dlfcn.h>
@@ -117,8 +117,8 @@ int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, co
   const int64_t left = Nanoseconds(*until) - WallNow();
   const timespec slice_end = MonotonicIn(std::min(std::max(left, int64_t{0}), kSlice));
   const int result = pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &slice_end);
-  // Woken for nothing, as any waiter may be, unless the time has come: a signal between two waits of ours
-  // would not be heard.
+  // Reports a spurious wakeup, which callers must expect, unless the time has come: a signal between two of
+  // these short waits would otherwise be missed.
   if (result != ETIMEDOUT || Nanoseconds(*until) <= WallNow()) return result;
   return 0;
 }

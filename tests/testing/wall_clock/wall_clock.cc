@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kVariable[] = "BFIO_WALL_CLOCK";
 
-// A wait that never ends is a failure, not a hang.
+// A wait that never ends fails the test instead of blocking it.
 constexpr unsigned kPatienceSeconds = 300;
 
 std::string NewFile() {
@@ -33,7 +33,7 @@ std::string Library() {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libbfio_wall_clock.so").string();
 }
 
-// Runs the present test case as a process of its own under a wall clock of its own; true if it passes there.
+// Runs the current test case in a new process with its own wall clock; true if it passes there.
 bool RunAgain() {
   const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
   const WallClock clock;
@@ -80,7 +80,7 @@ std::unique_ptr<WallClock> WallClock::Mine() {
   const char* path = std::getenv(kVariable);
   if (path == nullptr) return nullptr;
   std::unique_ptr<WallClock> clock(new WallClock(path));
-  // A library that cannot be preloaded is a warning only.
+  // A library that cannot be preloaded only causes a warning, so this checks that it has an effect.
   const absl::Time before = absl::Now();
   clock->Jump(absl::Hours(1000));
   const bool jumped = absl::Now() - before > absl::Hours(500);

@@ -1,8 +1,8 @@
-// A wall clock of a program's own, which a test may set.
+// A wall clock for a single program, which a test may set.
 //
-// Purpose: clocks that jump while a program runs. Programs are started with Wrapper() in front
+// Purpose: tests of clocks that jump while a program runs. Programs are started with Wrapper() in front
 // (testing::Process); a test case runs itself again under such a clock with WallClockOfTest.
-// Threads: any may Jump.
+// Threads: any may call Jump.
 #ifndef BFIO_TESTS_TESTING_WALL_CLOCK_WALL_CLOCK_H_
 #define BFIO_TESTS_TESTING_WALL_CLOCK_WALL_CLOCK_H_
 
@@ -18,19 +18,19 @@ namespace bfio::testing {
 
 class WallClock {
  public:
-  // One that goes as the machine's until it jumps; its file is in TestDirectory().
+  // A clock that equals the machine's until it jumps; its file is in TestDirectory().
   WallClock();
   ~WallClock();
   WallClock(const WallClock&) = delete;
   WallClock& operator=(const WallClock&) = delete;
 
-  // The one that this process runs under; nullptr: it goes by the machine's.
+  // The clock under which this process runs; nullptr: the machine's.
   static std::unique_ptr<WallClock> Mine();
 
   // Why programs of this build cannot have one; empty: they can.
   static std::string WhyNot();
 
-  // Words before a program's that make it run under this clock.
+  // Arguments before a program's name that make it run under this clock.
   std::vector<std::string> Wrapper() const;
 
   void Jump(absl::Duration by);
@@ -42,9 +42,9 @@ class WallClock {
   std::atomic<int64_t>* ahead_ns_;
 };
 
-// The clock that the test case which calls this runs under. nullptr: the case has run in a process of its
-// own, under a clock of its own, and has failed if it failed there; or it is skipped, as programs of this
-// build cannot have one. Return then.
+// The clock under which the calling test case runs. nullptr: the case has run in a process with its own clock
+// (and has failed if it failed there), or it is skipped because programs of this build cannot have such a
+// clock. The caller then returns.
 std::unique_ptr<WallClock> WallClockOfTest();
 
 }  // namespace bfio::testing

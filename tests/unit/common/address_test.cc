@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(AddressTest, NamesNumbersAndBracketsAreTaken) {
+TEST(AddressTest, AcceptsHostNamesNumbersAndBrackets) {
   for (const char* text :
        {"localhost:50051", "10.0.0.1:1", "router-0.bfio_ns.svc:65535", "[::1]:80", "[fe80::1%eth0]:9"}) {
     const auto address = ParseAddress(text);
@@ -19,7 +19,7 @@ TEST(AddressTest, NamesNumbersAndBracketsAreTaken) {
   EXPECT_EQ(ParseAddress("0.0.0.0:0", true)->port, 0);
 }
 
-TEST(AddressTest, EverythingElseIsRefusedInOneLine) {
+TEST(AddressTest, AnythingElseIsRefusedInOneLine) {
   for (const char* text : {"",           ":",          "host",    "host:",          ":80",     "host:0",
                            "host:65536", "host:99999", "host:-1", "host:+1",        "host: 1", "host:80x",
                            "::1:80",     "[::1:80",    "[::1]",   "http://host:80", "a b:1",   "host:000080",

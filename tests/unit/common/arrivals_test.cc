@@ -10,7 +10,7 @@ namespace {
 
 struct GapStatistics {
   double rate = 0;
-  // Squared coefficient of variation of the gaps.
+  // Squared coefficient of variation of the gaps between arrivals.
   double scv = 0;
 };
 

@@ -55,7 +55,7 @@ TEST_F(AtomicFileTest, AMissingDirectoryIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("No such file or directory"));
 }
 
-TEST_F(AtomicFileTest, AFailedMoveKeepsWhatWasThereAndRemovesTheTemporaryFile) {
+TEST_F(AtomicFileTest, AFailedMoveKeepsTheOldFileAndRemovesTheTemporaryOne) {
   std::filesystem::create_directory(Path("taken"));
   const absl::Status status = WriteFileAtomically(Path("taken"), "text");
   EXPECT_FALSE(status.ok());

@@ -22,7 +22,7 @@ std::string HexOf(absl::string_view token) {
       absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
 }
 
-// The message for a file of this one line.
+// The error message for a token file that consists of this one line.
 std::string ErrorOf(absl::string_view text) {
   const absl::StatusOr<BearerTokens> tokens = BearerTokens::Parse(text, "tokens");
   EXPECT_EQ(tokens.status().code(), absl::StatusCode::kInvalidArgument) << text;
@@ -49,7 +49,7 @@ TEST(BearerTokens, FindsTheOwnerByTokenOrDigest) {
   }
 }
 
-TEST(BearerTokens, ATenantMayHaveSeveralAndEachExpiresByItself) {
+TEST(BearerTokens, ATenantMayHaveSeveralTokensEachWithItsOwnExpiry) {
   const auto tokens = BearerTokens::Parse(
       "acme token:old-old-old-old-old expires=2026-06-15T12:00:00Z\n"
       "acme token:new-new-new-new-new expires=2026-06-16\n"
@@ -64,7 +64,7 @@ TEST(BearerTokens, ATenantMayHaveSeveralAndEachExpiresByItself) {
   EXPECT_EQ(tokens->Find("for-ever-for-ever", kNow + 1000 * 365 * absl::Hours(24)).verdict, Verdict::kValid);
 }
 
-TEST(BearerTokens, OneBadLineRefusesTheFileAndIsNamedWithoutItsSecret) {
+TEST(BearerTokens, OneBadLineRefusesTheFileWithoutShowingTheSecret) {
   const std::string good = "acme token:0123456789abcdef\n";
   const std::string secret = "5ecre7-5ecre7-5ecre7";
   for (const std::string& line :
@@ -82,7 +82,7 @@ TEST(BearerTokens, OneBadLineRefusesTheFileAndIsNamedWithoutItsSecret) {
   }
 }
 
-TEST(BearerTokens, AnEntryMayReadOrOperateAndOneWithoutARoleOperates) {
+TEST(BearerTokens, EntriesHaveARoleAndTheDefaultIsToOperate) {
   const auto tokens = BearerTokens::Parse(
       "scraper token:0123456789abcdef0 role=read expires=2026-06-16\n"
       "root token:0123456789abcdef1 expires=2026-06-16 role=operate\n"
@@ -109,7 +109,7 @@ TEST(BearerTokens, ACertificateIsFoundByOneOfItsNames) {
   EXPECT_EQ(tokens->FindCertificate({"alice"}, kNow).role, Role::kOperate);
   EXPECT_EQ(tokens->FindCertificate({"bob", ""}, kNow).verdict, Verdict::kUnknown);
   EXPECT_EQ(tokens->FindCertificate({}, kNow).verdict, Verdict::kUnknown);
-  // A name is no token.
+  // The name of a certificate is not accepted as a token.
   EXPECT_EQ(tokens->Find("prometheus.example", kNow).verdict, Verdict::kUnknown);
   EXPECT_THAT(ErrorOf("a cert:x\nb cert:x\n"),
               HasSubstr("tokens:2: this certificate is in the file already"));

@@ -66,7 +66,7 @@ class ConfigTest : public ::testing::Test {
     }
   };
 
-  // Each command line has options of its own, with their defaults.
+  // Parses a command line with options of its own, which start at their defaults.
   absl::StatusOr<CommandLine> Run(const std::vector<std::string>& args) {
     program_ = std::make_unique<Program>();
     return ParseCommandLine(args, program_->table);
@@ -102,7 +102,7 @@ TEST_F(ConfigTest, EveryWayToWriteAFlag) {
   EXPECT_FALSE(settings().json);
 }
 
-TEST_F(ConfigTest, AFlagGivenWithItsDefaultIsGiven) {
+TEST_F(ConfigTest, AFlagSetToItsDefaultCountsAsGiven) {
   const std::string path = WriteFile("tl: 1e-7\n");
   ASSERT_TRUE(Run({"--workers=16", "--nojson", "--config=" + path}).ok());
   EXPECT_TRUE(program_->table.given("workers"));
@@ -136,7 +136,7 @@ TEST_F(ConfigTest, TheCommandLineWinsOverTheFileInAnyOrder) {
   EXPECT_EQ(settings().load, 1) << "not in the file: the default stays";
 }
 
-TEST_F(ConfigTest, ZerosInTheFileCount) {
+TEST_F(ConfigTest, ZerosInTheFileCountAsGiven) {
   ASSERT_TRUE(Run({"--config=" + WriteFile("workers: 0 json: false")}).ok());
   EXPECT_EQ(settings().workers, 0);
   EXPECT_TRUE(program_->table.given("json"));
@@ -242,7 +242,7 @@ TEST_F(ConfigTest, HelpShowsEachFlagWithItsDefault) {
 
 using ProgramDeathTest = ConfigTest;
 
-TEST_F(ProgramDeathTest, ProgramsEndWithOneLineAndTheirCode) {
+TEST_F(ProgramDeathTest, ProgramsExitWithOneLineAndTheirExitCode) {
   const ProgramInfo info = {"bfio_test", "0.1.0", "A test."};
   const auto init = [&](const char* arg) {
     char name[] = "bfio_test";

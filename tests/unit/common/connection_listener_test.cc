@@ -34,7 +34,7 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
   void WriteText(const std::string& text) { (void)!send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  // Waits for the other end to close it.
+  // Waits until the peer closes the connection.
   void AwaitEnd() {
     char buffer[4096];
     while (recv(fd_, buffer, sizeof(buffer), 0) > 0) {
@@ -65,7 +65,7 @@ class ConnectionListenerTest : public ::testing::Test {
   void Await(auto condition) {
     while (!condition(listener_->counts())) std::this_thread::yield();
   }
-  // A call over a connection of its own.
+  // Makes a health check call over a new connection.
   grpc::Status Check(const std::string& address) {
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -77,7 +77,7 @@ class ConnectionListenerTest : public ::testing::Test {
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", listener_->port()); }
 
-  // A service whose calls tell the listener of their callers, as Authenticator::Caller does.
+  // A service whose calls report their authenticated caller to the listener, as the programs' services do.
   class TellingService final : public CallService {
    public:
     explicit TellingService(Authenticator* authenticator) {
@@ -102,7 +102,7 @@ class ConnectionListenerTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
 };
 
-TEST_F(ConnectionListenerTest, CallsAuthenticateTheirConnectionAndItsEndIsSeen) {
+TEST_F(ConnectionListenerTest, ACallAuthenticatesItsConnectionAndItsEndIsCounted) {
   Start({});
   EXPECT_TRUE(Check(address()).ok());
   const ConnectionListener::Counts after = listener_->counts();
@@ -111,13 +111,13 @@ TEST_F(ConnectionListenerTest, CallsAuthenticateTheirConnectionAndItsEndIsSeen) 
   EXPECT_EQ(listener_->counts().dropped, 0u);
 }
 
-TEST_F(ConnectionListenerTest, AnyAddressTakesBothFamilies) {
+TEST_F(ConnectionListenerTest, TheAnyAddressAcceptsBothFamilies) {
   Start({}, "0.0.0.0");
   EXPECT_TRUE(Check(address()).ok());
   if (const int six = socket(AF_INET6, SOCK_STREAM, 0); six >= 0) {
     close(six);
     const grpc::Status status = Check(absl::StrCat("[::1]:", listener_->port()));
-    // Where a machine has the family and no address of it, no peer can connect over it.
+    // The call fails on a machine that supports IPv6 but has no IPv6 address.
     if (status.ok()) {
       EXPECT_EQ(listener_->counts().unauthenticated, 0u);
     }
@@ -127,12 +127,12 @@ TEST_F(ConnectionListenerTest, AnyAddressTakesBothFamilies) {
 TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsThatSendTooMuchAreDropped) {
   Start({.unauthenticated_bytes = 100'000});
   Socket flood(listener_->port());
-  // A frame of HTTP/2 that gRPC keeps reading: the preface, then header blocks without an end.
+  // Input that gRPC keeps reading: the preface of HTTP/2, then a frame.
   flood.WriteText("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
   flood.WriteText(std::string("\0\0\0\4\0\0\0\0\0", 9));
   Socket quiet(listener_->port());
   Await([](const auto& counts) { return counts.connections == 2; });
-  // Pings: each is answered, none belongs to a call.
+  // Pings: each is answered, and none belongs to a call.
   const std::string ping("\0\0\x8\6\1\0\0\0\0........", 17);
   std::string many;
   for (int i = 0; i < 4096; ++i) many += ping;
@@ -153,18 +153,18 @@ TEST_F(ConnectionListenerTest, ConnectionsWithoutACallAreDropped) {
   Await([](const auto& counts) { return counts.connections == 0 && counts.dropped == 1; });
 }
 
-TEST_F(ConnectionListenerTest, SoManyUnauthenticatedAtMostAndTheOthersWaitTheirTurn) {
+TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsAreBoundedAndOthersWait) {
   Start({.unauthenticated = 4, .patience = absl::Hours(1), .crowded_patience = absl::Milliseconds(200)});
   std::vector<std::unique_ptr<Socket>> idle;
   for (int i = 0; i < 12; ++i) idle.push_back(std::make_unique<Socket>(listener_->port()));
-  // Behind all of them, and served nevertheless.
+  // The call is behind all idle connections and is served nevertheless.
   EXPECT_TRUE(Check(address()).ok());
   EXPECT_LE(listener_->counts().unauthenticated, 4u);
   EXPECT_GE(listener_->counts().dropped, 8u);
   EXPECT_EQ(listener_->counts().refused, 0u);
 }
 
-TEST_F(ConnectionListenerTest, MoreThanThereMayBeAreClosedAtOnce) {
+TEST_F(ConnectionListenerTest, ConnectionsBeyondTheLimitAreClosedAtOnce) {
   Start({.connections = 3});
   std::vector<std::unique_ptr<Socket>> some;
   for (int i = 0; i < 3; ++i) some.push_back(std::make_unique<Socket>(listener_->port()));
@@ -176,7 +176,7 @@ TEST_F(ConnectionListenerTest, MoreThanThereMayBeAreClosedAtOnce) {
   EXPECT_TRUE(Check(address()).ok());
 }
 
-TEST_F(ConnectionListenerTest, OneAddressTakesItsShare) {
+TEST_F(ConnectionListenerTest, ConnectionsPerPeerAreBounded) {
   Start({.connections_of_peer = 2});
   Socket first(listener_->port()), second(listener_->port());
   Await([](const auto& counts) { return counts.connections == 2; });

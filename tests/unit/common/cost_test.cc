@@ -14,7 +14,7 @@ TEST(StepCostTest, DefaultsAreThePapersConstants) {
   EXPECT_DOUBLE_EQ(cost.StepSeconds(100000), 4.8875e-3 + 1.00525e-2);
 }
 
-TEST(StepCostTest, PrefillTokensCostTheirShare) {
+TEST(StepCostTest, PrefillTokensAddTheirCost) {
   const StepCost cost = {.c_s = 1, .tl_s_per_token = 0.5, .prefill_s_per_token = 0.25};
   EXPECT_DOUBLE_EQ(cost.StepSeconds(2, 4), 3);
 }

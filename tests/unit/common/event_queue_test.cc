@@ -1,4 +1,4 @@
-// The decision thread's mailbox.
+// The decision thread's mailbox: events are taken in order, and waits end when they must.
 #include "common/base/event_queue.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace bfio {
 namespace {
 
-TEST(EventQueue, TakesAllThatWaitsInOrder) {
+TEST(EventQueue, TakesAllQueuedEventsInOrder) {
   EventQueue queue;
   std::vector<EventQueue::Event> batch;
   std::string ran;
@@ -34,7 +34,7 @@ TEST(EventQueue, TakesAllThatWaitsInOrder) {
   EXPECT_TRUE(batch.empty());
 }
 
-// Until the kernel says that the thread of this process sleeps.
+// Waits until the kernel reports the thread as sleeping.
 void AwaitAsleep(const std::atomic<pid_t>& thread) {
   for (std::string state; state != "S"; absl::SleepFor(absl::Milliseconds(1))) {
     std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
@@ -70,7 +70,7 @@ TEST(EventQueue, WaitEndsOnAPostAndOnClose) {
   }
 }
 
-TEST(EventQueue, AWaitEndsThoughTheWallClockIsSetBack) {
+TEST(EventQueue, AWaitEndsEvenIfTheWallClockIsSetBack) {
   const std::unique_ptr<testing::WallClock> clock = testing::WallClockOfTest();
   if (clock == nullptr) return;
   std::atomic<bool> waiting{true};

@@ -22,7 +22,7 @@ TEST(Exposure, RecognisesLoopbackAddresses) {
   }
 }
 
-TEST(Exposure, OtherMachinesNeedEncryptionAndAuthentication) {
+TEST(Exposure, RemoteAccessNeedsEncryptionAndAuthentication) {
   for (const bool encrypted : {false, true}) {
     for (const bool asks : {false, true}) {
       EXPECT_TRUE(CheckExposure({"127.0.0.1", 1}, PortWith(encrypted, asks)).ok());

@@ -22,7 +22,7 @@ class FakeCall final : public FirstMessages::Call {
   std::atomic<bool> over{false}, late{false};
 };
 
-TEST(FirstMessages, OnlySoManyReceiveAtOnceAndTheOthersFollowInOrder) {
+TEST(FirstMessages, ConcurrentReceivesAreBoundedAndOthersFollowInOrder) {
   FirstMessages messages({.at_once = 2, .patience = absl::Hours(1)});
   std::vector<std::shared_ptr<FakeCall>> calls;
   for (int i = 0; i < 5; ++i) messages.Begin(calls.emplace_back(std::make_shared<FakeCall>()));
@@ -33,7 +33,7 @@ TEST(FirstMessages, OnlySoManyReceiveAtOnceAndTheOthersFollowInOrder) {
   messages.End(*calls[1]);
   EXPECT_EQ(calls[2]->received, 1);
   EXPECT_EQ(calls[3]->received, 0);
-  // Those that are over while they wait take no place.
+  // A call that ends while it waits takes no slot.
   calls[3]->over = true;
   messages.End(*calls[0]);
   EXPECT_EQ(calls[4]->received, 1);
@@ -44,7 +44,7 @@ TEST(FirstMessages, OnlySoManyReceiveAtOnceAndTheOthersFollowInOrder) {
   EXPECT_EQ(messages.counts().too_late, 0u);
 }
 
-TEST(FirstMessages, ACallThatIsGoneTakesNoPlace) {
+TEST(FirstMessages, ADestroyedCallTakesNoSlot) {
   FirstMessages messages({.at_once = 1, .patience = absl::Hours(1)});
   const auto first = std::make_shared<FakeCall>(), last = std::make_shared<FakeCall>();
   messages.Begin(first);
@@ -54,7 +54,7 @@ TEST(FirstMessages, ACallThatIsGoneTakesNoPlace) {
   EXPECT_EQ(last->received, 1);
 }
 
-TEST(FirstMessages, CallsThatAreReceivedOrWaitTimeOut) {
+TEST(FirstMessages, ReceivingAndWaitingCallsTimeOut) {
   FirstMessages messages({.at_once = 1, .patience = absl::Milliseconds(20)});
   const auto slow = std::make_shared<FakeCall>(), behind = std::make_shared<FakeCall>();
   messages.Begin(slow);

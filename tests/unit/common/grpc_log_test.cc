@@ -5,7 +5,7 @@
 namespace bfio {
 namespace {
 
-// The texts are gRPC 1.51's.
+// The texts are those of gRPC 1.51.
 TEST(GrpcLog, FailedHandshakesGiveTheirReason) {
   EXPECT_EQ(
       TlsRefusal("Handshake failed with fatal error SSL_ERROR_SSL: error:0A000086:SSL routines::certificate "
@@ -18,7 +18,7 @@ TEST(GrpcLog, FailedHandshakesGiveTheirReason) {
   EXPECT_FALSE(TlsRefusal("TCP_USER_TIMEOUT is available.").has_value());
 }
 
-TEST(GrpcLog, CertificatesThatCannotBeUsedAreSeen) {
+TEST(GrpcLog, UnusableCertificatesAreRecognised) {
   EXPECT_TRUE(IsUnusableCertificate("Handshaker factory creation failed with TSI_INVALID_ARGUMENT."));
   EXPECT_FALSE(IsUnusableCertificate("Handshake failed with fatal error"));
 }

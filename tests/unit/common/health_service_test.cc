@@ -35,7 +35,7 @@ class HealthServiceTest : public ::testing::TestWithParam<bool> {
   }
   ~HealthServiceTest() override { server_ = nullptr; }
 
-  // The status of a service, or the call's, for a caller with the token or without.
+  // The health status of a service, or the error of the call, for a caller with or without a token.
   std::string Check(const std::string& service, bool token) {
     grpc::ClientContext context;
     if (token) context.AddMetadata("authorization", std::string("Bearer ") + kToken);
@@ -67,7 +67,7 @@ TEST_P(HealthServiceTest, AuthenticatedCallersGetEachServicesStatus) {
   EXPECT_EQ(Check("second", true), "NOT_SERVING");
 }
 
-TEST_P(HealthServiceWithTokensTest, OthersGetTheFirstServicesStatusForAnyRequest) {
+TEST_P(HealthServiceWithTokensTest, UnauthenticatedCallersGetTheFirstServicesStatus) {
   EXPECT_EQ(Check("", false), "NOT_SERVING");
   EXPECT_EQ(Check("third", false), "NOT_SERVING");
   health_->SetServing("first", true);

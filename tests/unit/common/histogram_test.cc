@@ -90,7 +90,7 @@ TEST(HistogramTest, ExtremesAreClippedNotLost) {
   EXPECT_LE(histogram.Quantile(0.5), Histogram::kSmallest);
 }
 
-TEST(HistogramTest, WeightsCount) {
+TEST(HistogramTest, WeightedSamplesCountByTheirWeight) {
   Histogram histogram;
   histogram.Add(1, 99);
   histogram.Add(5, 1);

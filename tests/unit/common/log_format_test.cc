@@ -24,7 +24,7 @@ TEST(LogFormatTest, TextNamesTimeLevelAndProgram) {
   EXPECT_EQ(TextLine(Line("hello")), "2024-05-01T12:00:00.000001Z info bfio_test: hello\n");
 }
 
-TEST(LogFormatTest, AnyMessageIsOneLineAndJsonReadsItBack) {
+TEST(LogFormatTest, AnyMessageIsOneLineAndSurvivesJson) {
   std::string nasty = "a\"b\\c\nd\re\tf\x1b[31m\x7f \xc3\xa9 {}";
   nasty.push_back('\0');
   const std::string text = TextLine(Line(nasty));
@@ -39,7 +39,7 @@ TEST(LogFormatTest, AnyMessageIsOneLineAndJsonReadsItBack) {
   EXPECT_EQ(json["thread"], 7);
 }
 
-TEST(LogFormatTest, FieldsAreJsonsOwnAndNoText) {
+TEST(LogFormatTest, FieldsAreTypedInJson) {
   LogLine line = Line("hello");
   const std::vector<LogField> fields = {{"request_id", "a\"b\n"}, {"tenant", ""}, {"epoch", uint64_t{7}}};
   line.fields = fields;

@@ -23,7 +23,7 @@ std::string Note(uint64_t lines) {
   return absl::StrCat(lines, " dropped\n");
 }
 
-// A pipe of a page, which is read when the test says so.
+// A pipe with a buffer of one page, read only when the test reads it.
 class Pipe {
  public:
   Pipe() {
@@ -55,7 +55,7 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
-// Of the notes in the text.
+// Sum of the numbers of dropped lines that the notes in `text` report.
 uint64_t ToldIn(const std::string& text) {
   uint64_t told = 0;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) {
@@ -65,7 +65,7 @@ uint64_t ToldIn(const std::string& text) {
   return told;
 }
 
-// Exactly as long as the pipe: who writes after it waits.
+// A line exactly as long as the pipe's buffer: the next write blocks.
 std::string Page() {
   std::string page(4096, '.');
   page.back() = '\n';
@@ -82,13 +82,13 @@ TEST(LogQueue, WritesLinesInOrder) {
   EXPECT_EQ(queue.dropped(), 0u);
 }
 
-TEST(LogQueue, DropsWhatAStoppedReaderLeavesNoSpaceForAndReportsIt) {
+TEST(LogQueue, DropsAndReportsLinesThatAStoppedReaderBlocks) {
   Pipe pipe;
   LogQueue queue(pipe.writer(), 100, Note);
   queue.Add(Page(), true);
   ASSERT_TRUE(queue.Flush(absl::InfiniteDuration()));
-  // No line is written, and no thread waits: 10 lines of 10 bytes stay in the queue, and as many at most in
-  // the hand of the thread that writes.
+  // No line is written, and no caller waits: the queue keeps 10 lines of 10 bytes, and the writing thread has
+  // taken at most as many.
   constexpr uint64_t kLines = 25;
   for (uint64_t i = 0; i < kLines; ++i) queue.Add(absl::StrCat("line   ", i + 10, "\n"));
   EXPECT_GE(queue.dropped(), kLines - 20);
@@ -111,7 +111,7 @@ TEST(LogQueue, DropsWhatAStoppedReaderLeavesNoSpaceForAndReportsIt) {
   EXPECT_EQ(pipe.ReadUntil("\n"), "after\n");
 }
 
-TEST(LogQueue, KeepsTheLinesThatMustBeKept) {
+TEST(LogQueue, RequiredLinesAreKept) {
   Pipe pipe;
   LogQueue queue(pipe.writer(), 10, Note);
   queue.Add(Page(), true);
@@ -125,7 +125,7 @@ TEST(LogQueue, KeepsTheLinesThatMustBeKept) {
   EXPECT_EQ(ToldIn(text), 5u);
 }
 
-TEST(LogQueue, WhoseReaderIsGoneDropsAndGoesOn) {
+TEST(LogQueue, DropsLinesAfterTheReaderCloses) {
   Pipe pipe;
   pipe.CloseReader();
   LogQueue queue(pipe.writer(), 1000, Note);
@@ -134,14 +134,14 @@ TEST(LogQueue, WhoseReaderIsGoneDropsAndGoesOn) {
   EXPECT_EQ(queue.dropped(), 1u);
 }
 
-TEST(LogQueue, EndsWithoutAReader) {
+TEST(LogQueue, EndsWhileTheReaderIsStopped) {
   Pipe pipe;
   auto queue = std::make_unique<LogQueue>(pipe.writer(), 1 << 16, Note);
   for (int i = 0; i < 10; ++i) queue->Add(Page());
   queue.reset();
 }
 
-TEST(LogQueue, TakesLinesFromManyThreads) {
+TEST(LogQueue, AcceptsLinesFromManyThreads) {
   Pipe pipe;
   LogQueue queue(pipe.writer(), 1 << 20, Note);
   std::vector<std::thread> threads;

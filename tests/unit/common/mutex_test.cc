@@ -18,7 +18,8 @@ using testing::WallClock;
 
 constexpr absl::Duration kShort = absl::Milliseconds(100);
 
-// Sets the clock again and again while the caller waits, whenever it has begun to.
+// Sets the wall clock forward or back by `by` again and again on its own thread, so that it also jumps during
+// waits.
 class Jumping {
  public:
   Jumping(WallClock& clock, absl::Duration by)
@@ -41,7 +42,7 @@ class Jumping {
 TEST(Mutex, AwaitSeesWhatAnotherThreadDid) {
   Mutex mutex;
   int turn = 0;
-  // Ten threads, one after the other, each woken by the one before it.
+  // Ten threads, each woken by the one before it.
   std::vector<std::thread> threads;
   for (int i = 9; i >= 0; --i) {
     threads.emplace_back([&, i] {
@@ -55,7 +56,7 @@ TEST(Mutex, AwaitSeesWhatAnotherThreadDid) {
   EXPECT_EQ(turn, 10);
 }
 
-TEST(Mutex, AwaitWithTimeoutSaysWhetherTheConditionHolds) {
+TEST(Mutex, AwaitWithTimeoutReturnsWhetherTheConditionHolds) {
   Mutex mutex;
   bool is = false;
   MutexLock lock(&mutex);
@@ -66,8 +67,9 @@ TEST(Mutex, AwaitWithTimeoutSaysWhetherTheConditionHolds) {
   EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&is), absl::ZeroDuration()));
 }
 
-// Who waits for a signal lets go of the mutex: what it changed before is seen by those that await it.
-TEST(Mutex, AWaitForASignalWakesThoseThatAwait) {
+// Waiting for a signal releases the mutex: threads that await a condition see what the waiting thread changed
+// before.
+TEST(Mutex, WaitingForASignalWakesAwaitingThreads) {
   Mutex mutex;
   CondVar changed;
   bool waiting = false, first = false, second = false;
@@ -107,11 +109,11 @@ TEST(Mutex, TheLastUserMayDestroyIt) {
   }
 }
 
-TEST(Mutex, TimedWaitsDoNotNoticeThatTheClockIsSet) {
+TEST(Mutex, TimedWaitsIgnoreJumpsOfTheWallClock) {
   const std::unique_ptr<WallClock> clock = testing::WallClockOfTest();
   if (clock == nullptr) return;
   {
-    // That this clock reaches waits by the wall clock at all: hours pass at once.
+    // Checks that jumps of this clock affect waits on the wall clock at all: a wait of hours ends at once.
     absl::Mutex mutex;
     absl::CondVar changed;
     const Jumping jumping(*clock, absl::Hours(2));
@@ -123,7 +125,7 @@ TEST(Mutex, TimedWaitsDoNotNoticeThatTheClockIsSet) {
   CondVar changed;
   bool never = false;
   {
-    // Back by an hour: a short wait stays short.
+    // The clock is set back by an hour: a short wait stays short.
     const Jumping jumping(*clock, -absl::Hours(1));
     MutexLock lock(&mutex);
     EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&never), kShort));
@@ -141,7 +143,7 @@ TEST(Mutex, TimedWaitsDoNotNoticeThatTheClockIsSet) {
     while (!changed.WaitWithDeadline(&mutex, deadline)) {
     }
   }
-  // Forward: a wait of an hour has not ended a while later.
+  // The clock is set forward: a wait of an hour does not end early.
   bool go_on = false, held = false;
   std::atomic<bool> inside{false}, ended{false};
   const auto may_go_on = [&] {

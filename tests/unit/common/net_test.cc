@@ -9,7 +9,7 @@
 namespace bfio {
 namespace {
 
-TEST(TargetTest, IsOneAddressOrNumbers) {
+TEST(TargetTest, IsOneAddressOrSeveralNumericOnes) {
   EXPECT_EQ(ParseTarget("router:50051")->ToString(), "router:50051");
   EXPECT_EQ(ParseTarget("10.0.0.1:1,10.0.0.2:2")->ToString(), "ipv4:10.0.0.1:1,10.0.0.2:2");
   EXPECT_FALSE(ParseTarget("10.0.0.1:1,10.0.0.2:2", /*tls=*/true).ok());
@@ -34,7 +34,7 @@ TEST(TlsFilesTest, AreReadByNameInAnyOrder) {
   }
 }
 
-TEST(StatusTest, EveryCodeGoesThereAndBack) {
+TEST(StatusTest, EveryCodeSurvivesTheRoundTrip) {
   for (int code = 0; code <= 16; ++code) {
     const absl::Status status(static_cast<absl::StatusCode>(code), code == 0 ? "" : "why");
     const grpc::Status wire = ToGrpcStatus(status);
@@ -46,7 +46,7 @@ TEST(StatusTest, EveryCodeGoesThereAndBack) {
             absl::StatusCode::kUnknown);
 }
 
-TEST(StatusTest, RetryDelayTravels) {
+TEST(StatusTest, TheRetryDelaySurvivesTheRoundTrip) {
   absl::Status status = absl::ResourceExhaustedError("full");
   EXPECT_EQ(GetRetryDelay(status), std::nullopt);
   EXPECT_TRUE(ToGrpcStatus(status).error_details().empty());
@@ -64,7 +64,7 @@ TEST(StatusTest, RetryDelayTravels) {
   ASSERT_TRUE(details.details(0).UnpackTo(&info)) << "other clients unpack it by its type";
 }
 
-TEST(StatusTest, ForeignAndBrokenDetailsDoNoHarm) {
+TEST(StatusTest, UnknownAndBrokenDetailsAreIgnored) {
   EXPECT_EQ(GetRetryDelay(grpc::Status(grpc::StatusCode::UNAVAILABLE, "x", "\xff\xff garbage")),
             std::nullopt);
   absl::Status status = absl::UnavailableError("x");

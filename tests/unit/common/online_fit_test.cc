@@ -1,4 +1,4 @@
-// The online fit against exact least squares over the same steps, and against costs that are known.
+// The online fit of step costs against exact least squares over the same steps, and against known costs.
 #include "common/cost/online_fit.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ struct Step {
   double local_s = 0;
 };
 
-// Weighted squares of a line over all steps, the one k steps before the last counting forget^k.
+// Weighted sum of squared residuals of the costs `b` over all steps; the weight of the step k before the last
+// is forget^k.
 double Squares(const std::vector<Step>& steps, double forget, const std::array<long double, 3>& b) {
   long double sum = 0, weight = 1;
   for (size_t i = steps.size(); i-- > 0; weight *= forget) {
@@ -30,12 +31,13 @@ double Squares(const std::vector<Step>& steps, double forget, const std::array<l
   return static_cast<double>(sum);
 }
 
-// Weighted least squares of the columns in `use` by Gauss's elimination in long double: no moments, no
-// updates.
+// Weighted least squares of the columns in `use` by Gaussian elimination in long double, over all steps at
+// once.
 std::array<long double, 3> Oracle(const std::vector<Step>& steps, double forget, std::array<bool, 3> use) {
   long double a[3][4] = {};
   long double weight = 1;
-  // About one step, or a load that hardly varies would not be told from the constant.
+  // Loads are taken relative to one step's, otherwise a load that hardly varies is numerically equal to the
+  // constant.
   const long double at = use[0] ? steps[0].load : 0;
   for (size_t i = steps.size(); i-- > 0; weight *= forget) {
     const long double x[4] = {1, steps[i].load - at, static_cast<long double>(steps[i].prefill),
@@ -61,7 +63,8 @@ std::array<long double, 3> Oracle(const std::vector<Step>& steps, double forget,
   return b;
 }
 
-// Of the eight faces of the box, the feasible one with the least squares.
+// Least squares with non-negative coefficients: the best feasible solution among the eight subsets of
+// columns.
 std::array<long double, 3> ConstrainedOracle(const std::vector<Step>& steps, double forget) {
   std::array<long double, 3> best = {};
   double least = kInfinity;
@@ -74,7 +77,7 @@ std::array<long double, 3> ConstrainedOracle(const std::vector<Step>& steps, dou
   return best;
 }
 
-// Loads that wander, prefill in some steps, noise in proportion to the time.
+// Generates steps: loads in a random walk, prefill tokens in some steps, noise in proportion to the time.
 struct World {
   double c = 0.005, tl = 1e-7, cp = 3e-7;
   double noise = 0.01;
@@ -98,7 +101,7 @@ TEST(OnlineFit, IsExactWeightedLeastSquares) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Rng rng(seed);
     World world;
-    // Some far from zero with little variation, where sums of squares lose their digits.
+    // Some loads are far from zero and vary little, where plain sums of squares lose precision.
     world.load = rng.Below(2) == 0 ? 50'000 : 800'000'000;
     if (world.load > 1'000'000) world.tl = 1e-11;
     world.noise = 0.2 * rng.Uniform();
@@ -112,7 +115,7 @@ TEST(OnlineFit, IsExactWeightedLeastSquares) {
     }
     const StepCostEstimate& found = fit.estimate();
     ASSERT_EQ(found.steps, static_cast<int64_t>(steps.size()));
-    if (!found.tl || !found.prefill || !found.c) continue;  // the far ones vary too little
+    if (!found.tl || !found.prefill || !found.c) continue;  // too little variation in some
     ++compared;
     const auto exact = ConstrainedOracle(steps, 1 - 1 / memory);
     const double mean = static_cast<double>(exact[0] + exact[1] * steps.back().load);
@@ -123,11 +126,11 @@ TEST(OnlineFit, IsExactWeightedLeastSquares) {
   EXPECT_GT(compared, 80);
 }
 
-TEST(OnlineFit, NothingIsNegativeAndTheConstraintIsKeptAtLeastCost) {
+TEST(OnlineFit, CostsAreNonNegativeAtTheLeastSquaresOptimum) {
   int bound = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
-    // Costs near zero under noise: least squares would make many of them negative.
+    // Costs near zero under noise: unconstrained least squares would make many of them negative.
     World world{.c = rng.Below(2) == 0 ? 0 : 1e-3,
                 .tl = rng.Below(2) == 0 ? 0 : 1e-8,
                 .cp = rng.Below(2) == 0 ? 0 : 1e-7,
@@ -154,8 +157,9 @@ TEST(OnlineFit, NothingIsNegativeAndTheConstraintIsKeptAtLeastCost) {
   EXPECT_GT(bound, 30);
 }
 
-// Each within 4.5 standard errors of the truth, and the errors neither far too large nor too small.
-TEST(OnlineFit, ErrorsAreAsLargeAsItSays) {
+// Each estimate is within 4.5 standard errors of the true cost, and the standard errors are of the right
+// size.
+TEST(OnlineFit, StandardErrorsAreOfTheRightSize) {
   double squares[3] = {};
   constexpr int kRuns = 200;
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
@@ -181,7 +185,7 @@ TEST(OnlineFit, ErrorsAreAsLargeAsItSays) {
   }
 }
 
-TEST(OnlineFit, PreemptedStepsCountNothing) {
+TEST(OnlineFit, OutlierStepsDoNotDistortTheFit) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Rng rng(seed);
     World world;
@@ -189,7 +193,7 @@ TEST(OnlineFit, PreemptedStepsCountNothing) {
     int wild = 0;
     for (int i = 0; i < 1'600; ++i) {
       Step step = world.Next(rng);
-      // From the very first block on.
+      // Outliers occur from the first block on.
       if (rng.Below(12) == 0) step.local_s += std::pow(10.0, -3 + 5 * rng.Uniform()), ++wild;
       ASSERT_TRUE(Add(fit, step));
     }
@@ -203,7 +207,7 @@ TEST(OnlineFit, PreemptedStepsCountNothing) {
   }
 }
 
-TEST(OnlineFit, AChangeOfTheCostIsFollowed) {
+TEST(OnlineFit, ChangesOfTheCostAreFollowed) {
   for (const double factor : {3.0, 1.3, 0.5}) {
     Rng rng(7);
     World world;
@@ -218,7 +222,7 @@ TEST(OnlineFit, AChangeOfTheCostIsFollowed) {
   }
 }
 
-TEST(OnlineFit, WhatStepsDoNotTellIsAbsent) {
+TEST(OnlineFit, UndeterminedCostsAreAbsent) {
   Rng rng(3);
   OnlineStepFit same;
   for (int i = 0; i < 640; ++i) {
@@ -231,7 +235,7 @@ TEST(OnlineFit, WhatStepsDoNotTellIsAbsent) {
   for (int i = 0; i < 640; ++i) ASSERT_TRUE(idle.Add(0, 0, 0.01));
   EXPECT_FALSE(idle.estimate().c || idle.estimate().tl);
 
-  // Prefill in proportion to the load: one column.
+  // Prefill in proportion to the load: the two columns cannot be told apart.
   OnlineStepFit together;
   for (int i = 0; i < 640; ++i) {
     const auto load = static_cast<int64_t>(10'000 + rng.Below(50'000));
@@ -241,14 +245,14 @@ TEST(OnlineFit, WhatStepsDoNotTellIsAbsent) {
   EXPECT_FALSE(together.estimate().prefill.has_value());
   EXPECT_NEAR(together.estimate().tl->value, 1e-7, 1e-9);
 
-  // Too few steps.
+  // Too few steps for an estimate.
   OnlineStepFit young;
   World world;
   for (int i = 0; i < OnlineStepFit::kBlock; ++i) ASSERT_TRUE(Add(young, world.Next(rng)));
   EXPECT_FALSE(young.estimate().tl.has_value());
 }
 
-TEST(OnlineFit, WhatIsNotRefreshedIsForgotten) {
+TEST(OnlineFit, EstimatesWithoutFreshDataAreForgotten) {
   Rng rng(5);
   World world;
   OnlineStepFit fit({.memory_steps = 200});
@@ -260,7 +264,7 @@ TEST(OnlineFit, WhatIsNotRefreshedIsForgotten) {
   EXPECT_TRUE(fit.estimate().tl && fit.estimate().prefill);
 }
 
-TEST(OnlineFit, NonsenseIsRefusedAndChangesNothing) {
+TEST(OnlineFit, InvalidStepsAreRefusedAndChangeNothing) {
   Rng rng(11);
   World world;
   OnlineStepFit fit, undisturbed;
@@ -283,7 +287,7 @@ TEST(OnlineFit, NonsenseIsRefusedAndChangesNothing) {
   EXPECT_EQ(fit.estimate().c->standard_error, undisturbed.estimate().c->standard_error);
 }
 
-// Whatever is let in, what comes out is a number.
+// Whatever valid steps are added, the estimates are finite.
 TEST(OnlineFit, ExtremesStayFinite) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);

@@ -15,16 +15,16 @@ TEST(PeerText, ShortTextIsKept) {
   EXPECT_EQ(PeerText(most), most);
 }
 
-TEST(PeerText, LongTextIsCutAndSaysHowLongItWas) {
+TEST(PeerText, LongTextIsCutAndItsLengthIsReported) {
   const std::string cut = PeerText(std::string(16 << 20, 'x'));
   EXPECT_EQ(cut, absl::StrCat(std::string(kPeerTextBytes, 'x'), "... (16777216 bytes)"));
 }
 
 TEST(PeerText, NoCharacterIsCutInTwo) {
-  // The cut would be in the middle of the last two bytes.
+  // A cut at the byte limit would be in the middle of the last two-byte character.
   const std::string text = absl::StrCat(std::string(kPeerTextBytes - 1, 'x'), "\xc3\xa9 and more");
   EXPECT_EQ(PeerText(text), absl::StrCat(std::string(kPeerTextBytes - 1, 'x'), "... (266 bytes)"));
-  // What is no UTF-8 is cut where it is.
+  // Text that is not UTF-8 is cut at the byte limit.
   EXPECT_EQ(PeerText(std::string(300, '\x80')).size(), kPeerTextBytes - 4 + 15);
 }
 

@@ -54,7 +54,7 @@ TEST(ProfileTest, BurstGptHasTheSamplesMomentsAndCorrelation) {
   EXPECT_NEAR(LengthCorrelation(*burst), 0.367, 0.03);
 }
 
-// What a slot holds in the long run: requests are met there as often as they are long.
+// Means over occupied slots in the long run: a request is counted in proportion to its output length.
 TEST(ProfileTest, BurstGptFillsSlotsAsTheSampleDoes) {
   const auto burst = SampleProfile("burstgpt", 500'000, 2);
   ASSERT_TRUE(burst.ok()) << burst.status();
@@ -69,8 +69,9 @@ TEST(ProfileTest, BurstGptFillsSlotsAsTheSampleDoes) {
   EXPECT_NEAR(ages / tokens, 237, 24);
 }
 
-// Figures measured with these profiles stay comparable: a new profile must not move the old ones' draws.
-TEST(ProfileTest, OlderProfilesAreDrawnAsEver) {
+// Figures measured with these profiles stay comparable only if adding a profile does not change the draws of
+// the others.
+TEST(ProfileTest, ExistingProfilesKeepTheirDraws) {
   const auto hash = [](const Trace& trace) {
     uint64_t hash = 0;
     for (const TraceRequest& request : trace.requests) {
@@ -98,7 +99,7 @@ TEST(ProfileTest, SameSeedSameRequests) {
   }
 }
 
-TEST(ProfileTest, SyntheticShapesAreWhatTheirCommentsSay) {
+TEST(ProfileTest, SyntheticProfilesHaveTheirDocumentedShapes) {
   constexpr int64_t kCount = 100'000;
   const auto count = [&](const char* name, const auto& holds) {
     int64_t found = 0;
@@ -122,7 +123,7 @@ TEST(ProfileTest, SyntheticShapesAreWhatTheirCommentsSay) {
             0.9);
 }
 
-TEST(ProfileTest, UnknownNameNamesTheProfiles) {
+TEST(ProfileTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
   const auto status = SampleProfile("chat", 10, 1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("conversation, code, burstgpt"));

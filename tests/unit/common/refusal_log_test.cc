@@ -9,7 +9,7 @@ namespace {
 
 const absl::Time kFirstRefusal = absl::UnixEpoch();
 
-TEST(RefusalLog, OneLinePerClassAndQuietTimeThenTheNumberOfTheOthers) {
+TEST(RefusalLog, OneLinePerClassAndIntervalThenTheNumberSuppressed) {
   RefusalLog log;
   EXPECT_EQ(log.Line("no token", "10.0.0.1", kFirstRefusal), "refused: no token (10.0.0.1)");
   for (int i = 0; i < 1000; ++i) {

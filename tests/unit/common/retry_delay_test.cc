@@ -1,4 +1,4 @@
-// Retry delays as a part of a status.
+// Retry delays attached to a status.
 #include "common/base/retry_delay.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace bfio {
 namespace {
 
-TEST(RetryDelay, ComesBackToTheNanosecond) {
+TEST(RetryDelay, SurvivesTheRoundTripToTheNanosecond) {
   absl::Status status = absl::ResourceExhaustedError("full");
   EXPECT_EQ(GetRetryDelay(status), std::nullopt);
   const absl::Duration delay = absl::Seconds(3) + absl::Nanoseconds(1);

@@ -1,4 +1,4 @@
-// Calls over loopback to a service whose calls are made of test code.
+// Calls over loopback to a service whose calls are test code.
 #include "common/net/server_call.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace bfio {
 namespace {
 
-// What a call has heard, in order: "message", "none".
+// The messages that a call has received, in order, as text; "none" where it ended without one.
 class Log {
  public:
   void Add(std::string what) {
@@ -35,7 +35,7 @@ class Log {
   std::vector<std::string> log_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Writes nothing; reads as many messages as it is told to.
+// Writes nothing. Reads the given number of messages and then closes the call.
 class TestCall final : public ServerCall<TestCall, v1::WorkerMessage, v1::RouterMessage> {
  public:
   TestCall(Log* log, int reads) : ServerCall(/*context=*/nullptr), log_(log), reads_left_(reads) {}
@@ -83,7 +83,7 @@ class TestService final : public CallService {
   FirstMessages messages;
 };
 
-// A call of a client.
+// The client's side of a call.
 class Client {
  public:
   explicit Client(const testing::LoopbackServer& server)
@@ -109,7 +109,7 @@ class Client {
 
 using Messages = std::vector<std::string>;
 
-TEST(ServerCallTest, TheFirstMessageIsReceivedAndMoreWhereTheyAreAskedFor) {
+TEST(ServerCallTest, ReceivesTheFirstMessageAndMoreOnRequest) {
   TestService service({.reads = 3});
   testing::LoopbackServer server(&service);
   Client client(server);
@@ -119,7 +119,7 @@ TEST(ServerCallTest, TheFirstMessageIsReceivedAndMoreWhereTheyAreAskedFor) {
   EXPECT_EQ(service.messages.counts().receiving, 0u);
 }
 
-TEST(ServerCallTest, NothingIsReceivedOfACallThatIsNotAllowed) {
+TEST(ServerCallTest, NothingIsReceivedFromARefusedCall) {
   TestService service({.allowed = absl::UnauthenticatedError("who is it")});
   testing::LoopbackServer server(&service);
   Client client(server);
@@ -140,19 +140,19 @@ TEST(ServerCallTest, ACallWithoutAMessageEnds) {
   EXPECT_EQ(service.messages.counts().receiving, 0u);
 }
 
-TEST(ServerCallTest, AMessageThatIsLateEndsTheCallAndLeavesItsPlace) {
+TEST(ServerCallTest, ALateMessageEndsTheCallAndFreesItsSlot) {
   TestService service({.limits = {.at_once = 1, .patience = absl::Milliseconds(50)}});
   testing::LoopbackServer server(&service);
   Client silent(server);
   EXPECT_EQ(silent.End(), absl::DeadlineExceededError("the first message did not come in time"));
-  // Its read ends with the call.
+  // The pending read ends with the call.
   EXPECT_EQ(service.log.Await(1), Messages{"none"});
   Client next(server);
   next.Write("a");
   EXPECT_TRUE(next.End().ok());
 }
 
-TEST(ServerCallTest, ACallThatIsNeverReceivedEndsWithTooMany) {
+TEST(ServerCallTest, ACallThatIsNeverReceivedEndsAsUnavailable) {
   TestService service({.limits = {.at_once = 0, .patience = absl::Milliseconds(20)}});
   testing::LoopbackServer server(&service);
   Client client(server);

@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kBig = testing::LoopbackServer::kBig;
 
-// Writes numbers in the order they are queued, each with some bytes beside it.
+// Writes numbers in the order in which they are queued, each with a payload of the given size.
 class NumberStream final
     : public StreamWriter<grpc::ServerWriteReactor<v1::GenerateResponse>, v1::GenerateResponse> {
  public:
@@ -52,7 +52,7 @@ class NumberStream final
     MutexLock lock(&mutex_);
     return Untaken(now);
   }
-  // The next messages say when their writes begin.
+  // Sets the time from which the writes of the next messages count as begun.
   void BeginAt(absl::Time time) {
     MutexLock lock(&mutex_);
     begin_ = time;
@@ -108,17 +108,17 @@ class NumberStream final
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// --- without a call: the test answers as gRPC would ---
+// --- without a call: the test calls the reactions as gRPC would ---
 
 class UnboundStream : public ::testing::Test {
  protected:
-  // gRPC's last reaction, without which the stream owns itself.
+  // OnDone is gRPC's last reaction; until then the stream owns itself.
   ~UnboundStream() override { stream_->OnDone(); }
 
   std::shared_ptr<NumberStream> stream_ = NumberStream::Create(nullptr);
 };
 
-TEST_F(UnboundStream, PullsTheNextMessageWhenTheLastOneIsTaken) {
+TEST_F(UnboundStream, PullsTheNextMessageWhenTheLastIsWritten) {
   EXPECT_FALSE(stream_->Writing());
   for (uint32_t number = 0; number < 3; ++number) stream_->Queue(number);
   EXPECT_EQ(stream_->Pulled(), 1);
@@ -131,7 +131,7 @@ TEST_F(UnboundStream, PullsTheNextMessageWhenTheLastOneIsTaken) {
   EXPECT_FALSE(stream_->Finished());
 }
 
-TEST_F(UnboundStream, FinishesAfterWhatWasQueued) {
+TEST_F(UnboundStream, FinishesAfterTheQueuedMessages) {
   stream_->Queue(0);
   stream_->Queue(1);
   EXPECT_TRUE(stream_->End(grpc::Status::OK));
@@ -166,7 +166,7 @@ TEST_F(UnboundStream, WithoutAContextItCannotBeBrokenOff) {
   EXPECT_FALSE(stream_->BreakOffIfStuck(absl::UnixEpoch(), absl::ZeroDuration()));
 }
 
-TEST_F(UnboundStream, UntakenCountsFromTheFirstQuestionAboutAWrite) {
+TEST_F(UnboundStream, UntakenCountsFromTheFirstQueryDuringAWrite) {
   const absl::Time start = absl::UnixEpoch();
   EXPECT_EQ(stream_->UntakenAt(start), absl::ZeroDuration());
   stream_->Queue(0);
@@ -180,7 +180,7 @@ TEST_F(UnboundStream, UntakenCountsFromTheFirstQuestionAboutAWrite) {
   EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(11)), absl::ZeroDuration());
 }
 
-TEST_F(UnboundStream, UntakenCountsFromTheBeginningOfTheWriteWhereTheSourceSaysIt) {
+TEST_F(UnboundStream, UntakenCountsFromTheStartThatTheSourceReports) {
   const absl::Time start = absl::UnixEpoch();
   stream_->BeginAt(start);
   stream_->Queue(0);
@@ -208,7 +208,7 @@ TEST(UnboundStreamTest, OwnsItselfUntilOnDone) {
   EXPECT_TRUE(weak.expired());
 }
 
-// --- over real calls on the loopback ---
+// --- over real calls on loopback ---
 
 class NumberService final : public v1::Inference::CallbackService {
  public:
@@ -220,7 +220,7 @@ class NumberService final : public v1::Inference::CallbackService {
     return stream.get();
   }
 
-  // The stream of the call with this name, once it is there.
+  // Waits for the call with this name. Returns its stream.
   std::shared_ptr<NumberStream> Take(const std::string& name) {
     MutexLock lock(&mutex_);
     const auto arrived = [&] { return streams_.contains(name); };
@@ -240,7 +240,7 @@ struct Call {
     reader = stub.Generate(&context, request);
   }
 
-  // At most `limit` numbers; fewer when the stream ends.
+  // Reads at most `limit` numbers; fewer when the stream ends.
   std::vector<uint32_t> Read(size_t limit = SIZE_MAX) {
     std::vector<uint32_t> numbers;
     v1::GenerateResponse message;
@@ -271,7 +271,7 @@ TEST_F(StreamWriterCalls, TheStatusComesAfterTheMessages) {
   stream->AwaitGone();
 }
 
-TEST_F(StreamWriterCalls, WhatWaitsForASlowReaderStaysWithTheSource) {
+TEST_F(StreamWriterCalls, MessagesForASlowReaderStayWithTheSource) {
   Call call(*stub_, "call");
   const auto stream = service_.Take("call");
   for (uint32_t number = 0; number < 4; ++number) stream->Queue(number, kBig);
@@ -312,7 +312,7 @@ TEST_F(StreamWriterCalls, AnIdleCallEndsWhenItIsCancelled) {
   stream->AwaitGone();
 }
 
-TEST_F(StreamWriterCalls, AStuckCallIsBrokenOffOnceItsPatienceHasPassed) {
+TEST_F(StreamWriterCalls, AStuckCallIsBrokenOffAfterTheTimeout) {
   Call call(*stub_, "call");
   const auto stream = service_.Take("call");
   const absl::Time start = absl::UnixEpoch();
@@ -354,15 +354,15 @@ struct Script {
   uint32_t messages;
   size_t bytes;
   grpc::StatusCode code;
-  // The client cancels once it has read so many.
+  // The client cancels once it has read this many numbers.
   std::optional<uint32_t> cancel_after;
-  // The client stops reading after the first message until others, who try it all the while, have broken the
-  // call off or it is gone.
+  // The client stops reading after the first message until one of the threads that try to break the call off
+  // has succeeded, or the call is over.
   bool break_off;
   bool end_by_other;
 };
 
-// The server's part: threads that race for the stream.
+// The server's side: threads that race for the stream.
 void Serve(const std::shared_ptr<NumberStream>& stream, const Script& script, std::atomic<bool>& read_on) {
   std::vector<std::thread> others;
   const auto break_off = [&] {

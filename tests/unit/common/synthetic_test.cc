@@ -17,12 +17,12 @@ Moments Outputs(const Trace& trace) {
   return LengthMoments(trace, &TraceRequest::output_tokens);
 }
 
-TEST(SyntheticTest, UniformPromptsReachBothEndsAndHaveTheMomentsOfTheLaw) {
+TEST(SyntheticTest, UniformPromptsReachBothEndsWithTheRightMoments) {
   const Trace trace = UniformPromptsConstantOutputs(10, 109, 7, kMany, 1);
   const Moments prompt = Prompts(trace), output = Outputs(trace);
   EXPECT_EQ(prompt.smallest, 10);
   EXPECT_EQ(prompt.largest, 109);
-  EXPECT_NEAR(prompt.mean, 59.5, 0.35);  // 5 deviations of the mean
+  EXPECT_NEAR(prompt.mean, 59.5, 0.35);  // 5 standard errors
   EXPECT_NEAR(prompt.deviation, std::sqrt((100 * 100 - 1) / 12.0), 0.2);
   EXPECT_EQ(output.smallest, 7);
   EXPECT_EQ(output.largest, 7);
@@ -35,7 +35,7 @@ TEST(SyntheticTest, OneLengthIsARangeToo) {
   EXPECT_EQ(Prompts(trace).largest, 5);
 }
 
-TEST(SyntheticTest, GeometricOutputsHaveMeanAndTailOfTheLaw) {
+TEST(SyntheticTest, GeometricOutputsHaveTheRightMeanAndTail) {
   constexpr double kEnd = 0.02;
   const Trace trace = UniformPromptsGeometricOutputs(1, 1000, kEnd, kMany, 2);
   const Moments output = Outputs(trace);
@@ -52,11 +52,11 @@ TEST(SyntheticTest, GeometricOutputsHaveMeanAndTailOfTheLaw) {
   EXPECT_NEAR(LengthCorrelation(trace), 0, 0.012);
 }
 
-TEST(SyntheticTest, RequestsThatEndSurelyHaveOneToken) {
+TEST(SyntheticTest, RequestsThatEndWithCertaintyHaveOneToken) {
   EXPECT_EQ(Outputs(UniformPromptsGeometricOutputs(1, 2, 1, 100, 3)).largest, 1);
 }
 
-TEST(SyntheticTest, PromptsDoNotDependOnTheLawOfOutputs) {
+TEST(SyntheticTest, PromptsDoNotDependOnTheOutputDistribution) {
   const Trace constant = UniformPromptsConstantOutputs(1, 900, 5, 100, 4);
   const Trace geometric = UniformPromptsGeometricOutputs(1, 900, 0.1, 100, 4);
   for (size_t i = 0; i < 100; ++i) {
@@ -64,8 +64,9 @@ TEST(SyntheticTest, PromptsDoNotDependOnTheLawOfOutputs) {
   }
 }
 
-// Expected values: the density integrated on a grid over the quadrant that is kept (85 % of the mass).
-TEST(SyntheticTest, TruncatedNormalHasTheMomentsOfWhatIsLeft) {
+// Expected values: the density integrated on a grid over the quadrant that remains after truncation (85 % of
+// the mass).
+TEST(SyntheticTest, TruncatedNormalHasTheMomentsOfItsDensity) {
   const Trace trace = TruncatedNormalLengths(kMany, 5);
   const Moments prompt = Prompts(trace), output = Outputs(trace);
   EXPECT_GE(prompt.smallest, 1);
@@ -77,7 +78,7 @@ TEST(SyntheticTest, TruncatedNormalHasTheMomentsOfWhatIsLeft) {
   EXPECT_NEAR(LengthCorrelation(trace), -0.075, 0.012);
 }
 
-TEST(SyntheticTest, SameSeedSameRequestsAndFewerAreTheBeginningOfMore) {
+TEST(SyntheticTest, SameSeedSameRequestsAndSmallerSamplesArePrefixes) {
   const auto make = [](int law, int64_t requests, uint64_t seed) {
     if (law == 0) return UniformPromptsConstantOutputs(1, 5000, 9, requests, seed);
     if (law == 1) return UniformPromptsGeometricOutputs(1, 5000, 0.01, requests, seed);

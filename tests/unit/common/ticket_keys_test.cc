@@ -41,7 +41,7 @@ TEST(TicketKeys, NothingButAnUnchangedTicketPasses) {
   EXPECT_FALSE(Keys(kOther).Claim(ticket, "facts", kIssuedAt));
 }
 
-TEST(TicketKeys, AClaimIsReadOutOfTheTicketAndSigned) {
+TEST(TicketKeys, AClaimIsPartOfTheTicketAndSigned) {
   const TicketKeys keys = Keys(kKey);
   const std::string claim(TicketKeys::kMaxClaimBytes, 'c');
   const std::string ticket = keys.Issue("facts", kIssuedAt + absl::Seconds(10), claim);
@@ -50,7 +50,7 @@ TEST(TicketKeys, AClaimIsReadOutOfTheTicketAndSigned) {
   std::string other = ticket;
   other[20] = 'd';
   EXPECT_FALSE(keys.Claim(other, "facts", kIssuedAt));
-  // The end of the claim cannot be moved into the facts.
+  // The last byte of the claim cannot be moved into the facts.
   std::string shorter = ticket;
   shorter[9] = static_cast<char>(TicketKeys::kMaxClaimBytes - 1);
   shorter.erase(10 + TicketKeys::kMaxClaimBytes - 1, 1);
@@ -83,11 +83,11 @@ TEST(TicketKeys, AFileIsReadWholeOrNotAtAll) {
   EXPECT_TRUE(absl::IsInvalidArgument(TicketKeys::Parse(many, "keys").status()));
   EXPECT_TRUE(absl::IsInvalidArgument(TicketKeys::Parse(std::string(513, 'k'), "keys").status()));
   EXPECT_TRUE(absl::IsNotFound(TicketKeys::Open("/nowhere/keys").status()));
-  // The complaint does not give the key away.
+  // The error message does not contain the key.
   EXPECT_EQ(TicketKeys::Parse("sh0rt", "keys").status().message().find("sh0rt"), std::string::npos);
 }
 
-TEST(RandomId, IsNeverTheSame) {
+TEST(RandomId, IsUnique) {
   std::set<std::string> ids;
   for (int i = 0; i < 1000; ++i) ids.insert(RandomId());
   EXPECT_EQ(ids.size(), 1000u);

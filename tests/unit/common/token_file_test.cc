@@ -23,7 +23,7 @@ namespace {
 
 using Verdict = BearerTokens::Verdict;
 
-// Counts the warnings that contain a text. Threads: any.
+// Counts the warnings that contain `text`. Threads: any.
 class WarningCount final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit WarningCount(std::string text) : text_(std::move(text)) {}
@@ -51,12 +51,12 @@ class TokenFileTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // As it should be done: the new file is complete when it takes the old one's place.
+  // Replaces the file atomically: the new file is complete before it takes the old one's name.
   void Replace(const std::string& text) {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);
   }
-  // The limit is a net under a hang.
+  // The limit only keeps a failing test from running forever.
   static bool Until(const std::function<bool()>& condition) {
     const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
     while (!condition()) {
@@ -72,7 +72,7 @@ class TokenFileTest : public ::testing::Test {
   std::string folder_, path_;
 };
 
-TEST_F(TokenFileTest, IsReadAgainWhenItChangesAndNotWhenItIsDamaged) {
+TEST_F(TokenFileTest, IsReadAgainWhenChangedAndKeptWhenInvalid) {
   Replace("acme token:the-first-the-first\n");
   const auto file = TokenFile::Open(path_);
   ASSERT_TRUE(file.ok()) << file.status();
@@ -80,7 +80,7 @@ TEST_F(TokenFileTest, IsReadAgainWhenItChangesAndNotWhenItIsDamaged) {
   Replace("acme token:the-first-the-first\nacme token:the-second-the-second\n");
   EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kValid));
   EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).verdict, Verdict::kValid);
-  // A file with one bad line is told, and changes nothing.
+  // A file with one bad line causes a warning and changes nothing.
   const auto refused = std::make_shared<WarningCount>("tokens not read again");
   const auto logger = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("counted", refused));
@@ -97,7 +97,7 @@ TEST_F(TokenFileTest, IsReadAgainWhenItChangesAndNotWhenItIsDamaged) {
   spdlog::set_default_logger(logger);
 }
 
-TEST_F(TokenFileTest, WhatCannotBeReadIsRefusedAtTheStart) {
+TEST_F(TokenFileTest, AnUnreadableFileIsRefusedAtStart) {
   EXPECT_EQ(TokenFile::Open(path_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(TokenFile::Open(folder_).ok());
   Replace("nonsense\n");

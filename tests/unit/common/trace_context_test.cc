@@ -1,4 +1,4 @@
-// Which W3C trace contexts are passed on.
+// Which W3C trace contexts are accepted and passed on.
 #include "common/telemetry/trace_context.h"
 
 #include <gtest/gtest.h>
@@ -17,13 +17,13 @@ std::string Make(const std::string& version, const std::string& trace, const std
   return absl::StrCat(version, "-", trace, "-", span, "-", flags);
 }
 
-TEST(TraceContext, NamesTheTraceOfAGoodOne) {
+TEST(TraceContext, AValidContextGivesItsTraceId) {
   EXPECT_EQ(TraceIdOf(Make("00", kTrace, kSpan, "01")), kTrace);
   EXPECT_EQ(TraceIdOf(Make("00", kTrace, kSpan, "00")), kTrace);
   EXPECT_EQ(TraceIdOf(absl::StrCat(Make("cc", kTrace, kSpan, "01"), "-what-comes-later")), kTrace);
 }
 
-TEST(TraceContext, WhatIsNotOneHasNone) {
+TEST(TraceContext, AnInvalidContextGivesNoTraceId) {
   EXPECT_EQ(TraceIdOf(""), "");
   EXPECT_EQ(TraceIdOf(Make("ff", kTrace, kSpan, "01")), "") << "a version that cannot be";
   EXPECT_EQ(TraceIdOf(Make("00", std::string(32, '0'), kSpan, "01")), "");

@@ -66,7 +66,7 @@ TEST(TraceTest, BurstGptFailuresAreDroppedAndCounted) {
   EXPECT_THAT(trace->dropped_examples, ElementsAre("line 2: Response tokens '0' is not positive"));
 }
 
-// Rows as the releases write them: API calls have no session, failures have no response, times are seconds
+// Rows as in the two releases: API calls have no session, failed requests have no response, times are seconds
 // with or without a fraction.
 TEST(TraceTest, BurstGptFilesReadWholeInEitherRelease) {
   const auto older = Parse(
@@ -123,7 +123,7 @@ TEST(TraceTest, MooncakeTimesAreMilliseconds) {
   EXPECT_THAT(trace->dropped_examples[2], HasSubstr("line 5: not a JSON object"));
 }
 
-TEST(TraceTest, GenericMayLackArrivals) {
+TEST(TraceTest, GenericTracesMayLackArrivals) {
   const auto without = Parse("num_prefill_tokens,num_decode_tokens\n632,34\n220,7\n");
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_EQ(without->format, "generic");
@@ -251,7 +251,7 @@ TEST(DrawWithReplacementTest, RowsStayTogetherAndEachComesAboutAsOften) {
     ++times[request.prompt_tokens];
   }
   ASSERT_EQ(times.size(), 3u);
-  for (const auto& [prompt, count] : times) EXPECT_NEAR(count, 10'000, 400) << prompt;  // 5 deviations
+  for (const auto& [prompt, count] : times) EXPECT_NEAR(count, 10'000, 400) << prompt;  // 5 std. deviations
 }
 
 TEST(DrawWithReplacementTest, SameSeedSameRows) {

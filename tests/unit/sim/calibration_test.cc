@@ -1,4 +1,5 @@
-// Known costs are found again in logs with noise and nonsense, and what a log cannot tell is not made up.
+// Calibration recovers known costs from step logs with noise and outliers, and reports what a log does not
+// determine.
 #include "tools/sim/calibrate/calibration.h"
 
 #include <gmock/gmock.h>
@@ -17,13 +18,13 @@ using ::testing::HasSubstr;
 
 struct Truth {
   double c = 5e-3, tl = 1e-7, prefill = 2e-6;
-  // Relative.
+  // Standard deviation of the local time, relative to the local time.
   double noise = 0.01;
-  // Of the rows: a pause of up to ten steps on top.
+  // Share of the rows whose local time is multiplied by 2 to 10.
   double outliers = 0.05;
   bool loads_vary = true;
   bool with_prefill = true;
-  // Prompts of the load's own size in every step.
+  // Prefill tokens in proportion to the load in every step, so that their costs cannot be separated.
   bool together = false;
   double slow_worker = 1;
   int workers = 4, steps = 1000;
@@ -55,7 +56,7 @@ StepRows Synthetic(const Truth& truth, uint64_t seed) {
   return rows;
 }
 
-TEST(Calibration, KnownCoefficientsAreFoundDespiteNoiseAndOutliers) {
+TEST(Calibration, KnownCostsAreFoundDespiteNoiseAndOutliers) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     const Truth truth;
     const auto found = Calibrate(Synthetic(truth, seed));
@@ -64,7 +65,7 @@ TEST(Calibration, KnownCoefficientsAreFoundDespiteNoiseAndOutliers) {
     EXPECT_NEAR(found->c.value / truth.c, 1, 0.005);
     EXPECT_NEAR(found->tl->value / truth.tl, 1, 0.01);
     EXPECT_NEAR(found->prefill->value / truth.prefill, 1, 0.01);
-    // What it says of its own error is right: within 5 of them, and not a tenth of them.
+    // The reported standard error is right: the deviation is below 5 of them.
     EXPECT_LT(std::abs(found->c.value - truth.c), 5 * found->c.standard_error);
     EXPECT_LT(std::abs(found->tl->value - truth.tl), 5 * found->tl->standard_error);
     EXPECT_LT(found->tl->standard_error, 0.01 * truth.tl);
@@ -87,7 +88,7 @@ TEST(Calibration, WithoutNoiseTheyAreExact) {
   EXPECT_EQ(found->outliers, 0);
 }
 
-TEST(Calibration, AConstantLoadDeterminesNoTokenCostAndSaysSo) {
+TEST(Calibration, AConstantLoadDeterminesNoTokenCost) {
   Truth truth;
   truth.loads_vary = false;
   const auto found = Calibrate(Synthetic(truth, 1));
@@ -98,7 +99,7 @@ TEST(Calibration, AConstantLoadDeterminesNoTokenCostAndSaysSo) {
   EXPECT_THAT(SimFlags(*found), HasSubstr("--tl=0 "));
 }
 
-TEST(Calibration, WithoutPrefillItsCostIsLeftOut) {
+TEST(Calibration, WithoutPrefillItsCostIsAbsent) {
   Truth truth;
   truth.with_prefill = false;
   const auto found = Calibrate(Synthetic(truth, 1));
@@ -109,7 +110,7 @@ TEST(Calibration, WithoutPrefillItsCostIsLeftOut) {
   EXPECT_THAT(SimFlags(*found), ::testing::Not(HasSubstr("--prefill")));
 }
 
-TEST(Calibration, PrefillThatMovesWithTheLoadIsNotSeparated) {
+TEST(Calibration, PrefillProportionalToTheLoadIsNotSeparated) {
   Truth truth;
   truth.together = true;
   const auto found = Calibrate(Synthetic(truth, 1));
@@ -118,7 +119,7 @@ TEST(Calibration, PrefillThatMovesWithTheLoadIsNotSeparated) {
   EXPECT_THAT(found->warnings, Contains(HasSubstr("cannot be told")));
 }
 
-TEST(Calibration, ASlowWorkerIsNamed) {
+TEST(Calibration, ASlowWorkerIsReported) {
   Truth truth;
   truth.slow_worker = 1.2;
   truth.workers = 8;
@@ -128,7 +129,7 @@ TEST(Calibration, ASlowWorkerIsNamed) {
   EXPECT_THAT(found->warnings, Contains(HasSubstr("worker2 is ")));
 }
 
-TEST(Calibration, TooLittleIsAnError) {
+TEST(Calibration, TooFewStepsAreAnError) {
   Truth truth;
   truth.steps = 5;
   EXPECT_THAT(Calibrate(Synthetic(truth, 1)).status().message(), HasSubstr("at least 30 are needed"));
@@ -157,14 +158,14 @@ TEST(StepRows, ColumnsAreFoundByNameAndBadLinesCounted) {
   EXPECT_THAT(rows.workers, ::testing::ElementsAre("a#0", "a#1"));
 }
 
-TEST(StepRows, WhatIsNoStepLogIsAnError) {
+TEST(StepRows, AFileThatIsNotAStepLogIsAnError) {
   StepRows rows;
   EXPECT_THAT(ParseStepRows("a,b\n1,2\n", "x", rows).message(), HasSubstr("x: no column 'worker'"));
   EXPECT_TRUE(ParseStepRows("", "x", rows).ok());
   EXPECT_EQ(ReadStepRows({"/no/such/log"}).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(BatchCalibrationTest, TheFloorTheSlopeAndTheContextAreFoundAgain) {
+TEST(BatchCalibrationTest, KnownBatchCostsAreFound) {
   for (const int64_t b0 : {0, 64}) {
     Rng rng(2);
     StepRows rows;
@@ -201,7 +202,7 @@ TEST(BatchCalibrationTest, TheFloorTheSlopeAndTheContextAreFoundAgain) {
   }
 }
 
-TEST(BatchCalibrationTest, OldLogsAndEqualBatchesTellNothing) {
+TEST(BatchCalibrationTest, OldLogsAndEqualBatchesGiveNoBatchCosts) {
   EXPECT_FALSE(CalibrateBatches(Synthetic({}, 1)).has_value());
   StepRows rows = Synthetic({}, 1);
   for (StepSample& sample : rows.samples) sample.batch = {8, 0, 100};
@@ -209,7 +210,7 @@ TEST(BatchCalibrationTest, OldLogsAndEqualBatchesTellNothing) {
   EXPECT_FALSE(Calibrate(rows)->batch.has_value());
 }
 
-TEST(StepRows, BatchColumnsAreReadWhereTheyAre) {
+TEST(StepRows, BatchColumnsAreReadIfPresent) {
   StepRows rows;
   std::string header = kHeader;
   header.insert(header.size() - 1, ",batch_tokens,prefill_pairs,decode_context");

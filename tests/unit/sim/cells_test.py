@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`bfio_sim admit`, hindsight, wait, network and engine: a JSON object for a run, one line for bad input.
+"""Tests `bfio_sim admit`, hindsight, wait, network and engine: a JSON object per run, one line for bad input.
 
 usage: cells_test.py BUILD
 """
@@ -62,6 +62,28 @@ class CellsTest(unittest.TestCase):
             self.assertEqual(len(cell["thresholds"]), 2 if "wait" in batching else 0)
         [given] = cells(*WAIT, "--thresholds=30,40")
         self.assertEqual(given["thresholds"], [30, 40])
+
+    def test_memory_bounds_every_batching_and_merged_segments_have_bounds(self):
+        overload = ["wait", "--types=6000:20:100,4000:20:200,2000:20:300", "--c=6.6e-3", "--tl=2.57e-7", "--seconds=4",
+                    "--kv_tokens=60000"]
+        for batching in ("wait", "nested_wait", "prefill_first", "chunked"):
+            [cell] = cells(*overload, "--batching=" + batching)
+            self.assertIsNone(cell["fluid_tokens_per_s"])
+            self.assertLess(cell["throughput_tokens_per_s"], 1.1 * cell["sustained_tokens_per_s"], batching)
+            self.assertLessEqual(cell["peak_kv_tokens"], 60_000, batching)
+        [merged] = cells(*WAIT, "--batching=nested_wait", "--segments=1")
+        self.assertEqual(len(merged["thresholds"]), 1)
+        bound = merged["bound"]
+        self.assertEqual((bound["queues_tokens"], bound["excess_tokens"]), (0, 0))
+        self.assertLessEqual(merged["peak_kv_tokens"], bound["peak_tokens"])
+
+    def test_batches_wait_by_the_cost_of_the_simulated_step(self):
+        def step(*flags):
+            [cell] = cells("--profile=conversation", "--mode=closed", "--concurrency=60", "--workers=2", "--batch=64", "--steps=1500",
+                           "--warmup=100", "--json", "--tl=1e-7", *flags)
+            return cell["ttft_s_mean"], cell["avg_imbalance_tokens"]
+        self.assertEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=200000"))
+        self.assertNotEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=1000"))
 
     def test_the_order_decides_whether_the_rybko_stolyar_network_grows(self):
         [last], [due] = (cells(*NETWORK, "--order=" + order) for order in ("exit_first", "parent_due"))

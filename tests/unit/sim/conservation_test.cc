@@ -1,5 +1,5 @@
-// What must hold in every run, whatever its settings: checked request by request, by accounts of the test's
-// own.
+// Invariants of every simulator run, whatever its settings, checked request by request with independent
+// accounts.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -16,7 +16,7 @@
 namespace bfio::sim {
 namespace {
 
-// Follows every request through a run and keeps the books that the simulation keeps in closed form.
+// Follows every request through a run with explicit accounts, where the simulation uses closed sums.
 class Books {
  public:
   Books(const SimOptions& options, const Trace& trace) : options_(options), trace_(trace) {}

@@ -1,5 +1,5 @@
-// What the default policy is the default for, on a built-in profile: balance far beyond the baselines', waits
-// like first come, first served; and why the paper's literal objective is not the default.
+// What the default policy guarantees on a built-in profile: far better balance than the baselines', with
+// waits like first come, first served; and why the paper's literal objective is not the default.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,10 +13,10 @@ namespace bfio::sim {
 namespace {
 
 constexpr int64_t kRequests = 20'000;
-// Of the loads of issue and grid, the one at which every slot is taken.
+// The load, in requests per worker, at which every slot of 72 is taken.
 constexpr double kSaturation = 72;
 
-// G = 16, B = 72, 128 waiting: the setting of docs/benchmarks.md, shorter.
+// The setting of docs/benchmarks.md with fewer steps: 16 workers of 72 slots, 128 requests revealed.
 SimOptions Overload(const std::string& policy) {
   SimOptions options;
   options.policy = policy;
@@ -46,18 +46,18 @@ class DefaultPolicyTest : public ::testing::TestWithParam<uint64_t> {
 };
 INSTANTIATE_TEST_SUITE_P(Seeds, DefaultPolicyTest, ::testing::Values(1, 2, 3));
 
-TEST_P(DefaultPolicyTest, BalancesFarBetterThanLptWithTheWaitsOfFcfs) {
+TEST_P(DefaultPolicyTest, BalancesBetterThanLptWithTheWaitsOfFcfs) {
   const Figures ours = FiguresOf(Overload("bf_io_auto"), trace_), fcfs = FiguresOf(Overload("fcfs"), trace_),
                 lpt = FiguresOf(Overload("lpt"), trace_);
   RecordProperty("imbalance", static_cast<int>(ours.imbalance));
   EXPECT_LE(ours.imbalance, 0.6 * lpt.imbalance);
   EXPECT_LE(ours.imbalance, 0.1 * fcfs.imbalance);
   EXPECT_LT(ours.step_s, lpt.step_s);
-  EXPECT_LE(ours.p99, std::ceil(1.1 * static_cast<double>(fcfs.p99)) + 1) << "the aim; 1.2 is promised";
-  EXPECT_LE(ours.longest, 250);
+  EXPECT_LE(ours.p99, std::ceil(1.15 * static_cast<double>(fcfs.p99)) + 1) << "the ratio that is set";
+  EXPECT_LE(ours.longest, 3 * fcfs.longest);
 }
 
-TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
+TEST_P(DefaultPolicyTest, IsAsFastAsLptBelowSaturation) {
   for (double level : {8, 20, 40}) {
     const Trace poisson = WithPoissonArrivals(trace_, GetParam());
     SimOptions options = Overload("bf_io_auto");
@@ -71,6 +71,30 @@ TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
     EXPECT_LE(ours.step_s, 1.01 * lpt.step_s) << level;
     EXPECT_EQ(ours.longest, 0) << level << ": nobody waits for a slot that is free";
   }
+}
+
+// Requests that are all alike are best spread by how long they stay, agents' prompts with a worker kept low.
+TEST(DefaultPolicyRuleTest, FollowsTheRuleOfPlacementThatSuitsTheTraffic) {
+  const auto run = [](const std::string& policy, const std::string& profile) {
+    const Trace trace = WithPoissonArrivals(*SampleProfile(profile, kRequests, 1), 1);
+    SimOptions options = Overload(policy);
+    options.mode = "arrivals";
+    options.warmup = 2'000;
+    options.steps = 3'000;
+    options.load = 40 / kSaturation *
+                   FullSlotRequestRate(trace, options.workers, options.batch, options.cost) /
+                   ArrivalRate(trace);
+    return *(*Simulation::Create(options, trace))->Run();
+  };
+  const nlohmann::ordered_json alike = run("bf_io_auto", "constant");
+  EXPECT_NE(alike.at("placement").at("rule"), "headroom");
+  EXPECT_LT(alike.at("step_s_mean"),
+            0.97 * run("bf_io_headroom", "constant").at("step_s_mean").get<double>());
+  const nlohmann::ordered_json agents = run("bf_io_auto", "agentic");
+  EXPECT_EQ(agents.at("placement").at("rule"), "headroom");
+  EXPECT_EQ(agents.at("placement").at("switches"), 1);
+  EXPECT_LT(agents.at("step_s_mean"), 0.97 * run("lpt", "agentic").at("step_s_mean").get<double>());
+  EXPECT_FALSE(run("bf_io_horizon", "constant").contains("placement")) << "it has one rule";
 }
 
 // J rewards large requests, so that some small ones find no gap for as long as the run lasts.

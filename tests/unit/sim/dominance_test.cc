@@ -1,4 +1,4 @@
-// The dominance grid on a corner small enough for a test.
+// The dominance grid on a few cells that are small enough for a test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ TEST(DominanceTest, EveryCellOfTheGridInOrder) {
 TEST(DominanceTest, RevealIsTheDepthInMeanFreeSlotsAndAtLeastOne) {
   DominanceOptions options = Corner();
   options.workloads.resize(1);
-  // Two and four workers of 8 slots, every request staying four steps: 4 and 8 free slots a step.
+  // Two and four workers of 8 slots, every request active for four steps: 4 and 8 slots become free per step.
   for (TraceRequest& request : options.workloads[0].trace.requests) request.output_tokens = 4;
   options.loads = {};
   options.depths = {0.1, 1, 4};
@@ -65,7 +65,7 @@ TEST(DominanceTest, RevealIsTheDepthInMeanFreeSlotsAndAtLeastOne) {
   EXPECT_THAT(reveals, ElementsAre(1, 4, 16, 1, 8, 32));
 }
 
-TEST(DominanceTest, OneThreadAndTwoGiveTheSameToTheLastDigit) {
+TEST(DominanceTest, OneThreadAndTwoGiveIdenticalResults) {
   const std::string one = DominanceJson(RunCorner(1)).dump(), two = DominanceJson(RunCorner(2)).dump();
   EXPECT_EQ(one, two);
   EXPECT_THAT(one, HasSubstr("\"by_cell\":{\"cells\":24"));
@@ -90,7 +90,24 @@ TEST(DominanceTest, StoppingEndsItWithCancelled) {
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
 }
 
-// Runs: candidate, fcfs, two others.
+TEST(DominanceTest, StructuredWorkloadsRun) {
+  DominanceOptions options = Corner();
+  options.workloads = StructuredWorkloads();
+  ASSERT_EQ(options.workloads.size(), 5u);
+  options.groups = {2};
+  options.depths = {4};
+  options.seeds = 1;
+  options.base.steps = 300;
+  Dominance dominance = *Dominance::Create(std::move(options));
+  ASSERT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
+  const auto idle = [&](size_t workload) { return dominance.cells()[2 * workload].runs[1].idle_fraction; };
+  EXPECT_EQ(idle(1), idle(2)) << "under fcfs with slots for all, neither classes nor tenants matter";
+  EXPECT_NE(idle(0), idle(1)) << "bursts do";
+  // KV binds before slots do, so requests wait longer.
+  EXPECT_GT(dominance.cells()[9].runs[1].wait_steps_p99, dominance.cells()[7].runs[1].wait_steps_p99);
+}
+
+// A cell with the runs of the candidate, fcfs and two others, in this order.
 DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) {
   DominanceCell cell;
   for (size_t i = 0; i < step_s.size(); ++i) {
@@ -102,7 +119,7 @@ DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) 
   return cell;
 }
 
-TEST(JudgeTest, HalfAPercentAndAFifth) {
+TEST(JudgeTest, AllowsHalfAPercentInStepTimeAndAFifthInWaits) {
   DominanceOptions options = Corner();
   options.baselines = {"fcfs", "least_tokens", "min_min"};
   const Dominance dominance = *Dominance::Create(std::move(options));
@@ -112,7 +129,7 @@ TEST(JudgeTest, HalfAPercentAndAFifth) {
   EXPECT_EQ(even.best, 2);
   const Verdict lost = dominance.Judge(Judged({1.006, 1.2, 1.0, 1.1}, {13, 10, 9, 9}));
   EXPECT_TRUE(lost.step_loss && lost.fair_step_loss && lost.wait_loss);
-  // Under FCFS no request waits: one step is a loss.
+  // Under FCFS no request waits, so a wait of one step is a loss.
   EXPECT_TRUE(dominance.Judge(Judged({1, 1, 1, 1}, {1, 0, 0, 0})).wait_loss);
 }
 
@@ -127,8 +144,8 @@ TEST(JudgeTest, BaselineThatStarvesIsTheBestButNotTheBestFairOne) {
   EXPECT_FALSE(verdict.fair_step_loss);
 }
 
-// fcfs is behind lpt on every seed, and by far more than the seeds differ.
-TEST(DominanceTest, SummaryHasLossesBeyondTheSpreadOfSeeds) {
+// fcfs is worse than lpt on every seed, by far more than the spread between seeds.
+TEST(DominanceTest, TheSummaryCountsLossesBeyondTheSpreadOfSeeds) {
   DominanceOptions options = Corner();
   options.workloads.resize(1);
   options.groups = {16};
@@ -147,6 +164,10 @@ TEST(DominanceTest, SummaryHasLossesBeyondTheSpreadOfSeeds) {
   EXPECT_EQ(json.at("by_seed_mean").at("step_losses"), 1);
   EXPECT_EQ(json.at("by_seed_mean").at("clear_step_losses"), 1);
   EXPECT_EQ(json.at("by_cell").at("wait_losses"), 0);
+  const nlohmann::ordered_json& setting = json.at("settings").at(0);
+  EXPECT_EQ(json.at("settings").size(), 1u);
+  EXPECT_EQ(setting.at("best_fair"), "lpt");
+  EXPECT_GT(setting.at("fair_step_loss"), setting.at("fair_step_loss_within_95"));
   EXPECT_THAT(DominanceSummary(dominance), HasSubstr("cells: 3 of 3 lost (step 3, wait p99 0)"));
 }
 

@@ -1,4 +1,4 @@
-// The power laws.
+// The power models.
 #include "tools/sim/run/energy.h"
 
 #include <vector>

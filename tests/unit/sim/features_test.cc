@@ -1,5 +1,5 @@
-// Drift, instant dispatch, late reports, unequal workers, closed loops: each by a case small enough to
-// follow.
+// Drift, instant dispatch, late reports, unequal workers and closed loops: each in a case small enough to
+// check by hand.
 #include <map>
 #include <string>
 #include <vector>
@@ -77,7 +77,7 @@ TEST(DriftTest, SpeculationGeneratesOneToDraftPlusOneTokens) {
     ASSERT_LE(made, 4);
     sum += made;
   }
-  // 1 + p + p^2 + p^3
+  // Expected tokens per step: 1 + p + p^2 + p^3.
   EXPECT_NEAR(static_cast<double>(sum) / 20'000, 1 + 0.6 + 0.36 + 0.216, 0.03);
   for (int64_t first : {1, 5, 100}) {
     for (int64_t output : {1, 2, 9, 50}) {
@@ -98,7 +98,7 @@ TEST(DriftTest, BadTextIsRefusedByName) {
   }
 }
 
-// Every request followed by itself, against the closed sums.
+// Every request followed explicitly, against the simulation's closed sums.
 TEST(DriftTest, LoadsAndTokensOfARunFollowTheDrift) {
   const Trace trace = Requests({{10, 4}, {20, 1}, {30, 9}, {40, 2}, {50, 17}, {60, 3}, {70, 5}});
   for (const char* text :
@@ -148,8 +148,8 @@ TEST(DriftTest, LoadsAndTokensOfARunFollowTheDrift) {
 
 // --- instant dispatch ---
 
-// Two workers of one slot, three requests at once, round robin: the third waits behind the first though the
-// second worker is free sooner. A pool would not let it.
+// Two workers of one slot, three requests at once, round robin: the third waits behind the first, although
+// the second worker is free sooner. With a common pool it would not wait.
 TEST(InstantDispatchTest, ARequestWaitsWhereItWasSent) {
   const Trace trace = Requests({{10, 4}, {20, 1}, {30, 1}});
   SimOptions options = Small("round_robin", 2, 1);
@@ -163,19 +163,20 @@ TEST(InstantDispatchTest, ARequestWaitsWhereItWasSent) {
               ElementsAre(ElementsAre(10, 20), ElementsAre(11, 30), ElementsAre(12, 0), ElementsAre(13, 0)));
 }
 
-// least_tokens must see its own dispatches at once, and loads as late as reports are.
-TEST(InstantDispatchTest, WhatWasSentIsKnownBeforeItIsReported) {
+// least_tokens must count its own dispatches at once, but sees loads only when they are reported.
+TEST(InstantDispatchTest, DispatchesCountBeforeTheyAreReported) {
   const Trace trace = Requests({{10, 9}, {20, 9}, {5, 9}, {8, 9}});
   SimOptions options = Small("least_tokens", 2, 2);
   options.reveal = 4;
   options.requests = 4;
   options.dispatch = "instant";
   options.report_delay = 50;
-  // 10 to the first, 20 to the second, 5 to the first (10 < 20), 8 to the first (15 < 20), which has no slot.
+  // 10 tokens to the first worker, 20 to the second, 5 to the first (10 < 20), 8 to the first (15 < 20),
+  // which has no free slot.
   EXPECT_THAT(Loads(options, trace)[0], ElementsAre(15, 20));
 }
 
-TEST(InstantDispatchTest, WhatItCannotDoIsRefused) {
+TEST(InstantDispatchTest, UnsupportedModesAreRefused) {
   const Trace trace = Requests({{10, 9}});
   SimOptions options = Small("least_tokens", 2, 2);
   options.requests = 1;
@@ -183,14 +184,14 @@ TEST(InstantDispatchTest, WhatItCannotDoIsRefused) {
   options.plan_mode = "pipelined";
   EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
   options.plan_mode = "lockstep";
-  options.lookahead = "survival";
+  options.dump_lp = ::testing::TempDir();
   EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // --- late plans ---
 
-// One worker, one slot, requests of two tokens. Lockstep: one after the other. With a plan that comes d steps
-// late the slot stays empty for d steps between them.
+// One worker, one slot, requests of two tokens. In lockstep they follow each other directly; if a plan comes
+// d steps late, the slot stays empty for d steps in between.
 TEST(LatePlanTest, AFreedSlotStaysEmptyUntilThePlanComes) {
   const Trace trace = Requests({{10, 2}});
   SimOptions options = Small("fcfs", 1, 1);
@@ -199,11 +200,11 @@ TEST(LatePlanTest, AFreedSlotStaysEmptyUntilThePlanComes) {
   const std::vector<int64_t> first = {10}, second = {11}, empty = {0};
   EXPECT_THAT(Loads(options, trace), ElementsAre(first, second, first, second));
   options.report_delay = 2;
-  // The group begins before its first plan can come, too.
+  // The delay also precedes the group's first plan.
   EXPECT_THAT(Loads(options, trace), ElementsAre(empty, empty, first, second, empty, empty, first, second));
   options.report_delay = 0;
   options.plan_mode = "pipelined";
-  // A group that has nothing to do is planned for at once.
+  // An idle group is planned for at once.
   EXPECT_THAT(Loads(options, trace), ElementsAre(first, second, empty, first, second));
 }
 
@@ -226,7 +227,7 @@ TEST(LatePlanTest, DelayCostsSlots) {
 
 // --- unequal workers, jitter ---
 
-TEST(LocalTimeTest, SpeedsAndBalance) {
+TEST(LocalTimeTest, SpeedsScaleLocalTimes) {
   SimOptions options = Small("fcfs", 3, 1);
   options.cost = {1, 0.1, 0.01};
   options.speeds = {1, 0.5};
@@ -236,12 +237,12 @@ TEST(LocalTimeTest, SpeedsAndBalance) {
   EXPECT_DOUBLE_EQ(local.Balanced(loads, prefill), (2 + 4 + 4) / 2.5);
   core::WorkerSpec spec;
   local.Describe(1, spec);
-  // (C + t_l L) / 0.5 in units of t_l: an offset of C / t_l and two per token.
+  // (C + t_l L) / 0.5 in units of t_l, less the common C / t_l: an offset of C / t_l and two per token.
   EXPECT_DOUBLE_EQ(spec.time_per_token, 2);
   EXPECT_DOUBLE_EQ(spec.time_offset, 10);
 }
 
-TEST(LocalTimeTest, JitterHasMeanOneAndTheDeviationAskedFor) {
+TEST(LocalTimeTest, JitterHasMeanOneAndTheGivenDeviation) {
   SimOptions options = Small("fcfs", 1, 1);
   options.cost = {1, 0, 0};
   options.jitter = 0.2;
@@ -273,7 +274,7 @@ TEST(LocalTimeTest, APolicyWithKnownSpeedsHasShorterSteps) {
 
 // --- closed loops, refusals, hints ---
 
-TEST(ClosedModeTest, AsManyAsAskedForWaitOrRun) {
+TEST(ClosedModeTest, ConcurrencyBoundsRequestsInTheSystem) {
   const Trace trace = *SampleProfile("code", 500, 3);
   SimOptions options = Small("bf_io_auto", 2, 4);
   options.mode = "closed";
@@ -298,7 +299,7 @@ TEST(KvTest, ARequestThatFitsNowhereIsRefusedAndCounted) {
   EXPECT_EQ(run.at("completed"), 2);
 }
 
-TEST(KvTest, ATraceOfWhichNothingFitsEndsTheRun) {
+TEST(KvTest, ATraceWithoutAnyFittingRequestIsAnError) {
   const Trace trace = Requests({{10, 4}, {500, 4}});
   SimOptions options = Small("fcfs", 1, 2);
   options.steps = 100;
@@ -308,7 +309,7 @@ TEST(KvTest, ATraceOfWhichNothingFitsEndsTheRun) {
   EXPECT_THAT(run.status().message(), HasSubstr("--kv_tokens=5"));
 }
 
-TEST(HintModelTest, TheEndShowsAndLuckHangsOnRequestAndStepOnly) {
+TEST(HintModelTest, HintsRiseTowardsTheEndAndDependOnRequestAndStep) {
   HintModel hints{8, 0.5, 3};
   double near_sum = 0, far_sum = 0;
   for (core::RequestId id = 1; id <= 2000; ++id) {
@@ -321,7 +322,7 @@ TEST(HintModelTest, TheEndShowsAndLuckHangsOnRequestAndStepOnly) {
   EXPECT_NE(hints.Show(1, 10, 3), hints.Show(1, 11, 3));
 }
 
-TEST(EndTest, DrainIsCountedOnlyWhenAskedFor) {
+TEST(EndTest, DrainIsCountedOnlyIfEnabled) {
   const Trace trace = Requests({{10, 1}, {10, 5}});
   SimOptions options = Small("fcfs", 1, 1);
   options.reveal = 2;
@@ -330,11 +331,11 @@ TEST(EndTest, DrainIsCountedOnlyWhenAskedFor) {
   options.count_drain = false;
   const auto run = Simulate(options, trace);
   EXPECT_EQ(run.at("steps"), 1);
-  // All requests count, whenever they end.
+  // All requests are counted as completed, also those of the drain.
   EXPECT_EQ(run.at("completed"), 2);
 }
 
-TEST(OptionsTest, WhatHasNoEndOrNoSenseIsRefused) {
+TEST(OptionsTest, EndlessAndInvalidOptionsAreRefused) {
   const auto refused = [](const auto& change) {
     SimOptions options;
     change(options);

@@ -1,4 +1,4 @@
-// The simulator against hand-computed numbers, and against the figures the project is built on.
+// The simulator against hand-computed numbers, and against the figures that the project's documents quote.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,12 +77,12 @@ TEST(GoldenTest, StepsBeforeWarmupAreNotCounted) {
   EXPECT_EQ((*run)["completed"], 2);
 }
 
-TEST(GoldenTest, ArrivalsComeWhenTheTraceSaysDividedByLoad) {
+TEST(GoldenTest, ArrivalTimesAreTheTracesDividedByLoad) {
   Trace trace = SixRequests();
   trace.has_arrivals = true;
   SimOptions options = ThreeWorkersOfOneSlot();
   options.mode = "arrivals";
-  options.load = 0.1;  // arrivals at 0, 10, 20, ... s: r1 runs 2 + 2.1 s, then none until 10 s
+  options.load = 0.1;  // arrivals at 0, 10, 20, ... s: r1 runs for 2 + 2.1 s, then idle until 10 s
   options.steps = 3;
   std::vector<std::vector<int64_t>> loads;
   const auto run = (*Simulation::Create(options, trace))->Run({}, [&](const StepView& view) {
@@ -118,13 +118,13 @@ TEST(GoldenTest, RunsRepeatExceptForMeasuredTimes) {
   EXPECT_EQ(run(), run());
 }
 
-// --- the figures, on the built-in profiles and, when they are there, on the public traces ---
+// --- quoted figures, on the built-in profiles and, where available, on the public traces ---
 
 struct Figure {
-  // A profile, or a file.
+  // Name of a built-in profile, or file name of a trace.
   const char* workload;
   const char* policy;
-  // Tokens, percent, tokens per second, steps; each printed to the digits given.
+  // In tokens, percent and tokens per second; the run must agree with the printed digits.
   double imbalance, idle_percent, throughput;
   int64_t longest_wait;
 };
@@ -132,7 +132,7 @@ struct Figure {
 class FigureTest : public ::testing::TestWithParam<Figure> {
  protected:
   static bool IsFile(const std::string& workload) { return workload.find('.') != std::string::npos; }
-  // Traces are not part of the repository: they are beside it.
+  // Traces are not part of the repository: they lie in a folder beside it.
   static std::string Path(const std::string& trace) {
     return (std::filesystem::path(BFIO_SOURCE_DIR) / ".." / "shared" / "traces" / trace)
         .lexically_normal()
@@ -141,7 +141,7 @@ class FigureTest : public ::testing::TestWithParam<Figure> {
   static bool IsThere(const std::string& workload) {
     return !IsFile(workload) || std::filesystem::exists(Path(workload));
   }
-  // As `bfio_sim --trace` and `bfio_sim --profile` do.
+  // Runs what `bfio_sim --trace` or `bfio_sim --profile` would run.
   static nlohmann::ordered_json Run(const std::string& workload, const std::string& policy) {
     const Trace trace =
         IsFile(workload) ? *ReadTrace(Path(workload)) : *SampleProfile(workload, kProfileRequests, 1);

@@ -31,14 +31,15 @@ TEST(MemoryTest, IsFlatOverTenMillionRequestSteps) {
                   ->Run({},
                         [&](const StepView& view) {
                           request_steps += view.residents;
-                          // By then the longest output has come round once: the ring is filled.
+                          // By then the longest output has gone once around the ring buffer, which has its
+                          // final size.
                           if (view.step == 1200) early = BytesInUse();
                           if (view.step == options.steps) late = BytesInUse();
                         })
                   .ok());
   if (early == 0) GTEST_SKIP() << "this allocator does not tell what it has given out";
   EXPECT_GT(request_steps, 10'000'000);
-  // Per step kept, 8 bytes would be 19 kB and one request's 60 bytes 2 MB.
+  // If every step were kept, 8 bytes each would be 19 kB, and 60 bytes per request 2 MB.
   EXPECT_LT(late - early, 500'000) << "of " << early;
 }
 

@@ -1,7 +1,7 @@
-// Several engines: Proposition 1, two types on one engine, Rybko and Stolyar's network, fork and join.
-// "bounded" and "grows" are verdicts on the growth of peaks (tools/sim/network/growth.h), which an
-// oscillation of growing amplitude does not fool; every "bounded" stands beside a load or an order that is
-// not.
+// Networks of several engines: Proposition 1, two types on one engine, Rybko and Stolyar's network, fork and
+// join. "bounded" and "grows" are verdicts on the growth of peaks (tools/sim/network/growth.h), which an
+// oscillation of growing amplitude does not deceive; each "bounded" is paired with a load or an order for
+// which the verdict is "grows".
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,7 @@
 namespace bfio::sim {
 namespace {
 
-// The least growth that verdicts are to see, of what one engine can do.
+// The smallest growth that verdicts must detect, as a share of one engine's throughput.
 constexpr double kTolerance = 0.005;
 
 TEST(ParallelEnginesTest, StableUpToTheirSumUnderEveryRouting) {
@@ -39,9 +39,9 @@ TEST(RybkoStolyarTest, ParametersAreThePapers) {
   EXPECT_NEAR(RybkoStolyarThreshold(), 0.559, 1e-3);
 }
 
-// As printed, for load 0.9: below 30,000 tokens with the priorities reversed. The paper shows one run, and
-// extremes of 9,000 slots differ between runs, so what is said here is of the median run: a sign test. Were
-// the median 30,000 or more, 22 of 30 runs would stay below with a probability of 0.8 %.
+// The paper prints, for load 0.9, below 30,000 tokens with the priorities reversed. It shows one run, and
+// extremes over 9,000 slots differ between runs, so this tests the median run by a sign test: if the median
+// were 30,000 or more, 22 of 30 runs would stay below with a probability of 0.8 %.
 TEST(RybkoStolyarTest, EntryFirstStaysLow) {
   std::vector<int64_t> peaks;
   for (uint64_t seed = 1; seed <= 30; ++seed) {
@@ -60,7 +60,8 @@ TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOn) {
   EXPECT_EQ(Verdict(RybkoStolyar(0.5), options, 3, kTolerance), "bounded");
   int falling = 0;
   for (const double load : {0.6, 0.7, 0.8, 0.9, 0.97}) {
-    // As printed for 0.9: over a million tokens before slot 8,000. Instability shows in half of that.
+    // The paper prints for 0.9: over a million tokens before slot 8,000. Half as many slots suffice to show
+    // instability.
     options.horizon = load == 0.9 ? 8000 : 4000;
     std::vector<double> rises;
     for (options.seed = 1; options.seed <= 3; ++options.seed) {
@@ -71,13 +72,13 @@ TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOn) {
         EXPECT_GT(run.peak_tokens, 1'000'000);
       }
     }
-    // Eight times the growth that stable orders are held to.
+    // Eight times the tolerance that stable orders must meet.
     EXPECT_EQ(JudgeGrowth(rises, 8 * kTolerance * 768).kind, GrowthVerdict::kGrows) << load;
   }
   EXPECT_GE(falling, 3) << "slopes would not have done";
 }
 
-TEST(RybkoStolyarTest, TheProductsOrderIsStableAtEveryLoadBelowOne) {
+TEST(RybkoStolyarTest, ParentDueOrderIsStableAtEveryLoadBelowOne) {
   const auto verdict = [](double load, double horizon) {
     return Verdict(RybkoStolyar(load), {.order = CallOrder::kParentDue, .horizon = horizon}, 2,
                    2 * kTolerance);
@@ -87,8 +88,8 @@ TEST(RybkoStolyarTest, TheProductsOrderIsStableAtEveryLoadBelowOne) {
   EXPECT_EQ(verdict(1.02, 10'000), "grows");
 }
 
-// Its records are 3e4 at load 0.9 and 1e5 at 0.97, and not the millions of the exit-first order.
-TEST(RybkoStolyarTest, TheProductsOrderStaysLow) {
+// Peaks of this order are 3e4 tokens at load 0.9 and 1e5 at 0.97, against millions under exit-first.
+TEST(RybkoStolyarTest, ParentDueOrderStaysLow) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const NetworkOptions options{.order = CallOrder::kParentDue, .horizon = 8000, .seed = seed};
     EXPECT_LT(Simulate(RybkoStolyar(0.9), options).peak_tokens, 60'000);

@@ -1,4 +1,4 @@
-// Verdicts on growth: what the numbers are, what their false alarms are, and what fools them.
+// Verdicts on growth: their values, their rate of false alarms, and what deceives them.
 #include <algorithm>
 #include <vector>
 
@@ -32,9 +32,9 @@ TEST(GrowthTest, PeaksOfARampGrowAtItsSlopeAndOfACycleNotAtAll) {
   EXPECT_DOUBLE_EQ(PeakGrowth(saw, 1), 1);
 }
 
-// Up to t at t = 1, 4, 16, 64 ..., down to half of it in between: the peaks of a run grow by 0.9 / 8 at
-// least, wherever it ends; its slope is negative half of the time.
-TEST(GrowthTest, AnOscillationOfGrowingAmplitudeFoolsTheSlopeAndNotThePeaks) {
+// Rises to t at t = 1, 4, 16, 64 ... and falls to half of that in between. The peaks of a run grow by at
+// least 0.9 / 8, wherever it ends; its slope is negative half of the time.
+TEST(GrowthTest, AGrowingOscillationDeceivesTheSlopeButNotThePeaks) {
   std::vector<int64_t> tokens;
   for (int64_t peak = 1, t = 0; peak <= 4096; peak *= 4) {
     for (; t <= peak; ++t) tokens.push_back(std::max(peak / 2 - t, 2 * t - peak));
@@ -55,10 +55,11 @@ TEST(GrowthTest, VerdictNeedsAllRuns) {
   EXPECT_DOUBLE_EQ(JudgeGrowth({1, 3, 4, 3}, 2).median, 3);
 }
 
-// The stated rate is 2^-n if a run is on the wrong side with probability at most a half. Here, of 30 runs 3 %
-// below capacity and 30 that are 2 % above it, hardly any is: requests of 2 + 2 tokens to an engine of 16 a
-// slot. Below, peaks grow as the header says: s = 4 / (2 x 0.03) = 67 tokens, 2.6 s / 6,000 slots = 0.029.
-TEST(GrowthTest, CalibratedOnTheSimulatorOnBothSidesOfCapacity) {
+// A verdict is wrong with probability 2^-n if a run is on the wrong side with probability at most a half.
+// Here 30 runs are 3 % below capacity and 30 are 2 % above it, and hardly any is on the wrong side: requests
+// of 2 + 2 tokens to an engine with 16 tokens a slot. Below capacity peaks grow as growth.h says: s = 4 / (2
+// x 0.03) = 67 tokens, 2.6 s / 6,000 slots = 0.029.
+TEST(GrowthTest, VerdictsAreRightOnBothSidesOfCapacity) {
   const auto rises = [](double load) {
     Network network{.engines = 1, .token_budget = 16};
     network.types = {{"request", 4 * load, {{0, 1, {2}, {2}, {}}}}};
@@ -75,9 +76,9 @@ TEST(GrowthTest, CalibratedOnTheSimulatorOnBothSidesOfCapacity) {
   EXPECT_GE(above(rises(1.02)), 27);
 }
 
-// What the header warns of: while a stable system fills up, most slopes are positive, and a sign test on them
-// would say "grows" far more often than 2^-n.
-TEST(GrowthTest, StartUpFoolsTheSlopeOfAShortRun) {
+// The limitation that growth.h describes: while a stable system fills up, most slopes are positive, and a
+// sign test on them would say "grows" far more often than with probability 2^-n.
+TEST(GrowthTest, StartUpDeceivesTheSlopeOfAShortRun) {
   const std::vector<double> slopes =
       Slopes(ParallelEngines(1, 0.98), {.order = CallOrder::kCallAge, .horizon = 60}, 40);
   EXPECT_GT(std::count_if(slopes.begin(), slopes.end(), [](double slope) { return slope > 0; }), 24);

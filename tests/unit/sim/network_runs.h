@@ -1,4 +1,4 @@
-// Runs of networks for tests: the run itself, and one number per seed for verdicts on growth.
+// Helpers for tests of networks: runs, and one number per seed for verdicts on growth.
 #ifndef BFIO_TESTS_UNIT_SIM_NETWORK_RUNS_H_
 #define BFIO_TESTS_UNIT_SIM_NETWORK_RUNS_H_
 
@@ -20,7 +20,7 @@ inline NetworkRun Simulate(const Network& network, const NetworkOptions& options
   return run.ok() ? *std::move(run) : NetworkRun();
 }
 
-// Of seeds 1 .. seeds.
+// Growth of peaks, in tokens per slot, for the seeds 1 .. `seeds`.
 inline std::vector<double> Rises(const Network& network, NetworkOptions options, uint64_t seeds) {
   std::vector<double> rises;
   for (options.seed = 1; options.seed <= seeds; ++options.seed)
@@ -39,7 +39,8 @@ inline double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// "bounded", "grows" or "undecided": do peaks grow by more than `share` of what one engine can do?
+// Verdict on whether peaks grow by more than `share` of one engine's throughput: "bounded", "grows" or
+// "undecided".
 inline std::string Verdict(const Network& network, const NetworkOptions& options, uint64_t seeds,
                            double share) {
   const double engine = static_cast<double>(network.token_budget) / network.BatchTime(network.token_budget);

@@ -13,7 +13,7 @@
 namespace bfio::sim {
 namespace {
 
-// The least growth that verdicts are to see, of what an engine can do.
+// The smallest growth that verdicts must detect, as a share of an engine's throughput.
 constexpr double kShare = 0.005;
 
 NetworkOptions Fcfs(const char* scheduler, double horizon) {
@@ -31,17 +31,16 @@ TEST(StabilityTest, CapacityIsThePapers) {
   EXPECT_NEAR(ParallelEngines(1, 1).types[0].rate, 14.230, 5e-4);
 }
 
-// Requests in the system at 90 s: the mean of eight seeds, against that of 300 with a band of three standard
-// errors. Growth in tokens/ms over the second half of 200 s; vllm_v0 at 13/s still fills up then.
+// Requests in the system at 90 s: the mean of eight seeds, against the mean of 300 seeds with a band of three
+// standard errors. Growth in tokens/ms over the second half of 200 s; vllm_v0 at 13/s still fills up then.
 //
-// A single Poisson sample, which is what the paper's figure and our extract of it show, lies elsewhere.
-// Between seeds the standard deviation is 16, 33 and 39 requests for sarathi at 10, 13 and 14/s, and 33, 68
-// and 58 for vllm_v0. The extract's samples had few arrivals. faster_transformer shows it, which has served
-// some 90 requests by then whatever comes: the extract's 791, 1040 and 1126 of it are 0.7, 1.3 and 1.3
-// standard deviations below ours. The other rows go with it: 59, 121 and 149 of sarathi (ours 71, 165, 236),
-// 59, 122 and 155 of orca (71, 174, 270), 99, 366 and 506 of vllm_v0 (132, 469, 616). The farthest, 149 of
-// sarathi, is reached or undercut by 5 seeds of 300. Its growth of faster_transformer at 5/s, 0.75, is one
-// sample of (5 - 1.06) x 0.2 = 0.79.
+// The paper's figure shows a single Poisson sample, which differs. Between seeds the standard deviation is
+// 16, 33 and 39 requests for sarathi at 10, 13 and 14/s, and 33, 68 and 58 for vllm_v0. The paper's samples
+// had few arrivals, which faster_transformer shows, since it serves some 90 requests by then in any case: the
+// paper's 791, 1040 and 1126 are 0.7, 1.3 and 1.3 standard deviations below ours. The other rows agree with
+// that: 59, 121 and 149 for sarathi (ours 71, 165, 236), 59, 122 and 155 for orca (71, 174, 270), 99, 366 and
+// 506 for vllm_v0 (132, 469, 616). The farthest, 149 for sarathi, is reached or undercut by 5 seeds of 300.
+// The paper's growth for faster_transformer at 5/s, 0.75, is one sample of (5 - 1.06) x 0.2 = 0.79.
 TEST(StabilityTest, TableOfRates) {
   const struct {
     double rate;
@@ -72,8 +71,9 @@ TEST(StabilityTest, TableOfRates) {
   }
 }
 
-// Beyond capacity work-conserving schedulers fall behind by what is too much, and no more; others by more.
-// Tokens/ms over 600 s; arrivals alone make a slope's standard deviation 0.05 between seeds.
+// Beyond capacity the backlog of work-conserving schedulers grows by the excess load and no more; others'
+// grows faster. Tokens/ms over 600 s; random arrivals alone give slopes a standard deviation of 0.05 between
+// seeds.
 TEST(StabilityTest, OverloadSlopes) {
   const struct {
     double load;
@@ -87,14 +87,15 @@ TEST(StabilityTest, OverloadSlopes) {
     const double growth = Mean(Slopes(ParallelEngines(1, c.load), Fcfs(c.scheduler, 600), 2)) / 1000;
     EXPECT_NEAR(growth, c.growth, 0.05) << c.scheduler << " at " << c.load;
   }
-  // The same without the arrivals' chance: full batches from soon after the start to the end.
+  // Independent of random arrivals: full batches from soon after the start to the end.
   for (const char* scheduler : {"sarathi", "orca"}) {
     const NetworkRun run = Simulate(ParallelEngines(1, 1.2), Fcfs(scheduler, 600));
     EXPECT_NEAR(static_cast<double>(run.tokens_computed) / (600 / BatchSeconds(512) * 512), 1, 0.01);
   }
 }
 
-// Figure 1: just below capacity, the same arrivals; and 2 % above it no scheduler is bounded.
+// Figure 1: just below capacity, with the same arrivals, work-conserving schedulers are bounded; 2 % above it
+// none is.
 TEST(StabilityTest, WorkConservingSchedulersStayBoundedAndTheOthersGrow) {
   for (const char* scheduler : {"sarathi", "orca"}) {
     EXPECT_EQ(Verdict(OneEngine(14), Fcfs(scheduler, 2000), 7, kShare), "bounded") << scheduler;
@@ -104,9 +105,9 @@ TEST(StabilityTest, WorkConservingSchedulersStayBoundedAndTheOthersGrow) {
   EXPECT_EQ(Verdict(OneEngine(14), Fcfs("faster_transformer", 200), 7, kShare), "grows");
 }
 
-// vllm_v0's prompt batches hold what came in the batch before and no more: its own limit is near 13/s, where
-// it falls behind by 40 tokens/s.
-TEST(StabilityTest, OwnLimitOfVllm) {
+// vllm_v0's prompt batches hold only what arrived during the batch before: its own limit is near 13/s, where
+// its backlog grows by 40 tokens/s.
+TEST(StabilityTest, VllmHasItsOwnLimit) {
   EXPECT_EQ(Verdict(OneEngine(12), Fcfs("vllm_v0", 2000), 2, kShare), "bounded");
   std::vector<double> rises, slopes;
   NetworkOptions options = Fcfs("vllm_v0", 4000);
@@ -119,9 +120,9 @@ TEST(StabilityTest, OwnLimitOfVllm) {
   EXPECT_NEAR(Mean(slopes), 40, 25);
 }
 
-// faster_transformer's limit: 5 prompts in one batch and 100 of 5 decodes each, 5 / (t_500 + 100 t_5) = 1.06
-// requests/s. Growth is 200 tokens for each request too many: 8 tokens/s at 1.1/s.
-TEST(StabilityTest, OwnLimitOfFasterTransformer) {
+// faster_transformer's limit: 5 prompts in one batch and 100 batches of 5 decodes each, 5 / (t_500 + 100 t_5)
+// = 1.06 requests/s. Each request beyond it adds 200 tokens: 8 tokens/s at 1.1/s.
+TEST(StabilityTest, FasterTransformerHasItsOwnLimit) {
   EXPECT_NEAR(5 / (BatchSeconds(500) + 100 * BatchSeconds(5)), 1.058, 1e-3);
   const double share = 4 / (512 / BatchSeconds(512));
   EXPECT_EQ(Verdict(OneEngine(0.98), Fcfs("faster_transformer", 6000), 3, share), "bounded");
@@ -129,8 +130,8 @@ TEST(StabilityTest, OwnLimitOfFasterTransformer) {
   EXPECT_EQ(Verdict(OneEngine(1.2), Fcfs("faster_transformer", 2000), 3, kShare), "grows");
 }
 
-// Prompts of 300 tokens, of which a batch of 512 holds one whole: a prompt's batch and the decodes' share of
-// full ones, 1 / (t_300 + 100 / 512 t_512) = 6.60 instead of 7.115 requests per second.
+// Prompts of 300 tokens, of which a batch of 512 holds one: a batch per prompt and the decodes' share of full
+// batches give 1 / (t_300 + 100 / 512 t_512) = 6.60 requests per second instead of 7.115.
 TEST(StabilityTest, WholePromptsThatDoNotFillABatchCostThroughput) {
   EXPECT_NEAR(1 / (BatchSeconds(300) + 100 * BatchSeconds(512) / 512), 6.60, 0.01);
   Network network = ParallelEngines(1, 1);
@@ -155,17 +156,17 @@ Network Staircase(int64_t token_budget, double rate, double prefill, double deco
   return network;
 }
 
-TEST(StaircaseTest, TheBoundaryOf129And112Tokens) {
+TEST(StaircaseTest, CapacityFor129And112Tokens) {
   EXPECT_NEAR(Staircase(512, 13.87, 129, 112).Load(0), 1, 1e-3);
   EXPECT_EQ(Verdict(Staircase(512, 13.5, 129, 112), Fcfs("sarathi", 2000), 3, kShare), "bounded");
   EXPECT_EQ(Verdict(Staircase(512, 14.25, 129, 112), Fcfs("sarathi", 2000), 3, kShare), "grows");
 }
 
-// "Vertex C": a request of 290 + 990 tokens every 467.5 ms, 100 slots. Ten batches of 128 take that long and
-// compute exactly one request.
+// The paper's "Vertex C": a request of 290 + 990 tokens every 467.5 ms, 100 slots. Ten batches of 128 tokens
+// take that time and compute exactly one request.
 struct VertexC {
   NetworkRun run;
-  // Batches, and those of 29 prompt tokens and 99 decodes.
+  // Number of batches, and of those with 29 prompt tokens and 99 decodes.
   int64_t batches = 0, settled = 0;
 };
 
@@ -191,7 +192,7 @@ TEST(StaircaseTest, VertexC) {
   const VertexC settles = RunVertexC("sarathi", 128);
   EXPECT_GT(settles.settled, settles.batches * 9 / 10);
   EXPECT_LE(settles.run.PeakOf(2000, 3000), settles.run.PeakOf(1000, 2000) + 128);
-  // Of 2,738 tokens/s that arrive.
+  // In tokens/s; 2,738 tokens/s arrive.
   EXPECT_GT(PeakGrowth(RunVertexC("orca", 128).run.tokens, 1), 400);
   EXPECT_GT(PeakGrowth(RunVertexC("sarathi", 1024).run.tokens, 1), 400);
   for (const char* scheduler : {"vllm_v0", "faster_transformer"})

@@ -1,4 +1,5 @@
-// Networks of engines: exact small cases, every batch by the rules, nothing lost, bad networks refused.
+// Networks of engines: exact small cases, rules that every batch must meet, conservation of tokens, and
+// refusal of invalid networks.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -34,11 +35,12 @@ TEST(DrawPoissonTest, MeanAndVarianceAreTheMean) {
   }
 }
 
-// One agent every 20 slots, known lengths, slots: engine 0 makes 2 + 1 tokens, then 1 and 2 work at once,
-// then 3.
-TEST(NetworkTest, ForkAndJoinTakeTheSlotsTheyMust) {
+// One agent every 20 slots with known lengths: engine 0 computes 2 + 1 tokens, then engines 1 and 2 work at
+// the same time, then engine 3.
+TEST(NetworkTest, ForkAndJoinTakeTheExpectedSlots) {
   Network network{.engines = 4, .token_budget = 4};
-  // 2 prefill tokens in a slot, 1 decode: 2 slots. 8 prefill tokens in 2 slots, 3 decodes: 5. 1 + 1: 2 slots.
+  // Engine 0: 2 prefill tokens in a slot and a decode, 2 slots. Engine 1: 8 prefill tokens in 2 slots and 3
+  // decodes, 5 slots. Engine 3: 1 + 1, 2 slots.
   network.types = {
       {"agent",
        1.0 / 20,
@@ -54,26 +56,26 @@ TEST(NetworkTest, ForkAndJoinTakeTheSlotsTheyMust) {
   }
 }
 
-// Books of its own on every call, from what batches are seen to hold.
+// Independent accounts of every call, kept from the batches that are observed.
 class BatchBooks {
  public:
   BatchBooks(int64_t token_budget, bool conserving) : token_budget_(token_budget), conserving_(conserving) {}
 
   void See(const LaneBatch& lane) {
-    // One wrong batch makes all that follow wrong.
+    // One wrong batch makes all later checks fail, so only the first is reported.
     if (testing::Test::HasFailure()) return;
     ++lanes_;
-    const absl::Status batch = worker::CheckBatch(lane.requests, lane.room, lane.chunks);
+    const absl::Status batch = worker::CheckBatch(lane.requests, lane.capacity, lane.chunks);
     EXPECT_TRUE(batch.ok()) << batch;
     if (conserving_) {
       const absl::Status all =
-          worker::CheckWorkConservation(lane.requests, lane.room, worker::BatchOrder::kFcfs, lane.chunks);
+          worker::CheckWorkConservation(lane.requests, lane.capacity, worker::BatchOrder::kFcfs, lane.chunks);
       EXPECT_TRUE(all.ok()) << all;
     }
-    // A new batch, or what the lane before has left of this one.
+    // Either a new batch, or the budget that the lane before has left of this batch.
     int64_t& left = budget_left_[lane.calls[0]->engine];
-    EXPECT_TRUE(lane.room.token_budget == token_budget_ || lane.room.token_budget == left);
-    left = lane.room.token_budget - worker::BatchTokens(lane.chunks);
+    EXPECT_TRUE(lane.capacity.token_budget == token_budget_ || lane.capacity.token_budget == left);
+    left = lane.capacity.token_budget - worker::BatchTokens(lane.chunks);
     for (size_t i = 0; i < lane.calls.size(); ++i) {
       const Call& call = *lane.calls[i];
       EXPECT_EQ(lane.requests[i].prefill_left + lane.requests[i].decode_left + computed_[call.joined],
@@ -87,7 +89,7 @@ class BatchBooks {
   }
 
   int64_t lanes() const { return lanes_; }
-  // Of all batches seen, also those that the end of the run cut off.
+  // Tokens of all observed batches, including those that the end of the run cut off.
   int64_t computed() const {
     int64_t tokens = 0;
     for (const auto& [call, rows] : computed_) tokens += rows;
@@ -98,9 +100,9 @@ class BatchBooks {
   const int64_t token_budget_;
   const bool conserving_;
   int64_t lanes_ = 0;
-  // By engine.
+  // Tokens that are left of the current batch's budget, by engine.
   std::map<int32_t, int64_t> budget_left_;
-  // By Call::joined.
+  // Computed tokens of a call, by Call::joined.
   std::map<uint64_t, int64_t> computed_;
 };
 
@@ -114,7 +116,7 @@ void ExpectNothingLost(const Network& network, NetworkOptions options, bool cons
   EXPECT_GT(run.agents_left, 0);
   EXPECT_GT(run.tokens_computed, 20'000);
   EXPECT_GT(books.lanes(), 100);
-  // One batch an engine at most was still running.
+  // At most one batch per engine was still running at the end.
   EXPECT_GE(books.computed(), run.tokens_computed);
   EXPECT_LE(books.computed(), run.tokens_computed + network.engines * network.token_budget);
   if (conserving) {
@@ -122,7 +124,7 @@ void ExpectNothingLost(const Network& network, NetworkOptions options, bool cons
   }
 }
 
-TEST(NetworkTest, EveryBatchKeepsTheRulesAndNothingIsLost) {
+TEST(NetworkTest, EveryBatchMeetsTheRulesAndNoTokenIsLost) {
   for (const char* scheduler : {"sarathi", "orca"}) {
     for (const CallOrder order : {CallOrder::kExitFirst, CallOrder::kEntryFirst, CallOrder::kCallAge,
                                   CallOrder::kParentAge, CallOrder::kParentDue})
@@ -133,9 +135,9 @@ TEST(NetworkTest, EveryBatchKeepsTheRulesAndNothingIsLost) {
   EXPECT_GT(Simulate(Cycles(0.9), {.scheduler = "vllm_v0", .horizon = 150}).short_batches, 0);
 }
 
-// Among those that have not begun, the most urgent begins first, in any order of arrival, and no more are
-// begun than there are slots.
-TEST(NetworkTest, SlotsBoundRunningCallsAndTheFirstDueGetsThem) {
+// Among calls that have not begun, the most urgent begins first, whatever the order of arrival, and no more
+// calls run than there are slots.
+TEST(NetworkTest, SlotsBoundRunningCallsAndGoToTheMostUrgent) {
   const Network network = RybkoStolyar(0.9);
   int64_t most = 0, begun = 0, overtaken = 0;
   NetworkOptions options{.slots = 20, .horizon = 500};
@@ -163,21 +165,21 @@ TEST(NetworkTest, SlotsBoundRunningCallsAndTheFirstDueGetsThem) {
   EXPECT_EQ(most, 20);
   EXPECT_GT(begun, 200);
   EXPECT_GT(overtaken, 0) << "first come, first served would do";
-  // More slots than the load needs make no difference; too few, and the engines cannot fill their batches.
+  // More slots than the load needs make no difference; with too few, engines cannot fill their batches.
   const NetworkRun any = Simulate(network, {.horizon = 500});
   EXPECT_EQ(Simulate(network, {.slots = 1000, .horizon = 500}).tokens, any.tokens);
   EXPECT_GT(tight.tokens.back(), 3 * any.tokens.back());
 }
 
-// One slot, batches of one token. While a call of 20 tokens holds the slot, from 51 to 71, "long" comes at 52
-// and "short" at 53. After long's first call 50 decodes follow, so its turn counts from 52 + 50, short's from
-// 53.
-TEST(NetworkTest, TurnsAreByTheOrder) {
+// One slot, batches of one token. While a call of 20 tokens holds the slot from 51 to 71, "long" arrives at
+// 52 and "short" at 53. After long's first call 50 decodes follow, so its latest start is counted from 52 +
+// 50, short's from 53.
+TEST(NetworkTest, CallsBeginInTheOrderOfTheirRule) {
   Network network{.engines = 1, .token_budget = 1};
   network.types = {{"holds the slot", 1.0 / 51, {{0, 1, {10}, {10}, {}}}, /*evenly=*/true},
                    {"long", 1.0 / 52, {{0, 1, {2}, {1}, {}}, {0, 1, {3}, {50}, {0}}}, true},
                    {"short", 1.0 / 53, {{0, 1, {1}, {1}, {}}}, true}};
-  // Calls in the order in which they begin, by their prompts.
+  // Prompt lengths of the calls in the order in which they begin.
   const auto begun = [&](CallOrder order) {
     std::vector<int64_t> prompts;
     NetworkOptions options{.order = order, .slots = 1, .horizon = 101};
@@ -206,9 +208,9 @@ TEST(NetworkTest, SameSeedSameRun) {
   EXPECT_NE(tokens(3), tokens(4));
 }
 
-// --- what is refused ---
+// --- refused networks ---
 
-// Refused by name, instead of hanging, reaching past an array or looking like instability.
+// Invalid networks are refused by name; otherwise runs would hang, read past an array or look unstable.
 TEST(NetworkCheckTest, BadNetworksAreRefusedByName) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   const struct {

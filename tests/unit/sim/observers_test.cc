@@ -1,4 +1,4 @@
-// Shadows, LP files, the steps as CSV and the overload condition: they watch, and change nothing.
+// Shadows, LP files, the CSV of steps and the overload condition observe a run without changing it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ SimOptions Short() {
   return options;
 }
 
-// Requests of one step each: there is something to decide every time.
+// Requests of one step each, so that every step has a decision.
 Trace OneStepRequests() {
   Trace trace = *SampleProfile("code", 500, 2);
   for (TraceRequest& request : trace.requests) request.output_tokens = 1;
@@ -55,7 +55,7 @@ TEST(ShadowsTest, RegretsAreAddedAndNothingElseChanges) {
   EXPECT_EQ(watched, alone);
   ASSERT_EQ(shadows.size(), 2u);
   EXPECT_EQ(shadows[0].at("policy"), "lpt");
-  // Counted decisions only.
+  // Decisions of the warm-up do not count.
   EXPECT_EQ(shadows[0].at("decisions"), 20);
   EXPECT_GT(shadows[0].at("missed_tokens_mean"), 0);
   EXPECT_EQ(shadows[1].at("missed_tokens_mean"), 0);
@@ -105,7 +105,7 @@ TEST_F(LpDumpTest, LimitIsKept) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/least_tokens-0000014.lp"));
 }
 
-TEST_F(LpDumpTest, FolderThatCannotBeMadeIsRefused) {
+TEST_F(LpDumpTest, AFolderThatCannotBeCreatedIsRefused) {
   SimOptions options = Short();
   options.dump_lp = "/dev/null/folder";
   const Trace trace = OneStepRequests();
@@ -154,17 +154,17 @@ TEST(OverloadWatchTest, OneLengthSetAsideMustLeaveEnoughForTheFreeSlots) {
   OverloadWatch watch;
   EXPECT_EQ(watch.share(), 1);
   for (const int64_t prompt : {7, 7, 7, 5, 9}) watch.Add(prompt);
-  watch.Decide(0);  // no choice, so not counted
+  watch.Decide(0);  // without a choice, so not counted
   watch.Decide(2);
   EXPECT_EQ(watch.share(), 1);
   watch.Decide(3);
   EXPECT_EQ(watch.share(), 0.5);
   watch.Remove(7);
-  watch.Remove(7);  // 7, 5, 9
+  watch.Remove(7);  // remaining: 7, 5, 9
   watch.Decide(2);
   EXPECT_NEAR(watch.share(), 2.0 / 3, 1e-12);
   watch.Remove(5);
-  watch.Add(9);  // 7, 9, 9
+  watch.Add(9);  // remaining: 7, 9, 9
   watch.Decide(2);
   EXPECT_EQ(watch.share(), 0.5);
 }

@@ -246,6 +246,20 @@ TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
   EXPECT_THAT(Tokens(scene.Ask(*Rule("equal_chunks", 2048))), ElementsAre(500, 500));
 }
 
+TEST(ServeRulesTest, ReleasedPromptsFillTheEnginesBudget) {
+  Scene scene;
+  scene.AddRank(10, {500});
+  scene.AddRank(600);
+  const auto rule = Rule("bf_io_release", 512);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(502, 0)) << "vLLM's step";
+  scene.ranks[1].decodes = 10;
+  scene.Arrive(400);
+  const ServePlan plan = scene.Ask(*rule);
+  ASSERT_EQ(plan.bindings.size(), 1U) << "beside the other rank's prompt";
+  EXPECT_EQ(plan.bindings[0].rank, 1);
+  EXPECT_TRUE(scene.pool.empty());
+}
+
 TEST(ServeRulesTest, AnUnknownNameListsThem) {
   EXPECT_THAT(std::string(MakeServeRule("fifo", 1).status().message()), HasSubstr("bf_io"));
 }
@@ -355,6 +369,22 @@ TEST(ServeRunTest, APlanForTheStepAfterTheNextIsOneStepLate) {
   EXPECT_NEAR(later / at_once.step_s_mean, 1, 0.5);
 }
 
+TEST(ServeRunTest, ObjectivesMakeLateFirstTokensRarer) {
+  const Trace trace = Conversation();
+  ServeOptions options = Options("bf_io");
+  options.lag = 2;
+  const ServeResult without = RunOf(options, trace);
+  EXPECT_EQ(without.ttft_met, std::nullopt);
+  EXPECT_FALSE(ServeJson(options, "w", without).contains("ttft_met"));
+  options.ttft_objective_s = 0.2;
+  const ServeResult with = RunOf(options, trace);
+  EXPECT_GT(*with.ttft_met, 0.9);
+  EXPECT_LT(with.ttft_s.p99, without.ttft_s.p99);
+  EXPECT_LT(with.tpot_s.mean, 1.5 * without.tpot_s.mean);
+  options.ttft_objective_s = -1;
+  EXPECT_THAT(std::string(RunServe(options, trace).status().message()), HasSubstr("--ttft_objective"));
+}
+
 TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
   const Trace trace = Conversation();
   ServeOptions options = Options("bf_io");
@@ -388,6 +418,44 @@ TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
   ASSERT_TRUE(RunServeGrid(grid, judge, [] { return true; }).ok());
   EXPECT_EQ(cells, 3);
   EXPECT_LT(sum / cells, 0.9);
+}
+
+// The same engines with the same budget, given their prompts in waves.
+TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgets) {
+  ServeGridOptions grid;
+  grid.workloads.push_back({"conversation", Conversation()});
+  grid.engines = {ServeEngines()[2]};
+  grid.loads = {0.6};
+  grid.groups = {8};
+  grid.seeds = 1;
+  grid.candidate = "bf_io_release";
+  grid.against = "vllm";
+  grid.budgets = {256, 512};
+  std::vector<int64_t> budgets;
+  const auto judge = [&](const ServeCell& cell) {
+    EXPECT_EQ(cell.best.rule, "vllm");
+    EXPECT_EQ(cell.best.budget, cell.budget);
+    EXPECT_LT(cell.candidate.e2e_s, (cell.budget == 256 ? 1.0 : 0.84) * cell.best.e2e_s);
+    budgets.push_back(cell.budget);
+  };
+  const absl::Status status = RunServeGrid(grid, judge, [] { return true; });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(budgets, ElementsAre(256, 512));
+}
+
+TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleIsNoCell) {
+  ServeGridOptions grid;
+  grid.workloads.push_back({"short", TraceOf({{0, 100, 10}})});
+  grid.engines = {ServeEngines()[2]};
+  grid.loads = {0.5};
+  grid.groups = {2};
+  grid.seeds = 1;
+  grid.candidate = "bf_io_release";
+  grid.against = "vllm";
+  grid.budgets = {1};
+  const absl::Status status = RunServeGrid(
+      grid, [](const ServeCell& cell) { ADD_FAILURE() << cell.budget; }, [] { return true; });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ServeGridTest, EndsOnASignal) {

@@ -1,10 +1,17 @@
-// Whatever a session was like, the core decides it again as it did, and a replay notices when it does not.
+// For any recorded session the core repeats its decisions exactly, and a replay detects every difference.
 #include "tools/sim/replay/session_replay.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster_session.h"
 #include "tests/testing/recorded_session.h"
@@ -29,7 +36,7 @@ MemoryLog::Segments Record(const SessionSetup& setup, uint64_t seed, int turns,
   return segments;
 }
 
-// Replays from segment `first` on.
+// Replays the segments from index `first` on.
 SessionReplay Replay(const MemoryLog::Segments& segments, size_t first = 0,
                      std::optional<core::PolicySetting> instead = std::nullopt) {
   SessionReplay replay(std::move(instead), NoClock);
@@ -51,7 +58,7 @@ void ExpectIdentical(const SessionReplay& replay) {
   EXPECT_GT(replay.counts().decisions, 0);
 }
 
-TEST(SessionReplay, EveryPolicyDecidesARecordedSessionAgainAsItDid) {
+TEST(SessionReplay, EveryPolicyRepeatsARecordedSession) {
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy.name, ", seed ", seed));
@@ -88,21 +95,88 @@ TEST(SessionReplay, AdmissionIsRecordedToo) {
       setup.admission = admission;
       setup.lookahead = "max_tokens";
       setup.plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
-      // In pieces: who is kept back is in the states between them.
+      // In several segments: the states between them contain the requests that admission keeps back.
       ExpectIdentical(Replay(Record(setup, seed, 200, 4000)));
       if (HasFailure()) return;
     }
   }
 }
 
-// Workers that share no barrier have steps of their own, and plans for them.
-TEST(SessionReplay, SessionsOfIndependentWorkersToo) {
+// Agents' prompts: the group starts with one rule of placement, and another one proves to be better. No
+// record says so; the replay makes the same switch, because the same events give the same choices.
+TEST(SessionReplay, SwitchOfThePlacementRuleReplays) {
+  constexpr int kWorkers = 8, kSteps = 2'500, kTokens = 40;
+  MemoryLog::Segments segments;
+  const core::PolicySetting setting = {"bf_io_auto", {}};
+  core::SchedulerOptions options;
+  options.plan_mode = core::PlanMode::kLockstep;
+  int64_t switches = 0;
+  {
+    record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 1 << 30), {"test", 1 << 20}, options,
+                              setting, "survival");
+    core::Cluster cluster(options, setting, {}, *core::MakeLookahead("survival"), &recorder);
+    cluster.Apply(core::AddGroup{0, core::GroupKind::kBarrier});
+    core::OpenEpoch epoch{0, std::vector<core::EpochMember>(kWorkers)};
+    for (core::EpochMember& member : epoch.members) member.spec = {72, 100'000'000, true};
+    cluster.Apply(epoch);
+    Rng rng(3);
+    struct Running {
+      core::RequestId id;
+      int64_t load, left;
+    };
+    std::vector<std::vector<Running>> running(kWorkers);
+    std::map<core::RequestId, Running> waiting;
+    core::RequestId last = 1 << 20;
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      // 30 of 72 slots are taken.
+      for (double left = std::exp(-30.0 * kWorkers / kTokens); (left /= rng.Uniform()) < 1;) {
+        core::RequestSpec spec;
+        spec.id = ++last;
+        spec.prefill_tokens = static_cast<int64_t>(1 + std::exp(8.5 + 0.8 * rng.Normal()));
+        spec.max_new_tokens = 1'000;
+        ASSERT_TRUE(cluster.Apply(core::Enqueue{spec}).status.ok());
+        waiting[spec.id] = {spec.id, spec.prefill_tokens,
+                            1 + static_cast<int64_t>(rng.Exponential() * kTokens)};
+      }
+      const auto plan = cluster.Apply(core::MakePlan{0}).plan;
+      ASSERT_TRUE(plan.has_value());
+      for (const core::Placement& placement : plan->placements)
+        running[static_cast<size_t>(placement.worker)].push_back(waiting.extract(placement.id).mapped());
+      bool idle = true;
+      for (const auto& worker : running) idle = idle && worker.empty();
+      for (int g = 0; g < kWorkers; ++g) {
+        core::StepReport report;
+        report.step = report.applied_plan = plan->apply_step;
+        std::vector<core::RequestId> finished;
+        for (Running& one : running[g]) {
+          report.load_tokens += one.load++;
+          if (--one.left == 0) finished.push_back(one.id);
+        }
+        std::erase_if(running[g], [](const Running& one) { return one.left == 0; });
+        report.finished = finished;
+        report.group_idle = idle;
+        ASSERT_TRUE(cluster.Apply(core::Report{0, g, report}).status.ok());
+      }
+      recorder.Flush();
+    }
+    switches = cluster.group(0)->chooser().switches();
+  }
+  EXPECT_GE(switches, 1);
+  const SessionReplay replay = Replay(segments);
+  ExpectIdentical(replay);
+  EXPECT_TRUE(replay.exact());
+  // Without the choice the placements differ.
+  EXPECT_GT(Replay(segments, 0, core::PolicySetting{"bf_io_horizon", {}}).counts().otherwise, 0);
+}
+
+// Workers without a barrier have steps and plans of their own.
+TEST(SessionReplay, SessionsWithoutTheRoutersBarrierReplay) {
   for (const char* policy : {"jffc", "sa_jsq", "bf_io_auto"}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
       SessionSetup setup;
       setup.policy = policy;
-      setup.kind = core::GroupKind::kIndependent;
+      setup.kind = seed % 3 == 0 ? core::GroupKind::kCoupled : core::GroupKind::kIndependent;
       setup.admission = seed % 2 == 0 ? "kv_feasible" : "none";
       setup.lookahead = seed % 2 == 0 ? "max_tokens" : "none";
       const MemoryLog::Segments segments = Record(setup, seed, 300, 1000);
@@ -115,8 +189,8 @@ TEST(SessionReplay, SessionsOfIndependentWorkersToo) {
   }
 }
 
-// Groups of both kinds that come, lose workers and go.
-TEST(SessionReplay, SessionsOfSeveralGroupsToo) {
+// Groups of both kinds that form, lose workers and are removed.
+TEST(SessionReplay, SessionsOfSeveralGroupsReplay) {
   for (const char* policy : {"bf_io_auto", "fcfs", "power_of_two"}) {
     for (uint64_t seed = 1; seed <= 8; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
@@ -139,7 +213,7 @@ TEST(SessionReplay, SessionsOfSeveralGroupsToo) {
       ExpectIdentical(replay);
       EXPECT_TRUE(replay.exact());
       EXPECT_GT(replay.counts().groups, seed % 4 == 0 ? 0 : 1);
-      // From any segment on the accounts agree, whatever policies have forgotten.
+      // The accounts agree from any segment on, even where a policy's memory is missing.
       const SessionReplay later = Replay(segments, segments.size() / 2);
       EXPECT_FALSE(later.Failed()) << later.counts().first_difference;
       EXPECT_EQ(later.counts().answers_identical, later.counts().answers);
@@ -148,13 +222,13 @@ TEST(SessionReplay, SessionsOfSeveralGroupsToo) {
   }
 }
 
-TEST(SessionReplay, PoliciesMayChangeOnTheWay) {
+TEST(SessionReplay, PoliciesMayChangeDuringASession) {
   SessionSetup setup;
   setup.others = {"power_of_two", "round_robin", "bf_io_auto", "vllm"};
   for (uint64_t seed = 1; seed <= 10; ++seed) ExpectIdentical(Replay(Record(setup, seed, 300)));
 }
 
-TEST(SessionReplay, StatesBetweenSegmentsAreWhatTheReplayArrivesAt) {
+TEST(SessionReplay, StatesBetweenSegmentsEqualTheReplays) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const MemoryLog::Segments segments = Record({}, seed, 300, 4000);
     ASSERT_GT(segments.size(), 3u);
@@ -164,7 +238,7 @@ TEST(SessionReplay, StatesBetweenSegmentsAreWhatTheReplayArrivesAt) {
   }
 }
 
-TEST(SessionReplay, AnySegmentIsABeginningForPoliciesWithoutMemory) {
+TEST(SessionReplay, StatelessPoliciesReplayFromAnySegment) {
   for (const char* policy : {"fcfs", "lpt", "least_tokens", "bf_io"}) {
     SessionSetup setup;
     setup.policy = policy;
@@ -179,9 +253,9 @@ TEST(SessionReplay, AnySegmentIsABeginningForPoliciesWithoutMemory) {
   }
 }
 
-TEST(SessionReplay, APolicyWithoutItsMemoryIsNoFault) {
+TEST(SessionReplay, DifferencesForLackOfAPolicysMemoryAreNotErrors) {
   SessionSetup setup;
-  setup.policy = "power_of_two";  // draws on for ever
+  setup.policy = "power_of_two";  // its random stream is not in the log
   const MemoryLog::Segments segments = Record(setup, 3, 300, 4000);
   const SessionReplay replay = Replay(segments, 2);
   EXPECT_FALSE(replay.Failed());
@@ -191,7 +265,7 @@ TEST(SessionReplay, APolicyWithoutItsMemoryIsNoFault) {
   EXPECT_EQ(replay.counts().answers_identical, replay.counts().answers);
 }
 
-// The `nth` record of the kind.
+// The `nth` record of this kind; plans without workers do not count.
 v1::DecisionRecord& Nth(MemoryLog::Segments& segments, v1::DecisionRecord::WhatCase kind, int nth) {
   for (std::vector<v1::DecisionRecord>& segment : segments) {
     for (v1::DecisionRecord& record : segment) {
@@ -203,7 +277,7 @@ v1::DecisionRecord& Nth(MemoryLog::Segments& segments, v1::DecisionRecord::WhatC
   return segments[0][0];
 }
 
-TEST(SessionReplay, AChangedDecisionIsFoundNamedAndDoesNotHideTheRest) {
+TEST(SessionReplay, AChangedDecisionIsReportedAndTheReplayContinues) {
   MemoryLog::Segments segments = Record({}, 1, 200);
   v1::LoggedPlan& plan = *Nth(segments, v1::DecisionRecord::kPlan, 20).mutable_plan();
   plan.mutable_wait_steps()->Set(0, plan.wait_steps(0) + 1);
@@ -215,21 +289,21 @@ TEST(SessionReplay, AChangedDecisionIsFoundNamedAndDoesNotHideTheRest) {
   EXPECT_THAT(replay.counts().first_difference, HasSubstr("expected step "));
 }
 
-TEST(SessionReplay, AnotherPolicysDecisionsDoNotPassAsTheRecordedOnes) {
+TEST(SessionReplay, AnotherPolicysDecisionsAreDetected) {
   MemoryLog::Segments segments = Record({}, 1, 200);
   segments[0][0].mutable_header()->mutable_policy()->set_name("max_min");
   const SessionReplay replay = Replay(segments);
   EXPECT_TRUE(replay.Failed());
   EXPECT_LT(replay.counts().identical, replay.counts().decisions);
-  // It was followed all the same: the accounts agree to the end.
+  // The recorded decisions were followed nevertheless: the accounts agree to the end.
   EXPECT_EQ(replay.counts().answers_identical, replay.counts().answers);
   EXPECT_THAT(replay.counts().first_difference, HasSubstr("decision (record "));
 }
 
-TEST(SessionReplay, WhatAClockHasDecidedIsNoFault) {
+TEST(SessionReplay, DecisionsCutShortByTheClockAreNotErrors) {
   SessionSetup setup;
   setup.policy = "bf_io";
-  // Time is up at once.
+  // The time for every decision is over at once.
   setup.policy_options.stop = [] { return true; };
   const SessionReplay replay = Replay(Record(setup, 1, 300));
   EXPECT_FALSE(replay.Failed()) << replay.counts().first_difference;
@@ -237,7 +311,7 @@ TEST(SessionReplay, WhatAClockHasDecidedIsNoFault) {
   EXPECT_EQ(replay.exact(), replay.counts().cut_short == 0);
 }
 
-TEST(SessionReplay, AChangedAnswerIsFound) {
+TEST(SessionReplay, AChangedAnswerIsReported) {
   MemoryLog::Segments segments = Record({}, 1, 200);
   Nth(segments, v1::DecisionRecord::kEnqueue, 5).mutable_enqueue()->set_status(8);
   const SessionReplay replay = Replay(segments);
@@ -245,7 +319,7 @@ TEST(SessionReplay, AChangedAnswerIsFound) {
   EXPECT_THAT(replay.counts().first_difference, HasSubstr("expected RESOURCE_EXHAUSTED; got OK"));
 }
 
-TEST(SessionReplay, WhatIfAsksAnotherPolicyOnTheRecordedSnapshots) {
+TEST(SessionReplay, WhatIfRunsAnotherPolicyOnTheRecordedSnapshots) {
   SessionSetup setup;
   setup.policy = "fcfs";
   const MemoryLog::Segments segments = Record(setup, 1, 300);
@@ -281,7 +355,7 @@ TEST(SessionReplay, ImpossibleRecordsAreRefusedByName) {
   EXPECT_THAT(take(record).message(), HasSubstr("a header of another session"));
 }
 
-TEST(SessionReplay, TheReportSaysWhatWasFound) {
+TEST(SessionReplay, TheReportHasTheCounts) {
   const SessionReplay replay = Replay(Record({}, 1, 200));
   const ReplayedLog log = {"x", 1, 0, 1000, "closed", ""};
   const nlohmann::ordered_json json = ReplayJson(log, replay);

@@ -1,4 +1,4 @@
-// One engine with a batch scheduler: the time law, hand-computed lives, and what must add up.
+// One engine with a batch scheduler: the step time model, hand-computed runs, and conservation of tokens.
 #include <numeric>
 #include <string>
 #include <utility>
@@ -49,7 +49,7 @@ TEST(BatchTimeTest, LongContextsAndOverflow) {
   cost.recompute_s_per_token = 0;
   EXPECT_NEAR(cost.Seconds(load), 45.5e-3 + 1e-6 * 20 * 1010 + 1e-5 * 530 + 3e-3, 1e-12)
       << "the only way out";
-  // A prompt in pieces attends to as many pairs as in one.
+  // A prompt in chunks attends to as many pairs as in one piece.
   BatchLoad whole, pieces;
   whole.AddPrefill(700, 0);
   for (int64_t done = 0; done < 700; done += 100) pieces.AddPrefill(100, done);
@@ -71,8 +71,8 @@ OneEngineRun Simulate(const std::vector<StepArrival>& arrivals, const OneEngineO
   return *std::move(run);
 }
 
-TEST(OneEngineTest, ALifeByHand) {
-  // 64 + 36 prompt tokens, then three decodes; while the second comes in the third batch.
+TEST(OneEngineTest, TwoRequestsByHand) {
+  // 64 + 36 prompt tokens, then three decodes; the second request arrives during the third batch.
   const std::vector<StepArrival> arrivals = {{1.0, 100, 3}, {1.1, 10, 1}};
   const OneEngineRun run = Simulate(arrivals, Options("sarathi", 64));
   EXPECT_EQ(run.batches, 5);
@@ -87,7 +87,8 @@ TEST(OneEngineTest, ALifeByHand) {
   gives.engine.prompt_gives_token = true;
   const OneEngineRun given = Simulate(arrivals, gives);
   EXPECT_NEAR(given.lives[0].completed, 1 + 4 * 0.0455, 1e-9);
-  // Two tokens come after the first; the other request has its only one with its prompt.
+  // For the first request two tokens follow the first one; the other request gets its only token with its
+  // prompt.
   EXPECT_THAT(LatenciesOf(arrivals, given.lives, 0, true).tpot, ElementsAre(DoubleNear(0.0455, 1e-9)));
 }
 
@@ -115,7 +116,7 @@ TEST(OneEngineTest, EveryTokenIsComputedOnceWhateverTheScheduler) {
     EXPECT_FALSE(run.stuck);
     for (size_t i = 0; i < arrivals.size(); ++i) {
       EXPECT_LT(arrivals[i].at, run.lives[i].prefilled);
-      // A decode and the prompt's end share no batch.
+      // A prompt's last chunk and a decode of the same request are never in one batch.
       EXPECT_LE(run.lives[i].prefilled + 0.0455 * static_cast<double>(arrivals[i].decode) - 1e-9,
                 run.lives[i].completed);
     }
@@ -124,7 +125,7 @@ TEST(OneEngineTest, EveryTokenIsComputedOnceWhateverTheScheduler) {
   }
 }
 
-TEST(OneEngineTest, KvIsReservedOrItsOverflowIsPaidFor) {
+TEST(OneEngineTest, KvIsReservedOrItsOverflowTakesTime) {
   const std::vector<StepArrival> arrivals = {{0, 60, 40}, {0, 60, 40}};
   OneEngineOptions options = Options("sarathi", 512);
   options.engine.kv_tokens = 150;
@@ -133,12 +134,13 @@ TEST(OneEngineTest, KvIsReservedOrItsOverflowIsPaidFor) {
   options.engine.reserve_kv = false;
   options.engine.cost.swap_s_per_token = options.engine.cost.recompute_s_per_token = 1e-3;
   const OneEngineRun swapped = Simulate(arrivals, options);
-  // Prompts of 120 tokens, then 2 more a batch: over 150 from the 16th decode on, by 2, 4 .. 50.
+  // Prompts of 120 tokens, then 2 more tokens per batch: from the 16th decode on they exceed 150 by 2, 4 ..
+  // 50.
   const double plain = options.engine.cost.Seconds(120) + 40 * options.engine.cost.Seconds(2);
   EXPECT_NEAR(swapped.end_s, plain + 1e-3 * 2 * 25 * 26 / 2, 1e-9);
 }
 
-TEST(OneEngineTest, ALongPromptFreezesSchedulersThatTakeItWhole) {
+TEST(OneEngineTest, ALongPromptBlocksWholePromptSchedulers) {
   const std::vector<StepArrival> arrivals = {{0, 290, 990}, {0.4675, 290, 990}, {0.935, 20, 5}};
   for (const char* scheduler : {"vllm_v0", "faster_transformer"}) {
     const OneEngineRun run = Simulate(arrivals, Options(scheduler, 128));
@@ -146,7 +148,7 @@ TEST(OneEngineTest, ALongPromptFreezesSchedulersThatTakeItWhole) {
     EXPECT_EQ(run.completed, 0);
   }
   OneEngineOptions cut = Options("vllm_v0", 128);
-  cut.until_s = 0.5;  // before the last has come
+  cut.until_s = 0.5;  // before the last request arrives
   const OneEngineRun frozen = Simulate(arrivals, cut);
   EXPECT_TRUE(frozen.stuck);
   EXPECT_LE(frozen.end_s, 0.5);
@@ -155,7 +157,8 @@ TEST(OneEngineTest, ALongPromptFreezesSchedulersThatTakeItWhole) {
 }
 
 TEST(OneEngineTest, WorkConservingSchedulersKeepUpWhereOthersFallBehind) {
-  // 13.5 requests of 100 + 100 tokens per second, capacity 14.23: growth over the last half of 400 s.
+  // 13.5 requests of 100 + 100 tokens per second, capacity 14.23 per second: growth of the backlog over the
+  // second half of 400 s.
   const auto growth = [](const char* scheduler) {
     Rng rng(3);
     std::vector<StepArrival> arrivals;
@@ -168,7 +171,7 @@ TEST(OneEngineTest, WorkConservingSchedulersKeepUpWhereOthersFallBehind) {
   };
   EXPECT_LT(growth("sarathi"), 60);
   EXPECT_LT(growth("orca"), 60);
-  // faster_transformer's own limit is near one request per second.
+  // faster_transformer's own limit is about one request per second.
   EXPECT_GT(growth("faster_transformer"), 2000);
 }
 
@@ -203,8 +206,8 @@ TEST(StepGroupTest, OneRankIsOneEngineAndNeverWaits) {
   }
 }
 
-TEST(StepGroupTest, IdleByHand) {
-  // One prompt of 512 tokens on one of two ranks, alone; then each has a decode or nothing.
+TEST(StepGroupTest, IdleFractionByHand) {
+  // A prompt of 512 tokens on one of two ranks; then that rank has a decode and the other nothing.
   const StepGroupRun run = SimulateGroup({{0, 512, 2}}, PrefillPlan::kBlind, 2);
   EXPECT_EQ(run.steps, 2);
   EXPECT_NEAR(run.end_s, 0.1799 + 0.0455, 1e-9);
@@ -217,7 +220,7 @@ TEST(StepGroupTest, PromptsPlannedAsLoadLeaveLessIdle) {
   double at = 0;
   for (int i = 0; i < 1500; ++i) {
     at += 0.15 * rng.Exponential();
-    // One in ten is long.
+    // One prompt in ten is long.
     const int64_t prompt = rng.Below(10) == 0 ? 3000 + rng.Below(3000) : 50 + rng.Below(300);
     arrivals.push_back({at, prompt, 50 + static_cast<int64_t>(rng.Below(200))});
   }

@@ -1,4 +1,4 @@
-// Seeds and loads mean the same for every workload.
+// Seeds and loads have the same meaning for every workload.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +13,17 @@
 namespace bfio::sim {
 namespace {
 
+TEST(WorkloadTest, BurstsComeTogetherAtTheSameRate) {
+  const Trace trace = WithBurstArrivals(*SampleProfile("conversation", 100'000, 1), 3);
+  int64_t bursts = 1;
+  for (size_t i = 1; i < trace.requests.size(); ++i) {
+    ASSERT_GE(trace.requests[i].arrival_s, trace.requests[i - 1].arrival_s);
+    bursts += trace.requests[i].arrival_s > trace.requests[i - 1].arrival_s ? 1 : 0;
+  }
+  EXPECT_NEAR(100'000.0 / static_cast<double>(bursts), kBurstRequests, 6);
+  EXPECT_NEAR(ArrivalRate(trace), 1, 0.1);
+}
+
 Trace Three() {
   Trace trace;
   trace.has_arrivals = true;
@@ -24,12 +35,12 @@ auto Row(const TraceRequest& request) {
   return std::make_tuple(request.arrival_s, request.prompt_tokens, request.output_tokens);
 }
 
-TEST(RotatedTest, SeedOneIsTheTraceAsItIs) {
+TEST(RotatedTest, SeedOneKeepsTheTrace) {
   const Trace trace = Three(), rotated = Rotated(trace, 1);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(Row(rotated.requests[i]), Row(trace.requests[i]));
 }
 
-// A round lasts 4 * 3 / 2 = 6 s: the gap to the next is the mean gap.
+// The trace repeats after 4 * 3 / 2 = 6 s: the gap from its end to its start is the mean gap.
 TEST(RotatedTest, OtherSeedsStartElsewhereAndKeepTheGaps) {
   bool seen[3] = {};
   for (uint64_t seed = 2; seed < 40; ++seed) {
@@ -64,7 +75,7 @@ TEST(RotatedTest, SeedsOfATraceGiveDifferentRunsAndTheSameSeedTheSame) {
   EXPECT_NE(imbalance(2), imbalance(3));
 }
 
-TEST(PoissonTest, OneASecondInOrderAndByTheSeed) {
+TEST(PoissonTest, ArrivalsAreOnePerSecondOrderedAndSeeded) {
   const Trace trace = *SampleProfile("code", 20'000, 1);
   const Trace arrivals = WithPoissonArrivals(trace, 4);
   EXPECT_TRUE(arrivals.has_arrivals);
@@ -76,7 +87,7 @@ TEST(PoissonTest, OneASecondInOrderAndByTheSeed) {
   EXPECT_NE(arrivals.requests[7].arrival_s, WithPoissonArrivals(trace, 5).requests[7].arrival_s);
 }
 
-// Three requests of 1, 2, 3 steps: E[o] = 2; mean load of a taken slot (10 + 2 * 20.5 + 3 * 31) / 6 = 24.
+// Three requests of 1, 2, 3 steps: E[o] = 2; mean load of an occupied slot (10 + 2 * 20.5 + 3 * 31) / 6 = 24.
 TEST(FullSlotRateTest, ByHand) {
   StepCost cost;
   cost.c_s = 1;
@@ -85,8 +96,8 @@ TEST(FullSlotRateTest, ByHand) {
   EXPECT_DOUBLE_EQ(FullSlotRequestRate(Three(), 4, 5, cost), 10 / (1 + 0.1 * 5 * 24));
 }
 
-// Offered exactly what it can serve, and balance being imperfect, the group falls behind; offered nine
-// tenths, it does not.
+// Balance is imperfect, so the group falls behind when offered exactly its full-slot rate, but not when
+// offered nine tenths of it.
 TEST(FullSlotRateTest, IsWhereQueuesBegin) {
   const Trace trace = WithPoissonArrivals(*SampleProfile("code", 20'000, 1), 1);
   SimOptions options;
@@ -118,7 +129,7 @@ TEST(WaitCountsTest, QuantilesAreExact) {
   EXPECT_DOUBLE_EQ(counts.mean(), 11);
 }
 
-// A bucketed histogram calls 200 and 201 the same.
+// Exact counts distinguish adjacent values, such as 200 and 201, which a bucketed histogram merges.
 TEST(WaitCountsTest, NeighboursAreDistinguished) {
   for (int64_t wait = 0; wait < 3000; wait += 7) {
     WaitCounts counts;

@@ -1,4 +1,4 @@
-// What every barrier promises, checked on each implementation that runs without a GPU. Ranks are threads.
+// What every barrier guarantees, checked on each implementation that runs without a GPU. Ranks are threads.
 #include "worker/barrier/barrier.h"
 
 #include <atomic>
@@ -24,9 +24,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Long enough that a test that waits for it fails by its assertions on elapsed time.
+// So long that a test which waits for it fails its assertions on elapsed time.
 constexpr absl::Duration kForever = absl::Seconds(60);
-// "Well before the deadline", generous to slow machines.
+// An upper bound for events that must happen well before the deadline, generous for slow machines.
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
 class BarrierTest : public ::testing::TestWithParam<std::string> {
@@ -46,7 +46,7 @@ class BarrierTest : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, BarrierTest, ::testing::Values("star", "tree", "star_tls", "tree_tls", "local"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(BarrierTest, EveryRankLearnsMaximaAndSums) {
+TEST_P(BarrierTest, EveryRankGetsMaximaAndSums) {
   for (const int ranks : {1, 2, 3, 8, 16, 17, 40}) {
     SCOPED_TRACE(ranks);
     MakeEndpoints(ranks);
@@ -69,7 +69,7 @@ TEST_P(BarrierTest, EveryRankLearnsMaximaAndSums) {
   }
 }
 
-TEST_P(BarrierTest, NoRankLeavesAStepBeforeTheLastHasCome) {
+TEST_P(BarrierTest, NoRankLeavesAStepBeforeTheLastArrives) {
   MakeEndpoints(5);
   std::atomic<int> arrived = 0;
   RunRanks(1, [&](int, std::unique_ptr<Barrier> barrier) {
@@ -97,27 +97,27 @@ TEST_P(BarrierTest, ARankThatLeavesMakesAllOthersFailAtOnce) {
   }
 }
 
-TEST_P(BarrierTest, AMissingRankIsADeadlineForAll) {
+TEST_P(BarrierTest, AMissingRankExceedsTheDeadlineForAll) {
   MakeEndpoints(6);
   std::barrier over(6);
   RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
     if (rank != 4) {
-      // Only rank 2 is impatient; the others learn it from rank 2.
+      // Only rank 2 has a short timeout; the others get the error from rank 2.
       const absl::Time start = absl::Now();
       const auto view = barrier->AllReduce(1, {}, rank == 2 ? absl::Milliseconds(50) : kForever);
       EXPECT_TRUE(absl::IsDeadlineExceeded(view.status())) << rank << ": " << view.status();
       EXPECT_LT(absl::Now() - start, kSoon);
     }
-    over.arrive_and_wait();  // rank 4 is alive until here
+    over.arrive_and_wait();  // rank 4 exists until here
   });
 }
 
-TEST_P(BarrierTest, AbortEndsTheWaitHereAndForThePeers) {
+TEST_P(BarrierTest, AbortEndsTheWaitOfAllRanks) {
   MakeEndpoints(4);
   std::barrier over(4);
   RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
     if (rank == 3) {
-      // Aborted while waiting, or before: both must work.
+      // Abort may come before the wait or during it.
       std::thread other([&] { barrier->Abort(); });
       EXPECT_TRUE(absl::IsCancelled(barrier->AllReduce(1, {}, kForever).status()));
       other.join();
@@ -129,7 +129,7 @@ TEST_P(BarrierTest, AbortEndsTheWaitHereAndForThePeers) {
   });
 }
 
-TEST_P(BarrierTest, AnAbortOfBeforeHoldsForLater) {
+TEST_P(BarrierTest, AnAbortAppliesToLaterCalls) {
   MakeEndpoints(1);
   RunRanks(1, [&](int, std::unique_ptr<Barrier> barrier) {
     ASSERT_TRUE(barrier->AllReduce(1, {}, kForever).ok());
@@ -146,7 +146,7 @@ TEST_P(BarrierTest, RanksThatDisagreeAboutTheStepFail) {
   });
 }
 
-TEST_P(BarrierTest, TheSameEndpointsFormOneEpochAfterTheOther) {
+TEST_P(BarrierTest, EndpointsCanFormSeveralEpochs) {
   MakeEndpoints(7);
   for (uint64_t epoch = 3; epoch < 8; ++epoch) {
     RunRanks(epoch, [&](int rank, std::unique_ptr<Barrier> barrier) {
@@ -171,7 +171,7 @@ TEST_P(BarrierTest, AGroupReformsAfterAFailure) {
   });
 }
 
-TEST_P(BarrierTest, AGroupThatIsNotCompleteDoesNotForm) {
+TEST_P(BarrierTest, AnIncompleteGroupDoesNotForm) {
   MakeEndpoints(3);
   group_->Offer();
   std::thread other([&] { EXPECT_FALSE(Form(1, 1, absl::Milliseconds(100)).ok()); });
@@ -181,7 +181,7 @@ TEST_P(BarrierTest, AGroupThatIsNotCompleteDoesNotForm) {
   other.join();
 }
 
-TEST_P(BarrierTest, RanksThatComputeSomethingElseDoNotForm) {
+TEST_P(BarrierTest, RanksWithDifferentSignaturesDoNotForm) {
   for (const int odd : {0, 1, 5}) {
     MakeEndpoints(6);
     group_->Offer();
@@ -198,7 +198,7 @@ TEST_P(BarrierTest, RanksThatComputeSomethingElseDoNotForm) {
   }
 }
 
-TEST(LocalBarrierTest, ARankThatComesTwiceIsNoSecondRank) {
+TEST(LocalBarrierTest, ARankThatJoinsTwiceIsRefused) {
   testing::BarrierRanks group("local", 2);
   group.Offer();
   absl::Status statuses[2];
@@ -207,7 +207,7 @@ TEST(LocalBarrierTest, ARankThatComesTwiceIsNoSecondRank) {
     threads.emplace_back([&] { status = group.Form(0, 1, kForever).status(); });
   }
   for (std::thread& thread : threads) thread.join();
-  // The later one is refused, and the group fails for the other.
+  // The later call is refused, and forming fails for the other one.
   if (absl::IsInvalidArgument(statuses[0])) std::swap(statuses[0], statuses[1]);
   EXPECT_TRUE(absl::IsUnavailable(statuses[0])) << statuses[0];
   EXPECT_TRUE(absl::IsInvalidArgument(statuses[1])) << statuses[1];
@@ -230,8 +230,8 @@ TEST_P(BarrierTest, ARankOutsideTheGroupIsInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(group_->endpoints()[0]->Form({1, 0, 0, "x:1"}, kForever, {}).status()));
 }
 
-// Rank 4 is rank 1's child: rank 0 hears of it from rank 1.
-TEST(StarBarrierTest, AFailureIsPassedOnWithTheNameOfTheRankThatLeft) {
+// Rank 4 is a child of rank 1, so rank 0 learns of its loss from rank 1.
+TEST(StarBarrierTest, AFailureNamesTheRankThatLeft) {
   testing::BarrierRanks group("tree", 5);
   group.Run(1, [](int rank, std::unique_ptr<Barrier> barrier) {
     if (rank == 4) return;
@@ -243,7 +243,7 @@ TEST(StarBarrierTest, AFailureIsPassedOnWithTheNameOfTheRankThatLeft) {
   });
 }
 
-TEST(GroupViewTest, SumsBeyondTheNumbersStayAtTheirBound) {
+TEST(GroupViewTest, SumsSaturateAtTheLimitsOfInt64) {
   GroupView view = ViewOf({.load_tokens = INT64_MAX - 1, .local_ns = INT64_MIN + 1});
   Fold(ViewOf({.load_tokens = 1, .local_ns = -1}), view);
   EXPECT_EQ(view.sum_load_tokens, INT64_MAX);
@@ -260,14 +260,14 @@ TEST(BarrierFactoryTest, UnknownNamesAreInvalid) {
   EXPECT_EQ((*MakeBarrierEndpoint("local", {}))->name(), "local");
 }
 
-TEST(BarrierFactoryTest, NcclWithoutAGpuSaysWhy) {
+TEST(BarrierFactoryTest, NcclWithoutAGpuExplainsTheError) {
   const auto nccl = MakeBarrierEndpoint("nccl", {.device = 99});
   ASSERT_FALSE(nccl.ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(nccl.status()) || absl::IsUnavailable(nccl.status()))
       << nccl.status();
 }
 
-// Whenever the stop comes: while the group forms, as the result is handed over, or after it.
+// The stop may come while the group forms, when the result is returned, or afterwards.
 TEST_P(BarrierTest, AStopMayComeAsFormingEnds) {
   MakeEndpoints(1);
   group_->Offer();

@@ -1,4 +1,4 @@
-// Whole checkpoint directories: what is missing, too much, of the wrong shape, or in the wrong place.
+// Checkpoint directories with missing or unexpected parts, wrong shapes, or files in the wrong place.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ using ::testing::Not;
 
 constexpr char kIndex[] = "/model.safetensors.index.json";
 
-// Tensor -> shape; what a test changes before it writes the file.
+// Shapes by tensor name, which a test changes before it writes the file.
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
 std::string FileOf(const Shapes& shapes, const std::string& dtype = "F32") {
@@ -72,7 +72,8 @@ class CheckpointTest : public ::testing::Test {
   }
   void WriteModel() { WriteBytes(dir_ + "/model.safetensors", FileOf(shapes_)); }
 
-  // The layers' tensors in b.safetensors, the others in a.safetensors.
+  // Writes the layers' tensors to b.safetensors and the others to a.safetensors. Returns the index from
+  // tensor to file.
   json WriteShards() {
     Shapes a, b;
     json map = json::object();
@@ -114,7 +115,7 @@ TEST_F(CheckpointTest, AModelIsItsConfigAndAllItsTensors) {
   EXPECT_FALSE((*model)->layers().at(0).gate_bias.present());
 }
 
-TEST_F(CheckpointTest, EveryTensorIsMissed) {
+TEST_F(CheckpointTest, EveryMissingTensorIsReported) {
   for (const auto& [name, shape] : ShapesOf()) {
     shapes_ = ShapesOf();
     shapes_.erase(name);
@@ -146,14 +147,14 @@ TEST_F(CheckpointTest, UnexpectedTensorsAreRefusedByName) {
   }
 }
 
-TEST_F(CheckpointTest, OldTablesOfFrequenciesAreIgnored) {
+TEST_F(CheckpointTest, StoredFrequencyTablesAreIgnored) {
   shapes_["model.layers.0.self_attn.rotary_emb.inv_freq"] = {2};
   shapes_["model.rotary_emb.inv_freq"] = {2};
   WriteModel();
   EXPECT_TRUE(LoadModel(dir_).ok()) << LoadModel(dir_).status();
 }
 
-TEST_F(CheckpointTest, TiedHeadMayBeACopyAndNothingElse) {
+TEST_F(CheckpointTest, ATiedHeadMayOnlyBeACopy) {
   config_["tie_word_embeddings"] = true;
   WriteConfig();
   shapes_ = ShapesOf();
@@ -167,7 +168,7 @@ TEST_F(CheckpointTest, TiedHeadMayBeACopyAndNothingElse) {
   shapes_["lm_head.weight"] = {12, 8};
   WriteModel();
   ExpectRefused("tensor 'lm_head.weight' differs from the embedding, and tie_word_embeddings is true");
-  // The two are neighbours in the alphabet; make the second the first.
+  // The two tensors are adjacent in the file; overwrite the second with the first.
   std::string file = FileOf(shapes_);
   const size_t data = file.find("}}") + 2, begin = (data + 7) / 8 * 8, size = 12 * 8 * 4;
   file.replace(begin + size, size, file.substr(begin, size));
@@ -188,7 +189,7 @@ TEST_F(CheckpointTest, OtherDTypesAreRefused) {
   ExpectRefused("has dtype 'I16'", absl::StatusCode::kUnimplemented);
 }
 
-TEST_F(CheckpointTest, EmptyDirectoriesSayWhatIsMissing) {
+TEST_F(CheckpointTest, EmptyDirectoriesNameTheMissingFiles) {
   ExpectRefused("has neither model.safetensors nor model.safetensors.index.json",
                 absl::StatusCode::kNotFound);
   fs::remove(dir_ + "/config.json");
@@ -203,7 +204,7 @@ TEST_F(CheckpointTest, GenerationConfigAddsEndsOfSequence) {
   const auto model = LoadModel(dir_);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_THAT((*model)->config().eos_token_ids, ElementsAre(2, 7));
-  // What the family has by default ends nothing where the model has ends of its own.
+  // The family's default end tokens apply only where the model names none.
   WriteBytes(dir_ + "/generation_config.json", R"({"eos_token_id": [7, 9]})");
   EXPECT_THAT((*LoadModel(dir_))->config().eos_token_ids, ElementsAre(2, 7, 9));
   config_.erase("eos_token_id");
@@ -227,7 +228,7 @@ TEST_F(CheckpointTest, ShardsAreOneModel) {
   EXPECT_EQ((*checkpoint)->FileOf("model.layers.1.mlp.up_proj.weight"), dir_ + "/b.safetensors");
 }
 
-TEST_F(CheckpointTest, AnIndexCannotLeadOutOfTheDirectory) {
+TEST_F(CheckpointTest, AnIndexCannotLeaveTheDirectory) {
   const json map = WriteShards();
   fs::copy_file(dir_ + "/a.safetensors", dir_ + "/../outside.safetensors",
                 fs::copy_options::overwrite_existing);
@@ -267,7 +268,7 @@ TEST_F(CheckpointTest, IndexAndSingleFileTogetherAreAmbiguous) {
   ExpectRefused("has both model.safetensors and model.safetensors.index.json");
 }
 
-TEST(WeightMap, HasAGrammar) {
+TEST(WeightMap, RefusesInvalidJson) {
   const auto message = [](const std::string& text) {
     const auto map = ParseWeightMap(text, "D/index.json");
     EXPECT_EQ(map.status().code(), absl::StatusCode::kInvalidArgument) << text;
@@ -293,14 +294,14 @@ TEST(WeightMap, HasAGrammar) {
               HasSubstr("'weight_map' twice"));
 }
 
-// Writes in place: file systems flush a file that was truncated.
+// Overwrites the front of the file in place: truncating it would make the file system flush it.
 void Overwrite(const std::string& path, const std::string& front) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.write(front.data(), static_cast<std::streamsize>(front.size()));
 }
 
-// Whole directories with a byte or some changed, in every kind of file.
-TEST(MutatedCheckpoint, NeverHarms) {
+// Whole checkpoint directories with some bytes changed, in every kind of file.
+TEST(MutatedCheckpoint, IsRefusedOrLoaded) {
   const std::string dir = ::testing::TempDir() + "/mutated_checkpoint";
   const char* const kFiles[] = {"config.json", "model.safetensors.index.json",
                                 "model-00001-of-00003.safetensors"};
@@ -311,7 +312,7 @@ TEST(MutatedCheckpoint, NeverHarms) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
     const std::string path = absl::StrCat(dir, "/", kFiles[rng.Below(3)]);
-    // Headers and JSON are at the front.
+    // Headers and JSON are at the front of the files.
     const std::string good = ReadBytes(path).substr(0, 2000);
     std::string bad = good;
     for (uint64_t changes = 1 + rng.Below(3); changes > 0; --changes) {

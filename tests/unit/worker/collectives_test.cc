@@ -1,4 +1,4 @@
-// All-gather and reduce-scatter, on each implementation that runs without a GPU. Ranks are threads.
+// All-gather and reduce-scatter on each implementation that runs without a GPU. Ranks are threads.
 #include <atomic>
 #include <barrier>
 #include <cstring>
@@ -19,10 +19,10 @@ namespace {
 
 using testing::BarrierRanks;
 
-// "Well before the deadline", generous to slow machines.
+// An upper bound for events that must happen well before the deadline, generous for slow machines.
 constexpr absl::Duration kPromptly = absl::Seconds(20);
 
-// Numbers of all sizes, so that their sum depends on the order.
+// Numbers of very different magnitudes, so that their sum depends on the order of summation.
 std::vector<float> Numbers(size_t count, uint64_t seed) {
   Rng rng(seed);
   std::vector<float> numbers(count);
@@ -32,7 +32,7 @@ std::vector<float> Numbers(size_t count, uint64_t seed) {
   return numbers;
 }
 
-// Term `term` of what is for rank `to`.
+// Term `term` of the sum for rank `to`.
 std::vector<float> Term(int term, int to, size_t n) {
   return Numbers(n, static_cast<uint64_t>(term * 1000 + to));
 }
@@ -43,14 +43,14 @@ std::vector<float> Add(const std::vector<float>& a, const std::vector<float>& b)
   return sum;
 }
 
-// The tree written out: the oracle.
+// Reference implementation of the summation tree: the sum over the terms begin .. end - 1 for rank `to`.
 std::vector<float> TreeOf(int begin, int end, int to, size_t n) {
   if (end - begin == 1) return Term(begin, to, n);
   const int middle = (begin + end) / 2;
   return Add(TreeOf(begin, middle, to, n), TreeOf(middle, end, to, n));
 }
 
-// What a rank brings to a reduce-scatter of the terms.
+// What a rank contributes to a reduce-scatter: its nodes' sums for every rank.
 std::vector<float> Brought(int rank, int world, size_t n) {
   std::vector<float> mine;
   for (const TermRange& node : NodesOf(TermsOf(rank, world))) {
@@ -90,7 +90,7 @@ TEST(SummationTreeTest, RanksHoldAllTermsInOrderInWholeSubtrees) {
   }
 }
 
-TEST(SummationTreeTest, TheNumbersOfThisTestShowTheOrderOfTheirSum) {
+TEST(SummationTreeTest, TheTestNumbersDependOnTheOrderOfSummation) {
   std::vector<float> in_line = Term(0, 0, 100);
   for (int term = 1; term < kSumTerms; ++term) in_line = Add(in_line, Term(term, 0, 100));
   EXPECT_FALSE(BitEqual(in_line, TreeOf(0, kSumTerms, 0, 100)));
@@ -106,7 +106,7 @@ TEST_P(CollectivesTest, AllRanksGetAllNumbersInTheOrderOfRanks) {
     SCOPED_TRACE(ranks);
     BarrierRanks(GetParam(), ranks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       int64_t step = 0;
-      // The last is far larger than a socket's buffers.
+      // The last size is far larger than a socket's buffers.
       for (const size_t n : {1, 7, 0, 1000, 300'001}) {
         std::vector<float> wanted;
         for (int i = 0; i < ranks; ++i) {
@@ -124,7 +124,7 @@ TEST_P(CollectivesTest, AllRanksGetAllNumbersInTheOrderOfRanks) {
   }
 }
 
-TEST_P(CollectivesTest, SumsAreTheTreesToTheLastBitOnAnyNumberOfRanks) {
+TEST_P(CollectivesTest, SumsAreBitEqualToTheTreeOnAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 11}) {
     SCOPED_TRACE(ranks);
     BarrierRanks(GetParam(), ranks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
@@ -141,7 +141,7 @@ TEST_P(CollectivesTest, SumsAreTheTreesToTheLastBitOnAnyNumberOfRanks) {
   }
 }
 
-TEST_P(CollectivesTest, CallsOfAllKindsFollowOneAnotherInAStep) {
+TEST_P(CollectivesTest, CallsOfAllKindsAlternateWithinAStep) {
   constexpr int kRanks = 5;
   BarrierRanks(GetParam(), kRanks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
     for (int64_t step = 1; step <= 30; ++step) {
@@ -166,7 +166,7 @@ TEST_P(CollectivesTest, CallsOfAllKindsFollowOneAnotherInAStep) {
   });
 }
 
-// One collective of n numbers per rank, large enough to be under way for a while.
+// One collective of n numbers per rank; a large n keeps it in progress for a while.
 absl::Status Call(Barrier& barrier, bool gather, int rank, int ranks, int64_t step, size_t n,
                   absl::Duration timeout) {
   if (gather) {
@@ -198,33 +198,33 @@ TEST_P(CollectivesTest, ARankThatLeavesMakesAllOthersFailAtOnce) {
   }
 }
 
-TEST_P(CollectivesTest, AMissingRankIsADeadlineForAll) {
+TEST_P(CollectivesTest, AMissingRankExceedsTheDeadlineForAll) {
   constexpr int kRanks = 6;
   for (const bool gather : {true, false}) {
     std::barrier over(kRanks);
     BarrierRanks(GetParam(), kRanks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       if (rank != 4) {
-        // Only rank 2 is impatient; the others learn it from rank 2.
+        // Only rank 2 has a short timeout; the others get the error from rank 2.
         const absl::Duration patience = rank == 2 ? absl::Milliseconds(100) : BarrierRanks::kForever;
         const absl::Time start = absl::Now();
         const absl::Status status = Call(*barrier, gather, rank, kRanks, 1, 100'000, patience);
-        // A neighbour whose message rank 2 left half unsent can only see that it is gone.
+        // A neighbour to which rank 2 has sent only part of a message just sees a closed connection.
         EXPECT_TRUE(absl::IsDeadlineExceeded(status) || (rank != 2 && absl::IsUnavailable(status)))
             << rank << ": " << status;
         EXPECT_LT(absl::Now() - start, kPromptly);
       }
-      over.arrive_and_wait();  // rank 4 is alive until here
+      over.arrive_and_wait();  // rank 4 exists until here
     });
   }
 }
 
-TEST_P(CollectivesTest, AbortEndsTheWaitHereAndForThePeers) {
+TEST_P(CollectivesTest, AbortEndsTheWaitOfAllRanks) {
   constexpr int kRanks = 4;
   for (const bool gather : {true, false}) {
     std::barrier over(kRanks);
     BarrierRanks(GetParam(), kRanks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       if (rank == 3) {
-        // Aborted while waiting, or before: both must work.
+        // Abort may come before the wait or during it.
         std::thread other([&] { barrier->Abort(); });
         EXPECT_TRUE(
             absl::IsCancelled(Call(*barrier, gather, rank, kRanks, 1, 100'000, BarrierRanks::kForever)));
@@ -238,20 +238,20 @@ TEST_P(CollectivesTest, AbortEndsTheWaitHereAndForThePeers) {
   }
 }
 
-TEST_P(CollectivesTest, RanksThatDisagreeAreFoundOut) {
+TEST_P(CollectivesTest, RanksThatDisagreeFail) {
   constexpr int kRanks = 4;
   const auto expect_internal = [&](const std::function<absl::Status(Barrier&, int)>& call) {
     std::barrier over(kRanks);
     BarrierRanks(GetParam(), kRanks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       const absl::Status status = call(*barrier, rank);
-      // Who is told by the end of a connection does not learn the reason.
+      // A rank that only sees its connection closed does not learn the reason.
       EXPECT_TRUE(absl::IsInternal(status) || absl::IsUnavailable(status)) << status;
       over.arrive_and_wait();
     });
   };
   for (const bool gather : {true, false}) {
     SCOPED_TRACE(gather);
-    // Another size, another step, another kind of call, one call less.
+    // Another size, another step, another kind of call, and a missing call.
     expect_internal([&](Barrier& barrier, int rank) {
       return Call(barrier, gather, rank, kRanks, 1, rank == 2 ? 65 : 64, BarrierRanks::kForever);
     });
@@ -268,7 +268,7 @@ TEST_P(CollectivesTest, RanksThatDisagreeAreFoundOut) {
   }
 }
 
-TEST_P(CollectivesTest, SpansThatDoNotFitTheGroupAreInvalid) {
+TEST_P(CollectivesTest, SpansOfTheWrongSizeAreInvalid) {
   BarrierRanks(GetParam(), 1).Run(1, [](int, std::unique_ptr<Barrier> barrier) {
     std::vector<float> three(3);
     EXPECT_TRUE(absl::IsInvalidArgument(
@@ -282,7 +282,7 @@ TEST_P(CollectivesTest, SpansThatDoNotFitTheGroupAreInvalid) {
   });
 }
 
-TEST_P(CollectivesTest, StepPeersHaveOneDeadlineAndRememberTheFirstError) {
+TEST_P(CollectivesTest, StepPeersHaveOneDeadlineAndKeepTheFirstError) {
   BarrierRanks group(GetParam(), 2);
   std::atomic<bool> done = false;
   group.Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {

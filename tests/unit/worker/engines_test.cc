@@ -1,4 +1,4 @@
-// Which engines of a worker compute the same model.
+// Which settings of a worker's engine are part of the model digest.
 #include "worker/link/engines.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string DigestWith(const std::string& engine, const std::function<void(Engin
 
 void AsTheyAre(EngineOptions&) {}
 
-TEST(Engines, SimWorkersOfAnySpeedHaveOneModel) {
+TEST(Engines, SimWorkersOfAnySpeedHaveTheSameModel) {
   const std::string sim = DigestWith("sim", AsTheyAre);
   EXPECT_EQ(sim, bfio::testing::kSimModel) << "scripted workers of tests say that they are sim workers";
   EXPECT_EQ(sim, DigestWith("sim", [](EngineOptions& options) {
@@ -33,7 +33,7 @@ TEST(Engines, SimWorkersOfAnySpeedHaveOneModel) {
   EXPECT_NE(sim, DigestWith("sim", [](EngineOptions& options) { options.sim.eos_probability = 0.01; }));
 }
 
-TEST(Engines, WhatChangesTokensIsInTheDigest) {
+TEST(Engines, SettingsThatChangeTokensAreInTheDigest) {
   const std::string cpu = DigestWith("cpu", AsTheyAre);
   EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) {
               options.limits.slots = 8;
@@ -41,7 +41,7 @@ TEST(Engines, WhatChangesTokensIsInTheDigest) {
               options.cpu.decode.page_tokens = 16;
               options.cpu.decode.step_tokens = 64;
             }));
-  // The checkpoint is in fp32.
+  // The checkpoint is stored in fp32, so these settings change nothing.
   EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) { options.weights = cpu::Storage::kFp32; }));
   EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.kv = cpu::Storage::kFp32; }));
   EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.weights = cpu::Storage::kBf16; }));

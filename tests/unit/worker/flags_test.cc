@@ -46,7 +46,7 @@ TEST_F(WorkerFlags, Defaults) {
   EXPECT_FALSE(options().worker_id.empty());
 }
 
-TEST_F(WorkerFlags, ATokenBudgetIsEveryEngines) {
+TEST_F(WorkerFlags, ATokenBudgetAppliesToEveryEngine) {
   ASSERT_TRUE(Read({"--token_budget=48", "--scheduler=orca:shortest", "--kv_tokens=1048576"}).ok());
   for (const DecodeOptions* decode : {&engine().cpu.decode, &engine().cuda.decode}) {
     EXPECT_EQ(decode->step_tokens, 48);
@@ -59,7 +59,7 @@ TEST_F(WorkerFlags, ATokenBudgetIsEveryEngines) {
   EXPECT_FALSE(engine().fit_kv) << "given, if with its default";
 }
 
-TEST_F(WorkerFlags, ObjectivesOfTheBudget) {
+TEST_F(WorkerFlags, BudgetObjectivesAreParsed) {
   ASSERT_TRUE(Read({"--token_budget=512", "--budget_control=objectives:ttft=500ms,tpot=50ms"}).ok());
   ASSERT_TRUE(engine().sim.plan->adapt.has_value());
   EXPECT_EQ(engine().sim.plan->adapt->goal, BudgetGoal::kObjectives);

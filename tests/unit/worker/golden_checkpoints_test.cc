@@ -1,4 +1,4 @@
-// The checkpoint room against what transformers wrote and computed (tests/golden/README.md).
+// The checkpoint module against what transformers wrote and computed (tests/golden/README.md).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,21 +45,21 @@ RopeConfig RopeOf(const json& rope) {
           rope.value("high_freq_factor", 4.0), rope.value("original_max_position_embeddings", int64_t{8192})};
 }
 
-TEST(GoldenCheckpoints, FrequenciesAreThoseOfTransformers) {
+TEST(GoldenCheckpoints, FrequenciesEqualTransformers) {
   const json cases = ReadJson("rope.json");
   ASSERT_GE(cases.size(), 8u);
   for (const json& c : cases) {
     const std::vector<float> ours = InverseFrequencies(RopeOf(c["rope"]), c["head_dim"]);
     ASSERT_EQ(ours.size(), c["inverse_frequencies"].size()) << c["rope"];
     for (size_t i = 0; i < ours.size(); ++i) {
-      // Theirs are computed in fp32: some units in the last place.
+      // Theirs are computed in fp32, with errors of some units in the last place.
       const double theirs = c["inverse_frequencies"][i];
       EXPECT_NEAR(ours[i], theirs, 1e-6 * theirs) << c["rope"] << " pair " << i;
     }
   }
 }
 
-TEST(GoldenCheckpoints, AbsentAndNullFieldsAreWhatTransformersMakesOfThem) {
+TEST(GoldenCheckpoints, AbsentAndNullFieldsResolveAsInTransformers) {
   for (const json& c : ReadJson("configs.json")) {
     json config = c["config"];
     const json& want = c["resolved"];
@@ -96,7 +96,7 @@ TEST(GoldenCheckpoints, AbsentAndNullFieldsAreWhatTransformersMakesOfThem) {
   }
 }
 
-TEST(GoldenCheckpoints, LlamaIsUntiedWithStretchedRotation) {
+TEST(GoldenCheckpoints, LlamaIsUntiedWithScaledRope) {
   const auto model = Load("llama");
   const ModelConfig& c = model->config();
   EXPECT_EQ(c.family, ModelConfig::Family::kLlama);
@@ -106,11 +106,11 @@ TEST(GoldenCheckpoints, LlamaIsUntiedWithStretchedRotation) {
   EXPECT_THAT(model->layers()[1].k.shape, ElementsAre(32, 64));
   EXPECT_FALSE(model->layers()[0].q_bias.present());
   EXPECT_FALSE(model->layers()[0].q_norm.present());
-  // Two embeddings, the last norm, the layers.
+  // Embedding and lm_head, the last norm, and two layers.
   EXPECT_EQ(model->weight_bytes(), 4 * (2 * 64 * 256 + 64 + 2 * 30848));
 }
 
-TEST(GoldenCheckpoints, TiedHeadIsTheEmbeddingAndEveryBiasIsThere) {
+TEST(GoldenCheckpoints, TiedHeadIsTheEmbeddingAndEveryBiasIsPresent) {
   const auto model = Load("llama_tied");
   EXPECT_EQ(model->config().rope.kind, RopeConfig::Kind::kLinear);
   EXPECT_EQ(model->config().rope.factor, 4);

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr int64_t kRoom = 1 << 20;
+constexpr int64_t kCapacity = 1 << 20;
 const absl::Time kNow = absl::UnixEpoch() + absl::Hours(1);
 
 SequenceRequest Request(Handle handle, int64_t max_new = 10) {
@@ -42,8 +42,8 @@ std::vector<Handle> Handles(const HeldRequests& held) {
   return handles;
 }
 
-TEST(HeldRequests, KeepsEveryTokenOfWhatHasANote) {
-  HeldRequests held(kRoom);
+TEST(HeldRequests, KeepsEveryTokenOfRequestsWithANote) {
+  HeldRequests held(kCapacity);
   held.Admit(Request(7), {"note", {9}});
   held.Admit(Request(8), {});
   held.Take(Output({{7, 100}, {8, 200}}), kNow);
@@ -61,8 +61,29 @@ TEST(HeldRequests, KeepsEveryTokenOfWhatHasANote) {
   EXPECT_FALSE(one.ended.has_value());
 }
 
-TEST(HeldRequests, EndedOnesAreKeptForAWhile) {
-  HeldRequests held(kRoom);
+TEST(HeldRequests, LogprobsAreKeptAndCountedBeforeTheyAreThere) {
+  HeldRequests plain(kCapacity), asking(kCapacity);
+  asking.set_retain(absl::Seconds(2));
+  SequenceRequest request = Request(7);
+  plain.Admit(request, {"note", {}});
+  request.sampling.logprobs = 2;
+  asking.Admit(request, {"note", {}});
+  // 4 bytes for a token's own, and 8 for each alternative.
+  EXPECT_EQ(asking.bytes() - plain.bytes(), request.max_new_tokens * (4 + 2 * 8));
+  StepOutput output = Output({{6, 99}, {7, 100}}, {{7, FinishCause::kStop}});
+  output.log_probabilities = {-1, -2};
+  output.alternatives = {{1, {{100, -2}, {5, -3}}}};
+  asking.Take(output, kNow);
+  EXPECT_EQ(asking.bytes() - plain.bytes(), 4 + 2 * 8 - (request.max_new_tokens - 1) * 4)
+      << "one token was made";
+  const std::vector<Announcement> parts = asking.Announce(1);
+  const Logprobs& logprobs = parts.at(0).requests.at(0).logprobs;
+  EXPECT_THAT(logprobs.tokens, ElementsAre(-2));
+  EXPECT_THAT(logprobs.top, ElementsAre(TopToken{100, -2}, TopToken{5, -3}));
+}
+
+TEST(HeldRequests, EndedRequestsAreKeptForAWhile) {
+  HeldRequests held(kCapacity);
   held.set_retain(absl::Seconds(2));
   held.Admit(Request(1), {"n", {}});
   held.Admit(Request(2), {"n", {}});
@@ -74,7 +95,7 @@ TEST(HeldRequests, EndedOnesAreKeptForAWhile) {
   EXPECT_THAT(Handles(held), ElementsAre(2));
 }
 
-TEST(HeldRequests, WhatEndedMakesWayForWhatRuns) {
+TEST(HeldRequests, EndedRequestsYieldToRunningOnes) {
   HeldRequests held(2000);
   held.set_retain(absl::Hours(1));
   held.Admit(Request(1, 200), {"n", {}});
@@ -85,9 +106,9 @@ TEST(HeldRequests, WhatEndedMakesWayForWhatRuns) {
   EXPECT_THAT(Handles(held), ElementsAre(2)) << "no room, and nothing that has ended";
 }
 
-// The router did not hear of its end and gives it out once more, to the same worker.
+// The router did not receive the end and places the request again, on the same worker.
 TEST(HeldRequests, ARegeneratedRequestStartsAgain) {
-  HeldRequests held(kRoom);
+  HeldRequests held(kCapacity);
   held.set_retain(absl::Seconds(2));
   held.Admit(Request(1), {"n", {}});
   held.Take(Output({{1, 5}, {1, 6}}, {{1, FinishCause::kStop}}), kNow);
@@ -103,9 +124,9 @@ TEST(HeldRequests, ARegeneratedRequestStartsAgain) {
   EXPECT_EQ(held.bytes(), 0);
 }
 
-// It ended, was dropped, and is placed here once more: what runs now has not ended.
-TEST(HeldRequests, AHandleThatEndedAndWasDroppedMayComeBack) {
-  HeldRequests held(kRoom);
+// The request ended, was dropped, and is placed here again: the running one has not ended.
+TEST(HeldRequests, ADroppedHandleMayBeUsedAgain) {
+  HeldRequests held(kCapacity);
   held.set_retain(absl::Seconds(2));
   held.Admit(Request(1), {"n", {}});
   held.Take(Output({{1, 5}}, {{1, FinishCause::kStop}}), kNow);
@@ -115,8 +136,8 @@ TEST(HeldRequests, AHandleThatEndedAndWasDroppedMayComeBack) {
   EXPECT_THAT(Handles(held), ElementsAre(1));
 }
 
-// Nor does it make way for what comes.
-TEST(HeldRequests, AHandleThatCameBackDoesNotMakeWay) {
+// Nor does the running request yield its memory to a new one.
+TEST(HeldRequests, AReusedHandleDoesNotYieldToNewRequests) {
   HeldRequests held(2000);
   held.set_retain(absl::Hours(1));
   held.Admit(Request(1, 10), {"n", {}});
@@ -127,8 +148,8 @@ TEST(HeldRequests, AHandleThatCameBackDoesNotMakeWay) {
   EXPECT_THAT(Handles(held), ElementsAre(1));
 }
 
-TEST(HeldRequests, DroppedOnesAreGone) {
-  HeldRequests held(kRoom);
+TEST(HeldRequests, DroppedRequestsAreNotKept) {
+  HeldRequests held(kCapacity);
   held.Admit(Request(1), {"n", {}});
   held.Drop(1);
   held.Drop(1);
@@ -137,7 +158,7 @@ TEST(HeldRequests, DroppedOnesAreGone) {
   EXPECT_EQ(held.bytes(), 0);
 }
 
-TEST(HeldRequests, MessagesStayBelowTheLinksBound) {
+TEST(HeldRequests, AnnouncementsStayBelowTheMessageLimit) {
   HeldRequests held(int64_t{64} << 20);
   for (Handle handle = 1; handle <= 20; ++handle) {
     SequenceRequest request = Request(handle);
@@ -153,8 +174,8 @@ TEST(HeldRequests, MessagesStayBelowTheLinksBound) {
   EXPECT_EQ(requests, 20u);
 }
 
-// Random admissions, steps and drops against a map, within a bound that often refuses.
-TEST(HeldRequests, AgreesWithAMapAndNeverExceedsItsBound) {
+// Random admissions, steps and drops against a map, with a limit that often refuses requests.
+TEST(HeldRequests, AgreesWithAMapAndStaysWithinItsLimit) {
   Rng rng(3);
   for (int round = 0; round < 20; ++round) {
     constexpr int64_t kBound = 20'000;

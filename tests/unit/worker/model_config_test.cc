@@ -42,7 +42,7 @@ ModelConfig Good(const json& config) {
   return parsed.value_or(ModelConfig());
 }
 
-// One line that names the file.
+// Expects a refusal in one line that names the file.
 void ExpectRefused(const json& config, absl::StatusCode code, const std::string& why) {
   const absl::StatusOr<ModelConfig> parsed = Parse(config);
   ASSERT_FALSE(parsed.ok()) << config;
@@ -107,7 +107,7 @@ TEST(ModelConfig, EndOfSequenceIsANumberAListOrNothing) {
   }
 }
 
-TEST(ModelConfig, BothSpellingsOfARotaryEmbeddingMeanTheSame) {
+TEST(ModelConfig, BothSpellingsOfRopeSettingsAreEqual) {
   json older = With("rope_theta", 500000.0), newer = Base();
   older["rope_scaling"] = Llama3();
   newer["rope_parameters"] = Llama3();
@@ -123,7 +123,7 @@ TEST(ModelConfig, BothSpellingsOfARotaryEmbeddingMeanTheSame) {
   }
 }
 
-TEST(ModelConfig, OldKeyTypeIsRopeType) {
+TEST(ModelConfig, TheOldKeyTypeMeansRopeType) {
   const RopeConfig rope = Good(With("rope_scaling", {{"type", "linear"}, {"factor", 2}})).rope;
   EXPECT_EQ(rope.kind, RopeConfig::Kind::kLinear);
   EXPECT_EQ(rope.factor, 2);
@@ -145,13 +145,13 @@ TEST(ModelConfig, UnsupportedModelsAreRefusedByName) {
   ExpectUnsupported(With("mlp_bias", true, "qwen3"), "mlp_bias is true");
 }
 
-TEST(ModelConfig, UnsupportedRotationsAreRefusedByName) {
+TEST(ModelConfig, UnsupportedRopeTypesAreRefusedByName) {
   for (const char* type : {"dynamic", "yarn", "longrope", "su", "mrope", "proportional"}) {
     ExpectUnsupported(With("rope_scaling", {{"rope_type", type}, {"factor", 2.0}}),
                       absl::StrCat("rope_scaling.rope_type is '", type, "'"));
   }
   ExpectUnsupported(With("rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}), "rope_scaling.type is 'yarn'");
-  // The kind is the fault, not the fields that it brings.
+  // The message names the unsupported type and not its fields.
   ExpectUnsupported(
       With("rope_scaling", {{"beta_fast", 32}, {"factor", 16.0}, {"finetuned", true}, {"type", "yarn"}}),
       "rope_scaling.type is 'yarn'");
@@ -166,7 +166,7 @@ TEST(ModelConfig, UnsupportedRotationsAreRefusedByName) {
                     "rope_parameters has a field 'full_attention'");
 }
 
-TEST(ModelConfig, RotationsThatContradictThemselvesAreInvalid) {
+TEST(ModelConfig, ContradictoryRopeSettingsAreInvalid) {
   ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}}), "rope_scaling.factor is missing");
   ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 4}}),
                 "rope_scaling.rope_type is 'linear' and type 'yarn'");
@@ -187,8 +187,8 @@ TEST(ModelConfig, RotationsThatContradictThemselvesAreInvalid) {
   ExpectInvalid(two, "rope_scaling and rope_parameters are both there and differ");
 }
 
-// A sequence no longer than the window loses sight of nothing.
-TEST(ModelConfig, AWindowThatBindsIsTheLongestSequence) {
+// Full attention gives the same result for sequences no longer than the window.
+TEST(ModelConfig, ASlidingWindowLimitsTheSequenceLength) {
   const auto expect = [](const json& config, int64_t longest, int64_t window) {
     const ModelConfig model = Good(config);
     EXPECT_EQ(model.max_positions, longest);
@@ -198,22 +198,22 @@ TEST(ModelConfig, AWindowThatBindsIsTheLongestSequence) {
   expect(With("sliding_window", nullptr, "mistral"), 512, 0);
   expect(With("sliding_window", 511, "mistral"), 511, 511);
   ExpectInvalid(With("sliding_window", 0, "mistral"), "sliding_window is 0; between 1 and ");
-  // Mistral 7B v0.1 as it is, and where it is left to the family's default.
+  // Mistral 7B v0.1 with its window, and with the family's default.
   json first = With("sliding_window", 4096, "mistral");
   first["max_position_embeddings"] = 32768;
   expect(first, 4096, 4096);
   first.erase("sliding_window");
   expect(first, 4096, 4096);
-  // Frequencies are stretched by the length that the file names.
+  // Frequencies are scaled by the length that the file names, not by the window.
   json stretched = With("sliding_window", 128, "mistral");
   stretched["rope_scaling"] = Llama3();
   stretched["rope_scaling"].erase("original_max_position_embeddings");
   EXPECT_EQ(Good(stretched).rope.original_max_positions, 512);
-  // The Qwens name one that they do not use.
+  // Qwen models name a window that they do not use.
   expect(With("sliding_window", 128, "qwen2"), 512, 0);
   json used = With("sliding_window", 128, "qwen2");
   used["use_sliding_window"] = true;
-  // From layer 28 on, of which there are two.
+  // The window applies from layer 28 on by default, and the model has two layers.
   Good(used);
   used["max_window_layers"] = 1;
   expect(used, 128, 128);
@@ -227,7 +227,7 @@ TEST(ModelConfig, AWindowThatBindsIsTheLongestSequence) {
   ExpectInvalid(used, "layer_types is not an array of num_hidden_layers, 2, names");
 }
 
-TEST(ModelConfig, AbsurdNumbersAreRefusedWithTheirLimits) {
+TEST(ModelConfig, NumbersOutOfRangeAreRefusedWithTheirLimits) {
   ExpectInvalid(With("hidden_size", 0), "hidden_size is 0; between 1 and 1048576 is possible");
   ExpectInvalid(With("hidden_size", -64), "hidden_size is -64");
   ExpectInvalid(With("num_hidden_layers", 1'000'000), "num_hidden_layers is 1000000; between 1 and 1024");
@@ -250,7 +250,7 @@ TEST(ModelConfig, AbsurdNumbersAreRefusedWithTheirLimits) {
   ExpectInvalid(With("model_type", 5), "model_type is 5; a string is needed");
 }
 
-TEST(ModelConfig, WhatIsNoObjectIsRefused) {
+TEST(ModelConfig, TextThatIsNotAJsonObjectIsRefused) {
   const auto message = [](const std::string& text) {
     const auto parsed = ParseModelConfig(text, "D/config.json");
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
@@ -276,7 +276,7 @@ TEST(ModelConfig, AMessageStaysShortAndPrintable) {
   ExpectUnsupported(With("model_type", "a\nb\x1b"), "model_type is 'a\\nb\\x1b'");
 }
 
-TEST(ModelConfig, MutatedTextsNeverHarm) {
+TEST(ModelConfig, MutatedTextsAreRefusedOrValid) {
   json config = With("rope_scaling", Llama3());
   config["eos_token_id"] = {2, 7};
   const std::string good = config.dump();
@@ -287,7 +287,7 @@ TEST(ModelConfig, MutatedTextsNeverHarm) {
     const auto parsed = ParseModelConfig(bfio::testing::Mutate(good, rng), "D/config.json");
     accepted += parsed.ok();
     if (parsed.ok()) {
-      // What engines divide by and multiply with.
+      // Engines divide by these values or multiply with them.
       ASSERT_GT(parsed->kv_heads, 0);
       ASSERT_EQ(parsed->heads % parsed->kv_heads, 0);
       ASSERT_EQ(parsed->head_dim % 2, 0);

@@ -1,4 +1,4 @@
-// A model's digest: what is in it, where it looks, and what it can miss.
+// A model's digest: what it covers, which bytes it samples, and what it can miss.
 #include "worker/engine/model/model_digest.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using bfio::testing::SafetensorsBytes;
 using bfio::testing::WriteBytes;
 using nlohmann::json;
 
-// A model whose matrices are larger than what is sampled of them.
+// A model whose matrices are larger than the sampled part of them.
 class ModelDigestTest : public ::testing::Test {
  protected:
   ModelDigestTest() {
@@ -61,7 +61,7 @@ class ModelDigestTest : public ::testing::Test {
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? (*model)->digest() : ModelDigest();
   }
-  // Of the model with a run of this tensor's bytes changed.
+  // Digest of the model with `bytes` bytes of this tensor changed, starting at `from`.
   ModelDigest Changed(const std::string& tensor, int64_t from, int64_t bytes) {
     const std::string before = file_;
     const auto at = static_cast<size_t>(data_ + places_.at(tensor).at + from);
@@ -78,13 +78,13 @@ class ModelDigestTest : public ::testing::Test {
   int64_t end_ = 0, data_ = 0;
 };
 
-TEST_F(ModelDigestTest, TheSameModelHasTheSameOneWhereverItsFilesAre) {
+TEST_F(ModelDigestTest, TheSameModelHasTheSameDigest) {
   const ModelDigest digest = Digest();
   EXPECT_EQ(digest, Digest());
   EXPECT_EQ(digest.Hex().size(), 64u);
   EXPECT_EQ(digest.Hex().find_first_not_of("0123456789abcdef"), std::string::npos);
   EXPECT_EQ(absl::StrCat(absl::Hex(digest.Number(), absl::kZeroPad16)), digest.Hex().substr(0, 16));
-  // A header that says the same with other bytes.
+  // A header with the same content in other bytes.
   uint64_t length = 0;
   std::memcpy(&length, file_.data(), sizeof(length));
   file_.insert(sizeof(length) + length, 8, ' ');
@@ -93,13 +93,13 @@ TEST_F(ModelDigestTest, TheSameModelHasTheSameOneWhereverItsFilesAre) {
   EXPECT_EQ(digest, Digest());
 }
 
-// Siblings with merged LoRA weights differ in every element of some matrices, if only by a bit.
-TEST_F(ModelDigestTest, AMatrixThatDiffersAllOverIsFound) {
+// Fine-tuned models with merged LoRA weights differ in every element of some matrices, if only by a bit.
+TEST_F(ModelDigestTest, AMatrixThatDiffersThroughoutIsDetected) {
   const ModelDigest digest = Digest();
   for (const auto& [name, place] : places_) EXPECT_NE(Changed(name, 0, place.bytes), digest) << name;
 }
 
-TEST_F(ModelDigestTest, EveryTensorIsLookedAtFromItsFirstByteToItsLast) {
+TEST_F(ModelDigestTest, FirstAndLastByteOfEveryTensorAreSampled) {
   const ModelDigest digest = Digest();
   for (const auto& [name, place] : places_) {
     EXPECT_NE(Changed(name, 0, 1), digest) << name;
@@ -107,7 +107,7 @@ TEST_F(ModelDigestTest, EveryTensorIsLookedAtFromItsFirstByteToItsLast) {
   }
 }
 
-TEST_F(ModelDigestTest, ABlockAsLongAsTheStrideIsFoundWhereverItIs) {
+TEST_F(ModelDigestTest, AChangeAsLongAsTheStrideIsDetectedAnywhere) {
   const ModelDigest digest = Digest();
   int64_t sampled = 0;
   for (const auto& [name, place] : places_) {
@@ -121,8 +121,8 @@ TEST_F(ModelDigestTest, ABlockAsLongAsTheStrideIsFoundWhereverItIs) {
   EXPECT_EQ(sampled, 16) << "all matrices";
 }
 
-// What the header says that it can miss.
-TEST_F(ModelDigestTest, AShorterOneBetweenTwoSamplesIsMissed) {
+// The documented limit of the digest (model_digest.h).
+TEST_F(ModelDigestTest, AChangeBetweenTwoSamplesIsMissed) {
   const ModelDigest digest = Digest();
   const std::vector<int64_t> offsets = SampleOffsets(places_.at(kEmbeddingName).bytes, Samples());
   const int64_t gap = offsets[11] - offsets[10] - kSampleBytes;
@@ -131,7 +131,7 @@ TEST_F(ModelDigestTest, AShorterOneBetweenTwoSamplesIsMissed) {
   EXPECT_NE(Changed(kEmbeddingName, offsets[10] + kSampleBytes, gap + 1), digest);
 }
 
-TEST_F(ModelDigestTest, WhatTheConfigurationSaysIsInIt) {
+TEST_F(ModelDigestTest, TheConfigurationIsCovered) {
   std::vector<std::string> digests = {Digest().Hex()};
   const auto with = [&](const std::string& field, const json& value) {
     const json before = config_;
@@ -152,17 +152,17 @@ TEST_F(ModelDigestTest, WhatTheConfigurationSaysIsInIt) {
   EXPECT_EQ(std::adjacent_find(digests.begin(), digests.end()), digests.end());
 }
 
-TEST(ModelDigest, HowAnEngineComputesIsInIt) {
+TEST(ModelDigest, TheEnginesSettingsAreCovered) {
   const ModelDigest model = ModelDigest::Of("a model");
   EXPECT_NE(model, ModelDigest::Of("another"));
   EXPECT_NE(model.With("cpu"), model);
   EXPECT_NE(model.With("cpu"), model.With("cuda"));
   EXPECT_EQ(model.With("cpu"), model.With("cpu"));
-  // SHA-256 of nothing.
+  // SHA-256 of the empty string.
   EXPECT_EQ(ModelDigest::Of("").Hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST(ModelDigest, SamplesLieEvenly) {
+TEST(ModelDigest, SamplesAreEvenlySpaced) {
   for (const int64_t samples : {2, 3, 14, 56, 64}) {
     EXPECT_TRUE(SampleOffsets(samples * kSampleBytes, samples).empty());
     for (const int64_t bytes : {samples * kSampleBytes + 1, int64_t{99'991}, int64_t{1} << 40}) {
@@ -176,7 +176,7 @@ TEST(ModelDigest, SamplesLieEvenly) {
   }
 }
 
-TEST(ModelDigest, WhatIsReadIsBounded) {
+TEST(ModelDigest, SampledBytesAreBounded) {
   for (int64_t tensors = 1; tensors <= 8192; ++tensors) {
     ASSERT_LE(tensors * SamplesPerTensor(tensors), 16'384) << tensors;
     ASSERT_LE(SamplesPerTensor(tensors), 64);

@@ -17,7 +17,7 @@ StepRow Row(int32_t tokens, int64_t local_ns, std::optional<int64_t> gap_ns) {
   return row;
 }
 
-TEST(RankRecorderTest, PhasesInTheOrderOfALife) {
+TEST(RankRecorderTest, PhasesFollowARanksLifetime) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
   EXPECT_EQ(recorder.figures().phase, RankPhase::kStarting);
   recorder.OnStarted();
@@ -44,7 +44,7 @@ TEST(RankRecorderTest, PhasesInTheOrderOfALife) {
   EXPECT_EQ(end.epochs_failed, 1u);
 }
 
-TEST(RankRecorderTest, AStepLoopThatIsStuckIsUnhealthyAndSaysAtWhat) {
+TEST(RankRecorderTest, AStuckStepLoopIsUnhealthyAndNamesItsTask) {
   RankRecorder recorder("w", {});
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   EXPECT_TRUE(recorder.Health(now).ok()) << "it has not begun";

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Two tensors that fill 28 bytes: a of 6 halves, b of 4 floats.
+// Two tensors of 28 bytes in all: a with 6 halves, b with 4 floats.
 constexpr char kGood[] =
     R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
     R"("a":{"dtype":"BF16","shape":[3,2],"data_offsets":[16,28]}})";
@@ -92,7 +92,7 @@ TEST(Safetensors, EveryTruncationIsRefusedOnDisk) {
   }
 }
 
-TEST(Safetensors, LengthsAreNotBelieved) {
+TEST(Safetensors, LengthsAreChecked) {
   ExpectRefused(SafetensorsBytes(kGood, 28, ~uint64_t{0}), "claims a header of 18446744073709551615 bytes");
   ExpectRefused(SafetensorsBytes(kGood, 28, 100'000'001), "more than the 100000000 allowed");
   ExpectRefused(SafetensorsBytes(kGood, 28, 100'000'000), "is truncated: claims a header of 100000000 bytes");
@@ -102,7 +102,7 @@ TEST(Safetensors, LengthsAreNotBelieved) {
   ExpectRefused("GGUF\x03", "is truncated: 5 bytes");
 }
 
-TEST(Safetensors, TheHeaderHasAGrammar) {
+TEST(Safetensors, InvalidHeadersAreRefused) {
   const auto refused = [](const std::string& header, const std::string& why) {
     ExpectRefused(SafetensorsBytes(header, 8), why);
   };
@@ -158,7 +158,7 @@ TEST(Safetensors, ShapesAndOffsetsMustAgree) {
 }
 
 TEST(Safetensors, ShapesThatOverflowAreRefused) {
-  // 2^62 floats are 2^64 bytes, which is 0 in 64 bits.
+  // 2^62 floats have 2^64 bytes, which overflows to 0 in 64 bits.
   ExpectRefused(SafetensorsBytes(One("F32", "[4611686018427387904]", "[0,0]"), 0), "which is absurd");
   ExpectRefused(SafetensorsBytes(One("F16", "[4294967296,2147483648]", "[0,0]"), 0), "which is absurd");
   ExpectRefused(SafetensorsBytes(One("F32", "[18446744073709551615]", "[0,8]"), 8), "which is absurd");
@@ -191,7 +191,7 @@ TEST(Safetensors, UnalignedTensorsAreRefused) {
   ExpectRefused(SafetensorsBytes(header, 4, header.size()), "is not aligned to its 4-byte elements");
 }
 
-TEST(Safetensors, WhatIsNoRegularFileIsRefused) {
+TEST(Safetensors, OnlyRegularFilesAreAccepted) {
   const std::string dir = ::testing::TempDir();
   const auto missing = SafetensorsFile::Open(dir + "/missing.safetensors");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
@@ -210,7 +210,7 @@ int64_t PeakKilobytes() {
   return usage.ru_maxrss;
 }
 
-TEST(Safetensors, HostileHeadersCostNoMemory) {
+TEST(Safetensors, HostileHeadersDoNotExhaustMemory) {
   constexpr size_t kSize = 32 << 20;
   std::string many = "{", nested = "{\"t\":" + std::string(kSize, '[');
   for (int i = 0; i < 200'000; ++i) {
@@ -235,7 +235,7 @@ TEST(Safetensors, HostileHeadersCostNoMemory) {
   EXPECT_LT(PeakKilobytes() - before, 150 * 1024);
 }
 
-TEST(Safetensors, MutatedFilesNeverHarm) {
+TEST(Safetensors, MutatedFilesAreRefusedOrValid) {
   const std::string good = SafetensorsBytes(kGood, 28);
   int64_t accepted = 0;
   for (uint64_t seed = 0; seed < 20'000; ++seed) {
@@ -247,7 +247,7 @@ TEST(Safetensors, MutatedFilesNeverHarm) {
     ASSERT_THAT(std::string(tensors.status().message()),
                 AllOf(HasSubstr("x.safetensors: "), Not(HasSubstr("\n"))));
   }
-  // Changes of data bytes and of names are harmless.
+  // Changes of data bytes and of names leave the file valid.
   EXPECT_GT(accepted, 500);
   EXPECT_LT(accepted, 10'000);
 }

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Time that passes only by sleeping.
+// A clock that advances only by sleeping.
 class FakeTimer final : public StepTimer {
  public:
   explicit FakeTimer(int64_t* now_ns) : now_ns_(now_ns) {}
@@ -58,7 +58,7 @@ class SimEngineTest : public ::testing::Test {
   int64_t now_ns_ = 5;
 };
 
-TEST_F(SimEngineTest, APoisonedPromptFailsAloneAndItsSlotIsTheNextOnes) {
+TEST_F(SimEngineTest, APoisonedPromptFailsAloneAndFreesItsSlot) {
   SimOptions options = Options();
   options.limits.slots = 2;
   const auto engine = Make(options);
@@ -90,7 +90,7 @@ TEST_F(SimEngineTest, ARequestInItsJthStepCountsPromptPlusJMinusOne) {
   EXPECT_THAT(prefills, ElementsAre(10, 0, 0, 0));
 }
 
-TEST_F(SimEngineTest, AStepTakesTheModelsTime) {
+TEST_F(SimEngineTest, AStepTakesTheModelledTime) {
   SimOptions options = Options();
   options.cost = {2e-3, 1e-6, 1e-5};
   auto engine = Make(options);
@@ -114,12 +114,26 @@ TEST_F(SimEngineTest, TokensDependOnPromptSeedAndIndexOnly) {
   EXPECT_EQ(RunToEnd(*b), tokens);
   for (const uint32_t id : tokens) {
     EXPECT_GE(id, kSimFirstOrdinaryToken);
-    EXPECT_LT(id, kSimVocabulary);
+    EXPECT_LT(id, static_cast<uint32_t>(kSimVocabulary));
   }
   SequenceRequest reseeded = Request(2, 10, 20);
   reseeded.sampling.seed = 1;
   ASSERT_TRUE(a->Admit(reseeded).ok());
   EXPECT_NE(RunToEnd(*a), tokens);
+}
+
+TEST_F(SimEngineTest, TokensAreBelowTheVocabulary) {
+  SimOptions small = Options();
+  small.vocabulary = 6;
+  EXPECT_NE(SimModelName(small), SimModelName(Options())) << "they make different tokens";
+  auto engine = Make(small);
+  ASSERT_TRUE(engine->Admit(Request(1, 10, 60)).ok());
+  for (const uint32_t id : RunToEnd(*engine)) {
+    EXPECT_GE(id, kSimFirstOrdinaryToken);
+    EXPECT_LT(id, 6u);
+  }
+  small.vocabulary = 3;
+  EXPECT_FALSE(MakeSimEngine(small).ok());
 }
 
 TEST_F(SimEngineTest, AReplayOfSyntheticLoadContinuesWithTheSameTokens) {
@@ -213,7 +227,7 @@ TEST_F(SimEngineTest, SlotsAndKvAreEnforced) {
   EXPECT_TRUE(absl::IsResourceExhausted(engine->Admit(Request(6, 1, 1))));
 }
 
-TEST_F(SimEngineTest, TheKvCapacityCostsNoMemoryAndAnyTokenIdIsTaken) {
+TEST_F(SimEngineTest, KvCapacityTakesNoMemoryAndAnyTokenIdIsAccepted) {
   SimOptions options = Options();
   options.limits.kv_tokens = int64_t{1} << 50;
   auto engine = Make(options);
@@ -248,7 +262,7 @@ TEST_F(SimEngineTest, OptionsOutOfRangeAreInvalid) {
   EXPECT_TRUE(refused([](SimOptions& o) { o.eos_probability = 1; }));
 }
 
-// Random admissions, cancellations and steps against a map that must agree.
+// A simple model that must agree with the engine under random admissions, cancellations and steps.
 class Model {
  public:
   struct Entry {
@@ -265,7 +279,7 @@ class Model {
   std::map<Handle, Entry> entries_;
 };
 
-TEST_F(SimEngineTest, PromptChunksGiveTheFirstTokenAfterTheLastOne) {
+TEST_F(SimEngineTest, TheFirstTokenFollowsTheLastPromptChunk) {
   SimOptions options = Options();
   options.cost = {1e-3, 0, 1e-5};
   options.plan = {.token_budget = 100};
@@ -285,7 +299,7 @@ TEST_F(SimEngineTest, PromptChunksGiveTheFirstTokenAfterTheLastOne) {
   const BatchCost cost = {.c_s = 1, .a_s_per_token = 1, .b0_tokens = 0};
   engine->SetPrefillLevel(PrefillLevel{cost.Seconds(20), cost});
   ASSERT_TRUE(engine->Admit(Request(2, 50, 1)).ok());
-  // Beside the last two decodes of the first.
+  // One row of the level's 20 is taken by each of the first request's last two decodes.
   for (const int64_t piece : {19, 19, 12}) {
     ASSERT_TRUE(engine->Step(out).ok());
     EXPECT_EQ(out.prefill_tokens, piece);
@@ -294,7 +308,7 @@ TEST_F(SimEngineTest, PromptChunksGiveTheFirstTokenAfterTheLastOne) {
   EXPECT_EQ(Make(Options())->prefill_state(), std::nullopt);
 }
 
-TEST_F(SimEngineTest, APlannerChangesWhenTokensComeAndNotWhich) {
+TEST_F(SimEngineTest, APlannerChangesTheTimesOfTokensOnly) {
   SimOptions planned = Options();
   planned.plan = {.token_budget = 40};
   planned.plan->adapt.emplace().goal = BudgetGoal::kTpot;
@@ -321,7 +335,7 @@ TEST_F(SimEngineTest, APlannerChangesWhenTokensComeAndNotWhich) {
   EXPECT_EQ(ids[0], ids[1]);
 }
 
-// Requests that come at their times; the budget at the end.
+// Serves requests with random arrival times. Returns the token budget at the end.
 int64_t BudgetAfter(DecodeEngine& engine, int64_t& now_ns, std::optional<double> tpot_objective_s) {
   Rng rng(3);
   double next_s = 0;
@@ -343,10 +357,10 @@ int64_t BudgetAfter(DecodeEngine& engine, int64_t& now_ns, std::optional<double>
   return engine.prefill_state()->token_budget;
 }
 
-TEST_F(SimEngineTest, TheBudgetAdaptsToItsGoalAndToWhatRequestsAskFor) {
+TEST_F(SimEngineTest, TheBudgetAdaptsToItsGoalAndToRequestsObjectives) {
   SimOptions options = Options();
   options.limits = {16, 100'000, 5000};
-  // A prompt takes 21 ms at a budget of 1,024, and comes every 30.
+  // A prompt takes 21 ms with a budget of 1,024; one arrives every 30 ms on average.
   options.cost = {1e-3, 0, 1e-5};
   options.plan = {.token_budget = 1024};
   EXPECT_EQ(BudgetAfter(*Make(options), now_ns_, std::nullopt), 1024);
@@ -358,7 +372,7 @@ TEST_F(SimEngineTest, TheBudgetAdaptsToItsGoalAndToWhatRequestsAskFor) {
   EXPECT_LT(BudgetAfter(*Make(options), now_ns_, 3e-3), 512);
 }
 
-TEST_F(SimEngineTest, RandomOperationsAgreeWithATrivialModel) {
+TEST_F(SimEngineTest, RandomOperationsAgreeWithASimpleModel) {
   auto engine = Make(Options());
   Model model;
   Rng rng(3);
@@ -401,7 +415,7 @@ TEST_F(SimEngineTest, RandomOperationsAgreeWithATrivialModel) {
   }
 }
 
-TEST_F(SimEngineTest, PreemptedRequestsMakeTheTokensOfAnUndisturbedRun) {
+TEST_F(SimEngineTest, PreemptedRequestsGenerateTheSameTokens) {
   SimOptions options = Options();
   options.limits = {4, 300, 200};
   auto alone = Make(options), engine = Make(options);

@@ -1,5 +1,5 @@
-// Rank 0 of the star barrier over scripted children, which say things twice, of the wrong size, or leave at a
-// chosen moment.
+// Rank 0 of the star barrier with scripted children, which send messages twice or with wrong sizes, or leave
+// at a chosen moment.
 #include <sys/socket.h>
 
 #include <array>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kEpoch = 1;
 constexpr int kRanks = 3;
-// A net under hangs: nothing here waits for a deadline.
+// Only bounds the time of a failing test: no test here waits for a deadline.
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 class StarRootTest : public ::testing::Test {
@@ -35,7 +35,7 @@ class StarRootTest : public ::testing::Test {
                                           std::move(links), std::make_shared<Signal>());
   }
 
-  // --- what a child does ---
+  // --- actions of a child ---
 
   void Send(int rank, const Frame& frame, const std::vector<float>& payload = {}) {
     const auto bytes = Encode(frame);
@@ -63,7 +63,7 @@ class StarRootTest : public ::testing::Test {
   std::array<Fd, kRanks> children_;
 };
 
-TEST_F(StarRootTest, AChildsSecondContributionToAStepIsNotAnothers) {
+TEST_F(StarRootTest, ASecondContributionDoesNotCountForAnotherChild) {
   Send(1, Reduce(1));
   Send(1, Reduce(1));
   const auto view = root_->AllReduce(1, {.active = 1}, kTimeout);
@@ -71,7 +71,7 @@ TEST_F(StarRootTest, AChildsSecondContributionToAStepIsNotAnothers) {
   EXPECT_THAT(std::string(view.status().message()), ::testing::HasSubstr("rank 1"));
 }
 
-TEST_F(StarRootTest, AChildThatIsGoneDoesNotSpoilAStepThatIsComplete) {
+TEST_F(StarRootTest, ALostChildDoesNotFailACompleteStep) {
   Send(1, Reduce(1));
   Send(2, Reduce(2));
   Leave(1);
@@ -79,12 +79,13 @@ TEST_F(StarRootTest, AChildThatIsGoneDoesNotSpoilAStepThatIsComplete) {
   ASSERT_TRUE(view.ok()) << view.status();
   EXPECT_EQ(view->sum_active, kRanks);
   EXPECT_TRUE(Receive(2, kFrameBytes));
-  // The next step finds out.
+  // The next step reports the loss.
   EXPECT_TRUE(absl::IsUnavailable(root_->AllReduce(2, {}, kTimeout).status()));
 }
 
-TEST_F(StarRootTest, AChildThatIsGoneDoesNotSpoilACollectiveThatIsComplete) {
-  // The result is larger than a socket's buffers: who has got its beginning leaves before its end was sent.
+TEST_F(StarRootTest, ALostChildDoesNotFailACompleteCollective) {
+  // The result is larger than a socket's buffers, so a child can leave after the first bytes and before the
+  // last ones are sent.
   const std::vector<float> numbers(300'000, 1);
   std::thread leaves([&] {
     Send(1, Gather(1, numbers.size()), numbers);
@@ -103,9 +104,9 @@ TEST_F(StarRootTest, AChildThatIsGoneDoesNotSpoilACollectiveThatIsComplete) {
   stays.join();
 }
 
-TEST_F(StarRootTest, AChildThatBringsFewerNumbersDisagrees) {
+TEST_F(StarRootTest, AChildWithFewerNumbersFailsTheCollective) {
   Send(1, Gather(1, 3), {1, 2, 3});
-  // What is missing never comes.
+  // The missing number is never sent.
   Leave(1);
   std::vector<float> all(kRanks * 4);
   const absl::Status status = root_->AllGather(1, std::vector<float>(4), absl::MakeSpan(all), kTimeout);

@@ -42,7 +42,7 @@ Connection ConnectTo(const std::string& offer) {
   return fd.ok() ? Connection(*std::move(fd)) : Connection();
 }
 
-// What the peer sends before it closes; nothing when it does not close.
+// Number of bytes that the peer sends before it closes the connection; absent if it does not close.
 std::optional<size_t> BytesUntilClosed(Connection& connection) {
   pollfd fd{connection.fd(), POLLIN, 0};
   for (size_t bytes = 0;; ++bytes) {
@@ -76,7 +76,7 @@ Nonce NonceOf(uint8_t value) {
   return nonce;
 }
 
-// A rank that knows the offer's secret, up to its introduction.
+// Connects as a rank that knows the offer's secret, up to and including its introduction.
 Connection Introduce(const std::string& offer, const Handshake& introduction) {
   Connection connection = ConnectTo(offer);
   JoinerProof proof(ParseStarId(offer)->secret, NonceOf(1));
@@ -104,7 +104,7 @@ TEST(TopologyTest, EveryRankButTheFirstIsTheChildOfItsParent) {
   }
 }
 
-TEST(WireTest, MessagesSurviveTheWire) {
+TEST(WireTest, MessagesSurviveTheRoundTrip) {
   const Handshake handshake{WireType::kJoin, 7, 3, 9, {"worker-3.example", 4711}};
   const auto got = DecodeHandshake(Encode(handshake));
   ASSERT_TRUE(got.has_value());
@@ -139,7 +139,7 @@ TEST(WireTest, MessagesSurviveTheWire) {
   EXPECT_EQ(back->view.stop_flags, 0x80000001u);
 }
 
-TEST(WireTest, GarbageIsNoMessage) {
+TEST(WireTest, ArbitraryBytesAreRefused) {
   Rng rng(1);
   for (int i = 0; i < 2000; ++i) {
     std::vector<uint8_t> bytes(i % 2 == 0 ? kHandshakeBytes : kFrameBytes);
@@ -148,17 +148,17 @@ TEST(WireTest, GarbageIsNoMessage) {
     EXPECT_FALSE(DecodeFrame(bytes).has_value());
   }
   auto join = Encode(Handshake{WireType::kJoin, 1, 0, 1, {"h", 1}});
-  join[26] = 0xff;  // a host longer than the message
+  join[26] = 0xff;  // a host name longer than the message
   join[27] = 0xff;
   EXPECT_FALSE(DecodeHandshake(join).has_value());
   EXPECT_FALSE(DecodeFrame(Encode(Frame{WireType::kJoin})).has_value());
   auto reduce = Encode(Frame{WireType::kReduce});
   EXPECT_TRUE(DecodeFrame(reduce).has_value());
-  ++reduce[4];  // of another version
+  ++reduce[4];  // another version
   EXPECT_FALSE(DecodeFrame(reduce).has_value());
 }
 
-TEST(ConnectTest, HostsMayBeNamesAndTheWaitIsInterrupted) {
+TEST(ConnectTest, HostsMayBeNamesAndConnectingCanBeInterrupted) {
   uint16_t port = 0;
   auto listener = Listen("localhost", &port);
   ASSERT_TRUE(listener.ok());
@@ -195,20 +195,20 @@ TEST_F(JoinProofTest, AProofWithTheSecretIsAccepted) {
   EXPECT_EQ(answer->address, answer_.address);
 }
 
-TEST_F(JoinProofTest, NeitherEndBelievesOneThatDoesNotKnowIt) {
+TEST_F(JoinProofTest, NeitherSideAcceptsAPeerWithoutTheSecret) {
   AcceptorProof impostor(NonceOf(4), NonceOf(2));
   EXPECT_FALSE(joiner_.OnChallenge(*impostor.OnOpening(joiner_.Open()), introduction_).has_value());
   JoinerProof intruder(NonceOf(4), NonceOf(1));
   const auto challenge = acceptor_.OnOpening(intruder.Open());
   ASSERT_TRUE(challenge.has_value());
   EXPECT_FALSE(intruder.OnChallenge(*challenge, introduction_).has_value());
-  // It goes on all the same.
+  // The intruder ignores the failed proof and continues.
   AcceptorProof accomplice(NonceOf(4), NonceOf(2));
   const auto sealed = intruder.OnChallenge(*accomplice.OnOpening(intruder.Open()), introduction_);
   EXPECT_FALSE(acceptor_.OnIntroduction(*sealed).has_value());
 }
 
-TEST_F(JoinProofTest, NoBitMayBeChanged) {
+TEST_F(JoinProofTest, AnyChangedBitIsRejected) {
   const auto challenge = *acceptor_.OnOpening(joiner_.Open());
   for (size_t bit = 0; bit < 8 * challenge.size(); ++bit) {
     auto changed = challenge;
@@ -227,8 +227,8 @@ TEST_F(JoinProofTest, NoBitMayBeChanged) {
   }
 }
 
-// What was said on one connection counts on no other, and not for the other end.
-TEST_F(JoinProofTest, NothingIsReplayedOrReflected) {
+// A message is not valid on another connection, or in the other direction.
+TEST_F(JoinProofTest, ReplayedAndReflectedMessagesAreRejected) {
   const auto challenge = *acceptor_.OnOpening(joiner_.Open());
   const Sealed introduction = *joiner_.OnChallenge(challenge, introduction_);
   AcceptorProof next(NonceOf(kSecret), NonceOf(5));
@@ -240,7 +240,7 @@ TEST_F(JoinProofTest, NothingIsReplayedOrReflected) {
   EXPECT_FALSE(acceptor_.OnIntroduction(acceptor_.Answer(introduction_)).has_value());
 }
 
-TEST(StarIdTest, SurvivesItsText) {
+TEST(StarIdTest, SurvivesTheRoundTripAsText) {
   for (const char* host : {"10.0.0.7", "::1", "worker-3.example"}) {
     const StarId id{{host, 4711}, NonceOf(0xa5)};
     const auto back = ParseStarId(FormatStarId(id));
@@ -250,7 +250,7 @@ TEST(StarIdTest, SurvivesItsText) {
   }
 }
 
-TEST(StarIdTest, WhatIsNoneIsRefusedWithoutTellingTheSecret) {
+TEST(StarIdTest, InvalidIdsAreRefusedWithoutShowingTheSecret) {
   const std::string secret(64, 'd');
   for (const std::string& bad :
        {std::string("nowhere"), std::string("10.0.0.7:4711"), std::string("10.0.0.7:4711/"),
@@ -270,7 +270,7 @@ TEST(StarTest, EveryOfferHasASecretOfItsOwn) {
   EXPECT_NE(first->secret, second->secret);
 }
 
-TEST(StarTest, UnauthenticatedConnectionsAreDroppedAndTheGroupForms) {
+TEST(StarTest, UnauthenticatedConnectionsAreDropped) {
   auto root = MakeEndpoint({.handshake_timeout = absl::Milliseconds(50)});
   auto leaf = MakeEndpoint();
   const std::string offer = *root->Offer();
@@ -278,23 +278,23 @@ TEST(StarTest, UnauthenticatedConnectionsAreDroppedAndTheGroupForms) {
     const auto barrier = root->Form({5, 0, 2, offer}, kStarForever, {});
     EXPECT_TRUE(barrier.ok()) << barrier.status();
   });
-  // A client of another protocol, longer than a handshake.
+  // A client of another protocol, whose message is longer than a handshake.
   Connection http = ConnectTo(offer);
   EXPECT_TRUE(http.Send(std::vector<uint8_t>(400, 'G')));
   EXPECT_TRUE(IsClosedByPeer(http));
-  // One that says nothing, and some that stop in mid-sentence.
+  // One that sends nothing, and two that stop within the handshake.
   Connection silent = ConnectTo(offer), half = ConnectTo(offer), opened = ConnectTo(offer);
   EXPECT_TRUE(half.Send(absl::MakeConstSpan(Encode(Opening{})).first(20)));
   EXPECT_TRUE(opened.Send(Encode(Opening{})));
   EXPECT_EQ(BytesUntilClosed(silent), 0u);
   EXPECT_EQ(BytesUntilClosed(half), 0u);
   EXPECT_EQ(BytesUntilClosed(opened), kChallengeBytes);
-  // What an earlier version said: epoch, rank and size alone admit no peer.
+  // A handshake without a proof: epoch, rank and size alone admit no peer.
   Connection old = ConnectTo(offer);
   EXPECT_TRUE(old.Send(Encode(Handshake{WireType::kJoin, 5, 1, 2, {"h", 1}})));
   EXPECT_EQ(BytesUntilClosed(old), 0u);
-  // Ours, but another epoch, another group size, a rank that does not exist, a type that does not belong
-  // here.
+  // With the secret, but with another epoch, another group size, a rank that does not exist, or a type of
+  // message that is not valid here.
   for (const Handshake& wrong :
        {Handshake{WireType::kJoin, 4, 1, 2, {"h", 1}}, Handshake{WireType::kJoin, 5, 1, 3, {"h", 1}},
         Handshake{WireType::kJoin, 5, 2, 2, {"h", 1}}, Handshake{WireType::kJoin, 5, -1, 2, {"h", 1}},
@@ -307,7 +307,7 @@ TEST(StarTest, UnauthenticatedConnectionsAreDroppedAndTheGroupForms) {
   former.join();
 }
 
-// It has port, epoch, rank and size right, and a secret of its own.
+// The peer has the right port, epoch, rank and size, but another secret.
 TEST(StarTest, WithoutTheSecretAPeerBecomesNoRankAndLearnsNothing) {
   auto root = MakeEndpoint(), leaf = MakeEndpoint(), intruder = MakeEndpoint();
   const std::string offer = *root->Offer();
@@ -315,7 +315,7 @@ TEST(StarTest, WithoutTheSecretAPeerBecomesNoRankAndLearnsNothing) {
   std::thread former([&] { EXPECT_TRUE(root->Form({5, 0, 2, offer}, kStarForever, {}).ok()); });
   const auto joined = intruder->Form({5, 1, 2, guess}, absl::Milliseconds(200), {});
   EXPECT_TRUE(absl::IsDeadlineExceeded(joined.status())) << joined.status();
-  // One that does not mind that rank 0 knows another secret.
+  // A peer that continues although rank 0 proves another secret.
   Connection bold = ConnectTo(offer);
   JoinerProof proof(ParseStarId(guess)->secret, NonceOf(1));
   AcceptorProof accomplice(ParseStarId(guess)->secret, NonceOf(2));
@@ -352,7 +352,8 @@ TEST(StarTest, AnImpostorAtRankZerosAddressHearsANonceAndNoMore) {
   joins.join();
 }
 
-// Connections one after the other, some silent and some that open as a rank does, until it is destroyed.
+// Opens connections one after the other until it is destroyed; half of them send nothing, half an opening
+// like a rank.
 class Flood {
  public:
   explicit Flood(const std::string& offer) : thread_([this, offer] { Run(offer); }) {}
@@ -398,7 +399,7 @@ TEST(StarTest, AFloodOfConnectionsDoesNotKeepTheGroupFromForming) {
   former.join();
 }
 
-// There is always an unauthenticated connection to serve.
+// During the whole time there are unauthenticated connections to serve.
 TEST(StarTest, AFloodDoesNotKeepRankZeroBeyondItsDeadline) {
   auto root = MakeEndpoint();
   const std::string offer = *root->Offer();
@@ -408,7 +409,7 @@ TEST(StarTest, AFloodDoesNotKeepRankZeroBeyondItsDeadline) {
   EXPECT_THAT(MissingRanks(barrier.status()), ::testing::ElementsAre(1));
 }
 
-TEST(StarTest, ARankThatJoinedAndDiedMayComeAgain) {
+TEST(StarTest, ARankThatJoinedAndDiedMayJoinAgain) {
   auto root = MakeEndpoint();
   auto one = MakeEndpoint(), two = MakeEndpoint();
   const std::string offer = *root->Offer();
@@ -433,7 +434,7 @@ TEST(StarTest, ARankOfAnOlderEpochIsRefusedAtOnce) {
   former.join();
 }
 
-TEST(StarTest, ARankOfANewerEpochWaitsForRankZeroToFollow) {
+TEST(StarTest, ARankOfANewerEpochWaitsForRankZero) {
   auto root = MakeEndpoint(), leaf = MakeEndpoint();
   const std::string offer = *root->Offer();
   std::stop_source stop;
@@ -442,7 +443,7 @@ TEST(StarTest, ARankOfANewerEpochWaitsForRankZeroToFollow) {
     EXPECT_TRUE(root->Form({9, 0, 2, offer}, kStarForever, {}).ok());
   });
   std::thread early([&] { EXPECT_TRUE(leaf->Form({9, 1, 2, offer}, kStarForever, {}).ok()); });
-  // Provoke the rejection that the early rank must survive.
+  // Provokes the rejection that the early rank must survive.
   Connection probe = Introduce(offer, {WireType::kJoin, 9, 1, 2, {"h", 1}});
   EXPECT_TRUE(IsClosedByPeer(probe));
   stop.request_stop();
@@ -450,7 +451,7 @@ TEST(StarTest, ARankOfANewerEpochWaitsForRankZeroToFollow) {
   former.join();
 }
 
-TEST(StarTest, NoListenerAtRankZerosAddressIsADeadline) {
+TEST(StarTest, WithoutRankZeroTheDeadlinePasses) {
   auto leaf = MakeEndpoint();
   std::string offer;
   {
@@ -460,8 +461,9 @@ TEST(StarTest, NoListenerAtRankZerosAddressIsADeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(leaf->Form({1, 1, 2, offer}, absl::Milliseconds(100), {}).status()));
 }
 
-// Whose patience ends first depends on who began to wait first; rank 0 knows all the same.
-TEST(StarTest, AnErrorNamesTheRankThatDidNotCome) {
+// Which rank times out first depends on which began to wait first; rank 0 names the missing rank in either
+// case.
+TEST(StarTest, AnErrorNamesTheMissingRank) {
   for (const bool rank_zero_first : {true, false}) {
     bfio::testing::BarrierRanks ranks("star", 4);
     std::mutex mutex;
@@ -490,7 +492,7 @@ TEST(StarTest, AnErrorNamesTheRankThatDidNotCome) {
   }
 }
 
-TEST(StarTest, AFormingThatFailsNamesTheRankThatDidNotCome) {
+TEST(StarTest, AFailureToFormNamesTheMissingRank) {
   bfio::testing::BarrierRanks ranks("star", 3);
   ranks.Offer();
   std::thread one([&] { EXPECT_FALSE(ranks.Form(1, 1, absl::Milliseconds(200)).ok()); });
@@ -499,7 +501,7 @@ TEST(StarTest, AFormingThatFailsNamesTheRankThatDidNotCome) {
   one.join();
 }
 
-TEST(StarTest, ANonsensicalCommunicatorIdIsInvalid) {
+TEST(StarTest, AMalformedCommunicatorIdIsInvalid) {
   auto leaf = MakeEndpoint();
   EXPECT_TRUE(absl::IsInvalidArgument(leaf->Form({1, 1, 2, "nowhere"}, kStarForever, {}).status()));
 }

@@ -1,4 +1,4 @@
-// The star barrier's encryption: what a program on the path between two ranks learns and can do.
+// The star barrier's encryption: what a program on the path between two ranks can read and change.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr absl::Duration kNoDeadline = bfio::testing::BarrierRanks::kForever;
 
-// Passes the bytes of one connection on, both ways, and keeps a copy. `alter` may change a piece on its way;
-// it is told how many bytes went before it in this direction.
+// Forwards one connection in both directions and keeps a copy of its bytes. `alter` may change each piece;
+// `before` is the number of earlier bytes in this direction.
 class Interceptor {
  public:
   enum Way { kToRoot = 0, kToJoiner = 1 };
@@ -42,7 +42,7 @@ class Interceptor {
   }
 
   const Address& address() const { return address_; }
-  // All bytes, both ways. After the ranks have ended.
+  // All bytes of both directions. Call it after the ranks have ended.
   std::string Heard() {
     stop_.Set();
     ended_.wait(false);
@@ -102,7 +102,7 @@ std::unique_ptr<StarEndpoint> EndpointWith(bool tls) {
   return *std::move(endpoint);
 }
 
-// Two ranks, the path between them through an interceptor, and what each does with its barrier.
+// Runs two ranks with an interceptor between them; `body` is called with each rank's barrier.
 using RankBody = std::function<void(int rank, Barrier& barrier)>;
 void RunIntercepted(bool tls, Interceptor::Alter alter, const RankBody& body, std::string* heard) {
   auto root = EndpointWith(tls), joiner = EndpointWith(tls);
@@ -121,7 +121,7 @@ void RunIntercepted(bool tls, Interceptor::Alter alter, const RankBody& body, st
   if (heard != nullptr) *heard = interceptor.Heard();
 }
 
-// What ranks exchange in this test: activations that are easy to find again.
+// The activations that ranks exchange, which are easy to find in the copied bytes.
 std::vector<float> Activations() {
   return std::vector<float>(1000, 1234.5F);
 }
@@ -144,11 +144,11 @@ std::string HeardOfActivations(bool tls) {
 }
 
 TEST(StarTlsTest, WhoeverReadsThePathReadsNoActivations) {
-  EXPECT_TRUE(Finds(HeardOfActivations(/*tls=*/false)));  // so the interceptor does hear them
+  EXPECT_TRUE(Finds(HeardOfActivations(/*tls=*/false)));  // proves that the interceptor sees activations
   EXPECT_FALSE(Finds(HeardOfActivations(/*tls=*/true)));
 }
 
-// One byte of one packet, after the first step.
+// Changes one byte of one packet after the first step.
 TEST(StarTlsTest, APacketChangedOnItsWayEndsTheBarrierAndIsNeverASum) {
   for (const auto way : {Interceptor::kToRoot, Interceptor::kToJoiner}) {
     for (size_t offset = 0; offset < 64; offset += 7) {
@@ -183,7 +183,7 @@ TEST(StarTlsTest, APacketChangedOnItsWayEndsTheBarrierAndIsNeverASum) {
   }
 }
 
-TEST(StarTlsTest, RanksThatDisagreeAboutItFormNoGroup) {
+TEST(StarTlsTest, RanksWithAndWithoutTlsFormNoGroup) {
   for (const bool root_has_it : {true, false}) {
     auto root = EndpointWith(root_has_it), joiner = EndpointWith(!root_has_it);
     const std::string offer = *root->Offer();
@@ -193,12 +193,12 @@ TEST(StarTlsTest, RanksThatDisagreeAboutItFormNoGroup) {
   }
 }
 
-TEST(StarTlsTest, ItsNameKeepsOthersOutOfItsGroup) {
+TEST(StarTlsTest, TheBarriersNameSeparatesGroups) {
   EXPECT_EQ(EndpointWith(true)->name(), "star_tls");
   EXPECT_EQ(EndpointWith(false)->name(), "star");
 }
 
-// The proof at the start says who connects; this says that TLS needs the secret as well.
+// The handshake authenticates peers; besides, TLS itself needs the secret.
 TEST(StarTlsTest, WithoutTheSecretThereIsNoSession) {
   Signal never;
   uint16_t port = 0;

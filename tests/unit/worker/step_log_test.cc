@@ -1,4 +1,4 @@
-// The step log: whole lines, a bound, and no step that knows of it when its disk fails.
+// The step log: whole lines, a bounded size, and no effect on steps if its disk fails.
 #include "worker/link/step_log.h"
 
 #include <gmock/gmock.h>
@@ -94,7 +94,7 @@ TEST_F(StepLogFile, TheBoundHoldsAndEveryFileHasAHeaderAndWholeLines) {
   EXPECT_THAT(Lines(path()).back(), HasSubstr("worker,3,5000,"));
 }
 
-TEST_F(StepLogFile, AFullDiskEndsTheLogAndNothingElse) {
+TEST_F(StepLogFile, AFullDiskStopsOnlyTheLog) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   auto log = StepLog::Open("/dev/full", 1 << 20);
   ASSERT_TRUE(log.ok()) << log.status();

@@ -1,4 +1,4 @@
-// The step loop from one epoch, and from one router, to the next.
+// The step loop across epochs and across routers.
 #include "worker/link/step_loop.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST_F(StepLoopTest, ANewEpochInMidStepKeepsTheStepsTokensAndTheRequests) {
+TEST_F(StepLoopTest, ANewEpochDuringAStepKeepsTokensAndRequests) {
   Start(2, /*gated=*/true);
   OpenEpoch(1, PlanMode::kPipelined);
   ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 50), Request(11, 60, 50)}));
@@ -43,7 +43,7 @@ TEST_F(StepLoopTest, ANewEpochInMidStepKeepsTheStepsTokensAndTheRequests) {
   EXPECT_EQ(ready.active[0].handle, 10u);
   EXPECT_EQ(ready.active[0].generated_tokens, 1);
   EXPECT_EQ(ranks_[1]->link.Next<EpochReady>().error, "");
-  // Steps count from 1 again.
+  // Step numbers start again at 1.
   PlanForAll(2, 1);
   for (auto& rank : ranks_) rank->gate.Give(1);
   const auto report = Report(0);
@@ -53,15 +53,15 @@ TEST_F(StepLoopTest, ANewEpochInMidStepKeepsTheStepsTokensAndTheRequests) {
   EXPECT_EQ(Report(1).barrier_error, "");
 }
 
-TEST_F(StepLoopTest, ANewEpochEndsAnIdleWaitAndAForming) {
+TEST_F(StepLoopTest, ANewEpochInterruptsAnIdleWaitAndForming) {
   Start(2);
   OpenEpoch(1, PlanMode::kPipelined);
-  // Parked in epoch 1. Epoch 2 never forms: rank 1 does not get it.
+  // The group is parked in epoch 1. Epoch 2 does not form, because rank 1 does not receive it.
   ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 2, PlanMode::kPipelined));
   ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 3, PlanMode::kPipelined));
   ranks_[1]->inbox().OnEpoch(MakeEpoch(1, 3, PlanMode::kPipelined));
   auto ready = ranks_[0]->link.Next<EpochReady>();
-  if (ready.epoch == 2) {  // it may have skipped epoch 2 altogether
+  if (ready.epoch == 2) {  // it may also have skipped epoch 2
     EXPECT_THAT(ready.error, HasSubstr("CANCELLED"));
     ready = ranks_[0]->link.Next<EpochReady>();
   }
@@ -81,15 +81,15 @@ TEST_F(StepLoopTest, MessagesOfAnotherEpochAreDropped) {
   EXPECT_EQ(inbox.dropped(), 4);
   inbox.OnPlan(MakePlan(5, 1, {Request(12, 1, 5)}));
   EXPECT_EQ(Report(0).output.tokens[0].handle, 12u);
-  inbox.OnPlan(MakePlan(5, 1, {Request(13, 1, 5)}));  // a step again that was planned
+  inbox.OnPlan(MakePlan(5, 1, {Request(13, 1, 5)}));  // this step already has a plan
   EXPECT_EQ(inbox.dropped(), 5);
 }
 
-// The router dies, and another one comes.
+// The router dies, and another one takes over.
 class RouterLostTest : public StepLoopTest, public ::testing::WithParamInterface<PlanMode> {};
 INSTANTIATE_TEST_SUITE_P(Modes, RouterLostTest, ::testing::Values(PlanMode::kLockstep, PlanMode::kPipelined));
 
-TEST_P(RouterLostTest, TheGroupStepsOnAndTheNextRouterGetsEveryToken) {
+TEST_P(RouterLostTest, TheGroupContinuesAndTheNextRouterGetsEveryToken) {
   Start(2, /*gated=*/true);
   for (int i = 0; i < 2; ++i) {
     Epoch epoch = MakeEpoch(i, 7, GetParam());
@@ -98,7 +98,7 @@ TEST_P(RouterLostTest, TheGroupStepsOnAndTheNextRouterGetsEveryToken) {
     ranks_[i]->inbox().OnEpoch(epoch);
   }
   for (auto& rank : ranks_) rank->offer = rank->link.Next<EpochReady>().communicator_offer;
-  // Request 11 may be lost: it came without a note. Request 12 ends without a router.
+  // Request 11 has no note, so it is not announced. Request 12 ends while there is no router.
   Plan plan = MakePlan(7, 1, {Request(10, 100, 50), Request(11, 60, 50)});
   plan.notes = {{"note", {}}, {"", {}}};
   ranks_[0]->inbox().OnPlan(plan);
@@ -131,10 +131,10 @@ TEST_P(RouterLostTest, TheGroupStepsOnAndTheNextRouterGetsEveryToken) {
     EXPECT_EQ(rank->link.last_stream(), 2u);
     EXPECT_EQ(hello.router_instance, 77u);
     EXPECT_EQ(hello.active.size(), rank == ranks_[0] ? 2u : 0u);
-    rank->gate.AwaitWaiting();  // the group is in step 4 while the router thinks
+    rank->gate.AwaitWaiting();  // the group is in step 4 while the router decides
   }
   for (int i = 0; i < 2; ++i) {
-    Epoch epoch = MakeEpoch(i, 1, GetParam());  // it counts from 1 again
+    Epoch epoch = MakeEpoch(i, 1, GetParam());  // the new router's epochs start at 1
     epoch.announce = true;
     epoch.router_instance = 78;
     epoch.retain = kForever;
@@ -160,7 +160,7 @@ TEST_P(RouterLostTest, TheGroupStepsOnAndTheNextRouterGetsEveryToken) {
   EXPECT_EQ(ranks_[1]->link.Next<EpochReady>().error, "");
 }
 
-TEST_F(StepLoopTest, AfterAReconnectAWorkerSaysTheGroupItWasAssigned) {
+TEST_F(StepLoopTest, AReconnectingWorkerNamesItsAssignedGroup) {
   Start(1);
   Epoch epoch = MakeEpoch(0, 1, PlanMode::kPipelined);
   epoch.group_name = "blue";
@@ -169,7 +169,7 @@ TEST_F(StepLoopTest, AfterAReconnectAWorkerSaysTheGroupItWasAssigned) {
   ranks_[0]->inbox().OnStreamDown(1);
   ranks_[0]->inbox().OnStreamUp(2);
   EXPECT_EQ(ranks_[0]->link.Next<Hello>().group, "blue");
-  // A router of a version without groups says none.
+  // A router of a version without groups names none.
   ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 2, PlanMode::kPipelined));
   EXPECT_EQ(ranks_[0]->link.Next<EpochReady>().error, "");
   ranks_[0]->inbox().OnStreamDown(2);
@@ -177,7 +177,7 @@ TEST_F(StepLoopTest, AfterAReconnectAWorkerSaysTheGroupItWasAssigned) {
   EXPECT_EQ(ranks_[0]->link.Next<Hello>().group, "blue");
 }
 
-TEST_F(StepLoopTest, AParkedGroupGreetsTheNextRouter) {
+TEST_F(StepLoopTest, AParkedGroupSendsAHelloToTheNextRouter) {
   Start(1);
   OpenEpoch(1, PlanMode::kPipelined);
   ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 5, 1)}));
@@ -185,14 +185,14 @@ TEST_F(StepLoopTest, AParkedGroupGreetsTheNextRouter) {
   ranks_[0]->inbox().OnStreamDown(1);
   ranks_[0]->inbox().OnStreamUp(2);
   EXPECT_TRUE(ranks_[0]->link.Next<Hello>().active.empty());
-  // Plans of the epoch that the new router knows nothing of are not taken from it.
+  // Plans for an epoch of the previous router are not accepted from the new one.
   ranks_[0]->inbox().OnPlan(MakePlan(1, 2, {Request(11, 5, 1)}));
   EXPECT_EQ(ranks_[0]->inbox().dropped(), 1);
   ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 1, PlanMode::kPipelined));
   EXPECT_EQ(ranks_[0]->link.Next<EpochReady>().error, "");
 }
 
-TEST_F(StepLoopTest, AnEpochThatDoesNotFormIsAnsweredWithWhyNot) {
+TEST_F(StepLoopTest, AnEpochThatDoesNotFormIsAnsweredWithTheReason) {
   Start(2);
   Epoch epoch = MakeEpoch(0, 1, PlanMode::kLockstep);
   epoch.form_timeout = absl::Milliseconds(20);
@@ -204,10 +204,11 @@ TEST_F(StepLoopTest, ShutdownEndsTheLoop) {
   Start(1);
   OpenEpoch(1, PlanMode::kPipelined);
   ranks_[0]->inbox().OnShutdown("drained");
-  // TearDown joins; a loop that did not end would hang.
+  // TearDown joins the thread; if the loop did not end, the test would hang.
 }
 
-// Many steps at full speed on several ranks, plans arriving whenever: every token exactly once.
+// Many steps at full speed on several ranks with plans at arbitrary times: every token is reported exactly
+// once.
 TEST_F(StepLoopTest, EveryTokenOfEveryRequestIsReportedOnce) {
   constexpr int kRanks = 3, kRequests = 60;
   Start(kRanks, false, 100);

@@ -1,4 +1,4 @@
-// Requests that an engine cannot go on with: they end, the rank does not.
+// Requests that an engine cannot continue: they end, and the rank continues.
 #include <map>
 #include <set>
 #include <utility>
@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// The sim engine, and a set of handles that fail in their second step.
+// The sim engine, with some handles that fail in their second step.
 class FailingEngine final : public Engine {
  public:
   FailingEngine(std::unique_ptr<Engine> engine, std::set<Handle> poisoned)
@@ -70,7 +70,7 @@ class StepLoopFailureTest : public StepLoopTest {
   }
   StepReport StepOnce(int64_t step, std::vector<SequenceRequest> assignments = {}) {
     Plan plan = MakePlan(1, step, std::move(assignments));
-    // All of them may outlive the router.
+    // A note makes a request resumable, so that it may outlive the router.
     for (const SequenceRequest& request : plan.assignments) {
       plan.notes.push_back({absl::StrCat("note ", request.handle), {}});
     }
@@ -81,7 +81,7 @@ class StepLoopFailureTest : public StepLoopTest {
   std::unique_ptr<RankRecorder> recorder_;
 };
 
-TEST_F(StepLoopFailureTest, AFailedRequestIsRefusedWithInternalAndTheRankGoesOn) {
+TEST_F(StepLoopFailureTest, AFailedRequestEndsWithInternalAndTheRankContinues) {
   StartFailing({11});
   OpenEpoch(1, PlanMode::kLockstep);
   EXPECT_THAT(StepOnce(1, {Request(10, 30, 5), Request(11, 40, 5)}).rejected, IsEmpty());
@@ -93,7 +93,7 @@ TEST_F(StepLoopFailureTest, AFailedRequestIsRefusedWithInternalAndTheRankGoesOn)
   EXPECT_EQ(failed.barrier_error, "");
   EXPECT_EQ(failed.output.load_tokens, 31);
   EXPECT_EQ(failed.active_requests, 1);
-  // Its slot and its KV are free for the next one; the other request goes on.
+  // The failed request's slot and KV are free for the next one; the other request continues.
   const StepReport next = StepOnce(3, {Request(12, 400, 5)});
   EXPECT_THAT(next.rejected, IsEmpty());
   EXPECT_EQ(next.active_requests, 2);

@@ -1,4 +1,4 @@
-// The step loop within an epoch: plans, steps, reports, an idle group.
+// The step loop within an epoch: plans, steps, reports and parking.
 #include "worker/link/step_loop.h"
 
 #include <algorithm>
@@ -81,14 +81,14 @@ TEST_F(StepLoopTest, LockstepDoesNotStepWithoutItsPlan) {
   OpenEpoch(1, PlanMode::kLockstep);
   ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 9)}));
   EXPECT_EQ(Report(0).step, 1);
-  // It cannot have stepped: a plan that comes later still decides what step 2 does.
+  // The rank has not begun step 2: a plan that arrives later still applies to it.
   ranks_[0]->inbox().OnPlan(MakePlan(1, 2, {Request(11, 30, 9)}));
   const auto report = Report(0);
   EXPECT_EQ(report.step, 2);
   EXPECT_EQ(report.output.tokens.size(), 2u);
 }
 
-TEST_F(StepLoopTest, LockstepGivesUpWhenThePlanDoesNotCome) {
+TEST_F(StepLoopTest, LockstepFailsWhenThePlanDoesNotArrive) {
   Start(1);
   Epoch epoch = MakeEpoch(0, 1, PlanMode::kLockstep);
   epoch.step_timeout = absl::Milliseconds(20);
@@ -100,7 +100,7 @@ TEST_F(StepLoopTest, LockstepGivesUpWhenThePlanDoesNotCome) {
   EXPECT_EQ(report.step, 2);
   EXPECT_THAT(report.barrier_error, HasSubstr("no plan for step 2"));
   EXPECT_EQ(report.active_requests, 1);
-  // The request is still there for the next epoch.
+  // The next epoch still has the request.
   ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 2, PlanMode::kLockstep));
   const auto ready = ranks_[0]->link.Next<EpochReady>();
   ASSERT_EQ(ready.active.size(), 1u);
@@ -114,7 +114,7 @@ TEST_F(StepLoopTest, PipelinedStepsWithoutWaitingAndAppliesAtTheRightStep) {
   OpenEpoch(1, PlanMode::kPipelined);
   ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 50)}));
   ranks_[1]->inbox().OnPlan(MakePlan(1, 1));
-  // Two steps ahead of its time: must not be applied before step 3.
+  // A plan two steps ahead must not be applied before step 3.
   ranks_[1]->inbox().OnPlan(MakePlan(1, 3, {Request(11, 40, 50)}));
   std::vector<int64_t> loads, applied;
   for (int step = 1; step <= 4; ++step) {
@@ -135,8 +135,8 @@ TEST_F(StepLoopTest, PipelinedAppliesALatePlanAtTheNextBoundary) {
   rank.inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 50)}));
   rank.gate.Give(3);
   for (int step = 1; step <= 3; ++step) EXPECT_EQ(Report(0).applied_plan, 1);
-  rank.gate.AwaitWaiting();                                    // in the local part of step 4
-  rank.inbox().OnPlan(MakePlan(1, 3, {Request(11, 40, 50)}));  // late by two
+  rank.gate.AwaitWaiting();                                    // rank 0 is in the local part of step 4
+  rank.inbox().OnPlan(MakePlan(1, 3, {Request(11, 40, 50)}));  // two steps late
   rank.gate.Give(2);
   auto report = Report(0);
   EXPECT_EQ(report.applied_plan, 1);
@@ -157,7 +157,7 @@ TEST_F(StepLoopTest, AnIdleGroupParksOnAllRanksAndWakesTogether) {
     EXPECT_FALSE(Report(i).group_idle);
     EXPECT_TRUE(Report(i).group_idle);
   }
-  // An old plan does not wake it (it is applied when a new one does).
+  // A plan for a past step does not wake the group; it is applied together with a newer one.
   ranks_[1]->inbox().OnPlan(MakePlan(1, 2, {Request(11, 7, 1)}));
   ranks_[1]->inbox().OnPlan(MakePlan(1, 3));
   ranks_[0]->inbox().OnPlan(MakePlan(1, 3));
@@ -178,7 +178,7 @@ TEST_F(StepLoopTest, AnAssignmentForALaterStepKeepsTheGroupAwake) {
   OpenEpoch(1, PlanMode::kPipelined);
   ranks_[1]->inbox().OnPlan(MakePlan(1, 1));
   ranks_[0]->inbox().OnPlan(MakePlan(1, 3, {Request(10, 100, 1)}));
-  // Rank 0 wakes by the plan for step 3, rank 1 by the one for step 1; both step through to it.
+  // Rank 0 is woken by the plan for step 3, rank 1 by the one for step 1; both step up to step 3.
   for (int step = 1; step <= 3; ++step) {
     for (int i = 0; i < 2; ++i) {
       const auto report = Report(i);
@@ -189,13 +189,13 @@ TEST_F(StepLoopTest, AnAssignmentForALaterStepKeepsTheGroupAwake) {
   }
 }
 
-TEST_F(StepLoopTest, CancellationsAreCarriedOutAndUnknownOnesIgnored) {
+TEST_F(StepLoopTest, CancellationsAreAppliedAndUnknownOnesIgnored) {
   Start(1, /*gated=*/true);
   OpenEpoch(1, PlanMode::kLockstep);
   ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 50), Request(11, 20, 50)}));
   ranks_[0]->gate.Give(2);
   EXPECT_EQ(Report(0).active_requests, 2);
-  Plan plan = MakePlan(1, 2, {Request(12, 5, 50)});  // into the slot that the cancellation frees
+  Plan plan = MakePlan(1, 2, {Request(12, 5, 50)});  // takes the slot that the cancellation frees
   plan.cancellations = {10, 999};
   ranks_[0]->inbox().OnPlan(plan);
   const auto report = Report(0);
@@ -218,7 +218,7 @@ TEST_F(StepLoopTest, RefusedAssignmentsAreReportedWithTheirCode) {
   EXPECT_EQ(report.active_requests, 2);
 }
 
-TEST_F(StepLoopTest, AloneItAppliesPlansAsTheyComeWhateverTheirNumbers) {
+TEST_F(StepLoopTest, AnIndependentRankAppliesPlansWhateverTheirNumbers) {
   Start(1, /*gated=*/true, /*slots=*/4);
   auto& rank = *ranks_[0];
   Epoch epoch = MakeEpoch(0, 1, PlanMode::kPipelined);
@@ -226,7 +226,7 @@ TEST_F(StepLoopTest, AloneItAppliesPlansAsTheyComeWhateverTheirNumbers) {
   rank.inbox().OnEpoch(epoch);
   EXPECT_EQ(rank.link.Next<EpochReady>().error, "");
   rank.inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 3)}));
-  rank.gate.AwaitWaiting();  // in the local part of step 1
+  rank.gate.AwaitWaiting();  // the rank is in the local part of step 1
   for (int64_t number = 3; number <= 5; ++number)
     rank.inbox().OnPlan(MakePlan(1, number, {Request(10 + static_cast<Handle>(number), 40, 1)}));
   rank.gate.Give(3);
@@ -236,7 +236,7 @@ TEST_F(StepLoopTest, AloneItAppliesPlansAsTheyComeWhateverTheirNumbers) {
   EXPECT_EQ(report.applied_plan, 5) << "all three";
   EXPECT_EQ(report.output.tokens.size(), 4u);
   EXPECT_TRUE(Report(0).group_idle);
-  // Idle, it goes on with a plan that has the number of a step long past, or of one to come.
+  // While idle, it applies a plan whose number is that of a past or a future step.
   rank.inbox().OnPlan(MakePlan(1, 6, {Request(20, 40, 7)}));
   rank.gate.Give(7);
   for (int64_t step = 4; step <= 10; ++step) EXPECT_EQ(Report(0).step, step);
@@ -250,7 +250,7 @@ TEST_F(StepLoopTest, AloneItAppliesPlansAsTheyComeWhateverTheirNumbers) {
   EXPECT_EQ(report.step, 12);
 }
 
-TEST_F(StepLoopTest, ItsOwnAdmissionRefusesWhatItCouldNotHoldToTheEnd) {
+TEST_F(StepLoopTest, AdmissionRefusesRequestsItCouldNotHoldToTheEnd) {
   Start(1, /*gated=*/false, /*slots=*/8, {KvAdmissionOptions::Kind::kKvFeasible});
   OpenEpoch(1, PlanMode::kLockstep);
   const auto on_demand = [](Handle handle, int64_t prompt, int64_t most) {
@@ -258,8 +258,8 @@ TEST_F(StepLoopTest, ItsOwnAdmissionRefusesWhatItCouldNotHoldToTheEnd) {
     request.kv_on_demand = true;
     return request;
   };
-  // 400 and 400 tokens fit, and 180 more once the first has ended: when it does, 10 tokens on, all would hold
-  // 1,007.
+  // 400 and 400 tokens fit, and 180 more fit only after the first has ended: 10 tokens later all three would
+  // hold 1,007.
   ranks_[0]->inbox().OnPlan(
       MakePlan(1, 1, {on_demand(10, 400, 10), on_demand(11, 400, 100), on_demand(12, 180, 90)}));
   auto report = Report(0);
@@ -279,8 +279,8 @@ TEST_F(StepLoopTest, ItsOwnAdmissionRefusesWhatItCouldNotHoldToTheEnd) {
   EXPECT_EQ(report.active_requests, 2);
 }
 
-// Requests come and go until the rank can tell what its batches cost.
-TEST_F(StepLoopTest, ALevelBoundsPromptsOnceTheRankHasFittedItsCostsAndIsForgottenWithoutPlans) {
+// Short requests run until the rank has fitted the costs of its batches.
+TEST_F(StepLoopTest, ALevelBoundsPromptsAndExpiresWithoutPlans) {
   plan_ = {.token_budget = 400};
   cost_ = {.c_s = 1e-3, .tl_s_per_token = 0, .prefill_s_per_token = 1e-3};
   real_time_ = true;
@@ -299,7 +299,7 @@ TEST_F(StepLoopTest, ALevelBoundsPromptsOnceTheRankHasFittedItsCostsAndIsForgott
     } while (report.applied_plan < number);
     return report;
   };
-  // One that goes on, so that the group does not wait for plans.
+  // A long request keeps the group busy, so that it does not wait for plans.
   step(std::nullopt, {Request(1000, 10, 400)});
   for (Handle i = 0; i < 70; ++i) {
     step(std::nullopt, {Request(10 + i, 5 + static_cast<int64_t>(i * 7 % 36), 1)});
@@ -311,7 +311,7 @@ TEST_F(StepLoopTest, ALevelBoundsPromptsOnceTheRankHasFittedItsCostsAndIsForgott
   EXPECT_LT(first.output.prefill_tokens, 200);
   ASSERT_EQ(first.prefill->prompts.size(), 1u);
   EXPECT_EQ(first.prefill->prompts[0].handle, 2000u);
-  // No plan comes any more: after some steps the rank goes on by its own budget.
+  // Without further plans the rank returns to its own budget after some steps.
   int64_t most = 0, left = first.prefill->prompts[0].tokens;
   for (int i = 0; i < 40 && left > 0; ++i) {
     const StepReport report = Report(0);
@@ -322,7 +322,7 @@ TEST_F(StepLoopTest, ALevelBoundsPromptsOnceTheRankHasFittedItsCostsAndIsForgott
   EXPECT_GT(most, first.output.prefill_tokens);
 }
 
-TEST_F(StepLoopTest, AnEngineThatTakesPromptsWholeReportsNoPending) {
+TEST_F(StepLoopTest, AnEngineWithoutChunkingReportsNoPendingPrompts) {
   Start(1);
   OpenEpoch(1, PlanMode::kLockstep);
   Plan plan = MakePlan(1, 1, {Request(10, 300, 5)});

@@ -1,5 +1,4 @@
-// The step loop where ranks depend on one another's engines: steps of the whole group, and an engine that
-// fails.
+// The step loop where ranks' engines depend on each other: steps of the whole group, and failing engines.
 #include <deque>
 #include <functional>
 #include <memory>
@@ -25,7 +24,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kGroupForever = absl::Seconds(60);
 
-// Keeps messages of one kind; others are of no interest here.
+// Keeps messages of one kind. Threads: any.
 template <typename T>
 class Channel {
  public:
@@ -65,19 +64,20 @@ class Link final : public StepLink {
   Channel<Announcement> announcements;
 };
 
-// Makes token 100 x rank + step in every step. Together with others, each gathers all ranks' tokens first.
+// An engine that generates token 100 x rank + step in every step; with `together` it gathers all ranks'
+// tokens first.
 class ToyEngine final : public Engine {
  public:
   struct Shape {
     int rank = 0;
     bool together = false;
     uint64_t signature = 0;
-    // The step in which it is asked first; 0: never.
+    // The step that fails; 0: none.
     int fails_at = 0;
-    // The step for which it takes a request out, and which; 0: none.
+    // The step before which it preempts a request, and the request; 0: none.
     int takes_out_at = 0;
     Handle takes_out = 0;
-    // What it says it computes; 0: three and its rank.
+    // The number of rows that it reports; 0: three plus its rank.
     int64_t rows = 0;
     std::function<void()> before_step = [] {};
     absl::Status enters;
@@ -124,7 +124,7 @@ class ToyEngine final : public Engine {
   std::vector<ResidentSequence> resident() const override { return {}; }
 
   int64_t rows_seen = 0;
-  // By epoch.
+  // Rows that EnterGroup was called with, by epoch.
   std::vector<int64_t> entered_for;
 
  private:
@@ -167,7 +167,8 @@ class StepTogetherTest : public ::testing::Test {
     hellos_.push_back(rank->link.hellos.Next());
     ranks_.push_back(std::move(rank));
   }
-  // Opens an epoch of the first `count` ranks, and wakes them; the errors of forming. Rank 0 begins these.
+  // Opens an epoch of the first `count` ranks and sends each a plan; rank 0 begins the requests `begins`.
+  // Returns the ranks' errors of forming.
   std::vector<std::string> Open(uint64_t epoch, int count, const std::vector<Handle>& begins = {}) {
     for (int rank = 0; rank < count; ++rank) {
       Epoch message;
@@ -206,7 +207,7 @@ class StepTogetherTest : public ::testing::Test {
   std::vector<Hello> hellos_;
 };
 
-TEST_F(StepTogetherTest, AllAgreeOnTheLargestBatchAndExchangeWithinTheStep) {
+TEST_F(StepTogetherTest, RanksAgreeOnTheLargestBatchAndExchangeInAStep) {
   for (int i = 0; i < 3; ++i) Add({.together = true, .signature = 5});
   EXPECT_EQ(hellos_[0].barrier, "local+tp:5");
   for (const std::string& error : Open(1, 3)) EXPECT_EQ(error, "");
@@ -240,7 +241,7 @@ TEST_F(StepTogetherTest, AnEngineThatCannotEnterAGroupEndsItsRank) {
   ranks_.clear();
 }
 
-// Called before each of an engine's steps: stands still before the third until the test lets go.
+// Called before each step of an engine: blocks before the third until the test lets it continue.
 struct StopInStepThree {
   absl::Notification in_step, go_on;
   int steps = 0;
@@ -251,7 +252,7 @@ struct StopInStepThree {
   }
 };
 
-TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain) {
+TEST_F(StepTogetherTest, AStepThatAPeerLeavesHasNoTokensAndIsRepeated) {
   StopInStepThree stop;
   for (int i = 0; i < 2; ++i) Add({.together = true});
   Add({.together = true, .before_step = [&] { stop(); }});
@@ -260,7 +261,7 @@ TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain
     for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(Report(rank).output.tokens.size(), 1u);
   }
   stop.in_step.WaitForNotification();
-  // All are in step 3; the last rank will find its barrier aborted.
+  // All ranks are in step 3; the last rank will find its barrier aborted.
   ranks_[2]->loop->inbox().OnShutdown("it ends");
   stop.go_on.Notify();
   for (int rank = 0; rank < 2; ++rank) {
@@ -278,9 +279,9 @@ TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain
   }
 }
 
-// A request that an engine has taken out for want of KV is gone even where the step fails that it was taken
-// out for: the next router must not be told that it runs here.
-TEST_F(StepTogetherTest, WhatWasTakenOutForAStepThatFailsIsNotHeldForTheNextRouter) {
+// A request that an engine preempted for lack of KV is gone even if the step fails for which it was
+// preempted: it must not be announced to the next router as running here.
+TEST_F(StepTogetherTest, APreemptedRequestOfAFailedStepIsNotAnnounced) {
   StopInStepThree stop;
   Add({.together = true, .takes_out_at = 3, .takes_out = 11});
   Add({.together = true});
@@ -299,7 +300,7 @@ TEST_F(StepTogetherTest, WhatWasTakenOutForAStepThatFailsIsNotHeldForTheNextRout
   EXPECT_EQ(held.requests[0].request.handle, 12u);
 }
 
-TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {
+TEST_F(StepTogetherTest, RanksWithDifferentSignaturesDoNotForm) {
   Add({.together = true, .signature = 5});
   Add({.together = true, .signature = 6});
   for (const std::string& error : Open(1, 2)) {
@@ -307,8 +308,8 @@ TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {
   }
 }
 
-// A peer's number becomes the size of all ranks' buffers.
-TEST_F(StepTogetherTest, ABatchThatNoEngineTakesEndsTheEpochAndNoRequest) {
+// The number of rows that a peer reports becomes the size of all ranks' buffers.
+TEST_F(StepTogetherTest, ABatchBeyondAnyEngineEndsTheEpochButNoRequest) {
   for (const int64_t rows : {int64_t{1} << 40, INT64_MAX}) {
     SCOPED_TRACE(rows);
     Add({.together = true});
@@ -325,7 +326,7 @@ TEST_F(StepTogetherTest, ABatchThatNoEngineTakesEndsTheEpochAndNoRequest) {
   }
 }
 
-TEST(GroupView, SumsOfWhatPeersSayDoNotOverflow) {
+TEST(GroupView, SumsOverPeersSaturate) {
   GroupView sum = ViewOf({.load_tokens = 5, .local_ns = -5, .active = 1});
   for (int i = 0; i < 3; ++i) {
     Fold(ViewOf({.load_tokens = INT64_MAX, .local_ns = INT64_MIN, .active = INT64_MAX}), sum);
@@ -335,7 +336,7 @@ TEST(GroupView, SumsOfWhatPeersSayDoNotOverflow) {
   EXPECT_EQ(sum.sum_active, INT64_MAX);
 }
 
-TEST_F(StepTogetherTest, AnEngineThatFailsTakesAllOutOfTheEpochWithTheSameStep) {
+TEST_F(StepTogetherTest, AFailedEngineEndsTheEpochForAllInTheSameStep) {
   for (const bool together : {false, true}) {
     SCOPED_TRACE(together);
     Add({.together = together});

@@ -1,4 +1,4 @@
-"""The admin API: what the cluster does, and a few levers."""
+"""The admin API: the state of the cluster, policies and drains."""
 from __future__ import annotations
 
 from typing import Iterator, Optional
@@ -11,7 +11,7 @@ from bfio.v1 import admin_pb2, admin_pb2_grpc
 
 
 class Admin(Connection):
-    """A router's admin port. What it returns are the messages of proto/bfio/v1/admin.proto."""
+    """A router's admin API. Its methods return the messages of proto/bfio/v1/admin.proto."""
 
     def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,
                  token: Optional[str] = None):
@@ -22,16 +22,16 @@ class Admin(Connection):
         return self._unary(self._stub.GetClusterState, admin_pb2.GetClusterStateRequest(), timeout)
 
     def set_policy(self, name: str, *, horizon: Optional[int] = None, objective: str = "", timeout: float = 5.0) -> None:
-        """From the next decision on. What is not given is kept."""
+        """Takes effect with the next decision. Settings that are not given are kept."""
         policy = admin_pb2.PolicySetting(name=name, horizon=horizon, objective=objective)
         self._unary(self._stub.SetPolicy, admin_pb2.SetPolicyRequest(policy=policy), timeout)
 
     def drain(self, worker_id: str, timeout: float = 5.0) -> None:
-        """No new requests for this worker; it leaves when those it has have ended."""
+        """The worker gets no new requests, and leaves when its requests have ended."""
         self._unary(self._stub.DrainWorker, admin_pb2.DrainWorkerRequest(worker_id=worker_id), timeout)
 
     def undrain(self, worker_id: str, timeout: float = 5.0) -> None:
-        """Takes a drain back: the worker takes new requests again."""
+        """Cancels a drain: the worker gets new requests again."""
         self._unary(self._stub.UndrainWorker, admin_pb2.UndrainWorkerRequest(worker_id=worker_id), timeout)
 
     def watch_steps(self, every: int = 1, timeout: Optional[float] = None) -> Iterator[admin_pb2.StepSummary]:

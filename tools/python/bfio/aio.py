@@ -14,7 +14,7 @@ from bfio.v1 import inference_pb2, inference_pb2_grpc
 
 
 class _Run:
-    """What a Stream's generator works on. It knows nothing of the Stream, so that one that is dropped ends at once."""
+    """State of a Stream's generator. It has no reference to the Stream, so that a dropped Stream is collected at once."""
 
     def __init__(self, client: "Client", request: Request, metadata):
         self.request = request
@@ -65,8 +65,8 @@ class _Run:
 
 
 class Stream(Facts):
-    """`async for` gives the tokens; `finish` is there at the end. A task that is cancelled cancels its request, and so does
-    the end of `async with`. One that is dropped half-way is cancelled when the event loop comes to it."""
+    """`async for` yields the tokens; `finish` is set at the end. Cancelling the task cancels its request, and so does the
+    end of `async with`. A stream that is dropped before its end is cancelled when the event loop finalises it."""
 
     def __init__(self, client: "Client", request: Request, metadata):
         self._request = request
@@ -90,12 +90,12 @@ class Stream(Facts):
         await self.aclose()
 
     def cancel(self) -> None:
-        """Iterating then raises Error with CANCELLED. Frees the request's slot, a resumable one's too."""
+        """Iterating then raises Error with CANCELLED. Frees the request's slot, also that of a resumable request."""
         self._run.cancel()
 
 
 class Client:
-    """As bfio.Client, of one event loop."""
+    """As bfio.Client, for use in one event loop."""
 
     def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,
                  token: Optional[str] = None, retry: Retry = Retry()):

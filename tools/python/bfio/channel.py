@@ -1,4 +1,4 @@
-"""Channels as bfio's programs set them up, and who the caller is."""
+"""Channels with the settings of bfio's programs, and the caller's credentials."""
 from __future__ import annotations
 
 import ipaddress
@@ -10,7 +10,7 @@ import grpc
 
 from bfio.request import to_error
 
-# A router whose machine is gone is noticed after some seconds, and looked for again at once.
+# A lost connection to the router's machine is detected within some seconds, and reconnecting starts at once.
 OPTIONS = [
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 5000),
@@ -24,7 +24,7 @@ OPTIONS = [
 
 
 def stays_here(host: str) -> bool:
-    """Not by its looks: 127.0.0.1.example is a name like any other."""
+    """Whether `host` is this machine. Parsed, not compared by prefix: 127.0.0.1.example is an ordinary host name."""
     if host in ("localhost", "[::1]"):
         return True
     try:
@@ -35,7 +35,7 @@ def stays_here(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Login:
-    """TLS files (PEM; plain text without `ca`) and a bearer token, for the routers that ask for them."""
+    """TLS files (PEM; plain text without `ca`) and a bearer token, for routers that require them."""
 
     ca: Optional[str] = None
     cert: Optional[str] = None
@@ -67,7 +67,7 @@ def open_channel(module, target: str, login: Login):
 
 
 class Connection:
-    """What the blocking clients have in common: a channel, who they are, and their calls of one answer."""
+    """Common base of the blocking clients: a channel, credentials, and unary calls."""
 
     def __init__(self, target: str, ca: Optional[str], cert: Optional[str], key: Optional[str], token: Optional[str]):
         self._login = Login(ca, cert, key, token)

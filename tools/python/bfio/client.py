@@ -14,7 +14,7 @@ CANCELLED = "cancelled by the caller"
 
 
 class _Run:
-    """What a Stream's generator works on. It knows nothing of the Stream, so that one that is dropped ends at once."""
+    """State of a Stream's generator. It has no reference to the Stream, so that a dropped Stream is collected at once."""
 
     def __init__(self, stub, request: Request, metadata):
         self.request = request
@@ -36,7 +36,7 @@ class _Run:
                 self._stub.Abort.future(self.request.abort_message(), timeout=5,
                                         metadata=self._metadata).add_done_callback(lambda _: None)
             except ValueError:
-                pass  # the client was closed before: the router ends it after its --client_timeout
+                pass  # the client is already closed: the router ends the request after its --client_timeout
 
     def tokens(self) -> Iterator[Tokens]:
         try:
@@ -58,7 +58,7 @@ class _Run:
                     raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
         finally:
             if self.request.finish is None and not self.request.refused:
-                self.cancel()  # given up half-way, or broken: nothing goes on behind our back
+                self.cancel()  # dropped before its end, or broken: the router must not go on with it
 
     def _begin(self):
         with self._lock:
@@ -70,8 +70,8 @@ class _Run:
 
 
 class Stream(Facts):
-    """Iterate to get the tokens; `finish` is there at the end. One thread iterates, any may cancel(). One that is dropped
-    half-way is cancelled."""
+    """Iterate to get the tokens; `finish` is set at the end. One thread iterates, any thread may call cancel(). A stream
+    that is dropped before its end is cancelled."""
 
     def __init__(self, stub, request: Request, metadata):
         self._request = request
@@ -85,7 +85,7 @@ class Stream(Facts):
         return next(self._tokens)
 
     def cancel(self) -> None:
-        """Iterating then raises Error with CANCELLED. Frees the request's slot, a resumable one's too."""
+        """Iterating then raises Error with CANCELLED. Frees the request's slot, also that of a resumable request."""
         self._run.cancel()
 
     def __enter__(self) -> "Stream":
@@ -110,23 +110,23 @@ class Client(Connection):
     def generate(self, prompt: Union[int, Sequence[int]], *, max_new_tokens: int, timeout: float = 300.0,
                  resume: bool = False, retry: Optional[Retry] = None, metadata: Sequence[tuple[str, str]] = (),
                  **fields) -> Stream:
-        """Starts when iterated. `prompt`: token ids, or a length for synthetic load. `resume`: the request outlives a
-        broken stream and a restarted router. `fields`: sampling=Sampling(...), stop_token_ids=, and those of
-        GenerateRequest by name: request_id=, ignore_eos=, tenant=, priority=, predicted_output_tokens=, and parent_id=,
-        stage=, remaining_tokens= of an agent's call."""
+        """The request is sent when the stream is iterated. `prompt`: token ids, or a length for synthetic load. `resume`:
+        the request survives a broken stream and a restarted router. `fields`: sampling=Sampling(...), stop_token_ids=,
+        and fields of GenerateRequest by name: request_id=, ignore_eos=, tenant=, priority=, predicted_output_tokens=, and
+        for an agent's call parent_id=, stage=, remaining_tokens=."""
         request = Request(build(prompt, max_new_tokens=max_new_tokens, **fields), timeout, resume, retry or self._retry)
         return Stream(self._stub, request, [*self._login.metadata(), *metadata])
 
     def complete(self, prompt: Union[int, Sequence[int]], **options) -> Result:
-        """The whole request at once; options as generate's."""
+        """Sends the request and waits for all its tokens; options as for generate."""
         stream = self.generate(prompt, **options)
         ids = [token for tokens in stream for token in tokens.ids]
         assert stream.finish is not None
         return Result(stream.request_id, ids, stream.finish)
 
     def abort(self, request_id: str, timeout: float = 5.0, *, resume_token: bytes = b"", tenant: str = "") -> bool:
-        """`resume_token`, `tenant`: those of the request; the tenant may be left out where it is the bearer token's. False
-        when no live request has these."""
+        """Ends a live request. `resume_token`, `tenant`: those of the request; the tenant may be left out where the bearer
+        token implies it. False when there is no such live request."""
         message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token, tenant=tenant)
         return self._unary(self._stub.Abort, message, timeout).found
 

@@ -1,4 +1,5 @@
-"""One request without its I/O: what to send next, what a message or a broken stream means. Both clients drive it."""
+"""The state of one request, without I/O: the next message to send, and the effect of a message or a broken stream. Both
+clients use it."""
 from __future__ import annotations
 
 import random
@@ -16,15 +17,16 @@ from bfio.v1 import inference_pb2
 RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
 
-# A resumable request that ended so for us may go on at the router: it takes the end of a stream, by our deadline too, for
-# a connection that broke. Other errors are refusals, or of a request that is another's: not ours to abort.
+# Codes after which the router may still compute a resumable request: it treats the end of a stream, including the client's
+# deadline, as a broken connection. After other errors the request was refused, or its id belongs to another client's
+# request, which this client must not abort.
 MAY_GO_ON = {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE,
              grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INTERNAL,
              grpc.StatusCode.UNKNOWN}
 
 
 class Error(Exception):
-    """How a call failed: gRPC's code, a message, and after how many seconds the router wants to see it again."""
+    """How a call failed: gRPC's code, a message, and after how many seconds the router allows a retry."""
 
     def __init__(self, code: grpc.StatusCode, message: str, retry_after: Optional[float] = None):
         super().__init__(f"{code.name}: {message}")
@@ -33,7 +35,7 @@ class Error(Exception):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token `first_index` of the request, and those after it."""
+    """Consecutive tokens of the request; the first has index `first_index`."""
 
     first_index: int
     ids: list[int]
@@ -41,7 +43,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Finish:
-    """Why a request ended, what it used and how long it took by the router's clock, in seconds."""
+    """Why a request ended, its token counts, and its times by the router's clock, in seconds."""
 
     reason: str  # "length", "stop" or "abort"
     prompt_tokens: int
@@ -61,7 +63,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Greedy where nothing is set; the fields of bfio.v1.SamplingParams."""
+    """The fields of bfio.v1.SamplingParams; greedy when none is set."""
 
     temperature: Optional[float] = None
     top_p: Optional[float] = None
@@ -71,9 +73,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Retry:
-    """What is tried again: `max_retries` refusals before the first token; a resumable request's broken stream until
-    nothing has come for `resume_patience` seconds. Pauses double from `first_pause` to `last_pause` seconds, with full
-    jitter; the router's RetryInfo is a lower bound."""
+    """Which failures are tried again: up to `max_retries` refusals before the first token; a resumable request's broken
+    stream until no message has arrived for `resume_patience` seconds. The bound of the pause doubles from `first_pause` to
+    `last_pause` seconds, with full jitter; the router's RetryInfo is a lower bound."""
 
     max_retries: int = 5
     resume_patience: float = 30.0
@@ -91,7 +93,7 @@ def retry_after(error: grpc.RpcError) -> Optional[float]:
                 if any_detail.type_url == RETRY_INFO:
                     delay = details_pb2.RetryInfo.FromString(any_detail.value).retry_delay
                     return max(0.0, delay.seconds + delay.nanos * 1e-9)
-        except DecodeError:  # a proxy's, say: details are advice
+        except DecodeError:  # for example written by a proxy; the details are optional
             return None
     return None
 
@@ -115,7 +117,7 @@ def to_finish(finish: inference_pb2.Finish) -> Finish:
 
 def build(prompt: Union[int, Sequence[int]], *, max_new_tokens: int, sampling: Optional[Sampling] = None,
           stop_token_ids: Sequence[int] = (), **fields) -> inference_pb2.GenerateRequest:
-    """A GenerateRequest; `prompt` is its token ids or, synthetic, its length. `fields` are further ones by name."""
+    """A GenerateRequest. `prompt`: token ids, or the length of a synthetic prompt. `fields`: other fields by name."""
     request = inference_pb2.GenerateRequest(max_new_tokens=max_new_tokens, stop_token_ids=stop_token_ids, **fields)
     if isinstance(prompt, int):
         request.prompt_length = prompt
@@ -139,10 +141,10 @@ class Request:
     received: int = 0
     retries: int = 0
     resumes: int = 0
-    refused: bool = False  # ended by an error that says that nothing goes on
+    refused: bool = False  # ended by an error after which the router does not compute it
     finish: Optional[Finish] = None
     may_be_live: bool = False
-    under_way: bool = False  # a stream of it
+    under_way: bool = False  # a stream of the request is open
     own_id: bool = False
     deadline: float = field(init=False)
     pause_bound: float = 0.0
@@ -158,7 +160,7 @@ class Request:
 
     @property
     def needs_abort(self) -> bool:
-        """To end it. One that was refused at admission may have the id of another client's request."""
+        """Whether an Abort is needed to end it. The id of a refused request may belong to another client's request."""
         return self.resume and (self.under_way or self.may_be_live)
 
     def abort_message(self) -> inference_pb2.AbortRequest:
@@ -170,11 +172,11 @@ class Request:
             self.message.request_id = f"py-{secrets.token_hex(8)}"
 
     def begin(self) -> tuple[inference_pb2.GenerateRequest, float]:
-        """What to send, and the seconds it has."""
+        """The message to send, and its timeout in seconds."""
         if self.resume and self.may_be_live:
             self.message.resume_from_index = self.received
         elif self.retries and not self.resume:
-            self.new_id()  # the router may not have noticed yet that the one before is gone
+            self.new_id()  # the router may not yet have noticed that the previous stream has ended
         self.under_way = True
         return self.message, max(0.001, self.deadline - time.monotonic())
 
@@ -187,7 +189,7 @@ class Request:
             raise Error(grpc.StatusCode.DATA_LOSS,
                         f"token {message.first_index} came where token {self.received} was due")
         self.received += len(ids)
-        if self.resume:  # a router that does not know the request any more goes on after them
+        if self.resume:  # a router that has lost the request continues after these tokens
             self.message.received_token_ids.extend(ids)
             self.message.resume_ticket = message.resume_ticket or self.message.resume_ticket
         if message.HasField("finish"):
@@ -198,7 +200,7 @@ class Request:
         return Tokens(self.received - len(ids), ids) if ids else None
 
     def on_end(self, error: Optional[Error]) -> Optional[float]:
-        """None when all is well and over; the seconds to wait before the next stream; or raises."""
+        """None when the request is complete, otherwise the seconds to wait before the next stream; raises if it failed."""
         if self.finish is not None:
             return None
         if error is None:
@@ -214,7 +216,7 @@ class Request:
 
     def pause_after(self, error: Error) -> Optional[float]:
         exhausted = error.code == grpc.StatusCode.RESOURCE_EXHAUSTED and error.retry_after is not None
-        # The client has not cancelled it: the router disconnected a slow reader, and keeps the request.
+        # The caller has not cancelled the request: the router disconnected a slow reader and keeps the request.
         cut_off = error.code == grpc.StatusCode.CANCELLED and self.resume and self.may_be_live
         if error.code != grpc.StatusCode.UNAVAILABLE and not exhausted and not cut_off:
             return None
@@ -227,7 +229,7 @@ class Request:
             self.pause_bound = min(max(2 * self.pause_bound, self.retry.first_pause), self.retry.last_pause)
             pause = random.uniform(0, self.pause_bound)
         now = time.monotonic()
-        if resumes:  # refusals at the door break nothing
+        if resumes:  # a refusal is not a broken stream
             self.broken_since = self.broken_since or now
         if now + pause >= self.deadline or (resumes and now + pause > self.broken_since + self.retry.resume_patience):
             return None
@@ -236,7 +238,7 @@ class Request:
 
 
 class Facts:
-    """What a stream of tokens, blocking or not, tells of its request."""
+    """Properties of the request that both kinds of streams expose."""
 
     _request: Request
 

@@ -19,7 +19,7 @@ using Order = MemoryRuleOptions::Order;
 // vLLM's defaults.
 constexpr double kWatermark = 0.01, kBlockTokens = 16;
 
-// "key=number,..." into the variables of these names.
+// Parses "key=number,..." into the variables given by name.
 absl::Status ReadNumbers(absl::string_view rule, absl::string_view text,
                          const std::vector<std::pair<absl::string_view, std::optional<double>*>>& names) {
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {

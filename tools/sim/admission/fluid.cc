@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@
 namespace bfio::sim {
 namespace {
 
-// Thresholds grow until they are stable; rounding up makes that a matter of a few steps.
+// Limit on the search for stable thresholds. Only rounding requires a search, so a few steps suffice.
 constexpr int kMaxSteps = 10'000'000;
 
 double Load(absl::Span<const RequestType> types) {
@@ -24,12 +25,16 @@ absl::Status Overloaded(double share) {
       absl::StrCat("the load is ", share, " times what any batch size can carry"));
 }
 
-double NestedTokens(const Segments& segments, absl::Span<const int64_t> thresholds) {
-  double tokens = 0;
-  for (size_t i = 0; i < thresholds.size(); ++i) {
-    tokens += static_cast<double>(thresholds[i]) * core::SegmentTokens(segments, i);
-  }
-  return tokens;
+// The next threshold: above p times the one before.
+int64_t Next(double margin, double p, int64_t before) {
+  return static_cast<int64_t>(std::floor(margin * p * static_cast<double>(before))) + 1;
+}
+
+std::vector<int64_t> NestedFrom(const Segments& segments, double margin, int64_t first) {
+  std::vector<int64_t> thresholds = {first};
+  for (size_t i = 1; i < segments.last_stage.size(); ++i)
+    thresholds.push_back(Next(margin, segments.survive[i], thresholds.back()));
+  return thresholds;
 }
 
 }  // namespace
@@ -45,6 +50,12 @@ absl::StatusOr<Fluid> FluidEquilibrium(absl::Span<const RequestType> types, cons
     fluid.throughput += type.rate * stages;
   }
   return fluid;
+}
+
+double ThroughputWithin(absl::Span<const RequestType> types, const IterationTime& time, double memory) {
+  double throughput = 0;
+  for (const RequestType& type : types) throughput += type.rate * (static_cast<double>(type.output) + 1);
+  return throughput * std::min(1.0, memory / (time(memory) * Load(types)));
 }
 
 double WaitPeakTokens(absl::Span<const RequestType> types, absl::Span<const int64_t> thresholds) {
@@ -71,8 +82,8 @@ bool WaitIsStable(absl::Span<const RequestType> types, absl::Span<const int64_t>
 absl::StatusOr<std::vector<int64_t>> WaitThresholds(absl::Span<const RequestType> types,
                                                     const IterationTime& time, double load) {
   if (const double share = time.d1 * Load(types) / load; share >= 1) return Overloaded(share);
-  // n_j = x rate_j: DT = d0 + d1 x load must stay below load x, so x is at least this; rounding up asks for
-  // more.
+  // n_j = x rate_j: DT = d0 + d1 x load must stay below load x, so x is at least this. Rounding up can
+  // require a larger x.
   double x = time.d0 / (load - time.d1 * Load(types));
   std::vector<int64_t> thresholds(types.size());
   for (int step = 0; step < kMaxSteps; ++step) {
@@ -90,6 +101,17 @@ absl::StatusOr<std::vector<int64_t>> WaitThresholds(absl::Span<const RequestType
   return Overloaded(1);
 }
 
+std::vector<int64_t> WaitThresholdsWithin(absl::Span<const RequestType> types, double memory) {
+  std::vector<int64_t> thresholds(types.size());
+  // n_j = x rate_j, rounded down.
+  for (double x = memory / Load(types);; x *= 0.999) {
+    for (size_t j = 0; j < types.size(); ++j)
+      thresholds[j] = std::max<int64_t>(1, static_cast<int64_t>(x * types[j].rate));
+    const bool least = std::all_of(thresholds.begin(), thresholds.end(), [](int64_t n) { return n == 1; });
+    if (least || WaitPeakTokens(types, thresholds) <= memory) return thresholds;
+  }
+}
+
 Segments MergedSegments(absl::Span<const RequestType> types, int64_t count) {
   const int64_t longest = types.back().output;
   std::vector<int64_t> ends;
@@ -100,9 +122,16 @@ Segments MergedSegments(absl::Span<const RequestType> types, int64_t count) {
   return core::SegmentsEndingAt(types, ends);
 }
 
+double NestedPeakTokens(const Segments& segments, absl::Span<const int64_t> thresholds) {
+  double tokens = 0;
+  for (size_t i = 0; i < thresholds.size(); ++i)
+    tokens += static_cast<double>(thresholds[i]) * core::SegmentTokens(segments, i);
+  return tokens;
+}
+
 double NestedIteration(const Segments& segments, absl::Span<const int64_t> thresholds,
                        const IterationTime& time) {
-  return time(NestedTokens(segments, thresholds));
+  return time(NestedPeakTokens(segments, thresholds));
 }
 
 bool NestedIsStable(const Segments& segments, absl::Span<const int64_t> thresholds,
@@ -118,26 +147,45 @@ bool NestedIsStable(const Segments& segments, absl::Span<const int64_t> threshol
 
 absl::StatusOr<std::vector<int64_t>> NestedThresholds(const Segments& segments, const IterationTime& time,
                                                       double margin, double load) {
-  std::vector<int64_t> thresholds(segments.last_stage.size());
   double last_share = std::numeric_limits<double>::infinity();
   for (double first = 1; first < 1e9; first = std::ceil(first * 1.01)) {
-    thresholds[0] = static_cast<int64_t>(first);
-    for (size_t i = 1; i < thresholds.size(); ++i) {
-      thresholds[i] = static_cast<int64_t>(
-                          std::floor(margin * segments.survive[i] * static_cast<double>(thresholds[i - 1]))) +
-                      1;
-    }
+    std::vector<int64_t> thresholds = NestedFrom(segments, margin, static_cast<int64_t>(first));
     last_share = NestedIteration(segments, thresholds, time) * segments.rate / (load * first);
     if (last_share <= 1 && NestedIsStable(segments, thresholds, time)) return thresholds;
   }
   return Overloaded(last_share);
 }
 
+std::vector<double> NestedFluidThresholds(const Segments& segments, const IterationTime& time, double margin,
+                                          double load) {
+  std::vector<double> thresholds = {1};
+  double tokens = core::SegmentTokens(segments, 0);
+  for (size_t i = 1; i < segments.last_stage.size(); ++i) {
+    thresholds.push_back(margin * segments.survive[i] * thresholds.back());
+    tokens += thresholds.back() * core::SegmentTokens(segments, i);
+  }
+  // n_1 = (d0 + d1 n_1 tokens) rate / load.
+  const double left = load / segments.rate - time.d1 * tokens;
+  if (left <= 0) return {};
+  for (double& n : thresholds) n *= time.d0 / left;
+  return thresholds;
+}
+
+std::vector<int64_t> NestedThresholdsWithin(const Segments& segments, double margin, double memory) {
+  std::vector<int64_t> best = NestedFrom(segments, margin, 1);
+  for (double first = 2; first < 1e9; first = std::ceil(first * 1.01)) {
+    std::vector<int64_t> more = NestedFrom(segments, margin, static_cast<int64_t>(first));
+    if (NestedPeakTokens(segments, more) > memory) break;
+    best = std::move(more);
+  }
+  return best;
+}
+
 double SegmentDecay(double n_k, double n_before, double p) {
   const auto excess = [&](double theta) {
     return n_before * std::log1p(p * std::expm1(theta)) - n_k * theta;
   };
-  // Convex, 0 and falling at 0, and rising for ever since n_k < n_before.
+  // The function is convex, 0 and falling at 0, and eventually rising because n_k < n_before.
   double high = 1;
   while (excess(high) < 0 && high < 500) high *= 2;
   double low = 0;
@@ -148,18 +196,29 @@ double SegmentDecay(double n_k, double n_before, double p) {
   return high;
 }
 
-double NestedMemoryBound(const Segments& segments, absl::Span<const int64_t> thresholds, double iterations,
-                         double delta) {
-  double tokens = NestedTokens(segments, thresholds);
-  const auto gaps = static_cast<double>(thresholds.size() - 1);
-  for (size_t i = 1; i < thresholds.size(); ++i) {
-    const auto n = static_cast<double>(thresholds[i]), before = static_cast<double>(thresholds[i - 1]);
-    // Never more than n wait when all of a batch fit.
-    const double above =
-        n >= before ? 0 : std::log(gaps * iterations / delta) / SegmentDecay(n, before, segments.survive[i]);
-    tokens += static_cast<double>(segments.prompt + segments.last_stage[i - 1]) * (n + above);
+NestedMemory NestedMemoryBound(const Segments& segments, absl::Span<const double> thresholds,
+                               double iterations, double delta) {
+  NestedMemory memory;
+  const auto l = static_cast<double>(segments.prompt), count = static_cast<double>(thresholds.size());
+  const double width = static_cast<double>(segments.last_stage.back()) / count;
+  double ends = 0, before_end = 0;
+  for (size_t i = 0; i < thresholds.size(); ++i) {
+    const double n = thresholds[i], end = static_cast<double>(segments.last_stage[i]);
+    ends += end;
+    memory.peak += n * core::SegmentTokens(segments, i);
+    memory.printed_peak += n * (l + ends / 2) * (end - before_end);
+    memory.printed_equal_peak += n * (l + (static_cast<double>(i) + 1) * width / 2) * width;
+    if (i > 0) {
+      memory.queues += (l + before_end) * n;
+      // With n >= before, no more than n requests wait.
+      if (const double before = thresholds[i - 1]; n < before) {
+        memory.excess += (l + before_end) * std::log((count - 1) * iterations / delta) /
+                         SegmentDecay(n, before, segments.survive[i]);
+      }
+    }
+    before_end = end;
   }
-  return tokens;
+  return memory;
 }
 
 }  // namespace bfio::sim

@@ -13,7 +13,8 @@ class Search {
  public:
   Search(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options, int64_t most_steps)
       : arrivals_(arrivals), options_(options), steps_left_(most_steps), order_(arrivals.size()) {
-    // Like requests stand side by side and change places freely: their starts ascend.
+    // Identical requests are sorted next to each other. As they are interchangeable, the search only
+    // considers ascending starts.
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return Key(a) < Key(b); });
     starts_.resize(arrivals.size());
@@ -37,7 +38,7 @@ class Search {
     return used_[static_cast<size_t>(t)];
   }
 
-  // Always possible, and where the search begins.
+  // A schedule that is always feasible, as the first upper bound of the search.
   void OneAfterTheOther() {
     best_.began.resize(arrivals_.size());
     int64_t now = 0;
@@ -49,7 +50,7 @@ class Search {
     }
   }
 
-  // The earliest round from `from` on at which enough memory is free; placing more never makes it
+  // The earliest round from `from` on at which enough memory is free; placing more requests never makes it
   // earlier.
   int64_t EarliestFrom(size_t i, int64_t from) {
     for (int64_t start = from;; ++start) {
@@ -99,7 +100,7 @@ class Search {
   Hindsight best_;
 };
 
-// A sum over many lines: readers of LP files have short buffers.
+// Breaks a sum into several lines, because readers of LP files have short line buffers.
 void AppendSum(std::string& lp, const std::vector<std::string>& terms) {
   constexpr size_t kTermsOfALine = 8;
   for (size_t k = 0; k < terms.size(); ++k) {
@@ -174,7 +175,7 @@ std::string HindsightLp(const std::vector<KvArrival>& arrivals, const AdmissionO
 int64_t HindsightHorizon(const std::vector<KvArrival>& arrivals, int64_t total_latency) {
   int64_t spare = total_latency, last = 0;
   for (const KvArrival& arrival : arrivals) spare -= arrival.output;
-  // One request may take all that others do not need.
+  // A request may use all memory that the others do not need.
   for (const KvArrival& arrival : arrivals)
     last = std::max(last, static_cast<int64_t>(arrival.at) + arrival.output + spare);
   return last;

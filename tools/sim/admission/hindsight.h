@@ -1,10 +1,11 @@
-// The best schedule of one worker in hindsight: every arrival and every length known beforehand.
+// The best schedule of one worker in hindsight, with every arrival and every length known in advance.
 //
-// Purpose: the optimum that "Online Scheduling for LLM Inference with KV Cache Constraints" measures its rule
-// against, in integer rounds: by search, proven, for a handful of requests; and as the integer program of
-// its Appendix B.1 (a binary for each request and round that may begin it) in CPLEX LP format, for a solver
-// of its own. The program's linear relaxation is weak: CBC takes minutes for ten requests of thirty rounds.
-// Pure functions; any thread. Tokens and rounds as in tools/sim/admission/admission_rule.h.
+// Purpose: the optimum with which "Online Scheduling for LLM Inference with KV Cache Constraints" compares
+// its rule, in integer rounds. It is computed by a search that proves optimality for a handful of requests,
+// and written as the integer program of the paper's Appendix B.1 (a binary for each request and round that
+// may start it) in CPLEX LP format for an external solver. The program's linear relaxation is weak: CBC takes
+// minutes for ten requests of thirty rounds. Pure functions; any thread. Tokens and rounds as in
+// tools/sim/admission/admission_rule.h.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_HINDSIGHT_H_
 #define BFIO_TOOLS_SIM_ADMISSION_HINDSIGHT_H_
 
@@ -19,18 +20,18 @@
 namespace bfio::sim {
 
 struct Hindsight {
-  // Sum of completion less arrival.
+  // Sum of completion minus arrival.
   int64_t total_latency = 0;
-  // By request: the round it begins in.
+  // By request: the round in which it starts.
   std::vector<int64_t> began;
 };
 
-// Nothing when `most_steps` places were tried and the best so far is not proven. REQUIRES: `at` integers,
-// every request alone fits.
+// Empty when `most_steps` placements were tried without a proof of optimality. REQUIRES: `at` are integers,
+// every request fits alone.
 std::optional<Hindsight> HindsightOptimum(const std::vector<KvArrival>& arrivals,
                                           const AdmissionOptions& options, int64_t most_steps);
 
-// Total latency of the schedule; nothing when it begins a request before it arrives or exceeds the memory.
+// Total latency of the schedule; empty when it starts a request before its arrival or exceeds the memory.
 std::optional<int64_t> ScheduleLatency(const std::vector<KvArrival>& arrivals,
                                        const AdmissionOptions& options, const std::vector<int64_t>& began);
 
@@ -38,8 +39,8 @@ std::optional<int64_t> ScheduleLatency(const std::vector<KvArrival>& arrivals,
 std::string HindsightLp(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options,
                         int64_t horizon);
 
-// A round by which every request can have ended in some optimal schedule, given the total latency of any
-// schedule: a request that ends later than that costs more than all of it.
+// A round by which all requests end in some optimal schedule, given the total latency of any schedule: a
+// request that ended later would alone have a greater latency.
 int64_t HindsightHorizon(const std::vector<KvArrival>& arrivals, int64_t total_latency);
 
 }  // namespace bfio::sim

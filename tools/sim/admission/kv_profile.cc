@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4;
 
-// After how many further lines `other` is larger than `best`, less one.
+// The number of further lines that can be added before `other` exceeds `best`.
 int64_t LastsAgainst(int64_t value, int64_t time, int64_t other_value, int64_t other_time) {
   if (other_time <= time) return kForever;
   return (value - other_value) / (other_time - time);
@@ -79,7 +79,7 @@ void KvProfile::Change(size_t node, int64_t left, int64_t right, int64_t from, i
   if (to < left || right < from) return;
   Node& here = nodes_[node];
   const bool inside = from <= left && right <= to;
-  // Fewer lines may bring any of the times below to the top: these are looked at one by one.
+  // When lines are removed, any time below may become the largest, so both children are visited.
   if (inside && (left == right || (lines >= 0 && here.lasts >= lines))) return Apply(here, size, lines);
   Push(node);
   const int64_t middle = (left + right) / 2;

@@ -17,7 +17,7 @@ int64_t LookaheadLengths::Left(const AdmissionRequest& request, int64_t made) {
   view.max_new_tokens = most;
   view.predicted_output_tokens = std::max<int64_t>(1, request.output - made);
   lookahead_->Curve(view, absl::MakeSpan(alive_));
-  // alive_[h]: it makes more than h tokens from here on.
+  // alive_[h]: probability that it generates more than h further tokens.
   const auto enough =
       std::find_if(alive_.begin() + 1, alive_.end(), [&](double alive) { return alive <= 1 - confidence_; });
   return std::min<int64_t>(most, enough - alive_.begin());
@@ -30,7 +30,7 @@ void LookaheadLengths::Ended(const AdmissionRequest& request, int64_t made) {
   resident.prefill_tokens = request.prompt;
   resident.max_new_tokens = request.most;
   resident.group = lookahead_->GroupOf(0, request.prompt);
-  // The last token it may make says nothing of its own end.
+  // The token at the limit does not show whether the request would have ended there by itself.
   lookahead_->Observe(resident, core::HintTrail{}, 0, made, made < request.most);
   lookahead_->Advance();
 }

@@ -1,8 +1,8 @@
-// How much longer a request is believed to run, asked again when it outlives what was believed.
+// The predicted remaining length of a request, updated when the request exceeds it.
 //
-// Purpose: lets an admission rule plan with a predictor that learns (router/core/lookahead) in place of a
-// length that came with the request. Ownership: borrowed by the rule, outlives it. Threads: the rule's.
-// Tokens; a request makes one a round.
+// Purpose: lets an admission rule plan with a predictor that learns (router/core/lookahead) instead of a
+// length that is given with the request. Ownership: borrowed by the rule, outlives it. Threads: the rule's.
+// Unit: tokens; a request generates one per round.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_LENGTHS_H_
 #define BFIO_TOOLS_SIM_ADMISSION_LENGTHS_H_
 
@@ -19,14 +19,14 @@ class Lengths {
  public:
   virtual ~Lengths() = default;
 
-  // Tokens it will make beyond the `made` it has made already, at least 1.
+  // Number of tokens, at least 1, that it will generate beyond the `made` tokens it has generated.
   virtual int64_t Left(const AdmissionRequest& request, int64_t made) = 0;
-  // It ended by itself, or was ended by its limit, with `made` tokens.
+  // It has ended with `made` tokens, by itself or at its limit.
   virtual void Ended(const AdmissionRequest& request, int64_t made) = 0;
 };
 
 // The prediction of a lookahead: the number of tokens that suffices with probability `confidence`, at most
-// what its reach (kMaxHorizonSteps) and the request's limit leave. REQUIRES: lookahead->predicts(), 0 <
+// the lookahead's range (kMaxHorizonSteps) and the request's limit. REQUIRES: lookahead->predicts(), 0 <
 // confidence < 1, requests with a limit (AdmissionRequest::most).
 class LookaheadLengths final : public Lengths {
  public:

@@ -9,17 +9,18 @@
 namespace bfio::sim {
 namespace {
 
-// Requests are alike when neither total nor output is less than this share of the other's.
+// Two requests are similar when the smaller total and the smaller output are at least this share of the
+// other's.
 constexpr double kAlike = 0.8;
-// The pace looks at windows up to this share of a request's length.
+// The pace is checked for windows of up to 1/kWindows of a request's length.
 constexpr int64_t kWindows = 4;
-// Requests that wait for the pace and are passed by longer ones, in one round.
+// Maximum number of requests in one round that are delayed by the pace and overtaken by longer ones.
 constexpr int kMostPassed = 16;
 
-// Of the newest end in the means of what requests took and were believed to take.
+// Weight of the latest request to end in the means of actual and predicted token-rounds.
 constexpr double kEndWeight = 1.0 / 64;
 
-// Token-rounds a request takes.
+// Token-rounds that a request takes.
 double Area(int64_t prompt, int64_t output) {
   const auto s = static_cast<double>(prompt), o = static_cast<double>(output);
   return (o + 1) * s + o * (o + 1) / 2;
@@ -57,7 +58,7 @@ void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
   Extend(round);
   PreemptOverflow(round, out);
   round_ = round;
-  // What has just been thrown out would be the first to come back.
+  // The requests that were just preempted would be started again at once.
   if (!out.preempt.empty()) return;
   int passed = 0;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
@@ -66,9 +67,9 @@ void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
     entry.line = {entry.request.prompt + entry.made - round, options_.counts_first_round ? round : round + 1,
                   round + entry.left + rule_.margin};
     const int64_t peak = profile_.PeakWith(entry.line);
-    // What is believed to exceed an empty memory begins there all the same.
+    // A request whose prediction exceeds even an empty memory starts when the memory is empty.
     if (peak > options_.memory && !(began_.empty() && profile_.Peak(round, entry.line.to) == 0)) break;
-    // Where half the memory stays free to the end, nothing queues for it.
+    // While half the memory stays free until its end, the pace does not apply.
     if (rule_.paced && 2 * peak > options_.memory && EndsInAWave(entry, entry.line.to)) {
       if (++passed > kMostPassed) break;
       ++next;
@@ -87,7 +88,7 @@ bool MemoryRule::EndsInAWave(const Entry& entry, int64_t end) const {
   const int64_t prompt = entry.request.prompt + entry.made;
   const double area = Area(prompt, entry.left) * std::min(1.0, taken_ / believed_);
   const double rate = static_cast<double>(options_.memory) / area;
-  // Of the one more that whole requests need: a sequence of r a round has windows of n rounds with up to r n
+  // Allowance for whole requests: in a sequence of r requests per round, a window of n rounds has up to r n
   // rounded up.
   const double slack = 1 - std::min(rate, 1 / rate) / 2;
   const int64_t first = end - entry.left / kWindows;
@@ -110,7 +111,7 @@ void MemoryRule::Extend(int64_t round) {
     const RequestId id = ends_.begin()->second;
     ends_.erase(ends_.begin());
     Entry& entry = requests_.at(id);
-    // What it was counted as ends at `round`, or has ended.
+    // The predicted line of the request ends at `round`, or has ended.
     const int64_t further = std::max<int64_t>(1, Left(entry.request, entry.made + round - entry.began));
     const KvLine rest{entry.line.size, entry.line.to + 1, round + further};
     profile_.Add(rest);
@@ -138,7 +139,7 @@ void MemoryRule::OnEnd(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
   const Entry& entry = it->second;
-  // What ends sooner than believed gives its memory back.
+  // A request that ends earlier than predicted releases the memory reserved for the rest.
   const int64_t over = round_ + 1;
   const int64_t prompt = entry.request.prompt + entry.made;
   taken_ += kEndWeight * (Area(prompt, over - entry.began) - taken_);

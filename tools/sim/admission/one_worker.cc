@@ -49,7 +49,7 @@ class KvWorker {
   void SkipToArrival() {
     if (next_ == arrivals_.size() || arrivals_[next_].at <= time_) return;
     time_ = arrivals_[next_].at;
-    // Integer rounds: an arrival in the middle of a round waits for the next.
+    // Integer rounds: a request that arrives during a round waits for the next one.
     if (!options_.round_seconds) time_ = std::ceil(time_), round_ = last_end_ = static_cast<int64_t>(time_);
   }
 
@@ -99,7 +99,7 @@ class KvWorker {
     ++round_;
   }
 
-  // From what runs; returns the tokens it has made since it began.
+  // Removes a running request; returns the tokens it has generated since it started.
   int64_t TakeOut(RequestId id) {
     const int64_t began = std::exchange(began_round_[id], -1);
     base_ -= prompt_[id] - began;
@@ -129,7 +129,7 @@ class KvWorker {
       run_.done[id] = time_;
       run_.total_latency += time_ - arrivals_[id].at;
       ++run_.completed;
-      // At its last round's end it held prompt and all its tokens.
+      // At the end of its last round it held its prompt and all its tokens.
       run_.peak_memory = std::max(run_.peak_memory, arrivals_[id].prompt + arrivals_[id].output);
     }
     ends_.erase(ends);
@@ -143,12 +143,12 @@ class KvWorker {
   KvRun run_;
   AdmissionRound decision_;
   std::vector<int64_t> began_round_;
-  // As each stands: prompt with what was made before it was preempted, and what is left to make.
+  // Current prompt (including tokens generated before a preemption) and remaining output of each request.
   std::vector<int64_t> prompt_, left_;
   std::vector<RequestId> last_evicted_;
   int64_t last_completed_ = 0;
   int repeats_ = 0;
-  // By the round at whose beginning they are over.
+  // By the round at whose beginning the requests have ended.
   std::map<int64_t, std::vector<RequestId>> ends_;
   size_t next_ = 0;
   int64_t round_ = 0, last_end_ = 0, running_ = 0, base_ = 0;

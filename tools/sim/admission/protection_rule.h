@@ -1,11 +1,12 @@
-// Rules that look at present memory only and keep a part of it free: alpha-protection greedy,
+// Rules that consider only present memory and keep a part of it free: alpha-protection greedy and
 // alpha-protection beta-clearing.
 //
 // Purpose: the baselines of "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5, as it
-// defines them; vLLM's first-come rule with a watermark is the greedy one. Requests begin in the order of
-// arrival while prompts and what runs stay within (1 - alpha) M. When what runs exceeds M, requests are
-// evicted and starts again: all of them, or each with probability beta, again until the rest fits. For small
-// alpha greedy repeats itself for ever with known lengths (tests/unit/router/core/admission has the loop).
+// defines them; vLLM's first-come rule with a watermark is the greedy one. Requests start in the order of
+// arrival while prompts and running requests stay within (1 - alpha) M. When the running requests exceed M,
+// requests are evicted and start again: all of them, or each with probability beta, repeated until the rest
+// fits. For small alpha, greedy repeats itself endlessly with known lengths (tests/unit/router/core/admission
+// has the loop).
 #ifndef BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_
 #define BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_
 
@@ -21,7 +22,7 @@ namespace bfio::sim {
 
 class ProtectionRule final : public AdmissionRule {
  public:
-  // `beta` absent: all are thrown out. REQUIRES: 0 <= alpha < 1, 0 < beta <= 1.
+  // `beta` absent: all are evicted. REQUIRES: 0 <= alpha < 1, 0 < beta <= 1.
   ProtectionRule(const AdmissionOptions& options, double alpha, std::optional<double> beta);
 
   void OnArrival(const AdmissionRequest& request) override;
@@ -45,7 +46,7 @@ class ProtectionRule final : public AdmissionRule {
   absl::flat_hash_map<RequestId, Entry> requests_;
   // By arrival.
   std::map<int64_t, RequestId> waiting_, running_;
-  // Of what runs: the sum of prompt - round of its beginning.
+  // Sum over running requests of prompt - round of start.
   int64_t base_ = 0;
 };
 

@@ -3,9 +3,9 @@
 namespace bfio::sim {
 namespace {
 
-// Times a time constant that rates are looked at.
+// Number of checks of the rates per time constant.
 constexpr double kLooks = 20;
-// Of the heaviest load, where what arrives is more.
+// If more arrives than the heaviest sustainable load, the rates are scaled down to this share of that load.
 constexpr double kHeaviest = 0.97;
 
 }  // namespace

@@ -1,10 +1,11 @@
-// WAIT's thresholds from observed arrivals: rates estimated online, thresholds solved again as they drift.
+// WAIT's thresholds from observed arrivals: rates are estimated online, thresholds solved again as they
+// drift.
 //
-// Purpose: B.1 of "Fluid-Based Online Scheduling under Memory Constraints" where rates are neither known nor
-// constant. Rates are counted (arrival_rate.h); thresholds are solved (fluid.h) for what is estimated and two
-// standard errors more, and again when some estimate with one of them reaches that, or with two is a fifth
-// below it. A load that no batch carries is scaled down to the heaviest that one does. Sizes in tokens, times
-// in seconds, ascending. Threads: one.
+// Purpose: B.1 of "Fluid-Based Online Scheduling under Memory Constraints" for rates that are neither known
+// nor constant. Rates are estimated by arrival_rate.h. Thresholds are solved (fluid.h) for the estimates plus
+// two standard errors. They are solved again when an estimate plus one standard error reaches the rate that
+// was solved for, or when an estimate plus two is a fifth below it. A load that no batch sustains is scaled
+// down to one that is sustained. Sizes in tokens, times in seconds, ascending. Threads: one.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_WAIT_TUNER_H_
 #define BFIO_TOOLS_SIM_ADMISSION_WAIT_TUNER_H_
 
@@ -18,20 +19,21 @@
 namespace bfio::sim {
 
 struct WaitTunerOptions {
-  // tau, s: long enough for tens of arrivals of each type, short against what rates follow.
+  // Time constant tau of the estimates in seconds: long enough for tens of arrivals of each type, short
+  // relative to the time in which rates change.
   double time_constant = 5;
-  // Of DT(n) to n_j / rate_j.
+  // Upper bound of the ratio of DT(n) to n_j / rate_j.
   double load = 0.9;
 };
 
 class WaitTuner {
  public:
-  // The types' rates do not matter. REQUIRES: at least one type; time_constant > 0; 0 < load < 1.
+  // The rates in `types` are ignored. REQUIRES: at least one type; time_constant > 0; 0 < load < 1.
   WaitTuner(absl::Span<const RequestType> types, const IterationTime& time,
             const WaitTunerOptions& options = {});
 
   void OnArrival(size_t type, double now);
-  // 1 for each type until something has arrived.
+  // 1 for each type until the first arrival.
   absl::Span<const int64_t> Thresholds(double now);
 
   double Rate(size_t type, double now) const { return rates_[type].Rate(now); }

@@ -19,11 +19,11 @@ void WatermarkRule::Decide(int64_t round, AdmissionRound& out) {
   out.Clear();
   int64_t used = 0;
   for (const auto& [place, id] : running_) used += Blocks(requests_.at(id).prompt + round - place.first);
-  // Alone, a request may use memory that is no whole block.
+  // A request that runs alone may use memory beyond the last whole block.
   while (used > blocks_ && running_.size() > 1) {
     const auto youngest = std::prev(running_.end());
     Entry& entry = requests_.at(youngest->second);
-    // It resumes with what it has made.
+    // It resumes with its generated tokens.
     entry.prompt += round - entry.began;
     used -= Blocks(entry.prompt);
     waiting_.emplace(entry.arrival, youngest->second);

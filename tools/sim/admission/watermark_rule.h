@@ -1,10 +1,10 @@
-// First come, first served while blocks last: what vLLM does.
+// First come, first served while blocks last, as in vLLM.
 //
-// Purpose: the baseline without lengths. Memory is handed out in blocks as requests grow. The next
-// in the order of arrival begins while its prompt's blocks leave a watermark of free ones; when what runs
-// does not fit any more, the one that began last is preempted, again until it does, and comes back first,
-// with what it has made as a part of its prompt. The oldest is never preempted while it fits alone, so every
-// request ends. Threads: the rule's.
+// Purpose: the baseline that uses no lengths. Memory is allocated in blocks as requests grow. The next
+// request in order of arrival starts while its prompt's blocks leave a watermark of free ones. When the
+// running requests no longer fit, the one that started last is preempted, repeatedly until the rest fits. It
+// is the first to be started again, with its generated tokens as part of the prompt. The oldest is never
+// preempted while it fits alone, so every request ends. Threads: the rule's.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_
 #define BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_
 
@@ -18,8 +18,8 @@ namespace bfio::sim {
 
 class WatermarkRule final : public AdmissionRule {
  public:
-  // The share of memory that stays free of prompts, and tokens in a block. REQUIRES: 0 <= share < 1, block
-  // >= 1.
+  // `share`: the share of memory that prompts leave free; `block`: tokens per block. REQUIRES: 0 <= share <
+  // 1, block >= 1.
   WatermarkRule(const AdmissionOptions& options, double share, int64_t block);
 
   void OnArrival(const AdmissionRequest& request) override;
@@ -37,7 +37,7 @@ class WatermarkRule final : public AdmissionRule {
   const int64_t block_, blocks_, free_;
   int64_t arrivals_ = 0;
   absl::flat_hash_map<RequestId, Entry> requests_;
-  // By arrival; by when they began, then arrival.
+  // By arrival; by when they started, then arrival.
   std::map<int64_t, RequestId> waiting_;
   std::map<std::pair<int64_t, int64_t>, RequestId> running_;
 };

@@ -13,7 +13,7 @@ namespace bfio::sim {
 namespace {
 
 constexpr size_t kMinBatchRows = 100;
-// Fits on more rows than this take a sample, evenly spaced: there are many of them.
+// Fits use a sample, evenly spaced, of at most this many rows, because there are several fits.
 constexpr size_t kMaxRows = 20'000;
 constexpr int64_t kB0[] = {0, 8, 16, 32, 64, 128, 256};
 
@@ -41,11 +41,12 @@ struct Candidate {
   RobustFit fit;
   int64_t b0 = 0;
   bool k1 = false, k2 = false;
-  // Sum of absolute residuals: what outliers do not decide.
+  // Sum of absolute residuals, which outliers influence little.
   double distance = 0;
 };
 
-// The first of the models, from the fullest down, that the data tells and that has no negative coefficient.
+// Fits models from the one with most terms down. Returns the first whose coefficients the data determines and
+// none of which is negative.
 std::optional<Candidate> FitWith(const Steps& steps, int64_t b0) {
   std::vector<double> beyond;
   for (const double tokens : steps.tokens) beyond.push_back(std::max(0.0, tokens - static_cast<double>(b0)));

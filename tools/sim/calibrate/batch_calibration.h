@@ -1,8 +1,8 @@
-// What a step costs by the tokens of its batch, from the workers' step logs.
+// The time of a step as a function of its batch's tokens, from the workers' step logs.
 //
 // Purpose: local time = c + a max(0, x - b0) + k1 pairs + k2 context (common/cost/batch_time.h), fitted
-// robustly for each of a few b0; the one whose steps are nearest counts. Coefficients that the data cannot
-// tell, or that would be negative, are left out. Pure. Any thread.
+// robustly for each of several b0; the fit with the smallest residuals is used. Coefficients that the data
+// does not determine, or that would be negative, are left out. Pure. Any thread.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_BATCH_CALIBRATION_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_BATCH_CALIBRATION_H_
 
@@ -28,11 +28,11 @@ struct BatchCalibration {
   int64_t b0_tokens = 0;
   std::optional<Coefficient> k1, k2;
   double r_squared = 0;
-  // |local time / fit - 1| over the steps with tokens, outliers too.
+  // |local time / fit - 1| over the steps with tokens, including outliers.
   double median_error = 0, p95_error = 0;
 };
 
-// None where fewer than 100 steps say what their batch was, or all are alike.
+// Empty when fewer than 100 steps have batch columns, or all of them are alike.
 std::optional<BatchCalibration> CalibrateBatches(const StepRows& rows);
 
 nlohmann::ordered_json BatchJson(const BatchCalibration& calibration);

@@ -1,4 +1,4 @@
-// bfio_sim calibrate: the simulator's step cost, from real steps.
+// bfio_sim calibrate: the simulator's step cost, from measured steps.
 //
 // Threads: call from main after the flags are parsed.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_CALIBRATE_COMMAND_H_
@@ -9,7 +9,7 @@
 namespace bfio::sim {
 
 // Fits the cost of a step to the step logs named by --steps and prints it. NOT_FOUND or INVALID_ARGUMENT when
-// they cannot be read, are none, or say too little.
+// they cannot be read, are not step logs, or do not determine the cost.
 absl::Status RunCalibrateCommand();
 
 }  // namespace bfio::sim

@@ -13,14 +13,15 @@ namespace bfio::sim {
 namespace {
 
 constexpr size_t kMinRows = 30;
-// A load whose middle 90 % lies within this share of its median says nothing about the cost of a token.
+// If the middle 90 % of the loads lie within this share of the median, they do not determine the cost of a
+// token.
 constexpr double kMinLoadSpread = 0.02;
-// Steps with prefill that are needed to tell its cost.
+// Minimum number of steps with prefill from which its cost is fitted.
 constexpr int64_t kMinPrefillRows = 10;
-// From here on load and prefill move together too closely to be told apart.
+// Condition number above which the effects of load and prefill cannot be separated.
 constexpr double kMaxCondition = 30;
 constexpr double kWarnCondition = 5;
-// Of a worker, to be judged.
+// Minimum number of a worker's rows from which it is judged.
 constexpr int64_t kMinWorkerRows = 20;
 
 double Spread(const StepRows& rows) {

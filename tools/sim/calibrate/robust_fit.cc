@@ -11,24 +11,25 @@
 namespace bfio::sim {
 namespace {
 
-// Tukey's bisquare at 95 % efficiency; the normal's standard deviation in median absolute deviations.
+// Tukey's bisquare at 95 % efficiency; ratio of the normal standard deviation to the median absolute
+// deviation.
 constexpr double kCut = 4.685;
 constexpr double kMadToSigma = 1.4826;
 constexpr int kRounds = 50;
-// Of the coefficients, between two rounds, relative to the largest.
+// Change of the coefficients between two rounds, relative to the largest.
 constexpr double kConverged = 1e-10;
-// A pivot below this share of the largest is rounding.
+// A pivot below this share of the largest is a rounding error.
 constexpr double kSingular = 1e-12;
 
 using Eigen::ArrayXd;
 using Eigen::MatrixXd;
 using Eigen::VectorXd;
 
-// A row per point: 1, then the columns with mean 0 and standard deviation 1, which keeps seconds per token
-// and seconds in one matrix apart from rounding.
+// One row per point: 1, then the columns scaled to mean 0 and standard deviation 1, so that columns of very
+// different magnitude (seconds per token, seconds) do not cause rounding errors.
 struct Design {
   MatrixXd x;
-  // From coefficients on the scaled columns to those on the given ones.
+  // Converts coefficients of the scaled columns to those of the original columns.
   MatrixXd unscale;
 };
 
@@ -60,7 +61,7 @@ std::optional<MatrixXd> Inverse(const MatrixXd& m) {
   return lu.inverse();
 }
 
-// Weighted least squares; nothing when the weights leave nothing to tell.
+// Weighted least squares; empty when the weights leave too few points.
 std::optional<VectorXd> Solve(const MatrixXd& x, const ArrayXd& y, const ArrayXd& w) {
   const std::optional<MatrixXd> inverse = Inverse(Moments(x, w));
   if (!inverse.has_value()) return std::nullopt;
@@ -88,7 +89,7 @@ ArrayXd Inside(const ArrayXd& residuals, double scale) {
   return (1 - (residuals / (kCut * scale)).square()).max(0);
 }
 
-// Covariance of the coefficients on the scaled columns.
+// Covariance of the coefficients of the scaled columns.
 std::optional<MatrixXd> Sandwich(const MatrixXd& x, const ArrayXd& residuals, double scale) {
   const ArrayXd inside = Inside(residuals, scale);
   // The derivative of psi.
@@ -118,7 +119,7 @@ absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& co
   if (!design.ok()) return design.status();
   const MatrixXd& x = design->x;
   const Eigen::Map<const ArrayXd> y(values.data(), n);
-  // Noise below a millionth of what is measured is the clock's.
+  // Noise below a millionth of the measured values comes from the clock.
   const double floor = std::max(1e-6 * MedianOfAbsolute(y), std::numeric_limits<double>::min());
   const auto residuals_of = [&](const VectorXd& beta) -> ArrayXd { return y - (x * beta).array(); };
   const auto scale_of = [&](const ArrayXd& residuals) {

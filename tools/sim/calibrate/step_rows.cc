@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<absl::string_view, 9> kColumns = {"worker",   "epoch",           "step",
                                                        "rank",     "load_tokens",     "prefill_tokens",
                                                        "local_ns", "barrier_wait_ns", "gap_ns"};
-// Later workers' logs have these too.
+// Columns that older workers do not write.
 constexpr std::array<absl::string_view, 3> kBatchColumns = {"batch_tokens", "prefill_pairs",
                                                             "decode_context"};
 enum Column { kWorker, kEpoch, kStep, kRank, kLoad, kPrefill, kLocal, kWait, kGap };
@@ -76,13 +76,13 @@ class Parser {
   }
 
  private:
-  // Finite, not negative, and below what sums of squares can bear.
+  // Accepts finite, non-negative numbers small enough that sums of their squares do not overflow.
   static bool Number(absl::string_view text, double& value) {
     return absl::SimpleAtod(text, &value) && value >= 0 && value <= 1e18;
   }
 
   int32_t Worker(absl::string_view name) {
-    // Nearly always that of the row before.
+    // Nearly always the worker of the previous row.
     if (last_ >= 0 && rows_.workers[static_cast<size_t>(last_)] == name) return last_;
     const auto at = std::find(rows_.workers.begin(), rows_.workers.end(), name);
     last_ = static_cast<int32_t>(at - rows_.workers.begin());

@@ -49,8 +49,8 @@ int64_t Lognormal(Rng& rng, double median, double sigma) {
   return std::clamp<int64_t>(std::llround(median * std::exp(sigma * rng.Normal())), 1, kLongestLmsys);
 }
 
-// Poisson arrivals; lengths drawn from `rows`, or lognormal where there are none. Those that never fit are
-// left out.
+// Poisson arrivals with lengths drawn from `rows`, or lognormal if there are none. Requests that can never
+// fit are left out.
 std::vector<KvArrival> DrawKvArrivals(const Trace& rows, double rate, int64_t requests, int64_t memory,
                                       uint64_t seed) {
   Rng times = Rng(seed).Fork(1), sizes = Rng(seed).Fork(2);
@@ -77,7 +77,7 @@ std::vector<KvArrival> DrawKvArrivals(const Trace& rows, double rate, int64_t re
 
 enum class Belief { kKnown, kWithinQuarter, kHalfToAll, kAllToTwice, kLimit, kSurvival };
 
-// `limit`: of every request; 0: none.
+// Sets the predicted lengths. `limit`: max_new_tokens of every request; 0: none.
 void Believe(Belief belief, int64_t limit, uint64_t seed, std::vector<KvArrival>& arrivals) {
   Rng errors = Rng(seed).Fork(3);
   const auto scaled = [&](int64_t output, double factor) {
@@ -128,7 +128,7 @@ absl::Status CheckAdmitFlags(Belief belief) {
   return absl::OkStatus();
 }
 
-// As --rate, --requests and so on define, with the information that the rule gets.
+// The arrivals that --rate, --requests and other flags define, with the predictions that the rule receives.
 absl::StatusOr<std::vector<KvArrival>> ArrivalsFromFlags(Belief belief) {
   const absl::StatusOr<Trace> rows = RowsFromFlags();
   if (!rows.ok()) return rows.status();
@@ -171,7 +171,7 @@ absl::Status RunAdmitCommand() {
   options.rule.memory = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
   options.rule.seed = absl::GetFlag(FLAGS_seed);
   options.rule.lengths = lengths.get();
-  // An empty round takes as long as a full one of few tokens.
+  // An empty round takes as long as a round with one token.
   options.round_seconds = [factor = absl::GetFlag(FLAGS_batch_time_factor)](int64_t tokens) {
     return factor * BatchCost().Seconds(std::max<int64_t>(1, tokens));
   };

@@ -18,7 +18,7 @@ ABSL_DECLARE_FLAG(std::string, profile);
 namespace bfio::sim {
 namespace {
 
-// Rows of a profile that stand for it.
+// Number of rows that represent a profile.
 constexpr int64_t kRowsToDrawFrom = 100'000;
 
 }  // namespace

@@ -35,15 +35,15 @@ namespace bfio::sim {
 namespace {
 
 constexpr double kMostStepRequests = 1e6;
-// Of what capacity is told by, and the least budget of an adapted one.
+// The token budget for which capacity is defined, and the smallest budget that the tuner may choose.
 constexpr int64_t kReferenceBudget = 512, kLeastBudget = 128;
-// Looks at the backlog while requests arrive.
+// Number of samples of the backlog while requests arrive.
 constexpr size_t kBacklogSamples = 64;
-// What is left may grow by this share of what comes.
+// Maximum growth of the backlog, as a share of the tokens that arrive, for an engine that keeps up.
 constexpr double kMostGrowth = 0.01;
 
-// Rows drawn with replacement, at Poisson times: `load` of what `engines` carry at the reference budget, were
-// there no barrier.
+// Rows drawn with replacement, with Poisson arrivals. `load` is a share of the capacity of `engines` engines
+// at the reference budget, without a barrier.
 std::vector<StepArrival> DrawStepArrivals(const Trace& rows, double load, int64_t engines, int64_t requests,
                                           uint64_t seed) {
   const Trace drawn = DrawWithReplacement(rows, requests, seed);
@@ -62,7 +62,7 @@ std::vector<StepArrival> DrawStepArrivals(const Trace& rows, double load, int64_
   return arrivals;
 }
 
-// What is left in the arrivals' last quarter, against the second.
+// Compares the backlog in the last quarter of the arrivals with that in the second.
 bool KeepsUp(const OneEngineRun& run) {
   if (run.tokens_left.size() < kBacklogSamples) return false;
   const auto quarter = [&](size_t which) {
@@ -151,7 +151,7 @@ absl::Status RunEngineCommand() {
       DrawStepArrivals(*rows, absl::GetFlag(FLAGS_load), std::max<int64_t>(1, ranks),
                        static_cast<int64_t>(absl::GetFlag(FLAGS_requests)), absl::GetFlag(FLAGS_seed));
   const int64_t slots =
-      absl::GetFlag(FLAGS_slots) > 0 ? absl::GetFlag(FLAGS_slots) : worker::BatchRoom::kUnbounded;
+      absl::GetFlag(FLAGS_slots) > 0 ? absl::GetFlag(FLAGS_slots) : worker::BatchCapacity::kUnbounded;
   return ranks > 0 ? RunRanks(arrivals, static_cast<int32_t>(ranks), slots, *plan)
                    : RunOne(arrivals, slots, *control);
 }

@@ -112,7 +112,7 @@ absl::StatusOr<NetworkOptions> NetworkOptionsFromFlags() {
   options.horizon = absl::GetFlag(FLAGS_seconds);
   options.seed = absl::GetFlag(FLAGS_seed);
   options.go_on = [] { return !ShutdownSignal::Requested(); };
-  // Growth is estimated from the samples, one a unit of time.
+  // Growth is estimated from the samples, one per unit of time.
   if (const absl::Status status = CheckNumber("seconds", options.horizon, kLeastSamples, 1e7); !status.ok()) {
     return status;
   }

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numbers>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +35,12 @@ ABSL_FLAG(
 ABSL_FLAG(double, threshold_rates, 1, "wait: thresholds are solved for so many times the rates");
 ABSL_FLAG(double, threshold_margin, 1.1,
           "wait, with nested_wait: a segment's threshold over what reaches it");
+ABSL_FLAG(uint32_t, segments, 0,
+          "wait, with nested_wait: at most so many segments of equal width; 0: one for each type");
+ABSL_FLAG(double, delta, 0.1,
+          "wait, with nested_wait: probability with which the printed bound of memory may be exceeded");
 ABSL_FLAG(std::string, thresholds, "",
-          "wait: thresholds by type in place of solved ones, separated by commas");
+          "wait: thresholds by type or segment in place of solved ones, separated by commas");
 ABSL_FLAG(double, tuner, 0,
           "wait: seconds of the time constant of rates that are estimated online and solved for; 0: rates "
           "are known");
@@ -71,7 +77,7 @@ absl::StatusOr<std::vector<RequestType>> TypesOf(const std::string& text) {
   return types;
 }
 
-// Sets options.intensity. A constant course has none.
+// Sets options.intensity from --intensity; leaves it empty for a constant rate.
 absl::Status SetIntensity(const std::string& text, WaitOptions& options) {
   if (text.empty()) return absl::OkStatus();
   const bool wave = absl::StartsWith(text, "wave:");
@@ -96,28 +102,66 @@ absl::Status SetIntensity(const std::string& text, WaitOptions& options) {
   return absl::OkStatus();
 }
 
-// --thresholds, or what is solved for; empty with --tuner.
-absl::StatusOr<std::vector<int64_t>> ThresholdsOf(std::vector<RequestType> types, const IterationTime& time,
+Segments SegmentsFor(const std::vector<RequestType>& types) {
+  const uint32_t count = absl::GetFlag(FLAGS_segments);
+  return count == 0 ? core::SegmentsOf(types) : MergedSegments(types, count);
+}
+
+// --thresholds if set, otherwise computed thresholds: those that carry the load, or, where their batch does
+// not fit into memory, the largest that do. Empty with --tuner.
+absl::StatusOr<std::vector<int64_t>> ThresholdsOf(std::vector<RequestType> types, const WaitOptions& options,
                                                   bool nested) {
   const auto given = NumbersOf("thresholds", absl::GetFlag(FLAGS_thresholds), ',');
   if (!given.ok()) return given.status();
   if (!given->empty()) {
-    if (given->size() != types.size() || *std::min_element(given->begin(), given->end()) < 1) {
-      return absl::InvalidArgumentError("--thresholds must name one of at least 1 for each type");
+    const size_t count = nested ? SegmentsFor(types).last_stage.size() : types.size();
+    if (given->size() != count || *std::min_element(given->begin(), given->end()) < 1) {
+      return absl::InvalidArgumentError("--thresholds must name one of at least 1 for each type or segment");
     }
     return std::vector<int64_t>(given->begin(), given->end());
   }
   const double load = absl::GetFlag(FLAGS_threshold_load);
   for (RequestType& type : types) type.rate *= absl::GetFlag(FLAGS_threshold_rates);
-  return nested ? NestedThresholds(core::SegmentsOf(types), time, absl::GetFlag(FLAGS_threshold_margin), load)
-                : WaitThresholds(types, time, load);
+  const double margin = absl::GetFlag(FLAGS_threshold_margin);
+  const Segments segments = SegmentsFor(types);
+  absl::StatusOr<std::vector<int64_t>> solved = nested
+                                                    ? NestedThresholds(segments, options.time, margin, load)
+                                                    : WaitThresholds(types, options.time, load);
+  if (options.memory == 0) return solved;
+  const double usable = (1 - options.watermark) * static_cast<double>(options.memory);
+  if (solved.ok() &&
+      (nested ? NestedPeakTokens(segments, *solved) : WaitPeakTokens(types, *solved)) <= usable)
+    return solved;
+  return nested ? NestedThresholdsWithin(segments, margin, usable) : WaitThresholdsWithin(types, usable);
 }
 
 struct WaitCell {
   WaitRun run;
-  int64_t evictions = 0;
   std::vector<int64_t> thresholds;
+  // Nested WAIT's bound, for its thresholds and for ones that are not rounded. The second is absent where no
+  // memory suffices.
+  std::optional<NestedMemory> bound, fluid_bound;
 };
+
+void AddBounds(const std::vector<RequestType>& types, const WaitOptions& options, WaitCell& cell) {
+  const Segments segments = SegmentsFor(types);
+  // An iteration takes d0 at least.
+  const double iterations = std::ceil(options.horizon / options.time.d0), delta = absl::GetFlag(FLAGS_delta);
+  cell.bound = NestedMemoryBound(
+      segments, std::vector<double>(cell.thresholds.begin(), cell.thresholds.end()), iterations, delta);
+  const std::vector<double> fluid = NestedFluidThresholds(
+      segments, options.time, absl::GetFlag(FLAGS_threshold_margin), absl::GetFlag(FLAGS_threshold_load));
+  if (!fluid.empty()) cell.fluid_bound = NestedMemoryBound(segments, fluid, iterations, delta);
+}
+
+nlohmann::ordered_json BoundJson(const std::optional<NestedMemory>& bound) {
+  if (!bound) return nullptr;
+  return {{"peak_tokens", bound->peak},
+          {"printed_peak_tokens", bound->printed_peak},
+          {"printed_equal_peak_tokens", bound->printed_equal_peak},
+          {"queues_tokens", bound->queues},
+          {"excess_tokens", bound->excess}};
+}
 
 absl::StatusOr<WaitCell> RunWaiting(const std::vector<RequestType>& types, const WaitOptions& options,
                                     bool nested) {
@@ -128,11 +172,12 @@ absl::StatusOr<WaitCell> RunWaiting(const std::vector<RequestType>& types, const
     cell.run = RunTunedWait(types, rates, options);
     return cell;
   }
-  absl::StatusOr<std::vector<int64_t>> thresholds = ThresholdsOf(types, options.time, nested);
+  absl::StatusOr<std::vector<int64_t>> thresholds = ThresholdsOf(types, options, nested);
   if (!thresholds.ok()) return thresholds.status();
   cell.thresholds = *std::move(thresholds);
-  cell.run = nested ? RunNestedWait(types, core::SegmentsOf(types), cell.thresholds, options)
+  cell.run = nested ? RunNestedWait(types, SegmentsFor(types), cell.thresholds, options)
                     : RunWait(types, cell.thresholds, options);
+  if (nested) AddBounds(types, options, cell);
   return cell;
 }
 
@@ -144,11 +189,9 @@ absl::StatusOr<WaitCell> RunBatching(const std::vector<RequestType>& types, cons
   FcfsOptions fcfs;
   fcfs.batching = *batching == 2 ? Batching::kPrefillFirst : Batching::kChunked;
   fcfs.token_budget = absl::GetFlag(FLAGS_token_budget);
-  fcfs.memory = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
   fcfs.most_running = absl::GetFlag(FLAGS_most_running);
   fcfs.run = options;
-  const FcfsRun run = RunFcfs(types, fcfs);
-  return WaitCell{run, run.evictions, {}};
+  return WaitCell{RunFcfs(types, fcfs), {}, {}, {}};
 }
 
 absl::Status CheckWaitFlags(const std::vector<RequestType>& types) {
@@ -159,7 +202,8 @@ absl::Status CheckWaitFlags(const std::vector<RequestType>& types) {
     largest = std::max(largest, type.prompt + type.output);
   }
   const std::string batching = absl::GetFlag(FLAGS_batching);
-  const bool bounded = batching == "prefill_first" || batching == "chunked";
+  const uint64_t memory = absl::GetFlag(FLAGS_kv_tokens);
+  const bool bounded = memory > 0 || batching == "prefill_first" || batching == "chunked";
   for (const absl::Status& status :
        {CheckNumber("seconds", absl::GetFlag(FLAGS_seconds), 1e-6, kMostArrivals / rate),
         CheckNumber("c", absl::GetFlag(FLAGS_c), 1e-9, 1e6),
@@ -169,8 +213,10 @@ absl::Status CheckWaitFlags(const std::vector<RequestType>& types) {
         CheckNumber("threshold_margin", absl::GetFlag(FLAGS_threshold_margin), 1, 1e3),
         CheckNumber("tuner", absl::GetFlag(FLAGS_tuner), 0, 1e9),
         CheckNumber("token_budget", absl::GetFlag(FLAGS_token_budget), 1, 1e9),
-        CheckNumber("kv_tokens", static_cast<double>(absl::GetFlag(FLAGS_kv_tokens)),
-                    bounded ? static_cast<double>(largest) : 0, 1e12)}) {
+        CheckNumber("segments", absl::GetFlag(FLAGS_segments), 0, kMostStages),
+        CheckNumber("delta", absl::GetFlag(FLAGS_delta), 1e-12, 1),
+        CheckNumber("kv_tokens", static_cast<double>(memory), bounded ? static_cast<double>(largest) : 0,
+                    1e12)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -186,22 +232,28 @@ absl::Status RunWaitCommand() {
   options.time = {absl::GetFlag(FLAGS_c), absl::GetFlag(FLAGS_tl)};
   options.horizon = absl::GetFlag(FLAGS_seconds);
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.memory = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
   if (const absl::Status status = SetIntensity(absl::GetFlag(FLAGS_intensity), options); !status.ok())
     return status;
   const absl::StatusOr<Fluid> fluid = FluidEquilibrium(*types, options.time);
-  if (!fluid.ok()) return absl::InvalidArgumentError(fluid.status().message());
+  if (!fluid.ok() && options.memory == 0) return absl::InvalidArgumentError(fluid.status().message());
+  const double unlimited = std::numeric_limits<double>::max() / 1e6;
+  const auto memory = options.memory > 0 ? static_cast<double>(options.memory) : unlimited;
   const absl::StatusOr<WaitCell> cell = RunBatching(*types, options);
   if (!cell.ok()) return absl::InvalidArgumentError(cell.status().message());
   PrintCell({{"throughput_tokens_per_s", cell->run.tokens_per_s},
-             {"fluid_tokens_per_s", fluid->throughput},
+             {"fluid_tokens_per_s", fluid.ok() ? nlohmann::ordered_json(fluid->throughput) : nullptr},
+             {"sustained_tokens_per_s", ThroughputWithin(*types, options.time, memory)},
              {"latency_s_mean", cell->run.mean_latency},
              {"ttft_s_mean", cell->run.mean_ttft},
              {"completed", cell->run.completed},
              {"iterations", cell->run.iterations},
              {"peak_batch_tokens", cell->run.peak_batch},
              {"peak_kv_tokens", cell->run.peak_resident},
-             {"evictions", cell->evictions},
-             {"thresholds", cell->thresholds}});
+             {"evictions", cell->run.evictions},
+             {"thresholds", cell->thresholds},
+             {"bound", BoundJson(cell->bound)},
+             {"fluid_bound", BoundJson(cell->fluid_bound)}});
   return absl::OkStatus();
 }
 

@@ -35,10 +35,18 @@ int64_t LongestOutput(const Trace& trace) {
   return longest;
 }
 
+// What a request reserves on average: its prompt and the longest output, as the simulator has it.
+double MeanReserve(const Trace& trace) {
+  double prompts = 0;
+  for (const TraceRequest& request : trace.requests) prompts += static_cast<double>(request.prompt_tokens);
+  return prompts / static_cast<double>(trace.requests.size()) + static_cast<double>(LongestOutput(trace));
+}
+
 absl::Status CheckPolicies(const std::vector<std::string>& policies, const SimOptions& base) {
   core::PolicyOptions options;
   options.horizon = base.horizon;
   options.objective = base.objective;
+  options.wait_ratio = base.wait_ratio;
   for (const std::string& policy : policies) {
     if (const auto made = core::MakePolicy(policy, options); !made.ok()) return made.status();
   }
@@ -66,6 +74,23 @@ absl::Status CheckLists(const DominanceOptions& options) {
 }
 
 }  // namespace
+
+std::vector<DominanceWorkload> StructuredWorkloads() {
+  std::vector<DominanceWorkload> result;
+  const auto add = [&](const char* name) -> DominanceWorkload& {
+    DominanceWorkload& workload = result.emplace_back();
+    workload.name = name;
+    workload.profile = "conversation";
+    return workload;
+  };
+  add("bursts").bursts = true;
+  add("two_priorities").classes = 2;
+  add("two_tenants").tenants = 2;
+  add("eight_slots").batch = 8;
+  // KV binds from two thirds of the slots on.
+  add("short_kv").kv_share = 2.0 / 3;
+  return result;
+}
 
 absl::StatusOr<Dominance> Dominance::Create(DominanceOptions options) {
   if (absl::Status status = CheckLists(options); !status.ok()) return status;
@@ -103,7 +128,9 @@ absl::Status Dominance::PrepareTraces() {
       if (trace->requests.empty()) {
         return absl::InvalidArgumentError(absl::StrCat(workload.name, ": no requests"));
       }
-      if (!trace->has_arrivals) trace = WithPoissonArrivals(*trace, seed);
+      if (!trace->has_arrivals) {
+        trace = workload.bursts ? WithBurstArrivals(*trace, seed) : WithPoissonArrivals(*trace, seed);
+      }
       seeds.push_back(*std::move(trace));
     }
   }
@@ -116,7 +143,7 @@ void Dominance::MakeCells() {
       const auto add = [&](const char* mode, double level) {
         for (uint64_t seed = 1; seed <= static_cast<uint64_t>(options_.seeds); ++seed) {
           DominanceCell cell{w, workers, mode, level, 0, seed, {}};
-          const double free = MeanFreeSlots(PreparedTrace(cell), workers, options_.base.batch);
+          const double free = MeanFreeSlots(PreparedTrace(cell), workers, BatchOf(cell));
           if (cell.mode == "overload") cell.reveal = std::max<int64_t>(1, std::llround(level * free));
           cell.runs.resize(policies_.size());
           cells_.push_back(std::move(cell));
@@ -132,8 +159,20 @@ const Trace& Dominance::PreparedTrace(const DominanceCell& cell) const {
   return traces_[static_cast<size_t>(cell.workload)][cell.seed - 1];
 }
 
+int32_t Dominance::BatchOf(const DominanceCell& cell) const {
+  const int32_t batch = options_.workloads[static_cast<size_t>(cell.workload)].batch;
+  return batch > 0 ? batch : options_.base.batch;
+}
+
 SimOptions Dominance::OptionsOf(const DominanceCell& cell, const std::string& policy) const {
   SimOptions result = options_.base;
+  const DominanceWorkload& workload = options_.workloads[static_cast<size_t>(cell.workload)];
+  result.batch = BatchOf(cell);
+  result.classes = workload.classes;
+  result.tenants = workload.tenants;
+  if (workload.kv_share > 0) {
+    result.kv_tokens = std::llround(workload.kv_share * result.batch * MeanReserve(PreparedTrace(cell)));
+  }
   result.policy = policy;
   result.workers = cell.workers;
   result.mode = cell.mode;

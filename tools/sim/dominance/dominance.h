@@ -39,7 +39,20 @@ struct DominanceWorkload {
   // Exactly one: a trace read from a file, or the name of a profile.
   Trace trace;
   std::string profile;
+  // Requests come in bursts (WithBurstArrivals), unless the trace has arrivals.
+  bool bursts = false;
+  // As SimOptions has them.
+  int32_t classes = 1;
+  int32_t tenants = 1;
+  // Slots per worker; 0: those of DominanceOptions::base.
+  int32_t batch = 0;
+  // KV memory of a worker, as a share of what its slots would reserve on average; 0: no limit.
+  double kv_share = 0;
 };
+
+// Profiles with another structure: "bursts", "two_priorities", "two_tenants", "eight_slots" and "short_kv",
+// all with the lengths of the profile "conversation".
+std::vector<DominanceWorkload> StructuredWorkloads();
 
 struct DominanceOptions {
   std::vector<DominanceWorkload> workloads;
@@ -120,6 +133,7 @@ class Dominance {
   // By workload and seed, ready for both modes.
   absl::Status PrepareTraces();
   const Trace& PreparedTrace(const DominanceCell& cell) const;
+  int32_t BatchOf(const DominanceCell& cell) const;
   SimOptions OptionsOf(const DominanceCell& cell, const std::string& policy) const;
   absl::StatusOr<RunFigures> RunOne(const DominanceCell& cell, const std::string& policy,
                                     const std::function<bool()>& go_on) const;

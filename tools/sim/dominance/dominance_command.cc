@@ -83,6 +83,9 @@ absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::string& trac
     workload.name = workload.profile = profile;
     result.push_back(std::move(workload));
   }
+  for (DominanceWorkload& workload : StructuredWorkloads()) {
+    if (Wanted(workload.name)) result.push_back(std::move(workload));
+  }
   if (result.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--workloads=", absl::GetFlag(FLAGS_workloads), " leaves none"));

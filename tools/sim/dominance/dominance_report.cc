@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 
 namespace bfio::sim {
@@ -39,13 +40,17 @@ Losses CountCells(const Dominance& dominance) {
   return losses;
 }
 
-// One-sided 95 % points of Student's t with 1, 2, ... degrees of freedom.
-constexpr double kStudent95[] = {6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83};
+// Points of Student's t with 1, 2, ... degrees of freedom: 95 % of it lie below, and 95 % within +-.
+constexpr double kStudentBelow[] = {6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83};
+constexpr double kStudentWithin[] = {12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26};
 
-// Whether the candidate's step is longer than that of baseline `run` beyond what the ratios' spread over
-// `seeds` cells from `first` on leaves open at 95 %. One seed says nothing.
-bool SpreadExcludesEven(const std::vector<DominanceCell>& cells, size_t first, size_t seeds, int32_t run) {
-  if (seeds < 2) return false;
+// By how much the candidate's step is longer than that of baseline `run`, as a share: mean over `seeds` cells
+// from `first` on, and its standard error. One seed says nothing of that.
+struct Excess {
+  double mean = 0;
+  std::optional<double> error;
+};
+Excess ExcessOver(const std::vector<DominanceCell>& cells, size_t first, size_t seeds, int32_t run) {
   double sum = 0, squares = 0;
   for (size_t s = first; s < first + seeds; ++s) {
     const std::vector<RunFigures>& runs = cells[s].runs;
@@ -54,30 +59,42 @@ bool SpreadExcludesEven(const std::vector<DominanceCell>& cells, size_t first, s
     squares += excess * excess;
   }
   const double n = static_cast<double>(seeds), mean = sum / n;
-  const double error = std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1));
-  return mean > kStudent95[std::min(seeds - 1, std::size(kStudent95)) - 1] * error;
+  if (seeds < 2) return {mean, std::nullopt};
+  return {mean, std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1))};
 }
 
-// The seeds of a setting are neighbours; their figures are averaged before they are judged, the waits
-// rounded.
+double StudentPoint(absl::Span<const double> points, size_t seeds) {
+  return points[std::min(seeds - 1, points.size()) - 1];
+}
+
+// The cell of one setting with the means over its seeds, the waits rounded.
+DominanceCell SeedMean(const Dominance& dominance, size_t first) {
+  const size_t seeds = static_cast<size_t>(dominance.options().seeds);
+  const std::vector<DominanceCell>& cells = dominance.cells();
+  DominanceCell mean = cells[first];
+  for (size_t p = 0; p < mean.runs.size(); ++p) {
+    double step_s = 0, wait = 0;
+    for (size_t s = first; s < first + seeds; ++s) {
+      step_s += cells[s].runs[p].step_s_mean;
+      wait += static_cast<double>(cells[s].runs[p].wait_steps_p99);
+    }
+    mean.runs[p].step_s_mean = step_s / static_cast<double>(seeds);
+    mean.runs[p].wait_steps_p99 = static_cast<int64_t>(wait / static_cast<double>(seeds) + 0.5);
+  }
+  return mean;
+}
+
+// The seeds of a setting are neighbours; their figures are averaged before they are judged.
 Losses CountSeedMeans(const Dominance& dominance) {
   Losses losses;
   const size_t seeds = static_cast<size_t>(dominance.options().seeds);
   const std::vector<DominanceCell>& cells = dominance.cells();
   for (size_t first = 0; first < cells.size(); first += seeds) {
-    DominanceCell mean = cells[first];
-    for (size_t p = 0; p < mean.runs.size(); ++p) {
-      double step_s = 0, wait = 0;
-      for (size_t s = first; s < first + seeds; ++s) {
-        step_s += cells[s].runs[p].step_s_mean;
-        wait += static_cast<double>(cells[s].runs[p].wait_steps_p99);
-      }
-      mean.runs[p].step_s_mean = step_s / static_cast<double>(seeds);
-      mean.runs[p].wait_steps_p99 = static_cast<int64_t>(wait / static_cast<double>(seeds) + 0.5);
-    }
-    const Verdict verdict = dominance.Judge(mean);
+    const Verdict verdict = dominance.Judge(SeedMean(dominance, first));
     losses.Add(verdict.step_loss, verdict.fair_step_loss, verdict.wait_loss);
-    losses.clear_step += verdict.step_loss && SpreadExcludesEven(cells, first, seeds, verdict.best);
+    const Excess excess = ExcessOver(cells, first, seeds, verdict.best);
+    losses.clear_step +=
+        verdict.step_loss && excess.error && excess.mean > StudentPoint(kStudentBelow, seeds) * *excess.error;
   }
   return losses;
 }
@@ -137,6 +154,26 @@ nlohmann::ordered_json CellJson(const Dominance& dominance, const DominanceCell&
   return json;
 }
 
+// One setting over its seeds: what is lost against the best fair baseline, as a share of its step.
+nlohmann::ordered_json SettingJson(const Dominance& dominance, size_t first) {
+  const size_t seeds = static_cast<size_t>(dominance.options().seeds);
+  const DominanceCell mean = SeedMean(dominance, first);
+  const Verdict verdict = dominance.Judge(mean);
+  const Excess excess = ExcessOver(dominance.cells(), first, seeds, verdict.best_fair);
+  nlohmann::ordered_json json;
+  json["workload"] = dominance.options().workloads[static_cast<size_t>(mean.workload)].name;
+  json["workers"] = mean.workers;
+  json["mode"] = mean.mode;
+  json["level"] = mean.level;
+  json["step_ms"] = 1e3 * mean.runs[0].step_s_mean;
+  json["best_fair"] = dominance.policies()[static_cast<size_t>(verdict.best_fair)];
+  json["fair_step_loss"] = excess.mean;
+  if (excess.error) json["fair_step_loss_within_95"] = StudentPoint(kStudentWithin, seeds) * *excess.error;
+  json["wait_steps_p99"] = verdict.wait_p99;
+  json["fcfs_wait_steps_p99"] = verdict.fcfs_wait_p99;
+  return json;
+}
+
 }  // namespace
 
 std::string DominanceHeader() {
@@ -186,6 +223,7 @@ nlohmann::ordered_json DominanceJson(const Dominance& dominance) {
   json["objective"] = base.objective;
   json["horizon"] = base.horizon;
   json["lookahead"] = base.lookahead;
+  json["wait_ratio"] = base.wait_ratio;
   json["warmup"] = base.warmup;
   json["steps"] = base.steps;
   json["seeds"] = dominance.options().seeds;
@@ -193,6 +231,11 @@ nlohmann::ordered_json DominanceJson(const Dominance& dominance) {
   const Losses means = CountSeedMeans(dominance);
   json["by_seed_mean"] = LossJson(means);
   json["by_seed_mean"]["clear_step_losses"] = means.clear_step;
+  json["settings"] = nlohmann::ordered_json::array();
+  for (size_t first = 0; first < dominance.cells().size();
+       first += static_cast<size_t>(dominance.options().seeds)) {
+    json["settings"].push_back(SettingJson(dominance, first));
+  }
   json["cells"] = nlohmann::ordered_json::array();
   for (const DominanceCell& cell : dominance.cells()) json["cells"].push_back(CellJson(dominance, cell));
   return json;

@@ -10,7 +10,7 @@ Engine::Engine(const worker::BatchScheduler& scheduler, int64_t token_budget, in
     : scheduler_(scheduler),
       watch_(std::move(watch)),
       token_budget_(token_budget),
-      free_slots_(slots > 0 ? slots : worker::BatchRoom::kUnbounded) {}
+      free_slots_(slots > 0 ? slots : worker::BatchCapacity::kUnbounded) {}
 
 size_t Engine::Lane::Find(const Call* call) const {
   const auto at = std::lower_bound(calls.begin(), calls.end(), call,
@@ -61,14 +61,14 @@ bool Engine::Start() {
   int64_t left = token_budget_;
   for (auto& [priority, lane] : lanes_) {
     if (left == 0) break;
-    const worker::BatchRoom room{.token_budget = left, .free_slots = free_slots_};
-    scheduler_.Form(lane.requests, room, chunks_);
-    if (watch_ && !lane.calls.empty()) watch_({lane.calls, lane.requests, room, chunks_});
+    const worker::BatchCapacity capacity{.token_budget = left, .free_slots = free_slots_};
+    scheduler_.Form(lane.requests, capacity, chunks_);
+    if (watch_ && !lane.calls.empty()) watch_({lane.calls, lane.requests, capacity, chunks_});
     for (const worker::Chunk& chunk : chunks_) {
       const auto which = static_cast<size_t>(chunk.which);
       if (!lane.requests[which].resident) {
         lane.requests[which].resident = true;
-        if (free_slots_ != worker::BatchRoom::kUnbounded) --free_slots_;
+        if (free_slots_ != worker::BatchCapacity::kUnbounded) --free_slots_;
       }
       batch_.push_back({&lane, which, chunk.rows});
       left -= chunk.rows;
@@ -88,14 +88,14 @@ void Engine::Finish(std::vector<Call*>& ended) {
     ended.push_back(part.lane->calls[part.at]);
     gone_.push_back(part);
   }
-  // From the back, so that places stay what they are.
+  // From the back, so that the indices of the others stay valid.
   std::sort(gone_.begin(), gone_.end(), [](const Part& a, const Part& b) { return a.at > b.at; });
   for (const Part& part : gone_) {
     const auto offset = static_cast<std::ptrdiff_t>(part.at);
     part.lane->calls.erase(part.lane->calls.begin() + offset);
     part.lane->requests.erase(part.lane->requests.begin() + offset);
     --calls_;
-    if (free_slots_ != worker::BatchRoom::kUnbounded) ++free_slots_;
+    if (free_slots_ != worker::BatchCapacity::kUnbounded) ++free_slots_;
   }
   batch_.clear();
   tokens_left_ -= batch_tokens_;

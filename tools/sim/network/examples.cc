@@ -10,7 +10,7 @@
 namespace bfio::sim {
 namespace {
 
-// Rates are 1 so far: scales them so that the busiest engine has this load.
+// Scales rates, which are 1 so far, so that the busiest engine has this load.
 Network WithLoad(Network network, double load) {
   double busiest = 0;
   for (int32_t engine = 0; engine < network.engines; ++engine)

@@ -6,7 +6,7 @@
 namespace bfio::sim {
 namespace {
 
-// exp(-mean) must not vanish in a double.
+// Larger means are drawn in pieces, because exp(-mean) would underflow.
 constexpr double kPoissonPiece = 500;
 
 }  // namespace
@@ -14,7 +14,7 @@ constexpr double kPoissonPiece = 500;
 int64_t DrawPoisson(double mean, Rng& rng) {
   int64_t count = 0;
   for (; mean > 0; mean -= kPoissonPiece) {
-    // Knuth: how many uniforms until their product falls below exp(-mean).
+    // Knuth: the number of uniforms until their product falls below exp(-mean).
     const double least = std::exp(-std::min(mean, kPoissonPiece));
     for (double product = rng.Uniform(); product > least; product *= rng.Uniform()) ++count;
   }

@@ -15,7 +15,7 @@ absl::Status Refused(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Neither of the two for a NaN.
+// False for NaN.
 bool Positive(double x) {
   return x > 0 && x < std::numeric_limits<double>::infinity();
 }

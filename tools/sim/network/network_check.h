@@ -1,7 +1,7 @@
-// Can this network be run?
+// Checks that a network can be run.
 //
-// Purpose: everything that a run relies on, said by name before it begins: what is not checked here would
-// hang, reach past an array, or look like instability. Pure. Threads: any, no state.
+// Purpose: everything that a run relies on is checked before it begins, with errors that name the field.
+// Otherwise a run could hang, access memory out of bounds, or seem unstable. Pure. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_NETWORK_NETWORK_CHECK_H_
 #define BFIO_TOOLS_SIM_NETWORK_NETWORK_CHECK_H_
 
@@ -14,14 +14,14 @@
 namespace bfio::sim {
 
 inline constexpr int32_t kMostEngines = 10'000;
-// A Poisson draw costs its mean.
+// A Poisson draw takes time proportional to its mean.
 inline constexpr double kMostMeanTokens = 1e6;
-// Of samples, which are kept, of full batches and of a type's arrivals in a run.
+// Limit for each of: samples (which are kept), full batches, and arrivals of a type in a run.
 inline constexpr double kMostEvents = 1e7;
 
 // INVALID_ARGUMENT, naming the field with its type and call, unless the numbers are finite and in range,
 // every call's engines exist, `after` names earlier calls, each once, and the scheduler exists and can form
-// batches in this order's lanes.
+// batches in the lanes of this order.
 absl::Status CheckNetwork(const Network& network, const NetworkOptions& options);
 
 }  // namespace bfio::sim

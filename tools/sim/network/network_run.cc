@@ -18,12 +18,12 @@ struct Agent {
   const AgentType* type = nullptr;
   double arrived = 0;
   std::vector<Call> calls;
-  // By call: calls that must still end before it.
+  // By call: number of calls that must still end before it.
   std::vector<int32_t> waits_for;
   size_t calls_left = 0;
   // Tokens decoded on its longest path.
   int64_t path_tokens = 0;
-  // Its place among the agents there are.
+  // Its index among the present agents.
   size_t place = 0;
 };
 
@@ -32,7 +32,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int64_t kEventsBetweenQuestions = 4096;
 
-// What follows a call of a type or an agent, over all calls: the largest of weight + what follows it in turn.
+// For each call of a type or agent, the largest total weight of a path of calls after it.
 template <typename Weight>
 std::vector<int64_t> LongestAfter(const AgentType& type, Weight weight) {
   std::vector<int64_t> after(type.calls.size(), 0);
@@ -84,7 +84,7 @@ class Simulation {
     if (type.rate <= 0) return kNever;
     return after + (type.evenly ? 1 : arrivals_.Exponential()) / type.rate;
   }
-  // When an arrival is seen.
+  // The time at which an arrival takes effect.
   double Effective(double arrival) const { return network_.slotted() ? std::ceil(arrival) : arrival; }
 
   void Sample(double until) {
@@ -155,7 +155,7 @@ class Simulation {
     }
   }
 
-  // Lanes and seniority of an agent's calls; a call's own age is its turn to join.
+  // Sets lanes and seniority of an agent's calls. With kCallAge the order of joining decides.
   void Rank(Agent& agent) const {
     const AgentType& type = *agent.type;
     const std::vector<int64_t> calls_after = LongestAfter(type, [](size_t) { return int64_t{1}; });
@@ -181,7 +181,7 @@ class Simulation {
           call.senior_step = core::SeniorStep(first_step, 0, 0);
           break;
         case CallOrder::kParentDue:
-          // How far that may move it is seen when it joins.
+          // The bound on this adjustment is applied when the call joins.
           call.senior_step = core::SeniorStep(first_step, made[i], tokens_after[i]);
           break;
       }
@@ -219,7 +219,7 @@ class Simulation {
     for (size_t e = 0; e < engines_.size(); ++e) {
       if (ends_[e] < kNever || !engines_[e].Start()) continue;
       ends_[e] = now + network_.BatchTime(engines_[e].batch_tokens());
-      // Also a time too short to move the clock.
+      // Also rejects a time too short to change the clock.
       if (ends_[e] > now && ends_[e] < kNever) continue;
       return absl::InvalidArgumentError(absl::StrCat("batch_time of ", engines_[e].batch_tokens(),
                                                      " tokens at time ", now, " is ",
@@ -232,11 +232,11 @@ class Simulation {
   const NetworkOptions& options_;
   Rng arrivals_, lengths_, routes_;
   std::vector<Engine> engines_;
-  // When each engine's batch ends.
+  // By engine: when its batch ends.
   std::vector<double> ends_;
-  // A full batch: what seniority is counted in.
+  // Duration of a full batch, the unit of seniority.
   const double step_;
-  // By type, the next arrival.
+  // By type: the next arrival.
   std::vector<double> next_;
   std::vector<std::unique_ptr<Agent>> agents_;
   std::vector<Call*> ended_;

@@ -9,9 +9,9 @@
 namespace bfio::sim {
 
 void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decision) {
-  // One that decides on no level is not asked for one alone.
+  // A policy that does not decide on levels is not called when no request waits.
   if (!snapshot.waiting.empty() || policy_->meters_prompts()) policy_->Decide(snapshot, decision);
-  // Whatever ended the search here, the recorded plan is followed.
+  // The recorded plan is followed even if the search stopped early here.
   decision.stopped_early = false;
   std::vector<core::Assignment>& plan = decision.assignments;
   at_hand_.asked = true;
@@ -22,7 +22,8 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
   for (const core::Placement& p :
        at_hand_.recorded == nullptr ? std::vector<core::Placement>() : at_hand_.recorded->placements)
     recorded.emplace_back(p.id, p.worker);
-  // What the scheduler places before it asks the policy, which does not see it (DecisionMaker::PlaceAhead).
+  // Skips requests that the scheduler places before it asks the policy (DecisionMaker::PlaceAhead); they are
+  // not in the snapshot.
   const auto shown = [&](core::RequestId id) {
     return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
                        [&](const core::WaitingView& request) { return request.id == id; });
@@ -50,7 +51,7 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
 
 std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snapshot,
                                                      const std::vector<core::Assignment>& plan) {
-  // As DecisionMaker::DiscardViolations.
+  // The same rules as DecisionMaker::DiscardViolations.
   free_.Reset(snapshot);
   taken_.assign(snapshot.waiting.size(), 0);
   std::vector<core::Assignment> lawful;

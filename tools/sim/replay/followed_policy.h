@@ -1,8 +1,8 @@
-// A policy that decides, is compared with what was decided, and then follows that.
+// A policy that decides, compares its decision with the recorded one, and then returns the recorded one.
 //
-// Purpose: a replay asks the policy of the recording, or another one, at every decision, and still walks the
-// recorded way: where the two part, the recorded assignments and level are carried out, so that the state
-// that later decisions see is the recorded one. Threads: as Policy.
+// Purpose: a replay asks the policy of the recording, or another one, at every decision. Where the decisions
+// differ, the recorded assignments and level are carried out, so that later decisions start from the recorded
+// state. Threads: as Policy.
 #ifndef BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
 #define BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
 
@@ -18,32 +18,35 @@
 
 namespace bfio::sim {
 
-// One decision of a replay: what was recorded, and what the policy said.
+// One decision of a replay: the recorded plan and the decision of the replayed policy.
 struct FollowedDecision {
-  // The plan that was recorded; null: none came of it. Borrowed until the decision.
+  // The recorded plan; null: the router made none. Borrowed until the decision.
   const core::Plan* recorded = nullptr;
-  // The policy was asked.
+  // Whether the policy was asked.
   bool asked = false;
-  // The same assignments; the same in the same order, and the same level.
+  // Whether the assignments are the same; whether they are also in the same order, with the same level.
   bool same_set = true;
   bool identical = true;
-  // What the policy said, without what the scheduler would have thrown out.
+  // The policy's assignments, without those that the scheduler would discard.
   std::vector<std::pair<core::RequestId, core::WorkerIndex>> said;
-  // Idle work of the plans' own step, tokens (plan_value.h); only where the policy measures it.
+  // Idle work of the plans' own step, in tokens (plan_value.h); set only when it is measured.
   double recorded_idle = 0;
   double said_idle = 0;
 };
 
 class FollowedPolicy final : public core::Policy {
  public:
-  // `meters_prompts`: of the recorded policy, since it decides when a policy is asked. `decision` is the one
-  // at hand, whichever group it is for; it outlives this.
+  // `meters_prompts`: of the recorded policy, because it determines when a policy is asked. `decision`
+  // receives the decision under way, of any group; it outlives this object.
   FollowedPolicy(std::unique_ptr<core::Policy> policy, bool meters_prompts, bool measure,
                  FollowedDecision* decision)
       : policy_(std::move(policy)), meters_prompts_(meters_prompts), measure_(measure), at_hand_(*decision) {}
 
   absl::string_view name() const override { return policy_->name(); }
   int32_t horizon() const override { return policy_->horizon(); }
+  absl::Span<const core::PlacementRule> placement_rules() const override {
+    return policy_->placement_rules();
+  }
   bool uses_first_come_waits() const override { return policy_->uses_first_come_waits(); }
   bool meters_prompts() const override {
     return meters_prompts_ || (at_hand_.recorded != nullptr && at_hand_.recorded->level_s);
@@ -51,10 +54,10 @@ class FollowedPolicy final : public core::Policy {
   void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
 
  private:
-  // Those that the scheduler would carry out.
+  // The assignments of `plan` that the scheduler would carry out.
   std::vector<core::Assignment> Lawful(const core::Snapshot& snapshot,
                                        const std::vector<core::Assignment>& plan);
-  // The recorded assignments as indices of the snapshot; what it does not show is left out.
+  // The recorded assignments as indices of the snapshot, without requests that the snapshot does not contain.
   std::vector<core::Assignment> Recorded(const core::Snapshot& snapshot) const;
 
   const std::unique_ptr<core::Policy> policy_;

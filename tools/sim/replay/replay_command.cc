@@ -23,7 +23,7 @@ ABSL_DECLARE_FLAG(bool, json);
 namespace bfio::sim {
 namespace {
 
-// How often a signal is looked for, in records.
+// Interval between checks for a signal, in records.
 constexpr int64_t kLook = 1024;
 
 double ClockSeconds() {
@@ -48,7 +48,7 @@ std::string EndingName(record::LogReader::Ending ending) {
   return "interrupted";
 }
 
-// Until the log ends, cannot be read on, or a signal comes.
+// Reads until the log ends, cannot be read, or a signal arrives.
 absl::Status TakeAll(record::LogReader& reader, SessionReplay& replay) {
   v1::DecisionRecord record;
   for (int64_t n = 0; n % kLook != 0 || !ShutdownSignal::Requested(); ++n) {
@@ -72,6 +72,7 @@ absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& pol
   setting.options.horizon = flags->horizon;
   setting.options.objective = flags->objective;
   setting.options.discount = flags->discount;
+  setting.options.wait_ratio = flags->wait_ratio;
   setting.options.choices = flags->choices;
   absl::Status status = core::MakePolicy(setting.name, setting.options).status();
   if (!status.ok()) return status;

@@ -1,4 +1,5 @@
-// bfio_sim replay: was what the router decided what the core decides?
+// bfio_sim replay: checks that the core, given the recorded events, makes the decisions that the router
+// recorded.
 //
 // Threads: call from main after the flags are parsed.
 #ifndef BFIO_TOOLS_SIM_REPLAY_REPLAY_COMMAND_H_
@@ -8,9 +9,9 @@
 
 namespace bfio::sim {
 
-// Replays the session of --log, asking the policy of --what_if instead if there is one, and prints what it
-// found. NOT_FOUND or INVALID_ARGUMENT when there is no such log or it is none, DATA_LOSS when it is damaged,
-// FAILED_PRECONDITION when the core decides otherwise than was recorded.
+// Replays the session of --log, asking the policy of --what_if instead if it is set, and prints the results.
+// NOT_FOUND or INVALID_ARGUMENT when the file does not exist or is not a decision log, DATA_LOSS when it is
+// damaged, FAILED_PRECONDITION when a decision differs from the recorded one.
 absl::Status RunReplayCommand();
 
 }  // namespace bfio::sim

@@ -1,4 +1,4 @@
-// What a replay found, as text and as JSON. Pure.
+// The results of a replay, as text and as JSON. Pure.
 #ifndef BFIO_TOOLS_SIM_REPLAY_REPLAY_REPORT_H_
 #define BFIO_TOOLS_SIM_REPLAY_REPLAY_REPORT_H_
 
@@ -9,7 +9,7 @@
 
 namespace bfio::sim {
 
-// What is known about the log besides its records.
+// Data about the log besides its records.
 struct ReplayedLog {
   std::string path;
   size_t segments = 0;
@@ -17,7 +17,7 @@ struct ReplayedLog {
   int64_t bytes = 0;
   // "closed", "overflow", "too_large", "no_end", "truncated", "damaged", "interrupted"
   std::string ending;
-  // The other policy, where one was asked.
+  // Name of the other policy, if one was asked.
   std::string what_if;
 };
 

@@ -13,9 +13,9 @@
 namespace bfio::sim {
 namespace {
 
-// Of a list in a message.
+// Maximum number of elements of a list in a message.
 constexpr size_t kShown = 12;
-// Steps that some ranks have reported and others have not.
+// Maximum number of steps that some ranks have reported and others have not.
 constexpr size_t kMaxPartial = 64;
 
 std::string CodeName(int32_t code) {
@@ -241,7 +241,7 @@ void SessionReplay::CompareState() {
   v1::LoggedState own;
   record::ToLog(cluster_->Save(), header_.id_base(),
                 [&](const v1::DecisionRecord& part) { own.MergeFrom(part.state()); });
-  // Asking another policy does not change the recorded session.
+  // Only this counter depends on which policy is asked; the rest of the state follows the recording.
   for (int g = 0; instead_ && g < std::min(own.groups_size(), state_.groups_size()); ++g) {
     own.mutable_groups(g)->mutable_totals()->set_policy_violations(
         state_.groups(g).totals().policy_violations());
@@ -356,7 +356,7 @@ absl::Status SessionReplay::TakePlan(const v1::LoggedPlan& logged) {
   counts_.placed += expected ? static_cast<int64_t>(expected->placements.size()) : 0;
   ++counts_.decisions;
   Judge(logged, expected);
-  // The recorded assignments having been followed, the plan must be the recorded one.
+  // As the recorded assignments were followed, the resulting plan must be the recorded one.
   Answer(Same(expected, outcome.plan), "plan", Show(expected), Show(outcome.plan));
   *decision_ = {};
   return absl::OkStatus();

@@ -1,10 +1,10 @@
-// One recorded session, run through the core again.
+// Replays one recorded session through the core.
 //
 // Purpose: takes the records of a decision log in order, gives the events to a core::Cluster with the
-// recorded policy, and compares every outcome. From the session's beginning all must be the same: the core is
-// deterministic. From a later segment on, policy and lookahead do not remember what they have seen before it,
-// so their decisions may differ for a while; the accounts must agree nevertheless. The recorded decisions are
-// followed in any case, so that one difference is not a thousand. Threads: one. No I/O.
+// recorded policy, and compares every outcome. From the session's beginning all outcomes must be the same,
+// because the core is deterministic. A replay that starts at a later segment lacks the history of policy and
+// lookahead, so its decisions may differ for a while, but its counts must agree. The recorded decisions are
+// followed in any case, so that one difference does not cause others. Threads: one. No I/O.
 #ifndef BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
 #define BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
 
@@ -26,15 +26,15 @@ namespace bfio::sim {
 
 struct ReplayCounts {
   int64_t records = 0;
-  // Times that the policy was asked or a plan made, and how many of them came out as recorded.
+  // Times that the policy was asked or a plan made, and how many of them gave the recorded result.
   int64_t decisions = 0;
   int64_t identical = 0;
-  // Decisions that differ because the router's clock ended the search, which went on here: no fair
-  // comparison.
+  // Decisions that differ because the router stopped the search by its clock; they are not comparable.
   int64_t cut_short = 0;
-  // The decision that differed last; 0: none.
+  // Number of the last decision that differed; 0: none.
   int64_t last_difference = 0;
-  // Statuses, outcomes of cancellations, displaced ids, states between segments; and how many agree.
+  // Other outcomes compared (statuses, results of cancellations, displaced ids, states between segments), and
+  // how many agree.
   int64_t answers = 0;
   int64_t answers_identical = 0;
   // A description of the first difference, with step and record.
@@ -42,7 +42,7 @@ struct ReplayCounts {
 
   int64_t groups = 0;
   int64_t epochs = 0;
-  // Of all groups.
+  // Counts over all groups.
   int64_t steps = 0;
   int64_t reports = 0;
   int64_t accepted = 0;
@@ -51,16 +51,16 @@ struct ReplayCounts {
   int64_t cancelled = 0;
   int64_t finished = 0;
   int64_t placed = 0;
-  // Sums over steps, tokens: G * max - sum of the loads, and G * max.
+  // Sums over steps, in tokens: G * max - sum of the loads, and G * max.
   double imbalance_tokens = 0;
   double capacity_tokens = 0;
-  // Seconds since the log's first segment, by the plans.
+  // Seconds since the log's first segment, up to the last plan.
   double duration_s = 0;
-  // Of MakePlan, seconds.
+  // Duration of MakePlan, in seconds.
   Histogram recorded_decide_s;
   Histogram replayed_decide_s;
-  // With another policy: decisions that it was asked for, that it would have taken otherwise, and idle work
-  // of the plans' own steps, tokens.
+  // With another policy: decisions that it was asked for, those in which it differs from the recording, and
+  // idle work of the plans' own steps, in tokens.
   int64_t asked = 0;
   int64_t otherwise = 0;
   double recorded_idle_tokens = 0;
@@ -69,22 +69,23 @@ struct ReplayCounts {
 
 class SessionReplay {
  public:
-  // Reads a clock, for replayed_decide_s; seconds.
+  // Reads a clock, in seconds, for replayed_decide_s.
   using Clock = double (*)();
 
   // `instead`: a policy to ask in place of the recorded ones.
   SessionReplay(std::optional<core::PolicySetting> instead, Clock clock)
       : instead_(std::move(instead)), clock_(clock) {}
 
-  // INVALID_ARGUMENT, the replay being over, for a record that no router can have written, or a policy that
-  // is unknown here.
+  // INVALID_ARGUMENT for a record that no router can have written, or a policy that does not exist in this
+  // version. The replay cannot be continued after it.
   absl::Status Take(const v1::DecisionRecord& record);
 
   const ReplayCounts& counts() const { return counts_; }
-  // Nothing before the first record is missing, and nothing was decided by a clock.
+  // The replay starts at the first record, no decision was stopped by a clock, and the recorded policy is
+  // asked.
   bool exact() const { return from_beginning_ && !clock_decided_ && !instead_; }
   bool from_beginning() const { return from_beginning_; }
-  // Decisions that should have been the same were not, or some answer was not.
+  // Whether a decision or an answer that should be the same differs.
   bool Failed() const;
   const v1::LoggedHeader& header() const { return header_; }
 
@@ -119,9 +120,9 @@ class SessionReplay {
   v1::LoggedState state_;
   double segment_begin_s_ = 0;
   double after_s_ = 0;
-  // Of the policies of all groups.
+  // Shared by the policies of all groups.
   std::unique_ptr<FollowedDecision> decision_ = std::make_unique<FollowedDecision>();
-  // The last group that an event was about.
+  // The group of the last event.
   core::GroupIndex group_ = 0;
   std::unique_ptr<core::Cluster> cluster_;
   record::OwnedReport report_;

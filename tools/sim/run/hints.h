@@ -1,9 +1,10 @@
-// The completion hints that simulated workers give.
+// The completion hints of simulated workers.
 //
-// Purpose: a stand-in for an engine's end-of-sequence probability, of stated accuracy: a request with r
-// tokens left after the step shows min(1, exp(-(r - 1) / lead) * X), X lognormal with median 1 and standard
-// deviation `noise` of its logarithm, drawn for each request and step. Below kFaintest nothing is shown.
-// Threads: any, no state. Deterministic: the draw hangs on seed, request and step only.
+// Purpose: models an engine's end-of-sequence probability with a given accuracy. A request with r tokens left
+// after the step has the hint min(1, exp(-(r - 1) / lead) * X), where X is lognormal with median 1 and
+// standard deviation `noise` of its logarithm, drawn for each request and step. Hints below kFaintest are not
+// reported.
+// Threads: any, no state. Deterministic: the draw depends only on seed, request and step.
 #ifndef BFIO_TOOLS_SIM_RUN_HINTS_H_
 #define BFIO_TOOLS_SIM_RUN_HINTS_H_
 
@@ -27,7 +28,7 @@ struct HintModel {
   // REQUIRES: tokens_left >= 1.
   std::optional<double> Show(core::RequestId id, int64_t step, int64_t tokens_left) const {
     const double plain = std::exp(-static_cast<double>(tokens_left - 1) / lead);
-    // Too small to be drawn.
+    // Even a draw of four standard deviations would be below kFaintest.
     if (plain * std::exp(4 * noise) < kFaintest) return std::nullopt;
     const double luck = std::exp(noise * Rng(seed).Fork(id).Fork(static_cast<uint64_t>(step)).Normal());
     const double shown = std::min(1.0, plain * luck);

@@ -70,7 +70,7 @@ absl::Status InstantDispatcher::Dispatch(int64_t step) {
                                             decision_.assignments.size(), " of ", count,
                                             " requests though all fit"));
   }
-  // In order of arrival, so that queues are.
+  // Queues are in order of arrival.
   std::sort(decision_.assignments.begin(), decision_.assignments.end(),
             [](const auto& a, const auto& b) { return a.waiting_index < b.waiting_index; });
   for (const core::Assignment& assignment : decision_.assignments) {
@@ -136,7 +136,7 @@ void InstantDispatcher::Learn(const GroupReport& report) {
       --worker.known_active;
       running_.erase(it);
     }
-    // Those that continue have grown by one; a drift of another kind is corrected by the next report.
+    // Each continuing request has grown by one token. With another drift the next report corrects the load.
     worker.known_load = std::max<int64_t>(0, worker.known_load + worker.known_active);
   }
 }

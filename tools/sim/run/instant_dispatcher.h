@@ -1,11 +1,11 @@
-// Instant dispatch: every request goes to a worker in the step it comes, and waits there.
+// Instant dispatch: every request is sent to a worker in the step in which it arrives, and waits there.
 //
-// Purpose: what a router without a waiting pool does (the interface that the BF-IO paper leaves open), with
-// the same policies. The policy is asked once a step about the requests that came; it sees every worker with
-// capacity for all of them, its load counting what waits in its queue (prompt tokens), its active requests
-// counting the queue too. Each worker starts the head of its queue when a slot and KV are free, and lets
-// no request overtakes. Loads and completions are as old as the reports; what the dispatcher itself sent is
-// known at once. Threads: none.
+// Purpose: models a router without a waiting pool (the interface that the BF-IO paper leaves open), with the
+// same policies. The policy is asked once per step about the requests that arrived. In its snapshot every
+// worker has capacity for all of them; a worker's load includes the prompt tokens of its queue, and its
+// active requests include the queue. Each worker starts the head of its queue when a slot and KV memory are
+// free; no request overtakes another. Loads and completions are as old as the reports; what the dispatcher
+// itself has sent is known at once. Threads: none.
 #ifndef BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
 #define BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
 
@@ -35,7 +35,7 @@ class InstantDispatcher final : public Dispatcher {
   const core::ShadowSet* shadows() const override { return policy_.shadows; }
 
  private:
-  // A request at a worker, until the dispatcher hears of its end.
+  // A request at a worker, until a report with its end is processed.
   struct Sent {
     core::RequestId id = 0;
     int64_t prefill_tokens = 0;
@@ -45,12 +45,12 @@ class InstantDispatcher final : public Dispatcher {
   };
   struct Worker {
     core::WorkerSpec spec;
-    // The truth at the worker.
+    // The actual state of the worker.
     std::deque<Sent> queue;
     int32_t active = 0;
     int64_t reserved_kv = 0;
-    // What the dispatcher knows: those running in the step last reported, their load in the next, and the
-    // prompt tokens and number of what it has sent and the report did not cover.
+    // The dispatcher's view: requests running in the last reported step, their load in the step after it, and
+    // the prompt tokens and number of requests sent that the report does not cover.
     int32_t known_active = 0;
     int64_t known_load = 0;
     int64_t unseen_tokens = 0;
@@ -66,11 +66,11 @@ class InstantDispatcher final : public Dispatcher {
   std::vector<Worker> workers_;
   ReportDelay delay_;
   int64_t reported_step_ = 0;
-  // Not yet sent anywhere.
+  // Requests not yet sent to a worker.
   std::vector<core::WaitingView> fresh_;
-  // Running, or finished without the dispatcher having heard of it.
+  // Requests that run, or have finished without a processed report of it.
   absl::flat_hash_map<core::RequestId, Sent> running_;
-  // Requests in the order they started, until a report covers their first step.
+  // Requests in the order in which they started, until a report covers their first step.
   std::deque<std::pair<core::WorkerIndex, Sent>> unseen_starts_;
   int64_t queued_ = 0;
 

@@ -28,7 +28,7 @@ const std::vector<double>& LocalTime::Measure(absl::Span<const int64_t> loads,
 }
 
 double LocalTime::Balanced(absl::Span<const int64_t> loads, absl::Span<const int64_t> prefill_tokens) const {
-  // All end at T: sum of speed * T = sum of what each would take at speed 1.
+  // All workers end at T: the sum of speed * T is the sum of their times at speed 1.
   double work = 0;
   for (size_t g = 0; g < loads.size(); ++g) work += cost_.StepSeconds(loads[g], prefill_tokens[g]);
   return work / speed_sum_;

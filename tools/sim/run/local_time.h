@@ -1,6 +1,6 @@
-// Every worker's local time in a step: its cost, its speed, its luck.
+// Every worker's local time in a step: from its load, its speed and random jitter.
 //
-// Purpose: turns loads into seconds for equal and unequal workers. local_g = (C + t_l L_g + c_p * prompt
+// Purpose: converts loads to seconds, for equal and unequal workers. local_g = (C + t_l L_g + c_p * prompt
 // tokens) / speed_g * jitter. Threads: none; one run owns it. Deterministic for a seed. Tokens in, seconds
 // out.
 #ifndef BFIO_TOOLS_SIM_RUN_LOCAL_TIME_H_
@@ -21,15 +21,15 @@ class LocalTime {
  public:
   explicit LocalTime(const SimOptions& options);
 
-  // By rank; valid until the next call. Call once per step.
+  // Local times by rank; valid until the next call. Called once per step.
   const std::vector<double>& Measure(absl::Span<const int64_t> loads,
                                      absl::Span<const int64_t> prefill_tokens);
 
-  // The step that perfect balance would give: all workers as long as it takes them together, without jitter.
-  // For equal workers C + t_l * mean L (+ prompts).
+  // The step time under perfect balance: the time of all workers if they shared the total work, without
+  // jitter. For equal workers C + t_l * mean L (+ prompts).
   double Balanced(absl::Span<const int64_t> loads, absl::Span<const int64_t> prefill_tokens) const;
 
-  // Makes `spec` say how fast worker g is, in units of an ordinary worker's time per token.
+  // Sets the speed of worker g in `spec`, in units of the time per token of a worker with speed 1.
   void Describe(core::WorkerIndex g, core::WorkerSpec& spec) const;
 
  private:

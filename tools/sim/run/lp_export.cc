@@ -11,7 +11,7 @@
 namespace bfio::sim {
 namespace {
 
-// Readers of the format stop at 255 or 560 characters.
+// LP file readers limit lines to 255 or 560 characters.
 constexpr size_t kLongestLine = 200;
 
 class Writer {
@@ -125,7 +125,7 @@ class Writer {
     }
   }
 
-  // One row per class: how many of it enter.
+  // One row per class: how many of its items are admitted.
   void WriteClasses(absl::Span<const int64_t> admit) {
     int64_t slots = instance_.TotalSlots();
     size_t first = 0;

@@ -44,8 +44,8 @@ absl::Status CheckInstant(const SimOptions& options) {
     return absl::InvalidArgumentError(
         "--plan_mode=pipelined needs --dispatch=pool: instant dispatch makes no plans");
   }
-  if (options.lookahead != "none" || !options.dump_lp.empty()) {
-    return absl::InvalidArgumentError("--lookahead and --dump_lp need --dispatch=pool");
+  if (!options.dump_lp.empty()) {
+    return absl::InvalidArgumentError("--dump_lp needs --dispatch=pool");
   }
   return absl::OkStatus();
 }
@@ -92,6 +92,8 @@ absl::Status Validate(const SimOptions& options) {
   status.Update(CheckAdmission(options));
   status.Update(InRange("workers", options.workers, 1, 65536));
   status.Update(InRange("batch", options.batch, 1, 1 << 20));
+  status.Update(InRange("classes", options.classes, 1, 5));
+  status.Update(InRange("tenants", options.tenants, 1, 5));
   status.Update(InRange("reveal", static_cast<double>(options.reveal), 1, 1 << 20));
   status.Update(InRange("concurrency", static_cast<double>(options.concurrency), 0, 1 << 20));
   status.Update(InRange("report_delay", options.report_delay, 0, 10'000));

@@ -1,7 +1,7 @@
-// What one simulation run is asked to do.
+// The settings of one simulation run.
 //
 // Purpose: plain settings, one struct for the command line, the experiments and the tests. Threads: any,
-// plain data. Tokens, steps and seconds.
+// plain data. Units: tokens, steps and seconds.
 #ifndef BFIO_TOOLS_SIM_RUN_OPTIONS_H_
 #define BFIO_TOOLS_SIM_RUN_OPTIONS_H_
 
@@ -15,85 +15,94 @@
 namespace bfio::sim {
 
 struct SimOptions {
-  // --- who decides ---
+  // --- policy ---
   std::string policy = "bf_io_auto";
   std::string objective = "square";
   int32_t horizon = 0;
-  std::string lookahead = "none";
+  std::string lookahead = "survival";
   // bf_io: weight of a step ahead against the one before it.
   double discount = 1;
+  // bf_io_auto: PolicyOptions::wait_ratio.
+  double wait_ratio = 1.15;
   // power_of_d: d.
   int32_t choices = 4;
-  // Requests from the front of the pool that a policy sees; 0: 4,096, or `reveal` if that is more.
+  // Number of requests from the front of the pool that a policy sees; 0: 4,096, or `reveal` if that is more.
   int64_t window = 0;
-  // Policies that are asked on every decision and not obeyed.
+  // Shadow policies: they plan for every decision, but their plans are not carried out.
   std::vector<std::string> shadow;
   uint64_t seed = 1;
 
   // --- how decisions reach the workers ---
-  // "pool": requests wait in one pool until a slot is free for them. "instant": each goes to a worker in the
-  // step it comes and waits in that worker's own queue, first come first served: what a router without a
-  // pool does.
+  // "pool": requests wait in one pool until a slot is free for them. "instant": each request is sent to a
+  // worker in the step in which it arrives and waits in that worker's queue, first come first served, as with
+  // a router without a pool.
   std::string dispatch = "pool";
-  // "lockstep": a plan follows the reports of the step before. "pipelined": of the step before that one.
+  // "lockstep": a plan follows from the reports of the previous step; "pipelined": from those of the step
+  // before that.
   std::string plan_mode = "lockstep";
-  // Steps by which reports come later still.
+  // Steps by which reports are delayed in addition.
   int32_t report_delay = 0;
 
-  // --- what is asked of the group ---
+  // --- load on the group ---
   // "overload": requests are revealed until `reveal` wait. "closed": until `concurrency` wait or run.
-  // "arrivals": they come when the trace says, `load` times as fast.
+  // "arrivals": they arrive at the times of the trace, divided by `load`.
   std::string mode = "overload";
   int64_t reveal = 128;
   int64_t concurrency = 0;
   double load = 1;
-  // Steps run before counting starts, and steps counted; 0: no end but `requests`.
+  // Steps run before counting starts, and steps counted; 0: the run ends only by `requests`.
   int64_t warmup = 500;
   int64_t steps = 3000;
-  // The run ends when so many requests are done; 0: they never run out.
+  // Classes of priority and tenants. One request in five is of each further class, or tenant, by its number;
+  // the higher class is the rarer one.
+  int32_t classes = 1;
+  int32_t tenants = 1;
+  // The run ends when this many requests are done; 0: requests never run out.
   int64_t requests = 0;
-  // Whether the steps after the last request has been admitted count, when the group empties.
+  // Whether the steps count in which the group empties after the last request has been admitted.
   bool count_drain = false;
 
   // --- the group ---
-  // G and B.
+  // Number of workers G and slots per worker B.
   int32_t workers = 16;
   int32_t batch = 72;
-  // KV tokens of each worker; 0: no limit. With admission "none" a request reserves what it may come to hold,
-  // as in the router.
+  // KV tokens of each worker; 0: no limit. With admission "none" a request reserves the maximum that it may
+  // hold, as in the router.
   int64_t kv_tokens = 0;
-  // Who may enter (router/core/admission/admission_text.h). A worker that runs out preempts the youngest.
+  // The admission rule (router/core/admission/admission_text.h). A worker that runs out of KV memory preempts
+  // its youngest request.
   std::string admission = "none";
-  // What every request says it may generate; longer ones end there. 0: the longest of the workload.
+  // max_new_tokens of every request; longer requests end there. 0: the longest output of the workload.
   int64_t max_new_tokens = 0;
   StepCost cost;
-  // Added to every step: the barrier itself and whatever lies between steps, seconds.
+  // Seconds added to every step, for the barrier itself and the gap between steps.
   double overhead_s = 0;
-  // Speed of each worker against an ordinary one's, repeated over the ranks; all 1 when empty.
+  // Speed of each worker relative to a normal one, repeated over the ranks; all 1 when empty.
   std::vector<double> speeds;
-  // Whether the policy is told.
+  // Whether the policy is given the speeds.
   bool tell_speeds = true;
-  // Every worker's local time is multiplied by a lognormal factor of mean 1 with this standard deviation of
+  // Every worker's local time is multiplied by a lognormal factor with mean 1 and this standard deviation of
   // its logarithm, drawn anew in each step.
   double jitter = 0;
-  // How loads grow and how many tokens a step makes (drift.h).
+  // How loads grow and how many tokens a step generates (drift.h).
   std::string drift = "growth";
 
-  // --- what is foretold ---
-  // lookahead=oracle: lengths are told wrong by a factor uniform in [1 - x, 1 + x].
+  // --- predictions ---
+  // lookahead=oracle: lengths are multiplied by an error factor uniform in [1 - x, 1 + x].
   double prediction_error = 0;
-  // lookahead=hint: a request that will end within so many tokens shows it, within a lognormal factor of this
-  // standard deviation (hints.h).
+  // lookahead=hint: `hint_lead` is the number of tokens before its end from which a request shows a hint,
+  // `hint_noise` the standard deviation of the logarithm of the hint's error (hints.h).
   double hint_lead = 8;
   double hint_noise = 0.5;
 
-  // --- what is written besides ---
-  // Where every counted decision is written as an LP file, and the most files; nowhere when empty.
+  // --- files ---
+  // Folder in which every counted decision is written as an LP file, and the maximum number of files; empty:
+  // none.
   std::string dump_lp;
   int64_t dump_lp_limit = 1000;
 };
 
-// INVALID_ARGUMENT, naming the flag and what it may be.
+// INVALID_ARGUMENT, naming the flag and its valid values.
 absl::Status Validate(const SimOptions& options);
 
 }  // namespace bfio::sim

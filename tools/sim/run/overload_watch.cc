@@ -19,7 +19,7 @@ void OverloadWatch::Remove(int64_t prompt_tokens) {
   if (count == 1) waiting_.erase(it);
   --lengths_with_[count];
   ++lengths_with_[count - 1];
-  // The one that left the maximum has one less.
+  // The length that had the maximum number of requests now has one less.
   if (count == most_ && lengths_with_[count] == 0) --most_;
   --pool_;
 }

@@ -15,6 +15,7 @@ absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options) {
   policy_options.objective = options.objective;
   policy_options.choices = options.choices;
   policy_options.discount = options.discount;
+  policy_options.wait_ratio = options.wait_ratio;
   PolicyStack stack;
   absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(options.policy, policy_options);
   if (!policy.ok()) return policy.status();

@@ -1,7 +1,7 @@
-// The policy of a run, with what looks over its shoulder.
+// The policy of a run with its decorators.
 //
-// Purpose: the policy named, inside the decorators that the options ask for, and words and JSON for what the
-// shadows found. Units as in router/core/shadow.
+// Purpose: creates the named policy inside the decorators (shadow policies, LP files) that the options ask
+// for, and prints the results of the shadows as text and JSON. Units as in router/core/shadow.
 #ifndef BFIO_TOOLS_SIM_RUN_POLICY_STACK_H_
 #define BFIO_TOOLS_SIM_RUN_POLICY_STACK_H_
 
@@ -19,16 +19,16 @@ namespace bfio::sim {
 
 struct PolicyStack {
   std::unique_ptr<core::Policy> policy;
-  // Parts of `policy`; null when the options ask for none.
+  // Parts of `policy`; null when the options do not ask for them.
   core::ShadowSet* shadows = nullptr;
   const LpDumpPolicy* lp_dump = nullptr;
 };
 
-// INVALID_ARGUMENT for an unknown policy or a setting it refuses.
+// INVALID_ARGUMENT for an unknown policy or a setting that it does not accept.
 absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options);
 
 nlohmann::ordered_json ShadowsJson(const core::ShadowSet& shadows);
-// A line for each, the columns named.
+// One line per shadow, under a line with the names of the columns.
 std::string ShadowLines(const nlohmann::ordered_json& shadows);
 
 }  // namespace bfio::sim

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
@@ -11,7 +12,7 @@
 namespace bfio::sim {
 namespace {
 
-// Arrivals above saturation pile up, which is what is being measured then; but not until memory is full.
+// Above saturation the pool grows, as it should in such a run; this limit protects the machine's memory.
 constexpr int64_t kMostWaiting = 2'000'000;
 
 core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
@@ -24,6 +25,9 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
   const core::AdmissionSetting admission = *core::ParseAdmission(options.admission);
   result.admission = admission.kv;
   result.wait = admission.wait;
+  // The cost of a step is known here. A setting wins.
+  if (!absl::StrContains(options.admission, "tokens=") && options.cost.tl_s_per_token > 0)
+    result.wait.fixed_tokens = std::max(1.0, options.cost.c_s / options.cost.tl_s_per_token);
   return result;
 }
 
@@ -46,7 +50,7 @@ PoolDispatcher::PoolDispatcher(const SimOptions& options, PolicyStack policy,
       lp_dump_(policy.lp_dump),
       cluster_(
           SchedulerOptionsFor(options), {},
-          // There is one group, and its policy is made already.
+          // There is one group, so the policy that already exists is moved out.
           [made = std::make_shared<std::unique_ptr<core::Policy>>(std::move(policy.policy))](
               const core::PolicySetting&) { return std::move(*made); },
           std::move(lookahead)),

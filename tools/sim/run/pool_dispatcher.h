@@ -1,7 +1,7 @@
 // The central waiting pool: the router's own Cluster with one group, driven as the router drives it.
 //
-// Purpose: lockstep and pipelined plans and late reports with the very code that runs in production. Threads:
-// none.
+// Purpose: simulates lockstep and pipelined plans and late reports with the code that runs in production.
+// Threads: none.
 #ifndef BFIO_TOOLS_SIM_RUN_POOL_DISPATCHER_H_
 #define BFIO_TOOLS_SIM_RUN_POOL_DISPATCHER_H_
 
@@ -29,6 +29,9 @@ class PoolDispatcher final : public Dispatcher {
   int64_t waiting() const override { return cluster_.waiting(); }
   void BeginCounting() override;
   const core::ShadowSet* shadows() const override { return shadows_; }
+  const core::RuleChooser* chooser() const override {
+    return group().chooser().chooses() ? &group().chooser() : nullptr;
+  }
 
  private:
   PoolDispatcher(const SimOptions& options, PolicyStack policy, std::unique_ptr<core::Lookahead> lookahead,
@@ -43,9 +46,9 @@ class PoolDispatcher final : public Dispatcher {
   const LpDumpPolicy* lp_dump_;
   core::Cluster cluster_;
   ReportDelay delay_;
-  // Made, not yet applied.
+  // Plans decided and not yet applied.
   std::deque<core::Plan> plans_;
-  // The last plan applied, now and when each held report was made.
+  // Number of the last plan applied: now, and when each held report was created.
   int64_t applied_plan_ = 0;
   std::deque<int64_t> applied_;
 };

@@ -4,7 +4,7 @@ namespace bfio::sim {
 
 RequestSource::RequestSource(const Trace& trace, double load, int64_t limit)
     : trace_(trace), load_(load), limit_(limit) {
-  // The gap between rounds is the mean gap within one.
+  // The gap between repetitions of the trace is the mean gap within it.
   const double last = trace.requests.back().arrival_s, count = static_cast<double>(trace.requests.size());
   span_s_ = count > 1 ? last * count / (count - 1) : 1;
 }

@@ -1,7 +1,7 @@
-// Where the simulated requests come from: a trace, read round and round.
+// The source of the simulated requests: a trace that is repeated without end.
 //
-// Purpose: reveals requests in trace order. Arrival times are the trace's divided by the load factor and, on
-// every further round, moved on by the trace's span. Ids count from 1. Ownership: borrows the trace. Threads:
+// Purpose: reveals requests in trace order. Arrival times are those of the trace divided by the load factor;
+// every repetition is shifted by the trace's span. Ids count from 1. Ownership: borrows the trace. Threads:
 // none.
 #ifndef BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_
 #define BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_
@@ -18,22 +18,21 @@ struct SimRequest {
   core::RequestId id = 0;
   int64_t prefill_tokens = 0;
   int64_t output_tokens = 0;
-  // Simulated seconds. In overload mode set when it is revealed.
+  // Simulated seconds. In overload mode set when the request is revealed.
   double arrival_s = 0;
-  // Tokens it made before a worker preempted it, which are part of its prompt by now, and when it first
-  // began.
+  // Tokens generated before the last preemption, which are now part of the prompt, and when it first started.
   int64_t made = 0;
   std::optional<double> began_s;
-  // Steps it waited before it was placed so far; set once it has been.
+  // Steps waited before all its placements so far; empty until it is first placed.
   std::optional<int64_t> waited_steps;
 };
 
 class RequestSource {
  public:
-  // `limit` requests in all; 0: without end. REQUIRES: the trace is not empty and load > 0.
+  // `limit`: number of requests; 0: without end. REQUIRES: the trace is not empty and load > 0.
   RequestSource(const Trace& trace, double load, int64_t limit);
 
-  // Nothing is left.
+  // All `limit` requests have been revealed.
   bool Exhausted() const { return limit_ > 0 && revealed_ >= limit_; }
 
   // The next request, whenever it arrives. REQUIRES: not exhausted.
@@ -48,7 +47,7 @@ class RequestSource {
   const Trace& trace_;
   double load_;
   int64_t limit_;
-  // Seconds from the first request of one round to the first of the next, before the load factor.
+  // Seconds from the first request of one repetition to the first of the next, before the load factor.
   double span_s_;
   int64_t revealed_ = 0;
 };

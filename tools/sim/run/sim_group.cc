@@ -15,7 +15,7 @@ void SimGroup::Admit(const SimRequest& request, core::WorkerIndex worker, int64_
   const int64_t last_step = drift_.LastStep(step, request.output_tokens);
   Ending(last_step).push_back({request, worker, step, now_s});
   auto& order = workers_[worker].order;
-  // Of those that have ended few stay in between.
+  // Keeps the list short: requests that have ended are removed when they are the majority.
   if (order.size() > 2 * static_cast<size_t>(workers_[worker].active) + 64) {
     order.erase(
         std::remove_if(order.begin(), order.end(), [&](const auto& entry) { return entry.second < step; }),
@@ -63,7 +63,7 @@ int64_t SimGroup::Tokens(int64_t step) {
 
 const std::vector<Resident>& SimGroup::Finish(int64_t step) {
   finished_.clear();
-  // The two buffers change places, so that neither allocates again.
+  // Swapping the buffers avoids an allocation.
   finished_.swap(Ending(step));
   for (const Resident& resident : finished_) {
     --workers_[resident.worker].active;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,12 +15,17 @@
 namespace bfio::sim {
 namespace {
 
-// The paper's model has no KV limit; large enough that it never binds, small enough that sums do not
+// The paper's model has no KV limit. Large enough that it never binds, small enough that sums do not
 // overflow.
 constexpr int64_t kUnlimitedKv = std::numeric_limits<int64_t>::max() / 4;
 
 // Longer than any delay between a free slot and the plan that fills it.
 constexpr int64_t kMostStuckSteps = 1000;
+
+// Random streams of a request.
+constexpr uint64_t kClass = 1, kTenant = 2;
+// Share of the requests of each class or tenant after the first.
+constexpr double kFurtherPart = 0.2;
 
 int64_t LongestOutput(const Trace& trace) {
   int64_t longest = 1;
@@ -81,6 +87,14 @@ absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress,
   for (const auto& [id, waiting] : waiting_) statistics_.AddStillWaiting(step_ - 1 - waiting.since_step);
   nlohmann::ordered_json run = statistics_.ToJson(options_, trace_.source);
   run["overloaded_fraction"] = overload_.share();
+  if (const core::RuleChooser* const chooser = dispatcher_->chooser()) {
+    run["placement"] = {{"rule", core::PlacementRuleName(chooser->rule())},
+                        {"switches", chooser->switches()}};
+    // Of the slowest worker, in tokens of an ordinary one; 0: not known yet.
+    for (const core::RuleChooser::Candidate& candidate : chooser->candidates()) {
+      run["placement"]["time"][std::string(core::PlacementRuleName(candidate.rule))] = candidate.time;
+    }
+  }
   if (dispatcher_->shadows() != nullptr) run["shadows"] = ShadowsJson(*dispatcher_->shadows());
   return run;
 }
@@ -120,7 +134,7 @@ absl::Status Simulation::Step(const StepTap& tap) {
   view.waiting = static_cast<int64_t>(waiting_.size());
   view.started = started_;
   now_s_ += view.seconds;
-  // The group empties: no request is left to choose.
+  // The group empties: there are no more requests to choose from.
   const bool draining = source_.Exhausted() && waiting_.empty();
   if (step_ > options_.warmup && (options_.count_drain || !draining)) {
     Count(view, absl::ToDoubleMicroseconds(decide));
@@ -158,7 +172,7 @@ absl::Status Simulation::Enqueue(SimRequest request) {
   const core::RequestSpec spec = SpecOf(request);
   if (spec.kv_reserve_tokens() > KvTokens(options_)) {
     statistics_.AddRefused();
-    // A whole round of the trace, and none that fits: it would be read for ever.
+    // No request of a whole repetition of the trace fits, so none ever will.
     if (++refused_in_a_row_ < static_cast<int64_t>(trace_.requests.size())) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--kv_tokens=", options_.kv_tokens, ": no request of ",
                                                    trace_.source, " fits with its prompt and the ",
@@ -170,16 +184,23 @@ absl::Status Simulation::Enqueue(SimRequest request) {
   return dispatcher_->Enqueue(spec);
 }
 
+int32_t Simulation::Part(core::RequestId id, uint64_t stream, int32_t parts) const {
+  if (parts == 1) return 0;
+  const double drawn = Rng(options_.seed).Fork(id).Fork(stream).Uniform() / kFurtherPart;
+  return drawn < parts - 1 ? 1 + static_cast<int32_t>(drawn) : 0;
+}
+
 core::RequestSpec Simulation::SpecOf(const SimRequest& request) const {
   core::RequestSpec spec;
   spec.id = request.id;
   spec.prefill_tokens = request.prefill_tokens;
-  // All say the same: what a request will really make is for the oracle only.
+  // All requests have the same limit: only the oracle lookahead is given the actual lengths.
   spec.max_new_tokens = max_new_tokens_ - request.made;
   spec.generated_tokens = request.made;
   spec.waited_steps = request.waited_steps;
-  // As in the router: no new request goes before one that has begun.
-  spec.priority = request.made > 0 ? 1 : 0;
+  // As in the router, preempted requests come before all new ones.
+  spec.priority = request.made > 0 ? options_.classes : Part(request.id, kClass, options_.classes);
+  spec.tenant = static_cast<uint32_t>(Part(request.id, kTenant, options_.tenants));
   if (options_.lookahead == "oracle") {
     double told = static_cast<double>(request.made + request.output_tokens);
     if (options_.prediction_error > 0) {
@@ -216,13 +237,13 @@ absl::Status Simulation::Admit() {
 
 void Simulation::PreemptOverflow() {
   preempted_.assign(options_.workers, {});
-  const int64_t room = KvTokens(options_);
+  const int64_t capacity = KvTokens(options_);
   for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
     bool over = false;
-    while (group_.Loads(step_)[g] > room) {
+    while (group_.Loads(step_)[g] > capacity) {
       Resident resident = group_.PreemptYoungest(g, step_);
       const bool began_now = resident.first_step == step_;
-      if (began_now) {  // nothing of it was computed
+      if (began_now) {  // no token was computed
         prefill_[g] -= resident.request.prefill_tokens;
         std::erase_if(admitted_,
                       [&](const Waiting& waiting) { return waiting.request.id == resident.request.id; });
@@ -263,7 +284,7 @@ void Simulation::Count(const StepView& view, double decide_us) {
   }
 }
 
-// Every worker's report of the step, with those that complete in it.
+// The reports of all workers for the step, with the requests that finish in it.
 GroupReport Simulation::MakeReport(const StepView& view) {
   GroupReport report;
   report.step = step_;

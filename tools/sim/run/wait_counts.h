@@ -1,7 +1,7 @@
 // Waits in whole steps, counted exactly.
 //
-// Purpose: quantiles of small integers, where a bucketed histogram would confuse 1 step with 2. Memory: one
-// counter per step of the longest wait. Threads: one.
+// Purpose: quantiles of small integers; a histogram with buckets could not distinguish 1 step from 2. Memory:
+// one counter per step of the longest wait. Threads: one.
 #ifndef BFIO_TOOLS_SIM_RUN_WAIT_COUNTS_H_
 #define BFIO_TOOLS_SIM_RUN_WAIT_COUNTS_H_
 
@@ -20,7 +20,8 @@ class WaitCounts {
   // 0 when empty.
   double mean() const { return count_ == 0 ? 0 : static_cast<double>(sum_) / static_cast<double>(count_); }
 
-  // The wait of rank ceil(q * count), exactly; 0 when empty. q is clipped to [0, 1].
+  // The smallest wait that at least a share q of the waits does not exceed, exactly; 0 when empty. q is
+  // clipped to [0, 1].
   int64_t Quantile(double q) const;
 
  private:

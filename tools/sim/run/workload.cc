@@ -7,10 +7,10 @@
 namespace bfio::sim {
 namespace {
 
-// Streams of the seed.
+// Random streams derived from the seed.
 constexpr uint64_t kRotation = 0, kArrivals = 1;
 
-// Seconds from the first request of one round to the first of the next.
+// Seconds from the first request of one repetition of the trace to the first of the next.
 double RoundSeconds(const Trace& trace) {
   const double last = trace.requests.back().arrival_s, count = static_cast<double>(trace.requests.size());
   return count > 1 && last > 0 ? last * count / (count - 1) : 1;
@@ -39,6 +39,18 @@ Trace WithPoissonArrivals(const Trace& trace, uint64_t seed) {
   for (TraceRequest& request : result.requests) {
     request.arrival_s = now;
     now += rng.Exponential();
+  }
+  result.has_arrivals = true;
+  return result;
+}
+
+Trace WithBurstArrivals(const Trace& trace, uint64_t seed) {
+  Trace result = trace;
+  Rng rng = Rng(seed).Fork(kArrivals);
+  double now = 0;
+  for (TraceRequest& request : result.requests) {
+    request.arrival_s = now;
+    if (rng.Uniform() * kBurstRequests < 1) now += kBurstRequests * rng.Exponential();
   }
   result.has_arrivals = true;
   return result;

@@ -1,6 +1,6 @@
-// What a simulation does to a trace before it runs, and what a trace's lengths ask of a group.
+// Changes that a simulation makes to a trace before it runs, and the demand that a trace places on a group.
 //
-// Purpose: one definition of seed and of load for traces and profiles alike. Pure; deterministic for a seed.
+// Purpose: one definition of seed and of load for traces and profiles. Pure; deterministic for a seed.
 // Lengths in tokens, times in seconds, rates in requests per second.
 #ifndef BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
 #define BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
@@ -12,17 +12,22 @@
 
 namespace bfio::sim {
 
-// The trace read round from a start that the seed draws, its arrivals moved to begin at 0; a wrapped arrival
-// comes one mean gap after the last one. Seed 1 is the trace as it is.
+// The trace rotated to a start that the seed draws, with arrivals shifted to begin at 0; at the wrap the gap
+// is the mean gap. Seed 1 is the trace unchanged.
 Trace Rotated(const Trace& trace, uint64_t seed);
 
-// The same lengths with Poisson arrivals, one a second on average.
+// The same lengths with Poisson arrivals, one per second on average.
 Trace WithPoissonArrivals(const Trace& trace, uint64_t seed);
 
-// Mean arrivals per second over the trace, the gap to its next round included.
+// The same lengths in bursts: requests that come at once, kBurstRequests on average (geometric), with
+// exponential gaps between bursts; one request per second on average.
+inline constexpr double kBurstRequests = 64;
+Trace WithBurstArrivals(const Trace& trace, uint64_t seed);
+
+// Mean arrivals per second over the trace, including the gap to its repetition.
 double ArrivalRate(const Trace& trace);
 
-// E[o]: steps a request stays.
+// E[o]: the mean number of steps that a request stays.
 double MeanOutputTokens(const Trace& trace);
 
 // Slots that a group with every slot taken frees per step: G B / E[o].

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/prefill/release_planner.h"
 #include "tools/sim/step/equal_chunk.h"
 
 namespace bfio::sim {
@@ -63,12 +64,12 @@ void InstantRule::Meter(const ServeView& view, const std::vector<int64_t>& /*tok
   Release(view, plan);
 }
 
-int64_t InstantRule::Room(const ServeRank& rank) const {
+int64_t InstantRule::PromptCapacity(const ServeRank& rank) const {
   return std::max<int64_t>(0, budget_ - rank.decodes);
 }
 
 void InstantRule::Release(const ServeView& view, ServePlan& plan) const {
-  for (size_t g = 0; g < view.ranks.size(); ++g) plan.orders[g].prompt_tokens = Room(view.ranks[g]);
+  for (size_t g = 0; g < view.ranks.size(); ++g) plan.orders[g].prompt_tokens = PromptCapacity(view.ranks[g]);
 }
 
 void VllmCadenceRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
@@ -168,35 +169,69 @@ void EqualChunksRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>&
   for (const Weighed& rank : ranks) pending.push_back(rank.pending);
   const int64_t piece = EqualChunk(pending).value_or(0);
   for (size_t g = 0; g < ranks.size(); ++g) {
-    const int64_t room = std::max(kLeastPrefillRows, budget_ - view.ranks[g].decodes);
-    plan.orders[g].prompt_tokens = std::min(piece, room);
+    const int64_t capacity = std::max(kLeastPrefillRows, budget_ - view.ranks[g].decodes);
+    plan.orders[g].prompt_tokens = std::min(piece, capacity);
   }
 }
 
-void BfIoRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
-  ranks_.clear();
+namespace {
+
+// When the plan's step begins.
+double DueIn(const ServeView& view, ServeRequestIndex request) {
+  const double begins_s = view.now_s + view.traffic.lag_steps * view.traffic.step_s;
+  return view.ttft_objective_s - (begins_s - view.requests[request].arrival_s);
+}
+
+std::vector<core::PrefillRank> RanksOf(const ServeView& view) {
+  std::vector<core::PrefillRank> ranks;
   for (const ServeRank& rank : view.ranks) {
-    core::PrefillRank& to = ranks_.emplace_back();
+    core::PrefillRank& to = ranks.emplace_back();
     to.cost = view.cost;
     to.decodes = rank.decodes;
     to.decode_context = static_cast<double>(rank.decode_context);
     to.free_slots = view.slots - rank.decodes - static_cast<int64_t>(rank.prompts.size());
-    for (const BoundPrompt& prompt : rank.prompts) to.prompts.push_back({prompt.left, prompt.done});
+    for (const BoundPrompt& prompt : rank.prompts) {
+      to.Add({prompt.left, prompt.done}, DueIn(view, prompt.request));
+    }
     if (!rank.prompts.empty()) to.first_bound_for_s = view.now_s - rank.prompts.front().bound_at_s;
   }
-  waiting_.clear();
+  return ranks;
+}
+
+std::vector<core::WaitingPrompt> WaitingOf(const ServeView& view, const std::deque<ServeRequestIndex>& pool) {
+  std::vector<core::WaitingPrompt> waiting;
   for (const ServeRequestIndex index : pool) {
-    waiting_.push_back({view.requests[index].prompt, view.now_s - view.requests[index].arrival_s});
+    waiting.push_back(
+        {view.requests[index].prompt, view.now_s - view.requests[index].arrival_s, DueIn(view, index)});
   }
-  const core::PrefillDecision decision =
-      core::PlanPrefill(ranks_, waiting_, view.traffic, core::PrefillSettings{});
+  return waiting;
+}
+
+void Take(const std::vector<core::PrefillDecision::Binding>& bindings, std::deque<ServeRequestIndex>& pool,
+          ServePlan& plan) {
   constexpr ServeRequestIndex kTaken = -1;
-  for (const auto& binding : decision.bindings) {
+  for (const auto& binding : bindings) {
     plan.bindings.push_back({pool[binding.waiting], binding.rank});
     pool[binding.waiting] = kTaken;
   }
   std::erase(pool, kTaken);
+}
+
+}  // namespace
+
+void BfIoRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
+  const core::PrefillDecision decision =
+      core::PlanPrefill(RanksOf(view), WaitingOf(view, pool), view.traffic, core::PrefillSettings{});
+  Take(decision.bindings, pool, plan);
   plan.level_s = decision.level_s;
+}
+
+void BfIoReleaseRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
+  const auto bindings = core::PlanRelease(RanksOf(view), WaitingOf(view, pool), view.traffic, {budget_});
+  Take(bindings, pool, plan);
+  for (size_t g = 0; g < view.ranks.size(); ++g) {
+    plan.orders[g].prompt_tokens = std::max<int64_t>(0, budget_ - view.ranks[g].decodes);
+  }
 }
 
 namespace {
@@ -216,7 +251,9 @@ struct Entry {
 };
 
 constexpr Entry kRules[] = {
-    {{"bf_io", "one pool, bound late, prompts filled in to a common step time", false}, Make<BfIoRule>},
+    {{"bf_io", "one pool, bound late, prompts filled in to a common step time", true}, Make<BfIoRule>},
+    {{"bf_io_release", "one pool, prompts released in waves to engines that fill their budget", true},
+     Make<BfIoReleaseRule>},
     {{"equal_chunks", "one pool; no rank computes more prompt tokens than the mean rank has"},
      Make<EqualChunksRule>},
     {{"vllm", "decodes first, prompts up to the budget; fewest waiting and running"}, Make<VllmRule>},

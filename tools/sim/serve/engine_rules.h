@@ -25,7 +25,7 @@ class InstantRule : public ServeRule {
 
   int64_t budget() const { return budget_; }
   // Prompt tokens that the budget has room for beside the rank's decodes.
-  int64_t Room(const ServeRank& rank) const;
+  int64_t PromptCapacity(const ServeRank& rank) const;
   // Every rank's room, or no prompts at all.
   void Release(const ServeView& view, ServePlan& plan) const;
 
@@ -112,10 +112,17 @@ class EqualChunksRule final : public ServeRule {
 class BfIoRule final : public ServeRule {
  public:
   void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override;
+};
+
+// bfio in front of engines like vLLM's: it decides when which rank gets a prompt, and the engine fills its
+// budget with it.
+class BfIoReleaseRule final : public ServeRule {
+ public:
+  explicit BfIoReleaseRule(int64_t budget) : budget_(budget) {}
+  void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override;
 
  private:
-  std::vector<core::PrefillRank> ranks_;
-  std::vector<core::WaitingPrompt> waiting_;
+  const int64_t budget_;
 };
 
 }  // namespace bfio::sim

@@ -43,9 +43,16 @@ ABSL_FLAG(
     uint32_t, lag, 2,
     "serve: a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
     "where the group waits for its plan");
+ABSL_FLAG(double, ttft_objective, 0,
+          "serve: objective of every request for the time to its first token, seconds; 0: none");
 ABSL_FLAG(bool, closed, false,
           "serve, serve-grid: a request comes whenever one ends; --load is the share of all slots that the "
           "requests in the system would fill");
+ABSL_FLAG(std::string, budgets, "128,256,512,1024,2048,4096,8192",
+          "serve-grid: tokens of a rank's step that rules with a budget are run with");
+ABSL_FLAG(std::string, against, "",
+          "serve-grid: compare --rule with this rule alone, at equal budgets, each a cell; empty: with all "
+          "others, each with its best budget in hindsight");
 
 namespace bfio::sim {
 namespace {
@@ -98,6 +105,10 @@ void PrintRun(const ServeOptions& options, const std::string& workload, const Se
             << absl::StrFormat("  idle %.2f %% (%.2f decodes, %.2f prompts); %.0f tokens/s\n",
                                run.idle_fraction * 100, run.idle_decode_fraction * 100,
                                run.idle_prefill_fraction * 100, run.throughput_tokens_per_s);
+  if (run.ttft_met) {
+    std::cout << absl::StrFormat("  %.1f %% of the first tokens within %g s\n", *run.ttft_met * 100,
+                                 options.ttft_objective_s);
+  }
 }
 
 // --- the grid ---
@@ -142,6 +153,13 @@ absl::StatusOr<ServeGridOptions> GridFromFlags() {
     }
     grid.groups.assign(groups->begin(), groups->end());
   }
+  const auto budgets = NumbersOf("budgets", absl::GetFlag(FLAGS_budgets), ',');
+  if (!budgets.ok()) return budgets.status();
+  for (const double budget : *budgets) {
+    if (absl::Status status = CheckNumber("budgets", budget, 1, kMostRows); !status.ok()) return status;
+  }
+  grid.budgets.assign(budgets->begin(), budgets->end());
+  grid.against = absl::GetFlag(FLAGS_against);
   if (absl::Status status = CheckNumber("seeds", absl::GetFlag(FLAGS_seeds), 1, kMostSeeds); !status.ok()) {
     return status;
   }
@@ -217,6 +235,7 @@ absl::Status RunServeCommand() {
   options.load = FlagWasGiven("load") ? absl::GetFlag(FLAGS_load) : kDefaultLoad;
   options.lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
   options.jitter = absl::GetFlag(FLAGS_jitter);
+  options.ttft_objective_s = absl::GetFlag(FLAGS_ttft_objective);
   options.closed = absl::GetFlag(FLAGS_closed);
   options.seed = absl::GetFlag(FLAGS_seed);
   absl::StatusOr<BatchCost> cost = CostFromFlag();

@@ -13,7 +13,8 @@
 namespace bfio::sim {
 namespace {
 
-constexpr int64_t kBudgets[] = {128, 256, 512, 1024, 2048, 4096, 8192};
+// Of a candidate without a budget, which does not look at it.
+constexpr int64_t kNoBudget = 2048;
 
 // One rule with one budget.
 struct Contender {
@@ -22,13 +23,15 @@ struct Contender {
   int32_t lag = 0;
 };
 
-std::vector<Contender> Contenders(const ServeGridOptions& options) {
-  std::vector<Contender> contenders = {{options.candidate, kBudgets[4], options.candidate_lag}};
+std::vector<Contender> Contenders(const ServeGridOptions& options, const ServeCell& cell) {
+  std::vector<Contender> contenders = {{options.candidate, cell.budget, options.candidate_lag}};
+  if (!options.against.empty()) {
+    contenders.push_back({options.against, cell.budget});
+    return contenders;
+  }
   for (const ServeRuleInfo& rule : ServeRules()) {
-    if (rule.name == options.candidate) continue;
-    if (!rule.has_budget) contenders.push_back({std::string(rule.name)});
-    if (!rule.has_budget) continue;
-    for (const int64_t budget : kBudgets) contenders.push_back({std::string(rule.name), budget});
+    if (rule.ours || rule.name == options.candidate) continue;
+    for (const int64_t budget : options.budgets) contenders.push_back({std::string(rule.name), budget});
   }
   return contenders;
 }
@@ -65,9 +68,8 @@ absl::StatusOr<ServeFigures> MeanFigures(const Contender& contender, const Serve
 
 // The first of `figures` is the candidate's.
 absl::Status Judge(const std::vector<absl::StatusOr<ServeFigures>>& figures, ServeCell& cell) {
-  if (!figures.front().ok()) return figures.front().status();
-  cell.candidate = *figures.front();
   constexpr double kNone = std::numeric_limits<double>::infinity();
+  if (figures.front().ok()) cell.candidate = *figures.front();
   cell.best.e2e_s = cell.least_ttft_p50_s = cell.least_ttft_p99_s = kNone;
   double least_tpot = kNone;
   for (size_t i = 1; i < figures.size(); ++i) {
@@ -79,16 +81,15 @@ absl::Status Judge(const std::vector<absl::StatusOr<ServeFigures>>& figures, Ser
     cell.least_ttft_p99_s = std::min(cell.least_ttft_p99_s, other.ttft_p99_s);
     if (other.ttft_p50_s <= cell.candidate.ttft_p50_s) least_tpot = std::min(least_tpot, other.tpot_s);
   }
-  if (cell.best.e2e_s == kNone) {
-    return absl::ResourceExhaustedError("no rule but the candidate keeps up in a cell");
-  }
+  if (cell.best.e2e_s == kNone) return absl::NotFoundError("no rule but the candidate keeps up in a cell");
+  if (!figures.front().ok()) return figures.front().status();
   cell.least_tpot_at_ttft_s = least_tpot == kNone ? 0 : least_tpot;
   return absl::OkStatus();
 }
 
 absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workload,
                      const ServeEngine& engine, const std::function<bool()>& go_on, ServeCell& cell) {
-  const std::vector<Contender> contenders = Contenders(options);
+  const std::vector<Contender> contenders = Contenders(options, cell);
   std::vector<absl::StatusOr<ServeFigures>> figures(contenders.size(), absl::UnknownError("not run"));
   std::atomic<size_t> next = 0;
   std::vector<std::thread> threads;
@@ -146,18 +147,25 @@ const std::vector<ServeEngine>& ServeEngines() {
 
 absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done,
                           const std::function<bool()>& go_on) {
+  const std::vector<int64_t> budgets =
+      options.against.empty() ? std::vector<int64_t>{kNoBudget} : options.budgets;
   for (const ServeEngine& engine : options.engines) {
     for (const ServeWorkload& workload : options.workloads) {
       for (const int32_t workers : options.groups) {
         for (const double load : options.loads) {
-          ServeCell cell;
-          cell.workload = workload.name;
-          cell.engine = engine.name;
-          cell.workers = workers;
-          cell.load = load;
-          if (absl::Status status = RunCell(options, workload, engine, go_on, cell); !status.ok())
-            return status;
-          done(cell);
+          for (const int64_t budget : budgets) {
+            ServeCell cell;
+            cell.workload = workload.name;
+            cell.engine = engine.name;
+            cell.workers = workers;
+            cell.load = load;
+            cell.budget = budget;
+            const absl::Status status = RunCell(options, workload, engine, go_on, cell);
+            // Nothing to compare with.
+            if (!options.against.empty() && absl::IsNotFound(status)) continue;
+            if (!status.ok()) return status;
+            done(cell);
+          }
         }
       }
     }

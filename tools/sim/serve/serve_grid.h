@@ -40,7 +40,12 @@ struct ServeGridOptions {
   std::vector<double> loads;
   std::vector<int32_t> groups;
   int32_t seeds = 3;
+  // Tokens per step that rules with a budget are run with.
+  std::vector<int64_t> budgets = {128, 256, 512, 1024, 2048, 4096, 8192};
   std::string candidate = "bf_io";
+  // A rule that the candidate is compared with at equal budgets, each a cell, instead of with all rules but
+  // bfio's own. Cells in which that rule does not keep up are left out.
+  std::string against;
   // Of the candidate; the others plan without.
   int32_t candidate_lag = 2;
   double jitter = 0;
@@ -61,6 +66,8 @@ struct ServeCell {
   std::string workload, engine;
   int32_t workers = 0;
   double load = 0;
+  // Of the candidate.
+  int64_t budget = 0;
   ServeFigures candidate, best;
   // Others' least of each, whichever run it is of; TPOT among those with a TTFT p50 no higher than the
   // candidate's, 0 where there is none.

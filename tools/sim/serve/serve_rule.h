@@ -30,6 +30,8 @@ struct ServeView {
   int64_t step = 0;
   double now_s = 0;
   core::PrefillTraffic traffic;
+  // Of every request, seconds from its arrival; only bfio's rule looks at it.
+  double ttft_objective_s = core::kNoObjective;
 };
 
 struct ServePlan {
@@ -56,8 +58,8 @@ struct ServeRuleInfo {
   absl::string_view name;
   // For --help.
   absl::string_view summary;
-  // It has a budget of tokens per step that somebody must choose.
-  bool has_budget = true;
+  // bfio's, which a grid compares with the others and not with each other.
+  bool ours = false;
 };
 const std::vector<ServeRuleInfo>& ServeRules();
 

@@ -24,6 +24,8 @@ constexpr uint64_t kArrivalStream = 0;
 // How long a run is, in mean lives of a request in the group at its capacity: until the mix of ages is that
 // of the traffic, and then long enough, with so many requests at least that a p99 has thirty beyond it.
 constexpr double kWarmupLives = 2;
+// Where their number is fixed all come at once, and a rule that puts off long prompts has them left over.
+constexpr double kClosedWarmupLives = 6;
 constexpr double kCountedLives = 4;
 constexpr double kLeastRequests = 3000;
 // A rule that needs so many times as long does not keep up.
@@ -34,6 +36,8 @@ constexpr size_t kRecent = 256;
 constexpr double kStepWeight = 1.0 / 64;
 // Steps in a row that take no time: nobody plans what could run.
 constexpr int64_t kMostEmptySteps = 1000;
+// As the router accepts, seconds.
+constexpr double kMostObjective = 3600;
 
 // The mean of the last kRecent.
 class RecentMean {
@@ -132,7 +136,7 @@ class Run {
     // A closed loop takes what the group serves; its length is reckoned as if that were all there is.
     result_.arrivals_per_s = (options.closed ? 1 : options.load) * result_.capacity.requests_per_s;
     const double life_s = moments.output * result_.capacity.step_s;
-    result_.warmup_s = kWarmupLives * life_s;
+    result_.warmup_s = (options.closed ? kClosedWarmupLives : kWarmupLives) * life_s;
     result_.counted_s = std::max(kCountedLives * life_s, kLeastRequests / result_.arrivals_per_s);
     ServeGroup::Options group{options.workers, options.slots, options.cost, options.jitter, options.seed, 1};
     for (const TraceRequest& request : trace.requests) {
@@ -246,7 +250,8 @@ class Run {
                          options_.slots,
                          step_number_ + delay_,
                          now_s_,
-                         Traffic()};
+                         Traffic(),
+                         options_.ttft_objective_s > 0 ? options_.ttft_objective_s : core::kNoObjective};
     plans_.push_back(EmptyPlan());
     rule_->Plan(view, pool_, plans_.back());
     ServePlan plan = std::move(plans_.front());
@@ -298,6 +303,11 @@ class Run {
       }
     }
     result_.requests = static_cast<int64_t>(e2e.size());
+    if (options_.ttft_objective_s > 0) {
+      const auto met = std::count_if(ttft.begin(), ttft.end(),
+                                     [&](double seconds) { return seconds <= options_.ttft_objective_s; });
+      result_.ttft_met = static_cast<double>(met) / static_cast<double>(std::max<size_t>(1, ttft.size()));
+    }
     result_.ttft_s = LatenciesOf(std::move(ttft));
     result_.tpot_s = LatenciesOf(std::move(tpot));
     result_.e2e_s = LatenciesOf(std::move(e2e));
@@ -345,6 +355,9 @@ absl::Status Check(const ServeOptions& options, const Trace& trace) {
   if (options.budget < 1) return bad("--budget=", options.budget, ": at least 1");
   if (!(options.load > 0 && options.load <= 10)) return bad("--load=", options.load, ": above 0, at most 10");
   if (options.lag < 0 || options.lag > 64) return bad("--lag=", options.lag, ": 0 to 64");
+  if (!(options.ttft_objective_s >= 0 && options.ttft_objective_s <= kMostObjective)) {
+    return bad("--ttft_objective=", options.ttft_objective_s, ": 0 to ", kMostObjective, " seconds");
+  }
   if (!(options.jitter >= 0 && options.jitter <= 1)) return bad("--jitter=", options.jitter, ": 0 to 1");
   const BatchCost& cost = options.cost;
   const bool sound = cost.c_s > 0 && cost.a_s_per_token > 0 && cost.b0_tokens >= 0 &&
@@ -388,6 +401,10 @@ nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string&
   json["requests"] = result.requests;
   json["steps"] = result.steps;
   json["step_s_mean"] = result.step_s_mean;
+  if (result.ttft_met) {
+    json["ttft_objective_s"] = options.ttft_objective_s;
+    json["ttft_met"] = *result.ttft_met;
+  }
   json["ttft_s"] = LatenciesJson(result.ttft_s);
   json["tpot_s"] = LatenciesJson(result.tpot_s);
   json["itl_s"] = LatenciesJson(result.itl_s);

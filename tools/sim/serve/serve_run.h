@@ -8,6 +8,7 @@
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -32,6 +33,8 @@ struct ServeOptions {
   // A plan that is made from the reports of step k is for step k + lag: 2 is a router's pipelined mode; with
   // 1 or 0 the group waits for its plan.
   int32_t lag = 0;
+  // Every request's objective for the time to its first token, seconds; 0: none.
+  double ttft_objective_s = 0;
   double jitter = 0;
   uint64_t seed = 1;
 };
@@ -48,6 +51,8 @@ struct ServeResult {
   int64_t requests = 0, steps = 0;
   double step_s_mean = 0;
   Latencies ttft_s, tpot_s, itl_s, e2e_s;
+  // Share of the requests whose first token came within the objective; none: there is no objective.
+  std::optional<double> ttft_met;
   // Of all ranks' time, the share spent waiting for the slowest; with the steps recomputed without prompts,
   // over the same time; and the difference.
   double idle_fraction = 0, idle_decode_fraction = 0, idle_prefill_fraction = 0;

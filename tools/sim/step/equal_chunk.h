@@ -1,4 +1,4 @@
-// One size of chunks for all ranks of a group: what the router did before it planned by time.
+// The same chunk size for all ranks of a group.
 //
 // Purpose: the baseline of experiments on prompts behind a barrier. Pure. Tokens. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_STEP_EQUAL_CHUNK_H_
@@ -14,11 +14,11 @@
 
 namespace bfio::sim {
 
-// A step costs its weights whether it has 1 row or 64: smaller chunks save no time. Not tuned.
+// Smaller chunks save no time, because a step reads the same weights for 1 row as for 64. Not tuned.
 inline constexpr int64_t kLeastChunk = 64;
 
-// As much as the mean rank has to compute, so that one with more takes no more time than that, but at least
-// kLeastChunk. Nothing where no rank has anything to compute. `pending` by rank.
+// The mean number of pending prompt tokens per rank, but at least kLeastChunk, so that a rank with more takes
+// no longer than the mean rank. Empty where no rank has prompt tokens. `pending` is by rank.
 inline std::optional<int64_t> EqualChunk(absl::Span<const int64_t> pending) {
   const int64_t all = std::accumulate(pending.begin(), pending.end(), int64_t{0});
   if (all == 0) return std::nullopt;

@@ -46,7 +46,7 @@ class Group {
                          [](const worker::BatchRequest& request) { return request.decoding(); });
   }
 
-  // Less is better.
+  // The rank with the smallest value gets the request.
   std::pair<int64_t, int64_t> Weight(const EngineModel& rank) const {
     const int64_t tokens = rank.resident_tokens() + rank.prompt_tokens();
     return {options_.plan == PrefillPlan::kBlind ? 0 : rank.prompt_tokens(), tokens};
@@ -75,7 +75,7 @@ class Group {
     }
   }
 
-  // False: no rank has anything to do.
+  // False: no rank has work.
   bool Step() {
     double longest = 0, sum = 0;
     for (EngineModel& rank : ranks_) {

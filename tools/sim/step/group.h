@@ -1,9 +1,9 @@
-// Ranks that meet in a barrier after every batch, and a router that says which rank computes whose prompt.
+// Ranks that meet in a barrier after every batch, and a router that chooses the rank of each prompt.
 //
-// Purpose: what a long prompt on one rank costs the others, and what a router gains that plans prompts as
-// load. Every rank is an engine model under sarathi; a step takes as long as its slowest batch. Requests are
-// placed at step boundaries, in the order of arrival, on ranks with a free slot, and stay. Deterministic.
-// Threads: any, no state.
+// Purpose: measures what a long prompt on one rank costs the others, and what a router gains that balances
+// prompt work. Every rank is an engine model under sarathi; a step takes as long as its slowest batch.
+// Requests are placed at step boundaries, in order of arrival, on ranks with a free slot, and stay there.
+// Deterministic. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_STEP_GROUP_H_
 #define BFIO_TOOLS_SIM_STEP_GROUP_H_
 
@@ -16,13 +16,14 @@
 namespace bfio::sim {
 
 enum class PrefillPlan {
-  // To the rank with the fewest tokens, prompts counted whole as soon as they are placed: a prompt that is
-  // computed and one that is not weigh the same.
+  // Each request goes to the rank with the fewest tokens. A prompt counts in full as soon as it is placed, so
+  // computed and pending prompt tokens weigh the same.
   kBlind,
-  // To the rank with the fewest prompt tokens to compute, then the fewest tokens.
+  // Each request goes to the rank with the fewest pending prompt tokens, and among those with the fewest
+  // tokens.
   kBalanced,
-  // So, and no rank computes more prompt tokens in a step than the mean rank has left (equal_chunk.h): a long
-  // prompt on one rank is taken in pieces as large as the others' work.
+  // As kBalanced, and no rank computes more prompt tokens in a step than the mean rank has pending
+  // (equal_chunk.h): a long prompt on one rank is computed in chunks as large as the others' work.
   kEqualised,
 };
 
@@ -39,12 +40,12 @@ struct StepGroupRun {
   std::vector<StepLife> lives;
   int64_t steps = 0, tokens = 0;
   double end_s = 0;
-  // Of all ranks' time in steps, the share spent waiting for the slowest.
+  // Share of all ranks' time in steps that is spent waiting for the slowest rank.
   double idle_fraction = 0;
 };
 
-// Until all have ended. `arrivals` in the order of `at`. INVALID_ARGUMENT for an arrival of less than a token
-// or out of order, or a group without ranks or slots.
+// Runs until all requests have ended. `arrivals` are ordered by `at`. INVALID_ARGUMENT for an arrival of less
+// than a token or out of order, or a group without ranks or slots.
 absl::StatusOr<StepGroupRun> RunStepGroup(const std::vector<StepArrival>& arrivals,
                                           const StepGroupOptions& options);
 

@@ -53,12 +53,12 @@ class Driver {
       const StepArrival& arrival = arrivals_[next_];
       const auto id = static_cast<int64_t>(next_);
       engine_.Arrive({id, arrival.prefill, arrival.decode, arrival.priority});
-      // Ends are unknown in advance.
-      if (tuner_) tuner_->Arrive(id, arrival.at, arrival.prefill, worker::BatchRoom::kUnbounded);
+      // The tuner is not given the output length, which is unknown on arrival.
+      if (tuner_) tuner_->Arrive(id, arrival.at, arrival.prefill, worker::BatchCapacity::kUnbounded);
     }
   }
 
-  // What was there up to `until`, when nothing ends before.
+  // Records the backlog at the sample times before `until`, given that no request ends before.
   void Sample(double until) {
     if (options_.sample_s <= 0) return;
     double at = 0;

@@ -1,7 +1,7 @@
-// One engine, a scheduler, a batch cost, and requests that arrive: the whole of a run and what it shows.
+// One run of one engine with a scheduler, a batch cost and arriving requests.
 //
-// Purpose: the driver of worker/scheduler/engine_model.h for a single engine: stability, budgets, latencies.
-// Networks of engines are tools/sim/network's. Deterministic. Threads: any, no state.
+// Purpose: drives worker/scheduler/engine_model.h for a single engine: stability, budgets, latencies.
+// Networks of engines are in tools/sim/network. Deterministic. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
 #define BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
 
@@ -29,21 +29,22 @@ struct OneEngineOptions {
   std::string scheduler = "sarathi";
   worker::BatchOrder order = worker::BatchOrder::kFcfs;
   worker::EngineModelOptions engine;
-  // Adapts the token budget, beginning at engine.token_budget, which is the largest; slots and
-  // prompt_gives_token are the engine's. The tuner fits the cost from the batches, it does not get it.
+  // Adapts the token budget, starting at engine.token_budget, which is also its maximum; slots and
+  // prompt_gives_token are those of the engine. The tuner fits the cost from the batches; it is not given the
+  // cost.
   std::optional<worker::BudgetTunerOptions> adapt;
-  // No batch starts after it; requests that have not ended by then are cut off.
+  // No batch starts after this time; requests that have not ended by then are cut off.
   double until_s = 1e18;
-  // Requests and tokens left are kept every so many seconds; 0: not.
+  // Interval at which the numbers of remaining requests and tokens are recorded; 0: not recorded.
   double sample_s = 0;
-  // Asked now and then; false: the run ends there. May be empty.
+  // Called from time to time; the run ends when it returns false. May be empty.
   std::function<bool()> go_on;
 };
 
-// A request's life; seconds, negative: has not come to it.
+// The times of a request in seconds; negative: not reached.
 struct StepLife {
-  // Its last prompt token was computed, and with it, if prompts give a token, the first token made; its last
-  // token.
+  // When its last prompt token was computed (and, if prompts give a token, its first token generated), and
+  // when its last token was generated.
   double prefilled = -1, completed = -1;
 };
 
@@ -52,26 +53,26 @@ struct OneEngineRun {
   std::vector<StepLife> lives;
   int64_t completed = 0, batches = 0, tokens = 0;
   double busy_s = 0, end_s = 0;
-  // Prompts of the backlog stop the scheduler permanently: the last time it was asked there
-  // was work and it formed no batch.
+  // The scheduler blocked permanently on pending prompts: at its last call there was work, and it formed no
+  // batch.
   bool stuck = false;
-  // Of the batches, weighted by their seconds.
+  // Mean over the batches, weighted by their duration.
   double mean_budget = 0;
-  // With sample_s: at sample * sample_s.
+  // With sample_s: entry i is for the time i * sample_s.
   std::vector<int64_t> requests_left, tokens_left;
 };
 
-// INVALID_ARGUMENT for an arrival of less than a token, or one that comes before the one before it.
+// INVALID_ARGUMENT for an arrival of less than a token, or one that is earlier than its predecessor.
 absl::Status CheckStepArrivals(const std::vector<StepArrival>& arrivals);
 
-// `arrivals` in the order of `at`. INVALID_ARGUMENT for an unknown scheduler, or an arrival of less than a
+// `arrivals` are ordered by `at`. INVALID_ARGUMENT for an unknown scheduler, or an arrival of less than a
 // token.
 absl::StatusOr<OneEngineRun> RunOneEngine(const std::vector<StepArrival>& arrivals,
                                           const OneEngineOptions& options);
 
-// Of completed requests that arrived at `from` or later; seconds, in their order. `ttft` runs to the end of
-// the prompt, which is the first token where prompts give one; `tpot` has no entry for requests without a
-// token after that.
+// Latencies of completed requests that arrived at `from` or later, in seconds, in order of arrival. `ttft`
+// runs to the end of the prompt, which is the first token where prompts give one; `tpot` has no entry for
+// requests without a token after that.
 struct StepLatencies {
   std::vector<double> ttft, tpot, e2e;
 };

@@ -11,7 +11,7 @@
 
 namespace bfio::worker {
 
-// One epoch's meeting place. The first failure is final and is what every rank gets from then on.
+// The shared state of one epoch. The first failure is final: every rank gets it from then on.
 class LocalGroup {
  public:
   explicit LocalGroup(const GroupSpec& spec)
@@ -42,7 +42,8 @@ class LocalGroup {
       }
     }
     if (joined_ == spec.world_size && !alike_) return SignatureError(spec.epoch);
-    // A group that was complete has formed, even if it has failed since: the next AllReduce reports it.
+    // A group that was complete has formed even if it has failed since; the next AllReduce reports the
+    // failure.
     return joined_ == spec.world_size ? absl::OkStatus() : failure_;
   }
 
@@ -103,7 +104,7 @@ class LocalGroup {
 
  private:
   enum class Kind { kReduce, kGather, kScatter };
-  // What all ranks must come with.
+  // Properties of a call that must be equal on all ranks.
   struct Call {
     Kind kind = Kind::kReduce;
     int64_t step = 0;
@@ -111,9 +112,9 @@ class LocalGroup {
     bool operator==(const Call&) const = default;
   };
 
-  // Every rank's `bring` runs when it comes, every rank's `take` once all have come; both are told whether
-  // they are the first, or the last. What was brought to a meeting stays until the next but one begins: by
-  // then all ranks have taken.
+  // Runs a rank's `bring` when it arrives and its `take` once all ranks have arrived; the arguments say
+  // whether it is the first to bring, and the last to arrive. Contributions to a meeting stay until the
+  // meeting after the next one begins: by then all ranks have taken.
   absl::Status Meet(const Call& call, absl::Time deadline, absl::FunctionRef<void(bool)> bring,
                     absl::FunctionRef<void(bool)> take) {
     MutexLock lock(&mutex_);
@@ -144,7 +145,7 @@ class LocalGroup {
     return absl::OkStatus();
   }
 
-  // Returns where it is kept.
+  // Stores a rank's contribution; returns its index.
   size_t Bring(int32_t rank, absl::Span<const float> mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const size_t half = static_cast<size_t>(meetings_ % 2);
     brought_[half][rank].assign(mine.begin(), mine.end());
@@ -163,13 +164,13 @@ class LocalGroup {
   CondVar changed_;
   std::vector<bool> present_ ABSL_GUARDED_BY(mutex_);
   int32_t joined_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The signatures of the ranks that arrived are equal.
+  // Whether the signatures of the ranks that have arrived are equal.
   bool alike_ ABSL_GUARDED_BY(mutex_) = true;
-  // The meeting under way.
+  // The current meeting.
   Call call_ ABSL_GUARDED_BY(mutex_);
   int32_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;
   GroupView folded_ ABSL_GUARDED_BY(mutex_);
-  // The last one.
+  // Number of completed meetings.
   int64_t meetings_ ABSL_GUARDED_BY(mutex_) = 0;
   GroupView result_ ABSL_GUARDED_BY(mutex_);
   // By meeting modulo 2, then by rank.
@@ -213,7 +214,7 @@ class LocalBarrier final : public Barrier {
   }
 
  private:
-  // The group has only the fact of an abort; here the rank is known.
+  // Adds this rank to the status of an abort, which the group stores without it.
   absl::Status Mine(const absl::Status& status) const {
     return !status.ok() && aborted_.load() ? absl::CancelledError("barrier aborted") : status;
   }
@@ -252,7 +253,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> LocalBarrierEndpoint::Form(const GroupS
   if (absl::Status status = CheckGroup(spec); !status.ok()) return status;
   std::shared_ptr<LocalGroup> group = hub_->Find(spec);
   auto barrier = std::make_unique<LocalBarrier>(group, spec.rank);
-  // Not `barrier` itself: the result has taken that over before the callback is gone.
+  // Refers to the object, not to `barrier`, which is moved into the result before the callback is destroyed.
   const std::stop_callback on_stop(stop, [running = barrier.get()] { running->Abort(); });
   absl::Status joined = group->Join(spec, MonotonicNow() + timeout);
   if (stop.stop_requested()) return absl::CancelledError("stopped while the group formed");

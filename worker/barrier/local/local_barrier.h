@@ -1,7 +1,7 @@
 // The barrier within one process: ranks are threads that share a LocalHub.
 //
-// Purpose: tests, and a whole group in a single worker process. Same semantics as the networked barriers.
-// Threads: a LocalHub may be shared by any threads; endpoint and barrier as barrier.h says.
+// Purpose: for tests, and for a whole group in a single worker process. Same semantics as the networked
+// barriers. Threads: a LocalHub may be shared by any threads; endpoint and barrier as barrier.h says.
 #ifndef BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_
 #define BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_
 
@@ -19,12 +19,12 @@ namespace bfio::worker {
 
 class LocalGroup;
 
-// Where the ranks of a process find each other.
+// Connects the ranks of a process with each other.
 class LocalHub {
  public:
   std::string NewOffer();
 
-  // The group of this communicator and epoch; made by the first rank, gone when its last rank has left.
+  // The group of this communicator and epoch. Made by the first rank; destroyed when its last rank has left.
   std::shared_ptr<LocalGroup> Find(const GroupSpec& spec);
 
  private:

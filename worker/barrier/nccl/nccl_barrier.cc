@@ -23,9 +23,9 @@
 namespace bfio::worker {
 namespace {
 
-// Busy polling before the first sleep; a barrier among ranks that arrive together takes less.
+// Busy polling before the first sleep: a barrier of ranks that arrive together takes less time.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
-// The same while NCCL's own thread launches a collective, twice in every layer: a sleep would take longer.
+// Busy polling while NCCL's own thread launches a collective, twice per layer: a sleep would take longer.
 constexpr absl::Duration kLaunchSpin = absl::Milliseconds(2);
 constexpr absl::Duration kNap = absl::Microseconds(20);
 
@@ -39,11 +39,11 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", ncclGetErrorString(result)));
 }
 
-// A rank's row. Its sum over one rank and zeros is the row itself.
+// A rank's row of the table. Every other rank contributes zeros to it, so its sum is the row itself.
 struct Row {
   int64_t epoch;
   int64_t step;
-  // Calls so far, of whatever kind.
+  // Number of calls so far, of all kinds.
   int64_t call;
   int64_t load_tokens;
   int64_t local_ns;
@@ -58,14 +58,14 @@ GroupView ViewOf(const Row& row) {
                              static_cast<uint32_t>(row.stop_flags)});
 }
 
-// Decides when a poll loop ends: the deadline or an abort.
+// Ends a polling loop on a deadline or an abort.
 class Patience {
  public:
-  // Naps once it has taken `spin`.
+  // Sleeps between polls once `spin` has passed.
   Patience(absl::Duration timeout, const std::atomic<bool>& aborted, absl::Duration spin = kSpin)
       : start_(MonotonicNow()), deadline_(start_ + timeout), spin_(spin), aborted_(aborted) {}
 
-  // Yields or naps once; an error when it is time to stop.
+  // Yields or sleeps once; an error when the loop must end.
   absl::Status Wait() const {
     if (aborted_.load(std::memory_order_relaxed)) return absl::CancelledError("barrier aborted");
     const absl::Time now = MonotonicNow();
@@ -81,11 +81,11 @@ class Patience {
   const std::atomic<bool>& aborted_;
 };
 
-// Runs ncclCommAbort. One that does not come back ends the process: its kernel may spin for ever, and with it
-// every cudaFree that would follow, the engine's too.
+// Runs ncclCommAbort. If it does not return, ends the process: its kernel may spin for ever, and every later
+// cudaFree, including the engine's, would block on it.
 void AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
   std::promise<void> promise;
-  // By the monotonic clock, which absl's waits do not go by.
+  // Uses the monotonic clock; absl's waits use the wall clock.
   const std::future<void> done = promise.get_future();
   std::thread([comm, device, promise = std::move(promise)]() mutable {
     cudaSetDevice(device);
@@ -166,7 +166,7 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     absl::Status status = CheckScatterSizes(rank_, world_size_, mine, sum);
     if (status.ok()) status = Reserve(brought + sum.size());
     if (!status.ok()) return Finish(status);
-    // NCCL takes one term per rank and adds in an order of its own.
+    // NCCL takes one term per rank and adds in its own order.
     std::fill_n(host_numbers_, brought, 0.0f);
     for (size_t i = 0; i < mine.size(); ++i) host_numbers_[i % brought] += mine[i];
     float* const result = device_numbers_ + brought;
@@ -220,7 +220,7 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     return status;
   }
 
-  // Room for `count` numbers, on both sides. Allocates while batches still grow: not once all have been seen.
+  // Ensures capacity for `count` numbers on host and device. Allocates only while batches still grow.
   absl::Status Reserve(size_t count) {
     if (count <= reserved_) return absl::OkStatus();
     reserved_ = 0;
@@ -232,7 +232,7 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     return status;
   }
 
-  // The first `brought` of host_numbers_ to the GPU, the collective, and `result` back into `out`.
+  // Copies the first `brought` host_numbers_ to the GPU, runs the collective, and copies the result to `out`.
   template <typename Collective>
   absl::Status Exchange(size_t brought, const Collective& collective, const float* result,
                         absl::Span<float> out, const Patience& patience) {
@@ -251,11 +251,11 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     return status;
   }
 
-  // A collective in the caller's stream.
+  // Queues a collective in the caller's stream.
   template <typename Collective>
   absl::Status Queue(absl::string_view what, absl::Duration timeout, const Collective& collective) {
     if (!failure_.ok()) return failure_;
-    // For NCCL's own thread, which launches the kernel, and for no peer.
+    // Waits for NCCL's own thread to launch the kernel, not for peers.
     const Patience patience(timeout, aborted_, kLaunchSpin);
     ++call_;
     absl::Status status = NcclStatus(collective(), what);
@@ -263,7 +263,7 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     return status.ok() ? status : Finish(status);
   }
 
-  // Non-blocking NCCL calls are finished when the communicator says so; no work may go on the stream before.
+  // Waits until a non-blocking NCCL call is finished; no work may be put on the stream before.
   absl::Status AwaitComm(const Patience& patience) {
     for (;;) {
       ncclResult_t state = ncclSuccess;
@@ -340,14 +340,15 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
   void* device_rows_ = nullptr;
   void* host_rows_ = nullptr;
   int64_t call_ = 0;
-  // Of AllGather and ReduceScatter: what this rank brings, then what it gets; host_numbers_ is pinned.
+  // Buffers of AllGather and ReduceScatter: this rank's contribution, then its result; host_numbers_ is
+  // pinned.
   size_t reserved_ = 0;
   float* device_numbers_ = nullptr;
   float* host_numbers_ = nullptr;
 };
 
-// The first communicator of a process loads NCCL's kernels, for seconds or a minute during which it hears of
-// no abort: here, where no epoch waits for it.
+// The first communicator of a process loads NCCL's kernels, which takes seconds to a minute and cannot be
+// aborted. Doing it here keeps it out of the forming of an epoch.
 absl::Status LoadNccl(int device) {
   if (absl::Status status = CudaStatus(cudaSetDevice(device), "cudaSetDevice"); !status.ok()) return status;
   ncclUniqueId id;
@@ -393,12 +394,12 @@ absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& gro
   auto barrier = std::make_unique<NcclBarrier>(group, options_);
   std::stop_callback on_stop(stop, [running = barrier.get()] { running->Abort(); });
   if (absl::Status status = barrier->Init(group.communicator_id, timeout); !status.ok()) return status;
-  // The first collective connects the ranks and loads the kernels: here, not in step 1.
+  // The first collective connects the ranks and loads the kernels; doing it here keeps that out of step 1.
   auto met = barrier->AllReduce(0, SignatureContribution(group.signature), deadline - MonotonicNow());
   if (!met.ok()) return met.status();
   if (!SameSignature(*met)) return SignatureError(group.epoch);
   if (group.signature == 0) return barrier;
-  // Ranks that compute together: the other collectives, whose kernels and connections are others.
+  // Ranks that compute together also use the other collectives, which have their own kernels and connections.
   const float mine = 0;
   float sum = 0;
   std::vector<float> all(static_cast<size_t>(group.world_size));

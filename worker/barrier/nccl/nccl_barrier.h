@@ -1,26 +1,27 @@
-// The barrier over NCCL, for ranks that own a GPU each.
+// The NCCL barrier, for ranks that own one GPU each.
 //
-// State of knowledge: compiled and linked against NCCL 2.28, not yet run on a GPU unless docs/benchmarks.md
-// says where.
+// Compiled and linked against NCCL 2.28. Tests run it over emulated NCCL functions; docs/benchmarks.md says
+// what has run on GPUs.
 //
 // One all-reduce per step. Every rank writes its contribution, epoch and step into its own row of a zeroed
-// [world][8] table of int64 and the ranks sum the tables, so that each gets every rank's row: from the rows
-// it computes maxima and sums and sees whether all are at the same step. A maximum and a sum as two grouped
-// all-reduces would carry fewer bytes (4 KiB at 64 ranks is still a small message) but be two work items and
-// could not name a rank that is out of step.
+// [world][8] table of int64, and the ranks sum the tables, so that each gets every rank's row. From the rows
+// it computes maxima and sums, and checks that all ranks are at the same step. A maximum and a sum as two
+// grouped all-reduces would carry fewer bytes (4 KiB at 64 ranks is still a small message), but they would be
+// two operations and could not name a rank that is out of step.
 //
-// All-gather and reduce-scatter of host memory go through buffers of their own on both sides; those between
-// device memory are queued in the caller's stream, in the communicator's order with all else.
+// All-gather and reduce-scatter of host memory use separate buffers on host and device. Those between device
+// memory are queued in the caller's stream, in the communicator's order of calls.
 //
 // Bounded in time: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
 // synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the
-// deadline. NCCL does not report a peer that died on NVLink: the deadline and the router's next Epoch
-// (Barrier::Abort) end the wait then. ncclCommAbort itself can hang; it runs on a thread of its own, and when
-// it misses its patience the process ends at once, with a line and exit code 1: a kernel that spins holds up
-// whatever frees memory of its GPU, so there is no orderly way out. A supervisor starts the worker again.
+// deadline. NCCL does not report a peer that died on NVLink: then the deadline or the router's next Epoch
+// (Barrier::Abort) ends the wait. ncclCommAbort itself can hang. It runs on its own thread, and when it
+// exceeds abort_patience the process exits at once with a message and code 1: a spinning kernel blocks every
+// call that frees memory of its GPU, so an orderly shutdown is impossible. A supervisor must restart the
+// worker.
 //
-// Threads: as barrier.h says; all NCCL calls but that ncclCommAbort come from the calling thread. No
-// allocation per step.
+// Threads: as barrier.h says; all NCCL calls except that ncclCommAbort come from the calling thread. Does not
+// allocate per step.
 #ifndef BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
 #define BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
 
@@ -34,9 +35,9 @@
 namespace bfio::worker {
 
 struct NcclOptions {
-  // Ordinal of the GPU this rank owns.
+  // Ordinal of this rank's GPU.
   int device = 0;
-  // How long ncclCommAbort may take.
+  // Upper bound of the time that ncclCommAbort may take.
   absl::Duration abort_patience = absl::Seconds(10);
 };
 
@@ -46,8 +47,8 @@ class NcclEndpoint final : public BarrierEndpoint {
   static absl::StatusOr<std::unique_ptr<BarrierEndpoint>> Create(const NcclOptions& options);
 
   absl::string_view name() const override { return "nccl"; }
-  // An ncclUniqueId. Each costs NCCL a thread and a socket that live until it is used, so an offer that
-  // was not taken is offered again.
+  // Returns an ncclUniqueId. Each costs NCCL a thread and a socket until it is used, so an unused offer is
+  // returned again.
   absl::StatusOr<std::string> Offer() override;
   absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
                                                 std::stop_token stop) override;
@@ -56,7 +57,7 @@ class NcclEndpoint final : public BarrierEndpoint {
   explicit NcclEndpoint(const NcclOptions& options) : options_(options) {}
 
   const NcclOptions options_;
-  // Not used by an epoch yet; empty: none.
+  // An offer that no epoch has used; empty: none.
   std::string offer_;
 };
 

@@ -15,7 +15,8 @@
 namespace bfio::worker {
 namespace {
 
-// Who speaks, and when: what one end has said is not what the other could have.
+// Sender and kind of a message. It is part of each proof, so that one end's message cannot be used as the
+// other's.
 enum class Role : uint8_t { kChallenge = 1, kIntroduction = 2, kAnswer = 3 };
 
 struct Nonces {
@@ -23,7 +24,7 @@ struct Nonces {
   const Nonce& acceptor;
 };
 
-// Nothing: OpenSSL failed; there is no proof.
+// Absent when OpenSSL fails.
 std::optional<Proof> Prove(const Secret& secret, Role role, const Nonces& nonces,
                            absl::Span<const uint8_t> words) {
   constexpr absl::string_view kPurpose = "bfio star barrier 1";
@@ -49,7 +50,7 @@ bool Proves(absl::Span<const uint8_t> given, const Secret& secret, Role role, co
 
 Sealed Seal(const Secret& secret, Role role, const Nonces& nonces, const Handshake& handshake) {
   const auto words = Encode(handshake);
-  // Without a proof the peer refuses.
+  // The peer refuses a message without a valid proof.
   const Proof proof = Prove(secret, role, nonces, words).value_or(Proof{});
   Sealed sealed;
   std::copy(words.begin(), words.end(), sealed.begin());

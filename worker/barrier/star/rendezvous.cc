@@ -12,9 +12,9 @@
 namespace bfio::worker {
 namespace {
 
-// More unproven connections than this at once are not our peers'.
+// Upper bound of unauthenticated connections; more cannot be from this group.
 constexpr size_t kMaxPending = 256;
-// Accepted in a row: those that are here are served in between.
+// Connections accepted in a row, before pending ones are served again.
 constexpr int kMostAccepts = 64;
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(5);
 constexpr absl::Duration kLastRetry = absl::Milliseconds(100);
@@ -23,13 +23,13 @@ Handshake Introduction(const RendezvousSpec& spec, WireType type) {
   return {type, spec.group.epoch, spec.group.rank, spec.group.world_size, spec.listen_address};
 }
 
-// Sleeps, unless interrupted.
+// Sleeps unless interrupted.
 void Pause(const RendezvousSpec& spec, absl::Duration duration) {
   std::array<pollfd, 1> fds{{{spec.interrupt.fd(), POLLIN, 0}}};
   Poll(absl::MakeSpan(fds), std::min(spec.deadline_ns, MonotonicNs() + absl::ToInt64Nanoseconds(duration)));
 }
 
-// Waits for a message of `bytes` from `who`. UNAVAILABLE when the connection ends first.
+// Waits for a message of `bytes` bytes from `who`. UNAVAILABLE when the connection ends first.
 absl::Status AwaitMessage(const RendezvousSpec& spec, Connection& from, size_t bytes, absl::string_view who) {
   std::array<pollfd, 2> fds{{{spec.interrupt.fd(), POLLIN, 0}, {from.fd(), POLLIN, 0}}};
   for (;;) {
@@ -47,7 +47,7 @@ absl::Status AwaitMessage(const RendezvousSpec& spec, Connection& from, size_t b
   }
 }
 
-// A connection that is authenticated in both directions.
+// A connection that both ends have authenticated.
 struct Introduced {
   Connection connection;
   JoinerProof proof;
@@ -72,7 +72,7 @@ absl::StatusOr<Introduced> Introduce(const RendezvousSpec& spec, const Address& 
   return out;
 }
 
-// Tries until the deadline. UNAVAILABLE from `once` is worth another try; FAILED_PRECONDITION is not.
+// Retries `once` until the deadline. CANCELLED and FAILED_PRECONDITION, which becomes UNAVAILABLE, are final.
 template <typename Once>
 auto Retry(const RendezvousSpec& spec, const Address& to, const Once& once) -> decltype(once()) {
   for (absl::Duration retry = kFirstRetry;; retry = std::min(2 * retry, kLastRetry)) {
@@ -90,7 +90,7 @@ auto Retry(const RendezvousSpec& spec, const Address& to, const Once& once) -> d
 
 struct Welcome {
   Connection root;
-  // Empty host: the parent is rank 0.
+  // Address of the parent; empty host: the parent is rank 0.
   Address parent;
 };
 
@@ -174,7 +174,8 @@ absl::Status Encrypt(const RendezvousSpec& spec, Connection& connection, TlsEnd 
   return absl::OkStatus();
 }
 
-// From the root downwards: a rank is done with its parent before it begins with its children, and those wait.
+// Starts TLS from the root downwards: a rank finishes with its parent before it begins with its children,
+// which wait.
 absl::Status Encrypt(const RendezvousSpec& spec, Links& links) {
   if (links.parent.valid()) {
     if (absl::Status status = Encrypt(spec, links.parent, TlsEnd::kJoiner); !status.ok()) return status;
@@ -200,13 +201,13 @@ Acceptor::Acceptor(const RendezvousSpec& spec, WireType type, RankRange ranks)
 absl::Status Acceptor::Run() {
   for (;;) {
     FillPollSet();
-    // Once all are here it only looks whether one has gone again meanwhile.
+    // Once all ranks have arrived, this round only checks that none has left since.
     const bool complete = Missing() == 0;
     Poll(absl::MakeSpan(poll_set_), complete ? 0 : NextDeadline());
     if (poll_set_[0].revents != 0) return absl::CancelledError("interrupted");
     DropDeparted();
     if (complete && Missing() == 0) return absl::OkStatus();
-    // Strangers may see to it that there is always something to serve.
+    // Checked in every round, because unauthenticated connections could keep this loop busy.
     if (MonotonicNs() >= spec_.deadline_ns) return TooLate();
     ServePending();
     if (poll_set_[1].revents != 0) AcceptSome();
@@ -218,13 +219,13 @@ void Acceptor::FillPollSet() {
   poll_set_.push_back({spec_.interrupt.fd(), POLLIN, 0});
   poll_set_.push_back({spec_.listener.get(), POLLIN, 0});
   for (const Pending& pending : pending_) poll_set_.push_back({pending.connection.fd(), POLLIN, 0});
-  // A child may already send its first step, so only its departure is of interest. poll skips descriptors of
-  // -1.
+  // A child may already send its first step, so only the end of its connection is polled. poll skips
+  // descriptors of -1.
   for (const Arrival& arrival : arrivals_) poll_set_.push_back({arrival.connection.fd(), POLLRDHUP, 0});
 }
 
 int64_t Acceptor::NextDeadline() const {
-  // Strangers are in the order of their deadlines.
+  // Pending connections are ordered by deadline.
   return pending_.empty() ? spec_.deadline_ns : std::min(spec_.deadline_ns, pending_.front().deadline_ns);
 }
 
@@ -260,7 +261,7 @@ bool Acceptor::Serve(Pending& pending) {
       return false;
     }
     const auto challenge = pending.proof.OnOpening(pending.connection.message());
-    // Not one of ours: no answer.
+    // Not a connection of this group: closed without an answer.
     if (!challenge.has_value() || !pending.connection.Send(*challenge)) return false;
     pending.challenged = true;
   }
@@ -268,12 +269,12 @@ bool Acceptor::Serve(Pending& pending) {
 
 void Acceptor::Admit(Pending& pending) {
   const auto who = pending.proof.OnIntroduction(pending.connection.message());
-  if (!who.has_value()) return;  // no knowledge of the secret: no answer
+  if (!who.has_value()) return;  // does not know the secret: no answer
   const bool expected = who->type == type_ && who->epoch == spec_.group.epoch &&
                         who->world_size == spec_.group.world_size && who->rank >= ranks_.begin &&
                         who->rank < ranks_.end && !arrivals_[who->rank - ranks_.begin].connection.valid();
   if (!expected) {
-    // Best effort: it tells a rank of an older epoch to stop trying.
+    // Best effort: tells a rank of an older epoch to stop retrying.
     pending.connection.Send(pending.proof.Answer(Introduction(spec_, WireType::kReject)));
     return;
   }
@@ -288,7 +289,7 @@ void Acceptor::AcceptSome() {
     if (!accepted.fd.valid() || !FillRandom(absl::MakeSpan(nonce)).ok()) return;
     Pending pending{Connection(std::move(accepted.fd)), AcceptorProof(spec_.id.secret, nonce),
                     accepted.origin, deadline_ns};
-    // Its first message has mostly come with it.
+    // Its first message has usually arrived with it.
     if (!Serve(pending)) continue;
     pending_.push_back(std::move(pending));
     if (pending_.size() > kMaxPending) DropOldestPending();

@@ -1,9 +1,9 @@
-// How the ranks of a star or tree connect: every rank joins at rank 0, which assigns each its parent.
+// Connects the ranks of a star or tree: every rank joins at rank 0, which assigns each its parent.
 //
-// A connection that does not prove knowledge of the epoch's secret (join_proof.h: port scanners,
-// attackers, ranks of another epoch, a peer that never sends) gets no information and is dropped. What it may
-// hold is bounded in bytes, in time and in number, and a flood drops its own connections first. No connection
-// is served between formings, so none delays a step. Threads: one.
+// A connection that does not prove knowledge of the epoch's secret (join_proof.h) gets no information and is
+// dropped: port scanners, attackers, ranks of another epoch, a peer that never sends. Such connections are
+// bounded in bytes, time and number, and a flood drops its own connections first. No connection is served
+// between rendezvous, so none delays a step. Threads: used by one thread.
 #ifndef BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 #define BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 
@@ -21,42 +21,42 @@
 
 namespace bfio::worker {
 
-// A rank's connections. By rank: children[i] is the i-th of ChildrenOf.
+// A rank's connections; children[i] is the i-th rank of ChildrenOf.
 struct Links {
   // Not valid on rank 0.
   Connection parent;
   std::vector<Connection> children;
 };
 
-// What a rank brings to a rendezvous. Borrowed for the call.
+// Arguments of a rendezvous. References are valid during the call.
 struct RendezvousSpec {
   const GroupSpec& group;
-  // The communicator id's; not used in a group of one.
+  // The content of the communicator id; not used in a group of one rank.
   const StarId& id;
   int32_t fan_out;
-  // Links are encrypted as soon as they are found (tls.h). All ranks must agree.
+  // Encrypts links as soon as they are established (tls.h). Must be equal on all ranks.
   bool tls;
   const Fd& listener;
-  // Where `listener` is, as peers reach it.
+  // Address of `listener`, as peers reach it.
   Address listen_address;
-  // A connection that has not proven itself by then is dropped.
+  // Time within which a connection must authenticate; it is dropped otherwise.
   absl::Duration handshake_timeout;
   const Signal& interrupt;
   int64_t deadline_ns;
 };
 
-// CANCELLED when interrupted, DEADLINE_EXCEEDED naming the missing ranks, UNAVAILABLE when the group has
-// moved on.
+// CANCELLED: interrupted; DEADLINE_EXCEEDED: names the missing ranks; UNAVAILABLE: the group is in another
+// epoch.
 absl::StatusOr<Links> Rendezvous(const RendezvousSpec& spec);
 
-// The accepting half: collects one connection from each rank of a range.
+// The accepting end: collects one connection from each rank of a range.
 class Acceptor {
  public:
   struct Arrival {
     Connection connection;
-    // Where that rank listens.
+    // Address at which that rank listens.
     Address address;
-    // Answers it. There as soon as it has come.
+    // Answers the joiner; present once the rank has arrived.
     std::optional<AcceptorProof> proof;
   };
 
@@ -65,30 +65,30 @@ class Acceptor {
 
   absl::Status Run();
 
-  // After Run: by rank, from the range's first.
+  // After Run: by rank, starting with the first of the range.
   std::vector<Arrival>& arrivals() { return arrivals_; }
 
  private:
-  // A connection that has proven nothing yet.
+  // A connection that is not authenticated yet.
   struct Pending {
     Connection connection;
     AcceptorProof proof;
     uint64_t origin;
     int64_t deadline_ns;
-    // It has been sent its challenge.
+    // Whether the challenge has been sent.
     bool challenged = false;
   };
 
   void FillPollSet();
   int64_t NextDeadline() const;
   void AcceptSome();
-  // Of the machine that has the most, the oldest.
+  // Drops the oldest connection of the machine that has the most.
   void DropOldestPending();
   void DropDeparted();
   void ServePending();
-  // Reads what it has sent, and answers. False: it is done with.
+  // Reads and answers messages. False: the connection is finished, accepted or not.
   bool Serve(Pending& pending);
-  // An expected rank moves to arrivals_.
+  // Moves an expected rank's connection to arrivals_.
   void Admit(Pending& pending);
   int32_t Missing() const;
   absl::Status TooLate() const;
@@ -98,7 +98,7 @@ class Acceptor {
   const RankRange ranks_;
   std::vector<Arrival> arrivals_;
   std::list<Pending> pending_;
-  // interrupt, listener, pending, arrivals (in that order)
+  // In this order: interrupt, listener, pending connections, arrivals.
   std::vector<pollfd> poll_set_;
 };
 

@@ -23,8 +23,8 @@ namespace bfio::worker {
 namespace {
 
 constexpr int kBacklog = 1024;
-// Of a connection to one address. Where other connections have filled the listener's backlog the kernel would
-// try again after a second, and then after two more.
+// Time for a connection attempt to one address. If other connections have filled the listener's backlog, the
+// kernel retries only after one second, and then after two more.
 constexpr int64_t kConnectNs = 500'000'000;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -42,7 +42,7 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, uint16_t port, int 
   return AddressList(list, &freeaddrinfo);
 }
 
-// A name that is being looked up, by a detached thread: getaddrinfo has no deadline.
+// A name lookup in a detached thread, because getaddrinfo has no deadline.
 struct Lookup {
   Signal done;
   Mutex mutex;
@@ -77,7 +77,7 @@ void SetNoDelay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-// The port that a listening socket got.
+// The port that the kernel assigned to a listening socket.
 uint16_t BoundPort(int fd) {
   sockaddr_storage name{};
   socklen_t size = sizeof(name);
@@ -86,7 +86,7 @@ uint16_t BoundPort(int fd) {
   return ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
 }
 
-// Of Accepted.
+// Computes Accepted::origin.
 uint64_t OriginOf(const sockaddr_storage& from) {
   if (from.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(from).sin_addr.s_addr;
   if (from.ss_family != AF_INET6) return 0;
@@ -157,7 +157,7 @@ Signal::Signal() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 void Signal::Set() {
   const uint64_t one = 1;
-  // Fails only when the counter is full, and then the flag is set.
+  // Fails only when the counter is full, in which case the flag is set already.
   if (write(fd_.get(), &one, sizeof(one)) < 0) return;
 }
 

@@ -1,8 +1,8 @@
 // Sockets of the star barrier: owned descriptors, listening, connecting, fixed-size messages.
 //
-// Errors are statuses; nothing throws. Threads: each object belongs to one thread, except Signal::Set (any
-// thread). All sockets are non-blocking and waited for with poll, so that every wait has a deadline and can
-// be interrupted.
+// Errors are statuses; nothing throws. Threads: each object belongs to one thread, except that any thread may
+// call Signal::Set. All sockets are non-blocking and waited for with poll, so that every wait has a deadline
+// and can be interrupted.
 #ifndef BFIO_WORKER_BARRIER_STAR_SOCKET_H_
 #define BFIO_WORKER_BARRIER_STAR_SOCKET_H_
 
@@ -24,13 +24,13 @@
 
 namespace bfio::worker {
 
-// Nanoseconds of the monotonic clock.
+// Monotonic clock, in nanoseconds.
 int64_t MonotonicNs();
 
-// Fills it from the operating system's generator. UNAVAILABLE when that gives nothing.
+// Fills `bytes` from the operating system's random generator. UNAVAILABLE when that fails.
 absl::Status FillRandom(absl::Span<uint8_t> bytes);
 
-// An owned file descriptor.
+// Owns a file descriptor.
 class Fd {
  public:
   Fd() = default;
@@ -59,7 +59,7 @@ class Signal {
   Fd fd_;
 };
 
-// One connection; reads messages of a size the caller names.
+// One connection; reads messages of a size that the caller gives.
 class Connection {
  public:
   enum class Read { kMessage, kPartial, kClosed };
@@ -68,26 +68,26 @@ class Connection {
   Connection() = default;
   explicit Connection(Fd fd) : fd_(std::move(fd)) {}
 
-  // From here on all bytes go through `session`, which is of this connection's descriptor.
+  // From now on all bytes go through `session`, which uses this connection's descriptor.
   void Encrypt(std::unique_ptr<TlsSession> session) { tls_ = std::move(session); }
 
   int fd() const { return fd_.get(); }
   bool valid() const { return fd_.valid(); }
   void Close() { fd_.Close(); }
 
-  // Takes what has arrived. kMessage: `size` bytes are in message(), valid until the next call.
-  // REQUIRES: size <= kMostBytes, and the same size until a message is complete.
+  // Reads what has arrived. kMessage: `size` bytes are in message(), valid until the next call. REQUIRES:
+  // size <= kMostBytes, and the same size in all calls until a message is complete.
   Read ReadMessage(size_t size);
   absl::Span<const uint8_t> message() const { return {buffer_.data(), last_}; }
 
-  // False when the peer is gone or takes nothing more: a message is far smaller than a socket buffer, and at
-  // most two are ever under way, so a full buffer means a peer that is not one of ours.
+  // False when the peer is gone or its buffer is full. A message is far smaller than a socket buffer and at
+  // most two are in flight, so a full buffer means a misbehaving peer.
   bool Send(absl::Span<const uint8_t> bytes);
 
-  // Of a message of any size, a part at a time. Nothing: the peer is gone.
+  // Reads a part of a message of any size; returns the bytes read. Absent: the peer is gone.
   std::optional<size_t> ReadSome(absl::Span<uint8_t> into);
   std::optional<size_t> SendSome(absl::Span<const uint8_t> bytes);
-  // Between the parts of such a message nothing else may be sent.
+  // Set while a message is partly sent: nothing else may be sent then.
   void set_mid_message(bool mid_message) { mid_message_ = mid_message; }
   bool mid_message() const { return mid_message_; }
 
@@ -100,25 +100,24 @@ class Connection {
   std::unique_ptr<TlsSession> tls_;
 };
 
-// Listens on `host` (on all interfaces if the host's address is not one of this machine's, as behind a NAT),
-// at a port the kernel picks. `port` receives it.
+// Listens on `host`, at a port that the kernel picks and `port` receives. If the host's address is not one of
+// this machine's, as behind a NAT, listens on all interfaces.
 absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port);
 
 struct Accepted {
   Fd fd;
-  // Names the machine it comes from: an IPv4 address, or the network that an IPv6 one belongs to (/64).
+  // Identifies the peer's machine: an IPv4 address, or the /64 network of an IPv6 address.
   uint64_t origin = 0;
 };
-// Takes one waiting connection; its descriptor is invalid when there is none.
+// Accepts one waiting connection; the descriptor is invalid when there is none.
 Accepted Accept(const Fd& listener);
 
-// Connects before `deadline_ns`, and gives each of the host's addresses a part of that: one that does not
-// answer is retried by the caller, at once and not when the kernel would. CANCELLED when `interrupt`
-// is set, UNAVAILABLE when no process listens there, DEADLINE_EXCEEDED: also while the host's name is looked
-// up.
+// Connects before `deadline_ns`, which is divided among the host's addresses. The caller retries an address
+// that does not answer, sooner than the kernel would. CANCELLED: `interrupt` is set; UNAVAILABLE: no process
+// listens there; DEADLINE_EXCEEDED: also when the lookup of the host's name takes too long.
 absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt);
 
-// Waits until something in `fds` is ready or the deadline has passed; true in the first case.
+// Waits until a descriptor in `fds` is ready (true) or the deadline has passed (false).
 bool Poll(absl::Span<pollfd> fds, int64_t deadline_ns);
 
 }  // namespace bfio::worker

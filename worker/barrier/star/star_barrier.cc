@@ -10,8 +10,8 @@
 namespace bfio::worker {
 namespace {
 
-// The status of a peer's failure. Its own deadline and a disagreement concern all ranks; the rest means
-// "it left".
+// The status for a peer's failure. Its deadline or a disagreement concerns all ranks; any other error means
+// that it left.
 absl::Status PeerFailure(const Frame& frame) {
   switch (frame.code) {
     case absl::StatusCode::kDeadlineExceeded:
@@ -53,7 +53,7 @@ absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contributio
   if (absl::Status status = Gather(step, deadline_ns, view); !status.ok()) return Fail(status);
   if (links_.parent.valid()) {
     if (!links_.parent.Send(Encode(FrameOf(WireType::kReduce, step, view)))) {
-      // It may have sent the reason before it left.
+      // The parent may have sent the reason before it left.
       auto told = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
       return Fail(told.ok() ? absl::UnavailableError("parent left") : told.status());
     }
@@ -62,7 +62,7 @@ absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contributio
     view = *result;
   }
   const auto bytes = Encode(FrameOf(WireType::kResult, step, view));
-  // A child that is gone does not spoil a step that is complete: the next step will find out.
+  // A child that is gone does not invalidate a complete step; the next step detects it.
   for (Connection& child : links_.children) child.Send(bytes);
   return view;
 }
@@ -70,7 +70,7 @@ absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contributio
 absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& view) {
   arrived_.assign(arrived_.size(), false);
   size_t missing = arrived_.size();
-  // At least once, so that an Abort before the call and a parent's failure are seen.
+  // Polls at least once, to detect an Abort before the call and a failure of the parent.
   do {
     const bool ready = Poll(absl::MakeSpan(poll_set_), missing > 0 ? deadline_ns : 0);
     if (!ready && missing == 0) break;
@@ -81,13 +81,13 @@ absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& v
                           late);
     }
     if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
-    // The parent has nothing to say before it has our contribution, unless something went wrong.
+    // Before the parent has this rank's contribution, it sends only errors.
     if (poll_set_[kParent].revents != 0) {
       auto frame = Receive(links_.parent, ranks_.parent, WireType::kError, step);
       if (!frame.ok()) return frame.status();
     }
     auto taken = TakeChildren(step, view);
-    // A child's patience may end before ours: it began to wait earlier, for the same ranks.
+    // A child's deadline may pass before this rank's: it began to wait earlier for the same ranks.
     if (absl::IsDeadlineExceeded(taken.status())) return BlameMissing(taken.status(), Missing());
     if (!taken.ok()) return taken.status();
     missing -= *taken;
@@ -99,7 +99,7 @@ absl::StatusOr<size_t> StarBarrier::TakeChildren(int64_t step, GroupView& view) 
   size_t taken = 0;
   for (size_t i = 0; i < arrived_.size(); ++i) {
     if (poll_set_[kFirstChild + i].revents == 0) continue;
-    // A child that has contributed can only have bad news before it gets the result.
+    // A child that has contributed sends only errors until it gets the result.
     const WireType expected = arrived_[i] ? WireType::kError : WireType::kReduce;
     auto frame = Receive(links_.children[i], ranks_.first_child + static_cast<int32_t>(i), expected, step);
     if (!frame.ok()) return frame.status();
@@ -171,13 +171,13 @@ absl::Status StarBarrier::Fail(const absl::Status& status) {
   frame.rank = culprit_;
   frame.code = status.code();
   const auto bytes = Encode(frame);
-  // Half a payload cannot be followed by anything: there only the end of the connection reports the failure.
+  // No message can follow half a payload; there the end of the connection reports the failure.
   if (links_.parent.valid() && !links_.parent.mid_message()) links_.parent.Send(bytes);
   for (Connection& child : links_.children) {
     if (!child.mid_message()) child.Send(bytes);
   }
-  // A connection closed with unread bytes is reset, and the peer may lose the error frame: it sees the reset
-  // instead, which means the same.
+  // A connection that is closed with unread bytes is reset, and the peer may lose the error frame. It then
+  // sees the reset, which means the same.
   links_.parent.Close();
   for (Connection& child : links_.children) child.Close();
   return failure_;

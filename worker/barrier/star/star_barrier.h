@@ -1,9 +1,9 @@
-// The barrier over TCP: contributions fold up a tree, the result comes back down.
+// The barrier over TCP: contributions are combined up a tree, and the result is sent down.
 //
-// Cost: two messages per rank and all-reduce, no allocation. Activations (star_collectives.cc) go through
-// rank 0 too, which adds up: enough for small models and tests on CPUs. A rank that leaves
-// appears as the end of its connection. Every failure is passed on to all neighbours at once, so no rank
-// waits for a deadline because another rank failed. Threads: as barrier.h says.
+// Cost: two messages per rank and all-reduce, no allocation. Activations (star_collectives.cc) also go
+// through rank 0, which sums them: enough for small models and tests on CPUs. A rank that leaves is seen as
+// the end of its connection. Every failure is passed on to all neighbours at once, so no rank waits for a
+// deadline because another rank failed. Threads: as barrier.h says.
 #ifndef BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 #define BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 
@@ -21,11 +21,11 @@
 
 namespace bfio::worker {
 
-// The ranks at the other ends of a rank's links.
+// The ranks of a rank's neighbours.
 struct StarRanks {
   // -1 on rank 0.
   int32_t parent = -1;
-  // Of links.children[0]; the others follow.
+  // The rank of links.children[0]; the other children have consecutive ranks.
   int32_t first_child = 0;
   int32_t fan_out = 1;
 };
@@ -48,12 +48,12 @@ class StarBarrier final : public Barrier {
   // Index of the poll set's entries.
   static constexpr size_t kAbort = 0, kParent = 1, kFirstChild = 2;
 
-  // A frame and its payload on their way. `slot` is the neighbour's index in the poll set.
+  // A partly received frame with its payload. `slot` is the neighbour's index in the poll set.
   struct Incoming {
     size_t slot;
     WireType type;
     absl::Span<uint8_t> payload;
-    // The frame is here.
+    // Whether the frame has been received.
     bool begun = false;
     size_t have = 0;
     bool done = false;
@@ -62,19 +62,21 @@ class StarBarrier final : public Barrier {
     size_t slot;
     std::array<uint8_t, kFrameBytes> frame;
     absl::Span<const uint8_t> payload;
-    // Of both.
+    // Bytes sent of frame and payload together.
     size_t sent = 0;
     bool done = false;
   };
 
   absl::Status Gather(int64_t step, int64_t deadline_ns, GroupView& view);
   absl::StatusOr<GroupView> AwaitResult(int64_t step, int64_t deadline_ns);
-  // Folds the contributions of the children that poll found ready and had not arrived; returns how many.
+  // Combines the contributions of children that poll reported as ready and that had not arrived; returns
+  // their number.
   absl::StatusOr<size_t> TakeChildren(int64_t step, GroupView& view);
-  // Reads what `from` (rank `rank`) sent; nothing while incomplete. An error frame or nonsense is an error.
+  // Reads a frame from `from` (rank `rank`); absent while incomplete. An error frame or a malformed one is an
+  // error.
   absl::StatusOr<std::optional<Frame>> Receive(Connection& from, int32_t rank, WireType expected,
                                                int64_t step);
-  // Which child's contribution is missing, for the message.
+  // The children whose contribution is missing, for the message.
   std::vector<int32_t> Missing() const;
 
   // --- activations: star_collectives.cc ---
@@ -82,17 +84,17 @@ class StarBarrier final : public Barrier {
   absl::Status Gather(int64_t step, absl::Span<const float> mine, absl::Span<float> all, int64_t deadline_ns);
   absl::Status Scatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
                        int64_t deadline_ns);
-  // Puts what the subtree brings together in up_, and sends it to the parent if there is one. `unit` gives
-  // the numbers that a rank brings.
+  // Collects the contributions of the subtree in up_, and sends them to the parent if there is one. `unit`
+  // returns a rank's contribution.
   template <typename Unit>
   absl::Status BringUp(int64_t step, WireType type, absl::Span<const float> mine, const Unit& unit,
                        int64_t deadline_ns);
-  // down_ = the sums for all ranks. Of rank 0.
+  // down_ = the sums for all ranks. Only on rank 0.
   void AddUp(size_t n);
   void Expect(size_t slot, WireType type, absl::Span<float> payload);
   void Post(size_t slot, WireType type, int64_t step, absl::Span<const float> payload);
-  // Moves everything that is expected and posted. With `listen`, news from the other neighbours are taken for
-  // what they can only be: bad.
+  // Completes all expected and posted messages. With `listen`, messages of the other neighbours are also
+  // read: they can only be errors.
   absl::Status Exchange(int64_t step, int64_t deadline_ns, bool listen);
   void FillExchangePollSet(bool listen);
   absl::Status Serve(size_t slot, short events, int64_t step);
@@ -107,7 +109,7 @@ class StarBarrier final : public Barrier {
   }
 
   // --- ends ---
-  // Ends this barrier: keeps the reason and informs all neighbours.
+  // Ends this barrier: stores the error and sends it to all neighbours.
   absl::Status Fail(const absl::Status& status);
   Frame FrameOf(WireType type, int64_t step, const GroupView& view) const;
 
@@ -117,14 +119,14 @@ class StarBarrier final : public Barrier {
   const StarRanks ranks_;
   Links links_;
   const std::shared_ptr<Signal> abort_;
-  // abort, parent, children; poll skips the parent's -1 on rank 0.
+  // Abort signal, parent, children; poll skips the parent's -1 on rank 0.
   std::vector<pollfd> poll_set_;
-  // By child: its contribution to the present step is in.
+  // By child: whether its contribution to the current step has arrived.
   std::vector<bool> arrived_;
-  // Calls so far.
+  // Number of calls so far.
   uint64_t call_ = 0;
   absl::Status failure_;
-  // The rank where the failure began, if a peer named it.
+  // The rank where the failure began, if a peer named one.
   int32_t culprit_;
 
   // This rank and all ranks below it (AppendSubtree).
@@ -132,7 +134,7 @@ class StarBarrier final : public Barrier {
   std::vector<Incoming> incoming_;
   std::vector<Outgoing> outgoing_;
   std::vector<pollfd> exchange_poll_set_;
-  // What the subtree brings, and gets; by subtree_.
+  // Contributions and results of the subtree, in the order of subtree_.
   std::vector<float> up_, down_;
 };
 

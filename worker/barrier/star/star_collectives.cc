@@ -1,9 +1,9 @@
 // All-gather and reduce-scatter of the star barrier.
 //
-// Upwards every rank sends one message: what its subtree brings, rank after rank in AppendSubtree's order.
-// Rank 0 puts it in order, or adds it up in the summation tree's. Downwards go all of it (all-gather), or to
-// each child what its subtree gets (reduce-scatter). No size is ever taken from a message: it must be what
-// this rank expects.
+// Upwards every rank sends one message: the contributions of its subtree, rank after rank in AppendSubtree's
+// order. Rank 0 puts them in rank order, or sums them in the summation tree's order. Downwards every child
+// gets the whole result (all-gather), or its subtree's part (reduce-scatter). No size is taken from a
+// message: it must be the size that this rank expects.
 #include <algorithm>
 #include <bit>
 
@@ -97,7 +97,7 @@ absl::Status StarBarrier::Scatter(int64_t step, absl::Span<const float> mine, ab
 
 void StarBarrier::AddUp(size_t n) {
   const auto world = static_cast<size_t>(world_size_);
-  // Where each rank's nodes begin in up_.
+  // Start of each rank's nodes in up_.
   std::vector<const float*> brought(world);
   const float* next = up_.data();
   for (const int32_t rank : subtree_) {
@@ -105,7 +105,7 @@ void StarBarrier::AddUp(size_t n) {
     next += static_cast<size_t>(NodeCount(rank, world_size_)) * world * n;
   }
   std::vector<TermRange> nodes;
-  // Of node i, for rank 0.
+  // Sums of node i, for rank 0.
   std::vector<const float*> sums;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     const float* at = brought[rank];
@@ -144,7 +144,7 @@ absl::Status StarBarrier::BringUp(int64_t step, WireType type, absl::Span<const 
   return Exchange(step, deadline_ns, true);
 }
 
-// --- messages under way ---
+// --- messages in flight ---
 
 void StarBarrier::Expect(size_t slot, WireType type, absl::Span<float> payload) {
   incoming_.push_back({slot, type, Bytes(payload)});
@@ -164,7 +164,7 @@ bool StarBarrier::UnderWay() const {
 
 absl::Status StarBarrier::Exchange(int64_t step, int64_t deadline_ns, bool listen) {
   absl::Status status;
-  // At least one look, so that an Abort before the call is seen.
+  // Polls at least once, to detect an Abort before the call.
   for (bool first = true; status.ok() && (first || UnderWay()); first = false) {
     FillExchangePollSet(listen);
     const bool ready = Poll(absl::MakeSpan(exchange_poll_set_), UnderWay() ? deadline_ns : 0);
@@ -195,7 +195,7 @@ void StarBarrier::FillExchangePollSet(bool listen) {
   for (const Outgoing& out : outgoing_) {
     if (!out.done) exchange_poll_set_[out.slot].events |= POLLOUT;
   }
-  // poll reports an end of connection even without interest: without interest, no descriptor.
+  // poll reports the end of a connection even when no events are requested; -1 prevents that.
   for (pollfd& fd : exchange_poll_set_) {
     if (fd.events == 0) fd.fd = -1;
   }
@@ -209,7 +209,7 @@ absl::Status StarBarrier::Serve(size_t slot, short events, int64_t step) {
   for (Incoming& in : incoming_) {
     if (in.slot == slot && !in.done) return Advance(in, step);
   }
-  // A served peer sends nothing before the call's end, unless something failed.
+  // A peer whose messages are complete sends nothing more during the call, except errors.
   return Receive(At(slot), RankAt(slot), WireType::kError, step).status();
 }
 
@@ -247,11 +247,11 @@ absl::Status StarBarrier::Advance(Outgoing& out, int64_t step) {
                                                   : out.payload.subspan(out.sent - out.frame.size());
     const auto sent = to.SendSome(rest);
     if (!sent.has_value()) {
-      // A child that is gone does not spoil a call that is complete: the next one will find out.
+      // A child that is gone does not invalidate a complete call; the next call detects it.
       out.done = true;
       to.set_mid_message(true);
       if (out.slot != kParent) return absl::OkStatus();
-      // It may have sent the reason before it left.
+      // The parent may have sent the reason before it left.
       const auto told = Receive(to, ranks_.parent, WireType::kError, step);
       return told.ok() ? absl::UnavailableError("parent left") : told.status();
     }

@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> StarEndpoint::Form(const GroupSpec& gro
   const int32_t parent = group.rank == 0 ? -1 : ParentOf(group.rank, options_.fan_out);
   auto barrier = std::make_unique<StarBarrier>(group, StarRanks{parent, children.begin, options_.fan_out},
                                                *std::move(links), interrupt);
-  // A first meeting, so that on success the whole group has formed, not only this rank's neighbourhood.
+  // A first all-reduce, so that success means that the whole group has formed, not only this rank's
+  // neighbours.
   auto met = barrier->AllReduce(0, SignatureContribution(group.signature),
                                 absl::Nanoseconds(deadline_ns - MonotonicNs()));
   if (!met.ok()) return met.status();

@@ -1,4 +1,5 @@
-// The star barrier's endpoint: one listener for the rank's life, one StarBarrier per epoch.
+// The star barrier's endpoint: one listener for the rank's lifetime, one StarBarrier per epoch. Threads: as
+// barrier.h says.
 #ifndef BFIO_WORKER_BARRIER_STAR_STAR_ENDPOINT_H_
 #define BFIO_WORKER_BARRIER_STAR_STAR_ENDPOINT_H_
 
@@ -13,15 +14,16 @@
 namespace bfio::worker {
 
 struct StarOptions {
-  // Where this rank listens, as its peers reach it.
+  // Address at which this rank listens, as its peers reach it.
   std::string host = "127.0.0.1";
-  // Children per rank, at least 1; up to fan_out + 1 ranks meet in a star, more in a tree. All ranks must
-  // agree. On 2 cores 4, 8 and 16 are within noise of each other up to 64 ranks (bfio_barrier_bench).
+  // Children per rank, at least 1. Up to fan_out + 1 ranks form a star, more a tree. Must be equal on all
+  // ranks. On 2 cores the times with 4, 8 and 16 do not differ beyond noise up to 64 ranks
+  // (bfio_barrier_bench).
   int32_t fan_out = 16;
-  // Encrypts what ranks exchange. The endpoint's name is "star_tls" then, so that the router puts no others
-  // into the group.
+  // Encrypts what ranks exchange. The endpoint's name is then "star_tls", so that the router groups it only
+  // with ranks that encrypt too.
   bool tls = false;
-  // A connection that does not prove itself in this time is dropped.
+  // Time within which a connection must authenticate; it is dropped otherwise.
   absl::Duration handshake_timeout = absl::Seconds(3);
 };
 
@@ -31,7 +33,7 @@ class StarEndpoint final : public BarrierEndpoint {
   static absl::StatusOr<std::unique_ptr<StarEndpoint>> Create(const StarOptions& options);
 
   absl::string_view name() const override { return options_.tls ? "star_tls" : "star"; }
-  // Where it listens, and a fresh random secret (join_proof.h). Keep it out of logs.
+  // Its address and a new random secret (join_proof.h). Must not be logged.
   absl::StatusOr<std::string> Offer() override;
   absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
                                                 std::stop_token stop) override;

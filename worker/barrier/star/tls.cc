@@ -16,14 +16,14 @@
 
 namespace bfio::worker {
 
-// What OpenSSL calls.
+// Callbacks for OpenSSL.
 struct TlsCallbacks {
-  // Each session has one key, so its name says nothing.
+  // A session has a single key, so its name carries no information.
   static constexpr absl::string_view kKeyName = "bfio epoch";
 
   static TlsSession& SessionOf(SSL* ssl) { return *static_cast<TlsSession*>(SSL_get_app_data(ssl)); }
 
-  // The caller owns it. Null: OpenSSL failed, and the handshake does.
+  // The caller owns the result. Null when OpenSSL fails; the handshake then fails too.
   static SSL_SESSION* KeyOf(SSL* ssl) {
     constexpr unsigned char kChaCha20[] = {0x13, 0x03};
     const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kChaCha20);
@@ -52,7 +52,8 @@ struct TlsCallbacks {
     return given != kKeyName || *key != nullptr ? 1 : 0;
   }
 
-  // OpenSSL's own socket BIO writes without MSG_NOSIGNAL: a peer that is gone would end the process.
+  // OpenSSL's own socket BIO writes without MSG_NOSIGNAL: SIGPIPE from a closed connection would end the
+  // process.
   static int Write(BIO* bio, const char* data, int size) {
     BIO_clear_retry_flags(bio);
     const auto sent = send(FdOf(bio), data, static_cast<size_t>(size), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -72,7 +73,7 @@ struct TlsCallbacks {
 
 namespace {
 
-// Lives as long as the process, as OpenSSL's own methods do.
+// Never freed, like OpenSSL's own methods.
 BIO_METHOD* SocketMethod() {
   static BIO_METHOD* const method = [] {
     BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "bfio barrier");
@@ -124,7 +125,7 @@ absl::StatusOr<std::unique_ptr<TlsSession>> TlsSession::Create(int fd, TlsEnd en
   BIO_set_init(bio, 1);
   SSL_set_bio(session->ssl_.get(), bio, bio);
   SSL_set_app_data(session->ssl_.get(), session.get());
-  // An acceptor that shows a certificate in place of the key is none of ours: no authority vouches for it.
+  // Rejects an acceptor that presents a certificate instead of the key: no authority is trusted.
   if (end == TlsEnd::kJoiner) SSL_set_verify(session->ssl_.get(), SSL_VERIFY_PEER, nullptr);
   return session;
 }
@@ -133,7 +134,7 @@ absl::StatusOr<short> TlsSession::Handshake() {
   ERR_clear_error();
   const int result = end_ == TlsEnd::kJoiner ? SSL_connect(ssl_.get()) : SSL_accept(ssl_.get());
   if (result == 1) {
-    // Without the key there is no session but one of certificates, and nobody has one.
+    // A session without the key would have to use certificates, and no rank has one.
     if (SSL_session_reused(ssl_.get()) == 1) return short{0};
     return absl::UnavailableError("TLS: the peer did not use the epoch's secret");
   }

@@ -1,11 +1,12 @@
-// TLS on a connection of the star barrier: nobody on the path can read or change what ranks exchange.
+// TLS on a connection of the star barrier: protects the ranks' data against reading and changes on the
+// network.
 //
-// TLS 1.3 with the epoch's secret as its pre-shared key and an ephemeral key exchange (RFC 8446, psk_dhe_ke):
-// no certificates, and a secret that leaks later opens no recording. The only cipher is ChaCha20-Poly1305,
-// whose keys need no renewal however long an epoch lasts. It begins where join_proof.h ends: both ends are
-// authenticated already, and by the same secret.
+// TLS 1.3 with the epoch's secret as pre-shared key and an ephemeral key exchange (RFC 8446, psk_dhe_ke): no
+// certificates, and a secret that leaks later does not decrypt recorded traffic. The only cipher is
+// ChaCha20-Poly1305, whose keys need no renewal in an epoch of any length. TLS starts after the handshake of
+// join_proof.h, when both ends are already authenticated by the same secret.
 //
-// Threads: as the connection's.
+// Threads: the connection's thread.
 #ifndef BFIO_WORKER_BARRIER_STAR_TLS_H_
 #define BFIO_WORKER_BARRIER_STAR_TLS_H_
 
@@ -26,16 +27,16 @@ enum class TlsEnd { kJoiner, kAcceptor };
 
 class TlsSession {
  public:
-  // On a non-blocking socket, which it does not own and which must live as long. INTERNAL: OpenSSL refuses.
+  // `fd` is a non-blocking socket, not owned, which must outlive the session. INTERNAL: OpenSSL fails.
   static absl::StatusOr<std::unique_ptr<TlsSession>> Create(int fd, TlsEnd end, const Secret& secret);
 
-  // Goes as far as it can. The poll events that it waits for, 0 when it is done; UNAVAILABLE when the peer is
-  // gone, does not speak TLS or has another secret.
+  // Continues the handshake as far as possible. Returns the poll events that it waits for, 0 when it is done;
+  // UNAVAILABLE when the peer is gone, does not speak TLS or has another secret.
   absl::StatusOr<short> Handshake();
 
-  // As Connection's. Whoever has read a whole message has read all that this session took from the socket, so
-  // poll says when there is more: each write is a record of its own, and a record is taken when it is asked
-  // for. A write that gave 0 must be repeated with the same bytes before any other.
+  // As Connection's. A caller that has read a whole message has read everything that this session took from
+  // the socket, so poll reports whether there is more: each write is a separate record, and records are read
+  // one at a time. A write that returned 0 must be repeated with the same bytes before any other.
   std::optional<size_t> ReadSome(absl::Span<uint8_t> into);
   std::optional<size_t> SendSome(absl::Span<const uint8_t> bytes);
 
@@ -45,9 +46,9 @@ class TlsSession {
   };
 
   TlsSession(const Secret& secret, TlsEnd end) : secret_(secret), end_(end) {}
-  // What OpenSSL's callbacks, which get the ssl_st alone, find this object by.
+  // OpenSSL's callbacks get only ssl_ and find this object through it.
   friend struct TlsCallbacks;
-  // Nothing: the peer is gone; 0: not now.
+  // Interprets the result of an SSL call. Absent: the peer is gone; 0: try again later.
   std::optional<size_t> SizeOf(int result) const;
 
   const Secret secret_;

@@ -1,4 +1,4 @@
-// Who talks to whom: a tree over the ranks, rank 0 at the root. Pure.
+// The tree of connections between ranks, with rank 0 at the root. Pure functions.
 //
 // With at most `fan_out` + 1 ranks it is a star, the fastest shape for a handful of ranks: two messages deep.
 #ifndef BFIO_WORKER_BARRIER_STAR_TOPOLOGY_H_
@@ -17,7 +17,7 @@ constexpr int32_t ParentOf(int32_t rank, int32_t fan_out) {
 
 struct RankRange {
   int32_t begin = 0;
-  // Not included.
+  // Exclusive.
   int32_t end = 0;
   constexpr int32_t size() const { return end - begin; }
 };
@@ -28,7 +28,7 @@ constexpr RankRange ChildrenOf(int32_t rank, int32_t fan_out, int32_t world_size
           static_cast<int32_t>(std::min<int64_t>(first + fan_out, world_size))};
 }
 
-// A rank, then its children's subtrees one after the other: the order of what travels together.
+// Appends a rank, then its children's subtrees one after the other: the order within messages of a subtree.
 inline void AppendSubtree(int32_t rank, int32_t fan_out, int32_t world_size, std::vector<int32_t>& ranks) {
   ranks.push_back(rank);
   const RankRange children = ChildrenOf(rank, fan_out, world_size);

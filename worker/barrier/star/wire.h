@@ -1,5 +1,5 @@
-// The barrier's wire format: messages of fixed sizes, little-endian, nothing to allocate. Pure.
-// Some frames are followed by a payload of fp32 numbers, as the machine has them: little-endian.
+// The barrier's wire format: messages of fixed sizes, little-endian, decoded without allocation. Pure
+// functions. Some frames are followed by a payload of little-endian fp32 numbers.
 //
 // Forming a group. The connecting side begins, and both ends prove knowledge of the epoch's secret before
 // any other message (join_proof.h):
@@ -7,17 +7,17 @@
 //   kChallenge  acceptor -> joiner   a nonce and the acceptor's proof (Challenge, 72 bytes)
 // then Handshakes, 288 bytes, each followed by its sender's proof, 32 bytes:
 //   kJoin     any rank -> rank 0     its rank and its address
-//   kWelcome  rank 0 -> any rank     the group is complete; the parent's address (empty: it is rank 0, stay)
+//   kWelcome  rank 0 -> any rank     the group is complete; the parent's address (empty: it is rank 0)
 //   kAttach   rank -> its parent     when the parent is not rank 0
 //   kReject   either acceptor        refused; `epoch` is the acceptor's own
 // Every step (Frame, 104 bytes):
-//   kReduce   child -> parent        the fold of the child's subtree
-//   kResult   parent -> child        the fold of the whole group
-//   kError    to all neighbours      this rank's barrier is finished; they pass it on
-// Where ranks exchange activations (Frame and payload; what is in it: star_collectives.cc):
-//   kGather, kScatter      child -> parent    what the child's subtree brings
-//   kGathered, kScattered  parent -> child    what it gets
-// Decoding trusts nothing: magic, version and type must match, and the caller checks epoch, rank and step.
+//   kReduce   child -> parent        the combined contributions of the child's subtree
+//   kResult   parent -> child        the combined contributions of the whole group
+//   kError    to all neighbours      this rank's barrier has failed; they pass it on
+// Where ranks exchange activations (Frame and payload, whose content star_collectives.cc defines):
+//   kGather, kScatter      child -> parent    the contributions of the child's subtree
+//   kGathered, kScattered  parent -> child    its result
+// Decoding validates magic, version and type; the caller checks epoch, rank and step.
 #ifndef BFIO_WORKER_BARRIER_STAR_WIRE_H_
 #define BFIO_WORKER_BARRIER_STAR_WIRE_H_
 
@@ -49,7 +49,7 @@ enum class WireType : uint16_t {
   kChallenge = 13,
 };
 
-// Drawn for each connection by each of its ends.
+// Drawn separately for each connection by each end.
 using Nonce = std::array<uint8_t, 32>;
 // HMAC-SHA256.
 using Proof = std::array<uint8_t, 32>;
@@ -68,21 +68,21 @@ struct Handshake {
   uint64_t epoch = 0;
   int32_t rank = 0;
   int32_t world_size = 0;
-  // Host of at most kMaxHostBytes; empty host: no address.
+  // The host has at most kMaxHostBytes; empty host: no address.
   Address address;
 };
 
 struct Frame {
   WireType type = WireType::kReduce;
   uint64_t epoch = 0;
-  // The sender; in kError the rank where the trouble began.
+  // The sender; in kError the rank where the failure began.
   int32_t rank = 0;
-  // kError only.
+  // Only for kError.
   absl::StatusCode code = absl::StatusCode::kOk;
   int64_t step = 0;
-  // Counts the calls on this barrier, of whatever kind.
+  // Number of the call on this barrier, counting all kinds.
   uint64_t call = 0;
-  // Numbers that follow the frame.
+  // Number of fp32 values that follow the frame.
   uint64_t payload = 0;
   GroupView view;
 };
@@ -97,7 +97,7 @@ std::array<uint8_t, kChallengeBytes> Encode(const Challenge& challenge);
 std::array<uint8_t, kHandshakeBytes> Encode(const Handshake& handshake);
 std::array<uint8_t, kFrameBytes> Encode(const Frame& frame);
 
-// Nothing when the bytes are not such a message.
+// Absent when the bytes are not such a message.
 std::optional<Opening> DecodeOpening(absl::Span<const uint8_t> bytes);
 std::optional<Challenge> DecodeChallenge(absl::Span<const uint8_t> bytes);
 std::optional<Handshake> DecodeHandshake(absl::Span<const uint8_t> bytes);

@@ -1,7 +1,7 @@
-// Arrays of floats that begin with a cache line.
+// Float arrays that begin at a cache line.
 //
-// Purpose: a vector of the kernels is 64 bytes. Loaded from the middle of a line it takes two accesses, which
-// was seen to cost products of many rows much of their speed. Threads: as std::vector.
+// Purpose: a vector of the kernels is 64 bytes. Loaded from the middle of a cache line it takes two accesses,
+// which was measured to cost matrix products of many rows much of their speed. Threads: as std::vector.
 #ifndef BFIO_WORKER_ENGINE_CPU_ALIGNED_H_
 #define BFIO_WORKER_ENGINE_CPU_ALIGNED_H_
 

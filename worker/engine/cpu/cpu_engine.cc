@@ -17,7 +17,7 @@ cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config, const
                         PageTable::PageLimit(PageTableOptionsOf(options.decode)), options.kv);
 }
 
-// As weights.h keeps matrices: the same for all settings that come to the same.
+// The types in which weights.h stores the matrices. Settings with the same result have the same text.
 absl::string_view WeightTypes(cpu::Storage storage, const Model& model) {
   if (storage != cpu::Storage::kAuto) return storage == cpu::Storage::kBf16 ? "bf16" : "fp32";
   int64_t matrices = 0, halves = 0;

@@ -1,7 +1,7 @@
-// The CPU engine: a Llama-family model, decoded for real, on a machine without a GPU.
+// The CPU engine: runs a Llama-family model on a machine without a GPU.
 //
-// Purpose: the backend of a DecodeEngine over Forward, and how the two are put together. Threads: as engine.h
-// says; each engine has a team of its own, so a process has ranks x threads of them.
+// Purpose: the backend of a DecodeEngine that uses Forward, and the functions that assemble both. Threads: as
+// engine.h says. Each engine has its own thread team, so a process has ranks x threads of them.
 #ifndef BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
 #define BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
 
@@ -23,11 +23,11 @@ namespace bfio::worker {
 struct CpuOptions {
   // page_tokens must be a multiple of 16.
   DecodeOptions decode;
-  // In 1..256.
+  // Threads of the team, in 1..256.
   int32_t threads = 1;
-  // Of the KV cache; kAuto: fp32.
+  // Type of the KV cache; kAuto: fp32.
   cpu::Storage kv = cpu::Storage::kAuto;
-  // Null: the best that this processor can run.
+  // Null: the best kernels that this processor can run.
   const cpu::Kernels* kernels = nullptr;
 };
 
@@ -36,12 +36,12 @@ absl::Status CheckCpuOptions(const CpuOptions& options);
 
 ModelFacts FactsOf(const ModelConfig& config);
 
-// What workers must have in common for a request to continue elsewhere with the tokens that it would have had
-// here. Pages, threads and the tokens of a step change none, nor do the processor's kernels but by rounding,
-// which is compared nowhere.
+// Digest of everything that workers must have in common for a request to continue on another worker with the
+// same tokens. Page size, threads and step size change no token. The processor's kernels may change one by
+// rounding, which the digest does not cover.
 ModelDigest DigestOf(const CpuOptions& options, cpu::Storage weights, const Model& model);
 
-// Loads a checkpoint for engines to share. Errors: model.h's.
+// Loads a checkpoint that several engines may share. Errors: model.h's.
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
                                                                    cpu::Storage storage);
 
@@ -54,7 +54,7 @@ class CpuBackend final : public PartBackend {
  public:
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(const CpuOptions& options,
                                                             std::shared_ptr<const cpu::Weights> weights);
-  // REQUIRES: the weights have these blocks.
+  // REQUIRES: the weights contain these blocks.
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(const CpuOptions& options,
                                                             std::shared_ptr<const cpu::Weights> weights,
                                                             const BlockRange& blocks);

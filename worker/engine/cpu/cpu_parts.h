@@ -1,6 +1,7 @@
 // The parts of chains on a server with the CPU engine (part_backend.h).
 //
-// Purpose: all parts that a server hosts at the same time share one copy of the weights. Threads: one.
+// Purpose: all parts that a server hosts at the same time share one copy of the weights. Threads: used by one
+// thread.
 #ifndef BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
 #define BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
 
@@ -13,7 +14,7 @@ namespace bfio::worker {
 
 class CpuParts final : public PartSource {
  public:
-  // `options`: less what Make is given.
+  // `options` without the fields that Make receives.
   CpuParts(std::shared_ptr<const Model> model, cpu::Storage weights, const CpuOptions& options);
 
   const ModelBytes& bytes() const override { return bytes_; }
@@ -25,7 +26,7 @@ class CpuParts final : public PartSource {
   const cpu::Storage storage_;
   const CpuOptions options_;
   const ModelBytes bytes_;
-  // As long as a part has them.
+  // Expires when no part uses the weights.
   std::weak_ptr<const cpu::Weights> weights_;
 };
 

@@ -11,8 +11,8 @@
 namespace bfio::worker::cpu {
 namespace {
 
-// Rows of a prompt that pass over the cache together, so that a block of it is read once for all of them. Not
-// part of what fixes a row's result.
+// Prompt rows that attend together, so that a block of the cache is read once for all of them. Does not
+// change a row's result.
 constexpr int32_t kPieceRows = 16;
 
 }  // namespace
@@ -92,7 +92,7 @@ void Forward::RunAllBlocks(const StepPlan& plan) {
 absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& plan, StepPeers& peers) {
   Begin(plan);
   Embed(plan);
-  // No rank has rows, and all ranks have that result.
+  // No rank has rows; all ranks see this and return here.
   if (peers.rows() == 0) return absl::Span<const float>();
   for (int64_t index = 0; index < blocks_.count; ++index) {
     if (rows_ > 0) RunAttention(plan, index);
@@ -127,7 +127,7 @@ void Forward::FillRotations(const StepPlan& plan) {
   threads_.For(rows_, 16 * half, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < half; ++i) {
-        // In fp32, as transformers does it.
+        // In fp32, as transformers computes it.
         const float angle = static_cast<float>(plan.positions[row]) * frequencies_[i];
         cos_[row * half + i] = std::cos(angle);
         sin_[row * half + i] = std::sin(angle);
@@ -227,7 +227,8 @@ void Forward::RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t i
 void Forward::Attend(const StepPlan& plan, int64_t index) {
   const int64_t dim = config_.head_dim, group = config_.heads / config_.kv_heads;
   const int64_t width = config_.heads * dim;
-  // Pieces differ in cost with the length of their sequences: the next free thread takes the next.
+  // Pieces differ in cost with the length of their sequences, so each thread takes the next piece when it is
+  // free.
   std::atomic<int64_t> next = 0;
   const int64_t count = static_cast<int64_t>(pieces_.size()) * config_.kv_heads;
   threads_.Run([&](int32_t thread) {

@@ -1,10 +1,10 @@
 // One step of the model on the CPU: from a plan's tokens to logits.
 //
-// Purpose: the reference that other engines are tested against, and an engine in its own right. All
-// activations and sums are fp32. A row's logits depend on its sequence's tokens alone, to the last bit
-// (kernels.h). With peers, the ranks of a group share the MLP out (mlp.h) and everything else is done here:
-// the logits are the same bits. So they are when several of these, with a part of the blocks each, pass the
-// hidden rows on (RunHead, RunBlocks, Logits). Threads: used by one thread, which leads a team of its own.
+// Purpose: the reference implementation that other engines are tested against, and an engine in its own
+// right. All activations and sums are fp32. A row's logits depend only on its sequence's tokens, to the last
+// bit (kernels.h). With peers, the ranks of a group split the MLP (mlp.h) and each computes the rest of its
+// own rows; the logits are the same bits. They also are when several Forwards with a part of the blocks each
+// pass hidden rows on (RunHead, RunBlocks, Logits). Threads: used by one thread, which leads its own team.
 #ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 
@@ -27,29 +27,29 @@ namespace bfio::worker::cpu {
 
 class Forward {
  public:
-  // At most max_rows rows in a plan, and max_draws logit rows.
+  // `max_rows`, `max_draws`: the most rows and logit rows of a plan.
   Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache> cache, const Kernels& kernels,
           int32_t threads, int64_t max_rows, int64_t max_draws);
-  // Of a part of the model. REQUIRES: the weights have these blocks, the cache has as many layers.
+  // For a part of the model. REQUIRES: the weights contain these blocks; the cache has as many layers.
   Forward(std::shared_ptr<const Weights> weights, const BlockRange& blocks, std::unique_ptr<KvCache> cache,
           const Kernels& kernels, int32_t threads, int64_t max_rows, int64_t max_draws);
 
-  // Writes keys and values of all rows to the cache. Logits [draws, vocab] are good until the next Run.
-  // REQUIRES: tokens are in the vocabulary.
+  // Writes keys and values of all rows to the cache. The returned logits, [draws, vocab], are valid until the
+  // next call. REQUIRES: tokens are in the vocabulary.
   absl::Span<const float> Run(const StepPlan& plan);
-  // As Run, together with the peers, all of which must run a plan of at most peers.rows() rows; it may be
-  // empty. An error is the peers': the plan may be run again.
+  // As Run, together with the peers. All of them must run a plan, possibly empty, of at most peers.rows()
+  // rows. An error comes from the peers, and the plan may be run again.
   absl::StatusOr<absl::Span<const float>> RunTogether(const StepPlan& plan, StepPeers& peers);
 
-  // --- a part of the model; results are good until the next call ---
+  // --- a part of the model; results are valid until the next call ---
 
-  // The plan's tokens through the embedding and the first blocks: hidden rows, [rows, hidden]. REQUIRES: the
-  // weights have the ends, and the blocks here begin with block 0.
+  // Passes the plan's tokens through the embedding and the first blocks; returns hidden rows, [rows, hidden].
+  // REQUIRES: the weights have the ends, and the blocks here begin with block 0.
   absl::Span<const float> RunHead(const StepPlan& plan);
-  // Hidden rows through the blocks here. The plan's token ids are not looked at.
+  // Passes hidden rows through the blocks here. The plan's token ids are not used.
   absl::Span<const float> RunBlocks(const StepPlan& plan, absl::Span<const float> hidden);
-  // Logits [rows, vocab] of hidden rows that have been through all blocks. REQUIRES: the weights have the
-  // ends; at most max_draws rows.
+  // Returns the logits, [rows, vocab], of hidden rows that have passed through all blocks. REQUIRES: the
+  // weights have the ends; at most max_draws rows.
   absl::Span<const float> Logits(absl::Span<const float> hidden);
 
   const Weights& weights() const { return *weights_; }
@@ -57,7 +57,7 @@ class Forward {
   Threads& threads() { return threads_; }
 
  private:
-  // Consecutive rows of a run that attend together.
+  // Consecutive rows of one run that attend together.
   struct Piece {
     int32_t run;
     int32_t first_row;
@@ -68,20 +68,21 @@ class Forward {
   void RunAllBlocks(const StepPlan& plan);
   void FillRotations(const StepPlan& plan);
   void CutPieces(const StepPlan& plan);
-  // Rows, rotations, pieces.
+  // Prepares rows, rotations and pieces.
   void Begin(const StepPlan& plan);
-  // The first half of a block; leaves the MLP's input in normed_. `index`: within the blocks here.
+  // The first half of a block, attention; leaves the MLP's input in normed_. `index` counts from the first
+  // block here.
   void RunAttention(const StepPlan& plan, int64_t index);
   const Layer& layer(int64_t index) const { return weights_->block(blocks_.first + index); }
   void Project(const Layer& layer);
   void RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t index);
   void Attend(const StepPlan& plan, int64_t index);
   absl::Span<const float> ComputeLogits(const StepPlan& plan);
-  // Of what is in normed_.
+  // Computes logits from the first `draws` rows of normed_.
   absl::Span<const float> ProjectToVocabulary(int64_t draws);
   // normed_ = RMSNorm(hidden_).
   void Normalise(const std::vector<float>& weight);
-  // q/k norm, if there is one, and rotation of one head.
+  // Applies the q/k norm, if there is one, and the rotation to one head.
   void PrepareHead(float* head, const std::vector<float>& norm, int64_t row) const;
   void Multiply(const Matrix& matrix, const float* x, float* y, bool add, int64_t rows, int32_t thread) const;
 

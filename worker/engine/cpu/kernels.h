@@ -1,15 +1,15 @@
 // The arithmetic of the CPU engine, in one version per instruction set.
 //
-// Purpose: matrix products, attention, norms and activations over fp32 activations, with weights and KV cache
-// in fp32 or bf16 (widened in registers; all sums are fp32). The version is chosen at run time, so one
-// program runs on any x86-64.
+// Purpose: matrix products, attention, norms and activation functions on fp32 activations, with weights and
+// KV cache in fp32 or bf16 (widened in registers; all sums are fp32). The version is chosen at run time, so
+// one program runs on any x86-64.
 //
-// Batch invariance. What a row gives depends on that row alone, to the last bit, however many rows stand
-// beside it, however the columns are shared among threads, and however a prompt was cut: every sum runs over
-// 16 lanes in blocks of fixed size and ends in a fixed tree, and tiles of rows and columns only share loads.
-// A BLAS chooses its kernels by the number of rows and cannot promise that (tests/bench/engine_bench.cc
-// measures what is paid for it). The avx2 and avx512 versions agree to the last bit too; generic, which has
-// no fused multiply-add, agrees to rounding.
+// Batch invariance. A row's result depends on that row alone, to the last bit: not on the number of rows in
+// the batch, nor on how columns are divided among threads, nor on how a prompt was cut into chunks. Every sum
+// runs over 16 lanes in blocks of fixed size and ends in a fixed tree; tiles of rows and columns only share
+// loads. A BLAS chooses its kernels by the number of rows and cannot guarantee this
+// (tests/bench/engine_bench.cc measures what it costs). The avx2 and avx512 versions agree to the last bit
+// too; generic, which has no fused multiply-add, agrees to rounding.
 //
 // Threads: pure functions; the caller divides rows or columns among threads.
 #ifndef BFIO_WORKER_ENGINE_CPU_KERNELS_H_
@@ -19,21 +19,22 @@
 
 namespace bfio::worker::cpu {
 
-// Partial sums of every reduction (SIMD lanes), and the tokens whose keys are interleaved in the key cache.
+// Partial sums of every reduction (SIMD lanes), and the number of tokens whose keys are interleaved in the
+// key cache.
 inline constexpr int64_t kLanes = 16;
 
-// Never a function of its own: see kernels_body.h.
+// Always inlined, for the reason in kernels_body.h.
 [[gnu::always_inline]] inline int64_t RoundUpToLanes(int64_t n) {
   return (n + kLanes - 1) / kLanes * kLanes;
 }
 
-// y = W x (+ bias), or y += that, for many x.
+// y = W x (+ bias), or y += W x (+ bias), for many x.
 struct Linear {
   // [rows, inputs], `x_stride` elements between rows.
   const float* x = nullptr;
   int64_t x_stride = 0;
   int64_t rows = 0;
-  // [outputs, inputs], fp32 or bf16 by the function called.
+  // [outputs, inputs], fp32 or bf16 depending on the function called.
   const void* weight = nullptr;
   int64_t inputs = 0;
   // [outputs]; may be null.
@@ -44,9 +45,9 @@ struct Linear {
   bool add = false;
 };
 
-// Inputs begin .. end - 1 of a product, one leaf of a tree of partial sums (worker/barrier/summation_tree.h).
-// `folds` sums that wait are added on its left, the last one first; what comes out is the node-th result, or
-// waits (node < 0) for its right neighbour.
+// Inputs begin .. end - 1 of a product: one leaf of a tree of partial sums (worker/barrier/summation_tree.h).
+// `folds` pending sums are added on its left, the last one first. The result is the node-th output, or, if
+// node < 0, stays pending for its right neighbour.
 struct Term {
   int64_t begin = 0;
   int64_t end = 0;
@@ -54,14 +55,14 @@ struct Term {
   int32_t node = -1;
 };
 
-// y[node] = the node's part of W x, for many x, added up in the order of a tree.
+// y[node] = the node's part of W x, for many x, summed in the order of a tree.
 struct TermSum {
   // [rows, inputs], `x_stride` elements between rows.
   const float* x = nullptr;
   int64_t x_stride = 0;
   int64_t rows = 0;
-  // [outputs, inputs], fp32 or bf16 by the function called; `weight_stride` elements between rows, so that
-  // the inputs may be some of a larger matrix's.
+  // [outputs, inputs], fp32 or bf16 depending on the function called; `weight_stride` elements between rows,
+  // so that the inputs may be a range of a larger matrix's columns.
   const void* weight = nullptr;
   int64_t weight_stride = 0;
   const Term* terms = nullptr;
@@ -70,25 +71,25 @@ struct TermSum {
   float* y = nullptr;
   int64_t node_stride = 0;
   int64_t y_stride = 0;
-  // For a single node: y += ..., and then + bias ([outputs]; may be null).
+  // For a single node: adds to y, and then adds the bias ([outputs]; may be null).
   bool add = false;
   const float* bias = nullptr;
   // TermScratch(rows) floats for every thread.
   float* scratch = nullptr;
 };
 
-// Columns that SumTerms keeps partial sums of at a time, and how many sums: three that wait, in a tree of
-// eight terms, and the one under way.
+// Columns for which SumTerms keeps partial sums at a time. TermScratch: 4 sums per column, namely up to three
+// pending ones in a tree of eight terms, and the current one.
 inline constexpr int64_t kTermColumns = 128;
 [[gnu::always_inline]] inline int64_t TermScratch(int64_t rows) {
   return 4 * rows * kTermColumns;
 }
 
 // Attention of consecutive rows of one sequence over its cache, for one KV head and the query heads that
-// share it. The cache of one layer and KV head is in pages: keys of 16 tokens at a time, [tokens /
-// 16][head_dim][16]; values [tokens][value_dim], value_dim = head_dim rounded up to 16.
+// share it. The cache of one layer and KV head is in pages: keys in groups of 16 tokens, [tokens /
+// 16][head_dim][16]; values [tokens][value_dim], where value_dim is head_dim rounded up to 16.
 struct Attention {
-  // Of the first row and query head of the group: [rows, group, head_dim].
+  // Of the first row and query head of the group. Layout [rows, group, head_dim].
   const float* q = nullptr;
   int64_t q_stride = 0;
   float* out = nullptr;
@@ -98,7 +99,8 @@ struct Attention {
   int32_t head_dim = 0;
   // [rows] Ascending; row r attends to tokens 0 .. positions[r].
   const int32_t* positions = nullptr;
-  // Page 0's keys and values, fp32 or bf16 by the function called; elements from page to page.
+  // Page 0's keys and values, fp32 or bf16 depending on the function called; page_stride elements from page
+  // to page.
   const void* keys = nullptr;
   const void* values = nullptr;
   int64_t page_stride = 0;
@@ -117,7 +119,7 @@ struct Attention {
 struct Kernels {
   // "avx512", "avx2" or "generic".
   const char* name;
-  // Columns begin .. end - 1 of y.
+  // Computes columns begin .. end - 1 of y.
   void (*linear_f32)(const Linear&, int64_t begin, int64_t end);
   void (*linear_bf16)(const Linear&, int64_t begin, int64_t end);
   void (*sum_terms_f32)(const TermSum&, int64_t begin, int64_t end);
@@ -130,9 +132,9 @@ struct Kernels {
   void (*silu_mul)(float* gate, const float* up, int64_t n);
 };
 
-// The best that this processor can run.
+// The best kernels that this processor can run.
 const Kernels& BestKernels();
-// Those that it can run, the best first, null after the last.
+// All kernels that it can run, the best first; null-terminated.
 const Kernels* const* RunnableKernels();
 
 }  // namespace bfio::worker::cpu

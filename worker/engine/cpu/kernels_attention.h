@@ -7,19 +7,19 @@
 namespace bfio::worker::cpu {
 namespace {
 
-// Tokens whose scores are rescaled together; part of what fixes a row's result.
+// Tokens whose scores are rescaled together. Changing it changes results in their last bits.
 constexpr int32_t kBlockTokens = 64;
 constexpr int32_t kBlockVectors = kBlockTokens / kLanes;
 
-// One query: a row and a head. Its running softmax is in the scratch: [value_dim] weighted values, then the
-// largest score and the sum of weights.
+// One query: a row and a head. The state of its online softmax is in scratch: [value_dim] weighted values,
+// then the largest score and the sum of weights.
 struct Query {
   const float* q;
   float* state;
   int32_t position;
 };
 
-// One block of the cache.
+// One block of kBlockTokens tokens of the cache.
 template <typename T>
 struct CacheBlock {
   int32_t begin;
@@ -29,10 +29,10 @@ struct CacheBlock {
   const T* values[kBlockVectors];
 };
 
-// With the block's first queries what is at the same place in `next` is asked for, here and in AddValues: a
-// block comes from memory while the one before is computed with.
+// Computes scores, their exponentials into `weights`, and the factor by which earlier sums shrink.
 //
-// Scores, their exponentials into `weights`, and the factor by which what was summed before shrinks.
+// With the block's first queries, the same positions of `next` are prefetched, here and in AddValues: a block
+// is loaded from memory while the one before it is used.
 template <int H, bool first, typename T>
 BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const CacheBlock<T>& next,
                        const Query* queries, int64_t value_dim, float weights[][kBlockTokens],
@@ -138,7 +138,7 @@ BFIO_INLINE CacheBlock<T> BlockAt(const Attention& a, int32_t begin, int32_t end
   for (int v = 0; v < kBlockVectors; ++v) {
     const int32_t token = begin + v * static_cast<int32_t>(kLanes);
     if (token >= end) {
-      // Read, masked and never used.
+      // Read and masked; the result does not depend on it.
       block.keys[v] = block.keys[0];
       block.values[v] = block.values[0];
       continue;

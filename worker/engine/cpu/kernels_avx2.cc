@@ -1,4 +1,4 @@
-// For AVX2 and FMA: a vector is two registers; 4 sums, 2 weights and a left factor in 14 of 16.
+// For AVX2 and FMA: a vector takes two registers; 4 sums, 2 weights and an input take 14 of 16.
 #define BFIO_KERNELS kAvx2Kernels
 #define BFIO_KERNELS_NAME "avx2"
 #define BFIO_REGISTER_BYTES 32

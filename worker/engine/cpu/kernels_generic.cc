@@ -1,4 +1,4 @@
-// For any x86-64 (SSE2), or another processor.
+// For any x86-64 (SSE2) and for other processors.
 #define BFIO_KERNELS kGenericKernels
 #define BFIO_KERNELS_NAME "generic"
 #define BFIO_REGISTER_BYTES 16

@@ -7,59 +7,60 @@
 namespace bfio::worker::cpu {
 namespace {
 
-// Inputs are added up in blocks of this many, so that a tile's rows and columns stay in the first-level
-// cache.
+// Inputs are summed in blocks of this many, so that a tile's rows and columns stay in the first-level cache.
 constexpr int64_t kInputBlock = 1024;
-// Columns whose block of weights stays in the second-level cache while the rows pass: 512 KiB of fp32.
+// Columns whose block of weights stays in the second-level cache while all rows are computed: 512 KiB of
+// fp32.
 constexpr int64_t kColumnBlock = kTermColumns;
 
-// Columns that are finished one after the other, all inputs of each. A tile of rows alone uses no weight
-// twice: then weights are best read as they lie in memory.
+// Columns that are finished one after the other, all inputs of each. A single tile of rows uses each weight
+// once, so the weights are best read in memory order.
 BFIO_INLINE int64_t ColumnsAtOnce(int64_t rows) {
   return rows <= BFIO_TILE_ROWS ? BFIO_TILE_COLUMNS : kColumnBlock;
 }
 
-// With columns of 1,024 bf16, 16 KiB: enough for the time that memory takes to answer.
+// How many tiles ahead weights are prefetched: with columns of 1,024 bf16, 16 KiB, which covers the latency
+// of memory.
 constexpr int64_t kTilesAhead = 2;
 
-// What is common to the tiles of one block of inputs: what is multiplied, what is added to the sums, and
-// where they go.
+// Common arguments of the tiles of one block of inputs: the operands, the values added to the sums, and the
+// destination.
 struct Block {
   const float* x;
   int64_t x_stride;
   int64_t rows;
   int64_t weight_stride;
-  // Inputs.
+  // Range of inputs.
   int64_t begin, end;
-  // Partial sums that wait in scratch (SumTermsOf), added first, the last one first.
+  // Pending partial sums in scratch (SumTermsOf), added first, the last one first.
   const float* waiting;
   int32_t waiting_count;
   int64_t waiting_distance;
-  // The column that scratch begins with.
+  // The column at which scratch begins.
   int64_t first_column;
   // [rows, outputs], added next; may be null.
   const float* base;
   // [outputs], added last; may be null.
   const float* bias;
   int64_t base_stride;
-  // Column `out_column` of the first row.
+  // Points to column `out_column` of the first row.
   float* out;
   int64_t out_stride;
   int64_t out_column;
 };
 
-// Asks for weights of a later tile. Without it a product of a few rows takes twice the time that memory
-// needs: a processor asks by itself only along a column, and not beyond the end of its page.
+// Prefetches weights of a later tile. Without this a product of a few rows takes twice the time that reading
+// the weights needs: the hardware prefetches only along a column, and not beyond the end of its page.
 template <int C, typename W>
 BFIO_INLINE void PrefetchTile(const W* w, int64_t stride) {
 #pragma GCC unroll 8
   for (int c = 0; c < C; ++c) {
-    // A number, as there is no element where the matrix has ended.
+    // An integer, because past the end of the matrix a pointer would be invalid.
     Prefetch(reinterpret_cast<uintptr_t>(w) + (kTilesAhead * C + c) * stride * sizeof(W));
   }
 }
 
-// `first`: of the rows, so that its weights come from memory and not from a cache.
+// `first`: this is the first tile of rows, so its weights come from memory rather than from a cache.
 template <int R, int C, bool first, typename W>
 BFIO_INLINE void Tile(const Block& b, const W* weight, int64_t row, int64_t column) {
   const float* x = b.x + row * b.x_stride;
@@ -134,7 +135,7 @@ BFIO_INLINE void LastRows(const Block& block, const W* weight, int64_t row, int6
   }
 }
 
-// Columns begin .. end - 1 of the block, all rows.
+// Computes columns begin .. end - 1 of the block, for all rows.
 template <typename W>
 BFIO_INLINE void RunBlock(const Block& block, const W* weight, int64_t begin, int64_t end) {
   if (block.rows < BFIO_TILE_ROWS) return LastRows<true>(block, weight, 0, begin, end);
@@ -169,8 +170,8 @@ void LinearOf(const Linear& args, int64_t begin, int64_t end) {
   }
 }
 
-// In scratch: [level][rows][kColumnBlock]. Level l < `depth` holds the l-th partial sum that waits for its
-// right neighbour; level `depth` the term under way, when its inputs take several blocks.
+// Scratch is [level][rows][kColumnBlock]. Level l < `depth` holds the l-th partial sum that is pending for
+// its right neighbour. Level `depth` holds the current term when its inputs take several blocks.
 template <typename W>
 void SumTermsOf(const TermSum& args, int64_t begin, int64_t end) {
   const W* weight = static_cast<const W*>(args.weight);
@@ -191,7 +192,7 @@ void SumTermsOf(const TermSum& args, int64_t begin, int64_t end) {
       const Term& term = args.terms[i];
       const bool whole = term.node >= 0;
       int64_t k = term.begin;
-      do {  // once, even without inputs: such a term is 0
+      do {  // runs once even without inputs: such a term is 0
         const bool first = k == term.begin;
         block.begin = k;
         k = k + kInputBlock < term.end ? k + kInputBlock : term.end;

@@ -1,8 +1,8 @@
-// Vectors of 16 floats, and exp. Part of kernels_body.h, which says what it may include; compiled once per
+// Vectors of 16 floats, and exp. Part of kernels_body.h, which limits what it may include; compiled once per
 // instruction set.
 //
 // A vector has 16 lanes in every version: one register of AVX-512, two of AVX2, four of SSE2. So all versions
-// add up in the same order.
+// sum in the same order.
 #include <cstdint>
 
 #include "worker/engine/cpu/kernels.h"
@@ -19,7 +19,7 @@ typedef float F __attribute__((vector_size(BFIO_REGISTER_BYTES)));
 typedef int32_t I __attribute__((vector_size(BFIO_REGISTER_BYTES)));
 typedef uint32_t U __attribute__((vector_size(BFIO_REGISTER_BYTES)));
 typedef float F4 __attribute__((vector_size(16)));
-// In memory.
+// Types for unaligned access to memory.
 typedef float Fm __attribute__((vector_size(BFIO_REGISTER_BYTES), aligned(4), may_alias));
 typedef float F4m __attribute__((vector_size(16), aligned(4), may_alias));
 typedef uint16_t Hm __attribute__((vector_size(BFIO_REGISTER_BYTES / 2), aligned(2), may_alias));
@@ -33,7 +33,7 @@ struct V {
   F part[kRegisters];
 };
 
-// Brings what is there to the second-level cache; nothing happens where there is no memory.
+// Loads the address into the second-level cache; harmless where there is no memory.
 BFIO_INLINE void Prefetch(uintptr_t address) {
   __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
 }

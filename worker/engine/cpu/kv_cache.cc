@@ -19,7 +19,7 @@ float As(float value, float) {
   return value;
 }
 
-// `head_page`: the page of one head.
+// `head_page` points to the page of one head.
 template <typename T>
 void WriteToken(const KvShape& shape, T* head_page, int32_t in_page, const float* key, const float* value) {
   T* const keys = head_page + in_page / kLanes * kLanes * shape.head_dim + in_page % kLanes;
@@ -28,7 +28,7 @@ void WriteToken(const KvShape& shape, T* head_page, int32_t in_page, const float
   for (int64_t d = 0; d < shape.head_dim; ++d) values[d] = As(value[d], T());
 }
 
-// A head of a chain may have no blocks of its own; a mapping has at least a byte.
+// The head of a chain may have no blocks, but a mapping has at least one byte.
 size_t MappedBytes(const KvShape& shape) {
   return static_cast<size_t>(std::max<int64_t>(1, shape.bytes()));
 }
@@ -40,7 +40,7 @@ int64_t KvShape::bytes() const {
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {
-  // Pages of zeros that exist once they are written: a large capacity costs what is used of it.
+  // Zero pages are allocated by the kernel when they are first written, so unused capacity costs no memory.
   void* const memory = mmap(nullptr, MappedBytes(shape), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {

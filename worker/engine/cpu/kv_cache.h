@@ -1,8 +1,8 @@
-// The CPU engine's KV cache: the memory behind the page table.
+// The CPU engine's KV cache: the memory that the page table's page numbers refer to.
 //
-// Purpose: one block of memory per layer, page after page; in a page, by KV head: its keys, [tokens / 16]
-// [head_dim][16], then its values, [tokens][value_dim] (kernels.h says why). A page of a head is contiguous.
-// Threads: different tokens or heads may be written by different threads.
+// Purpose: one block of memory per layer, page after page. A page has for each KV head its keys, [tokens /
+// 16][head_dim][16], then its values, [tokens][value_dim] (kernels.h says why). The page of one head is
+// contiguous. Threads: different tokens or heads may be written by different threads.
 #ifndef BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
 #define BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
 
@@ -27,31 +27,31 @@ struct KvShape {
 
   int64_t element_bytes() const { return bf16 ? 2 : 4; }
   int64_t value_dim() const { return RoundUpToLanes(head_dim); }
-  // Elements of a page of one head, and of all of them.
+  // Elements of a page of one head, and of a page of all heads.
   int64_t head_stride() const { return page_tokens * (head_dim + value_dim()); }
   int64_t page_stride() const { return kv_heads * head_stride(); }
-  // What attention reads per token of context, over all layers.
+  // Bytes that attention reads per token of context, over all layers.
   int64_t token_bytes() const { return layers * kv_heads * (head_dim + value_dim()) * element_bytes(); }
-  // The largest number there is when it is more than that.
+  // Size of the cache, saturated at the largest int64_t.
   int64_t bytes() const;
 };
 
 class KvCache {
  public:
-  // RESOURCE_EXHAUSTED when there is no address space for it. Memory is taken as it is first used: whether
-  // the machine has it is checked by the code that makes caches (machine_memory.h).
+  // RESOURCE_EXHAUSTED when the address space is too small. Memory is allocated when it is first used; the
+  // code that makes caches checks that the machine has enough (machine_memory.h).
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const KvShape& shape);
   ~KvCache();
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
 
   const KvShape& shape() const { return shape_; }
-  // Keys and values of a head in page 0; page p's are p * shape().page_stride() elements further.
+  // Keys and values of a head in page 0; those of page p are p * shape().page_stride() elements further.
   const void* Keys(int64_t layer, int64_t head) const { return At(layer, head); }
   const void* Values(int64_t layer, int64_t head) const {
     return At(layer, head) + shape_.page_tokens * shape_.head_dim * shape_.element_bytes();
   }
-  // `in_page`: the token's place in it. `key` and `value` have head_dim elements.
+  // `in_page`: the token's offset in the page. `key` and `value` have head_dim elements.
   void Write(int64_t layer, int64_t head, PageId page, int32_t in_page, const float* key, const float* value);
 
  private:

@@ -24,13 +24,13 @@ std::string Read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// "max", or nothing one can read, is no limit.
+// "max" or unreadable text means no limit.
 int64_t Limit(const std::string& path) {
   int64_t bytes = 0;
   return absl::SimpleAtoi(absl::StripAsciiWhitespace(Read(path)), &bytes) && bytes > 0 ? bytes : kNone;
 }
 
-// Of the group at `path` and of all above it.
+// The smallest limit of the control group at `path` and all its ancestors.
 int64_t LeastLimit(const std::string& mount, std::string path, absl::string_view file) {
   int64_t least = Limit(absl::StrCat(mount, "/", file));
   while (path.size() > 1) {
@@ -45,7 +45,7 @@ int64_t LeastLimit(const std::string& mount, std::string path, absl::string_view
 int64_t GroupLimit(absl::string_view membership, const std::string& root) {
   int64_t least = kNone;
   for (const absl::string_view line : absl::StrSplit(membership, '\n')) {
-    // ID:CONTROLLERS:PATH; version 2's controllers are empty.
+    // Format ID:CONTROLLERS:PATH; for version 2 the controllers are empty.
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3 || parts[2].empty() || parts[2][0] != '/') continue;
     if (parts[1].empty()) {

@@ -1,7 +1,8 @@
-// How much memory this process may have.
+// How much memory this process may use.
 //
 // Purpose: a KV cache takes memory as it is used, so one that is too large is not noticed when it is made but
-// hours later, when the kernel ends the process. What other processes take is not known here. Threads: any.
+// hours later, when the kernel kills the process. Memory of other processes is not taken into account.
+// Threads: any.
 #ifndef BFIO_WORKER_ENGINE_CPU_MACHINE_MEMORY_H_
 #define BFIO_WORKER_ENGINE_CPU_MACHINE_MEMORY_H_
 
@@ -12,13 +13,13 @@
 
 namespace bfio::worker::cpu {
 
-// Bytes: the machine's, or less where a control group that this process is in allows less (a container's, a
-// systemd unit's).
+// Bytes of the machine, or of the smallest control group limit that applies to this process (a container's, a
+// systemd unit's), whichever is less.
 int64_t MachineMemory();
 
-// The least that control groups allow, of version 1 or 2; the largest number where none limits anything.
-// `membership`: the text of /proc/self/cgroup; `root`: where groups are mounted. Groups that a container does
-// not see count by those above them.
+// The smallest memory limit of control groups of version 1 or 2, in bytes; the largest int64_t where nothing
+// is limited. `membership`: the text of /proc/self/cgroup; `root`: where control groups are mounted. Of
+// groups that a container cannot see, the visible ancestors count.
 int64_t GroupLimit(absl::string_view membership, const std::string& root);
 
 }  // namespace bfio::worker::cpu

@@ -5,12 +5,12 @@
 namespace bfio::worker::cpu {
 namespace {
 
-// Keeps what is there: buffers grow to the largest batch and stay.
+// Only grows: buffers reach the size of the largest batch and keep it.
 void Reserve(AlignedFloats& buffer, int64_t size) {
   if (buffer.size() < static_cast<size_t>(size)) buffer.resize(static_cast<size_t>(size));
 }
 
-// `matrix` from element `at` on.
+// Address of element `at` of `matrix`.
 const void* From(const Matrix& matrix, int64_t at) {
   return static_cast<const char*>(matrix.data) + at * (matrix.bf16 ? 2 : 4);
 }
@@ -36,7 +36,7 @@ Mlp::Part Mlp::PartOf(TermRange terms) const {
   part.end = TermBegin(terms.end, config_.intermediate);
   for (const TermRange& node : NodesOf(terms)) {
     for (int32_t term = node.begin; term < node.end; ++term) {
-      // As many neighbours are complete by now as a binary counter carries.
+      // The number of complete left neighbours to merge with, as the carries of a binary counter.
       const int32_t folds = __builtin_ctz(static_cast<uint32_t>(term - node.begin + 1));
       const bool last = term + 1 == node.end;
       part.terms.push_back({TermBegin(term, config_.intermediate) - part.begin,
@@ -74,7 +74,7 @@ absl::Status Mlp::RunTogether(const Layer& layer, const float* x, float* hidden,
   }
   const auto sums = absl::MakeConstSpan(sums_).subspan(0, static_cast<size_t>(part_.nodes) * all.size());
   if (absl::Status status = peers.ReduceScatter(sums, mine); !status.ok()) return status;
-  // In the order of Narrow.
+  // In the same order as Narrow.
   const float* const bias = layer.down.bias.empty() ? nullptr : layer.down.bias.data();
   for (int64_t row = 0; row < rows; ++row) {
     float* const to = hidden + row * config_.hidden;

@@ -1,14 +1,14 @@
-// The MLP of a layer: all of it, or this rank's part of it.
+// The MLP of a layer: all of it, or this rank's part.
 //
-// Purpose: the width inside the MLP is cut into the terms of a summation tree
-// (worker/barrier/summation_tree.h), whole vectors each and as equal as can be; the sum of the down
-// projection runs in the tree's order, on one rank too. So a group that shares the terms out (--mlp=tp) gives
-// the same bits, whatever its size. A part is a view of the weights: nothing is copied when the group
-// changes, and any width can be shared out.
+// Purpose: the intermediate width is divided into the terms of a summation tree
+// (worker/barrier/summation_tree.h), in whole vectors and as evenly as possible. The down projection is
+// summed in the tree's order, also on a single rank. So a group whose ranks split the terms (--mlp=tp) gives
+// the same bits at any size. A part is a view of the weights: nothing is copied when the group changes, and
+// any width can be split.
 //
 // Together: all ranks' rows are gathered, padded to the step's largest batch; each rank computes its terms of
-// all rows; the sums are scattered back to whom the rows belong. A rank without rows does its part of the
-// others'. Threads: as forward.h says.
+// all rows; the sums are scattered back to the ranks that own the rows. A rank without rows still computes
+// its part. Threads: as forward.h says.
 #ifndef BFIO_WORKER_ENGINE_CPU_MLP_H_
 #define BFIO_WORKER_ENGINE_CPU_MLP_H_
 
@@ -26,7 +26,7 @@
 
 namespace bfio::worker::cpu {
 
-// Where term `term` begins in a width of `intermediate`; kSumTerms: where the last one ends.
+// The first column of term `term` in an intermediate width; for kSumTerms, the end of the last term.
 int64_t TermBegin(int32_t term, int64_t intermediate);
 
 class Mlp {
@@ -34,16 +34,16 @@ class Mlp {
   // The arguments outlive this.
   Mlp(const ModelConfig& config, const Kernels& kernels, Threads& threads, int64_t max_rows);
 
-  // hidden += MLP(x) of `rows` rows; both [rows, hidden].
+  // hidden += MLP(x) for `rows` rows; both are [rows, hidden].
   void Run(const Layer& layer, const float* x, float* hidden, int64_t rows);
-  // The same, together with the peers. REQUIRES: rows <= peers.rows(). After an error, which is the peers',
-  // `hidden` is as it was.
+  // The same, together with the peers. REQUIRES: rows <= peers.rows(). An error comes from the peers and
+  // leaves `hidden` unchanged.
   absl::Status RunTogether(const Layer& layer, const float* x, float* hidden, int64_t rows, StepPeers& peers);
 
  private:
-  // A rank's terms.
+  // The terms that one rank computes.
   struct Part {
-    // Of the width inside.
+    // Range of the intermediate width.
     int64_t begin = 0, end = 0;
     std::vector<Term> terms;
     int64_t nodes = 0;
@@ -53,7 +53,8 @@ class Mlp {
 
   // gate_ = silu(gate(x)) * up(x), within the part.
   void Widen(const Layer& layer, const Part& part, const float* x, int64_t rows);
-  // y = the part's nodes of the down projection; `add`: to what is there, and then the bias.
+  // y = the partial sums of the down projection, one per node of the part. `add`: adds them to y, and then
+  // the bias.
   void Narrow(const Layer& layer, const Part& part, int64_t rows, float* y, bool add);
 
   const ModelConfig& config_;
@@ -65,10 +66,10 @@ class Mlp {
   // By thread.
   std::vector<AlignedFloats> scratch_;
 
-  // Of RunTogether, for the group it was called with last. They grow with the batches.
+  // State of RunTogether for the group that it was last called with. Buffers grow with the batches.
   std::pair<int32_t, int32_t> rank_of_ = {-1, 0};
   Part part_;
-  // [peers.rows(), hidden]: what this rank brings, and gets.
+  // [peers.rows(), hidden]: this rank's input rows, then its summed output.
   AlignedFloats mine_;
   // [world_size, peers.rows(), hidden]
   AlignedFloats all_;

@@ -1,5 +1,5 @@
-// What a part of a model takes of memory in the CPU engine (model_part.h): as the engine keeps weights and
-// KV, converted or mapped. Threads: pure.
+// Memory that a part of a model takes in the CPU engine (model_part.h), with weights and KV as the engine
+// stores them, converted or mapped. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_CPU_PART_MEMORY_H_
 #define BFIO_WORKER_ENGINE_CPU_PART_MEMORY_H_
 
@@ -13,7 +13,7 @@ namespace bfio::worker::cpu {
 
 ModelBytes BytesOf(const Model& model, Storage weights, Storage kv);
 
-// The KV cache of `blocks` blocks and one page table.
+// Shape of a KV cache for `blocks` blocks and one page table.
 KvShape PartShape(const ModelConfig& config, int64_t blocks, int32_t page_tokens, int64_t pages, Storage kv);
 
 }  // namespace bfio::worker::cpu

@@ -1,5 +1,7 @@
 #include "worker/engine/cpu/sample_team.h"
 
+#include <utility>
+
 namespace bfio::worker::cpu {
 
 void SampleTeam::Run(Threads& threads, absl::Span<const float> logits, absl::Span<const Draw> draws,
@@ -9,9 +11,9 @@ void SampleTeam::Run(Threads& threads, absl::Span<const float> logits, absl::Spa
   threads.Run([&](int32_t thread) {
     const auto [begin, end] = Share(static_cast<int64_t>(draws.size()), thread, threads.count());
     for (int64_t i = begin; i < end; ++i) {
-      const auto picked = samplers_[thread].Pick(logits.subspan(i * vocab, vocab), draws[i]);
-      // Its error is the row's, not the step's.
-      drawn[i] = picked.ok() ? *picked : Drawn{.finite = false};
+      auto picked = samplers_[thread].Pick(logits.subspan(i * vocab, vocab), draws[i]);
+      // A failed draw ends that row's request, not the step.
+      drawn[i] = picked.ok() ? *std::move(picked) : Drawn{.finite = false};
     }
   });
 }

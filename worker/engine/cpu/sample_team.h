@@ -1,7 +1,6 @@
-// Draws tokens from logits, shared out over an engine's threads.
+// Draws tokens from logits on an engine's threads.
 //
-// Purpose: what the CPU engine and a pipeline's head have in common. Threads: used by the thread that leads
-// the team.
+// Purpose: shared by the CPU engine and the head of a chain. Threads: used by the thread that leads the team.
 #ifndef BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
 #define BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
 
@@ -18,7 +17,8 @@ class SampleTeam {
  public:
   explicit SampleTeam(int32_t threads) : samplers_(static_cast<size_t>(threads)) {}
 
-  // `logits`: [draws, vocab]. REQUIRES: `threads` has as many as this team; draws and drawn are as long.
+  // `logits`: [draws, vocab]. REQUIRES: `threads` has as many threads as this was made for; draws and drawn
+  // are equally long.
   void Run(Threads& threads, absl::Span<const float> logits, absl::Span<const Draw> draws,
            absl::Span<Drawn> drawn);
 

@@ -5,9 +5,9 @@
 namespace bfio::worker::cpu {
 namespace {
 
-// About what it takes to put a thread to sleep and to wake it.
+// About the time that it takes to put a thread to sleep and wake it.
 constexpr std::chrono::microseconds kAwake(50);
-// Elements that one thread has done by the time it could have called another.
+// Elements that one thread computes in the time that it takes to start another.
 constexpr int64_t kAlone = 1 << 15;
 
 void Pause() {
@@ -67,7 +67,7 @@ void Threads::Await(const std::atomic<T>& atomic, T value) const {
 void Threads::Serve(int32_t thread) {
   for (uint32_t seen = 0;;) {
     Await(round_, seen);
-    seen = round_;  // cannot be ahead of the present Run, which waits for this thread
+    seen = round_;  // at most the current round: Run waits for this thread
     if (stop_) return;
     (*task_)(thread);
     if (--busy_ == 0) busy_.notify_one();

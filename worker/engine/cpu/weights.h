@@ -1,10 +1,10 @@
-// A model's weights as the CPU engine computes with them.
+// A model's weights as the CPU engine uses them.
 //
 // Purpose: matrices in fp32 or bf16, norms and biases in fp32. A matrix whose file already has the wanted
-// type is used where the file is mapped, so ranks of one machine share it through the page cache; others are
-// converted once. fp16 becomes fp32, exactly. A server of a pipeline has a part of them: consecutive blocks,
-// and the ends (embedding, final norm, lm_head) where it is the head. What is outside of the part is neither
-// read nor converted. Threads: immutable once made; ranks of a process share one.
+// type is used from the mapped file, so ranks on one machine share it through the page cache; others are
+// converted once. fp16 is converted to fp32, exactly. A server of a chain has a part of the weights:
+// consecutive blocks, and the ends (embedding, final norm, lm_head) if it is the head. Weights outside the
+// part are neither read nor converted. Threads: immutable once made; the ranks of a process share one.
 #ifndef BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
 #define BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
 
@@ -21,8 +21,8 @@
 
 namespace bfio::worker::cpu {
 
-// How matrices, or the KV cache, are kept. kAuto: matrices in bf16 where the checkpoint has bf16, all else in
-// fp32.
+// Storage type of matrices or of the KV cache. kAuto: bf16 for matrices that are bf16 in the checkpoint, fp32
+// for everything else.
 enum class Storage { kAuto, kFp32, kBf16 };
 
 // "auto", "fp32" or "bf16"; INVALID_ARGUMENT otherwise.
@@ -37,7 +37,7 @@ struct Matrix {
   bool bf16 = false;
   int64_t outputs = 0;
   int64_t inputs = 0;
-  // [outputs]; empty: none.
+  // [outputs]; empty: no bias.
   std::vector<float> bias;
 
   int64_t bytes() const { return outputs * inputs * (bf16 ? 2 : 4); }
@@ -46,7 +46,7 @@ struct Matrix {
 struct Layer {
   Matrix q, k, v, o, gate, up, down;
   std::vector<float> input_norm, post_attention_norm;
-  // Empty: none.
+  // Empty: no q/k norm.
   std::vector<float> q_norm, k_norm;
 };
 
@@ -57,20 +57,21 @@ class Weights {
   static std::unique_ptr<Weights> Make(std::shared_ptr<const Model> model, Storage storage,
                                        const ModelPart& part);
 
-  // The whole model's.
+  // Of the whole model.
   const ModelConfig& config() const { return model_->config(); }
   const ModelPart& part() const { return part_; }
   const Model& model() const { return *model_; }
   Storage storage() const { return storage_; }
-  // Matrix of rows rather than of a product. This, the head and the norm are empty in a part without ends.
+  // Read by row, not multiplied with. Embedding, lm_head and final norm are empty in a part without ends.
   const Matrix& embedding() const { return embedding_; }
   const Matrix& lm_head() const { return lm_head_; }
   const std::vector<float>& final_norm() const { return final_norm_; }
-  // The part's, first one first.
+  // The part's layers, in order.
   const std::vector<Layer>& layers() const { return layers_; }
-  // By the model's count. REQUIRES: part().blocks contains it.
+  // `index` counts the whole model's blocks. REQUIRES: part().blocks contains it.
   const Layer& block(int64_t index) const { return layers_[index - part_.blocks.first]; }
-  // What a step reads at least: layers and lm_head; not the embedding, of which it reads a row per token.
+  // Lower bound of the bytes that a step reads: layers and lm_head. The embedding is excluded: a step reads
+  // one row of it per token.
   int64_t step_bytes() const;
 
  private:
@@ -85,7 +86,7 @@ class Weights {
   Matrix embedding_, lm_head_;
   std::vector<float> final_norm_;
   std::vector<Layer> layers_;
-  // What had to be converted.
+  // Matrices that had to be converted.
   std::vector<std::vector<uint16_t, AlignedAllocator<uint16_t>>> converted_;
 };
 

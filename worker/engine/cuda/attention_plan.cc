@@ -7,8 +7,8 @@
 namespace bfio::worker::gpu {
 namespace {
 
-// Slots beyond one per chunk, for tiles of several tokens: each needs a slot per token and chunk. A tile that
-// does not fit is not cut, with the same result. For 32 query heads of 128 they are 68 MB.
+// Slots beyond one per chunk, for tiles of several tokens, which need one per token and chunk. A tile that
+// does not fit is not divided; its result is the same. For 32 query heads of 128 these slots take 68 MB.
 constexpr int64_t kSpareParts = 4096;
 
 int32_t Chunks(int32_t tokens) {
@@ -48,9 +48,9 @@ absl::Status CheckAttentionShape(const AttentionShape& shape) {
 }
 
 AttentionSizes SizesFor(const AttentionShape& shape, const AttentionLimits& limits) {
-  // A run's last chunk may be part empty: sum of ceil(t / c) <= floor(sum of t / c) + runs.
+  // A run's last chunk may be partly empty: sum of ceil(t / c) <= floor(sum of t / c) + runs.
   const int64_t chunks = limits.kv_tokens / kChunkTokens + limits.runs;
-  // CutLong adds a piece per tile, and as many as fill the blocks.
+  // CutLong adds one piece per tile, and as many as fill the blocks.
   const int64_t long_items =
       limits.rows / shape.long_tile_tokens() + limits.runs + CeilDiv(limits.blocks, shape.kv_heads);
   return {chunks, long_items, limits.rows, chunks + kSpareParts};
@@ -82,7 +82,7 @@ absl::Status AttentionPlan::Build(const StepPlan& step) {
         "a step of ", step.rows(), " rows in ", step.runs(), " runs with ", kv_tokens,
         " KV tokens, beyond the limits of ", limits_.rows, ", ", limits_.runs, " and ", limits_.kv_tokens));
   }
-  // What runs of one token need; the others may use the rest.
+  // Slots that runs of one token need; the other runs may use the rest.
   int64_t reserved = 0;
   for (int32_t run = 0; run < step.runs(); ++run) {
     const int32_t row = step.run_rows[run];
@@ -125,7 +125,7 @@ void AttentionPlan::AddShort(const AttentionItem& run) {
 
 void AttentionPlan::AddCombines(const AttentionItem& tile) {
   for (int32_t i = 0; i < tile.tokens; ++i) {
-    // A token sees no chunk that starts behind it.
+    // A token attends to no chunk that starts after it.
     const int32_t parts = Chunks(tile.position + i + 1);
     combines_.push_back({tile.row + i, static_cast<int32_t>(parts_) + i, tile.tokens, parts});
     most_parts_ = std::max(most_parts_, parts);
@@ -145,7 +145,7 @@ void AttentionPlan::AddLong(const AttentionItem& run) {
   }
 }
 
-// Cuts the tiles into pieces of equally many chunks, so that all blocks have work.
+// Cuts the tiles into pieces with equal numbers of chunks, so that all blocks have work.
 void AttentionPlan::CutLong() {
   const size_t tiles = long_items_.size();
   if (static_cast<int64_t>(tiles) * shape_.kv_heads >= limits_.blocks) return;

@@ -1,13 +1,14 @@
-// Cuts a step's attention into items for the GPU: once per step, for all layers.
+// Divides a step's attention into items for the GPU: once per step, for all layers.
 //
-// Purpose: host only and pure. The keys and values of short runs (decodes, mostly) are cut into chunks
-// that are worked on independently and combined: the work is cut by KV tokens, not by sequence. Chunk borders
+// Purpose: host code only, pure. The keys and values of short runs (mostly decodes) are divided into chunks
+// that are computed independently and combined: work is divided by KV tokens, not by sequence. Chunk borders
 // are multiples of kChunkTokens from the sequence's start, so a row's result depends neither on the batch nor
-// on how its prompt was cut. Longer runs are cut into tiles of query tokens that each walk through all chunks
-// in the same order; when these are too few to fill the GPU they are cut by chunks as well. Items come
-// largest first: blocks that take them in turn end at about the same time.
+// on how its prompt was cut. Longer runs are divided into tiles of query tokens, each of which processes all
+// chunks in the same order; when there are too few tiles to fill the GPU, they are divided by chunks as well.
+// Items are sorted by size, largest first, so that blocks that take them one after the other finish at about
+// the same time.
 //
-// Costs: O(items); no memory is allocated after the constructor. Threads: used by one thread.
+// Costs: O(items); nothing is allocated after the constructor. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
 #define BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
 
@@ -27,34 +28,36 @@ struct AttentionShape {
   int32_t head_dim = 0;
   int32_t page_tokens = 16;
 
-  // Query heads that share a KV head.
+  // Number of query heads that share a KV head.
   int32_t group() const { return q_heads / kv_heads; }
-  // Query tokens of a tile at most.
+  // The most query tokens of a tile.
   int32_t short_tile_tokens() const { return kShortTileRows / group(); }
   int32_t long_tile_tokens() const { return kLongTileRows / group(); }
 };
 
-// INVALID_ARGUMENT, naming what the kernels do not have: they have head_dim 16, 32, 64 and 128, up to 16
-// query heads per KV head, and pages of 16, 32 and 64 tokens.
+// INVALID_ARGUMENT, naming what the kernels do not support. They support head_dim 16, 32, 64 and 128, up to
+// 16 query heads per KV head, and pages of 16, 32 and 64 tokens.
 absl::Status CheckAttentionShape(const AttentionShape& shape);
 
-// What a step can ask for at most.
+// Upper bounds of what a step contains.
 struct AttentionLimits {
   int32_t rows = 0;
   int32_t runs = 0;
-  // Keys and values of all runs together: the cache's pages * page_tokens (sequences share no pages).
+  // Tokens with keys and values, of all runs together: the cache's pages * page_tokens (sequences share no
+  // pages).
   int64_t kv_tokens = 0;
-  // Blocks of the long kernel that run at a time (AttentionGrid.long_blocks). When a step has fewer long
-  // tiles than that, they are cut by KV tokens too, as far as there is memory for their parts. 0: never.
+  // Blocks of the long kernel that run at the same time (AttentionGrid.long_blocks). When a step has fewer
+  // long tiles, they are also divided by KV tokens, as far as there is memory for their partial results. 0:
+  // never.
   int32_t blocks = 0;
 };
 
-// Lengths of the device arrays that serve every step within the limits.
+// Lengths of the device arrays that suffice for every step within the limits.
 struct AttentionSizes {
   int64_t short_items = 0;
   int64_t long_items = 0;
   int64_t combines = 0;
-  // Slots of AttentionArgs.part_outputs and part_sums.
+  // Number of slots of AttentionArgs.part_outputs and part_sums.
   int64_t parts = 0;
 };
 // REQUIRES: CheckAttentionShape(shape) is OK; limits are not negative.
@@ -65,8 +68,8 @@ class AttentionPlan {
   // REQUIRES: as SizesFor.
   AttentionPlan(const AttentionShape& shape, const AttentionLimits& limits);
 
-  // Replaces the plan by that of `step`. RESOURCE_EXHAUSTED when the step exceeds the limits; the plan is
-  // then empty. REQUIRES: a run's positions are consecutive.
+  // Replaces the plan by one for `step`. RESOURCE_EXHAUSTED when the step exceeds the limits; the plan is
+  // then empty. REQUIRES: the positions of a run are consecutive.
   absl::Status Build(const StepPlan& step);
 
   AttentionCounts counts() const {

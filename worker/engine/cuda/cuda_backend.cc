@@ -11,14 +11,14 @@
 namespace bfio::worker::gpu {
 namespace {
 
-// A net under a hang: the longest step takes a fraction of a second.
+// Bound on a hang of the device: the longest step takes a fraction of a second.
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
-// Of a shared step, at most so many layers are queued at a time, of some 20 launches each: with about a
-// thousand pending CUDA blocks the next launch, and behind a collective whose peer is gone no thread would
-// notice.
+// Upper bound of the layers of a shared step that are queued at a time, about 20 launches each. With about a
+// thousand launches pending CUDA blocks the next launch; behind a collective whose peer is gone, no thread
+// would notice that.
 constexpr int64_t kLayersQueued = 16;
-// Of a device's memory, what is left for recorded graphs, kernels that are loaded at their first use, and the
-// barrier's communicator: a share, and at most so much. An estimate; no GPU has been asked yet.
+// Share of a device's memory that is left free, and an upper bound of it: for captured graphs, kernels that
+// are loaded at first use, and the barrier's communicator. An estimate.
 constexpr int64_t kReserveShare = 32, kMostReserve = int64_t{2} << 30;
 
 int32_t MaxRowsOf(const DecodeOptions& options) {
@@ -70,7 +70,7 @@ absl::StatusOr<int64_t> CudaBackend::FitKv(const DecodeOptions& options, const M
   if (!memory.ok()) return memory.status();
   int64_t reserve = std::min(memory->total_bytes / kReserveShare, kMostReserve);
   if (options.share_mlp) reserve += SharedMlp::MostBytes(config, MaxRowsOf(options));
-  const int64_t asked = options.limits.kv_tokens, room = memory->free_bytes - reserve;
+  const int64_t asked = options.limits.kv_tokens, capacity = memory->free_bytes - reserve;
   const auto bytes = [&](int64_t tokens) {
     DecodeOptions sized = options;
     sized.limits.kv_tokens = tokens;
@@ -78,14 +78,14 @@ absl::StatusOr<int64_t> CudaBackend::FitKv(const DecodeOptions& options, const M
     return StepLayout(StepLimitsOf(sized, sizes)).bytes() +
            BytesOf(config, weights, ForwardOptionsOf(sized, *grid), sizes).total();
   };
-  if (const auto fits = FitKvTokens(options, fewer, room, bytes)) return *fits;
+  if (const auto fits = FitKvTokens(options, fewer, capacity, bytes)) return *fits;
   return absl::ResourceExhaustedError(absl::StrFormat(
       "--kv_tokens=%d needs %.2f GiB with the activations, and %.2f of %.2f GiB are free on %s beside the "
       "weights, of which %.2f are kept for graphs and the barrier: %s",
       asked, bytes(asked) / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB, ops.Describe(),
       reserve / kGiB,
       fewer ? absl::StrCat("not even a page fits for each of ", options.limits.slots, " --slots")
-            : absl::StrCat("at most ", MostKvTokens(asked, room, bytes), " tokens fit")));
+            : absl::StrCat("at most ", MostKvTokens(asked, capacity, bytes), " tokens fit")));
 }
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOptions& options,
@@ -129,7 +129,8 @@ CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config
 }
 
 CudaBackend::~CudaBackend() {
-  // What hangs on the device may still read them, and giving them back would wait for it, for ever.
+  // If the device hangs, queued work may still read the weights, and freeing them would block for ever: leak
+  // them.
   if (absl::IsDeadlineExceeded(broken_)) new std::shared_ptr<DeviceOps>(weights_.memory);
 }
 
@@ -146,11 +147,13 @@ absl::Status CudaBackend::Allocate() {
   if (status.ok()) status = allocate(staged_, ops_->AllocatePinned(layout_.bytes(), "a step's inputs"));
   const auto result_bytes = static_cast<int64_t>(options_.limits.slots * sizeof(DrawResult));
   if (status.ok()) status = allocate(results_, ops_->AllocatePinned(result_bytes, "a step's tokens"));
+  const auto top_bytes = static_cast<int64_t>(options_.limits.slots * kMaxTop * sizeof(TopResult));
+  if (status.ok()) status = allocate(tops_, ops_->AllocatePinned(top_bytes, "log-probabilities"));
   if (status.ok() && !whole()) {
     const auto bytes = static_cast<int64_t>(limits_.rows * config_.hidden * sizeof(float));
     status = allocate(hidden_, ops_->AllocatePinned(bytes, "hidden rows"));
   }
-  // No rows, while products are chosen.
+  // Zero inputs mean no rows, while products are chosen.
   if (status.ok()) status = ops_->FillZero(inputs_, layout_.bytes());
   return status;
 }
@@ -198,7 +201,7 @@ absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket
   const auto enqueue = [=, this] {
     return whole() ? forward_->Enqueue(bucket, inputs) : forward_->EnqueueBlocks(bucket, inputs);
   };
-  // Once outside of the record: what CUDA loads at a kernel's first launch must not be loaded while
+  // Run once without recording: what CUDA loads at a kernel's first launch must not be loaded during a
   // recording.
   if (absl::Status status = enqueue(); !status.ok()) return status;
   if (absl::Status status = ops_->Wait(kStepDeadline); !status.ok()) return status;
@@ -254,15 +257,15 @@ absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Dra
     if (peers.on_device()) peers.FailDevice(unfit);
     return unfit;
   }
-  // All ranks have the result that none has any.
+  // No rank has rows; all ranks see this and return here.
   if (peers.rows() == 0) return absl::OkStatus();
   const absl::Status status = RunShared(plan, draws, drawn, peers);
   if (peers.status().ok()) {
     broken_ = status;
   } else if (peers.on_device()) {
-    // What was queued runs on, on any numbers. It ends with the barrier, and leaves nothing that a later step
-    // reads: keys and values of these rows are written again before, and attention reads none beyond a
-    // sequence's end.
+    // The queued work continues, with undefined numbers. It ends when the barrier does, and leaves nothing
+    // that a later step reads: keys and values of these rows are written again first, and attention does not
+    // read past a sequence's end.
     broken_ = ops_->Wait(kStepDeadline);
     if (!broken_.ok()) return broken_;
   }
@@ -314,7 +317,7 @@ absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> dra
 absl::Status CudaBackend::RunShared(const StepPlan& plan, absl::Span<const Draw> draws,
                                     absl::Span<Drawn> drawn, StepPeers& peers) {
   absl::Status status = mlp_->Begin(plan.rows(), peers);
-  // A rank without rows computes its part of the others'.
+  // A rank without rows still computes its part of the MLP.
   StepBucket bucket;
   if (status.ok() && plan.rows() > 0) {
     const auto staged = Stage(plan, draws);
@@ -327,7 +330,7 @@ absl::Status CudaBackend::RunShared(const StepPlan& plan, absl::Span<const Draw>
     return status;
   }
   if (plan.draws() > 0) status = forward_->EnqueueEnd(bucket, layout_.At(inputs_), mlp_->output());
-  return status.ok() ? TakeDrawn(drawn, &peers) : status;
+  return status.ok() ? TakeDrawn(draws, drawn, &peers) : status;
 }
 
 absl::Status CudaBackend::RunLayers(const StepPlan& plan, const StepBucket& bucket, StepPeers& peers) {
@@ -345,7 +348,7 @@ absl::Status CudaBackend::RunLayers(const StepPlan& plan, const StepBucket& buck
 }
 
 absl::Status CudaBackend::AwaitShared(StepPeers& peers) {
-  // The peers have the step's time, which may be longer than a device may hang.
+  // The peers bound the step's time, which may be longer than kStepDeadline.
   return ops_->WaitChecking(absl::InfiniteDuration(), [&] { return peers.CheckDevice(); });
 }
 
@@ -366,19 +369,25 @@ absl::Status CudaBackend::RunDraws(absl::Span<const float> hidden, absl::Span<co
     status =
         ops_->Replay(draws_[static_cast<size_t>(draw_buckets_.Index(static_cast<int32_t>(draws.size())))]);
   }
-  return status.ok() ? TakeDrawn(drawn) : status;
+  return status.ok() ? TakeDrawn(draws, drawn) : status;
 }
 
 absl::Status CudaBackend::RunStep(const StepPlan& plan, absl::Span<const Draw> draws,
                                   absl::Span<Drawn> drawn) {
   absl::Status status = Queue(plan, draws);
-  return status.ok() ? TakeDrawn(drawn) : status;
+  return status.ok() ? TakeDrawn(draws, drawn) : status;
 }
 
-absl::Status CudaBackend::TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers) {
+absl::Status CudaBackend::TakeDrawn(absl::Span<const Draw> draws, absl::Span<Drawn> drawn, StepPeers* peers) {
   absl::Status status;
   const auto result_bytes = static_cast<int64_t>(drawn.size() * sizeof(DrawResult));
   if (result_bytes > 0) status = ops_->CopyOut(results_, forward_->results(), result_bytes);
+  const bool tops = std::any_of(draws.begin(), draws.end(),
+                                [](const Draw& draw) { return draw.sampling.logprobs.value_or(0) > 0; });
+  if (status.ok() && tops) {
+    status = ops_->CopyOut(tops_, forward_->tops(),
+                           static_cast<int64_t>(drawn.size() * kMaxTop * sizeof(TopResult)));
+  }
   if (status.ok() && peers != nullptr && peers->on_device()) {
     status = AwaitShared(*peers);
   } else if (status.ok()) {
@@ -387,7 +396,10 @@ absl::Status CudaBackend::TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers) {
   if (!status.ok()) return status;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const DrawResult& result = results_[i];
-    drawn[i] = {result.finite != 0, result.id, result.log_probability, result.end_probability};
+    drawn[i] = {result.finite != 0, result.id, result.log_probability, result.end_probability, {}};
+    const TopResult* top = tops_ + i * kMaxTop;
+    for (int32_t n = 0; n < draws[i].sampling.logprobs.value_or(0); ++n)
+      drawn[i].top.push_back({top[n].id, top[n].log_probability});
   }
   return absl::OkStatus();
 }

@@ -1,20 +1,20 @@
-// The GPU's half of a decode engine.
+// The GPU backend of a decode engine.
 //
-// Purpose: runs plans on a device behind DeviceOps: pads a step to a bucket, stages its inputs in one pinned
-// block, brings them over with one copy, replays the work that was recorded for the bucket, and waits by
-// polling with a deadline. Everything is allocated, chosen and recorded when it is made; a step allocates
-// nothing. A backend with a part of the weights is a server's part of a chain: its steps begin or end with
-// hidden rows, which go through pinned memory of their own.
+// Purpose: runs plans on a device behind DeviceOps. A step is padded to a bucket; its inputs are staged in
+// one pinned block and copied at once; the graph recorded for the bucket is replayed; the host polls for the
+// end, with a deadline. Everything is allocated, chosen and recorded on construction; a step allocates
+// nothing. A backend with a part of the weights is one server's part of a chain: its steps begin or end with
+// hidden rows, which have their own pinned memory.
 //
-// Where the ranks share the MLP out (--mlp=tp) nothing is recorded, as every layer meets the peers: kernels
-// are launched one by one, and memory for the rows of all ranks is allocated, and kernels for them selected,
-// when a group forms (shared_mlp.h).
+// If the ranks split the MLP (--mlp=tp), nothing is recorded, because every layer communicates with the
+// peers: kernels are launched one by one. Memory for the rows of all ranks is allocated, and kernels for them
+// are selected, when a group forms (shared_mlp.h).
 //
-// Attention gives a row the same bits in any company (attention_plan.h); matrix products are chosen by the
-// bucket, so a row's logits agree to bf16's rounding between buckets, not to the last bit. A replay repeats
-// the tokens as long as no draw is that close.
+// Attention gives a row the same bits in any batch (attention_plan.h). Matrix products are chosen by bucket,
+// so between buckets a row's logits agree to bf16 rounding, not to the last bit. A replay repeats the tokens
+// unless a draw is decided by less than that.
 //
-// Threads: as backend.h says. After an error every further Run gives the same error.
+// Threads: as backend.h says. After an error every further Run returns the same error.
 #ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 #define BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 
@@ -38,19 +38,20 @@ namespace bfio::worker::gpu {
 
 class CudaBackend final : public PartBackend {
  public:
-  // What Create would say of the options, the model's shapes and the device, before minutes go by on weights.
+  // Returns the errors that Create would give for the options, the model's shapes and the device, before the
+  // weights, which take minutes, are loaded.
   static absl::Status Check(const DecodeOptions& options, const ModelConfig& config, DeviceOps& ops);
 
-  // KV tokens of the backend that Create would make: options.limits.kv_tokens, or with `fewer` as many of
-  // them as fit into what is free, less what comes later: graphs, kernels, the barrier's communicator and,
-  // with
-  // --mlp=tp, the rows of all ranks. The weights are in their place. RESOURCE_EXHAUSTED, with sizes.
+  // KV tokens of the backend that Create would make: options.limits.kv_tokens, or with `fewer` at most as
+  // many of them as fit in the free memory, less what is allocated later: graphs, kernels, the barrier's
+  // communicator and, with --mlp=tp, the rows of all ranks. The weights must be loaded already.
+  // RESOURCE_EXHAUSTED, with sizes.
   static absl::StatusOr<int64_t> FitKv(const DecodeOptions& options, const ModelConfig& config,
                                        const DeviceWeights& weights, DeviceOps& ops, bool fewer);
 
-  // The weights, all of the model or a part of at least a block, are in memory of `ops`, unless they keep
-  // their own. INVALID_ARGUMENT: a shape the kernels do not have, or a part that is to share its MLP out;
-  // RESOURCE_EXHAUSTED: no memory, with sizes; other errors: device_ops.h.
+  // `weights`, the whole model or a part of at least one block, are in memory of `ops`, unless they own
+  // theirs. INVALID_ARGUMENT: a shape that the kernels do not support, or --mlp=tp for a part;
+  // RESOURCE_EXHAUSTED, with sizes: not enough memory; other errors: device_ops.h.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const DecodeOptions& options,
                                                              const ModelConfig& config,
                                                              std::unique_ptr<DeviceOps> ops,
@@ -59,12 +60,12 @@ class CudaBackend final : public PartBackend {
 
   absl::string_view name() const override { return "cuda"; }
   const ModelFacts& facts() const override { return facts_; }
-  // FAILED_PRECONDITION where the MLP is shared out.
+  // FAILED_PRECONDITION with --mlp=tp.
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
   std::optional<uint64_t> signature() const override { return signature_; }
   absl::Status EnterGroup(const StepPeers& peers) override;
-  // An error of the peers leaves all as it was but keys and values of the plan's own rows, which may be
-  // anything then; an error of the device is permanent.
+  // An error of the peers changes nothing but the keys and values of the plan's own rows, which are then
+  // undefined. An error of the device is permanent.
   absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
                            StepPeers& peers) override;
 
@@ -75,12 +76,12 @@ class CudaBackend final : public PartBackend {
   absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                         absl::Span<Drawn> drawn) override;
 
-  // For benchmarks and tests, of the last step of the whole model; without a shared MLP.
+  // For benchmarks and tests: state of the last step of the whole model, without --mlp=tp.
   const DeviceWeights& weights() const { return weights_; }
   const Forward& forward() const { return *forward_; }
   DeviceOps& ops() { return *ops_; }
-  // Seconds that the last step takes on the device when it is run again, and its attention alone. It changes
-  // no result: keys and values are written where they are.
+  // Seconds that the last step takes on the device when it is run again, and its attention alone. Running it
+  // again changes no result: keys and values are overwritten with the same values.
   struct StepTime {
     double step_s = 0;
     double attention_s = 0;
@@ -88,7 +89,7 @@ class CudaBackend final : public PartBackend {
   absl::StatusOr<StepTime> TimeLastStep();
 
  private:
-  // A bucket's work.
+  // The recorded work of a bucket.
   struct Recorded {
     StepBucket bucket;
     int step = -1;
@@ -102,14 +103,14 @@ class CudaBackend final : public PartBackend {
   absl::Status Allocate();
   absl::Status Start(const Progress& progress);
   absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
-  // Launches each kernel of a rank's own half once, on no rows: what CUDA loads then must not be loaded while
-  // a collective waits for its peers.
+  // Launches each kernel of a rank's own half once, with no rows: what CUDA loads at a first launch must not
+  // be loaded while a collective waits for its peers.
   absl::Status LoadKernels(const StepBucket& bucket);
   absl::StatusOr<int> RecordDraws(int32_t draws);
   const Recorded& Choose(const StepPlan& plan) const;
-  // Plans the attention, brings the step's inputs over and chooses its bucket.
+  // Plans the attention, copies the step's inputs to the device and chooses its bucket.
   absl::StatusOr<const Recorded*> Stage(const StepPlan& plan, absl::Span<const Draw> draws);
-  // Queues a step up to its end.
+  // Queues a whole step.
   absl::Status Queue(const StepPlan& plan, absl::Span<const Draw> draws);
   absl::Status RunStep(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
   absl::Status RunShared(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
@@ -117,18 +118,18 @@ class CudaBackend final : public PartBackend {
   absl::Status RunPart(const StepPlan& plan);
   absl::Status RunDraws(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                         absl::Span<Drawn> drawn);
-  // A shared step's layers.
+  // The layers of a shared step.
   absl::Status RunLayers(const StepPlan& plan, const StepBucket& bucket, StepPeers& peers);
-  // Until what is queued of a shared step is done, with collectives on the device.
+  // Waits for the queued work of a shared step, with collectives on the device.
   absl::Status AwaitShared(StepPeers& peers);
-  // The end of a step that draws. `peers`: of a shared step.
-  absl::Status TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers = nullptr);
-  // Hidden rows to the device.
+  // Waits for the end of a step and reads its draws. `peers`: set for a shared step.
+  absl::Status TakeDrawn(absl::Span<const Draw> draws, absl::Span<Drawn> drawn, StepPeers* peers = nullptr);
+  // Copies hidden rows to the device.
   absl::Status CopyHidden(absl::Span<const float> hidden);
 
   const DecodeOptions options_;
   const ModelConfig config_;
-  // Outlive what is queued: the ops' end waits for that.
+  // Destroyed after ops_, whose destructor waits for queued work that uses them.
   const DeviceWeights weights_;
   const std::unique_ptr<DeviceOps> ops_;
   ModelFacts facts_;
@@ -137,22 +138,23 @@ class CudaBackend final : public PartBackend {
   const AttentionShape shape_;
   const AttentionSizes sizes_;
   AttentionPlan attention_;
-  // Of steps without prompts, which have a draw for each row; and of all rows.
+  // Buckets of steps without prompts, in which every row has a draw; and of all steps.
   const RowBuckets draw_buckets_, row_buckets_;
   const StepLayout layout_;
   std::unique_ptr<Forward> forward_;
-  // With --mlp=tp.
+  // Only with --mlp=tp.
   std::unique_ptr<SharedMlp> mlp_;
   std::optional<uint64_t> signature_;
-  // Pinned, and on the device.
+  // Staged inputs in pinned memory, and on the device.
   void* staged_ = nullptr;
   void* inputs_ = nullptr;
   DrawResult* results_ = nullptr;
-  // [max rows, hidden] Pinned; of a part.
+  TopResult* tops_ = nullptr;
+  // [max rows, hidden] Pinned; only for a part of a model.
   float* hidden_ = nullptr;
-  // By draw_buckets_ and by row_buckets_.
+  // By index of draw_buckets_, and of row_buckets_.
   std::vector<Recorded> decodes_, prompts_;
-  // By draw_buckets_; of a head.
+  // By index of draw_buckets_; only for the head of a chain.
   std::vector<int> draws_;
   const Recorded* last_ = nullptr;
   absl::Status broken_;

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<PartBackend>> CudaParts::Make(const DecodeOptions
   if (!weights.ok()) return weights.status();
   const auto first = weights->layers.begin() + (blocks.first - hosted.blocks.first);
   weights->layers = std::vector<DeviceLayer>(first, first + blocks.count);
-  // Who does not begin a chain needs no embedding, though another part may.
+  // Only the part that begins a chain needs the embedding, even if another part here has it.
   if (blocks.first != 0) weights->embedding = weights->lm_head = weights->final_norm = nullptr;
   auto ops = open_();
   if (!ops.ok()) return ops.status();

@@ -1,8 +1,8 @@
 // The parts of chains on a server with a GPU (part_backend.h).
 //
-// Purpose: what is hosted is uploaded once, in memory of its own, and shared by the parts that are there at a
-// time; each part has a stream, activations and KV pools of its own on the same device, so that they run
-// beside each other. Threads: one.
+// Purpose: the hosted blocks are uploaded once, to memory of their own, and shared by the parts that exist at
+// the same time. Each part has its own stream, activations and KV pools on the same device, so that parts run
+// concurrently. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
 #define BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
 
@@ -16,7 +16,7 @@
 
 namespace bfio::worker::gpu {
 
-// Another one on the server's device.
+// Opens another DeviceOps on the server's device.
 using OpenDevice = std::function<absl::StatusOr<std::unique_ptr<DeviceOps>>()>;
 
 class CudaParts final : public PartSource {
@@ -28,14 +28,14 @@ class CudaParts final : public PartSource {
                                                     const BlockRange& blocks) override;
 
  private:
-  // Of what is hosted; uploads it where no part has it.
+  // The weights of `hosted`; uploads them if no part has them.
   absl::StatusOr<DeviceWeights> Hosted(const DecodeOptions& options, const ModelPart& hosted);
 
   const std::shared_ptr<const Model> model_;
   const OpenDevice open_;
   const Progress progress_;
   const ModelBytes bytes_;
-  // Of `hosted_`, good as long as a part keeps the memory.
+  // Weights of `hosted_`, valid as long as a part keeps the memory.
   DeviceWeights weights_;
   std::weak_ptr<DeviceOps> memory_;
   ModelPart hosted_;

@@ -1,10 +1,10 @@
-// What the CUDA engine asks of a device: memory, copies, matrix products, replayed work.
+// The device interface of the CUDA engine: memory, copies, matrix products, replayed work.
 //
-// Purpose: the line between the engine's logic and CUDA, so that all of the engine but one file runs in tests
-// without a GPU, over the same kernels. Everything is queued in one stream and runs in order; only Wait
+// Purpose: separates the engine's logic from CUDA, so that all of the engine but one file runs in tests
+// without a GPU, with the same kernels. Everything is queued in one stream and runs in order; only Wait
 // waits. Threads: used by one thread. Errors: UNAVAILABLE with the failed call's name; RESOURCE_EXHAUSTED
-// when memory is short; DEADLINE_EXCEEDED from Wait. After any error but RESOURCE_EXHAUSTED the device is not
-// to be used again.
+// when memory is short; DEADLINE_EXCEEDED from Wait. After any error except RESOURCE_EXHAUSTED the device
+// must not be used again.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
 
@@ -30,10 +30,10 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-// A product's shape: y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]^T, all row-major; x and
+// Shape of a product y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]^T, all row-major. x and
 // weight are bf16, sums fp32, y bf16 or fp32. A stride is the distance of two rows in elements, a multiple of
-// 8; 0: no gaps. Operands of a shape with gaps, which are parts of larger matrices, are aligned to 16 bytes,
-// all others to 256.
+// 8; 0: no gaps. Operands with gaps, which are parts of larger matrices, are aligned to 16 bytes, all others
+// to 256.
 struct GemmShape {
   int32_t rows = 0;
   int32_t inputs = 0;
@@ -55,48 +55,49 @@ class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
 
-  // For the log: name and size.
+  // Name and size, for the log.
   virtual std::string Describe() const = 0;
-  // With which attention fills the device.
+  // The grid with which attention fills the device.
   virtual absl::StatusOr<AttentionGrid> FullAttentionGrid(int32_t head_dim) = 0;
-  // The kernels' launches go there.
+  // The stream in which kernels are launched.
   virtual Stream stream() const = 0;
 
   virtual absl::StatusOr<DeviceMemory> Memory() = 0;
-  // Freed with this object; aligned to 256 bytes; the content is undefined. `what` names it in errors.
+  // Device memory, freed with this object; aligned to 256 bytes, content undefined. `what` names it in
+  // errors.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) = 0;
-  // Host memory that copies run from and to without the processor.
+  // Pinned host memory, for asynchronous copies.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) = 0;
-  // Frees what Allocate or AllocatePinned gave, now. REQUIRES: nothing that is queued uses it.
+  // Frees memory from Allocate or AllocatePinned now. REQUIRES: no queued work uses it.
   virtual absl::Status Release(void* memory) = 0;
 
-  // Queued; the pinned memory must stay as it is until Wait.
+  // Queues a copy; the pinned memory must not change until Wait.
   virtual absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) = 0;
   virtual absl::Status CopyOut(void* pinned, const void* device, int64_t bytes) = 0;
   virtual absl::Status FillZero(void* device, int64_t bytes) = 0;
 
-  // Chooses how products of this shape are made, by trying on `weights`, of which each fits the shape; waits.
-  // `x` and `y` are large enough for it; what a product writes of y is lost. To be called before Multiply;
-  // again, it does nothing.
+  // Chooses the algorithm for products of this shape by timing candidates on `weights`, each of which fits
+  // the shape; waits for the device. `x` and `y` are large enough for the shape; y is overwritten. Must be
+  // called before Multiply; a second call for the same shape does nothing.
   virtual absl::Status Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
                                void* y) = 0;
   virtual absl::Status Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y) = 0;
 
-  // Records what `work` queues, instead of running it: it may call Multiply and launch kernels on stream().
-  // Replay queues all of it, with the arguments of then. Returns the record's number.
+  // Records what `work` queues instead of running it; `work` may call Multiply and launch kernels on
+  // stream(). Replay queues all of it again with the same arguments. Returns the record's number.
   virtual absl::StatusOr<int> Record(std::function<absl::Status()> work) = 0;
   virtual absl::Status Replay(int record) = 0;
 
-  // Until all that was queued is done.
+  // Waits until all queued work is done.
   virtual absl::Status Wait(absl::Duration deadline) = 0;
-  // The same; `check` is asked again and again meanwhile, and once more when all is done. Its first error
-  // ends the wait and is returned: queued work may continue then.
+  // As Wait; calls `check` repeatedly meanwhile, and once more when all is done. Its first error ends the
+  // wait and is returned; queued work may then still run.
   virtual absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) = 0;
-  // Runs a record and says how long it took on the device, in seconds; for benchmarks.
+  // Runs a record and returns its time on the device in seconds; for benchmarks.
   virtual absl::StatusOr<double> Time(int record) = 0;
 };
 
-// OK for null, otherwise UNAVAILABLE with the kernel's name: what a launch returned.
+// OK for null, otherwise UNAVAILABLE with the kernel's name. `error`: what a launch returned.
 absl::Status LaunchStatus(const char* error, absl::string_view kernel);
 
 }  // namespace bfio::worker::gpu

@@ -13,18 +13,18 @@ namespace bfio::worker::gpu {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// One of two, which take turns.
+// Size of each of the two staging buffers, which are used alternately.
 constexpr int64_t kStagingBytes = 32 << 20;
 constexpr int64_t kProgressBytes = int64_t{2} << 30;
 constexpr absl::Duration kCopyDeadline = absl::Seconds(60);
 
-// Tensors that lie one after the other on the device.
+// Tensors that are stored one after the other on the device.
 struct Piece {
   const Bf16** place;
   int64_t elements;
   // Empty without a model.
   std::vector<TensorView> from;
-  // Of random elements: uniform in centre - spread .. centre + spread.
+  // For random weights: uniform in centre - spread .. centre + spread.
   float spread;
   float centre;
 
@@ -33,7 +33,7 @@ struct Piece {
   }
 };
 
-// A part's pieces in the order of use; `weights` gets its layers and its places are filled in later.
+// The pieces of a part in the order of use. Sizes the layers of `weights`; their pointers are set later.
 class PieceList {
  public:
   PieceList(const ModelConfig& config, const Model* model, const ModelPart& part, DeviceWeights& weights)
@@ -41,7 +41,7 @@ class PieceList {
     weights.layers.resize(static_cast<size_t>(part.blocks.count));
     if (part.ends) {
       AddMatrix(&weights.embedding, config.vocab, config.hidden, {model ? &model->embedding() : nullptr});
-      step_bytes_ = 0;  // of the embedding a step reads rows only
+      step_bytes_ = 0;  // a step reads only some rows of the embedding
     }
     for (int32_t i = 0; i < part.blocks.count; ++i) AddLayer(part.blocks.first + i, weights.layers[i]);
     if (part.ends) AddEnd(weights);
@@ -66,7 +66,7 @@ class PieceList {
     pieces_.push_back(std::move(piece));
   }
   void AddMatrix(const Bf16** place, int64_t outputs, int64_t inputs, const Views& views) {
-    // Keeps the size of what goes through about the same, from layer to layer.
+    // Keeps the magnitude of activations about the same from layer to layer.
     Add(place, outputs * inputs, views, static_cast<float>(1.7 / std::sqrt(static_cast<double>(inputs))), 0);
     step_bytes_ += outputs * inputs * 2;
   }
@@ -88,7 +88,7 @@ class PieceList {
     const LayerWeights& from = model_ != nullptr ? model_->layers()[index] : kNone;
     const int64_t hidden = config_.hidden, wide = config_.intermediate;
     const int64_t query = config_.heads * config_.head_dim, kv = config_.kv_heads * config_.head_dim;
-    // Without a model its views are absent, which takes no element from anywhere.
+    // Without a model there are no views, and no element is read.
     const auto views = [&](std::initializer_list<const TensorView*> all) {
       return model_ != nullptr ? Views(all) : Views();
     };
@@ -118,7 +118,7 @@ class PieceList {
   int64_t step_bytes_ = 0;
 };
 
-// Memory for all pieces, their places filled in.
+// Allocates memory for all pieces and sets their pointers.
 absl::Status Place(const PieceList& list, DeviceOps& ops) {
   const auto memory = ops.Memory();
   if (!memory.ok()) return memory.status();
@@ -153,7 +153,7 @@ class Staging {
       const int64_t elements = std::min(most, count - first);
       std::byte* const half = memory_ + turn_ * kStagingBytes;
       Fill(tensor, first, elements, half);
-      // The other half's copy, which ran meanwhile.
+      // Waits for the other half's copy.
       if (absl::Status status = ops_.Wait(kCopyDeadline); !status.ok()) return status;
       if (absl::Status status = ops_.CopyIn(to + first, half, elements * 2); !status.ok()) return status;
       turn_ = 1 - turn_;
@@ -178,7 +178,7 @@ class Staging {
   int turn_ = 0;
 };
 
-// *place as what may be written while the weights are made.
+// *place, writable while the weights are made.
 Bf16* Writable(const Piece& piece) {
   return const_cast<Bf16*>(*piece.place);
 }

@@ -1,7 +1,7 @@
 // A model's weights in device memory.
 //
-// Purpose: everything in bf16 (fp32 and fp16 are rounded once), in one allocation; q, k and v are one matrix,
-// gate and up another, so that a layer has four products. A server of a chain has a part of them
+// Purpose: everything in bf16 (fp32 and fp16 are rounded once), in one allocation. q, k and v are one matrix,
+// gate and up another, so that a layer has four products. A server of a chain has a part of the weights
 // (model_part.h). Threads: immutable once made.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
@@ -19,7 +19,7 @@
 
 namespace bfio::worker::gpu {
 
-// Matrices are [outputs, inputs]. Null: the model has none.
+// Matrices are [outputs, inputs]. Null: the model has no such tensor.
 struct DeviceLayer {
   // [(heads + 2 * kv_heads) * head_dim, hidden]: q, k, v
   const Bf16* qkv = nullptr;
@@ -40,40 +40,41 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
-  // Keeps the memory; null where it is that of the backend's own ops.
+  // Owns the memory; null if it belongs to the backend's own DeviceOps.
   std::shared_ptr<DeviceOps> memory;
-  // The first three are null in a part without ends.
+  // Embedding, lm_head and final norm are null in a part without ends.
   const Bf16* embedding = nullptr;
-  // The embedding when it is tied.
+  // Equal to `embedding` if the weights are tied.
   const Bf16* lm_head = nullptr;
   const Bf16* final_norm = nullptr;
-  // The part's, first one first.
+  // The part's layers, in order.
   std::vector<DeviceLayer> layers;
-  // What a step reads at least: the layers' matrices and lm_head.
+  // Lower bound of the bytes that a step reads: the layers' matrices and lm_head.
   int64_t step_bytes = 0;
-  // Of their model; of random weights none.
+  // Digest of their model; empty for random weights.
   ModelDigest model;
 };
 
-// Says what takes long.
+// Called with a text when something takes long.
 using Progress = std::function<void(const std::string&)>;
 
-// Brings the weights over through pinned memory. RESOURCE_EXHAUSTED, with the sizes, when they do not fit.
+// Copies the weights to the device through pinned memory. RESOURCE_EXHAUSTED, with sizes, when they do not
+// fit.
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, const Progress& progress);
 // REQUIRES: the model has part.blocks.
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart& part, DeviceOps& ops,
                                             const Progress& progress);
 
-// What workers must have in common for a request to continue elsewhere with the tokens that it would have had
-// here, to bf16's rounding.
+// Digest of everything that workers must have in common for a request to continue on another worker with the
+// same tokens, up to bf16 rounding.
 inline ModelDigest CudaDigestOf(const ModelDigest& model, bool share_mlp) {
   return model.With(share_mlp ? "cuda, bf16, MLP shared out" : "cuda, bf16");
 }
 
-// What parts take; KV as well.
+// Memory that parts of the model take, KV included.
 ModelBytes BytesOf(const ModelConfig& config);
 
-// Random weights of that shape, made on the device: for measuring without a checkpoint.
+// Makes random weights of that shape on the device, for measurements without a checkpoint.
 absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, DeviceOps& ops);
 
 }  // namespace bfio::worker::gpu

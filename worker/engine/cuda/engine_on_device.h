@@ -1,7 +1,7 @@
-// A whole engine on one device: weights, as many KV tokens as fit, backend.
+// Assembles a whole engine on one device: weights, as many KV tokens as fit, backend.
 //
-// Purpose: what a program's start does with a device, so that tests do it with the emulated one. Threads: as
-// engine.h says.
+// Purpose: the code that a program runs at start, so that tests can run it with the emulated device. Threads:
+// as engine.h says.
 #ifndef BFIO_WORKER_ENGINE_CUDA_ENGINE_ON_DEVICE_H_
 #define BFIO_WORKER_ENGINE_CUDA_ENGINE_ON_DEVICE_H_
 
@@ -15,8 +15,8 @@
 
 namespace bfio::worker::gpu {
 
-// `fit_kv`: options.limits.kv_tokens are the most; where the device has no memory for so many they are as
-// many as fit, which the engine's limits() tell. Errors: those of CudaBackend::Check, UploadWeights and
+// `fit_kv`: options.limits.kv_tokens is an upper bound, lowered to what fits in the device's memory; the
+// engine's limits() give the result. Errors: those of CudaBackend::Check, UploadWeights and
 // CudaBackend::Create.
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngineOn(std::unique_ptr<DeviceOps> ops,
                                                            const DecodeOptions& options, bool fit_kv,

@@ -86,6 +86,7 @@ ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, co
   if (weights.embedding != nullptr) {
     bytes.logits = draws * config.vocab * kWide;
     bytes.results = draws * static_cast<int64_t>(sizeof(DrawResult));
+    bytes.tops = draws * kMaxTop * static_cast<int64_t>(sizeof(TopResult));
   }
   bytes.frequencies = config.head_dim / 2 * kWide;
   bytes.part_outputs = sizes.parts * heads * kWide;
@@ -98,8 +99,8 @@ ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, co
 
 absl::Status Forward::Allocate(const ForwardBytes& bytes) {
   absl::Status status;
-  // Zeros, so that the rows a step does not use never hold anything that is no number; of keys and values
-  // because attention masks what it reads beyond a sequence's end by a weight of 0, which must meet a number.
+  // Zero-initialised, so that rows that a step does not use never hold NaN. Keys and values also: attention
+  // masks what it reads past a sequence's end by a weight of 0, and 0 times NaN is NaN.
   const auto allocate = [&]<typename T>(T*& pointer, int64_t size, absl::string_view what = "activations") {
     if (!status.ok() || size == 0) return;
     const auto memory = ops_.Allocate(size, what);
@@ -118,6 +119,7 @@ absl::Status Forward::Allocate(const ForwardBytes& bytes) {
   allocate(activated_, bytes.activated);
   allocate(logits_, bytes.logits);
   allocate(results_, bytes.results);
+  allocate(tops_, bytes.tops);
   allocate(frequencies_, bytes.frequencies);
   allocate(part_outputs_, bytes.part_outputs);
   allocate(part_sums_, bytes.part_sums);
@@ -226,7 +228,7 @@ absl::Status Forward::RunAttention(const StepBucket& bucket, const StepInputs& i
 }
 
 absl::Status Forward::RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer) {
-  // What the layer before left to be added.
+  // What the layer before left to be added to the residual.
   Addend before;
   if (layer > 0) before = {addend_, nullptr, weights_.layers[layer - 1].down_bias};
   BFIO_RETURN_IF_ERROR(RunAttention(bucket, inputs, layer, before, normed_));
@@ -334,6 +336,7 @@ absl::Status Forward::Draw(const StepBucket& bucket, const StepInputs& inputs) {
   args.params = inputs.draws;
   args.ends = reinterpret_cast<const uint32_t*>(inputs.numbers);
   args.results = results_;
+  args.tops = tops_;
   args.grid_draws = bucket.draws;
   return LaunchStatus(LaunchSample(args, ops_.stream()), "Sample");
 }

@@ -1,10 +1,10 @@
 // One step of the model on the device: queues a layer's kernels and products, layer after layer.
 //
-// Purpose: activations, KV pools and the order of things. What a step computes with is read from device
-// memory (step_inputs.h), so what Enqueue queues can be recorded once per bucket and replayed. Activations
-// are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers begins or ends with the
-// residual: hidden rows. With a shared MLP (shared_mlp.h) a layer's halves are queued one by one and there is
-// no MLP here. Threads: used by one thread.
+// Purpose: owns activations and KV pools, and defines the order of kernels. A step's inputs are read from
+// device memory (step_inputs.h), so the work that Enqueue queues can be recorded once per bucket and
+// replayed. Activations are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers
+// begins or ends with the residual: hidden rows. With --mlp=tp (shared_mlp.h) a layer's halves are queued
+// separately and the MLP is computed elsewhere. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 
@@ -23,11 +23,11 @@
 
 namespace bfio::worker::gpu {
 
-// What a step is padded to.
+// The sizes to which a step is padded.
 struct StepBucket {
   int32_t rows = 0;
   int32_t draws = 0;
-  // Whether there may be long items of attention: pieces of prompts.
+  // Whether there may be long attention items: chunks of prompts.
   bool prompts = false;
 };
 
@@ -37,24 +37,24 @@ struct ForwardOptions {
   int32_t page_tokens = 0;
   int64_t pages = 0;
   AttentionGrid attention_grid;
-  // The MLP is elsewhere: no products and no memory for it here.
+  // The MLP is computed elsewhere: no products and no memory for it here.
   bool share_mlp = false;
 };
 
-// What a Forward takes of the device, in bytes, by its arrays.
+// Device memory that a Forward allocates, in bytes, by array.
 struct ForwardBytes {
   int64_t residual = 0, rotations = 0, normed = 0, projected = 0, attended = 0, addend = 0;
-  // 0 with a shared MLP.
+  // 0 with share_mlp.
   int64_t gates = 0, activated = 0;
   // 0 in a part without ends.
-  int64_t logits = 0, results = 0;
+  int64_t logits = 0, results = 0, tops = 0;
   int64_t frequencies = 0, part_outputs = 0, part_sums = 0;
-  // Of keys, and as much of values.
+  // Size of the pool of keys; the pool of values is as large.
   int64_t kv_pool = 0;
 
   int64_t total() const {
     return residual + rotations + normed + projected + attended + addend + gates + activated + logits +
-           results + frequencies + part_outputs + part_sums + 2 * kv_pool;
+           results + tops + frequencies + part_outputs + part_sums + 2 * kv_pool;
   }
 };
 // REQUIRES: the options are in range.
@@ -63,8 +63,8 @@ ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, co
 
 class Forward {
  public:
-  // INVALID_ARGUMENT: a shape the kernels do not have; RESOURCE_EXHAUSTED when the device has not the memory.
-  // `ops` and `weights` outlive this.
+  // INVALID_ARGUMENT: a shape that the kernels do not support; RESOURCE_EXHAUSTED: not enough device memory.
+  // `ops` and `weights` must outlive this.
   static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelConfig& config,
                                                          const DeviceWeights& weights,
                                                          const ForwardOptions& options,
@@ -72,34 +72,37 @@ class Forward {
 
   // Chooses the products of this bucket (DeviceOps::Prepare).
   absl::Status Prepare(const StepBucket& bucket);
-  // From tokens to drawn tokens. REQUIRES: the weights are all of the model, as for the next two; no shared
-  // MLP.
+  // Queues a step from tokens to drawn tokens. REQUIRES: the weights are the whole model, as for the next
+  // two; no share_mlp.
   absl::Status Enqueue(const StepBucket& bucket, const StepInputs& inputs);
-  // A layer up to its MLP's input, [rows, hidden]: layer 0 from tokens, others with what the MLP before
-  // gives, [rows, hidden], less its bias. REQUIRES: a shared MLP.
+  // Queues a layer up to its MLP's input, [rows, hidden]. Layer 0 starts from tokens; other layers from the
+  // preceding MLP's output without its bias, [rows, hidden]. REQUIRES: share_mlp.
   absl::Status EnqueueAttentionHalf(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
                                     const float* before, Bf16* mlp_input);
-  // From what the last MLP gives to drawn tokens. REQUIRES: a shared MLP.
+  // Queues the work from the last MLP's output to drawn tokens. REQUIRES: share_mlp.
   absl::Status EnqueueEnd(const StepBucket& bucket, const StepInputs& inputs, const float* before);
-  // From tokens, or from the residual where there is no embedding, to the residual.
+  // Queues the work from tokens, or from the residual where there is no embedding, to the residual.
   absl::Status EnqueueBlocks(const StepBucket& bucket, const StepInputs& inputs);
-  // From the residual's first rows, one per draw, to drawn tokens. REQUIRES: the weights have the ends.
+  // Queues the work from the residual's first rows, one per draw, to drawn tokens. REQUIRES: the weights have
+  // the ends.
   absl::Status EnqueueDraws(const StepBucket& bucket, const StepInputs& inputs);
-  // The attention of all layers alone, for benchmarks.
+  // Queues only the attention of all layers, for benchmarks.
   absl::Status EnqueueAttention(const StepBucket& bucket, const StepInputs& inputs);
 
   // [max_rows, hidden] In device memory.
   float* residual() const { return residual_; }
   // [max_draws] In device memory.
   const DrawResult* results() const { return results_; }
+  // [max_draws, kMaxTop] In device memory.
+  const TopResult* tops() const { return tops_; }
   // [max_draws, vocab] In device memory.
   const float* logits() const { return logits_; }
-  // Of keys and values together, over all layers here, for a token.
+  // Bytes of a token's keys and values, over all layers here.
   int64_t kv_token_bytes() const;
 
  private:
   struct Product {
-    // Of each layer.
+    // One per layer.
     std::vector<const Bf16*> weights;
     int32_t outputs = 0;
     int32_t inputs = 0;
@@ -115,7 +118,8 @@ class Forward {
   absl::Status Allocate(const ForwardBytes& bytes);
   absl::Status Prepare(const Product& product, int32_t rows, const Bf16* x, void* y);
   absl::Status Multiply(const Product& product, int64_t layer, int32_t rows, const Bf16* x, void* y);
-  // What a sublayer adds to the residual, [rows, hidden] in one of two types or none, and its bias or none.
+  // What a sublayer adds to the residual: [rows, hidden] in one of two types, or nothing; and its bias, or
+  // none.
   struct Addend {
     const Bf16* narrow = nullptr;
     const float* wide = nullptr;
@@ -123,18 +127,18 @@ class Forward {
   };
 
   absl::Status Embed(const StepBucket& bucket, const StepInputs& inputs);
-  // Adds `addend` to the residual and norms it, unless `weight` is null.
+  // Adds `addend` to the residual and normalises it, unless `weight` is null.
   absl::Status Norm(const StepBucket& bucket, const StepInputs& inputs, const Addend& addend,
                     const Bf16* weight, bool picked, Bf16* normed);
   absl::Status AppendKv(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Attend(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Activate(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
-  // From what the layer before adds to the norm of what goes into the MLP.
+  // From adding the preceding layer's output to the normalised input of the MLP.
   absl::Status RunAttention(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
                             const Addend& before, Bf16* normed);
   absl::Status RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status RunLayers(const StepBucket& bucket, const StepInputs& inputs);
-  // Of what is in normed_.
+  // Draws from the rows in normed_.
   absl::Status Draw(const StepBucket& bucket, const StepInputs& inputs);
 
   const ModelConfig config_;
@@ -155,6 +159,7 @@ class Forward {
   Bf16* activated_ = nullptr;
   float* logits_ = nullptr;
   DrawResult* results_ = nullptr;
+  TopResult* tops_ = nullptr;
   // [head_dim / 2]
   float* frequencies_ = nullptr;
   float* part_outputs_ = nullptr;

@@ -1,7 +1,7 @@
-// Memory that is replaced by a larger one when a group needs more of it.
+// Memory that is replaced by a larger block when a group needs more.
 //
-// Purpose: for what depends on the group and its batches, which are not known when an engine is made. The
-// content is lost when it grows. Threads: as DeviceOps.
+// Purpose: for buffers whose size depends on the group and its batches, which are not known when an engine is
+// made. The content is lost when it grows. Threads: as DeviceOps.
 #ifndef BFIO_WORKER_ENGINE_CUDA_GROWING_MEMORY_H_
 #define BFIO_WORKER_ENGINE_CUDA_GROWING_MEMORY_H_
 
@@ -16,11 +16,11 @@ namespace bfio::worker::gpu {
 class GrowingMemory {
  public:
   enum class Kind { kDevice, kPinned };
-  // The memory lives as long as `ops`, which it is freed with. `what` is a literal that names it in errors.
+  // The memory is freed with `ops`. `what` is a literal that names it in errors.
   GrowingMemory(DeviceOps& ops, Kind kind, absl::string_view what) : ops_(ops), kind_(kind), what_(what) {}
 
-  // At least so many bytes; those on the device are zeros at first. RESOURCE_EXHAUSTED: no memory. REQUIRES:
-  // nothing is queued when it must grow.
+  // Ensures at least `bytes` bytes; new device memory is zeroed. RESOURCE_EXHAUSTED: not enough memory.
+  // REQUIRES: no work is queued when it must grow.
   absl::Status Reserve(int64_t bytes);
 
   template <typename T>

@@ -1,7 +1,7 @@
-// A rank's part of the width inside the MLP. Pure.
+// A rank's part of the MLP's intermediate width. Pure.
 //
-// Purpose: the terms of the summation tree (worker/barrier/summation_tree.h) as columns: whole vectors of 16
-// bytes each, as equal as can be. A narrow MLP may leave a term without columns.
+// Purpose: the terms of the summation tree (worker/barrier/summation_tree.h) as column ranges, in whole
+// vectors of 16 bytes and as evenly as possible. A narrow MLP may leave a term without columns.
 #ifndef BFIO_WORKER_ENGINE_CUDA_MLP_PART_H_
 #define BFIO_WORKER_ENGINE_CUDA_MLP_PART_H_
 
@@ -23,7 +23,7 @@ struct MlpColumns {
 
 struct MlpPart {
   MlpColumns all;
-  // In order, together `all`: each is summed by itself. None where a rank has no terms.
+  // In order; together they are `all`. Each is summed separately. Empty if a rank has no terms.
   std::vector<MlpColumns> nodes;
 };
 
@@ -35,7 +35,7 @@ inline MlpColumns ColumnsOf(TermRange terms, int64_t intermediate) {
   return {border(terms.begin), border(terms.end)};
 }
 
-// `one_sum`: a single node of all terms, also where these are no whole subtree. REQUIRES: as ColumnsOf.
+// `one_sum`: a single node with all terms, even if they are not a whole subtree. REQUIRES: as ColumnsOf.
 inline MlpPart PartOf(int32_t rank, int32_t world_size, int64_t intermediate, bool one_sum) {
   const TermRange terms = TermsOf(rank, world_size);
   MlpPart part;

@@ -1,9 +1,9 @@
 // The numbers of rows that steps are padded to.
 //
-// Purpose: a captured graph and a chosen matrix product fit one number of rows; a step runs in the smallest
-// bucket that holds it. Powers of two up to 64 (decode steps wait for memory, padding costs nothing there),
-// from there on halfway between them too (a long prompt's step is bound by arithmetic: at most a third is
-// padding). Threads: immutable.
+// Purpose: a captured graph and a chosen matrix product fit one number of rows, so a step runs in the
+// smallest bucket that holds it. Buckets are powers of two up to 64 (decode steps are bound by memory
+// bandwidth, where padding costs nothing), and from there on also the midpoints between them (steps with long
+// prompts are compute-bound: at most a third is padding). Threads: immutable.
 #ifndef BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_
 #define BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_
 
@@ -14,20 +14,21 @@ namespace bfio::worker::gpu {
 
 class RowBuckets {
  public:
-  // The last one is `max_rows` itself. REQUIRES: max_rows >= 1.
+  // The largest bucket is `max_rows`. REQUIRES: max_rows >= 1.
   explicit RowBuckets(int32_t max_rows);
 
   // Ascending.
   const std::vector<int32_t>& sizes() const { return sizes_; }
   int count() const { return static_cast<int>(sizes_.size()); }
-  // The smallest that holds `rows`. REQUIRES: 0 <= rows <= max_rows.
+  // Index of the smallest bucket that holds `rows`. REQUIRES: 0 <= rows <= max_rows.
   int Index(int32_t rows) const;
 
  private:
   std::vector<int32_t> sizes_;
 };
 
-// The smallest bucket for `rows` in a row of them without an end. REQUIRES: 0 < rows <= 2^30.
+// The smallest bucket that holds `rows` when the series of buckets has no upper end. REQUIRES: 0 < rows <=
+// 2^30.
 int32_t PaddedRows(int64_t rows);
 
 }  // namespace bfio::worker::gpu

@@ -12,11 +12,11 @@
 namespace bfio::worker::gpu {
 namespace {
 
-// A net under a hang, for one layer's part.
+// Bound on a hang of the device, for one layer's part.
 constexpr absl::Duration kPartDeadline = absl::Seconds(60);
 constexpr int64_t kNarrow = sizeof(Bf16), kWide = sizeof(float);
 
-// Of a part and its memory.
+// Identifies a rank's part and the memory that it is computed in.
 std::tuple<int32_t, int32_t, bool> PlaceOf(const StepPeers& peers) {
   return {peers.rank(), peers.world_size(), peers.on_device()};
 }
@@ -53,7 +53,7 @@ SharedMlp::Sizes SharedMlp::SizesOf(int64_t each, int64_t all, int64_t hidden, c
 }
 
 int64_t SharedMlp::MostBytes(const ModelConfig& config, int32_t rows) {
-  // Each array stays as large as any group needed it.
+  // Each array keeps the size of the largest group so far.
   Sizes most;
   for (int32_t ranks = 1; ranks <= kSumTerms; ++ranks) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -107,7 +107,7 @@ absl::Status SharedMlp::Begin(int32_t rows, const StepPeers& peers) {
   rows_ = rows;
   SetRows(peers, peers.rows());
   if (!on_device_ || rows_ == each_) return absl::OkStatus();
-  // What the collective takes along beyond this rank's rows.
+  // Padding rows, which the collective transfers along with this rank's rows.
   return ops_.FillZero(input() + rows_ * hidden_, (each_ - rows_) * hidden_ * kNarrow);
 }
 

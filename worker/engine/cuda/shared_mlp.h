@@ -1,23 +1,23 @@
-// A rank's part of every layer's MLP, of the rows of all ranks (--mlp=tp).
+// One rank's part of every layer's MLP, for the rows of all ranks (--mlp=tp).
 //
 // Purpose: all ranks' rows are gathered, padded to the step's largest batch; each rank computes its part of
-// gate, up and down for all of them; the sums are scattered back to whom the rows belong. A part is a view of
-// the weights: nothing is uploaded when the group changes. Where the barrier has collectives on the device,
-// activations stay there: rows are bf16, and a rank brings one sum of all its columns. Elsewhere they go
-// through pinned host memory: rows as fp32, which bf16 is exactly, and a sum per node of the tree
-// (worker/barrier/summation_tree.h).
+// gate, up and down for all of them; the sums are scattered back to the ranks that own the rows. A part is a
+// view of the weights: nothing is uploaded when the group changes. Where the barrier has collectives on the
+// device, activations stay there: rows are bf16, and a rank contributes one sum over all its columns.
+// Otherwise they go through pinned host memory: rows as fp32 (an exact copy of bf16), and one sum per node of
+// the tree (worker/barrier/summation_tree.h).
 //
-// The sums of 1, 2 and 4 ranks differ in their last bits nevertheless: a node's columns are one product,
-// which adds them up in one go, so where a node ends shows in the rounding. In a group of one size a row's
-// sum depends on the row alone as far as the products do (cuBLASLt chooses them by the rows of all ranks).
+// The sums of 1, 2 and 4 ranks nevertheless differ in their last bits: a node's columns are one product,
+// summed at once, so the node's borders affect the rounding. In groups of the same size a row's sum depends
+// on the row alone, as far as the products do (cuBLASLt chooses them by the rows of all ranks).
 //
-// Enter allocates and chooses products for every batch that the group may have; a step does neither. What it
-// takes at most, with R = world_size x largest batch, padded (row_buckets.h), and a rank's share w of the
-// intermediate width: about R x (2 x hidden + 6 x w + 4 x nodes x hidden) bytes of device memory.
+// Enter allocates memory and chooses products for every batch that the group may have; a step does neither.
+// With R = world_size x largest batch, padded (row_buckets.h), and a rank's share w of the intermediate
+// width, it takes at most about R x (2 x hidden + 6 x w + 4 x nodes x hidden) bytes of device memory.
 //
-// Threads: as DeviceOps. Errors: the device's, and the peers', which peers.status() distinguishes. With
-// collectives on the device an error of the peers may show when all is queued (StepPeers::CheckDevice), and
-// what was queued behind the failed collective runs on its wrong numbers.
+// Threads: as DeviceOps. Errors: the device's and the peers', which peers.status() distinguishes. With
+// collectives on the device an error of the peers may be seen only after everything is queued
+// (StepPeers::CheckDevice); work queued behind the failed collective then runs on undefined numbers.
 #ifndef BFIO_WORKER_ENGINE_CUDA_SHARED_MLP_H_
 #define BFIO_WORKER_ENGINE_CUDA_SHARED_MLP_H_
 
@@ -38,38 +38,38 @@ namespace bfio::worker::gpu {
 
 class SharedMlp {
  public:
-  // Device memory that it comes to take in a group of up to 8 ranks (more gain nothing), in bytes, where no
-  // rank has a batch of more than `rows`.
+  // Upper bound of its device memory in bytes, in groups of up to 8 ranks (larger groups do not split
+  // further), if no rank has a batch of more than `rows` rows.
   static int64_t MostBytes(const ModelConfig& config, int32_t rows);
 
-  // The arguments outlive this. REQUIRES: the weights have all layers.
+  // The arguments must outlive this. REQUIRES: the weights have all layers.
   SharedMlp(const ModelConfig& config, const DeviceWeights& weights, DeviceOps& ops);
 
-  // Makes ready for the steps of a group, in which no rank has more than peers.rows() rows; waits for the
-  // device and for no peer. Nothing is done where that has been made ready. REQUIRES: 0 < peers.rows().
+  // Prepares for the steps of a group in which no rank has more than peers.rows() rows. Waits for the device,
+  // not for peers. Does nothing if already prepared for the same. REQUIRES: 0 < peers.rows().
   absl::Status Enter(const StepPeers& peers);
-  // Begins a step in which this rank has `rows` rows. INTERNAL: Enter was for another place, or fewer rows.
-  // REQUIRES: 0 <= rows <= peers.rows(), 0 < peers.rows(); nothing is queued that is still needed of the step
-  // before.
+  // Begins a step in which this rank has `rows` rows. INTERNAL: Enter was called for another rank or group,
+  // or for fewer rows. REQUIRES: 0 <= rows <= peers.rows(), 0 < peers.rows(); no queued work of the previous
+  // step is still needed.
   absl::Status Begin(int32_t rows, const StepPeers& peers);
 
-  // [rows, hidden] In device memory: where the layer's normed rows belong before Run.
+  // [rows, hidden] In device memory: the layer's normalised rows must be here before Run.
   Bf16* input() const { return input_.as<Bf16>(); }
-  // [rows, hidden] In device memory: the MLP's output less the down projection's bias, once what Run has
-  // queued is done.
+  // [rows, hidden] In device memory: the MLP's output without the down projection's bias, valid once the work
+  // queued by Run is done.
   const float* output() const { return output_.as<float>(); }
 
-  // Waits for the peers, and for the device; with collectives on the device for neither.
+  // Waits for the peers and for the device; with collectives on the device, for neither.
   absl::Status Run(int64_t layer, StepPeers& peers);
 
  private:
-  // Of the down projection, by layer, in the node's columns.
+  // Weights of the down projection, by layer, in the node's columns.
   struct Node {
     MlpColumns columns;
     std::vector<const Bf16*> weights;
   };
 
-  // Bytes of the arrays on the device, of as many rows of each rank and of all.
+  // Bytes of the device arrays, for given numbers of rows per rank and in total.
   struct Sizes {
     int64_t input = 0, gathered = 0, gates = 0, activated = 0, sums = 0, output = 0;
   };
@@ -78,7 +78,7 @@ class SharedMlp {
   void SetRows(const StepPeers& peers, int64_t rows);
   void Cut(const StepPeers& peers);
   absl::Status Reserve();
-  // Chooses the products of the padded rows.
+  // Chooses products for the padded numbers of rows.
   absl::Status Prepare();
   GemmShape WideShape() const;
   GemmShape NarrowShape(const Node& node) const;
@@ -87,8 +87,8 @@ class SharedMlp {
   absl::Status Compute(int64_t layer);
   absl::Status Activate(int64_t layer);
   absl::Status Scatter(StepPeers& peers);
-  // [all rows, hidden] Node i's sums. Its product writes the padding's rows as well: into node i + 1's, which
-  // are written after it.
+  // [all rows, hidden] Node i's sums. The product also writes the padding rows, which overlap node i + 1's
+  // sums; those are written afterwards.
   float* sums(size_t node) const {
     return sums_.as<float>() + static_cast<int64_t>(node) * all_rows_ * hidden_;
   }
@@ -98,16 +98,17 @@ class SharedMlp {
   DeviceOps& ops_;
   const int64_t hidden_;
 
-  // Of the group that Enter was called with last: rank, world size, and whether collectives are on the
-  // device; and what no batch exceeds.
+  // The group that Enter was last called with: rank, world size, and whether collectives are on the device;
+  // and the upper bound of its batches.
   std::optional<std::tuple<int32_t, int32_t, bool>> place_;
   int64_t most_rows_ = 0;
   bool on_device_ = false;
   MlpPart part_;
-  // By layer, in the part's columns.
+  // By layer, within the part's columns.
   std::vector<const Bf16*> gates_weights_, ups_weights_;
   std::vector<Node> nodes_;
-  // Of the step: this rank's rows, those that each rank brings, of all ranks, and with the products' padding.
+  // Of the current step: this rank's rows, padded rows per rank, rows of all ranks, and these with the
+  // products' padding.
   int64_t rows_ = 0, each_ = 0, all_rows_ = 0;
   int32_t padded_rows_ = 0;
 

@@ -7,7 +7,7 @@ namespace bfio::worker::gpu {
 namespace {
 
 constexpr int64_t kArrayAlignment = 16;
-// What fp32 can still multiply a logit's distance with.
+// A larger factor times the distance of two logits could overflow fp32.
 constexpr double kColdest = 1e30;
 
 template <typename T>
@@ -19,17 +19,19 @@ DrawParams ParamsOf(const Draw& draw) {
   DrawParams params;
   const Sampling& sampling = draw.sampling;
   if (sampling.temperature > 0) {
-    // Not 0, which means greedy, however hot.
+    // Clamped to stay above 0, which means greedy, even at extreme temperatures.
     params.inverse_temperature =
         static_cast<float>(std::clamp(1 / sampling.temperature, 1 / kColdest, kColdest));
     params.uniform = DrawUniform(sampling.seed, draw.index);
   }
   params.top_p = sampling.top_p;
   params.top_k = sampling.top_k.value_or(0);
+  static_assert(kMaxTop == kMaxLogprobs);
+  params.top = sampling.logprobs.value_or(0);
   return params;
 }
 
-// Appends the draw's ending tokens to numbers[used..]: each once, those in the vocabulary, as far as there is
+// Appends the draw's end tokens to numbers[used..]: each once, only those in the vocabulary, up to the
 // capacity. Returns the new `used`.
 int64_t AddEnds(const Draw& draw, int64_t vocab, int64_t limit, int32_t* numbers, int64_t used) {
   const int64_t first = used;
@@ -42,7 +44,7 @@ int64_t AddEnds(const Draw& draw, int64_t vocab, int64_t limit, int32_t* numbers
   return used;
 }
 
-// Fills the draws in, their tokens that end sequences behind `used` numbers. Returns the new `used`.
+// Fills in the draws, and appends their end tokens after `used` numbers. Returns the new `used`.
 int64_t FillDraws(absl::Span<const Draw> draws, int64_t vocab, const StepLayout& layout, const StepInputs& to,
                   int64_t used) {
   for (size_t i = 0; i < draws.size(); ++i) {

@@ -1,8 +1,8 @@
-// What a step needs on the device, in one block of memory: laid out alike on the host and on the device.
+// A step's inputs on the device, in one block of memory with the same layout on host and device.
 //
-// Purpose: the host fills the block in pinned memory and one copy brings it over. Every array has its place
-// for the engine's life, so captured graphs may hold pointers; the longest array comes last, so that the copy
-// ends with what the step uses of it. Host only, pure; tested without a GPU. Threads: plain data.
+// Purpose: the host fills the block in pinned memory and one copy transfers it. Every array has a fixed
+// offset for the engine's lifetime, so captured graphs may hold pointers; the longest array comes last, so
+// that only its used part is copied. Host only, pure; tested without a GPU. Threads: plain data.
 #ifndef BFIO_WORKER_ENGINE_CUDA_STEP_INPUTS_H_
 #define BFIO_WORKER_ENGINE_CUDA_STEP_INPUTS_H_
 
@@ -26,8 +26,8 @@ struct StepLimits {
   AttentionSizes attention;
 };
 
-// Of a step at most. Tokens that end sequences beyond the capacity of the step's draws are left out: the
-// end's probability, which is a hint, is then less than it is.
+// The capacity for end tokens is this many per draw of a step. End tokens beyond it are left out;
+// Drawn::end_probability, which is only a hint, is then too small.
 inline constexpr int64_t kEndsPerDraw = 64;
 
 // Pointers into such a block.
@@ -44,7 +44,7 @@ struct StepInputs {
   AttentionCombine* combines = nullptr;
   AttentionItem* long_items = nullptr;
   AttentionItem* short_items = nullptr;
-  // StepPlan::pages, and behind them the tokens that end sequences.
+  // StepPlan::pages, followed by the end tokens.
   int32_t* numbers = nullptr;
 };
 
@@ -52,7 +52,7 @@ class StepLayout {
  public:
   explicit StepLayout(const StepLimits& limits);
 
-  // Of the whole block, and of one of whose numbers so many are used.
+  // Size of the whole block, and of a block of which `numbers` numbers are used.
   int64_t bytes() const { return BytesWith(number_limit_); }
   int64_t BytesWith(int64_t numbers) const {
     return numbers_ + numbers * static_cast<int64_t>(sizeof(int32_t));
@@ -68,12 +68,12 @@ class StepLayout {
   int64_t number_limit_;
 };
 
-// Fills the block in; returns how many of its bytes are used. REQUIRES: the step is within the layout's
-// limits; `attention` is its plan; draws has plan.draws() elements, or none where none is made here.
+// Fills the block; returns how many of its bytes are used. REQUIRES: the step is within the layout's limits;
+// `attention` is its plan; draws has plan.draws() elements, or none if this part does not draw.
 int64_t FillStepInputs(const StepPlan& plan, const AttentionPlan& attention, absl::Span<const Draw> draws,
                        int64_t vocab, int32_t page_tokens, const StepLayout& layout, void* block);
 
-// The same of a step that draws alone, from hidden rows: as many rows as draws, and no runs.
+// The same for a step that only draws from hidden rows: as many rows as draws, and no runs.
 int64_t FillDrawInputs(absl::Span<const Draw> draws, int64_t vocab, const StepLayout& layout, void* block);
 
 }  // namespace bfio::worker::gpu

@@ -12,7 +12,7 @@
 namespace bfio::worker {
 namespace {
 
-// Bounds that keep row and page counts within 32 bits.
+// Bounds that keep row and page numbers within 32 bits.
 constexpr int32_t kMaxSlots = 1 << 16;
 
 double MonotonicSeconds() {
@@ -44,7 +44,7 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
     return absl::InvalidArgumentError(
         absl::StrCat("slots must be at most ", kMaxSlots, ", not ", options.limits.slots));
   }
-  const bool unbounded = !has_model && options.step_tokens == BatchRoom::kUnbounded;
+  const bool unbounded = !has_model && options.step_tokens == BatchCapacity::kUnbounded;
   if (options.step_tokens < 1 || (options.step_tokens > kMaxStepTokens && !unbounded)) {
     return absl::InvalidArgumentError(absl::StrCat("step_tokens (--token_budget) must be in 1..",
                                                    kMaxStepTokens, ", not ", options.step_tokens));
@@ -53,7 +53,8 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
     return absl::InvalidArgumentError(absl::StrCat("token_budget must be in 0..", options.step_tokens,
                                                    " (step_tokens), not ", options.token_budget));
   }
-  // The model may lower max_sequence_tokens: whether a whole prompt fits is seen when that is known.
+  // The model may lower max_sequence_tokens, so whether a whole prompt fits in a step is checked when the
+  // model is known.
   DecodeOptions short_sequences = options;
   short_sequences.limits.max_sequence_tokens = 0;
   if (auto planner = BatchPlanner::Create(PlannerOptions(short_sequences)); !planner.ok()) {
@@ -101,6 +102,16 @@ absl::Status DecodeEngine::CheckPrompt(const SequenceRequest& request) const {
   return absl::OkStatus();
 }
 
+absl::Status DecodeEngine::CheckLogprobs(const SequenceRequest& request) const {
+  if (!request.sampling.logprobs) return absl::OkStatus();
+  if (!computes_logprobs())
+    return absl::InvalidArgumentError(absl::StrCat("the ", name(), " engine computes no logprobs"));
+  if (*request.sampling.logprobs <= backend_->facts().vocab) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("logprobs is ", *request.sampling.logprobs,
+                                                 "; the model's vocabulary has ", backend_->facts().vocab,
+                                                 " tokens"));
+}
+
 std::vector<uint32_t> DecodeEngine::PromptOf(const SequenceRequest& request) const {
   std::vector<uint32_t> prompt;
   prompt.reserve(static_cast<size_t>(request.prompt_length + request.max_new_tokens));
@@ -120,8 +131,9 @@ std::vector<uint32_t> DecodeEngine::PromptOf(const SequenceRequest& request) con
 absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   if (absl::Status status = CheckRequest(request, options_.limits); !status.ok()) return status;
   if (absl::Status status = CheckPrompt(request); !status.ok()) return status;
+  if (absl::Status status = CheckLogprobs(request); !status.ok()) return status;
   const bool has_model = backend_->facts().has_model;
-  // Of the delivered tokens, a model needs the ids.
+  // To continue a replay, a model needs the ids of the delivered tokens.
   const bool replays = has_model && request.prompt.empty();
   const int64_t given = request.prompt_length - (replays ? request.first_index : 0);
   const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
@@ -163,7 +175,7 @@ bool DecodeEngine::Cancel(Handle handle) {
                                [&](const Sequence& sequence) { return sequence.handle == handle; });
   if (it == active_.end()) return false;
   planner_.End(it->number, it->generated);
-  // Cannot fail: the index is this sequence's own.
+  // Cannot fail: the index belongs to this sequence.
   table_.Release(it->index).IgnoreError();
   active_.erase(it);
   return true;
@@ -198,7 +210,8 @@ absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
   }
   drawn_.resize(draws_.size());
   const absl::Status status = backend_->RunTogether(plan_, draws_, absl::MakeSpan(drawn_), peers);
-  // Only the page table has changed: it has grown, and will not have to when this plan is made again.
+  // On an error of the peers only the page table has changed: it keeps the pages it took, and the same plan
+  // needs no more when it is made again.
   if (!status.ok()) return status;
   return Finish(out);
 }
@@ -245,7 +258,8 @@ std::optional<PrefillState> DecodeEngine::prefill_state() const {
   PrefillState state;
   state.token_budget = planner_.budget();
   for (const Sequence& sequence : active_) {
-    // What an earlier placement delivered and is generated again silently is prompt, too.
+    // Tokens that an earlier placement delivered, and that are generated again without being reported, count
+    // as prompt.
     const int64_t left = sequence.prompt_length - sequence.computed;
     if (left > 0) state.prompts.push_back({sequence.handle, left});
   }
@@ -257,15 +271,15 @@ void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
   for (const Sequence& sequence : active_) {
     if (sequence.kv_on_demand) missing += sequence.load() - table_.reserved(sequence.index);
   }
-  // The youngest of those that grow are preempted; a request with all its KV reserved stays, whatever its
-  // age.
+  // Preempts the last admitted of the requests with KV on demand. A request with all its KV reserved is never
+  // preempted.
   for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
     const Sequence& sequence = active_[i];
     if (!sequence.kv_on_demand) continue;
     missing -= sequence.load();
     preempted.push_back(sequence.handle);
     planner_.End(sequence.number, sequence.generated);
-    // Cannot fail, nor can Extend: the index is this sequence's own, and KV is free by now.
+    // Neither this nor Extend can fail: the index belongs to this sequence, and the KV is free by now.
     table_.Release(sequence.index).IgnoreError();
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
   }
@@ -315,7 +329,7 @@ bool DecodeEngine::Fail(const Sequence& sequence, StepOutput& out) {
   return true;
 }
 
-bool DecodeEngine::Take(Sequence& sequence, const Drawn& drawn, StepOutput& out) {
+bool DecodeEngine::Take(Sequence& sequence, Drawn& drawn, StepOutput& out) {
   if (!drawn.finite) return Fail(sequence, out);
   const bool silent = sequence.silent();
   const ModelFacts& facts = backend_->facts();
@@ -325,9 +339,10 @@ bool DecodeEngine::Take(Sequence& sequence, const Drawn& drawn, StepOutput& out)
   ++sequence.generated;
   out.tokens.push_back({sequence.handle, drawn.id});
   if (facts.has_model) out.log_probabilities.push_back(drawn.log_probability);
+  if (sequence.sampling.logprobs) out.alternatives.push_back({out.tokens.size() - 1, std::move(drawn.top)});
   const int64_t left = sequence.max_new_tokens - sequence.generated;
-  // The model says how likely the end was here, which is its best forecast for the next token that costs
-  // nothing; the last token that may be made is certain to be the last.
+  // The hint for the next token is the probability that this one was the end: the best forecast that costs
+  // nothing. After the second to last token that the request may generate it is 1.
   if (facts.gives_hints) out.completion_hints.push_back(left == 1 ? 1 : drawn.end_probability);
   const bool stop = std::find(sequence.ends.begin(), sequence.ends.end(), drawn.id) != sequence.ends.end();
   if (!stop && left > 0) return false;

@@ -1,18 +1,19 @@
-// The engine over a backend: continuous batching, chunked prefill and a paged KV cache, whatever the device.
+// The engine on top of a backend: continuous batching, chunked prefill and a paged KV cache, the same for all
+// devices.
 //
 // Purpose: keeps the requests' tokens and the page table, makes each step's plan (worker/scheduler), has a
-// backend run it, and turns what it drew into the step's output. Threads: as engine.h says.
+// backend run it, and converts the drawn tokens to the step's output. Threads: as engine.h says.
 //
-// A request's tokens depend on its prompt, its sampling and the model alone. A replay with token ids comes
-// with the delivered tokens as part of its prompt, and continues. A replay of synthetic load comes without
-// them, for the router does not keep them: it generates them once more, silently, one per step (first_index
-// steps that give no token).
+// A request's tokens depend only on its prompt, its sampling parameters and the model. A replay with token
+// ids has the delivered tokens as part of its prompt and continues after them. A replay of synthetic load has
+// none, because the router does not store them: the engine generates them again, one per step, without
+// reporting them (first_index steps without a token).
 //
 // A backend without a model (ModelFacts::has_model) gets requests and indices instead of rows: no ids are
-// kept, and any replay continues at once.
+// kept, and every replay continues at once.
 //
-// Synthetic prompts: the id at a place is a mix of the sampling seed, the original prompt's length and the
-// place, modulo the vocabulary.
+// Synthetic prompts: a token id is a hash of the sampling seed, the original prompt's length and the
+// position, modulo the vocabulary.
 #ifndef BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
 #define BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
 
@@ -32,28 +33,28 @@
 namespace bfio::worker {
 
 struct DecodeOptions {
-  // max_sequence_tokens is lowered to what the model can do.
+  // max_sequence_tokens is lowered to what the model supports.
   EngineLimits limits;
-  // Tokens of a page.
+  // Tokens per page.
   int32_t page_tokens = 16;
-  // Rows of a step that prompts may fill up, at least 1: what memory is taken for. Decodes have room besides
-  // (worker/scheduler/batch.h). BatchRoom::kUnbounded: any number, for backends without a model.
+  // Upper bound of the prompt rows of a step, at least 1; memory is allocated for it. Rows for decodes come
+  // on top (worker/scheduler/batch.h). BatchCapacity::kUnbounded: no bound, for backends without a model.
   int64_t step_tokens = 512;
-  // What a step contains: a scheduler's name (worker/scheduler/batch_scheduler.h), the order within its
-  // classes, and tokens of a step, at most step_tokens; 0: step_tokens.
+  // What a step contains: the scheduler's name (worker/scheduler/batch_scheduler.h), the order of requests
+  // within its classes, and the token budget of a step, at most step_tokens; 0: step_tokens.
   std::string scheduler = "sarathi";
   BatchOrder order = BatchOrder::kFcfs;
   int64_t token_budget = 0;
-  // Adapts the token budget (worker/scheduler/batch_planner.h). Not for whole prompts, nor for ranks that
-  // step together.
+  // Adapts the token budget (worker/scheduler/batch_planner.h). Not available with whole prompts, nor for
+  // ranks that step together.
   std::optional<BudgetTunerOptions> adapt;
-  // --mlp=tp: the ranks of the group share the MLP out. Each has all of the model.
+  // --mlp=tp: the ranks of the group split the MLP. Each rank holds the whole model.
   bool share_mlp = false;
-  // Seconds of a clock that never goes back, for `adapt`; empty: the machine's.
+  // A monotonic clock in seconds, for `adapt`; empty: the machine's.
   std::function<double()> clock;
 };
 
-// The sizes that a backend allocates for.
+// The page table for these options; backends allocate their KV cache for it.
 PageTableOptions PageTableOptionsOf(const DecodeOptions& options);
 // INVALID_ARGUMENT, naming the option, when one is out of range.
 absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model = true);
@@ -66,6 +67,7 @@ class DecodeEngine final : public Engine {
 
   absl::string_view name() const override { return backend_->name(); }
   const EngineLimits& limits() const override { return options_.limits; }
+  bool computes_logprobs() const override { return backend_->facts().has_model; }
   absl::Status Admit(const SequenceRequest& request) override;
   bool Cancel(Handle handle) override;
   absl::Status Step(StepOutput& out) override;
@@ -84,46 +86,46 @@ class DecodeEngine final : public Engine {
   void Waited(double seconds) override { planner_.Waited(seconds); }
   std::optional<PrefillState> prefill_state() const override;
 
-  // Of the next step.
+  // Token budget of the next step.
   int64_t token_budget() const { return planner_.budget(); }
   PageTableStats kv_stats() const { return table_.stats(); }
-  // For tests: no page is lost or has two owners.
+  // For tests: INTERNAL when a page is lost or has two owners.
   absl::Status AuditKv() const { return table_.Audit(); }
 
  private:
   struct Sequence {
     Handle handle;
     SequenceIndex index;
-    // Prompt and what was generated, silently too; their ids, kept for a model only.
+    // Prompt and generated tokens, reported or not. Their ids are kept only for a model.
     int64_t length;
     std::vector<uint32_t> tokens;
-    // How many of them it came with.
+    // The number of tokens it was admitted with.
     int64_t given;
-    // Of them, those whose KV is in the cache.
+    // The number of tokens whose KV is in the cache.
     int64_t computed;
-    // As the request counts it: with what an earlier placement delivered.
+    // Prompt length as the request states it: includes tokens that an earlier placement delivered.
     int64_t prompt_length;
     int64_t original_length;
     int64_t generated;
     int64_t max_new_tokens;
     int64_t priority;
-    // Its name for the planner: a handle may come again.
+    // Unique identifier for the planner; a handle may be reused.
     int64_t number;
-    // Steps since it was last in one.
+    // Steps since a batch last contained it.
     int64_t passed_over;
     bool kv_on_demand;
     Sampling sampling;
-    // Tokens that end it.
+    // Tokens that end the sequence.
     std::vector<uint32_t> ends;
 
-    // What it counts, and reserves at least, in the next step.
+    // Its load in the next step, which is also the least KV that it reserves.
     int64_t load() const { return prompt_length + generated; }
     int64_t next_index() const { return length - original_length; }
-    // What an earlier placement delivered is not all generated again.
+    // Whether some tokens that an earlier placement delivered have not been generated again yet.
     bool silent() const { return length < prompt_length; }
     // Tokens whose KV is not in the cache; at least 1.
     int64_t pending() const { return length - computed; }
-    // As its scheduler sees it.
+    // The request as the batch scheduler sees it.
     BatchRequest Left() const;
   };
 
@@ -131,17 +133,18 @@ class DecodeEngine final : public Engine {
                BatchPlanner planner);
 
   absl::Status CheckPrompt(const SequenceRequest& request) const;
+  absl::Status CheckLogprobs(const SequenceRequest& request) const;
   std::vector<uint32_t> PromptOf(const SequenceRequest& request) const;
-  // Fills chunks_. Depends on the requests alone: asked twice it says the same.
+  // Fills chunks_. Depends only on the requests, so a second call gives the same result.
   void ChooseChunks();
-  // Takes over what the backend drew.
+  // Applies the backend's drawn tokens to the requests and to `out`.
   absl::Status Finish(StepOutput& out);
   // Reserves what the next step needs; preempts requests for it if necessary. Idempotent.
   void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
-  // Takes a drawn token, or the want of one; true when the request has ended.
-  bool Take(Sequence& sequence, const Drawn& drawn, StepOutput& out);
+  // Handles a drawn token, or a failed draw; true when the request has ended.
+  bool Take(Sequence& sequence, Drawn& drawn, StepOutput& out);
   bool Fail(const Sequence& sequence, StepOutput& out);
   // Removes the requests that ended in this step.
   absl::Status RemoveEnded();
@@ -154,18 +157,18 @@ class DecodeEngine final : public Engine {
   // In the order of admission.
   std::vector<Sequence> active_;
 
-  // Taken out by NextRows.
+  // Requests that NextRows preempted.
   std::vector<Handle> preempted_;
 
-  // Scratch.
+  // Reused buffers.
   std::vector<BatchRequest> left_;
   std::vector<Chunk> chunks_;
   StepPlan plan_;
   std::vector<Draw> draws_;
   std::vector<Drawn> drawn_;
-  // [draws] Which of active_ is drawn for.
+  // [draws] Index in active_ of the request that each draw is for.
   std::vector<int32_t> drawing_;
-  // By active_.
+  // By index in active_: whether the request ended in this step.
   std::vector<char> ended_;
 };
 

@@ -1,7 +1,7 @@
-// How many tokens a rank's KV cache has where memory does not hold all that may be there.
+// Lowers the number of tokens in a rank's KV cache to what fits in memory.
 //
-// Purpose: the one rule of all engines. A device says how many bytes a cache of so many tokens takes, with
-// all that grows with it, and how many there are for it. Threads: pure.
+// Purpose: one rule for all engines. A device says how many bytes a cache of a given number of tokens takes,
+// with all that grows with it, and how many bytes are free. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_DECODE_KV_FIT_H_
 #define BFIO_WORKER_ENGINE_DECODE_KV_FIT_H_
 
@@ -13,15 +13,16 @@
 
 namespace bfio::worker {
 
-// Bytes for a cache of so many tokens. More for more tokens.
+// Bytes that a cache of `tokens` tokens takes. Must grow with `tokens`.
 using KvBytes = absl::FunctionRef<int64_t(int64_t tokens)>;
 
-// The most tokens, at most `most`, that take no more than `room` bytes. 0: not even one fits.
-int64_t MostKvTokens(int64_t most, int64_t room, KvBytes bytes);
+// The largest number of tokens, at most `most`, that takes no more than `room` bytes; 0 when not even one
+// token fits.
+int64_t MostKvTokens(int64_t most, int64_t capacity, KvBytes bytes);
 
-// options.limits.kv_tokens where these fit into `room` bytes; else, where `fewer` will do, as many as fit.
-// Nothing where that is not possible, or the cache would have less than a page for each slot.
-std::optional<int64_t> FitKvTokens(const DecodeOptions& options, bool fewer, int64_t room, KvBytes bytes);
+// options.limits.kv_tokens if those fit in `room` bytes; otherwise, if `fewer` is set, as many as fit.
+// Nothing if they do not fit, or if the cache would have less than one page per slot.
+std::optional<int64_t> FitKvTokens(const DecodeOptions& options, bool fewer, int64_t capacity, KvBytes bytes);
 
 }  // namespace bfio::worker
 

@@ -1,9 +1,9 @@
-// What one server of a chain has of a model, and what that takes of its memory.
+// The part of a model on one server of a chain, and how much memory it takes.
 //
-// Purpose: says before anything is loaded whether blocks and KV cache fit into a limit, and gives a planner
-// of chains its sizes: a block's weights (s_m), the KV of a token in a block, and what a chain's head has
-// besides. Weights count as the engine keeps them, converted or mapped. Activations do not count: leave
-// memory for them (docs/chains.md has their size). Threads: plain data, pure.
+// Purpose: decides before anything is loaded whether blocks and KV cache fit in a limit, and gives the chain
+// planner its sizes: the weights of a block (s_m), the KV of one token in one block, and what the head of a
+// chain needs in addition. Weights count as the engine stores them, converted or mapped. Activations are not
+// counted: leave memory for them (docs/chains.md gives their size). Threads: plain data, pure functions.
 #ifndef BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
 #define BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
 
@@ -26,11 +26,11 @@ inline ModelPart WholeModel(int64_t layers) {
   return {{0, static_cast<int32_t>(layers)}, true};
 }
 
-// Bytes.
+// Sizes in bytes.
 struct ModelBytes {
-  // Embedding, final norm, lm_head; a tied one once.
+  // Embedding, final norm and lm_head; tied weights count once.
   int64_t ends = 0;
-  // The largest block's; blocks of one checkpoint hardly differ.
+  // The largest block. The blocks of one checkpoint hardly differ.
   int64_t block = 0;
   // Keys and values of one token in one block.
   int64_t kv_token = 0;
@@ -38,7 +38,7 @@ struct ModelBytes {
   int64_t Weights(const ModelPart& part) const { return part.blocks.count * block + (part.ends ? ends : 0); }
 };
 
-// RESOURCE_EXHAUSTED, with the sizes and what is missing, when the part and `kv_bytes` do not fit into
+// RESOURCE_EXHAUSTED, with the sizes and the missing bytes, when the part and `kv_bytes` do not fit in
 // `limit` bytes.
 absl::Status CheckFits(const ModelBytes& bytes, const ModelPart& part, int64_t kv_bytes, int64_t limit);
 

@@ -1,9 +1,9 @@
-// A backend that may have a part of a model's blocks, on a server of a chain.
+// A backend that may hold only a part of a model's blocks, on one server of a chain.
 //
-// Purpose: what the stages and heads of chains (chains/pipeline) run, whatever the device. Hidden rows travel
-// between servers in fp32, as all engines keep the residual, so nothing is lost by the cut: where a row's
-// products do not depend on its batch (the CPU) a chain gives the bits of one backend with all blocks, on
-// GPUs the same to bf16's rounding. Threads: as backend.h.
+// Purpose: the stages and heads of chains (chains/pipeline) run on it, on any device. Hidden rows travel
+// between servers in fp32, the type in which all engines keep the residual stream, so splitting a model loses
+// no precision. Where a row's products do not depend on its batch (CPU), a chain gives exactly the bits of
+// one backend with all blocks; on GPUs results agree to bf16 rounding. Threads: as backend.h.
 #ifndef BFIO_WORKER_ENGINE_DECODE_PART_BACKEND_H_
 #define BFIO_WORKER_ENGINE_DECODE_PART_BACKEND_H_
 
@@ -18,35 +18,37 @@
 
 namespace bfio::worker {
 
-// Run, of a backend with all blocks and the ends alone. After an error a part is broken permanently.
+// Only a backend with all blocks and the ends supports Run. After an error the part is permanently broken.
 class PartBackend : public Backend {
  public:
   // Width of a hidden row.
   virtual int64_t hidden() const = 0;
 
-  // The plan's tokens through the embedding and the blocks here: hidden rows, [rows, hidden], good until the
-  // next call. REQUIRES: the blocks here begin with block 0; the ends are here; the plan has rows.
+  // Passes the plan's tokens through the embedding and the blocks here. The hidden rows, [rows, hidden], are
+  // valid until the next call. REQUIRES: the blocks here begin with block 0; the ends are here; the plan has
+  // rows.
   virtual absl::StatusOr<absl::Span<const float>> RunHead(const StepPlan& plan) = 0;
-  // Hidden rows through the blocks here. The plan's token ids are not looked at. REQUIRES: the plan has rows.
+  // Passes hidden rows through the blocks here. The plan's token ids are not used. REQUIRES: the plan has
+  // rows.
   virtual absl::StatusOr<absl::Span<const float>> RunBlocks(const StepPlan& plan,
                                                             absl::Span<const float> hidden) = 0;
-  // Draws a token after each of these hidden rows, which have been through all blocks. REQUIRES: as RunHead;
-  // as many draws and drawn as rows, at most as many as slots. A row without finite logits is no error
-  // (Drawn::finite).
+  // Draws the token that follows each of these hidden rows, which have passed through all blocks. REQUIRES:
+  // the ends are here; draws and drawn are as long as there are rows, at most the number of slots. A row
+  // without finite logits is not an error (Drawn::finite).
   virtual absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                                 absl::Span<Drawn> drawn) = 0;
 };
 
-// Makes the parts of the chains that one server is in. Parts that are there at a time share the weights of
-// what is hosted. Threads: one.
+// Makes the parts of the chains that one server belongs to. Parts that exist at the same time share the
+// weights of the hosted blocks. Threads: used by one thread.
 class PartSource {
  public:
   virtual ~PartSource() = default;
 
   virtual const ModelBytes& bytes() const = 0;
-  // Of `blocks`, with a KV cache for `options`. INVALID_ARGUMENT: an option that the engine does not have;
-  // RESOURCE_EXHAUSTED: no memory; UNAVAILABLE: no device. REQUIRES: `hosted` contains `blocks`, and is the
-  // same for all parts that are there.
+  // A part with `blocks` and a KV cache for `options`. INVALID_ARGUMENT: an option that the engine does not
+  // support; RESOURCE_EXHAUSTED: not enough memory; UNAVAILABLE: no device. REQUIRES: `hosted` contains
+  // `blocks`, and is the same for all parts that exist.
   virtual absl::StatusOr<std::unique_ptr<PartBackend>> Make(const DecodeOptions& options,
                                                             const ModelPart& hosted,
                                                             const BlockRange& blocks) = 0;

@@ -12,7 +12,7 @@
 namespace bfio::worker {
 namespace {
 
-// What a signal handler may look at: no locks, no allocation, nothing that moves.
+// Data that a signal handler may read: no locks, no allocation, fixed addresses.
 struct Range {
   // 0: free. 1: being written.
   std::atomic<uintptr_t> begin = 0;
@@ -24,7 +24,7 @@ std::atomic<const char*> program_name = nullptr;
 std::atomic<bool> told = false;
 
 void Say(const char* text) {
-  // Nothing can be done about a standard error that does not take it.
+  // There is no way to report that standard error cannot be written.
   if (write(STDERR_FILENO, text, strlen(text)) < 0) return;
 }
 
@@ -33,7 +33,7 @@ void OnBusError(int, siginfo_t* info, void*) {
   for (const Range& range : ranges) {
     const uintptr_t begin = range.begin.load(std::memory_order_acquire);
     if (begin <= 1 || at < begin || at - begin >= range.size.load(std::memory_order_relaxed)) continue;
-    // Threads may come here together: one of them speaks.
+    // Several threads may arrive here at once: one writes the message.
     if (told.exchange(true)) {
       for (;;) pause();
     }
@@ -43,7 +43,7 @@ void OnBusError(int, siginfo_t* info, void*) {
     Say(": was cut, or became unreadable, while it was in use (replace files by renaming)\n");
     _exit(1);
   }
-  // Back at the same instruction it strikes again, with the default outcome.
+  // Restores the default action: the instruction is executed again and raises SIGBUS again.
   signal(SIGBUS, SIG_DFL);
 }
 

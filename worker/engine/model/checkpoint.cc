@@ -15,7 +15,7 @@
 namespace bfio::worker {
 namespace {
 
-// Llama 405B's has 100 kilobytes.
+// The index of Llama 405B has 100 kilobytes.
 constexpr size_t kMaxIndexBytes = 16 << 20;
 constexpr char kSingle[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
@@ -73,7 +73,7 @@ class IndexEvents final : public JsonEvents {
   bool number_float(number_float_t, const string_t&) override { return Skip("a number"); }
 
  private:
-  // Other fields may hold what they like; the map, and the place of the map, may not.
+  // Other fields may have any value; the map itself and its entries may not.
   bool Skip(absl::string_view what) {
     if (depth_ > 0 && top_field_ != "weight_map") return true;
     return Fail(absl::StrCat("has ", what, Where()));

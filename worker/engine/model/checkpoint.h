@@ -1,7 +1,7 @@
-// The tensors of a checkpoint: one file of them or many.
+// The tensors of a checkpoint in one or more files.
 //
-// Purpose: where each tensor is, with the index and the shards checked against each other. Threads: immutable
-// once open, any thread may read.
+// Purpose: locates each tensor, and checks the index and the shards against each other. Threads: immutable
+// once open; any thread may read.
 #ifndef BFIO_WORKER_ENGINE_MODEL_CHECKPOINT_H_
 #define BFIO_WORKER_ENGINE_MODEL_CHECKPOINT_H_
 
@@ -18,16 +18,16 @@
 
 namespace bfio::worker {
 
-// Tensor -> file name, as a model.safetensors.index.json has it.
+// Tensor name -> file name, as in a model.safetensors.index.json.
 using WeightMap = std::map<std::string, std::string, std::less<>>;
 
-// Reads the text of an index. File names are plain and end in ".safetensors". `path` opens every error
-// message. INVALID_ARGUMENT: malformed.
+// Parses the text of an index. File names are plain and end in ".safetensors". Every error message begins
+// with `path`. INVALID_ARGUMENT: malformed.
 absl::StatusOr<WeightMap> ParseWeightMap(absl::string_view json, absl::string_view path);
 
 // The tensors of a checkpoint directory: model.safetensors.index.json and its shards when there is an index,
-// model.safetensors otherwise. The index and the shards must agree on which tensor is where; a shard's name
-// is a plain file name (a symbolic link may lead out of the directory, as in a download cache).
+// model.safetensors otherwise. The index and the shards must agree on which tensor is in which file. A
+// shard's name is a plain file name (a symbolic link may point out of the directory, as in a download cache).
 class Checkpoint {
  public:
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& directory);

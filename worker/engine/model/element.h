@@ -1,7 +1,6 @@
-// Elements of a checkpoint's tensors as numbers, and the rounding to bf16.
+// Converts elements of a checkpoint's tensors to numbers, and rounds to bf16.
 //
-// Purpose: what every engine needs that keeps weights in another type than the file's. Threads: pure
-// functions.
+// Purpose: used by engines that store weights in another type than the file's. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_ELEMENT_H_
 #define BFIO_WORKER_ENGINE_MODEL_ELEMENT_H_
 
@@ -12,7 +11,7 @@
 
 namespace bfio::worker {
 
-// To the nearest, ties to even; no number stays none.
+// Rounds to nearest, ties to even; NaN stays NaN.
 inline uint16_t ToBf16(float value) {
   const auto bits = __builtin_bit_cast(uint32_t, value);
   if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
@@ -23,7 +22,7 @@ inline float FromBf16(uint16_t bits) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
 }
 
-// Exact.
+// Exact conversion.
 inline float FromF16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   const uint32_t exponent = (bits >> 10) & 31, mantissa = bits & 0x3ff;

@@ -13,10 +13,11 @@
 
 namespace bfio::worker {
 
-// Field `eos_token_id`: a number, a list of numbers or null (none). Ascending, each once, each in [0, vocab).
+// Reads the field `eos_token_id`: a number, a list of numbers or null (none). The result is ascending without
+// duplicates, each in [0, vocab). `absent`: the result when the field is missing.
 std::vector<int32_t> ReadEosTokens(JsonFields& fields, const std::vector<int32_t>& absent, int64_t vocab);
 
-// The same from the text of a generation_config.json; none when it names none.
+// The same from the text of a generation_config.json; empty when it names none.
 absl::StatusOr<std::vector<int32_t>> ParseGenerationEosTokens(absl::string_view json, absl::string_view name,
                                                               int64_t vocab);
 

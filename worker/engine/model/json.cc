@@ -14,19 +14,19 @@ namespace {
 
 using nlohmann::json;
 
-// Real config.json files have a few kilobytes and depth 3. A parsed tree takes up to some 100 bytes per byte
+// Real config.json files have a few kilobytes and depth 3. A parsed tree takes up to about 100 bytes per byte
 // of text.
 constexpr size_t kMaxDocumentBytes = 1 << 20;
 constexpr int kMaxDepth = 32;
 
 constexpr char kZeroByte[] = "has a zero byte in its JSON";
 
-// The library takes one for the end.
+// The JSON library treats a zero byte as the end of the text.
 bool HasZeroByte(absl::string_view text) {
   return text.find('\0') != absl::string_view::npos;
 }
 
-// "[json.exception.parse_error.101] parse error at line 1, ...: why" without the library's own names.
+// Removes the library's prefix "[json.exception.parse_error.101] " from its message.
 std::string Reason(const char* what) {
   absl::string_view text = what;
   const size_t bracket = text.find("] ");

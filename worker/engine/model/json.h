@@ -1,7 +1,8 @@
 // JSON from untrusted files.
 //
-// Purpose: the two ways in which this module reads it: a small document as a tree, of bounded size and depth
-// and without repeated fields; and what every handler of a stream of events shares. Threads: pure functions.
+// Purpose: the two ways in which this module reads JSON: a small document as a tree, of bounded size and
+// depth and without repeated fields; and the common part of all event handlers for streams. Threads: pure
+// functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_JSON_H_
 #define BFIO_WORKER_ENGINE_MODEL_JSON_H_
 
@@ -14,15 +15,15 @@
 
 namespace bfio::worker {
 
-// An object. INVALID_ARGUMENT: not JSON, not an object, too large, too deep, a field given twice; `path`
-// opens the message.
+// Parses an object. INVALID_ARGUMENT: not JSON, not an object, too large, too deep, or a repeated field; the
+// message begins with `path`.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view json, absl::string_view path);
 
-// A stream's handler that accepts nothing; a reader overrides what its grammar has. The first fault ends the
-// parse.
+// An event handler that rejects everything; a reader overrides the events that its grammar allows. The first
+// error ends the parse.
 class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // Runs over all of `json`. The fault, or empty.
+  // Parses all of `json`. Returns the error, or an empty string.
   std::string Parse(absl::string_view json);
 
   bool null() override { return Unexpected("null"); }
@@ -41,12 +42,12 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
                    const nlohmann::detail::exception& error) override;
 
  protected:
-  // Ends the parse.
+  // Ends the parse with an error.
   bool Fail(std::string fault) {
     if (fault_.empty()) fault_ = std::move(fault);
     return false;
   }
-  // Where the parse is, for messages: "in 'model.norm.weight', shape".
+  // The current position in the document, for messages: "in 'model.norm.weight', shape".
   virtual std::string Where() const = 0;
 
  private:

@@ -39,7 +39,7 @@ int64_t JsonFields::IntegerOrNull(const char* name, int64_t absent, int64_t miss
     Invalid(name, absl::StrCat("is ", Shown(*found), "; an integer is needed"));
     return absent;
   }
-  // Unsigned ones beyond int64_t would wrap.
+  // Unsigned values beyond int64_t would wrap.
   const bool wraps = found->is_number_unsigned() &&
                      found->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   const int64_t value = wraps ? 0 : found->get<int64_t>();

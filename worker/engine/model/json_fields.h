@@ -1,7 +1,7 @@
 // Typed fields of a JSON object.
 //
-// Purpose: reads fields with defaults and ranges, and remembers the first that is wrong, so that a reader is
-// a list of fields and not of errors. Threads: one at a time.
+// Purpose: reads fields with defaults and ranges and keeps the first error, so that a reader is a list of
+// fields without error handling. Threads: used by one thread at a time.
 #ifndef BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_
 #define BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_
 
@@ -17,8 +17,8 @@ namespace bfio::worker {
 
 class JsonFields {
  public:
-  // `where` opens every message: "DIR/config.json: " or "DIR/config.json: rope_scaling.". REQUIRES: `object`
-  // is one and outlives this; so does `status`, which several readers may share.
+  // Every message begins with `where`: "DIR/config.json: " or "DIR/config.json: rope_scaling.". REQUIRES:
+  // `object` is a JSON object. `object` and `status`, which several readers may share, outlive this.
   JsonFields(const nlohmann::json& object, std::string where, absl::Status* status)
       : object_(object), where_(std::move(where)), status_(status) {}
 
@@ -26,15 +26,15 @@ class JsonFields {
   const nlohmann::json* Find(const char* name) const;
   bool IsNull(const char* name) const;
 
-  // The field when it is there: null is refused. In the range, both ends included.
+  // The field's value, or `absent` when it is missing; null is an error. Must be in [low, high].
   int64_t Integer(const char* name, int64_t absent, int64_t low, int64_t high);
-  // `missing` for null, too.
+  // As Integer, but null gives `missing`.
   int64_t IntegerOrNull(const char* name, int64_t absent, int64_t missing, int64_t low, int64_t high);
   double Number(const char* name, double absent, double low, double high);
   bool Boolean(const char* name, bool absent);
   std::string String(const char* name, absl::string_view absent);
 
-  // Remembers the first.
+  // Records an error unless there is one already.
   void Invalid(const char* name, absl::string_view fault);
   void Unsupported(const char* name, absl::string_view fault);
 
@@ -44,7 +44,7 @@ class JsonFields {
   absl::Status* const status_;
 };
 
-// A value in a message: compact JSON, of bounded length.
+// A value for use in a message: compact JSON of bounded length.
 std::string Shown(const nlohmann::json& value);
 
 }  // namespace bfio::worker

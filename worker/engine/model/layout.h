@@ -1,7 +1,7 @@
-// Which tensors a model has, and of which shapes.
+// The tensors of a model, with their shapes.
 //
-// Purpose: the one list that loading checks a checkpoint against and that a generator of checkpoints fills
-// in. Threads: pure functions.
+// Purpose: the one list that loading checks a checkpoint against and that a generator of checkpoints fills.
+// Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_LAYOUT_H_
 #define BFIO_WORKER_ENGINE_MODEL_LAYOUT_H_
 
@@ -15,7 +15,7 @@ namespace bfio::worker {
 
 inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 inline constexpr char kFinalNormName[] = "model.norm.weight";
-// Not in the list of a model with tied embeddings.
+// Not in the list for a model with tied embeddings.
 inline constexpr char kHeadName[] = "lm_head.weight";
 
 struct TensorSpec {
@@ -25,7 +25,7 @@ struct TensorSpec {
 
 struct LayerTensor {
   TensorView LayerWeights::*place;
-  // Behind LayerPrefix.
+  // Without LayerPrefix.
   std::string name;
   std::vector<int64_t> shape;
 };
@@ -33,10 +33,10 @@ struct LayerTensor {
 // "model.layers.7."
 std::string LayerPrefix(int64_t layer);
 
-// What every layer of such a model has, and nothing that it does not have.
+// The tensors that every layer of such a model has.
 std::vector<LayerTensor> LayerTensors(const ModelConfig& config);
 
-// All tensors, in the order in which they are used.
+// All tensors, in the order of their use.
 std::vector<TensorSpec> ModelTensors(const ModelConfig& config);
 
 }  // namespace bfio::worker

@@ -13,7 +13,7 @@
 namespace bfio::worker {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  // Not blocking: opening a pipe without a writer must not hang.
+  // O_NONBLOCK: opening a pipe without a writer must not block.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
   struct stat info = {};

@@ -1,6 +1,6 @@
 // A regular file, mapped read-only.
 //
-// Purpose: bytes without a copy, errors as values that name the file. Threads: immutable once open.
+// Purpose: gives a file's bytes without a copy; errors name the file. Threads: immutable once open.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
 #define BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
 
@@ -16,7 +16,7 @@ namespace bfio::worker {
 
 class MappedFile {
  public:
-  // NOT_FOUND: no such file; INVALID_ARGUMENT: no regular file (a pipe, a folder); PERMISSION_DENIED.
+  // NOT_FOUND: no such file; INVALID_ARGUMENT: not a regular file (a pipe, a folder); PERMISSION_DENIED.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept

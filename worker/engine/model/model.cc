@@ -16,7 +16,7 @@
 
 namespace bfio::worker {
 
-// Takes tensors out of a checkpoint by name and shape; the first fault stays.
+// Takes tensors out of a checkpoint by name and shape; keeps the first error.
 class ModelBuilder {
  public:
   ModelBuilder(ModelConfig config, std::unique_ptr<Checkpoint> checkpoint, std::string directory)
@@ -57,7 +57,7 @@ class ModelBuilder {
     return found->second;
   }
 
-  // A tied head may be in the file all the same, as a copy.
+  // A file may contain a copy of the tied lm_head anyway.
   TensorView TiedHead(const std::vector<int64_t>& shape) {
     const std::string name = kHeadName;
     const TensorView& embedding = model_->embedding_;
@@ -106,7 +106,7 @@ absl::StatusOr<ModelConfig> ReadConfig(const std::string& directory) {
   return ParseModelConfig(file->text(), file->path());
 }
 
-// Chat models end a turn with tokens that only generation_config.json names.
+// Chat models end an assistant message with tokens that only generation_config.json names.
 absl::Status AddGenerationEosTokens(const std::string& directory, ModelConfig& config) {
   const absl::StatusOr<MappedFile> file =
       MappedFile::Open(absl::StrCat(directory, "/generation_config.json"));
@@ -116,7 +116,8 @@ absl::Status AddGenerationEosTokens(const std::string& directory, ModelConfig& c
       ParseGenerationEosTokens(file->text(), file->path(), config.vocab);
   if (!more.ok()) return more.status();
   std::vector<int32_t>& ids = config.eos_token_ids;
-  // A default that the model's own word replaces: token 2 is an ordinary one in Llama 3's vocabulary.
+  // The family's default is replaced by what the model's files say: token 2 is an ordinary token in Llama 3's
+  // vocabulary.
   if (config.eos_by_default && !more->empty()) ids.clear();
   ids.insert(ids.end(), more->begin(), more->end());
   std::sort(ids.begin(), ids.end());

@@ -1,8 +1,8 @@
-// A checkpoint, checked and mapped: what an engine computes with.
+// A checkpoint, checked and mapped, for an engine to use.
 //
-// Purpose: configuration and weights of one model directory, every tensor found, of the shape that the
-// configuration demands, and none besides. Weights stay in the files' pages and dtypes; an engine converts or
-// uploads what it needs. Threads: immutable once loaded, any thread may read.
+// Purpose: configuration and weights of one model directory. All tensors that the configuration demands are
+// present with the right shape, and no others. Weights stay in the files' pages and types; an engine converts
+// or uploads what it needs. Threads: immutable once loaded; any thread may read.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_H_
 #define BFIO_WORKER_ENGINE_MODEL_MODEL_H_
 
@@ -21,7 +21,7 @@
 namespace bfio::worker {
 
 // Weights of y = W x (+ b) are [outputs, inputs]. A tensor that the model does not have is not present().
-// Tensors need not have one dtype.
+// Tensors may differ in dtype.
 struct LayerWeights {
   // [heads * head_dim, hidden]
   TensorView q;
@@ -29,17 +29,17 @@ struct LayerWeights {
   TensorView k, v;
   // [hidden, heads * head_dim]
   TensorView o;
-  // By ModelConfig::qkv_bias: [heads * head_dim], [kv_heads * head_dim], the same.
+  // If ModelConfig::qkv_bias: [heads * head_dim], and twice [kv_heads * head_dim].
   TensorView q_bias, k_bias, v_bias;
-  // By ModelConfig::output_bias: [hidden].
+  // If ModelConfig::output_bias: [hidden].
   TensorView o_bias;
-  // By ModelConfig::qk_norm: [head_dim], shared by all heads.
+  // If ModelConfig::qk_norm: [head_dim], shared by all heads.
   TensorView q_norm, k_norm;
   // [intermediate, hidden]
   TensorView gate, up;
   // [hidden, intermediate]
   TensorView down;
-  // By ModelConfig::mlp_bias: [intermediate], [intermediate], [hidden].
+  // If ModelConfig::mlp_bias: [intermediate], [intermediate], [hidden].
   TensorView gate_bias, up_bias, down_bias;
   // [hidden]
   TensorView input_norm, post_attention_norm;
@@ -52,13 +52,13 @@ class Model {
   const TensorView& embedding() const { return embedding_; }
   // [hidden]
   const TensorView& final_norm() const { return final_norm_; }
-  // [vocab, hidden]; the embedding's own memory when ModelConfig::tied_embeddings.
+  // [vocab, hidden]; the embedding's memory if ModelConfig::tied_embeddings.
   const TensorView& lm_head() const { return lm_head_; }
-  // ModelConfig::layers of them, the first one first.
+  // ModelConfig::layers elements, in order.
   const std::vector<LayerWeights>& layers() const { return layers_; }
-  // What a decode step reads of them at least: all weights as the files store them, a tied one once.
+  // Lower bound of the bytes that a decode step reads: all weights as the files store them, tied ones once.
   int64_t weight_bytes() const { return weight_bytes_; }
-  // Taken as it was loaded.
+  // Computed when the model was loaded.
   const ModelDigest& digest() const { return digest_; }
 
  private:
@@ -76,10 +76,9 @@ class Model {
   ModelDigest digest_;
 };
 
-// Opens a directory as Hugging Face's hub lays it out: config.json, generation_config.json (if it is there,
-// for its eos_token_id alone), model.safetensors or an index and its shards. Reads samples of every tensor
-// (model_digest.h). An error names file, tensor or
-// field, the value found and what was expected.
+// Opens a directory in the layout of the Hugging Face hub: config.json, generation_config.json (optional,
+// only its eos_token_id is used), model.safetensors or an index and its shards. Reads samples of every tensor
+// (model_digest.h). An error names the file, the tensor or field, the value found and what was expected.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory);
 
 }  // namespace bfio::worker

@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using Family = ModelConfig::Family;
 
-// Beyond every model that these families have (Llama 405B: hidden 16,384, 126 layers, 128 heads), and small
+// Larger than any model of these families (Llama 405B: hidden 16,384, 126 layers, 128 heads), and small
 // enough that no product of two overflows.
 constexpr int64_t kMaxWidth = 1 << 20;
 constexpr int64_t kMaxLayers = 1024;
@@ -28,26 +28,26 @@ constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxPositions = 1 << 24;
 
-// What transformers' configuration class of a family has for an absent field.
+// Defaults of a family's configuration class in transformers for absent fields.
 struct Defaults {
   Family family;
-  // "LlamaForCausalLM"
+  // Such as "LlamaForCausalLM".
   const char* architecture;
   int64_t vocab, intermediate, kv_heads, max_positions;
-  // Nothing: hidden / heads, for null as well.
+  // Absent: hidden / heads, also when the field is null.
   std::optional<int64_t> head_dim;
   std::optional<int32_t> eos;
 };
 
 constexpr Defaults kDefaults[] = {
-    // Llama's kv_heads are by default its heads, of which there are by default 32.
+    // Llama's kv_heads default to its heads, which default to 32.
     {Family::kLlama, "LlamaForCausalLM", 32000, 11008, 32, 2048, std::nullopt, 2},
     {Family::kMistral, "MistralForCausalLM", 32000, 14336, 8, 131072, std::nullopt, 2},
     {Family::kQwen2, "Qwen2ForCausalLM", 151936, 22016, 32, 32768, std::nullopt, std::nullopt},
     {Family::kQwen3, "Qwen3ForCausalLM", 151936, 22016, 32, 32768, 128, std::nullopt},
 };
 
-// Null when the type is not supported or not given.
+// Null when the type is absent or not supported.
 const Defaults* ReadFamily(JsonFields& fields) {
   const std::string type = fields.String("model_type", "");
   for (const Defaults& defaults : kDefaults) {
@@ -74,7 +74,7 @@ void CheckArchitecture(JsonFields& fields, const Defaults& defaults) {
                                                    " is supported"));
 }
 
-// Fields that change what is computed wherever they are set.
+// Rejects fields that change the computation and are not implemented.
 void RefuseExtras(JsonFields& fields) {
   for (const char* const name : {"quantization_config", "compression_config"}) {
     if (fields.Find(name) != nullptr)
@@ -86,13 +86,13 @@ void RefuseExtras(JsonFields& fields) {
   }
   if (!fields.Boolean("is_causal", true)) fields.Unsupported("is_causal", "is false");
   const std::string act = fields.String("hidden_act", "silu");
-  // Two names of one function.
+  // Two names of the same function.
   if (act != "silu" && act != "swish") {
     fields.Unsupported("hidden_act", absl::StrCat("is ", Quote(act), "; silu is supported"));
   }
 }
 
-// Whether some layer attends over a window only.
+// Whether any layer attends only over a window.
 bool AnySlidingLayer(JsonFields& fields, const ModelConfig& config) {
   const json* const types = fields.Find("layer_types");
   if (types == nullptr) {
@@ -114,12 +114,13 @@ bool AnySlidingLayer(JsonFields& fields, const ModelConfig& config) {
   return any;
 }
 
-// Attention over a window is not implemented; sequences no longer than the window attend to all they have.
+// Attention over a window is not implemented. Sequences no longer than the window are not affected by it, so
+// the window bounds the sequence length.
 void ReadSlidingWindow(JsonFields& fields, ModelConfig& config) {
   constexpr char kName[] = "sliding_window";
   const bool any_layer = AnySlidingLayer(fields, config);
   if (!any_layer || fields.IsNull(kName)) return;
-  // Absent: Mistral has 4096 all the same, and the Qwens when they use one; Llama has none.
+  // Absent: Mistral has 4096 by default, and the Qwen families if they use a window; Llama has none.
   const bool qwen = config.family == Family::kQwen2 || config.family == Family::kQwen3;
   if (qwen && !fields.Boolean("use_sliding_window", false)) return;
   if (config.family == Family::kLlama && fields.Find(kName) == nullptr) return;
@@ -172,7 +173,7 @@ void ReadBiases(JsonFields& fields, ModelConfig& config) {
       config.mlp_bias = mlp;
       return;
     case Family::kQwen2:
-      // Not a choice in this family.
+      // Fixed in this family.
       config.qkv_bias = true;
       if (!attention) fields.Unsupported("attention_bias", "is false, and qwen2 always has it");
       break;
@@ -220,7 +221,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   ReadBiases(fields, config);
   config.tied_embeddings = fields.Boolean("tie_word_embeddings", false);
   config.rope = ReadRopeConfig(*document, config.max_positions, where, &status);
-  // The rotary embedding goes by what the model could take without it.
+  // After ReadRopeConfig, which needs the maximum position without a window.
   ReadSlidingWindow(fields, config);
   std::vector<int32_t> absent;
   if (defaults->eos && *defaults->eos < config.vocab) absent.push_back(*defaults->eos);

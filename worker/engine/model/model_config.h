@@ -1,8 +1,8 @@
-// What a checkpoint's config.json says about the model: sizes, biases, rotary embedding.
+// The part of a checkpoint's config.json that describes the model: sizes, biases, rotary embedding.
 //
-// Purpose: one struct over the supported families (Llama, Mistral, Qwen2, Qwen3), with the
-// defaults that transformers has for absent and null fields. What would change the computation and is not
-// implemented is refused by name; nothing is guessed. Threads: plain data and pure functions.
+// Purpose: one struct for the supported families (Llama, Mistral, Qwen2, Qwen3), with the defaults of
+// transformers for absent and null fields. Fields that would change the computation and are not implemented
+// are rejected by name. Threads: plain data and pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
 #define BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
 
@@ -20,12 +20,12 @@ struct RopeConfig {
 
   Kind kind = Kind::kDefault;
   double theta = 10000;
-  // kLinear and kLlama3; at least 1.
+  // For kLinear and kLlama3; at least 1.
   double factor = 1;
-  // kLlama3 only; 0 < low < high.
+  // For kLlama3; 0 < low < high.
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  // Context the model was trained with before the frequencies were stretched, in tokens.
+  // Context length that the model was trained with before the frequencies were scaled, in tokens.
   int64_t original_max_positions = 8192;
 };
 
@@ -43,13 +43,13 @@ struct ModelConfig {
   // Even.
   int64_t head_dim = 0;
   int64_t vocab = 0;
-  // Prompt and output of one request, in tokens: max_position_embeddings, or the window below.
+  // Upper bound of a request's prompt + output, in tokens: max_position_embeddings, or sliding_window.
   int64_t max_positions = 0;
-  // Of layers that attend to so many tokens only, where that limits max_positions: requests end before they
-  // exceed it. 0: no limit.
+  // Window of layers with sliding-window attention, in tokens, where it limits max_positions: requests end
+  // before they exceed it. 0: no limit.
   int64_t sliding_window = 0;
   double rms_epsilon = 0;
-  // The output projection is the embedding.
+  // The output projection uses the embedding's weights.
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool output_bias = false;
@@ -57,21 +57,21 @@ struct ModelConfig {
   // RMSNorm over each head of query and key, before the rotation.
   bool qk_norm = false;
   RopeConfig rope;
-  // The token that begins a sequence, where the file names one. No engine looks at it: prompts come as token
-  // ids. Models that differ in it have been made for different clients (model_digest.h).
+  // The token that begins a sequence, if the file names one. Engines do not use it, because prompts come as
+  // token ids; but models that differ in it are made for different clients (model_digest.h).
   std::optional<int64_t> bos_token_id;
   // Tokens that end a sequence, ascending; each in [0, vocab). May be empty.
   std::vector<int32_t> eos_token_ids;
-  // They are the family's, as the file says nothing.
+  // True: eos_token_ids are the family's defaults, because the file names none.
   bool eos_by_default = false;
 };
 
 // "llama", "mistral", "qwen2" or "qwen3": config.json's model_type.
 absl::string_view FamilyName(ModelConfig::Family family);
 
-// Reads the text of a config.json. `name` (its path) opens every error message. INVALID_ARGUMENT: not JSON, a
-// field of the wrong type or out of range; UNIMPLEMENTED: a model that the engines cannot run, with the field
-// and its value.
+// Parses the text of a config.json. Every error message begins with `name`, its path. INVALID_ARGUMENT: not
+// JSON, or a field of the wrong type or out of range; UNIMPLEMENTED: a model that the engines cannot run,
+// with the field and its value.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view name);
 
 }  // namespace bfio::worker

@@ -16,23 +16,23 @@
 namespace bfio::worker {
 namespace {
 
-// Opens what is hashed; another number where its layout changes.
+// Prefix of the hashed text; its number changes when the layout of the text changes.
 constexpr char kModelFormat[] = "bfio model 1\n";
 constexpr int64_t kMaxSamples = 16384;
 constexpr int64_t kMaxTensorSamples = 64;
 
 std::string Text(const RopeConfig& rope) {
   const auto& [kind, theta, factor, low, high, original] = rope;
-  // %a: every bit.
+  // %a prints every bit.
   return absl::StrFormat("%d %a %a %a %a %d", static_cast<int>(kind), theta, factor, low, high, original);
 }
 
-// Names every member, so that a new one does not compile before it is taken in.
+// Names every member, so that this does not compile when a member is added and not handled.
 std::string Text(const ModelConfig& config) {
   const auto& [family, hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, max_positions, window,
                epsilon, tied, qkv_bias, output_bias, mlp_bias, qk_norm, rope, bos, eos, eos_by_default] =
       config;
-  // Whether the ids were written down or follow from the family changes nothing.
+  // The digest does not depend on whether the ids are stated or are the family's defaults.
   static_cast<void>(eos_by_default);
   return absl::StrCat(
       FamilyName(family), " ",

@@ -1,6 +1,6 @@
-// Untrusted text in an error message.
+// Quotes untrusted text in an error message.
 //
-// Purpose: one printable line of bounded length, whatever the file said. Threads: pure functions.
+// Purpose: gives one printable line of bounded length for any input. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_QUOTE_H_
 #define BFIO_WORKER_ENGINE_MODEL_QUOTE_H_
 
@@ -12,7 +12,7 @@
 
 namespace bfio::worker {
 
-// 'text', escaped, cut at 120 bytes.
+// 'text' in quotes, escaped, truncated to 120 bytes.
 inline std::string Quote(absl::string_view text) {
   constexpr size_t kLongest = 120;
   if (text.size() <= kLongest) return absl::StrCat("'", absl::CHexEscape(text), "'");

@@ -6,8 +6,8 @@
 namespace bfio::worker {
 namespace {
 
-// Llama 3.1: wavelengths that the training context held many times stay, those it held not even once are
-// stretched, and those between are blended.
+// Llama 3.1: wavelengths that fit into the training context many times are kept, those that do not fit once
+// are stretched, and those between are interpolated.
 double StretchLlama3(const RopeConfig& rope, double frequency) {
   const double wavelengths =
       static_cast<double>(rope.original_max_positions) * frequency / (2 * std::numbers::pi);

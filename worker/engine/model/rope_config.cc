@@ -30,7 +30,7 @@ constexpr std::array<const char*, 9> kKnown = {"rope_type",
                                                "partial_rotary_factor",
                                                "attention_factor"};
 
-// Only part of a head is rotated, or queries are scaled: neither is implemented.
+// Rejects values other than 1: partial rotation and query scaling are not implemented.
 void RefuseUnlessOne(JsonFields& fields, const char* name) {
   const json* const found = fields.Find(name);
   if (found != nullptr && *found != 1.0) {
@@ -38,11 +38,11 @@ void RefuseUnlessOne(JsonFields& fields, const char* name) {
   }
 }
 
-// Nothing: said as a fault.
+// Absent on an error, which is recorded in `fields`.
 std::optional<Kind> ReadKind(JsonFields& fields) {
   const json* const newer = fields.Find("rope_type");
   const json* const older = fields.Find("type");
-  // Versions of transformers differ in which one they follow.
+  // Versions of transformers differ in which of the two they read.
   if (newer != nullptr && older != nullptr && *newer != *older) {
     fields.Invalid("rope_type", absl::StrCat("is ", Shown(*newer), " and type ", Shown(*older)));
     return std::nullopt;
@@ -127,7 +127,7 @@ RopeConfig ReadRopeConfig(const json& config, int64_t max_positions, absl::strin
   }
   JsonFields fields(*object, absl::StrCat(where, name, "."), status);
   const std::optional<Kind> kind = ReadKind(fields);
-  // Other kinds have fields of their own: the kind is the fault then.
+  // Other kinds have other fields; the unknown kind is the error to report.
   if (!kind) return rope;
   rope.kind = *kind;
   for (const auto& [key, value] : object->items()) {

@@ -13,7 +13,8 @@
 
 namespace bfio::worker {
 
-// As transformers reads them; `status` gets the first fault, if it has none. `where` opens its message.
+// Reads the fields as transformers does. The first error goes to `status`, unless it has one; its message
+// begins with `where`.
 RopeConfig ReadRopeConfig(const nlohmann::json& config, int64_t max_positions, absl::string_view where,
                           absl::Status* status);
 

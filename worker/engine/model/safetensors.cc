@@ -29,7 +29,7 @@ std::optional<DType> ParseDType(absl::string_view name) {
   return std::nullopt;
 }
 
-// The bytes that a shape takes; nothing when it does not fit an int64_t.
+// Size of a shape in bytes; absent when it does not fit an int64_t.
 std::optional<uint64_t> BytesOf(const std::vector<uint64_t>& shape, DType dtype) {
   int64_t bytes = SizeOf(dtype);
   for (const uint64_t size : shape) {
@@ -41,7 +41,7 @@ std::optional<uint64_t> BytesOf(const std::vector<uint64_t>& shape, DType dtype)
   return static_cast<uint64_t>(bytes);
 }
 
-// The text of the header, or what is wrong with its length.
+// The text of the header, or an error if its length is invalid.
 absl::StatusOr<absl::string_view> Header(absl::Span<const std::byte> file) {
   if (file.size() < kPrefix) {
     return absl::InvalidArgumentError(
@@ -94,7 +94,7 @@ absl::StatusOr<TensorView> View(const SafetensorsEntry& entry, absl::Span<const 
   return TensorView{*dtype, {entry.shape.begin(), entry.shape.end()}, begin};
 }
 
-// Every byte belongs to exactly one tensor.
+// Checks that every byte belongs to exactly one tensor.
 absl::Status CheckCoverage(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   if (!file.ok()) return file.status();
   absl::StatusOr<TensorMap> tensors = ParseSafetensors(file->bytes(), path);
   if (!tensors.ok()) return tensors.status();
-  // The map keeps its address when it is moved.
+  // A moved mapping keeps its address, so the tensors' views stay valid.
   return std::unique_ptr<SafetensorsFile>(new SafetensorsFile(*std::move(file), *std::move(tensors)));
 }
 

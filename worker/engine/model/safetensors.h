@@ -1,10 +1,10 @@
-// Tensors in a file: a read-only map of a *.safetensors.
+// Tensors in a file: a read-only mapping of a *.safetensors file.
 //
-// Purpose: a checked view of every tensor, without a copy. The header is untrusted: length, JSON, dtypes,
-// shapes, offsets, coverage, duplicates and alignment are checked before anything is looked at, in memory
-// bounded by the header's own size (at most 100 MB, the format's limit). Errors name file and tensor.
-// Threads: immutable once open, any thread may read. A file that is truncated while it is mapped ends the
-// reading process (bus_error.h): replace checkpoints by renaming.
+// Purpose: a checked view of every tensor, without a copy. The header is untrusted: its length, JSON, dtypes,
+// shapes, offsets, coverage, duplicates and alignment are checked before any data is accessed, in memory
+// bounded by the header's size (at most 100 MB, the format's limit). Errors name file and tensor. Threads:
+// immutable once open; any thread may read. A file that is truncated while it is mapped ends the reading
+// process (bus_error.h): replace checkpoints by renaming.
 #ifndef BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_
 #define BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_
 
@@ -30,10 +30,10 @@ int64_t SizeOf(DType dtype);
 // "BF16", "F16" or "F32", as the files spell it.
 absl::string_view DTypeName(DType dtype);
 
-// A tensor in borrowed memory: row-major, little-endian, without gaps.
+// A tensor in memory that it does not own: row-major, little-endian, without gaps.
 struct TensorView {
   DType dtype = DType::kF32;
-  // Empty for a scalar. No factor is negative; the product times SizeOf(dtype) fits the file it came from.
+  // Empty for a scalar. No dimension is negative; the product times SizeOf(dtype) is within the file's size.
   std::vector<int64_t> shape;
   // Aligned to SizeOf(dtype). Null when the model has no such tensor.
   const std::byte* data = nullptr;
@@ -49,12 +49,12 @@ struct TensorView {
 
 using TensorMap = std::map<std::string, TensorView, std::less<>>;
 
-// Checks the bytes of one file and gives its tensors; `data` points into `file`. `path` opens every error
-// message. INVALID_ARGUMENT: malformed; UNIMPLEMENTED: a dtype other than BF16, F16 and F32.
+// Checks the bytes of one file and returns its tensors, whose `data` points into `file`. Every error message
+// begins with `path`. INVALID_ARGUMENT: malformed; UNIMPLEMENTED: a dtype other than BF16, F16 and F32.
 // REQUIRES: `file` begins at a multiple of 8 in memory.
 absl::StatusOr<TensorMap> ParseSafetensors(absl::Span<const std::byte> file, absl::string_view path);
 
-// One file, mapped. Views are good while it lives.
+// One mapped file. Views are valid while it exists.
 class SafetensorsFile {
  public:
   // As ParseSafetensors; NOT_FOUND: no such file.

@@ -11,7 +11,7 @@
 namespace bfio::worker {
 namespace {
 
-// Ours have at most 4 dimensions and some thousand tensors; a margin for other files, and no more.
+// Models here have at most 4 dimensions and some thousand tensors; the limits leave a margin for other files.
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxTensors = 100000;
 

@@ -1,8 +1,8 @@
-// The JSON at the front of a safetensors file, as parsed.
+// The JSON header of a safetensors file, as parsed.
 //
-// Purpose: grammar only: which fields, of which types, none twice. What they mean for the bytes behind is
-// checked in safetensors.cc. Parsed as a stream, so memory is bounded by what is kept. Threads: pure
-// functions.
+// Purpose: checks only the grammar: which fields, of which types, without duplicates. Whether they fit the
+// data that follows is checked in safetensors.cc. Parsed as a stream, so memory is bounded by what is kept.
+// Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_
 #define BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_
 
@@ -24,7 +24,8 @@ struct SafetensorsEntry {
   uint64_t end = 0;
 };
 
-// In the order of the header. INVALID_ARGUMENT: what is wrong, for a message that names the file before it.
+// Entries in the order of the header. INVALID_ARGUMENT: says what is wrong, for a message that names the file
+// in front of it.
 absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(absl::string_view json);
 
 }  // namespace bfio::worker

@@ -9,16 +9,16 @@
 namespace bfio::worker {
 namespace {
 
-// How many candidates are sorted before it is known how many the nucleus has; then four times as many, and so
-// on. Not tuned: a nucleus of a sharp model has a handful.
+// Candidates that are sorted before the size of the nucleus is known; then four times as many, and so on. Not
+// tuned: the nucleus of a confident model has a handful of tokens.
 constexpr size_t kFirstSorted = 64;
 
-// Probability of `logit` relative to that of the largest, `max`. Of a token that cannot be drawn: 0.
+// Probability of `logit` relative to that of the largest, `max`. 0 for a token that cannot be drawn.
 double Weight(float logit, float max, double inverse_temperature) {
   return std::exp((static_cast<double>(logit) - max) * inverse_temperature);
 }
 
-// By summation in the order of ids, which is the same whatever runs beside it.
+// Summed in the order of ids, so that the result does not depend on the batch.
 double Mass(absl::Span<const float> logits, float max, double inverse_temperature) {
   double mass = 0;
   if (inverse_temperature == 1) {
@@ -28,6 +28,11 @@ double Mass(absl::Span<const float> logits, float max, double inverse_temperatur
   for (const float logit : logits) mass += Weight(logit, max, inverse_temperature);
   return mass;
 }
+
+// Whether candidate `a` is more likely than `b`, or comes first among equals.
+constexpr auto kBefore = [](const auto& a, const auto& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+};
 
 }  // namespace
 
@@ -39,7 +44,7 @@ absl::StatusOr<Drawn> Sampler::Pick(absl::Span<const float> logits, const Draw& 
   const auto largest = std::max_element(logits.begin(), logits.end());
   const float max = *largest;
   const double mass = Mass(logits, max, 1);
-  // A logit that is no number makes the mass none, wherever it stands.
+  // A NaN logit at any position makes the sum NaN.
   if (!std::isfinite(max) || !std::isfinite(mass)) {
     return absl::InternalError(absl::StrCat("the model's logits are not finite (largest ", max, ")"));
   }
@@ -54,7 +59,10 @@ absl::StatusOr<Drawn> Sampler::Pick(absl::Span<const float> logits, const Draw& 
     drawn.id =
         PickTruncated(logits, draw.sampling, max, drawn_mass, DrawUniform(draw.sampling.seed, draw.index));
   }
-  drawn.log_probability = static_cast<float>(static_cast<double>(logits[drawn.id]) - max - std::log(mass));
+  const double log_mass = max + std::log(mass);
+  drawn.log_probability = static_cast<float>(static_cast<double>(logits[drawn.id]) - log_mass);
+  if (draw.sampling.logprobs.value_or(0) > 0)
+    FillTop(logits, static_cast<size_t>(*draw.sampling.logprobs), log_mass, drawn.top);
   double ends = 0;
   for (size_t i = 0; i < draw.ends.size(); ++i) {
     const uint32_t id = draw.ends[i];
@@ -64,6 +72,26 @@ absl::StatusOr<Drawn> Sampler::Pick(absl::Span<const float> logits, const Draw& 
   }
   drawn.end_probability = static_cast<float>(std::min(1.0, ends / drawn_mass));
   return drawn;
+}
+
+void Sampler::FillTop(absl::Span<const float> logits, size_t count, double log_mass,
+                      std::vector<TopToken>& top) {
+  // A heap of the best so far, the worst of them in front.
+  candidates_.clear();
+  for (uint32_t id = 0; id < logits.size(); ++id) {
+    const Candidate candidate{logits[id], id};
+    if (candidates_.size() == count) {
+      if (!kBefore(candidate, candidates_.front())) continue;
+      std::pop_heap(candidates_.begin(), candidates_.end(), kBefore);
+      candidates_.pop_back();
+    }
+    candidates_.push_back(candidate);
+    std::push_heap(candidates_.begin(), candidates_.end(), kBefore);
+  }
+  std::sort_heap(candidates_.begin(), candidates_.end(), kBefore);
+  top.clear();
+  for (const Candidate& candidate : candidates_)
+    top.push_back({candidate.id, static_cast<float>(static_cast<double>(candidate.logit) - log_mass)});
 }
 
 uint32_t Sampler::PickTruncated(absl::Span<const float> logits, const Sampling& sampling, float max,
@@ -80,7 +108,7 @@ uint32_t Sampler::PickTruncated(absl::Span<const float> logits, const Sampling& 
       left -= weight;
       if (left < 0) return id;
     }
-    return last;  // rounding left a crumb
+    return last;  // rounding left a small remainder
   }
   candidates_.clear();
   for (uint32_t id = 0; id < logits.size(); ++id) candidates_.push_back({logits[id], id});
@@ -90,7 +118,7 @@ uint32_t Sampler::PickTruncated(absl::Span<const float> logits, const Sampling& 
     mass = 0;
     for (size_t i = 0; i < k; ++i) mass += Weight(candidates_[i].logit, max, inverse);
   }
-  // The nucleus: the fewest whose mass reaches top_p of what was kept.
+  // The nucleus: the fewest candidates whose mass reaches top_p of the mass kept by top_k.
   const double wanted = sampling.top_p * mass;
   double nucleus = 0;
   size_t size = 0;
@@ -111,13 +139,10 @@ uint32_t Sampler::PickTruncated(absl::Span<const float> logits, const Sampling& 
 }
 
 void Sampler::SortFront(size_t sorted, size_t count) {
-  const auto before = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  };
   const auto begin = candidates_.begin() + static_cast<ptrdiff_t>(sorted);
   const auto end = candidates_.begin() + static_cast<ptrdiff_t>(count);
-  if (end != candidates_.end()) std::nth_element(begin, end, candidates_.end(), before);
-  std::sort(begin, end, before);
+  if (end != candidates_.end()) std::nth_element(begin, end, candidates_.end(), kBefore);
+  std::sort(begin, end, kBefore);
 }
 
 }  // namespace bfio::worker

@@ -13,7 +13,7 @@
 namespace bfio::worker {
 namespace {
 
-// Nothing is stored in a page: as few as possible, so that the page table costs nothing.
+// A page stores nothing here, so pages are as large as possible: the page table then costs nothing.
 constexpr int64_t kSimPageTokens = 1 << 30;
 
 bool IsAtLeast(double value, double low) {
@@ -30,12 +30,14 @@ absl::Status CheckOptions(const SimOptions& options) {
   if (!IsAtLeast(options.eos_probability, 0) || options.eos_probability >= 1) {
     return invalid("eos_probability must be in [0, 1)");
   }
+  if (options.vocabulary <= static_cast<int32_t>(kSimFirstOrdinaryToken))
+    return invalid("vocab must be above ", kSimFirstOrdinaryToken);
   return absl::OkStatus();
 }
 
 ModelFacts SimFacts(const SimOptions& options) {
   ModelFacts facts;
-  // Takes the ids of any tokenizer.
+  // Accepts the ids of any tokenizer.
   facts.vocab = int64_t{1} << 32;
   facts.max_positions = std::numeric_limits<int32_t>::max();
   facts.eos_token_ids = {kSimEosToken};
@@ -53,20 +55,20 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& op
   DecodeOptions decode;
   decode.limits = options.limits;
   decode.page_tokens = static_cast<int32_t>(std::min(options.limits.kv_tokens, kSimPageTokens));
-  decode.step_tokens = BatchRoom::kUnbounded;
+  decode.step_tokens = BatchCapacity::kUnbounded;
   if (options.plan) {
     decode.scheduler = options.plan->scheduler;
     decode.order = options.plan->order;
     decode.token_budget = options.plan->token_budget;
     decode.adapt = options.plan->adapt;
   }
-  // The engine owns the backend, and that the timer.
+  // The engine owns the backend, and the backend owns the timer.
   decode.clock = [clock = timer.get()] { return static_cast<double>(clock->NowNs()) * 1e-9; };
   return DecodeEngine::Create(decode, std::make_unique<SimBackend>(options, std::move(timer)));
 }
 
 std::string SimModelName(const SimOptions& options) {
-  return absl::StrFormat("sim 1, vocabulary of %d from %d, eos %d with probability %a", kSimVocabulary,
+  return absl::StrFormat("sim 1, vocabulary of %d from %d, eos %d with probability %a", options.vocabulary,
                          kSimFirstOrdinaryToken, kSimEosToken, options.eos_probability);
 }
 
@@ -88,7 +90,7 @@ absl::Status SimBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws,
     const Draw& draw = draws[i];
     const Stream& stream = streams_[draw.sequence];
     drawn[i].finite = stream.finite;
-    drawn[i].id = SimToken(stream.key, draw.index, options_.eos_probability);
+    drawn[i].id = SimToken(stream.key, draw.index, options_.eos_probability, options_.vocabulary);
     const bool ends = std::find(draw.ends.begin(), draw.ends.end(), kSimEosToken) != draw.ends.end();
     drawn[i].end_probability = ends ? static_cast<float>(options_.eos_probability) : 0;
   }

@@ -1,9 +1,9 @@
 // The sim engine: a DecodeEngine over a backend without a model, which sleeps instead of computing.
 //
-// Purpose: to run the real router, barrier and links on machines without GPUs. A step sleeps for the time
-// that the cost model gives for its load, so many workers fit on few cores. Token streams are deterministic
-// (sim_tokens.h). Prompts are computed whole in their first step, unless there is a plan: then in chunks, as
-// the other engines do. Threads: as engine.h says.
+// Purpose: runs the real router, barrier and links on machines without GPUs. A step sleeps for the time that
+// the cost model gives for its load, so many workers fit on few cores. Token streams are deterministic
+// (sim_tokens.h). Prompts are computed whole in their first step; with `plan`, in chunks as in the other
+// engines. Threads: as engine.h says.
 #ifndef BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 #define BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 
@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/cost/step_time.h"
 #include "worker/engine/decode/decode_engine.h"
+#include "worker/engine/sim/sim_tokens.h"
 #include "worker/engine/sim/step_timer.h"
 #include "worker/scheduler/batch_planner.h"
 
@@ -25,25 +26,27 @@ namespace bfio::worker {
 struct SimOptions {
   EngineLimits limits;
   StepCost cost;
-  // Probability that a token is the end-of-sequence token, in [0, 1). Part of the model that this is
-  // (SimModelName): workers that differ in it serve in different groups.
+  // Probability that a token is the end-of-sequence token, in [0, 1). It is part of the model's identity
+  // (SimModelName): workers that differ in it are placed in different groups.
   double eos_probability = 0;
+  // Tokens are below it; part of the model, too.
+  int32_t vocabulary = kSimVocabulary;
   // What a step contains; none: every prompt whole in its first step, beside all decodes. slots and
   // max_sequence_tokens are the limits'.
   std::optional<BatchPlannerOptions> plan;
 };
 
-// INVALID_ARGUMENT when an option is out of range. `timer` may be null: real time.
+// INVALID_ARGUMENT when an option is out of range. A null `timer` means real time.
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& options,
                                                             std::unique_ptr<StepTimer> timer = nullptr);
 
-// A description of all that its tokens depend on besides the request: workers that differ in it would
-// continue a request otherwise than it began. Speed and capacity are not in it.
+// Identifies everything that tokens depend on besides the request: a worker with another name would continue
+// a request with other tokens. Does not contain speed and capacity.
 std::string SimModelName(const SimOptions& options);
 
 class SimBackend final : public Backend {
  public:
-  // REQUIRES: options in range, a timer.
+  // REQUIRES: options are in range; timer is not null.
   SimBackend(const SimOptions& options, std::unique_ptr<StepTimer> timer);
 
   absl::string_view name() const override { return "sim"; }
@@ -57,7 +60,7 @@ class SimBackend final : public Backend {
   const SimOptions options_;
   const ModelFacts facts_;
   const std::unique_ptr<StepTimer> timer_;
-  // By the page table's index.
+  // By index in the page table.
   struct Stream {
     uint64_t key = 0;
     bool finite = true;

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 void SetPreciseTimers() {
-  // Slack belongs to the thread, so each thread sets it once.
+  // Timer slack is a property of the thread, so each thread sets it once.
   static thread_local const bool done = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL) == 0;
   (void)done;
 }
@@ -25,7 +25,7 @@ int64_t RealStepTimer::NowNs() {
 
 void RealStepTimer::SleepUntilNs(int64_t time_ns) {
   SetPreciseTimers();
-  // Absolute, so that a signal or a late start does not add up.
+  // An absolute time, so that delays by signals or late starts do not accumulate.
   const timespec until{time_ns / kNsPerSecond, time_ns % kNsPerSecond};
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
   }

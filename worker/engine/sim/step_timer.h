@@ -13,7 +13,7 @@ class StepTimer {
 
   // Monotonic, in nanoseconds.
   virtual int64_t NowNs() = 0;
-  // Returns at once when that time has passed.
+  // Returns at once when `time_ns` has passed.
   virtual void SleepUntilNs(int64_t time_ns) = 0;
 };
 

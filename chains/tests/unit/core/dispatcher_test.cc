@@ -1,4 +1,4 @@
-// What each rule does with an arrival, and that queues are kept as it says.
+// The choice of each dispatch rule for an arrival, and its queueing behaviour.
 #include "chains/core/dispatcher.h"
 
 #include <gmock/gmock.h>
@@ -22,11 +22,11 @@ std::unique_ptr<ChainDispatcher> Make(const char* name) {
 }
 
 TEST(ChainDispatcher, Rules) {
-  // Fastest first; the first is full.
+  // Chains are listed fastest first; the first one is full.
   const std::vector<ChainView> chains = {{1, 2, 2}, {0.5, 4, 2}, {0.25, 4, 1}, {0.2, 4, 1}};
   EXPECT_EQ(Make("jffc")->OnArrival(chains), 1);
   EXPECT_EQ(Make("sa_jsq")->OnArrival(chains), 2);
-  // 1 + 1 / 2 on the full chain against 2 on the next.
+  // Expected delay 1 + 1/2 on the full chain, 2 on the next.
   EXPECT_EQ(Make("sed")->OnArrival(chains), 0);
   std::set<int32_t> jsq, jiq;
   const auto shortest = Make("jsq"), idle = Make("jiq");
@@ -46,13 +46,14 @@ TEST(ChainDispatcher, FullChains) {
   for (const char* name : {"sed", "jsq"}) EXPECT_GE(Make(name)->OnArrival(full), 0) << name;
 }
 
-TEST(ChainDispatcher, UnknownNamesTheKnown) {
+TEST(ChainDispatcher, AnUnknownRuleIsRefusedWithTheKnownNames) {
   EXPECT_EQ(MakeChainDispatcher("best", 1).status().message(),
             "rule 'best' is unknown, choose one of jffc, sa_jsq, sed, jsq, jiq");
 }
 
 TEST(ServeOnChains, CentralQueueGoesToTheFirstFreeChain) {
-  // Jobs of size 1 on chains that take 1 and 3: the third waits for the fast one, the fourth too.
+  // Jobs of size 1 on chains that serve one in 1 s and in 3 s: the third and the fourth job wait for the fast
+  // chain.
   const std::vector<ChainRate> chains = {{1, 1}, {1.0 / 3, 1}};
   const std::vector<sim::ChainJob> jobs = {{0, 1}, {0.1, 1}, {0.2, 1}, {0.3, 1}, {10, 1}};
   const auto served = sim::ServeOnChains(chains, *Make("jffc"), jobs);
@@ -65,7 +66,7 @@ TEST(ServeOnChains, CentralQueueGoesToTheFirstFreeChain) {
 }
 
 TEST(ServeOnChains, OwnQueuesKeepTheirJobs) {
-  // By expected delay all four stay with the fast chain: 1, 2 and 3 against 3.5.
+  // By expected delay all jobs go to the fast chain: 1, 2 and 3 against 3.5.
   const std::vector<ChainRate> chains = {{1, 1}, {1 / 3.5, 1}};
   const std::vector<sim::ChainJob> jobs = {{0, 1}, {0.1, 1}, {0.2, 1}};
   const auto served = sim::ServeOnChains(chains, *Make("sed"), jobs);
@@ -73,8 +74,8 @@ TEST(ServeOnChains, OwnQueuesKeepTheirJobs) {
   EXPECT_NEAR(served[2].wait, 1.8, 1e-12);
 }
 
-// Runs a stream of jobs through the scheduler, every worker a chain that shares no barrier, and says where
-// each job went.
+// Runs a stream of jobs through the router's scheduler, with every chain as a worker without a barrier.
+// Returns the chain of each job.
 std::vector<int32_t> DispatchedByScheduler(absl::Span<const ChainRate> chains, const char* policy,
                                            absl::Span<const sim::ChainJob> jobs) {
   SchedulerOptions options;
@@ -89,7 +90,7 @@ std::vector<int32_t> DispatchedByScheduler(absl::Span<const ChainRate> chains, c
   EXPECT_TRUE(scheduler.OpenEpoch(members).empty());
   std::vector<int32_t> chosen(jobs.size(), -1);
   std::vector<int64_t> steps(chains.size()), planned(chains.size()), active(chains.size());
-  // When a job ends, in the order they began.
+  // Running jobs by their time of completion, then by the order in which they started.
   std::map<std::pair<double, int64_t>, std::pair<size_t, int32_t>> ends;
   int64_t begun = 0;
   const auto report = [&](int32_t k, std::vector<RequestId> finished) {
@@ -128,7 +129,7 @@ std::vector<int32_t> DispatchedByScheduler(absl::Span<const ChainRate> chains, c
   return chosen;
 }
 
-// The router's policy and the simulator's queue are one rule: the same chain for every job.
+// The router's policy and the simulator's queue implement the same rule: every job gets the same chain.
 TEST(ServeOnChains, TheRoutersPolicyDispatchesAlike) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     Rng rng(seed);

@@ -15,7 +15,7 @@ inline ChainService Figure2Service() {
   return {.blocks = 3, .block_size = 1, .cache_size = 0.1};
 }
 
-// Servers 1 to 5 of the figure are 0 to 4 here.
+// Server k of the figure is index k - 1 here.
 inline std::vector<ChainServer> Figure2Servers() {
   std::vector<ChainServer> servers;
   for (int l = 1; l <= 5; ++l) {

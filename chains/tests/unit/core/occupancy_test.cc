@@ -1,4 +1,5 @@
-// Bounds and exact occupancy against the whole Markov chain, solved by iteration.
+// Bounds and exact occupancy against the stationary distribution of the whole Markov chain, solved by
+// iteration.
 #include "chains/core/occupancy.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +17,8 @@
 namespace bfio::core {
 namespace {
 
-// Mean jobs of the chain on all states by Gauss-Seidel; the queue is geometric above the full state.
+// Mean number of jobs by Gauss-Seidel over all states of the Markov chain; the queue is geometric above the
+// full state.
 double WholeChain(const std::vector<ChainRate>& chains, double lambda) {
   std::vector<size_t> stride;
   size_t states = 1;
@@ -25,7 +27,7 @@ double WholeChain(const std::vector<ChainRate>& chains, double lambda) {
     states *= static_cast<size_t>(chain.capacity) + 1;
   }
   const auto jobs_on = [&](size_t s, size_t k) { return s / stride[k] % (chains[k].capacity + 1); };
-  // Where an arrival in state s goes; states: the queue.
+  // The state after an arrival in state s; `states` stands for the queue.
   const auto next = [&](size_t s) {
     for (size_t k = 0; k < chains.size(); ++k) {
       if (static_cast<int64_t>(jobs_on(s, k)) < chains[k].capacity) return s + stride[k];
@@ -72,7 +74,7 @@ double WholeChain(const std::vector<ChainRate>& chains, double lambda) {
 
 struct Golden {
   std::vector<ChainRate> chains;
-  double rho, lower, exact, upper;  // mean response
+  double rho, lower, exact, upper;  // mean response times
 };
 
 TEST(Occupancy, Golden) {
@@ -110,7 +112,7 @@ TEST(Occupancy, TwoChainsMatchTheWholeChain) {
   }
 }
 
-// M/M/C by Erlang's recursion, which is stable by itself.
+// Mean number of jobs of an M/M/C queue by Erlang's recursion, which is numerically stable.
 double ErlangMean(double a, int64_t servers) {
   double blocked = 1;
   for (int64_t n = 1; n <= servers; ++n) blocked = a * blocked / (static_cast<double>(n) + a * blocked);
@@ -135,7 +137,8 @@ TEST(Occupancy, ManySlotsAndExtremeLoads) {
   }
 }
 
-// Solved apart, by elimination without subtractions over all 41 x 41 states and the tail.
+// Expected values were computed separately, by elimination without subtractions over all 41 x 41 states and
+// the tail.
 TEST(TwoChainOccupancy, LargeUnequalChains) {
   const ChainRate fast = {1, 40}, slow = {0.2, 40};
   for (const auto& [rho, jobs] : {std::pair(0.3, 14.40000085), {0.7, 39.0069185533}, {0.95, 84.200505869}})
@@ -151,7 +154,7 @@ TEST(OccupancyBounds, AreFiniteAsFarAsRatesMayDiffer) {
   }
 }
 
-// The order of summation must not decide on which side of nu the arrivals are.
+// Rounding in the summation must not decide whether the arrival rate is below nu, the total service rate.
 TEST(OccupancyBounds, ArePositiveUpToTheEdge) {
   for (int seed = 1; seed <= 500; ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed));

@@ -1,4 +1,4 @@
-// A chain whose head and stage compute on a GPU. Without one the case is skipped (deploy/gpu_check runs it).
+// A chain whose head and stage compute on a GPU. Without a GPU the test is skipped; deploy/gpu_check runs it.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -30,7 +30,7 @@ class OnAGpu : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     const absl::Status status = CheckCudaDevice(0);
     if (status.ok()) return;
-    // deploy/gpu_check knows that there is one.
+    // deploy/gpu_check sets this where a GPU must be present.
     if (std::getenv("BFIO_REQUIRE_GPU") != nullptr) FAIL() << status.message();
     GTEST_SKIP() << status.message();
   }
@@ -40,8 +40,8 @@ INSTANTIATE_TEST_SUITE_P(Families, OnAGpu,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A head and a stage on one GPU, each on a thread and a stream of its own.
-TEST_P(OnAGpu, TokensOfAChainOfTwoPartsAreTheWholeModels) {
+// A head and a stage on one GPU, each with a thread and a CUDA stream of its own.
+TEST_P(OnAGpu, AChainOfTwoPartsGivesTheWholeModelsTokens) {
   auto loaded = LoadModel(testing::GoldenFolder(GetParam()));
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::shared_ptr<const Model> model = *std::move(loaded);

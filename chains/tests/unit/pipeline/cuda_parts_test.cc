@@ -1,5 +1,5 @@
-// Chains of servers with GPUs, without a GPU: parts of a model over the emulated kernels, passed from one to
-// the other as between processes, give the bits of one backend with all of it.
+// Chains of servers with GPUs, on emulated kernels: parts of a model, which pass activations as separate
+// processes do, give bit for bit the results of one backend with the whole model.
 #include "worker/engine/cuda/cuda_parts.h"
 
 #include <string>
@@ -38,7 +38,7 @@ std::shared_ptr<const Model> LoadPartly(const std::string& name) {
   return *std::move(model);
 }
 
-// Parts on one server's device, which outlives them.
+// One server: its emulated device and the parts of the model on it. Must outlive the parts that Make returns.
 class Server {
  public:
   explicit Server(std::shared_ptr<const Model> model)
@@ -64,7 +64,7 @@ class Server {
   CudaParts parts_;
 };
 
-// The emulator runs one kernel at a time, and stages have threads of their own.
+// Serialises the parts' calls: the emulator runs one kernel at a time, and each stage has its own thread.
 class OneAtATime final : public PartBackend {
  public:
   explicit OneAtATime(std::unique_ptr<PartBackend> part) : part_(std::move(part)) {}
@@ -97,8 +97,8 @@ class OneAtATime final : public PartBackend {
 };
 Mutex OneAtATime::emulator_;
 
-// A chain over servers whose blocks end at `ends`; the last of them hosts one block that the chain leaves
-// out.
+// A chain over servers whose blocks end at `ends`; the last server hosts one block that the chain does not
+// use.
 std::unique_ptr<Engine> MakeGpuChain(std::vector<std::unique_ptr<Server>>& servers,
                                      const std::vector<int32_t>& ends, int32_t micro_batches) {
   const DecodeOptions options = SmallSteps();
@@ -128,14 +128,14 @@ std::unique_ptr<Engine> MakeGpuChain(std::vector<std::unique_ptr<Server>>& serve
 }
 
 // Three layers, with all biases and a tied lm_head.
-TEST(CudaPartsTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) {
+TEST(CudaPartsTest, RandomSchedulesGiveTheWholeModelsTokensAndLogprobs) {
   const int64_t vocab = static_cast<int64_t>(testing::Golden("llama_tied").vocab());
   for (const auto& [ends, micro_batches] :
        {std::pair<std::vector<int32_t>, int32_t>{{1, 2, 3}, 3}, {{2, 3}, 1}}) {
     std::vector<std::unique_ptr<Server>> servers;
     const auto make = [&]() -> std::unique_ptr<Engine> {
       if (!servers.empty()) return MakeGpuChain(servers, ends, micro_batches);
-      // The first engine that is made runs the requests alone: over the whole model.
+      // The first engine that is made holds the whole model: it computes the expected tokens.
       servers.push_back(std::make_unique<Server>(LoadPartly("llama_tied")));
       auto engine = DecodeEngine::Create(SmallSteps(), servers.back()->Make(WholeModel(3), {0, 3}));
       EXPECT_TRUE(engine.ok()) << engine.status();
@@ -145,7 +145,7 @@ TEST(CudaPartsTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules)
   }
 }
 
-TEST(CudaPartsTest, PartsOfOneServerShareTheirWeightsAsLongAsThereIsOne) {
+TEST(CudaPartsTest, PartsOfOneServerShareWeightsUntilTheLastEnds) {
   Server server(LoadPartly("llama_tied"));
   const ModelPart hosted = {{0, 2}, true};
   auto one = server.Make(hosted, {0, 2});
@@ -158,7 +158,7 @@ TEST(CudaPartsTest, PartsOfOneServerShareTheirWeightsAsLongAsThereIsOne) {
   EXPECT_EQ(second.layers[0].qkv, first.layers[1].qkv);
   EXPECT_EQ(second.embedding, nullptr);
   one.reset();
-  // The second still has them.
+  // The second part still has the weights.
   StepPlan plan;
   plan.Clear();
   plan.AddRun(0, 0, std::vector<uint32_t>{1}, std::vector<PageId>{0}, true);
@@ -191,11 +191,11 @@ TEST(CudaPartsTest, BytesAreWhatUploadingTakes) {
   EXPECT_EQ((*part)->forward().kv_token_bytes(), bytes.kv_token);
 }
 
-TEST(CudaPartsTest, ABlockIsMeasuredAndADevicesErrorThereIsSaid) {
+TEST(CudaPartsTest, MeasuringABlockReportsDeviceErrors) {
   Server server(LoadPartly("llama_tied"));
   const auto time = MeasureBlock(server.parts(), SmallSteps(), absl::ZeroDuration());
   ASSERT_TRUE(time.ok()) << time.status();
-  // The last step of the second time.
+  // Makes the last device wait of the second measurement fail.
   server.device.failing_wait = 2 * server.device.waits - 1;
   EXPECT_EQ(MeasureBlock(server.parts(), SmallSteps(), absl::ZeroDuration()).status().code(),
             absl::StatusCode::kUnavailable);

@@ -1,4 +1,5 @@
-// Chains of servers over parts of a model, in one process: the tokens of the whole model, bit for bit.
+// Chains of servers over parts of a model, in one process: the tokens equal those of the whole model bit for
+// bit.
 #include <map>
 #include <string>
 #include <utility>
@@ -39,7 +40,7 @@ class FullOutlet final : public Outlet {
 };
 
 struct Shape {
-  // Where the head's blocks end, and then each stage's; at least two.
+  // Index after the last block of the head, then of each stage; at least two entries.
   std::vector<int32_t> ends;
   int32_t micro_batches = 1;
   cpu::Storage storage = cpu::Storage::kAuto;
@@ -80,7 +81,7 @@ std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, con
   return *std::move(engine);
 }
 
-TEST(PipelineTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) {
+TEST(PipelineTest, RandomSchedulesGiveTheWholeModelsTokensAndLogprobs) {
   for (const char* name : {"llama", "llama_tied", "qwen2", "qwen3"}) {
     SCOPED_TRACE(name);
     const auto model = LoadGolden(name);
@@ -88,7 +89,7 @@ TEST(PipelineTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) 
     Rng rng(7);
     for (const Shape& shape :
          {Shape{{1, layers}, 1}, Shape{{0, 1, layers}, 3}, Shape{{1, 2, layers}, 64, cpu::Storage::kBf16}}) {
-      // The first engine that is made runs the requests alone: over the whole model.
+      // The first engine that is made holds the whole model: it computes the expected tokens.
       bool first = true;
       const auto make = [&]() -> std::unique_ptr<Engine> {
         if (!std::exchange(first, false)) return MakeChain(model, shape);
@@ -103,7 +104,7 @@ TEST(PipelineTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) 
   }
 }
 
-TEST(PipelineTest, APartHasNothingElseOfTheModel) {
+TEST(PipelineTest, APartHoldsOnlyItsOwnWeights) {
   const auto model = LoadGolden("llama");
   const auto middle = cpu::Weights::Make(model, cpu::Storage::kAuto, {{1, 1}, false});
   EXPECT_EQ(middle->layers().size(), 1u);
@@ -124,7 +125,7 @@ TEST(PipelineTest, APartThatDoesNotFitIsRefusedWithWhatIsMissing) {
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("blocks 0 to 1 with embedding and head"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("1.0 MiB more than the memory limit"));
-  // All parts together are the whole, as the engine keeps it.
+  // All parts together have the size of the whole model as the engine stores it.
   const auto whole = cpu::Weights::Make(model, cpu::Storage::kFp32);
   EXPECT_EQ(bytes.ends + model->config().layers * bytes.block, [&] {
     int64_t all = whole->step_bytes() + whole->embedding().bytes() + 4 * model->config().hidden;
@@ -132,7 +133,7 @@ TEST(PipelineTest, APartThatDoesNotFitIsRefusedWithWhatIsMissing) {
   }());
 }
 
-TEST(PipelineTest, APlanThatIsCutHasTheSameRowsAndDraws) {
+TEST(PipelineTest, ASplitPlanHasTheSameRowsAndDraws) {
   Rng rng(3);
   for (int round = 0; round < 200; ++round) {
     StepPlan plan;
@@ -227,7 +228,7 @@ TEST(PipelineTest, AMicroBatchThatDoesNotFitTheChainIsRefused) {
   }
 }
 
-TEST(PipelineTest, AStageIsBrokenByWhatIsOutOfTurnAndSaysSoOnce) {
+TEST(PipelineTest, AMessageOutOfOrderBreaksTheStageAndIsReportedOnce) {
   const auto model = LoadGolden("llama");
   const DecodeOptions options = DecodeLimits();
   int broken = 0;
@@ -255,7 +256,7 @@ SequenceRequest ThreeTokens() {
   return request;
 }
 
-// A head whose chain takes everything and returns nothing of its own.
+// A head whose outlet accepts every message and passes none on, so that no result returns.
 std::unique_ptr<DecodeEngine> LonelyHead(const std::shared_ptr<const Model>& model,
                                          std::shared_ptr<Returns> returns, absl::Duration timeout,
                                          std::unique_ptr<Outlet> outlet = std::make_unique<DeafOutlet>()) {
@@ -270,7 +271,7 @@ std::unique_ptr<DecodeEngine> LonelyHead(const std::shared_ptr<const Model>& mod
   return *std::move(engine);
 }
 
-TEST(PipelineTest, AHeadGivesUpAChainThatIsSilentBrokenOrWrong) {
+TEST(PipelineTest, AHeadGivesUpASilentBrokenOrInvalidChain) {
   const auto model = LoadGolden("llama");
   int broken = 0;
   const auto count = [&](const absl::Status&) { ++broken; };

@@ -1,4 +1,4 @@
-// Pools and models as files say them, and every mistake named.
+// Input files of pools and models: what is read from them, and an error message for every mistake.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST(ParseModel, Sizes) {
 }
 
 TEST(ParseModel, CheckpointConfigs) {
-  // Llama-2-7B: 32 layers, 202.4 million parameters in each, 2 x 4096 values a token.
+  // Llama-2-7B: 32 layers, 202.4 million parameters in each, 2 x 4096 KV values per token and layer.
   const ModelSizes llama = *ParseModel(
       R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
           "num_attention_heads": 32, "vocab_size": 32000})",
@@ -44,7 +44,7 @@ TEST(ParseModel, CheckpointConfigs) {
   EXPECT_EQ(llama.service.blocks, 32);
   EXPECT_NEAR(llama.service.block_size, 0.4047, 1e-3);
   EXPECT_NEAR(llama.service.cache_size, 2 * 4096 * 2 * 2048 / 1e9, 1e-12);
-  // BLOOM-176B at 4 bits: the paper's 1.32 GB (with some of NF4's overhead) and 5 GFLOP.
+  // BLOOM-176B at 4 bits: the paper's 1.32 GB per block (with some of NF4's overhead) and 5 GFLOP.
   const ModelSizes bloom =
       *ParseModel(R"({"model_type": "bloom", "hidden_size": 14336, "n_layer": 70})", "m.json",
                   {.weight_bytes = 0.5, .kv_bytes = 2, .context_tokens = 2048});

@@ -1,4 +1,4 @@
-// Plans, their changes, sweeps and refusals on the paper's pool.
+// Plans, the effect of losing or adding servers, demand sweeps and refusals on the paper's pool.
 #include "chains/plan/planner.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ Problem Bloom(double demand) {
   return problem;
 }
 
-TEST(MakePlan, TheGivenReserveIsThePapersPlan) {
+TEST(MakePlan, TheGivenReserveYieldsThePapersPlan) {
   Problem problem = Bloom(0.2);
   problem.reserve = 7;
   const Plan plan = *MakePlan(problem);
@@ -58,7 +58,7 @@ TEST(MakePlan, TunesByTheGoal) {
   EXPECT_LE(upper.response.upper, MakePlan(problem)->response.upper);
 }
 
-TEST(MakePlan, SaysWhenTheSurrogateFindsNothing) {
+TEST(MakePlan, ReportsThatTheSurrogateFindsNothing) {
   Problem problem = Bloom(2);
   problem.goal = core::TuningGoal::kSurrogate;
   const auto plan = MakePlan(problem);
@@ -91,7 +91,7 @@ TEST(MakePlan, RefusesWithTheReason) {
   problem.servers.resize(2);
   status = MakePlan(problem).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  // 27 blocks each.
+  // Every server holds 27 blocks.
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("the pool holds 54 of 70 blocks; 16 blocks (22.88 GB) more"));
   problem = Bloom(0.2);
@@ -118,7 +118,7 @@ TEST(Changes, LossAndGain) {
     if (change.what.rfind("lose", 0) != 0) continue;
     EXPECT_LE(change.rate_at_once, plan.chosen.rate) << change.what;
     EXPECT_EQ(change.at_once.has_value(), change.rate_at_once > 1.2) << change.what;
-    // At the present c, 14, the rest would carry 1.05 jobs/s only.
+    // At the present c, 14, the remaining servers would carry only 1.05 jobs/s.
     ASSERT_TRUE(change.planned.has_value()) << change.what;
     EXPECT_GT(change.rate_planned, 1.2) << change.what;
     EXPECT_LE(change.c_planned, plan.c()) << change.what;
@@ -183,7 +183,7 @@ TEST(SweepDemand, IsAPlanForEveryDemand) {
   }
 }
 
-TEST(SweepDemand, NeverFewerJobsPerSecondThanAsked) {
+TEST(SweepDemand, NeverFewerJobsPerSecondThanDemanded) {
   const auto points = *SweepDemand(Bloom(1), *ParseDemands("0.1:3:0.1"));
   ASSERT_EQ(points.size(), 30u);
   bool carried = true;
@@ -197,7 +197,7 @@ TEST(SweepDemand, NeverFewerJobsPerSecondThanAsked) {
   EXPECT_THAT(SweepText(points), HasSubstr("<- c changes"));
   const std::vector<std::string> csv = absl::StrSplit(SweepCsv(points), '\n');
   ASSERT_EQ(csv.size(), 32u) << "a head, a line each, and a line break at the end";
-  // The head has commas within quotes.
+  // Only lines after the header are split: the header has commas within quotes.
   const std::vector<std::string> first = absl::StrSplit(csv[1], ','), last = absl::StrSplit(csv[30], ',');
   ASSERT_EQ(first.size(), 7u);
   EXPECT_EQ(first[1], absl::StrCat(points[0].plan->c()));
@@ -211,7 +211,7 @@ TEST(SweepDemand, NeverFewerJobsPerSecondThanAsked) {
 TEST(ExpectedResponse, IsExactForTwoSpeeds) {
   const std::vector<core::ServerChain> chains = {{{}, 1, 2}, {{}, 2, 1}, {{}, 2, 2}};
   const Response response = *ExpectedResponse(chains, 0.7 * 3.5);
-  // Golden: mu 1 and 0.5, c 2 and 3, rho 0.7.
+  // Expected value computed for mu 1 and 0.5, c 2 and 3, rho 0.7.
   EXPECT_NEAR(*response.exact, 1.74010, 5e-6);
   EXPECT_FALSE(ExpectedResponse(chains, 3.5).has_value());
 }

@@ -30,7 +30,8 @@ std::vector<std::string> Text(const core::ServerChain& chain, absl::Span<const P
 }
 
 TEST(PlanChainsTest, ServersHoldWhatFitsTheirMemory) {
-  // A block takes 100 and 10 per request. With memory for 4 requests that is 140: 4, 3, 3 and 2 blocks.
+  // Sizes in bytes: a block takes 100, and 10 more per request. With memory for 4 requests that is 140 a
+  // block: the servers hold 4, 3, 3 and 2 blocks.
   const BlockSizes sizes = {12, 100, 10};
   const std::vector<PoolServer> servers = {{"d", 280}, {"a", 560}, {"b", 420}, {"c", 420}};
   for (const int64_t max_slots : {4, 40}) {
@@ -42,7 +43,7 @@ TEST(PlanChainsTest, ServersHoldWhatFitsTheirMemory) {
   }
 }
 
-TEST(PlanChainsTest, TooLittleMemoryIsSaidWithTheBlocksThatAreMissing) {
+TEST(PlanChainsTest, TooLittleMemoryIsReportedWithTheMissingBlocks) {
   const std::vector<PoolServer> servers = {{"a", 330}, {"b", 10}};
   const auto plan = PlanChains(servers, {12, 100, 10}, 8);
   EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
@@ -51,13 +52,14 @@ TEST(PlanChainsTest, TooLittleMemoryIsSaidWithTheBlocksThatAreMissing) {
 
 TEST(PlanChainsTest, AServerInAChainKeepsItsBlocksAndLendsItsFreeCache) {
   const BlockSizes sizes = {6, 100, 10};
-  // Holds the last 3 blocks with 30 slots, of which 18 are left.
+  // Server a hosts the last 3 blocks and has cache for 30 slots, one slot per request and block, of which 18
+  // are free.
   std::vector<PoolServer> servers = {{"a", 600, BlockRange{3, 3}, 12}, {"b", 600}};
   const auto plan = PlanChains(servers, sizes, 9);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->placement[0], (BlockRange{3, 3}));
   ASSERT_EQ(plan->chains.size(), 1u);
-  // With memory for 9 requests a block takes 190 there: 3 blocks, and cache for 10.
+  // With memory for 9 requests a block takes 190 bytes on server b: 3 blocks, and cache for 10 requests.
   EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("b0-3", "a3-6"));
   EXPECT_EQ(plan->chains[0].capacity, 6) << "18 slots over 3 blocks";
   servers[0].slots_used = 30;
@@ -65,7 +67,7 @@ TEST(PlanChainsTest, AServerInAChainKeepsItsBlocksAndLendsItsFreeCache) {
   EXPECT_TRUE(absl::IsResourceExhausted(PlanChains(servers, sizes, 4).status())) << "nothing is left there";
 }
 
-TEST(PlanChainsTest, ChainsKeepToTheModelAndToEveryServersMemory) {
+TEST(PlanChainsTest, ChainsCoverTheModelWithinEveryServersMemory) {
   Rng rng(9);
   int made = 0;
   for (int round = 0; round < 300; ++round) {
@@ -104,7 +106,8 @@ TEST(PlanChainsTest, ChainsKeepToTheModelAndToEveryServersMemory) {
 // --- what servers have measured ---
 
 TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
-  // 10 output tokens: 10 steps; 100 input tokens: 100 further rows.
+  // A mean request has 10 output tokens, which are 10 steps, and 100 input tokens, which are 100 further
+  // rows.
   const std::vector<ServerFigures> servers = {
       {0.001, 0.0001, {0.02, 0.08}}, {0.0011, 0.0001, {0.02}}, {0.01, 0.002, {}}};
   const auto times = TimesOf(servers, {100, 10});
@@ -126,7 +129,7 @@ TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
   EXPECT_FALSE(TimesOf({}, {100, 10}).has_value());
 }
 
-TEST(PlanChainsTest, MeasuredTimesPutTheFastAndNearFirst) {
+TEST(PlanChainsTest, FastAndNearServersAreUsedFirst) {
   const BlockSizes sizes = {6, 100, 10};
   std::vector<PoolServer> servers = {{"a", 420}, {"b", 420}, {"c", 420}, {"d", 420}};
   servers[0].times = servers[2].times = {1, 1};
@@ -139,7 +142,8 @@ TEST(PlanChainsTest, MeasuredTimesPutTheFastAndNearFirst) {
 }
 
 TEST(PlanChainsTest, DemandChoosesBetweenShortChainsAndManyRequests) {
-  // Room for one request at a time: a server holds the model alone. For 8: two are needed, and hold 8 each.
+  // With memory for one request at a time a server holds the whole model; for 8 requests it takes two
+  // servers, which hold 8 each.
   const BlockSizes sizes = {6, 100, 10};
   std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
   for (PoolServer& server : servers) server.times = {1, 0.01};
@@ -152,8 +156,8 @@ TEST(PlanChainsTest, DemandChoosesBetweenShortChainsAndManyRequests) {
   EXPECT_EQ(many->chains[0].hops.size(), 2u) << "two at a time do not carry it";
 }
 
-TEST(PlanChainsTest, ChainsThatStandCarryTheirShareOfTheDemand) {
-  // Alone a server takes 9 s for one request at a time, two take 12 s for 8.
+TEST(PlanChainsTest, ExistingChainsCarryTheirShareOfTheDemand) {
+  // One server alone takes 9 s per request, one request at a time; two servers take 12 s for up to 8.
   const BlockSizes sizes = {6, 100, 10};
   std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
   for (PoolServer& server : servers) server.times = {1, 3};
@@ -166,7 +170,7 @@ TEST(PlanChainsTest, ChainsThatStandCarryTheirShareOfTheDemand) {
   EXPECT_EQ(hops(1, {{{0.1, 2}}}), 2u) << "nothing carries it: as much as can be";
 }
 
-TEST(PoolFilesTest, AreWhatThePlannerReads) {
+TEST(PoolFilesTest, HaveThePlannersFormat) {
   std::vector<PoolServer> servers = {{"a\"b", 2'000'000'000}, {"c\xff", 1}};
   servers[0].times = {0.25, 0.5};
   const nlohmann::json pool = nlohmann::json::parse(PoolJson(servers));
@@ -194,7 +198,7 @@ TEST(ArrivalRateTest, IsTheRateOfTheLastMinute) {
   EXPECT_NEAR(young.PerSecond(now), 10, 1) << "after ten seconds";
 }
 
-// --- the life of chains ---
+// --- lifecycle of chains ---
 
 constexpr uint64_t kFirst = 1000;
 
@@ -202,7 +206,7 @@ class ChainPoolTest : public ::testing::Test {
  protected:
   ChainPoolTest() : pool_({2, 4, 64, absl::Seconds(1), absl::Seconds(60), absl::Seconds(10)}, kFirst) {}
 
-  // Six blocks; pages of 16, so a request of 64 tokens takes 5 pages: 80 in a block.
+  // Six blocks; pages of 16 tokens, so a request of 64 tokens takes 5 pages, 80 bytes in a block.
   static v1::ServerMessage Hello(const std::string& id, uint64_t memory) {
     v1::ServerMessage message;
     v1::ServerHello* hello = message.mutable_hello();
@@ -230,7 +234,7 @@ class ChainPoolTest : public ::testing::Test {
     const absl::Status status = pool_.OnMessage(session, Hello(absl::StrCat("s", session), memory), now_);
     EXPECT_TRUE(status.ok()) << status;
   }
-  // Time goes on; what was sent, as text.
+  // Advances the time. Returns the messages that the pool has sent, as text.
   std::vector<std::string> After(absl::Duration time) {
     now_ += time;
     pool_.OnTime(now_);
@@ -255,7 +259,7 @@ class ChainPoolTest : public ::testing::Test {
     return sent;
   }
   void ServeWithThree() {
-    // 100 + 4 * 80 = 420 a block.
+    // A block takes 100 + 4 * 80 = 420 bytes.
     Join(1, 10 + 3 * 420);
     Join(2, 10 + 2 * 420);
     Join(3, 10 + 1 * 420);
@@ -275,7 +279,7 @@ class ChainPoolTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
 };
 
-TEST_F(ChainPoolTest, ComposesOnceEnoughServersAreThereAndStartsWhenAllAreReady) {
+TEST_F(ChainPoolTest, ComposesWithEnoughServersAndStartsWhenAllAreReady) {
   Join(9, 100);
   EXPECT_TRUE(After(absl::Hours(1)).empty()) << "one of two";
   pool_.OnGone(9, now_);
@@ -283,7 +287,7 @@ TEST_F(ChainPoolTest, ComposesOnceEnoughServersAreThereAndStartsWhenAllAreReady)
   EXPECT_TRUE(After(absl::Hours(10)).empty()) << "a chain that serves is left alone";
 }
 
-TEST_F(ChainPoolTest, ServersThatMeasureAreAskedForTheOthersAndWaitedFor) {
+TEST_F(ChainPoolTest, ServersThatMeasureAreAskedForPeersAndWaitedFor) {
   const auto join = [&](ChainPool::Session session, double step_s) {
     v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
     hello.mutable_hello()->set_block_step_s(step_s);
@@ -308,7 +312,7 @@ TEST_F(ChainPoolTest, ServersThatMeasureAreAskedForTheOthersAndWaitedFor) {
   EXPECT_TRUE(After(absl::Seconds(2)).empty()) << "s3 still measures";
   EXPECT_TRUE(absl::IsInvalidArgument(tell(3, {{"s1", -1}})));
   EXPECT_TRUE(tell(3, {{"s1", 0.001}, {"s2", 0.001}, {"s9", 1}}).ok());
-  // The slow one is passed over, and the chain says what a mean request takes.
+  // The slow server is not used, and the chain reports the time of a mean request.
   EXPECT_THAT(After(absl::Seconds(1)),
               ::testing::ElementsAre("1: stage 1000 [0,3) x4 -> s3:1", "3: stage 1000 [3,6) x4 -> s1:1"));
   const auto composed = pool_.TakeComposed();
@@ -347,7 +351,7 @@ TEST_F(ChainPoolTest, AServerThatRejoinsRepeatedlyDelaysNoComposition) {
   EXPECT_TRUE(composed);
 }
 
-TEST_F(ChainPoolTest, ALostServerEndsOnlyItsChainAndTheOthersAreComposedAgain) {
+TEST_F(ChainPoolTest, ALostServerEndsItsChainAndTheOthersAreComposedAgain) {
   ServeWithThree();
   Join(4, 10 + 6 * 180);
   EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("4: stage 1001 [0,6) x1 -> s4:1"));
@@ -357,12 +361,12 @@ TEST_F(ChainPoolTest, ALostServerEndsOnlyItsChainAndTheOthersAreComposedAgain) {
   pool_.OnGone(3, now_);
   EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 1000", "2: drop 1000"));
   EXPECT_EQ(pool_.chains(), 1);
-  // 100 + 80 a block for one request: 7 and 4 blocks; for two 260: 4 and 3.
+  // For one request a block takes 100 + 80 bytes: 7 and 4 blocks fit; for two requests 260: 4 and 3.
   EXPECT_THAT(After(absl::Seconds(1)),
               ::testing::ElementsAre("1: stage 1002 [0,4) x2 -> s2:1", "2: stage 1002 [4,6) x2 -> s1:1"));
 }
 
-TEST_F(ChainPoolTest, AServerThatSaysItsChainIsBrokenIsComposedAgain) {
+TEST_F(ChainPoolTest, AServerWithABrokenChainIsComposedAgain) {
   ServeWithThree();
   v1::ServerMessage broken;
   broken.mutable_broken()->set_chain(999);
@@ -374,7 +378,7 @@ TEST_F(ChainPoolTest, AServerThatSaysItsChainIsBrokenIsComposedAgain) {
   EXPECT_EQ(After(absl::Seconds(1)).size(), 3u);
 }
 
-TEST_F(ChainPoolTest, AServerThatCannotLoadOrIsLateGetsNoMoreParts) {
+TEST_F(ChainPoolTest, AServerThatDoesNotLoadInTimeGetsNoMoreParts) {
   Join(1, 10 + 6 * 180);
   Join(2, 10 + 6 * 180);
   EXPECT_EQ(After(absl::Seconds(1)).size(), 2u) << "half of the model each";
@@ -385,7 +389,7 @@ TEST_F(ChainPoolTest, AServerThatCannotLoadOrIsLateGetsNoMoreParts) {
   EXPECT_TRUE(After(absl::Hours(1)).empty());
 }
 
-TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterGoOnWhenAllOfThemAnnounceIt) {
+TEST_F(ChainPoolTest, AnEarlierRoutersChainContinuesWhenAllAnnounceIt) {
   v1::ServerMessage hellos[3];
   for (uint32_t i = 0; i < 3; ++i) {
     hellos[i] = Hello(absl::StrCat("s", i + 1), 2000);
@@ -408,7 +412,7 @@ TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterGoOnWhenAllOfThemAnnounceIt) {
   EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 77", "3: drop 77"));
 }
 
-TEST_F(ChainPoolTest, AServerThatCameFirstMakesWayForOneWithChains) {
+TEST_F(ChainPoolTest, AnIdleServerOfAnotherModelYieldsToOneWithChains) {
   v1::ServerMessage wrong = Hello("wrong", 100), right = Hello("s1", 2000);
   wrong.mutable_hello()->set_model("another");
   EXPECT_TRUE(pool_.OnMessage(1, wrong, now_).ok());
@@ -430,7 +434,7 @@ TEST_F(ChainPoolTest, AServerThatCameFirstMakesWayForOneWithChains) {
   EXPECT_EQ(pool_.servers(), 1);
 }
 
-TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterThatAreNotWholeAreDropped) {
+TEST_F(ChainPoolTest, IncompleteChainsOfAnEarlierRouterAreDropped) {
   v1::ServerMessage hello = Hello("s1", 2000);
   for (const uint64_t chain : {uint64_t{77}, uint64_t{78}, kFirst + 5}) {
     v1::ChainStage* stage = hello.mutable_hello()->add_stages();
@@ -445,8 +449,8 @@ TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterThatAreNotWholeAreDropped) {
   EXPECT_THAT(After(absl::Seconds(10)), ::testing::ElementsAre("1: drop 77"));
 }
 
-// Its stream is half open: it has given it up, and the router has not noticed.
-TEST_F(ChainPoolTest, TheSameServerTakesItsPlaceOverAtOnce) {
+// The old stream is half open: the server has closed it, and the router has not noticed.
+TEST_F(ChainPoolTest, TheSameServerReplacesItsOldStreamAtOnce) {
   v1::ServerMessage hello = Hello("s1", 2000);
   hello.mutable_hello()->set_server_instance(5);
   hello.mutable_hello()->set_stream(1);
@@ -462,7 +466,7 @@ TEST_F(ChainPoolTest, TheSameServerTakesItsPlaceOverAtOnce) {
   EXPECT_EQ(pool_.servers(), 1) << "the old one's end means nothing";
 }
 
-TEST_F(ChainPoolTest, HostileMessagesEndTheirSenderAlone) {
+TEST_F(ChainPoolTest, InvalidMessagesEndOnlyTheirSendersStream) {
   ServeWithThree();
   EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, Ready(kFirst), now_))) << "no hello";
   EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, Hello("other", 1000), now_))) << "two hellos";

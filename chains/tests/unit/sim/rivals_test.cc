@@ -1,4 +1,5 @@
-// Placements and routing of the rivals on pools small enough to follow by hand, and the wide-area pools.
+// Placement and routing of the compared systems on pools small enough to check by hand, and the wide-area
+// pools.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ TEST(PetalsPlacement, JoinsWhereLeastIsAnnounced) {
   const core::ChainService service = {4, 1, 0.1};
   const std::vector<core::ChainServer> servers(3, {"", 5, 1, 1});
   const PetalsOptions options = {1, 2, {{30, 100}, {30, 100}, {30, 5}}};
-  // Two blocks each: announced 20, 20 and 5.
+  // Each server hosts two blocks; the announced throughputs are 20, 20 and 5.
   EXPECT_THAT(PetalsPlacement(servers, service, options, {0, 1, 2}),
               ElementsAre(BlockRange{0, 2}, BlockRange{2, 2}, BlockRange{0, 2}));
   EXPECT_THAT(PetalsPlacement(servers, service, options, {2, 0, 1}),
@@ -41,7 +42,8 @@ TEST(PlaceByBprr, CoversAllBlocksBeforeAnyTwice) {
       {"", 3.5, 1, 4}, {"", 3.5, 1, 1}, {"", 3.5, 1, 2}, {"", 3.5, 1, 3}};
   const BprrPlacement placement = PlaceByBprr(servers, service, 0.01);
   EXPECT_EQ(placement.sessions, 1);
-  // Three blocks with one session each; two servers cover the model, two cover it again.
+  // Each server hosts three blocks with cache for one session; two servers cover the model, the other two
+  // cover it again.
   std::vector<int> hosts(6, 0);
   for (const BlockRange& range : placement.ranges) {
     EXPECT_EQ(range.count, 3);
@@ -65,7 +67,7 @@ TEST(ServeByRoutes, WaitsForCacheOnEveryServer) {
 }
 
 TEST(ServeByRoutes, NoJobWaitsBehindAnotherForAServerThatIsFull) {
-  // Two servers host block 0, with cache for a job each, one hosts block 1, with cache for three.
+  // Two servers host block 0, with cache for one job each; one server hosts block 1, with cache for three.
   const core::ChainService service = {2, 1, 0.5};
   const std::vector<core::ChainServer> servers = {{"", 1.5, 0, 1}, {"", 2.5, 0, 1}, {"", 1.5, 0, 4}};
   const RoutedSystem system = {servers, service, {{0, 1}, {1, 1}, {0, 1}}};
@@ -84,8 +86,8 @@ TEST(ServeByRoutes, WaitAwareTakesTheSlowServerWhenItIsQuicker) {
   const std::vector<ChainJob> jobs = {{0, 1}, {0.1, 1}, {0.2, 1}};
   const auto served = *ServeByRoutes(system, aware, jobs);
   EXPECT_THAT((std::vector<int>{served[0].chain, served[1].chain, served[2].chain}), ElementsAre(0, 1, 0));
-  // PETALS avoids what is full while the penalty is above the difference, and then has no preference but
-  // time.
+  // PETALS avoids full servers while the penalty exceeds the difference in time; with a smaller penalty only
+  // time decides.
   RoutingRule petals = {.kind = RoutingRule::Kind::kPetals, .hop_per_token = {0, 0}, .start_delay = 0};
   EXPECT_EQ((*ServeByRoutes(system, petals, jobs))[1].chain, 1);
   petals.penalty = 0.1;

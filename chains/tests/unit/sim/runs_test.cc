@@ -1,4 +1,4 @@
-// What bfio_chain_sim prints.
+// The JSON objects that bfio_chain_sim prints.
 #include "chains/sim/runs.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ TEST(ChainRuns, TheSameSeedGivesTheSameObject) {
   EXPECT_NE(RunTuning(Small()), RunTuning(other));
 }
 
-TEST(ChainRuns, ADemandThatNothingCarriesGivesNull) {
+TEST(ChainRuns, ADemandBeyondCapacityGivesNull) {
   PoolRun run = Small();
   run.demand = 1e6;
   EXPECT_TRUE(RunServe(run, "composed", "jffc")->at("response_s").is_null());
@@ -55,19 +55,19 @@ TEST(ChainRuns, TheIntegerProgramIsNoWorseThanTheOthers) {
   }
 }
 
-TEST(ChainRuns, UnknownNamesAreAnsweredWithTheKnown) {
+TEST(ChainRuns, UnknownNamesAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(std::string(RunServe(Small(), "best", "jffc").status().message()), HasSubstr("petals_slices"));
   EXPECT_THAT(std::string(RunServe(Small(), "composed", "best").status().message()), HasSubstr("sa_jsq"));
   const Trace trace = *SampleProfile("code", 100, 1);
   EXPECT_THAT(std::string(RunOnSlices({}, "best", trace).status().message()), HasSubstr("bursts"));
 }
 
-TEST(ChainRuns, TimesThreeMakesServiceAboutThriceAsLong) {
+TEST(ChainRuns, TripledTimesTripleTheServiceTime) {
   const Trace trace = *SampleProfile("code", 1000, 1);
   const double once = RunOnSlices({.jobs = 200}, "whole", trace)->at("service_s");
   const double thrice =
       RunOnSlices({.compute = 3, .communication = 3, .jobs = 200}, "whole", trace)->at("service_s");
-  // More wait, so slower servers take a larger share of the jobs.
+  // More jobs wait, so slower servers take a larger share of them.
   EXPECT_GE(thrice, 2.99 * once);
   EXPECT_LE(thrice, 4 * once);
 }

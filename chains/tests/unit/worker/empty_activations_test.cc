@@ -1,5 +1,5 @@
-// Found by fuzz_activations: a neighbour's message without hidden rows was copied from and to null pointers,
-// which memcpy forbids (the sanitizers see it).
+// Found by fuzz_activations: a message without hidden rows was copied with memcpy from and to null pointers,
+// which is undefined behaviour that the sanitizers report.
 #include <gtest/gtest.h>
 
 #include "chains/worker/convert_batch.h"
@@ -12,7 +12,7 @@ TEST(EmptyActivations, AreABatchWithoutRows) {
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_EQ(batch->plan.rows(), 0);
   EXPECT_TRUE(batch->hidden.empty());
-  // One without rows is not run.
+  // A batch without rows is not run.
   EXPECT_FALSE(CheckMicroBatch(*batch, {2, 8, 6, 16, 16}).ok());
 }
 

@@ -1,4 +1,5 @@
-// The streams between the servers of a chain: over real gRPC on loopback, with peers that do not behave.
+// The streams between the servers of a chain, over real gRPC on loopback, with peers that violate the
+// protocol.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -34,7 +35,7 @@ MicroBatch SomeBatch(uint64_t number) {
 
 // --- the messages ---
 
-TEST(ConvertBatchTest, WhatIsSentIsWhatComes) {
+TEST(ConvertBatchTest, ABatchSurvivesTheRoundTrip) {
   const MicroBatch batch = SomeBatch(7);
   v1::Activations message;
   ToProto(batch, message);
@@ -50,7 +51,7 @@ TEST(ConvertBatchTest, WhatIsSentIsWhatComes) {
   EXPECT_EQ(back->plan.logit_rows, batch.plan.logit_rows);
 }
 
-TEST(ConvertBatchTest, WhatDoesNotBelongTogetherIsRefused) {
+TEST(ConvertBatchTest, InconsistentBatchesAreRefused) {
   v1::Activations good;
   ToProto(SomeBatch(1), good);
   const std::vector<std::pair<std::string, std::function<void(v1::Activations&)>>> faults = {
@@ -72,7 +73,7 @@ TEST(ConvertBatchTest, WhatDoesNotBelongTogetherIsRefused) {
   }
 }
 
-// Whatever bytes come: refused, or within the bounds of the chain.
+// Whatever bytes arrive, the message is refused or fits the bounds of the chain.
 TEST(ConvertBatchTest, MutatedBytesAreRefusedOrFit) {
   v1::Activations good;
   ToProto(SomeBatch(1), good);
@@ -110,7 +111,7 @@ TEST(ConvertBatchTest, MutatedBytesAreRefusedOrFit) {
 
 // --- the streams ---
 
-// Collects what comes.
+// Collects the micro-batches that arrive.
 class Collector final : public Inlet {
  public:
   absl::Status Take(MicroBatch batch) override {
@@ -170,7 +171,8 @@ class PassTest : public ::testing::Test {
     return std::make_unique<PassOutlet>(PassTarget{address_, chain, stage}, nullptr,
                                         [this](const absl::Status& why) { lost_.OnLost(why); });
   }
-  // How the server ends a stream with these messages; one that the server leaves open is half-closed.
+  // The status with which the server ends a stream of these messages; a stream that the server leaves open is
+  // half-closed.
   grpc::Status Say(const std::vector<v1::PassMessage>& messages) {
     const auto stub = v1::Pipeline::NewStub(NewChannel(address_));
     grpc::ClientContext context;
@@ -194,7 +196,7 @@ class PassTest : public ::testing::Test {
   std::string address_;
 };
 
-TEST_F(PassTest, MicroBatchesComeInOrderAlsoThoseSentBeforeTheStreamStands) {
+TEST_F(PassTest, MicroBatchesArriveInOrderEvenIfSentBeforeTheStream) {
   const auto outlet = Outlet();
   for (uint64_t i = 1; i <= 10; ++i) ASSERT_TRUE(outlet->Send(SomeBatch(i)).ok());
   EXPECT_TRUE(inlet_.numbers().empty());
@@ -205,8 +207,8 @@ TEST_F(PassTest, MicroBatchesComeInOrderAlsoThoseSentBeforeTheStreamStands) {
   EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
 }
 
-// A router that begins anew may say "start" again.
-TEST_F(PassTest, AnOutletThatIsOpenedTwiceStaysAsItIs) {
+// A restarted router may send "start" again.
+TEST_F(PassTest, OpeningAnOutletTwiceChangesNothing) {
   const auto outlet = Outlet();
   outlet->Open();
   ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
@@ -217,7 +219,7 @@ TEST_F(PassTest, AnOutletThatIsOpenedTwiceStaysAsItIs) {
   EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2));
 }
 
-TEST_F(PassTest, WhatANeighbourDoesNotTakeIsBounded) {
+TEST_F(PassTest, UndeliveredBatchesAreBounded) {
   const auto outlet = Outlet();
   absl::Status status;
   uint64_t sent = 0;
@@ -280,7 +282,7 @@ TEST_F(PassTest, UnauthenticatedPeersAreRefusedAndBreakNothing) {
   EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2));
 }
 
-TEST_F(PassTest, AMessageThatIsWrongBreaksTheChainThatItIsFor) {
+TEST_F(PassTest, AnInvalidMessageBreaksOnlyItsChain) {
   v1::PassMessage wrong;
   wrong.mutable_activations()->set_hidden("abc");
   EXPECT_EQ(Say({Open(5, 2), wrong}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -289,15 +291,15 @@ TEST_F(PassTest, AMessageThatIsWrongBreaksTheChainThatItIsFor) {
 
 // --- pings ---
 
-// The thread that asks for measurements is the one that acts on all else.
-TEST_F(PassTest, AskingForAMeasurementWaitsForNone) {
+// The thread that asks for measurements also handles all other messages, so it must not wait.
+TEST_F(PassTest, AskingForAMeasurementDoesNotWait) {
   Mutex mutex;
   bool go_on = false;
   std::vector<v1::PeerTimes> told;
   PeerPings pings(nullptr, [&](v1::PeerTimes times) {
     MutexLock lock(&mutex);
     told.push_back(std::move(times));
-    // As long as it likes: the next question does not wait.
+    // The callback may take as long as it likes: the next call to Measure does not wait for it.
     mutex.Await(absl::Condition(&go_on));
   });
   const auto ask = [&](const std::string& server) {
@@ -328,7 +330,7 @@ TEST_F(PassTest, AskingForAMeasurementWaitsForNone) {
   EXPECT_EQ(told[1].peers(0).server_id(), "c") << "the newest";
 }
 
-TEST_F(PassTest, AMeasurementUnderWayIsBrokenOff) {
+TEST_F(PassTest, DestructionAbortsAMeasurementInProgress) {
   PeerPings pings(nullptr, [](const v1::PeerTimes&) { ADD_FAILURE() << "its owner is gone"; });
   v1::MeasurePeers measure;
   measure.add_peers()->set_server_id("nobody");

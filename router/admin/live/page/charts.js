@@ -1,7 +1,7 @@
 'use strict';
-// What the live page draws: `samples` of live.js over time.
+// The charts of the live page: `samples` of live.js over time.
 
-const SPANS_S = [60, 120, 300];  // the charts' time, the shortest that holds the samples
+const SPANS_S = [60, 120, 300];  // possible time ranges; the shortest that holds the samples is shown
 const BREAK_MS = 2500;           // a pause without steps breaks a line
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -31,7 +31,7 @@ function ticks(max) {
   return result;
 }
 
-// Seconds that the charts show, and where a sample lies.
+// The charts' time range in seconds, and the position of a sample.
 function span() {
   const seconds = samples.length ? (samples[samples.length - 1].t - samples[0].t) / 1000 : 0;
   return SPANS_S.find((s) => s >= seconds) || SPANS_S[SPANS_S.length - 1];
@@ -66,7 +66,7 @@ function axes(box, max, label) {
 
 const connected = (before, sample) => before.epoch === sample.epoch && sample.t - before.t < BREAK_MS;
 
-// Draws `get` over the samples; breaks where the group changed or did nothing.
+// Draws `get` over the samples; the line breaks where the epoch changed or no step ended.
 function line(box, max, get, style, width, alpha = 1) {
   const {g, top, bottom, shown} = box;
   g.beginPath();
@@ -138,7 +138,7 @@ function drawLoad() {
     set(tip, new Date(s.t).toLocaleTimeString() + '  step ' + s.step + '\nlargest ' + plain.format(maxOf(s)) + ' (rank ' +
         s.load.indexOf(maxOf(s)) + ')\nmean ' + plain.format(meanOf(s)) + '\nidle ' + percent(s.idle) + '\nprompt tokens a step ' +
         plain.format(prefillOf(s)) + '\nslowest rank ' + (s.straggler ?? '–') + '\nwaiting ' + s.waiting);
-    // On the side of the pointer that has room.
+    // On the side of the pointer where it fits.
     tip.style.left = (at.x + 8 + tip.offsetWidth < right ? at.x + 8 : at.x - 8 - tip.offsetWidth) + 'px';
   } else {
     tip.hidden = true;

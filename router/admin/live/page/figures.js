@@ -1,11 +1,11 @@
 'use strict';
-// What the live page says in words and numbers, out of `states` and `samples` of live.js.
+// The texts and numbers of the live page, from `states` and `samples` of live.js.
 
 const byId = (id) => document.getElementById(id);
 
 // ---- figures ----
 
-const number = (value) => Number(value || 0);  // 64-bit numbers come as strings
+const number = (value) => Number(value || 0);  // 64-bit numbers arrive as strings
 const short = new Intl.NumberFormat('en', {notation: 'compact', maximumSignificantDigits: 3});
 const plain = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
 const percent = (share) => (100 * share).toFixed(share < 0.1 ? 2 : 1) + ' %';
@@ -20,7 +20,7 @@ function seconds(s) {
   return hours < 48 ? hours + ' h' : Math.round(hours / 24) + ' d';
 }
 
-// now - a minute ago, of one counter or distribution.
+// Difference of a counter or distribution between now and a minute ago.
 function difference(get) {
   const last = states[states.length - 1], first = states[0];
   return {value: number(get(last.state)) - number(get(first.state)), seconds: (last.t - first.t) / 1000};
@@ -51,7 +51,7 @@ function quantile(d, q) {
 
 // ---- text ----
 
-// Elements are kept and only their text is changed, so that focus and selection stay.
+// Changes only the text of existing elements, so that focus and selection remain.
 function set(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -151,12 +151,12 @@ function showWorkers(state) {
   });
 }
 
-// Digests of the models that the groups compute, as logs show them.
+// Digests of the groups' models, abbreviated as in logs.
 function models(state) {
   return [...new Set((state.groups || []).map((g) => (g.model || '').slice(0, 12)))].filter((m) => m);
 }
 
-// The charts are one group's; which one is a choice where there are several.
+// The charts show one group; the selection appears where there are several.
 function showGroups(state) {
   const groups = state.groups || [];
   byId('choose-group').hidden = groups.length < 2;
@@ -165,7 +165,7 @@ function showGroups(state) {
     option.value = String(groups[i].index);
     set(option, groups[i].name + (differ && groups[i].model ? ' (model ' + groups[i].model.slice(0, 12) + ')' : ''));
   });
-  // The group that was shown may be gone.
+  // The selected group may have been removed.
   if (groups.length && !groups.some((g) => g.index === group)) choose(groups[0].index);
   byId('group').value = String(group);
 }
@@ -212,6 +212,16 @@ function showShadows(state) {
        });
 }
 
+// The rule of placement that the chosen group follows, and by how much its steps are shorter than the next best rule's.
+function showPlacement(state) {
+  const chosen = (state.groups || []).find((g) => g.index === group), placement = chosen && chosen.placement;
+  byId('placement-pair').hidden = !placement;
+  if (!placement) return;
+  const others = placement.candidates.filter((c) => c.rule !== placement.rule);
+  const next = others.reduce((best, c) => (best && best.stepRatio <= c.stepRatio ? best : c), undefined);
+  set(byId('placement'), placement.rule + (next ? ', steps ' + percent(1 - 1 / next.stepRatio) + ' shorter than ' + next.rule : ''));
+}
+
 function showState() {
   if (paused) return;
   const state = states[states.length - 1].state;
@@ -225,6 +235,7 @@ function showState() {
   set(byId('model'), models(state).join(', ') || '–');
   set(byId('version'), state.version || '–');
   showGroups(state);
+  showPlacement(state);
   showTiles(state);
   showWorkers(state);
   showLatency();

@@ -1,6 +1,6 @@
 'use strict';
-// The live page: samples come as server-sent events, the cluster's state is asked for every two seconds; figures.js writes
-// them down and charts.js draws them.
+// The live page: it receives samples as server-sent events and requests the cluster's state every two seconds;
+// figures.js shows both as text, charts.js as charts.
 
 const KEEP = 600;              // samples kept: five minutes at least
 const STATE_EVERY_MS = 2000;
@@ -8,15 +8,15 @@ const WINDOW_MS = 60000;       // latencies and rates are of the last minute
 
 let all = [];                  // samples of every group, oldest first
 let samples = [];              // those of the group that is shown
-let group = null;              // its index; null: whichever comes
+let group = null;              // its index; null: the first one that sends samples
 let states = [];               // [{t, state}], for differences over the last minute
-let policies = null;           // that one may switch to; none where this port does not operate
+let policies = null;           // that can be selected; empty where this port is read-only
 let paused = false;
 let hover = null;              // the pointer's x in the chart of loads
-let dirty = true;              // the charts are not what the samples are
+let dirty = true;              // the charts have to be drawn again
 let token = sessionStorage.getItem('bfio-token') || '';
 
-// ---- talking to the router ----
+// ---- requests to the router ----
 
 function headers(more) {
   return Object.assign(token ? {Authorization: 'Bearer ' + token} : {}, more);
@@ -32,7 +32,7 @@ async function request(path, options = {}) {
   }
 }
 
-// One question at a time, whoever asks. False: none was given.
+// Asks for the token, once for all concurrent requests. False: none was given.
 let asking = null;
 function askToken(refused) {
   if (!asking) {
@@ -49,7 +49,7 @@ function askToken(refused) {
   return asking;
 }
 
-// What went wrong. Good news of one kind does not take back bad news of another.
+// Shows errors by kind; a success clears only the error of its own kind.
 let saying = '';
 function say(text, about = 'figures') {
   if (!text && saying !== about) return;
@@ -64,7 +64,7 @@ function health(text, kind) {
   chip.className = 'chip ' + kind;
 }
 
-// Reads the event stream by fetch, for EventSource cannot send a token. Comes back after a second when it breaks.
+// Reads the event stream by fetch, because EventSource cannot send a token. Reconnects a second after a failure.
 async function follow() {
   for (;;) {
     try {
@@ -95,14 +95,14 @@ async function follow() {
 
 function add(batch) {
   for (const sample of batch) {
-    // Numbers begin anew when the router does.
+    // Sample numbers start again when the router restarts.
     if (all.length && sample.n <= all[all.length - 1].n) all = [];
     all.push(sample);
   }
   choose(group);
 }
 
-// Shows that group's samples, and drops what is beyond the bound of any.
+// Shows that group's samples, and drops samples beyond the bound of each group.
 function choose(index) {
   group = index;
   const kept = new Map();
@@ -130,7 +130,7 @@ async function pollState() {
     const state = await reply.json();
     if (!policies) await learnPolicies();
     const last = states.length ? states[states.length - 1].state : null;
-    // Another router counts from 0.
+    // A restarted router counts from 0.
     if (last && parseFloat(state.uptime || '0') < parseFloat(last.uptime || '0')) states = [];
     states.push({t: Date.now(), state});
     while (states.length > 2 && states[1].t < Date.now() - WINDOW_MS) states.shift();
@@ -143,13 +143,13 @@ async function pollState() {
   setTimeout(pollState, STATE_EVERY_MS);
 }
 
-// ---- acting ----
+// ---- actions ----
 
-// A question in the dialog, with the field `about` ("policy", "token" or none); false where it is already asking.
+// Opens the dialog with the field `about` ("policy", "token" or none); false when it is already open.
 let asked = Promise.resolve(false);
 async function ask(title, text, about, yes) {
   const dialog = byId('ask');
-  // The end of a question is told a little after it is gone from the screen.
+  // The dialog's close event comes a little after the dialog has disappeared.
   if (!dialog.open) await asked;
   if (dialog.open) return false;
   set(byId('ask-title'), title);

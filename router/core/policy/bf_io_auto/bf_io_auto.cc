@@ -13,10 +13,9 @@ void BfIoAutoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   const PoolScale scale = MeasurePool(snapshot.waiting);
   const int64_t waiting = static_cast<int64_t>(snapshot.waiting.size());
   const int64_t admissions = std::min(free_.free_slots(), waiting);
-  urgency_.Observe(snapshot, scale, admissions);
+  urgency_.Observe(snapshot);
   if (admissions > 0) {
-    const double growth = headroom_.ExpectedGrowth(snapshot, oversized_.completed_tokens());
-    if (free_.free_slots() < waiting || !headroom_.Place(snapshot, growth, free_, decision.assignments)) {
+    if (free_.free_slots() < waiting || !PlaceAll(snapshot, decision)) {
       decision.assignments.clear();
       free_.Reset(snapshot);
       Solve(snapshot, scale, decision);
@@ -26,10 +25,26 @@ void BfIoAutoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   oversized_.Remember(snapshot, decision.assignments);
 }
 
+bool BfIoAutoPolicy::PlaceAll(const Snapshot& snapshot, Decision& decision) {
+  switch (snapshot.rule) {
+    case PlacementRule::kCounts:
+      counts_.Decide(snapshot, decision);
+      return decision.assignments.size() == snapshot.waiting.size();
+    case PlacementRule::kHorizon:
+      if (!snapshot.far.steps.empty()) return horizon_.Place(snapshot, free_, decision.assignments);
+      [[fallthrough]];
+    case PlacementRule::kHeadroom: {
+      const double growth = headroom_.ExpectedGrowth(snapshot, oversized_.completed_tokens());
+      return headroom_.Place(snapshot, growth, free_, decision.assignments);
+    }
+  }
+  return false;
+}
+
 void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision) {
   FillInstance(snapshot, free_, /*horizon=*/0, instance_);
   const std::vector<WorkerIndex>& level = level_workers_.Find(snapshot.workers);
-  oversized_.Apply(snapshot, urgency_.urgencies(), scale, urgency_.admissions(), level, instance_);
+  oversized_.Apply(snapshot, urgency_.slacks(), scale, urgency_.admissions(), level, instance_);
   if (!level.empty()) instance_.target_load = LevelTarget(instance_, level, scale.mean);
   urgency_.SetWeights(snapshot, scale, instance_);
   const Solution& solution = probe_.Solve(solver_, instance_, stop_);

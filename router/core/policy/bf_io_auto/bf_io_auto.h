@@ -2,7 +2,10 @@
 //
 // Purpose: which requests enter and where, without parameters to tune. Two regimes, distinguished at every
 // decision:
-//   slots for all   all requests enter; a few workers are kept low for the next large request (headroom.h).
+//   slots for all   all requests enter, by one of three rules: a few workers are kept low for the next large
+//                   request (headroom.h), or each goes where the steps to come grow least (horizon.h), or to
+//                   the least loaded worker with counts kept even (policy/trtllm). Which of them suits the
+//                   traffic the scheduler finds out (router/core/choice).
 //   fewer slots     the program of bf_io (squared deviations from a common level, less weights) over all that
 //                   wait. The weight of waiting follows from the waits under a first-come rule (urgency.h),
 //                   and workers are reserved for requests that fit no gap (oversized_requests.h).
@@ -17,11 +20,13 @@
 
 #include "router/core/model/free_capacity.h"
 #include "router/core/policy/bf_io_auto/headroom.h"
+#include "router/core/policy/bf_io_auto/horizon.h"
 #include "router/core/policy/bf_io_auto/oversized_requests.h"
 #include "router/core/policy/bf_io_auto/urgency.h"
 #include "router/core/policy/level_workers.h"
 #include "router/core/policy/policy.h"
 #include "router/core/policy/pool_scale.h"
+#include "router/core/policy/trtllm/trtllm.h"
 #include "router/core/solver/gap_probe.h"
 #include "router/core/solver/solver.h"
 
@@ -29,22 +34,40 @@ namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  explicit BfIoAutoPolicy(StopSignal stop = {}, int32_t gap_every = 0)
-      : stop_(std::move(stop)), solver_(SolverSettings{}), probe_(gap_every) {}
+  // Of the options it reads wait_ratio, stop and gap_every. Only `rules` are followed while there are slots
+  // for all; fewer than kRules are for comparison.
+  explicit BfIoAutoPolicy(const PolicyOptions& options = {}, absl::string_view name = "bf_io_auto",
+                          absl::Span<const PlacementRule> rules = kRules)
+      : name_(name),
+        rules_(rules),
+        stop_(options.stop),
+        urgency_(options.wait_ratio),
+        solver_(SolverSettings{}),
+        probe_(options.gap_every) {}
 
-  absl::string_view name() const override { return "bf_io_auto"; }
+  static constexpr PlacementRule kRules[] = {PlacementRule::kHorizon, PlacementRule::kHeadroom,
+                                             PlacementRule::kCounts};
+
+  absl::string_view name() const override { return name_; }
+  absl::Span<const PlacementRule> placement_rules() const override { return rules_; }
   bool uses_first_come_waits() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
+  // By the snapshot's rule, in slots for all; false: one fits nowhere.
+  bool PlaceAll(const Snapshot& snapshot, Decision& decision);
   // By the program.
   void Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision);
 
+  const absl::string_view name_;
+  const absl::Span<const PlacementRule> rules_;
   StopSignal stop_;
   FreeCapacity free_;
   UrgencyTracker urgency_;
   OversizedRequests oversized_;
   Headroom headroom_;
+  Horizon horizon_;
+  TrtllmPolicy counts_;
   Instance instance_;
   Solver solver_;
   GapProbe probe_;

@@ -17,7 +17,6 @@
 
 #include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
-#include "router/core/policy/bf_io_auto/urgency.h"
 #include "router/core/policy/pool_scale.h"
 #include "router/core/solver/instance.h"
 
@@ -29,10 +28,10 @@ class OversizedRequests {
   void Observe(const Snapshot& snapshot);
 
   // Sets reserved_worker and precounted_tokens of oversized items, and precounts them. Only `level` workers
-  // are reserved. `admissions`: requests admitted per decision.
-  void Apply(const Snapshot& snapshot, absl::Span<const UrgencyTracker::Urgency> urgencies,
-             const PoolScale& scale, double admissions, absl::Span<const WorkerIndex> level,
-             Instance& instance);
+  // are reserved. `slacks`: steps until each is overdue (urgency.h). `admissions`: requests admitted per
+  // decision.
+  void Apply(const Snapshot& snapshot, absl::Span<const double> slacks, const PoolScale& scale,
+             double admissions, absl::Span<const WorkerIndex> level, Instance& instance);
 
   // Mean load that a completion takes away, tokens; 0 before the first.
   double completed_tokens() const { return gap_; }

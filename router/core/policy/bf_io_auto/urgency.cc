@@ -6,77 +6,44 @@
 namespace bfio::core {
 namespace {
 
-constexpr double kLateFactor = 1.1;
+// In r P. The square of the lateness has quadrupled by then, so few requests get so far.
 constexpr double kDueFactor = 2;
-// A little below the 1 % that the factor stands for: admissions come in bursts.
+// In r P. A worker frees a slot in a few steps; without this an oversized request would be forced onto a
+// worker that is not ready for it, and the whole group would wait.
+constexpr double kReservedShare = 0.25;
+// Of the admissions. A little below the 1 % of a 99th percentile, because admissions come in bursts.
 constexpr double kLateShare = 0.008;
-constexpr double kDeferredShare = 0.005;
-constexpr double kDeferredSteps = 100;
-// A deferred request is large: so many deviations above the mean.
-constexpr double kDeferredDeviations = 2;
-// How long an overdue deferred request waits for a slot on the worker reserved for it.
-constexpr double kReservedSteps = 20;
-// Step of the price's logarithm, per late admission; and its bounds, wide enough not to matter.
+// Step of the price's logarithm for a late admission: dozens of them change the price by a factor of ten.
 constexpr double kPriceGain = 0.1;
+// Bounds of the price, wide enough not to matter: far below and above the gain in balance of a swap.
 constexpr double kLeastPrice = 0.01;
 constexpr double kMostPrice = 1000;
-// Share of a request's lateness that counts while it is deferred.
-constexpr double kDeferredWeight = 0.3;
-// Weight of one decision in the mean of admissions.
+// Weight of one decision in the mean of admissions: it covers some 50 decisions.
 constexpr double kAdmissionsGain = 0.02;
 
 }  // namespace
 
-double UrgencyTracker::AgeOf(const Snapshot& snapshot, const WaitingView& request) const {
+double UrgencyTracker::AgeOf(const Snapshot& snapshot, size_t waiting_index) const {
+  const WaitingView& request = snapshot.waiting[waiting_index];
   const double age = static_cast<double>(snapshot.step - request.senior_step());
   if (request.tenant_excess_tokens <= 0) return age;
-  const double late = std::max(1.0, kLateFactor * static_cast<double>(snapshot.first_come_p99));
-  return age - late * request.tenant_excess_tokens / tokens_per_late_;
+  return age - scales_[waiting_index] * request.tenant_excess_tokens / tokens_per_scale_;
 }
 
-void UrgencyTracker::Observe(const Snapshot& snapshot, const PoolScale& scale, int64_t admissions) {
-  choice_ = static_cast<int64_t>(snapshot.waiting.size()) > admissions;
+void UrgencyTracker::Observe(const Snapshot& snapshot) {
   double load = 0;
   for (const WorkerView& worker : snapshot.workers) load += static_cast<double>(worker.load_tokens);
-  tokens_per_late_ = std::max(1.0, load / static_cast<double>(snapshot.workers.size()));
-
-  const double due = kDueFactor * static_cast<double>(snapshot.first_come_p99);
-  // The reference wait includes the last plan now.
-  deferrals_ = std::min(deferrals_, kDeferredShare * admissions_ * due + 2);
-  urgencies_.clear();
-  kept_.clear();
-  for (const WaitingView& request : snapshot.waiting) {
-    Urgency urgency;
-    urgency.slack = due - AgeOf(snapshot, request);
-    if (!deferred_.empty() && deferred_.contains(request.id)) {
-      urgency.slack += kDeferredSteps;
-      urgency.deferred = true;
-      kept_.insert(request.id);
-    }
-    urgencies_.push_back(urgency);
-  }
-  deferred_.swap(kept_);  // those that were cancelled are forgotten
-  Defer(snapshot, scale);
-}
-
-void UrgencyTracker::Defer(const Snapshot& snapshot, const PoolScale& scale) {
-  if (!choice_) return;
-  const double large = scale.mean + kDeferredDeviations * scale.deviation;
-  due_.clear();
-  for (size_t i = 0; i < urgencies_.size(); ++i) {
-    if (urgencies_[i].slack > 0 || urgencies_[i].deferred) continue;
-    if (static_cast<double>(snapshot.waiting[i].prefill_tokens) > large)
-      due_.push_back(static_cast<int32_t>(i));
-  }
-  std::stable_sort(due_.begin(), due_.end(), [&](int32_t a, int32_t b) {
-    return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
-  });
-  for (const int32_t i : due_) {
-    if (deferrals_ < 1) break;
-    deferrals_ -= 1;
-    deferred_.insert(snapshot.waiting[i].id);
-    urgencies_[i].deferred = true;
-    urgencies_[i].slack += kDeferredSteps;
+  tokens_per_scale_ = std::max(1.0, load / static_cast<double>(snapshot.workers.size()));
+  scales_.clear();
+  slacks_.clear();
+  for (size_t i = 0; i < snapshot.waiting.size(); ++i) {
+    const int32_t priority = snapshot.waiting[i].priority;
+    // The pool is in order of priority.
+    const bool same_class = i > 0 && snapshot.waiting[i - 1].priority == priority;
+    scales_.push_back(
+        same_class ? scales_.back()
+                   : std::max(1.0, wait_ratio_ * static_cast<double>(snapshot.FirstCome(priority).p99)));
+    slacks_.push_back(kDueFactor * scales_[i] - AgeOf(snapshot, i));
   }
 }
 
@@ -93,31 +60,29 @@ void UrgencyTracker::SetWeights(const Snapshot& snapshot, const PoolScale& scale
     largest = std::max(largest, steepest * static_cast<double>(item.load + item.precounted_tokens));
   const double forced = 4 * std::pow(high - low + 2 * largest, 2);
 
-  const double late = std::max(1.0, kLateFactor * static_cast<double>(snapshot.first_come_p99));
   const double rate = instance.MeanLoadRate();
   const double unit = price_ * scale.deviation * scale.deviation;
   for (size_t i = 0; i < instance.items.size(); ++i) {
     SolverItem& item = instance.items[i];
-    const double age = AgeOf(snapshot, snapshot.waiting[i]);
-    double lateness = age / late;
-    if (urgencies_[i].deferred) lateness = kDeferredWeight * std::min(1.0, lateness);
+    const double age = AgeOf(snapshot, i), lateness = age / scales_[i];
     item.weight = rate * rate * (kLeastAgeWeight * age + unit * lateness * std::abs(lateness));
-    if (urgencies_[i].slack > 0) continue;
+    if (slacks_[i] > 0) continue;
     const bool reserved_closed =
         item.reserved_worker != kNoReservedWorker && instance.workers[item.reserved_worker].free_slots == 0;
-    if (urgencies_[i].deferred && reserved_closed && urgencies_[i].slack > -kReservedSteps) continue;
-    item.weight += forced * (1 - urgencies_[i].slack);
+    if (reserved_closed && slacks_[i] > -kReservedShare * scales_[i]) continue;
+    item.weight += forced * (1 - slacks_[i]);
   }
 }
 
 void UrgencyTracker::Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
-  const double late = std::floor(kLateFactor * static_cast<double>(snapshot.first_come_p99) + 1e-9);
   double steps = 0;
   for (const Assignment& assignment : plan) {
-    const WaitingView& request = snapshot.waiting[static_cast<size_t>(assignment.waiting_index)];
-    deferred_.erase(request.id);
+    const auto index = static_cast<size_t>(assignment.waiting_index);
+    const WaitingView& request = snapshot.waiting[index];
+    const auto long_run = static_cast<double>(snapshot.FirstCome(request.priority).long_run_p99);
+    const double late = std::floor(wait_ratio_ * long_run + 1e-9);
     // Its own wait: a senior call comes late into the pool, not out of it.
-    const bool is_late = AgeOf(snapshot, request) - static_cast<double>(request.seniority) > late;
+    const bool is_late = AgeOf(snapshot, index) - static_cast<double>(request.seniority) > late;
     steps += (is_late ? 1 : 0) - kLateShare;
   }
   // KV may have admitted fewer than planned.
@@ -127,7 +92,6 @@ void UrgencyTracker::Learn(const Snapshot& snapshot, absl::Span<const Assignment
   }
   const double now = static_cast<double>(admitted);
   admissions_ = admissions_ == 0 ? now : admissions_ + kAdmissionsGain * (now - admissions_);
-  deferrals_ += kDeferredShare * now;
 }
 
 }  // namespace bfio::core

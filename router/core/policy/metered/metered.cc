@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "router/core/policy/place_in_order.h"
+#include "router/core/prefill/release_planner.h"
 
 namespace bfio::core {
 
@@ -48,15 +50,24 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
   for (size_t i = first; i < end; ++i) {
     const WaitingView& request = snapshot.waiting[i];
     const int64_t steps = std::max<int64_t>(0, snapshot.step - request.senior_step());
-    waiting_.push_back({request.prefill_tokens, static_cast<double>(steps) * traffic.step_s});
+    waiting_.push_back(
+        {request.prefill_tokens, static_cast<double>(steps) * traffic.step_s,
+         DueIn(request.ttft_objective_s, snapshot.step - request.enqueued_step, traffic.step_s)});
   }
-  const PrefillDecision plan = PlanPrefill(ranks_, waiting_, traffic, PrefillSettings());
+  const PrefillDecision plan = Plan(*snapshot.prefill);
   for (const PrefillDecision::Binding& binding : plan.bindings) {
     bindings_.push_back({static_cast<int32_t>(first) + binding.waiting, binding.rank});
-    ranks_[binding.rank].prompts.push_back({waiting_[binding.waiting].tokens, 0});
+    const WaitingPrompt& prompt = waiting_[binding.waiting];
+    ranks_[binding.rank].Add({prompt.tokens, 0}, prompt.due_s);
     --ranks_[binding.rank].free_slots;
   }
   return plan.level_s;
+}
+
+PrefillDecision MeteredPolicy::Plan(const PrefillView& prefill) const {
+  if (!prefill.releases_only) return PlanPrefill(ranks_, waiting_, prefill.traffic, PrefillSettings());
+  const ReleaseSettings settings{.step_tokens = std::max<int64_t>(1, prefill.token_budget)};
+  return {PlanRelease(ranks_, waiting_, prefill.traffic, settings), std::numeric_limits<double>::infinity()};
 }
 
 void MeteredPolicy::PlaceBindings(const Snapshot& snapshot, Decision& decision) {

@@ -2,7 +2,8 @@
 //
 // Purpose: a decorator around a policy that places requests. Where the snapshot says what ranks have to
 // compute of prompts (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts which
-// rank takes, and up to which time ranks fill the step:
+// rank takes, and up to which time ranks fill the step. Of ranks that fill their steps themselves
+// (PrefillView::releases_only), PlanRelease decides how many each takes, and there is no level. With
 //   slots for all   its bindings are the plan.
 //   fewer slots     which request goes where is the other policy's choice, among as many slots of each rank
 //                   as there are bindings for it.
@@ -29,6 +30,7 @@ class MeteredPolicy final : public Policy {
 
   absl::string_view name() const override { return placing_->name(); }
   int32_t horizon() const override { return placing_->horizon(); }
+  absl::Span<const PlacementRule> placement_rules() const override { return placing_->placement_rules(); }
   bool uses_first_come_waits() const override { return placing_->uses_first_come_waits(); }
   bool meters_prompts() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
@@ -39,6 +41,7 @@ class MeteredPolicy final : public Policy {
   // The requests of one class of priority, from `first` to `end`; the level. Adds them to bindings_ and
   // ranks_.
   double BindClass(const Snapshot& snapshot, size_t first, size_t end);
+  PrefillDecision Plan(const PrefillView& prefill) const;
   void PlaceBindings(const Snapshot& snapshot, Decision& decision);
   // By the other policy, with as many slots as there are bindings.
   void PlaceWithin(const Snapshot& snapshot, Decision& decision);

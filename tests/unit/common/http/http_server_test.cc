@@ -65,7 +65,7 @@ TEST(HttpServerTest, AnswersItsPathsAndNothingElse) {
   EXPECT_EQ(client.Head("/metrics")->status, 200);
 }
 
-TEST(HttpServerTest, NoTimeIsSpentOnCompression) {
+TEST(HttpServerTest, RepliesAreNotCompressed) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
   for (const char* encoding : {"br", "gzip", "gzip, deflate, br, zstd"}) {
@@ -76,7 +76,7 @@ TEST(HttpServerTest, NoTimeIsSpentOnCompression) {
   }
 }
 
-// Everything that comes back until the server closes the connection.
+// Sends `bytes`. Returns everything that the server replies until it closes the connection.
 std::string Exchange(int port, const std::string& bytes) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -93,7 +93,7 @@ std::string Exchange(int port, const std::string& bytes) {
   return all;
 }
 
-TEST(HttpServerTest, NoRequestHidesInAnother) {
+TEST(HttpServerTest, RequestSmugglingIsRefused) {
   const auto server = Serving();
   const std::string hidden =
       "POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -113,7 +113,7 @@ TEST(HttpServerTest, NoRequestHidesInAnother) {
   }
 }
 
-TEST(HttpServerTest, RangesAreNotCutOut) {
+TEST(HttpServerTest, RangeRequestsGetTheWholeReply) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
   const auto reply = client.Get("/metrics", {{"Range", "bytes=0-,0-,0-,0-"}});
@@ -121,7 +121,7 @@ TEST(HttpServerTest, RangesAreNotCutOut) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
-TEST(HttpServerTest, APortIsOneServersAlone) {
+TEST(HttpServerTest, TwoServersCannotShareAPort) {
   auto server = Serving();
   const auto second = HttpServer::Bind({server->address(), nullptr, "", "", ""});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << second.status();
@@ -130,7 +130,7 @@ TEST(HttpServerTest, APortIsOneServersAlone) {
   EXPECT_TRUE(HttpServer::Bind({address, nullptr, "", "", ""}).ok()) << "at once";
 }
 
-// The socket that listens on `port`, of this process.
+// The listening socket of this process on `port`.
 int ListenerOf(int port) {
   for (int fd = 3; fd < 1024; ++fd) {
     int listens = 0;
@@ -146,11 +146,11 @@ int ListenerOf(int port) {
   return -1;
 }
 
-TEST(HttpServerTest, APortThatIsLostIsOpenedAgain) {
+TEST(HttpServerTest, ALostPortIsOpenedAgain) {
   auto server = Serving();
   const int port = PortOf(*server);
   for (int round = 0; round < 2; ++round) {
-    // A watcher of a stream does not delay the end of the port.
+    // A client that reads a stream does not delay closing the port.
     std::atomic<bool> watching = false;
     std::thread watcher([&] {
       httplib::Client client("127.0.0.1", port);
@@ -167,13 +167,13 @@ TEST(HttpServerTest, APortThatIsLostIsOpenedAgain) {
   server.reset();
 }
 
-TEST(HttpServerTest, AServerWhosePortIsLostEnds) {
+TEST(HttpServerTest, AServerWithALostPortCanEnd) {
   auto server = Serving();
   ASSERT_EQ(shutdown(ListenerOf(PortOf(*server)), SHUT_RDWR), 0);
   server.reset();
 }
 
-TEST(HttpServerTest, TheGateIsAskedFirst) {
+TEST(HttpServerTest, AuthenticationPrecedesTheHandler) {
   const auto server = Serving([](const HttpCaller& caller) -> absl::StatusOr<std::string> {
     EXPECT_EQ(caller.address, "127.0.0.1");
     if (caller.authorization.empty()) return absl::UnauthenticatedError("a token is needed");
@@ -192,7 +192,7 @@ TEST(HttpServerTest, TheGateIsAskedFirst) {
   EXPECT_EQ(client.Post("/act", {{"Authorization", "Bearer right"}}, "{}", "application/json")->status, 403);
 }
 
-TEST(HttpServerTest, OnlyJsonIsPostedAndOnlyWhereItIsTaken) {
+TEST(HttpServerTest, PostsMustBeJsonAndOnlyWhereAccepted) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
   EXPECT_EQ(client.Post("/act", "{}", "application/json")->body, "did {}");
@@ -201,10 +201,10 @@ TEST(HttpServerTest, OnlyJsonIsPostedAndOnlyWhereItIsTaken) {
   EXPECT_EQ(client.Post("/act", std::string(100 << 10, ' '), "application/json")->status, 413);
 }
 
-TEST(HttpServerTest, BodiesWithoutALengthAndPackedOnesAreNotRead) {
+TEST(HttpServerTest, ChunkedAndCompressedBodiesAreNotRead) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
-  // Would be sent for ever, if a client read it.
+  // A server that reads the whole body receives more than 256 MiB.
   int64_t sent = 0;
   const auto chunked = client.Post(
       "/act",
@@ -223,7 +223,7 @@ TEST(HttpServerTest, BodiesWithoutALengthAndPackedOnesAreNotRead) {
   EXPECT_EQ(other.Post("/act", {{"Content-Encoding", "gzip"}}, "{}", "application/json")->status, 415);
 }
 
-TEST(HttpServerTest, ARangeDoesNotMultiplyAReply) {
+TEST(HttpServerTest, ManyRangesDoNotMultiplyAReply) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
   std::string ranges = "bytes=0-";
@@ -243,7 +243,7 @@ TEST(HttpServerTest, AForeignHostNameIsNotServed) {
   }
 }
 
-TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerEnds) {
+TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerCloses) {
   auto server = Serving();
   const int port = PortOf(*server);
   std::string head;
@@ -273,14 +273,14 @@ TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerEnds) {
     });
   }
   while (running + refused < HttpServer::kMaxStreams + 3) std::this_thread::yield();
-  // One more where the server has not yet missed the reader that went away above.
+  // One more if the server has not yet noticed that the reader above has disconnected.
   EXPECT_THAT(refused.load(), ::testing::AnyOf(3, 4));
   EXPECT_EQ(httplib::Client("127.0.0.1", port).Get("/metrics")->status, 200) << "beside the streams";
   server.reset();
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(HttpServerTest, ManyCallersAtOnceAreAllAnswered) {
+TEST(HttpServerTest, ConcurrentCallersAreAllAnswered) {
   const auto server = Serving();
   const int port = PortOf(*server);
   std::atomic<int> good{0};
@@ -298,7 +298,7 @@ TEST(HttpServerTest, ManyCallersAtOnceAreAllAnswered) {
   EXPECT_EQ(good, 16 * 20);
 }
 
-TEST(HttpServerTest, ConnectionsThatSayNothingDoNotKeepItFromEnding) {
+TEST(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
   auto server = Serving();
   const int port = PortOf(*server);
   std::vector<int> sockets;
@@ -317,8 +317,8 @@ TEST(HttpServerTest, ConnectionsThatSayNothingDoNotKeepItFromEnding) {
       << "the port is free again";
 }
 
-// A caller who sends `first`, and then a byte now and then for as long as he is let: his thread ends when the
-// server closes the connection.
+// A client that sends `first` and then one byte per `pause` as long as the connection is open. Its thread
+// ends when the server closes the connection.
 class Trickler {
  public:
   Trickler(int port, std::string first, absl::Duration pause = absl::Milliseconds(50))
@@ -344,7 +344,7 @@ class Trickler {
     thread_.join();
     close(fd_);
   }
-  // Whether the server closes the connection within a minute or so.
+  // Whether the server closes the connection within about a minute.
   bool Closed() {
     for (int i = 0; i < 6000 && !closed_; ++i) absl::SleepFor(absl::Milliseconds(10));
     return closed_;
@@ -359,7 +359,7 @@ class Trickler {
   std::thread thread_;
 };
 
-TEST(HttpServerTest, LinesAndHeadersWithoutAnEndAreCutOff) {
+TEST(HttpServerTest, EndlessLinesAndHeadersAreCutOff) {
   const auto server = Serving();
   Trickler line(PortOf(*server), std::string(100'000, 'a'));
   std::string headers = "GET /metrics HTTP/1.1\r\n";
@@ -370,13 +370,13 @@ TEST(HttpServerTest, LinesAndHeadersWithoutAnEndAreCutOff) {
   EXPECT_THAT(httplib::Client("127.0.0.1", PortOf(*server)).Get("/metrics")->body, "figures\n");
 }
 
-TEST(HttpServerTest, ARequestThatTakesForEverIsGivenUp) {
+TEST(HttpServerTest, AnEndlesslySlowRequestIsAborted) {
   const auto server = Serving();
   Trickler slow(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a");
   EXPECT_TRUE(slow.Closed());
 }
 
-TEST(HttpServerTest, SlowCallersDoNotKeepOthersOut) {
+TEST(HttpServerTest, SlowCallersDoNotBlockOthers) {
   const auto server = Serving();
   std::vector<std::unique_ptr<Trickler>> slow;
   for (int i = 0; i < 2 * (HttpServer::kMaxStreams + 4); ++i) {
@@ -389,7 +389,7 @@ TEST(HttpServerTest, SlowCallersDoNotKeepOthersOut) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
-TEST(HttpServerTest, AReaderThatStopsIsDroppedHoweverMuchItHasRead) {
+TEST(HttpServerTest, AStalledReaderIsDroppedHoweverMuchItHasRead) {
   auto bound = HttpServer::Bind({"127.0.0.1:0", nullptr, "", "", ""});
   ASSERT_TRUE(bound.ok()) << bound.status();
   HttpServer& server = **bound;
@@ -419,8 +419,8 @@ TEST(HttpServerTest, AReaderThatStopsIsDroppedHoweverMuchItHasRead) {
   close(fd);
 }
 
-// Callers whose connections are never idle for long share the threads with those who wait for one.
-TEST(HttpServerTest, BusyConnectionsDoNotKeepOthersOut) {
+// Connections that are never idle for long share the threads with callers that wait for a thread.
+TEST(HttpServerTest, BusyConnectionsDoNotBlockOthers) {
   const auto server = Serving();
   const int port = PortOf(*server);
   std::atomic<bool> stop = false;
@@ -442,7 +442,7 @@ TEST(HttpServerTest, BusyConnectionsDoNotKeepOthersOut) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
-TEST(HttpServerTest, ASlowCallerDoesNotKeepItFromEnding) {
+TEST(HttpServerTest, ASlowCallerDoesNotDelayShutdown) {
   auto server = Serving();
   Trickler slow(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a");
   absl::SleepFor(absl::Milliseconds(200));
@@ -450,7 +450,7 @@ TEST(HttpServerTest, ASlowCallerDoesNotKeepItFromEnding) {
   EXPECT_TRUE(slow.Closed());
 }
 
-TEST(HttpServerTest, AnAddressThatCannotBeHad) {
+TEST(HttpServerTest, AnUnavailableAddressIsRefused) {
   const auto server = Serving();
   EXPECT_EQ(HttpServer::Bind({"nonsense", nullptr, "", "", ""}).status().code(),
             absl::StatusCode::kInvalidArgument);

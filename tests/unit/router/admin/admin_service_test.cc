@@ -1,4 +1,4 @@
-// The admin API over a state behind it that is made of test code.
+// The admin API in front of a fake router state.
 #include "router/admin/admin_service.h"
 
 #include <grpcpp/grpcpp.h>
@@ -63,7 +63,7 @@ class AdminServiceTest : public ::testing::Test {
   std::atomic<bool> seen_ = false;
 };
 
-TEST_F(AdminServiceTest, TheStateIsAsked) {
+TEST_F(AdminServiceTest, CallsReachTheOperatorHandler) {
   v1::ClusterState state;
   ASSERT_TRUE(stub_->GetClusterState(&context_, v1::GetClusterStateRequest(), &state).ok());
   EXPECT_EQ(state.version(), "1.2.3");
@@ -73,7 +73,7 @@ TEST_F(AdminServiceTest, TheStateIsAsked) {
             handler_.refuse);
 }
 
-TEST_F(AdminServiceTest, AnAnswerIsTheCallsStatus) {
+TEST_F(AdminServiceTest, TheHandlersErrorIsTheCallsStatus) {
   v1::DrainWorkerRequest request;
   request.set_worker_id("w9");
   v1::DrainWorkerResponse response;
@@ -87,7 +87,7 @@ TEST_F(AdminServiceTest, AnAnswerIsTheCallsStatus) {
             absl::FailedPreconditionError("w9 is not drained"));
 }
 
-// The scraper of metrics and the operator, by their tokens.
+// A metrics scraper and an operator, distinguished by their tokens.
 TEST(AdminRoles, RoleReadMayNotOperate) {
   const std::string path = ::testing::TempDir() + "/admin_roles_tokens";
   std::ofstream(path)
@@ -130,7 +130,7 @@ TEST(AdminRoles, RoleReadMayNotOperate) {
   EXPECT_EQ(with(kScraper, undrain), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_FALSE(handler.changed.has_value());
   EXPECT_EQ(authenticator.refused(), 3u);
-  // An entry without a role may operate, as before there were roles.
+  // An entry without a role may operate.
   EXPECT_EQ(with(kRoot, read), grpc::StatusCode::OK);
   EXPECT_EQ(with(kRoot, policy), grpc::StatusCode::OK);
   EXPECT_EQ(with(kRoot, drain), grpc::StatusCode::NOT_FOUND);
@@ -138,7 +138,7 @@ TEST(AdminRoles, RoleReadMayNotOperate) {
   steps.Close();
 }
 
-TEST_F(AdminServiceTest, APolicyChangeKeepsWhatIsNotSaid) {
+TEST_F(AdminServiceTest, APolicyChangeKeepsUnsetFields) {
   v1::SetPolicyRequest request;
   request.mutable_policy()->set_name("bf_io");
   v1::SetPolicyResponse response;
@@ -170,7 +170,7 @@ TEST_F(AdminServiceTest, StepsReachWatchers) {
   StepSummary summary;
   summary.group = 3;
   summary.step = 1;
-  // A watcher that has not come yet misses steps.
+  // Steps published before the watcher is registered do not reach it, so they are published repeatedly.
   std::thread publisher([&] {
     while (!seen_.load()) {
       steps_.Publish(std::make_shared<const StepSummary>(summary));

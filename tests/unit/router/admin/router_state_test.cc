@@ -45,7 +45,7 @@ GroupView Group(core::GroupIndex index, const std::string& name, uint64_t epoch)
   return group;
 }
 
-TEST(RouterStateTest, AGroupsFlatFieldsAreItsOwn) {
+TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
   RouterState state;
   state.timestamp = absl::FromUnixMillis(1'500);
   state.uptime = absl::Seconds(90);
@@ -101,7 +101,7 @@ TEST(RouterStateTest, AGroupsFlatFieldsAreItsOwn) {
   EXPECT_FALSE(joining.has_service_s());
 }
 
-TEST(RouterStateTest, OverGroupsStepsAreSumsAndTheEpochIsTheLargest) {
+TEST(RouterStateTest, OverSeveralGroupsStepsAddUpAndTheEpochIsTheLargest) {
   RouterState state;
   state.retired_steps.steps = 5;
   state.retired_distributions.local_s.Add(0.02);
@@ -190,6 +190,20 @@ TEST(RouterStateTest, RequestsTenantsAndShadowsAreCounted) {
   EXPECT_EQ(proto.shadows(0).decisions(), 7u);
   EXPECT_EQ(proto.shadows(0).missed_idle_tokens(), 12.5);
   EXPECT_EQ(proto.latencies().queue_time_s().sum(), 0.01);
+}
+
+TEST(RouterStateTest, PlacementIsAbsentWithoutAChoice) {
+  RouterState state;
+  state.groups.resize(2);
+  state.groups[1].placement = PlacementView{"horizon", 3, {{"horizon", 1}, {"headroom", 1.041}}};
+  const v1::ClusterState proto = ToProto(state);
+  EXPECT_FALSE(proto.groups(0).has_placement());
+  const v1::PlacementState& placement = proto.groups(1).placement();
+  EXPECT_EQ(placement.rule(), "horizon");
+  EXPECT_EQ(placement.switches(), 3u);
+  ASSERT_EQ(placement.candidates_size(), 2);
+  EXPECT_EQ(placement.candidates(1).rule(), "headroom");
+  EXPECT_EQ(placement.candidates(1).step_ratio(), 1.041);
 }
 
 TEST(StepSummaryTest, KeepsAllFields) {

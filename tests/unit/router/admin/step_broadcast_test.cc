@@ -24,7 +24,7 @@ class WatchService final : public CallService {
   void AwaitWatcher() {
     while (steps_.watchers() == 0) std::this_thread::yield();
   }
-  // `ranks` makes a summary as large as the test needs.
+  // Publishes a summary; a larger `ranks` makes the message larger.
   void Publish(int64_t step, int ranks = 0, core::GroupIndex group = 0) {
     const auto summary = std::make_shared<StepSummary>();
     summary->group = group;
@@ -47,14 +47,14 @@ class StepBroadcastTest : public ::testing::Test {
     reader_ = v1::Admin::NewStub(server_.channel())->WatchSteps(&context_, request);
     if (every > 0) service_.AwaitWatcher();
   }
-  // Absent when the stream has ended.
+  // The next summary; absent when the stream has ended.
   std::optional<v1::StepSummary> Read() {
     v1::StepSummary summary;
     if (!reader_->Read(&summary)) return std::nullopt;
     return summary;
   }
 
-  // Bytes of a summary: 9 for each rank.
+  // A summary takes 9 bytes per rank.
   static constexpr int kRanksOfABigOne = testing::LoopbackServer::kBig / 9 + 1;
 
   WatchService service_;
@@ -63,13 +63,13 @@ class StepBroadcastTest : public ::testing::Test {
   std::unique_ptr<grpc::ClientReader<v1::StepSummary>> reader_;
 };
 
-TEST_F(StepBroadcastTest, AWatcherGetsEverySoManyth) {
+TEST_F(StepBroadcastTest, AWatcherGetsEveryNthStep) {
   Watch(/*every=*/3);
   for (int64_t step = 0; step < 7; ++step) service_.Publish(step);
   for (const uint64_t step : {0, 3, 6}) EXPECT_EQ(Read()->step(), step);
 }
 
-TEST_F(StepBroadcastTest, EachGroupsStepsAreCountedByThemselves) {
+TEST_F(StepBroadcastTest, EachGroupsStepsAreCountedSeparately) {
   Watch(/*every=*/2);
   for (int64_t step = 0; step < 4; ++step) {
     for (const core::GroupIndex group : {0, 1}) service_.Publish(step, 0, group);
@@ -84,9 +84,9 @@ TEST_F(StepBroadcastTest, EachGroupsStepsAreCountedByThemselves) {
   }
 }
 
-TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestAndGetsTheirNumber) {
+TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestStepsAndLearnsHowMany) {
   Watch(1);
-  service_.Publish(0, kRanksOfABigOne);  // is written until the watcher reads
+  service_.Publish(0, kRanksOfABigOne);  // its write ends only when the watcher reads
   for (int64_t step = 1; step <= 300; ++step) service_.Publish(step);
   const auto first = Read();
   ASSERT_TRUE(first.has_value());
@@ -101,7 +101,7 @@ TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestAndGetsTheirNumber) {
   }
 }
 
-TEST_F(StepBroadcastTest, CloseEndsAStreamWithoutWhatIsQueued) {
+TEST_F(StepBroadcastTest, CloseEndsAStreamAndDiscardsItsQueue) {
   Watch(1);
   service_.Publish(0, kRanksOfABigOne);
   service_.Publish(1);

@@ -29,7 +29,7 @@ class RouterFlags : public ::testing::Test {
   std::unique_ptr<RouterSettings> settings_;
 };
 
-TEST_F(RouterFlags, MemoryIsSharedOutTwoToOne) {
+TEST_F(RouterFlags, MemoryIsDividedTwoToOne) {
   ASSERT_TRUE(Read({}).ok());
   EXPECT_EQ(options().max_waiting_bytes, int64_t{512} << 20);
   EXPECT_EQ(options().replay_budget_bytes, int64_t{256} << 20);
@@ -41,15 +41,18 @@ TEST_F(RouterFlags, MemoryIsSharedOutTwoToOne) {
   EXPECT_EQ(options().overload().max_waiting_bytes, 2 << 20);
 }
 
-TEST_F(RouterFlags, ClientApisAreOneOrBoth) {
+TEST_F(RouterFlags, ClientApisHaveOneForGatewaysAtMost) {
   ASSERT_TRUE(Read({}).ok());
-  EXPECT_TRUE(options().client_apis.bfio && options().client_apis.vllm);
+  EXPECT_TRUE(options().client_apis.bfio && options().client_apis.vllm && !options().client_apis.sglang);
   ASSERT_TRUE(Read({"--client_apis=vllm"}).ok());
   EXPECT_TRUE(!options().client_apis.bfio && options().client_apis.vllm);
   ASSERT_TRUE(Read({"--client_apis=vllm,bfio"}).ok());
   EXPECT_TRUE(options().client_apis.bfio && options().client_apis.vllm);
-  for (const char* none : {"--client_apis=", "--client_apis=vllm,", "--client_apis=sglang"})
-    EXPECT_THAT(Error({none}), HasSubstr("must be bfio, vllm or both")) << none;
+  ASSERT_TRUE(Read({"--client_apis=bfio,sglang"}).ok());
+  EXPECT_TRUE(options().client_apis.bfio && !options().client_apis.vllm && options().client_apis.sglang);
+  for (const char* none : {"--client_apis=", "--client_apis=vllm,", "--client_apis=tgi"})
+    EXPECT_THAT(Error({none}), HasSubstr("must be of bfio, vllm and sglang")) << none;
+  EXPECT_THAT(Error({"--client_apis=sglang,bfio,vllm"}), HasSubstr("must not have vllm and sglang together"));
 }
 
 TEST_F(RouterFlags, TheModelIsNamedAfterItsDirectory) {
@@ -57,7 +60,8 @@ TEST_F(RouterFlags, TheModelIsNamedAfterItsDirectory) {
     EXPECT_TRUE(Read(args).ok());
     return options().served_model_name;
   };
-  EXPECT_EQ(name({}), "bfio");
+  // By what the workers offer.
+  EXPECT_EQ(name({}), "");
   EXPECT_EQ(name({"--tokenizer=/models/qwen3/"}), "qwen3");
   EXPECT_EQ(name({"--tokenizer=."}), "bfio");
   EXPECT_EQ(name({"--tokenizer=/models/qwen3", "--served_model_name=Qwen/Qwen3-0.6B"}), "Qwen/Qwen3-0.6B");
@@ -72,7 +76,7 @@ TEST_F(RouterFlags, OneTimeoutForClientsAndOneForSteps) {
   EXPECT_EQ(options().group_set(1).group.step_timeout, absl::Seconds(3));
 }
 
-TEST_F(RouterFlags, WhatIsConstantIsAsItWasByDefault) {
+TEST_F(RouterFlags, OptionsWithoutAFlagHaveTheirConstants) {
   ASSERT_TRUE(Read({}).ok());
   EXPECT_EQ(options().scheduler().window, 4096) << "the whole pool";
   EXPECT_EQ(options().scheduler().hold_after_steps, 64);
@@ -101,7 +105,7 @@ TEST_F(RouterFlags, ListsAndTls) {
   EXPECT_TRUE(options().http_may_fail);
 }
 
-TEST_F(RouterFlags, WorkersThatStepAloneHaveThePolicyForThatUnlessItIsGiven) {
+TEST_F(RouterFlags, IndependentWorkersHaveADefaultPolicyOfTheirOwn) {
   ASSERT_TRUE(Read({"--coupling=none"}).ok());
   EXPECT_EQ(options().policy, "jffc");
   ASSERT_TRUE(Read({"--coupling=none", "--policy=fcfs"}).ok());

@@ -1,5 +1,5 @@
-// A leader and an etcd that is slow, errs, or says nothing: the lease is kept as long as it can be, and no
-// longer.
+// A leader whose etcd is slow, fails, or does not answer: it keeps the lease as long as it is in force, and
+// no longer.
 #include "router/election/election.h"
 
 #include <functional>
@@ -23,7 +23,7 @@ constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown), kPatience = absl::
 
 class LeaderTest : public ::testing::Test {
  protected:
-  // Leads, by these endpoints.
+  // Creates an election over these etcd endpoints and waits until it leads.
   void Lead(std::vector<std::string> endpoints) {
     ElectionOptions options;
     options.etcd.endpoints = std::move(endpoints);
@@ -42,7 +42,7 @@ class LeaderTest : public ::testing::Test {
   void Lead() { Lead({etcd_.endpoint()}); }
   bool Holds() const { return election_->lease()->Holds(); }
   absl::Time End() const { return Lease::Now() + election_->lease()->Left(); }
-  // As the decision thread would, looks at the lease meanwhile.
+  // Waits for the condition. Checks the lease meanwhile, as the decision thread would.
   bool Until(const std::function<bool()>& condition) const {
     const absl::Time give_up = MonotonicNow() + kPatience;
     while (!condition() && MonotonicNow() < give_up) {
@@ -51,7 +51,7 @@ class LeaderTest : public ::testing::Test {
     }
     return condition();
   }
-  // So many renewals, or the lease is lost.
+  // Waits until `count` more renewals have been answered, or the lease is lost.
   void AwaitRenewals(int count) {
     const int before = etcd_.answered(kRenewal);
     EXPECT_TRUE(Until([&] { return !Holds() || etcd_.answered(kRenewal) >= before + count; }));
@@ -63,7 +63,7 @@ class LeaderTest : public ::testing::Test {
 
 TEST_F(LeaderTest, ARenewalIsOneCall) {
   ASSERT_NO_FATAL_FAILURE(Lead());
-  // What else it asks for is never answered.
+  // Renewal must not depend on other calls, which are never answered here.
   etcd_.Set(kLook, Mood::kHangs);
   AwaitRenewals(12);
   EXPECT_TRUE(Holds());
@@ -72,7 +72,7 @@ TEST_F(LeaderTest, ARenewalIsOneCall) {
   EXPECT_TRUE(Holds());
 }
 
-TEST_F(LeaderTest, RepliesThatTakeAQuarterOfTheLeaseLeaveItInForce) {
+TEST_F(LeaderTest, ReplyTimesOfAQuarterOfTheTtlKeepTheLease) {
   ASSERT_NO_FATAL_FAILURE(Lead());
   etcd_.Set(kRenewal, Mood::kWell, kTtl / 4);
   AwaitRenewals(12);
@@ -87,7 +87,7 @@ TEST_F(LeaderTest, AnElectionMayBeSlowToo) {
   EXPECT_TRUE(Holds());
 }
 
-TEST_F(LeaderTest, ErrorsForAWhileLeaveItInForce) {
+TEST_F(LeaderTest, TransientErrorsKeepTheLease) {
   ASSERT_NO_FATAL_FAILURE(Lead());
   AwaitRenewals(1);
   etcd_.Set(kRenewal, Mood::kErrs);
@@ -100,8 +100,9 @@ TEST_F(LeaderTest, ErrorsForAWhileLeaveItInForce) {
   EXPECT_TRUE(Holds());
 }
 
-// By its own clock, from before the last renewal was asked for; not sooner.
-TEST_F(LeaderTest, WithoutAnswersItLeadsForTheLeasesLengthAndNoLonger) {
+// The lease ends by the leader's own clock, counted from before the last renewal was requested, and not
+// earlier.
+TEST_F(LeaderTest, WithoutAnswersItLeadsForTheTtlAndNoLonger) {
   for (const Mood mood : {Mood::kErrs, Mood::kHangs}) {
     etcd_.Set(kRenewal, Mood::kWell);
     etcd_.Set(kLook, Mood::kWell);
@@ -117,16 +118,16 @@ TEST_F(LeaderTest, WithoutAnswersItLeadsForTheLeasesLengthAndNoLonger) {
     }));
     EXPECT_GE(Lease::Now(), end);
     EXPECT_LE(end, asked + kTtl) << "no answer has made it longer";
-    // It does not come back to what it has lost.
+    // A lost lease is not regained when etcd recovers.
     etcd_.Set(kRenewal, Mood::kWell);
     etcd_.Set(kLook, Mood::kWell);
     election_.reset();
   }
 }
 
-TEST_F(LeaderTest, AnEndpointThatHangsHasAnotherTakeItsTurn) {
+TEST_F(LeaderTest, AHangingEndpointIsReplacedByAnother) {
   FakeEtcd other;
-  // It has not heard of the key.
+  // The second endpoint does not know the key.
   etcd_.Set(kLook, Mood::kErrs);
   ASSERT_NO_FATAL_FAILURE(Lead({other.endpoint(), etcd_.endpoint()}));
   other.Set(kRenewal, Mood::kHangs);
@@ -137,7 +138,7 @@ TEST_F(LeaderTest, AnEndpointThatHangsHasAnotherTakeItsTurn) {
   other.Set(kLook, Mood::kWell);
 }
 
-TEST_F(LeaderTest, ALeaseThatEtcdHasEndedIsLostAtOnce) {
+TEST_F(LeaderTest, ALeaseEndedByEtcdIsLostAtOnce) {
   ASSERT_NO_FATAL_FAILURE(Lead());
   AwaitRenewals(1);
   const absl::Time end = End();

@@ -33,56 +33,56 @@ class UnboundClient : public ::testing::Test {
 };
 
 TEST_F(UnboundClient, OnlyTheFirstTokenAsksForAFlush) {
-  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
-  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
+  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
   stream_->Flush();
-  EXPECT_EQ(stream_->Deliver(2, Tokens{7}, kFirstToken), Delivery::kTaken) << "a write is under way";
+  EXPECT_EQ(stream_->Deliver(2, Tokens{7}, {}, kFirstToken), Delivery::kTaken) << "a write is under way";
   stream_->OnWriteDone(true);  // and the next one
   stream_->OnWriteDone(true);
-  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, kFirstToken), Delivery::kFlush);
+  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
 }
 
 TEST_F(UnboundClient, ABufferFullOfTokensBehindAWriteIsTooSlow) {
-  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
+  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
   stream_->Flush();
   for (uint32_t index = 1; index <= 4; ++index) {
-    EXPECT_EQ(stream_->Deliver(index, Tokens{7}, kFirstToken), Delivery::kTaken);
+    EXPECT_EQ(stream_->Deliver(index, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
   }
-  EXPECT_EQ(stream_->Deliver(5, Tokens{7}, kFirstToken), Delivery::kTooSlow);
+  EXPECT_EQ(stream_->Deliver(5, Tokens{7}, {}, kFirstToken), Delivery::kTooSlow);
   stream_->OnWriteDone(true);  // all four are written together
-  EXPECT_EQ(stream_->Deliver(5, Tokens{7}, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(5, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
 }
 
 TEST_F(UnboundClient, ABufferThatIsNotBehindAWriteHasNoBound) {
   const Tokens many(100, 7);
-  EXPECT_EQ(stream_->Deliver(0, many, kFirstToken), Delivery::kFlush);
-  EXPECT_EQ(stream_->Deliver(100, many, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(0, many, {}, kFirstToken), Delivery::kFlush);
+  EXPECT_EQ(stream_->Deliver(100, many, {}, kFirstToken), Delivery::kTaken);
 }
 
 TEST_F(UnboundClient, AWriteIsTooSlowAfterTheTimeoutSinceTokensWaitBehindIt) {
-  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
+  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
   stream_->Flush();
   const absl::Time waits = kFirstToken + absl::Hours(1);
-  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, waits), Delivery::kTaken);
-  EXPECT_EQ(stream_->Deliver(2, Tokens{7}, waits + kSmallLimits.timeout), Delivery::kTaken);
-  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, waits + kSmallLimits.timeout + absl::Milliseconds(1)),
+  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, {}, waits), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(2, Tokens{7}, {}, waits + kSmallLimits.timeout), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, {}, waits + kSmallLimits.timeout + absl::Milliseconds(1)),
             Delivery::kTooSlow);
   stream_->OnWriteDone(true);
-  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, waits + absl::Hours(2)), Delivery::kTaken)
+  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, {}, waits + absl::Hours(2)), Delivery::kTaken)
       << "a new write, a new time";
 }
 
 TEST_F(UnboundClient, AnEndedStreamTakesNothingAndEndsOnce) {
   EXPECT_TRUE(stream_->End(absl::OkStatus(), std::nullopt));
   EXPECT_FALSE(stream_->End(absl::CancelledError(), std::nullopt));
-  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
 }
 
 TEST_F(UnboundClient, ABrokenStreamAsksForNoFlushUntilItIsEnded) {
-  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
+  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
   stream_->Flush();
   stream_->OnWriteDone(false);
-  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
   EXPECT_TRUE(stream_->End(absl::OkStatus(), std::nullopt));
 }
 
@@ -151,7 +151,7 @@ class ClientCall : public ::testing::Test {
   // A write that waits until the client reads.
   void Block() {
     const Tokens tokens(testing::LoopbackServer::kBig / 4, 1 << 30);
-    ASSERT_EQ(stream_->Deliver(0, tokens, kFirstToken), Delivery::kFlush);
+    ASSERT_EQ(stream_->Deliver(0, tokens, {}, kFirstToken), Delivery::kFlush);
     stream_->Flush();
     next_ = static_cast<uint32_t>(tokens.size());
   }
@@ -175,8 +175,8 @@ class ClientCall : public ::testing::Test {
 TEST_F(ClientCall, TokensThatComeDuringAWriteAreWrittenTogetherWithTheFinish) {
   Begin();
   Block();
-  EXPECT_EQ(stream_->Deliver(next_, Tokens{5}, kFirstToken), Delivery::kTaken);
-  EXPECT_EQ(stream_->Deliver(next_ + 1, Tokens{6}, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(next_, Tokens{5}, {}, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(next_ + 1, Tokens{6}, {}, kFirstToken), Delivery::kTaken);
   Finish finish;
   finish.reason = FinishReason::kLength;
   EXPECT_FALSE(stream_->End(absl::OkStatus(), finish));
@@ -187,6 +187,25 @@ TEST_F(ClientCall, TokensThatComeDuringAWriteAreWrittenTogetherWithTheFinish) {
   EXPECT_EQ(second.first_index(), next_);
   EXPECT_EQ(TokensOf(second), (Tokens{5, 6}));
   EXPECT_EQ(second.finish().reason(), v1::FINISH_REASON_LENGTH);
+  ExpectEnd(grpc::StatusCode::OK);
+}
+
+TEST_F(ClientCall, LogprobsComeWithTheirTokens) {
+  Begin();
+  stream_->CatchUp(3, Tokens{8}, Logprobs{{-1}, {{8, -1}}}.view());
+  EXPECT_EQ(stream_->Deliver(4, Tokens{9}, Logprobs{{-2}, {{1, -0.5}}}.view(), kFirstToken),
+            Delivery::kFlush);
+  stream_->Flush();
+  const v1::GenerateResponse response = Read();
+  EXPECT_EQ(TokensOf(response), (Tokens{8, 9}));
+  EXPECT_THAT(response.logprobs().token_logprobs(), ::testing::ElementsAre(-1, -2));
+  EXPECT_THAT(response.logprobs().top_token_ids(), ::testing::ElementsAre(8, 1));
+  EXPECT_THAT(response.logprobs().top_logprobs(), ::testing::ElementsAre(-1, -0.5));
+  // The first write may not be through yet.
+  if (stream_->Deliver(5, Tokens{7}, {}, kFirstToken) == Delivery::kFlush) stream_->Flush();
+  EXPECT_FALSE(Read().has_logprobs());
+  if (stream_->End(absl::OkStatus(), Finish())) stream_->Flush();
+  Read();
   ExpectEnd(grpc::StatusCode::OK);
 }
 
@@ -204,7 +223,7 @@ TEST_F(ClientCall, AFinishWithoutTokensSaysHowManyThereWere) {
 
 TEST_F(ClientCall, AnErrorComesAfterTheTokensAndWithoutAFinish) {
   Begin();
-  stream_->CatchUp(3, Tokens{8, 9});
+  stream_->CatchUp(3, Tokens{8, 9}, {});
   EXPECT_TRUE(stream_->End(absl::UnavailableError("lost"), Finish()));
   stream_->Flush();
   const v1::GenerateResponse response = Read();
@@ -216,7 +235,7 @@ TEST_F(ClientCall, AnErrorComesAfterTheTokensAndWithoutAFinish) {
 
 TEST_F(ClientCall, ACancelledRequestsTokensAreNotWritten) {
   Begin();
-  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
+  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
   EXPECT_FALSE(stream_->End(absl::CancelledError(), std::nullopt));
   stream_->Flush();
   ExpectEnd(grpc::StatusCode::CANCELLED);

@@ -34,7 +34,7 @@ class FakeHandler final : public RequestHandler {
     aborted = request;
     all_aborted.push_back(std::move(request));
     if (!refuse.ok()) return refuse;
-    std::move(done)(true);
+    std::move(done)(abort_finds);
     return absl::OkStatus();
   }
   absl::Status GetLoads(std::optional<uint32_t> rank,
@@ -73,6 +73,8 @@ class FakeHandler final : public RequestHandler {
   std::optional<AbortRequest> aborted;
   std::vector<AbortRequest> all_aborted;
   absl::Status refuse;
+  // What an Abort is answered.
+  bool abort_finds = true;
   Loads loads;
   Serving serving;
 

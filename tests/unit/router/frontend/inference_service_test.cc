@@ -91,7 +91,7 @@ TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
     EXPECT_EQ(sink->id(), id);
     EXPECT_EQ(sink->traceparent(), "");
     const std::vector<uint32_t> tokens = {7, 8};
-    EXPECT_EQ(sink->Deliver(0, tokens, absl::UnixEpoch()), TokenSink::Delivery::kFlush);
+    EXPECT_EQ(sink->Deliver(0, tokens, {}, absl::UnixEpoch()), TokenSink::Delivery::kFlush);
     Finish finish;
     finish.reason = FinishReason::kStop;
     finish.prompt_tokens = 3;
@@ -174,7 +174,8 @@ TEST_F(InferenceServiceTest, AClientThatLeavesIsCancelled) {
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> given) {
     sink = std::move(given);
     const uint32_t token = 7;
-    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), absl::UnixEpoch()) == TokenSink::Delivery::kFlush) {
+    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), {}, absl::UnixEpoch()) ==
+        TokenSink::Delivery::kFlush) {
       sink->Flush();
     }
     return absl::OkStatus();
@@ -237,7 +238,8 @@ TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
     const uint32_t token = 7;
     sink->SetModel("5eed");
-    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), absl::UnixEpoch()) == TokenSink::Delivery::kFlush)
+    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), {}, absl::UnixEpoch()) ==
+        TokenSink::Delivery::kFlush)
       sink->Flush();
     Finish finish;
     finish.completion_tokens = 1;

@@ -1,4 +1,4 @@
-// What tests of a group with a barrier begin with.
+// Fixture for tests of one group with a barrier.
 #ifndef BFIO_TESTS_UNIT_ROUTER_GROUP_BARRIER_GROUP_TEST_H_
 #define BFIO_TESTS_UNIT_ROUTER_GROUP_BARRIER_GROUP_TEST_H_
 
@@ -27,7 +27,7 @@ class BarrierGroupTest : public ::testing::Test {
     options_ = options;
     world_ = std::make_unique<GroupWorld>(options);
   }
-  // These workers serve.
+  // Starts a router for these workers and runs it until they serve.
   void Serve(const std::vector<std::string>& names) {
     Start(static_cast<int32_t>(names.size()));
     world_->Serve(names);
@@ -38,14 +38,14 @@ class BarrierGroupTest : public ::testing::Test {
       ASSERT_TRUE(world_->book().Submit(id, 10, max_new, resumable).ok());
     world_->Decide();
   }
-  // Of its last connection.
+  // The status with which the router closed this connection of the worker.
   absl::Status ClosedWith(const std::string& name, MemberId member) {
     for (const CloseMember& close : world_->closed) {
       if (close.to == member) return close.status;
     }
     return absl::UnknownError(name + " was not closed");
   }
-  // Until its group serves.
+  // Reads messages and advances the time until the group serves.
   void Form() {
     for (int i = 0; i < 100; ++i) {
       world_->ReadAll();

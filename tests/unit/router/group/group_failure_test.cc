@@ -1,4 +1,4 @@
-// A group with a barrier loses ranks, its barrier, and workers that misbehave.
+// A group with a barrier that loses ranks or its barrier, and workers that violate the protocol.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 
-// --- it loses ranks ---
+// --- lost ranks ---
 
 TEST_F(BarrierGroupTest, ALostRanksRequestsAreReplayedOldestFirst) {
   Serve({"a", "b"});
@@ -34,7 +34,7 @@ TEST_F(BarrierGroupTest, ALostRanksRequestsAreReplayedOldestFirst) {
   EXPECT_EQ(world_->book().placed_again, 4);
 }
 
-TEST_F(BarrierGroupTest, AFailureIsReportedForTheWorkersRequestsOnly) {
+TEST_F(BarrierGroupTest, AFailureIsReportedForTheWorkersOwnRequests) {
   Serve({"a", "b"});
   Submit(1, 8);
   for (int i = 0; i < 5; ++i) world_->Step("a");
@@ -45,12 +45,12 @@ TEST_F(BarrierGroupTest, AFailureIsReportedForTheWorkersRequestsOnly) {
   std::vector<core::RequestId> lost = world_->lost;
   std::sort(lost.begin(), lost.end());
   EXPECT_EQ(died_with, lost);
-  // It has four slots, and four of the eight wait.
+  // Worker a has four slots, and the other four of the eight requests wait.
   world_->Kill("a");
   EXPECT_EQ(died_with.size(), 8u);
 }
 
-TEST_F(BarrierGroupTest, WhatASilentRankHeldWasOnItAsItDied) {
+TEST_F(BarrierGroupTest, ASilentRanksRequestsCountAsOnItWhenItFailed) {
   Serve({"a", "b"});
   Submit(1, 8);
   world_->ReadAll();
@@ -59,13 +59,13 @@ TEST_F(BarrierGroupTest, WhatASilentRankHeldWasOnItAsItDied) {
   EXPECT_EQ(world_->book().died_with.size(), 4u);
 }
 
-TEST_F(BarrierGroupTest, AWorkerThatLeavesIsNoDeath) {
+TEST_F(BarrierGroupTest, AWorkerThatLeavesIsNotAFailure) {
   Serve({"a", "b"});
   Submit(1, 8);
   for (int i = 0; i < 3; ++i) world_->Step("a");
   const MemberId b = world_->Worker("b").member;
   world_->Do([&](GroupSet& set, Commands& out) { set.OnLeave(b, "SIGTERM", world_->now, out); });
-  world_->Kill("b");  // its patience with its requests ends
+  world_->Kill("b");  // it exits before its requests have ended
   EXPECT_THAT(world_->book().died_with, IsEmpty());
   world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
   Form();
@@ -74,7 +74,7 @@ TEST_F(BarrierGroupTest, AWorkerThatLeavesIsNoDeath) {
   EXPECT_THAT(world_->book().died_with, IsEmpty());
 }
 
-TEST_F(BarrierGroupTest, AnEpochThatIsLostIsClosed) {
+TEST_F(BarrierGroupTest, AnEpochWithoutRanksIsClosed) {
   Serve({"a", "b"});
   world_->Break("a");
   world_->Break("b");
@@ -87,7 +87,7 @@ TEST_F(BarrierGroupTest, AnEpochThatIsLostIsClosed) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a")) << "once formed it does not wait for all";
 }
 
-TEST_F(BarrierGroupTest, AWorkerThatComesBackDropsWhatItHeld) {
+TEST_F(BarrierGroupTest, AReturningWorkerDropsTheRequestsItHeld) {
   Serve({"a", "b"});
   Submit(1, 8);
   for (int i = 0; i < 5; ++i) world_->Step("a");
@@ -103,7 +103,7 @@ TEST_F(BarrierGroupTest, AWorkerThatComesBackDropsWhatItHeld) {
   EXPECT_EQ(world_->book().completed.size(), 8u);
 }
 
-TEST_F(BarrierGroupTest, ASilentRankIsCutOffWhenOthersAreFurther) {
+TEST_F(BarrierGroupTest, ASilentRankIsCutOffWhenOthersAreAhead) {
   Serve({"a", "b"});
   Submit(1, 8);
   const MemberId b = world_->Worker("b").member;
@@ -115,7 +115,7 @@ TEST_F(BarrierGroupTest, ASilentRankIsCutOffWhenOthersAreFurther) {
   EXPECT_EQ(ClosedWith("b", b), absl::DeadlineExceededError("no step report in time"));
 }
 
-TEST_F(BarrierGroupTest, AGroupThatReportsNothingIsTakenToBeStuck) {
+TEST_F(BarrierGroupTest, AGroupWithoutReportsIsFormedAgain) {
   Serve({"a", "b"});
   Submit(1, 8);
   const absl::Time since = world_->now;
@@ -125,7 +125,7 @@ TEST_F(BarrierGroupTest, AGroupThatReportsNothingIsTakenToBeStuck) {
   EXPECT_TRUE(world_->Attached("a") && world_->Attached("b"));
 }
 
-TEST_F(BarrierGroupTest, AParkedGroupMayBeSilentForAsLongAsItLikes) {
+TEST_F(BarrierGroupTest, AParkedGroupMayStaySilent) {
   Serve({"a", "b"});
   world_->Advance(absl::Hours(2));
   EXPECT_TRUE(world_->group().serving());
@@ -136,7 +136,7 @@ TEST_F(BarrierGroupTest, AParkedGroupMayBeSilentForAsLongAsItLikes) {
   EXPECT_EQ(world_->book().completed.size(), 2u);
 }
 
-// --- a barrier fails ---
+// --- barrier failures ---
 
 TEST_F(BarrierGroupTest, ASilentRankAfterABarrierFailureIsLeftOut) {
   Serve({"a", "b", "c"});
@@ -156,12 +156,12 @@ TEST_F(BarrierGroupTest, ASilentRankAfterABarrierFailureIsLeftOut) {
   EXPECT_TRUE(world_->Attached("c")) << "it is not refused when it comes back";
 }
 
-TEST_F(BarrierGroupTest, RanksHaveTimeToSayThatTheirBarrierFailed) {
+TEST_F(BarrierGroupTest, RanksHaveTimeToReportABarrierFailure) {
   Serve({"a", "b", "c"});
   Submit(1, 9);
   world_->ReadAll();
   world_->FailBarrier("a");
-  // Longer than the members' own deaths are waited for.
+  // Longer than the group settles after the loss of a rank (Group::kSettleAfterLoss).
   world_->Advance(absl::Milliseconds(60));
   world_->FailBarrier("b");
   world_->FailBarrier("c");
@@ -184,7 +184,7 @@ TEST_F(BarrierGroupTest, WhenAllReportABarrierFailureNoneIsLeftOut) {
   EXPECT_EQ(world_->book().completed.size(), 9u);
 }
 
-TEST_F(BarrierGroupTest, ARankThatOthersDoNotReachIsRefusedForAWhile) {
+TEST_F(BarrierGroupTest, ARankThatOthersCannotReachIsRefusedForAWhile) {
   Serve({"a", "b", "c"});
   Submit(1, 9);
   world_->ReadAll();
@@ -201,7 +201,7 @@ TEST_F(BarrierGroupTest, ARankThatOthersDoNotReachIsRefusedForAWhile) {
   EXPECT_TRUE(world_->Attached("c"));
 }
 
-TEST_F(BarrierGroupTest, ARankThatReachesHardlyAnyOtherIsItselfTheOne) {
+TEST_F(BarrierGroupTest, ARankThatReachesFewOthersIsTheCause) {
   Serve({"a", "b", "c"});
   Submit(1, 9);
   world_->ReadAll();
@@ -224,9 +224,9 @@ TEST_F(BarrierGroupTest, ARankThatWaitedForAnotherIsNotTheCause) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
 }
 
-// --- workers that misbehave ---
+// --- workers that violate the protocol ---
 
-TEST_F(BarrierGroupTest, ASecondHelloIsNoPartOfTheProtocol) {
+TEST_F(BarrierGroupTest, ASecondHelloIsAProtocolError) {
   Serve({"a", "b"});
   const MemberId b = world_->Worker("b").member;
   world_->Do(
@@ -236,7 +236,7 @@ TEST_F(BarrierGroupTest, ASecondHelloIsNoPartOfTheProtocol) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a"));
 }
 
-TEST_F(BarrierGroupTest, AStepThatDoesNotFollowEndsTheMembership) {
+TEST_F(BarrierGroupTest, AStepOutOfSequenceEndsTheMembership) {
   Serve({"a", "b"});
   Submit(1, 8);
   world_->ReadAll();
@@ -249,7 +249,7 @@ TEST_F(BarrierGroupTest, AStepThatDoesNotFollowEndsTheMembership) {
   for (core::RequestId id = 1; id <= 8; ++id) EXPECT_EQ(world_->book().live.at(id).delivered, 0u);
 }
 
-TEST_F(BarrierGroupTest, AReportOfAnEpochThatItHasLeftIsDropped) {
+TEST_F(BarrierGroupTest, AReportOfAnEarlierEpochIsDropped) {
   Serve({"a", "b"});
   Submit(1, 8);
   world_->ReadAll();
@@ -257,7 +257,7 @@ TEST_F(BarrierGroupTest, AReportOfAnEpochThatItHasLeftIsDropped) {
   world_->Report("b", report);
   world_->Join("c");
   world_->Wait();
-  while (world_->Read("b")) continue;  // a plan, and the offer that it answers
+  while (world_->Read("b")) continue;  // reads a plan and answers the offer
   world_->Report("b", report);
   EXPECT_TRUE(world_->Attached("b"));
   EXPECT_EQ(world_->group().steps().totals().generated_tokens, 4) << "once";
@@ -267,8 +267,8 @@ TEST_F(BarrierGroupTest, AReportOfAnEpochThatItHasLeftIsDropped) {
   EXPECT_EQ(world_->group().steps().totals().generated_tokens, 4);
 }
 
-// Its tokens were counted as generated when it said that it is ready.
-TEST_F(BarrierGroupTest, AReportThatComesBeforeTheAnswerStillCounts) {
+// The worker's answer to the offer includes these tokens in its counts.
+TEST_F(BarrierGroupTest, AReportBeforeTheAnswerToAnOfferCounts) {
   Serve({"a", "b"});
   Submit(1, 8);
   world_->ReadAll();
@@ -300,7 +300,7 @@ TEST_F(BarrierGroupTest, AReportOfAnEpochThatHasNotOpenedIsDropped) {
   EXPECT_TRUE(world_->Attached("b"));
 }
 
-TEST_F(BarrierGroupTest, WhatIsNotPlacedOnARankIsNotItsToReport) {
+TEST_F(BarrierGroupTest, ReportsAboutRequestsOfOtherRanksAreIgnored) {
   Serve({"a", "b"});
   Submit(1, 8);
   world_->ReadAll();
@@ -325,13 +325,13 @@ TEST_F(BarrierGroupTest, WhatIsNotPlacedOnARankIsNotItsToReport) {
   EXPECT_THAT(world_->book().failed, IsEmpty());
 }
 
-TEST_F(BarrierGroupTest, ARankWhoseTokensDoNotAddUpIsCutOff) {
+TEST_F(BarrierGroupTest, ARankWhoseTokenCountsDifferIsCutOff) {
   Serve({"a", "b"});
   Submit(1, 8);
   for (int i = 0; i < 5; ++i) world_->Step("a");
   const MemberId b = world_->Worker("b").member;
   const size_t held = world_->Worker("b").residents.size();
-  // It has generated one more of one request than has come, and one less of another.
+  // For one request it counts one token more than it has reported, for another one less.
   ++world_->Worker("b").residents.begin()->second.made;
   --std::prev(world_->Worker("b").residents.end())->second.made;
   world_->Join("c");
@@ -347,7 +347,7 @@ TEST_F(BarrierGroupTest, ARankWhoseTokensDoNotAddUpIsCutOff) {
   EXPECT_EQ(world_->book().completed.size(), 8u);
 }
 
-TEST_F(BarrierGroupTest, AMemberCannotTakeAnothersRequestsForItsOwn) {
+TEST_F(BarrierGroupTest, AMemberCannotClaimAnothersRequests) {
   Serve({"a", "b"});
   Submit(1, 8);
   for (int i = 0; i < 5; ++i) world_->Step("a");
@@ -363,7 +363,7 @@ TEST_F(BarrierGroupTest, AMemberCannotTakeAnothersRequestsForItsOwn) {
   EXPECT_EQ(world_->book().completed.size(), 8u);
 }
 
-TEST_F(BarrierGroupTest, AnAnswerToAnotherEpochIsNone) {
+TEST_F(BarrierGroupTest, AnAnswerForAnotherEpochIsIgnored) {
   Start(2);
   world_->Join("a");
   world_->Join("b");

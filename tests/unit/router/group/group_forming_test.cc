@@ -1,4 +1,5 @@
-// A group with a barrier forms: the first epoch, attempts that fail, newcomers, and who cannot be a member.
+// How a group with a barrier forms: the first epoch, failed attempts, new workers, and workers that cannot be
+// members.
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// --- it forms and serves ---
+// --- forming and serving ---
 
 TEST_F(BarrierGroupTest, TheFirstEpochWaitsForTheExpectedWorkers) {
   Start(3);
@@ -77,7 +78,7 @@ TEST_F(BarrierGroupTest, AnIdleGroupGetsNoPlan) {
   EXPECT_EQ(world_->parts["a"], parts);
 }
 
-TEST_F(BarrierGroupTest, TheShortestOfTheLongestSequencesBoundsWhatFits) {
+TEST_F(BarrierGroupTest, TheSmallestRankBoundsTheSequenceLength) {
   Start(2);
   world_->Worker("a").kv_tokens = 500;
   world_->Worker("b").kv_tokens = 700;
@@ -86,7 +87,7 @@ TEST_F(BarrierGroupTest, TheShortestOfTheLongestSequencesBoundsWhatFits) {
   EXPECT_EQ(world_->group().capacity().max_sequence_tokens, 500);
 }
 
-TEST_F(BarrierGroupTest, NewcomersAreTakenInWithoutStoppingAtOnce) {
+TEST_F(BarrierGroupTest, NewWorkersAreAddedAfterASettlingTime) {
   Serve({"a", "b"});
   Submit(1, 4);
   world_->Join("c");
@@ -102,9 +103,9 @@ TEST_F(BarrierGroupTest, NewcomersAreTakenInWithoutStoppingAtOnce) {
   EXPECT_EQ(world_->book().placed_again, 0) << "nobody was lost";
 }
 
-TEST_F(BarrierGroupTest, WorkersThatJoinWhileItFormsAreTakenInAfterwards) {
+TEST_F(BarrierGroupTest, WorkersThatJoinDuringFormingAreAddedAfterwards) {
   Start(3);
-  // It brings requests of an earlier router: the others are not waited for.
+  // It holds requests of an earlier router, so the group forms without waiting for the others.
   world_->Worker("a").followed = 9;
   world_->Join("a");
   world_->Wait();
@@ -116,9 +117,9 @@ TEST_F(BarrierGroupTest, WorkersThatJoinWhileItFormsAreTakenInAfterwards) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
 }
 
-// --- forming fails ---
+// --- failures to form ---
 
-TEST_F(BarrierGroupTest, OneFailureToFormIsBadLuck) {
+TEST_F(BarrierGroupTest, OneFailureToFormIsNotHeldAgainstAWorker) {
   Start(2);
   world_->Join("a");
   world_->Join("b");
@@ -131,7 +132,7 @@ TEST_F(BarrierGroupTest, OneFailureToFormIsBadLuck) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
 }
 
-TEST_F(BarrierGroupTest, TheOneThatWasNeverPartOfAWorkingGroupIsTheLikeliestCause) {
+TEST_F(BarrierGroupTest, AWorkerThatNeverServedIsTheLikeliestCause) {
   Serve({"a", "b"});
   world_->Join("c");
   world_->Wait();
@@ -146,14 +147,14 @@ TEST_F(BarrierGroupTest, TheOneThatWasNeverPartOfAWorkingGroupIsTheLikeliestCaus
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
 }
 
-TEST_F(BarrierGroupTest, AFailureLongAgoDoesNotCount) {
+TEST_F(BarrierGroupTest, AFailureBeforeASuccessDoesNotCount) {
   Serve({"a", "b"});
   for (int i = 0; i < 2; ++i) {
     world_->Join(i == 0 ? "c" : "d");
     world_->Wait();
     world_->ReadAll();
     Form();
-    // Once each time, with a success between.
+    // One failure each time, with a success in between.
     world_->Join(i == 0 ? "e" : "f");
     world_->Wait();
     for (auto& [name, worker] : world_->workers) world_->Read(name, name == "a" ? "no barrier" : "");
@@ -162,7 +163,7 @@ TEST_F(BarrierGroupTest, AFailureLongAgoDoesNotCount) {
   }
 }
 
-TEST_F(BarrierGroupTest, AWorkerThatDoesNotAnswerIsLeftOutForEverLongerTimes) {
+TEST_F(BarrierGroupTest, AnUnresponsiveWorkerIsRefusedForIncreasingTimes) {
   Serve({"a"});
   for (const absl::Duration penalty : {absl::Seconds(1), absl::Seconds(2), absl::Seconds(4)}) {
     world_->Join("b");
@@ -185,7 +186,7 @@ TEST_F(BarrierGroupTest, AWorkerThatDoesNotAnswerIsLeftOutForEverLongerTimes) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
 }
 
-TEST_F(BarrierGroupTest, ServingForgivesAWorker) {
+TEST_F(BarrierGroupTest, ServingResetsAWorkersPenalty) {
   Start(1);
   world_->Join("a");
   world_->Wait();
@@ -201,9 +202,9 @@ TEST_F(BarrierGroupTest, ServingForgivesAWorker) {
   EXPECT_TRUE(world_->Attached("a")) << "the first penalty again";
 }
 
-// --- newcomers that leave while an epoch is formed with them ---
+// --- new workers that leave while an epoch is formed with them ---
 
-TEST_F(BarrierGroupTest, TheMoreNewcomersHaveLeftTheLongerTheNextOnesWait) {
+TEST_F(BarrierGroupTest, TheMoreNewWorkersLeftTheLongerTheNextWait) {
   Serve({"a", "b"});
   std::vector<absl::Duration> waits;
   for (int i = 0; i < 4; ++i) {
@@ -216,13 +217,13 @@ TEST_F(BarrierGroupTest, TheMoreNewcomersHaveLeftTheLongerTheNextOnesWait) {
   }
   EXPECT_THAT(waits, ElementsAre(absl::Milliseconds(100), absl::Milliseconds(200), absl::Milliseconds(400),
                                  absl::Milliseconds(800)));
-  // Minutes later it is forgotten.
+  // After some minutes the settling time is back to its minimum.
   world_->Advance(absl::Minutes(6));
   world_->Join("c");
   EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
 }
 
-TEST_F(BarrierGroupTest, NewcomersWaitHalfAMinuteAtMost) {
+TEST_F(BarrierGroupTest, NewWorkersWaitForAtMostHalfAMinute) {
   Serve({"a", "b"});
   for (int i = 0; i < 14; ++i) {
     const std::string name = absl::StrCat("pid", i);
@@ -243,7 +244,7 @@ TEST_F(BarrierGroupTest, NewcomersWaitHalfAMinuteAtMost) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
 }
 
-TEST_F(BarrierGroupTest, OneThatLeavesAgainAndAgainIsRefusedForEverLongerTimes) {
+TEST_F(BarrierGroupTest, AWorkerThatLeavesRepeatedlyIsRefusedForLonger) {
   Serve({"a", "b"});
   const auto leave = [&] {
     world_->Join("c");
@@ -265,7 +266,7 @@ TEST_F(BarrierGroupTest, OneThatLeavesAgainAndAgainIsRefusedForEverLongerTimes) 
   EXPECT_TRUE(leave());
 }
 
-TEST_F(BarrierGroupTest, ARankThatHasServedIsNoNewcomer) {
+TEST_F(BarrierGroupTest, ARankThatHasServedIsNotNew) {
   Serve({"a", "b"});
   for (int i = 0; i < 4; ++i) {
     world_->Break("b");
@@ -274,7 +275,7 @@ TEST_F(BarrierGroupTest, ARankThatHasServedIsNoNewcomer) {
     Form();
     world_->Join("c");
     world_->Wait();
-    // While an epoch is formed with a newcomer, but not the newcomer.
+    // b, which has served, leaves while an epoch is formed with the new worker c.
     world_->Break("b");
     Form();
     world_->Break("c");
@@ -287,7 +288,7 @@ TEST_F(BarrierGroupTest, ARankThatHasServedIsNoNewcomer) {
 
 // --- workers that cannot be members ---
 
-TEST_F(BarrierGroupTest, AnotherBarrierIsNoReasonToRefuseAWorkerButItIsNoMember) {
+TEST_F(BarrierGroupTest, AWorkerWithAnotherBarrierStaysOutsideTheGroup) {
   Serve({"a", "b"});
   world_->Worker("c").barrier = "nccl";
   world_->Join("c");
@@ -298,7 +299,7 @@ TEST_F(BarrierGroupTest, AnotherBarrierIsNoReasonToRefuseAWorkerButItIsNoMember)
   EXPECT_EQ(world_->group().epoch(), 1u);
 }
 
-TEST_F(BarrierGroupTest, AWorkerThatCannotStepAloneMayMeetOthers) {
+TEST_F(BarrierGroupTest, AWorkerThatCannotStepAloneMayJoinABarrier) {
   Start(1);
   world_->Worker("a").steps_alone = false;
   world_->Join("a");
@@ -329,8 +330,8 @@ TEST_F(BarrierGroupTest, AWorkerIdIsAttachedOnce) {
   EXPECT_TRUE(world_->group().serving());
 }
 
-// Its connection is half open: it knows that it is lost, and the router does not.
-TEST_F(BarrierGroupTest, TheSameProcessTakesItsPlaceOverAtOnce) {
+// The old connection is half open: the worker has closed it, and the router has not noticed.
+TEST_F(BarrierGroupTest, TheSameProcessReplacesItsOldConnectionAtOnce) {
   Start(2);
   world_->Worker("a").instance = 5;
   world_->Serve({"a", "b"});
@@ -343,14 +344,14 @@ TEST_F(BarrierGroupTest, TheSameProcessTakesItsPlaceOverAtOnce) {
   EXPECT_TRUE(world_->Attached("a"));
   Form();
   EXPECT_THAT(world_->Ranks(), ::testing::UnorderedElementsAre("a", "b"));
-  // The end of the old connection is noticed much later, and means nothing.
+  // The end of the old connection, noticed later, has no effect.
   world_->Do([&](GroupSet& set, Commands& out) { set.OnGone(before, world_->now, out); });
   EXPECT_TRUE(world_->group().serving());
   world_->Run();
   EXPECT_EQ(world_->book().completed.size(), 8u);
 }
 
-TEST_F(BarrierGroupTest, NoOtherWorkerTakesASlotOver) {
+TEST_F(BarrierGroupTest, OtherWorkersCannotReplaceAConnection) {
   Start(1);
   world_->Worker("a").instance = 5;
   world_->Serve({"a"});
@@ -372,8 +373,9 @@ TEST_F(BarrierGroupTest, NoOtherWorkerTakesASlotOver) {
   EXPECT_TRUE(world_->group().serving());
 }
 
-// It has answered, others have not: what it says of the epoch to come is not booked under its old rank.
-TEST_F(BarrierGroupTest, AReportBetweenTheAnswerAndTheOpeningCountsNowhere) {
+// The worker has answered the offer and others have not: its reports of either epoch must not be booked under
+// its old rank.
+TEST_F(BarrierGroupTest, AReportBetweenAnswerAndOpeningIsDropped) {
   Serve({"a", "b"});
   Submit(1, 8);
   world_->Run(2);

@@ -1,4 +1,4 @@
-// A group with a barrier follows a router that began anew, and lets workers go.
+// A group with a barrier after a restart of the router, and workers that leave.
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 
-// --- a router that begins anew ---
+// --- a restarted router ---
 
 TEST_F(BarrierGroupTest, RequestsOfAnEarlierRouterAreRecoveredAndOrphanedOnesDropped) {
   Serve({"a", "b"});
@@ -39,7 +39,7 @@ TEST_F(BarrierGroupTest, RequestsOfAnEarlierRouterAreRecoveredAndOrphanedOnesDro
   EXPECT_EQ(world_->cluster().totals().drift_tokens, 0);
 }
 
-TEST_F(BarrierGroupTest, TheFirstEpochWaitsForTheOthersThatHoldRequestsButNotForEver) {
+TEST_F(BarrierGroupTest, TheFirstEpochWaitsABoundedTimeForOtherHolders) {
   Serve({"a", "b"});
   Submit(1, 4);
   for (int i = 0; i < 5; ++i) world_->Step("a");
@@ -57,8 +57,8 @@ TEST_F(BarrierGroupTest, WithoutRequestsOfAnEarlierRouterThereIsNothingToWaitFor
   EXPECT_EQ(world_->groups().next_deadline(), absl::InfiniteFuture());
 }
 
-// The clock of a machine may be set back: the next router may give out a number again.
-TEST_F(BarrierGroupTest, AnOrphanedRequestIsNotTakenForOneOfTheSameNumber) {
+// If the machine's clock was set back, the next router may assign a request number again.
+TEST_F(BarrierGroupTest, AnOrphanedRequestIsDistinctFromANewOneOfItsNumber) {
   Serve({"a"});
   Submit(5, 5, 20, /*resumable=*/false);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -73,7 +73,7 @@ TEST_F(BarrierGroupTest, AnOrphanedRequestIsNotTakenForOneOfTheSameNumber) {
   EXPECT_EQ(world_->book().completed.size(), 1u) << "with tokens of its own from the first one on";
 }
 
-// The epoch ends before its first plan: the next one sets them apart again.
+// The epoch ends before the worker applies its first plan: the next epoch must repeat the drops.
 TEST_F(BarrierGroupTest, OrphanedRequestsAreRememberedUntilTheWorkerHasDroppedThem) {
   Serve({"a"});
   Submit(5, 6, 20, /*resumable=*/false);
@@ -85,7 +85,7 @@ TEST_F(BarrierGroupTest, OrphanedRequestsAreRememberedUntilTheWorkerHasDroppedTh
   Submit(5, 5);
   ASSERT_EQ(world_->parts["a"], parts + 1);
   EXPECT_THAT(world_->last_part["a"].cancellations, ElementsAre(5, 6));
-  // It never reads that plan.
+  // The worker does not read that plan.
   world_->Join("b");
   world_->Wait();
   world_->Worker("a").inbox.pop_front();
@@ -99,7 +99,7 @@ TEST_F(BarrierGroupTest, OrphanedRequestsAreRememberedUntilTheWorkerHasDroppedTh
   EXPECT_THAT(world_->Worker("a").residents, IsEmpty());
 }
 
-TEST_F(BarrierGroupTest, WhatIsAnnouncedBeyondTheBudgetIsNotTaken) {
+TEST_F(BarrierGroupTest, AnnouncementsBeyondTheBudgetAreNotRecovered) {
   GroupSetOptions options = Options(1);
   options.group.max_announced_bytes = 250;
   Start(options);
@@ -147,9 +147,9 @@ TEST_F(BarrierGroupTest, UnrequestedAnnouncementsAreIgnored) {
   EXPECT_EQ(world_->book().recovered, 0);
 }
 
-// --- workers leave ---
+// --- leaving workers ---
 
-TEST_F(BarrierGroupTest, ADrainIsTakenBackWhileTheWorkerIsThere) {
+TEST_F(BarrierGroupTest, ADrainCanBeUndoneWhileTheWorkerIsAttached) {
   Serve({"a", "b"});
   Submit(1, 4);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -160,7 +160,7 @@ TEST_F(BarrierGroupTest, ADrainIsTakenBackWhileTheWorkerIsThere) {
   };
   EXPECT_EQ(undrain("nobody"), absl::StatusCode::kNotFound);
   EXPECT_EQ(undrain("b"), absl::StatusCode::kFailedPrecondition) << "it is not drained";
-  // One that has requests: it would have left when they end.
+  // Worker a has requests, so it stays until they have ended.
   world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
   EXPECT_TRUE(world_->group().Members()[0].draining);
   EXPECT_EQ(undrain("a"), absl::StatusCode::kOk);
@@ -169,7 +169,7 @@ TEST_F(BarrierGroupTest, ADrainIsTakenBackWhileTheWorkerIsThere) {
   world_->Run();
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
   EXPECT_EQ(world_->book().completed.size(), 12u);
-  // Who leaves of its own accord is not kept.
+  // A worker that leaves on its own initiative cannot be undrained.
   const MemberId a = world_->Worker("a").member;
   Submit(21, 24);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -177,7 +177,7 @@ TEST_F(BarrierGroupTest, ADrainIsTakenBackWhileTheWorkerIsThere) {
   EXPECT_EQ(undrain("a"), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(BarrierGroupTest, ADrainedWorkerEndsItsRequestsAndGetsNoOthers) {
+TEST_F(BarrierGroupTest, ADrainedWorkerFinishesItsRequestsAndGetsNoNewOnes) {
   Serve({"a", "b"});
   Submit(1, 4);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -201,7 +201,7 @@ TEST_F(BarrierGroupTest, ADrainedWorkerEndsItsRequestsAndGetsNoOthers) {
   EXPECT_EQ(world_->book().completed.size(), 12u);
 }
 
-TEST_F(BarrierGroupTest, ADrainedWorkerStaysWhilePlacementsAreOnTheirWay) {
+TEST_F(BarrierGroupTest, ADrainedWorkerStaysWhilePlacementsAreInFlight) {
   Serve({"a"});
   Submit(1, 2);
   world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
@@ -211,7 +211,7 @@ TEST_F(BarrierGroupTest, ADrainedWorkerStaysWhilePlacementsAreOnTheirWay) {
   EXPECT_EQ(world_->book().placed_again, 0);
 }
 
-TEST_F(BarrierGroupTest, AWorkerMayAskToLeave) {
+TEST_F(BarrierGroupTest, AWorkerMayRequestToLeave) {
   Serve({"a"});
   const MemberId a = world_->Worker("a").member;
   world_->Do([&](GroupSet& set, Commands& out) { set.OnLeave(a, "SIGTERM", world_->now, out); });
@@ -262,7 +262,7 @@ TEST_F(BarrierGroupTest, ADrainedWorkerWhoseConnectionBreaksIsStillDrained) {
     world_->Join("a");
   };
   const auto drain = [&] {
-    // Not decided: it would be released at once.
+    // Without decisions the worker is not released yet.
     world_->decide = false;
     world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
   };
@@ -278,7 +278,7 @@ TEST_F(BarrierGroupTest, ADrainedWorkerWhoseConnectionBreaksIsStillDrained) {
   join(own);
   EXPECT_FALSE(drains());
   world_->Break("a");
-  // Drained before this router's first plan: it still names the one before.
+  // Drained before this router's first plan: the worker still names the previous router.
   join(earlier);
   drain();
   world_->Break("a");

@@ -1,4 +1,4 @@
-// Several models and barriers in one router, and updates from one model to the next.
+// Several models and barriers in one router, and rolling updates from one model to the next.
 #include "router/group/group_set.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class ModelsTest : public GroupSetTest {
     world_.Worker(name).barrier = barrier;
     world_.Join(name);
   }
-  // Names of those that serve.
+  // Names of all ranks that serve, sorted.
   std::vector<std::string> Serving() {
     std::vector<std::string> names;
     for (size_t i = 0; i < world_.groups().groups().size(); ++i) {
@@ -44,7 +44,7 @@ class ModelsTest : public GroupSetTest {
     std::sort(names.begin(), names.end());
     return names;
   }
-  // Time goes on, and what is sent is read.
+  // Advances the time by ten seconds; the workers read all messages.
   void Settle() {
     for (int i = 0; i < 200; ++i) {
       world_.ReadAll();
@@ -61,7 +61,7 @@ class ModelsTest : public GroupSetTest {
   }
 };
 
-TEST(GroupKey, GroupsBesideAnotherHaveNamesOfTheirOwn) {
+TEST(GroupKey, GroupsOfOtherKeysGetDistinctNames) {
   const GroupKey llama{"star", "aa"}, qwen{"star", "bb"}, nccl{"nccl", "aa"};
   EXPECT_EQ(NameBeside("0", llama), NameBeside("0", llama));
   EXPECT_NE(NameBeside("0", llama), NameBeside("0", qwen));
@@ -92,7 +92,7 @@ TEST_F(ModelsTest, NeverServeInOneGroup) {
   world_.Run();
   EXPECT_EQ(world_.book().completed.size(), 8u);
   EXPECT_THAT(world_.closed, IsEmpty());
-  // With a second one they are as good as any group.
+  // With a second worker of its model it forms a group that serves.
   JoinModel("qwen2", "bb");
   Settle();
   EXPECT_EQ(Serving().size(), 4u);
@@ -106,7 +106,7 @@ TEST_F(ModelsTest, AWorkerWithoutADigestMatchesNoOther) {
   EXPECT_THAT(Serving(), ElementsAre("old", "older"));
 }
 
-TEST_F(ModelsTest, AGroupThatAWorkerNamesHasOneBesideItToo) {
+TEST_F(ModelsTest, ANamedGroupAlsoGetsAGroupBesideItForAnotherKey) {
   for (const char* name : {"a1", "a2", "b1", "b2"}) world_.Worker(name).group = "blue";
   JoinModel("a1", "aa");
   JoinModel("b1", "bb");
@@ -116,12 +116,13 @@ TEST_F(ModelsTest, AGroupThatAWorkerNamesHasOneBesideItToo) {
   EXPECT_EQ(GroupOf("b2"), NameBeside("blue", {"star", "bb"}));
   Settle();
   EXPECT_EQ(Serving().size(), 4u);
-  // Another process of that name names the group that it was started with.
+  // A new process of that worker names the group from its command line.
   world_.Kill("b2");
   world_.Worker("b2").group = "blue";
   world_.Join("b2");
   EXPECT_EQ(GroupOf("b2"), NameBeside("blue", {"star", "bb"}));
-  // After a restart the group that it was in last; whose name that is by now does not matter.
+  // After a router restart a worker names the group that it was in last; which key that name stands for is
+  // decided anew.
   world_.Start();
   world_.Worker("b1").group = NameBeside("blue", {"star", "bb"});
   JoinModel("b1", "bb");
@@ -130,14 +131,14 @@ TEST_F(ModelsTest, AGroupThatAWorkerNamesHasOneBesideItToo) {
   EXPECT_EQ(GroupOf("a1"), NameBeside("blue", {"star", "aa"}));
 }
 
-TEST_F(ModelsTest, TheFirstWorkerDecidesNothing) {
+TEST_F(ModelsTest, TheFirstWorkerDoesNotDecideTheModel) {
   JoinModel("a", "aa");
   JoinModel("b", "aa");
   Settle();
   Submit(1, 8, 200);
   Steps(5);
   world_.Start();
-  // A wrong one, and one that is wrong otherwise, come before those who hold requests.
+  // Two workers with other keys join before those that hold requests.
   JoinModel("wrong", "aa", "nccl");
   JoinModel("other", "bb");
   world_.Join("a");
@@ -151,7 +152,7 @@ TEST_F(ModelsTest, TheFirstWorkerDecidesNothing) {
   EXPECT_EQ(world_.book().placed_again, 0);
 }
 
-TEST_F(ModelsTest, LiveRequestsOutweighNumbers) {
+TEST_F(ModelsTest, LiveRequestsOutweighTheNumberOfWorkers) {
   JoinModel("a", "aa");
   JoinModel("b", "aa");
   Settle();
@@ -160,13 +161,13 @@ TEST_F(ModelsTest, LiveRequestsOutweighNumbers) {
   world_.Start();
   for (const char* name : {"w1", "w2", "w3"}) JoinModel(name, "bb");
   world_.Join("a");
-  // The other one is gone for good.
+  // Worker b does not return.
   Settle();
   EXPECT_THAT(Serving(), Contains("a"));
   EXPECT_EQ(world_.book().recovered, 4);
 }
 
-TEST_F(ModelsTest, TheRoutersFlagsWin) {
+TEST_F(ModelsTest, TheRoutersFlagsTakePrecedence) {
   GroupSetOptions options = WithWorkers(1);
   options.models = {"aa11", "bb"};
   world_.SetOptions(options);
@@ -201,7 +202,7 @@ class UpdateTest : public ModelsTest {
  protected:
   UpdateTest() : ModelsTest(4) {}
 
-  // The process ends and comes again with the new model.
+  // The worker's process exits and starts again with the new model.
   void Update(const std::string& name) {
     world_.Kill(name);
     Settle();
@@ -225,7 +226,7 @@ TEST_F(UpdateTest, TheNewModelServesOnceItHasTheMajority) {
   EXPECT_THAT(Serving(), ElementsAre("a", "b", "c", "d"));
   EXPECT_EQ(GroupOf("a"), GroupOf("d"));
   EXPECT_TRUE(world_.group(0).empty());
-  // The next update begins in the group that is empty.
+  // The next update begins in the group that is empty now.
   world_.Kill("a");
   JoinModel("a", "cc");
   EXPECT_EQ(GroupOf("a"), "0");
@@ -248,7 +249,7 @@ TEST_F(UpdateTest, AModelInTheRoutersFlagsNeedsNoMajority) {
   EXPECT_NE(GroupOf("a"), GroupOf("b"));
 }
 
-TEST_F(UpdateTest, WhatHasBegunEndsWithItsModelAndWhatHasNotGoesOn) {
+TEST_F(UpdateTest, BegunRequestsEndWithTheirModelOthersContinue) {
   for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
   Settle();
   Submit(1, 16, 400);
@@ -270,7 +271,7 @@ TEST_F(UpdateTest, WhatHasBegunEndsWithItsModelAndWhatHasNotGoesOn) {
   EXPECT_LE(world_.book().failed.size(), 20u);
 }
 
-TEST_F(UpdateTest, WhoseModelComesBackInTimeGoesOn) {
+TEST_F(UpdateTest, RequestsContinueIfTheirModelReturnsInTime) {
   for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
   Settle();
   for (const char* name : {"e", "f", "g", "h"}) JoinModel(name, "bb");
@@ -287,7 +288,7 @@ TEST_F(UpdateTest, WhoseModelComesBackInTimeGoesOn) {
   EXPECT_GT(world_.book().placed_again, 0);
 }
 
-TEST_F(UpdateTest, WithoutAnyGroupThatServesRequestsWaitForTheirModel) {
+TEST_F(UpdateTest, WithoutAServingGroupRequestsWaitForTheirModel) {
   for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
   Settle();
   Submit(1, 8, 400);

@@ -1,7 +1,7 @@
-// Tests of several groups in one router.
+// Fixture for tests of several groups in one router.
 //
-// Purpose: workers join, form groups and step in a GroupWorld; no rule of the protocol may be broken
-// meanwhile. Threads: one.
+// Purpose: workers join, form groups and step in a GroupWorld, which checks that no rule of the protocol is
+// broken. Threads: one.
 #ifndef BFIO_TESTS_UNIT_ROUTER_GROUP_GROUP_SET_FIXTURE_H_
 #define BFIO_TESTS_UNIT_ROUTER_GROUP_GROUP_SET_FIXTURE_H_
 
@@ -35,14 +35,14 @@ class GroupSetTest : public ::testing::Test {
     world_.Worker(name).group = group;
     world_.Join(name);
   }
-  // The group that the worker is in; empty: none.
+  // Name of the group that the worker is in; empty if none.
   std::string GroupOf(const std::string& name) {
     for (const auto& group : world_.groups().groups()) {
       if (group->FindWorker(name)) return group->options().name;
     }
     return "";
   }
-  // All groups that have members serve.
+  // Reads messages and advances the time until all groups with members serve.
   void Form() {
     for (int i = 0; i < 100; ++i) {
       world_.ReadAll();

@@ -1,4 +1,4 @@
-// Several groups in one router: which worker belongs to which, and that no group needs another.
+// Several groups in one router: which worker joins which group, and that groups do not depend on each other.
 #include "router/group/group_set.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST_F(GroupSetTest, TheRoutersOwnGroupsAreThereFromTheStart) {
+TEST_F(GroupSetTest, TheRoutersOwnGroupsExistFromTheStart) {
   ASSERT_EQ(world_.groups().groups().size(), 2u);
   EXPECT_EQ(world_.group(0).options().name, "0");
   EXPECT_EQ(world_.group(1).options().name, "1");
@@ -35,7 +35,7 @@ TEST_F(GroupSetTest, WorkersThatNameNoGroupFillOneAfterAnother) {
   EXPECT_THAT(groups, ElementsAre("0", "0", "1", "1", "0", "1", "0"));
 }
 
-TEST_F(GroupSetTest, AWorkerThatComesBackFillsTheGap) {
+TEST_F(GroupSetTest, AReturningWorkerFillsTheGap) {
   for (const char* name : {"a", "b", "c", "d"}) world_.Join(name);
   world_.Break("c");
   world_.Join("e");
@@ -112,8 +112,8 @@ TEST_F(GroupSetTest, ReadinessWaitsForAllGroups) {
   EXPECT_TRUE(world_.groups().complete());
 }
 
-// One dies, the other does not miss a step.
-TEST_F(GroupSetTest, AGroupDoesNotNoticeThatAnotherLosesARank) {
+// A rank of one group is lost; the other group does not miss a step.
+TEST_F(GroupSetTest, ALostRankDoesNotAffectOtherGroups) {
   world_.Serve({"a", "b", "c", "d"});
   Submit(1, 16, 100);
   for (int i = 0; i < 5; ++i) {
@@ -135,7 +135,7 @@ TEST_F(GroupSetTest, AGroupDoesNotNoticeThatAnotherLosesARank) {
   EXPECT_EQ(world_.book().completed.size(), 16u);
 }
 
-TEST_F(GroupSetTest, AGroupWithoutMembersGivesItsRequestsToOthers) {
+TEST_F(GroupSetTest, RequestsOfAGroupWithoutMembersMoveToOthers) {
   world_.Serve({"a", "b", "c", "d"});
   Submit(1, 16, 100);
   for (int i = 0; i < 5; ++i) {
@@ -159,7 +159,7 @@ TEST_F(GroupSetTest, AGroupWithoutMembersGivesItsRequestsToOthers) {
   EXPECT_EQ(world_.book().completed.size(), 16u);
 }
 
-TEST_F(GroupSetTest, WithoutAnotherServingGroupTheyStay) {
+TEST_F(GroupSetTest, RequestsStayWithoutAnotherServingGroup) {
   world_.Serve({"a", "b"});
   Submit(1, 8, 100);
   world_.Kill("a");
@@ -177,7 +177,7 @@ TEST_F(GroupSetTest, WithoutAnotherServingGroupTheyStay) {
   EXPECT_EQ(world_.book().completed.size(), 8u);
 }
 
-TEST_F(GroupSetTest, AWorkerThatComesBackInTimeKeepsTheGroupsRequestsThere) {
+TEST_F(GroupSetTest, AWorkerThatReturnsInTimeKeepsTheGroupsRequests) {
   world_.Serve({"a", "b", "c", "d"});
   Submit(1, 16, 100);
   world_.Kill("c");
@@ -190,7 +190,7 @@ TEST_F(GroupSetTest, AWorkerThatComesBackInTimeKeepsTheGroupsRequestsThere) {
   EXPECT_EQ(world_.lost.size(), 8u) << "the new process holds nothing";
 }
 
-TEST_F(GroupSetTest, NamesFromOutsideAreBounded) {
+TEST_F(GroupSetTest, GroupsNamedByWorkersAreBounded) {
   const int32_t most = GroupSet::kMaxGroups;
   for (int i = 2; i < most; ++i) JoinGroup(absl::StrCat("w", i), absl::StrCat("g", i));
   EXPECT_EQ(world_.groups().groups().size(), static_cast<size_t>(most));
@@ -209,7 +209,7 @@ TEST_F(GroupSetTest, NamesFromOutsideAreBounded) {
   EXPECT_EQ(GroupOf("w8"), "g8");
 }
 
-TEST_F(GroupSetTest, AGroupThatMakesWayLosesItsRequests) {
+TEST_F(GroupSetTest, ARemovedGroupsRequestsReturnToThePool) {
   for (const char* name : {"a", "b"}) JoinGroup(name, "blue");
   Form();
   Submit(1, 4);
@@ -222,7 +222,7 @@ TEST_F(GroupSetTest, AGroupThatMakesWayLosesItsRequests) {
   EXPECT_EQ(world_.cluster().waiting(), 4);
 }
 
-TEST_F(GroupSetTest, StepsOfAGroupThatMakesWayStillCount) {
+TEST_F(GroupSetTest, StepsOfARemovedGroupStillCount) {
   for (const char* name : {"a", "b"}) JoinGroup(name, "blue");
   Form();
   Submit(1, 4);
@@ -258,7 +258,7 @@ TEST_F(GroupSetTest, MembersOfARemovedGroupAreUnknown) {
   EXPECT_THAT(out, IsEmpty());
 }
 
-TEST_F(GroupSetTest, ADrainingWorkerGoesOnDrainingInItsGroup) {
+TEST_F(GroupSetTest, AReconnectedDrainingWorkerStaysDrainingInItsGroup) {
   world_.Serve({"a", "b", "c", "d"});
   Submit(1, 16, 100);
   for (int i = 0; i < 3; ++i) {
@@ -275,7 +275,7 @@ TEST_F(GroupSetTest, ADrainingWorkerGoesOnDrainingInItsGroup) {
   EXPECT_TRUE(world_.group(1).Members().back().draining);
 }
 
-TEST_F(GroupSetTest, TheShortestStepIsThatOfAnyGroup) {
+TEST_F(GroupSetTest, TheShortestStepIsTheMinimumOverGroups) {
   world_.Serve({"a", "b", "c", "d"});
   world_.alter = [](SimWorker& worker, StepReport& report) {
     report.group_max_local = absl::Milliseconds(worker.name < "c" ? 9 : 4);
@@ -312,7 +312,7 @@ TEST_F(OneGroupTest, MoreGroupsThanAreNeededForReadinessMayForm) {
   EXPECT_EQ(world_.book().completed.size(), 16u);
 }
 
-TEST_F(OneGroupTest, RequestsOfAnEarlierRouterAreRecoveredInWhateverGroup) {
+TEST_F(OneGroupTest, RequestsOfAnEarlierRouterAreRecoveredInAnyGroup) {
   for (const char* name : {"a", "b"}) JoinGroup(name, "red");
   for (const char* name : {"c", "d"}) JoinGroup(name, "blue");
   Form();
@@ -323,7 +323,7 @@ TEST_F(OneGroupTest, RequestsOfAnEarlierRouterAreRecoveredInWhateverGroup) {
     world_.ReadAll();
   }
   world_.Start();
-  // In another order, and each in the other group's place.
+  // In another order, so that the groups swap their indices.
   for (const char* name : {"d", "a", "c", "b"}) world_.Join(name);
   Form();
   EXPECT_EQ(world_.book().recovered, 16);

@@ -1,5 +1,5 @@
-// The steps of a group with a barrier: late plans, what workers refuse, what is told, workers of different
-// speed.
+// The steps of a group with a barrier: late plans, refusals by workers, step reports to observers, and
+// workers of different speed.
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -13,9 +13,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 
-// --- plans that come late ---
+// --- late plans ---
 
-TEST_F(BarrierGroupTest, MissingReportsAreWaitedForForSoLongAndNoLonger) {
+TEST_F(BarrierGroupTest, MissingReportsDelayAPlanUpToTheTimeout) {
   Serve({"a", "b"});
   Submit(1, 8, 50);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -33,7 +33,7 @@ TEST_F(BarrierGroupTest, MissingReportsAreWaitedForForSoLongAndNoLonger) {
   EXPECT_TRUE(world_->Attached("b"));
 }
 
-TEST_F(BarrierGroupTest, AReportThatComesInTimeNeedsNoForce) {
+TEST_F(BarrierGroupTest, AReportBeforeTheDecisionIsUsed) {
   Serve({"a", "b"});
   Submit(1, 8, 50);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -48,9 +48,9 @@ TEST_F(BarrierGroupTest, AReportThatComesInTimeNeedsNoForce) {
   EXPECT_EQ(world_->last_part["a"].apply_step, 6) << "no further than the reports allow";
 }
 
-// --- what workers refuse ---
+// --- refusals by workers ---
 
-TEST_F(BarrierGroupTest, ARequestThatDoesNotFitItsWorkerIsPlacedAgain) {
+TEST_F(BarrierGroupTest, ARequestThatDoesNotFitIsPlacedAgain) {
   Serve({"a", "b"});
   for (const char* name : {"a", "b"})
     world_->Worker(name).refuses = {{1, absl::ResourceExhaustedError("no KV")},
@@ -61,7 +61,7 @@ TEST_F(BarrierGroupTest, ARequestThatDoesNotFitItsWorkerIsPlacedAgain) {
   EXPECT_THAT(world_->book().failed, IsEmpty());
 }
 
-TEST_F(BarrierGroupTest, AnyOtherRefusalIsTheRequestsEnd) {
+TEST_F(BarrierGroupTest, AnyOtherRefusalEndsTheRequest) {
   Serve({"a"});
   world_->Worker("a").refuses = {{2, absl::InvalidArgumentError("token 7 is not in the vocabulary")}};
   Submit(1, 3);
@@ -70,13 +70,13 @@ TEST_F(BarrierGroupTest, AnyOtherRefusalIsTheRequestsEnd) {
   EXPECT_EQ(world_->book().failed.at(2), absl::InvalidArgumentError("token 7 is not in the vocabulary"));
 }
 
-TEST_F(BarrierGroupTest, PreemptedRequestsGoOnWhereTheyWere) {
+TEST_F(BarrierGroupTest, PreemptedRequestsResumeWhereTheyStopped) {
   Serve({"a"});
   Submit(1, 4);
   world_->alter = [&](SimWorker& worker, StepReport& report) {
     if (report.step != 5) return;
     for (const core::RequestId id : {4, 3}) {
-      // Taken out before the step: no token of it.
+      // Preempted before the step, which therefore generates no token of it.
       worker.residents.erase(id);
       std::erase_if(report.tokens, [&](const RequestTokens& tokens) { return tokens.id == id; });
       report.token_ids.resize(report.tokens.size());
@@ -111,9 +111,9 @@ TEST_F(BarrierGroupTest, ACancelledRequestIsDroppedAndItsTokensAreIgnored) {
   EXPECT_EQ(world_->book().completed.size(), 7u);
 }
 
-// --- what is told of steps ---
+// --- step summaries ---
 
-TEST_F(BarrierGroupTest, StepsAreHandedOutWithTheDecisionThatFollows) {
+TEST_F(BarrierGroupTest, StepsAreReportedWithTheDecisionThatFollows) {
   Serve({"a", "b"});
   Submit(1, 12, 5);
   world_->Run();
@@ -130,7 +130,7 @@ TEST_F(BarrierGroupTest, StepsAreHandedOutWithTheDecisionThatFollows) {
   EXPECT_GT(world_->group().steps().totals().decisions, 0);
 }
 
-TEST_F(BarrierGroupTest, TheShortestStepIsKnownWhenEnoughHaveBeenSeen) {
+TEST_F(BarrierGroupTest, TheShortestStepIsKnownAfterEnoughSteps) {
   Serve({"a", "b"});
   world_->alter = [](SimWorker&, StepReport& report) {
     report.group_max_local = report.step == 7 ? absl::Milliseconds(3) : absl::Milliseconds(10);
@@ -147,7 +147,7 @@ TEST_F(BarrierGroupTest, TheShortestStepIsKnownWhenEnoughHaveBeenSeen) {
   EXPECT_EQ(world_->group().shortest_step(), std::nullopt) << "of another membership";
 }
 
-TEST_F(BarrierGroupTest, EnergyIsPassedOn) {
+TEST_F(BarrierGroupTest, EnergyReadingsAreForwarded) {
   Serve({"a"});
   StepReport report;
   report.epoch = 1;
@@ -162,7 +162,7 @@ TEST_F(BarrierGroupTest, EnergyIsPassedOn) {
   EXPECT_EQ(energy->reading.barrier_j, 2);
 }
 
-TEST_F(BarrierGroupTest, WhatBatchesCostIsThePlansFromThenOnAndInTheNextEpoch) {
+TEST_F(BarrierGroupTest, ReportedBatchCostsApplyToLaterPlansAndEpochs) {
   Serve({"a", "b"});
   world_->alter = [](SimWorker& worker, StepReport& report) {
     report.prefill_tokens = 7;
@@ -198,7 +198,7 @@ StepCostEstimate CostOf(double tl) {
 
 class WorkerSpeedsTest : public BarrierGroupTest {
  protected:
-  // b's tokens take so many times as long.
+  // Worker b takes `factor` times as long per token as worker a.
   void ServeWith(double factor, bool worker_speeds = true) {
     GroupSetOptions options = Options(2);
     options.group.worker_speeds = worker_speeds;
@@ -218,7 +218,7 @@ class WorkerSpeedsTest : public BarrierGroupTest {
   double factor_ = 1;
 };
 
-TEST_F(WorkerSpeedsTest, PlansReckonWithASlowWorker) {
+TEST_F(WorkerSpeedsTest, PlansAccountForASlowWorker) {
   ServeWith(2);
   EXPECT_DOUBLE_EQ(TimeOf(0), 1);
   EXPECT_NEAR(TimeOf(1), 2, 0.01);
@@ -229,7 +229,7 @@ TEST_F(WorkerSpeedsTest, PlansReckonWithASlowWorker) {
             world_->group().Members()[1].telemetry.service_time);
 }
 
-TEST_F(WorkerSpeedsTest, ItKeepsItsSpeedInTheNextEpoch) {
+TEST_F(WorkerSpeedsTest, AWorkerKeepsItsSpeedInTheNextEpoch) {
   ServeWith(2);
   world_->alter = nullptr;
   world_->Join("c");
@@ -239,14 +239,14 @@ TEST_F(WorkerSpeedsTest, ItKeepsItsSpeedInTheNextEpoch) {
   EXPECT_GT(world_->cluster().group(0)->Account(1).spec.service_time, 1);
 }
 
-TEST_F(WorkerSpeedsTest, NoiseChangesNothing) {
+TEST_F(WorkerSpeedsTest, SmallChangesOfSpeedAreIgnored) {
   ServeWith(2);
   factor_ = 2.02;
   for (int i = 0; i < 5; ++i) world_->Step("a");
   EXPECT_NEAR(TimeOf(1), 2, 0.001);
 }
 
-TEST_F(WorkerSpeedsTest, NoWorkerIsSlowWhereSpeedsAreOff) {
+TEST_F(WorkerSpeedsTest, WithSpeedsOffAllWorkersCountAlike) {
   ServeWith(2, /*worker_speeds=*/false);
   EXPECT_EQ(TimeOf(1), 1);
   EXPECT_TRUE(world_->group().Members()[1].telemetry.cost.has_value()) << "for operators";

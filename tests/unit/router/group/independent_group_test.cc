@@ -1,4 +1,4 @@
-// Ranks that step by themselves: who stands still or fails keeps the others from serving for a moment only.
+// Ranks that step by themselves: a rank that stalls or fails interrupts the others only briefly.
 #include "router/group/independent_group.h"
 
 #include <string>
@@ -39,7 +39,7 @@ class IndependentGroupTest : public ::testing::Test {
     }
     FAIL() << "the group does not form";
   }
-  // a and b serve and are in the middle of requests, with steps of this length.
+  // a and b serve and have requests; their last step took `step`.
   void ServeWithSteps(absl::Duration step) {
     world_.Serve({"a", "b"});
     Submit(1, 4, 200);
@@ -89,7 +89,7 @@ TEST_F(IndependentGroupTest, EveryReportIsAStep) {
   EXPECT_EQ(static_cast<int64_t>(world_.steps.size()), world_.group().steps().totals().steps);
 }
 
-TEST_F(IndependentGroupTest, ARankThatStandsStillHoldsNoOtherUp) {
+TEST_F(IndependentGroupTest, AStalledRankDoesNotDelayOthers) {
   ServeWithSteps(absl::Milliseconds(100));
   const absl::Time since = world_.now;
   while (world_.Attached("b")) {
@@ -102,14 +102,14 @@ TEST_F(IndependentGroupTest, ARankThatStandsStillHoldsNoOtherUp) {
   EXPECT_THAT(std::string(world_.closed.back().status.message()), HasSubstr("no step report in time"));
 }
 
-TEST_F(IndependentGroupTest, ARankThatStandsStillHoldsAChangeOfMembershipUpForAMoment) {
+TEST_F(IndependentGroupTest, AStalledRankDelaysAMembershipChangeBriefly) {
   ServeWithSteps(absl::Milliseconds(100));
   world_.Join("c");
   world_.Wait();
   EXPECT_FALSE(world_.group().serving());
   world_.Read("a");
   world_.Read("c");
-  // b stands still.
+  // b is stalled.
   EXPECT_EQ(world_.Wait(), absl::Seconds(2));
   EXPECT_FALSE(world_.Attached("b"));
   Form();
@@ -119,7 +119,7 @@ TEST_F(IndependentGroupTest, ARankThatStandsStillHoldsAChangeOfMembershipUpForAM
   EXPECT_TRUE(world_.Attached("b")) << "it is not refused when it comes back";
 }
 
-TEST_F(IndependentGroupTest, LongStepsAreWaitedFor) {
+TEST_F(IndependentGroupTest, TheWaitScalesWithTheStepTime) {
   ServeWithSteps(absl::Seconds(2));
   world_.Join("c");
   world_.Wait();
@@ -132,7 +132,7 @@ TEST_F(IndependentGroupTest, LongStepsAreWaitedFor) {
   EXPECT_THAT(world_.Ranks(), ElementsAre("a", "b", "c"));
 }
 
-TEST_F(IndependentGroupTest, AFirstStepMayTakeAsLongAsFormingMay) {
+TEST_F(IndependentGroupTest, AFirstStepMayTakeTheFormTimeout) {
   world_.Serve({"a", "b"});
   Submit(1, 2);
   world_.Join("c");
@@ -156,7 +156,7 @@ TEST_F(IndependentGroupTest, AWorkerThatCannotFormIsLeftOutAtOnce) {
   EXPECT_FALSE(world_.Attached("c")) << "refused for a while";
 }
 
-TEST_F(IndependentGroupTest, AWorkerThatHasNeverServedIsRefusedWhenItDoesNotAnswer) {
+TEST_F(IndependentGroupTest, AnUnresponsiveWorkerThatNeverServedIsRefused) {
   world_.Join("a");
   world_.Join("b");
   world_.Wait();
@@ -166,7 +166,7 @@ TEST_F(IndependentGroupTest, AWorkerThatHasNeverServedIsRefusedWhenItDoesNotAnsw
   EXPECT_FALSE(world_.Attached("b"));
 }
 
-// It would wait for plans of steps that no rank makes.
+// Such a worker waits for plans of numbered steps, which no router sends without a barrier.
 TEST_F(IndependentGroupTest, AWorkerThatCannotStepAloneIsRefused) {
   world_.Worker("a").steps_alone = false;
   world_.Join("a");
@@ -181,7 +181,7 @@ TEST_F(IndependentGroupTest, AWorkerThatCannotStepAloneIsRefused) {
   EXPECT_TRUE(world_.Attached("a")) << "whatever its barrier is: nobody meets there";
 }
 
-TEST_F(IndependentGroupTest, NoRankIsBlamedByAnother) {
+TEST_F(IndependentGroupTest, ARankCannotReportAnotherAsFailed) {
   world_.Serve({"a", "b"});
   Submit(1, 2);
   world_.ReadAll();

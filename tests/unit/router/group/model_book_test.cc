@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-TEST(ModelBook, AModelIsGoneWhenNoGroupHasServedItForAWhile) {
+TEST(ModelBook, AModelExpiresWhenNoGroupHasServedItForAWhile) {
   ModelBook book;
   const absl::Time start = absl::UnixEpoch();
   const absl::Duration patience = absl::Seconds(5);
@@ -31,7 +31,7 @@ TEST(ModelBook, AModelIsGoneWhenNoGroupHasServedItForAWhile) {
   EXPECT_THAT(book.known(), ElementsAre(Pair(aa, "aa"), Pair(bb, "bb")));
 }
 
-TEST(ModelBook, AModelThatIsExpectedHasAsLongToComeBack) {
+TEST(ModelBook, AnExpectedModelExpiresAfterTheSameTime) {
   ModelBook book;
   const absl::Time start = absl::UnixEpoch();
   const absl::Duration patience = absl::Seconds(5);
@@ -50,7 +50,7 @@ TEST(ModelBook, AModelThatIsExpectedHasAsLongToComeBack) {
   EXPECT_EQ(book.known().size(), 2u);
 }
 
-TEST(ModelBook, NamesFromOutsideAreBounded) {
+TEST(ModelBook, ModelsNamedByWorkersAreBounded) {
   ModelBook book;
   const uint32_t served = book.NumberOf("served");
   book.SetServed({served}, absl::UnixEpoch());

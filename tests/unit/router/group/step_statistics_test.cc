@@ -1,4 +1,4 @@
-// What steps looked like, and what workers' devices have drawn.
+// Statistics of a group's steps, and the energy that workers' devices have drawn.
 #include "router/group/step_statistics.h"
 
 #include <numeric>
@@ -76,7 +76,7 @@ TEST_F(StepStatisticsTest, ImbalanceIsMaxTimesRanksMinusSum) {
   EXPECT_EQ(totals.decisions_stopped_early, 1);
 }
 
-TEST_F(StepStatisticsTest, GapsBetweenStepsCountWhereReported) {
+TEST_F(StepStatisticsTest, GapsBetweenStepsCountIfReported) {
   StepReport report = ReportOf(1, 1, 1000, 0);
   Report(0, report);
   EXPECT_EQ(statistics_.totals().gap_count, 0);
@@ -108,7 +108,7 @@ TEST_F(StepStatisticsTest, ReportsOfTwoStepsMayInterleave) {
   EXPECT_EQ(statistics_.totals().steps, 2);
 }
 
-TEST_F(StepStatisticsTest, ARankThatLagsFarBehindDoesNotEndTheCount) {
+TEST_F(StepStatisticsTest, ARankFarBehindDoesNotStopTheCount) {
   for (int64_t step = 1; step <= 100; ++step) Report(0, ReportOf(step, 1, 1, 0));
   for (int64_t step = 1; step <= 100; ++step) Report(1, ReportOf(step, 1, 1, 0));
   EXPECT_EQ(statistics_.totals().steps, 64) << "the newest";
@@ -117,7 +117,7 @@ TEST_F(StepStatisticsTest, ARankThatLagsFarBehindDoesNotEndTheCount) {
   EXPECT_EQ(statistics_.totals().steps, 65);
 }
 
-TEST_F(StepStatisticsTest, TokensOfTheEpochBeforeCountAndTheirStepsDoNot) {
+TEST_F(StepStatisticsTest, LateTokensOfTheEpochBeforeCountButTheirStepsDoNot) {
   statistics_.OpenEpoch(2, 1);
   StepReport late = ReportOf(1, 1, 1, 0);
   late.token_ids = {1, 2, 3};
@@ -148,7 +148,7 @@ TEST_F(StepStatisticsTest, WithoutABarrierEveryReportIsAStep) {
   EXPECT_EQ(statistics_.straggler_steps(0) + statistics_.straggler_steps(1), 0);
 }
 
-TEST_F(StepStatisticsTest, AParkedGroupHandsOutWhatWaitedForADecision) {
+TEST_F(StepStatisticsTest, AParkedGroupReportsStepsThatAwaitedADecision) {
   Report(0, ReportOf(1, 1, 1, 0));
   Report(1, ReportOf(1, 1, 1, 0));
   statistics_.OnParked(5, seen_);
@@ -158,7 +158,7 @@ TEST_F(StepStatisticsTest, AParkedGroupHandsOutWhatWaitedForADecision) {
   EXPECT_EQ(seen_.size(), 1u) << "once";
 }
 
-TEST_F(StepStatisticsTest, AFailedBarrierIsNoStep) {
+TEST_F(StepStatisticsTest, AFailedBarrierIsNotAStep) {
   StepReport failed = ReportOf(1, 1, 1, 0);
   failed.barrier_error = "peer left";
   Report(0, failed);
@@ -205,7 +205,7 @@ TEST(EnergyBook, ASharedDeviceIsCountedOnce) {
   EnergyBook book;
   EXPECT_FALSE(book.totals().has_value());
   EXPECT_EQ(book.Of(kA), nullptr);
-  // What was drawn before the first reading is not of this router's time.
+  // Energy drawn before the first reading does not belong to this router's time.
   book.Take(kA, Reading("x", 7));
   book.Take(kB, Reading("x", 7));
   book.Take(kC, Reading("y", 7));
@@ -217,14 +217,14 @@ TEST(EnergyBook, ASharedDeviceIsCountedOnce) {
   EXPECT_DOUBLE_EQ(book.totals()->busy_j, 100 * 3);
   EXPECT_DOUBLE_EQ(book.totals()->barrier_j, 10 * 3);
   EXPECT_DOUBLE_EQ(book.totals()->parked_j, 3);
-  // The worker has begun anew, or has moved.
+  // A lower counter is that of a restarted worker; another name, that of another device.
   book.Take(kC, Reading("y", 1));
   book.Take(kC, Reading("z", 100));
   EXPECT_DOUBLE_EQ(book.totals()->busy_j, 100 * 3);
   book.Take(kC, Reading("z", 101));
   EXPECT_DOUBLE_EQ(book.totals()->busy_j, 100 * 4);
   EXPECT_EQ(book.Of(kC)->device, "z");
-  // The one that shared it is gone.
+  // Only one worker is left on device x.
   book.Forget(kB);
   book.Take(kA, Reading("x", 10));
   EXPECT_DOUBLE_EQ(book.totals()->busy_j, 100 * 5);

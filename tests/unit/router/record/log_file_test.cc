@@ -1,4 +1,5 @@
-// The decision log on disk: within its bound, readable after any end, no danger to its reader or its router.
+// The decision log on disk: its size is bounded, it is readable after any end, and it endangers neither its
+// reader nor its router.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/rng.h"
+#include "router/record/codec.h"
 #include "router/record/log_reader.h"
 #include "router/record/log_writer.h"
 #include "router/record/segment_files.h"
@@ -95,7 +97,40 @@ Replayed ReplayLog(const std::string& path) {
   return result;
 }
 
-TEST_F(LogFile, WhatIsWrittenReplaysIdentically) {
+TEST(LoggedRequestTest, KeepsTheObjectiveForTheFirstToken) {
+  core::RequestSpec spec;
+  spec.id = 9;
+  spec.prefill_tokens = spec.max_new_tokens = 1;
+  for (const std::optional<double> objective_s : {std::optional<double>(), std::optional<double>(0.25)}) {
+    spec.ttft_objective_s = objective_s;
+    v1::LoggedRequest logged;
+    ToLog(spec, 3, logged);
+    const absl::StatusOr<core::RequestSpec> read = FromLog(logged, 3);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->ttft_objective_s, objective_s);
+    logged.set_ttft_objective_s(-1);
+    EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("ttft_objective_s"));
+  }
+}
+
+TEST(LoggedRequestTest, KeepsTheRankThatItIsHeldTo) {
+  core::RequestSpec spec;
+  spec.id = 9;
+  spec.prefill_tokens = spec.max_new_tokens = 1;
+  using Held = std::optional<core::RequestSpec::HeldRank>;
+  for (const Held& held_to : {Held(), Held({0, 0}), Held({3, 5})}) {
+    spec.held_to = held_to;
+    v1::LoggedRequest logged;
+    ToLog(spec, 3, logged);
+    const absl::StatusOr<core::RequestSpec> read = FromLog(logged, 3);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->held_to, held_to);
+    logged.set_held_group(-1);
+    EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("held_group"));
+  }
+}
+
+TEST_F(LogFile, AWrittenLogReplaysIdentically) {
   WriteSession(1, 500);
   const Replayed replayed = ReplayLog(path());
   EXPECT_TRUE(replayed.status.ok()) << replayed.status;
@@ -105,7 +140,7 @@ TEST_F(LogFile, WhatIsWrittenReplaysIdentically) {
   EXPECT_GT(replayed.decisions, 100);
 }
 
-TEST_F(LogFile, TheBoundHoldsAndWhatIsLeftCanBeReplayed) {
+TEST_F(LogFile, TheBoundHoldsAndTheRemainingSegmentsReplay) {
   constexpr int64_t kBound = LogWriter::kMinBytes;
   std::unique_ptr<LogWriter> owned = Writer(kBound);
   LogWriter* const writer = owned.get();
@@ -152,7 +187,7 @@ TEST_F(LogFile, ManyRestartsLeaveABoundedNumberOfFiles) {
   EXPECT_EQ(ListSegments(path()).size(), LogWriter::kMaxFiles);
 }
 
-TEST_F(LogFile, CutOffAnywhereItIsReplayedUpToThere) {
+TEST_F(LogFile, ATruncatedLogReplaysUpToTheCut) {
   WriteSession(3, 200);
   const std::string file = ListSegments(path())[0].path;
   const std::string whole = Contents(file);
@@ -160,7 +195,7 @@ TEST_F(LogFile, CutOffAnywhereItIsReplayedUpToThere) {
   for (size_t size = 0; size < whole.size(); size += 1 + whole.size() / 300) {
     Put(file, whole.substr(0, size));
     const Replayed replayed = ReplayLog(path());
-    if (!replayed.status.ok()) {  // not even a header
+    if (!replayed.status.ok()) {  // the cut is within the header
       EXPECT_LT(size, 200u);
       EXPECT_THAT(replayed.status.code(),
                   AnyOf(absl::StatusCode::kNotFound, absl::StatusCode::kInvalidArgument));
@@ -174,7 +209,7 @@ TEST_F(LogFile, CutOffAnywhereItIsReplayedUpToThere) {
   EXPECT_GT(decisions, 50);
 }
 
-TEST_F(LogFile, AFlippedBitIsFound) {
+TEST_F(LogFile, AFlippedBitIsDetected) {
   WriteSession(3, 100);
   const std::string file = ListSegments(path())[0].path;
   const std::string whole = Contents(file);
@@ -185,13 +220,13 @@ TEST_F(LogFile, AFlippedBitIsFound) {
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << rng.Below(8)));
     Put(file, damaged);
     const Replayed replayed = ReplayLog(path());
-    // A frame that claims more than there is looks like one that was cut off; its records are judged one by
-    // one.
+    // A frame with too large a size looks like one that was cut off: the records in it that are whole are
+    // still read and checked.
     EXPECT_TRUE(!replayed.status.ok() || replayed.ending == LogReader::Ending::kTruncated) << "byte " << at;
   }
 }
 
-// Payloads of a segment's blocks.
+// Payloads of the blocks of a segment.
 std::vector<std::string> Payloads(const std::string& bytes) {
   std::vector<std::string> payloads;
   for (size_t at = kMagic.size(); at + kFrameBytes <= bytes.size();) {
@@ -202,7 +237,7 @@ std::vector<std::string> Payloads(const std::string& bytes) {
   return payloads;
 }
 
-TEST_F(LogFile, WhateverAForgerWritesNothingWorseThanAnErrorComesOfIt) {
+TEST_F(LogFile, AForgedLogCausesNothingWorseThanAnError) {
   SessionSetup setup;
   setup.lookahead = "hint";
   setup.policy = "bf_io";
@@ -233,7 +268,7 @@ TEST_F(LogFile, WhateverAForgerWritesNothingWorseThanAnErrorComesOfIt) {
         }
         if (payload.empty()) payload = "x";
       }
-      forged += Frame(payload) + payload;  // with the right checksum
+      forged += Frame(payload) + payload;  // with a valid checksum
     }
     Put(file, forged);
     const Replayed replayed = ReplayLog(path());
@@ -242,7 +277,7 @@ TEST_F(LogFile, WhateverAForgerWritesNothingWorseThanAnErrorComesOfIt) {
   EXPECT_GT(errors, 200);
 }
 
-TEST_F(LogFile, ClaimsOfSizeAreCheckedBeforeTheyAreBelieved) {
+TEST_F(LogFile, SizesAreCheckedBeforeTheyAreUsed) {
   WriteSession(1, 5);
   const std::string file = ListSegments(path())[0].path;
   Put(file, std::string(kMagic) + std::string("\xff\xff\xff\xff\0\0\0\0", 8) + "abc");
@@ -257,7 +292,7 @@ TEST_F(LogFile, ClaimsOfSizeAreCheckedBeforeTheyAreBelieved) {
   EXPECT_EQ(ReplayLog(folder_ + "/other").status.code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(LogFile, ALogOfTheFirstFormatIsRefusedInALine) {
+TEST_F(LogFile, ALogOfAnOlderFormatIsRefusedInOneLine) {
   v1::DecisionRecord record;
   record.mutable_header()->set_format(1);
   record.mutable_header()->set_version("1.4.0");
@@ -272,15 +307,14 @@ TEST_F(LogFile, ALogOfTheFirstFormatIsRefusedInALine) {
                                   "reads format 2");
 }
 
-// --- what a log may not do to its router ---
+// --- a failing log must not affect its router ---
 
-// A session whose log goes to `writer`; true while it is recorded, told after it has been flushed and the
-// writer has had the time to fail.
+// A session that is recorded to `writer`.
 struct Session {
   explicit Session(std::unique_ptr<LogWriter> owned)
       : writer(owned.get()), recorded({.policy = "lpt"}, std::move(owned)), session(recorded.group, 1) {}
 
-  // Turns until the log has stopped. False when it goes on and on.
+  // Takes random turns until recording has stopped. Returns false if it still runs after `turns`.
   bool RunUntilStopped(int turns) {
     for (int i = 0; i < turns; ++i) {
       session.Turn();
@@ -296,7 +330,7 @@ struct Session {
   RandomSession<OneGroup> session;
 };
 
-TEST_F(LogFile, AFullDiskEndsTheLogAndNothingElse) {
+TEST_F(LogFile, AFullDiskStopsOnlyTheLog) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   auto writer = LogWriter::Open({"/dev/full", 64 << 20});
   ASSERT_TRUE(writer.ok()) << writer.status();
@@ -307,17 +341,17 @@ TEST_F(LogFile, AFullDiskEndsTheLogAndNothingElse) {
   EXPECT_GT(session.recorded.group.totals().plans, plans);
 }
 
-TEST_F(LogFile, AFolderThatVanishesEndsTheLogAndNothingElse) {
+TEST_F(LogFile, ARemovedFolderStopsOnlyTheLog) {
   Session session(Writer(LogWriter::kMinBytes));
   for (int i = 0; i < 50; ++i) session.session.Turn();
   fs::remove_all(folder_);
   EXPECT_TRUE(session.RunUntilStopped(100'000));
 }
 
-TEST_F(LogFile, ADiskThatHangsEndsTheLogAndNothingElse) {
-  // A pipe whose reader does not read.
+TEST_F(LogFile, AHangingDiskStopsOnlyTheLog) {
+  // A pipe that is not read, so that writes block.
   ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
-  std::fstream reader(path());  // read and write: opening does not wait
+  std::fstream reader(path());  // opened for reading and writing, so that open does not wait
   const absl::Time start = absl::Now();
   {
     Session session(Writer(LogWriter::kMinBytes));

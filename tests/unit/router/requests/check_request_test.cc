@@ -109,7 +109,7 @@ TEST(CheckRequest, ObjectivesAndTimesAreAboveZeroAndBounded) {
   EXPECT_EQ(Check(request).message(), "parent_timeout is 24h1s; must be above 0 and at most 24 h");
 }
 
-TEST(CheckRequest, ABareResumeNeedsNoPromptAndBringsNoTokens) {
+TEST(CheckRequest, ABareResumeNeedsNoPromptAndCarriesNoTokens) {
   ClientRequest resume;
   resume.resume_from = 7;
   EXPECT_TRUE(IsBareResume(resume));
@@ -124,7 +124,7 @@ TEST(CheckRequest, ABareResumeNeedsNoPromptAndBringsNoTokens) {
   EXPECT_EQ(Check(resume).message(), "resume_token's length is 129; must be at most 128 bytes");
 }
 
-TEST(CheckRequest, AWholeResumeAgreesWithItself) {
+TEST(CheckRequest, AFullResumeMustBeConsistent) {
   ClientRequest resume = Good();
   resume.resume_from = 2;
   resume.received = {1, 2};

@@ -1,4 +1,4 @@
-// A client's stream that keeps what it is given.
+// A TokenSink that records what it is given. Owned by the test. Threads: one.
 #ifndef BFIO_TESTS_UNIT_REQUESTS_RECORDING_SINK_H_
 #define BFIO_TESTS_UNIT_REQUESTS_RECORDING_SINK_H_
 
@@ -21,16 +21,19 @@ class RecordingSink final : public TokenSink {
     if (!tokens.empty()) model = "too late";
     if (model.empty()) model = digest;
   }
-  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> given, absl::Time) override {
+  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> given, const LogprobsView& of_given,
+                   absl::Time) override {
     if (stuck) return Delivery::kTooSlow;
     if (tokens.empty() && first_index == 0) first_index = index;
     tokens.insert(tokens.end(), given.begin(), given.end());
+    logprobs.Append(of_given);
     if (enough > 0 && tokens.size() >= enough) return Delivery::kEnough;
     return Delivery::kFlush;
   }
-  void CatchUp(uint32_t index, absl::Span<const uint32_t> given) override {
+  void CatchUp(uint32_t index, absl::Span<const uint32_t> given, const LogprobsView& of_given) override {
     first_index = index;
     tokens.assign(given.begin(), given.end());
+    logprobs.Append(of_given);
   }
   bool End(const absl::Status& why, std::optional<Finish> with) override {
     if (status) return false;
@@ -43,13 +46,14 @@ class RecordingSink final : public TokenSink {
 
   bool open() const { return !status.has_value(); }
 
-  // It takes no tokens.
+  // Deliver refuses all tokens, as a client's stream does that is not read.
   bool stuck = false;
-  // So many tokens are all it wants; 0: it takes whatever comes.
+  // Number of tokens after which the client needs no more; 0: unlimited.
   size_t enough = 0;
   std::string model;
   uint32_t first_index = 0;
   std::vector<uint32_t> tokens;
+  Logprobs logprobs;
   std::optional<absl::Status> status;
   std::optional<Finish> finish;
   int flushes = 0;

@@ -24,7 +24,7 @@ TEST(ReplayBudget, BoundsTheSumAndEachRequest) {
   EXPECT_EQ(budget.used(), 40);
 }
 
-TEST(ReplayBudget, TheSumIsThatOfTheParts) {
+TEST(ReplayBudget, TheTotalIsTheSumOfItsRequests) {
   Rng rng(1);
   ReplayBudget budget(1000, 300);
   std::vector<int64_t> held(8, 0);

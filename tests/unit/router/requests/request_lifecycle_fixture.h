@@ -1,7 +1,7 @@
-// Tests of requests from arrival to end.
+// Fixture for tests of requests from arrival to end.
 //
-// Purpose: a router of one group with one worker of four slots: a real scheduler, no sockets, and a clock
-// that tests move. Threads: one.
+// Purpose: a router with one group of one worker of four slots: a real scheduler, no sockets, and a clock
+// that tests advance. Threads: one.
 #ifndef BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
 #define BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
 
@@ -22,7 +22,7 @@ class RequestLifecycleTest : public ::testing::Test {
  protected:
   void SetUp() override { Start({}); }
 
-  // A router with one group of one worker of four slots.
+  // Makes a router with one group, without an epoch and without requests.
   void Start(const RequestOptions& options, const OverloadOptions& overload = {},
              const std::string& limits = "") {
     core::SchedulerOptions scheduler;
@@ -53,16 +53,18 @@ class RequestLifecycleTest : public ::testing::Test {
     view.kv_tokens = 1000;
     view.max_sequence_tokens = 500;
     view.complete = true;
+    view.logprobs = true;
+    view.ranks = {{0, 1}};
     requests_->SetGroups(view);
     requests_->OnEpochOpened(now_);
   }
 
-  // The worker dies with what is placed on it, and another takes its place.
+  // The worker dies with the requests placed on it, and another worker takes its slot in the group.
   void Die() {
     requests_->OnWorkerDied(0, 0);
     OpenEpoch();
   }
-  // As it waits in the pool.
+  // The specification with which the request waits in the pool.
   core::RequestSpec WaitingSpec(core::RequestId id) const {
     for (const core::PoolState::Waiting& waiting : cluster_->Save().pool.waiting) {
       if (waiting.spec.id == id) return waiting.spec;
@@ -94,7 +96,8 @@ class RequestLifecycleTest : public ::testing::Test {
     return request;
   }
 
-  // Of a request that no worker holds: its client has it up to `received` tokens.
+  // A resume of a request that no worker holds: its client has `received` tokens; `proven`: with a valid
+  // resume ticket.
   static ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven) {
     ClientRequest request;
     request.request_id = name;
@@ -117,7 +120,7 @@ class RequestLifecycleTest : public ::testing::Test {
     return *sinks_[id];
   }
 
-  // The plan's assignments, once it has been applied by the worker.
+  // Makes a plan, which the worker applies. Returns its assignments.
   std::vector<Assignment> Place() {
     std::vector<Assignment> assignments;
     const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
@@ -133,7 +136,7 @@ class RequestLifecycleTest : public ::testing::Test {
     return assignments;
   }
   void Tokens(const RecordingSink& sink, std::vector<uint32_t> tokens) {
-    requests_->OnTokens(sink.id(), tokens, now_);
+    requests_->OnTokens(sink.id(), tokens, {}, now_);
   }
 
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);

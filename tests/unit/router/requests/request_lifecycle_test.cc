@@ -70,7 +70,7 @@ TEST_F(RequestLifecycleTest, AClientThatHasEnoughEndsItsRequest) {
   EXPECT_EQ(requests_->live(), 0);
   EXPECT_EQ(requests_->totals().completed, 1);
   EXPECT_EQ(overload_->committed_kv(), 0);
-  // Its worker drops it, and what it says of it meanwhile is nobody's.
+  // The worker drops the request; tokens that it reports meanwhile are ignored.
   const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
   ASSERT_TRUE(outcome.plan.has_value());
   ASSERT_EQ(outcome.plan->drops.size(), 1u);
@@ -79,7 +79,7 @@ TEST_F(RequestLifecycleTest, AClientThatHasEnoughEndsItsRequest) {
   EXPECT_THAT(sink.tokens, ElementsAre(1, 2));
 }
 
-TEST_F(RequestLifecycleTest, AnEarlyEndByLengthIsAnError) {
+TEST_F(RequestLifecycleTest, FinishingByLengthTooEarlyIsAnError) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a", 3));
   Place();
@@ -89,7 +89,7 @@ TEST_F(RequestLifecycleTest, AnEarlyEndByLengthIsAnError) {
   EXPECT_EQ(requests_->totals().tokens_lost, 2);
 }
 
-TEST_F(RequestLifecycleTest, ALiveRequestIdIsTakenOnce) {
+TEST_F(RequestLifecycleTest, ALiveRequestIdCannotBeUsedTwice) {
   OpenEpoch();
   RecordingSink& first = Arrive(Ask("a"));
   RecordingSink& second = Arrive(Ask("a"));
@@ -98,7 +98,7 @@ TEST_F(RequestLifecycleTest, ALiveRequestIdIsTakenOnce) {
   EXPECT_EQ(requests_->live(), 1);
 }
 
-TEST_F(RequestLifecycleTest, TenantsHaveNoRequestIdsInCommon) {
+TEST_F(RequestLifecycleTest, RequestIdsAreScopedToTheirTenant) {
   OpenEpoch();
   ClientRequest request = AskResumable("a");
   request.tenant = "acme";
@@ -106,7 +106,7 @@ TEST_F(RequestLifecycleTest, TenantsHaveNoRequestIdsInCommon) {
   request.tenant = "zeta";
   RecordingSink& second = Arrive(request);
   EXPECT_TRUE(first.open() && second.open());
-  // Whatever one says, it reaches its own.
+  // Calls of a tenant reach only that tenant's requests.
   EXPECT_FALSE(requests_->Abort("beta", "a", "secret", now_));
   ClientRequest back = ComeBack("a", 0);
   EXPECT_EQ(*Arrive(back).status, absl::NotFoundError("no request a to go on with"));
@@ -116,7 +116,7 @@ TEST_F(RequestLifecycleTest, TenantsHaveNoRequestIdsInCommon) {
   EXPECT_TRUE(requests_->Abort("zeta", "a", "secret", now_));
   EXPECT_FALSE(requests_->Abort("zeta", "a", "secret", now_));
   EXPECT_TRUE(first.open());
-  // The id is free again for the one, and not for the other.
+  // The request id is free again for tenant zeta, and still taken for acme.
   EXPECT_TRUE(Arrive([] {
                 ClientRequest again = Ask("a");
                 again.tenant = "zeta";
@@ -139,7 +139,7 @@ TEST_F(RequestLifecycleTest, ARequestThatNoWorkerCanHoldIsRefused) {
   EXPECT_TRUE(Arrive(Ask("b", 497)).open());
 }
 
-TEST_F(RequestLifecycleTest, ACancelledRequestLeavesPoolOrWorker) {
+TEST_F(RequestLifecycleTest, ACancelledRequestLeavesThePoolOrItsWorker) {
   OpenEpoch();
   RecordingSink& waiting = Arrive(Ask("a"));
   requests_->OnCancel(waiting.id(), false, now_);
@@ -155,7 +155,7 @@ TEST_F(RequestLifecycleTest, ACancelledRequestLeavesPoolOrWorker) {
   EXPECT_EQ(requests_->totals().cancelled, 2);
 }
 
-// What is logged while it lives.
+// Records all lines that are logged once it is installed.
 class CapturedLog final : public spdlog::sinks::sink {
  public:
   struct Line {
@@ -198,7 +198,8 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   EXPECT_EQ(log->lines[0].text, "request r0 of tenant acme: no client has resumed it");
   EXPECT_EQ(log->lines[0].fields["request_id"], "r0");
   EXPECT_EQ(log->lines[0].fields["tenant"], "acme");
-  // Another kind of line has a share of its own, and the next of this kind tells of those that were left out.
+  // Lines of another kind have a limit of their own; the next line of the first kind reports how many were
+  // suppressed.
   RecordingSink& sink = Arrive(Ask("other"));
   Place();
   requests_->OnRejected(sink.id(), absl::InternalError("no logits"), now_);
@@ -238,7 +239,7 @@ TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
   Tokens(*sinks_.begin()->second, {1});
   EXPECT_TRUE(Arrive(Ask("d")).open()) << "a request that has begun waits no more";
   EXPECT_EQ(requests_->totals().refused_memory, 1);
-  // 2,000 tokens of KV: the group's 1,000, and as many that wait.
+  // KV of up to 2,000 tokens is accepted: the group's 1,000, and as many for waiting requests.
   for (int i = 0; i < 20; ++i) {
     ClientRequest large = Ask(absl::StrCat("large", i), 400);
     large.prompt.clear();
@@ -261,7 +262,7 @@ TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
   EXPECT_EQ(overload_->refused_early(), 1);
 }
 
-TEST_F(RequestLifecycleTest, ATenantsTicketIsGivenBackAtTheEnd) {
+TEST_F(RequestLifecycleTest, ATenantsConcurrencyIsReleasedAtTheEnd) {
   Start({}, {}, "t:concurrent=1");
   ClientRequest request = Ask("a");
   request.tenant = "t";
@@ -318,8 +319,8 @@ TEST_F(RequestLifecycleTest, ADrainRefusesNewRequestsAndEndsTheRest) {
   EXPECT_EQ(requests_->live(), 0);
 }
 
-TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerAnyMoreEnds) {
-  RecordingSink& sink = Arrive(Ask("a", 900));  // before any worker is known
+TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerOfTheEpochEnds) {
+  RecordingSink& sink = Arrive(Ask("a", 900));  // accepted before any worker's capacity is known
   OpenEpoch();
   EXPECT_TRUE(absl::IsUnavailable(*sink.status));
   EXPECT_THAT(sink.status->message(), HasSubstr("at most 500"));

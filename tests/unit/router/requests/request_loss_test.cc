@@ -1,4 +1,4 @@
-// Requests that lose their worker, and workers that requests kill.
+// Requests that lose their worker, and requests that make workers fail.
 #include "router/requests/request_lifecycle.h"
 
 #include <gmock/gmock.h>
@@ -17,14 +17,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST_F(RequestLifecycleTest, ALostRequestGoesOnWhereItsClientIs) {
+TEST_F(RequestLifecycleTest, ALostRequestResumesAfterItsDeliveredTokens) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a", 5));
   RecordingSink& young = Arrive(Ask("young"));
   requests_->OnCancel(young.id(), false, now_);
   Place();
   Tokens(sink, {1, 2});
-  OpenEpoch();  // its worker is another process
+  OpenEpoch();  // the worker is a new process
   Arrive(Ask("b"));
   const std::vector<Assignment> assignments = Place();
   ASSERT_EQ(assignments.size(), 2u);
@@ -38,7 +38,7 @@ TEST_F(RequestLifecycleTest, ALostRequestGoesOnWhereItsClientIs) {
   EXPECT_EQ(requests_->totals().replayed, 1);
 }
 
-TEST_F(RequestLifecycleTest, WhatThreeWorkersDieOfIsEndedAndRunsAloneBefore) {
+TEST_F(RequestLifecycleTest, TwoDeathsRunARequestAloneAndThreeEndIt) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a"));
   Place();
@@ -57,11 +57,11 @@ TEST_F(RequestLifecycleTest, WhatThreeWorkersDieOfIsEndedAndRunsAloneBefore) {
   EXPECT_EQ(cluster_->waiting(), 0);
 }
 
-TEST_F(RequestLifecycleTest, OnlyDeathsWhileItWasPlacedCount) {
+TEST_F(RequestLifecycleTest, OnlyDeathsWhileTheRequestWasPlacedCount) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a"));
   for (int i = 0; i < 10; ++i) {
-    // It waits as the worker dies, and is lost for another reason: its plan had not arrived.
+    // The request waits when the worker dies; then it is lost for another reason: its plan had not arrived.
     requests_->OnWorkerDied(0, 0);
     Place();
     requests_->OnWorkerDied(0, 1);
@@ -72,7 +72,7 @@ TEST_F(RequestLifecycleTest, OnlyDeathsWhileItWasPlacedCount) {
   EXPECT_EQ(requests_->totals().replayed, 10);
 }
 
-TEST_F(RequestLifecycleTest, TokensClearASuspectAloneOrNot) {
+TEST_F(RequestLifecycleTest, TokensClearASuspectWhetherAloneOrNot) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a", 480));
   const std::vector<uint32_t> enough(Suspicion::kTokensThatClear, 7);
@@ -93,7 +93,7 @@ TEST_F(RequestLifecycleTest, TokensClearASuspectAloneOrNot) {
   EXPECT_TRUE(sink.open());
 }
 
-TEST_F(RequestLifecycleTest, WhatKillsLateEachTimeIsEndedInTheEnd) {
+TEST_F(RequestLifecycleTest, ARequestThatKillsWorkersLateIsEventuallyEnded) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a", 480));
   int deaths = 0;
@@ -107,7 +107,7 @@ TEST_F(RequestLifecycleTest, WhatKillsLateEachTimeIsEndedInTheEnd) {
   EXPECT_TRUE(absl::IsInternal(*sink.status));
 }
 
-TEST(Suspicion, EndsAfterSoManyDeathsInAll) {
+TEST(Suspicion, EndsAfterTheTotalNumberOfDeaths) {
   Suspicion suspicion;
   for (int i = 1; i < Suspicion::kMost; ++i) {
     suspicion.OnTokens(Suspicion::kTokensThatClear);
@@ -129,9 +129,9 @@ TEST_F(RequestLifecycleTest, ALostFinishIsReconstructed) {
   EXPECT_EQ(sink.finish->reason, FinishReason::kLength);
 }
 
-TEST_F(RequestLifecycleTest, WhatIsTooLargeToKeepIsNotReplayed) {
+TEST_F(RequestLifecycleTest, ARequestTooLargeToKeepIsNotReplayed) {
   RequestOptions options;
-  options.resume.request_bytes = 20;  // a prompt of three and two tokens
+  options.resume.request_bytes = 20;  // bytes of three prompt tokens and two generated ones
   Start(options);
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a"));
@@ -145,7 +145,7 @@ TEST_F(RequestLifecycleTest, WhatIsTooLargeToKeepIsNotReplayed) {
   EXPECT_THAT(sink.status->message(), HasSubstr("too large"));
 }
 
-TEST_F(RequestLifecycleTest, RefusalsForWantOfKvArePutUpWithForAWhile) {
+TEST_F(RequestLifecycleTest, RefusalsForLackOfKvAreRetriedForAWhile) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a"));
   const absl::Status full = absl::ResourceExhaustedError("no KV");
@@ -159,7 +159,7 @@ TEST_F(RequestLifecycleTest, RefusalsForWantOfKvArePutUpWithForAWhile) {
   EXPECT_TRUE(absl::IsInternal(*broken.status));
 }
 
-TEST_F(RequestLifecycleTest, APreemptedRequestGoesBackWithWhatItHas) {
+TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a"));
   Place();

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class RequestModelsTest : public RequestLifecycleTest {
  protected:
-  // An epoch of that model in which no worker holds anything.
+  // Opens an epoch of `model` in which no worker holds requests.
   void Serve(uint32_t model) {
     core::EpochMember member;
     member.spec.slots = 4;
@@ -37,7 +37,7 @@ class RequestModelsTest : public RequestLifecycleTest {
     for (const uint32_t model : models) view.models[model] = absl::StrCat("digest ", model);
     requests_->SetGroups(view);
   }
-  // Those that the next plan places.
+  // Makes a plan. Returns the ids of the requests that it places.
   std::vector<core::RequestId> PlaceThere() {
     std::vector<core::RequestId> ids;
     const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
@@ -52,7 +52,7 @@ class RequestModelsTest : public RequestLifecycleTest {
   uint32_t model_ = 0;
 };
 
-TEST_F(RequestModelsTest, WhatHasBegunWaitsForItsModelAndWhatHasNotGoesAnywhere) {
+TEST_F(RequestModelsTest, BegunRequestsWaitForTheirModelOthersDoNot) {
   Know({1, 2});
   Serve(1);
   RecordingSink& begun = Arrive(Ask("begun"));
@@ -69,7 +69,7 @@ TEST_F(RequestModelsTest, WhatHasBegunWaitsForItsModelAndWhatHasNotGoesAnywhere)
   EXPECT_THAT(begun.tokens, ElementsAre(5, 6, 7));
 }
 
-TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAStatus) {
+TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAnError) {
   Know({1, 2});
   Serve(1);
   RecordingSink& begun = Arrive(Ask("begun"));
@@ -85,7 +85,7 @@ TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAStatus) {
   EXPECT_EQ(requests_->totals().replays_refused, 1);
 }
 
-TEST_F(RequestModelsTest, ARequestThatLosesItsWorkerAfterItsModelEndsAtOnce) {
+TEST_F(RequestModelsTest, ARequestLosingItsWorkerAfterItsModelEndsAtOnce) {
   Know({1});
   Serve(1);
   RecordingSink& begun = Arrive(Ask("begun"));
@@ -114,19 +114,19 @@ TEST_F(RequestModelsTest, AStreamGetsTheModelBeforeItsTokens) {
   EXPECT_THAT(second.tokens, ElementsAre(5));
 }
 
-TEST_F(RequestModelsTest, WhatIsStartedAgainByATicketGoesOnWithTheTicketsModelAlone) {
+TEST_F(RequestModelsTest, ATicketContinuesOnlyWithItsModel) {
   Know({1, 2});
-  now_ += absl::Hours(1);  // every worker that could have brought it has come
+  now_ += absl::Hours(1);  // the time for workers to announce held requests has passed
   requests_->OnTimer(now_);
   ClientRequest claimed = Interrupted("a", 3, true);
   claimed.model = "digest 2";
   RecordingSink& bound = Arrive(claimed);
-  // Its client has tokens, too, which it does not show.
+  // The client has tokens too but does not send them.
   claimed = Interrupted("b", 0, true);
   claimed.resume_from = 2;
   claimed.model = "digest 2";
   RecordingSink& anew = Arrive(claimed);
-  // Nothing has been made: any model may begin.
+  // No token has been generated, so any model may begin.
   claimed = Interrupted("c", 0, true);
   claimed.model = "digest 9";
   RecordingSink& free = Arrive(claimed);
@@ -144,7 +144,7 @@ TEST_F(RequestModelsTest, WhatIsStartedAgainByATicketGoesOnWithTheTicketsModelAl
   EXPECT_TRUE(absl::IsFailedPrecondition(*anew.status));
 }
 
-TEST_F(RequestModelsTest, WhatCannotGoOnWithItsModelIsRefusedAtOnce) {
+TEST_F(RequestModelsTest, ATicketForAnUnknownModelIsRefusedAtOnce) {
   Know({1});
   now_ += absl::Hours(1);
   requests_->OnTimer(now_);
@@ -156,7 +156,7 @@ TEST_F(RequestModelsTest, WhatCannotGoOnWithItsModelIsRefusedAtOnce) {
   EXPECT_EQ(requests_->totals().resume_refused, 1);
 }
 
-TEST_F(RequestModelsTest, WhatAWorkerBringsIsOfItsModel) {
+TEST_F(RequestModelsTest, ARecoveredRequestKeepsItsWorkersModel) {
   Know({3, 4});
   HeldRequest held;
   held.id = 1000;

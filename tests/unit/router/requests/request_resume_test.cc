@@ -1,4 +1,4 @@
-// Requests whose client goes away and comes back.
+// Requests whose client disconnects and resumes.
 #include "router/requests/request_lifecycle.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
   Tokens(first, {1, 2});
   requests_->OnCancel(first.id(), false, now_);
   EXPECT_EQ(requests_->live(), 1);
-  requests_->OnTokens(first.id(), std::vector<uint32_t>{3}, now_);
+  requests_->OnTokens(first.id(), std::vector<uint32_t>{3}, {}, now_);
   RecordingSink& other = Arrive([] {
     ClientRequest request = ComeBack("a", 0);
     request.resume_token = "guess";
@@ -35,17 +35,81 @@ TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
   RecordingSink& second = Arrive(ComeBack("a", 1));
   EXPECT_EQ(second.first_index, 1u);
   EXPECT_THAT(second.tokens, ElementsAre(2, 3));
-  requests_->OnTokens(first.id(), std::vector<uint32_t>{4}, now_);
+  requests_->OnTokens(first.id(), std::vector<uint32_t>{4}, {}, now_);
   requests_->OnFinished(first.id(), FinishReason::kLength, now_);
   EXPECT_THAT(second.tokens, ElementsAre(2, 3, 4));
   EXPECT_TRUE(second.finish.has_value());
-  // The end may have been missed, too.
+  // A client may also have missed the end: it can resume an ended request.
   RecordingSink& third = Arrive(ComeBack("a", 3));
   EXPECT_THAT(third.tokens, ElementsAre(4));
   EXPECT_TRUE(third.finish.has_value());
 }
 
-TEST_F(RequestLifecycleTest, ARequestWithoutAClientEndsInTime) {
+TEST_F(RequestLifecycleTest, AResumeGetsTheLogprobsOfTheTokensItMissed) {
+  OpenEpoch();
+  ClientRequest request = AskResumable("a", 4);
+  request.sampling.logprobs = 1;
+  const int64_t before = requests_->kept_bytes();
+  RecordingSink& first = Arrive(request);
+  Place();
+  const Logprobs made{{-1, -2, -3}, {{5, -0.5}, {6, -0.6}, {7, -0.7}}};
+  requests_->OnTokens(first.id(), std::vector<uint32_t>{1, 2, 3}, made.view(), now_);
+  EXPECT_EQ(first.logprobs.tokens, made.tokens);
+  EXPECT_EQ(first.logprobs.top, made.top);
+  // Prompt, tokens, and three words of 4 bytes for the log-probabilities of each.
+  EXPECT_EQ(requests_->kept_bytes() - before, 3 * 4 + 3 * 4 + 3 * 12);
+  requests_->OnCancel(first.id(), false, now_);
+  RecordingSink& second = Arrive(ComeBack("a", 1));
+  EXPECT_THAT(second.tokens, ElementsAre(2, 3));
+  EXPECT_THAT(second.logprobs.tokens, ElementsAre(-2, -3));
+  EXPECT_THAT(second.logprobs.top, ElementsAre(TopToken{6, -0.6}, TopToken{7, -0.7}));
+}
+
+TEST_F(RequestLifecycleTest, LogprobsThatAreGoneAreSaidToBe) {
+  OpenEpoch();
+  ClientRequest request = Interrupted("a", 3, false);
+  request.sampling.logprobs = 0;
+  RecordingSink& first = Arrive(request);
+  Place();
+  // The third token is made again.
+  const Logprobs made{{-1, -2}, {}};
+  requests_->OnTokens(first.id(), std::vector<uint32_t>{7, 8}, made.view(), now_);
+  EXPECT_THAT(first.logprobs.tokens, ElementsAre(-2));
+  ClientRequest again = ComeBack("a", 1);
+  again.tenant = "t";
+  again.resume_token.clear();
+  RecordingSink& refused = Arrive(again);
+  ASSERT_TRUE(refused.status.has_value());
+  EXPECT_TRUE(absl::IsFailedPrecondition(*refused.status)) << *refused.status;
+  again.resume_from = 2;
+  RecordingSink& taken = Arrive(again);
+  EXPECT_THAT(taken.tokens, ElementsAre(7, 8));
+  EXPECT_THAT(taken.logprobs.tokens, ElementsAre(-1, -2));
+}
+
+TEST_F(RequestLifecycleTest, MissingLogprobsEndTheRequest) {
+  OpenEpoch();
+  for (const Logprobs& made : {Logprobs{}, Logprobs{{-1}, {}}, Logprobs{{-1}, {{5, -1}, {6, -2}}}}) {
+    ClientRequest request = Ask("a");
+    request.sampling.logprobs = 1;
+    RecordingSink& sink = Arrive(request);
+    Place();
+    requests_->OnTokens(sink.id(), std::vector<uint32_t>{1}, made.view(), now_);
+    ASSERT_TRUE(sink.status.has_value());
+    EXPECT_TRUE(absl::IsInternal(*sink.status)) << *sink.status;
+  }
+}
+
+TEST_F(RequestLifecycleTest, LogprobsThatNobodyAskedForAreDropped) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a"));
+  Place();
+  requests_->OnTokens(sink.id(), std::vector<uint32_t>{1}, Logprobs{{-1}, {{5, -1}}}.view(), now_);
+  EXPECT_THAT(sink.tokens, ElementsAre(1));
+  EXPECT_TRUE(sink.logprobs.empty());
+}
+
+TEST_F(RequestLifecycleTest, ARequestWithoutAClientExpires) {
   OpenEpoch();
   RecordingSink& sink = Arrive(AskResumable("a"));
   Place();
@@ -74,7 +138,7 @@ TEST_F(RequestLifecycleTest, ASlowReaderIsCutOff) {
   EXPECT_EQ(requests_->live(), 1) << "the resumable one waits for its client";
 }
 
-TEST_F(RequestLifecycleTest, EndedRequestsMakeWayForLiveOnes) {
+TEST_F(RequestLifecycleTest, KeptEndedRequestsYieldToLiveOnes) {
   RequestOptions options;
   options.resume.budget_bytes = 30;
   Start(options);
@@ -92,7 +156,7 @@ TEST_F(RequestLifecycleTest, EndedRequestsMakeWayForLiveOnes) {
   EXPECT_TRUE(Arrive(ComeBack("live", 0)).open());
 }
 
-TEST_F(RequestLifecycleTest, EarlyResumesWaitForTheWorkersThatMayHoldThem) {
+TEST_F(RequestLifecycleTest, EarlyResumesWaitForWorkersThatMayHoldTheRequest) {
   RecordingSink& early = Arrive(ComeBack("a", 1));
   EXPECT_TRUE(early.open());
   HeldRequest held;
@@ -133,7 +197,7 @@ TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesBlockNoOther) {
   EXPECT_EQ(requests_->totals().resume_refused, 2);
 }
 
-TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
+TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredAfterTheTimeout) {
   RecordingSink& bare = Arrive(ComeBack("a", 1));
   ClientRequest whole = AskResumable("b");
   whole.resume_from = 2;
@@ -150,7 +214,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
   EXPECT_EQ(assignments[0].first_index, 1u) << "the last token is made again";
 }
 
-TEST_F(RequestLifecycleTest, OnlyAProvenResumeGoesAheadOfItsTenantsLimits) {
+TEST_F(RequestLifecycleTest, OnlyAProvenResumeBypassesItsTenantsLimits) {
   Start({}, {}, "t:concurrent=1");
   OpenEpoch();
   RecordingSink& waiting = Arrive(Ask("waiting"));
@@ -169,7 +233,7 @@ TEST_F(RequestLifecycleTest, OnlyAProvenResumeGoesAheadOfItsTenantsLimits) {
   EXPECT_EQ(assignments[1].id, waiting.id());
 }
 
-TEST_F(RequestLifecycleTest, WhatAClientOnlyClaimsToHaveIsPromptToTheScheduler) {
+TEST_F(RequestLifecycleTest, UnprovenReceivedTokensCountAsPrompt) {
   OpenEpoch();
   RecordingSink& claimed = Arrive(Interrupted("a", 3, false));
   RecordingSink& proven = Arrive(Interrupted("b", 3, true));
@@ -183,7 +247,7 @@ TEST_F(RequestLifecycleTest, WhatAClientOnlyClaimsToHaveIsPromptToTheScheduler) 
   EXPECT_EQ(WaitingSpec(claimed.id()).prefill_tokens, 7);
 }
 
-TEST_F(RequestLifecycleTest, AProofIsGoodOnceAndSoonAfterTheStart) {
+TEST_F(RequestLifecycleTest, ATicketIsValidOnceAndSoonAfterTheStart) {
   Start({}, {}, "t:concurrent=1");
   OpenEpoch();
   RecordingSink& taken = Arrive([] {

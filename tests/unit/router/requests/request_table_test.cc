@@ -13,7 +13,7 @@ ClientRequest Named(const std::string& name) {
   return request;
 }
 
-TEST(RequestTable, NoRequestTakesAnothersPlace) {
+TEST(RequestTable, NamesAndNumbersOfLiveRequestsAreUnique) {
   RequestTable table;
   RequestRecord* const first = table.Add(7, Named("first"), nullptr, 0, MonotonicNow());
   ASSERT_NE(first, nullptr);
@@ -30,7 +30,7 @@ TEST(RequestTable, NoRequestTakesAnothersPlace) {
   EXPECT_NE(table.Add(8, Named("first"), nullptr, 0, MonotonicNow()), nullptr);
 }
 
-TEST(RequestTable, NamesAreTheirTenants) {
+TEST(RequestTable, NamesAreScopedToTheirTenant) {
   RequestTable table;
   ClientRequest other = Named("r");
   other.tenant = "acme";
@@ -44,7 +44,7 @@ TEST(RequestTable, NamesAreTheirTenants) {
   EXPECT_EQ(second->LogName(), "r of tenant acme");
 }
 
-TEST(RequestTable, ASpecCarriesTenantAndWhatWasDelivered) {
+TEST(RequestTable, ASpecIncludesTheTenantAndDeliveredTokens) {
   RequestTable table;
   ClientRequest request = Named("r");
   request.prompt_tokens = 10;
@@ -62,6 +62,19 @@ TEST(RequestTable, ASpecCarriesTenantAndWhatWasDelivered) {
   EXPECT_EQ(spec.seniority, 0);
   record->senior_step = 4;
   EXPECT_EQ(record->Spec(7).seniority, 3) << "its age is kept wherever it waits";
+}
+
+TEST(RequestTable, ASpecHasTheObjectiveUntilTheFirstToken) {
+  RequestTable table;
+  ClientRequest request = Named("r");
+  RequestRecord* without = table.Add(1, request, nullptr, 0, absl::UnixEpoch());
+  EXPECT_EQ(without->Spec(7).ttft_objective_s, std::nullopt);
+  request = Named("s");
+  request.ttft_objective = absl::Milliseconds(1500);
+  RequestRecord* record = table.Add(2, request, nullptr, 0, absl::UnixEpoch());
+  EXPECT_EQ(record->Spec(7).ttft_objective_s, 1.5);
+  record->first_token = absl::UnixEpoch() + absl::Seconds(1);
+  EXPECT_EQ(record->Spec(7).ttft_objective_s, std::nullopt) << "placed again after its worker was lost";
 }
 
 }  // namespace

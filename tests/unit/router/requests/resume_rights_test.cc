@@ -12,7 +12,7 @@ ClientRequest Sent() {
   return request;
 }
 
-TEST(MayResume, AsksForTheSecret) {
+TEST(MayResume, NeedsTheSecret) {
   const ClientRequest sent = Sent();
   ClientRequest resume = sent;
   EXPECT_TRUE(MayResume(sent, resume));
@@ -22,7 +22,7 @@ TEST(MayResume, AsksForTheSecret) {
   EXPECT_FALSE(MayResume(sent, resume));
 }
 
-TEST(MayAbort, AsksForTheSecret) {
+TEST(MayAbort, NeedsTheSecret) {
   const ClientRequest sent = Sent();
   EXPECT_FALSE(MayAbort(sent, "")) << "its secret is not repeated";
   EXPECT_TRUE(MayAbort(sent, "secret"));
@@ -30,8 +30,8 @@ TEST(MayAbort, AsksForTheSecret) {
   EXPECT_FALSE(MayAbort(ClientRequest(), "secret")) << "it was sent without one";
 }
 
-TEST(SeedOfName, IsTheSameInEveryRoutersLife) {
-  // A request that is started again by the next version of the router generates the same tokens.
+TEST(SeedOfName, IsTheSameAfterARestart) {
+  // A request that is started again after an upgrade of the router must generate the same tokens.
   EXPECT_EQ(SeedOfName("r1"), SeedOfName(std::string("r") + "1"));
   EXPECT_NE(SeedOfName("r1"), SeedOfName("r2"));
   EXPECT_NE(SeedOfName(""), SeedOfName("r"));

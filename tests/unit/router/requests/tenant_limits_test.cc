@@ -31,7 +31,7 @@ TEST(ParseTenantLimits, ReadsEveryLimit) {
   EXPECT_EQ(limits->at("*").requests_per_s, 0);
   EXPECT_EQ(limits->at("").requests_per_s, 1) << "the default tenant";
   EXPECT_TRUE(ParseTenantLimits("")->empty());
-  // A name may hold colons: the last one counts.
+  // A tenant's name may contain colons: the last one separates the limits.
   EXPECT_EQ(ParseTenantLimits("org:team:rps=1")->count("org:team"), 1u);
 }
 
@@ -50,7 +50,7 @@ TEST(ParseTenantLimits, ReadsCeilingsOfPriority) {
   EXPECT_TRUE(TenantLimiter({}, 8).CheckPriority("acme", 100).ok());
 }
 
-TEST(ParseTenantLimits, SaysWhichPartIsWrong) {
+TEST(ParseTenantLimits, NamesTheInvalidPart) {
   for (const std::string text : {"acme", "acme:", "acme:rps", "acme:rps=0", "acme:rps=-1", "acme:rps=nan",
                                  "acme:qps=1", "acme:rps=1,,tps=1", "acme:rps=1;acme:tps=1", "acme:priority=",
                                  "acme:priority=101", "acme:priority=-101", "acme:priority=1.5"}) {
@@ -60,7 +60,7 @@ TEST(ParseTenantLimits, SaysWhichPartIsWrong) {
   }
 }
 
-TEST(TokenBucket, LetsThroughItsRateAndSaysHowLongToWait) {
+TEST(TokenBucket, PassesItsRateAndReturnsTheWaitingTime) {
   TokenBucket bucket(10, 10, kStart);
   bucket.Take(10);
   EXPECT_EQ(bucket.Wait(5, kStart), absl::Milliseconds(500));
@@ -68,12 +68,12 @@ TEST(TokenBucket, LetsThroughItsRateAndSaysHowLongToWait) {
   bucket.Take(5);
   bucket.GiveBack(100);
   EXPECT_EQ(bucket.Wait(10, kStart + absl::Milliseconds(500)), absl::ZeroDuration()) << "full, and no fuller";
-  // More than it holds passes when it is full, and is owed.
+  // A full bucket passes more than it holds, and the difference is owed.
   bucket.Take(30);
   EXPECT_EQ(bucket.Wait(1, kStart + absl::Milliseconds(500)), absl::Milliseconds(2100));
 }
 
-TEST(TokenBucket, NeverPassesMoreThanRateTimesTimeAndItsDepth) {
+TEST(TokenBucket, NeverPassesMoreThanRateTimesTimePlusDepth) {
   Rng rng(1);
   for (int round = 0; round < 50; ++round) {
     const double rate = 1 + rng.Uniform() * 100, depth = 1 + rng.Uniform() * 50;
@@ -85,7 +85,7 @@ TEST(TokenBucket, NeverPassesMoreThanRateTimesTimeAndItsDepth) {
       const double amount = rng.Uniform() * depth;
       const absl::Duration wait = bucket.Wait(amount, now);
       if (wait > absl::ZeroDuration()) {
-        // What it says is enough.
+        // Waiting for the returned time suffices.
         TokenBucket later = bucket;
         ASSERT_LE(later.Wait(amount, now + wait + absl::Nanoseconds(10)), absl::Nanoseconds(10));
         continue;
@@ -122,7 +122,7 @@ TEST(TenantLimiter, EachLimitRefusesWithARetryDelay) {
   refused("r", 1, "2 requests per second");
 }
 
-TEST(TenantLimiter, OnlyWhatWasUsedIsCharged) {
+TEST(TenantLimiter, OnlyUsedTokensAreCharged) {
   TenantLimiter limiter(*ParseTenantLimits("t:tps=100"), Tenants::kMaxTenants);
   {
     auto ticket = limiter.Enter("t", 100, kStart);
@@ -133,7 +133,7 @@ TEST(TenantLimiter, OnlyWhatWasUsedIsCharged) {
   EXPECT_EQ(limiter.Enter("t", 100, kStart).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(TenantLimiter, TheStarIsForEachTenantByItself) {
+TEST(TenantLimiter, TheWildcardLimitsEachTenantSeparately) {
   TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"), Tenants::kMaxTenants);
   auto a = limiter.Enter("a", 1, kStart), b = limiter.Enter("b", 1, kStart);
   EXPECT_TRUE(a.ok());
@@ -146,7 +146,7 @@ TEST(TenantLimiter, TheStarIsForEachTenantByItself) {
   EXPECT_TRUE(limiter.Enter("a", 1, kStart).ok());
 }
 
-TEST(TenantLimiter, ThinkingUpNamesBuysNothing) {
+TEST(TenantLimiter, InventedNamesDoNotEvadeTheLimit) {
   TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"), Tenants::kMaxTenants);
   std::vector<TenantLimiter::Ticket> held;
   for (size_t i = 0; i < Tenants::kMaxTenants; ++i) {

@@ -18,8 +18,8 @@ TEST(Tenants, NamesKeepTheirNumbersAndLateNamesShareOne) {
   EXPECT_EQ(tenants.Number("1"), 1u);
 }
 
-// A scrape breaks on two series of one name, and a flood of names must not grow it.
-TEST(TenantTotals, LateNamesAndOneThatIsCalledSoShareOther) {
+// Two series with the same name would break a metrics scrape, and a flood of names must not enlarge it.
+TEST(TenantTotals, LateNamesAndATenantNamedOtherShareOther) {
   Tenants tenants({});
   TenantTotals& totals = tenants.totals();
   const auto request = [&](const std::string& name) {

@@ -29,6 +29,7 @@ v1::Hello GoodHello() {
   hello.set_stream(9);
   hello.set_service_s(0.5);
   hello.set_steps_alone(true);
+  hello.set_logprobs(true);
   v1::ActiveRequest& active = *hello.add_active();
   active.set_handle(42);
   active.set_kv_tokens(11);
@@ -58,6 +59,7 @@ TEST(ToHello, KeepsAllFields) {
   EXPECT_EQ(hello->router_instance, 7u);
   EXPECT_EQ(hello->service_s, 0.5);
   EXPECT_TRUE(hello->steps_alone);
+  EXPECT_TRUE(hello->logprobs);
   ASSERT_EQ(hello->active.size(), 1u);
   EXPECT_EQ(hello->active[0].id, 42u);
   EXPECT_EQ(hello->active[0].kv_tokens, 11);
@@ -90,7 +92,7 @@ TEST(ToHello, NamesFieldValueAndLimit) {
             "service_s is nan; it must be 0 or within 1e-9..1e9");
 }
 
-TEST(ToHello, LengthsBeyondAnInt64AreTheLargest) {
+TEST(ToHello, LengthsBeyondInt64AreClamped) {
   v1::Hello hello = GoodHello();
   hello.clear_model();
   EXPECT_EQ(ToHello(hello)->model, "") << "of a worker that does not tell";
@@ -114,7 +116,7 @@ TEST(ToEpochReady, KeepsAllFields) {
   EXPECT_THAT(converted.missing_ranks, ElementsAre(2));
 }
 
-TEST(ToStepReport, TimesAreThoseOfTheMessageAndNeverNegative) {
+TEST(ToStepReport, TimesAreTakenFromTheMessageAndNeverNegative) {
   v1::StepReport report;
   report.set_local_ns(5);
   report.set_barrier_wait_ns(UINT64_MAX);
@@ -182,7 +184,7 @@ TEST(ToStepReport, TakesOneTokenPerHandleWhenCountsAreLeftOut) {
             "step, applied_plan, load_tokens or prefill_tokens is out of range");
 }
 
-TEST(ToBatchCost, RefusesWhatIsNoCost) {
+TEST(ToBatchCost, RefusesInvalidCosts) {
   v1::BatchCost cost;
   cost.set_c_s(0.01);
   cost.set_a_s_per_token(2e-5);
@@ -200,6 +202,37 @@ TEST(ToBatchCost, RefusesWhatIsNoCost) {
   EXPECT_FALSE(ToBatchCost(cost).has_value());
 }
 
+TEST(ToStepReport, LogprobsAreThoseOfARequestsTokens) {
+  v1::StepReport report;
+  for (const uint64_t handle : {7, 8, 9}) report.add_handles(handle);
+  for (const uint32_t token : {70, 80, 90}) report.add_token_ids(token);
+  v1::RequestLogprobs& one = *report.add_logprobs();
+  one.set_index(1);
+  one.mutable_logprobs()->add_token_logprobs(-1);
+  one.mutable_logprobs()->add_top_token_ids(5);
+  one.mutable_logprobs()->add_top_logprobs(-0.5);
+  const auto converted = Converted(report);
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  ASSERT_EQ(converted->logprobs.size(), 1u);
+  EXPECT_EQ(converted->logprobs[0].index, 1u);
+  EXPECT_THAT(converted->logprobs[0].logprobs.tokens, ElementsAre(-1));
+  EXPECT_THAT(converted->logprobs[0].logprobs.top, ElementsAre(TopToken{5, -0.5}));
+  const auto refused = [&](auto change) {
+    v1::StepReport bad = report;
+    change(bad);
+    return absl::IsInvalidArgument(Converted(bad).status());
+  };
+  EXPECT_TRUE(refused([](v1::StepReport& bad) { bad.mutable_logprobs(0)->set_index(3); }));
+  EXPECT_TRUE(refused([](v1::StepReport& bad) { *bad.add_logprobs() = bad.logprobs(0); })) << "named twice";
+  EXPECT_TRUE(refused([](v1::StepReport& bad) {
+    bad.mutable_logprobs(0)->mutable_logprobs()->add_token_logprobs(-2);
+  })) << "more than tokens";
+  EXPECT_TRUE(refused([](v1::StepReport& bad) { bad.mutable_logprobs(0)->clear_logprobs(); }));
+  EXPECT_TRUE(refused([](v1::StepReport& bad) {
+    bad.mutable_logprobs(0)->mutable_logprobs()->add_top_token_ids(6);
+  })) << "an id without its value";
+}
+
 TEST(ToStepReport, RefusesCountsThatDoNotAddUp) {
   v1::StepReport report;
   report.add_handles(1);
@@ -212,7 +245,7 @@ TEST(ToStepReport, RefusesCountsThatDoNotAddUp) {
   EXPECT_EQ(Converted(report).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ToStepReport, PassesHintsOnAndLeavesOutWhatIsNoProbability) {
+TEST(ToStepReport, ForwardsHintsThatAreProbabilities) {
   v1::StepReport report;
   for (uint64_t handle = 1; handle <= 5; ++handle) {
     report.add_handles(handle);
@@ -232,7 +265,7 @@ TEST(ToStepReport, PassesHintsOnAndLeavesOutWhatIsNoProbability) {
   EXPECT_TRUE(Converted(report)->hints.empty());
 }
 
-TEST(ToStepReport, RefusesARejectionThatIsNone) {
+TEST(ToStepReport, RefusesARejectionWithoutAnErrorCode) {
   v1::StepReport report;
   report.add_rejected()->set_handle(7);
   EXPECT_EQ(Converted(report).status().message(), "a rejection carries code 0");
@@ -245,7 +278,7 @@ TEST(ToStepReport, RefusesARejectionThatIsNone) {
   EXPECT_EQ(Converted(report).status().message(), "a request is both rejected and finished");
 }
 
-TEST(ToStepReport, RefusesAPreemptedRequestThatHasEndedToo) {
+TEST(ToStepReport, RefusesAPreemptedRequestThatHasAlsoEnded) {
   v1::StepReport report;
   report.add_preempted(7);
   report.add_preempted(8);

@@ -40,8 +40,8 @@ ClientRequest Client(bool ids) {
   return request;
 }
 
-// What a worker hands back of a request that has generated `before` in earlier placements, and `here` in
-// this.
+// The message in which a worker returns a request that has generated `before` in earlier placements and
+// `here` in this one.
 v1::HeldRequest Held(const ClientRequest& client, const std::vector<uint32_t>& before,
                      const std::vector<uint32_t>& here) {
   Assignment assignment;
@@ -56,7 +56,7 @@ v1::HeldRequest Held(const ClientRequest& client, const std::vector<uint32_t>& b
   return held;
 }
 
-TEST(HeldRequest, ComesBackAsTheClientSentIt) {
+TEST(HeldRequest, SurvivesTheRoundTrip) {
   for (const bool ids : {true, false}) {
     const ClientRequest client = Client(ids);
     const auto state = FromHeld(Held(client, {100, 101}, {102}), RequestLimits());
@@ -65,7 +65,7 @@ TEST(HeldRequest, ComesBackAsTheClientSentIt) {
     EXPECT_EQ(state->first_index, 2u);
     EXPECT_THAT(state->tokens, ElementsAre(100, 101, 102));
     EXPECT_FALSE(state->ended.has_value());
-    // All of it, and the seed that was chosen for it.
+    // The client's whole request, and the seed that the router has chosen for it.
     const ClientRequest& request = state->request;
     EXPECT_EQ(request.request_id, client.request_id);
     EXPECT_EQ(request.prompt, client.prompt);
@@ -87,7 +87,37 @@ TEST(HeldRequest, ComesBackAsTheClientSentIt) {
   }
 }
 
-TEST(HeldRequest, WhatAnOriginSaysBesideIsNotBelieved) {
+TEST(HeldRequest, LogprobsOfAllPlacementsComeBack) {
+  ClientRequest client = Client(true);
+  client.sampling.logprobs = 1;
+  const std::vector<uint32_t> before = {10, 11};
+  // Those of the first token are gone: the client had it before.
+  const Logprobs known{{-2}, {{11, -2}}};
+  Assignment assignment;
+  assignment.id = 42;
+  assignment.request = &client;
+  assignment.history = &before;
+  assignment.history_logprobs = &known;
+  assignment.first_index = 2;
+  v1::HeldRequest held;
+  ToWire(assignment, *held.mutable_assignment());
+  EXPECT_EQ(held.assignment().sampling().logprobs(), 1u);
+  held.add_token_ids(12);
+  ToWire(Logprobs{{-3}, {{5, -0.5}}}.view(), *held.mutable_logprobs());
+  const absl::StatusOr<HeldRequest> back = FromHeld(held, {});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->request.sampling.logprobs, 1u);
+  EXPECT_THAT(back->logprobs.tokens, ElementsAre(-2, -3));
+  EXPECT_THAT(back->logprobs.top, ElementsAre(TopToken{11, -2}, TopToken{5, -0.5}));
+  held.mutable_logprobs()->add_top_token_ids(6);
+  EXPECT_FALSE(FromHeld(held, {}).ok()) << "an id without its value";
+  held.mutable_logprobs()->add_top_logprobs(-1);
+  EXPECT_FALSE(FromHeld(held, {}).ok()) << "two alternatives where one was asked for";
+  held.clear_logprobs();
+  EXPECT_FALSE(FromHeld(held, {}).ok()) << "a token without its log-probability";
+}
+
+TEST(HeldRequest, UnexpectedFieldsOfAnOriginAreIgnored) {
   v1::HeldRequest held = Held(Client(true), {}, {});
   v1::GenerateRequest origin;
   ASSERT_TRUE(origin.ParseFromString(held.assignment().origin()));
@@ -113,7 +143,7 @@ TEST(HeldRequest, AnEndIsKeptAndAFullRequestHasEnded) {
             FinishReason::kLength);
 }
 
-TEST(HeldRequest, WhatContradictsItselfIsRefused) {
+TEST(HeldRequest, InconsistentRequestsAreRefused) {
   const auto expect = [](auto change, const std::string& part) {
     v1::HeldRequest held = Held(Client(true), {100}, {101});
     change(held);
@@ -135,7 +165,7 @@ TEST(HeldRequest, WhatContradictsItselfIsRefused) {
   expect([](auto& h) { h.mutable_assignment()->set_handle(UINT64_MAX); }, "its handle");
 }
 
-TEST(HeldRequest, DamageIsNeverMoreThanARefusal) {
+TEST(HeldRequest, DamagedMessagesAreRefusedOrConsistent) {
   Rng rng(5);
   const std::string good = Held(Client(true), {100, 101}, {102, 103}).SerializeAsString();
   int taken = 0;

@@ -1,4 +1,4 @@
-// Workers' measurements as the edge takes them.
+// Workers' measurements as the edge converts them.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -22,7 +22,7 @@ v1::StepCost GoodCost() {
   return cost;
 }
 
-TEST(Measurements, CostsComeThrough) {
+TEST(Measurements, ValidCostsAreConverted) {
   const auto converted = ToCost(GoodCost());
   ASSERT_TRUE(converted.has_value());
   EXPECT_EQ(converted->c->value, 0.005);
@@ -37,7 +37,7 @@ TEST(Measurements, CostsComeThrough) {
   EXPECT_FALSE(unknown->c || unknown->tl || unknown->prefill);
 }
 
-TEST(Measurements, NonsenseIsNoCost) {
+TEST(Measurements, InvalidCostsAreDropped) {
   for (const double bad :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1e-9, 1e30}) {
     for (int field = 0; field < 5; ++field) {
@@ -64,7 +64,7 @@ v1::Energy Reading(const std::string& device, double scale) {
   return energy;
 }
 
-TEST(Measurements, EnergyComesThrough) {
+TEST(Measurements, ValidEnergyReadingsAreConverted) {
   v1::Energy energy = Reading("x", 2);
   energy.set_busy_s(3);
   energy.set_watts(50);
@@ -81,7 +81,7 @@ TEST(Measurements, EnergyComesThrough) {
   EXPECT_EQ(ToEnergy(energy)->idle_watts, 0);
 }
 
-TEST(Measurements, NonsenseIsNoEnergy) {
+TEST(Measurements, InvalidEnergyReadingsAreDropped) {
   EXPECT_FALSE(ToEnergy(Reading("", 1)).has_value());
   EXPECT_FALSE(ToEnergy(Reading(std::string(1000, 'x'), 1)).has_value());
   for (const double bad :
@@ -95,7 +95,7 @@ TEST(Measurements, NonsenseIsNoEnergy) {
   }
 }
 
-TEST(Measurements, ABadOneCostsItselfAndNotTheReport) {
+TEST(Measurements, AnInvalidMeasurementDoesNotInvalidateTheReport) {
   v1::StepReport report;
   *report.mutable_cost() = GoodCost();
   report.mutable_cost()->set_residual_s(-1);

@@ -1,4 +1,4 @@
-// The worker link over a state behind it that is made of test code.
+// The worker link service in front of a fake worker handler.
 #include "router/worker_link/worker_link_service.h"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ class WorkerLinkServiceTest : public ::testing::Test {
     hello.set_group("blue");
     return message;
   }
-  // Its channel, once the hello has come.
+  // Sends a hello. Returns the worker's channel once the handler has received it.
   std::shared_ptr<WorkerChannel> Attach() {
     stream_->Write(HelloMessage());
     auto [channel, event] = handler_.Next();
@@ -116,7 +116,7 @@ TEST_F(WorkerLinkServiceTest, MessagesBecomeEventsInOrder) {
   handler_.Next<Gone>();
 }
 
-TEST_F(WorkerLinkServiceTest, WhatNoWorkerMaySendIsAProtocolError) {
+TEST_F(WorkerLinkServiceTest, InvalidMessagesAreProtocolErrors) {
   Attach();
   stream_->Write(HelloMessage());
   EXPECT_EQ(handler_.Next<ProtocolError>().status, absl::InvalidArgumentError("unexpected message"));
@@ -129,14 +129,14 @@ TEST_F(WorkerLinkServiceTest, WhatNoWorkerMaySendIsAProtocolError) {
             absl::InvalidArgumentError("the report counts 1 tokens and carries 0"));
 }
 
-TEST_F(WorkerLinkServiceTest, ABadHelloEndsTheCallAndIsNoEvent) {
+TEST_F(WorkerLinkServiceTest, AnInvalidHelloEndsTheCallWithoutAnEvent) {
   v1::WorkerMessage hello = HelloMessage();
   hello.mutable_hello()->clear_slots();
   stream_->Write(hello);
   v1::RouterMessage message;
   EXPECT_FALSE(stream_->Read(&message));
   EXPECT_EQ(End(), absl::InvalidArgumentError("slots is 0; must be within 1..65536"));
-  // The next worker's is the first event.
+  // The first event that the handler receives is the next worker's hello.
   grpc::ClientContext context;
   const auto next = stub_->Attach(&context);
   next->Write(HelloMessage());
@@ -146,7 +146,7 @@ TEST_F(WorkerLinkServiceTest, ABadHelloEndsTheCallAndIsNoEvent) {
   handler_.Next<Gone>();
 }
 
-TEST_F(WorkerLinkServiceTest, HeldRequestsThatAreWrongAreDroppedAndTheOthersKept) {
+TEST_F(WorkerLinkServiceTest, InvalidHeldRequestsAreDroppedAndOthersKept) {
   Attach();
   ClientRequest client;
   client.request_id = "r1";
@@ -208,7 +208,7 @@ TEST_F(WorkerLinkServiceTest, AnEpochKeepsAllItsFields) {
   EXPECT_EQ(epoch.group(), "blue");
 }
 
-TEST_F(WorkerLinkServiceTest, APlansAssignmentsSayWhatIsStillToDo) {
+TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   ClientRequest client;
   client.request_id = "r1";
   client.prompt = {5, 6, 7};
@@ -262,7 +262,7 @@ TEST_F(WorkerLinkServiceTest, APlansAssignmentsSayWhatIsStillToDo) {
   EXPECT_EQ(sent.ttft_left().seconds(), 0);
   EXPECT_EQ(sent.ttft_left().nanos(), -1);
   EXPECT_EQ(sent.tpot_objective().nanos(), 40'000'000);
-  // Of a resumable prompt without ids the worker gets the tokens beside it.
+  // For a resumable prompt without token ids the worker gets the generated tokens in a field of their own.
   client.prompt.clear();
   client.resumable = true;
   client.tpot_objective.reset();
@@ -278,7 +278,7 @@ TEST_F(WorkerLinkServiceTest, APlansAssignmentsSayWhatIsStillToDo) {
   EXPECT_FALSE(held.has_tpot_objective());
 }
 
-TEST_F(WorkerLinkServiceTest, AClosedChannelEndsTheCallAfterWhatWasSent) {
+TEST_F(WorkerLinkServiceTest, AClosedChannelEndsTheCallAfterItsMessages) {
   const auto channel = Attach();
   channel->SendShutdown("drained");
   channel->Close(absl::UnavailableError("the router is shutting down"));
@@ -287,7 +287,7 @@ TEST_F(WorkerLinkServiceTest, AClosedChannelEndsTheCallAfterWhatWasSent) {
   EXPECT_FALSE(stream_->Read(&message));
   EXPECT_EQ(End(), absl::UnavailableError("the router is shutting down"));
   handler_.Next<Gone>();
-  // The worker has left.
+  // The worker's call has ended: further calls have no effect.
   channel->SendShutdown("again");
   channel->Consumed();
   EXPECT_FALSE(channel->BreakOffIfStuck(absl::InfiniteFuture(), absl::ZeroDuration()));
@@ -295,7 +295,7 @@ TEST_F(WorkerLinkServiceTest, AClosedChannelEndsTheCallAfterWhatWasSent) {
 
 TEST_F(WorkerLinkServiceTest, ReadingPausesByBytes) {
   const auto channel = Attach();
-  // Far fewer messages than wait at most, and more bytes: six of them are more than 16 MiB.
+  // Far fewer messages than the limit of their number, but more bytes: six of them are more than 16 MiB.
   constexpr int kMessages = 12;
   constexpr int64_t kBytes = 3 << 20, kMost = (int64_t{16} << 20) + kBytes + 1024;
   std::thread writer([&] {
@@ -316,7 +316,8 @@ TEST_F(WorkerLinkServiceTest, ReadingPausesByBytes) {
   EXPECT_EQ(service_.unconsumed_bytes(), 0);
 }
 
-// Plans with prompts are large: a worker that reads none of them holds 64 MiB here, and the one under way.
+// Plans with prompts are large: the queue for a worker that does not read is bounded by 64 MiB besides the
+// message being written.
 TEST_F(WorkerLinkServiceTest, AWorkerThatDoesNotReadIsCutOffByBytes) {
   const auto channel = Attach();
   constexpr int64_t kBytes = 3 << 20, kMost = int64_t{64} << 20;
@@ -336,16 +337,16 @@ TEST_F(WorkerLinkServiceTest, AWorkerThatDoesNotReadIsCutOffByBytes) {
   EXPECT_EQ(End(), absl::ResourceExhaustedError("the worker does not take its messages"));
 }
 
-// One plan may have more bytes than that: it has all prompts that a worker has slots for.
-TEST_F(WorkerLinkServiceTest, OneMessageMayWaitHoweverLargeItIs) {
+// One plan may exceed the limit of the queue: it has all prompts for a worker's slots.
+TEST_F(WorkerLinkServiceTest, OneMessageMayExceedTheQueueLimit) {
   const auto channel = Attach();
   constexpr size_t kBytes = size_t{65} << 20;
   for (int i = 0; i < 2; ++i) channel->SendNotice(std::string(kBytes, 'x'));
   EXPECT_EQ(service_.queued_bytes() >> 20, 65) << "behind the one that is being written";
 }
 
-TEST(WorkerLinkBounds, WhatManySessionsLeaveUnreadIsBoundedInAll) {
-  // Two sessions as the service makes them, over a bound of their own.
+TEST(WorkerLinkBounds, UnreadBytesOfAllSessionsAreBounded) {
+  // Sessions as the service makes them, with a limit of their own.
   SessionBounds bounds{.max_unconsumed_bytes = 100};
   bounds.unconsumed_bytes = 90;
   class Service final : public CallService {
@@ -380,7 +381,8 @@ TEST(WorkerLinkBounds, WhatManySessionsLeaveUnreadIsBoundedInAll) {
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason(std::string(20, 'x'));
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(stream->Write(message));
-    // Over the bound by the first: the next is read when that one has been dealt with, also beyond the bound.
+    // The first message exceeds the limit: each next message is read only when the one before has been
+    // consumed, though the limit is still exceeded.
     for (size_t i = 1; i <= 3; ++i) {
       const auto session = service.Await(i);
       EXPECT_LT(bounds.unconsumed_bytes.load(), 90 + 2 * 20);
@@ -392,7 +394,7 @@ TEST(WorkerLinkBounds, WhatManySessionsLeaveUnreadIsBoundedInAll) {
   service.sessions.clear();
 }
 
-TEST(WorkerLinkBounds, AStreamThatSaysNoHelloIsClosed) {
+TEST(WorkerLinkBounds, AStreamWithoutAHelloIsClosed) {
   FakeWorkerHandler handler;
   WorkerLinkService service(&handler, false, RequestLimits(), nullptr, {.patience = absl::Milliseconds(20)});
   testing::LoopbackServer server(&service);
@@ -406,14 +408,14 @@ TEST(WorkerLinkBounds, AStreamThatSaysNoHelloIsClosed) {
   EXPECT_EQ(service.messages().too_late, 1u);
 }
 
-TEST_F(WorkerLinkServiceTest, AStreamThatBeginsWithAnythingElseIsClosed) {
+TEST_F(WorkerLinkServiceTest, AStreamThatDoesNotBeginWithAHelloIsClosed) {
   v1::WorkerMessage message;
   message.mutable_leave();
   stream_->Write(message);
   EXPECT_EQ(End(), absl::InvalidArgumentError("the first message must be a hello"));
 }
 
-TEST_F(WorkerLinkServiceTest, ConnectionsHaveNumbersOfTheirOwn) {
+TEST_F(WorkerLinkServiceTest, ConnectionsHaveDistinctNumbers) {
   const auto first = Attach();
   grpc::ClientContext context;
   const auto stream = stub_->Attach(&context);

@@ -86,7 +86,7 @@ double Deviation(const TensorView& view) {
   return std::sqrt(sum / static_cast<double>(view.elements()));
 }
 
-TEST_F(MakeCheckpoint, EveryFamilyLoadsAsItWasAskedFor) {
+TEST_F(MakeCheckpoint, EveryFamilyLoadsWithTheRequestedShape) {
   for (const Family family : {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3}) {
     for (const bool tied : {false, true}) {
       for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
@@ -108,7 +108,7 @@ TEST_F(MakeCheckpoint, EveryFamilyLoadsAsItWasAskedFor) {
   }
 }
 
-TEST_F(MakeCheckpoint, RotationsAndBiasesComeBack) {
+TEST_F(MakeCheckpoint, RotationsAndBiasesSurviveTheRoundTrip) {
   CheckpointOptions options = Small(Family::kLlama);
   options.model.qkv_bias = options.model.output_bias = options.model.mlp_bias = true;
   options.model.rope = {RopeConfig::Kind::kLlama3, 500000, 8, 1, 4, 64};
@@ -136,7 +136,7 @@ TEST_F(MakeCheckpoint, ValuesAreTheSameOnEveryMachine) {
   CheckpointOptions options = Small(Family::kLlama);
   options.dtype = DType::kF32;
   const auto model = Load(options);
-  // Computed by other means (Python's integers).
+  // The expected value was computed by other means, with Python's integers.
   EXPECT_EQ(At(model->embedding(), 0), -0x1.555d82p+0f);
   EXPECT_EQ(At(model->layers()[2].down, 1919), 0x1.22ecfp-5f);
 }
@@ -158,7 +158,7 @@ TEST_F(MakeCheckpoint, ShardsChangeNothingButTheFiles) {
   }
 }
 
-TEST_F(MakeCheckpoint, HalvesAreTheRoundedFloats) {
+TEST_F(MakeCheckpoint, HalfValuesAreTheRoundedFloats) {
   CheckpointOptions options = Small(Family::kLlama);
   const auto half = Load(options);
   options.dtype = DType::kF32;
@@ -213,7 +213,7 @@ TEST_F(MakeCheckpoint, NothingIsOverwritten) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("is not empty"));
 }
 
-// By the format's definition.
+// The value of a half by the definition of the format.
 float HalfAsFloat(uint16_t half) {
   const int exponent = half >> 10 & 31, mantissa = half & 1023;
   const double size = exponent == 0    ? mantissa * 0x1.0p-24
@@ -222,7 +222,8 @@ float HalfAsFloat(uint16_t half) {
   return static_cast<float>(half & 0x8000 ? -size : size);
 }
 
-// Every half is itself; what lies between two neighbours goes to the nearer one, the middle to the even one.
+// Every half rounds to itself; a value between two adjacent halves rounds to the nearer one, and the midpoint
+// to the even one.
 template <typename Round, typename Widen>
 void ExpectRoundsToNearestEven(uint16_t largest, Round round, Widen widen) {
   for (uint32_t half = 0; half < largest; ++half) {
@@ -235,7 +236,7 @@ void ExpectRoundsToNearestEven(uint16_t largest, Round round, Widen widen) {
   }
 }
 
-TEST(RoundToF16, GoesToTheNearestAndToEven) {
+TEST(RoundToF16, RoundsToNearestEven) {
   ExpectRoundsToNearestEven(0x7bff, RoundToF16, HalfAsFloat);
   EXPECT_EQ(RoundToF16(65519.0f), 0x7bff);
   EXPECT_EQ(RoundToF16(65520.0f), 0x7c00);
@@ -243,7 +244,7 @@ TEST(RoundToF16, GoesToTheNearestAndToEven) {
   EXPECT_TRUE(std::isnan(HalfAsFloat(RoundToF16(NAN))));
 }
 
-TEST(FromF16, EveryHalfIsWhatItMeans) {
+TEST(FromF16, ConvertsEveryHalfExactly) {
   for (uint32_t half = 0; half < 0x10000; ++half) {
     const float wanted = HalfAsFloat(static_cast<uint16_t>(half)), got = FromF16(static_cast<uint16_t>(half));
     if (std::isnan(wanted)) {
@@ -254,7 +255,7 @@ TEST(FromF16, EveryHalfIsWhatItMeans) {
   }
 }
 
-TEST(RoundToBF16, GoesToTheNearestAndToEven) {
+TEST(RoundToBF16, RoundsToNearestEven) {
   ExpectRoundsToNearestEven(0x7f7f, RoundToBF16,
                             [](uint32_t half) { return std::bit_cast<float>(half << 16); });
   EXPECT_EQ(RoundToBF16(INFINITY), 0x7f80);

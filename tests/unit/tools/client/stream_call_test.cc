@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kMessageBytes = 16 << 10;
 
-// Writes max_new_tokens messages as fast as they are taken; ignore_eos: then waits to be cancelled.
+// Writes max_new_tokens messages as fast as the client takes them. With ignore_eos it then waits for the
+// cancellation.
 class Writer final : public v1::Inference::Service {
  public:
   Writer() {
@@ -31,7 +32,7 @@ class Writer final : public v1::Inference::Service {
     server_ = builder.BuildAndStart();
   }
   std::shared_ptr<grpc::Channel> Connect() const {
-    grpc::ChannelArguments args;  // windows that do not grow with the speed of the machine
+    grpc::ChannelArguments args;  // windows that do not depend on the machine's speed
     args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
     return grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials(),
@@ -97,7 +98,8 @@ class Recorder final : public StreamCall {
     ended.Notify();
   }
 
-  // Weak: gRPC's thread can be the last to let go of this call, and would end the channel that it serves.
+  // Weak: the last reference to this call may be released on gRPC's thread, which must not destroy the
+  // channel that it serves.
   const std::weak_ptr<grpc::Channel> channel_;
 };
 
@@ -112,7 +114,7 @@ TEST(StreamCall, ReportsEveryMessageAndItsTimeThenTheStatus) {
   EXPECT_TRUE(std::is_sorted(call->times.begin(), call->times.end()));
   EXPECT_EQ(call->status.error_code(), grpc::StatusCode::ABORTED);
   EXPECT_EQ(call->status.error_message(), "done");
-  call->Cancel();  // too late, and harmless
+  call->Cancel();  // after the end, without effect
 }
 
 TEST(StreamCall, HasReleasedTheChannelWhenTheEndIsReported) {
@@ -144,7 +146,7 @@ TEST(StreamCall, EndsWhenCancelledAndAtItsDeadline) {
   AwaitEnds(writer, 2);
 }
 
-TEST(StreamReader, ReadsNoMoreThanItsBoundAheadOfItsCaller) {
+TEST(StreamReader, ReadsAtMostItsLimitAheadOfItsCaller) {
   const Writer writer;
   const auto stub = v1::Inference::NewStub(writer.Connect());
   constexpr uint32_t kMessages = 400;
@@ -154,14 +156,14 @@ TEST(StreamReader, ReadsNoMoreThanItsBoundAheadOfItsCaller) {
     const auto taken = reader->Take(absl::InfiniteDuration());
     ASSERT_TRUE(std::holds_alternative<v1::GenerateResponse>(taken));
     EXPECT_EQ(std::get<v1::GenerateResponse>(taken).first_index(), i);
-    // And what is under way in the windows of stream and connection.
+    // Besides, messages in the flow-control windows of stream and connection.
     EXPECT_LE(writer.written(), i + StreamReader::kReadAhead + 30);
   }
   const auto taken = reader->Take(absl::InfiniteDuration());
   EXPECT_EQ(std::get<grpc::Status>(taken).error_message(), "done");
 }
 
-TEST(StreamReader, AnAbandonedCallEndsWhetherOrNotAMessageWaits) {
+TEST(StreamReader, AnAbandonedCallEndsWithOrWithoutUnreadMessages) {
   const Writer writer;
   const auto stub = v1::Inference::NewStub(writer.Connect());
   for (const uint32_t messages : {1, 100}) {

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Prompts 10, 20, .. and outputs 1, 2, ..
+// Rows with prompts of 10, 20, ... tokens and outputs of 1, 2, ... tokens.
 std::vector<TraceRequest> Rows(size_t n) {
   std::vector<TraceRequest> rows;
   for (size_t i = 1; i <= n; ++i) {
@@ -26,7 +26,7 @@ std::vector<TraceRequest> Rows(size_t n) {
   return rows;
 }
 
-TEST(ParseAgents, TakesShapesAndNamesWhatIsWrong) {
+TEST(ParseAgents, ParsesShapesAndNamesErrors) {
   const auto shapes = ParseAgents("sequence:4,fork_join:3");
   ASSERT_TRUE(shapes.ok()) << shapes.status();
   ASSERT_EQ(shapes->size(), 2u);
@@ -39,7 +39,7 @@ TEST(ParseAgents, TakesShapesAndNamesWhatIsWrong) {
   EXPECT_THAT(std::string(ParseAgents("tree:3").status().message()), HasSubstr("tree:3"));
 }
 
-TEST(PlanAgent, ForkJoinHasStagesAndTheLongestPathAhead) {
+TEST(PlanAgent, ForkJoinHasStagesAndTheLongestRemainingPath) {
   const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 3}, Rows(5));
   ASSERT_EQ(plan.calls.size(), 5u);
   EXPECT_THAT(plan.calls[0].next, ElementsAre(1, 2, 3));
@@ -52,7 +52,7 @@ TEST(PlanAgent, ForkJoinHasStagesAndTheLongestPathAhead) {
   EXPECT_EQ(plan.calls[3].prompt_tokens, 40u);
 }
 
-TEST(AgentsUnderWay, CallsComeWhenThoseBeforeThemAreDone) {
+TEST(AgentsUnderWay, CallsAreSentWhenTheirPredecessorsHaveEnded) {
   const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 2}, Rows(4));
   AgentsUnderWay agents;
   agents.Begin(plan, 1.0);
@@ -80,7 +80,7 @@ TEST(AgentsUnderWay, AFailedCallEndsItsAgentWhenTheOthersHaveEnded) {
   EXPECT_EQ(agents.results().e2e_s.count(), 0u);
 }
 
-TEST(AgentsUnderWay, WhatIsNotSentAfterAllFailsItsAgent) {
+TEST(AgentsUnderWay, UnsentCallsFailTheirAgent) {
   const AgentPlan plan = PlanAgent({AgentShape::kSequence, 3}, Rows(3));
   AgentsUnderWay agents;
   agents.Begin(plan, 0);
@@ -116,7 +116,7 @@ TEST(ScheduleOfAgents, TakesRowsInOrderAndIndicesForAllCalls) {
   for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(prompts[i], 10 * (i + 1));
 }
 
-TEST(OptionsOfAgents, HaveNoMeaningWithRatesThatChange) {
+TEST(OptionsOfAgents, AreRefusedWithChangingRates) {
   Options options = {
       .arrival = "ramp", .rate = 1, .rate_to = 2, .agents = *ParseAgents("sequence:2"), .duration_s = 1};
   EXPECT_THAT(std::string(Validate(options).message()), HasSubstr("--agents"));

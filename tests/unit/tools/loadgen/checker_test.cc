@@ -19,14 +19,14 @@ class CheckerTest : public ::testing::Test {
   }
   void End(const Finish& finish) { checker_.OnMessage({.finish = finish}); }
 
-  // 100 prompt tokens, 4 to generate.
+  // A request of 100 prompt tokens and 4 tokens to generate.
   StreamChecker checker_{"r1", 100, 4};
 };
 
-TEST_F(CheckerTest, AGoodStreamBreaksNothing) {
+TEST_F(CheckerTest, AValidStreamPasses) {
   checker_.OnMessage({.request_id = "r1", .first_index = 0, .tokens = 1});
   Tokens(1, 2);
-  checker_.OnMessage({});  // an empty message says nothing wrong
+  checker_.OnMessage({});  // an empty message is valid
   Tokens(3, 1);
   End(kGoodFinish);
   checker_.OnEnd(StreamChecker::End::kOk);
@@ -34,7 +34,7 @@ TEST_F(CheckerTest, AGoodStreamBreaksNothing) {
   EXPECT_EQ(checker_.tokens(), 4u);
 }
 
-TEST(OpenEndedChecker, TheModelMayEndItButNotWithoutAToken) {
+TEST(OpenEndedChecker, TheModelMayEndItAfterAtLeastOneToken) {
   const auto breach = [](uint32_t tokens, bool stop) {
     StreamChecker checker("r1", 100, 4, 0, true);
     checker.OnMessage({.tokens = tokens,
@@ -60,7 +60,7 @@ TEST_F(CheckerTest, TokensMayComeWithTheFinish) {
   EXPECT_EQ(checker_.breach(), "");
 }
 
-TEST_F(CheckerTest, AnErrorIsNoBreachByItself) {
+TEST_F(CheckerTest, AnErrorIsNotABreachByItself) {
   Tokens(0, 2);
   checker_.OnEnd(StreamChecker::End::kError);
   EXPECT_EQ(checker_.breach(), "");
@@ -118,7 +118,7 @@ TEST_F(CheckerTest, ASecondFinishIsABreach) {
   EXPECT_THAT(checker_.breach(), HasSubstr("a message after the finish"));
 }
 
-TEST_F(CheckerTest, AGoodEndWithoutFinishIsABreach) {
+TEST_F(CheckerTest, AnOkStatusWithoutFinishIsABreach) {
   Tokens(0, 4);
   checker_.OnEnd(StreamChecker::End::kOk);
   EXPECT_THAT(checker_.breach(), HasSubstr("without a finish"));
@@ -131,7 +131,7 @@ TEST_F(CheckerTest, AnErrorAfterTheFinishIsABreach) {
   EXPECT_THAT(checker_.breach(), HasSubstr("error after the finish"));
 }
 
-TEST_F(CheckerTest, AConnectionLostAfterTheFinishIsNone) {
+TEST_F(CheckerTest, AConnectionLostAfterTheFinishIsNotABreach) {
   Tokens(0, 4);
   EXPECT_FALSE(checker_.finished());
   End(kGoodFinish);

@@ -26,7 +26,7 @@ TEST(GoodputTest, LimitsAreReadByName) {
   EXPECT_FALSE(one.ttft_s.has_value());
 }
 
-TEST(GoodputTest, WhatIsNoLimitIsNamed) {
+TEST(GoodputTest, InvalidLimitsAreNamed) {
   const struct {
     const char* text;
     const char* said;
@@ -48,7 +48,7 @@ TEST(GoodputTest, WhatIsNoLimitIsNamed) {
   }
 }
 
-// 11 tokens: TPOT is a tenth of what follows the first one.
+// A request of 11 tokens: TPOT is a tenth of the time after the first token.
 EndedRequest Request(double ttft_s, double tpot_s) {
   return {.code = "OK", .output_tokens = 11, .ttft_s = ttft_s, .e2e_s = ttft_s + 10 * tpot_s};
 }
@@ -70,7 +70,7 @@ TEST(GoodputTest, OneTokenHasNoTpotToMiss) {
   EXPECT_TRUE(goodput.Add({.code = "OK", .output_tokens = 1, .ttft_s = 9, .e2e_s = 9}));
 }
 
-TEST(GoodputTest, FailedOrUnsentIsNotGoodAndInterruptedIsNotCounted) {
+TEST(GoodputTest, FailedAndUnsentAreNotGoodAndInterruptedDoNotCount) {
   Results r;
   r.goodput = Goodput({.ttft_s = 1});
   EXPECT_FALSE(r.good_share().has_value());

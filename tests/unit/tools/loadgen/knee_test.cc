@@ -11,8 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A cluster that serves `capacity` requests a second, one after the other, each in 0.1 s more; what comes
-// faster waits. Deterministic arrivals.
+// Results of a cluster that serves `capacity` requests a second, one after the other, with a further latency
+// of 0.1 s each; requests that arrive faster wait. Arrivals are deterministic.
 Results Served(const std::vector<double>& rates, double capacity, double ttft_limit_s, double length_s = 20) {
   Results r;
   r.goodput = Goodput({.ttft_s = ttft_limit_s});
@@ -27,7 +27,7 @@ Results Served(const std::vector<double>& rates, double capacity, double ttft_li
       const double served = std::max(due, free);
       free = served + 1 / capacity;
       r.Sent(due, level, 0);
-      // Lengths vary: 2, 4, .. 20 tokens in 10 ms each.
+      // Outputs of 2, 4, .. 20 tokens, 10 ms each.
       const uint32_t tokens = 2 + 2 * (static_cast<uint32_t>(i) % 10);
       r.Add({.code = "OK",
              .output_tokens = tokens,
@@ -37,7 +37,7 @@ Results Served(const std::vector<double>& rates, double capacity, double ttft_li
              .due_s = due,
              .level = level});
     }
-    start += length_s + 100;  // the drain
+    start += length_s + 100;  // time to drain
   }
   return r;
 }
@@ -53,7 +53,7 @@ TEST(KneeTest, TheServedShareOfAnOverloadIsCapacityOverRate) {
   EXPECT_FALSE(Judge(r.levels.levels()[2], none).good_share.has_value()) << "no limits, no share";
 }
 
-TEST(KneeTest, LongerRequestsInTheSecondHalfAreNoOverload) {
+TEST(KneeTest, LongerRequestsInTheSecondHalfAreNotAnOverload) {
   Results r;
   r.levels = Levels(StepLevels({10}, 10));
   r.levels.Begin(0, 0);
@@ -80,7 +80,7 @@ TEST(KneeTest, SlowerTokensAreAnOverloadToo) {
   EXPECT_NEAR(*Judge(r.levels.levels()[0], {}).served_share, 0.5, 0.01) << "a second longer every second";
 }
 
-TEST(KneeTest, WithLimitsTheKneeIsWhereTheyAreMissed) {
+TEST(KneeTest, WithLimitsTheKneeIsWhereRequestsMissThem) {
   const std::vector<double> rates = {2, 4, 8, 12, 16, 20};
   const auto by_throughput = FindKnee(Served(rates, 10, 1e9).levels.levels(), {});
   ASSERT_TRUE(by_throughput.has_value());
@@ -105,7 +105,7 @@ TEST(KneeTest, WithLimitsTheKneeIsWhereTheyAreMissed) {
   EXPECT_THAT(KneeText(*none, criteria), HasSubstr("no rate held; 2 did not"));
 }
 
-// A level of 100 requests of which so many are good.
+// A level of 100 requests of which `good` are within the limits.
 Level Made(double rate, uint64_t good) {
   Level level = {.plan = {.length_s = 10, .from = rate, .to = rate}, .start_s = 0};
   level.sent = level.completed = 100;
@@ -113,7 +113,7 @@ Level Made(double rate, uint64_t good) {
   return level;
 }
 
-TEST(KneeTest, OneBadRateBetweenGoodOnesIsChance) {
+TEST(KneeTest, OneBadRateBetweenGoodOnesIsIgnored) {
   const KneeCriteria criteria = {.attainment = 0.9};
   const std::vector<Level> one = {Made(1, 100), Made(2, 50), Made(3, 95), Made(4, 80)};
   EXPECT_EQ(FindKnee(one, criteria)->held, 3);
@@ -130,17 +130,17 @@ TEST(KneeTest, OneBadRateBetweenGoodOnesIsChance) {
   EXPECT_THAT(KneeText(*FindKnee(all, criteria), criteria), HasSubstr("try higher rates"));
 }
 
-TEST(KneeTest, RatesThatGoDownHaveNoKnee) {
+TEST(KneeTest, DecreasingRatesHaveNoKnee) {
   EXPECT_FALSE(FindKnee({Made(1, 100), Made(3, 100), Made(2, 100)}, {}).has_value());
 }
 
-TEST(KneeTest, ARateThatWasCutShortIsNotJudged) {
+TEST(KneeTest, AnInterruptedRateIsNotJudged) {
   Level cut = Made(1, 0);
   cut.sent = cut.completed + cut.failed + 1;
   EXPECT_EQ(Judge(cut, {}).kind, Verdict::kNotJudged);
 }
 
-TEST(KneeTest, FewRequestsSayNothingAndLostOnesAreNotServed) {
+TEST(KneeTest, FewRequestsAreNotJudgedAndLostOnesCountAsUnserved) {
   Level few = Made(1, 0);
   few.sent = few.completed = kFewestRequests - 1;
   EXPECT_EQ(Judge(few, {}).kind, Verdict::kNotJudged);
@@ -154,11 +154,12 @@ TEST(KneeTest, FewRequestsSayNothingAndLostOnesAreNotServed) {
   EXPECT_EQ(Judge(lost, {}).kind, Verdict::kFellBehind);
 }
 
-TEST(LevelsTest, RequestsBelongWhereTheyWereDueAndTokensWhereTheyCame) {
+TEST(LevelsTest, RequestsCountWhenDueAndTokensWhenTheyArrive) {
   Levels levels(StepLevels({1, 1, 1}, 10));
   levels.Begin(0, 0);
   levels.Begin(1, 10);
-  // Due in the first level; 2 tokens in its second half, 3 in the second level's first half, 4 in its second.
+  // Due in the first level. 2 tokens arrive in its second half, 3 in the second level's first half, 4 in its
+  // second half.
   levels.OnEnded({.code = "OK",
                   .output_tokens = 9,
                   .ttft_s = 4,

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(RatesTest, ListsAndRangesAreRead) {
+TEST(RatesTest, ListsAndRangesAreParsed) {
   EXPECT_THAT(*ParseRates("5"), ElementsAre(5));
   EXPECT_THAT(*ParseRates("5,2.5,20"), ElementsAre(5, 2.5, 20));
   EXPECT_THAT(*ParseRates("10:40:15"), ElementsAre(10, 25, 40));
@@ -23,7 +23,7 @@ TEST(RatesTest, ListsAndRangesAreRead) {
   EXPECT_EQ(ParseRates("1:200:1")->size(), kMostLevels);
 }
 
-TEST(RatesTest, WhatIsNoRateIsNamed) {
+TEST(RatesTest, InvalidRatesAreNamed) {
   for (const char* text : {"", "x", "1,", "0", "-1", "nan", "inf", "1:2", "1:2:3:4", "2:1:1", "1:2:0",
                            "1:201:1", "1:1e300:1e-300"}) {
     const auto rates = ParseRates(text);
@@ -41,7 +41,8 @@ std::vector<ProfileArrivals::Arrival> All(std::vector<RateLevel> levels, double 
   return all;
 }
 
-// So even that arrival i comes when i + 1 arrivals are expected, up to a thousandth.
+// So large a shape of the gamma distribution makes arrivals even: arrival i comes when i + 1 arrivals are
+// expected, to within a thousandth.
 constexpr double kEven = 1e8;
 
 TEST(ProfileArrivalsTest, EachLevelHasItsRate) {
@@ -62,13 +63,13 @@ TEST(ProfileArrivalsTest, ARampRisesLinearlyAndMayFall) {
     ASSERT_NEAR(static_cast<double>(all.size()), 100, 1);
     for (size_t i = 0; i < all.size(); ++i) {
       const double at = all[i].level * 1.0 + all[i].offset_s;
-      const double before = up ? at * at : 100 - (10 - at) * (10 - at);  // expected until then
+      const double before = up ? at * at : 100 - (10 - at) * (10 - at);  // expected number until then
       EXPECT_NEAR(before, static_cast<double>(i + 1), 0.05) << up << " " << i;
     }
   }
 }
 
-TEST(ProfileArrivalsTest, TimesNeverGoBackAndTheSeedRepeatsThem) {
+TEST(ProfileArrivalsTest, TimesAscendAndTheSeedRepeatsThem) {
   const auto a = All(StepLevels({50, 5, 100, 0.001, 20}, 3), 0.5, 7);
   const auto b = All(StepLevels({50, 5, 100, 0.001, 20}, 3), 0.5, 7);
   ASSERT_EQ(a.size(), b.size());
@@ -92,7 +93,7 @@ Trace OneRow() {
   return trace;
 }
 
-TEST(ProfileScheduleTest, AStepCountsFromTheStartAndASweepFromItsLevel) {
+TEST(ProfileScheduleTest, StepTimesCountFromTheStartAndSweepTimesFromTheLevel) {
   for (const bool sweep : {false, true}) {
     const Options options = {.arrival = sweep ? "sweep" : "step", .rates = {50, 100}, .step_duration_s = 2};
     ASSERT_TRUE(Validate(options).ok()) << Validate(options);
@@ -113,7 +114,7 @@ TEST(ProfileScheduleTest, AStepCountsFromTheStartAndASweepFromItsLevel) {
   }
 }
 
-TEST(ProfileOptionsTest, SenselessOnesSayWhichFlag) {
+TEST(ProfileOptionsTest, InvalidOptionsNameTheFlag) {
   const struct {
     Options options;
     const char* flag;

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// TTFT 1 s, then 4 tokens in 2 s: one alone after 0.5 s, three in one message after 1.5 s.
+// TTFT 1 s, then 4 tokens in 2 s: one after 0.5 s, and three in one message after 1.5 s.
 EndedRequest FiveTokens() {
   return {.code = "OK",
           .prompt_tokens = 100,
@@ -53,7 +53,7 @@ TEST(ResultsTest, FailuresAreCountedByCodeAndKeptOutOfLatencies) {
   EXPECT_EQ(r.output_tokens, 3u) << "tokens of failed requests were produced all the same";
 }
 
-TEST(ResultsTest, ExitCodesRankWhatWentWrong) {
+TEST(ResultsTest, ExitCodesRankErrors) {
   Results good;
   EXPECT_EQ(ExitCode(good, false), 1) << "nothing completed";
   good.Add(FiveTokens());
@@ -117,7 +117,7 @@ TEST_F(ReportTest, TextThatIsNotUtf8StillMakesJson) {
   EXPECT_EQ(Json()["failed"]["INTERNAL"], 1);
 }
 
-TEST_F(ReportTest, TheTableShowsWhatWentWrong) {
+TEST_F(ReportTest, TheTableShowsErrors) {
   EXPECT_THAT(ToTable(report_), Not(HasSubstr("broken stream ")));
   results_.Add({.code = "OK", .breach = "request 7: token index 2 where 1 was due"});
   results_.Add({.code = "UNAVAILABLE", .message = "worker lost"});
@@ -150,7 +150,7 @@ BarrierReading Reading(double factor) {
           .decisions_stopped_early = static_cast<uint64_t>(2 * factor)};
 }
 
-TEST_F(ReportTest, BarrierFiguresAreDifferencesOfTwoReadings) {
+TEST_F(ReportTest, BarrierStatisticsAreDifferencesOfTwoReadings) {
   const auto figures = Between(Reading(1), Reading(3));
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->steps, 200u);
@@ -169,7 +169,7 @@ TEST_F(ReportTest, BarrierFiguresAreDifferencesOfTwoReadings) {
   EXPECT_THAT(ToTable(report_), HasSubstr("idle 10.00 %"));
 }
 
-TEST_F(ReportTest, EnergyIsThereWhereItIsMeasured) {
+TEST_F(ReportTest, EnergyIsReportedIfMeasured) {
   BarrierReading before = Reading(1), after = Reading(3);
   report_.barrier = *Between(before, after);
   EXPECT_FALSE(Json()["barrier"].contains("energy_busy_j"));
@@ -185,19 +185,19 @@ TEST_F(ReportTest, EnergyIsThereWhereItIsMeasured) {
   EXPECT_THAT(ToTable(report_), HasSubstr("29 J at work, 18 J waiting in steps, 7 J parked"));
 }
 
-TEST(BarrierTest, WithoutABarrierEveryStepIsOneRanks) {
+TEST(BarrierTest, WithoutABarrierEveryStepIsThatOfOneRank) {
   BarrierReading before = Reading(1), after = Reading(3);
   const double together = Between(before, after)->step_s_mean;
   before.uncoupled = after.uncoupled = true;
   EXPECT_DOUBLE_EQ(Between(before, after)->step_s_mean, together * after.ranks);
 }
 
-TEST(BarrierTest, ARestartOrNoStepGivesNoFigures) {
+TEST(BarrierTest, ARestartOrNoStepGivesNoStatistics) {
   EXPECT_EQ(Between(Reading(2), Reading(1)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Between(Reading(1), Reading(1)).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(ProgressTest, TheNearerEndCounts) {
+TEST(ProgressTest, ProgressFollowsTheNearerEnd) {
   EXPECT_EQ(ProgressFraction({.elapsed_s = 5, .duration_s = 10, .total = 100, .completed = 70, .failed = 10}),
             0.8);
   EXPECT_EQ(ProgressFraction({.elapsed_s = 5, .duration_s = 10}), 0.5);

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(TimelineTest, EveryRequestAndTokenIsCountedWhereItBelongs) {
+TEST(TimelineTest, EveryRequestAndTokenIsCountedInItsBin) {
   Timeline timeline;
   timeline.OnSent(0.2);
   timeline.OnLag(0.2, 0.01);
@@ -70,7 +70,7 @@ TEST(TimelineTest, ALongRunHasWiderBinsAndLosesNothing) {
   EXPECT_LE(timeline.bins().bins().size(), TimeBins<TimelineBin>::kMost);
 }
 
-TEST(GroupTimelineTest, StepsAreAveragedByRankAndBadOnesLeftOut) {
+TEST(GroupTimelineTest, StepsAreAveragedByRankAndInvalidOnesLeftOut) {
   GroupTimeline group;
   group.Add(0.1, {.load_tokens = {10, 30}, .local_s = {1, 3}, .wait_s = {3, 1}, .waiting_requests = 4});
   group.Add(0.2, {.load_tokens = {30, 30, 60}, .local_s = {1, 1, 1}, .wait_s = {1, 1, 1}});
@@ -87,7 +87,7 @@ TEST(GroupTimelineTest, StepsAreAveragedByRankAndBadOnesLeftOut) {
   EXPECT_EQ(bin.ranks[0].wait_s, 4);
 }
 
-// A run with something of everything.
+// A run that fills every part of the page.
 class RunPageTest : public ::testing::Test {
  protected:
   RunPageTest() {
@@ -136,14 +136,14 @@ class RunPageTest : public ::testing::Test {
   Report report_{.options = options_, .trace = trace_, .results = results_, .version = "0.1.0"};
 };
 
-// What the page's script will read.
+// The data that the page's script reads.
 nlohmann::json DataOf(const std::string& html) {
   const std::string opening = "<script id=\"data\" type=\"application/json\">", closing = "</script>";
   const size_t begin = html.find(opening) + opening.size();
   return nlohmann::json::parse(html.substr(begin, html.find(closing, begin) - begin), nullptr, false);
 }
 
-TEST_F(RunPageTest, ThePageHoldsTheRunAndTheChartLibraryAndNothingElse) {
+TEST_F(RunPageTest, ThePageIsSelfContained) {
   const std::string html = RunPage({Document()});
   const nlohmann::json data = DataOf(html);
   ASSERT_EQ(data["runs"].size(), 1u);
@@ -230,14 +230,14 @@ TEST_F(RunPageTest, DifferencesAreRelativeToTheFirstRun) {
   EXPECT_EQ(data["settings"][2], nlohmann::json::parse(R"({"name": "connections", "values": ["1", "3"]})"));
 }
 
-TEST_F(RunPageTest, WhatIsNoRunIsRefusedAndHalfARunIsShown) {
+TEST_F(RunPageTest, InvalidRunsAreRefusedAndIncompleteOnesShown) {
   for (const char* text : {"", "{", "[]", "3", "{}", "{\"requests_sent\": 1}"}) {
     const auto run = RunDocument::Parse(text, "x.json");
     EXPECT_EQ(run.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(run.status().message()), HasSubstr("x.json"));
   }
   EXPECT_EQ(RunDocument::Read("/nowhere/x.json").status().code(), absl::StatusCode::kNotFound);
-  // Every member in turn of another type, then gone.
+  // Every member is replaced by a value of another type, and finally by null.
   const auto saved = nlohmann::json::parse(ToSavedJson(report_));
   for (const auto& [key, value] : saved.items()) {
     for (const nlohmann::json& instead :

@@ -33,7 +33,7 @@ std::vector<PlannedRequest> All(const Options& options, Trace trace) {
   return out;
 }
 
-TEST(ScheduleTest, WithoutAnEndATraceIsPassedOnce) {
+TEST(ScheduleTest, WithoutALimitATraceIsReplayedOnce) {
   const auto planned = All({.trace = "x", .arrival = "trace", .time_scale = 2}, ThreeRows());
   ASSERT_EQ(planned.size(), 3u);
   EXPECT_EQ(planned[2].due_s, 2);
@@ -41,7 +41,7 @@ TEST(ScheduleTest, WithoutAnEndATraceIsPassedOnce) {
   EXPECT_EQ(planned[2].output_tokens, 3u);
 }
 
-TEST(ScheduleTest, MoreRequestsThanRowsGoRoundAgain) {
+TEST(ScheduleTest, MoreRequestsThanRowsRepeatTheTrace) {
   const auto planned = All({.trace = "x", .arrival = "trace", .requests = 5}, ThreeRows());
   ASSERT_EQ(planned.size(), 5u);
   EXPECT_EQ(planned[3].prompt_tokens, 10u);
@@ -83,20 +83,20 @@ TEST(ScheduleTest, SameSeedSameSchedule) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].due_s, b[i].due_s);
 }
 
-TEST(ScheduleTest, ATraceWithoutTimesCannotGiveThem) {
+TEST(ScheduleTest, ATraceWithoutTimesIsRefusedForTraceArrivals) {
   Trace trace = ThreeRows();
   trace.has_arrivals = false;
   EXPECT_EQ(Schedule::Create({.trace = "x", .arrival = "trace"}, trace).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(OptionsTest, SensibleOnesPass) {
+TEST(OptionsTest, ValidOptionsPass) {
   EXPECT_TRUE(Validate({}).ok());
   EXPECT_TRUE(Validate({.trace = "x", .arrival = "trace", .rate = 5, .time_scale = 2}).ok());
   EXPECT_TRUE(Validate({.arrival = "gamma", .rate = 5, .burstiness = 0.5}).ok());
 }
 
-TEST(OptionsTest, SenselessOnesSayWhichFlag) {
+TEST(OptionsTest, InvalidOptionsNameTheFlag) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const struct {
     Options options;

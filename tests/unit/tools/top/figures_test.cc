@@ -29,7 +29,7 @@ v1::ClusterState State(int64_t second, uint64_t steps) {
   first.add_counts(0);
   for (uint32_t rank = 0; rank < 3; ++rank) {
     v1::WorkerState& worker = *state.add_workers();
-    // Not in the order of ranks.
+    // Listed in another order than that of the ranks.
     worker.set_worker_id(absl::StrCat("w", 2 - rank));
     worker.set_rank(2 - rank);
     worker.set_phase(v1::WORKER_PHASE_SERVING);
@@ -44,7 +44,7 @@ v1::ClusterState State(int64_t second, uint64_t steps) {
   return state;
 }
 
-TEST(FiguresTest, RatesAreOfTheTimeBetween) {
+TEST(FiguresTest, RatesCoverTheTimeBetweenTwoStates) {
   const Figures f = Compare(State(10, 100), State(20, 300));
   EXPECT_DOUBLE_EQ(f.seconds, 10);
   EXPECT_DOUBLE_EQ(f.steps_per_s.value(), 20);
@@ -52,7 +52,7 @@ TEST(FiguresTest, RatesAreOfTheTimeBetween) {
   EXPECT_NEAR(f.idle.value(), 0.2, 1e-12);
   EXPECT_NEAR(f.barrier_wait.value(), 0.1, 1e-12);
   EXPECT_NEAR(f.decide_s.value(), 0.001, 1e-12);
-  // 200 in (1, 2], none of the 5 that were there before.
+  // 200 of the samples are new and lie in (1, 2]; the 5 older ones do not count.
   EXPECT_NEAR(f.first_token_s.value().p50, 1.5, 1e-9);
   EXPECT_FALSE(f.between_tokens_s.has_value());
 }
@@ -75,7 +75,7 @@ TEST(FiguresTest, LoadsRanksAndTheSlowest) {
   EXPECT_FALSE(f.workers[3].rank.has_value());
 }
 
-TEST(FiguresTest, NoTimeNoRates) {
+TEST(FiguresTest, WithoutElapsedTimeThereAreNoRates) {
   const v1::ClusterState state = State(10, 100);
   const Figures f = Compare(state, state);
   EXPECT_FALSE(f.steps_per_s || f.tokens_per_s || f.idle || f.barrier_wait || f.first_token_s || f.straggler);
@@ -103,7 +103,7 @@ TEST(FiguresTest, AStepOfThisEpochHasTheRanksTimes) {
   step.set_epoch(2);
   f = Compare(State(1, 1), State(2, 2), absl::MakeConstSpan(&step, 1));
   EXPECT_FALSE(f.workers[2].local_s.has_value()) << "ranks of another epoch";
-  // A summary of a smaller group must not be read past its end.
+  // A summary of a smaller group must not be read beyond its end.
   step.set_epoch(3);
   step.mutable_local_ns()->Truncate(1);
   EXPECT_FALSE(

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The actions that came of these keys.
+// Presses these keys. Returns the resulting actions.
 std::vector<Action> Type(Prompt& prompt, const std::string& keys) {
   std::vector<Action> actions;
   for (const char key : keys) {
@@ -17,7 +17,7 @@ std::vector<Action> Type(Prompt& prompt, const std::string& keys) {
   return actions;
 }
 
-TEST(PromptTest, QuitsByQAndByInterruptEverywhere) {
+TEST(PromptTest, QuitsOnQAndOnInterruptEverywhere) {
   Prompt prompt;
   ASSERT_EQ(Type(prompt, "q").size(), 1u);
   ASSERT_TRUE(Type(prompt, "pfcfs").empty());
@@ -26,7 +26,7 @@ TEST(PromptTest, QuitsByQAndByInterruptEverywhere) {
   EXPECT_EQ(interrupted[0].kind, Action::Kind::kQuit);
 }
 
-TEST(PromptTest, NothingIsDoneWithoutANameAndAYes) {
+TEST(PromptTest, ActionsNeedANameAndAConfirmation) {
   Prompt prompt;
   for (const char* keys : {"p\r", "py", "p\ry", "d\ry", "pfcfs\rn", "pfcfs\r\r", "pfcfs\r\x1by", "dw1\rx",
                            "x", "y", "\r", "pfcfs\x1b\ry"}) {
@@ -35,7 +35,7 @@ TEST(PromptTest, NothingIsDoneWithoutANameAndAYes) {
   }
 }
 
-TEST(PromptTest, WhatWasTypedAndAgreedToIsDone) {
+TEST(PromptTest, AConfirmedActionIsReturned) {
   Prompt prompt;
   ASSERT_TRUE(Type(prompt, "plptx\x7f").empty());
   EXPECT_THAT(prompt.Text(), HasSubstr("? lpt"));
@@ -45,7 +45,7 @@ TEST(PromptTest, WhatWasTypedAndAgreedToIsDone) {
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(actions[0].kind, Action::Kind::kSetPolicy);
   EXPECT_EQ(actions[0].name, "lpt");
-  // q is a letter of a name.
+  // q can be part of a name.
   actions = Type(prompt, "dhost:1#q\ry");
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(actions[0].kind, Action::Kind::kDrain);

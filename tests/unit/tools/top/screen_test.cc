@@ -42,7 +42,7 @@ std::string Text(const Picture& picture, int columns, int rows, bool plain = tru
   return absl::StrJoin(Draw(picture, {{columns, rows}, plain}), "\n");
 }
 
-// Columns that a terminal uses: sequences of escape take none, a UTF-8 character one.
+// Number of columns that the line takes: escape sequences take none, a UTF-8 character takes one.
 int Width(const std::string& line) {
   int width = 0;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -66,7 +66,7 @@ TEST(ScreenTest, FourWorkersAtAGlance) {
   EXPECT_THAT(text, HasSubstr("q quit"));
 }
 
-TEST(ScreenTest, TheModelsThatAreServed) {
+TEST(ScreenTest, ShowsTheServedModels) {
   v1::ClusterState state;
   state.add_groups()->set_model("0123456789abcdef");
   state.add_groups()->set_model("0123456789abcdef");
@@ -92,7 +92,7 @@ TEST(ScreenTest, NeverWiderOrLongerThanTheScreen) {
   }
 }
 
-TEST(ScreenTest, OfManyWorkersAMarkForEachAndTheHeaviestByName) {
+TEST(ScreenTest, ManyWorkersGetAMarkEachAndTheHeaviestAreNamed) {
   const auto lines = Draw(Of(256), {{80, 40}, true});
   int marks = 0;
   for (const std::string& line : lines) {
@@ -113,7 +113,7 @@ TEST(ScreenTest, PlainIsAsciiWithoutEscapes) {
   EXPECT_THAT(Text(Of(40), 120, 60, false), AllOf(HasSubstr("\x1b[1m"), HasSubstr("█")));
 }
 
-// A worker says what it is called.
+// A worker's name comes from the worker and is not trusted.
 TEST(ScreenTest, ANameCannotMoveTheCursor) {
   Picture picture = Of(2);
   picture.figures.workers[0].worker_id = "\x1b[2J\x07\xc3\xa9\n";

@@ -1,4 +1,4 @@
-// What the attention planner promises, on random steps.
+// Invariants of the attention planner on random steps.
 #include "worker/engine/cuda/attention_plan.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Instance {
   StepPlan step;
 };
 
-// Fills its limits, or nearly so, half of the time.
+// A random step; half of the time the limits are exactly what it needs.
 Instance RandomInstance(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t n) { return static_cast<int32_t>(random() % n); };
@@ -47,7 +47,7 @@ Instance RandomInstance(uint64_t seed) {
   return instance;
 }
 
-// For every row its [begin, end) of positions and, for parts, the slot.
+// For a row, a range [begin, end) of positions and, if its result is a part, the part's slot (else -1).
 struct Piece {
   int32_t begin;
   int32_t end;
@@ -57,12 +57,12 @@ struct Piece {
 std::map<int32_t, std::vector<Piece>> PiecesByRow(const AttentionPlan& plan) {
   std::map<int32_t, std::vector<Piece>> pieces;
   const auto add = [&](const AttentionItem& item, bool is_long) {
-    // Parts are by chunk; a result that is final is in one piece.
+    // Parts cover one chunk each; a final result is one piece.
     const int32_t size = item.part < 0 ? item.end - item.begin : kChunkTokens;
     for (int32_t begin = item.begin, chunk = 0; begin < item.end; begin += size, ++chunk) {
       for (int32_t i = 0; i < item.tokens; ++i) {
         const int32_t end = std::min({item.end, begin + size, item.position + i + 1});
-        if (end <= begin) continue;  // sees nothing of it
+        if (end <= begin) continue;  // outside of the causal mask
         const int64_t slot = item.part < 0 ? -1 : item.part + static_cast<int64_t>(chunk) * item.tokens + i;
         pieces[item.row + i].push_back({begin, end, slot, is_long});
       }
@@ -103,7 +103,7 @@ TEST_P(AttentionPlanProperty, EveryRowSeesEachOfItsPositionsOnceInFixedChunks) {
   }
 }
 
-TEST_P(AttentionPlanProperty, ItemsNameTheirRowsPositionsAndPages) {
+TEST_P(AttentionPlanProperty, ItemsHaveTheRightRowsPositionsAndPages) {
   const Instance instance = RandomInstance(GetParam());
   AttentionPlan plan(instance.shape, instance.limits);
   ASSERT_TRUE(plan.Build(instance.step).ok());
@@ -133,7 +133,7 @@ TEST_P(AttentionPlanProperty, PartsAreCombinedInTheOrderOfTheirChunks) {
   const Instance instance = RandomInstance(GetParam());
   AttentionPlan plan(instance.shape, instance.limits);
   ASSERT_TRUE(plan.Build(instance.step).ok());
-  // Written once, also by tokens that see nothing of a chunk: once.
+  // Every slot belongs to one part only, also for tokens that see nothing of a chunk.
   std::set<int64_t> written;
   for (const auto& items : {plan.short_items(), plan.long_items()}) {
     for (const AttentionItem& item : items) {
@@ -164,7 +164,7 @@ TEST_P(AttentionPlanProperty, PartsAreCombinedInTheOrderOfTheirChunks) {
   }
 }
 
-TEST_P(AttentionPlanProperty, StaysWithinTheSizesThatItsLimitsImplyAndInItsMemory) {
+TEST_P(AttentionPlanProperty, StaysWithinItsSizesAndItsMemory) {
   const Instance instance = RandomInstance(GetParam());
   const AttentionSizes sizes = SizesFor(instance.shape, instance.limits);
   AttentionPlan plan(instance.shape, instance.limits);
@@ -205,14 +205,14 @@ TEST(AttentionPlan, ShortRunsWithoutMemoryForPartsBecomeLongOnes) {
   const AttentionShape shape = {4, 1, 128, 16};
   StepPlan step;
   step.Clear();
-  // 4 tokens are a short tile, but of 300 chunks each.
+  // 4 tokens make a short tile, but one of 300 chunks each.
   for (int32_t i = 0; i < 5; ++i) {
     step.AddRun(i, 300 * kChunkTokens - 4, std::vector<uint32_t>(4), std::vector<PageId>(4800), true);
   }
   step.AddRun(5, 1000 * kChunkTokens - 1, std::vector<uint32_t>(1), std::vector<PageId>(16000), true);
   AttentionPlan plan(shape, {step.rows(), step.runs(), 2500 * kChunkTokens});
   ASSERT_TRUE(plan.Build(step).ok());
-  // 2,500 chunks + 6 runs + 4,096 slots: 1,000 for the decode, 1,200 for each of four short runs.
+  // Slots for 2,500 chunks + 6 runs + 4,096: 1,000 are taken by the decode, 1,200 by each of four short runs.
   EXPECT_EQ(plan.parts(), 5800);
   EXPECT_EQ(plan.counts().long_items, 1);
   EXPECT_EQ(plan.counts().short_items, 2200);
@@ -222,7 +222,7 @@ TEST(AttentionPlan, FewLongTilesAreCutUntilTheBlocksHaveWork) {
   const AttentionShape shape = {8, 2, 128, 16};
   StepPlan step;
   step.Clear();
-  // Two tiles of 16 tokens, 10 chunks each: 40 works for both KV heads, if cut to the last.
+  // Two tiles of 16 tokens with 10 chunks each give 40 work items for both KV heads if cut to single chunks.
   step.AddRun(0, 10 * kChunkTokens - 32, std::vector<uint32_t>(32), std::vector<PageId>(160), true);
   const auto longest_piece = [&](int32_t blocks) {
     AttentionPlan plan(shape, {step.rows(), step.runs(), 10 * kChunkTokens, blocks});

@@ -1,7 +1,8 @@
-// Where attention's tiles are in shared memory: every piece in a place of its own, and no bank conflicts.
+// The layout of attention's tiles in shared memory: every piece has a place of its own, without bank
+// conflicts.
 //
-// Shared memory has 32 banks of 4 bytes; an access of 16 bytes is served for 8 lanes at a time, one of 8
-// bytes for 16 lanes, without delay when they touch all banks at most once.
+// Shared memory has 32 banks of 4 bytes. An access of 16 bytes is served for 8 lanes at a time, one of 8
+// bytes for 16 lanes; it takes no extra time if they use every bank at most once.
 #include "worker/engine/cuda/kernels/attention_tile.cuh"
 
 #include <set>
@@ -25,7 +26,7 @@ void CheckTile() {
       EXPECT_TRUE(places.insert(place).second);
     }
   }
-  // ldmatrix: the same piece of 8 rows.
+  // ldmatrix reads the same piece of 8 rows.
   for (int first = 0; first < kTileTokens; first += 8) {
     for (int piece = 0; piece < kPieces; ++piece) {
       std::set<int> banks;
@@ -33,7 +34,7 @@ void CheckTile() {
       EXPECT_EQ(banks.size(), 8u) << "row " << first << ", piece " << piece;
     }
   }
-  // Copies: consecutive threads have consecutive pieces, row by row.
+  // Copies: consecutive threads write consecutive pieces, row by row.
   for (int thread = 0; thread < kTileTokens * kPieces; thread += 8) {
     std::set<int> banks;
     for (int i = thread; i < thread + 8; ++i) {
@@ -63,14 +64,13 @@ TEST(AttentionTile, ScoresHaveNoBankConflicts) {
   }
 }
 
-// An H200 has 228 KB for the blocks of a multiprocessor, of which each block takes 1 KB more than it asks
-// for.
+// An H200 has 228 KB of shared memory per multiprocessor; every block takes 1 KB more than it requests.
 template <int kHeadDim>
 constexpr bool kTwoBlocksFit = 2 * (AttentionShared<kHeadDim, false>::kBytes + 1024) <= 228 * 1024 &&
                                2 * (AttentionShared<kHeadDim, true>::kBytes + 1024) <= 228 * 1024;
 static_assert(kTwoBlocksFit<16> && kTwoBlocksFit<32> && kTwoBlocksFit<64> && kTwoBlocksFit<128>);
 
-// With fewer stages: a block of sm_86 and sm_89 has at most 99 KB, a multiprocessor of sm_80 164.
+// With two stages: a block on sm_86 and sm_89 has at most 99 KB, a multiprocessor of sm_80 has 164 KB.
 template <bool kLong>
 constexpr int kTwoStages = AttentionShared<128, kLong, 2>::kBytes;
 static_assert(kTwoStages<true> <= 99 * 1024 && kTwoStages<false> <= 99 * 1024);

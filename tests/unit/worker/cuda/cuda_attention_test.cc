@@ -15,7 +15,8 @@ class CudaAttentionTest : public ::testing::TestWithParam<simt::Order> {
   void SetUp() override { simt::SetOrder(GetParam()); }
   void TearDown() override { simt::SetOrder(simt::Order::kForward); }
 };
-// A sanitizer takes minutes for one order, and the orders differ in nothing that it looks at.
+// Under a sanitizer one order of threads takes minutes, and the orders do not differ in anything that it
+// checks.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 INSTANTIATE_TEST_SUITE_P(Orders, CudaAttentionTest, ::testing::Values(simt::Order::kForward));
 #else
@@ -29,7 +30,7 @@ TEST_P(CudaAttentionTest, EqualsThePlainComputation) {
   }
 }
 
-TEST_P(CudaAttentionTest, ATokensResultDependsOnItsSequenceAlone) {
+TEST_P(CudaAttentionTest, ATokensResultDependsOnlyOnItsSequence) {
   for (const auto& [one, other] : SameBitsCases(false)) {
     EXPECT_EQ(CheckSameBits(one, other, EmulateAttention), "");
   }

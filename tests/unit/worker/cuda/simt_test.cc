@@ -1,4 +1,4 @@
-// The emulator itself: what it computes, and that it notices what it promises to notice.
+// The kernel emulator itself: what it computes, and which errors it detects.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ class SimtTest : public ::testing::TestWithParam<simt::Order> {
 };
 INSTANTIATE_TEST_SUITE_P(Orders, SimtTest, ::testing::Values(simt::Order::kForward, simt::Order::kReverse));
 
-// --- What it computes ---
+// --- computation ---
 
 BFIO_KERNEL(128, 1) SumKernel(const int* in, int* out) {
   BFIO_SHARED_ARRAY(int, sums, 4);
@@ -52,7 +52,7 @@ BFIO_KERNEL(32, 1) VoteKernel(const int* in, int* out) {
   out[64 + lane] = Shuffle(in[lane], 31 - lane);
 }
 
-TEST_P(SimtTest, BallotAndShufflesMoveWhatTheManualSays) {
+TEST_P(SimtTest, BallotAndShufflesFollowTheManual) {
   simt::DeviceBuffer<int> in("in", 32), out("out", 96);
   uint32_t positive = 0;
   for (int i = 0; i < 32; ++i) {
@@ -67,14 +67,14 @@ TEST_P(SimtTest, BallotAndShufflesMoveWhatTheManualSays) {
   }
 }
 
-// A 16x16 matrix of 16-bit numbers, transposed by ldmatrix.trans.
+// Transposes a 16x16 matrix of 16-bit numbers with ldmatrix.trans.
 BFIO_KERNEL(32, 1) TransposeKernel(const int* in, int* out) {
   BFIO_SHARED_ARRAY(uint16_t, tile, 16 * 16);
   const int lane = LaneIndex();
   for (int i = lane; i < 256; i += 32) tile[i] = static_cast<uint16_t>(in[i]);
   SyncWarp();
   uint32_t r[4];
-  // Matrix i: rows 8 (i % 2) .. , columns 8 (i / 2) .. .
+  // Matrix i has the rows from 8 (i % 2) and the columns from 8 (i / 2).
   LoadMatrix4Transposed(r, tile + (lane % 8 + lane / 8 % 2 * 8) * 16 + lane / 16 * 8);
   for (int i = 0; i < 4; ++i) {
     for (int half = 0; half < 2; ++half) {
@@ -91,7 +91,8 @@ TEST_P(SimtTest, TransposedMatrixLoadsTranspose) {
   for (int i = 0; i < 256; ++i) EXPECT_EQ(out[i % 16 * 16 + i / 16], in[i]);
 }
 
-// out = a * b for a [16][16] and b [8 columns][16], small integers: exact in bf16 and fp32.
+// out = a * b plus small constants, for a [16][16] and b [8 columns][16] of small integers: exact in bf16 and
+// fp32.
 BFIO_KERNEL(32, 1) ProductKernel(const int* in, int* out) {
   BFIO_SHARED_ARRAY(Bf16, tile, 24 * 16);
   const int lane = LaneIndex();
@@ -122,7 +123,7 @@ TEST_P(SimtTest, TensorProductEqualsThePlainOne) {
 
 TEST(SimtBf16, RoundsToNearestEven) {
   EXPECT_EQ(ToBf16(1.0f).bits, 0x3f80);
-  EXPECT_EQ(ToBf16(BitsFloat(0x3f808000)).bits, 0x3f80);  // a tie: to even
+  EXPECT_EQ(ToBf16(BitsFloat(0x3f808000)).bits, 0x3f80);  // a tie rounds to even
   EXPECT_EQ(ToBf16(BitsFloat(0x3f818000)).bits, 0x3f82);
   EXPECT_EQ(ToBf16(BitsFloat(0x3f808001)).bits, 0x3f81);
   EXPECT_EQ(PackBf16(1.0f, -2.0f), 0xc0003f80u);
@@ -130,7 +131,7 @@ TEST(SimtBf16, RoundsToNearestEven) {
   EXPECT_EQ(HighFloat(0xc0003f80u), -2.0f);
 }
 
-// --- What it notices ---
+// --- detected errors ---
 
 BFIO_KERNEL(64, 1) DivergentBarrierKernel(const int* in, int* out) {
   if (ThreadIndex() < 32) {
@@ -158,7 +159,7 @@ TEST_P(SimtTest, DivergenceEndsTheLaunch) {
   EXPECT_THAT(run(32, DivergentShuffleKernel), HasSubstr("but thread 7 has exited"));
 }
 
-// Copies 16 bytes per lane and adds them up; `wait` says whether it waits first.
+// Copies 16 bytes per lane and adds them up, with or without waiting for the copy first.
 template <bool kWait>
 BFIO_KERNEL(32, 1)
 CopyKernel(const int* in, int* out) {
@@ -179,7 +180,7 @@ TEST_P(SimtTest, AsyncCopiesArriveAtTheWait) {
   EXPECT_EQ(RunKernel(shape, CopyKernel<true>, in.data(), out.data()), "");
   for (int i = 0; i < 32; ++i) EXPECT_EQ(out[i], i == 3 ? 0 : 16 * i + 6);
   EXPECT_EQ(RunKernel(shape, CopyKernel<false>, in.data(), out.data()), "");
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(out[i], -4);  // four times poison
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(out[i], -4);  // four times the poison value
 }
 
 BFIO_KERNEL(32, 1) NoWaitKernel(const int* in, int* out) {
@@ -206,7 +207,7 @@ BFIO_KERNEL(32, 1) LongSharedWriteKernel(const int* in, int* out) {
   if (LaneIndex() == 0) *end = 1;
 }
 
-TEST_P(SimtTest, WrongAccessEndsTheLaunch) {
+TEST_P(SimtTest, InvalidAccessesEndTheLaunch) {
   simt::DeviceBuffer<int> in("in", 128), out("out", 33);
   const auto run = [&](auto kernel) {
     return RunKernel({.threads = 32, .shared_bytes = 512}, kernel, in.data(), out.data());
@@ -216,11 +217,11 @@ TEST_P(SimtTest, WrongAccessEndsTheLaunch) {
   EXPECT_THAT(run(LongReadKernel), HasSubstr("access outside of buffer 'in', at byte "));
   EXPECT_THAT(run(LongVectorKernel), HasSubstr("Load16: outside of shared memory and of all buffers"));
   EXPECT_THAT(run(LongSharedWriteKernel), HasSubstr("past the end of a shared array"));
-  // Damages what lies before `out`, which every later launch would report too: the last of these.
+  // Damages memory before `out`, which every later launch would report too, so it is the last.
   EXPECT_THAT(run(WriteBeforeKernel), HasSubstr("a write next to buffer 'out'"));
 }
 
-// Lane 0 of each warp reads what its neighbour warp wrote, without a barrier.
+// Lane 0 of each warp reads what the other warp wrote, without a barrier in between.
 BFIO_KERNEL(64, 1) RaceKernel(const int* in, int* out) {
   BFIO_SHARED_ARRAY(int, value, 2);
   if (LaneIndex() == 0) value[WarpIndex()] = 5;

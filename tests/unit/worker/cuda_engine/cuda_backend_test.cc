@@ -1,5 +1,5 @@
 // The whole CUDA backend on the tiny checkpoints of tests/golden, without a GPU: its kernels run under the
-// emulator, its products are plain loops (tests/testing/emulated_device_ops.h). What is not covered: CUDA
+// emulator, its matrix products are plain loops (tests/testing/emulated_device_ops.h). Not covered: CUDA
 // itself and cuBLASLt.
 #include "worker/engine/cuda/cuda_backend.h"
 
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Families, CudaBackendFamilyTest,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
-// On a GPU, whose sums run otherwise, twice as much is allowed.
+// On a GPU, which sums in another order, the bound is twice as large (cuda_engine_test.cc).
 TEST_P(CudaBackendFamilyTest, LogitsAreWithinBf16OfTransformersFp32) {
   const Golden golden(GetParam());
   EmulatedDevice device;
@@ -113,8 +113,8 @@ TEST_P(CudaBackendFamilyTest, LogitsAreBitEqualForAllChunksAndThreadOrders) {
   simt::SetOrder(simt::Order::kForward);
 }
 
-// Bit-equal here, where products do not depend on the bucket.
-TEST_P(CudaBackendFamilyTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {
+// Bit-equal here: the emulator's products do not depend on the bucket of rows.
+TEST_P(CudaBackendFamilyTest, TokensDoNotDependOnTheSchedule) {
   const int64_t vocab = static_cast<int64_t>(Golden(GetParam()).vocab());
   const uint64_t seed = 1;
   Rng rng(seed);
@@ -129,7 +129,7 @@ TEST_P(CudaBackendFamilyTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) 
   EXPECT_GT(testing::RunSchedule(seed, make, {vocab, 60, 12, 7}), 2);
 }
 
-// --- one family is enough ---
+// --- tests on one family ---
 
 SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
   SequenceRequest request;
@@ -140,7 +140,7 @@ SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
   return request;
 }
 
-TEST(CudaBackendTest, DrawsAreTheSamplersOnTheSameLogits) {
+TEST(CudaBackendTest, DrawsAgreeWithTheHostSampler) {
   EmulatedDevice device;
   const auto backend = Make("llama", Options(), device);
   const auto vocab = static_cast<size_t>(backend->facts().vocab);
@@ -180,7 +180,7 @@ TEST(CudaBackendTest, DrawsAreTheSamplersOnTheSameLogits) {
   EXPECT_LE(different, 1);
 }
 
-TEST(CudaBackendTest, AStepAllocatesNothingAndReplaysOneRecord) {
+TEST(CudaBackendTest, AStepAllocatesNothingAndReplaysOneGraph) {
   EmulatedDevice device;
   const auto engine = MakeEngine("llama", Options(), device);
   const int allocations = device.allocations;
@@ -194,7 +194,7 @@ TEST(CudaBackendTest, AStepAllocatesNothingAndReplaysOneRecord) {
   EXPECT_EQ(device.replays, steps);
 }
 
-TEST(CudaBackendTest, ADevicesErrorIsTheEnginesEndForGood) {
+TEST(CudaBackendTest, ADeviceErrorEndsTheEngine) {
   EmulatedDevice device;
   const auto backend = Make("llama", Options(), device);
   auto engine = DecodeEngine::Create(Options(), Make("llama", Options(), device));
@@ -226,7 +226,7 @@ TEST(CudaBackendTest, MissingMemoryIsReportedWithSizes) {
   EXPECT_THAT(std::string(backend.status().message()), HasSubstr("--kv_tokens=300000 needs"));
 }
 
-TEST(CudaBackendTest, ShapesThatTheKernelsDoNotHaveAreRefusedByName) {
+TEST(CudaBackendTest, UnsupportedShapesAreRefusedByName) {
   EmulatedDevice device;
   DecodeOptions options = Options();
   options.page_tokens = 48;

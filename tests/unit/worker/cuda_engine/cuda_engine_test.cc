@@ -1,5 +1,5 @@
-// The CUDA engine as a program gets it: what it says where there is no CUDA, and what it computes where there
-// is. Without a GPU the second half is skipped (deploy/gpu_check runs it on one).
+// The CUDA engine as a program creates it: its errors without CUDA, and its results with it. Without a GPU
+// the second part is skipped; deploy/gpu_check runs it.
 #include "worker/engine/cuda/device/cuda_engine.h"
 
 #include <cstdlib>
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngine(const std::string& name
   return MakeCudaEngine({options, 0}, **model, [](const std::string&) {});
 }
 
-TEST(CudaEngineTest, WithoutCudaOrGpuItIsSaid) {
+TEST(CudaEngineTest, WithoutCudaOrAGpuTheErrorSaysSo) {
   const absl::Status status = CheckCudaDevice(0);
   if (status.ok()) {
     EXPECT_THAT(std::string(CheckCudaDevice(1000).message()), HasSubstr("no CUDA device 1000"));
@@ -63,7 +63,7 @@ class OnAGpu : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     const absl::Status status = CheckCudaDevice(0);
     if (status.ok()) return;
-    // deploy/gpu_check knows that there is one.
+    // deploy/gpu_check sets this where a GPU must be present.
     if (std::getenv("BFIO_REQUIRE_GPU") != nullptr) FAIL() << status.message();
     GTEST_SKIP() << status.message();
   }
@@ -73,8 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Families, OnAGpu,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
-// As a worker with its defaults does: KV tokens as many as fit, which is all of the default with so small a
-// model.
+// A worker's defaults, with as many KV tokens as fit: with such a small model that is the whole default.
 TEST_P(OnAGpu, StartsWithDefaults) {
   auto model = LoadModel(testing::GoldenFolder(GetParam()));
   ASSERT_TRUE(model.ok()) << model.status();
@@ -116,9 +115,9 @@ TEST_P(OnAGpu, LogitsAreWithinBf16OfTransformersFp32) {
   }
 }
 
-// Products differ between buckets by rounding, so that a close draw may fall otherwise in company: most
-// requests must be equal to the last token, and all must be complete.
-TEST_P(OnAGpu, TokensInCompanyAreThoseAlone) {
+// Products of different buckets differ by rounding, so a close draw may differ in a batch: most requests must
+// be equal in every token, and all must be complete.
+TEST_P(OnAGpu, TokensInABatchAreThoseAlone) {
   const auto vocab = static_cast<int64_t>(testing::Golden(GetParam()).vocab());
   const auto alone = MakeEngine(GetParam()), together = MakeEngine(GetParam());
   ASSERT_TRUE(alone.ok()) << alone.status();
@@ -142,8 +141,8 @@ TEST_P(OnAGpu, TokensInCompanyAreThoseAlone) {
   EXPECT_TRUE((*together)->AuditKv().ok());
 }
 
-// Ranks on one GPU, each on a thread and a stream of its own; rows and sums go through the host.
-// bfio_nccl_check has ranks that are processes, and NCCL's collectives.
+// Ranks on one GPU, each with a thread and a stream of its own; rows and sums go through the host.
+// bfio_nccl_check runs ranks as processes with NCCL's collectives.
 TEST_P(OnAGpu, TokensOfRanksThatShareTheMlpAreThoseAlone) {
   const auto vocab = static_cast<int64_t>(testing::Golden(GetParam()).vocab());
   const auto alone = MakeEngine(GetParam());

@@ -1,5 +1,5 @@
-// What happens to groups that share their MLP out over GPUs: ranks lost, groups that change, devices that
-// fail. On the emulator (tests/testing/emulated_ranks.h).
+// Groups that shard their MLP over GPUs: lost ranks, changing groups and failing devices. On the emulator
+// (tests/testing/emulated_ranks.h).
 #include <map>
 #include <memory>
 #include <string>
@@ -28,14 +28,14 @@ using testing::RunEmulatedRanks;
 using testing::SharedOptions;
 using testing::Stream;
 
-// A rank over several epochs.
+// A rank's device, engine and received tokens over several epochs.
 struct EmulatedLife {
   std::unique_ptr<EmulatedDevice> device = std::make_unique<EmulatedDevice>();
   std::unique_ptr<DecodeEngine> engine;
   std::map<Handle, Stream> got;
 };
 
-// One epoch of `lives`, until none is active or `steps` steps are made.
+// Runs one epoch of `lives`, until no request is active or `steps` steps are done.
 void RunLives(EmulatedGroup group, std::vector<EmulatedLife>& lives, int steps) {
   group.ranks = static_cast<int>(lives.size());
   RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
@@ -58,8 +58,8 @@ void RunLives(EmulatedGroup group, std::vector<EmulatedLife>& lives, int steps) 
   });
 }
 
-// Three ranks, of which the last leaves: after some steps, or in a call of the next one (`dies`, counted from
-// that step's first). Two go on, then two newcomers join them.
+// Runs three ranks, of which the last leaves: after some steps, or in a call of the next step (`dies`,
+// counted from that step's first call; 0: none). Two ranks continue, then two new ones join.
 std::map<Handle, Stream> LivesWithALoss(const Model& model, bool on_device, int calls, int dies) {
   constexpr int kStepsBefore = 3;
   Rng rng(7);
@@ -76,7 +76,7 @@ std::map<Handle, Stream> LivesWithALoss(const Model& model, bool on_device, int 
   group.on_device = on_device;
   if (dies > 0) group.dies = kStepsBefore * calls + dies;
   RunLives(group, lives, kStepsBefore + (dies > 0 ? 1 : 0));
-  // What the last rank had is lost; the router would place it again.
+  // The last rank's requests are lost; a router would place them again.
   lives.pop_back();
   group.dies = 0;
   group.epoch = 2;
@@ -95,13 +95,14 @@ std::map<Handle, Stream> LivesWithALoss(const Model& model, bool on_device, int 
   return got;
 }
 
-// To the last bit: the same steps in groups of the same sizes, one of which was begun twice.
+// Expects equal results to the last bit: the same steps in groups of the same sizes, with or without a step
+// that is aborted and repeated.
 void ExpectALossChangesNothing(const std::string& name, bool on_device) {
   const auto model = LoadGolden(name);
   const int calls = 1 + 2 * static_cast<int>(model->config().layers);
   const auto wanted = LivesWithALoss(*model, on_device, calls, 0);
   ASSERT_EQ(wanted.size(), 6u);
-  // The first layer's collectives, and the last one's.
+  // The collectives of the first and of the last layer.
   for (const int dies : {2, 3, calls - 1, calls}) {
     SCOPED_TRACE(absl::StrCat("call ", dies));
     auto got = LivesWithALoss(*model, on_device, calls, dies);
@@ -113,16 +114,16 @@ void ExpectALossChangesNothing(const std::string& name, bool on_device) {
   }
 }
 
-TEST(CudaTogetherLossTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
+TEST(CudaTogetherLossTest, AnAbortedStepIsRepeatedWithTheSameResult) {
   ExpectALossChangesNothing("llama_tied", false);
 }
 
-TEST(CudaTogetherLossTest, SoItIsWhereTheLossIsSeenWhenAllIsQueuedOnTheDevice) {
+TEST(CudaTogetherLossTest, ALossSeenAfterQueueingOnTheDeviceChangesNothing) {
   ExpectALossChangesNothing("qwen3", true);
 }
 
-// A request may be cancelled after the loss: its tokens are not computed again, and its pages, with what is
-// no number in them, are another's.
+// A request may be cancelled after the loss: its tokens are not computed again, and another request gets its
+// pages, which may contain NaN.
 TEST(CudaTogetherLossTest, PagesOfALostStepAreSafeToReuse) {
   const auto model = LoadGolden("llama");
   const Feed lost = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {10}}, next = {{8, 5, 3}, {2, 1}};
@@ -148,7 +149,7 @@ TEST(CudaTogetherLossTest, PagesOfALostStepAreSafeToReuse) {
   }
 }
 
-TEST(CudaTogetherLossTest, AStepOnTheDeviceEndsAtItsDeadlineAndMayBeMadeAgain) {
+TEST(CudaTogetherLossTest, AStepOnTheDeviceEndsAtItsDeadlineAndCanBeRepeated) {
   const auto model = LoadGolden("llama");
   EmulatedDevice device;
   const auto backend = MakeBackend(*model, SharedOptions(), device);
@@ -172,15 +173,15 @@ TEST(CudaTogetherLossTest, AStepOnTheDeviceEndsAtItsDeadlineAndMayBeMadeAgain) {
   }
 }
 
-// Before its collectives are queued, so that the peers' would wait for them.
-TEST(CudaTogetherLossTest, ARankWhoseDeviceFailsEndsItsPeersStep) {
+// The device fails before the rank's collectives are queued, so the peers' collectives would wait for them.
+TEST(CudaTogetherLossTest, AFailingDeviceEndsItsPeersStep) {
   const auto model = LoadGolden("llama");
   const Feed feed = {{1, 2, 3}, {3}};
   std::vector<EmulatedDevice> devices(2);
   std::vector<std::unique_ptr<CudaBackend>> backends;
   for (EmulatedDevice& device : devices) backends.push_back(MakeBackend(*model, SharedOptions(), device));
   devices[1].failing_wait = devices[1].waits;
-  // The second time it has been broken since the first.
+  // In the second round the device has been broken since the first.
   for (const bool on_device : {true, true, false}) {
     const EmulatedGroup group = {2, 1, 0, on_device};
     std::vector<absl::Status> ended(2);
@@ -198,7 +199,7 @@ TEST(CudaTogetherLossTest, ARankWhoseDeviceFailsEndsItsPeersStep) {
   });
 }
 
-TEST(CudaTogetherLossTest, ADeviceThatFailsBehindALostPeerIsNotUsedAgain) {
+TEST(CudaTogetherLossTest, ADeviceThatFailsAfterALostPeerIsNotUsedAgain) {
   const auto model = LoadGolden("llama");
   const Feed feed = {{1, 2, 3}, {3}};
   std::vector<EmulatedDevice> devices(2);
@@ -206,7 +207,8 @@ TEST(CudaTogetherLossTest, ADeviceThatFailsBehindALostPeerIsNotUsedAgain) {
   for (EmulatedDevice& device : devices) backends.push_back(MakeBackend(*model, SharedOptions(), device));
   int waits = 0;
   for (const int dies : {0, 0, 3}) {
-    // What a step waits for, and then what a lost one leaves in the stream.
+    // As many waits as a whole step has succeed; the next one, for the work that the aborted step left in the
+    // stream, fails.
     if (dies > 0) devices[0].failing_wait = devices[0].waits + waits;
     const int before = devices[0].waits;
     std::vector<absl::Status> ended(2);
@@ -222,8 +224,8 @@ TEST(CudaTogetherLossTest, ADeviceThatFailsBehindALostPeerIsNotUsedAgain) {
   });
 }
 
-// When a group forms; groups and barriers come and go.
-TEST(CudaTogetherLossTest, AStepAllocatesNothingAndChoosesNoProducts) {
+// Memory and products are set up when a group forms, also as groups and barriers change.
+TEST(CudaTogetherLossTest, AStepAllocatesNothingAndPreparesNoProducts) {
   const auto model = LoadGolden("llama");
   const Golden golden("llama");
   const Feed feed = {{golden.tokens.begin(), golden.tokens.begin() + 30}, {9, 20, 1}};
@@ -245,7 +247,7 @@ TEST(CudaTogetherLossTest, AStepAllocatesNothingAndChoosesNoProducts) {
       const auto got = FeedTogether(*backends[rank], feed, 3, group.Spec(rank), barrier);
       EXPECT_TRUE(got.ok()) << got.status();
       EXPECT_EQ(device.prepared.size(), prepared);
-      // Each step's logits are read through memory of their own.
+      // FeedTogether reads each step's logits through memory of its own.
       EXPECT_EQ(device.allocations - allocations, 3);
     });
     taken.emplace_back(devices[0].prepared.size(), devices[0].used_bytes);
@@ -255,7 +257,7 @@ TEST(CudaTogetherLossTest, AStepAllocatesNothingAndChoosesNoProducts) {
       << "what is kept for it when KV tokens are fitted";
 }
 
-TEST(CudaTogetherLossTest, AStepOfAGroupThatWasNotEnteredIsRefused) {
+TEST(CudaTogetherLossTest, AStepOfAGroupNotEnteredIsRefused) {
   const auto model = LoadGolden("llama");
   EmulatedDevice device;
   const auto backend = MakeBackend(*model, SharedOptions(), device);
@@ -270,7 +272,7 @@ TEST(CudaTogetherLossTest, AStepOfAGroupThatWasNotEnteredIsRefused) {
   });
 }
 
-TEST(CudaTogetherLossTest, AGroupThatTheDeviceHasNoMemoryForIsAnError) {
+TEST(CudaTogetherLossTest, AGroupBeyondTheDevicesMemoryIsAnError) {
   const auto model = LoadGolden("llama");
   EmulatedDevice device;
   const auto backend = MakeBackend(*model, SharedOptions(), device);
@@ -283,7 +285,7 @@ TEST(CudaTogetherLossTest, AGroupThatTheDeviceHasNoMemoryForIsAnError) {
   });
 }
 
-TEST(CudaTogetherLossTest, ADevicesErrorIsTheEnginesEndForGood) {
+TEST(CudaTogetherLossTest, ADeviceErrorEndsTheEngine) {
   const auto model = LoadGolden("llama");
   EmulatedDevice device;
   const auto backend = MakeBackend(*model, SharedOptions(), device);
@@ -298,7 +300,7 @@ TEST(CudaTogetherLossTest, ADevicesErrorIsTheEnginesEndForGood) {
   });
 }
 
-TEST(CudaTogetherLossTest, WhatCannotBeSharedOutIsRefused) {
+TEST(CudaTogetherLossTest, UnsupportedShardingIsRefused) {
   const auto model = LoadGolden("llama_tied");
   EmulatedDevice device;
   const auto backend = MakeBackend(*model, SharedOptions(), device);

@@ -1,6 +1,6 @@
-// The MLP shared out over a group of GPUs, without a GPU: each rank's whole backend runs on the emulator
-// (tests/testing/emulated_ranks.h), over the tiny checkpoints of tests/golden. What is not covered: CUDA,
-// cuBLASLt and NCCL themselves.
+// The MLP sharded over a group of GPUs, without a GPU: each rank's whole backend runs on the emulator
+// (tests/testing/emulated_ranks.h), with the tiny checkpoints of tests/golden. Not covered: CUDA, cuBLASLt
+// and NCCL themselves.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -35,8 +35,8 @@ INSTANTIATE_TEST_SUITE_P(Families, CudaTogetherTest,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Bounds are those of a backend that has all of the MLP (cuda_backend_test.cc). The golden case runs on the
-// first and on the last rank, cut differently; ranks between have other batches, or none.
+// The bounds are those of a backend with the whole MLP (cuda_backend_test.cc). The golden case runs on the
+// first and on the last rank, in different chunks; the ranks between have other batches, or none.
 TEST_P(CudaTogetherTest, LogitsAreWithinBf16OfTransformersFp32InGroupsOfAnySize) {
   const Golden golden(GetParam());
   const auto model = LoadGolden(GetParam());
@@ -56,7 +56,7 @@ TEST_P(CudaTogetherTest, LogitsAreWithinBf16OfTransformersFp32InGroupsOfAnySize)
     SCOPED_TRACE(absl::StrCat(feeds.size(), " ranks, ", on_device ? "on the device" : "through the host"));
     const auto logits = FeedGroup(*model, feeds, steps, on_device);
     for (const size_t rank : {size_t{0}, feeds.size() - 1}) {
-      // Of every piece; the golden rows begin with the prompt's last.
+      // The last logits are those of the golden rows, which begin with the prompt's last row.
       const auto count = static_cast<size_t>(decodes + 1) * golden.vocab();
       ASSERT_GE(logits[rank].size(), count);
       const std::vector<float> got(logits[rank].end() - static_cast<ptrdiff_t>(count), logits[rank].end());
@@ -73,7 +73,8 @@ TEST_P(CudaTogetherTest, LogitsAreWithinBf16OfTransformersFp32InGroupsOfAnySize)
       }
       EXPECT_GE(compared, 10);
     }
-    // Bit-equal here, where products do not depend on the rows of all ranks: neither place nor company shows.
+    // Bit-equal here, where products do not depend on the rows of all ranks: results depend neither on the
+    // rank nor on the other rows.
     if (feeds.size() > 1) {
       EXPECT_TRUE(std::equal(logits[0].rbegin(), logits[0].rbegin() + static_cast<ptrdiff_t>(golden.vocab()),
                              logits.back().rbegin()));
@@ -81,7 +82,8 @@ TEST_P(CudaTogetherTest, LogitsAreWithinBf16OfTransformersFp32InGroupsOfAnySize)
   }
 }
 
-// Ranks beyond the summation tree's terms have no part, and others one of several subtrees.
+// Ranks beyond the number of the summation tree's terms have no columns, and others have one or several
+// subtrees.
 TEST(CudaTogetherGroupTest, RanksWithSeveralSubtreesOrNoneGiveTheSameLogitsToRounding) {
   const auto model = LoadGolden("llama_tied");
   const Golden golden("llama_tied");
@@ -96,14 +98,14 @@ TEST(CudaTogetherGroupTest, RanksWithSeveralSubtreesOrNoneGiveTheSameLogitsToRou
       ASSERT_EQ(got.size(), alone.size());
       double error = 0;
       for (size_t i = 0; i < got.size(); ++i) error += (got[i] - alone[i]) * (got[i] - alone[i]);
-      // Sums of fp32 in another order, which bf16 mostly rounds to the same.
+      // Sums of fp32 in another order, which mostly round to the same bf16.
       EXPECT_LT(std::sqrt(error / size), 2e-3);
       EXPECT_EQ(got, logits[0]);
     }
   }
 }
 
-TEST(CudaTogetherGroupTest, AnMlpTooNarrowForAllTermsIsStillSharded) {
+TEST(CudaTogetherGroupTest, ANarrowMlpWithFewerVectorsThanTermsIsSharded) {
   ModelConfig config = LoadGolden("llama_tied")->config();
   config.intermediate = 24;
   const Feed feed = {{3, 1, 4, 1, 5, 9, 2, 6}, {5, 1}};
@@ -153,8 +155,8 @@ TEST(MlpPartTest, NodesAreWholeVectorsAndCoverAllColumns) {
 
 // --- engines ---
 
-// Bit-equal here, as above; in groups of one size alone, for another cuts the sums otherwise.
-TEST(CudaTogetherEngineTest, TokensAreThoseOfTheRequestAloneInTheGroupOnRandomSchedules) {
+// Bit-equal here, as above, but only among groups of the same size: another size sums in another order.
+TEST(CudaTogetherEngineTest, TokensInAGroupDoNotDependOnTheSchedule) {
   for (const auto& [name, ranks, on_device] : {std::tuple<const char*, int, bool>{"llama", 1, false},
                                                {"llama_tied", 2, false},
                                                {"llama_tied", 3, true},
@@ -171,7 +173,7 @@ TEST(CudaTogetherEngineTest, TokensAreThoseOfTheRequestAloneInTheGroupOnRandomSc
       std::vector<std::unique_ptr<EmulatedDevice>> devices;
       const auto make = [&]() -> std::unique_ptr<Engine> {
         DecodeOptions options = SharedOptions();
-        // Other limits on each rank: the group pads to the largest batch all the same.
+        // Each rank has other limits: the group pads to the largest batch.
         options.step_tokens = 20 + 13 * rank;
         devices.push_back(std::make_unique<EmulatedDevice>());
         return std::make_unique<MemberEngine>(testing::MakeSharedEngine(*model, options, *devices.back()),
@@ -179,7 +181,7 @@ TEST(CudaTogetherEngineTest, TokensAreThoseOfTheRequestAloneInTheGroupOnRandomSc
       };
       const auto seed = static_cast<uint64_t>(10 * group.ranks + rank);
       EXPECT_GE(testing::RunSchedule(seed, make, {model->config().vocab, 40, 8, 4}), 1);
-      // The others may still be busy, and need this rank's part.
+      // Other ranks may still be busy and need this rank's part of the MLP.
       const auto idle = testing::MakeSharedEngine(*model, SharedOptions(), *devices.front());
       StepOutput out;
       auto busy = member.Step(*idle, false, out);

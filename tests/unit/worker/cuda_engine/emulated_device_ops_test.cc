@@ -1,4 +1,4 @@
-// That the emulated device is as late as a GPU may be: whoever does not wait is found out.
+// The emulated device completes work as late as a GPU may, so that code which does not wait for it fails.
 #include "tests/testing/emulated_device_ops.h"
 
 #include <cstring>
@@ -29,7 +29,7 @@ class EmulatedStreamTest : public ::testing::Test {
   void* there;
 };
 
-TEST_F(EmulatedStreamTest, PinnedMemoryIsFreeAgainAfterAWaitOnly) {
+TEST_F(EmulatedStreamTest, PinnedMemoryIsReusableOnlyAfterAWait) {
   ASSERT_TRUE(ops.CopyIn(there, in, 64).ok());
   ASSERT_TRUE(Wait().ok());
   in[3] = 100;
@@ -40,7 +40,7 @@ TEST_F(EmulatedStreamTest, PinnedMemoryIsFreeAgainAfterAWaitOnly) {
   EXPECT_EQ(Wait(), status) << "the device is not to be used again";
 }
 
-TEST_F(EmulatedStreamTest, AResultIsThereAfterAWaitOnly) {
+TEST_F(EmulatedStreamTest, AResultIsAvailableOnlyAfterAWait) {
   ASSERT_TRUE(ops.CopyIn(there, in, 64).ok());
   std::memset(out, 0, 64);
   ASSERT_TRUE(ops.CopyOut(out, there, 32).ok());
@@ -51,7 +51,7 @@ TEST_F(EmulatedStreamTest, AResultIsThereAfterAWaitOnly) {
   EXPECT_EQ(out[9], 0);
 }
 
-TEST_F(EmulatedStreamTest, KernelsRunInTheirTurn) {
+TEST_F(EmulatedStreamTest, KernelsRunInStreamOrder) {
   const auto kernel = [&] {
     ASSERT_EQ(
         worker::gpu::LaunchFillRandom(static_cast<worker::gpu::Bf16*>(there), 32, 1, 0, 1, ops.stream()),
@@ -63,7 +63,7 @@ TEST_F(EmulatedStreamTest, KernelsRunInTheirTurn) {
   ASSERT_TRUE(ops.FillZero(there, 64).ok());
   ASSERT_TRUE(Wait().ok());
   EXPECT_EQ(out[0], 0x3f803f80) << "two ones in bf16: before the zeros, and behind the first ones";
-  // Recorded, it runs when it is replayed, as often as that.
+  // A recorded kernel runs once for each replay.
   const auto record = ops.Record([&] {
     kernel();
     return absl::OkStatus();
@@ -81,13 +81,13 @@ TEST_F(EmulatedStreamTest, KernelsRunInTheirTurn) {
   }
 }
 
-TEST_F(EmulatedStreamTest, MemoryThatIsGivenBackTooEarly) {
+TEST_F(EmulatedStreamTest, ReleasingMemoryInUseFails) {
   ASSERT_TRUE(ops.CopyIn(there, in, 64).ok());
   ASSERT_TRUE(ops.Release(there).ok());
   EXPECT_THAT(std::string(Wait().message()), HasSubstr("no device memory"));
 }
 
-TEST_F(EmulatedStreamTest, CopiesAreFromAndToPinnedMemoryOnly) {
+TEST_F(EmulatedStreamTest, CopiesNeedPinnedMemory) {
   int32_t plain[16] = {};
   EXPECT_EQ(ops.CopyIn(there, plain, 64).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ops.CopyOut(plain, there, 64).code(), absl::StatusCode::kInvalidArgument);

@@ -1,4 +1,4 @@
-// How many KV tokens an engine takes of a device, by sizes of the emulated one.
+// How many KV tokens an engine allocates on emulated devices of different sizes.
 #include "worker/engine/cuda/engine_on_device.h"
 
 #include <memory>
@@ -22,7 +22,7 @@ using ::testing::Not;
 
 constexpr int64_t kMiB = 1 << 20;
 
-// As a worker's defaults, but for its slots and rows, of which the emulator would take long.
+// A worker's defaults except for slots and rows, with which the emulator would be slow.
 DecodeOptions LikeDefaults(int64_t kv_tokens = 1 << 20) {
   DecodeOptions options;
   options.limits = {6, kv_tokens, 1 << 18};
@@ -62,8 +62,8 @@ TEST_F(FitOnDeviceTest, WithDefaultsItStartsOnADeviceOfAnySize) {
   }
 }
 
-// What is kept is a 32nd of the device; a page more is too many.
-TEST_F(FitOnDeviceTest, AsManyAsFitBesideWeightsActivationsAndWhatIsKept) {
+// A 32nd of the device is kept free; one page more is refused.
+TEST_F(FitOnDeviceTest, FitsBesideWeightsActivationsAndTheReserve) {
   device.memory_bytes = 16 * kMiB;
   int64_t tokens = 0;
   {
@@ -81,7 +81,7 @@ TEST_F(FitOnDeviceTest, AsManyAsFitBesideWeightsActivationsAndWhatIsKept) {
   EXPECT_THAT(std::string(more.message()), Not(HasSubstr("\n")));
 }
 
-TEST_F(FitOnDeviceTest, WhatFitsIsNotLowered) {
+TEST_F(FitOnDeviceTest, ANumberThatFitsIsNotLowered) {
   device.memory_bytes = 64 * kMiB;
   for (const bool fit_kv : {true, false}) {
     const auto engine = Make(LikeDefaults(5000), fit_kv);
@@ -91,8 +91,8 @@ TEST_F(FitOnDeviceTest, WhatFitsIsNotLowered) {
   }
 }
 
-// Other ranks' rows come when a group forms.
-TEST_F(FitOnDeviceTest, RanksThatShareTheMlpKeepMemoryForTheRowsOfAll) {
+// The rows of other ranks arrive only when a group forms.
+TEST_F(FitOnDeviceTest, RanksThatShardTheMlpKeepMemoryForAllRows) {
   device.memory_bytes = 16 * kMiB;
   DecodeOptions options = LikeDefaults();
   options.share_mlp = true;
@@ -104,8 +104,8 @@ TEST_F(FitOnDeviceTest, RanksThatShareTheMlpKeepMemoryForTheRowsOfAll) {
   EXPECT_GE(device.free_bytes(), device.memory_bytes / 32 + rows);
 }
 
-TEST_F(FitOnDeviceTest, ADeviceWithTooLittleIsRefusedInOneLine) {
-  // The weights fit; a page for each slot does not.
+TEST_F(FitOnDeviceTest, ADeviceWithTooLittleMemoryIsRefusedInOneLine) {
+  // The weights fit, but not a page for each slot.
   device.memory_bytes = 1 << 20;
   const int64_t weights = [&] {
     testing::EmulatedDeviceOps ops(device);

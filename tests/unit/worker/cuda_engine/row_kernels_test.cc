@@ -1,4 +1,4 @@
-// The kernels between a layer's products, under the emulator or on a GPU, against double precision.
+// The kernels between a layer's matrix products, under the emulator or on a GPU, against double precision.
 #include "worker/engine/cuda/kernels/row_kernels.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ using testing::DeviceBuffer;
 using testing::Finished;
 using testing::KernelOrder;
 
-// Rounding to the 8 bits of a bf16 moves a value by at most 2^-8 of it.
+// Rounding to the 8 significant bits of a bf16 changes a value by at most 2^-8 of it.
 constexpr double kHalfUnit = 0x1p-8;
 
 double Value(Bf16 element) {
@@ -35,7 +35,7 @@ std::vector<float> RandomFloats(Rng& rng, int64_t count) {
   return values;
 }
 
-// Poison, as every buffer is at first.
+// Expects the content from index `begin` on to be the poison with which every buffer is filled at first.
 template <typename T>
 void ExpectUntouched(const std::vector<T>& content, size_t begin) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(content.data());
@@ -55,7 +55,7 @@ class RowKernelsTest : public ::testing::TestWithParam<KernelOrder> {
 INSTANTIATE_TEST_SUITE_P(Orders, RowKernelsTest,
                          ::testing::Values(KernelOrder::kForward, KernelOrder::kReverse));
 
-TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
+TEST_P(RowKernelsTest, EmbedGathersRowsAndComputesRotations) {
   Rng rng(1);
   for (const int32_t hidden : {1, 48, 300}) {
     const int32_t rows = 5, grid = 8, vocab = 11, half = 24;
@@ -99,7 +99,7 @@ TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
     }
     ExpectUntouched(residual, static_cast<size_t>(rows) * hidden);
     ExpectUntouched(rotations, static_cast<size_t>(rows) * half * 2);
-    // Rows that have come from another server keep their residual.
+    // Rows received from another server of a chain keep their residual.
     const std::vector<float> before = RandomFloats(rng, int64_t{grid} * hidden);
     DeviceBuffer<float> come("come", before), turned("turned", rotations.size());
     EmbedArgs further = args;
@@ -115,13 +115,13 @@ TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
 TEST_P(RowKernelsTest, NormAddsAndNormalises) {
   Rng rng(2);
   for (const int32_t hidden : {1, 7, 8, 48, 64, 2056, 4099}) {
-    // Nothing added; an addend; an addend and a bias; an addend in fp32 and a bias.
+    // Cases: 0 no addend; 1 an addend; 2 an addend and a bias; 3 an addend in fp32 and a bias.
     for (const int what : {0, 1, 2, 3}) {
       const int32_t rows = 3, grid = 4;
       DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
       const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
       DeviceBuffer<float> device_residual("residual", before);
-      // Rows beyond the step's are poison, and are not there in the residual at all.
+      // Rows beyond the step's have no memory in addend and residual, so an access to them is detected.
       const std::vector<Bf16> addend = RandomBf16(rng, int64_t{rows} * hidden),
                               bias = RandomBf16(rng, hidden), weight = RandomBf16(rng, hidden);
       DeviceBuffer<Bf16> device_addend("addend", addend), device_bias("bias", bias),
@@ -155,7 +155,7 @@ TEST_P(RowKernelsTest, NormAddsAndNormalises) {
         const double inverse = 1 / std::sqrt(squares / hidden + 1e-5);
         for (int i = 0; i < hidden; ++i) {
           const double want = sum[i] * inverse * Value(weight[i]);
-          // Rounded twice; fp32 sums add far less.
+          // Two roundings to bf16; the error of fp32 sums is far smaller.
           ASSERT_NEAR(Value(normed[row * hidden + i]), want, 2.1 * kHalfUnit * std::abs(want) + 1e-9);
         }
       }
@@ -164,7 +164,7 @@ TEST_P(RowKernelsTest, NormAddsAndNormalises) {
   }
 }
 
-// The order of the roundings, on values where it shows.
+// Checks the order of the roundings on values where it makes a difference.
 TEST_P(RowKernelsTest, NormRoundsBeforeTheWeightAndAfter) {
   Rng rng(3);
   const int32_t hidden = 256;
@@ -192,12 +192,12 @@ TEST_P(RowKernelsTest, NormRoundsBeforeTheWeightAndAfter) {
     equal += normed[i].bits == worker::ToBf16(FromBf16(worker::ToBf16(first)) * w);
     once += normed[i].bits == worker::ToBf16(first * w);
   }
-  // All but those where fp32 and double round to different bf16.
+  // All but values for which fp32 and double round to different bf16.
   EXPECT_GE(equal, hidden - 2);
   EXPECT_LT(once, hidden * 9 / 10);
 }
 
-TEST_P(RowKernelsTest, PickedRowsAreNormedAndTheResidualStays) {
+TEST_P(RowKernelsTest, PickedRowsAreNormedAndTheResidualIsUnchanged) {
   Rng rng(4);
   for (const int32_t hidden : {5, 64}) {
     const int32_t rows = 6;
@@ -240,8 +240,8 @@ TEST_P(RowKernelsTest, PickedRowsAreNormedAndTheResidualStays) {
   }
 }
 
-// A model that is cut between two layers: one server ends with the sum, the next begins with the norm.
-TEST_P(RowKernelsTest, TheSumAloneAndThenTheNormAreBothAtOnceToTheLastBit) {
+// A model that is split between two layers: one server ends with the sum, the next begins with the norm.
+TEST_P(RowKernelsTest, SumThenNormIsBitEqualToBothAtOnce) {
   Rng rng(6);
   for (const int32_t hidden : {7, 64, 2056}) {
     const int32_t rows = 3;
@@ -286,7 +286,7 @@ TEST_P(RowKernelsTest, SiluMultiplies) {
       DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
       std::vector<Bf16> gate_up = RandomBf16(rng, int64_t{rows} * 2 * width);
       const std::vector<Bf16> bias = RandomBf16(rng, 2 * width);
-      gate_up[0] = {worker::ToBf16(-90)};  // exp overflows, the product must not
+      gate_up[0] = {worker::ToBf16(-90)};  // exp overflows, but the product must not
       DeviceBuffer<Bf16> device_gate_up("gate_up", gate_up), device_bias("bias", bias),
           device_out("out", static_cast<size_t>(3) * width);
       SiluArgs args;
@@ -312,7 +312,7 @@ TEST_P(RowKernelsTest, SiluMultiplies) {
   }
 }
 
-// Biases, norms of query and key heads, rotation, and where keys and values go.
+// Adds biases, norms query and key heads, rotates them, and appends keys and values to the cache.
 TEST_P(RowKernelsTest, QkvPreparesQueriesAndAppendsKeysAndValues) {
   Rng rng(7);
   for (const int32_t dim : {2, 16, 80, 128}) {

@@ -1,5 +1,5 @@
-// The device's sampler under the emulator or on a GPU: against its own definition sorted out on the host,
-// exactly; and against worker/engine/sampling wherever the uniform number is not at a boundary.
+// The device's sampler under the emulator or on a GPU: exactly against its own definition computed on the
+// host, and against worker/engine/sampling wherever the uniform number is not at a boundary.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -31,11 +31,14 @@ DrawParams ParamsOf(const Case& c) {
   params.inverse_temperature =
       c.sampling.temperature == 0 ? 0 : static_cast<float>(1 / c.sampling.temperature);
   params.top_k = c.sampling.top_k.value_or(0);
+  params.top = c.sampling.logprobs.value_or(0);
   return params;
 }
 
-// Cases of one vocabulary in one launch, forwards or backwards.
-std::vector<DrawResult> Launch(const std::vector<Case>& cases, KernelOrder order) {
+// Runs cases of one vocabulary in one launch, with threads in this order. `tops`: where the most likely
+// tokens go, kMaxTop per case.
+std::vector<DrawResult> Launch(const std::vector<Case>& cases, KernelOrder order,
+                               std::vector<TopResult>* tops = nullptr) {
   const size_t vocab = cases[0].logits.size();
   std::vector<float> logits;
   std::vector<DrawParams> params;
@@ -52,7 +55,7 @@ std::vector<DrawResult> Launch(const std::vector<Case>& cases, KernelOrder order
   DeviceBuffer<DrawParams> device_params("params", params);
   DeviceBuffer<uint32_t> device_ends("ends", ends);
   DeviceBuffer<StepCounts> counts("counts", {StepCounts{0, static_cast<int32_t>(cases.size())}});
-  // One more, which no block may touch.
+  // One result more than cases, which no block may write.
   DeviceBuffer<DrawResult> results("results", cases.size() + 1);
   SampleArgs args;
   args.counts = counts.data();
@@ -61,6 +64,8 @@ std::vector<DrawResult> Launch(const std::vector<Case>& cases, KernelOrder order
   args.params = device_params.data();
   args.ends = device_ends.data();
   args.results = results.data();
+  DeviceBuffer<TopResult> device_tops("tops", cases.size() * kMaxTop);
+  args.tops = device_tops.data();
   args.grid_draws = static_cast<int32_t>(cases.size()) + 1;
   testing::SetKernelOrder(order);
   const char* const error = testing::Finished(LaunchSample(args, nullptr));
@@ -68,10 +73,11 @@ std::vector<DrawResult> Launch(const std::vector<Case>& cases, KernelOrder order
   std::vector<DrawResult> all = results.Content();
   EXPECT_EQ(all[cases.size()].finite, 0xffffffffu) << "a draw beyond the step's was made";
   all.pop_back();
+  if (tops != nullptr) *tops = device_tops.Content();
   return all;
 }
 
-// --- the definition, sorted out on the host ---
+// --- the definition, computed on the host ---
 
 using Weights = std::vector<uint64_t>;
 
@@ -90,7 +96,7 @@ uint64_t ShareOf(double share, uint64_t total) {
   return std::min(static_cast<uint64_t>(share * static_cast<double>(total)), total - 1);
 }
 
-// The first of `order` with which the weights' sum exceeds `target`.
+// The first id in `order` with which the sum of weights exceeds `target`.
 uint32_t Invert(const Weights& weights, const std::vector<uint32_t>& order, uint64_t target) {
   uint64_t sum = 0;
   for (const uint32_t id : order) {
@@ -125,7 +131,7 @@ uint32_t IdByDefinition(const Case& c) {
   return Invert(weights, order, ShareOf(c.uniform, kept));
 }
 
-// Whether a slightly different uniform number, or top_p, gives `id`.
+// Whether a slightly different uniform number or top_p gives `id`.
 bool IsNear(const Case& c, uint32_t id) {
   for (const double shift : {-1e-5, 1e-5}) {
     Case moved = c;
@@ -140,7 +146,8 @@ bool IsNear(const Case& c, uint32_t id) {
 
 // --- random cases ---
 
-// Kinds of rows: flat, sharp, coarse with many equals, all equal, with tokens that cannot be drawn.
+// Kinds of rows: normal, flat, sharp, coarse with many equal logits, all equal, with tokens that cannot be
+// drawn.
 std::vector<float> RandomLogits(Rng& rng, size_t vocab) {
   const auto kind = rng.Below(6);
   std::vector<float> logits;
@@ -154,7 +161,7 @@ std::vector<float> RandomLogits(Rng& rng, size_t vocab) {
     if (kind == 5 && rng.Below(3) == 0) logit = -INFINITY;
     logits.push_back(static_cast<float>(logit));
   }
-  logits[rng.Below(vocab)] = static_cast<float>(rng.Normal());  // one at least is finite
+  logits[rng.Below(vocab)] = static_cast<float>(rng.Normal());  // at least one is finite
   if (kind == 3) logits[rng.Below(vocab)] = -0.0f;
   return logits;
 }
@@ -179,7 +186,7 @@ std::string Describe(const Case& c) {
          std::to_string(c.sampling.top_k.value_or(0)) + ", uniform " + std::to_string(c.uniform);
 }
 
-TEST(DeviceSampleTest, DrawsByItsDefinitionExactlyInBothOrdersOfThreads) {
+TEST(DeviceSampleTest, EqualsItsDefinitionInBothOrdersOfThreads) {
   Rng rng(1);
   for (const size_t vocab : {1, 2, 31, 32, 33, 257, 512, 1000, 4099}) {
     std::vector<Case> cases;
@@ -188,7 +195,7 @@ TEST(DeviceSampleTest, DrawsByItsDefinitionExactlyInBothOrdersOfThreads) {
       const std::vector<DrawResult> results = Launch(cases, order);
       for (size_t i = 0; i < cases.size(); ++i) {
         EXPECT_EQ(results[i].finite, 1u);
-        // A GPU's exponential is another than the host's in its last bits.
+        // A GPU's exponential differs from the host's in the last bits.
         const bool near = testing::kOnGpu && IsNear(cases[i], results[i].id);
         EXPECT_TRUE(near || results[i].id == IdByDefinition(cases[i]))
             << results[i].id << ": " << Describe(cases[i]);
@@ -197,10 +204,9 @@ TEST(DeviceSampleTest, DrawsByItsDefinitionExactlyInBothOrdersOfThreads) {
   }
 }
 
-// The probability that a neighbour in the order would have been drawn is what a margin is worth: the device
-// rounds weights and temperature to fp32, some 1e-6 of them; so a uniform number further than that from every
-// boundary must give the sampler's token. Boundaries of the truncation count too: cases in which top_p or the
-// draw itself falls within 1e-5 of one are counted and must be few.
+// The device rounds weights and temperature to fp32, an error of some 1e-6. A uniform number further than
+// that from every boundary between tokens must give the host sampler's token. Truncation has boundaries too:
+// cases in which top_p or the draw falls within 1e-5 of a boundary are counted and must be few.
 TEST(DeviceSampleTest, AgreesWithTheSamplerAwayFromBoundaries) {
   Rng rng(2);
   int different = 0, compared = 0;
@@ -226,7 +232,8 @@ TEST(DeviceSampleTest, AgreesWithTheSamplerAwayFromBoundaries) {
       ++compared;
       if (results[i].id != want->id) {
         ++different;
-        // Then both had nearly the same claim: at a slightly different uniform number it is the sampler's.
+        // Then both tokens are at a boundary: a slightly different uniform number gives the host sampler's
+        // token.
         EXPECT_TRUE(IsNear(cases[i], want->id))
             << Describe(cases[i]) << ": " << results[i].id << " is not " << want->id;
         continue;
@@ -239,6 +246,41 @@ TEST(DeviceSampleTest, AgreesWithTheSamplerAwayFromBoundaries) {
   EXPECT_LE(different, 2) << "of " << compared;
 }
 
+TEST(DeviceSampleTest, TheMostLikelyTokensAreTheSamplers) {
+  Rng rng(3);
+  Sampler sampler;
+  for (const size_t vocab : {20, 33, 700, 4099}) {
+    std::vector<Case> cases;
+    for (const int32_t asked : {0, 1, 5, kMaxTop}) {
+      cases.push_back(RandomCase(rng, vocab));
+      // Equal logits, of which the smaller ids come first, and such as cannot be drawn.
+      for (size_t i = 0; i < 8; ++i) cases.back().logits[rng.Below(vocab)] = 3;
+      for (size_t i = 0; i < vocab / 4; ++i) cases.back().logits[rng.Below(vocab)] = -INFINITY;
+      cases.back().sampling.logprobs = asked;
+    }
+    for (const auto order : {KernelOrder::kForward, KernelOrder::kReverse}) {
+      std::vector<TopResult> tops;
+      Launch(cases, order, &tops);
+      for (size_t i = 0; i < cases.size(); ++i) {
+        Draw draw;
+        draw.sampling.logprobs = cases[i].sampling.logprobs;
+        const absl::StatusOr<Drawn> want = sampler.Pick(cases[i].logits, draw);
+        ASSERT_TRUE(want.ok()) << want.status();
+        ASSERT_EQ(want->top.size(), static_cast<size_t>(*draw.sampling.logprobs));
+        for (size_t n = 0; n < want->top.size(); ++n) {
+          const TopResult& got = tops[i * kMaxTop + n];
+          EXPECT_EQ(got.id, want->top[n].id) << "place " << n << " of " << vocab;
+          if (std::isinf(want->top[n].logprob)) {
+            EXPECT_EQ(got.log_probability, want->top[n].logprob);
+          } else {
+            EXPECT_NEAR(got.log_probability, want->top[n].logprob, 1e-4);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(DeviceSampleTest, FrequenciesAreTheProbabilities) {
   Case c;
   c.logits = {0.5f, 2, -1, 2, 0};
@@ -247,7 +289,7 @@ TEST(DeviceSampleTest, FrequenciesAreTheProbabilities) {
   const double total = static_cast<double>(std::accumulate(weights.begin(), weights.end(), uint64_t{0}));
   constexpr int kDraws = 400;
   std::vector<Case> cases;
-  // Uniform numbers of a grid, so that frequencies are exact to one in kDraws.
+  // Uniform numbers on a grid, so that frequencies are exact to one in kDraws.
   for (int i = 0; i < kDraws; ++i) {
     c.uniform = (i + 0.5) / kDraws;
     cases.push_back(c);
@@ -259,7 +301,7 @@ TEST(DeviceSampleTest, FrequenciesAreTheProbabilities) {
   }
 }
 
-TEST(DeviceSampleTest, Borders) {
+TEST(DeviceSampleTest, EdgeCases) {
   Case greedy;
   greedy.logits = {1, 3, -2, 3, 3};
   Case top_1 = greedy, tiny_p = greedy, all_equal_2 = greedy;
@@ -284,7 +326,7 @@ TEST(DeviceSampleTest, Borders) {
   EXPECT_EQ(results[5].id, 3u) << "the second of the three largest";
 }
 
-TEST(DeviceSampleTest, AllTokensTogetherEndWithCertainty) {
+TEST(DeviceSampleTest, EndProbabilityOfAllTokensIsOne) {
   Rng rng(3);
   Case c = RandomCase(rng, 100);
   c.ends.resize(100);
@@ -292,7 +334,7 @@ TEST(DeviceSampleTest, AllTokensTogetherEndWithCertainty) {
   EXPECT_NEAR(Launch({c}, KernelOrder::kForward)[0].end_probability, 1, 1e-6);
 }
 
-TEST(DeviceSampleTest, NonFiniteLogitsAreReportedAndAffectNoOther) {
+TEST(DeviceSampleTest, NonFiniteLogitsAreReportedAndAffectOnlyTheirRow) {
   Rng rng(4);
   std::vector<Case> cases;
   for (int i = 0; i < 5; ++i) cases.push_back(RandomCase(rng, 64));

@@ -1,4 +1,4 @@
-// The host's half of the CUDA engine: buckets, and the block of a step's inputs.
+// The host's part of a CUDA step: buckets of rows, and the block of a step's inputs.
 #include "worker/engine/cuda/step_inputs.h"
 
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(RowBucketsTest, PowersOfTwoAndFromSixtyFourOnHalfwayBetweenThem) {
+TEST(RowBucketsTest, PowersOfTwoAndMidpointsFromSixtyFourOn) {
   EXPECT_THAT(RowBuckets(1).sizes(), ElementsAre(1));
   EXPECT_THAT(RowBuckets(6).sizes(), ElementsAre(1, 2, 4, 6));
   EXPECT_THAT(RowBuckets(8).sizes(), ElementsAre(1, 2, 4, 8));
@@ -21,7 +21,7 @@ TEST(RowBucketsTest, PowersOfTwoAndFromSixtyFourOnHalfwayBetweenThem) {
   EXPECT_THAT(RowBuckets(256).sizes(), ElementsAre(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256));
 }
 
-TEST(RowBucketsTest, WithoutAnEndTheyAreTheSame) {
+TEST(RowBucketsTest, UnboundedBucketsAreTheSame) {
   const RowBuckets buckets(1 << 12);
   for (int32_t rows = 1; rows <= 1 << 12; ++rows) {
     ASSERT_EQ(PaddedRows(rows), buckets.sizes()[buckets.Index(rows)]) << rows;
@@ -133,7 +133,7 @@ TEST(StepInputsTest, AStepsPlanIsLaidOut) {
   EXPECT_EQ(in.draws[1].uniform, DrawUniform(11, 3));
 }
 
-TEST(StepInputsTest, AStepThatDrawsAloneHasAsManyRowsAsDraws) {
+TEST(StepInputsTest, AStepOfOnlyDrawsHasAsManyRowsAsDraws) {
   const std::vector<uint32_t> ends = {5, 1000, 6};
   std::vector<Draw> draws(3);
   draws[1].ends = draws[2].ends = ends;
@@ -150,7 +150,7 @@ TEST(StepInputsTest, AStepThatDrawsAloneHasAsManyRowsAsDraws) {
   EXPECT_EQ(in.draws[2].end_count, 2);
 }
 
-TEST(StepInputsTest, EndingTokensBeyondTheCapacityAreLeftOut) {
+TEST(StepInputsTest, EndTokensBeyondTheCapacityAreLeftOut) {
   StepPlan plan;
   plan.Clear();
   const std::vector<PageId> pages = {1};
@@ -173,7 +173,7 @@ TEST(StepInputsTest, EndingTokensBeyondTheCapacityAreLeftOut) {
   EXPECT_EQ(in.draws[2].end_count, 0);
 }
 
-TEST(StepInputsTest, TemperaturesThatFp32CannotInvertStayOnTheirSideOfGreedy) {
+TEST(StepInputsTest, TemperaturesBeyondFp32AreStillSampled) {
   StepPlan plan;
   plan.Clear();
   const std::vector<PageId> pages = {1};

@@ -1,4 +1,5 @@
-// Energy of windows, split: against a device that draws by the power model, and against what must add up.
+// Splitting the energy of time windows, against a device that follows the power model, and conservation of
+// joules and seconds.
 #include "worker/energy/energy_split.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 namespace bfio::worker {
 namespace {
 
-TEST(EnergySplit, FindsTheShareOfADeviceThatDrawsByTheModel) {
+TEST(EnergySplit, FindsTheSharesOfADeviceThatFollowsTheModel) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Rng rng(seed);
     const sim::PowerModel power{.idle_w = 50 + 100 * rng.Uniform(), .peak_w = 300 + 400 * rng.Uniform()};
@@ -41,7 +42,7 @@ TEST(EnergySplit, EveryJouleAndSecondIsCountedOnce) {
   double joules = 0, seconds = 0;
   for (int i = 0; i < 1'000; ++i) {
     const double window = 0.01 + rng.Uniform(), drawn = 700 * rng.Uniform() * window;
-    // Also more time than the window has.
+    // Includes reported times that exceed the window.
     split.AddWindow(drawn, window, rng.Below(3) * rng.Uniform() * window,
                     rng.Below(3) * rng.Uniform() * window);
     joules += drawn, seconds += window;
@@ -52,7 +53,7 @@ TEST(EnergySplit, EveryJouleAndSecondIsCountedOnce) {
   EXPECT_NEAR(sums.busy_s + sums.barrier_s + sums.parked_s, seconds, 1e-9 * seconds);
 }
 
-TEST(EnergySplit, WithoutAnIdlePowerTimeDecides) {
+TEST(EnergySplit, WithoutAnIdlePowerEnergyIsSplitByTime) {
   EnergySplit split;
   split.AddWindow(1'000, 10, 6, 4);
   EXPECT_FALSE(split.idle_watts().has_value());
@@ -60,16 +61,16 @@ TEST(EnergySplit, WithoutAnIdlePowerTimeDecides) {
   EXPECT_DOUBLE_EQ(split.sums().barrier_j, 400);
 }
 
-TEST(EnergySplit, TheLeastParkedPowerIsTheIdlePower) {
+TEST(EnergySplit, TheLowestPowerIsTheIdlePower) {
   EnergySplit split;
-  split.AddWindow(900, 5, 0, 0);  // still hot
+  split.AddWindow(900, 5, 0, 0);  // the device is still hot
   split.AddWindow(500, 5, 0, 0);
   split.AddWindow(700, 5, 0, 0);
-  split.AddWindow(100, 5, 1, 0);  // hardly parked
+  split.AddWindow(100, 5, 1, 0);  // parked for most of the window
   EXPECT_DOUBLE_EQ(*split.idle_watts(), 100);
 }
 
-TEST(EnergySplit, NonsenseIsIgnored) {
+TEST(EnergySplit, InvalidWindowsAreIgnored) {
   EnergySplit split;
   const double nan = std::numeric_limits<double>::quiet_NaN(),
                infinity = std::numeric_limits<double>::infinity();

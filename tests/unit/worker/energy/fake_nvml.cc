@@ -1,6 +1,7 @@
-// A libnvidia-ml.so.1 for tests: one device at 0000:17:00.0, index 0, that does what FAKE_NVML_* say.
+// A libnvidia-ml.so.1 for tests: one device at 0000:17:00.0, index 0, controlled by the environment variables
+// FAKE_NVML_*.
 //
-// Purpose: the meter is tested through the dynamic linker, as it runs. Each variable holds a number, or
+// Purpose: tests the meter through the dynamic linker, as in production. Each variable holds a number, or
 // "error N" for NVML's result N; one that is not set is "error 3", not supported. FAKE_NVML_WATTS alone gives
 // a counter that grows with the clock. Built twice: with -DFAKE_NVML_POOR it lacks most functions.
 #include <time.h>
@@ -16,7 +17,7 @@ namespace {
 int device = 0;
 int users = 0;
 
-// NVML's result; `value` where that is 0.
+// Reads a variable into `value`. Returns NVML's result; `value` is set only on success.
 int Read(const char* variable, unsigned long long& value) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return kNvmlNotSupported;

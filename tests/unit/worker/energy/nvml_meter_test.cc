@@ -1,4 +1,4 @@
-// The meter through the dynamic linker against a fake library, and the monitor over it.
+// The NVML meter through the dynamic linker against a fake library, and the energy monitor over it.
 #include "worker/energy/nvml_meter.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ class NvmlMeterTest : public ::testing::Test {
   }
 };
 
-TEST_F(NvmlMeterTest, ReadsTheCounterOfTheDeviceThatIsNamed) {
+TEST_F(NvmlMeterTest, ReadsTheCounterOfTheNamedDevice) {
   Set({{"ENERGY_MJ", "1500"}});
   for (const char* name : {"0", "0000:17:00.0"}) {
     const auto meter = Make(name);
@@ -50,7 +50,7 @@ TEST_F(NvmlMeterTest, ReadsTheCounterOfTheDeviceThatIsNamed) {
     EXPECT_DOUBLE_EQ(*meter->Joules(), 1.5);
     Set({{"ENERGY_MJ", "18446744073709551615"}});
     EXPECT_DOUBLE_EQ(*meter->Joules(), 18446744073709551.615);
-    Set({{"ENERGY_MJ", "error 15"}});  // the GPU is lost
+    Set({{"ENERGY_MJ", "error 15"}});  // the error of a lost GPU
     EXPECT_EQ(meter->Joules().status().code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(meter->Joules().status().message()), HasSubstr("Some Error"));
     Set({{"ENERGY_MJ", "1500"}});
@@ -71,11 +71,11 @@ TEST_F(NvmlMeterTest, WithoutACounterPowerIsIntegrated) {
     const absl::Time after = MonotonicNow();
     Set({{source, "350000"}});
     const double joules = *meter->Joules();
-    // 300 W by trapezoid, over a time between the two.
+    // 300 W by the trapezoidal rule, over a time between these bounds.
     EXPECT_GE(joules, 300 * absl::ToDoubleSeconds(after - between));
     EXPECT_LE(joules, 300 * absl::ToDoubleSeconds(MonotonicNow() - before));
   }
-  // The instantaneous power before the mean over a second.
+  // The instantaneous power is preferred to the mean over a second.
   Set({{"POWER_MW", "1000000"}, {"INSTANT_MW", "0"}});
   const auto meter = Make();
   ASSERT_NE(meter, nullptr);
@@ -84,7 +84,7 @@ TEST_F(NvmlMeterTest, WithoutACounterPowerIsIntegrated) {
   EXPECT_EQ(*meter->Joules(), 0);
 }
 
-TEST_F(NvmlMeterTest, WhatIsNotThereIsSaid) {
+TEST_F(NvmlMeterTest, MissingSupportIsReported) {
   Set({});
   EXPECT_EQ(MakeNvmlMeter("0").status().code(), absl::StatusCode::kUnimplemented);
   Set({{"ENERGY_MJ", "1"}});
@@ -101,7 +101,7 @@ TEST_F(NvmlMeterTest, WhatIsNotThereIsSaid) {
   EXPECT_EQ(MakeNvmlMeter("0").status().code(), absl::StatusCode::kUnavailable);
 }
 
-// Answers what it is told to, the last answer again and again.
+// Returns the scripted answers in order, the last one repeatedly.
 class ScriptedMeter final : public EnergyMeter {
  public:
   explicit ScriptedMeter(std::deque<absl::StatusOr<double>> answers, std::atomic<int>* asked = nullptr)
@@ -135,8 +135,9 @@ EnergyReading Await(EnergyMonitor& monitor, const std::function<bool(const Energ
   return last;
 }
 
-TEST_F(NvmlMeterTest, TheMonitorLeavesOutWhatItCannotKnow) {
-  // 10 + 20 + 5 J are known; not what came before, over the reset, over the error, and the absurd jump.
+TEST_F(NvmlMeterTest, TheMonitorIgnoresIntervalsWithoutAValidCounter) {
+  // 10 + 20 + 5 J are counted; not those before the first reading, across the reset, across the error, or in
+  // the implausible jump.
   EnergyMonitor monitor(
       std::make_unique<ScriptedMeter>(std::deque<absl::StatusOr<double>>{
           1e6, 1e6 + 10, 3.0, 23.0, absl::UnavailableError("lost"), 500.0, 505.0, 1e12, 1e12}),
@@ -155,14 +156,14 @@ TEST_F(NvmlMeterTest, AMeterThatNeverAnswersGivesNoReading) {
   EnergyMonitor monitor(std::make_unique<ScriptedMeter>(
                             std::deque<absl::StatusOr<double>>{absl::UnavailableError("gone")}, &asked),
                         absl::Milliseconds(1));
-  // The answers before the last one have been dealt with.
+  // By then the first answers have been processed.
   const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
   while (asked < 4 && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
   ASSERT_GE(asked, 4);
   EXPECT_FALSE(monitor.TakeNews().has_value());
 }
 
-TEST_F(NvmlMeterTest, StepsTakeTheirShare) {
+TEST_F(NvmlMeterTest, StepsAreChargedTheirShare) {
   Set({{"WATTS", "200"}});
   auto meter = Make();
   ASSERT_NE(meter, nullptr);
@@ -177,7 +178,7 @@ TEST_F(NvmlMeterTest, StepsTakeTheirShare) {
   EXPECT_GT(sums.busy_j, 0);
   EXPECT_GT(sums.barrier_j, 0);
   EXPECT_NEAR(sums.busy_s, 2 * sums.barrier_s, 0.1 * sums.busy_s);
-  // At one power, energy is time.
+  // At constant power, energy is proportional to time.
   const double all_j = sums.busy_j + sums.barrier_j + sums.parked_j,
                all_s = sums.busy_s + sums.barrier_s + sums.parked_s;
   EXPECT_NEAR(all_j, 200 * all_s, 0.1 * 200 * all_s);

@@ -1,4 +1,4 @@
-// The planner: what an engine does otherwise than a scheduler alone.
+// The batch planner: what an engine adds to a scheduler alone.
 #include "worker/scheduler/batch_planner.h"
 
 #include <algorithm>
@@ -31,12 +31,13 @@ struct PlannedRows {
 
 constexpr BatchCost kCost = {.c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 0};
 
-// The level at which so many prompt tokens fit beside so many decodes without context.
+// The level at which `tokens` prompt tokens fit beside `decodes` decodes without context.
 PrefillLevel LevelFor(int64_t tokens, int64_t decodes) {
   return {kCost.Seconds(tokens + decodes), kCost};
 }
 
-// `decodes` decoding requests and a prompt of 1,000. `tokens`: of prompts below the level.
+// Plans a step of `decodes` decoding requests and a prompt of 1,000 tokens; the level, if any, admits
+// `tokens` prompt tokens.
 PlannedRows PlanOf(BatchPlannerOptions options, int64_t decodes,
                    std::optional<int64_t> tokens = std::nullopt) {
   BatchPlanner planner = MakePlanner(options);
@@ -50,21 +51,21 @@ PlannedRows PlanOf(BatchPlannerOptions options, int64_t decodes,
   return rows;
 }
 
-TEST(BatchPlannerTest, SarathiRunsAllDecodesAndTheLeastOfEachPrompt) {
+TEST(BatchPlannerTest, SarathiRunsAllDecodesAndAMinimumOfPrompts) {
   EXPECT_EQ(PlanOf({.token_budget = 100}, 30), (PlannedRows{70, 30}));
   EXPECT_EQ(PlanOf({.token_budget = 100}, 95), (PlannedRows{kMinPrefillRows, 95}));
   EXPECT_EQ(PlanOf({.token_budget = 100}, 300), (PlannedRows{kMinPrefillRows, 300}));
 }
 
-TEST(BatchPlannerTest, WithoutABoundEveryPromptIsComputedWholeWhateverTheRouterSays) {
-  const BatchPlannerOptions unbounded = {.token_budget = BatchRoom::kUnbounded};
+TEST(BatchPlannerTest, WithoutABudgetPromptsAreWholeWhateverTheLevel) {
+  const BatchPlannerOptions unbounded = {.token_budget = BatchCapacity::kUnbounded};
   EXPECT_TRUE(MakePlanner(unbounded).whole_prompts());
   EXPECT_EQ(PlanOf(unbounded, 30), (PlannedRows{1000, 30}));
   EXPECT_EQ(PlanOf(unbounded, 30, 20), (PlannedRows{1000, 30}));
 }
 
 TEST(BatchPlannerTest, PromptsNeverTakeMoreThanTheBudget) {
-  // Under orca they come first; the room that many decodes are given is not theirs.
+  // Under orca prompts come first, but they do not get the extra rows that are allowed for many decodes.
   EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 100}, 30), (PlannedRows{100, 0}));
   EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 100}, 300), (PlannedRows{100, 216}));
   EXPECT_EQ(PlanOf({.scheduler = "vllm_v0", .token_budget = 1005, .max_sequence_tokens = 1005}, 2000),
@@ -74,7 +75,7 @@ TEST(BatchPlannerTest, PromptsNeverTakeMoreThanTheBudget) {
       (PlannedRows{0, 2000}));
 }
 
-TEST(BatchPlannerTest, TheRoutersLevelBoundsPromptsAloneAndNotThoseTakenWhole) {
+TEST(BatchPlannerTest, TheLevelBoundsPromptsUnlessTheyAreTakenWhole) {
   EXPECT_EQ(PlanOf({.token_budget = 512}, 30, 64), (PlannedRows{64, 30}));
   EXPECT_EQ(PlanOf({.token_budget = 512}, 30, 5000), (PlannedRows{482, 30}));
   EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 512}, 30, 64), (PlannedRows{64, 30}));
@@ -82,7 +83,7 @@ TEST(BatchPlannerTest, TheRoutersLevelBoundsPromptsAloneAndNotThoseTakenWhole) {
             (PlannedRows{1000, 0}));
 }
 
-TEST(BatchPlannerTest, ALevelIsFilledByWhatTheEnginesOwnStepsCost) {
+TEST(BatchPlannerTest, ALevelIsFilledByTheEnginesOwnStepCosts) {
   BatchPlanner planner = MakePlanner({.token_budget = 512});
   const BatchCost cost = {
       .c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 40, .k1_s_per_pair = 1e-4, .k2_s_per_token = 1e-3};
@@ -99,7 +100,7 @@ TEST(BatchPlannerTest, ALevelIsFilledByWhatTheEnginesOwnStepsCost) {
   more.AddPrefill(batch.back().rows + 1, 100);
   EXPECT_LE(cost.Seconds(load), 2);
   EXPECT_GT(cost.Seconds(more), 2);
-  // Its decodes alone take longer: no prompt.
+  // The decodes alone take longer than the level, so no prompt is computed.
   planner.SetLevel(PrefillLevel{1.2, cost});
   planner.Form(left, batch);
   EXPECT_EQ(batch.size(), 30u);
@@ -118,12 +119,12 @@ TEST(BatchPlannerTest, WholePromptsNeedABudgetThatHoldsTheLongestSequence) {
   EXPECT_TRUE(BatchPlanner::Create({.token_budget = 1, .max_sequence_tokens = 513}).ok());
 }
 
-TEST(BatchPlannerTest, NoOrderPassesAResidentOverForEver) {
+TEST(BatchPlannerTest, NoOrderPassesOverAResidentForEver) {
   for (const BatchOrder order : {BatchOrder::kShortest, BatchOrder::kPriority}) {
     for (const char* name : {"sarathi", "orca"}) {
       SCOPED_TRACE(absl::StrCat(name, static_cast<int>(order)));
       BatchScheduler scheduler = BatchScheduler::Create(name, order).value();
-      // A long prompt, and short urgent ones that follow one another without end.
+      // A long prompt and an endless sequence of short urgent ones.
       std::vector<BatchRequest> left = {{500, 5}};
       std::vector<Chunk> batch;
       int64_t longest = 0;
@@ -141,8 +142,8 @@ TEST(BatchPlannerTest, NoOrderPassesAResidentOverForEver) {
   }
 }
 
-// What the planner promises of every step, on random requests.
-TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
+// Invariants of every step on random requests.
+TEST(BatchPlannerPropertyTest, StepsMeetTheRules) {
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
@@ -170,9 +171,10 @@ TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
     std::vector<Chunk> batch, again;
     planner.Form(left, batch);
     planner.Form(left, again);
-    BatchRoom room = {.token_budget = MaxRows(static_cast<int64_t>(left.size()), options.token_budget)};
-    if (piece && !whole) room.prefill_tokens = *piece;
-    ASSERT_TRUE(CheckBatch(left, room, batch).ok()) << CheckBatch(left, room, batch);
+    BatchCapacity capacity = {.token_budget =
+                                  MaxRows(static_cast<int64_t>(left.size()), options.token_budget)};
+    if (piece && !whole) capacity.prefill_tokens = *piece;
+    ASSERT_TRUE(CheckBatch(left, capacity, batch).ok()) << CheckBatch(left, capacity, batch);
     PlannedRows rows;
     for (const Chunk& chunk : batch) {
       (left[chunk.which].decoding() ? rows.decodes : rows.prompts) += chunk.rows;
@@ -181,14 +183,15 @@ TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
     EXPECT_EQ(BatchTokens(batch), BatchTokens(again));
     EXPECT_EQ(batch.empty(), left.empty() || (decoding == 0 && !whole && piece == 0));
     if (options.scheduler == "sarathi") {
-      const int64_t allowed = std::min(piece.value_or(BatchRoom::kUnbounded),
+      const int64_t allowed = std::min(piece.value_or(BatchCapacity::kUnbounded),
                                        std::max(options.token_budget - decoding, kMinPrefillRows));
       EXPECT_EQ(rows, (PlannedRows{std::min(prompts, allowed), decoding}));
     }
   }
 }
 
-// An engine's steps from first to last request: the router changes the level, the tuner the budget.
+// An engine's steps from the first to the last request, with changing levels from the router and budgets from
+// the tuner.
 class PlannerTraffic {
  public:
   PlannerTraffic(const std::string& name, BatchOrder order, uint64_t seed)
@@ -212,7 +215,7 @@ class PlannerTraffic {
       Take(batch);
     }
   }
-  // Other budgets than the first one.
+  // Number of changes of the budget.
   int64_t moves() const { return moves_; }
 
  private:
@@ -251,27 +254,27 @@ class PlannerTraffic {
     planner_.Arrive(made_.back().id, now_s_, request.prefill_left, request.decode_left + 1, {});
   }
 
-  // By the words of batch_planner.h.
+  // Checks the rules that batch_planner.h states.
   void ExpectRules(const std::vector<Chunk>& batch) {
     int64_t decoding = 0;
     for (const BatchRequest& request : left_) decoding += request.decoding() ? 1 : 0;
     ASSERT_GE(planner_.budget(), std::min<int64_t>(64, options_.token_budget));
     ASSERT_LE(planner_.budget(), options_.token_budget);
-    BatchRoom room;
+    BatchCapacity capacity;
     if (Whole(options_)) {
-      room.token_budget = std::max(planner_.budget(), decoding);
-      room.prefill_tokens = planner_.budget();
+      capacity.token_budget = std::max(planner_.budget(), decoding);
+      capacity.prefill_tokens = planner_.budget();
     } else {
-      room.token_budget = std::max(planner_.budget(), decoding + kMinPrefillRows);
-      room.prefill_tokens =
-          std::min(std::max(planner_.budget(), kMinPrefillRows), piece_.value_or(BatchRoom::kUnbounded));
+      capacity.token_budget = std::max(planner_.budget(), decoding + kMinPrefillRows);
+      capacity.prefill_tokens =
+          std::min(std::max(planner_.budget(), kMinPrefillRows), piece_.value_or(BatchCapacity::kUnbounded));
     }
-    ASSERT_LE(room.token_budget, MaxRows(static_cast<int64_t>(left_.size()), options_.token_budget));
-    const absl::Status rules = CheckBatch(left_, room, batch);
+    ASSERT_LE(capacity.token_budget, MaxRows(static_cast<int64_t>(left_.size()), options_.token_budget));
+    const absl::Status rules = CheckBatch(left_, capacity, batch);
     ASSERT_TRUE(rules.ok()) << rules;
     ASSERT_EQ(batch.empty(), left_.empty());
     if (!planner_.scheduler().work_conserving()) return;
-    const absl::Status conserved = CheckWorkConservation(left_, room, options_.order, batch);
+    const absl::Status conserved = CheckWorkConservation(left_, capacity, options_.order, batch);
     ASSERT_TRUE(conserved.ok()) << conserved;
     if (options_.scheduler != "sarathi") return;
     for (const Chunk& chunk : batch) decoding -= left_[chunk.which].decoding() ? 1 : 0;
@@ -323,7 +326,7 @@ class PlannerTraffic {
   std::vector<Made> made_;
 };
 
-TEST(BatchPlannerPropertyTest, EveryStepOfRandomTrafficHoldsTheRulesWhateverPieceAndBudget) {
+TEST(BatchPlannerPropertyTest, RandomTrafficMeetsTheRulesForAnyLevelAndBudget) {
   int64_t moves = 0;
   for (const std::string& name : SchedulerNames()) {
     for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kShortest, BatchOrder::kPriority}) {

@@ -1,4 +1,5 @@
-// The schedulers: the paper's worked example, a token-by-token oracle, and what must hold on random traffic.
+// The batch schedulers: the paper's worked example, a token-by-token reference, and invariants on random
+// traffic.
 #include "worker/scheduler/batch_scheduler.h"
 
 #include <numeric>
@@ -27,9 +28,9 @@ BatchScheduler Make(absl::string_view name, BatchOrder order = BatchOrder::kFcfs
 }
 
 std::vector<std::pair<int, int>> Form(absl::string_view name, const std::vector<BatchRequest>& requests,
-                                      const BatchRoom& room, BatchOrder order = BatchOrder::kFcfs) {
+                                      const BatchCapacity& capacity, BatchOrder order = BatchOrder::kFcfs) {
   std::vector<Chunk> batch;
-  Make(name, order).Form(requests, room, batch);
+  Make(name, order).Form(requests, capacity, batch);
   std::vector<std::pair<int, int>> pairs;
   for (const Chunk& chunk : batch) pairs.emplace_back(chunk.which, chunk.rows);
   return pairs;
@@ -43,7 +44,7 @@ void Apply(absl::Span<const Chunk> batch, std::vector<BatchRequest>& requests) {
   }
 }
 
-// "ABC Dp": decodes by their letter, prompts with a p.
+// A batch as text, such as "ABC Dp": decodes by their letter, prompts with a p.
 std::string Letters(absl::Span<const Chunk> batch, const std::vector<BatchRequest>& requests) {
   std::string decodes, prompts;
   for (const Chunk& chunk : batch) {
@@ -57,7 +58,8 @@ std::string Letters(absl::Span<const Chunk> batch, const std::vector<BatchReques
   return absl::StrCat(decodes, prompts);
 }
 
-// A, B and C have 2, 4 and 3 decodes to go; D and E, a prompt token and a decode each, come during batch 1.
+// A, B and C have 2, 4 and 3 decodes left; D and E, with a prompt token and a decode each, arrive during
+// batch 1.
 std::vector<std::string> WorkedExample(absl::string_view name, int64_t budget) {
   BatchScheduler scheduler = Make(name);
   std::vector<BatchRequest> requests = {{0, 2}, {0, 4}, {0, 3}};
@@ -79,11 +81,11 @@ TEST(BatchSchedulerTest, ThePapersWorkedExample) {
   EXPECT_THAT(WorkedExample("faster_transformer", 4), ElementsAre("ABC", "ABC", "BC", "B", "Dp Ep", "DE"));
   EXPECT_THAT(WorkedExample("sarathi", 4), ElementsAre("ABC", "ABC Dp", "BCD Ep", "BE"));
   EXPECT_THAT(WorkedExample("orca", 5), ElementsAre("ABC", "ABC Dp Ep", "BCDE", "B"));
-  // With its budget of 5 orca ends as soon as sarathi with 4; at 4 it has one token too few for C.
+  // With a budget of 5 orca ends as soon as sarathi does with 4; with 4 it lacks one token for C.
   EXPECT_THAT(WorkedExample("orca", 4), ElementsAre("ABC", "AB Dp Ep", "BCDE", "BC"));
 }
 
-TEST(BatchSchedulerTest, SarathiCutsTheOldestPromptWhereTheBudgetEnds) {
+TEST(BatchSchedulerTest, SarathiChunksTheOldestPromptsWithinTheBudget) {
   EXPECT_THAT(Form("sarathi", {{100, 9}, {0, 3}, {30, 9}, {0, 1}}, {.token_budget = 512}),
               ElementsAre(std::pair(1, 1), std::pair(3, 1), std::pair(0, 100), std::pair(2, 30)));
   EXPECT_THAT(Form("sarathi", {{0, 3}, {90, 9}, {30, 9}}, {.token_budget = 101}),
@@ -95,18 +97,18 @@ TEST(BatchSchedulerTest, SarathiCutsTheOldestPromptWhereTheBudgetEnds) {
 
 TEST(BatchSchedulerTest, OrdersHoldWithinAClass) {
   const std::vector<BatchRequest> requests = {{50, 10, 1}, {20, 10, 1}, {0, 7, 1}, {0, 5, 3}, {20, 10, 2}};
-  const BatchRoom room = {.token_budget = 30};
-  EXPECT_THAT(Form("sarathi", requests, room, BatchOrder::kFcfs),
+  const BatchCapacity capacity = {.token_budget = 30};
+  EXPECT_THAT(Form("sarathi", requests, capacity, BatchOrder::kFcfs),
               ElementsAre(std::pair(2, 1), std::pair(3, 1), std::pair(0, 28)));
-  EXPECT_THAT(Form("sarathi", requests, room, BatchOrder::kShortest),
+  EXPECT_THAT(Form("sarathi", requests, capacity, BatchOrder::kShortest),
               ElementsAre(std::pair(3, 1), std::pair(2, 1), std::pair(1, 20), std::pair(4, 8)));
-  EXPECT_THAT(Form("sarathi", requests, room, BatchOrder::kPriority),
+  EXPECT_THAT(Form("sarathi", requests, capacity, BatchOrder::kPriority),
               ElementsAre(std::pair(3, 1), std::pair(2, 1), std::pair(4, 20), std::pair(0, 8)));
-  EXPECT_THAT(Form("orca", requests, room, BatchOrder::kPriority),
+  EXPECT_THAT(Form("orca", requests, capacity, BatchOrder::kPriority),
               ElementsAre(std::pair(4, 20), std::pair(0, 10)));
 }
 
-TEST(BatchSchedulerTest, ARequestWithoutSlotOrKvHoldsBackLaterOnesOnly) {
+TEST(BatchSchedulerTest, ARequestWithoutSlotOrKvBlocksOnlyLaterOnes) {
   BatchRequest fresh = {10, 5, 0, false, 100};
   std::vector<BatchRequest> requests = {fresh, fresh, fresh, {10, 5}};
   requests[1].kv_tokens = 300;
@@ -122,20 +124,20 @@ TEST(BatchSchedulerTest, ARequestWithoutSlotOrKvHoldsBackLaterOnesOnly) {
 }
 
 TEST(BatchSchedulerTest, PromptsLongerThanTheBudgetStopWholePromptSchedulers) {
-  // "Vertex C" of the paper's second workload: 290 prompt tokens at a budget of 128.
+  // The paper's "Vertex C" of the second workload: 290 prompt tokens with a budget of 128.
   const std::vector<BatchRequest> requests = {{290, 990}, {20, 10}, {0, 0}};
   for (const char* name : {"vllm_v0", "faster_transformer"}) {
     EXPECT_THAT(Form(name, requests, {.token_budget = 128}), IsEmpty());
     EXPECT_THAT(Form(name, requests, {.token_budget = 290}), ElementsAre(std::pair(0, 290)));
   }
-  // vllm_v0 makes even the decodes wait for it.
+  // Under vllm_v0 even the decodes wait for the prompt.
   EXPECT_THAT(Form("vllm_v0", {{0, 4}, {290, 990}}, {.token_budget = 128}), IsEmpty());
   for (const char* name : {"sarathi", "orca"}) {
     EXPECT_THAT(Form(name, requests, {.token_budget = 128}), ElementsAre(std::pair(0, 128)));
   }
 }
 
-TEST(BatchSchedulerTest, NamesAreKnownAndOthersRefused) {
+TEST(BatchSchedulerTest, UnknownNamesAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(SchedulerNames(), ElementsAre("sarathi", "orca", "vllm_v0", "faster_transformer"));
   EXPECT_THAT(std::string(BatchScheduler::Create("vllm").status().message()),
               HasSubstr("no scheduler 'vllm': there are sarathi, orca, vllm_v0, faster_transformer"));
@@ -145,8 +147,8 @@ TEST(BatchSchedulerTest, NamesAreKnownAndOthersRefused) {
 
 // --- random traffic ---
 
-// Tokens given one at a time, each to the first request in line that may have one more: the definition.
-std::vector<int64_t> TokenByToken(const std::vector<BatchRequest>& requests, const BatchRoom& room,
+// Reference: tokens are given one at a time, each to the first request in line that may have one more.
+std::vector<int64_t> TokenByToken(const std::vector<BatchRequest>& requests, const BatchCapacity& capacity,
                                   BatchOrder order, bool decodes_first) {
   std::vector<int32_t> line(requests.size());
   std::iota(line.begin(), line.end(), 0);
@@ -161,7 +163,7 @@ std::vector<int64_t> TokenByToken(const std::vector<BatchRequest>& requests, con
     return x.prefill_left + x.decode_left < y.prefill_left + y.decode_left;
   });
   std::vector<int64_t> given(requests.size(), 0);
-  int64_t slots = room.free_slots, kv = room.free_kv_tokens, prompts = room.prefill_tokens;
+  int64_t slots = capacity.free_slots, kv = capacity.free_kv_tokens, prompts = capacity.prefill_tokens;
   const auto give = [&](bool to_decodes) {
     bool blocked = false;
     if (!to_decodes && prompts == 0) return false;
@@ -180,13 +182,13 @@ std::vector<int64_t> TokenByToken(const std::vector<BatchRequest>& requests, con
     }
     return false;
   };
-  for (int64_t token = 0; token < room.token_budget; ++token) {
+  for (int64_t token = 0; token < capacity.token_budget; ++token) {
     if (!give(decodes_first) && !give(!decodes_first)) break;
   }
   return given;
 }
 
-// Random traffic through one scheduler, checked at every batch.
+// Random traffic through one scheduler, checked for every batch.
 class Traffic {
  public:
   Traffic(absl::string_view name, BatchOrder order, uint64_t seed)
@@ -194,25 +196,25 @@ class Traffic {
     budget_ = 1 + static_cast<int64_t>(rng_.Below(200));
     slots_ = 1 + static_cast<int64_t>(rng_.Below(12));
     kv_ = 300 + static_cast<int64_t>(rng_.Below(1000));
-    // A bound on prompts would stop those that are taken whole.
+    // Schedulers that take prompts whole would not start any with a bound on prompt tokens.
     if (!scheduler_.whole_prompts() && rng_.Below(2) == 0) piece_ = 1 + static_cast<int64_t>(rng_.Below(50));
   }
 
-  // Until all have ended, or a violation is reported.
+  // Runs until all requests have ended or a violation is reported.
   void Run() {
     std::vector<Chunk> batch;
     for (int step = 0; step < 60 || Left() > 0; ++step) {
       if (step < 60 && rng_.Below(3) == 0) Arrive();
       ASSERT_LT(step, 30'000) << "traffic does not end";
-      const BatchRoom room = Room();
+      const BatchCapacity capacity = Capacity();
       const std::vector<BatchRequest> before = requests_;
-      scheduler_.Form(requests_, room, batch);
-      ASSERT_TRUE(CheckBatch(before, room, batch).ok()) << CheckBatch(before, room, batch);
-      ASSERT_EQ(batch.empty(), AvailableTokens(before, room, order_) == 0) << "stuck";
+      scheduler_.Form(requests_, capacity, batch);
+      ASSERT_TRUE(CheckBatch(before, capacity, batch).ok()) << CheckBatch(before, capacity, batch);
+      ASSERT_EQ(batch.empty(), AvailableTokens(before, capacity, order_) == 0) << "stuck";
       if (scheduler_.work_conserving()) {
-        const absl::Status conserved = CheckWorkConservation(before, room, order_, batch);
+        const absl::Status conserved = CheckWorkConservation(before, capacity, order_, batch);
         ASSERT_TRUE(conserved.ok()) << conserved;
-        ExpectOracle(before, room, batch);
+        ExpectOracle(before, capacity, batch);
       }
       Take(batch);
     }
@@ -224,7 +226,7 @@ class Traffic {
  private:
   void Arrive() {
     BatchRequest request;
-    // Prompts that all schedulers can start.
+    // Prompts are short enough for every scheduler to start them.
     const uint64_t longest =
         static_cast<uint64_t>(scheduler_.whole_prompts() ? std::min<int64_t>(budget_, 250) : 250);
     request.prefill_left = 1 + static_cast<int64_t>(rng_.Below(longest));
@@ -239,15 +241,15 @@ class Traffic {
     decoded_.push_back(0);
   }
 
-  BatchRoom Room() const {
-    BatchRoom room = {budget_, slots_, kv_};
-    if (piece_ > 0) room.prefill_tokens = piece_;
+  BatchCapacity Capacity() const {
+    BatchCapacity capacity = {budget_, slots_, kv_};
+    if (piece_ > 0) capacity.prefill_tokens = piece_;
     for (const BatchRequest& request : requests_) {
       if (!request.resident || request.available() == 0) continue;
-      --room.free_slots;
-      room.free_kv_tokens -= request.kv_tokens;
+      --capacity.free_slots;
+      capacity.free_kv_tokens -= request.kv_tokens;
     }
-    return room;
+    return capacity;
   }
 
   int64_t Left() const {
@@ -256,11 +258,11 @@ class Traffic {
     return left;
   }
 
-  void ExpectOracle(const std::vector<BatchRequest>& before, const BatchRoom& room,
+  void ExpectOracle(const std::vector<BatchRequest>& before, const BatchCapacity& capacity,
                     absl::Span<const Chunk> batch) const {
     std::vector<int64_t> given(before.size(), 0);
     for (const Chunk& chunk : batch) given[chunk.which] = chunk.rows;
-    EXPECT_EQ(given, TokenByToken(before, room, order_, scheduler_.name() == "sarathi"));
+    EXPECT_EQ(given, TokenByToken(before, capacity, order_, scheduler_.name() == "sarathi"));
   }
 
   void Take(absl::Span<const Chunk> batch) {
@@ -281,7 +283,7 @@ class Traffic {
   std::vector<int64_t> total_, prompt_, prefilled_, decoded_;
 };
 
-TEST(BatchSchedulerPropertyTest, EveryBatchOnRandomTrafficHoldsTheRules) {
+TEST(BatchSchedulerPropertyTest, EveryBatchOnRandomTrafficMeetsTheRules) {
   for (const std::string& name : SchedulerNames()) {
     for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kShortest, BatchOrder::kPriority}) {
       for (uint64_t seed = 1; seed <= 25; ++seed) {
@@ -295,9 +297,9 @@ TEST(BatchSchedulerPropertyTest, EveryBatchOnRandomTrafficHoldsTheRules) {
 
 TEST(BatchCheckTest, WrongBatchesAreNamed) {
   const std::vector<BatchRequest> requests = {{5, 3}, {0, 3}, {4, 1, 0, false, 50}, {0, 0}};
-  const BatchRoom room = {.token_budget = 6, .free_slots = 1, .free_kv_tokens = 49};
+  const BatchCapacity capacity = {.token_budget = 6, .free_slots = 1, .free_kv_tokens = 49};
   const auto message = [&](std::vector<Chunk> batch) {
-    return std::string(CheckBatch(requests, room, batch).message());
+    return std::string(CheckBatch(requests, capacity, batch).message());
   };
   EXPECT_EQ(message({{0, 5}, {1, 1}}), "");
   EXPECT_THAT(message({{1, 2}}), HasSubstr("request 1 gets 2 tokens and has 1"));
@@ -310,7 +312,7 @@ TEST(BatchCheckTest, WrongBatchesAreNamed) {
   EXPECT_THAT(
       std::string(CheckBatch(requests, {.token_budget = 9, .prefill_tokens = 3}, {{{0, 4}}}).message()),
       HasSubstr("4 prompt tokens where 3 are allowed"));
-  EXPECT_THAT(std::string(CheckWorkConservation(requests, room, BatchOrder::kFcfs, {{{0, 4}}}).message()),
+  EXPECT_THAT(std::string(CheckWorkConservation(requests, capacity, BatchOrder::kFcfs, {{{0, 4}}}).message()),
               HasSubstr("a batch of 4 tokens where 6 are available"));
 }
 

@@ -1,4 +1,5 @@
-// The token budget that adapts: what it fits, what it chooses, and that it chooses nothing it does not know.
+// The adaptive token budget: the costs it fits, the budgets it chooses, and that it chooses none without
+// enough data.
 #include "worker/scheduler/budget_tuner.h"
 
 #include <cmath>
@@ -23,7 +24,7 @@ BatchLoad RandomLoad(Rng& rng) {
   return load;
 }
 
-TEST(BatchFitTest, FindsFloorSlopeWhereItBeginsAndContext) {
+TEST(BatchFitTest, FindsFloorSlopeKneeAndContextCost) {
   for (const int64_t b0 : {0, 64, 128}) {
     SCOPED_TRACE(b0);
     BatchCost cost;
@@ -33,7 +34,7 @@ TEST(BatchFitTest, FindsFloorSlopeWhereItBeginsAndContext) {
     BatchFit fit;
     for (int i = 0; i < 1500; ++i) {
       const BatchLoad load = RandomLoad(rng);
-      // 2 % of noise, and a preempted batch now and then.
+      // 2 % of noise, and now and then a batch that takes ten times as long.
       const double disturbed = i % 200 == 199 ? 10 : 1;
       fit.Add(load, cost.Seconds(load) * (1 + 0.02 * rng.Normal()) * disturbed);
     }
@@ -46,7 +47,7 @@ TEST(BatchFitTest, FindsFloorSlopeWhereItBeginsAndContext) {
   }
 }
 
-TEST(BatchFitTest, WhatItCannotKnowItDoesNotSay) {
+TEST(BatchFitTest, UndeterminedCostsAreAbsent) {
   BatchFit fit;
   EXPECT_FALSE(fit.cost().has_value());
   for (int i = 0; i < 1000; ++i) fit.Add({.tokens = 64}, 0.05);
@@ -57,7 +58,7 @@ TEST(BatchFitTest, WhatItCannotKnowItDoesNotSay) {
   EXPECT_FALSE(fit.cost().has_value());
 }
 
-// An engine of the default cost that serves Poisson arrivals and has a tuner.
+// An engine with the default costs and a tuner, which serves Poisson arrivals.
 class Served {
  public:
   Served(BudgetTunerOptions options, int64_t prefill, int64_t decode, double load)
@@ -70,7 +71,7 @@ class Served {
 
   static BatchScheduler Sarathi() { return *BatchScheduler::Create("sarathi"); }
 
-  // Serves so many requests; the budgets' mean over the last half of the batches.
+  // Serves this many requests. Returns the mean budget over the second half of the batches.
   double Serve(int requests) {
     std::vector<double> budgets;
     EngineModel::Ended ended;
@@ -78,7 +79,7 @@ class Served {
     while (arrived < requests) {
       for (; next_s_ <= now_s_; next_s_ += gap_s_ * rng_.Exponential(), ++arrived) {
         engine_.Arrive({id_, prefill_, decode_});
-        tuner_.Arrive(id_, next_s_, prefill_, BatchRoom::kUnbounded,
+        tuner_.Arrive(id_, next_s_, prefill_, BatchCapacity::kUnbounded,
                       id_ % asking_every_ == 0 ? asked_ : RequestObjectives());
         ++id_;
       }
@@ -101,7 +102,7 @@ class Served {
     for (size_t i = budgets.size() / 2; i < budgets.size(); ++i) sum += budgets[i];
     return sum / static_cast<double>(budgets.size() - budgets.size() / 2);
   }
-  // Every so-manieth request has objectives of its own.
+  // Every `every`-th request has these objectives of its own.
   void Ask(const RequestObjectives& objectives, int64_t every = 1) {
     asked_ = objectives;
     asking_every_ = every;
@@ -135,16 +136,15 @@ TEST(BudgetTunerTest, SmallForTpotLargeForTtft) {
   EXPECT_GT(tpot.tuner().rounds(), 3);
 }
 
-TEST(BudgetTunerTest, ABudgetThatFallsBehindIsNotChosen) {
-  // At 90 % of what 512 carries 128 is far too little, however smooth its decodes.
+TEST(BudgetTunerTest, AnUnstableBudgetIsNotChosen) {
+  // At 90 % of the capacity of budget 512, a budget of 128 is far too small, however smooth its decodes are.
   Served served(For(BudgetGoal::kTpot), 1000, 200, 0.9);
   EXPECT_GT(served.Serve(2500), 450);
   EXPECT_LT(served.left(), 200'000);
 }
 
 TEST(BudgetTunerTest, ObjectivesAreMetByTheLargestBudgetThatMeetsThem) {
-  // A full batch of 512 takes 180 ms. Tokens every 100 ms want less, unless a first token within a second
-  // matters too and cannot be had.
+  // A full batch of 512 takes 180 ms. An objective on TPOT needs smaller budgets, one on TTFT larger ones.
   BudgetTunerOptions options = For(BudgetGoal::kObjectives);
   options.tpot_objective_s = 0.075;
   Served smooth(options, 1000, 200, 0.4);
@@ -161,7 +161,7 @@ TEST(BudgetTunerTest, AReplayedBatchIsNoShorterThanTheOtherRanks) {
   EXPECT_EQ(engine.Start(), 5);
 }
 
-TEST(BudgetTunerTest, EachRequestIsServedByItsOwnObjectives) {
+TEST(BudgetTunerTest, EachRequestHasItsOwnObjectives) {
   const BudgetTunerOptions options = For(BudgetGoal::kObjectives);
   Served all(options, 1000, 200, 0.4), some(options, 1000, 200, 0.4), none(options, 1000, 200, 0.4);
   all.Ask({.tpot_s = 0.075});
@@ -169,18 +169,18 @@ TEST(BudgetTunerTest, EachRequestIsServedByItsOwnObjectives) {
   EXPECT_LT(all.Serve(1500), 700);
   EXPECT_LT(some.Serve(1500), 700) << "the others have none";
   const double without = none.Serve(1500);
-  // What a request says counts, not what the engine would say for it: these are all content with anything.
+  // A request's objectives replace the engine's: here every budget meets them.
   BudgetTunerOptions strict = options;
   strict.tpot_objective_s = 0.075;
   Served content(strict, 1000, 200, 0.4), late(options, 1000, 200, 0.4);
   content.Ask({.tpot_s = 100});
   EXPECT_EQ(content.Serve(1500), without);
-  // A first token that was late before the request came is nobody's to mend.
+  // A TTFT objective that had passed before the request arrived cannot be met by any budget.
   late.Ask({.ttft_s = -1});
   EXPECT_EQ(late.Serve(1500), without);
 }
 
-TEST(BudgetTunerTest, NothingIsChosenBeforeItIsKnown) {
+TEST(BudgetTunerTest, NoBudgetIsChosenWithoutEnoughData) {
   BudgetTuner tuner(For(BudgetGoal::kTpot), Served::Sarathi());
   Rng rng(1);
   for (int i = 0; i < 500; ++i) {
@@ -191,7 +191,7 @@ TEST(BudgetTunerTest, NothingIsChosenBeforeItIsKnown) {
     EXPECT_EQ(tuner.Turn(0), 2048) << "too few have ended";
   }
   EXPECT_EQ(tuner.rounds(), 0);
-  tuner.End(12345, 1);  // nobody's
+  tuner.End(12345, 1);  // an unknown request
   EXPECT_EQ(tuner.Turn(0), 2048);
 }
 
@@ -215,7 +215,7 @@ TEST(BudgetTunerTest, OnlyRequestsInTheWindowCountAsEnded) {
   }
 }
 
-TEST(BudgetTunerTest, ATurnReplaysNoMoreThanItMay) {
+TEST(BudgetTunerTest, ATurnReplaysAtMostItsLimit) {
   BudgetTunerOptions options = For(BudgetGoal::kE2e);
   options.batches_per_turn = 1;
   Served served(options, 1000, 200, 0.4);

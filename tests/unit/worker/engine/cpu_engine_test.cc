@@ -55,7 +55,7 @@ TEST_P(CpuFamilyTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
         options.kv = storage;
         options.decode.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
         if (seed > 2) {
-          // The two engines of a run differ in what their steps contain; prompts that come whole fit.
+          // The two engines of a run form different batches; the budget holds prompts that are taken whole.
           options.decode.scheduler = SchedulerNames()[rng.Below(4)];
           options.decode.order = static_cast<BatchOrder>(rng.Below(3));
           options.decode.limits.max_sequence_tokens = 80;
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Families, CpuFamilyTest,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
-// After each of the golden rows whose logits are stored: transformers' token and its probability.
+// For each golden row with stored logits: the token that transformers chose, and its probability.
 TEST(CpuEngineTest, GreedyLogProbabilitiesAreThoseOfTheLargestLogits) {
   const testing::Golden golden("llama");
   const auto engine = Make(Options(), Load("llama"));
@@ -99,7 +99,7 @@ TEST(CpuEngineTest, HintsAreTheProbabilityOfTheTokensThatEnd) {
   request.prompt_length = 5;
   request.max_new_tokens = 3;
   request.ignore_eos = true;
-  // Every token ends it.
+  // Every token ends the request.
   for (uint32_t id = 0; id < 256; ++id) request.stop_token_ids.push_back(id);
   ASSERT_TRUE(engine->Admit(request).ok());
   StepOutput out;
@@ -123,14 +123,14 @@ TEST(CpuEngineTest, TheModelLimitsTheSequenceAndTheCacheTheRequests) {
   EXPECT_TRUE(engine->Admit(request).ok());
 }
 
-TEST(CpuEngineTest, MistralsBf16FileIsUsedWhereItIsMapped) {
+TEST(CpuEngineTest, MistralsBf16FileIsUsedWithoutACopy) {
   const auto mapped = Load("mistral"), widened = Load("mistral", cpu::Storage::kFp32);
   EXPECT_TRUE(mapped->layers()[0].q.bf16);
   EXPECT_FALSE(widened->layers()[0].q.bf16);
   EXPECT_EQ(2 * mapped->step_bytes(), widened->step_bytes());
 }
 
-TEST(CpuEngineTest, AnFp16CheckpointsMatricesAreItsHalvesExactly) {
+TEST(CpuEngineTest, AnFp16CheckpointIsConvertedExactly) {
   checkpoint::CheckpointOptions random;
   random.dtype = DType::kF16;
   random.model.family = ModelConfig::Family::kLlama;
@@ -155,7 +155,7 @@ TEST(CpuEngineTest, AnFp16CheckpointsMatricesAreItsHalvesExactly) {
     for (int64_t i = 0; i < halves.elements(); ++i) {
       uint16_t half;
       std::memcpy(&half, halves.data + 2 * i, 2);
-      // Generated weights are normal numbers.
+      // Generated weights are normal numbers, not subnormal ones.
       const int exponent = (half >> 10 & 31) - 25;
       const double size = std::ldexp(1024 + (half & 1023), exponent);
       ASSERT_EQ(static_cast<const float*>(matrix.data)[i], half & 0x8000 ? -size : size) << i;
@@ -164,7 +164,6 @@ TEST(CpuEngineTest, AnFp16CheckpointsMatricesAreItsHalvesExactly) {
   expect_same(weights->embedding(), shared->embedding());
   expect_same(weights->lm_head(), shared->lm_head());
   expect_same(weights->layers()[0].down, shared->layers()[0].down);
-  // And it runs.
   SequenceRequest request;
   request.handle = 1;
   request.prompt_length = 5;
@@ -175,7 +174,7 @@ TEST(CpuEngineTest, AnFp16CheckpointsMatricesAreItsHalvesExactly) {
             4u);
 }
 
-TEST(CpuEngineTest, MemoryIsWhatTheControlGroupsAllow) {
+TEST(CpuEngineTest, MemoryIsLimitedByControlGroups) {
   const std::string root = ::testing::TempDir() + "/groups";
   std::filesystem::remove_all(root);
   const auto write = [&](const std::string& group, const std::string& text) {
@@ -189,11 +188,11 @@ TEST(CpuEngineTest, MemoryIsWhatTheControlGroupsAllow) {
   write("/a/memory.max", "5000\n");
   EXPECT_EQ(cpu::GroupLimit("0::/a/b\n", root), 5000) << "of the group above";
   EXPECT_EQ(cpu::GroupLimit("0::/other\n", root), kNone);
-  // Within a container: its own group is the root, whatever path it is told.
+  // In a container the process's own group is the root, whatever path it is given.
   write("/memory.max", "4000\n");
   EXPECT_EQ(cpu::GroupLimit("0::/\n", root), 4000);
   EXPECT_EQ(cpu::GroupLimit("0::/not/seen/here\n", root), 4000);
-  // Version 1, whose other controllers do not count.
+  // Control groups version 1, whose other controllers are ignored.
   write("/memory/c/memory.limit_in_bytes", "3000\n");
   EXPECT_EQ(cpu::GroupLimit("9:cpu,cpuacct:/c\n4:memory:/c\n0::/\n", root), 3000);
   EXPECT_EQ(cpu::GroupLimit("9:cpu,cpuacct:/c\n0::/\n", root), 4000);
@@ -204,7 +203,7 @@ TEST(CpuEngineTest, MemoryIsWhatTheControlGroupsAllow) {
   EXPECT_EQ(cpu::GroupLimit("nonsense\n::\n0::\n0::relative", root), kNone);
 }
 
-// Widening is exact.
+// Widening bf16 to fp32 is exact.
 TEST(CpuEngineTest, ABf16CheckpointGivesTheSameTokensInFp32) {
   SequenceRequest request;
   request.handle = 1;
@@ -231,7 +230,7 @@ TEST(CpuEngineTest, BadOptionsAndCheckpointsAreRefusedByName) {
   options = Options();
   options.decode.limits.kv_tokens = int64_t{1} << 45;
   EXPECT_THAT(message(options), HasSubstr("more than 2^31 - 1 pages"));
-  // Its bytes are more than a number holds.
+  // The size in bytes overflows 64 bits.
   options.decode.limits.kv_tokens = int64_t{1} << 55;
   options.decode.page_tokens = 1 << 30;
   EXPECT_THAT(message(options), HasSubstr("no memory for a KV cache of 8796093022207 MiB"));

@@ -15,7 +15,7 @@ using testing::Golden;
 constexpr int32_t kPageTokens = 32;
 constexpr int32_t kPages = 8;
 
-// Runs `tokens` in pieces of the given sizes (the last one repeats) and returns the logits of every row from
+// Runs `tokens` in chunks of the given sizes (the last one repeats). Returns the logits of every row from
 // `first` on.
 std::vector<float> RunInPieces(cpu::Forward& forward, const std::vector<uint32_t>& tokens, int32_t first,
                                std::vector<int32_t> pieces) {
@@ -96,8 +96,8 @@ TEST_P(CpuGoldenTest, Avx2AndAvx512AgreeToTheLastBit) {
   }
 }
 
-// bf16 here is storage alone; transformers' bf16 rounds every activation too.
-TEST_P(CpuGoldenTest, Bf16StorageIsNoFurtherFromFp32ThanTransformersBf16) {
+// Here bf16 is only the storage format; transformers in bf16 also rounds every activation.
+TEST_P(CpuGoldenTest, Bf16StorageIsCloserToFp32ThanTransformersBf16) {
   const Golden golden(GetParam());
   cpu::Forward forward = MakeForward(GetParam(), cpu::Storage::kBf16, cpu::BestKernels(), 2);
   const std::vector<float> logits =

@@ -1,4 +1,4 @@
-// The kernels against sums in double, and what each version promises.
+// The CPU kernels against sums in double precision, and the guarantees of each version.
 #include "worker/engine/cpu/kernels.h"
 
 #include <atomic>
@@ -87,7 +87,7 @@ TEST_P(KernelsTest, ProductsOfAwkwardSizesAreThoseInDouble) {
   }
 }
 
-TEST_P(KernelsTest, ARowsProductDoesNotDependOnItsCompanyNorOnTheSharesOfThreads) {
+TEST_P(KernelsTest, ARowsProductDoesNotDependOnOtherRowsOrThreads) {
   Rng rng(2);
   const int64_t inputs = 1333, outputs = 77, rows = 23;
   const auto x = Random(rng, rows * inputs), w = Random(rng, outputs * inputs), bias = Random(rng, outputs);
@@ -193,7 +193,8 @@ TEST(Bf16Test, RoundsToTheNearestAndTiesToEven) {
   EXPECT_TRUE(std::isinf(FromBf16(ToBf16(std::numeric_limits<float>::max()))));
 }
 
-// Few or many items, more threads than the machine has or not: each once, in parts that do not overlap.
+// With few or many items, and more or fewer threads than the machine has: each item once, in parts that do
+// not overlap.
 TEST(ThreadsTest, ForTakesEveryItemOnce) {
   for (const int32_t count : {1, 2, 3, 65}) {
     Threads threads(count);
@@ -212,7 +213,7 @@ TEST(ThreadsTest, ForTakesEveryItemOnce) {
   }
 }
 
-TEST(ThreadsTest, EachTaskRunsOnceAndRunReturnsWhenAllHave) {
+TEST(ThreadsTest, EachTaskRunsOnceAndRunWaitsForAll) {
   Threads threads(4);
   std::vector<int> done(4);
   for (int round = 1; round <= 2000; ++round) {

@@ -1,4 +1,4 @@
-// The host's half of a decode engine, over a backend whose "cache" keeps tokens and whose "model" is a hash.
+// The host's part of a decode engine, with a backend whose "cache" stores tokens and whose "model" is a hash.
 #include "worker/engine/decode/decode_engine.h"
 
 #include <functional>
@@ -20,10 +20,11 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kVocab = 50;
 constexpr uint32_t kEos = 3;
-// On a poisoned backend a sequence with this token has no finite logits, and none makes it.
+// On a poisoned backend a sequence that contains this token has no finite logits, and the token is never
+// generated.
 constexpr uint32_t kPoison = 49;
 
-// Writes each row's token into its page, and makes logits of all the tokens that the page table shows.
+// Writes each row's token into its page, and computes logits from all tokens that the page table addresses.
 class HashBackend final : public Backend {
  public:
   explicit HashBackend(const DecodeOptions& options, std::function<void(int32_t rows)> ran = {},
@@ -134,20 +135,20 @@ TEST(DecodeEngineTest, AShortPromptGivesATokenInItsFirstStep) {
   EXPECT_THAT(out.tokens, IsEmpty());
 }
 
-TEST(DecodeEngineTest, ALongPromptTakesStepsWithoutTokensAndCountsWholeInEach) {
+TEST(DecodeEngineTest, ALongPromptIsChunkedAndCountsWholeInEveryStep) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(1, 5, 50)).ok());
   ASSERT_TRUE(engine->Admit(Request(2, 60, 2)).ok());
   StepOutput out;
-  ASSERT_TRUE(engine->Step(out).ok());  // neither is a decode yet: 5 + 19 rows
+  ASSERT_TRUE(engine->Step(out).ok());  // neither is decoding yet: 5 + 19 rows
   EXPECT_EQ(out.tokens.size(), 1u);
   EXPECT_EQ(out.prefill_tokens, 24);
   EXPECT_EQ(out.load_tokens, 65);
-  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 23
+  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 23 rows
   EXPECT_EQ(out.tokens.size(), 1u);
   EXPECT_EQ(out.prefill_tokens, 23);
   EXPECT_EQ(out.load_tokens, 66);
-  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 18
+  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 18 rows
   EXPECT_EQ(out.tokens.size(), 2u);
   EXPECT_EQ(out.prefill_tokens, 18);
   EXPECT_EQ(out.load_tokens, 67);
@@ -156,7 +157,7 @@ TEST(DecodeEngineTest, ALongPromptTakesStepsWithoutTokensAndCountsWholeInEach) {
   EXPECT_THAT(out.finished, ::testing::SizeIs(1));
 }
 
-TEST(DecodeEngineTest, StopsAtTheEndOfSequenceAndAtStopTokensWhichAreDelivered) {
+TEST(DecodeEngineTest, StopsAtEosAndStopTokensWhichAreDelivered) {
   SequenceRequest request = Request(1, 10, 100);
   const std::vector<uint32_t> free_run = testing::RunAlone(*Make(), request).tokens;
   request.stop_token_ids = {free_run[5]};
@@ -172,7 +173,7 @@ TEST(DecodeEngineTest, StopsAtTheEndOfSequenceAndAtStopTokensWhichAreDelivered) 
   EXPECT_EQ(ended.tokens, std::vector<uint32_t>(free_run.begin(), eos + 1));
 }
 
-TEST(DecodeEngineTest, KvIsReservedWholeSoARunningRequestNeverRunsOut) {
+TEST(DecodeEngineTest, KvIsReservedInFullSoRunningRequestsNeverRunOut) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(1, 100, 100)).ok());
   ASSERT_TRUE(engine->Admit(Request(2, 100, 100)).ok());
@@ -189,7 +190,7 @@ TEST(DecodeEngineTest, KvIsReservedWholeSoARunningRequestNeverRunsOut) {
   EXPECT_EQ(engine->free_kv_tokens(), 400);
 }
 
-TEST(DecodeEngineTest, CancelFreesSlotAndKvAtOnceInPrefillAndInDecode) {
+TEST(DecodeEngineTest, CancelFreesSlotAndKvInPrefillAndDecode) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(1, 100, 20)).ok());
   ASSERT_TRUE(engine->Admit(Request(2, 5, 20)).ok());
@@ -238,7 +239,7 @@ TEST(DecodeEngineTest, SlotsRunOut) {
   EXPECT_EQ(engine->Admit(Request(9, 3, 5)).code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(DecodeEngineTest, AReplayOfSyntheticLoadMakesTheDeliveredTokensAgainInSilence) {
+TEST(DecodeEngineTest, ASyntheticReplayRegeneratesDeliveredTokensSilently) {
   const SequenceRequest request = Request(1, 12, 30);
   const std::vector<uint32_t> whole = testing::RunAlone(*Make(), request).tokens;
   const std::vector<uint32_t> delivered(whole.begin(), whole.begin() + 9);
@@ -254,7 +255,7 @@ TEST(DecodeEngineTest, AReplayOfSyntheticLoadMakesTheDeliveredTokensAgainInSilen
   EXPECT_EQ(rest, std::vector<uint32_t>(whole.begin() + 9, whole.end()));
 }
 
-// Only this request is affected: the step is good, and so are those after it.
+// Only the failing request is affected: the step succeeds, and so do later ones.
 TEST(DecodeEngineTest, ARequestWithoutFiniteLogitsEndsAloneAndCountsNothing) {
   const auto engine = MakePoisoned();
   const auto with_prompt = [](Handle handle, std::vector<uint32_t> prompt) {
@@ -263,7 +264,7 @@ TEST(DecodeEngineTest, ARequestWithoutFiniteLogitsEndsAloneAndCountsNothing) {
     return request;
   };
   const SequenceRequest before = with_prompt(1, {5, 6, 7}), after = with_prompt(3, {8, 9});
-  // In the last of the three steps that its prompt takes.
+  // The token is in the last of the three chunks of the prompt.
   std::vector<uint32_t> poison(60, 4);
   poison[55] = kPoison;
   ASSERT_TRUE(engine->Admit(before).ok());
@@ -296,7 +297,8 @@ TEST(DecodeEngineTest, ARequestWithoutFiniteLogitsEndsAloneAndCountsNothing) {
 
 TEST(DecodeEngineTest, AReplayThatFailsBeforeItsFirstTokenIsReported) {
   const auto engine = MakePoisoned();
-  // Synthetic: what an earlier placement delivered is made once more, of a prompt that depends on the seed.
+  // A synthetic replay generates again the tokens delivered by an earlier placement, from a prompt that
+  // depends on the seed.
   for (uint64_t seed = 1;; ++seed) {
     SequenceRequest request = Request(7, 10, 100);
     request.sampling = {.temperature = 1, .seed = seed};
@@ -313,7 +315,7 @@ TEST(DecodeEngineTest, AReplayThatFailsBeforeItsFirstTokenIsReported) {
   }
 }
 
-TEST(DecodeEngineTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {
+TEST(DecodeEngineTest, TokensDoNotDependOnTheSchedule) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     Rng rng(seed);
     DecodeOptions options = Options();
@@ -323,12 +325,12 @@ TEST(DecodeEngineTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {
   }
 }
 
-TEST(DecodeEngineTest, PreemptedRequestsMakeTheTokensOfAnUndisturbedRun) {
+TEST(DecodeEngineTest, PreemptedRequestsGenerateTheSameTokens) {
   int preemptions = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     Rng rng(seed);
     DecodeOptions options = Options();
-    options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));  // of 64 each at most
+    options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));  // a request needs at most 64
     options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
     options.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
     testing::ScheduleShape shape{kVocab};
@@ -341,7 +343,7 @@ TEST(DecodeEngineTest, PreemptedRequestsMakeTheTokensOfAnUndisturbedRun) {
   EXPECT_GT(preemptions, 100);
 }
 
-TEST(DecodeEngineTest, TheYoungestOnDemandGoesAndWhatIsReservedStays) {
+TEST(DecodeEngineTest, TheYoungestOnDemandRequestIsPreempted) {
   DecodeOptions options = Options();
   options.limits.kv_tokens = 60;
   options.step_tokens = 64;
@@ -377,7 +379,7 @@ TEST(DecodeEngineTest, TheYoungestOnDemandGoesAndWhatIsReservedStays) {
   EXPECT_TRUE(engine->AuditKv().ok());
 }
 
-TEST(DecodeEngineTest, ARequestTakenOutWhileRowsAreCountedIsInTheStepsOutput) {
+TEST(DecodeEngineTest, ARequestPreemptedByNextRowsIsInTheStepsOutput) {
   DecodeOptions options = Options();
   options.limits.kv_tokens = 30;
   const auto engine = Make(options);
@@ -408,7 +410,7 @@ TEST(DecodeEngineTest, TokensAreTheSameUnderEveryScheduler) {
     DecodeOptions other = Options();
     other.scheduler = names[seed % names.size()];
     other.order = static_cast<BatchOrder>(rng.Below(3));
-    // A replay's prompt is the longest there is: 40 + 24 tokens.
+    // The longest prompt is that of a replay: 40 + 24 tokens.
     other.step_tokens = 64 + static_cast<int64_t>(rng.Below(100));
     other.limits.max_sequence_tokens = other.step_tokens;
     int made = 0;
@@ -417,7 +419,7 @@ TEST(DecodeEngineTest, TokensAreTheSameUnderEveryScheduler) {
   }
 }
 
-// Which handles give a token in each step, while a long prompt comes to a decode.
+// Handles that give a token in each step while a long and an urgent prompt arrive beside a decode.
 std::vector<std::vector<Handle>> Steps(const DecodeOptions& options, int steps) {
   const auto engine = Make(options);
   StepOutput out;
@@ -437,10 +439,10 @@ std::vector<std::vector<Handle>> Steps(const DecodeOptions& options, int steps) 
   return handles;
 }
 
-TEST(DecodeEngineTest, TheSchedulerSaysWhatAStepContains) {
+TEST(DecodeEngineTest, TheSchedulerDecidesWhatAStepContains) {
   using Handles = std::vector<Handle>;
   DecodeOptions options = Options();
-  // 24 rows a step: 1 + 23, 1 + 23, 1 + 14 + 8.
+  // 24 rows per step: 1 + 23, 1 + 23, 1 + 14 + 8.
   EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1, 2, 3}));
   options.order = BatchOrder::kPriority;
   EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1, 3}, Handles{1, 3}, Handles{1, 3}));
@@ -448,7 +450,7 @@ TEST(DecodeEngineTest, TheSchedulerSaysWhatAStepContains) {
   EXPECT_THAT(Steps(options, 2), ElementsAre(Handles{1, 3}, Handles{1, 3}));
   options.order = BatchOrder::kFcfs;
   options.scheduler = "orca";
-  // 24 prompt rows, 24, and then 12 + 8 with a decode.
+  // 24 prompt rows, 24 again, and then 12 + 8 with a decode.
   EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{}, Handles{}, Handles{1, 2, 3}));
   options.step_tokens = 68;
   options.limits.max_sequence_tokens = 68;
@@ -458,7 +460,7 @@ TEST(DecodeEngineTest, TheSchedulerSaysWhatAStepContains) {
   EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1}));
 }
 
-TEST(DecodeEngineTest, TheTokenBudgetMayBeLessThanAStepsCapacity) {
+TEST(DecodeEngineTest, TheTokenBudgetMayBeBelowTheStepCapacity) {
   DecodeOptions options = Options();
   options.step_tokens = 100;
   const auto prefill = [&](int64_t budget) {
@@ -484,7 +486,7 @@ TEST(DecodeEngineTest, TheTokenBudgetAdaptsToItsGoalAndTokensDoNotChange) {
     DecodeOptions mine = options;
     if (adapt) mine.adapt.emplace().goal = BudgetGoal::kTpot;
     mine.clock = [&] { return now_s; };
-    // A millisecond, and one for each row.
+    // A step takes a millisecond, and another one per row.
     auto backend = std::make_unique<HashBackend>(mine, [&](int32_t rows) { now_s += 1e-3 * (1 + rows); });
     auto engine = DecodeEngine::Create(mine, std::move(backend));
     ASSERT_TRUE(engine.ok()) << engine.status();
@@ -505,12 +507,12 @@ TEST(DecodeEngineTest, TheTokenBudgetAdaptsToItsGoalAndTokensDoNotChange) {
   EXPECT_EQ(streams[0], streams[1]);
 }
 
-// A prompt that was replayed would have stopped it for ever.
-TEST(DecodeEngineTest, WholePromptsNeedABudgetThatHoldsTheModelsLongestSequence) {
+// A replayed prompt that exceeds the budget would block the engine forever.
+TEST(DecodeEngineTest, WholePromptsNeedABudgetForTheLongestSequence) {
   DecodeOptions options = Options();
   options.step_tokens = 199;
   options.scheduler = "vllm_v0";
-  // The model ends at 200 positions, whatever the options say.
+  // The model has 200 positions, whatever the options allow.
   const auto refused = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("has up to 200 tokens"));
@@ -518,7 +520,7 @@ TEST(DecodeEngineTest, WholePromptsNeedABudgetThatHoldsTheModelsLongestSequence)
   EXPECT_EQ(Make(options)->token_budget(), 200);
 }
 
-TEST(DecodeEngineTest, TheRoutersLevelHoldsUntilTheNextAndPendingPromptsAreReported) {
+TEST(DecodeEngineTest, ALevelHoldsUntilTheNextAndPendingPromptsAreReported) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(1, 60, 5)).ok());
   StepOutput out;
@@ -542,7 +544,7 @@ TEST(DecodeEngineTest, TheRoutersLevelHoldsUntilTheNextAndPendingPromptsAreRepor
   EXPECT_EQ(out.tokens.size(), 1u);
 }
 
-TEST(DecodeEngineTest, ALongPromptIsNotPassedOverForEver) {
+TEST(DecodeEngineTest, ALongPromptDoesNotStarve) {
   DecodeOptions options = Options();
   options.order = BatchOrder::kShortest;
   const auto engine = Make(options);
@@ -552,7 +554,7 @@ TEST(DecodeEngineTest, ALongPromptIsNotPassedOverForEver) {
   int steps = 0;
   for (bool ended = false; !ended; ++steps) {
     ASSERT_LT(steps, 20 * kPatienceBatches);
-    // Two short ones at any time, which fill the step.
+    // There are always two short prompts, which fill the step.
     while (engine->active() < 3) ASSERT_TRUE(engine->Admit(Request(next++, 24, 1)).ok());
     ASSERT_TRUE(engine->Step(out).ok());
     for (const auto& finish : out.finished) ended = ended || finish.handle == 1;

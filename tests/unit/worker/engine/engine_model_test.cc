@@ -1,5 +1,5 @@
-// The model of an engine on random traffic: slots and KV as the requests that have begun take them, and the
-// same rules of a batch as everywhere.
+// The engine model on random traffic: slots and KV as the begun requests take them, and the rules that every
+// batch must meet.
 #include "worker/scheduler/engine_model.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace bfio::worker {
 namespace {
 
-// Keeps a book of its own on every request.
+// Random traffic through the model, with independent accounts of every request.
 class ModelTraffic {
  public:
   ModelTraffic(const std::string& scheduler, BatchOrder order, uint64_t seed)
@@ -76,13 +76,13 @@ class ModelTraffic {
   }
 
   void ExpectRules(const std::vector<BatchRequest>& before) {
-    const BatchRoom room = {engine_.token_budget(), engine_.options().slots - begun_,
-                            engine_.options().kv_tokens - kv_};
-    const absl::Status rules = CheckBatch(before, room, engine_.batch());
+    const BatchCapacity capacity = {engine_.token_budget(), engine_.options().slots - begun_,
+                                    engine_.options().kv_tokens - kv_};
+    const absl::Status rules = CheckBatch(before, capacity, engine_.batch());
     ASSERT_TRUE(rules.ok()) << rules;
     if (engine_.scheduler().work_conserving()) {
       const absl::Status conserved =
-          CheckWorkConservation(before, room, engine_.scheduler().order(), engine_.batch());
+          CheckWorkConservation(before, capacity, engine_.scheduler().order(), engine_.batch());
       ASSERT_TRUE(conserved.ok()) << conserved;
     }
     for (const Chunk& chunk : engine_.batch()) {
@@ -102,7 +102,7 @@ class ModelTraffic {
   int64_t next_id_ = 0, begun_ = 0, kv_ = 0, fullest_ = 0;
 };
 
-TEST(EngineModelPropertyTest, RandomTrafficHoldsTheRulesUnderEveryScheduler) {
+TEST(EngineModelPropertyTest, RandomTrafficMeetsTheRulesUnderEveryScheduler) {
   for (const std::string& name : SchedulerNames()) {
     for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kShortest, BatchOrder::kPriority}) {
       for (uint64_t seed = 1; seed <= 20; ++seed) {

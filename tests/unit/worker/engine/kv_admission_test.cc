@@ -18,7 +18,7 @@ using Kind = KvAdmissionOptions::Kind;
 
 constexpr int64_t kMemory = 200;
 
-// A worker that makes a token per request and step, on whose admission everything depends.
+// A worker that generates a token per request and step and relies on the admission under test.
 class World {
  public:
   explicit World(const KvAdmissionOptions& options) : admission_(options, kMemory) {}
@@ -42,7 +42,7 @@ class World {
       it = running_.erase(it);
     }
   }
-  // What is held in the next step, reservations included.
+  // Tokens held in the next step, including reservations.
   int64_t Held() const {
     int64_t held = 0;
     for (const auto& [id, r] : running_) {
@@ -62,7 +62,7 @@ class World {
   std::map<uint64_t, Running> running_;
 };
 
-TEST(KvAdmission, ReadsItsSettings) {
+TEST(KvAdmission, ParsesItsSettings) {
   EXPECT_EQ(ParseKvAdmission("none")->kind, Kind::kNone);
   EXPECT_EQ(ParseKvAdmission("kv_feasible")->kind, Kind::kKvFeasible);
   EXPECT_EQ(ParseKvAdmission("watermark:share=0.25")->share, 0.25);
@@ -72,8 +72,8 @@ TEST(KvAdmission, ReadsItsSettings) {
   }
 }
 
-// Requests that come in a queue, the first of which begins as soon as it may.
-TEST(KvAdmission, FeasibleNeverRunsOutAndTakesMoreThanReservations) {
+// Requests wait in a queue, whose first one begins as soon as it is admitted.
+TEST(KvAdmission, FeasibleNeverRunsOutAndAdmitsMoreThanReserving) {
   struct Coming {
     KvAdmission::Request request;
     int64_t output;
@@ -108,8 +108,8 @@ TEST(KvAdmission, FeasibleNeverRunsOutAndTakesMoreThanReservations) {
   EXPECT_GT(static_cast<double>(taken), 1.02 * static_cast<double>(reserved));
 }
 
-// By brute force: all sums at all times.
-TEST(KvAdmission, FeasibleIsTheTestOfEveryTimeToCome) {
+// Reference by brute force: the sums of all requests at all times.
+TEST(KvAdmission, FeasibleChecksEveryFutureStep) {
   int64_t refused = 0;
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     Rng rng(seed);
@@ -133,8 +133,8 @@ TEST(KvAdmission, FeasibleIsTheTestOfEveryTimeToCome) {
         }
         holds = holds && sum <= kMemory;
       }
-      // What reserves is let in by whoever reserves; nobody before it has been refused, so order says
-      // nothing.
+      // Requests that reserve are checked by the engine and always admitted here. No request before this one
+      // was refused, so the order does not matter.
       const bool expected = holds || lines.empty() || !request.on_demand;
       ASSERT_EQ(world.Place(request, request.max_new_tokens), expected) << seed;
       if (!expected) {
@@ -147,7 +147,7 @@ TEST(KvAdmission, FeasibleIsTheTestOfEveryTimeToCome) {
   EXPECT_GT(refused, 1000);
 }
 
-TEST(KvAdmission, TheWatermarkStaysFreeAndAnEmptyWorkerTakesAny) {
+TEST(KvAdmission, TheWatermarkStaysFreeUnlessTheWorkerIsEmpty) {
   World world({Kind::kWatermark, 0.25});
   EXPECT_TRUE(world.Place({1, 180, 20, true}, 5)) << "it is alone";
   EXPECT_FALSE(world.Place({2, 1, 1, true}, 1));

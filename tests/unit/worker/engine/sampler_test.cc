@@ -1,8 +1,10 @@
 #include "worker/engine/sampling/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "common/base/rng.h"
@@ -29,7 +31,7 @@ std::vector<float> RandomLogits(size_t size, uint64_t seed) {
   return logits;
 }
 
-// Relative frequencies over many indices.
+// Relative frequencies of the drawn ids over the indices 0 .. draws - 1.
 std::map<uint32_t, double> Frequencies(const std::vector<float>& logits, Sampling sampling, int draws) {
   std::map<uint32_t, double> share;
   Sampler sampler;
@@ -37,12 +39,12 @@ std::map<uint32_t, double> Frequencies(const std::vector<float>& logits, Samplin
   return share;
 }
 
-TEST(SamplerTest, GreedyTakesTheLargestAndTheSmallestIdAmongEquals) {
+TEST(SamplerTest, GreedyTakesTheSmallestIdOfTheLargestLogits) {
   EXPECT_EQ(Pick({1, 5, 2, 5}, {}).id, 1u);
   EXPECT_EQ(Pick({-9}, {}).id, 0u);
 }
 
-TEST(SamplerTest, LogProbabilityIsTheModelsWhateverTheTemperature) {
+TEST(SamplerTest, LogProbabilityDoesNotDependOnTheTemperature) {
   const std::vector<float> logits = {0, std::log(3.0f)};
   EXPECT_NEAR(Pick(logits, {}).log_probability, std::log(0.75), 1e-6);
   Sampling sharp;
@@ -50,7 +52,7 @@ TEST(SamplerTest, LogProbabilityIsTheModelsWhateverTheTemperature) {
   EXPECT_NEAR(Pick(logits, sharp).log_probability, std::log(0.75), 1e-6);
 }
 
-TEST(SamplerTest, EndProbabilitySumsAllEndsOnceAtTheTemperatureOfTheDraw) {
+TEST(SamplerTest, EndProbabilitySumsDistinctEndsAtTheDrawsTemperature) {
   const std::vector<float> logits = {0, 0, std::log(2.0f)};
   EXPECT_NEAR(Pick(logits, {}, 0, {0, 1, 1, 77}).end_probability, 0.5, 1e-6);
   EXPECT_EQ(Pick(logits, {}, 0, {}).end_probability, 0);
@@ -59,7 +61,7 @@ TEST(SamplerTest, EndProbabilitySumsAllEndsOnceAtTheTemperatureOfTheDraw) {
   EXPECT_NEAR(Pick(logits, flat, 0, {2}).end_probability, std::sqrt(2) / (2 + std::sqrt(2)), 1e-6);
 }
 
-TEST(SamplerTest, DrawsDependOnSeedAndIndexAlone) {
+TEST(SamplerTest, DrawsDependOnlyOnSeedAndIndex) {
   const std::vector<float> logits = RandomLogits(1000, 1);
   Sampling sampling;
   sampling.temperature = 1;
@@ -89,7 +91,7 @@ TEST(SamplerTest, FrequenciesAreTheSoftmaxAtTheTemperature) {
     for (uint32_t id = 0; id < logits.size(); ++id) {
       const double p = std::exp(logits[id] / temperature) / mass;
       const double seen = share.contains(id) ? share.at(id) : 0;
-      // Four standard deviations.
+      // Four standard errors.
       EXPECT_NEAR(seen, p, 4 * std::sqrt(p * (1 - p) / 20000)) << id << " at " << temperature;
     }
   }
@@ -107,8 +109,8 @@ TEST(SamplerTest, TopKKeepsTheKLargestAndRenormalises) {
   EXPECT_EQ(Pick({0, 1, 2, 1.5f}, sampling, 3).id, 2u);
 }
 
-TEST(SamplerTest, TopPKeepsTheFewestThatReachIt) {
-  // Probabilities 0.5, 0.3, 0.2.
+TEST(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
+  // Probabilities 0.5, 0.3 and 0.2 of the ids 1, 2 and 0.
   const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
   Sampling sampling;
   sampling.temperature = 1;
@@ -120,7 +122,7 @@ TEST(SamplerTest, TopPKeepsTheFewestThatReachIt) {
   EXPECT_NEAR(share.at(1), 0.625, 0.015);
 }
 
-// Powers of two, which sum exactly: a nucleus that is reached takes no other token.
+// Powers of two, which sum exactly: once the nucleus reaches top_p it takes no other token.
 TEST(SamplerTest, BoundariesOfTopPAndTopKAreTheDefinitions) {
   const std::vector<float> even(4, 0.5f);
   Sampling sampling;
@@ -132,20 +134,20 @@ TEST(SamplerTest, BoundariesOfTopPAndTopKAreTheDefinitions) {
     EXPECT_EQ(share.size(), kept) << top_p;
     EXPECT_TRUE(share.contains(0)) << "among equals the smallest id comes first";
   }
-  // Of equals at the k-th place the smaller ids are kept.
+  // Of equal logits at the k-th place the smaller ids are kept.
   sampling.top_p = 1;
   sampling.top_k = 2;
   const auto share = Frequencies({0, 1, 1, 1}, sampling, 400);
   EXPECT_EQ(share.size(), 2u);
   EXPECT_TRUE(share.contains(1) && share.contains(2));
-  // top_p is a share of what top_k has left: 1/2 of two halves is one of them, 1/2 of four quarters would be
-  // two.
+  // top_p is a share of the tokens that top_k has kept: 1/2 of two halves is one of them; 1/2 of four
+  // quarters would be two.
   sampling.top_p = 0.5;
   EXPECT_EQ(Frequencies(even, sampling, 400).size(), 1u);
 }
 
-// Sorting in pieces must not differ from sorting all.
-TEST(SamplerTest, ABroadNucleusAgreesWithATrivialOne) {
+// Sorting in several parts must give the same result as sorting everything.
+TEST(SamplerTest, ABroadNucleusAgreesWithAPlainComputation) {
   const std::vector<float> logits = RandomLogits(3000, 5);
   std::vector<std::pair<double, uint32_t>> sorted;
   double mass = 0;
@@ -170,7 +172,41 @@ TEST(SamplerTest, ABroadNucleusAgreesWithATrivialOne) {
   }
 }
 
-TEST(SamplerTest, LogitsThatAreNoNumbersAreAnError) {
+TEST(SamplerTest, AlternativesAreTheMostLikelyTokensInOrder) {
+  for (const size_t vocab : {20, 300, 5'000}) {
+    std::vector<float> logits = RandomLogits(vocab, vocab);
+    // Equals, of which the smaller ids come first; and such as cannot be drawn.
+    logits[3] = logits[7] = logits[11] = 9;
+    logits[0] = -std::numeric_limits<float>::infinity();
+    std::vector<uint32_t> ids(vocab);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::stable_sort(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+    double mass = 0;
+    for (const float logit : logits) mass += std::exp(static_cast<double>(logit));
+    Sampling sampling;
+    sampling.temperature = 0.5;
+    for (const int32_t asked : {0, 1, 4, kMaxLogprobs}) {
+      sampling.logprobs = asked;
+      const Drawn drawn = Pick(logits, sampling);
+      ASSERT_EQ(drawn.top.size(), static_cast<size_t>(asked));
+      for (size_t i = 0; i < drawn.top.size(); ++i) {
+        EXPECT_EQ(drawn.top[i].id, ids[i]) << "place " << i << " of " << vocab;
+        if (!std::isinf(logits[ids[i]])) {
+          EXPECT_NEAR(drawn.top[i].logprob, logits[ids[i]] - std::log(mass), 1e-4);
+        }
+        if (drawn.top[i].id == drawn.id) {
+          EXPECT_EQ(drawn.top[i].logprob, drawn.log_probability);
+        }
+      }
+      sampling.logprobs.reset();
+      const Drawn plain = Pick(logits, sampling);
+      EXPECT_EQ(plain.id, drawn.id) << "asking changes no token";
+      EXPECT_TRUE(plain.top.empty());
+    }
+  }
+}
+
+TEST(SamplerTest, NonFiniteLogitsAreAnError) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   Sampler sampler;

@@ -1,4 +1,4 @@
-// Products added up in the order of a tree: each node against its terms one by one, to the last bit.
+// Matrix products summed in the order of a tree: each node equals the sum over its terms to the last bit.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -27,7 +27,7 @@ std::vector<const Kernels*> AllVersions() {
   return all;
 }
 
-// y = W x over all of `inputs`, by the plain kernel.
+// y = W x over all of `inputs`, by the ordinary product kernel.
 std::vector<float> Plain(const Kernels& kernels, const std::vector<float>& x, const std::vector<float>& w,
                          int64_t rows, int64_t inputs, int64_t outputs, bool bf16) {
   std::vector<uint16_t> narrow;
@@ -44,7 +44,7 @@ std::vector<float> Plain(const Kernels& kernels, const std::vector<float>& x, co
   return y;
 }
 
-// Columns begin .. end - 1 of a matrix.
+// The columns begin .. end - 1 of a matrix with `columns` columns.
 std::vector<float> Columns(const std::vector<float>& matrix, int64_t columns, int64_t begin, int64_t end) {
   std::vector<float> some;
   for (size_t row = 0; row < matrix.size(); row += static_cast<size_t>(columns)) {
@@ -75,7 +75,7 @@ std::vector<float> NodeOf(const Kernels& kernels, const Case& c, int32_t begin, 
   return right;
 }
 
-// As Mlp does it, with the columns in pieces of `split`.
+// The nodes of `range` computed as Mlp does, with the outputs in parts of `split`.
 std::vector<float> Summed(const Kernels& kernels, const Case& c, TermRange range, int64_t split) {
   const int64_t begin = TermBegin(range.begin, c.width), end = TermBegin(range.end, c.width);
   std::vector<Term> terms;
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Versions, SumTermsTest, ::testing::ValuesIn(AllVersions
 
 TEST_P(SumTermsTest, EveryNodeIsTheTreeOverItsTerms) {
   Rng rng(5);
-  // Widths of less than a vector, of fewer vectors than terms, with tails, and with terms of several blocks.
+  // Widths below a vector, of fewer vectors than terms, with remainders, and with terms of several blocks.
   for (const int64_t width : {5, 72, 96, 144, 1000, 9000, 20'000}) {
     Case c;
     c.rows = 1 + static_cast<int64_t>(rng.Below(9));
@@ -144,7 +144,7 @@ TEST_P(SumTermsTest, EveryNodeIsTheTreeOverItsTerms) {
   }
 }
 
-TEST(TermBeginTest, TermsCoverTheWidthInWholeVectorsAsEvenlyAsCanBe) {
+TEST(TermBeginTest, TermsCoverTheWidthInWholeVectorsAndEvenly) {
   for (int64_t width = 1; width < 700; ++width) {
     EXPECT_EQ(TermBegin(0, width), 0);
     EXPECT_EQ(TermBegin(kSumTerms, width), width);

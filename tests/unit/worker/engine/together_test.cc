@@ -1,5 +1,5 @@
-// The MLP shared out over a group: the bits of one rank that has all of it, whatever the group and whatever
-// happens to it. Ranks are threads.
+// The MLP sharded over a group: results are bit-equal to those of one rank with the whole MLP, for any group
+// and after losses. Ranks are threads.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -41,7 +41,7 @@ cpu::Forward MakeForward(const std::shared_ptr<const cpu::Weights>& weights, int
   return cpu::Forward(weights, *cpu::KvCache::Create(shape), cpu::BestKernels(), threads, 128, 128);
 }
 
-// The next `size` tokens of a sequence, with logits of every row.
+// A plan for the next `size` tokens of a sequence, with logits of every row.
 StepPlan Piece(const std::vector<uint32_t>& tokens, size_t at, size_t size) {
   std::vector<PageId> pages;
   for (PageId page = 0; page < kPages; ++page) pages.push_back(kPages - 1 - page);
@@ -59,11 +59,11 @@ std::vector<uint32_t> Tokens(int rank) {
   return tokens;
 }
 
-// Sizes of the pieces that a rank's prompt is cut into; 0: it has nothing to do in this step.
+// Sizes of the chunks of a rank's prompt, by step; 0: the rank has no work in this step.
 std::vector<size_t> Cuts(int rank) {
   if (rank % 4 == 1) return {0, 0, 33, 0, 5, 1, 1};
   if (rank % 4 == 2) return {1, 1, 1, 16, 7};
-  if (rank % 4 == 3) return {};  // idle for good
+  if (rank % 4 == 3) return {};  // idle in all steps
   return {128};
 }
 
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Families, TogetherTest,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(TogetherTest, LogitsOfEveryRankAreTheBitsOfOneRankAlone) {
+TEST_P(TogetherTest, LogitsOfEveryRankAreBitEqualToOneRanks) {
   for (const auto storage : {cpu::Storage::kFp32, cpu::Storage::kBf16}) {
     const auto weights = Load(GetParam(), storage);
     for (const auto& [kind, ranks] : std::vector<std::pair<std::string, int>>{{"local", 1},
@@ -137,7 +137,7 @@ TEST_P(TogetherTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
     BarrierRanks group(ranks % 2 == 0 ? "star" : "local", ranks);
     group.Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       GroupMember member({1, rank, ranks, ""}, *barrier);
-      // The first engine is the one that every request runs alone on: with a whole MLP.
+      // The first engine has the whole MLP and runs every request alone, which gives the expected tokens.
       bool alone = true;
       const auto make = [&]() -> std::unique_ptr<Engine> {
         CpuOptions options = Options(!alone);
@@ -147,7 +147,7 @@ TEST_P(TogetherTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
       };
       const auto seed = static_cast<uint64_t>(10 * ranks + rank);
       EXPECT_GT(testing::RunSchedule(seed, make, {weights->config().vocab, 60, 20, 10}), 2);
-      // The others may still be busy, and need this rank's part.
+      // Other ranks may still be busy and need this rank's part of the MLP.
       const auto idle = Make(Options(true), weights);
       StepOutput out;
       for (auto busy = member.Step(*idle, false, out); busy.ok() && *busy > 0;) {
@@ -157,7 +157,7 @@ TEST_P(TogetherTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
   }
 }
 
-// Leaves the group in its `calls`-th call.
+// A barrier whose rank leaves the group in its `calls`-th call.
 class DyingBarrier final : public Barrier {
  public:
   DyingBarrier(std::unique_ptr<Barrier> inner, int calls) : inner_(std::move(inner)), calls_(calls) {}
@@ -189,14 +189,14 @@ class DyingBarrier final : public Barrier {
   int calls_;
 };
 
-// A rank over several epochs.
+// A rank's engine and received tokens over several epochs.
 struct Life {
   std::unique_ptr<DecodeEngine> engine;
   std::map<Handle, Stream> got;
 };
 
-// One epoch of `lives`, until none is active, `steps` steps are made, or the last rank leaves in its
-// `dies`-th call.
+// Runs one epoch of `lives`, until no request is active, `steps` steps are done, or the last rank leaves in
+// its `dies`-th call.
 void RunEpoch(const std::string& kind, uint64_t epoch, std::vector<Life>& lives, int steps,
               std::optional<int> dies) {
   const int ranks = static_cast<int>(lives.size());
@@ -226,11 +226,11 @@ void RunEpoch(const std::string& kind, uint64_t epoch, std::vector<Life>& lives,
   });
 }
 
-TEST_P(TogetherTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
+TEST_P(TogetherTest, AnAbortedStepIsRepeatedWithTheSameResult) {
   const auto weights = Load(GetParam());
   const int calls = 1 + 2 * static_cast<int>(weights->config().layers);
   const auto whole = Make(Options(false), weights);
-  // The last rank dies in any call of its fourth step; where prompts and decodes mix.
+  // The last rank leaves in any call of its fourth step, in which prompts and decodes mix.
   for (int call = 3 * calls + 1; call <= 4 * calls; ++call) {
     SCOPED_TRACE(::testing::Message() << "call " << call);
     Rng rng(static_cast<uint64_t>(call));
@@ -248,11 +248,11 @@ TEST_P(TogetherTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
     }
     const std::string kind = call % 2 == 0 ? "star" : "local";
     RunEpoch(kind, 1, lives, 1 << 20, call);
-    // What the dead rank had is lost here; the router would place it again.
+    // The lost rank's requests are not placed again here; a router would do so.
     for (Handle lost = handle - 2; lost <= handle; ++lost) wanted.erase(lost);
     lives.pop_back();
     RunEpoch(kind, 2, lives, 3, std::nullopt);
-    // Two joining ranks: the parts are cut again.
+    // Two ranks join, so the MLP is divided anew.
     for (int i = 0; i < 2; ++i) lives.emplace_back().engine = Make(Options(true), weights);
     RunEpoch(kind, 3, lives, 1 << 20, std::nullopt);
     std::map<Handle, Stream> got;
@@ -265,7 +265,7 @@ TEST_P(TogetherTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
   }
 }
 
-TEST(TogetherEngineTest, OnlyRanksWithTheSameModelInTheSameTypeHaveTheSameSignature) {
+TEST(TogetherEngineTest, OnlyRanksWithTheSameWeightsHaveTheSameSignature) {
   const auto signature = [](const std::string& name, cpu::Storage storage) {
     const auto engine = Make(Options(true), Load(name, storage));
     EXPECT_TRUE(engine->together());
@@ -283,7 +283,7 @@ TEST(TogetherEngineTest, OnlyRanksWithTheSameModelInTheSameTypeHaveTheSameSignat
   EXPECT_EQ(whole->signature(), 0u);
 }
 
-TEST(TogetherEngineTest, ABatchLargerThanTheGroupAgreedOnIsAnErrorOfItsOwn) {
+TEST(TogetherEngineTest, ABatchAboveTheAgreedSizeIsAnErrorOfItsEngine) {
   const auto engine = Make(Options(true), Load("llama"));
   Rng rng(1);
   ASSERT_TRUE(engine->Admit(testing::RandomRequest(rng, 1, 256, 10, 5)).ok());

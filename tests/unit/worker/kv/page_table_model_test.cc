@@ -1,4 +1,4 @@
-// The page table against a model too simple to be wrong: sequences as numbers, pages as a set.
+// The page table against a simple model: sequences as numbers, pages as a set.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -123,7 +123,7 @@ class Walk {
   Model model_;
 };
 
-TEST(PageTableModelTest, RandomAdmissionsGrowthAndReleasesKeepEveryPageWithOneOwner) {
+TEST(PageTableModelTest, EveryPageHasOneOwnerUnderRandomOperations) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Walk walk(seed);

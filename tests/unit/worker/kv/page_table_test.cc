@@ -19,7 +19,7 @@ PageTable Make(int32_t page_tokens, int64_t capacity, int32_t sequences) {
   return *std::move(table);
 }
 
-TEST(PagePoolTest, HandsOutEachPageOnceAndTakesItBackOnce) {
+TEST(PagePoolTest, EachPageIsTakenOnceAndReturnedOnce) {
   PagePool pool(3);
   std::set<PageId> pages;
   while (const auto page = pool.Take()) pages.insert(*page);
@@ -75,14 +75,14 @@ TEST(PageTableTest, AFullCacheOrNoSlotIsExhaustedAndTooLargeIsInvalid) {
   EXPECT_EQ(table.Admit(101).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(table.Admit(0).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(table.Admit(60).ok());
-  const auto no_room = table.Admit(41);
-  EXPECT_EQ(no_room.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(no_room.status().message()), HasSubstr("needs 41 KV tokens, 40 are free"));
+  const auto refused = table.Admit(41);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("needs 41 KV tokens, 40 are free"));
   ASSERT_TRUE(table.Admit(1).ok());
   EXPECT_THAT(std::string(table.Admit(1).status().message()), HasSubstr("no free slot"));
 }
 
-// The router counts tokens and knows nothing of pages.
+// The router counts tokens and does not account for pages.
 TEST(PageTableTest, EveryReservationThatFitsInTokensCanGrowToItsEnd) {
   PageTable table = Make(16, 100, 50);
   for (int i = 0; i < 50; ++i) {

@@ -17,18 +17,18 @@ using bfio::testing::Fake;
 using Lock = std::lock_guard<std::recursive_mutex>;
 using Bytes = std::vector<unsigned char>;
 
-// Ranks of one unique id.
+// The ranks that joined with the same unique id.
 struct Group {
   int ranks = 0, joined = 0;
   bool lost = false;
-  // By call and rank: what was brought.
+  // Each rank's contribution, by call and rank.
   std::map<int, std::map<int, Bytes>> calls;
 };
 
 struct Member {
   std::shared_ptr<Group> group;
   int rank = 0, device = 0;
-  // Calls that were queued, and the first that has not ended.
+  // Number of queued calls, and index of the first that has not ended.
   int queued = 0, at = 0;
   bool ended = false;
   int in_progress = 0;
@@ -52,7 +52,7 @@ std::set<cudaStream_t>& Streams() {
   static std::set<cudaStream_t> streams;
   return streams;
 }
-// Begin and size; pinned or on a device.
+// Size, and whether the block is pinned or on a device, by address.
 std::map<unsigned char*, std::pair<size_t, bool>>& Blocks() {
   static std::map<unsigned char*, std::pair<size_t, bool>> blocks;
   return blocks;
@@ -62,7 +62,7 @@ void Undefined(const std::string& what) {
   Fake().undefined.push_back(what);
 }
 
-// 0, or the fault that is due.
+// The fault that is due in this function; 0: none.
 int FaultOf(const char* function) {
   const auto it = Fake().faults.find(function);
   if (it == Fake().faults.end() || it->second.calls-- > 0) return 0;
@@ -89,7 +89,7 @@ struct CUevent_st {
   int recorded = 0, reached = 0;
 };
 
-// False: it has to wait.
+// An operation in a stream; returns false while it has to wait.
 using Operation = std::function<bool()>;
 struct CUstream_st {
   int device = 0;
@@ -99,7 +99,7 @@ struct CUstream_st {
 
 namespace {
 
-// Kept when they have ended, so that their use is seen.
+// Communicators are kept after their end, so that a later use is detected.
 std::vector<std::unique_ptr<ncclComm>>& Communicators() {
   static std::vector<std::unique_ptr<ncclComm>> communicators;
   return communicators;
@@ -138,7 +138,7 @@ cudaError_t Free(void* memory, bool pinned, const char* what) {
     Undefined(std::string(what) + ": memory that is not there");
     return cudaErrorInvalidValue;
   }
-  // It waits for the device.
+  // cudaFree waits for the device.
   RunStreams();
   for (const cudaStream_t stream : Streams()) {
     if (stream->device == current_device && !stream->operations.empty()) {
@@ -185,7 +185,7 @@ void AddUp(const std::map<int, Bytes>& parts, size_t begin, size_t count, void* 
   std::memcpy(out, sum.data(), count * sizeof(T));
 }
 
-// `finish` makes a rank's result of what all have brought.
+// Queues a collective; `finish` computes a rank's result from all ranks' contributions.
 ncclResult_t Collective(const char* function, const void* send, size_t send_bytes, void* receive,
                         size_t receive_bytes, ncclComm_t comm, cudaStream_t stream,
                         std::function<void(const std::map<int, Bytes>&, int rank)> finish) {

@@ -1,4 +1,4 @@
-// The NCCL barrier without NCCL (fake_nccl.h): what it makes of errors, aborts and peers that come late.
+// The NCCL barrier over a fake NCCL (fake_nccl.h): errors, aborts and peers that join late.
 #include "worker/barrier/nccl/nccl_barrier.h"
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ using testing::Fake;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A net under hangs.
+// Only bounds the time of a failing test.
 constexpr absl::Duration kForever = absl::Seconds(120);
 constexpr absl::Duration kShort = absl::Milliseconds(50);
 
@@ -58,7 +58,7 @@ class NcclBarrierTest : public ::testing::Test {
                                                 uint64_t signature = 0, std::stop_token stop = {}) {
     return endpoints_[rank]->Form(SpecOf(rank, signature), timeout, stop);
   }
-  // On a thread per rank.
+  // Forms a group and runs `body` on a thread per rank.
   void Run(int ranks, const std::function<void(int rank, Barrier& barrier)>& body, uint64_t signature = 0) {
     MakeEndpoints(ranks);
     RunThreads(ranks, [&](int rank) {
@@ -82,7 +82,7 @@ void ExpectStatus(const absl::Status& status, absl::StatusCode code, const std::
   EXPECT_THAT(std::string(status.message()), HasSubstr(text));
 }
 
-TEST_F(NcclBarrierTest, EveryRankLearnsMaximaAndSums) {
+TEST_F(NcclBarrierTest, EveryRankGetsMaximaAndSums) {
   for (const int ranks : {1, 2, 5}) {
     Run(ranks, [&](int rank, Barrier& barrier) {
       for (int64_t step = 1; step <= 10; ++step) {
@@ -103,7 +103,7 @@ TEST_F(NcclBarrierTest, RowsAreGatheredAndSumsAreScattered) {
     Run(
         ranks,
         [&](int rank, Barrier& barrier) {
-          // Growing and shrinking: buffers are replaced while they are too small.
+          // Sizes grow and shrink: buffers that are too small are replaced.
           for (const size_t n : {3, 50, 1, 200}) {
             std::vector<float> all(ranks * n), sum(n);
             ASSERT_TRUE(
@@ -122,12 +122,12 @@ TEST_F(NcclBarrierTest, RowsAreGatheredAndSumsAreScattered) {
   }
 }
 
-TEST_F(NcclBarrierTest, LaunchesThatTakeLongAreAwaited) {
+TEST_F(NcclBarrierTest, SlowLaunchesAreAwaited) {
   Fake().launch_polls = 100;
   Run(2, [](int, Barrier& barrier) { ASSERT_TRUE(barrier.AllReduce(1, {}, kForever).ok()); });
 }
 
-TEST_F(NcclBarrierTest, ARankThatComesLateIsWaitedFor) {
+TEST_F(NcclBarrierTest, ALateRankIsAwaited) {
   MakeEndpoints(3);
   RunThreads(3, [&](int rank) {
     if (rank == 1) absl::SleepFor(kShort);
@@ -138,7 +138,7 @@ TEST_F(NcclBarrierTest, ARankThatComesLateIsWaitedFor) {
   });
 }
 
-TEST_F(NcclBarrierTest, AGroupThatIsNotCompleteDoesNotForm) {
+TEST_F(NcclBarrierTest, AnIncompleteGroupDoesNotForm) {
   for (const bool peers_hear : {true, false}) {
     MakeEndpoints(3);
     Fake().peers_hear = peers_hear;
@@ -149,7 +149,7 @@ TEST_F(NcclBarrierTest, AGroupThatIsNotCompleteDoesNotForm) {
   }
 }
 
-TEST_F(NcclBarrierTest, AMissingRankIsADeadlineAndTheBarriersEnd) {
+TEST_F(NcclBarrierTest, AMissingRankExceedsTheDeadlineAndEndsTheBarrier) {
   for (const bool peers_hear : {true, false}) {
     const int aborts = Fake().aborts;
     std::barrier over(3);
@@ -177,7 +177,7 @@ TEST_F(NcclBarrierTest, AMissingRankIsADeadlineAndTheBarriersEnd) {
   }
 }
 
-TEST_F(NcclBarrierTest, AbortEndsAWaitAndHoldsForLater) {
+TEST_F(NcclBarrierTest, AbortEndsAWaitAndAppliesToLaterCalls) {
   Fake().peers_hear = false;
   std::barrier over(2);
   Run(2, [&](int rank, Barrier& barrier) {
@@ -202,7 +202,7 @@ TEST_F(NcclBarrierTest, AStopEndsForming) {
   }
 }
 
-TEST_F(NcclBarrierTest, AnErrorOfNcclInAStepEndsIt) {
+TEST_F(NcclBarrierTest, AnNcclErrorInAStepEndsTheBarrier) {
   std::barrier over(2);
   Run(2, [&](int rank, Barrier& barrier) {
     if (rank == 0) {
@@ -214,7 +214,7 @@ TEST_F(NcclBarrierTest, AnErrorOfNcclInAStepEndsIt) {
                    "NCCL: an NCCL error");
       EXPECT_FALSE(barrier.AllReduce(1, {}, kForever).ok());
     } else {
-      // Rank 0 may have brought what it had to step 1 before.
+      // Rank 0 may have contributed to step 1 before it failed.
       if (barrier.AllReduce(1, {}, kForever).ok()) {
         EXPECT_FALSE(barrier.AllReduce(2, {}, kForever).ok());
       }
@@ -225,7 +225,7 @@ TEST_F(NcclBarrierTest, AnErrorOfNcclInAStepEndsIt) {
   });
 }
 
-// Each call of a step fails once; the barrier ends, and gives back all it had (TearDown).
+// Each call of a step fails once: the barrier ends and releases all its resources (TearDown checks that).
 TEST_F(NcclBarrierTest, AnErrorOfAnyCallEndsTheBarrier) {
   for (const auto& [function, result] :
        std::vector<std::pair<std::string, int>>{{"cudaMemcpyAsync", cudaErrorLaunchFailure},
@@ -255,7 +255,7 @@ TEST_F(NcclBarrierTest, AnErrorOfAnyCallEndsTheBarrier) {
   }
 }
 
-TEST_F(NcclBarrierTest, AnErrorWhileTheGroupFormsLeavesNothingBehind) {
+TEST_F(NcclBarrierTest, AnErrorDuringFormingLeaksNothing) {
   for (const auto& [function, result] :
        std::vector<std::pair<std::string, int>>{{"cudaSetDevice", cudaErrorInvalidDevice},
                                                 {"cudaStreamCreate", cudaErrorMemoryAllocation},
@@ -281,14 +281,14 @@ TEST_F(NcclBarrierTest, RanksThatDisagreeAreNamed) {
   });
 }
 
-TEST_F(NcclBarrierTest, RanksThatComputeSomethingElseDoNotForm) {
+TEST_F(NcclBarrierTest, RanksWithDifferentSignaturesDoNotForm) {
   MakeEndpoints(3);
   RunThreads(3, [&](int rank) {
     EXPECT_TRUE(absl::IsFailedPrecondition(Form(rank, kForever, rank == 2 ? 5 : 6).status()));
   });
 }
 
-TEST_F(NcclBarrierTest, AnOfferStandsUntilItIsTaken) {
+TEST_F(NcclBarrierTest, AnOfferIsValidUntilItIsUsed) {
   MakeEndpoints(1);
   EXPECT_EQ(*endpoints_[0]->Offer(), id_);
   EXPECT_TRUE(Form(0).ok());
@@ -299,7 +299,7 @@ TEST_F(NcclBarrierTest, AnOfferStandsUntilItIsTaken) {
   EXPECT_TRUE(absl::IsUnavailable(other.status())) << other.status();
 }
 
-TEST_F(NcclBarrierTest, WithoutAGpuItSaysSo) {
+TEST_F(NcclBarrierTest, WithoutAGpuTheErrorSaysSo) {
   Fake().devices = 0;
   ExpectStatus(NcclEndpoint::Create({}).status(), absl::StatusCode::kUnavailable, "this machine has 0");
   Fake().devices = 2;
@@ -307,7 +307,7 @@ TEST_F(NcclBarrierTest, WithoutAGpuItSaysSo) {
                "needs GPU 2; this machine has 2");
 }
 
-// Memory and a stream of an engine's, beside the barrier's own.
+// An engine's memory and stream, separate from the barrier's own.
 struct EngineStream {
   explicit EngineStream(int ranks) {
     cudaStreamCreateWithFlags(&stream, 0);
@@ -326,7 +326,7 @@ struct EngineStream {
     cudaEventRecord(done, stream);
     return status;
   }
-  // As an engine waits (DeviceOps::WaitChecking).
+  // Waits like an engine (DeviceOps::WaitChecking).
   absl::Status Wait(DeviceCollectives& device) {
     for (;;) {
       const bool ended = cudaEventQuery(done) == cudaSuccess;
@@ -355,7 +355,7 @@ TEST_F(NcclBarrierTest, CollectivesOnTheDeviceAreQueuedInTheCallersStream) {
   });
 }
 
-TEST_F(NcclBarrierTest, AStreamRunsOnAfterAPeerThatIsGone) {
+TEST_F(NcclBarrierTest, AStreamContinuesAfterALostPeer) {
   for (const bool peers_hear : {true, false}) {
     Fake().peers_hear = peers_hear;
     std::barrier over(2);
@@ -370,7 +370,7 @@ TEST_F(NcclBarrierTest, AStreamRunsOnAfterAPeerThatIsGone) {
           if (status.ok()) status = engine.Wait(*barrier.device());
           ExpectStatus(status, absl::StatusCode::kUnavailable, "remote process exited");
         } else {
-          // NCCL says nothing: the step's deadline ends it (StepPeers::CheckDevice).
+          // NCCL reports nothing; the step's deadline ends the wait (StepPeers::CheckDevice).
           EXPECT_TRUE(status.ok()) << status;
           EXPECT_EQ(cudaEventQuery(engine.done), cudaErrorNotReady);
           barrier.device()->Fail(absl::DeadlineExceededError("late"));

@@ -1,9 +1,9 @@
-// cuBLASLt, loaded when it is needed.
+// cuBLASLt, loaded at run time.
 //
 // Purpose: a worker built with the CUDA engine starts on a machine without CUDA's libraries, as long as it
-// does not ask for that engine: so the library is not linked but opened by name (libcublasLt.so of the major
-// version that this was compiled against, found as the dynamic linker finds libraries). Threads: immutable
-// once loaded.
+// does not use that engine. So the library is not linked but opened by name (libcublasLt.so of the major
+// version that this was compiled against, with the dynamic linker's search path). Threads: immutable once
+// loaded.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUBLAS_LT_H_
 
@@ -15,7 +15,7 @@
 
 namespace bfio::worker::gpu {
 
-// The functions used, by their names without the prefix.
+// The functions in use, by their names without the prefix.
 struct CublasLt {
   decltype(&cublasLtGetStatusString) GetStatusString = nullptr;
   decltype(&cublasLtGetVersion) GetVersion = nullptr;
@@ -36,7 +36,8 @@ struct CublasLt {
   absl::Status Check(cublasStatus_t status, absl::string_view call) const;
 };
 
-// The process's one, loaded by the first call. UNAVAILABLE, with the linker's text, when it is not there.
+// The process's only instance, loaded by the first call. UNAVAILABLE, with the dynamic linker's text, when
+// the library is not found.
 absl::StatusOr<const CublasLt*> LoadCublasLt();
 
 }  // namespace bfio::worker::gpu

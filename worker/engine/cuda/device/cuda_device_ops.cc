@@ -15,7 +15,7 @@ constexpr absl::Duration kEndPatience = absl::Seconds(10);
 constexpr absl::Duration kTimeDeadline = absl::Seconds(60);
 constexpr int kOldestMajor = 8;
 
-// A call of the CUDA runtime.
+// Calls the CUDA runtime; returns from the function on an error, with the call's name.
 #define BFIO_CUDA(call) BFIO_RETURN_IF_ERROR(CudaStatus(call, #call))
 
 absl::Status Named(absl::Status status, absl::string_view what, int64_t bytes) {
@@ -74,7 +74,8 @@ absl::Status CudaDeviceOps::Open() {
 }
 
 CudaDeviceOps::~CudaDeviceOps() {
-  // Freeing would wait for what hangs, for ever; cuBLASLt's handle too.
+  // If the device hangs, freeing memory would block for ever, and so would destroying cuBLASLt's handle: leak
+  // them.
   if (!Enter().ok() || (done_ != nullptr && !Wait(kEndPatience).ok())) {
     static_cast<void>(gemms_.release());
     return;

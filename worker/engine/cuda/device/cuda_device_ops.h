@@ -1,9 +1,9 @@
 // The device that the CUDA engine computes on: a GPU.
 //
-// State of knowledge: compiled with CUDA 13.0; docs/benchmarks.md says what of it has run on a GPU.
+// Compiled with CUDA 13.0; docs/benchmarks.md says what has run on a GPU.
 //
-// Purpose: DeviceOps over the CUDA runtime (linked statically) and cuBLASLt (loaded). Threads: used by one
-// thread at a time, which may change: each call makes the GPU the thread's current one.
+// Purpose: implements DeviceOps with the CUDA runtime (linked statically) and cuBLASLt (loaded). Threads:
+// used by one thread at a time, which may change: each call makes the GPU the thread's current one.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_DEVICE_OPS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_DEVICE_OPS_H_
 
@@ -18,14 +18,14 @@
 
 namespace bfio::worker::gpu {
 
-// GPUs of this machine. UNAVAILABLE when there is none, or no driver.
+// Number of GPUs of this machine. UNAVAILABLE when there is none, or no driver.
 absl::StatusOr<int> CudaDevices();
 
 class CudaDeviceOps final : public DeviceOps {
  public:
-  // UNAVAILABLE: no such GPU, one older than sm_80, or no cuBLASLt.
+  // UNAVAILABLE: no such GPU, a GPU older than sm_80, or no cuBLASLt.
   static absl::StatusOr<std::unique_ptr<CudaDeviceOps>> Create(int device);
-  // Waits for a while; what still runs then keeps its memory.
+  // Waits for queued work for a bounded time; memory of work that still runs then is leaked.
   ~CudaDeviceOps() override;
 
   std::string Describe() const override { return name_; }
@@ -51,7 +51,7 @@ class CudaDeviceOps final : public DeviceOps {
   explicit CudaDeviceOps(int device) : device_(device) {}
 
   absl::Status Open();
-  // Makes the GPU this thread's.
+  // Makes the GPU this thread's current one.
   absl::Status Enter() const;
 
   const int device_;

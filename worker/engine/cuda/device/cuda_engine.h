@@ -1,7 +1,7 @@
-// The CUDA engine: a Llama-family model, decoded on a GPU.
+// The CUDA engine: runs a Llama-family model on a GPU.
 //
-// Purpose: how device, weights and backend are put together. In a build without CUDA the same functions are
-// there and say so. Threads: as engine.h says.
+// Purpose: assembles device, weights and backend. A build without CUDA has the same functions, which return
+// an error. Threads: as engine.h says.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_ENGINE_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_ENGINE_H_
 
@@ -20,24 +20,24 @@ namespace bfio::worker {
 struct CudaOptions {
   // Pages of 16, 32 or 64 tokens.
   DecodeOptions decode;
-  // Of the machine's GPUs.
+  // Index among the machine's GPUs.
   int32_t device = 0;
-  // decode.limits.kv_tokens are the most: where the GPU's memory is short it is as many as fit.
+  // True: decode.limits.kv_tokens is an upper bound, lowered to what fits in the GPU's memory.
   bool fit_kv = false;
 };
 
-// FAILED_PRECONDITION: built without CUDA; UNAVAILABLE: no such GPU on this machine, too old a one, or no
-// driver.
+// FAILED_PRECONDITION: built without CUDA; UNAVAILABLE: no such GPU on this machine, a GPU that is too old,
+// or no driver.
 absl::Status CheckCudaDevice(int32_t device);
 
-// Loads cuBLASLt, brings the weights to the GPU, chooses matrix products and records the steps: seconds to
-// minutes, reported to `progress`. Errors: CheckCudaDevice's; INVALID_ARGUMENT: an option, or a model that
-// the kernels do not have; RESOURCE_EXHAUSTED, with sizes: no memory.
+// Loads cuBLASLt, copies the weights to the GPU, chooses matrix products and records the steps. Takes seconds
+// to minutes, reported to `progress`. Errors: those of CheckCudaDevice; INVALID_ARGUMENT: an option or model
+// that the kernels do not support; RESOURCE_EXHAUSTED, with sizes: not enough memory.
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
     const CudaOptions& options, const Model& model, const std::function<void(const std::string&)>& progress);
 
-// For servers of chains: parts on this device. Errors: CheckCudaDevice's; those of parts are
-// MakeCudaEngine's.
+// For servers of chains: makes parts on this device. Errors: those of CheckCudaDevice; errors of parts are
+// those of MakeCudaEngine.
 absl::StatusOr<std::unique_ptr<PartSource>> MakeCudaParts(int32_t device, std::shared_ptr<const Model> model,
                                                           std::function<void(const std::string&)> progress);
 

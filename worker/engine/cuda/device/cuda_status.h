@@ -1,7 +1,7 @@
-// CUDA's errors as statuses, and waiting without blocking.
+// Converts CUDA's errors to statuses, and waits without blocking.
 //
-// Purpose: every call of the CUDA runtime goes through CudaStatus, so that an error has its call's name.
-// Threads: pure functions; WaitFor is called by the thread that waits.
+// Purpose: every call of the CUDA runtime goes through CudaStatus, so that an error names its call. Threads:
+// pure functions; WaitFor is called by the thread that waits.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_
 
@@ -14,7 +14,7 @@
 
 namespace bfio::worker::gpu {
 
-// RESOURCE_EXHAUSTED for memory that is not there, UNAVAILABLE for everything else that is not success.
+// RESOURCE_EXHAUSTED when memory is short, UNAVAILABLE for all other errors.
 absl::Status CudaStatus(cudaError_t error, absl::string_view call);
 
 // Polls until the event has happened. DEADLINE_EXCEEDED after `deadline`.

@@ -15,10 +15,10 @@ namespace {
 constexpr int kCandidates = 8;
 constexpr size_t kTimedProducts = 8;
 constexpr int kTimedRounds = 3;
-// A GPU's clock rises within some tens of milliseconds of work.
+// Some tens of milliseconds of work bring a GPU to its full clock.
 constexpr absl::Duration kWarmUp = absl::Milliseconds(100);
 constexpr absl::Duration kTimingDeadline = absl::Seconds(30);
-// Bytes to which all operands of a shape with gaps are aligned; without gaps it is cuBLASLt's own default.
+// Byte alignment of the operands of a shape with gaps; without gaps, cuBLASLt's default alignment applies.
 constexpr uint32_t kGapAlignment = 16;
 
 std::string Text(const GemmShape& shape) {
@@ -60,8 +60,7 @@ const Gemms::Plan* Gemms::Find(const GemmShape& shape) const {
   return it == plans_.end() ? nullptr : &*it;
 }
 
-// cuBLASLt counts columns first: what is [rows, inputs] here is inputs x rows there, and the weight is
-// transposed.
+// cuBLASLt is column-major: [rows, inputs] here is inputs x rows there, and the weight is transposed.
 absl::Status Gemms::Describe(Plan& plan) const {
   const GemmShape& shape = plan.shape;
   const auto rows = static_cast<uint64_t>(shape.rows), inputs = static_cast<uint64_t>(shape.inputs),
@@ -121,7 +120,7 @@ absl::Status Gemms::Run(const Plan& plan, const Bf16* x, const Bf16* weight, voi
 
 absl::StatusOr<float> Gemms::TimeOf(const Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x,
                                     void* y, cudaStream_t stream) const {
-  // Once without the clock: the kernel is loaded, and its errors show.
+  // A first run without timing: it loads the kernel and shows its errors.
   if (absl::Status status = Run(plan, x, weights[0], y, stream); !status.ok()) return status;
   const auto recorded = RecordWork(stream, [&] {
     absl::Status status;
@@ -144,7 +143,7 @@ absl::StatusOr<float> Gemms::TimeOf(const Plan& plan, absl::Span<const Bf16* con
     }
     best = std::min(best, milliseconds);
   }
-  // What hangs on the device may still use it.
+  // If the device hangs, it may still use the graph.
   if (!absl::IsDeadlineExceeded(status)) cudaGraphExecDestroy(*recorded);
   if (!status.ok()) return status;
   return best / kTimedProducts;
@@ -185,7 +184,7 @@ absl::Status Gemms::Choose(Plan& plan, absl::Span<const Bf16* const> weights, co
   if (!candidates.ok()) return candidates.status();
   float best = -1;
   Plan tried = plan;
-  // Of a candidate; the others may do all the same.
+  // The last error of a candidate; others may still succeed.
   absl::Status refused;
   for (const cublasLtMatmulHeuristicResult_t& candidate : *candidates) {
     if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
@@ -197,7 +196,7 @@ absl::Status Gemms::Choose(Plan& plan, absl::Span<const Bf16* const> weights, co
       time = TimeOf(tried, weights, x, y, stream);
       status = time.status();
     }
-    // The device hangs: no other will do better.
+    // The device hangs, so every other candidate would too.
     if (absl::IsDeadlineExceeded(status)) return status;
     if (!status.ok()) refused = status;
     if (!status.ok() || (best >= 0 && *time >= best)) continue;

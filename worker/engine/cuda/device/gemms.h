@@ -1,9 +1,9 @@
 // Matrix products by cuBLASLt: bf16 in, fp32 sums, bf16 or fp32 out.
 //
-// Purpose: keeps, for every shape that was prepared, the algorithm that was fastest on this device among
-// those cuBLASLt proposes, tried on the real weights in turn (one layer's would stay in the cache and
-// mislead). Threads: used by one thread. Errors: UNAVAILABLE with the call's name; FAILED_PRECONDITION for a
-// shape not prepared.
+// Purpose: for every shape that was prepared, keeps the algorithm that was fastest on this device among those
+// cuBLASLt proposes. Candidates are timed on the real weights of all layers in rotation, because the weights
+// of a single layer would stay in the cache and distort the times. Threads: used by one thread. Errors:
+// UNAVAILABLE with the call's name; FAILED_PRECONDITION for a shape that is not prepared.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
 
@@ -20,7 +20,7 @@
 
 namespace bfio::worker::gpu {
 
-// Bytes of device memory that every product may use; what NVIDIA recommends for Hopper, twice.
+// Device memory that every product may use, in bytes: twice NVIDIA's recommendation for Hopper.
 inline constexpr int64_t kGemmWorkspaceBytes = 64 << 20;
 
 class Gemms {
@@ -31,7 +31,7 @@ class Gemms {
   Gemms(const Gemms&) = delete;
   Gemms& operator=(const Gemms&) = delete;
 
-  // As DeviceOps.
+  // As DeviceOps::Prepare.
   absl::Status Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x, void* y,
                        cudaStream_t stream);
   absl::Status Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y,
@@ -50,15 +50,15 @@ class Gemms {
 
   const Plan* Find(const GemmShape& shape) const;
   absl::Status Describe(Plan& plan) const;
-  // Tries what cuBLASLt has for it and takes the fastest.
+  // Times cuBLASLt's candidates and takes the fastest.
   absl::Status Choose(Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x, void* y,
                       cudaStream_t stream);
-  // Keeps the device busy until its clock has risen from where it idles: the first candidates would be timed
-  // at a fraction of it.
+  // Keeps the device busy until its clock has risen from idle: otherwise the first candidates would be timed
+  // at a fraction of the full clock.
   absl::Status WarmUp(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream);
   absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Candidates(const Plan& plan) const;
-  // Milliseconds of a product, over several with different weights; the best of some rounds. Products are
-  // replayed as a record, or short ones would be timed by how fast the host queues them.
+  // Milliseconds of a product, averaged over different weights; the best of several rounds. Products are
+  // replayed as a graph, because short ones would otherwise be limited by how fast the host queues them.
   absl::StatusOr<float> TimeOf(const Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x,
                                void* y, cudaStream_t stream) const;
   absl::Status Run(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream) const;

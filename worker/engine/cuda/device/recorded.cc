@@ -5,13 +5,13 @@
 namespace bfio::worker::gpu {
 
 absl::StatusOr<cudaGraphExec_t> RecordWork(cudaStream_t stream, absl::FunctionRef<absl::Status()> work) {
-  // Thread-local: other ranks' threads may allocate meanwhile.
+  // Thread-local capture, because other ranks' threads may allocate meanwhile.
   absl::Status status =
       CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   if (!status.ok()) return status;
   status = work();
   cudaGraph_t graph = nullptr;
-  // Also after an error, or the stream would record for ever; the first error stays.
+  // Also after an error, or the stream would stay in capture mode; the first error is kept.
   status.Update(CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
   cudaGraphExec_t executable = nullptr;
   if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");

@@ -1,6 +1,6 @@
 // Work of a stream, recorded once and replayed (a CUDA graph).
 //
-// Purpose: one way to record, for steps and for timing. Threads: the stream's.
+// Purpose: the only way to record, for steps and for timing. Threads: the stream's thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_RECORDED_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_RECORDED_H_
 
@@ -12,8 +12,8 @@
 
 namespace bfio::worker::gpu {
 
-// What `work` queues in `stream`, which does not run now; other threads may allocate meanwhile. The caller
-// destroys it. Errors: work's, or CUDA's with the call's name.
+// Records what `work` queues in `stream` without running it; other threads may allocate meanwhile. The caller
+// destroys the result. Errors: those of `work`, or CUDA's with the call's name.
 absl::StatusOr<cudaGraphExec_t> RecordWork(cudaStream_t stream, absl::FunctionRef<absl::Status()> work);
 
 }  // namespace bfio::worker::gpu

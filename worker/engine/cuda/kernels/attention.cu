@@ -5,7 +5,8 @@
 namespace bfio::worker::gpu {
 namespace {
 
-// Blocks of `kernel` that the current device runs at a time; 0 where one alone is too much for it.
+// Blocks of `kernel` that the current device can run at the same time; 0 if one alone needs too many
+// resources.
 const char* ResidentBlocks(void (*kernel)(AttentionArgs), int shared_bytes, int32_t* blocks) {
   *blocks = 0;
   int device = 0, multiprocessors = 0, shared_limit = 0, per_multiprocessor = 0;
@@ -20,8 +21,8 @@ const char* ResidentBlocks(void (*kernel)(AttentionArgs), int shared_bytes, int3
   if (result == cudaSuccess) {
     result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
-  // Otherwise it is the driver that decides how much of the first-level cache is shared memory, and with too
-  // little of it fewer blocks run than are counted here.
+  // Otherwise the driver decides how much of the first-level cache is shared memory; if it is too little,
+  // fewer blocks run than are counted here.
   if (result == cudaSuccess && shared_bytes > 0) {
     result = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                   cudaSharedmemCarveoutMaxShared);

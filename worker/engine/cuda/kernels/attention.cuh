@@ -1,35 +1,36 @@
-// Attention over a paged cache: decodes and pieces of prompts, query heads grouped by KV head.
+// Attention over a paged cache: decodes and chunks of prompts, with query heads grouped by KV head.
 //
-// One algorithm, two shapes of tile. A row is a query token with one of the `group` query heads that share a
-// KV head, so keys and values are read once per group. For 64 keys at a time: scores by mma.sync, softmax
-// online (attention_math.cuh), weights rounded to bf16, weighted values summed up by mma.sync in fp32. Every
-// kChunkTokens tokens the sums are closed and merged, chunk after chunk.
+// One algorithm, two tile shapes. A row is a query token with one of the `group` query heads that share a KV
+// head, so keys and values are read once per group. For 64 keys at a time: scores by mma.sync, online softmax
+// (attention_math.cuh), weights rounded to bf16, weighted values summed by mma.sync in fp32. Every
+// kChunkTokens tokens the sums are completed and merged, chunk after chunk.
 //
-// - A long tile is 64 rows, of a prompt. Warp w has rows 16w .. 16w + 15, walks through the chunks and merges
+// - A long tile is 64 rows of a prompt. Warp w has rows 16w .. 16w + 15, goes through the chunks and merges
 //   them, or stores them as parts.
-// - A short tile is 16 rows, mostly a decode, and one chunk. Warp w makes the scores of keys 16w .. 16w + 15,
-//   all warps then read all scores, and warp w sums up its quarter of the columns.
+// - A short tile is 16 rows, mostly of a decode, and one chunk. Warp w computes the scores of keys 16w .. 16w
+//   + 15, then all warps read all scores, and warp w sums its quarter of the columns.
 //
-// CombineKernel merges parts as a long tile merges chunks: in order within a segment, then the segments.
+// CombineKernel merges parts as a long tile merges chunks: in order within a segment, then across segments.
 //
-// Whichever shape a row is in, each of its numbers is the result of the same operations in the same order:
-// the mma's run over the same k, the softmax is the same code, the chunks are the same and merge in the same
-// order. So a token's result is the same, to the last bit, alone or in a batch, in one step or in several,
-// provided that an element of mma.sync does not depend on the others of its tile.
+// In both tile shapes every number of a row is the result of the same operations in the same order: the mma
+// instructions go through the same k, the softmax is the same code, the chunks are the same and are merged in
+// the same order. So a token's result is the same, to the last bit, alone or in a batch, in one step or in
+// several, provided that an element of mma.sync does not depend on the others in its tile.
 //
-// Blocks are persistent: block b takes works b, b + blocks, ..., a work being an item for one KV head, and
-// reads their number from device memory; so one grid, and one captured graph, serves every step.
+// Blocks are persistent: block b takes work items b, b + blocks, ..., where a work item is an attention item
+// for one KV head. Blocks read the number of items from device memory, so that one grid, and one captured
+// graph, serves every step.
 //
-// Arithmetic of the pipeline, head_dim 128, H200 (132 multiprocessors, 4.3 TB/s by copy): a stage is 64
-// tokens * 256 bytes * 2 = 32 KB; 3 stages, 3 x 4 KB of queries and 4.5 KB of scores are 112.5 KB a block
-// (long: 112 KB), so that 2 blocks share the 227 KB (registers: at most 255 for 2 x 128 threads). While a
-// block works on one stage two are on their way: 64 KB a block, 128 KB a multiprocessor. Needed: 4.3 TB/s *
-// 0.7 us / 132 = 23 KB. At full speed a tile may take 2 x 32 KB / 32.6 B/ns = 2 us per block. Partial
-// results, written and read once in fp32, add 2 * group * 520 / (256 * 512) bytes per byte of keys and
-// values: 3 % for a group of 4. These are figures by design, not measurements.
+// Pipeline design for head_dim 128 on an H200 (132 multiprocessors, 4.3 TB/s by copy): a stage is 64 tokens *
+// 256 bytes * 2 = 32 KB. 3 stages, 3 x 4 KB of queries and 4.5 KB of scores are 112.5 KB per block (long: 112
+// KB), so that 2 blocks share the 227 KB (registers: at most 255 for 2 x 128 threads). While a block computes
+// one stage, two are being copied: 64 KB per block, 128 KB per multiprocessor. Needed to hide the latency:
+// 4.3 TB/s * 0.7 us / 132 = 23 KB. At full bandwidth a tile may take 2 x 32 KB / 32.6 B/ns = 2 us per block.
+// Partial results, written and read once in fp32, add 2 * group * 520 / (256 * 512) bytes per byte of keys
+// and values: 3 % for a group of 4. These numbers are design calculations, not measurements.
 //
-// With 2 stages a block of head_dim 128 takes 76.5 KB (long: 80 KB): it runs where a block may have 99 KB
-// (sm_86, sm_89), and two blocks share the 164 KB of sm_80.
+// With 2 stages a block of head_dim 128 takes 76.5 KB (long: 80 KB). It fits where a block may have 99 KB
+// (sm_86, sm_89), and two blocks fit in the 164 KB of sm_80.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 
@@ -42,7 +43,7 @@
 
 namespace bfio::worker::gpu {
 
-// args.scale is that of log 2 (attention_launch.cuh multiplies it).
+// args.scale is in units of log 2 (attention_launch.cuh converts it).
 template <int kHeadDim, int kStages>
 BFIO_KERNEL(kAttentionThreads, 2)
 ShortAttentionKernel(AttentionArgs args) {
@@ -69,7 +70,7 @@ ShortAttentionKernel(AttentionArgs args) {
     warp.Clear();
     for (int token = head.item.begin; token < head.item.end; token += kTileTokens) {
       WaitAsync<kStages - 2>();
-      // The tile is there for all, and all are done with the one whose stage is now copied to.
+      // The tile has arrived for all threads, and none still uses the tile whose stage is overwritten now.
       SyncBlock();
       loader.Copy(stage == 0 ? kStages - 1 : stage - 1);
       CommitAsync();
@@ -94,14 +95,14 @@ ShortAttentionKernel(AttentionArgs args) {
 
 inline constexpr int kSegmentTokens = kSegmentChunks * kChunkTokens;
 
-// A long item, whose chunks are merged here or stored as parts. Two functions in one, so that the
-// accumulators of the merge, 64 registers a thread, are there only where they are needed.
+// A long item, whose chunks are merged here or stored as parts. A template parameter selects which, so that
+// the accumulators of the merge, 64 registers per thread, exist only where they are needed.
 template <int kHeadDim, int kStages, bool kInParts>
 BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim, true, kStages> shared,
                              TileLoader<kHeadDim, true, kStages>& loader, int work) {
   using Warp = AttentionWarp<kHeadDim, true>;
   const int group = args.q_heads / args.kv.kv_heads;
-  // All are done with the item before. (Its last copies were waited for: none is under way.)
+  // All threads have finished the previous item. (Its last copies were waited for, so none is pending.)
   SyncBlock();
   loader.Open(work);
   const int begin = loader.head().item.begin, end = loader.head().item.end;
@@ -136,7 +137,7 @@ BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim
     const int next = token + kTileTokens;
     if (next % kChunkTokens != 0 && next < end) continue;
     if constexpr (kInParts) {
-      // Here and below read again rather than kept: registers are what this kernel is short of.
+      // Loaded again here and below rather than kept, to save registers, which limit this kernel.
       const HeadItem head = HeadItem::Load(args.long_items, work, args.kv.kv_heads);
       const int chunk = (token - head.item.begin) / kChunkTokens;
       StoreParts(args, OwnRows(head, group, Warp::FirstRow()), head.item.tokens,
@@ -173,7 +174,7 @@ LongAttentionKernel(AttentionArgs args) {
   }
 }
 
-// A warp's share of a row and query head: kColumns columns a lane.
+// A lane's share of one row and query head: kColumns columns.
 template <int kHeadDim>
 struct MergedColumns {
   static constexpr int kColumns = kHeadDim >= 64 ? kHeadDim / 32 : 2;
@@ -188,7 +189,7 @@ struct MergedColumns {
     BFIO_UNROLL
     for (int i = 0; i < kColumns; ++i) output[i] = scales.Apply(output[i], more[i]);
   }
-  // The parts first .. end - 1 of `entry`.
+  // Adds the parts first .. end - 1 of `entry`.
   BFIO_DEVICE void AddParts(const AttentionArgs& args, const Words4& entry, int q_head, int first, int end) {
     BFIO_UNROLL_BY(4)
     for (int part = first; part < end; ++part) {
@@ -217,14 +218,15 @@ struct MergedColumns {
   }
 };
 
-// A row and query head of several segments: a segment for each warp of the block at a time. All threads.
+// Merges a row and query head with several segments: each warp of the block takes one segment at a time.
+// Called by all threads.
 template <int kHeadDim>
 BFIO_DEVICE void CombineSegments(const AttentionArgs& args, const Words4& entry, int q_head) {
   using Merged = MergedColumns<kHeadDim>;
   BFIO_SHARED_ARRAY(float, outputs, kAttentionWarps* kHeadDim);
   BFIO_SHARED_ARRAY(float, sums, kAttentionWarps * 2);
   const int parts = static_cast<int>(entry.w);
-  // Of the first warp.
+  // Used by the first warp.
   Merged total;
   for (int round = 0; round < parts; round += kAttentionWarps * kSegmentChunks) {
     const int first = round + WarpIndex() * kSegmentChunks;
@@ -256,8 +258,9 @@ BFIO_DEVICE void CombineSegments(const AttentionArgs& args, const Words4& entry,
   if (WarpIndex() == 0 && Merged::HasColumns()) total.Store(args, entry, q_head);
 }
 
-// Merges parts. Block b takes works b, b + blocks, ..., a work being a row and query head: a warp each, or
-// all of them one after the other where there are several segments.
+// Merges parts. Block b takes work items b, b + blocks, ..., where a work item is a row and query head. A
+// warp merges one item; where there are several segments, all warps of the block merge the items together,
+// one after the other.
 template <int kHeadDim>
 BFIO_KERNEL(kAttentionThreads, 4)
 CombineKernel(AttentionArgs args) {

@@ -1,5 +1,4 @@
-// Picks the attention kernels for a head_dim and launches them: the same on a GPU and under the tests'
-// emulator.
+// Selects the attention kernels for a head_dim and launches them, both on a GPU and in the tests' emulator.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_LAUNCH_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_LAUNCH_CUH_
 

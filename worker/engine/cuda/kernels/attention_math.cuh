@@ -1,10 +1,10 @@
 // The arithmetic of attention, shared by all of its kernels so that they agree to the last bit.
 //
-// Purpose: softmax online over tiles of keys ("FlashAttention-2", Dao 2023, section 3.1), and the merging of
-// partial results. A row's numbers depend on its own scores alone, in the order of their positions; what a
-// row cannot see changes none of its bits: its weights are 0 there, its maximum stays, and it is scaled by 1.
-// Mul, Add and Fma are spelt out since a compiler may otherwise fuse the same expression here and not there.
-// Maxima are kept as scores times 1 / log(2) where they are named in log 2: weights are powers of two.
+// Purpose: online softmax over tiles of keys ("FlashAttention-2", Dao 2023, section 3.1), and the merging of
+// partial results. A row's numbers depend only on its own scores, in the order of their positions. Masked
+// keys change none of its bits: their weights are 0, the maximum stays, and sums are scaled by 1. Mul, Add
+// and Fma are written out because a compiler may otherwise fuse the same expression in one place and not in
+// another. Maxima "in units of log 2" are scores times 1 / log(2): weights are powers of two.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_MATH_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_MATH_CUH_
 
@@ -15,9 +15,10 @@ namespace bfio::worker::gpu {
 inline constexpr int kTileTokens = 64;
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 
-// Softmax of a thread's two rows of a 16-row fragment (row lane / 4, and that + 8), over a chunk so far.
+// Softmax state of a thread's two rows of a 16-row fragment (row lane / 4, and that + 8), over a chunk so
+// far.
 struct RowState {
-  // The largest score; and this thread's columns' share of the sum of weights.
+  // The largest score, and the sum of weights over this thread's columns.
   float max[2];
   float sum[2];
 
@@ -27,14 +28,14 @@ struct RowState {
   }
 };
 
-// 1 for no change, also of minus infinity.
+// The factor for sums when the maximum changes; 1 if it does not change, also for minus infinity.
 BFIO_DEVICE float Rescale(float from, float to) {
   return from == to ? 1.0f : Exp2(Sub(from, to));
 }
 
-// Takes the scores of a 16 x 64 tile as mma's C fragments, score[j] being columns 8j .. 8j + 7, and gives
-// their weights as A fragments, weight[i] being columns 16i .. 16i + 15. Earlier sums are to be multiplied by
-// alpha. `scale` > 0 makes scores log 2 of weights. REQUIRES: what a row must not see is minus infinity.
+// Input: the scores of a 16 x 64 tile as mma C fragments, score[j] being columns 8j .. 8j + 7. Output: their
+// weights as A fragments, weight[i] being columns 16i .. 16i + 15. The caller multiplies earlier sums by
+// alpha. `scale` > 0 converts scores to units of log 2. REQUIRES: masked scores are minus infinity.
 BFIO_DEVICE void OnlineSoftmax(const float (&score)[8][4], float scale, RowState& state,
                                uint32_t (&weight)[4][4], float (&alpha)[2]) {
   BFIO_UNROLL
@@ -59,19 +60,19 @@ BFIO_DEVICE void OnlineSoftmax(const float (&score)[8][4], float scale, RowState
   }
 }
 
-// The whole sum of a row, from its four threads' shares.
+// The whole sum of a row, from the shares of its four threads.
 BFIO_DEVICE float RowSum(float share) {
   share = Add(share, ShuffleXor(share, 1));
   return Add(share, ShuffleXor(share, 2));
 }
 
-// Chunks of a row merged so far. `max` is in log 2.
+// The chunks of a row merged so far. `max` is in units of log 2.
 struct MergedRow {
   float max = kMinusInfinity;
   float sum = 0.0f;
 };
 
-// How a merge weighs what is there and what is added.
+// The factors of the existing and of the added sums in a merge.
 struct MergeScales {
   float kept;
   float added;
@@ -79,7 +80,8 @@ struct MergeScales {
   BFIO_DEVICE float Apply(float merged, float chunk) const { return Fma(merged, kept, Mul(chunk, added)); }
 };
 
-// Merges the next chunk's maximum (in log 2) and sum; the outputs are then merged by the scales.
+// Merges the next chunk's maximum (in units of log 2) and sum; the caller then merges the outputs with the
+// scales.
 BFIO_DEVICE MergeScales Merge(MergedRow& row, float max, float sum) {
   const float largest = Max(row.max, max);
   const MergeScales scales = {Rescale(row.max, largest), Rescale(max, largest)};

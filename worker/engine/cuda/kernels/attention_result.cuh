@@ -1,4 +1,5 @@
-// What becomes of an item's sums: final results, parts for CombineKernel, chunks merged by a long tile.
+// Stores an item's sums: as final results, as parts for CombineKernel, or merged over the chunks of a long
+// tile.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_RESULT_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_RESULT_CUH_
 
@@ -17,7 +18,7 @@ BFIO_DEVICE void StoreFinal(const AttentionArgs& args, int64_t row, int q_head, 
   *reinterpret_cast<uint32_t*>(to) = PackBf16(Mul(low, inverse), Mul(high, inverse));
 }
 
-// A tile's sums over one chunk as parts: token i's to slot part + i.
+// Stores a tile's sums over one chunk as parts: token i's in slot part + i.
 template <class Warp>
 BFIO_DEVICE void StoreParts(const AttentionArgs& args, const OwnRows& rows, int tokens, int part,
                             const Warp& warp) {
@@ -38,7 +39,7 @@ BFIO_DEVICE void StoreParts(const AttentionArgs& args, const OwnRows& rows, int 
   }
 }
 
-// A short tile's sums, its chunk being the only one, as results.
+// Stores a short tile's sums as results; the chunk is the only one.
 template <class Warp>
 BFIO_DEVICE void StoreOnlyChunk(const AttentionArgs& args, const HeadItem& head, const OwnRows& rows,
                                 const Warp& warp) {
@@ -55,14 +56,14 @@ BFIO_DEVICE void StoreOnlyChunk(const AttentionArgs& args, const HeadItem& head,
   }
 }
 
-// A long tile's segments merged so far. Volatile, so that it is in memory: it is needed once in 4096 tokens,
-// and registers are what the kernel is short of.
+// The merged segments of a long tile so far. Volatile, so that it stays in memory: it is needed once per 4096
+// tokens, and registers limit this kernel.
 template <int kColumnTiles>
 struct MergedSegments {
   volatile float max[2], sum[2], output[4 * kColumnTiles];
 };
 
-// A long tile's chunks merged so far, of one segment.
+// The merged chunks of one segment of a long tile so far.
 template <int kColumnTiles>
 struct MergedTile {
   MergedRow row[2];
@@ -90,7 +91,7 @@ struct MergedTile {
     }
   }
 
-  // Adds this segment to those before it; `first`: there are none.
+  // Adds this segment to those before it. `first`: there are none before it.
   template <class Total>
   BFIO_DEVICE void MoveTo(Total& total, bool first) {
     BFIO_UNROLL

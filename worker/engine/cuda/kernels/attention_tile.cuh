@@ -1,8 +1,8 @@
-// Tiles of queries, keys and values in shared memory: their layout, and who copies what.
+// Tiles of queries, keys and values in shared memory: their layout, and which thread copies what.
 //
-// A tile is [rows][head_dim] bf16 in pieces of 16 bytes. ldmatrix reads the same piece of 8 rows at a time;
-// pieces are permuted (swizzled) within 128 bytes so that these 8 lie in different banks for every head_dim,
-// and so do the writes of an async copy.
+// A tile is [rows][head_dim] bf16 in 16-byte pieces. ldmatrix reads the same piece of 8 rows at a time.
+// Pieces are permuted (swizzled) within 128 bytes so that these 8 are in different banks for every head_dim,
+// and so are the writes of an async copy.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_TILE_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_TILE_CUH_
 
@@ -14,8 +14,8 @@ namespace bfio::worker::gpu {
 
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarpLanes;
-// Tiles of keys and values in shared memory (stages): one that is worked on, the others on their way. Three
-// where the device has the room; the kernels of kAttentionHeadDimOfTwo also with two.
+// Tiles of keys and values in shared memory (stages): one is computed while the others are being copied.
+// Three where the device has enough shared memory; the kernels of kAttentionHeadDimOfTwo also support two.
 inline constexpr int kAttentionStages = 3;
 inline constexpr int kAttentionHeadDimOfTwo = 128;
 
@@ -35,9 +35,9 @@ struct AttentionShared {
   static constexpr int kTileBytes = kTileTokens * kHeadDim * 2;
   static constexpr int kStageBytes = 2 * kTileBytes;  // keys, then values
   static constexpr int kQueryBytes = kRows * kHeadDim * 2;
-  // A short tile's queries are on their way with their first keys while the item before is worked on.
+  // A short tile's queries are copied together with its first keys while the previous item is computed.
   static constexpr int kQueryTiles = kLong ? 1 : kStages;
-  // A short tile's scores, that its warps exchange: 16 rows of 64, padded against bank conflicts.
+  // Scores of a short tile, exchanged between its warps: 16 rows of 64, padded against bank conflicts.
   static constexpr int kScoreStride = kTileTokens + 8;
   static constexpr int kScoreBytes = kLong ? 0 : kShortTileRows * kScoreStride * 4;
   static constexpr int kQueryOffset = kStages * kStageBytes;
@@ -82,11 +82,10 @@ template <int kHeadDim, bool kLong, int kStages>
 class TileLoader {
   using Shared = AttentionShared<kHeadDim, kLong, kStages>;
   static constexpr int kPieces = kHeadDim / 8;
-  // A thread copies its piece of a row in every pass.
+  // Rows that the threads copy in one pass, each thread one piece of a row.
   static constexpr int kPassRows = kAttentionThreads / kPieces;
   static constexpr int kPasses = kTileTokens / kPassRows;
-  // 16 consecutive tokens are in one page. Pages that a thread needs for a tile, and passes between two of
-  // them.
+  // 16 consecutive tokens are in one page. Pages that a thread needs for a tile, and passes per page.
   static constexpr int kPages = kPasses < 4 ? kPasses : 4;
   static constexpr int kPassesPerPage = kPasses / kPages;
 
@@ -97,7 +96,7 @@ class TileLoader {
         shared_(shared),
         page_shift_(4 + (args.kv.page_tokens > 16) + (args.kv.page_tokens > 32)) {}
 
-  // Goes to the beginning of an item. REQUIRES: work < works.
+  // Starts an item. REQUIRES: work < works.
   BFIO_DEVICE void Open(int work) {
     work_ = work;
     head_ = HeadItem::Load(items_, work, args_.kv.kv_heads);
@@ -105,17 +104,18 @@ class TileLoader {
     if (!kLong) LoadPages();
   }
 
-  // The item that the next tile is of.
+  // The item that the next tile belongs to.
   BFIO_DEVICE const HeadItem& head() const { return head_; }
 
-  // Closes the stream of tiles; Copy does nothing from now on.
+  // Ends the stream of tiles; Copy does nothing from now on.
   BFIO_DEVICE void Close() { token_ = head_.item.end = 0; }
 
-  // Starts copying the next tile (and, with an item's first one, its queries) into `stage`.
+  // Starts copying the next tile into `stage`; with an item's first tile, its queries too.
   BFIO_DEVICE void Copy(int stage) {
     if (token_ >= head_.item.end) return;
     if (token_ == head_.item.begin) CopyQueries(stage);
-    // A short tile's are here already, since it waits for memory; a long one's would cost it registers.
+    // A short tile has its page numbers already, because it is bound by memory latency; in a long one they
+    // would take registers.
     if (kLong) LoadPages();
     const int piece = ThreadIndex() % kPieces;
     const int page_mask = args_.kv.page_tokens - 1;
@@ -132,7 +132,8 @@ class TileLoader {
     }
   }
 
-  // To the next tile; after an item's last, to the item `stride` works on, or to none.
+  // Advances to the next tile; after an item's last tile, to the item `stride` work items later, or to the
+  // end.
   BFIO_DEVICE void Advance(int works, int stride) {
     if (token_ >= head_.item.end) return;
     token_ += kTileTokens;
@@ -150,7 +151,7 @@ class TileLoader {
     BFIO_UNROLL
     for (int i = 0; i < kPages; ++i) {
       const int token = token_ + i * kPassesPerPage * kPassRows + ThreadIndex() / kPieces;
-      // Page 0 stands for none: nothing is read from there.
+      // Page 0 stands for no page: nothing is read from it.
       pages_[i] = token < head_.item.end ? args_.pages[head_.item.first_page + (token >> page_shift_)] : 0;
     }
   }

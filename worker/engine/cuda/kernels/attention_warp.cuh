@@ -1,4 +1,4 @@
-// What a warp does with a tile of keys and values: scores, and sums of weighted values.
+// The computation of one warp on a tile of keys and values: scores, and sums of weighted values.
 //
 // Fragments are those of mma.m16n8k16: with g = lane / 4 and t = lane % 4 a thread has rows g and g + 8 of
 // its warp's 16 query rows, and of every 8 columns 2t and 2t + 1.
@@ -11,20 +11,21 @@
 
 namespace bfio::worker::gpu {
 
-// What a warp keeps while it works on an item.
+// A warp's state while it processes an item.
 template <int kHeadDim, bool kLong>
 struct AttentionWarp {
   using Shared = AttentionShared<kHeadDim, kLong>;
   static constexpr int kHeadColumns = kHeadDim;
   static constexpr int kColumnTiles = kHeadDim / 8;
-  // Column tiles of this warp: all, or its quarter; with head_dim 16 two warps have one each, and two none.
+  // Column tiles of this warp: all, or its quarter. With head_dim 16, two warps have one each and two have
+  // none.
   static constexpr int kOwnColumns =
       kLong ? kColumnTiles : (kColumnTiles >= kAttentionWarps ? kColumnTiles / kAttentionWarps : 1);
   static constexpr int kSteps = kHeadDim / 16;
 
   RowState state;
   float output[kOwnColumns][4];
-  // Of a short tile; a long one reads its queries from shared memory.
+  // Used by a short tile; a long one reads its queries from shared memory.
   uint32_t query[kLong ? 1 : kSteps][4];
 
   BFIO_DEVICE static int FirstRow() { return kLong ? WarpIndex() * 16 : 0; }
@@ -92,7 +93,7 @@ struct AttentionWarp {
       for (int i = 0; i < 4; ++i) output[n][i] = Mul(output[n][i], alpha[i / 2]);
     }
     if constexpr (kOwnColumns == 1) {
-      // One column tile: 32 tokens of it at a time.
+      // For one column tile: 32 tokens at a time.
       BFIO_UNROLL
       for (int step = 0; step < 4; step += 2) {
         uint32_t b[4];
@@ -116,9 +117,9 @@ struct AttentionWarp {
   }
 };
 
-// The tile's rows of this thread: lane / 4 of the warp's 16, and that + 8.
+// The rows of this thread in the tile: lane / 4 of the warp's 16, and that + 8.
 struct OwnRows {
-  // Position of the query token: the last one that it sees.
+  // Position of the query token: the last key that it attends to.
   int position[2];
   int token[2];
   int q_head[2];
@@ -139,10 +140,10 @@ struct OwnRows {
   }
 };
 
-// Hides from this thread's two rows what comes after their tokens. first_token: position of the tile's first
-// key.
+// Masks, in this thread's two rows, the keys that come after the rows' tokens. first_token: position of the
+// tile's first key.
 BFIO_DEVICE void HideFuture(const int (&position)[2], int first_token, float (&score)[8][4]) {
-  // Of the tile's keys, the first that this thread has and the row does not see.
+  // Offset in the tile of the first key of this thread that the row does not attend to.
   const int hidden[2] = {position[0] + 1 - first_token - LaneIndex() % 4 * 2,
                          position[1] + 1 - first_token - LaneIndex() % 4 * 2};
   if (hidden[0] >= kTileTokens && hidden[1] >= kTileTokens) return;
@@ -155,7 +156,7 @@ BFIO_DEVICE void HideFuture(const int (&position)[2], int first_token, float (&s
   }
 }
 
-// Exchanges a short tile's scores: every warp gives those of its 16 keys and gets all.
+// Exchanges a short tile's scores: every warp contributes those of its 16 keys and receives all.
 BFIO_DEVICE void ExchangeScores(float* shared, int stride, const float (&own)[2][4], float (&score)[8][4]) {
   const int g = LaneIndex() / 4, t = LaneIndex() % 4;
   BFIO_UNROLL

@@ -1,4 +1,4 @@
-// Columns of a row as fp32, eight at a time where 16 bytes move at once, or one.
+// Columns of a row as fp32: eight at a time where 16-byte accesses are possible, otherwise one.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_COLUMNS_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_COLUMNS_CUH_
 
@@ -61,7 +61,7 @@ BFIO_DEVICE void AddColumns(Columns<N>& a, const Columns<N>& b) {
   for (int i = 0; i < N; ++i) a.at[i] += b.at[i];
 }
 
-// The same for all lanes.
+// The sum over all lanes; every lane gets it.
 BFIO_DEVICE float WarpSum(float value) {
   BFIO_UNROLL
   for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) value += ShuffleXor(value, mask);

@@ -1,4 +1,4 @@
-// The vocabulary of device.h on a GPU, sm_80 and newer: intrinsics and single PTX instructions.
+// The primitives of device.h on a GPU, sm_80 and newer: intrinsics and single PTX instructions.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_CUDA_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_CUDA_H_
 
@@ -194,14 +194,14 @@ BFIO_DEVICE void ThreadFence() {
 template <class... Parameters, class... Arguments>
 const char* Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
                    Arguments... arguments) {
-  // More shared memory than every GPU has must be asked for.
+  // More shared memory than every GPU has must be requested.
   if (shape.shared_bytes > 48 * 1024) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (error != cudaSuccess) return cudaGetErrorString(error);
   }
-  // What an earlier call has left (an allocation that was refused) was reported then, and does not belong to
-  // this launch.
+  // Clears an error of an earlier call (such as a refused allocation), which was reported then and does not
+  // belong to this launch.
   cudaGetLastError();
   kernel<<<dim3(shape.blocks_x, shape.blocks_y), shape.threads, shape.shared_bytes, stream>>>(arguments...);
   const cudaError_t error = cudaGetLastError();

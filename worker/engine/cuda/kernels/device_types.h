@@ -5,14 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
-// For small functions that host and kernels both call.
+// Marks small functions that both the host and kernels call.
 #if defined(__CUDACC__)
 #define BFIO_HOST_DEVICE __host__ __device__
 #else
 #define BFIO_HOST_DEVICE
 #endif
 
-// What cudaStream_t points to.
+// The type that cudaStream_t points to.
 struct CUstream_st;
 
 namespace bfio::worker::gpu {
@@ -25,7 +25,7 @@ struct Bf16 {
   uint16_t bits;
 };
 
-// What one vector access moves.
+// The data of one vector access.
 struct alignas(16) Words4 {
   uint32_t x, y, z, w;
 };

@@ -1,6 +1,6 @@
-// Between the q/k/v product and attention: biases, norms of query and key heads, rotation, and the append to
-// the paged cache. A warp per row and head; a lane has the pairs lane, lane + 32, .. of the head, in fp32,
-// rounded once at the end.
+// The kernel between the q/k/v product and attention: biases, norms of query and key heads, rotation, and the
+// append to the paged cache. One warp per row and head; a lane has the pairs lane, lane + 32, .. of the head,
+// in fp32, rounded once at the end.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_CUH_
 
@@ -46,7 +46,7 @@ BFIO_DEVICE void RotateHead(LanePairs& p, const float* rotation, int half) {
   }
 }
 
-// Grid: [rows, heads of all three kinds / warps of a block, rounded up].
+// Grid: [rows, heads of all three kinds / warps per block, rounded up].
 BFIO_KERNEL(kQkvThreads, 2) QkvKernel(QkvArgs args) {
   const int64_t row = BlockIndex();
   const int head = BlockIndexY() * (BlockThreads() / kWarpLanes) + WarpIndex();

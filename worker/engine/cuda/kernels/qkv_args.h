@@ -1,4 +1,4 @@
-// Arguments of the kernel between the q/k/v product and attention (qkv.cuh). As row_args.h says.
+// Arguments of the kernel between the q/k/v product and attention (qkv.cuh). Conventions: row_args.h.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_ARGS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_QKV_ARGS_H_
 
@@ -14,9 +14,10 @@ inline constexpr int32_t kMaxHeadDim = 128;
 
 struct QkvArgs {
   const StepCounts* counts = nullptr;
-  // [rows, (q_heads + 2 * kv_heads) * head_dim] Query heads are prepared in place; keys and values are read.
+  // [rows, (q_heads + 2 * kv_heads) * head_dim] Query heads are updated in place; keys and values are only
+  // read.
   Bf16* qkv = nullptr;
-  // One row of that. Null: none.
+  // One row of the above. Null: no bias.
   const Bf16* bias = nullptr;
   // [head_dim] Null: no norm.
   const Bf16* q_norm = nullptr;
@@ -25,7 +26,7 @@ struct QkvArgs {
   int32_t q_heads = 0;
   // [rows, head_dim / 2, 2] Cosine and sine.
   const float* rotations = nullptr;
-  // [rows] The token's place in its sequence, and the page it belongs into.
+  // [rows] The token's position in its sequence, and the page for its keys and values.
   const int32_t* positions = nullptr;
   const int32_t* row_pages = nullptr;
   // This layer's pools.

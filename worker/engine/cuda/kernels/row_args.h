@@ -1,9 +1,9 @@
-// Arguments of the kernels that work row by row, and what they have in common.
+// Arguments of the kernels that process row by row, and what they have in common.
 //
 // Purpose: one plain struct per kernel, shared by the host that fills it in, the launcher and the kernel. All
-// pointers are device memory; an array's shape stands beside it. A launch covers `grid_rows` rows (or draws):
-// the bucket a step is padded to; the step's own numbers are in StepCounts, in device memory, so that a
-// captured graph can be replayed for any step of its bucket. Threads: plain data.
+// pointers are device memory; an array's shape is noted beside it. A launch covers `grid_rows` rows (or
+// draws), the bucket that a step is padded to. The step's actual numbers are in StepCounts, in device memory,
+// so that a captured graph can be replayed for any step of its bucket. Threads: plain data.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
 
@@ -18,13 +18,14 @@ struct StepCounts {
   int32_t draws = 0;
 };
 
-// residual[row] = table[token_ids[row]], unless it is there already, and the row's rotations for all layers.
+// Sets residual[row] = table[token_ids[row]], unless the residual is given, and the row's rotations for all
+// layers.
 struct EmbedArgs {
   const StepCounts* counts = nullptr;
   // [rows]
   const uint32_t* token_ids = nullptr;
   const int32_t* positions = nullptr;
-  // [vocab, hidden] Null: the residual has come from another server.
+  // [vocab, hidden] Null: the residual comes from another server.
   const Bf16* table = nullptr;
   int32_t hidden = 0;
   // [head_dim / 2] Radians per position.
@@ -37,36 +38,36 @@ struct EmbedArgs {
   int32_t grid_rows = 0;
 };
 
-// residual[row] += addend[row] + bias, and normed[row] = RMSNorm(residual[row]) * weight, rounded to bf16
-// once before and once after the weight, as transformers does. Sums are fp32.
+// Sets residual[row] += addend[row] + bias, and normed[row] = RMSNorm(residual[row]) * weight, rounded to
+// bf16 once before and once after the weight, as in transformers. Sums are fp32.
 struct NormArgs {
   const StepCounts* counts = nullptr;
-  // [draws] Null: every row is normed. Otherwise normed[i] belongs to row picked[i], and the residual stays
-  // as it is.
+  // [draws] Null: every row is normalised. Otherwise normed[i] belongs to row picked[i], and the residual is
+  // not changed.
   const int32_t* picked = nullptr;
   // [rows, hidden]
   float* residual = nullptr;
-  // [rows, hidden] One of them, or both null: nothing is added.
+  // [rows, hidden] At most one is set; both null: nothing is added.
   const Bf16* addend = nullptr;
   const float* wide_addend = nullptr;
-  // [hidden] Null: none. Only with an addend.
+  // [hidden] Null: no bias. Only with an addend.
   const Bf16* bias = nullptr;
   // [hidden]
   const Bf16* weight = nullptr;
   float epsilon = 0;
   int32_t hidden = 0;
-  // [rows or draws, hidden] Null: the residual is all that is wanted; only with an addend.
+  // [rows or draws, hidden] Null: only the residual is computed; requires an addend.
   Bf16* normed = nullptr;
   int32_t grid_rows = 0;
 };
 
-// out[row] = silu(gate + gate bias) * (up + up bias), where gate_up[row] is gate and then up.
+// Sets out[row] = silu(gate + gate bias) * (up + up bias), where gate_up[row] is gate, then up.
 struct SiluArgs {
-  // Null: all grid_rows.
+  // Null: all grid_rows rows are computed.
   const StepCounts* counts = nullptr;
   // [rows, 2 * width]
   const Bf16* gate_up = nullptr;
-  // [width] Both or none.
+  // [width] Either both or neither.
   const Bf16* gate_bias = nullptr;
   const Bf16* up_bias = nullptr;
   int32_t width = 0;

@@ -1,7 +1,9 @@
-// The kernels between a layer's products, row by row: embedding, RMSNorm with the residual's addition, SiLU.
+// The kernels between a layer's products, row by row: embedding, RMSNorm with the addition to the residual,
+// SiLU.
 //
-// One block per row (SiLU: several). Rows beyond the step's are left alone: their inputs may be anything.
-// Columns go by 8 where a row is a multiple of 8 wide, so that 16 bytes move at a time, else one by one.
+// One block per row (SiLU: several). Rows beyond the step's are not computed: their inputs are undefined.
+// Columns are processed 8 at a time where the row's width is a multiple of 8, so that accesses are 16 bytes;
+// otherwise one by one.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_
 
@@ -12,7 +14,7 @@
 namespace bfio::worker::gpu {
 
 inline constexpr int kRowThreads = 256;
-// Outputs of a SiLU block's thread.
+// Outputs per thread of a SiLU block.
 inline constexpr int kSiluWidth = 8;
 
 BFIO_KERNEL(kRowThreads, 2) EmbedKernel(EmbedArgs args) {
@@ -26,7 +28,7 @@ BFIO_KERNEL(kRowThreads, 2) EmbedKernel(EmbedArgs args) {
   }
   const auto position = static_cast<float>(args.positions[row]);
   for (int i = ThreadIndex(); i < args.half_dim; i += BlockThreads()) {
-    // In fp32, as transformers does it.
+    // In fp32, as transformers computes it.
     const float angle = Mul(position, args.frequencies[i]);
     float* const rotation = args.rotations + 2 * (row * args.half_dim + i);
     rotation[0] = cosf(angle);
@@ -34,7 +36,7 @@ BFIO_KERNEL(kRowThreads, 2) EmbedKernel(EmbedArgs args) {
   }
 }
 
-// The residual of columns i and on, with what is to be added to it.
+// The residual from column i on, with what is to be added to it.
 template <int N>
 BFIO_DEVICE Columns<N> SumAt(const NormArgs& args, int64_t row, int i) {
   Columns<N> sum = LoadColumns<N>(args.residual + row * args.hidden + i);
@@ -67,7 +69,7 @@ BFIO_DEVICE void NormRow(const NormArgs& args, int64_t out_row, int64_t row, flo
   for (int warp = 0; warp < BlockThreads() / kWarpLanes; ++warp) total += by_warp[warp];
   const float inverse = 1.0f / SquareRoot(total / static_cast<float>(args.hidden) + args.epsilon);
   for (int i = first; i < args.hidden; i += step) {
-    // Each thread reads what it has itself written.
+    // Each thread reads only what it wrote itself.
     Columns<N> sum = keep ? LoadColumns<N>(args.residual + row * args.hidden + i) : SumAt<N>(args, row, i);
     const Columns<N> weight = LoadColumns<N>(args.weight + i);
     BFIO_UNROLL

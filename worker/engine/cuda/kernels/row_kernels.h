@@ -1,7 +1,7 @@
-// Launches of the kernels that work row by row (row_kernels.cuh, qkv.cuh), and of the drawing of tokens
-// (sample.cuh).
+// Launchers of the kernels that process row by row (row_kernels.cuh, qkv.cuh), and of the kernel that draws
+// tokens (sample.cuh).
 //
-// Purpose: what the forward pass calls; compiled by nvcc, or by the tests for the emulator. Each gives null,
+// Purpose: called by the forward pass; compiled by nvcc, or by the tests for the emulator. Each returns null,
 // or the error's text. A launch with grid_rows (or grid_draws) 0 does nothing. Threads: any.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
@@ -17,7 +17,7 @@ const char* LaunchNorm(const NormArgs& args, Stream stream);
 const char* LaunchSilu(const SiluArgs& args, Stream stream);
 // REQUIRES: the head dimension is even and at most kMaxHeadDim.
 const char* LaunchQkv(const QkvArgs& args, Stream stream);
-// out[i] = (a random number in -1 .. 1) * spread + centre: weights for benchmarks.
+// Sets out[i] = (a random number in -1 .. 1) * spread + centre: weights for benchmarks.
 const char* LaunchFillRandom(Bf16* out, int64_t count, uint64_t seed, float spread, float centre,
                              Stream stream);
 // REQUIRES: vocab <= kMaxVocab.

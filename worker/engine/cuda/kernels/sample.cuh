@@ -1,14 +1,15 @@
-// Draws the next token from a row of logits on the device: worker/engine/sampling, one block per row.
+// Draws the next token from a row of logits on the device, as worker/engine/sampling does on the CPU; one
+// block per row.
 //
-// Everything is decided by exact integer sums, so a draw depends on the logits and the parameters alone, not
-// on the order in which threads add up. A token's weight is exp((logit - largest) / temperature) in units of
-// 2^-38, cut to an integer; those below one unit cannot be drawn. (worker/engine/sampling adds doubles up:
-// the two choose differently only where the uniform number falls within some 1e-6 of a boundary.)
+// Every decision is made with exact integer sums, so a draw depends only on the logits and the parameters,
+// not on the order in which threads add. A token's weight is exp((logit - largest) / temperature) in units of
+// 2^-38, truncated to an integer; tokens with less than one unit cannot be drawn. (worker/engine/sampling
+// adds doubles: the two differ only where the uniform number falls within about 1e-6 of a boundary.)
 //
-// Truncation needs the tokens in the order of their logits, which nobody sorts: weights and counts go into
-// 1,024 bins of 1/32 in (largest - logit) / temperature, the bin that holds the boundary is found, and what
-// lies in it is put into 1,024 finer bins by the bits of the logits, until a bin has one logit only. Then the
-// tokens in it are equals and their ids are their order.
+// Truncation needs the tokens in the order of their logits, but they are not sorted. Weights and counts go
+// into 1,024 bins of width 1/32 in (largest - logit) / temperature. The bin that contains the boundary is
+// found, and its tokens are put into 1,024 finer bins by the bits of their logits, until a bin contains a
+// single logit value. The tokens in that bin are equal and are ordered by id.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_CUH_
 
@@ -24,8 +25,8 @@ inline constexpr float kBinsPerUnit = 32;
 // A weight of 1.
 inline constexpr float kWeightOne = 0x1p38f;
 inline constexpr double kWeightUnit = 0x1p-38;
-// A bin's sum of weights in parts of 13 bits, each summed up on its own: shared memory adds 32 bits at a
-// time.
+// A bin's sum of weights is stored as limbs of 13 bits, each summed separately, because shared memory has
+// 32-bit atomic adds.
 inline constexpr int kLimbs = 3;
 inline constexpr int kLimbBits = 13;
 
@@ -42,7 +43,7 @@ struct SampleShared {
   Weight sums[32];
   float maxima[32];
   uint32_t ids[32];
-  // What one thread found for all.
+  // Results that one thread shares with all.
   Weight above;
   uint32_t found;
 };
@@ -54,24 +55,24 @@ struct Row {
   float inverse;
 };
 
-// Where a boundary lies in the order of logits.
+// The position of a boundary in the order of logits.
 struct Place {
   // False: beyond the last token that can be drawn.
   bool found;
-  // Of the tokens at it.
+  // Logit of the tokens at the boundary.
   float logit;
   Weight weight;
-  // Sum of weights, or of tokens, before the first of them.
+  // Sum of weights, or number of tokens, before the first of them.
   Weight above;
 };
 
 BFIO_DEVICE Weight WeightOf(const Row& row, float logit) {
   const float distance = logit - row.largest;
-  if (!(distance > -3e38f)) return 0;  // minus infinity would meet an inverse of 0
+  if (!(distance > -3e38f)) return 0;  // minus infinity times an inverse of 0 is NaN
   return static_cast<Weight>(Exp(distance * row.inverse) * kWeightOne);
 }
 
-// Ascending with the logit; 0 and -0 are equal.
+// A key that increases with the logit; 0 and -0 have the same.
 BFIO_DEVICE uint32_t KeyOf(float logit) {
   const uint32_t bits = FloatBits(logit + 0.0f);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -91,7 +92,7 @@ BFIO_DEVICE Weight ShuffleWeight(Weight value, int lane) {
   return static_cast<Weight>(high) << 32 | low;
 }
 
-// Of this lane and those before it.
+// The sum over this lane and those before it.
 BFIO_DEVICE Weight WarpPrefix(Weight value) {
   for (int offset = 1; offset < kWarpLanes; offset *= 2) {
     const Weight before = ShuffleWeight(value, LaneIndex() >= offset ? LaneIndex() - offset : LaneIndex());
@@ -104,7 +105,7 @@ BFIO_DEVICE Weight WarpTotal(Weight value) {
   return ShuffleWeight(WarpPrefix(value), kWarpLanes - 1);
 }
 
-// The same for all threads.
+// The sum over the block; every thread gets it.
 BFIO_DEVICE Weight BlockSum(Weight value, SampleShared& shared) {
   value = WarpTotal(value);
   SyncBlock();
@@ -115,7 +116,8 @@ BFIO_DEVICE Weight BlockSum(Weight value, SampleShared& shared) {
   return sum;
 }
 
-// Largest logit, the smallest id among equals; whether all are finite, or minus infinity.
+// Finds the largest logit, the smallest id among equals. Returns whether all logits are finite or minus
+// infinity.
 BFIO_DEVICE bool FindLargest(const float* logits, int32_t vocab, SampleShared& shared, float& largest,
                              uint32_t& largest_id) {
   float best = -INFINITY;
@@ -141,7 +143,7 @@ BFIO_DEVICE bool FindLargest(const float* logits, int32_t vocab, SampleShared& s
     shared.maxima[WarpIndex()] = best;
     shared.ids[WarpIndex()] = id;
   }
-  // Its barriers order the writes above before the reads below.
+  // Also a barrier between the writes above and the reads below.
   const bool any_broken = BlockSum(broken ? 1 : 0, shared) != 0;
   largest = shared.maxima[0];
   largest_id = shared.ids[0];
@@ -180,8 +182,8 @@ BFIO_DEVICE Weight BinTotal(const Bins& bins, int bin, bool by_count) {
   return total;
 }
 
-// The first bin with which the total, begun at `above`, exceeds `target`: its index, and `above` becomes the
-// total before it. kBins: there is none. The same for all threads.
+// The first bin at which the running total, which starts at `above`, exceeds `target`; `above` becomes the
+// total before that bin. kBins: no such bin. Every thread gets the result.
 BFIO_DEVICE int FindBin(const Bins& bins, bool by_count, Weight target, Weight& above, SampleShared& shared) {
   constexpr int kPerLane = kBins / 32;
   SyncBlock();
@@ -205,8 +207,8 @@ BFIO_DEVICE int FindBin(const Bins& bins, bool by_count, Weight target, Weight& 
   return bin;
 }
 
-// Where, in the order of logits, the sum of weights (or of tokens) first exceeds `target`. The coarse bins
-// are filled. The same for all threads.
+// Finds where, in the order of logits, the sum of weights (or the number of tokens) first exceeds `target`.
+// REQUIRES: the coarse bins are filled. Every thread gets the result.
 BFIO_DEVICE Place FindPlace(const Row& row, bool by_count, Weight target, SampleShared& shared) {
   Place place = {false, 0, 0, 0};
   const int coarse = FindBin(shared.coarse, by_count, target, place.above, shared);
@@ -256,8 +258,8 @@ BFIO_DEVICE Place FindPlace(const Row& row, bool by_count, Weight target, Sample
   return place;
 }
 
-// The first id, in the order of ids, with which the sum of value(logit) exceeds `target`, which it does
-// somewhere. The same for all threads.
+// The first id, in the order of ids, at which the sum of value(logit) exceeds `target`. REQUIRES: there is
+// one. Every thread gets the result.
 template <typename Value>
 BFIO_DEVICE uint32_t FindId(const Row& row, Weight target, const Value& value, SampleShared& shared) {
   const int warps = BlockThreads() / kWarpLanes, warp = WarpIndex();
@@ -293,7 +295,7 @@ BFIO_DEVICE Weight ShareOf(double share, Weight total) {
   return part < total ? part : total - 1;
 }
 
-// Among the top_k, and of those in the nucleus of top_p.
+// Draws among the top_k, and of those in the nucleus of top_p.
 BFIO_DEVICE uint32_t DrawTruncated(const Row& row, const DrawParams& params, Weight total,
                                    SampleShared& shared) {
   ClearBins(shared.coarse);
@@ -313,7 +315,7 @@ BFIO_DEVICE uint32_t DrawTruncated(const Row& row, const DrawParams& params, Wei
     }
   }
   if (params.top_p < 1) {
-    // The fewest tokens that have so much weight between them.
+    // The fewest tokens whose weights sum to at least this.
     const double wanted = ceil(params.top_p * static_cast<double>(kept));
     const Weight least = wanted < 1 ? 1 : static_cast<Weight>(wanted);
     const Place last = FindPlace(row, false, (least < kept ? least : kept) - 1, shared);
@@ -324,6 +326,50 @@ BFIO_DEVICE uint32_t DrawTruncated(const Row& row, const DrawParams& params, Wei
   const Place drawn = FindPlace(row, false, target, shared);
   const auto equal = [&](float logit) -> Weight { return logit == drawn.logit ? 1 : 0; };
   return FindId(row, (target - drawn.above) / drawn.weight, equal, shared);
+}
+
+// Writes the `count` most likely tokens, the most likely first, among equals the smaller id: one pass over
+// the row for each. `log_mass`: the logarithm of the sum of all tokens' exponentials. REQUIRES: no logit is
+// NaN.
+BFIO_DEVICE void FindTop(const Row& row, int count, double log_mass, SampleShared& shared, TopResult* top) {
+  // The token found last; at first one before all others.
+  uint32_t last = 0xffffffffu, last_id = 0;
+  for (int n = 0; n < count; ++n) {
+    // 0, which no logit has: none found.
+    uint32_t best = 0, id = 0;
+    for (int32_t i = ThreadIndex(); i < row.vocab; i += BlockThreads()) {
+      const uint32_t key = KeyOf(row.logits[i]);
+      const bool left = key < last || (key == last && static_cast<uint32_t>(i) > last_id);
+      if (left && key > best) {
+        best = key;
+        id = i;
+      }
+    }
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const uint32_t other = ShuffleXor(best, offset);
+      const uint32_t other_id = ShuffleXor(id, offset);
+      if (other > best || (other == best && other_id < id)) {
+        best = other;
+        id = other_id;
+      }
+    }
+    SyncBlock();
+    if (LaneIndex() == 0) {
+      shared.sums[WarpIndex()] = best;
+      shared.ids[WarpIndex()] = id;
+    }
+    SyncBlock();
+    last = 0;
+    for (int warp = 0; warp < BlockThreads() / kWarpLanes; ++warp) {
+      const auto other = static_cast<uint32_t>(shared.sums[warp]);
+      if (other > last || (other == last && shared.ids[warp] < last_id)) {
+        last = other;
+        last_id = shared.ids[warp];
+      }
+    }
+    if (ThreadIndex() == 0)
+      top[n] = {last_id, static_cast<float>(static_cast<double>(LogitOf(last)) - log_mass)};
+  }
 }
 
 BFIO_KERNEL(kSampleThreads, 1) SampleKernel(SampleArgs args) {
@@ -360,10 +406,11 @@ BFIO_KERNEL(kSampleThreads, 1) SampleKernel(SampleArgs args) {
     ends += WeightOf(tempered, row.logits[args.ends[params.first_end + i]]);
   }
   ends = BlockSum(ends, shared);
+  const double log_mass = row.largest + log(static_cast<double>(mass) * kWeightUnit);
+  if (params.top > 0) FindTop(row, params.top, log_mass, shared, args.tops + int64_t{draw} * kMaxTop);
   if (ThreadIndex() != 0) return;
   result.id = id;
-  result.log_probability = static_cast<float>(static_cast<double>(row.logits[id]) - row.largest -
-                                              log(static_cast<double>(mass) * kWeightUnit));
+  result.log_probability = static_cast<float>(static_cast<double>(row.logits[id]) - log_mass);
   result.end_probability = static_cast<float>(static_cast<double>(ends) / static_cast<double>(tempered_mass));
   result.finite = 1;
   args.results[draw] = result;

@@ -1,6 +1,6 @@
 // Arguments and results of the kernel that draws tokens (sample.cuh).
 //
-// Purpose: what the host stages for each drawn token, and what it gets back. Threads: plain data.
+// Purpose: what the host stages for each draw, and what it reads back. Threads: plain data.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_ARGS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_SAMPLE_ARGS_H_
 
@@ -10,29 +10,40 @@
 
 namespace bfio::worker::gpu {
 
-// Sums of weights are exact integers; more tokens could overflow a bin's.
+// Sums of weights are exact integers; with more tokens a bin's sum could overflow.
 inline constexpr int64_t kMaxVocab = 1 << 18;
 
-// One drawn token's worker::Draw, as the device wants it.
+// Room of a draw in SampleArgs::tops (worker::kMaxLogprobs).
+inline constexpr int32_t kMaxTop = 20;
+
+// The worker::Draw of one token, in the device's format.
 struct DrawParams {
-  // What it is drawn with: worker::DrawUniform.
+  // The uniform number of the draw: worker::DrawUniform.
   double uniform = 0;
   double top_p = 1;
   // 1 / temperature; 0: greedy.
   float inverse_temperature = 0;
-  // 0: all.
+  // 0: no limit.
   int32_t top_k = 0;
-  // Tokens that end the sequence: ends[first_end] and on, each once, all in the vocabulary.
+  // End tokens: `ends` from first_end on, each once, all in the vocabulary.
   int32_t first_end = 0;
   int32_t end_count = 0;
+  // The number of most likely tokens that are asked for, at most kMaxTop and the vocabulary.
+  int32_t top = 0;
 };
 
 struct DrawResult {
   uint32_t id = 0;
   float log_probability = 0;
   float end_probability = 0;
-  // 0 when a logit was no finite number; the rest is nothing then.
+  // 0 when a logit was not finite; the other fields are then undefined.
   uint32_t finite = 0;
+};
+
+// One of the most likely tokens of a row.
+struct TopResult {
+  uint32_t id = 0;
+  float log_probability = 0;
 };
 
 struct SampleArgs {
@@ -45,6 +56,8 @@ struct SampleArgs {
   const uint32_t* ends = nullptr;
   // [draws]
   DrawResult* results = nullptr;
+  // [draws, kMaxTop] The first DrawParams::top of each are set.
+  TopResult* tops = nullptr;
   int32_t grid_draws = 0;
 };
 

@@ -30,7 +30,7 @@ TEST(DistributionTest, PresetBoundsAscend) {
   }
 }
 
-TEST(DistributionTest, ASumIsThatOfAllMeasurements) {
+TEST(DistributionTest, SumsCoverAllMeasurements) {
   Rng rng(4);
   Distribution a(RequestSeconds()), b(RequestSeconds()), both(RequestSeconds());
   for (int i = 0; i < 1000; ++i) {

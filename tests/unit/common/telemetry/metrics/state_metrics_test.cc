@@ -56,6 +56,15 @@ v1::ClusterState State() {
   }
   Fill(*state.mutable_solver_gap());
   state.add_shadows()->set_policy("fcfs");
+  v1::GroupState& group = *state.add_groups();
+  group.set_name("0");
+  group.mutable_placement()->set_rule("horizon");
+  group.mutable_placement()->set_switches(2);
+  for (const auto& [rule, ratio] : {std::pair("horizon", 1.0), std::pair("headroom", 1.25)}) {
+    v1::PlacementState::Candidate& candidate = *group.mutable_placement()->add_candidates();
+    candidate.set_rule(rule);
+    candidate.set_step_ratio(ratio);
+  }
   state.add_tenants()->set_tenant("acme");
   state.add_ports()->set_port("client");
   state.add_tenants()->set_tenant("other");
@@ -81,7 +90,20 @@ TEST(StateMetricsTest, FiguresOfAGroup) {
   EXPECT_THAT(text, HasSubstr("\nbfio:energy_busy_joules_total 8\n"));
 }
 
-TEST(StateMetricsTest, AStandbyIsNoLeader) {
+TEST(StateMetricsTest, PlacementRuleAndWhatTheOthersWouldCost) {
+  v1::ClusterState state = State();
+  state.add_groups()->mutable_placement()->set_rule("counts");
+  state.mutable_groups(1)->set_name("young");
+  const std::string text = MetricsText(state);
+  EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"0\",rule=\"horizon\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"0\",rule=\"headroom\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:placement_step_ratio{group=\"0\",rule=\"headroom\"} 1.25\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:placement_switches_total{group=\"0\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"young\",rule=\"counts\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("step_ratio{group=\"young\""))) << "not measured yet";
+}
+
+TEST(StateMetricsTest, AStandbyIsNotLeader) {
   EXPECT_THAT(MetricsText(State()), HasSubstr("\nbfio:is_leader 1\n"));
   const std::string text = StandbyMetricsText("1.2.3", 7);
   EXPECT_THAT(text, HasSubstr("\nbfio:is_leader 0\n"));
@@ -91,7 +113,7 @@ TEST(StateMetricsTest, AStandbyIsNoLeader) {
 
 TEST(StateMetricsTest, RanksOfOtherGroupsDoNotCount) {
   v1::ClusterState state = State();
-  // A group of its own, evenly loaded, and heavier than the other.
+  // A second group, evenly loaded, with higher loads than the first.
   for (uint32_t rank = 0; rank < 2; ++rank) {
     v1::WorkerState& worker = *state.add_workers();
     worker.set_rank(rank);
@@ -101,7 +123,7 @@ TEST(StateMetricsTest, RanksOfOtherGroupsDoNotCount) {
   const std::string text = MetricsText(state);
   EXPECT_THAT(text, HasSubstr("\nbfio:ranks 4\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{group=\"blue\",rank=\"1\"} 1000\n"));
-  // 2 * 300 - 400 of 2 * 300 + 2 * 1000.
+  // 2 * 300 - 400 tokens idle out of 2 * 300 + 2 * 1000.
   EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.0769"));
 }
 
@@ -115,8 +137,8 @@ TEST(StateMetricsTest, NoGroupNoRanks) {
   EXPECT_THAT(text, Not(HasSubstr("joules"))) << "nothing was measured";
 }
 
-// Every metric on the page is exposed, and the other way round.
-TEST(StateMetricsTest, ThePageListsWhatIsExposed) {
+// Every metric on the documentation page is exposed, and every exposed metric is on the page.
+TEST(StateMetricsTest, ThePageListsEveryExposedMetric) {
   std::set<std::string> exposed, listed;
   for (absl::string_view line : absl::StrSplit(MetricsText(State()), '\n')) {
     if (absl::ConsumePrefix(&line, "# TYPE ")) exposed.emplace(line.substr(0, line.find(' ')));

@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A rank of which everything is known.
+// A rank with a value in every field.
 RankFigures Known() {
   RankFigures rank;
   rank.worker_id = "w0";
@@ -68,8 +68,8 @@ TEST(WorkerMetricsTest, FiguresOfARank) {
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_step_local_seconds_bucket{worker=\"w0\",le=\"0.0025\"} 1\n"));
 }
 
-// Zero joules and a rank 0 would be lies.
-TEST(WorkerMetricsTest, WhatIsNotKnownIsAbsent) {
+// A value that is not known must be absent: zero joules or rank 0 would be wrong.
+TEST(WorkerMetricsTest, UnknownValuesAreAbsent) {
   RankFigures fresh;
   fresh.worker_id = "w1";
   const RankFigures ranks[] = {Known(), fresh};
@@ -83,7 +83,7 @@ TEST(WorkerMetricsTest, WhatIsNotKnownIsAbsent) {
   EXPECT_THAT(text, Not(HasSubstr(" nan")));
 }
 
-TEST(WorkerMetricsTest, ThePageListsWhatIsExposed) {
+TEST(WorkerMetricsTest, ThePageListsEveryExposedMetric) {
   std::set<std::string> listed;
   for (const MetricInfo& info : WorkerMetrics()) {
     EXPECT_TRUE(listed.emplace(info.name).second) << info.name << " twice";

@@ -107,7 +107,7 @@ TEST(LiveHistoryTest, GroupsHaveIntervalsOfTheirOwn) {
   EXPECT_THAT(samples[1]->load_tokens, ElementsAre(10));
 }
 
-TEST(LiveHistoryTest, GroupsThatAreGoneMakeWay) {
+TEST(LiveHistoryTest, NewGroupsReplaceTheOldest) {
   LiveHistory history;
   const auto groups = static_cast<int32_t>(LiveHistory::kGroups) + 3;
   for (int32_t group = 0; group < groups; ++group) {
@@ -122,7 +122,7 @@ TEST(LiveHistoryTest, GroupsThatAreGoneMakeWay) {
   EXPECT_EQ(samples.front()->group, 3);
 }
 
-TEST(LiveHistoryTest, IsBoundedAndServesFromANumberOn) {
+TEST(LiveHistoryTest, IsBoundedAndReturnsSamplesAfterANumber) {
   LiveHistory history;
   const auto steps = static_cast<int64_t>(LiveHistory::kSamples) + 50;
   for (int64_t i = 0; i <= steps; ++i) history.OnStep(Step(1, i, {1}, {1}, {0}), At(500 * i));
@@ -134,7 +134,7 @@ TEST(LiveHistoryTest, IsBoundedAndServesFromANumberOn) {
       << "whoever counts by an earlier router's numbers begins anew";
 }
 
-TEST(LiveHistoryTest, OddSummariesAreDropped) {
+TEST(LiveHistoryTest, InvalidSummariesAreDropped) {
   LiveHistory history;
   history.OnStep(StepSummary(), At(0));
   history.OnStep(Step(1, 1, {1, 2}, {1}, {0}), At(600));
@@ -146,7 +146,7 @@ TEST(LiveHistoryTest, OddSummariesAreDropped) {
   EXPECT_EQ(samples[0]->wait_fraction, 0);
 }
 
-TEST(LiveHistoryTest, ANumberOfAnEarlierRoutersWaitsForTheFirstSample) {
+TEST(LiveHistoryTest, ANumberOfAnEarlierRouterWaitsForTheFirstSample) {
   LiveHistory history;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(history.After(1000, absl::Milliseconds(50)), IsEmpty());

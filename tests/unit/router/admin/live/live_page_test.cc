@@ -78,7 +78,7 @@ class LivePageTest : public ::testing::Test {
   std::string policy_, drained_, undrained_;
 };
 
-TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
+TEST_F(LivePageTest, ThePageIsSelfContained) {
   for (const char* path : {"/", "/live.css", "/figures.js", "/charts.js", "/live.js"}) {
     const auto reply = client_->Get(path);
     ASSERT_EQ(reply->status, 200) << path;
@@ -87,7 +87,7 @@ TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
     EXPECT_FALSE(absl::StrContains(reply->body, "http://")) << path;
     EXPECT_THAT(reply->get_header_value("Content-Security-Policy"), HasSubstr("default-src 'none'"));
   }
-  // A browser runs nothing that is not called a script.
+  // A browser runs a script only if its content type is that of a script.
   for (const auto& [path, type] : {std::pair("/", "text/html"),
                                    {"/live.css", "text/css"},
                                    {"/figures.js", "text/javascript"},
@@ -98,7 +98,7 @@ TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
   }
 }
 
-// Gives every field a value of its own; lists two elements.
+// Gives every field a distinct value and every list two elements.
 void FillAll(google::protobuf::Message& message, int& next) {
   const auto* reflection = message.GetReflection();
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -132,7 +132,8 @@ void FillAll(google::protobuf::Message& message, int& next) {
   }
 }
 
-// Every value of `part` is where it is in `whole`, in which 64-bit numbers are texts. Returns how many.
+// Expects every value of `part` at the same place in `whole`, where 64-bit numbers are strings. Returns the
+// number of values.
 int ExpectPart(const nlohmann::json& part, const nlohmann::json& whole, const std::string& where) {
   int leaves = 0;
   if (part.is_structured()) {
@@ -156,14 +157,14 @@ int ExpectPart(const nlohmann::json& part, const nlohmann::json& whole, const st
   return 1;
 }
 
-TEST(PageStateTest, SaysWhatProtobufsJsonSays) {
+TEST(PageStateTest, AgreesWithProtobufsJson) {
   v1::ClusterState state;
   int next = 0;
   FillAll(state, next);
   std::string whole;
   ASSERT_TRUE(google::protobuf::util::MessageToJsonString(state, &whole).ok());
   EXPECT_GT(ExpectPart(nlohmann::json::parse(PageStateJson(state)), nlohmann::json::parse(whole), ""), 70);
-  // A worker that joins has no rank, which is not rank 0.
+  // A joining worker has no rank; its rank must be absent rather than 0.
   state.mutable_workers(0)->clear_rank();
   EXPECT_FALSE(nlohmann::json::parse(PageStateJson(state))["workers"][0].contains("rank"));
   state.mutable_policy()->set_name("\xff");
@@ -186,7 +187,7 @@ TEST_F(LivePageTest, StateAndMetrics) {
   EXPECT_EQ(client_->Get("/readyz")->status, 503);
 }
 
-TEST_F(LivePageTest, EventsBeginWithThePastAndGoOn) {
+TEST_F(LivePageTest, EventsBeginWithHistoryAndContinue) {
   Steps(4);
   std::string text;
   bool more = true;
@@ -211,7 +212,7 @@ TEST_F(LivePageTest, EventsBeginWithThePastAndGoOn) {
   for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], i + 2);
 }
 
-TEST_F(LivePageTest, ActingNeedsAnOrderThatIsUnderstood) {
+TEST_F(LivePageTest, OperationsNeedValidJson) {
   EXPECT_EQ(client_->Post("/api/policy", R"({"name": "fcfs"})", "application/json")->status, 200);
   EXPECT_EQ(policy_, "fcfs");
   EXPECT_EQ(client_->Post("/api/policy", R"({"name": "x"})", "application/json")->body, "no such policy\n");

@@ -1,4 +1,5 @@
-// The admission rules one by one: what they begin, and what they say to nonsense.
+// The admission rules one by one: which requests each begins, preempts or evicts, and its errors for invalid
+// settings.
 #include "tools/sim/admission/admission_rule.h"
 
 #include <gmock/gmock.h>
@@ -31,14 +32,14 @@ AdmissionRound Decide(AdmissionRule& rule, int64_t round) {
 TEST(AdmissionRule, ShortestFirstStopsAtTheFirstThatDoesNotFit) {
   const auto rule = Make("mc_sf", 20);
   rule->OnArrival({1, 1, 9});
-  rule->OnArrival({2, 15, 3});  // does not fit beside 3 and 4
+  rule->OnArrival({2, 15, 3});  // does not fit beside requests 3 and 4
   rule->OnArrival({3, 2, 1});
   rule->OnArrival({4, 2, 2});
   EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(3, 4));
   EXPECT_EQ(rule->waiting(), 2);
 }
 
-TEST(AdmissionRule, TheOrderOfArrivalIsKeptByTheBenchmark) {
+TEST(AdmissionRule, McFcfsKeepsTheOrderOfArrival) {
   const auto rule = Make("mc_fcfs", 20);
   rule->OnArrival({1, 1, 9});
   rule->OnArrival({2, 15, 3});
@@ -56,7 +57,7 @@ TEST(AdmissionRule, ARequestThatEndsEarlyFreesMemory) {
   EXPECT_THAT(Decide(*rule, 2).begin, ElementsAre(2));
 }
 
-TEST(AdmissionRule, WhatOutlivesItsBeliefIsCountedOnAndTheYoungestGoes) {
+TEST(AdmissionRule, OverrunsCountAndTheYoungestIsPreempted) {
   const auto rule = Make("mc_sf", 20);
   rule->OnArrival({1, 4, 4});
   rule->OnArrival({2, 4, 8});
@@ -65,18 +66,19 @@ TEST(AdmissionRule, WhatOutlivesItsBeliefIsCountedOnAndTheYoungestGoes) {
     const AdmissionRound out = Decide(*rule, round);
     EXPECT_THAT(out.preempt, IsEmpty()) << round;
   }
-  // 1 should have ended at 4 and goes on: at 7, 11 + 11 tokens.
+  // Request 1 was predicted to end after 4 tokens and continues: at round 7 the two requests hold 11 + 11
+  // tokens.
   EXPECT_THAT(Decide(*rule, 7).preempt, ElementsAre(2));
   EXPECT_EQ(rule->waiting(), 1);
-  // 2 would resume with 11 tokens of prompt and one to make.
+  // Request 2 would resume with a prompt of 11 tokens and one token to generate.
   EXPECT_THAT(Decide(*rule, 8).begin, IsEmpty());
   rule->OnEnd(1);
   EXPECT_THAT(Decide(*rule, 9).begin, IsEmpty()) << "at its last round's end 1 still holds its tokens";
   EXPECT_THAT(Decide(*rule, 10).begin, ElementsAre(2));
 }
 
-TEST(AdmissionRule, AMarginIsKeptForWhatIsBelieved) {
-  // 4 + 4 and 4 + 4 fit into 16; with a token more each they do not.
+TEST(AdmissionRule, AMarginIsAddedToPredictedLengths) {
+  // Two requests of 4 + 4 tokens fit into 16; with a margin of one more token each they do not.
   for (const char* text : {"mc_sf", "mc_sf:margin=1"}) {
     const auto rule = Make(text, 16);
     rule->OnArrival({1, 4, 4});
@@ -85,7 +87,7 @@ TEST(AdmissionRule, AMarginIsKeptForWhatIsBelieved) {
   }
 }
 
-TEST(AdmissionRule, GreedyProtectionThrowsAllOutOnOverflow) {
+TEST(AdmissionRule, GreedyProtectionEvictsAllOnOverflow) {
   const auto rule = Make("protect:alpha=0.2", 10);
   for (RequestId id = 1; id <= 3; ++id) rule->OnArrival({id, 4, 9});
   EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1, 2)) << "a third would take more than 8";
@@ -95,7 +97,7 @@ TEST(AdmissionRule, GreedyProtectionThrowsAllOutOnOverflow) {
   EXPECT_THAT(over.begin, ElementsAre(1, 2)) << "and they begin anew, in their old place";
 }
 
-TEST(AdmissionRule, ClearingThrowsOutSome) {
+TEST(AdmissionRule, ClearingEvictsSome) {
   const auto rule = Make("protect:alpha=0,beta=0.5", 40);
   for (RequestId id = 1; id <= 10; ++id) rule->OnArrival({id, 4, 9});
   EXPECT_EQ(Decide(*rule, 0).begin.size(), 10u);
@@ -105,11 +107,11 @@ TEST(AdmissionRule, ClearingThrowsOutSome) {
 }
 
 TEST(AdmissionRule, TheWatermarkKeepsBlocksFreeAndPreemptsTheYoungest) {
-  // Ten blocks of four tokens, one of them kept free of prompts.
+  // Ten blocks of four tokens; prompts must leave one block free.
   const auto rule = Make("watermark:share=0.1,block=4", 40);
   rule->OnArrival({1, 15, 9});  // four blocks
   rule->OnArrival({2, 16, 9});
-  rule->OnArrival({3, 5, 9});  // two, and one is left
+  rule->OnArrival({3, 5, 9});  // two blocks, of which one is left
   EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1, 2));
   for (int64_t round = 1; round <= 4; ++round) {
     EXPECT_THAT(Decide(*rule, round).preempt, IsEmpty()) << "19 and 20 tokens take five blocks each";
@@ -120,7 +122,7 @@ TEST(AdmissionRule, TheWatermarkKeepsBlocksFreeAndPreemptsTheYoungest) {
   EXPECT_THAT(Decide(*rule, 6).begin, ElementsAre(2, 3)) << "2 with 21 tokens, before 3";
 }
 
-TEST(AdmissionRule, NonsenseIsRefusedByName) {
+TEST(AdmissionRule, InvalidSettingsAreRefusedByName) {
   AdmissionOptions options;
   options.memory = 10;
   const auto message = [&](const char* text) {

@@ -1,4 +1,4 @@
-// Who may enter a worker's KV memory, in the router: what the gate lets in against what then happens.
+// The router's KV-memory admission gate: what it admits, against what the admitted requests then hold.
 #include "router/core/admission/kv_gate.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Lengths beyond the first token are geometric: it ends with each later token with the same probability.
+// Geometric lengths beyond the first token: every later token is the last with the same probability.
 class Geometric final : public Lookahead {
  public:
   explicit Geometric(double ends) : stays_(1 - ends) {}
@@ -43,16 +43,16 @@ class Geometric final : public Lookahead {
   double stays_;
 };
 
-// One worker at a plan's step, its residents known up to that step, and what waits.
+// One worker at the step of a plan: its residents as known up to that step, and the waiting requests.
 struct Case {
   std::vector<Resident> residents;
-  // Steps each will really stay, from the plan's step on.
+  // Steps that each resident will really stay, from the plan's step on.
   std::vector<int64_t> stays;
   std::vector<WaitingView> waiting;
   std::vector<int64_t> outputs;
   int64_t memory = 0;
 
-  // Takes what fits, in order; indices of `waiting`.
+  // Takes the waiting requests that fit, in order. Returns their indices in `waiting`.
   std::vector<size_t> Admit(KvGate& gate, Lookahead& lookahead) {
     KvGate::Worker worker;
     worker.residents = residents;
@@ -72,14 +72,14 @@ struct Case {
   static int64_t Tokens(const Resident& resident) {
     return resident.prefill_tokens + 101 - resident.first_step;
   }
-  // The most that residents and `taken` ever hold.
+  // The largest number of tokens that residents and `taken` ever hold together.
   int64_t Peak(const std::vector<size_t>& taken) const {
-    std::vector<std::pair<int64_t, int64_t>> held;  // at the plan's step, and for how long
+    std::vector<std::pair<int64_t, int64_t>> held;  // tokens at the plan's step, and steps to stay
     for (size_t i = 0; i < residents.size(); ++i) held.emplace_back(Tokens(residents[i]), stays[i]);
     for (const size_t i : taken) held.emplace_back(waiting[i].prefill_tokens, outputs[i]);
     int64_t peak = 0;
     for (const auto& [tokens, last] : held) {
-      int64_t sum = 0;  // at this one's last step
+      int64_t sum = 0;  // at the last step of this request
       for (const auto& [other, stay] : held) sum += stay >= last && stay > 0 ? other + last - 1 : 0;
       peak = std::max(peak, sum);
     }
@@ -118,7 +118,7 @@ void AddWaiting(Case& of, int64_t prompt, int64_t output, int64_t most) {
   of.outputs.push_back(output);
 }
 
-TEST(KvGate, ReadsItsSettingsAndSaysWhatIsWrong) {
+TEST(KvGate, ParsesItsSettingsAndExplainsErrors) {
   EXPECT_EQ(ParseKvGate("none")->kind, KvGateOptions::Kind::kNone);
   EXPECT_EQ(ParseKvGate("kv_feasible:confidence=0.9")->confidence, 0.9);
   EXPECT_EQ(ParseKvGate("protection:alpha=0.25")->alpha, 0.25);
@@ -152,7 +152,8 @@ TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
     }
     for (uint64_t n = rng.Below(12); n > 0; --n)
       AddWaiting(c, 1 + Below(rng, sizes), 1 + Below(rng, most), most);
-    // What runs is within memory to its end, as it must be if the gate let it in.
+    // Memory is at least what the residents need to their end, which holds whenever the gate has admitted
+    // them.
     c.memory = std::max(c.Peak({}), most + sizes) + Below(rng, 3 * (most + sizes));
     const std::vector<size_t> taken = c.Admit(gate, *oracle);
     ASSERT_LE(c.Peak(taken), c.memory) << "trial " << trial;
@@ -211,7 +212,7 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   }
 }
 
-TEST(KvGate, DriftCountsAndAWorkerThatIsNotAskedForIsClosed) {
+TEST(KvGate, DriftCountsAndAWorkerThatIsNotOpenTakesNothing) {
   const auto lookahead = *MakeLookahead("max_tokens");
   KvGate gate(*ParseKvGate("kv_feasible"));
   std::vector<WaitingView> waiting(1);
@@ -244,7 +245,7 @@ TEST(KvGate, ProtectionCountsAllThatAResidentHasReserved) {
   EXPECT_EQ(of.Admit(gate, lookahead).size(), 0u);
 }
 
-TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
+TEST(KvGate, ProtectionFitsThePromptWithinItsShare) {
   const auto none = *MakeLookahead("none");
   KvGate gate(*ParseKvGate("protection:alpha=0.1"));
   std::vector<WaitingView> waiting(2);
@@ -263,7 +264,7 @@ TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
   EXPECT_TRUE(capacity.FitsInstead(waiting[0].kv_need, waiting[1].kv_need, 0));
 }
 
-// Sums at several times and ways, against adding up from scratch.
+// Incrementally kept sums at several times and ways against sums computed from scratch.
 TEST(KvCapacity, AgreesWithSumsFromScratch) {
   Rng rng(3);
   for (int trial = 0; trial < 2'000; ++trial) {
@@ -313,7 +314,7 @@ TEST(KvCapacity, AgreesWithSumsFromScratch) {
   }
 }
 
-// What is said to fit nowhere fits nowhere, while requests are only added.
+// A request that is reported to fit on no worker fits on none, as long as requests are only added.
 TEST(KvRefusals, NoRequestThatFitsIsRefused) {
   Rng rng(4);
   int64_t known = 0, asked = 0;
@@ -325,7 +326,7 @@ TEST(KvRefusals, NoRequestThatFitsIsRefused) {
     std::vector<int64_t> capacity, need, reserve;
     for (size_t i = 0; i < kWorkers * outlook.row(); ++i) capacity.push_back(Below(rng, 100));
     for (int32_t n = 0; n < kNeeds; ++n) {
-      // Many are of one shape, so that one's needs exceed another's everywhere.
+      // Many have the same shape, so that the needs of one exceed those of another at every time.
       const int64_t size = 1 + Below(rng, 40);
       for (size_t i = 0; i < outlook.row(); ++i) need.push_back(size + (n % 3 == 0 ? Below(rng, 20) : 0));
     }

@@ -1,4 +1,4 @@
-// The memory profile against plain sums.
+// The memory profile against sums over all requests.
 #include "tools/sim/admission/kv_profile.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace bfio::sim {
 namespace {
 
-// The same by adding up.
+// Reference implementation that adds up all requests.
 struct Plain {
   int64_t now = 0;
   std::vector<KvLine> lines;
@@ -42,7 +42,7 @@ KvLine RandomLine(Rng& rng, int64_t now, int64_t longest) {
 TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
-    // Windows that have to grow, and rings that go round many times.
+    // Small initial windows, so that they grow and the ring buffer wraps around many times.
     KvProfile profile(static_cast<int64_t>(1 + rng.Below(20)));
     Plain plain;
     const auto longest = static_cast<int64_t>(1 + rng.Below(60));
@@ -71,7 +71,7 @@ TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
 }
 
 TEST(KvProfile, PeaksAreAtTheEndsOfRequests) {
-  // Checking the ends only, as equation (1) does, is enough: spec 2.6.2.
+  // It suffices to check the rounds in which requests end, as equation (1) does.
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Rng rng(seed);
     Plain plain;

@@ -1,4 +1,4 @@
-// The one-worker simulator: memory is never exceeded where lengths are known, or bounded, and nothing is
+// The one-worker simulator: memory is never exceeded where lengths are known or bounded, and no request is
 // lost.
 #include "tools/sim/admission/one_worker.h"
 
@@ -35,7 +35,7 @@ std::vector<KvArrival> RandomArrivals(Rng& rng, int64_t memory, int count, int64
   return arrivals;
 }
 
-// What the schedule holds at every time, both ends of each request included.
+// Peak of the tokens that the schedule holds; a request counts from its begin to its end, both included.
 int64_t PeakOf(const std::vector<KvArrival>& arrivals, const KvRun& run) {
   std::vector<int64_t> used;
   for (size_t i = 0; i < arrivals.size(); ++i) {
@@ -48,7 +48,7 @@ int64_t PeakOf(const std::vector<KvArrival>& arrivals, const KvRun& run) {
 }
 
 TEST(OneWorker, KnownLengthsNeverExceedMemory) {
-  // Of mc_sf itself 10^5, of the others a share.
+  // Number of instances per rule.
   constexpr std::pair<const char*, uint64_t> kRules[] = {
       {"mc_sf", 100'000}, {"mc_fcfs", 10'000}, {"mc_sf_paced", 10'000}};
   for (const auto& [rule, instances] : kRules) {
@@ -72,8 +72,8 @@ TEST(OneWorker, KnownLengthsNeverExceedMemory) {
   }
 }
 
-TEST(OneWorker, AMarginAsLargeAsTheErrorIsSafeAndNoneIsNot) {
-  // The paper's text takes the lower bound, o_hat - delta; safety needs o_hat + delta.
+TEST(OneWorker, AMarginOfThePredictionErrorIsSafeAndNoMarginIsNot) {
+  // The paper's text uses the lower bound o_hat - delta; safety needs the upper bound o_hat + delta.
   int64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 2'000; ++seed) {
     Rng rng(seed);
@@ -95,8 +95,9 @@ TEST(OneWorker, AMarginAsLargeAsTheErrorIsSafeAndNoneIsNot) {
 }
 
 TEST(OneWorker, EveryRequestEndsForAnyPredictedLengths) {
-  // Beliefs from 1 token to four times the truth, lookaheads that have learnt nothing yet, requests that need
-  // all of the memory: rules that preempt cannot go round in circles, since what has run longest goes on.
+  // Predictions from 1 token to four times the true length, lookaheads without observations, and requests
+  // that need all of the memory. Rules that preempt must not loop: the request that has run longest always
+  // continues.
   int64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Rng rng(seed);
@@ -131,8 +132,9 @@ TEST(OneWorker, EveryRequestEndsForAnyPredictedLengths) {
   EXPECT_GT(preemptions, 300);
 }
 
-TEST(OneWorker, ThePaceIsThatOfWhatRequestsTakeNotOfTheirLimit) {
-  // All alike by their limit, ten times what they make: the limit's pace would leave the memory empty.
+TEST(OneWorker, ThePaceFollowsActualLengthsNotTheirLimits) {
+  // All requests have the same limit, ten times their mean output: a pace computed from the limit would leave
+  // most of the memory empty.
   double latency[2] = {};
   for (const bool paced : {false, true}) {
     std::vector<KvArrival> arrivals;
@@ -148,10 +150,11 @@ TEST(OneWorker, ThePaceIsThatOfWhatRequestsTakeNotOfTheirLimit) {
   EXPECT_LE(latency[1], 1.05 * latency[0]);
 }
 
-TEST(OneWorker, APreemptedRequestResumesWithWhatItHasMade) {
+TEST(OneWorker, APreemptedRequestResumesWithItsGeneratedTokens) {
   KvRunOptions options;
   options.rule.memory = 20;
-  // 4 + 4 tokens believed each; 1 makes 8, 2 makes 6: at round 7 they hold 11 + 11.
+  // Prompts of 4 tokens and 8 output tokens each; predicted are 4 for the first and 8 for the second. At
+  // round 7 they hold 11 + 11 tokens.
   const auto run = RunOneWorker("mc_sf", {{0, 4, 8, 4}, {0, 4, 8, 8}}, options);
   ASSERT_TRUE(run.ok());
   EXPECT_EQ(run->preemptions, 1);
@@ -161,7 +164,7 @@ TEST(OneWorker, APreemptedRequestResumesWithWhatItHasMade) {
 }
 
 TEST(OneWorker, SurvivalLearnsToKeepWithinMemory) {
-  // Geometric lengths: a bolder confidence preempts more.
+  // Geometric lengths: a lower confidence causes more preemptions.
   std::vector<KvArrival> arrivals;
   Rng rng(3);
   for (int i = 0; i < 2'000; ++i) {
@@ -184,11 +187,11 @@ TEST(OneWorker, SurvivalLearnsToKeepWithinMemory) {
   EXPECT_EQ(preemptions[3], 0);
 }
 
-TEST(OneWorker, RoundsTakeWhatTheirTokensCost) {
+TEST(OneWorker, RoundsTakeTheTimeOfTheirTokens) {
   KvRunOptions options;
   options.rule.memory = 100;
   options.round_seconds = [](int64_t tokens) { return 0.1 * static_cast<double>(tokens); };
-  // 10 prompt tokens and then two rounds of one.
+  // A round with 10 prompt tokens and then two rounds with one token.
   const auto run = RunOneWorker("mc_sf", {{1, 10, 3}}, options);
   ASSERT_TRUE(run.ok());
   EXPECT_NEAR(run->done[0], 1 + 1.0 + 0.1 + 0.1, 1e-9);

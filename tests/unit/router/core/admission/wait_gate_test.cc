@@ -1,4 +1,4 @@
-// WAIT and Nested WAIT as the router has them: who leaves the pool when.
+// WAIT and Nested WAIT in the router: when which requests are released from the gate to the pool.
 #include "router/core/admission/wait_gate.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,8 @@ WaitGate Gate(Kind kind, int64_t most = 1'000'000) {
   return WaitGate({kind, kFixed, most});
 }
 
-// Arrivals of one kind, Poisson with `per_step` of them a step of a group that carries kLoad.
+// Poisson arrivals of one kind of request, `per_step` of them per step, to a group whose load is kLoad
+// tokens.
 class Stream {
  public:
   Stream(WaitGate& gate, uint64_t seed) : gate_(gate), rng_(seed) {}
@@ -61,7 +62,7 @@ class Stream {
   int64_t step_ = 0;
 };
 
-TEST(WaitGate, WhatGathersBeforeTheFirstStepIsNoRate) {
+TEST(WaitGate, ArrivalsBeforeTheFirstStepAreNotARate) {
   for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
     WaitGate gate = Gate(kind);
     std::vector<WaitGate::Waiting> released;
@@ -74,7 +75,7 @@ TEST(WaitGate, WhatGathersBeforeTheFirstStepIsNoRate) {
   }
 }
 
-TEST(ParseAdmission, TakesARuleOfMemoryOneOfBatchesOrBoth) {
+TEST(ParseAdmission, ParsesAMemoryRuleABatchRuleOrBoth) {
   const auto both = ParseAdmission("kv_feasible:confidence=0.9+nested_wait:tokens=1000,most=7");
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_EQ(both->kv.kind, KvGateOptions::Kind::kFeasible);
@@ -92,18 +93,18 @@ TEST(ParseAdmission, TakesARuleOfMemoryOneOfBatchesOrBoth) {
   }
 }
 
-TEST(WaitGate, AClassLeavesWhenItsThresholdOfTheFluidModelWaits) {
+TEST(WaitGate, AClassIsReleasedAtTheFluidModelsThreshold) {
   WaitGate gate = Gate(Kind::kWait);
   Stream stream(gate, 1);
   stream.Run(4000, 30, 40, 60);
-  // A step takes as long as kFixed + kLoad tokens; the group's loads are shared out among its workers.
+  // In this model's unit of time a step takes kFixed + kLoad; the group's load is divided among its workers.
   const size_t of = WaitGate::ClassOf(60);
   const RequestType type = {30 / (kFixed + kLoad), 40, 59};
   const sim::IterationTime time = {kFixed, 1.0 / kWorkers};
   const int64_t exact = (*sim::WaitThresholds({{type}}, time, 0.9))[0];
   EXPECT_GE(exact, 15);
   EXPECT_GE(gate.thresholds()[of], exact);
-  // What is solved for is up to four standard errors above the rate, and more is waited for then.
+  // Thresholds are solved for up to four standard errors above the measured rate, which raises them.
   const RequestType above = {1.15 * type.rate, 40, 59};
   EXPECT_LE(gate.thresholds()[of], (*sim::WaitThresholds({{above}}, time, 0.9))[0]);
   for (size_t j = 0; j < gate.thresholds().size(); ++j) {
@@ -142,10 +143,10 @@ TEST(WaitGate, ThresholdsFollowRatesUpAndDown) {
   }
 }
 
-TEST(WaitGate, NestedLearnsItsSegmentsFromWhatHasEnded) {
+TEST(WaitGate, NestedWaitLearnsSegmentsFromEndedRequests) {
   WaitGate gate = Gate(Kind::kNestedWait);
   Stream stream(gate, 5);
-  // No request has ended: no lengths are known, and none waits.
+  // No request has ended, so no lengths are known, and no request waits.
   stream.Run(500, 3, 300, 1000);
   EXPECT_EQ(gate.thresholds(), std::vector<int64_t>{1});
   for (int i = 0; i < 3000; ++i) gate.OnEnd(30, i % 4 == 0 ? 150 : 20);
@@ -161,7 +162,7 @@ TEST(WaitGate, NestedLearnsItsSegmentsFromWhatHasEnded) {
   EXPECT_LE(gate.thresholds()[0], nested(1.2));
 }
 
-TEST(WaitGate, ARareClassNeitherWaitsNorMakesOthersWait) {
+TEST(WaitGate, ARareClassNeitherWaitsNorDelaysOthers) {
   WaitGate gate = Gate(Kind::kWait);
   Stream stream(gate, 11);
   stream.Run(3000, 30, 40, 60);
@@ -172,7 +173,7 @@ TEST(WaitGate, ARareClassNeitherWaitsNorMakesOthersWait) {
   EXPECT_LE(gate.thresholds()[WaitGate::ClassOf(60)], before + before / 4);
 }
 
-TEST(WaitGate, ALoadThatNoBatchCarriesStillHasThresholds) {
+TEST(WaitGate, AnInfeasibleLoadStillHasThresholds) {
   for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
     WaitGate gate = Gate(kind);
     Stream stream(gate, 7);

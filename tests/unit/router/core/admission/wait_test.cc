@@ -1,5 +1,5 @@
 // WAIT and Nested WAIT against "Fluid-Based Online Scheduling under Memory Constraints": the fluid benchmark,
-// the thresholds, and what a simulated worker does with them.
+// the thresholds, and a simulated worker that uses them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace bfio::sim {
 namespace {
 
-// Llama-2-7B on an A100: weights and KV over the memory's bandwidth.
+// Llama-2-7B on an A100: bytes of weights and KV divided by the memory bandwidth, in seconds and seconds per
+// token.
 constexpr IterationTime kTime = {6.6e-3, 2.57e-7};
 const std::vector<RequestType>& Low() {
   static const std::vector<RequestType> types = {{1000, 10, 10}, {1000, 10, 20}};
@@ -41,7 +42,7 @@ TEST(Fluid, EquilibriumOfTheLowLoad) {
   EXPECT_NEAR(fluid->memory, 4544, 1);
   EXPECT_DOUBLE_EQ(fluid->throughput, 32'000);
   EXPECT_NEAR(fluid->requests[0] / 11, 7.77, 0.005);
-  // A batch of just that takes M* tokens.
+  // A batch of the equilibrium's numbers of requests takes M* tokens.
   double tokens = 0;
   for (size_t j = 0; j < 2; ++j) {
     tokens += fluid->requests[j] / static_cast<double>(Low()[j].output + 1) * core::StageTokens(Low()[j]);
@@ -49,7 +50,7 @@ TEST(Fluid, EquilibriumOfTheLowLoad) {
   EXPECT_NEAR(tokens, fluid->memory, 1e-6);
 }
 
-TEST(Fluid, AHopelessLoadIsRefused) {
+TEST(Fluid, AnInfeasibleLoadIsRefused) {
   const std::vector<RequestType> high = {{6000, 20, 100}, {4000, 20, 200}, {2000, 20, 300}};
   EXPECT_EQ(FluidEquilibrium(high, kTime).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(WaitThresholds(high, kTime).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -72,7 +73,7 @@ TEST(Wait, TheSmallestStableThresholds) {
   }
 }
 
-TEST(Wait, BelowTheThresholdThroughputIsWhatTheIterationAllows) {
+TEST(Wait, BelowTheThresholdTheIterationTimeBoundsThroughput) {
   for (const int64_t n : {6, 7}) {
     const double iteration = WaitIteration(Low(), std::vector<int64_t>{n, n}, kTime);
     const double per_type = std::min(1000.0, static_cast<double>(n) / iteration);
@@ -97,7 +98,7 @@ TEST(Wait, AboveItThroughputIsTheArrivalRateAndLatencyGrows) {
 }
 
 TEST(Wait, TheQueueIsBoundedAsTheLemmaSays) {
-  // E[W_0] <= 2 n + lambda DT / (2 (n - lambda DT)).
+  // The lemma: E[W_0] <= 2 n + lambda DT / (2 (n - lambda DT)).
   const double iteration = 7.803;
   const double bound = 2 * 8 + iteration / (2 * (8 - iteration));
   const WaitRun run = Wait(8, 400);
@@ -118,7 +119,21 @@ TEST(Wait, TheGapClosesOverTimeAndNoRuleBeatsTheFluid) {
   EXPECT_LT(hundred, ten / 2);
 }
 
-// The load times zeta with iterations 1 / zeta as long: from `first` on the gap is at most `share`.
+TEST(Wait, TheGapToWhatArrivedFallsAsOneOverTheTime) {
+  // Against the arrivals of the run itself, so that the noise of arrivals does not count.
+  const auto gap = [](double horizon) {
+    const WaitRun run = Wait(9, horizon);
+    return 1 - run.tokens_per_s / run.offered_tokens_per_s;
+  };
+  const double thousand = gap(1000);
+  EXPECT_GT(thousand, 0);
+  EXPECT_LT(thousand, 0.0005);
+  EXPECT_NEAR(gap(100) / thousand, 10, 3);
+  EXPECT_NEAR(gap(10) / thousand, 100, 30);
+}
+
+// Multiplies the load by zeta and divides iteration times by it: from zeta = `first` on the throughput is at
+// most `share` below the fluid's.
 template <typename Run>
 void HeavyTraffic(const std::vector<RequestType>& base, double horizon, double first, double share,
                   const Run& run) {
@@ -166,7 +181,7 @@ TEST(WaitTuner, RatesAreCountedWithTheStatedTimeConstant) {
   EXPECT_NEAR(young.Rate(0, 0.2), 100, 6) << "the first seconds count in full";
 }
 
-TEST(WaitTuner, UnknownRatesGiveTheThresholdsOfTheKnownAndStayThere) {
+TEST(WaitTuner, UnknownRatesConvergeToTheThresholdsOfKnownRates) {
   WaitTuner tuner(Low(), kTime);
   WaitOptions options;
   options.time = kTime;
@@ -181,9 +196,9 @@ TEST(WaitTuner, UnknownRatesGiveTheThresholdsOfTheKnownAndStayThere) {
   }
 }
 
-TEST(WaitTuner, ThresholdsFollowRatesThatTreble) {
-  // B.1: a third of the load for a minute, then all of it. Thresholds for the first minute are too small for
-  // the second.
+TEST(WaitTuner, ThresholdsFollowATriplingOfRates) {
+  // The paper's B.1: a third of the load for a minute, then all of it. Thresholds for the first minute are
+  // too small for the second.
   std::vector<RequestType> types = {{3000, 10, 10}, {3000, 10, 20}};
   WaitOptions options;
   options.time = kTime;
@@ -199,7 +214,7 @@ TEST(WaitTuner, ThresholdsFollowRatesThatTreble) {
   EXPECT_GT(tuner.solved(), 1);
 }
 
-TEST(WaitTuner, AHopelessLoadLeavesTheHeaviestThatIsCarried) {
+TEST(WaitTuner, AnInfeasibleLoadGetsTheLargestFeasibleThresholds) {
   WaitTuner tuner(Low(), kTime);
   for (int i = 1; i <= 200'000; ++i) {
     tuner.OnArrival(0, i * 5e-5);
@@ -220,7 +235,7 @@ TEST(NestedWait, DecayOfASegmentsQueue) {
 }
 
 TEST(NestedWait, TheQueueIsUnderTheExponentialBound) {
-  // Lindley's recursion: W <- max(W - n, 0) + Binomial(n_before, p).
+  // Lindley's recursion of the queue: W <- max(W - n, 0) + Binomial(n_before, p).
   constexpr int64_t kBefore = 10, kN = 6, kSteps = 400'000;
   const double theta = SegmentDecay(kN, kBefore, 0.5);
   Rng rng(5);
@@ -258,7 +273,7 @@ TEST(NestedWait, UnknownLengthsReachTheFluidThroughput) {
   EXPECT_NEAR(fluid->memory, 58'200, 200);
   for (const bool merged : {false, true}) {
     const Segments segments = merged ? MergedSegments(Nested(), 8) : core::SegmentsOf(Nested());
-    // Margins multiply from segment to segment.
+    // Margins multiply from segment to segment, so many segments need smaller ones.
     const auto thresholds = NestedThresholds(segments, kTime, merged ? 1.02 : 1.1);
     ASSERT_TRUE(thresholds.ok()) << thresholds.status();
     EXPECT_TRUE(NestedIsStable(segments, *thresholds, kTime));
@@ -273,11 +288,12 @@ TEST(NestedWait, UnknownLengthsReachTheFluidThroughput) {
 }
 
 TEST(NestedWait, MemoryStaysUnderItsBoundInAllButDeltaOfRuns) {
-  // By the bound more than delta n + 3 sd violations in n runs have a chance of 1 in 700 at most.
+  // If the bound holds, more than delta n + 3 sd violations in n runs have a probability of at most 1 in 700.
   const Segments segments = core::SegmentsOf(Nested());
   constexpr int kRuns = 150;
   for (const double margin : {1.02, 1.1}) {
-    const std::vector<int64_t> thresholds = *NestedThresholds(segments, kTime, margin);
+    const std::vector<int64_t> whole = *NestedThresholds(segments, kTime, margin);
+    const std::vector<double> thresholds(whole.begin(), whole.end());
     double largest = 0;
     std::vector<std::pair<double, int>> violations = {{0.02, 0}, {0.1, 0}, {0.5, 0}};
     for (uint64_t seed = 1; seed <= kRuns; ++seed) {
@@ -285,10 +301,10 @@ TEST(NestedWait, MemoryStaysUnderItsBoundInAllButDeltaOfRuns) {
       options.time = kTime;
       options.horizon = 8;
       options.seed = seed;
-      const WaitRun run = RunNestedWait(Nested(), segments, thresholds, options);
+      const WaitRun run = RunNestedWait(Nested(), segments, whole, options);
       for (auto& [delta, count] : violations) {
         const double bound =
-            NestedMemoryBound(segments, thresholds, static_cast<double>(run.iterations), delta);
+            NestedMemoryBound(segments, thresholds, static_cast<double>(run.iterations), delta).Bound();
         count += static_cast<double>(run.peak_resident) > bound;
         largest = std::max(largest, static_cast<double>(run.peak_resident) / bound);
       }
@@ -298,6 +314,92 @@ TEST(NestedWait, MemoryStaysUnderItsBoundInAllButDeltaOfRuns) {
     }
     EXPECT_GT(largest, 0.2) << "a bound that says something";
   }
+}
+
+// Types of equal spacing: the form of B.2 for segments of equal width applies.
+const std::vector<RequestType>& Spaced() {
+  static const std::vector<RequestType> types = {{60, 10, 40}, {60, 10, 80}, {60, 10, 120}, {60, 10, 160}};
+  return types;
+}
+
+TEST(NestedWait, TheLargestBatchIsTheExactSumAndNotThePrintedOnes) {
+  const Segments segments = core::SegmentsOf(Spaced());
+  const std::vector<int64_t> thresholds = *NestedThresholds(segments, kTime);
+  WaitOptions options;
+  options.time = kTime;
+  options.horizon = 100;
+  const WaitRun run = RunNestedWait(Spaced(), segments, thresholds, options);
+  const std::vector<double> n(thresholds.begin(), thresholds.end());
+  const NestedMemory memory = NestedMemoryBound(segments, n, 1e4, 0.1);
+  EXPECT_EQ(run.peak_batch, memory.peak);
+  EXPECT_EQ(memory.peak, NestedPeakTokens(segments, thresholds));
+  EXPECT_LT(memory.printed_equal_peak, 0.85 * memory.peak) << "B.2's form";
+  EXPECT_GT(memory.printed_peak, 1.1 * memory.peak) << "the form of Theorem 5.1's proof";
+}
+
+TEST(NestedWait, PeakMemoryIsUShapedInTheNumberOfSegments) {
+  // 500 lengths, exponential with mean 120, prompts of 62 tokens, 50 requests per second, thresholds 2 %
+  // above what reaches them: peak tokens by the number of segments.
+  std::vector<RequestType> types;
+  double sum = 0;
+  for (int64_t k = 1; k <= 500; ++k) {
+    types.push_back({std::exp(-static_cast<double>(k) / 120), 62, k});
+    sum += types.back().rate;
+  }
+  for (RequestType& type : types) type.rate *= 50 / sum;
+  struct Case {
+    int64_t segments;
+    double peak;
+  };
+  for (const Case& c :
+       {Case{2, 81.0e3}, {5, 16.3e3}, {10, 11.9e3}, {20, 11.0e3}, {50, 13.3e3}, {100, 24.3e3}}) {
+    const Segments segments = MergedSegments(types, c.segments);
+    const NestedMemory memory =
+        NestedMemoryBound(segments, NestedFluidThresholds(segments, kTime, 1.02, 1), 1e4, 0.1);
+    EXPECT_NEAR(memory.peak / c.peak, 1, 0.05) << c.segments;
+    if (c.segments > 2) {
+      EXPECT_GT(memory.excess, memory.peak) << "the last term dominates, not the first";
+    }
+  }
+}
+
+TEST(Wait, MemoryNeverExceedsThePeakOfItsThresholds) {
+  for (const double load : {0.5, 0.95}) {
+    const std::vector<int64_t> thresholds = *WaitThresholds(Low(), kTime, load);
+    WaitOptions options;
+    options.time = kTime;
+    options.horizon = 20;
+    EXPECT_LE(RunWait(Low(), thresholds, options).peak_resident, WaitPeakTokens(Low(), thresholds)) << load;
+  }
+}
+
+TEST(Wait, BoundedMemoryHoldsAndRequestsStillEnd) {
+  // More arrives than memory sustains, and thresholds are too large for memory.
+  std::vector<RequestType> types = Nested();
+  for (RequestType& type : types) type.rate *= 2;
+  WaitOptions options;
+  options.time = kTime;
+  options.horizon = 20;
+  options.memory = 60'000;
+  const double most = ThroughputWithin(types, kTime, 60'000);
+  const std::vector<int64_t> large(types.size(), 40), within = WaitThresholdsWithin(types, 0.99 * 60'000);
+  EXPECT_LE(WaitPeakTokens(types, within), 0.99 * 60'000);
+  const Segments segments = core::SegmentsOf(types);
+  for (const WaitRun& run : {RunWait(types, large, options), RunWait(types, within, options),
+                             RunNestedWait(types, segments, large, options)}) {
+    EXPECT_LE(run.peak_resident, 60'000);
+    EXPECT_GT(run.peak_resident, 40'000);
+    EXPECT_GT(run.completed, 0);
+    EXPECT_GT(run.tokens_per_s, 0.3 * most);
+  }
+  EXPECT_EQ(RunWait(types, within, options).evictions, 0);
+}
+
+TEST(NestedWait, ThresholdsWithinMemoryFillIt) {
+  const Segments segments = core::SegmentsOf(Nested());
+  const std::vector<int64_t> thresholds = NestedThresholdsWithin(segments, 1.1, 120'000);
+  EXPECT_LE(NestedPeakTokens(segments, thresholds), 120'000);
+  EXPECT_GT(NestedPeakTokens(segments, thresholds), 0.9 * 120'000);
 }
 
 }  // namespace

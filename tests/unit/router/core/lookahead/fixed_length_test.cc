@@ -1,4 +1,4 @@
-// Lengths taken as known, and what becomes of them when they are wrong.
+// Predicted lengths taken as exact, and requests that outlive their prediction.
 #include "router/core/lookahead/fixed_length.h"
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 namespace bfio::core {
 namespace {
 
-// Where a prediction has been outlived the request is there: it counts at the plan's step, goes on being
-// expected, the longer the more it has outlived, and never beyond its limit.
+// A request that has outlived its prediction still counts at the plan's step. Its expected remaining time
+// grows with the overrun and never exceeds its limit.
 TEST(Oracle, ARequestThatOutlivesItsPredictionStillCounts) {
   FixedLengthLookahead lookahead(true);
   constexpr int64_t kLimit = 60, kPrompt = 100;
@@ -29,7 +29,7 @@ TEST(Oracle, ARequestThatOutlivesItsPredictionStillCounts) {
         resident.max_new_tokens = kLimit;
         resident.expected_tokens = predicted;
         const PlanTime time = {reported, reported + ahead};
-        // The steps it has run and may still run by its limit.
+        // Steps that the request may still run by its limit.
         const int64_t left = kLimit - (reported + ahead - 1);
         const int64_t stay = lookahead.Stay(resident, time, steps, absl::MakeSpan(alive));
         if (reported < predicted) {

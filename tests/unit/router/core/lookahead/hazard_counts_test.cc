@@ -1,4 +1,4 @@
-// Counts and tables against a Kaplan-Meier estimate written down from its definition.
+// Hazard counts and survival tables against a Kaplan-Meier estimate computed directly from its definition.
 #include "router/core/lookahead/hazard_counts.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(HazardCounts, DecayIsOneOverEPerMemoryAndSurvivesRescaling) {
   counts.Observe(0, 3, true);
   for (int i = 0; i < 10; ++i) counts.Observe(0, 5, true);
   EXPECT_NEAR(counts.Ended(2), std::exp(-1.1), 1e-12);
-  for (int i = 0; i < 10'000; ++i) counts.Observe(0, 5, true);  // weights of e^1000 in between
+  for (int i = 0; i < 10'000; ++i) counts.Observe(0, 5, true);  // weights reach e^1000 meanwhile
   EXPECT_NEAR(counts.Ended(2), 0, 1e-12);
   const double stationary = 1 / (std::exp(0.1) - 1);  // sum of e^(-k / 10), k = 1, 2, ...
   EXPECT_NEAR(counts.Ended(4), stationary, 1e-6);
@@ -47,7 +47,7 @@ TEST(HazardCounts, DecayIsOneOverEPerMemoryAndSurvivesRescaling) {
   EXPECT_EQ(counts.observed(), 10'011);
 }
 
-// What happened to one request: under observation from its token `entry` + 1 on, seen to make `age`.
+// What is known of one request: it was observed from its token `entry` + 1 on and has generated `age` tokens.
 struct History {
   int64_t entry, age;
   bool finished;
@@ -63,7 +63,8 @@ std::vector<History> RandomHistories(Rng& rng, int count, int64_t most) {
   return histories;
 }
 
-// S(t) = product over tokens u <= t of 1 - (ended with u) / (could have ended with u).
+// S(t): product over u <= t of 1 - (requests that ended with token u) / (requests that could have ended with
+// token u).
 std::vector<double> BruteForceKaplanMeier(const std::vector<History>& histories, int64_t most) {
   std::vector<double> survival = {1};
   for (int64_t u = 1; u <= most; ++u) {
@@ -86,7 +87,7 @@ LookaheadOptions Plain(int32_t ages_per_octave) {
   return options;
 }
 
-// Feeds the histories interleaved, in pieces, as a scheduler does.
+// Feeds the histories interleaved and in several parts each, as a scheduler does.
 void Feed(SurvivalModel& model, std::vector<History> histories, Rng& rng) {
   std::vector<int64_t> seen;
   for (const History& h : histories) seen.push_back(h.entry);
@@ -103,7 +104,7 @@ void Feed(SurvivalModel& model, std::vector<History> histories, Rng& rng) {
   for (int i = 0; i < 64; ++i) model.Advance();
 }
 
-TEST(SurvivalModel, IsKaplanMeierWhereAgesHaveBinsOfTheirOwn) {
+TEST(SurvivalModel, EqualsKaplanMeierWhereEveryAgeHasABin) {
   Rng rng(17);
   for (int trial = 0; trial < 50; ++trial) {
     constexpr int64_t kMost = 120;
@@ -114,7 +115,7 @@ TEST(SurvivalModel, IsKaplanMeierWhereAgesHaveBinsOfTheirOwn) {
     const double* const table = model.Table(0).From(0);
     int64_t oldest = 0;
     for (const History& h : histories) oldest = std::max(oldest, h.age);
-    // Past the oldest age seen, and once all have ended, there is nothing to compare.
+    // Beyond the oldest observed age, and once all requests have ended, the estimate is undefined.
     for (int64_t age = 0; age <= oldest && expected[age] > 1e-8; ++age) {
       ASSERT_NEAR(table[age] / table[0], expected[age], 1e-12) << "trial " << trial << ", age " << age;
     }

@@ -12,7 +12,8 @@ int64_t Length(uint32_t, Rng& rng) {
   return GeometricLength(rng, 0.02);
 }
 
-// Both lookaheads before the same requests and hints: how much hint's log-loss is below survival's, relative.
+// Runs both lookaheads on the same requests and hints; Gain is the relative reduction of log-loss by `hint`
+// against `survival`.
 struct Race {
   explicit Race(Population::Hints hints, uint64_t seed = 21)
       : survival({}),
@@ -54,12 +55,12 @@ TEST(HintBins, RiseWithTheProbability) {
   EXPECT_LT(HintCalibration::Bin(0.001), HintCalibration::Bin(0.01));
 }
 
-TEST(Calibration, BelievesOutcomesNotHints) {
+TEST(Calibration, LearnsFromOutcomesNotFromHints) {
   HintCalibration calibration(5000);
   Rng rng(1);
   const uint8_t bin = HintCalibration::Bin(0.9);
   EXPECT_NEAR(calibration.Blend(0, bin, 0.02), 0.02, 1e-12) << "nothing learnt: survival";
-  // Hints of 0.9 come true three times in ten.
+  // Hints of 0.9 are right three times in ten.
   for (int i = 0; i < 5000; ++i) calibration.Observe(0, bin, 0.02, rng.Uniform() < 0.3);
   EXPECT_NEAR(calibration.Blend(0, bin, 0.02), 0.3, 0.04);
   EXPECT_NEAR(calibration.Blend(1, bin, 0.02), 0.02, 1e-12) << "of other lags nothing is known";
@@ -74,10 +75,10 @@ TEST(Calibration, RecoversWhenHintsChangeTheirMeaning) {
   EXPECT_NEAR(calibration.Blend(0, bin, 0.02), 0.02, 0.01);
 }
 
-TEST(Calibration, HintsThatMisledForLongAreBelievedAgainOnceTheyHold) {
+TEST(Calibration, HintsThatBecomeReliableAreUsedAgain) {
   HintCalibration calibration(20);
   const uint8_t bin = HintCalibration::Bin(0.5);
-  // Outcomes turn around as soon as they have been learnt: survival's even odds are the better guess.
+  // Outcomes alternate as soon as they have been learnt: survival's even odds are the better prediction.
   for (int i = 0; i < 6000; ++i) calibration.Observe(0, bin, 0.5, (i / 8) % 2 == 0);
   EXPECT_NEAR(calibration.Blend(0, bin, 0.5), 0.5, 0.02);
   for (int i = 0; i < 80; ++i) calibration.Observe(0, bin, 0.5, true);
@@ -91,7 +92,7 @@ TEST(Hint, AHintOfTheLastTokenSharpensTheNextStep) {
   EXPECT_GT(race.Gain(10, 100), 0.02);
 }
 
-TEST(Hint, AHintThatFeelsTheEndComingSharpensFartherSteps) {
+TEST(Hint, AnEarlyHintSharpensLaterSteps) {
   Race race([](int64_t left, Rng& rng) { return left <= 12 ? 0.05 : 0.001; });
   race.Run(1500);
   EXPECT_GT(race.Gain(1, 100), 0.1);
@@ -101,12 +102,12 @@ TEST(Hint, AHintThatFeelsTheEndComingSharpensFartherSteps) {
 
 TEST(Hint, UselessHintsAreNoWorseThanNone) {
   Race race([](int64_t, Rng& rng) { return rng.Uniform(); });
-  // From the first step on, while it still learns.
+  // From the first step on, during learning.
   for (const int32_t h : {1, 8, 30}) EXPECT_GT(race.Gain(h, 300), -0.004) << "h " << h;
   for (const int32_t h : {1, 8, 30}) EXPECT_GT(race.Gain(h, 300), -0.004) << "h " << h;
 }
 
-TEST(Hint, WrongHintsAreNoWorseThanNoneEvenWhenTheyTurnAround) {
+TEST(Hint, WrongAndAlternatingHintsAreHardlyWorseThanNone) {
   const Population::Hints upside_down = [](int64_t left, Rng&) { return left <= 2 ? 0.0001 : 0.9; };
   const Population::Hints right = [](int64_t left, Rng&) { return left <= 2 ? 0.9 : 0.0001; };
   Race race(upside_down);
@@ -115,7 +116,7 @@ TEST(Hint, WrongHintsAreNoWorseThanNoneEvenWhenTheyTurnAround) {
   for (Population* people : {&race.with_survival, &race.with_hint}) people->set_hints(right);
   race.Run(1500);
   EXPECT_GT(race.Gain(1, 100), 0.2);
-  // A coin decides, every hundred steps, whether hints are upside down.
+  // Every hundred steps a random draw decides whether hints are inverted.
   Rng coin(3);
   double worst = 0, total = 0;
   for (int i = 0; i < 20; ++i) {
@@ -129,7 +130,7 @@ TEST(Hint, WrongHintsAreNoWorseThanNoneEvenWhenTheyTurnAround) {
   EXPECT_GT(total / 20, -0.1) << "worst " << worst;
 }
 
-TEST(Hint, WithoutHintsItIsSurvival) {
+TEST(Hint, WithoutHintsItEqualsSurvival) {
   Race race({});
   race.Run(800);
   for (const int64_t age : {0, 10, 100})
@@ -150,14 +151,14 @@ TEST(Hint, StaleHintsAreForgotten) {
   race.hint.Project({&resident, 1}, {200, 201}, absl::MakeSpan(load), absl::MakeSpan(stale));
   EXPECT_LT(fresh[5], 0.2);
   EXPECT_EQ(stale, AliveFrom(race.hint, 200, 5));
-  // Pipelined, after one step without a hint: what it says of the tokens since is conditioned on.
+  // Pipelined, one step after the last hint: the projection is conditioned on the tokens generated since.
   race.hint.Project({&resident, 1}, {11, 13}, absl::MakeSpan(load), absl::MakeSpan(fresh));
   EXPECT_LT(fresh[3], 0.5);
   EXPECT_GT(fresh[0], fresh[3]);
 }
 
-// No observed request exceeds a few tokens: survival is 0 within a hint's reach, and
-// quotients of it mean nothing.
+// No observed request exceeds a few tokens: survival is 0 within the reach of a hint, where quotients of
+// survival probabilities are undefined.
 class HintWithNobodyLeft : public ::testing::Test {
  protected:
   HintWithNobodyLeft()
@@ -167,7 +168,7 @@ class HintWithNobodyLeft : public ::testing::Test {
           options.prior_requests = options.pool_requests = 1e9;
           return options;
         }()) {
-    // A token seen far out, so that survival runs out inside the table and not only beyond it.
+    // One observation at a high age, so that survival reaches 0 within the table and not only beyond it.
     Resident far = Make();
     hint_.Observe(far, {}, 100, 101, false);
     for (int i = 0; i < 100; ++i) hint_.Advance();
@@ -203,7 +204,7 @@ TEST_F(HintWithNobodyLeft, ProjectionsStayProbabilities) {
   }
 }
 
-TEST_F(HintWithNobodyLeft, TheLongestRequestTeachesNoNonsense) {
+TEST_F(HintWithNobodyLeft, TheLongestRequestKeepsProbabilitiesValid) {
   for (const double probability : {0.001, 0.3, 0.99}) {
     for (const int64_t age : {0, 15, 30}) {
       Resident resident = Make();

@@ -1,4 +1,4 @@
-// A crowd of requests whose true lengths are known to the test, run step by step in front of a lookahead.
+// A population of requests with known true lengths, run step by step against a lookahead.
 #ifndef BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_
 #define BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_
 
@@ -12,16 +12,16 @@
 
 namespace bfio::core {
 
-// Length of a request that ends with every token with probability `hazard`.
+// Length in tokens of a request whose every token is the last with probability `hazard`.
 inline int64_t GeometricLength(Rng& rng, double hazard) {
   return 1 + static_cast<int64_t>(std::log1p(-rng.Uniform()) / std::log1p(-hazard));
 }
 
 class Population {
  public:
-  // Length of the next request of a tenant.
+  // Draws the length in tokens of a tenant's next request.
   using Lengths = std::function<int64_t(uint32_t tenant, Rng&)>;
-  // A worker's hint when so many tokens are left, 1 or more.
+  // Draws a worker's hint for a request that has `left` tokens left, 1 or more.
   using Hints = std::function<double(int64_t left, Rng&)>;
 
   Population(Lookahead& lookahead, int size, uint32_t tenants, uint64_t seed, Lengths lengths,
@@ -58,13 +58,13 @@ class Population {
     lookahead_.Advance();
   }
 
-  // Mean log-loss of "it is active h steps after the next one" over everybody.
+  // Mean log-loss of the prediction "active h steps after the next step" over all requests.
   double LogLoss(int32_t h) {
     std::vector<double> load(static_cast<size_t>(h) + 1), quiet(load.size());
     double sum = 0;
     int count = 0;
     for (const Person& p : people_) {
-      if (p.resident.first_step > step_) continue;  // it has just begun
+      if (p.resident.first_step > step_) continue;  // its first step is to come
       lookahead_.Project({&p.resident, 1}, {step_, step_ + 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
       const bool active = p.length > Age(p) + h;
       sum -= std::log(std::max(1e-9, active ? quiet.back() : 1 - quiet.back()));
@@ -102,7 +102,7 @@ class Population {
   int64_t finished_ = 0;
 };
 
-// P(length > age + h | length > age) as the lookahead has it, h = 0 .. horizon.
+// The lookahead's estimate of P(length > age + h | length > age) for h = 0 .. horizon.
 inline std::vector<double> AliveFrom(Lookahead& lookahead, int64_t age, int32_t horizon,
                                      uint32_t tenant = 0) {
   Resident resident;

@@ -42,7 +42,7 @@ TEST(Survival, LearnsTheFlatHazardOfGeometricLengths) {
   }
 }
 
-TEST(Survival, SeesThatTheOldOfAMixtureLiveOn) {
+TEST(Survival, OldRequestsOfAMixtureAreExpectedToLiveLonger) {
   SurvivalLookahead lookahead({.memory_requests = 20'000});
   constexpr double kShort = 0.1, kLong = 0.004;
   Population people(lookahead, 1000, 1, 5, [&](uint32_t, Rng& rng) {
@@ -58,11 +58,11 @@ TEST(Survival, SeesThatTheOldOfAMixtureLiveOn) {
       EXPECT_NEAR(alive[h], survival(age + h) / survival(age), 0.04) << "age " << age << ", h " << h;
     }
   }
-  // Beyond all observations the rate of the oldest applies, not that of all.
+  // Beyond all observations the hazard of the oldest ages applies, not the overall hazard.
   EXPECT_NEAR(AliveFrom(lookahead, 20'000, 50)[50], std::pow(1 - kLong, 50), 0.06);
 }
 
-TEST(Survival, FollowsDriftAsFarBackAsItsMemory) {
+TEST(Survival, FollowsDriftWithinItsMemory) {
   SurvivalLookahead quick({.memory_requests = 1000}),
       forever({.memory_requests = std::numeric_limits<double>::infinity()});
   for (SurvivalLookahead* lookahead : {&quick, &forever}) {
@@ -86,12 +86,12 @@ TEST(Survival, TenantsWithOtherLengthsGetCurvesOfTheirOwn) {
   people.Run(3000);
   EXPECT_NEAR(AliveFrom(lookahead, 10, 20, 0)[20], std::pow(0.95, 20), 0.08);
   EXPECT_NEAR(AliveFrom(lookahead, 10, 20, 1)[20], std::pow(0.995, 20), 0.04);
-  // An unseen one gets the rate of all.
+  // A tenant without observations gets the overall estimate.
   EXPECT_EQ(AliveFrom(lookahead, 10, 20, 99)[20],
             lookahead.model().Table(0).From(10)[20] / lookahead.model().Table(0).From(10)[0]);
 }
 
-TEST(Survival, ATenantLeavesThePoolAsItsDataGrow) {
+TEST(Survival, ATenantsOwnDataOutweighThePoolAsTheyGrow) {
   SurvivalLookahead lookahead({.pool_requests = 6});
   Population others(lookahead, 300, 1, 8, Geometric(0.01));
   others.Run(2000);
@@ -100,7 +100,7 @@ TEST(Survival, ATenantLeavesThePoolAsItsDataGrow) {
   const double pooled = AliveFrom(lookahead, 0, 20, 5)[20];
   double last = pooled;
   for (const int count : {3, 30, 300}) {
-    for (int i = 0; i < count; ++i) lookahead.Observe(resident, {}, 0, 10, true);  // it always makes ten
+    for (int i = 0; i < count; ++i) lookahead.Observe(resident, {}, 0, 10, true);  // always ten tokens
     for (int i = 0; i < 65; ++i) lookahead.Advance();
     const double alive = AliveFrom(lookahead, 0, 20, 5)[20];
     EXPECT_LT(alive, last) << "after " << count;
@@ -144,16 +144,16 @@ TEST(Survival, PromptsOfOtherLengthsGetCurvesOfTheirOwn) {
   view.prefill_tokens = 5000;
   lookahead.Curve(view, absl::MakeSpan(row));
   EXPECT_NEAR(row[20], std::pow(0.995, 20), 0.05);
-  // A replayed request's prompt is what the client sent.
+  // The prompt of a replayed request is the client's: generated tokens do not count.
   view.prefill_tokens = 100 + 4900;
   view.generated_tokens = 4900;
   EXPECT_EQ(lookahead.CurveKey(view, 20) >> 48, static_cast<uint64_t>(small.group));
 }
 
-TEST(Survival, RequestsThatMaxNewTokensEndsDoNotCountAsEnded) {
+TEST(Survival, RequestsCutOffByMaxNewTokensAreCensored) {
   SurvivalLookahead lookahead({});
   const Resident resident;
-  // All are cut off after 50 tokens: 49 tokens each that could have been the last and were not.
+  // All are cut off after 50 tokens: 49 tokens of each could have been the last and were not.
   for (int i = 0; i < 2000; ++i) lookahead.Observe(resident, {}, 0, 49, false);
   for (int i = 0; i < 65; ++i) lookahead.Advance();
   EXPECT_GT(AliveFrom(lookahead, 5, 40)[40], 0.97);
@@ -163,11 +163,11 @@ TEST(Survival, RequestsThatMaxNewTokensEndsDoNotCountAsEnded) {
 
 struct Crowd {
   std::vector<Resident> residents;
-  std::vector<int64_t> known, plan;  // ages
+  std::vector<int64_t> known, plan;  // ages: as reported, and at the plan's step
   PlanTime time;
 };
 
-// Requests in all states: started, in flight, near their cap, dropped.
+// Random requests in all states: started, planned but not started, near their limit, dropped.
 Crowd RandomCrowd(Rng& rng, int size) {
   Crowd crowd;
   crowd.time = {100, 101 + static_cast<int64_t>(rng.Below(2))};
@@ -190,7 +190,7 @@ Crowd RandomCrowd(Rng& rng, int size) {
 }
 
 TEST(Projection, ExpectedLoadAndQuietAgreeWithMonteCarlo) {
-  // Ten tokens for sure, then anything up to 80.
+  // Ten tokens with certainty, then up to 79 with equal probability.
   const auto length = [](Rng& rng) { return 10 + static_cast<int64_t>(rng.Below(70)); };
   SurvivalLookahead lookahead({.memory_requests = 100'000, .prior_requests = 0.01, .ages_per_octave = 64});
   Population people(lookahead, 2000, 1, 9, [&](uint32_t, Rng& rng) { return length(rng); });
@@ -206,7 +206,7 @@ TEST(Projection, ExpectedLoadAndQuietAgreeWithMonteCarlo) {
       for (int i = 0; i < size; ++i) {
         const Resident& r = crowd.residents[i];
         int64_t o = length(rng);
-        while (o <= crowd.known[i]) o = length(rng);  // it is known to have outlived that
+        while (o <= crowd.known[i]) o = length(rng);  // it is known to have generated more
         o = std::min(o, r.max_new_tokens);
         for (int h = 0; h <= kHorizon; ++h) {
           const bool active = !r.dropped && o > crowd.plan[i] + h;
@@ -237,7 +237,7 @@ TEST(Projection, LockstepPresentIsExact) {
   lookahead.Project(residents, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
   EXPECT_DOUBLE_EQ(load[0], 3 * 1000 + 1 + 11 + 21);
   EXPECT_DOUBLE_EQ(quiet[0], 1);
-  // Two steps ahead of the reports a request may have ended before the plan's step.
+  // Two steps after the reports a request may have ended before the plan's step.
   lookahead.Project(residents, {50, 52}, absl::MakeSpan(load), absl::MakeSpan(quiet));
   EXPECT_LT(quiet[0], 1);
   EXPECT_GT(quiet[0], 0.85);
@@ -248,7 +248,7 @@ TEST(Projection, MaxNewTokensEndsARequestForSure) {
   Resident resident;
   resident.first_step = 41;
   resident.prefill_tokens = 100;
-  resident.max_new_tokens = 13;  // runs the steps 41 .. 53
+  resident.max_new_tokens = 13;  // runs in the steps 41 .. 53
   std::vector<double> load(6), quiet(6);
   lookahead.Project({&resident, 1}, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
   EXPECT_GT(load[2], 0);
@@ -257,7 +257,7 @@ TEST(Projection, MaxNewTokensEndsARequestForSure) {
   EXPECT_EQ(quiet[3], 0);
 }
 
-TEST(Projection, FarHorizonsAndAgesStaySane) {
+TEST(Projection, FarHorizonsAndAgesStayValid) {
   SurvivalLookahead lookahead({});
   Population people(lookahead, 300, 3, 12, Geometric(0.01));
   people.Run(1500);
@@ -281,7 +281,8 @@ TEST(Projection, FarHorizonsAndAgesStaySane) {
   }
 }
 
-// Sums at knots and straight lines between them, against sums at every h.
+// Above kExactHorizon the projection sums at some steps and interpolates linearly; compared with sums at
+// every step.
 TEST(Projection, LargeHorizonsAreCloseToExact) {
   SurvivalLookahead lookahead({});
   Population people(lookahead, 600, 1, 16,
@@ -339,8 +340,8 @@ TEST(Projection, AReplayedRequestIsAsOldAsItsTokens) {
   EXPECT_EQ(old[7], 0);
 }
 
-TEST(Determinism, TheSameEventsGiveTheSameBits) {
-  // Tenants' numbers differ; nothing may depend on where a hash puts them.
+TEST(Determinism, TheSameEventsGiveIdenticalResults) {
+  // Only the tenants' numbers differ; results must not depend on the order of a hash table.
   std::vector<std::vector<double>> rows;
   for (const uint32_t salt : {1u, 77'777u, 123'456'789u}) {
     SurvivalLookahead lookahead({.max_groups = 20});

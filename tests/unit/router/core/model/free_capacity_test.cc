@@ -1,4 +1,4 @@
-// What is left of the workers while a decision is being made.
+// The workers' remaining capacity while a decision is being made.
 #include "router/core/model/free_capacity.h"
 
 #include <cstdint>
@@ -27,18 +27,19 @@ WaitingView Request(int64_t reserve, int32_t need = 0) {
   return request;
 }
 
-// Two times of two ways each, and two kinds of needs.
+// An outlook of two times, each with two ways to show that memory suffices. `room` is the workers' capacity;
+// there are two kinds of needs.
 class Memory {
  public:
-  explicit Memory(std::vector<int64_t> room) : room_(std::move(room)) {}
-  KvOutlook view() const { return {2, 2, room_, need_}; }
+  explicit Memory(std::vector<int64_t> capacity) : capacity_(std::move(capacity)) {}
+  KvOutlook view() const { return {2, 2, capacity_, need_}; }
 
  private:
-  const std::vector<int64_t> room_;
+  const std::vector<int64_t> capacity_;
   const std::vector<int64_t> need_ = {10, 5, 20, 15, 40, 40, 40, 40};
 };
 
-TEST(FreeCapacityTest, AReservationOrTheOutlookLetsARequestIn) {
+TEST(FreeCapacityTest, ARequestFitsByItsReservationOrByTheOutlook) {
   const std::vector<WorkerView> workers = {Worker(4, 100)};
   FreeCapacity free;
   free.Reset(workers, {});
@@ -53,7 +54,7 @@ TEST(FreeCapacityTest, AReservationOrTheOutlookLetsARequestIn) {
   EXPECT_TRUE(free.Fits(Request(100), 0));
 }
 
-TEST(FreeCapacityTest, MemoryHasToSufficeAtEveryTimeAndInOneWay) {
+TEST(FreeCapacityTest, MemoryMustSufficeAtEveryTimeInAtLeastOneWay) {
   const std::vector<WorkerView> workers = {Worker(4, 0)};
   FreeCapacity free;
   const Memory never_first({9, 4, 20, 15}), never_last({10, 5, 19, 14}), other_ways({9, 5, 20, 14});
@@ -65,7 +66,7 @@ TEST(FreeCapacityTest, MemoryHasToSufficeAtEveryTimeAndInOneWay) {
   EXPECT_TRUE(free.Fits(Request(101), 0));
 }
 
-TEST(FreeCapacityTest, WhatIsTakenAndReturnedWasNeverThere) {
+TEST(FreeCapacityTest, TakeAndReturnCancelOut) {
   const std::vector<WorkerView> workers = {Worker(2, 100), Worker(1, 10)};
   const Memory outlook({20, 10, 40, 30, 0, 0, 0, 0});
   FreeCapacity free;
@@ -99,8 +100,8 @@ TEST(FreeCapacityTest, SlotsThatAreClosedAreNotFree) {
 }
 
 TEST(FreeCapacityTest, SlotsThatMemoryCannotFillAreClosed) {
-  // By the outlook: two at the first time, one at the second; worker 1 has reservations for three; worker 2
-  // has room for none.
+  // By the outlook worker 0 can take two requests at the first time and one at the second. Worker 1 has
+  // reservations for three; worker 2 has capacity for none.
   const std::vector<WorkerView> workers = {Worker(9, 0), Worker(9, 100), Worker(9, 29)};
   const Memory outlook({20, 10, 20, 15, 20, 10, 20, 15, -1, -1, -1, -1});
   FreeCapacity free;

@@ -28,7 +28,7 @@ class OversizedRequestsTest : public ::testing::Test {
     view.prefill_tokens = prefill;
     view.priority = priority;
     waiting_.push_back(view);
-    urgency_.push_back({/*slack=*/1e6, /*deferred=*/false});
+    slacks_.push_back(1e6);
   }
   Snapshot View() const {
     Snapshot snapshot;
@@ -60,7 +60,7 @@ class OversizedRequestsTest : public ::testing::Test {
       instance.items.back().load = request.prefill_tokens;
     }
     if (!level_.empty()) level = level_;
-    oversized_.Apply(View(), urgency_, {800, 300}, admissions, level, instance);
+    oversized_.Apply(View(), slacks_, {800, 300}, admissions, level, instance);
     return instance;
   }
   static int64_t Expected(const Instance& instance) {
@@ -72,19 +72,20 @@ class OversizedRequestsTest : public ::testing::Test {
   int64_t step_ = 100;
   std::vector<WorkerView> workers_;
   std::vector<WaitingView> waiting_;
-  std::vector<UrgencyTracker::Urgency> urgency_;
+  // Steps until each is overdue.
+  std::vector<double> slacks_;
   // When not empty: the level workers.
   std::vector<WorkerIndex> level_;
 };
 
 TEST_F(OversizedRequestsTest, NoWorkerIsReservedBeforeTheFirstCompletion) {
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   EXPECT_EQ(Expected(Prepare()), 0);
 }
 
 TEST_F(OversizedRequestsTest, AnOversizedRequestExceedsTheMeanCompletion) {
   Pass(2, 2, 2'000);
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   const Instance instance = Prepare();
   const WorkerIndex home = 2;  // the least loaded
   EXPECT_EQ(Expected(instance), 1);
@@ -102,7 +103,7 @@ TEST_F(OversizedRequestsTest, GapFollowsWhatCompletes) {
     workers_[i % 8].load_tokens += 30'000;
     Pass(i % 8, 10, 30'000);
   }
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   // 1 % of the way to 3,000 for each of 400.
   EXPECT_NEAR(static_cast<double>(Prepare().items[0].precounted_tokens), kOversized - 3'000 + 2'000 * 0.018,
               1);
@@ -117,7 +118,7 @@ TEST_F(OversizedRequestsTest, AdmittedRequestsAreNotTakenForGrowth) {
   workers_[5].load_tokens -= 700;
   workers_[5].active -= 1;
   oversized_.Observe(View());
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 700);
 }
 
@@ -127,28 +128,18 @@ TEST_F(OversizedRequestsTest, CreditGrowsFromNothingToTheExcessAsTheTurnComes) {
   // steps.
   const double sinking = 0.6 * 8'000 / 300;
   for (double slack : {100.0, 16.0, 12.0, 8.0, 1.0, 0.0, -5.0}) {
-    urgency_[0].slack = slack;
+    slacks_[0] = slack;
     const double share = std::clamp(1 - slack / sinking, 0.0, 1.0);
     EXPECT_NEAR(static_cast<double>(Prepare().items[0].precounted_tokens), 8'000 * share, 1) << slack;
   }
-  urgency_[0].slack = 8;
+  slacks_[0] = 8;
   EXPECT_GT(Prepare(2).items[0].precounted_tokens, Prepare(4).items[0].precounted_tokens)
       << "slower sinking starts sooner";
 }
 
-TEST_F(OversizedRequestsTest, WorkerIsReadyTwentyStepsBeforeADeferredOneIsOverdue) {
-  Pass(2, 1, 1'000);
-  urgency_[0] = {20, true};
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, 8'000);
-  urgency_[0] = {28, true};
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, 4'000);
-  urgency_[0] = {28, false};
-  EXPECT_EQ(Prepare().items[0].precounted_tokens, 0);
-}
-
 TEST_F(OversizedRequestsTest, OneWithinTwoDeviationsOfTheGapReservesNoWorker) {
   Pass(2, 1, 1'000);
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   waiting_[0].prefill_tokens = 1'599;
   EXPECT_EQ(Expected(Prepare()), 0);
   waiting_[0].prefill_tokens = 1'600;
@@ -158,7 +149,7 @@ TEST_F(OversizedRequestsTest, OneWithinTwoDeviationsOfTheGapReservesNoWorker) {
 TEST_F(OversizedRequestsTest, LowerClassIsNotPreparedFor) {
   Pass(2, 1, 1'000);
   Wait(kOversized, /*priority=*/-1);
-  urgency_.back().slack = -50;
+  slacks_.back() = -50;
   EXPECT_EQ(Expected(Prepare()), 0);
   waiting_.back().priority = 0;
   EXPECT_EQ(Expected(Prepare()), 1);
@@ -172,7 +163,7 @@ class LargeGroupTest : public OversizedRequestsTest {
 TEST_F(LargeGroupTest, AnEighthOfTheWorkersPreparesTheLargestAtTheLeastLoaded) {
   Pass(0, 1, 1'000);
   for (int64_t prefill : {5'000, 12'000, 7'000}) Wait(prefill);
-  for (size_t i : {0u, 20u, 21u, 22u}) urgency_[i].slack = 0;
+  for (size_t i : {0u, 20u, 21u, 22u}) slacks_[i] = 0;
   workers_[6].load_tokens = 40'000;
   workers_[11].load_tokens = 30'000;
   const Instance instance = Prepare();
@@ -183,7 +174,7 @@ TEST_F(LargeGroupTest, AnEighthOfTheWorkersPreparesTheLargestAtTheLeastLoaded) {
 
 TEST_F(LargeGroupTest, OnlyLevelWorkersPrepare) {
   Pass(0, 1, 1'000);
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   workers_[11].load_tokens = 30'000;
   level_ = {0, 1, 2, 3, 4, 5};
   EXPECT_EQ(Prepare().items[0].reserved_worker, 0) << "which has just lost a request";
@@ -197,7 +188,7 @@ TEST_F(LargeGroupTest, OnlyLevelWorkersPrepare) {
 
 TEST_F(OversizedRequestsTest, WorkersThatJoinOrLeaveAreNoCompletions) {
   Pass(2, 1, 1'000);
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   oversized_.Remember(View(), {});
   ++step_;
   workers_.pop_back();
@@ -217,7 +208,7 @@ TEST_F(OversizedRequestsTest, StepsThatDoNotAdvanceTeachNothing) {
   workers_[1].active -= 10, workers_[1].load_tokens = 0;
   step_ = 1;  // a new epoch may restart the count
   oversized_.Observe(View());
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
 }
 
@@ -225,7 +216,7 @@ TEST_F(OversizedRequestsTest, StepsThatDoNotAdvanceTeachNothing) {
 TEST_F(OversizedRequestsTest, LoadsThatRiseAgainstAllAccountsAreIgnored) {
   Pass(2, 1, 1'000);
   Pass(3, 1, -5'000);
-  urgency_[0].slack = 0;
+  slacks_[0] = 0;
   EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
 }
 

@@ -125,7 +125,7 @@ TEST(BfIoAutoDriven, MisfitEntersWhenItIsDue) {
   ASSERT_EQ(misfits.size(), 3u);
   for (int64_t wait : misfits) {
     EXPECT_GT(wait, usual);
-    EXPECT_LT(wait, 5 * usual + 120) << "twice P, and a hundred if it was deferred";
+    EXPECT_LT(wait, 5 * usual + 20) << "2.3 P, and a slot of its worker";
   }
 }
 

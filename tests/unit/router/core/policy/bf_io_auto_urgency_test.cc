@@ -1,4 +1,4 @@
-// Urgency under bf_io_auto: lateness, the price of waiting, overdue and deferred requests.
+// Urgency under bf_io_auto: lateness, the price of waiting, overdue requests, classes and tenants.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,12 +32,13 @@ class UrgencyTest : public ::testing::Test {
     snapshot.step = step_;
     snapshot.workers = workers_;
     snapshot.waiting = waiting_;
-    snapshot.first_come_p99 = first_come_.p99();
+    class_wait_ = {0, first_come_.p99(), first_come_.long_run_p99()};
+    snapshot.first_come = absl::MakeConstSpan(&class_wait_, 1);
     return snapshot;
   }
   void Observe() {
     ++step_;
-    urgency_.Observe(View(), scale_, kAdmitted);
+    urgency_.Observe(View());
   }
   // Until P is 9: the last of the pool enter, and others of their age come. Ends with a look at the pool.
   void Settle(int decisions = 50, int64_t admitted = kAdmitted) {
@@ -78,16 +79,11 @@ class UrgencyTest : public ::testing::Test {
     const double age = static_cast<double>(ages_[0]);
     const double per_unit = (Weights().items[0].weight - 200 * age) / (urgency_.price() * 1e4);
     const double late = age / std::sqrt(per_unit);
-    EXPECT_GT(late, kP);
-    EXPECT_LE(late, 1.2 * kP + 1e-9) << "what is promised against fcfs";
+    EXPECT_NEAR(late, kP, 1e-9);
     return late;
   }
-  int64_t Deferred() const {
-    return std::count_if(urgency_.urgencies().begin(), urgency_.urgencies().end(),
-                         [](auto& t) { return t.deferred; });
-  }
-
-  UrgencyTracker urgency_;
+  UrgencyTracker urgency_{/*wait_ratio=*/1};
+  ClassWait class_wait_;
   VirtualFcfs first_come_;
   PoolScale scale_;
   int64_t step_ = 1'000;
@@ -99,16 +95,16 @@ class UrgencyTest : public ::testing::Test {
 TEST_F(UrgencyTest, OverdueAtTwiceTheP99WaitOfAFirstComeRule) {
   ages_[3] = 17, ages_[4] = 18, ages_[5] = 40;
   Settle();
-  EXPECT_EQ(urgency_.urgencies()[0].slack, kDue - 5);
-  EXPECT_EQ(urgency_.urgencies()[3].slack, 1);
-  EXPECT_EQ(urgency_.urgencies()[4].slack, 0);
-  EXPECT_EQ(urgency_.urgencies()[5].slack, kDue - 40);
+  EXPECT_EQ(urgency_.slacks()[0], kDue - 5);
+  EXPECT_EQ(urgency_.slacks()[3], 1);
+  EXPECT_EQ(urgency_.slacks()[4], 0);
+  EXPECT_EQ(urgency_.slacks()[5], kDue - 40);
 }
 
 TEST_F(UrgencyTest, AdmissionsCountAndNotSlotsWhereKvBinds) {
   ages_[50] = 25;
   Settle(200, kAdmitted / 2);
-  EXPECT_EQ(urgency_.urgencies()[0].slack, 2 * 19 - 5);
+  EXPECT_EQ(urgency_.slacks()[0], 2 * 19 - 5);
 }
 
 TEST_F(UrgencyTest, WeightIsPriceTimesScaleSquaredTimesLatenessSquared) {
@@ -136,7 +132,7 @@ TEST_F(UrgencyTest, PriceRisesWithALateAdmissionAndFallsWithOneInTime) {
 TEST_F(UrgencyTest, PriceStaysWhereNoRequestIsPassedOver) {
   ages_[8] = 30;
   Settle();
-  urgency_.Observe(View(), scale_, kPool);
+  urgency_.Observe(View());
   std::vector<int32_t> everybody(kPool);
   std::iota(everybody.begin(), everybody.end(), 0);
   const double price = urgency_.price();
@@ -175,93 +171,74 @@ TEST_F(UrgencyTest, PriceFindsTheLateShareThatIsWanted) {
   EXPECT_NEAR(std::log(urgency_.price()), std::log(50), 0.7);
 }
 
-// --- deferred requests ---
+// --- oversized requests ---
 
-TEST_F(UrgencyTest, LargestOverdueAreDeferredWithinABudget) {
-  for (int i = 0; i < 8; ++i) waiting_[i].prefill_tokens = 1'300 + 100 * i;
-  Settle(200);
-  for (int i = 0; i < 8; ++i) ages_[i] = 18;
-  waiting_[9].prefill_tokens = 1'200, ages_[9] = 18;  // two deviations above the mean is not large yet
-  Observe();
-  // Saved up: one in 200 of the 20 * 18 requests that enter until one is overdue, and two.
-  EXPECT_EQ(Deferred(), 3);
-  for (int i : {5, 6, 7}) {
-    EXPECT_TRUE(urgency_.urgencies()[i].deferred) << i;
-    EXPECT_EQ(urgency_.urgencies()[i].slack, 100) << i;
-  }
-  for (int i : {0, 1, 2, 3, 4, 9}) EXPECT_EQ(urgency_.urgencies()[i].slack, 0) << i;
-}
-
-TEST_F(UrgencyTest, BudgetGrowsByOneInTwoHundredAdmissions) {
-  for (int i = 0; i < 100; ++i) waiting_[i].prefill_tokens = 5'000, ages_[i] = 30;
-  Settle(500);
-  const int64_t before = Deferred();
-  EXPECT_NEAR(static_cast<double>(before), 500.0 * kAdmitted / 200, 3);
-  Settle(100);
-  EXPECT_NEAR(static_cast<double>(Deferred() - before), 100.0 * kAdmitted / 200, 1);
-}
-
-TEST_F(UrgencyTest, DeferredOneIsOverdueAHundredStepsLater) {
+TEST_F(UrgencyTest, OverdueOneWaitsForASlotOfItsReservedWorkerForAQuarterOfP) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);
-  ages_[0] = 18;
-  Observe();
-  ASSERT_TRUE(urgency_.urgencies()[0].deferred);
-  EXPECT_NEAR(Weights().items[0].weight, 200.0 * 18 + urgency_.price() * 1e4 * 0.09, 1e-6);
-  ages_[0] = 117;
-  Observe();
-  EXPECT_EQ(urgency_.urgencies()[0].slack, 1);
-  EXPECT_LT(Weights().items[0].weight, 1e8);
-  ages_[0] = 118;
-  Observe();
-  EXPECT_EQ(urgency_.urgencies()[0].slack, 0);
-  EXPECT_GT(Weights().items[0].weight, 4 * std::pow(2 * 9'000, 2)) << "forced";
-}
-
-TEST_F(UrgencyTest, DeferredOneWaitsTwentyStepsForItsReservedWorker) {
-  waiting_[0].prefill_tokens = 9'000;
-  Settle(200);
-  ages_[0] = 18;
-  Observe();
-  const auto forced = [&](int64_t age, int32_t home_slots) {
+  const auto forced = [&](int64_t age, int32_t slots) {
     ages_[0] = age;
     Observe();
     Instance instance = Program();
     instance.items[0].reserved_worker = 2;
-    instance.workers[2].free_slots = home_slots;
+    instance.workers[2].free_slots = slots;
     urgency_.SetWeights(View(), scale_, instance);
     return instance.items[0].weight > 1e8;
   };
-  EXPECT_TRUE(forced(118, 1));
-  EXPECT_FALSE(forced(118, 0));
-  EXPECT_FALSE(forced(137, 0));
-  EXPECT_TRUE(forced(138, 0));
+  EXPECT_FALSE(forced(kDue - 1, 1));
+  EXPECT_TRUE(forced(kDue, 1));
+  EXPECT_FALSE(forced(kDue, 0));
+  EXPECT_FALSE(forced(kDue + 2, 0));
+  EXPECT_TRUE(forced(kDue + 3, 0)) << "2.25 steps";
 }
 
-TEST_F(UrgencyTest, DeferredOneThatLeavesIsForgotten) {
-  waiting_[0].prefill_tokens = waiting_[1].prefill_tokens = 9'000;
-  Settle(200);
-  ages_[0] = ages_[1] = 18;
-  Observe();
-  ASSERT_EQ(Deferred(), 2);
-  ages_[0] = ages_[1] = 5;
-  waiting_[0].id = 9'999;  // another request in its place
-  Observe();
-  EXPECT_EQ(Deferred(), 1);
-  waiting_[0].id = 1;  // and back
-  Observe();
-  EXPECT_FALSE(urgency_.urgencies()[0].deferred);
-  Admit({1});
-  Observe();
-  EXPECT_EQ(Deferred(), 0);
+// --- classes and the ratio ---
+
+// A low class that waits long behind a high one is late by the waits of its own class.
+TEST_F(UrgencyTest, ClassesAreLateByTheirOwnReferenceWaits) {
+  const ClassWait waits[] = {{1, 9, 9}, {0, 200, 200}};
+  waiting_[0].priority = waiting_[1].priority = 1;
+  ages_[0] = 20, ages_[1] = 5, ages_[2] = 20, ages_[3] = 401;
+  Snapshot snapshot = View();
+  snapshot.first_come = waits;
+  urgency_.Observe(snapshot);
+  EXPECT_EQ(urgency_.slacks()[0], kDue - 20);
+  EXPECT_EQ(urgency_.slacks()[1], kDue - 5);
+  EXPECT_EQ(urgency_.slacks()[2], 400 - 20);
+  EXPECT_EQ(urgency_.slacks()[3], -1);
+  const double price = urgency_.price();
+  urgency_.Learn(snapshot, std::vector<Assignment>{{2, 0}});
+  EXPECT_LT(urgency_.price(), price) << "20 steps are not late in the low class";
+  urgency_.Learn(snapshot, std::vector<Assignment>{{0, 0}});
+  EXPECT_GT(urgency_.price(), price) << "and are in the high one";
 }
 
-TEST_F(UrgencyTest, NoneIsDeferredWhereAllEnter) {
-  waiting_[0].prefill_tokens = 9'000;
-  Settle(200);
-  ages_[0] = 18;
-  urgency_.Observe(View(), scale_, kPool);
-  EXPECT_EQ(Deferred(), 0);
+TEST_F(UrgencyTest, LateIsJudgedByTheLongRunAndOverdueByTheRecentWait) {
+  const ClassWait waits[] = {{0, 9, 30}};
+  ages_[0] = 30, ages_[1] = 31;
+  Snapshot snapshot = View();
+  snapshot.first_come = waits;
+  urgency_.Observe(snapshot);
+  EXPECT_EQ(urgency_.slacks()[0], kDue - 30) << "a burst that is over keeps none waiting";
+  const double price = urgency_.price();
+  urgency_.Learn(snapshot, std::vector<Assignment>{{0, 0}});
+  EXPECT_LT(urgency_.price(), price);
+  urgency_.Learn(snapshot, std::vector<Assignment>{{1, 0}});
+  EXPECT_GT(urgency_.price(), price);
+}
+
+TEST_F(UrgencyTest, WaitRatioStretchesEveryLimit) {
+  const ClassWait waits[] = {{0, 9, 9}};
+  UrgencyTracker relaxed(/*wait_ratio=*/3);
+  ages_[0] = 27, ages_[1] = 28;
+  Snapshot snapshot = View();
+  snapshot.first_come = waits;
+  relaxed.Observe(snapshot);
+  EXPECT_EQ(relaxed.slacks()[0], 2 * 27 - 27);
+  relaxed.Learn(snapshot, std::vector<Assignment>{{0, 0}});
+  EXPECT_LT(relaxed.price(), 1);
+  relaxed.Learn(snapshot, std::vector<Assignment>{{1, 0}});
+  EXPECT_GT(relaxed.price(), 1);
 }
 
 // --- tenants ---
@@ -272,9 +249,9 @@ TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
   ages_[0] = ages_[1] = ages_[2] = 12;
   Settle();
   const double late = Late();
-  EXPECT_EQ(urgency_.urgencies()[0].slack, kDue - 12);
-  EXPECT_NEAR(urgency_.urgencies()[1].slack, kDue - 12 + late, 1e-6);
-  EXPECT_NEAR(urgency_.urgencies()[2].slack, kDue - 12 + 2.5 * late, 1e-6);
+  EXPECT_EQ(urgency_.slacks()[0], kDue - 12);
+  EXPECT_NEAR(urgency_.slacks()[1], kDue - 12 + late, 1e-6);
+  EXPECT_NEAR(urgency_.slacks()[2], kDue - 12 + 2.5 * late, 1e-6);
   const Instance instance = Weights();
   EXPECT_GT(instance.items[0].weight, instance.items[1].weight);
   EXPECT_GT(instance.items[1].weight, instance.items[2].weight) << "far ahead has a negative weight";
@@ -287,10 +264,10 @@ TEST_F(UrgencyTest, TenantThatIsAheadBecomesOverdueNevertheless) {
   const int64_t due = kDue + static_cast<int64_t>(std::ceil(Late() - 1e-9));
   ages_[1] = due - 1;
   Observe();
-  EXPECT_GT(urgency_.urgencies()[1].slack, 0);
+  EXPECT_GT(urgency_.slacks()[1], 0);
   ages_[1] = due;
   Observe();
-  EXPECT_LE(urgency_.urgencies()[1].slack, 0);
+  EXPECT_LE(urgency_.slacks()[1], 0);
   EXPECT_GT(Weights().items[1].weight, 4 * std::pow(2 * 1'000, 2)) << "forced";
 }
 

@@ -207,6 +207,26 @@ TEST(VirtualFcfsTest, RequestsThatComeBackWithTheirAgeGoFirst) {
   EXPECT_EQ(fcfs.size(), 0);
 }
 
+TEST(VirtualFcfsTest, LongRunWaitRemembersABurstTenTimesAsLong) {
+  VirtualFcfs fcfs;
+  int64_t step = 1'000;
+  // Serves single requests that have waited for `wait` steps, until one of the percentiles is that.
+  const auto serve = [&](int64_t wait, auto p99) {
+    int64_t requests = 0;
+    for (; p99() != wait; ++requests) {
+      fcfs.Arrive(++step - wait);
+      fcfs.Decide(step, 1);
+    }
+    return requests;
+  };
+  for (int i = 0; i < 10'000; ++i) fcfs.Arrive(++step - 90), fcfs.Decide(step, 1);
+  EXPECT_EQ(fcfs.long_run_p99(), 90);
+  EXPECT_NEAR(static_cast<double>(serve(5, [&] { return fcfs.p99(); })), kQueueMemory * std::log(100), 5);
+  EXPECT_EQ(fcfs.long_run_p99(), 90);
+  const int64_t more = serve(5, [&] { return fcfs.long_run_p99(); });
+  EXPECT_NEAR(static_cast<double>(more), 9 * kQueueMemory * std::log(100), 50);
+}
+
 // Of ten thousand a decision, a few thousand requests would be no memory at all.
 TEST(VirtualFcfsTest, RemembersDozensOfDecisionsHoweverManyEachAdmits) {
   VirtualFcfs fcfs;

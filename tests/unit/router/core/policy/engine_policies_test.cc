@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "tests/testing/policy_case.h"
 
 namespace bfio::core {
@@ -97,6 +99,33 @@ TEST(TrtllmTest, CapDoesNotLeaveASlotEmpty) {
                   .WaitingAll({5, 5, 5})
                   .Decide("trtllm"),
               ElementsAre(1, 1, 1));
+}
+
+// The scenarios of TensorRT-LLM's own tests of the rule (test_balance_requests_across_ranks_* of
+// tests/unittest/_torch/executor/test_executor_request_queue.py): what runs on the ranks, what comes, who
+// gets it.
+TEST(TrtllmTest, ScenariosOfItsOwnTests) {
+  struct Scenario {
+    const char* name;
+    std::vector<int32_t> active;
+    std::vector<int64_t> tokens;
+    std::vector<int64_t> prompts;
+    std::vector<WorkerIndex> ranks;
+  };
+  const Scenario scenarios[] = {
+      {"single_request", {1, 2, 0, 1}, {10, 20, 5, 15}, {5}, {2}},
+      {"multiple_requests", {0, 1, 2, 1}, {5, 15, 25, 10}, {3, 6, 2}, {3, 0, 0}},
+      {"capacity_limits", {1, 1, 1, 1}, {10, 10, 10, 10}, {1, 2, 3, 4}, {3, 2, 1, 0}},
+      {"heap_ordering", {3, 1, 0, 2}, {30, 10, 5, 20}, {3, 3, 3}, {2, 2, 1}},
+      {"token_count_sorting", {0, 0, 0, 0}, {5, 5, 5, 5}, {1, 5, 3}, {2, 0, 1}},
+  };
+  for (const Scenario& scenario : scenarios) {
+    PolicyCase at_hand;
+    for (size_t g = 0; g < scenario.active.size(); ++g)
+      at_hand.Worker(scenario.tokens[g], 9, kAmpleKv, scenario.active[g]);
+    for (const int64_t prompt : scenario.prompts) at_hand.Waiting(prompt);
+    EXPECT_THAT(at_hand.Decide("trtllm"), ::testing::ElementsAreArray(scenario.ranks)) << scenario.name;
+  }
 }
 
 TEST(PowerOfDTest, WithAsManyChoicesAsWorkersTheEmptiestAlwaysWins) {

@@ -1,4 +1,5 @@
-// Tokens below a level, against counting them one by one; the level, against every level there is.
+// Prompt tokens that fit below a step-time level, against counting them one by one; FillLevel's choice
+// against every level.
 #include "router/core/prefill/level.h"
 
 #include <cmath>
@@ -22,7 +23,7 @@ BatchCost CostOf(double c, double a, int64_t b0, double k1, double k2) {
   return cost;
 }
 
-// The step with the first `tokens` prompt tokens, by the cost model itself.
+// Time of a step with the first `tokens` prompt tokens, computed with the cost model itself.
 double SecondsWith(const RankWork& rank, int64_t tokens) {
   BatchLoad load;
   load.tokens = rank.decodes;
@@ -64,21 +65,22 @@ struct RandomRanks {
   std::vector<RankWork> ranks;
 };
 
-TEST(TokensWithinTest, AsManyAsCountedOneByOne) {
+TEST(TokensWithinTest, EqualsCountingOneByOne) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const RandomRanks random(seed);
     Rng rng = Rng(seed).Fork(1);
     for (const RankWork& rank : random.ranks) {
       const double level = rank.SecondsWithoutPrompts() + 4e-3 * (rng.Uniform() - 0.1);
       const int64_t tokens = TokensWithin(rank, level);
-      // Rounding may turn on the last one: a level that was computed from a number gives the number back.
+      // Rounding may decide about the last token: the level computed from a number of tokens must give that
+      // number.
       EXPECT_NEAR(static_cast<double>(tokens), static_cast<double>(CountWithin(rank, level)), 1) << seed;
       EXPECT_LE(SecondsWith(rank, tokens), std::max(level, rank.SecondsWithoutPrompts()) + 1e-9) << seed;
     }
   }
 }
 
-TEST(TokensWithinTest, TheLevelOfANumberGivesTheNumber) {
+TEST(TokensWithinTest, TheTimeOfANumberOfTokensGivesThatNumber) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     const RandomRanks random(seed);
     for (const RankWork& rank : random.ranks) {
@@ -100,7 +102,33 @@ TEST(TokensWithinTest, RowsBelowTheKneeCostNothing) {
   EXPECT_EQ(TokensWithin(rank, 0.01), 0) << "its decodes alone take longer";
 }
 
-TEST(FillLevelTest, TheLowestLevelThatGivesWhatIsWanted) {
+// Against every number of steps.
+TEST(LevelWithinTest, TheLowestLevelThatIsInTimeHalfAStepEarly) {
+  int met = 0;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    Rng rng(seed);
+    const double other = 0.01 * rng.Uniform(), least = other + 0.01 * rng.Uniform();
+    const double work = 0.1 * rng.Uniform(), left = 0.3 * rng.Uniform();
+    const double level = LevelWithin(other, least, work, left);
+    double lowest = INFINITY;
+    for (int n = 1; n < 10'000; ++n) {
+      const double of_n = other + work / n, takes = n * std::max(least, of_n);
+      if (takes + (n > 1 ? std::max(least, other) / 2 : 0) <= left) lowest = of_n;
+    }
+    if (std::isinf(level)) {
+      EXPECT_GT(std::max(least, other + work), left) << seed << ": one step would do";
+      continue;
+    }
+    ++met;
+    const double steps = work / (level - other);
+    EXPECT_LE(std::round(steps) * std::max(least, level), left + 1e-12) << seed;
+    EXPECT_NEAR(steps, std::round(steps), 1e-6) << seed << ": whole steps";
+    EXPECT_LE(level, lowest + 1e-12) << seed;
+  }
+  EXPECT_GT(met, 300);
+}
+
+TEST(FillLevelTest, FindsTheLowestLevelWithTheWantedTokens) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const RandomRanks random(seed);
     Rng rng = Rng(seed).Fork(2);
@@ -131,7 +159,8 @@ TEST(FillLevelTest, NeverBelowTheSlowestRank) {
   EXPECT_EQ(level.tokens, 80) << "what fits below the slowest rank is free, wanted or not";
 }
 
-// Three ranks with 100, 200 and 400 tokens: once the first has none left, two share the rise.
+// Three ranks with 100, 200 and 400 prompt tokens: once the first rank has none left, two ranks share each
+// further rise.
 TEST(FillLevelTest, StopsRisingWhenTooFewShareTheRise) {
   const std::vector<PromptLeft> small = {{100, 0}}, middle = {{200, 0}}, large = {{400, 0}};
   const BatchCost cost = CostOf(0.01, 1e-4, 0, 0, 0);
@@ -144,7 +173,7 @@ TEST(FillLevelTest, StopsRisingWhenTooFewShareTheRise) {
   EXPECT_NEAR(FillLevel(ranks, {base, 300, 1}).seconds, base + 100e-4, 1e-9) << "300 in all";
 }
 
-TEST(FillLevelTest, RisesBeyondWhatIsWantedWhereThatPays) {
+TEST(FillLevelTest, RisesBeyondTheWantedTokensWhereThatPays) {
   const std::vector<PromptLeft> small = {{100, 0}}, large = {{400, 0}};
   const BatchCost cost = CostOf(0.01, 1e-4, 0, 0, 0);
   const std::vector<RankWork> ranks = {{cost, 10, 0, small}, {cost, 10, 0, large}};
@@ -154,9 +183,9 @@ TEST(FillLevelTest, RisesBeyondWhatIsWantedWhereThatPays) {
   EXPECT_NEAR(FillLevel(ranks, {base, 2, 0, 1}).seconds, base + 400e-4, 1e-9);
 }
 
-// A free row takes the time of attention, which the slowest rank has not to spare: the level rises for it,
-// however few share it.
-TEST(FillLevelTest, RisesForRowsThatAreAllButFree) {
+// A free row still takes the time of attention, which the slowest rank cannot absorb: the level rises for it,
+// however few ranks share the rise.
+TEST(FillLevelTest, RisesForAlmostFreeRows) {
   const std::vector<PromptLeft> prompt = {{1000, 2000}};
   const std::vector<RankWork> ranks = {{CostOf(0.01, 1e-4, 200, 1e-9, 0), 10, 0, prompt}};
   const double base = ranks[0].SecondsWithoutPrompts();
@@ -167,7 +196,7 @@ TEST(FillLevelTest, RisesForRowsThatAreAllButFree) {
   EXPECT_LT(level.seconds, base + 1e-3);
 }
 
-TEST(SharingAtTest, OneAboveTheKneeMoreBelowNoneAtTheEnd) {
+TEST(SharingAtTest, IsOneAboveTheKneeAndZeroWithoutPrompts) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     const RandomRanks random(seed);
     for (const RankWork& rank : random.ranks) {

@@ -1,5 +1,4 @@
-// What a plan of prompts must never do, on random groups; and what it does in cases that can be reckoned by
-// hand.
+// Plans for prompts: invariants on random groups, and decisions in cases small enough to compute by hand.
 #include "router/core/prefill/prefill_planner.h"
 
 #include <cmath>
@@ -104,7 +103,7 @@ TEST(PlanPrefillTest, SoundOnRandomGroups) {
   }
 }
 
-TEST(PlanPrefillTest, WhereNothingDecodesAPromptHasNoBound) {
+TEST(PlanPrefillTest, WithoutDecodesThereIsNoLevel) {
   const std::vector<WaitingPrompt> waiting = {{1000, 0}};
   const PrefillDecision decision = PlanPrefill({{RankOf(0, 0), RankOf(0, 0)}}, waiting, Traffic(), {});
   EXPECT_THAT(WaitingOf(decision), ElementsAre(0));
@@ -127,7 +126,7 @@ TEST(PlanPrefillTest, TheLongestGoesToTheLeastLoadedAndNoneToTheSlowest) {
 }
 
 TEST(PlanPrefillTest, ARankThatGrowsFasterIsMoreLoaded) {
-  // 100 short residents hold less now than 10 long ones, and more when they have grown.
+  // 60 residents with 6,000 tokens hold less now than 10 with 12,000, and more after they have grown.
   PrefillTraffic traffic = Traffic();
   traffic.mean_output_tokens = 1000;
   std::vector<PrefillRank> ranks = {RankOf(60, 6000), RankOf(10, 12000)};
@@ -138,49 +137,35 @@ TEST(PlanPrefillTest, ARankThatGrowsFasterIsMoreLoaded) {
   EXPECT_EQ(decision.bindings[0].rank, 1);
 }
 
-TEST(PlanPrefillTest, WithSlotsToSpareTheShortestForItsAgeGoesFirst) {
+TEST(PlanPrefillTest, WithFreeSlotsShortPromptsPrecedeUnlessOthersAreOld) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000)};
   const std::vector<WaitingPrompt> waiting = {{4000, 0.5}, {100, 0.1}, {3000, 0.4}};
   EXPECT_EQ(WaitingOf(PlanPrefill(ranks, waiting, Traffic(), {})).front(), 1);
-  // Age wins in the end.
+  // A high age outweighs the length.
   const std::vector<WaitingPrompt> old = {{4000, 50}, {100, 0.1}};
   EXPECT_EQ(WaitingOf(PlanPrefill(ranks, old, Traffic(), {})).front(), 0);
 }
 
-TEST(PlanPrefillTest, WhereSlotsAreShortTheFirstGoesFirst) {
+TEST(PlanPrefillTest, WithFewSlotsTheFirstPromptGoesFirst) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 1)};
   const std::vector<WaitingPrompt> waiting = {{4000, 0.5}, {100, 0.1}};
   EXPECT_THAT(WaitingOf(PlanPrefill(ranks, waiting, Traffic(), {})), ElementsAre(0));
 }
 
-// Prompts under way get a mean prompt's share of the horizon each, long ones no more than short ones.
-TEST(PlanPrefillTest, ALongPromptLengthensAStepNoMoreThanAMeanOne) {
+// Every prompt in progress gets a mean prompt's share of the horizon, so a long one gets no more than a short
+// one.
+TEST(PlanPrefillTest, LongPromptsRaiseTheLevelNoMoreThanMeanOnes) {
   const std::vector<PrefillRank> two_long = {RankOf(20, 2000, 10, {{20000, 0}}),
                                              RankOf(20, 2000, 10, {{20000, 0}})};
   const std::vector<PrefillRank> two_mean = {RankOf(20, 2000, 10, {{200, 0}}),
                                              RankOf(20, 2000, 10, {{200, 0}})};
   const double level = PlanPrefill(two_long, {}, Traffic(), {}).level_s;
   EXPECT_NEAR(level, PlanPrefill(two_mean, {}, Traffic(), {}).level_s, 1e-12);
-  // Nothing is free: a mean prompt's in four steps.
-  EXPECT_NEAR(level, SlowestWithoutPrompts(two_long) + 1e-4 * 200 / 4, 1e-4);
+  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau is 2 / (10 * 0.012) = 16.7 steps.
+  EXPECT_NEAR(level, SlowestWithoutPrompts(two_long) + 1e-4 * 200 / 16.7, 1e-4);
 }
 
-// Free rows, of which a step without a prompt would lose some, make it worth spreading prompts.
-TEST(PlanPrefillTest, WhereTimeIsFreePromptsAreSpread) {
-  std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{20000, 0}}), RankOf(20, 2000, 10, {{20000, 0}})};
-  const double at_once = PlanPrefill(ranks, {}, Traffic(), {}).level_s - SlowestWithoutPrompts(ranks);
-  // 5 of 122 rows' time, of which prompts want 12.2: 10 * 0.02 / 2 of each rank's.
-  for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 25;
-  const double slowest = SlowestWithoutPrompts(ranks);
-  const double spread = PlanPrefill(ranks, {}, Traffic(), {}).level_s - slowest;
-  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau is 2 / (10 * 0.012) = 16.7 steps for
-  // what is free, 4 for the rest. Of each rank's share 5 rows are free.
-  const double free = 5e-4 / slowest / 0.1, tau = free * 16.7 + (1 - free) * 4;
-  EXPECT_NEAR(spread, 1e-4 * (200 / tau - 5), 2e-4);
-  EXPECT_LT(spread, at_once - 1e-3);
-}
-
-TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
+TEST(PlanPrefillTest, TheLagOfPlansAddsToTheHorizon) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{20000, 0}}),
                                           RankOf(20, 2000, 10, {{20000, 0}})};
   PrefillTraffic late = Traffic();
@@ -188,38 +173,152 @@ TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
   const double slowest = SlowestWithoutPrompts(ranks);
   const double at_once = PlanPrefill(ranks, {}, Traffic(), {}).level_s - slowest;
   const double later = PlanPrefill(ranks, {}, late, {}).level_s - slowest;
-  // 4 and 14 steps.
-  EXPECT_NEAR(later / at_once, 4.0 / 14, 0.05);
+  EXPECT_NEAR(later / at_once, 16.7 / 26.7, 0.05);
 }
 
-TEST(PlanPrefillTest, ALonePromptWaitsForCompanyWhereSomeIsComing) {
+TEST(PlanPrefillTest, ALonePromptWaitsForOthersThatAreExpected) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
   const double slowest = SlowestWithoutPrompts(ranks);
-  // k = sqrt(2 * 10 * 40 * 0.02) = 4: both ranks.
+  // k = sqrt(2 * 10 * 40 * 0.02) = 4 covers both ranks.
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
   PrefillTraffic rare = Traffic();
   rare.arrivals_per_s = 0.1;
   EXPECT_GT(PlanPrefill(ranks, {}, rare, {}).level_s, slowest + 1e-4) << "k = 0.4";
 }
 
-// However long company takes to come, since waiting for it has cost a share of what it could save.
-TEST(PlanPrefillTest, ALonePromptWaitsNoLongerThanAShareOfItsCost) {
-  std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
-  const double slowest = SlowestWithoutPrompts(ranks);
-  // 40 decodes lose 40 * 0.02 s by a mean prompt.
-  ranks[0].first_bound_for_s = 0.03 * 0.8 - 0.001;
+// However long company takes to come.
+TEST(PlanPrefillTest, ALonePromptWaitsNoLongerThanTwiceTheTimeItWasMeantToTake) {
+  std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{200, 0}}), RankOf(20, 2000)};
+  const double slowest = SlowestWithoutPrompts(ranks), meant_s = 2.0 / 10;
+  ranks[0].first_bound_for_s = 2 * meant_s - 0.01;
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
-  ranks[0].first_bound_for_s = 0.03 * 0.8 + 0.001;
+  ranks[0].first_bound_for_s = 2 * meant_s + 0.01;
   EXPECT_GT(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest + 1e-3);
 }
 
-TEST(PlanPrefillTest, WhereFewDecodeTheyPayAtOnce) {
-  // One request decodes: it waits 0.03 s for the prompt, which would else take 16.7 steps of 0.012 s.
+// --- objectives ---
+
+// One rank computes a prompt and another decodes much, so without an objective the level stays at the slowest
+// rank's decodes.
+std::vector<PrefillRank> LonePrompt(int64_t tokens, double due_s) {
+  std::vector<PrefillRank> ranks = {RankOf(20, 2000), RankOf(20, 2000)};
+  ranks[0].Add({tokens, 0}, due_s);
+  return ranks;
+}
+
+TEST(PlanPrefillObjectives, OneThatWouldBeMissedRaisesTheLevel) {
+  const double slowest = SlowestWithoutPrompts(LonePrompt(500, kNoObjective));
+  EXPECT_NEAR(PlanPrefill(LonePrompt(500, kNoObjective), {}, Traffic(), {}).level_s, slowest, 1e-12);
+  // 0.05 s of work in 0.25 s beside 0.014 s of decodes: (0.25 - 0.05) / 0.014 is 14 steps, with half a step
+  // to spare 13.
+  EXPECT_NEAR(PlanPrefill(LonePrompt(500, 0.25), {}, Traffic(), {}).level_s, slowest + 0.05 / 13, 1e-9);
+  EXPECT_GT(PlanPrefill(LonePrompt(500, 0.2), {}, Traffic(), {}).level_s, slowest + 0.05 / 13);
+}
+
+TEST(PlanPrefillObjectives, OneThatThePaceMeetsChangesNothing) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000, 10, {{500, 0}})};
+  std::vector<PrefillRank> with = ranks;
+  with[0].due_s = {10};
+  with[1].due_s = {10};
+  EXPECT_EQ(PlanPrefill(with, {}, Traffic(), {}).level_s, PlanPrefill(ranks, {}, Traffic(), {}).level_s);
+}
+
+TEST(PlanPrefillObjectives, OneThatCannotBeMetIsNotPaidFor) {
+  const double slowest = SlowestWithoutPrompts(LonePrompt(500, kNoObjective));
+  for (const double due_s : {0.1, 0.05, 0.01, 0.0, -1.0}) {
+    EXPECT_NEAR(PlanPrefill(LonePrompt(500, due_s), {}, Traffic(), {}).level_s, slowest, 1e-12) << due_s;
+  }
+}
+
+TEST(PlanPrefillObjectives, WorkThatStandsBeforeItCounts) {
+  std::vector<PrefillRank> ranks = LonePrompt(300, kNoObjective);
+  ranks[0].Add({200, 0}, 0.25);
+  EXPECT_EQ(PlanPrefill(ranks, {}, Traffic(), {}).level_s,
+            PlanPrefill(LonePrompt(500, 0.25), {}, Traffic(), {}).level_s);
+}
+
+TEST(PlanPrefillObjectives, AWaitingPromptIsBoundAndComputedInTime) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000), RankOf(20, 2000)};
+  const PrefillDecision without = PlanPrefill(ranks, {{{500, 0}}}, Traffic(), {});
+  const PrefillDecision with = PlanPrefill(ranks, {{{500, 0, 0.25}}}, Traffic(), {});
+  EXPECT_THAT(WaitingOf(with), ElementsAre(0));
+  EXPECT_NEAR(with.level_s, SlowestWithoutPrompts(ranks) + 0.05 / 13, 1e-9);
+  EXPECT_LT(without.level_s, with.level_s);
+}
+
+// While ranks have prompts left and it waits for one of them.
+TEST(PlanPrefillObjectives, AWaitingPromptRaisesTheLevelForThoseBeforeIt) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{400, 0}}), RankOf(20, 2000, 10, {{400, 0}})};
+  const std::vector<WaitingPrompt> waiting = {{200, 0, 0.3}};
+  const PrefillDecision decision = PlanPrefill(ranks, waiting, Traffic(), {});
+  EXPECT_THAT(WaitingOf(decision), ElementsAre());
+  // 0.04 s on each rank and then its own 0.02 s: (0.3 - 0.06) / 0.014 is 17 steps, so 16.
+  EXPECT_NEAR(decision.level_s, SlowestWithoutPrompts(ranks) + 0.06 / 16, 1e-9);
+  EXPECT_LT(PlanPrefill(ranks, {{{200, 0}}}, Traffic(), {}).level_s, decision.level_s);
+}
+
+// Steps of a group with prompts on its ranks and no arrivals, until all objectives are met or missed. Each is
+// met that a level of at most half a step more could meet alone, and no step is longer than the bound.
+TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
+  int met = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rng rng(seed);
+    std::vector<PrefillRank> ranks;
+    for (uint64_t g = 1 + rng.Below(4); g > 0; --g) {
+      ranks.push_back(
+          RankOf(1 + static_cast<int64_t>(rng.Below(60)), 300.0 * static_cast<double>(rng.Below(30))));
+      ranks.back().cost.b0_tokens = static_cast<int64_t>(rng.Below(100));
+    }
+    const double slowest = SlowestWithoutPrompts(ranks);
+    // By rank; 0 where none has to be met.
+    std::vector<double> reachable_s(ranks.size());
+    for (size_t g = 0; g < ranks.size(); ++g) {
+      if (rng.Below(4) == 0) continue;
+      const int64_t tokens = 1 + static_cast<int64_t>(rng.Below(1000));
+      const double due_s = 0.5 * rng.Uniform(), work_s = 1e-4 * static_cast<double>(tokens);
+      const RankWork work{ranks[g].cost, ranks[g].decodes, ranks[g].decode_context, {}};
+      const double other_s = work.SecondsWithoutPrompts() - 1e-4 * static_cast<double>(work.FreeRows());
+      ranks[g].Add({tokens, 0}, due_s);
+      // With a step to spare, as other ranks' objectives make steps longer.
+      const bool reachable = LevelWithin(other_s, slowest, work_s, due_s - 1.5 * slowest) <= 1.5 * slowest;
+      reachable_s[g] = reachable ? due_s : 0;
+      met += reachable ? 1 : 0;
+    }
+    double now_s = 0;
+    for (int step = 0; step < 200 && now_s < 0.5; ++step) {
+      const double level_s = PlanPrefill(ranks, {}, Traffic(), {}).level_s;
+      ASSERT_LE(level_s, slowest + 2 * std::max(slowest, Traffic().mean_prefill_s) + 1e-12) << seed;
+      // The longest that the step can be.
+      now_s += level_s;
+      for (size_t g = 0; g < ranks.size(); ++g) {
+        PrefillRank& rank = ranks[g];
+        if (rank.prompts.empty()) continue;
+        const int64_t tokens =
+            TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, level_s);
+        rank.prompts[0].left -= tokens;
+        rank.prompts[0].done += tokens;
+        rank.due_s[0] -= level_s;
+        if (rank.prompts[0].left > 0) continue;
+        const double due_s = reachable_s[g] > 0 ? reachable_s[g] : INFINITY;
+        EXPECT_LE(now_s, due_s) << seed << ", rank " << g;
+        rank.prompts.clear();
+        rank.due_s.clear();
+        reachable_s[g] = 0;
+      }
+    }
+    EXPECT_EQ(*std::max_element(reachable_s.begin(), reachable_s.end()), 0) << seed << ": missed";
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(met, 100);
+}
+
+TEST(PlanPrefillTest, WithFewDecodesAPromptIsComputedAtOnce) {
+  // One request decodes: it waits 0.03 s for the prompt, which would otherwise take 16.7 steps of 0.012 s.
   const std::vector<PrefillRank> ranks = {RankOf(0, 0, 10, {{300, 0}}), RankOf(1, 100)};
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, 0.01 + 1e-4 * 300, 1e-9);
 }
 
-// However many wait, and however long they are.
+// The bound holds however many prompts wait, and however long they are.
 TEST(PlanPrefillTest, NoDecodeIsDelayedByMoreThanTwoMeanPromptsOrSteps) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
@@ -239,7 +338,7 @@ TEST(PlanPrefillTest, NoDecodeIsDelayedByMoreThanTwoMeanPromptsOrSteps) {
   }
 }
 
-// Rows below the knee are used, though attention makes them last longer than the slowest rank.
+// Free rows are used, although their attention makes the step longer than that of the slowest rank.
 TEST(PlanPrefillTest, FreeRowsAreUsedOnTheSlowestRank) {
   PrefillRank rank = RankOf(20, 2000, 10, {{500, 1000}});
   rank.cost.b0_tokens = 120;
@@ -249,8 +348,8 @@ TEST(PlanPrefillTest, FreeRowsAreUsedOnTheSlowestRank) {
             100);
 }
 
-// Nobody else comes, all others decode, and nothing is free: it is computed within twice the time that it was
-// meant to take, and the steps in which it then gets its share.
+// No other prompt arrives, all other ranks decode, and no row is free: the prompt is computed within twice
+// its planned time plus the steps in which it then gets its share.
 TEST(PlanPrefillTest, NoPromptStarves) {
   for (const int64_t length : {50, 200, 1000, 5000}) {
     std::vector<PrefillRank> ranks = {RankOf(90, 90000, 10, {{length, 0}}), RankOf(20, 2000)};
@@ -274,8 +373,8 @@ TEST(PlanPrefillTest, NoPromptStarves) {
   }
 }
 
-TEST(PlanPrefillTest, APromptOnTheSlowestRankIsNotForgotten) {
-  // The other rank's free time satisfies all that is wanted, at the level where this one computes nothing.
+TEST(PlanPrefillTest, APromptOnTheSlowestRankDoesNotStarve) {
+  // The other rank's free time covers all wanted tokens at a level at which this rank computes none.
   std::vector<PrefillRank> ranks = {RankOf(90, 90000, 10, {{500, 0}}), RankOf(10, 1000, 10, {{5000, 0}})};
   ranks[0].first_bound_for_s = 0.001;
   const double slowest = SlowestWithoutPrompts(ranks);

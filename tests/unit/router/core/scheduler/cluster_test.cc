@@ -197,7 +197,7 @@ TEST(ClusterYardstick, CountsTheAdmissionsOfAllGroups) {
     absl::string_view name() const override { return "watching"; }
     bool uses_first_come_waits() const override { return true; }
     void Decide(const Snapshot& snapshot, Decision& decision) override {
-      seen_->push_back(snapshot.first_come_p99);
+      seen_->push_back(snapshot.FirstCome(0).p99);
       if (snapshot.workers[0].free_slots > 0) decision.assignments.push_back({0, 0});
     }
 

@@ -61,8 +61,8 @@ class ChunkRank {
       if (run.left > 0) prompts.push_back({run.left, run.prompt - run.left});
     }
     const RankWork work = Work(prompts);
-    int64_t room = std::max<int64_t>(16, kBudget - work.decodes);
-    if (level_s) room = std::min(room, TokensWithin(work, *level_s));
+    int64_t capacity = std::max<int64_t>(16, kBudget - work.decodes);
+    if (level_s) capacity = std::min(capacity, TokensWithin(work, *level_s));
     Report out;
     out.report.step = out.report.applied_plan = step;
     PrefillReport& prefill = out.report.prefill.emplace();
@@ -70,9 +70,9 @@ class ChunkRank {
     BatchLoad load{.tokens = work.decodes, .decode_context = work.decode_context};
     for (Run& run : runs_) {
       out.report.load_tokens += run.prompt + run.made;
-      const int64_t rows = std::min(run.left, room);
+      const int64_t rows = std::min(run.left, capacity);
       load.AddPrefill(rows, run.prompt - run.left);
-      room -= rows;
+      capacity -= rows;
       out.computed += rows;
       run.left -= rows;
       if (run.left > 0) {
@@ -124,9 +124,11 @@ class LevelGroup {
     scheduler->OpenEpoch(members);
   }
 
-  void Enqueue(RequestId id, int64_t prompt, int64_t output = 50, int32_t priority = 0) {
+  void Enqueue(RequestId id, int64_t prompt, int64_t output = 50, int32_t priority = 0,
+               std::optional<double> ttft_objective_s = std::nullopt) {
     RequestSpec spec = PromptOf(id, prompt, output);
     spec.priority = priority;
+    spec.ttft_objective_s = ttft_objective_s;
     ASSERT_TRUE(scheduler->Enqueue(spec).ok());
     lengths_[id] = {prompt, output};
   }
@@ -324,6 +326,47 @@ TEST(PromptLevel, APlanKnowsWhatRanksWillHaveComputedWhenItsStepBegins) {
       if (::testing::Test::HasFailure()) return;
     }
     EXPECT_GT(under_way, 20);
+  }
+}
+
+// Through pool, placement and reports. The ranks compute a prompt of 4,000 tokens beside their decodes; with
+// an objective it is computed in time, and what is left of the objective is counted from its arrival.
+TEST(PromptLevel, AnObjectiveForTheFirstTokenShortensThePace) {
+  for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
+    std::map<bool, double> took_s;
+    double longest_s = 0;
+    for (const bool objective : {false, true}) {
+      std::vector<PrefillView> seen;
+      LevelGroup group(2, mode, std::make_unique<Watching>(&seen), 64, true, 10'000'000);
+      Fill(group, 2, 12);
+      group.Enqueue(1, 4000, 50, 0, objective ? std::optional(0.5) : std::nullopt);
+      double& seconds = took_s[objective];
+      int64_t left = 4000;
+      for (int step = 0; step < 1000 && left > 0; ++step) {
+        seen.clear();
+        const std::vector<int64_t> computed = group.Step();
+        left -= computed[0] + computed[1];
+        const double step_s = *std::max_element(group.seconds.begin(), group.seconds.end());
+        seconds += step_s;
+        if (objective) longest_s = std::max(longest_s, step_s);
+        if (seen.empty() || seen.back().ranks[0].prompts.size() + seen.back().ranks[1].prompts.size() != 1)
+          continue;
+        for (const PrefillRank& rank : seen.back().ranks) {
+          ASSERT_EQ(rank.due_s.size(), rank.prompts.size());
+          if (rank.due_s.empty()) continue;
+          if (!objective) {
+            EXPECT_EQ(rank.due_s[0], kNoObjective);
+          } else {
+            // Ages are steps of the mean length.
+            EXPECT_NEAR(rank.due_s[0], 0.5 - seconds, 0.03 + 0.2 * seconds) << step;
+          }
+        }
+      }
+      ASSERT_EQ(left, 0);
+    }
+    EXPECT_GT(took_s[false], 0.5);
+    // Ages are steps of the mean length: the last step may end that much after the objective.
+    EXPECT_LE(took_s[true], 0.5 + longest_s);
   }
 }
 

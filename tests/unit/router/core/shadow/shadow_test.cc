@@ -1,4 +1,4 @@
-// Shadows measure what following them would have saved, and change nothing.
+// Shadow policies measure what following them would have saved, and do not affect decisions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ ShadowSet Shadows(const std::vector<std::string>& names, StopSignal stop = {}) {
   return *MakeShadows({}, names, std::move(stop));
 }
 
-TEST(PlanMeterTest, IdleWorkOfThePlansStep) {
-  // Loads 50 + 20 and 40: 2 * 70 - 110.
+TEST(PlanMeterTest, MeasuresIdleWorkInThePlansStep) {
+  // Loads 50 + 20 and 40: idle 2 * 70 - 110.
   const PlanValue value =
       PlanMeter(0.5).Measure(PolicyCase().Worker(50, 1).Worker(40, 1).Waiting(20).View(), {{0, 0}});
   EXPECT_DOUBLE_EQ(value.idle_now, 30);
@@ -27,7 +27,8 @@ TEST(PlanMeterTest, IdleWorkOfThePlansStep) {
 }
 
 TEST(PlanMeterTest, StepsAheadFollowTheOutlookAndTheCurves) {
-  // One step ahead the workers hold 30 and 41, and the request 21 with probability 1/3: 37 and 41, idle 4.
+  // One step ahead the workers hold 30 and 41, and the request holds 21 with probability 1/3: 37 and 41, idle
+  // 4.
   const PolicyCase ahead = PolicyCase().Worker(50, 1).Worker(40, 1).Waiting(20);
   const PlanValue value =
       PlanMeter(0.5).Measure(PolicyCase(ahead).Ahead(1, {50, 30, 40, 41}, {1, 1.0 / 3}).View(), {{0, 0}});
@@ -46,9 +47,9 @@ TEST(PlanMeterTest, UnequalWorkersAreMeasuredByTime) {
   EXPECT_DOUBLE_EQ(value.idle_now, 2 * 110 - 160);
 }
 
-TEST(PlanMeterTest, PromptsOfThePlanCountWhatIsToBeComputedOfThem) {
-  // 20 tokens and 20 to be computed at 3 each: 50 + 80 and 40. One step ahead with probability 1/4: 30 + 21 /
-  // 4 + 15 and 41, idle 9.25.
+TEST(PlanMeterTest, PromptsOfThePlanCountTheirPrefillCost) {
+  // A request of 20 tokens, with 20 tokens to compute that weigh 3 each: 50 + 80 and 40. One step ahead with
+  // probability 1/4: 30 + 21 / 4 + 15 and 41, idle 9.25.
   const PolicyCase ahead = PolicyCase().Worker(50, 1).Worker(40, 1).PrefillWeight(3).Waiting(20);
   const PlanValue value =
       PlanMeter(0.5).Measure(PolicyCase(ahead).Ahead(1, {50, 30, 40, 41}, {1, 0.25}).View(), {{0, 0}});
@@ -57,9 +58,7 @@ TEST(PlanMeterTest, PromptsOfThePlanCountWhatIsToBeComputedOfThem) {
   EXPECT_DOUBLE_EQ(value.idle_ahead, (90 + 0.5 * 9.25) / 1.5);
 }
 
-// fcfs puts 20 on worker 0, which has more slots: idle 30. least_tokens on worker 1: loads 50 and 60, idle
-// 10. max_min the same as least_tokens.
-TEST(ShadowedPolicyTest, DeadlineIsTheActingPolicysAlone) {
+TEST(ShadowedPolicyTest, TheDeadlineStopsOnlyTheActingPolicy) {
   PolicyCase crowd;
   Rng rng(3);
   for (int g = 0; g < 32; ++g) crowd.Worker(50'000 + static_cast<int64_t>(rng.Below(5'000)), 2);
@@ -72,6 +71,8 @@ TEST(ShadowedPolicyTest, DeadlineIsTheActingPolicysAlone) {
   EXPECT_GT(regret.missed.sum(), 0) << "the shadow searched on";
 }
 
+// fcfs places the request of 20 tokens on worker 0, which has more free slots: idle 30. least_tokens and
+// max_min place it on worker 1: loads 50 and 60, idle 10.
 TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));
@@ -90,7 +91,7 @@ TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
   EXPECT_EQ(least.shadows()->regrets()[1].avoided.count() + least.shadows()->regrets()[1].missed.count(), 0u);
 }
 
-TEST(ShadowSetTest, ShadowsThatThereIsNoTimeForAreSkippedAndGoFirstNextTime) {
+TEST(ShadowSetTest, ShadowsSkippedForLackOfTimeGoFirstNextTime) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   int left = 0;
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}),
@@ -138,7 +139,7 @@ TEST(ShadowedPolicyTest, ActsAsThePolicyAlone) {
   }
 }
 
-TEST(ShadowedPolicyTest, HorizonIsTheActingPolicys) {
+TEST(ShadowedPolicyTest, TheHorizonIsThatOfTheActingPolicy) {
   PolicyOptions options;
   options.horizon = 7;
   EXPECT_EQ(ShadowedPolicy(*MakePolicy("br_h", options), Shadows({"lpt"})).horizon(), 7);

@@ -1,4 +1,4 @@
-// The solver against the exhaustive answer, on every small instance of a grid and on random ones.
+// The solver against exhaustive search, on every small instance of a grid and on random ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ TEST_P(SolverExactTest, TheLowerBoundIsNeverAboveTheOptimum) {
   limits.max_items = 6;
   SolverSettings settings = ExactSettings(GetParam());
   settings.bound = true;
-  // Too little for the enumeration, whose optimum is its own bound.
+  // Too few evaluations for the enumeration, which would return its optimum as the bound.
   settings.max_evaluations = 1;
   Solver solver(settings);
   for (int trial = 0; trial < 3000; ++trial) {

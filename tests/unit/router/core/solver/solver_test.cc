@@ -1,4 +1,4 @@
-// The solver by hand-made cases; solver_exact_test.cc compares it with the exhaustive answer.
+// The solver on hand-made cases; solver_exact_test.cc compares it with exhaustive search.
 #include "router/core/solver/solver.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ SolverSettings Settings(ObjectiveKind kind) {
   return settings;
 }
 
-// The load that brings every worker to the same level if average items go in: what a policy would ask for.
+// Sets the target to the load that every worker reaches if average items are admitted, as policies do.
 void AimAtTheMean(Instance& instance) {
   double total = 0, items = 0;
   for (const WorkerView& worker : instance.workers) total += static_cast<double>(worker.load_tokens);
@@ -30,7 +30,7 @@ void AimAtTheMean(Instance& instance) {
   instance.target_load = total / static_cast<double>(instance.workers.size());
 }
 
-// {load, slots} per worker; items with these loads, worth nothing.
+// An instance from {load, slots} per worker and items with these loads and weight 0.
 Instance Make(const std::vector<std::pair<int64_t, int32_t>>& workers, const std::vector<int64_t>& loads) {
   Instance instance;
   for (const auto& [load, slots] : workers) instance.workers.push_back({load, 0, slots, kAmple});
@@ -42,9 +42,9 @@ Instance Make(const std::vector<std::pair<int64_t, int32_t>>& workers, const std
 class SolverTest : public ::testing::TestWithParam<ObjectiveKind> {};
 INSTANTIATE_TEST_SUITE_P(Objectives, SolverTest, EveryObjective(), ObjectiveName);
 
-// More items than the enumeration can try: the search has to know that a token takes longer on the second
-// worker.
-TEST(UnlikeWorkersTest, EachGetsWhatBringsItToTheTarget) {
+// More items than the enumeration can try: the search must account for the longer time per token of the
+// second worker.
+TEST(UnlikeWorkersTest, EachGetsTheItemThatReachesTheTarget) {
   Instance instance = Make({{0, 1}, {0, 1}}, {500, 501, 502, 503, 504, 505, 506, 507, 508, 509, 100, 10, 1});
   instance.workers[1].time_per_token = 10;
   instance.target_load = 100;
@@ -80,7 +80,7 @@ Instance Large(uint64_t seed) {
   return instance;
 }
 
-TEST_P(SolverTest, WorkStaysNearTheBudgetAndMoreOfItIsNeverWorse) {
+TEST_P(SolverTest, WorkStaysNearTheBudgetAndMoreBudgetIsNeverWorse) {
   const Instance instance = Large(1);
   double last = std::numeric_limits<double>::infinity();
   for (int64_t budget : {1, 100, 1'000, 10'000, 100'000, 1'000'000}) {
@@ -89,7 +89,7 @@ TEST_P(SolverTest, WorkStaysNearTheBudgetAndMoreOfItIsNeverWorse) {
     Solver solver(settings);
     const Solution solution = solver.Solve(instance);
     EXPECT_EQ(Infeasibility(instance, solution), "");
-    // One slot's look at the pool may overshoot.
+    // The scan of the pool for one slot may exceed the budget.
     EXPECT_LE(solver.statistics().evaluations, budget + 5'000);
     const double value = Evaluate(instance, settings, solution);
     EXPECT_LE(value, last + 1e-6 * std::abs(last));
@@ -108,6 +108,94 @@ TEST_P(SolverTest, DeadlineEndsTheSearchWithAFeasiblePlan) {
   EXPECT_EQ(Infeasibility(instance, solution), "");
 }
 
+// Slots for all and memory for few: mostly construction, which no budget bounds.
+Instance ShortOfKv(int32_t workers, int32_t items) {
+  Rng rng(3);
+  Instance instance;
+  for (int32_t g = 0; g < workers; ++g) {
+    instance.workers.push_back({50'000, 40, 30, 1'000 + static_cast<int64_t>(rng.Below(3'000))});
+  }
+  for (int32_t i = 0; i < items; ++i) {
+    const auto load = static_cast<int64_t>(1 + rng.Gamma(0.8) * 1'200);
+    instance.items.push_back({load, load});
+  }
+  AimAtTheMean(instance);
+  return instance;
+}
+
+int64_t Placed(const Solution& solution) {
+  return std::count_if(solution.worker_of.begin(), solution.worker_of.end(),
+                       [](int32_t worker) { return worker != kUnassigned; });
+}
+
+// Whether the plan is one that could be carried out; what could still start may wait.
+bool Holds(const Instance& instance, const Solution& solution) {
+  const std::string what = Infeasibility(instance, solution);
+  return what.empty() || what == "an item could still start";
+}
+
+TEST_P(SolverTest, DeadlineEndsConstructionWithWhatIsPlaced) {
+  const Instance instance = ShortOfKv(256, 1024);
+  Solver solver(Settings(GetParam()));
+  int64_t last = 0;
+  for (const int deadline : {1, 10, 40}) {
+    int asked = 0;
+    const Solution& solution = solver.Solve(instance, [&] { return ++asked == deadline; });
+    EXPECT_EQ(asked, deadline) << "not asked again";
+    EXPECT_TRUE(solver.statistics().deadline);
+    EXPECT_TRUE(Holds(instance, solution));
+    EXPECT_GT(Placed(solution), last) << "more time, more of it";
+    last = Placed(solution);
+  }
+  EXPECT_LT(last, Placed(solver.Solve(instance)) / 2);
+}
+
+// So a thousand looks at a worker's capacity pass between two questions, wherever they are made.
+TEST_P(SolverTest, TheDeadlineIsAskedAboutThroughoutConstruction) {
+  const Instance instance = ShortOfKv(256, 1024);
+  Solver solver(Settings(GetParam()));
+  int64_t asked = 0;
+  const Solution& solution = solver.Solve(instance, [&] {
+    ++asked;
+    return false;
+  });
+  EXPECT_EQ(Infeasibility(instance, solution), "");
+  EXPECT_GT(asked, 256 * Placed(solution) / 1024);
+}
+
+TEST_P(SolverTest, ADeadlineInConstructionLetsNoLowerClassGoFirst) {
+  Instance instance = ShortOfKv(256, 1024);
+  for (size_t i = 0; i < instance.items.size(); ++i) instance.items[i].priority = i < 100 ? 1 : 0;
+  // The lower class is larger, so it is placed first.
+  for (size_t i = 100; i < instance.items.size(); ++i) instance.items[i].load += 2'000;
+  Solver solver(Settings(GetParam()));
+  const Solution& solution = solver.Solve(instance, [] { return true; });
+  EXPECT_GE(Placed(solution), 1);
+  for (size_t i = 100; i < instance.items.size(); ++i) EXPECT_EQ(solution.worker_of[i], kUnassigned) << i;
+}
+
+TEST_P(SolverTest, DeadlineEndsEnumeration) {
+  Rng rng(4);
+  Instance instance = Make({{1000, 2}, {900, 2}, {800, 2}}, {10, 20, 30, 40, 50, 60});
+  AddHorizon(instance, 20, 3, true, rng);
+  Solver solver(Settings(GetParam()));
+  solver.Solve(instance);
+  ASSERT_TRUE(solver.statistics().exact);
+  int64_t asked = 0;
+  solver.Solve(instance, [&] {
+    ++asked;
+    return false;
+  });
+  EXPECT_TRUE(solver.statistics().exact);
+  EXPECT_GT(asked, 20);
+  const int64_t last = asked - 5;
+  asked = 0;
+  const Solution& solution = solver.Solve(instance, [&] { return ++asked == last; });
+  EXPECT_FALSE(solver.statistics().exact);
+  EXPECT_TRUE(solver.statistics().CutShort());
+  EXPECT_EQ(Infeasibility(instance, solution), "");
+}
+
 TEST_P(SolverTest, SwapsThatKvForbidsAreNotMade) {
   Instance instance = Make({{1000, 0}, {0, 1}}, {10, 1000});
   instance.workers[1].free_kv_tokens = 500;
@@ -122,22 +210,22 @@ TEST_P(SolverTest, UnequalWorkersAreBalancedByTimeNotByTokens) {
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 1));
 }
 
-TEST_P(SolverTest, PromptsOfOnePlanWeighOnOneAnother) {
-  // By tokens both belong on worker 0, as long as what they have to compute counts nothing.
+TEST_P(SolverTest, PromptsOfOnePlanCountTowardsEachOther) {
+  // By resident tokens alone both items belong on worker 0; prefill has no cost yet.
   Instance instance = Make({{0, 2}, {2500, 2}}, {1000, 900});
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 0));
   for (WorkerView& worker : instance.workers) worker.prefill_weight = 16;
-  // 2,500 on worker 1, and 17 a token.
+  // 2,500 tokens on worker 1, and 17 per token of an item.
   instance.target_load = (2500 + 17 * 1900) / 2.0;
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 1));
-  // 2,000 tokens that worker 0 has not computed yet.
+  // Worker 0 has 2,000 more tokens to prefill.
   instance.workers[0].time_offset = 16 * 2000;
   instance.target_load += 16 * 2000 / 2.0;
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(1, 1));
 }
 
 TEST(SolverHorizonTest, PaperPrefersTheItemWhoseEndKeepsTheBalance) {
-  // Worker 0 loses 500 of its 1,000 tokens from the second step on: so should worker 1.
+  // Worker 0 loses 500 of its 1,000 tokens from the second step on, so worker 1 should lose as many.
   Instance instance = Make({{1000, 0}, {500, 1}}, {500, 500});
   instance.horizon = 2;
   instance.ahead = {1000, 501, 502, 500, 501, 502};
@@ -147,8 +235,9 @@ TEST(SolverHorizonTest, PaperPrefersTheItemWhoseEndKeepsTheBalance) {
               ::testing::ElementsAre(kUnassigned, 1));
 }
 
-TEST(SolverHorizonTest, RefillIgnoresWhatACompletionWillMend) {
-  // Worker 0 is 300 short but will certainly be refilled; over the horizon worker 1's 200 weigh more.
+TEST(SolverHorizonTest, RefillIgnoresGapsThatCompletionsWillFill) {
+  // Worker 0 is 300 below the target but will certainly be refilled; over the horizon worker 1's gap of 200
+  // weighs more.
   Instance instance = Make({{700, 1}, {800, 1}}, {200, 1});
   instance.target_load = 1000;
   instance.horizon = 3;
@@ -159,8 +248,8 @@ TEST(SolverHorizonTest, RefillIgnoresWhatACompletionWillMend) {
               ::testing::ElementsAre(1, 0));
 }
 
-// A step ahead at which no worker has a time to compare: it has no largest worker, and none is marked as one.
-TEST(SolverHorizonTest, OutlookThatIsNoNumberStillGivesAFullPlan) {
+// A step ahead at which no worker's load is a number, so that none is the largest.
+TEST(SolverHorizonTest, NanInTheOutlookStillGivesAFullPlan) {
   Instance instance = Make({{10, 1}, {4, 1}, {7, 0}}, {2, 5, 3});
   instance.horizon = 1;
   instance.ahead.assign(6, std::numeric_limits<double>::quiet_NaN());
@@ -181,7 +270,7 @@ TEST(ObjectiveTest, PaperSumsTheImbalanceOfEveryStepDiscounted) {
   instance.ahead = {10, 11, 3, 4, 5, 6};
   instance.curves = {1, 0.5, 0};
   instance.discount = {1, 0.5, 0.25};
-  // Loads 10 and 6; 11 and 5 + 3 / 2; 3 and 6.
+  // Loads at the three steps: 10 and 6; 11 and 5 + 3 / 2; 3 and 6.
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 4 + 0.5 * 4.5 + 0.25 * 3);
 }
 
@@ -192,7 +281,7 @@ TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWeights) {
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 1 * 1 + 3 * 3 - 5);
 }
 
-TEST(ObjectiveTest, WhatIsToBeComputedCountsAsLongAsTheItemIsThere) {
+TEST(ObjectiveTest, PrefillCountsAsLongAsTheItemIsActive) {
   Instance instance = Make({{10, 1}, {4, 1}}, {2});
   instance.workers[1].prefill_weight = 3;
   instance.workers[1].time_offset = 1;
@@ -200,17 +289,19 @@ TEST(ObjectiveTest, WhatIsToBeComputedCountsAsLongAsTheItemIsThere) {
   instance.horizon = 1;
   instance.ahead = {10, 11, 4, 5};
   instance.curves = {1, 0.5};
-  // Loads 11 and 5, 2 + 1 tokens and 2 to be computed with probability 1/2: 11, and 1 + 5 + 1.5 + 3.
+  // Next step: worker 0 has 11. Worker 1 has 5 and an offset of 1; with probability 1/2 the item adds 2 + 1
+  // tokens and 2 tokens of prefill of weight 3: 1 + 5 + 1.5 + 3.
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 3 + 0.5);
   instance.target_ahead = {13, 10};
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 3 * 3 + 1 * 1 + 0.5 * 0.5);
   instance.quiet = {1, 1, 1, 0.5};
-  // Refill: 10, and 1 + 4 + 3 + 6 at weight 1/2 * 1/2.
+  // Refill: worker 0 has 10; worker 1 has 1 + 4 + 3 + 6 with weight 1/2 * 1/2.
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kRefill), {{1}}), 3 * 3 + 0.25 * 4 * 4);
 }
 
-TEST(SolverHomeTest, CreditedItemIsCheapOnTheWorkerThatExpectsItOnly) {
-  // Worker 1 really holds 400; 600 of the item's 700 are credited to it.
+TEST(SolverHomeTest, PrecountedTokensLowerTheLoadOnTheReservedWorker) {
+  // Worker 1's load of 1,000 contains 600 of the first item's 700 tokens, precounted because it is reserved
+  // for that item: it really holds 400.
   Instance instance = Make({{1000, 1}, {1000, 1}}, {700, 90});
   instance.items[0].reserved_worker = 1;
   instance.items[0].precounted_tokens = 600;

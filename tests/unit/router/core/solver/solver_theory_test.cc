@@ -1,8 +1,9 @@
-// What the BF-IO paper's Lemma 1 says about optima, and what it does not.
+// What the BF-IO paper's Lemma 1 says about optima, and what it does not say.
 //
-// All G B items must go in, B to a worker, so the sum is fixed and J is least where the largest load is. The
-// lemma bounds the gap max - min by s_max; its proof picks the lexicographically least (largest load, number
-// of workers that have it). Other partitions with the same largest load need not keep the bound.
+// All G B items must be admitted, B to a worker, so the sum is fixed and J is smallest where the largest load
+// is. The lemma bounds the gap max - min by s_max; its proof picks the lexicographically smallest (largest
+// load, number of workers that have it). Other partitions with the same largest load need not satisfy the
+// bound.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ struct Partition {
   std::pair<int64_t, int64_t> key() const { return {max, workers_at_max}; }
 };
 
-// All ways to give every worker `batch` of the items.
+// Enumerates all ways to give every worker `batch` of the items.
 class Partitions {
  public:
   Partitions(int workers, int batch, const std::vector<int64_t>& items)
@@ -89,7 +90,7 @@ TEST(LemmaOneTest, AnArbitraryMinMaxPartitionMayBeWider) {
   EXPECT_EQ(widest, 8) << "above s_max = 5";
 }
 
-TEST(LemmaOneTest, PaperObjectiveCannotTellTheLexicographicOptimumSquareCan) {
+TEST(LemmaOneTest, SquareFindsTheLexicographicOptimumPaperNeedNot) {
   Instance instance;
   instance.workers = {{0, 0, 2, kAmple}, {0, 0, 2, kAmple}, {0, 0, 2, kAmple}};
   for (int64_t load : {1, 5, 5, 5, 5, 1}) instance.items.push_back({load, load});

@@ -32,13 +32,13 @@ pb::GenerateRequest Plain() {
   return request;
 }
 
-RequestContext Context() {
-  RequestContext context;
+gateway::RequestContext Context() {
+  gateway::RequestContext context;
   context.max_sequence_tokens = 1000;
   return context;
 }
 
-absl::StatusOr<ConvertedRequest> ConvertPlain(const pb::GenerateRequest& request) {
+absl::StatusOr<gateway::ConvertedRequest> ConvertPlain(const pb::GenerateRequest& request) {
   return Convert(request, "acme", Context());
 }
 
@@ -93,7 +93,7 @@ TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
 TEST(VllmRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->clear_max_tokens();
-  RequestContext context = Context();
+  gateway::RequestContext context = Context();
   context.limits.max_new_tokens = 50;
   EXPECT_EQ(Convert(request, "", context)->request.max_new_tokens, 50u);
   context.max_sequence_tokens = 2;  // less than the prompt: the router refuses it as too long
@@ -136,7 +136,6 @@ TEST(VllmRequest, WhatNoEngineHonoursIsRefusedByName) {
        {"sampling_params.presence_penalty", sampling([](Params& p) { p.set_presence_penalty(1); })},
        {"sampling_params.repetition_penalty", sampling([](Params& p) { p.set_repetition_penalty(1.1f); })},
        {"sampling_params.min_tokens", sampling([](Params& p) { p.set_min_tokens(1); })},
-       {"sampling_params.logprobs", sampling([](Params& p) { p.set_logprobs(0); })},
        {"sampling_params.prompt_logprobs", sampling([](Params& p) { p.set_prompt_logprobs(1); })},
        {"sampling_params.logit_bias", sampling([](Params& p) { (*p.mutable_logit_bias())[5] = 1; })},
        {"sampling_params.truncate_prompt_tokens",
@@ -147,7 +146,7 @@ TEST(VllmRequest, WhatNoEngineHonoursIsRefusedByName) {
        {"sampling_params.structural_tag", sampling([](Params& p) { p.set_structural_tag("a"); })},
        {"sampling_params.json_object", sampling([](Params& p) { p.set_json_object(false); })},
        {"sampling_params.choice", sampling([](Params& p) { p.mutable_choice(); })}},
-      "is not supported by the engines behind this router");
+      "is not supported by this engine");
 }
 
 TEST(VllmRequest, WhatIsOutOfRangeIsRefusedByName) {
@@ -157,12 +156,13 @@ TEST(VllmRequest, WhatIsOutOfRangeIsRefusedByName) {
   using Params = pb::SamplingParams;
   ExpectRefused({{"tokenized.input_ids", [](auto& r) { r.mutable_tokenized()->clear_input_ids(); }},
                  {"tokenized.input_ids", [](auto& r) { r.clear_input(); }},
-                 {"data_parallel_rank is 1", [](auto& r) { r.set_data_parallel_rank(1); }},
                  {"data_parallel_rank is -1", [](auto& r) { r.set_data_parallel_rank(-1); }},
                  {"request_id", [](auto& r) { r.set_request_id(std::string(129, 'x')); }},
                  {"sampling_params.n is 129", sampling([](Params& p) { p.set_n(129); })},
                  {"max_new_tokens is 0", sampling([](Params& p) { p.set_max_tokens(0); })},
                  {"max_new_tokens is 70000", sampling([](Params& p) { p.set_max_tokens(70000); })},
+                 {"logprobs is -1", sampling([](Params& p) { p.set_logprobs(-1); })},
+                 {"logprobs is 21", sampling([](Params& p) { p.set_logprobs(21); })},
                  {"temperature is -1", sampling([](Params& p) { p.set_temperature(-1); })},
                  {"temperature is nan", sampling([](Params& p) { p.set_temperature(NAN); })},
                  {"top_p is 1.5", sampling([](Params& p) { p.set_top_p(1.5f); })},
@@ -177,20 +177,32 @@ TEST(VllmRequest, WhatIsOutOfRangeIsRefusedByName) {
                 "");
 }
 
-TEST(VllmRequest, RankZeroIsTheRouter) {
+TEST(VllmRequest, ARankThatIsNamedIsKept) {
   pb::GenerateRequest request = Plain();
+  EXPECT_EQ(ConvertPlain(request)->request.rank, std::nullopt);
   request.set_data_parallel_rank(0);
-  EXPECT_TRUE(ConvertPlain(request).ok());
+  EXPECT_EQ(ConvertPlain(request)->request.rank, 0u);
+  request.set_data_parallel_rank(7);
+  EXPECT_EQ(ConvertPlain(request)->request.rank, 7u);
+}
+
+TEST(VllmRequest, LogprobsAreAskedForByTheirNumber) {
+  pb::GenerateRequest request = Plain();
+  EXPECT_EQ(ConvertPlain(request)->request.sampling.logprobs, std::nullopt);
+  for (const int32_t asked : {0, 20}) {
+    request.mutable_sampling_params()->set_logprobs(asked);
+    EXPECT_EQ(ConvertPlain(request)->request.sampling.logprobs, static_cast<uint32_t>(asked));
+  }
 }
 
 TEST(VllmRequest, StopTextsNeedATokenizer) {
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->add_stop("x");
-  RequestContext context = Context();
+  gateway::RequestContext context = Context();
   context.no_stop_texts = "it has none";
   EXPECT_EQ(Convert(request, "", context).status(),
             absl::InvalidArgumentError(
-                "sampling_params.stop needs the model's tokenizer at the router (--tokenizer): it has none"));
+                "sampling_params.stop needs the model's tokenizer here (--tokenizer): it has none"));
 }
 
 TEST(VllmRequest, FieldsOfLaterVersionsAreDropped) {
@@ -205,12 +217,12 @@ TEST(VllmRequest, FieldsOfLaterVersionsAreDropped) {
 TEST(VllmRequest, OutputsDifferInNameAndSeed) {
   ClientRequest first;
   first.request_id = "r";
-  EXPECT_EQ(OutputRequest(first, 0).request_id, "r");
-  EXPECT_EQ(OutputRequest(first, 2).request_id, "r/2");
-  EXPECT_FALSE(OutputRequest(first, 2).sampling.seed.has_value()) << "each draws its own";
+  EXPECT_EQ(gateway::OutputRequest(first, 0).request_id, "r");
+  EXPECT_EQ(gateway::OutputRequest(first, 2).request_id, "r/2");
+  EXPECT_FALSE(gateway::OutputRequest(first, 2).sampling.seed.has_value()) << "each draws its own";
   first.sampling.seed = 7;
-  EXPECT_EQ(OutputRequest(first, 0).sampling.seed, 7u);
-  EXPECT_EQ(OutputRequest(first, 2).sampling.seed, 9u);
+  EXPECT_EQ(gateway::OutputRequest(first, 0).sampling.seed, 7u);
+  EXPECT_EQ(gateway::OutputRequest(first, 2).sampling.seed, 9u);
 }
 
 }  // namespace

@@ -21,6 +21,8 @@
 namespace bfio::router::vllm {
 namespace {
 
+namespace common_pb = ::smg::grpc::common;
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -47,7 +49,7 @@ router::Finish FinishOf(FinishReason reason) {
 }
 
 void Deliver(TokenSink& sink, const Tokens& tokens) {
-  if (sink.Deliver(0, tokens, absl::UnixEpoch()) == TokenSink::Delivery::kFlush) sink.Flush();
+  if (sink.Deliver(0, tokens, {}, absl::UnixEpoch()) == TokenSink::Delivery::kFlush) sink.Flush();
 }
 void End(TokenSink& sink, const absl::Status& status, std::optional<router::Finish> finish) {
   if (sink.End(status, std::move(finish))) sink.Flush();
@@ -58,10 +60,10 @@ class VllmServiceTest : public ::testing::Test {
   VllmServiceTest() { handler_.serving = {true, 1000}; }
   ~VllmServiceTest() override { service_.Close(); }
 
-  static VllmOptions Options() {
-    VllmOptions options;
+  static gateway::GatewayOptions Options() {
+    gateway::GatewayOptions options;
     options.model_name = "letters";
-    options.model = Letters();
+    options.model = std::make_shared<const ModelSource>(Letters());
     options.new_request_id = [] { return "drawn"; };
     return options;
   }
@@ -188,17 +190,18 @@ TEST_F(VllmServiceTest, WholeOutputsComeInOrder) {
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
     sinks.push_back(std::move(sink));
     if (sinks.size() < 3) return absl::OkStatus();
+    // The last End lets the next call begin, on another thread.
+    const std::vector<std::shared_ptr<TokenSink>> outputs = std::exchange(sinks, {});
     for (const size_t i : {1, 2}) {
-      Deliver(*sinks[i], {static_cast<uint32_t>(i)});
-      End(*sinks[i], absl::OkStatus(), FinishOf(FinishReason::kLength));
+      Deliver(*outputs[i], {static_cast<uint32_t>(i)});
+      End(*outputs[i], absl::OkStatus(), FinishOf(FinishReason::kLength));
     }
-    Deliver(*sinks[0], {0});
+    Deliver(*outputs[0], {0});
     if (last.ok()) {
-      End(*sinks[0], last, FinishOf(FinishReason::kStop));
+      End(*outputs[0], last, FinishOf(FinishReason::kStop));
     } else {
-      End(*sinks[0], last, std::nullopt);
+      End(*outputs[0], last, std::nullopt);
     }
-    sinks.clear();
     return absl::OkStatus();
   };
   pb::GenerateRequest request = Request(false);
@@ -235,7 +238,7 @@ TEST_F(VllmServiceTest, OutputsThatAreNotAllTakenAreNotTakenAtAll) {
 TEST_F(VllmServiceTest, ATextEndsTheOutput) {
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
     Deliver(*sink, {0, 0});
-    EXPECT_EQ(sink->Deliver(2, Tokens{1}, absl::UnixEpoch()), TokenSink::Delivery::kEnough);
+    EXPECT_EQ(sink->Deliver(2, Tokens{1}, {}, absl::UnixEpoch()), TokenSink::Delivery::kEnough);
     End(*sink, absl::OkStatus(), FinishOf(FinishReason::kStop));
     return absl::OkStatus();
   };
@@ -261,10 +264,10 @@ TEST_F(VllmServiceTest, ErrorsAreStatuses) {
   EXPECT_EQ(Generate(Request(false), messages), absl::UnavailableError("lost"));
   EXPECT_THAT(messages, IsEmpty()) << "no half of an output";
   pb::GenerateRequest request = Request(true);
-  request.mutable_sampling_params()->set_logprobs(1);
+  request.mutable_sampling_params()->set_prompt_logprobs(1);
   const absl::Status refused = Generate(request, messages);
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("logprobs"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("prompt_logprobs"));
 }
 
 TEST_F(VllmServiceTest, AClientThatLeavesCancelsAllOutputs) {
@@ -339,7 +342,7 @@ TEST_F(VllmServiceTest, AnAbortNamesAllOutputsThatLive) {
 
 TEST_F(VllmServiceTest, AnAbortIsBounded) {
   pb::AbortRequest abort;
-  for (int i = 0; i <= VllmService::kMaxAborts; ++i) abort.add_request_ids("x");
+  for (size_t i = 0; i <= VllmService::kMaxAborts; ++i) abort.add_request_ids("x");
   pb::AbortResponse response;
   grpc::ClientContext context;
   EXPECT_EQ(stub_->Abort(&context, abort, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -405,7 +408,7 @@ TEST_F(VllmServiceTest, TheTokenizerComesInParts) {
 }
 
 TEST_F(VllmServiceTest, WithoutATokenizerThereIsNone) {
-  VllmOptions options = Options();
+  gateway::GatewayOptions options = Options();
   options.model = nullptr;
   VllmService service(&handler_, &authenticator_, &messages_, options);
   testing::LoopbackServer server(&service);

@@ -1,0 +1,68 @@
+#include "common/net/port.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/resource_quota.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/address.h"
+#include "common/net/channel.h"
+
+namespace bfio {
+namespace {
+
+// Streams that a connection may have at once.
+constexpr int kMaxStreams = 8192;
+
+// gRPC's memory for callers before authentication.
+void ConfigurePort(grpc::ServerBuilder& builder) {
+  ConfigureServer(builder, kMaxStreams);
+  // The windows stay what HTTP/2 begins with, 64 KiB: probing for bandwidth lets a caller widen them.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+}
+
+class WithReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+  }
+};
+
+}  // namespace
+
+FirstMessages::Limits MessageLimits(int max_message_bytes) {
+  constexpr int kTogether = 64 << 20;
+  return {.at_once = static_cast<size_t>(std::clamp(kTogether / std::max(1, max_message_bytes), 4, 256))};
+}
+
+absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
+  absl::StatusOr<Address> address = ParseAddress(spec.listen, /*port_may_be_0=*/true);
+  if (!address.ok()) return address.status();
+  absl::StatusOr<std::unique_ptr<ConnectionListener>> listener = ConnectionListener::Bind(*address);
+  if (!listener.ok()) return listener.status();
+  for (Authenticator* authenticator : spec.authenticators) {
+    authenticator->set_on_accepted(
+        [raw = listener->get()](const std::string& peer) { raw->Authenticated(peer); });
+  }
+  grpc::ServerBuilder builder;
+  ConfigurePort(builder);
+  builder.SetMaxReceiveMessageSize(spec.max_message_bytes);
+  builder.SetResourceQuota(grpc::ResourceQuota(spec.listen).Resize(spec.memory_bytes));
+  if (spec.reflection) builder.SetOption(std::make_unique<WithReflection>());
+  (*listener)->AddTo(builder, ServerCredentials(spec.tls));
+  for (grpc::Service* service : spec.services) {
+    if (service != nullptr) builder.RegisterService(service);
+  }
+  Port opened;
+  opened.server = builder.BuildAndStart();
+  if (opened.server == nullptr) return absl::InternalError("the gRPC server does not start");
+  opened.listener = *std::move(listener);
+  opened.listener->Serve();
+  address->port = opened.listener->port();
+  opened.address = address->ToString();
+  return opened;
+}
+
+}  // namespace bfio

@@ -1,0 +1,54 @@
+// A listening port of a gRPC server: bounded connections, memory and first messages.
+//
+// Purpose: what every port here is opened with, whatever it serves. Threads: one.
+#ifndef BFIO_COMMON_NET_PORT_H_
+#define BFIO_COMMON_NET_PORT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/net/authenticator.h"
+#include "common/net/connection_listener.h"
+#include "common/net/first_messages.h"
+#include "common/net/tls.h"
+
+namespace bfio {
+
+// So many calls receive their first message at the same time that it takes 64 MiB at most.
+FirstMessages::Limits MessageLimits(int max_message_bytes);
+
+struct PortSpec {
+  // HOST:PORT; port 0 picks a free one.
+  std::string listen;
+  TlsFiles tls;
+  int max_message_bytes = 0;
+  // Null: none.
+  std::vector<grpc::Service*> services;
+  // Of the APIs at this port: notified of authenticated callers on its connections.
+  std::vector<Authenticator*> authenticators;
+  // Beyond it gRPC ends idle connections, then streams, whosever they are: the last resort.
+  size_t memory_bytes = size_t{512} << 20;
+  // Server reflection receives messages of any caller: not where tokens are required.
+  bool reflection = false;
+};
+
+struct Port {
+  std::unique_ptr<grpc::Server> server;
+  // Ends before the server.
+  std::unique_ptr<ConnectionListener> listener;
+  // As bound.
+  std::string address;
+};
+
+// UNAVAILABLE when the port cannot be had. INVALID_ARGUMENT for an address
+// that is none.
+absl::StatusOr<Port> OpenPort(const PortSpec& spec);
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_NET_PORT_H_

@@ -1,0 +1,120 @@
+// Chooses the placement rule with the shortest steps for the present traffic, by replay.
+//
+// Purpose: below saturation no placement rule is the best for all traffic. Whether requests should be spread
+// by tokens, by number or by how long they stay depends on prompts, lengths, load and group at once. So with
+// every step of the group each rule makes a step in a miniature group (replayed_group.h). As many requests
+// arrive there as were placed in the group, taken from the requests that ended last, whose lengths are known.
+// The harm of a rule may take several mean stays of residents to show, so the first kSettleStays are not
+// counted. All rules get the same requests, so small differences are significant.
+//
+// Ownership: owns the miniature groups; borrows what Step is given. Threads: one. Deterministic: no clock, no
+// random number. Cost per step and rule: a placement, and a pass over the residents of changed workers, of
+// kMostWorkers workers at most.
+#ifndef BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
+#define BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "router/core/choice/ended_requests.h"
+#include "router/core/choice/replayed_group.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+// "headroom", "horizon", "counts".
+absl::string_view PlacementRuleName(PlacementRule rule);
+
+class RuleChooser {
+ public:
+  // Workers of a miniature group at most; a larger group's arrivals are scaled down.
+  static constexpr size_t kMostWorkers = 32;
+  // Requests that must have ended before the replay starts: the mean of 100 has a tenth of the standard error
+  // of one.
+  static constexpr size_t kLeastEnded = 100;
+  // Number of the last ended requests that arrivals are taken from. Few, so that the short requests that end
+  // first after a start are soon forgotten.
+  static constexpr size_t kDrawn = 256;
+  // In mean stays of residents (EndedRequests::mean_stay): time before steps are counted, time for which they
+  // are counted before the first choice, and time constant of the mean.
+  static constexpr double kSettleStays = 3;
+  static constexpr double kLeastStays = 1;
+  static constexpr double kMemoryStays = 4;
+  // The rule is changed when another rule's steps are shorter by more than this share.
+  static constexpr double kHysteresis = 0.003;
+
+  struct Candidate {
+    PlacementRule rule;
+    // Mean time of the slowest worker in its miniature group, in the unit of WorkerView's times; 0 before the
+    // first choice.
+    double time = 0;
+  };
+
+  // The candidates; the first is followed until the first choice. With fewer than two no replay runs.
+  void SetRules(absl::Span<const PlacementRule> rules);
+
+  // A step of the group with these workers, in which `placed` requests were placed. `mean_age` is the mean
+  // number of tokens that its residents have generated; twice that bounds the mean stay from below, which
+  // matters after a start, when only short requests have ended.
+  void Step(Lookahead& lookahead, const EndedRequests& ended, absl::Span<const WorkerView> workers,
+            int64_t placed, double mean_age);
+
+  PlacementRule rule() const { return rule_; }
+  bool chooses() const { return candidates_.size() > 1; }
+  const std::vector<Candidate>& candidates() const { return candidates_; }
+  // Number of changes of the rule.
+  int64_t switches() const { return switches_; }
+  // The step times have been measured: a choice has been made, be it to change nothing.
+  bool measured() const { return !candidates_.empty() && candidates_.front().time > 0; }
+  // Steps that the mean step times are taken over, older ones counting less.
+  int64_t counted_steps() const { return static_cast<int64_t>(counted_); }
+  // Time under `rule` over the time under the followed rule. REQUIRES: measured, and `rule` is a candidate.
+  double StepRatio(PlacementRule rule) const;
+
+ private:
+  void Restart();
+  void BeginReplay(const EndedRequests& ended);
+  void ReplayStep(Lookahead& lookahead, const EndedRequests& ended, double mean_age);
+  void Choose();
+  // The next arrival: in turn from the oldest to the newest of the last kDrawn requests.
+  const EndedRequest& Draw(const EndedRequests& ended) {
+    const size_t among = std::min(ended.size(), kDrawn);
+    return ended.Last(among - 1 - draw_++ % among);
+  }
+
+  PlacementRule rule_ = PlacementRule::kHeadroom;
+  std::vector<Candidate> candidates_;
+  int64_t switches_ = 0;
+  // By candidate; empty until the replay begins.
+  std::vector<ReplayedGroup> groups_;
+  // Exponentially fading sums over the counted steps: of step times by candidate, and of ones.
+  std::vector<double> sums_;
+  double counted_ = 0;
+  int64_t steps_ = 0;
+  // Mean stay, steps.
+  double stay_ = 1;
+  // Arrivals due in the replay; below 1 between steps.
+  double owed_ = 0;
+  size_t draw_ = 0;
+  // The group's number of workers; its steps and placed requests since the last restart.
+  size_t workers_ = 0;
+  int64_t seen_steps_ = 0;
+  int64_t seen_requests_ = 0;
+  // Scratch.
+  std::vector<WorkerView> empty_;
+  std::vector<const EndedRequest*> arrivals_;
+};
+
+// For the log, after a change from `before`: "horizon: its steps are 4.1 % shorter than those of headroom
+// over the last 12000 steps".
+std::string DescribeChoice(const RuleChooser& chooser, PlacementRule before);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_

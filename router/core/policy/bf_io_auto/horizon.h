@@ -1,0 +1,102 @@
+// The horizon rule: placement by expected step times over a request's stay, while every request gets a slot.
+//
+// Purpose: the barrier waits for the largest load at every step, and a request adds to the load as long as it
+// stays. So each request, largest first, is placed where it least raises
+//
+//     sum over h of d_h E max_g T_g(h)        E max_g T_g(h) ~ tau_h log sum_g exp(m_g(h) / tau_h)
+//
+//   m_g(h)   expected time of worker g's step h steps ahead, of its present requests (Snapshot::far)
+//   tau_h    s_h / sqrt(2 log G), s_h^2 the variance of a worker's time then. For normal loads E max is at
+//   most
+//            tau log sum exp(m / tau) + s^2 / (2 tau), and at equal means this tau minimises the bound. tau
+//            grows with h, so that for far steps only large differences matter.
+//   d_h      exp(-h / r), where r is the mean number of steps that a resident still stays. A knot of the
+//            outlook stands for the steps that are nearer to it than to other knots, by ratio.
+//
+// So long requests are spread by number rather than by tokens, and a worker whose residents will leave soon
+// takes more. No constant is tuned.
+//
+// Threads: one. Cost per request: O(workers * knots) multiplications and few exponentials. The slope is a
+// lower bound of the increase, so only workers whose bound is below the best increase are computed exactly.
+#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
+#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/free_capacity.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+// The sum over h for a group, updated as requests are added.
+class ExpectedSteps {
+ public:
+  // The load that a request adds at knot k: expected tokens, and prompt tokens that still cost compute
+  // (WorkerView::prefill_weight).
+  struct Request {
+    std::vector<double> tokens;
+    std::vector<double> prompt;
+  };
+
+  // REQUIRES: far has a row for each worker, and steps.
+  void Reset(absl::Span<const WorkerView> workers, const FarOutlook& far);
+
+  // The sum now, in the unit of WorkerView's times.
+  double Value() const;
+  // By how much the request on worker g raises it; and a lower bound of that.
+  double Raise(const Request& request, WorkerIndex g) const;
+  double LeastRaise(const Request& request, WorkerIndex g) const;
+  void Add(const Request& request, WorkerIndex g);
+
+ private:
+  size_t At(WorkerIndex g, size_t k) const { return static_cast<size_t>(g) * knots_ + k; }
+  double TimeOf(const Request& request, WorkerIndex g, size_t k) const {
+    return rates_[g].token * request.tokens[k] + rates_[g].prompt * request.prompt[k];
+  }
+  // tau log sum exp at knot k with `more` on worker g, less without.
+  double RaiseAt(size_t k, WorkerIndex g, double more) const;
+
+  struct Rate {
+    double token;
+    double prompt;
+  };
+  size_t knots_ = 0;
+  std::vector<Rate> rates_;
+  std::vector<double> weight_;
+  std::vector<double> tau_;
+  // tau log sum_g exp(m_g / tau), by knot.
+  std::vector<double> largest_;
+  // (m_g - largest) / tau, and its exponential, the slope of `largest` in m_g; by worker and knot.
+  std::vector<double> gap_;
+  std::vector<double> slope_;
+};
+
+class Horizon {
+ public:
+  // Places all requests; false, with `plan` and `free` incomplete, when one fits nowhere. REQUIRES: plan is
+  // empty; snapshot.far is there.
+  bool Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<Assignment>& plan);
+
+ private:
+  WorkerIndex Choose(const FreeCapacity& free, const WaitingView& request);
+
+  ExpectedSteps steps_;
+  ExpectedSteps::Request request_;
+  // Scratch.
+  std::vector<int32_t> order_;
+  struct Bound {
+    double raise;
+    WorkerIndex worker;
+    bool operator<(const Bound& other) const {
+      return raise < other.raise || (raise == other.raise && worker < other.worker);
+    }
+  };
+  std::vector<Bound> bounds_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HORIZON_H_

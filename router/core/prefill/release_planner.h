@@ -1,0 +1,66 @@
+// When waiting prompts are released to engines whose steps cannot be controlled, and to which rank: in waves
+// over the ranks of a group that meets in a barrier.
+//
+// Purpose: such an engine computes the prompts that it holds in order, after its decodes, as many tokens per
+// step as its budget allows. The router controls only the moment at which it sends a prompt. As in
+// prefill_planner.h, a step that is dt longer costs every decoding request dt, on however many ranks prompts
+// are computed. So prompts are released together, with as much work for each rank, and prompts that fit
+// beside the slowest rank's decodes are released at once.
+//
+// When. The *height* of a rank is the time that its prompts add to the group: their compute time, less the
+// free rows and the time below the slowest rank of as many steps as they need. A wave of height t delays N
+// decodes by t. If all ranks were t high, no release could be cheaper. If the waiting prompts fill the ranks
+// to t' on average, N (t - t') of the delay is for ranks without prompts, and a later release with more
+// prompts could avoid it. The number of prompts to come is unknown, so a prompt is released when the prompts
+// of its wave have waited that long in total: the ski rental rule, which buys when the rent paid equals the
+// price. The height with the largest waiting time beyond its cost is chosen. The present height of the ranks
+// is among them, so a prompt that adds nothing is not held. If arrivals use the share r of the budgets'
+// capacity for prompts, a rank without a prompt wastes capacity that is needed, and each second of waiting
+// delays 1 / (1 - r) other requests, so unevenness counts 1 - r times.
+//
+// Which. A rank gets a prompt when its next step can compute more than it holds; until then the prompt can
+// still go to another rank. Among the prompts up to the height the most urgent go first, by age over length;
+// when slots are short, only the oldest. The longest goes to the rank whose decodes will take least time, if
+// that rank stays within the height.
+//
+// Bound. A prompt that has waited N times its own height is not held for others. It is released when the
+// prompts with a larger age for their length have been, so that in overload waits are proportional to
+// lengths.
+//
+// Use: MeteredPolicy calls it for engines that run unmodified and meet in a barrier (GroupKind::kCoupled),
+// with every event while requests wait.
+//   ranks     decodes and decode_context by dead reckoning; prompts: those sent without a first token, of
+//             which every step since has computed step_tokens less decodes; free_slots: slots, or fewer where
+//             KV is short; cost: as fitted from the steps seen.
+//   waiting   of one priority class, the highest first; prefix hits count as computed.
+// Send each rank its bindings in order. Prompts that were sent and not confirmed count among `prompts`.
+//
+// Pure and deterministic; any thread, no state. Tokens, seconds, steps.
+#ifndef BFIO_ROUTER_CORE_PREFILL_RELEASE_PLANNER_H_
+#define BFIO_ROUTER_CORE_PREFILL_RELEASE_PLANNER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/prefill/prefill_planner.h"
+
+namespace bfio::core {
+
+struct ReleaseSettings {
+  // The engine's budget: tokens of a rank's step, decodes included (vLLM: max_num_batched_tokens). Positive.
+  int64_t step_tokens = 2048;
+  // As PrefillSettings::growth.
+  double growth = 0.3;
+};
+
+// `waiting` in the order of the pool. Bindings in the order in which a rank is to get them. O(waiting log
+// waiting + ranks log ranks + bindings (waiting + ranks)) for each prompt that some rank gets.
+std::vector<PrefillDecision::Binding> PlanRelease(absl::Span<const PrefillRank> ranks,
+                                                  absl::Span<const WaitingPrompt> waiting,
+                                                  const PrefillTraffic& traffic,
+                                                  const ReleaseSettings& settings);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_PREFILL_RELEASE_PLANNER_H_

@@ -1,0 +1,103 @@
+#include "router/engine_link/engine_address.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "router/group/group_key.h"
+
+namespace bfio::router {
+namespace {
+
+// Far above any engine's.
+constexpr int64_t kMostTokenBudget = int64_t{1} << 24;
+
+bool IsName(absl::string_view text) {
+  return !text.empty() && text.size() <= kMaxGroupNameBytes &&
+         std::all_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
+}
+
+// Reads `barrier=NAME&token_budget=N` into `engine`.
+absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
+  for (const absl::string_view setting : absl::StrSplit(query, '&')) {
+    const std::pair<absl::string_view, absl::string_view> split =
+        absl::StrSplit(setting, absl::MaxSplits('=', 1));
+    if (split.first == "barrier") {
+      if (!IsName(split.second)) {
+        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': a barrier's name has 1 to ",
+                                                       kMaxGroupNameBytes,
+                                                       " letters, digits, '-', '_' or '.'"));
+      }
+      engine.barrier = std::string(split.second);
+    } else if (split.first == "token_budget") {
+      if (!absl::SimpleAtoi(split.second, &engine.token_budget) || engine.token_budget < 1 ||
+          engine.token_budget > kMostTokenBudget) {
+        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': from 1 to ", kMostTokenBudget));
+      }
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", setting, "' is neither barrier=NAME nor token_budget=N"));
+    }
+  }
+  if (engine.barrier.empty())
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", query, "': token_budget is of engines with a barrier"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> split =
+      absl::StrSplit(text, absl::MaxSplits("://", 1));
+  if (split.first != "vllm" || split.second.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is not vllm://HOST:PORT, the only protocol of engines so far"));
+  }
+  const absl::StatusOr<Address> server = ParseAddress(std::string(split.second));
+  if (!server.ok()) return server.status();
+  EngineAddress engine;
+  engine.protocol = std::string(split.first);
+  engine.server = *server;
+  return engine;
+}
+
+}  // namespace
+
+std::string EngineAddress::ToString() const {
+  return absl::StrCat(protocol, "://", server.ToString());
+}
+
+absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text) {
+  std::vector<EngineAddress> engines;
+  // Of those before it nothing is known but the address.
+  size_t first_bare = 0;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> split =
+        absl::StrSplit(part, absl::MaxSplits('?', 1));
+    absl::StatusOr<EngineAddress> engine = ParseServer(split.first);
+    if (!engine.ok()) return engine.status();
+    if (std::any_of(engines.begin(), engines.end(),
+                    [&](const EngineAddress& other) { return other.server == engine->server; })) {
+      return absl::InvalidArgumentError(absl::StrCat("'", part, "' is there twice"));
+    }
+    engines.push_back(*std::move(engine));
+    if (split.first.size() == part.size()) continue;
+    if (absl::Status status = ReadQuery(split.second, engines.back()); !status.ok()) return status;
+    for (; first_bare < engines.size(); ++first_bare) {
+      engines[first_bare].barrier = engines.back().barrier;
+      engines[first_bare].token_budget = engines.back().token_budget;
+    }
+  }
+  if (first_bare > 0 && first_bare < engines.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", engines[first_bare].ToString(),
+                     "' has no barrier, and others have: a router's engines all have one or none has"));
+  }
+  return engines;
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,43 @@
+// "vllm://HOST:PORT": an engine's server, the protocol that it speaks, and what it does not say of itself.
+//
+// Pure. Threads: any.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_ADDRESS_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_ADDRESS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/address.h"
+
+namespace bfio::router {
+
+struct EngineAddress {
+  // vLLM's max_num_batched_tokens on most devices (0.32); on the largest it is more.
+  static constexpr int64_t kDefaultTokenBudget = 2048;
+
+  // "vllm".
+  std::string protocol;
+  Address server;
+  // The barrier that its ranks meet in at every step, with those of other servers that name it; empty: each
+  // rank steps by itself.
+  std::string barrier;
+  // Tokens of a rank's step at most, prompts and decodes (vLLM: max_num_batched_tokens). Used with a barrier.
+  int64_t token_budget = kDefaultTokenBudget;
+
+  // PROTOCOL://HOST:PORT, the engine's name in logs and worker ids.
+  std::string ToString() const;
+  bool operator==(const EngineAddress&) const = default;
+};
+
+// Addresses separated by commas, each once, with `?barrier=NAME` and `&token_budget=N` behind some. These
+// hold for the servers before it as well, back to the last one that has some:
+// "vllm://a:1,vllm://b:1?barrier=x". Either every server has a barrier or none has. INVALID_ARGUMENT with one
+// line otherwise.
+absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_ADDRESS_H_

@@ -1,0 +1,51 @@
+#include "router/engine_link/engine_call.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router {
+namespace {
+
+// With temperature 0 the next token follows from the tokens before it.
+bool Greedy(const Sampling& sampling) {
+  return sampling.temperature.value_or(1) == 0 || sampling.top_k == 1u;
+}
+
+}  // namespace
+
+absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
+  const ClientRequest& request = *assignment.request;
+  // An engine draws from a stream of its own, which begins again with the call: what follows would not be
+  // what the seed stands for. Without a seed every continuation is as good as another.
+  if (assignment.first_index > 0 && request.sampling.seed && !Greedy(request.sampling)) {
+    return absl::UnavailableError(
+        absl::StrCat("its engine was lost after ", assignment.first_index,
+                     " tokens, and another one cannot continue what is sampled with a seed"));
+  }
+  EngineCall call;
+  call.id = assignment.id;
+  if (request.has_prompt_ids()) {
+    call.prompt = request.prompt;
+    if (assignment.history != nullptr)
+      call.prompt.insert(call.prompt.end(), assignment.history->begin(), assignment.history->end());
+  } else {
+    call.synthetic_tokens = request.prompt_tokens + assignment.first_index;
+  }
+  call.max_new_tokens = request.max_new_tokens - assignment.first_index;
+  call.stop_token_ids = request.stop_token_ids;
+  call.ignore_eos = request.ignore_eos;
+  call.sampling = request.sampling;
+  return call;
+}
+
+std::vector<uint32_t> SyntheticPrompt(uint32_t tokens, uint32_t vocabulary) {
+  // Small vocabularies have all ids up to here, and special tokens are usually the first or the last ones.
+  constexpr uint32_t kIds = 100;
+  const uint32_t ids = vocabulary == 0 ? kIds : std::min(kIds, vocabulary);
+  std::vector<uint32_t> prompt(tokens);
+  for (uint32_t i = 0; i < tokens; ++i) prompt[i] = (ids / 2 + i * 7) % ids;
+  return prompt;
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,63 @@
+// One request as an engine with an API of its own gets it, and what the engine answers.
+//
+// Purpose: the types between the ranks (engine_rank.h) and the protocols of engines (engine_client.h), which
+// convert them. Plain data; lengths in tokens. Threads: any.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "router/core/model/request.h"
+#include "router/requests/request.h"
+
+namespace bfio::router {
+
+// What an engine says of itself.
+struct EngineDescription {
+  // Data-parallel ranks that the server balances among.
+  int32_t ranks = 1;
+  // Of each rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0:
+  // the engine does not say how many.
+  int32_t slots = 0;
+  int64_t kv_tokens = 0;
+  // Longest prompt + output.
+  int64_t max_sequence_tokens = 0;
+  // Token ids are below it; 0: not told.
+  uint32_t vocabulary = 0;
+  // As gateways name it.
+  std::string model;
+};
+
+// A request on its way to an engine: an Assignment without what it borrows.
+struct EngineCall {
+  core::RequestId id = 0;
+  // The client's prompt, and after it the tokens of earlier placements.
+  std::vector<uint32_t> prompt;
+  // Where the client gave only a length: as many tokens, of any ids.
+  uint32_t synthetic_tokens = 0;
+  // Tokens still to generate, at least 1.
+  uint32_t max_new_tokens = 0;
+  std::vector<uint32_t> stop_token_ids;
+  bool ignore_eos = false;
+  Sampling sampling;
+
+  int64_t prompt_tokens() const { return static_cast<int64_t>(prompt.size()) + synthetic_tokens; }
+};
+
+// UNAVAILABLE when tokens were delivered before, and an engine cannot go on with them as if nothing had
+// happened.
+absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment);
+
+// Ids for a prompt of which only the length is known; the same each time.
+std::vector<uint32_t> SyntheticPrompt(uint32_t tokens, uint32_t vocabulary);
+
+// Why an engine has ended an output.
+enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_CALL_H_

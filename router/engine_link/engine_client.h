@@ -1,0 +1,60 @@
+// An engine's protocol: what the router asks of one server that computes.
+//
+// Purpose: the line between the ranks' bookkeeping (engine_link.h) and a wire. A protocol is a folder beside
+// this file; wire types stay in it. Ownership: the link owns a client per server, and calls own what they
+// need to end on their own. Threads: every method may be called from any thread and does not block;
+// callbacks come on gRPC's threads, those of one call in order and the last one once.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "router/engine_link/engine_call.h"
+#include "router/group/worker_messages.h"
+
+namespace bfio::router {
+
+// A request that an engine is computing.
+class EngineStream {
+ public:
+  virtual ~EngineStream() = default;
+  // Ends it, here and in the engine. The callbacks may still come.
+  virtual void Cancel() = 0;
+};
+
+class EngineClient {
+ public:
+  struct StreamCallbacks {
+    // Tokens that have come since the last call, one or more; never more in all than the call's
+    // max_new_tokens.
+    absl::AnyInvocable<void(std::vector<uint32_t>)> on_tokens;
+    // How it ended; an error is the engine's, or the connection's.
+    absl::AnyInvocable<void(absl::StatusOr<EngineFinish>) &&> on_end;
+  };
+
+  virtual ~EngineClient() = default;
+
+  // Asks for ranks and sizes; DEADLINE_EXCEEDED after `timeout`.
+  virtual void Describe(absl::Duration timeout,
+                        absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) = 0;
+  // OK when the engine says that it is healthy.
+  virtual void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) = 0;
+  // What it says of each of its ranks, by rank; fewer where it says nothing. UNIMPLEMENTED,
+  // DEADLINE_EXCEEDED.
+  virtual void GetLoads(absl::Duration timeout,
+                        absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineLoad>>) &&> done) = 0;
+  // `name` is unique among the engine's requests; `rank` is where it runs.
+  virtual std::shared_ptr<EngineStream> Generate(const EngineCall& call, int32_t rank,
+                                                 const std::string& name, StreamCallbacks callbacks) = 0;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_

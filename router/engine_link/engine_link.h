@@ -1,0 +1,74 @@
+// The engines behind the router (--engines): their connections, and their ranks as workers.
+//
+// Purpose: edge 2 for servers that do not implement WorkerLink. The link asks each server for its ranks and
+// sizes. Each rank attaches as a worker; an EngineRank translates between plans, calls and tokens. Ranks with
+// a barrier (EngineAddress::barrier) are in the group of its name. A rank gets at most as many requests as it
+// has slots: the others wait in the router.
+//
+// Failures. A server is lost when it reports that it is not healthy, or does not answer a health check in
+// time. A check is made every kHealthCheck, and when a call fails with a code that may mean that the server
+// has failed (UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED). The ranks of a lost server leave, the router places
+// their requests again, and the link asks for the server again, after kShortestRetry at first and
+// kLongestRetry at most. A rank that the router has cut off attaches again in the same way. A drained rank
+// attaches again when its server has been lost and found.
+//
+// Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: a thread of its
+// own has all state; callbacks of clients and calls of the router post to it. Only Stop blocks.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/event_queue.h"
+#include "router/engine_link/barrier_cost.h"
+#include "router/engine_link/engine_address.h"
+#include "router/engine_link/engine_client.h"
+#include "router/group/worker_events.h"
+
+namespace bfio::router {
+
+class EngineServer;
+
+class EngineLink {
+ public:
+  static constexpr absl::Duration kHealthCheck = absl::Seconds(1);
+  static constexpr absl::Duration kShortestRetry = absl::Milliseconds(200);
+  static constexpr absl::Duration kLongestRetry = absl::Seconds(5);
+
+  struct Options {
+    std::vector<EngineAddress> engines;
+    // How long an engine may take to answer a call about itself.
+    absl::Duration patience = absl::Seconds(10);
+    // Identifies this run of the router. Part of the names of its requests, which differ therefore from those
+    // that a restarted router sends to the same engine.
+    uint64_t instance = 1;
+    std::function<std::unique_ptr<EngineClient>(const EngineAddress&)> make_client;
+  };
+
+  EngineLink(Options options, WorkerHandler* handler);
+  ~EngineLink();
+
+  // Cancels all calls and ends the thread. No event is posted to the handler after it.
+  void Stop();
+
+ private:
+  void Run();
+
+  const Options options_;
+  // Shared with callbacks of clients, which may come after Stop.
+  const std::shared_ptr<EventQueue> events_;
+  // By the barrier's name; the thread's.
+  std::map<std::string, BarrierCost> barriers_;
+  std::vector<std::unique_ptr<EngineServer>> servers_;
+  std::thread thread_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_

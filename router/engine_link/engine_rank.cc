@@ -1,0 +1,275 @@
+#include "router/engine_link/engine_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+
+namespace bfio::router {
+namespace {
+
+// What a step's time weighs in the mean of them, and the number of requests that ended in it.
+constexpr double kStepWeight = 0.1, kEndedWeight = 1.0 / 64;
+
+FinishReason ReasonOf(EngineFinish finish) {
+  return finish == EngineFinish::kStop ? FinishReason::kStop : FinishReason::kLength;
+}
+
+}  // namespace
+
+// --- the router ---
+
+void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
+  // Under the old epoch, which the group still takes: what is said below to be active is what was reported.
+  if (open()) EndStep(now, out);
+  const absl::flat_hash_set<core::RequestId> dropped(offer.cancellations.begin(), offer.cancellations.end());
+  EpochReady ready;
+  ready.epoch = offer.epoch;
+  for (const CallNumber number : Calls()) {
+    Call& call = calls_.at(number);
+    if (dropped.contains(call.id)) {
+      out.cancel.push_back(number);
+      Forget(number);
+      continue;
+    }
+    ready.active.push_back(
+        {call.id, call.prompt_tokens + call.generated, static_cast<uint32_t>(call.generated)});
+  }
+  epoch_ = offer.epoch;
+  step_ = plans_ = applied_plan_ = 0;
+  owed_ = false;
+  rejected_.clear();
+  preempted_.clear();
+  last_report_at_ = now;
+  last_tokens_at_ = absl::InfinitePast();
+  out.ready.push_back(std::move(ready));
+}
+
+void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now,
+                        Output& out) {
+  if (plan.epoch != epoch_) return;
+  ++plans_;
+  applied_plan_ = std::max(applied_plan_, plan.apply_step);
+  owed_ = true;
+  for (const core::RequestId id : plan.cancellations) {
+    const auto it = by_id_.find(id);
+    if (it == by_id_.end()) continue;
+    out.cancel.push_back(it->second);
+    Forget(it->second);
+  }
+  // A rank that was idle begins a step now.
+  if (calls_.empty()) last_report_at_ = now;
+  for (Placement& placement : placements) {
+    if (!placement.call.ok()) {
+      Reject(placement.id, placement.call.status());
+      continue;
+    }
+    const CallNumber number = next_call_++;
+    Call call;
+    call.id = placement.id;
+    call.prompt_tokens = call.prompt_left = placement.call->prompt_tokens();
+    // The step that goes on has begun without it.
+    call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
+    call.max_new_tokens = placement.call->max_new_tokens;
+    calls_.emplace(number, std::move(call));
+    by_id_[placement.id] = number;
+    out.start.push_back({number, *std::move(placement.call)});
+  }
+  // What waited for the epoch's first plan, and what nothing else would report soon.
+  if (plans_ == 1 || calls_.empty() || !rejected_.empty()) EndStep(now, out);
+}
+
+// --- the engine ---
+
+void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, absl::Time now, Output& out) {
+  const auto it = calls_.find(number);
+  if (it == calls_.end() || tokens.empty()) return;
+  if (!it->second.tokens.empty() && open()) EndStep(now, out);
+  Call& call = it->second;
+  call.tokens.insert(call.tokens.end(), tokens.begin(), tokens.end());
+  first_token_at_ = std::min(first_token_at_, now);
+  AfterTokens(now, out);
+}
+
+void EngineRank::OnFinished(CallNumber number, EngineFinish finish, absl::Time now, Output& out) {
+  if (finish == EngineFinish::kError)
+    return OnFailed(number, absl::InternalError("the engine ended the request with an error"), now, out);
+  // Not asked for by this router, which forgets a call when it cancels it.
+  if (finish == EngineFinish::kAbort)
+    return OnFailed(number, absl::UnavailableError("the engine aborted the request"), now, out);
+  const auto it = calls_.find(number);
+  if (it == calls_.end()) return;
+  it->second.finished = ReasonOf(finish);
+  first_token_at_ = std::min(first_token_at_, now);
+  AfterTokens(now, out);
+}
+
+void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::Time now, Output& out) {
+  const auto it = calls_.find(number);
+  if (it == calls_.end()) return;
+  const core::RequestId id = it->second.id;
+  // Tokens that came before it are the client's; only after them can it be placed anew.
+  if (!it->second.tokens.empty() && open()) EndStep(now, out);
+  const bool begun = it->second.generated > 0;
+  Forget(number);
+  // It may run elsewhere, from the token that it has come to.
+  const bool again = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  if (again && begun) {
+    preempted_.push_back(id);
+  } else {
+    Reject(id, again ? absl::ResourceExhaustedError(status.message()) : status);
+  }
+  if (open()) EndStep(now, out);
+}
+
+// --- steps ---
+
+bool EngineRank::StepComplete() const {
+  return std::all_of(calls_.begin(), calls_.end(), [](const auto& entry) {
+    const Call& call = entry.second;
+    if (call.finished) return true;
+    const int64_t generated = call.generated + static_cast<int64_t>(call.tokens.size());
+    // The word that it has ended follows the last token at once, and belongs to its step.
+    if (generated >= call.max_new_tokens) return false;
+    return call.generated == 0 || !call.tokens.empty();
+  });
+}
+
+bool EngineRank::AnyDecodes() const {
+  return std::any_of(calls_.begin(), calls_.end(),
+                     [](const auto& entry) { return entry.second.generated > 0; });
+}
+
+void EngineRank::AfterTokens(absl::Time now, Output& out) {
+  if (open() && StepComplete()) EndStep(now, out);
+}
+
+void EngineRank::EndStep(absl::Time now, Output& out) {
+  StepReport report;
+  report.epoch = epoch_;
+  report.step = ++step_;
+  report.applied_plan = applied_plan_;
+  report.active_requests = static_cast<uint32_t>(calls_.size());
+  report.prefill.emplace();
+  report.prefill->token_budget = options_.token_budget;
+  const bool any_tokens = std::any_of(calls_.begin(), calls_.end(),
+                                      [](const auto& entry) { return !entry.second.tokens.empty(); });
+  BatchLoad batch;
+  if (any_tokens && options_.barrier != nullptr) batch = TakeBatch();
+  std::vector<CallNumber> ended;
+  for (auto& [number, call] : calls_) {
+    report.load_tokens += call.prompt_tokens + call.generated;
+    if (!call.tokens.empty()) {
+      report.tokens.push_back({call.id, static_cast<uint32_t>(call.tokens.size())});
+      report.token_ids.insert(report.token_ids.end(), call.tokens.begin(), call.tokens.end());
+      call.generated += static_cast<int64_t>(call.tokens.size());
+      call.tokens.clear();
+    }
+    if (call.finished) {
+      report.finished.push_back({call.id, *call.finished});
+      ended.push_back(number);
+    } else if (call.generated == 0) {
+      report.prefill->prompts.push_back({call.id, std::max<int64_t>(1, call.prompt_left)});
+    }
+  }
+  for (const CallNumber number : ended) Forget(number);
+  report.rejected = std::exchange(rejected_, {});
+  report.preempted = std::exchange(preempted_, {});
+  report.group_idle = calls_.empty();
+  report.engine_load = load_;
+  if (foreign_ > 0) report.load_tokens += foreign_ * load_->tokens / load_->requests;
+  report.local = std::max(absl::ZeroDuration(), now - last_report_at_);
+  if (any_tokens) {
+    const absl::Time at = std::min(first_token_at_, now);
+    std::optional<absl::Duration> took;
+    if (last_tokens_at_ != absl::InfinitePast()) {
+      took = at - last_tokens_at_;
+      usual_step_ =
+          usual_step_ == absl::ZeroDuration() ? *took : usual_step_ + kStepWeight * (*took - usual_step_);
+    }
+    if (options_.barrier != nullptr) {
+      if (took) options_.barrier->Add(options_.number, batch, *took);
+      if (std::exchange(told_cost_, options_.barrier->version()) != options_.barrier->version())
+        report.batch_cost = options_.barrier->cost();
+    }
+    // A rank that becomes idle begins its next step when it gets work, not now.
+    last_tokens_at_ = calls_.empty() ? absl::InfinitePast() : at;
+  }
+  if (any_tokens) ended_per_step_ += kEndedWeight * (static_cast<double>(ended.size()) - ended_per_step_);
+  report.extra_slots = Credit() - static_cast<int32_t>(foreign_);
+  first_token_at_ = absl::InfiniteFuture();
+  last_report_at_ = now;
+  owed_ = false;
+  out.reports.push_back(std::move(report));
+}
+
+int32_t EngineRank::Credit() const {
+  if (usual_step_ <= absl::ZeroDuration()) return 0;
+  const double ended = ended_per_step_ * (1 + absl::FDivDuration(round_trip_, usual_step_));
+  if (ended < kLeastEmptyShare * options_.slots) return 0;
+  return static_cast<int32_t>(std::min<double>(std::ceil(ended) + 1, options_.slots));
+}
+
+void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) {
+  load_ = load;
+  // One slot stays the router's, whatever an engine says.
+  const int64_t others =
+      load_ ? std::clamp<int64_t>(load_->requests - std::ssize(calls_), 0, options_.slots - 1) : 0;
+  const int64_t before = foreign_;
+  foreign_ = std::min(std::exchange(seen_foreign_, others), others);
+  if (foreign_ != before && open()) EndStep(now, out);
+}
+
+BatchLoad EngineRank::TakeBatch() {
+  ++token_steps_;
+  BatchLoad batch;
+  for (const auto& [number, call] : calls_) {
+    if (call.generated > 0) batch.AddDecode(call.prompt_tokens + call.generated);
+  }
+  int64_t budget = options_.token_budget - batch.tokens;
+  int32_t slots = options_.slots;
+  for (auto& [number, call] : calls_) {
+    if (slots-- == 0) break;
+    if (call.generated > 0) continue;
+    int64_t chunk = call.prompt_left;
+    if (call.tokens.empty()) {
+      if (token_steps_ < call.first_step) continue;
+      // The chunk with its last token would have brought the first of the output.
+      chunk = std::clamp<int64_t>(budget, 0, std::max<int64_t>(0, chunk - 1));
+    }
+    batch.AddPrefill(chunk, call.prompt_tokens - call.prompt_left);
+    call.prompt_left -= chunk;
+    budget -= chunk;
+  }
+  return batch;
+}
+
+void EngineRank::OnTimer(absl::Time now, Output& out) {
+  if (open() && now >= next_deadline()) EndStep(now, out);
+}
+
+absl::Time EngineRank::next_deadline() const {
+  if (!open()) return absl::InfiniteFuture();
+  if (first_token_at_ != absl::InfiniteFuture())
+    return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
+  if (AnyDecodes() || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
+  return last_report_at_ + kQuietStep;
+}
+
+// --- calls ---
+
+std::vector<CallNumber> EngineRank::Calls() const {
+  std::vector<CallNumber> numbers;
+  for (const auto& [number, call] : calls_) numbers.push_back(number);
+  return numbers;
+}
+
+void EngineRank::Forget(CallNumber number) {
+  const auto it = calls_.find(number);
+  const auto named = by_id_.find(it->second.id);
+  if (named != by_id_.end() && named->second == number) by_id_.erase(named);
+  calls_.erase(it);
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,183 @@
+// One rank of an engine that reports no steps, as a worker of a group.
+//
+// Purpose: a group works with workers that apply plans and report steps (worker_messages.h). An engine such
+// as vLLM has requests and streams of tokens. This state machine translates: plans become calls, and the
+// tokens of a step, which arrive together, become a step report. The group's accounts stay exact: the load of
+// a request is its prompt and the tokens received, and a request without its first token is reported as a
+// prompt that is not computed.
+//
+// Steps. A step ends when every decoding request has brought tokens, when a request brings tokens for the
+// second time, or when kGatherShare of a usual step has passed since its first token. While only prompts are
+// computed, a step without tokens is reported every kQuietStep, so that the group does not cut the rank off
+// during a long prompt. While some request decodes, only tokens make steps: a rank whose decodes stall is
+// silent, and the group cuts it off after its step timeout.
+//
+// Prompts. Ranks in a barrier also report how much of their prompts is left. The engine says nothing before a
+// request's first token, so it is reckoned: a step computes the prompts in the order in which they were sent,
+// as many tokens as its budget leaves beside the decodes. The batches so reckoned and the steps' times give
+// the batches' cost (barrier_cost.h).
+//
+// Slots. The engine starts the next request when one ends, the router a round trip later. So that no slot
+// stays empty, as many requests as end in a round trip and a step, and one more, may wait inside the engine
+// (StepReport::extra_slots). Where the engine has requests of other clients, it has less slots for the
+// router, and more load; this is known from what the engine says (OnLoad) in two answers that follow one
+// another.
+//
+// Epochs. The group takes no reports between EpochReady and the epoch's first plan: tokens are kept here.
+//
+// Ownership: owns its state; borrows the barrier's cost; no I/O. Threads: one. Deterministic: the same events
+// at the same times give the same outputs.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/cost/batch_time.h"
+#include "router/engine_link/barrier_cost.h"
+#include "router/engine_link/engine_call.h"
+#include "router/group/worker_messages.h"
+
+namespace bfio::router {
+
+// Numbers a call of a rank; never used twice, because a request may come back to a rank that it was on.
+using CallNumber = uint64_t;
+
+class EngineRank {
+ public:
+  // The share of a usual step within which its tokens arrive: measured on vLLM, 1 to 3 ms of steps of 4
+  // to 16.
+  static constexpr double kGatherShare = 0.25;
+  // Bounds of that wait; the first one holds before a step has been seen.
+  static constexpr absl::Duration kShortestGather = absl::Milliseconds(1);
+  static constexpr absl::Duration kLongestGather = absl::Milliseconds(20);
+  static constexpr absl::Duration kQuietStep = absl::Milliseconds(500);
+
+  // A slot that waits for the router's next request is empty for a round trip and a step. Requests wait in
+  // the engine for such slots only where these would be more than this share of all: below it, what
+  // throughput gains is less than what is lost by choosing the rank earlier.
+  static constexpr double kLeastEmptyShare = 0.005;
+
+  struct Options {
+    int32_t slots = 1;
+    // Of a rank in a barrier: tokens of a step, prompts and decodes; where the batches' cost is fitted, and
+    // the rank's number there. Null: it steps by itself.
+    int64_t token_budget = 0;
+    BarrierCost* barrier = nullptr;
+    uint64_t number = 0;
+  };
+
+  struct StartCall {
+    CallNumber number = 0;
+    EngineCall call;
+  };
+  // In the order in which they have to be carried out.
+  struct Output {
+    std::vector<EpochReady> ready;
+    std::vector<StepReport> reports;
+    std::vector<StartCall> start;
+    std::vector<CallNumber> cancel;
+  };
+  // A placement of a plan, or why it cannot be carried out.
+  struct Placement {
+    core::RequestId id = 0;
+    absl::StatusOr<EngineCall> call;
+  };
+
+  EngineRank() = default;
+  explicit EngineRank(const Options& options) : options_(options) {}
+
+  void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out);
+  void OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now, Output& out);
+
+  // Events of calls that were cancelled are ignored.
+  void OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, absl::Time now, Output& out);
+  void OnFinished(CallNumber number, EngineFinish finish, absl::Time now, Output& out);
+  void OnFailed(CallNumber number, const absl::Status& status, absl::Time now, Output& out);
+
+  // How long the engine takes to answer.
+  void OnRoundTrip(absl::Duration round_trip) { round_trip_ = round_trip; }
+  // What the engine says of the rank; empty: nothing, or nothing new in time.
+  void OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out);
+
+  // Acts when next_deadline() has passed.
+  void OnTimer(absl::Time now, Output& out);
+  absl::Time next_deadline() const;
+
+  int32_t active() const { return static_cast<int32_t>(calls_.size()); }
+  // All that are active, ascending.
+  std::vector<CallNumber> Calls() const;
+
+ private:
+  struct Call {
+    core::RequestId id = 0;
+    int64_t prompt_tokens = 0;
+    int64_t max_new_tokens = 0;
+    // Of the prompt, by the reckoning; and the first of token_steps_ that computes some of it.
+    int64_t prompt_left = 0;
+    int64_t first_step = 0;
+    // Received and reported before the present step.
+    int64_t generated = 0;
+    // Of the present step.
+    std::vector<uint32_t> tokens;
+    std::optional<FinishReason> finished;
+  };
+
+  // The group takes reports.
+  bool open() const { return plans_ > 0; }
+  // Every request that has generated tokens in earlier steps has generated some in this one.
+  bool StepComplete() const;
+  // Some request has generated tokens and has not ended.
+  bool AnyDecodes() const;
+  void EndStep(absl::Time now, Output& out);
+  // Requests that may wait inside the engine.
+  int32_t Credit() const;
+  // What a step that ends with tokens has computed.
+  BatchLoad TakeBatch();
+  // Ends the step if it is complete.
+  void AfterTokens(absl::Time now, Output& out);
+  void Forget(CallNumber number);
+  void Reject(core::RequestId id, absl::Status status) { rejected_.push_back({id, std::move(status)}); }
+
+  Options options_;
+  // By number, which is the order of arrival.
+  std::map<CallNumber, Call> calls_;
+  absl::flat_hash_map<core::RequestId, CallNumber> by_id_;
+  CallNumber next_call_ = 1;
+
+  uint64_t epoch_ = 0;
+  int64_t step_ = 0;
+  // Plans of this epoch that have come, and the largest number of one.
+  int64_t plans_ = 0;
+  int64_t applied_plan_ = 0;
+  // A plan has come that no report has acknowledged.
+  bool owed_ = false;
+
+  // Of the present step: requests that ended, failed, or were taken out.
+  std::vector<RejectedRequest> rejected_;
+  std::vector<core::RequestId> preempted_;
+  absl::Time first_token_at_ = absl::InfiniteFuture();
+  absl::Time last_report_at_ = absl::InfinitePast();
+  absl::Time last_tokens_at_ = absl::InfinitePast();
+  // Mean time between steps with tokens; zero: not known.
+  absl::Duration usual_step_;
+  // Requests that end in a step with tokens, on average.
+  double ended_per_step_ = 0;
+  absl::Duration round_trip_;
+  // As the engine said last; the requests of other clients in that answer, and in both of the last two.
+  std::optional<EngineLoad> load_;
+  int64_t seen_foreign_ = 0, foreign_ = 0;
+  // Steps with tokens so far; and the version of the batches' cost that was reported last.
+  int64_t token_steps_ = 0;
+  int64_t told_cost_ = 0;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_

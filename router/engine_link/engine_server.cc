@@ -1,0 +1,364 @@
+#include "router/engine_link/engine_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/auth/bearer_tokens.h"
+#include "common/base/clock.h"
+#include "common/base/peer_text.h"
+#include "common/base/spdlog.h"
+
+namespace bfio::router {
+namespace {
+
+constexpr int32_t kMostRanks = 1024;
+
+// A rank's connection, as the router's state sees it.
+class EngineChannel final : public WorkerChannel {
+ public:
+  EngineChannel(MemberId id, std::string peer, EngineServer* server, size_t rank,
+                std::shared_ptr<EventQueue> events)
+      : id_(id), peer_(std::move(peer)), server_(server), rank_(rank), events_(std::move(events)) {}
+
+  MemberId id() const override { return id_; }
+  const std::string& peer() const override { return peer_; }
+  void SendEpoch(const EpochOffer& epoch) override {
+    Post([epoch](EngineServer& server, size_t rank, MemberId id) { server.OnEpoch(rank, id, epoch); });
+  }
+  void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override {
+    // What an assignment borrows is there only now.
+    std::vector<EngineRank::Placement> placements;
+    for (const Assignment& assignment : assignments)
+      placements.push_back({assignment.id, ToEngineCall(assignment)});
+    Post([plan, placements = std::move(placements)](EngineServer& server, size_t rank, MemberId id) mutable {
+      server.OnPlan(rank, id, plan, std::move(placements));
+    });
+  }
+  void SendNotice(absl::string_view text) override { spdlog::info("{}: {}", peer_, std::string(text)); }
+  void SendShutdown(absl::string_view) override {
+    Post([](EngineServer& server, size_t rank, MemberId id) { server.OnReleased(rank, id); });
+  }
+  void Close(const absl::Status& status) override {
+    Post([status](EngineServer& server, size_t rank, MemberId id) { server.OnClosed(rank, id, status); });
+  }
+  // Nothing waits to be written: calls are the engine's to take, and their tokens are bounded by what was
+  // asked for.
+  bool BreakOffIfStuck(absl::Time, absl::Duration) override { return false; }
+  void Consumed() override {}
+
+ private:
+  template <typename Event>
+  void Post(Event event) {
+    events_->Post([server = server_, rank = rank_, id = id_, event = std::move(event)]() mutable {
+      event(*server, rank, id);
+    });
+  }
+
+  const MemberId id_;
+  const std::string peer_;
+  // Good on the link's thread.
+  EngineServer* const server_;
+  const size_t rank_;
+  const std::shared_ptr<EventQueue> events_;
+};
+
+absl::Status Check(const EngineDescription& description) {
+  if (description.ranks < 1 || description.ranks > kMostRanks)
+    return absl::InvalidArgumentError(absl::StrCat("it says that it has ", description.ranks, " ranks"));
+  if (description.slots < 1)
+    return absl::InvalidArgumentError("it does not say how many requests it runs at a time (max_num_seqs)");
+  if (description.max_sequence_tokens < 2)
+    return absl::InvalidArgumentError("it does not say how long a sequence may be (max_context_length)");
+  return absl::OkStatus();
+}
+
+// Engines of different models give one prompt different answers (router/group/group_key.h).
+std::string DigestOf(const EngineDescription& description) {
+  const Sha256Digest digest = Sha256(absl::StrCat("engine model\n", description.model));
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
+}
+
+// Whether a call may have failed because its server did. An engine that is dead answers INTERNAL for a while.
+bool MayBeLost(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsUnknown(status) ||
+         absl::IsCancelled(status);
+}
+
+absl::Duration Longer(absl::Duration retry) {
+  return std::clamp(2 * retry, EngineLink::kShortestRetry, EngineLink::kLongestRetry);
+}
+
+}  // namespace
+
+EngineServer::EngineServer(EngineAddress address, const EngineLink::Options* options, WorkerHandler* handler,
+                           std::shared_ptr<EventQueue> events, MemberId* next_member, BarrierCost* barrier)
+    : address_(std::move(address)),
+      name_(address_.ToString()),
+      options_(options),
+      handler_(handler),
+      events_(std::move(events)),
+      next_member_(next_member),
+      barrier_(barrier),
+      client_(options->make_client(address_)) {}
+
+EngineServer::~EngineServer() = default;
+
+// --- the connection ---
+
+void EngineServer::OnTimer(absl::Time now) {
+  if (now >= next_at_) state_ == State::kServing ? CheckHealth() : Ask();
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    if (now >= rank.attach_at) Attach(r);
+    if (now < rank.machine.next_deadline()) continue;
+    EngineRank::Output out;
+    rank.machine.OnTimer(now, out);
+    CarryOut(r, std::move(out));
+  }
+}
+
+absl::Time EngineServer::next_deadline() const {
+  absl::Time next = next_at_;
+  for (const Rank& rank : ranks_) next = std::min({next, rank.attach_at, rank.machine.next_deadline()});
+  return next;
+}
+
+void EngineServer::Ask() {
+  state_ = State::kAsking;
+  next_at_ = absl::InfiniteFuture();
+  client_->Describe(options_->patience,
+                    [this, events = events_](absl::StatusOr<EngineDescription> description) {
+                      events->Post([this, description = std::move(description)]() mutable {
+                        OnDescription(std::move(description));
+                      });
+                    });
+}
+
+void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) {
+  if (description.ok()) {
+    if (absl::Status status = Check(*description); !status.ok()) description = status;
+  }
+  if (!description.ok()) {
+    state_ = State::kIdle;
+    retry_ = Longer(retry_);
+    next_at_ = MonotonicNow() + retry_;
+    const std::string error(description.status().message());
+    if (std::exchange(last_error_, error) != error)
+      spdlog::warn("engine {} cannot be used, and is asked again until it can: {}", name_, PeerText(error));
+    return;
+  }
+  state_ = State::kServing;
+  last_error_.clear();
+  retry_ = absl::ZeroDuration();
+  ++connection_;
+  checking_ = asking_loads_ = tells_no_loads_ = false;
+  description_ = *std::move(description);
+  if (description_.kv_tokens < 1)
+    description_.kv_tokens = description_.slots * description_.max_sequence_tokens;
+  spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
+               PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
+  ranks_.clear();
+  ranks_.resize(static_cast<size_t>(description_.ranks));
+  for (size_t r = 0; r < ranks_.size(); ++r) Attach(r);
+  next_at_ = MonotonicNow() + EngineLink::kHealthCheck;
+}
+
+void EngineServer::CheckHealth() {
+  next_at_ = absl::InfiniteFuture();
+  if (std::exchange(checking_, true)) return;
+  checked_at_ = MonotonicNow();
+  client_->CheckHealth(options_->patience,
+                       [this, events = events_, connection = connection_](const absl::Status& health) {
+                         events->Post([this, health, connection] {
+                           if (connection == connection_ && state_ == State::kServing) OnHealth(health);
+                         });
+                       });
+}
+
+void EngineServer::OnHealth(const absl::Status& health) {
+  checking_ = false;
+  if (!health.ok()) return Lose(health);
+  const absl::Time now = MonotonicNow();
+  next_at_ = now + EngineLink::kHealthCheck;
+  for (Rank& rank : ranks_) rank.machine.OnRoundTrip(now - checked_at_);
+  AskLoads();
+  // It lives: what failed is those requests' own.
+  for (Failure& failure : std::exchange(doubtful_, {})) {
+    Rank* rank = Find(failure.rank, failure.member);
+    if (rank == nullptr) continue;
+    EngineRank::Output out;
+    rank->machine.OnFailed(failure.call, failure.status, MonotonicNow(), out);
+    CarryOut(failure.rank, std::move(out));
+  }
+}
+
+void EngineServer::AskLoads() {
+  if (tells_no_loads_ || std::exchange(asking_loads_, true)) return;
+  client_->GetLoads(options_->patience, [this, events = events_, connection = connection_](
+                                            absl::StatusOr<std::vector<EngineLoad>> loads) {
+    events->Post([this, connection, loads = std::move(loads)] {
+      if (connection == connection_ && state_ == State::kServing) OnLoads(loads);
+    });
+  });
+}
+
+void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineLoad>>& loads) {
+  asking_loads_ = false;
+  tells_no_loads_ = absl::IsUnimplemented(loads.status());
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r].channel == nullptr) continue;
+    EngineRank::Output out;
+    const bool told = loads.ok() && r < loads->size();
+    ranks_[r].machine.OnLoad(told ? std::optional((*loads)[r]) : std::nullopt, MonotonicNow(), out);
+    CarryOut(r, std::move(out));
+  }
+}
+
+void EngineServer::Lose(const absl::Status& why) {
+  spdlog::warn("engine {} is lost: {}", name_, PeerText(why.message()));
+  ++connection_;
+  for (Rank& rank : ranks_) {
+    if (rank.channel != nullptr) handler_->OnWorkerEvent(rank.channel, Gone{});
+    Detach(rank);
+  }
+  ranks_.clear();
+  doubtful_.clear();
+  state_ = State::kIdle;
+  retry_ = EngineLink::kShortestRetry;
+  next_at_ = MonotonicNow() + retry_;
+}
+
+// --- ranks come and go ---
+
+void EngineServer::Attach(size_t r) {
+  Rank& rank = ranks_[r];
+  rank.attach_at = absl::InfiniteFuture();
+  const std::string name = absl::StrCat(name_, "#", r);
+  rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, this, r, events_);
+  rank.machine = EngineRank({.slots = description_.slots,
+                             .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
+                             .barrier = barrier_,
+                             .number = rank.channel->id()});
+  WorkerHello hello;
+  hello.worker_id = name;
+  hello.group = address_.barrier;
+  hello.model = DigestOf(description_);
+  hello.slots = description_.slots;
+  hello.kv_tokens = description_.kv_tokens;
+  hello.max_sequence_tokens = description_.max_sequence_tokens;
+  hello.engine = address_.protocol;
+  hello.steps_alone = true;
+  handler_->OnWorkerEvent(rank.channel, std::move(hello));
+}
+
+void EngineServer::Detach(Rank& rank) {
+  for (auto& [number, stream] : rank.streams) stream->Cancel();
+  rank.streams.clear();
+  rank.machine = EngineRank();
+  rank.channel = nullptr;
+}
+
+void EngineServer::OnClosed(size_t r, MemberId member, const absl::Status& why) {
+  Rank* rank = Find(r, member);
+  if (rank == nullptr) return;
+  Detach(*rank);
+  if (rank->drained) return;
+  spdlog::warn("engine {}: rank {} is not used for now: {}", name_, r, std::string(why.message()));
+  rank->retry = Longer(rank->retry);
+  rank->attach_at = MonotonicNow() + rank->retry;
+}
+
+void EngineServer::OnReleased(size_t r, MemberId member) {
+  if (Rank* rank = Find(r, member); rank != nullptr) rank->drained = true;
+}
+
+void EngineServer::CancelAll() {
+  for (Rank& rank : ranks_) Detach(rank);
+}
+
+EngineServer::Rank* EngineServer::Find(size_t r, MemberId member) {
+  if (r >= ranks_.size() || ranks_[r].channel == nullptr || ranks_[r].channel->id() != member) return nullptr;
+  return &ranks_[r];
+}
+
+// --- plans and tokens ---
+
+void EngineServer::OnEpoch(size_t r, MemberId member, const EpochOffer& offer) {
+  Rank* rank = Find(r, member);
+  if (rank == nullptr) return;
+  EngineRank::Output out;
+  rank->machine.OnEpoch(offer, MonotonicNow(), out);
+  CarryOut(r, std::move(out));
+}
+
+void EngineServer::OnPlan(size_t r, MemberId member, const PlanPart& plan,
+                          std::vector<EngineRank::Placement> placements) {
+  Rank* rank = Find(r, member);
+  if (rank == nullptr) return;
+  rank->retry = absl::ZeroDuration();
+  EngineRank::Output out;
+  rank->machine.OnPlan(plan, std::move(placements), MonotonicNow(), out);
+  CarryOut(r, std::move(out));
+}
+
+void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
+  Rank& rank = ranks_[r];
+  for (StepReport& report : out.reports) handler_->OnWorkerEvent(rank.channel, std::move(report));
+  for (EpochReady& ready : out.ready) handler_->OnWorkerEvent(rank.channel, std::move(ready));
+  for (const CallNumber number : out.cancel) {
+    const auto it = rank.streams.find(number);
+    if (it == rank.streams.end()) continue;
+    it->second->Cancel();
+    rank.streams.erase(it);
+  }
+  for (EngineRank::StartCall& start : out.start) Start(r, std::move(start));
+}
+
+void EngineServer::Start(size_t r, EngineRank::StartCall start) {
+  Rank& rank = ranks_[r];
+  const MemberId member = rank.channel->id();
+  const CallNumber number = start.number;
+  // The member is never used twice in this router's life.
+  const std::string name =
+      absl::StrCat("bfio-", absl::Hex(options_->instance), "-", absl::Hex(member), "-", number);
+  if (start.call.synthetic_tokens > 0)
+    start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
+  EngineClient::StreamCallbacks callbacks;
+  callbacks.on_tokens = [this, events = events_, r, member, number](std::vector<uint32_t> tokens) {
+    events->Post([this, r, member, number, tokens = std::move(tokens)] {
+      Rank* rank = Find(r, member);
+      if (rank == nullptr) return;
+      EngineRank::Output out;
+      rank->machine.OnTokens(number, tokens, MonotonicNow(), out);
+      CarryOut(r, std::move(out));
+    });
+  };
+  callbacks.on_end = [this, events = events_, r, member, number](absl::StatusOr<EngineFinish> end) {
+    events->Post([this, r, member, number, end = std::move(end)]() mutable {
+      OnCallEnded(r, member, number, std::move(end));
+    });
+  };
+  rank.streams[number] = client_->Generate(start.call, static_cast<int32_t>(r), name, std::move(callbacks));
+}
+
+void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number,
+                               absl::StatusOr<EngineFinish> end) {
+  Rank* rank = Find(r, member);
+  if (rank == nullptr || rank->streams.erase(number) == 0) return;
+  if (MayBeLost(end.status())) {
+    doubtful_.push_back({r, member, number, end.status()});
+    return CheckHealth();
+  }
+  EngineRank::Output out;
+  if (end.ok()) {
+    rank->machine.OnFinished(number, *end, MonotonicNow(), out);
+  } else {
+    rank->machine.OnFailed(number, end.status(), MonotonicNow(), out);
+  }
+  CarryOut(r, std::move(out));
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,111 @@
+// One engine's server as the link sees it: its connection, its health, and its ranks.
+//
+// Purpose: what engine_link.h says of one server. Ownership: the link owns it. Threads: the link's.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "router/engine_link/engine_link.h"
+#include "router/engine_link/engine_rank.h"
+
+namespace bfio::router {
+
+class EngineServer {
+ public:
+  // `next_member` numbers connections of ranks, of all servers; `barrier` is null without one. All outlive
+  // this.
+  EngineServer(EngineAddress address, const EngineLink::Options* options, WorkerHandler* handler,
+               std::shared_ptr<EventQueue> events, MemberId* next_member, BarrierCost* barrier);
+  ~EngineServer();
+
+  void OnTimer(absl::Time now);
+  absl::Time next_deadline() const;
+  // Ends every call.
+  void CancelAll();
+
+  // What the router sends to the rank's connection `member`; ignored when that is over.
+  void OnEpoch(size_t rank, MemberId member, const EpochOffer& offer);
+  void OnPlan(size_t rank, MemberId member, const PlanPart& plan,
+              std::vector<EngineRank::Placement> placements);
+  void OnClosed(size_t rank, MemberId member, const absl::Status& why);
+  // The router has drained the rank.
+  void OnReleased(size_t rank, MemberId member);
+
+ private:
+  enum class State { kIdle, kAsking, kServing };
+  struct Rank {
+    // Null: not attached.
+    std::shared_ptr<WorkerChannel> channel;
+    EngineRank machine;
+    absl::flat_hash_map<CallNumber, std::shared_ptr<EngineStream>> streams;
+    // When it attaches again; infinite while it is attached or drained.
+    absl::Time attach_at = absl::InfiniteFuture();
+    absl::Duration retry;
+    bool drained = false;
+  };
+  struct Failure {
+    size_t rank;
+    MemberId member;
+    CallNumber call;
+    absl::Status status;
+  };
+
+  void Ask();
+  void OnDescription(absl::StatusOr<EngineDescription> description);
+  void CheckHealth();
+  void OnHealth(const absl::Status& health);
+  void AskLoads();
+  void OnLoads(const absl::StatusOr<std::vector<EngineLoad>>& loads);
+  void Lose(const absl::Status& why);
+  void Attach(size_t rank);
+  // Forgets the connection and ends its calls.
+  void Detach(Rank& rank);
+  // Null unless `member` is its present connection.
+  Rank* Find(size_t rank, MemberId member);
+  void CarryOut(size_t rank, EngineRank::Output out);
+  void Start(size_t rank, EngineRank::StartCall start);
+  void OnCallEnded(size_t rank, MemberId member, CallNumber call, absl::StatusOr<EngineFinish> end);
+  // Runs `event` on the link's thread.
+  template <typename Event>
+  void Post(Event event) {
+    events_->Post(std::move(event));
+  }
+
+  const EngineAddress address_;
+  const std::string name_;
+  const EngineLink::Options* const options_;
+  WorkerHandler* const handler_;
+  const std::shared_ptr<EventQueue> events_;
+  MemberId* const next_member_;
+  BarrierCost* const barrier_;
+  const std::unique_ptr<EngineClient> client_;
+
+  State state_ = State::kIdle;
+  EngineDescription description_;
+  std::vector<Rank> ranks_;
+  // When it is asked for, or its health is checked.
+  absl::Time next_at_ = absl::InfinitePast();
+  absl::Duration retry_;
+  bool checking_ = false;
+  // Of a check, in which the engine does next to nothing else.
+  absl::Time checked_at_;
+  // It has been asked for its loads; it cannot say them.
+  bool asking_loads_ = false, tells_no_loads_ = false;
+  // Answers to questions of an earlier connection are ignored.
+  uint64_t connection_ = 0;
+  // Calls that failed as if the server was gone, until a health check tells.
+  std::vector<Failure> doubtful_;
+  // Of the last attempt to reach it; for the log, which has each once.
+  std::string last_error_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_

@@ -1,0 +1,21 @@
+// A vLLM server as an engine: vllm.grpc.engine.VllmEngine, spoken as gateways speak it.
+//
+// Purpose: implements EngineClient for one server. Requests ask for a stream and for the rank; a stream that
+// breaks the protocol (more tokens than were asked for, another output than the first) ends with
+// DATA_LOSS. Ownership and threads: as EngineClient; gRPC's callbacks.
+#ifndef BFIO_ROUTER_ENGINE_LINK_VLLM_VLLM_CLIENT_H_
+#define BFIO_ROUTER_ENGINE_LINK_VLLM_VLLM_CLIENT_H_
+
+#include <memory>
+#include <string>
+
+#include "router/engine_link/engine_client.h"
+
+namespace bfio::router::vllm {
+
+// `server` is HOST:PORT. Connects lazily.
+std::unique_ptr<EngineClient> NewVllmClient(const std::string& server);
+
+}  // namespace bfio::router::vllm
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_VLLM_VLLM_CLIENT_H_

@@ -1,0 +1,134 @@
+// An engine's API as gateways call it, on the callback API.
+//
+// Purpose: what is behind the handler as one engine, whose balancing among its ranks is the handler's. `Wire`
+// is the engine's protocol (wire.h of its folder): its messages, and their conversion.
+// Authenticates by the headers, before any message is received; then receives, checks and converts. The
+// tenant is that of the caller's token, or of the header "bfio-tenant"; the protocol has no field for it.
+// Threads: methods run on gRPC's threads and never block. Handler and authenticator outlive the server that
+// the service is registered with.
+#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
+#define BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/net/authenticator.h"
+#include "common/net/call_service.h"
+#include "common/net/first_messages.h"
+#include "common/net/unary_call.h"
+#include "engines/smg_common.pb.h"
+#include "router/frontend/gateway/answers.h"
+#include "router/frontend/gateway/generate_stream.h"
+#include "router/frontend/gateway/load_feed.h"
+#include "router/frontend/gateway/request_fields.h"
+#include "router/frontend/gateway/tokenizer_stream.h"
+#include "router/frontend/request_handler.h"
+#include "router/frontend/tokenizer/model_files.h"
+#include "router/frontend/tokenizer/model_source.h"
+#include "router/requests/limits.h"
+
+namespace bfio::router::gateway {
+
+struct GatewayOptions {
+  RequestLimits request_limits;
+  StreamLimits stream_limits;
+  // Under which gateways offer the model; empty: the last part of its directory, or "bfio".
+  std::string model_name;
+  // Its files; null: only the gateway has them.
+  std::shared_ptr<const ModelSource> model;
+  // Ids for requests that come without one.
+  std::function<std::string()> new_request_id;
+  RankView view = RankView::kOne;
+};
+
+template <typename Wire>
+class GatewayService final : public CallService {
+ public:
+  static constexpr const char* kName = Wire::kName;
+  // Requests that one Abort may name.
+  static constexpr size_t kMaxAborts = 256;
+
+  // `messages` receives the calls' first messages; it outlives the server, too.
+  GatewayService(RequestHandler* handler, Authenticator* authenticator, FirstMessages* messages,
+                 GatewayOptions options);
+
+  // Generate calls now.
+  int64_t streams() const { return streams_.load(std::memory_order_relaxed); }
+  // Ends the streams that would not end by themselves.
+  void Close() { feed_.Close(); }
+
+ private:
+  struct Caller {
+    // Whose token it is, where tokens are asked for.
+    std::optional<std::string> name;
+    std::string peer;
+    // Of the header; empty: none.
+    std::string tenant;
+  };
+  using Stream = GenerateStream<Wire>;
+  using GenerateRequest = typename Wire::GenerateRequest;
+  using AbortRequest = typename Wire::AbortRequest;
+  using AbortCall = UnaryCall<AbortRequest, typename Wire::AbortResponse>;
+  // A tenant and a request_id.
+  using Name = std::pair<std::string, std::string>;
+
+  // UNAUTHENTICATED, or INVALID_ARGUMENT for a header that is no tenant's name.
+  absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
+  void AddInformation();
+  // Null: there are no files.
+  std::shared_ptr<const ModelFiles> Model() const {
+    return options_.model == nullptr ? nullptr : options_.model->Get();
+  }
+  // Of a method; gRPC does not copy it.
+  const char* Path(const char* method);
+  template <typename Request, typename Response, typename Answer>
+  void AddUnary(const char* method, Answer answer) {
+    this->template Add<Request, Response>(Path(method), [this, answer = std::move(answer)](
+                                                            grpc::CallbackServerContext* context) {
+      return UnaryCall<Request, Response>::Begin(context, authenticator_->Check(*context), messages_, answer);
+    });
+  }
+
+  Stream* Generate(grpc::CallbackServerContext* context);
+  // INVALID_ARGUMENT, PERMISSION_DENIED, or what the handler says.
+  absl::Status Submit(GenerateRequest request, const Caller& caller, const std::shared_ptr<Stream>& stream);
+  absl::Status SubmitOutputs(ConvertedRequest converted, const std::shared_ptr<Stream>& stream);
+
+  AbortCall* Abort(grpc::CallbackServerContext* context);
+  void AbortAll(const std::shared_ptr<AbortCall>& call, const AbortRequest& request, const Caller& caller);
+  // The names of a request's outputs that have not ended, as far as the service knows.
+  std::vector<std::string> OutputNames(const std::string& tenant, const std::string& request_id);
+  // A request of several outputs.
+  void Remember(const ClientRequest& request, const std::shared_ptr<Stream>& stream);
+
+  RequestHandler* const handler_;
+  Authenticator* const authenticator_;
+  FirstMessages* const messages_;
+  const GatewayOptions options_;
+  const absl::Time started_;
+  std::list<std::string> paths_;
+  std::atomic<int64_t> streams_{0};
+  LoadFeed feed_;
+
+  Mutex mutex_;
+  // Of requests with several outputs; those that are gone are swept now and then.
+  absl::flat_hash_map<Name, std::weak_ptr<Stream>> several_ ABSL_GUARDED_BY(mutex_);
+  size_t sweep_at_ ABSL_GUARDED_BY(mutex_) = 64;
+};
+
+}  // namespace bfio::router::gateway
+
+#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_

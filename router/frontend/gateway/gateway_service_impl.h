@@ -1,0 +1,255 @@
+// The definitions of GatewayService, for the file of each protocol that instantiates it.
+#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_IMPL_H_
+#define BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_IMPL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/net/status.h"
+#include "router/frontend/gateway/gateway_service.h"
+#include "router/frontend/gateway/generate_stream_impl.h"
+#include "router/requests/check_request.h"
+
+namespace bfio::router::gateway {
+
+inline constexpr char kTenantHeader[] = "bfio-tenant";
+
+// Several requests that one call aborts: it is answered when the last of them is.
+struct PendingAborts {
+  explicit PendingAborts(size_t count) : left(count) {}
+  std::atomic<size_t> left;
+  // One of them was there.
+  std::atomic<bool> found{false};
+};
+
+template <typename Wire>
+GatewayService<Wire>::GatewayService(RequestHandler* handler, Authenticator* authenticator,
+                                     FirstMessages* messages, GatewayOptions options)
+    : handler_(handler),
+      authenticator_(authenticator),
+      messages_(messages),
+      options_(std::move(options)),
+      started_(MonotonicNow()),
+      feed_(handler, options_.view) {
+  this->template Add<GenerateRequest, typename Wire::GenerateResponse>(
+      Path("Generate"), [this](grpc::CallbackServerContext* context) { return Generate(context); });
+  this->template Add<AbortRequest, typename Wire::AbortResponse>(
+      Path("Abort"), [this](grpc::CallbackServerContext* context) { return Abort(context); });
+  this->template Add<common_pb::GetTokenizerRequest, common_pb::GetTokenizerChunk>(
+      Path("GetTokenizer"), [this](grpc::CallbackServerContext* context) {
+        return StreamTokenizer(context, authenticator_->Check(*context), messages_, Model());
+      });
+  this->template Add<common_pb::SubscribeKvEventsRequest, common_pb::KvEventBatch>(
+      Path("SubscribeKvEvents"), [this](grpc::CallbackServerContext* context) {
+        return feed_.Subscribe(context, authenticator_->Check(*context), messages_);
+      });
+  AddInformation();
+}
+
+template <typename Wire>
+const char* GatewayService<Wire>::Path(const char* method) {
+  return paths_.emplace_back(absl::StrCat("/", Wire::kName, "/", method)).c_str();
+}
+
+template <typename Wire>
+void GatewayService<Wire>::AddInformation() {
+  const auto with_loads = [this](const auto& call, auto fill) {
+    const absl::Status asked =
+        handler_->GetLoads(std::nullopt, [call, fill](const absl::StatusOr<Loads>& loads) {
+          if (!loads.ok()) return call->Reply(loads.status());
+          call->Reply(fill(*loads));
+        });
+    if (!asked.ok()) call->Reply(asked);
+  };
+  AddUnary<typename Wire::HealthCheckRequest, typename Wire::HealthCheckResponse>(
+      "HealthCheck", [this](const auto& call, const auto&) {
+        typename Wire::HealthCheckResponse response;
+        response.set_healthy(handler_->GetServing().ready);
+        response.set_message(response.healthy() ? "serving" : "not serving");
+        call->Reply(std::move(response));
+      });
+  using ModelInfo = typename Wire::GetModelInfoResponse;
+  AddUnary<typename Wire::GetModelInfoRequest, ModelInfo>(
+      "GetModelInfo", [this](const auto& call, const auto&) {
+        const std::shared_ptr<const ModelFiles> model = Model();
+        const std::string name =
+            !options_.model_name.empty() ? options_.model_name : ModelNameOf(model ? model->directory : "");
+        call->Reply(ModelInfoOf<ModelInfo>(name, model.get(), handler_->GetServing()));
+      });
+  AddUnary<typename Wire::GetServerInfoRequest, typename Wire::GetServerInfoResponse>(
+      "GetServerInfo", [this, with_loads](const auto& call, const auto&) {
+        with_loads(call, [view = options_.view, uptime = MonotonicNow() - started_](const Loads& loads) {
+          return Wire::ServerInfo(loads, view, uptime);
+        });
+      });
+  AddUnary<typename Wire::GetLoadsRequest, typename Wire::GetLoadsResponse>(
+      "GetLoads", [with_loads, view = options_.view](const auto& call, const auto& request) {
+        std::optional<int32_t> rank;
+        if (request.has_dp_rank()) rank = request.dp_rank();
+        with_loads(call, [view, rank](const Loads& loads) { return Wire::LoadsResponse(loads, view, rank); });
+      });
+}
+
+template <typename Wire>
+absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::CallerOf(
+    const grpc::CallbackServerContext& context) {
+  absl::StatusOr<std::optional<std::string>> name = authenticator_->Caller(context);
+  if (!name.ok()) return name.status();
+  Caller caller{*std::move(name), context.peer(), ""};
+  const auto tenant = context.client_metadata().find(kTenantHeader);
+  if (tenant != context.client_metadata().end())
+    caller.tenant.assign(tenant->second.data(), tenant->second.size());
+  // In a message protobuf would see to it; and tenants are names in metrics and logs.
+  if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
+    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " is not printable ASCII without spaces"));
+  return caller;
+}
+
+// --- Generate ---
+
+template <typename Wire>
+typename GatewayService<Wire>::Stream* GatewayService<Wire>::Generate(grpc::CallbackServerContext* context) {
+  absl::StatusOr<Caller> caller = CallerOf(*context);
+  const absl::Status allowed = caller.status();
+  typename Stream::Options options;
+  options.traceparent = TraceparentOf(*context);
+  options.limits = options_.stream_limits;
+  options.open = &streams_;
+  options.cancel = [handler = handler_](core::RequestId id, bool timed_out) {
+    handler->Cancel(id, timed_out);
+  };
+  if (caller.ok()) {
+    options.on_request = [this, from = *std::move(caller)](const std::shared_ptr<Stream>& stream,
+                                                           GenerateRequest request) {
+      return Submit(std::move(request), from, stream);
+    };
+  }
+  const std::shared_ptr<Stream> stream = Stream::Create(context, std::move(options));
+  stream->Begin(allowed, messages_);
+  return stream.get();  // kept alive by itself until OnDone
+}
+
+template <typename Wire>
+absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller& caller,
+                                          const std::shared_ptr<Stream>& stream) {
+  std::string tenant = caller.tenant;
+  if (absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant); !status.ok())
+    return status;
+  RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, ""};
+  const std::shared_ptr<const ModelFiles> model = Model();
+  if (model == nullptr) {
+    context.no_stop_texts = "it has none";
+  } else if (model->text == nullptr) {
+    context.no_stop_texts = model->why_no_text;
+  }
+  absl::StatusOr<ConvertedRequest> converted = Wire::Convert(request, std::move(tenant), context);
+  if (!converted.ok()) return converted.status();
+  request = GenerateRequest();  // its prompt is in `converted`, and would be there twice
+  if (converted->request.request_id.empty()) converted->request.request_id = options_.new_request_id();
+  return SubmitOutputs(*std::move(converted), stream);
+}
+
+template <typename Wire>
+absl::Status GatewayService<Wire>::SubmitOutputs(ConvertedRequest converted,
+                                                 const std::shared_ptr<Stream>& stream) {
+  typename Stream::Shape shape;
+  for (uint32_t i = 0; i < converted.outputs; ++i) shape.ids.push_back(handler_->NextId());
+  const std::vector<core::RequestId> ids = shape.ids;
+  shape.request_id = converted.request.request_id;
+  shape.stream = converted.stream;
+  shape.prompt_tokens = converted.request.prompt_tokens;
+  shape.stop_token_ids = converted.request.stop_token_ids;
+  if (!converted.stops.empty())
+    shape.stop_text.emplace(Model()->text, std::move(converted.stops), converted.special_text);
+  if (ids.size() > 1) Remember(converted.request, stream);
+  const std::vector<std::shared_ptr<TokenSink>> sinks = stream->BeginOutputs(std::move(shape));
+  for (uint32_t i = 0; i < ids.size(); ++i) {
+    const absl::Status status = handler_->Submit(ids[i], OutputRequest(converted.request, i), sinks[i]);
+    if (status.ok()) continue;
+    for (uint32_t before = 0; before < i; ++before) handler_->Cancel(ids[before], /*timed_out=*/false);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+// --- Abort ---
+
+template <typename Wire>
+void GatewayService<Wire>::Remember(const ClientRequest& request, const std::shared_ptr<Stream>& stream) {
+  MutexLock lock(&mutex_);
+  if (several_.size() >= sweep_at_) {
+    absl::erase_if(several_, [](const auto& entry) { return entry.second.expired(); });
+    sweep_at_ = std::max<size_t>(64, 2 * several_.size());
+  }
+  // A second one of that name is refused by the router while the first is live.
+  std::weak_ptr<Stream>& there = several_[Name(request.tenant, request.request_id)];
+  if (const auto first = there.lock(); first != nullptr && !first->LiveOutputs().empty()) return;
+  there = stream;
+}
+
+template <typename Wire>
+std::vector<std::string> GatewayService<Wire>::OutputNames(const std::string& tenant,
+                                                           const std::string& request_id) {
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = several_.find(Name(tenant, request_id));
+    if (it != several_.end()) stream = it->second.lock();
+  }
+  if (stream == nullptr) return {request_id};
+  std::vector<std::string> names;
+  for (const uint32_t index : stream->LiveOutputs()) names.push_back(OutputName(request_id, index));
+  return names;
+}
+
+template <typename Wire>
+typename GatewayService<Wire>::AbortCall* GatewayService<Wire>::Abort(grpc::CallbackServerContext* context) {
+  absl::StatusOr<Caller> caller = CallerOf(*context);
+  const absl::Status allowed = caller.status();
+  return AbortCall::Begin(
+      context, allowed, messages_,
+      [this, caller = std::move(caller)](const std::shared_ptr<AbortCall>& call,
+                                         const AbortRequest& request) { AbortAll(call, request, *caller); });
+}
+
+template <typename Wire>
+void GatewayService<Wire>::AbortAll(const std::shared_ptr<AbortCall>& call, const AbortRequest& request,
+                                    const Caller& caller) {
+  std::string tenant = caller.tenant;
+  absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant);
+  if (!status.ok()) return call->Reply(status);
+  const std::vector<std::string> ids = Wire::AbortedIds(request);
+  if (ids.size() > kMaxAborts) {
+    return call->Reply(OutOfRange("the number of request_ids", static_cast<int64_t>(ids.size()),
+                                  absl::StrCat("at most ", kMaxAborts)));
+  }
+  std::vector<std::string> names;
+  for (const std::string& id : ids) {
+    for (std::string& name : OutputNames(tenant, id)) names.push_back(std::move(name));
+  }
+  if (names.empty()) return call->Reply(Wire::Aborted(/*found=*/false));
+  const auto pending = std::make_shared<PendingAborts>(names.size());
+  for (std::string& name : names) {
+    status = handler_->Abort({tenant, std::move(name), /*resume_token=*/""},
+                             [call, pending](const absl::StatusOr<bool>& found) {
+                               if (!found.ok()) return call->Reply(found.status());
+                               if (*found) pending->found = true;
+                               if (pending->left.fetch_sub(1) == 1)
+                                 call->Reply(Wire::Aborted(pending->found));
+                             });
+    if (!status.ok()) return call->Reply(status);
+  }
+}
+
+}  // namespace bfio::router::gateway
+
+#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_GATEWAY_SERVICE_IMPL_H_

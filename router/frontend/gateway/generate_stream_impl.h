@@ -1,0 +1,273 @@
+// The definitions of GenerateStream, for the file of each protocol that instantiates it.
+#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_IMPL_H_
+#define BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_IMPL_H_
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/net/status.h"
+#include "router/frontend/gateway/generate_stream.h"
+
+namespace bfio::router::gateway {
+
+inline const char* ReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kAbort:
+      return "abort";
+  }
+  return "error";
+}
+
+template <typename Wire>
+class GenerateStream<Wire>::Sink final : public TokenSink {
+ public:
+  Sink(GenerateStream* call, uint32_t index, core::RequestId id) : call_(call), index_(index), id_(id) {}
+
+  uint64_t id() const override { return id_; }
+  const std::string& traceparent() const override { return call_->options_.traceparent; }
+  // Of resumable requests only.
+  void SetModel(const std::string&) override {}
+  void CatchUp(uint32_t, absl::Span<const uint32_t>, const LogprobsView&) override {}
+  Delivery Deliver(uint32_t, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
+                   absl::Time now) override {
+    return call_->Deliver(index_, tokens, logprobs, now);
+  }
+  bool End(const absl::Status& status, std::optional<router::Finish> finish) override {
+    return call_->EndOutput(index_, status, finish);
+  }
+  void Flush() override { call_->Flush(); }
+  void BreakOff() override { call_->BreakOff(); }
+
+ private:
+  GenerateStream* const call_;
+  const uint32_t index_;
+  const core::RequestId id_;
+};
+
+template <typename Wire>
+GenerateStream<Wire>::GenerateStream(grpc::CallbackServerContext* context, Options options)
+    : Call(context, options.open, std::move(options.on_request)), options_(std::move(options)) {}
+template <typename Wire>
+GenerateStream<Wire>::~GenerateStream() = default;
+
+template <typename Wire>
+std::shared_ptr<GenerateStream<Wire>> GenerateStream<Wire>::Create(grpc::CallbackServerContext* context,
+                                                                   Options options) {
+  std::shared_ptr<GenerateStream> stream(new GenerateStream(context, std::move(options)));
+  stream->Open(stream);
+  return stream;
+}
+
+template <typename Wire>
+std::vector<std::shared_ptr<TokenSink>> GenerateStream<Wire>::BeginOutputs(Shape shape) {
+  MutexLock lock(&mutex_);
+  shape_ = std::move(shape);
+  live_ = shape_.ids.size();
+  outputs_.resize(live_);
+  std::vector<std::shared_ptr<TokenSink>> sinks;
+  for (uint32_t index = 0; index < live_; ++index) {
+    outputs_[index].stop_text = shape_.stop_text;
+    sinks_.push_back(std::make_unique<Sink>(this, index, shape_.ids[index]));
+    // Lives as long as the call.
+    sinks.emplace_back(this->shared_from_this(), sinks_.back().get());
+  }
+  return sinks;
+}
+
+template <typename Wire>
+std::vector<uint32_t> GenerateStream<Wire>::LiveOutputs() {
+  MutexLock lock(&mutex_);
+  std::vector<uint32_t> live;
+  for (uint32_t index = 0; index < outputs_.size(); ++index) {
+    if (!outputs_[index].ended) live.push_back(index);
+  }
+  return live;
+}
+
+template <typename Wire>
+bool GenerateStream<Wire>::MarkDirty() {
+  if (dirty_ || this->writing()) return false;  // the thread that writes will see the change
+  dirty_ = true;
+  return true;
+}
+
+template <typename Wire>
+absl::Span<const uint32_t> GenerateStream<Wire>::UpToStop(Output& output, absl::Span<const uint32_t> tokens) {
+  if (!output.stop_text) return tokens;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    std::optional<std::string> stop = output.stop_text->Add(tokens[i]);
+    if (!stop) continue;
+    output.matched_text = *std::move(stop);
+    return tokens.subspan(0, i + 1);
+  }
+  return tokens;
+}
+
+template <typename Wire>
+TokenSink::Delivery GenerateStream<Wire>::Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
+                                                  const LogprobsView& logprobs, absl::Time now) {
+  using Delivery = TokenSink::Delivery;
+  MutexLock lock(&mutex_);
+  Output& output = outputs_[index];
+  if (this->ended() || this->broken() || output.ended || tokens.empty()) return Delivery::kTaken;
+  const bool full = !this->MayQueue(waiting_, static_cast<int64_t>(tokens.size()) + logprobs.words(),
+                                    options_.limits.buffer_tokens);
+  if (this->writing() && (full || this->Untaken(now) > options_.limits.timeout)) return Delivery::kTooSlow;
+  tokens = UpToStop(output, tokens);
+  output.pending.insert(output.pending.end(), tokens.begin(), tokens.end());
+  output.tokens += static_cast<uint32_t>(tokens.size());
+  output.last_token = tokens.back();
+  const LogprobsView kept = logprobs.subspan(0, tokens.size());
+  output.logprobs.Append(kept);
+  waiting_ += static_cast<int64_t>(tokens.size()) + kept.words();
+  if (!output.matched_text.empty()) return Delivery::kEnough;
+  if (!shape_.stream) return Delivery::kTaken;
+  return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
+}
+
+template <typename Wire>
+bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
+                                     const std::optional<router::Finish>& finish) {
+  bool failed = false, flush = false;
+  {
+    MutexLock lock(&mutex_);
+    Output& output = outputs_[index];
+    if (this->ended() || output.ended) return false;
+    output.ended = true;
+    --live_;
+    if (!status.ok() || !finish) {
+      failed = live_ > 0;
+      flush = this->SetEnd(ToGrpcStatus(status)) && MarkDirty();
+      // What remains of a cancelled request is not read; and what is kept until all have ended is not sent.
+      for (Output& one : outputs_) {
+        if (absl::IsCancelled(status) || !shape_.stream) {
+          one.pending.clear();
+          one.logprobs.Clear();
+        }
+        if (!shape_.stream) one.finish.reset();
+      }
+    } else {
+      output.finish = finish->reason;
+      const std::vector<uint32_t>& stops = shape_.stop_token_ids;
+      if (finish->reason == FinishReason::kStop && output.matched_text.empty() && output.tokens > 0 &&
+          (Wire::kNamesEos || std::find(stops.begin(), stops.end(), output.last_token) != stops.end())) {
+        output.matched_token = output.last_token;
+      }
+      if (live_ == 0) this->SetEnd(grpc::Status::OK);
+      flush = (shape_.stream || live_ == 0) && MarkDirty();
+    }
+  }
+  if (failed) CancelAll(/*timed_out=*/false);
+  return flush;
+}
+
+template <typename Wire>
+void GenerateStream<Wire>::Flush() {
+  MutexLock lock(&mutex_);
+  dirty_ = false;
+  this->Advance();
+}
+
+template <typename Wire>
+void GenerateStream<Wire>::BreakOff() {
+  {
+    MutexLock lock(&mutex_);
+    if (!this->ended()) return;
+  }
+  this->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
+}
+
+template <typename Wire>
+void GenerateStream<Wire>::CancelAll(bool timed_out) {
+  const std::vector<uint32_t> live = LiveOutputs();
+  std::vector<core::RequestId> ids;
+  {
+    MutexLock lock(&mutex_);
+    for (const uint32_t index : live) ids.push_back(shape_.ids[index]);
+  }
+  for (const core::RequestId id : ids) options_.cancel(id, timed_out);
+}
+
+template <typename Wire>
+template <typename Message>
+void GenerateStream<Wire>::FillLogprobs(Output& output, absl::Span<const uint32_t> tokens, Message& message) {
+  message.clear_output_logprobs();
+  if (output.logprobs.empty()) return;
+  const LogprobsView from = output.logprobs.view();
+  auto& out = *message.mutable_output_logprobs();
+  out.mutable_token_logprobs()->Add(from.tokens.begin(), from.tokens.end());
+  out.mutable_token_ids()->Add(tokens.begin(), tokens.end());
+  for (size_t i = 0; from.width() > 0 && i < from.tokens.size(); ++i) {
+    auto& top = *out.add_top_logprobs();
+    for (const TopToken& one : from.subspan(i, 1).top) {
+      top.add_values(one.logprob);
+      top.add_token_ids(one.id);
+    }
+  }
+  waiting_ -= from.words();
+  output.logprobs.Clear();
+}
+
+template <typename Wire>
+void GenerateStream<Wire>::FillChunk(uint32_t index, Chunk& chunk) {
+  std::vector<uint32_t>& tokens = outputs_[index].pending;
+  FillLogprobs(outputs_[index], tokens, chunk);
+  chunk.mutable_token_ids()->Assign(tokens.begin(), tokens.end());
+  chunk.set_prompt_tokens(shape_.prompt_tokens);
+  chunk.set_completion_tokens(Wire::kChunksCountAll ? outputs_[index].tokens
+                                                    : static_cast<uint32_t>(tokens.size()));
+  chunk.set_index(index);
+  waiting_ -= static_cast<int64_t>(tokens.size());
+  tokens.clear();
+}
+
+template <typename Wire>
+void GenerateStream<Wire>::FillComplete(uint32_t index, Complete& complete) {
+  Output& output = outputs_[index];
+  FillLogprobs(output, output.pending, complete);
+  complete.mutable_output_ids()->Assign(output.pending.begin(), output.pending.end());
+  waiting_ -= static_cast<int64_t>(output.pending.size());
+  std::vector<uint32_t>().swap(output.pending);
+  complete.set_finish_reason(ReasonName(*std::exchange(output.finish, std::nullopt)));
+  complete.set_prompt_tokens(shape_.prompt_tokens);
+  complete.set_completion_tokens(output.tokens);
+  complete.set_index(index);
+  if (output.matched_token) complete.set_matched_token_id(*output.matched_token);
+  if (!output.matched_text.empty()) complete.set_matched_stop_str(output.matched_text);
+}
+
+template <typename Wire>
+bool GenerateStream<Wire>::Next(Response& response) {
+  // All together then, and in order: gateways go by the order.
+  if (!shape_.stream && live_ > 0) return false;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const size_t index = (next_ + i) % outputs_.size();
+    Output& output = outputs_[index];
+    if (shape_.stream && !output.pending.empty()) {
+      // The response holds what was written last, and a chunk follows a chunk most of the time.
+      FillChunk(static_cast<uint32_t>(index), *response.mutable_chunk());
+    } else if (output.finish) {
+      response.Clear();
+      FillComplete(static_cast<uint32_t>(index), *response.mutable_complete());
+    } else {
+      continue;
+    }
+    Wire::SetRequestId(shape_.request_id, response);
+    next_ = index + 1;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace bfio::router::gateway
+
+#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_IMPL_H_

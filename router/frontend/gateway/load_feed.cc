@@ -1,0 +1,183 @@
+#include "router/frontend/gateway/load_feed.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/net/server_call.h"
+
+namespace bfio::router::gateway {
+namespace {
+
+// A record comes so often at least.
+constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+
+grpc::Status Closed() {
+  return {grpc::StatusCode::UNAVAILABLE, "shutting down"};
+}
+
+}  // namespace
+
+class LoadFeed::Subscriber final
+    : public ServerCall<LoadFeed::Subscriber, common_pb::SubscribeKvEventsRequest, common_pb::KvEventBatch> {
+ public:
+  static std::shared_ptr<Subscriber> Create(grpc::CallbackServerContext* context, LoadFeed* feed) {
+    std::shared_ptr<Subscriber> subscriber(new Subscriber(context, feed));
+    subscriber->Open(subscriber);
+    return subscriber;
+  }
+
+  // False when the stream has ended, or its client has taken nothing for too long.
+  bool Push(const std::vector<common_pb::EngineLoad>& loads, absl::Time now) {
+    MutexLock lock(&mutex_);
+    if (ended() || Untaken(now) > kPatience) return false;
+    loads_ = loads;
+    next_ = 0;
+    Advance();
+    return true;
+  }
+
+ private:
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
+
+  Subscriber(grpc::CallbackServerContext* context, LoadFeed* feed) : ServerCall(context), feed_(feed) {}
+
+  void OnMessage(common_pb::SubscribeKvEventsRequest request) override {
+    if (request.load_records_before_first_batch()) return feed_->Add(shared_from_this());
+    Close({grpc::StatusCode::UNIMPLEMENTED,
+           "there are no KV cache events; load records go to subscribers that set "
+           "load_records_before_first_batch"});
+  }
+  bool Next(common_pb::KvEventBatch& batch) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (next_ == loads_.size()) return false;
+    batch.set_timestamp(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+    batch.set_dp_rank(static_cast<int32_t>(next_));
+    *batch.mutable_load() = std::move(loads_[next_++]);
+    batch.mutable_load()->set_sample(++samples_);
+    return true;
+  }
+
+  LoadFeed* const feed_;
+  // By rank; those before next_ have been sent.
+  std::vector<common_pb::EngineLoad> loads_ ABSL_GUARDED_BY(mutex_);
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+struct LoadFeed::Answer {
+  Mutex mutex;
+  bool come ABSL_GUARDED_BY(mutex) = false;
+  absl::StatusOr<Loads> loads ABSL_GUARDED_BY(mutex) = absl::UnknownError("no answer");
+};
+
+LoadFeed::LoadFeed(RequestHandler* handler, RankView view, absl::Duration interval)
+    : handler_(handler), view_(view), interval_(interval), thread_([this] { Run(); }) {}
+
+LoadFeed::~LoadFeed() {
+  Close();
+  thread_.join();
+}
+
+LoadFeed::Stream* LoadFeed::Subscribe(grpc::CallbackServerContext* context, const absl::Status& allowed,
+                                      FirstMessages* messages) {
+  const std::shared_ptr<Subscriber> subscriber = Subscriber::Create(context, this);
+  subscriber->Begin(allowed, messages);
+  return subscriber.get();  // kept alive by itself until OnDone
+}
+
+void LoadFeed::Add(const std::shared_ptr<Subscriber>& subscriber) {
+  grpc::Status refused = Closed();
+  {
+    MutexLock lock(&mutex_);
+    std::erase_if(subscribers_, [](const auto& one) { return one->HasEnded(); });
+    if (!closed_ && subscribers_.size() < kMaxSubscribers) {
+      subscribers_.push_back(subscriber);
+      newcomers_ = true;
+      return;
+    }
+    if (!closed_) refused = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many subscribers"};
+  }
+  subscriber->Close(refused);
+}
+
+void LoadFeed::Close() {
+  std::vector<std::shared_ptr<Subscriber>> ended;
+  {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+    ended.swap(subscribers_);
+  }
+  for (const auto& subscriber : ended) subscriber->Close(Closed());
+}
+
+bool LoadFeed::AwaitSubscribers() {
+  MutexLock lock(&mutex_);
+  const auto some = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !subscribers_.empty(); };
+  mutex_.Await(absl::Condition(&some));
+  return !closed_;
+}
+
+bool LoadFeed::Pause(absl::Duration time) {
+  MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(&closed_), time);
+  return !closed_;
+}
+
+void LoadFeed::Publish(const std::vector<common_pb::EngineLoad>& records) {
+  std::vector<std::shared_ptr<Subscriber>> subscribers;
+  {
+    MutexLock lock(&mutex_);
+    subscribers = subscribers_;
+    newcomers_ = false;
+  }
+  const absl::Time now = MonotonicNow();
+  for (const auto& subscriber : subscribers) {
+    if (subscriber->Push(records, now)) continue;
+    subscriber->BreakOffIfStuck(now, absl::ZeroDuration());
+    MutexLock lock(&mutex_);
+    std::erase(subscribers_, subscriber);
+  }
+}
+
+absl::StatusOr<Loads> LoadFeed::Ask() {
+  const auto answer = std::make_shared<Answer>();
+  const absl::Status asked = handler_->GetLoads(std::nullopt, [answer](absl::StatusOr<Loads> loads) {
+    MutexLock lock(&answer->mutex);
+    answer->loads = std::move(loads);
+    answer->come = true;
+  });
+  if (!asked.ok()) return asked;
+  MutexLock lock(&answer->mutex);
+  answer->mutex.AwaitWithTimeout(absl::Condition(&answer->come), kHeartbeat);
+  return answer->loads;
+}
+
+bool LoadFeed::HasNewcomers() {
+  MutexLock lock(&mutex_);
+  return newcomers_;
+}
+
+void LoadFeed::Run() {
+  std::string last;
+  absl::Time due = absl::InfinitePast();
+  while (AwaitSubscribers()) {
+    if (const absl::StatusOr<Loads> loads = Ask(); loads.ok()) {
+      const std::vector<common_pb::EngineLoad> records = LoadRecords(*loads, view_);
+      std::string bytes;
+      for (const common_pb::EngineLoad& record : records) absl::StrAppend(&bytes, record.SerializeAsString());
+      const absl::Time now = MonotonicNow();
+      if (HasNewcomers() || bytes != last || now >= due) {
+        Publish(records);
+        last = std::move(bytes);
+        due = now + kHeartbeat;
+      }
+    }
+    if (!Pause(interval_)) return;
+  }
+}
+
+}  // namespace bfio::router::gateway

@@ -1,0 +1,77 @@
+// Load records for gateways that subscribe to them.
+//
+// Purpose: the stream on which engines tell of KV blocks carries a load record with every batch; nobody here
+// has blocks to tell of, and the records are sent alone: at most one per rank every 100 ms when the load has
+// changed, and one a second when not. Without subscribers nobody is asked for the load. A subscriber that
+// does not read gets the newest record when it does. Ownership: outlived by the handler; outlives the server,
+// and Close ends its streams. Threads: any, plus one of its own.
+#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
+#define BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/net/first_messages.h"
+#include "engines/smg_common.pb.h"
+#include "router/frontend/gateway/answers.h"
+#include "router/frontend/request_handler.h"
+
+namespace bfio::router::gateway {
+
+namespace common_pb = ::smg::grpc::common;
+
+class LoadFeed {
+ public:
+  static constexpr size_t kMaxSubscribers = 64;
+
+  using Stream = grpc::ServerBidiReactor<common_pb::SubscribeKvEventsRequest, common_pb::KvEventBatch>;
+
+  LoadFeed(RequestHandler* handler, RankView view, absl::Duration interval = absl::Milliseconds(100));
+  ~LoadFeed();
+
+  // gRPC owns what is returned. It ends with `allowed` if that is an error, before its request is received
+  // (by `messages`, which outlives it); with UNIMPLEMENTED for a subscriber that takes no record before the
+  // first event, for there are no events; with RESOURCE_EXHAUSTED when kMaxSubscribers subscribe already.
+  Stream* Subscribe(grpc::CallbackServerContext* context, const absl::Status& allowed,
+                    FirstMessages* messages);
+
+  // Ends all streams and refuses new ones.
+  void Close();
+
+ private:
+  class Subscriber;
+  // Shared with the answer that is asked for, which may come late.
+  struct Answer;
+
+  void Run();
+  // Waits a second at most; UNKNOWN: there was no answer.
+  absl::StatusOr<Loads> Ask();
+  bool HasNewcomers();
+  // False when it is time to end.
+  bool AwaitSubscribers();
+  bool Pause(absl::Duration time);
+  void Add(const std::shared_ptr<Subscriber>& subscriber);
+  // By rank.
+  void Publish(const std::vector<common_pb::EngineLoad>& loads);
+
+  RequestHandler* const handler_;
+  const RankView view_;
+  const absl::Duration interval_;
+  Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<Subscriber>> subscribers_ ABSL_GUARDED_BY(mutex_);
+  // Somebody has come who has had no record yet.
+  bool newcomers_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace bfio::router::gateway
+
+#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_

@@ -1,0 +1,56 @@
+#include "router/frontend/gateway/request_fields.h"
+
+namespace bfio::router::gateway {
+
+absl::Status NotSupported(absl::string_view field) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " is not supported by this engine"));
+}
+
+absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context) {
+  if (stops.empty()) return absl::OkStatus();
+  if (!context.no_stop_texts.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sampling_params.stop needs the model's tokenizer here (--tokenizer): ", context.no_stop_texts));
+  }
+  if (stops.size() > kMaxStops) {
+    return OutOfRange("the number of sampling_params.stop", static_cast<int64_t>(stops.size()),
+                      absl::StrCat("at most ", kMaxStops));
+  }
+  for (const std::string& stop : stops) {
+    if (stop.empty() || stop.size() > kMaxStopBytes) {
+      return OutOfRange("the length of a sampling_params.stop", stop.size(),
+                        absl::StrCat("within 1..", kMaxStopBytes, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRank(std::optional<int32_t> rank) {
+  if (!rank || *rank >= 0) return absl::OkStatus();
+  return OutOfRange("data_parallel_rank", *rank, "at least 0, or unset");
+}
+
+absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_tokens,
+                                      const RequestContext& context) {
+  if (limit.tokens) return *limit.tokens;
+  if (context.max_sequence_tokens == 0) {
+    return absl::UnavailableError(
+        absl::StrCat(limit.name, " is not set, and no worker has said yet how many it holds"));
+  }
+  const int64_t left = context.max_sequence_tokens - static_cast<int64_t>(prompt_tokens);
+  // A prompt that leaves none is refused by the router as too long.
+  return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, context.limits.max_new_tokens));
+}
+
+std::string OutputName(const std::string& request_id, uint32_t index) {
+  return index == 0 ? request_id : absl::StrCat(request_id, "/", index);
+}
+
+ClientRequest OutputRequest(const ClientRequest& first, uint32_t index) {
+  ClientRequest request = first;
+  request.request_id = OutputName(first.request_id, index);
+  if (request.sampling.seed) *request.sampling.seed += index;
+  return request;
+}
+
+}  // namespace bfio::router::gateway

@@ -1,0 +1,126 @@
+// The fields of Generate requests that the engines' protocols have alike.
+//
+// Purpose: what a request of a gateway gets past here is in range. Each protocol checks the fields that it
+// alone has, then has the others checked and converted here. Pure; any thread.
+#ifndef BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_
+#define BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "router/requests/check_request.h"
+#include "router/requests/limits.h"
+#include "router/requests/request.h"
+
+namespace bfio::router::gateway {
+
+// Outputs of one request; texts that end them, each of which is looked for with every token.
+inline constexpr uint32_t kMaxOutputs = 128;
+inline constexpr size_t kMaxStops = 16;
+inline constexpr size_t kMaxStopBytes = 256;
+
+// What a request gets where it says nothing, and what can be done for it.
+struct RequestContext {
+  RequestLimits limits;
+  // The longest prompt + output of a request; 0: not known.
+  int64_t max_sequence_tokens = 0;
+  // Why outputs cannot be searched for texts that end them; empty: they can.
+  std::string no_stop_texts;
+};
+
+struct ConvertedRequest {
+  // Of the first output.
+  ClientRequest request;
+  uint32_t outputs = 1;
+  // Tokens come as they are made; otherwise at the end.
+  bool stream = false;
+  // Texts that end an output, and whether special tokens are part of the text.
+  std::vector<std::string> stops;
+  bool special_text = false;
+};
+
+// INVALID_ARGUMENT naming the field.
+absl::Status NotSupported(absl::string_view field);
+absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context);
+// Of those that there are, as the handler says.
+absl::Status CheckRank(std::optional<int32_t> rank);
+
+// A field that limits the output, and its name. Unset: as many as fit behind the prompt. UNAVAILABLE when
+// that is not known.
+struct OutputLimit {
+  std::optional<uint32_t> tokens;
+  absl::string_view name;
+};
+absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_tokens,
+                                      const RequestContext& context);
+
+// Fields that change what an engine computes, at another value than their default. NaN is not 0, and so
+// refused.
+template <typename SamplingParams>
+absl::Status CheckUnsupportedSampling(const SamplingParams& sampling) {
+  const auto refused = [](const char* field) {
+    return NotSupported(absl::StrCat("sampling_params.", field));
+  };
+  if (sampling.min_p() != 0) return refused("min_p");
+  if (sampling.frequency_penalty() != 0) return refused("frequency_penalty");
+  if (sampling.presence_penalty() != 0) return refused("presence_penalty");
+  if (sampling.repetition_penalty() != 0 && sampling.repetition_penalty() != 1)
+    return refused("repetition_penalty");
+  if (!sampling.logit_bias().empty()) return refused("logit_bias");
+  return absl::OkStatus();
+}
+
+// INVALID_ARGUMENT naming field, value and limit; UNAVAILABLE as of MaxNewTokens.
+template <typename GenerateRequest>
+absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std::string tenant,
+                                               const OutputLimit& limit, Sampling how,
+                                               const RequestContext& context) {
+  const auto& sampling = from.sampling_params();
+  ConvertedRequest to;
+  to.stops.assign(sampling.stop().begin(), sampling.stop().end());
+  if (absl::Status status = CheckStops(to.stops, context); !status.ok()) return status;
+  std::optional<int32_t> rank;
+  if (from.has_data_parallel_rank()) rank = from.data_parallel_rank();
+  if (absl::Status status = CheckRank(rank); !status.ok()) return status;
+  if (sampling.n() > kMaxOutputs)
+    return OutOfRange("sampling_params.n", sampling.n(), absl::StrCat("at most ", kMaxOutputs));
+  if (from.tokenized().input_ids_size() < 1) {
+    return absl::InvalidArgumentError(
+        "tokenized.input_ids is empty; the prompt's token ids are missing, and this engine does not "
+        "tokenize");
+  }
+  to.outputs = std::max<uint32_t>(1, sampling.n());
+  to.stream = from.stream();
+  to.special_text = !sampling.skip_special_tokens();
+  ClientRequest& request = to.request;
+  request.request_id = from.request_id();
+  request.tenant = std::move(tenant);
+  request.prompt.assign(from.tokenized().input_ids().begin(), from.tokenized().input_ids().end());
+  request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  const absl::StatusOr<uint32_t> max_new_tokens = MaxNewTokens(limit, request.prompt.size(), context);
+  if (!max_new_tokens.ok()) return max_new_tokens.status();
+  request.max_new_tokens = *max_new_tokens;
+  request.stop_token_ids.assign(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
+  request.ignore_eos = sampling.ignore_eos();
+  request.sampling = std::move(how);
+  if (rank) request.rank = static_cast<uint32_t>(*rank);
+  if (absl::Status status = CheckRequest(request, context.limits); !status.ok()) return status;
+  return to;
+}
+
+// The request of the output `index`, named apart from the others and with another seed, and that name.
+std::string OutputName(const std::string& request_id, uint32_t index);
+ClientRequest OutputRequest(const ClientRequest& first, uint32_t index);
+
+}  // namespace bfio::router::gateway
+
+#endif  // BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_

@@ -1,0 +1,22 @@
+// Largest message a client may send: prompts are what is large. Pure.
+#ifndef BFIO_ROUTER_FRONTEND_MESSAGE_BYTES_H_
+#define BFIO_ROUTER_FRONTEND_MESSAGE_BYTES_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "router/requests/limits.h"
+
+namespace bfio::router {
+
+inline int MaxClientMessageBytes(const RequestLimits& limits) {
+  // A token id takes up to 5 bytes, and a resume brings the tokens that came as well; the other fields are
+  // bounded by much less than the rest.
+  constexpr int64_t kBytesPerToken = 5, kOtherFields = 64 << 10, kMost = 1 << 30;
+  const int64_t tokens = int64_t{limits.max_prompt_tokens} + limits.max_new_tokens;
+  return static_cast<int>(std::min(kBytesPerToken * tokens + kOtherFields, kMost));
+}
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_FRONTEND_MESSAGE_BYTES_H_

@@ -1,0 +1,93 @@
+#include "router/frontend/sglang/generate_request.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router::sglang {
+namespace {
+
+using gateway::NotSupported;
+
+const char* ConstraintName(const pb::SamplingParams& sampling) {
+  switch (sampling.constraint_case()) {
+    case pb::SamplingParams::kRegex:
+      return "regex";
+    case pb::SamplingParams::kJsonSchema:
+      return "json_schema";
+    case pb::SamplingParams::kEbnfGrammar:
+      return "ebnf_grammar";
+    case pb::SamplingParams::kStructuralTag:
+      return "structural_tag";
+    case pb::SamplingParams::CONSTRAINT_NOT_SET:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
+  const auto refused = [](const char* field) {
+    return NotSupported(absl::StrCat("sampling_params.", field));
+  };
+  if (absl::Status status = gateway::CheckUnsupportedSampling(sampling); !status.ok()) return status;
+  if (sampling.min_new_tokens() != 0) return refused("min_new_tokens");
+  // Tokens are sent as they come.
+  if (sampling.has_stream_interval() && sampling.stream_interval() != 1) return refused("stream_interval");
+  if (sampling.has_custom_params()) return refused("custom_params");
+  if (const char* constraint = ConstraintName(sampling); constraint != nullptr) return refused(constraint);
+  // -1: all tokens.
+  if (sampling.top_k() < -1)
+    return OutOfRange("sampling_params.top_k", sampling.top_k(), "-1, 0 (not set) or above");
+  return absl::OkStatus();
+}
+
+// CheckRequest bounds top_logprobs_num from above. logprob_start_len has a meaning only beside
+// return_logprob.
+absl::Status CheckLogprobs(const pb::GenerateRequest& request) {
+  if (request.token_ids_logprob_size() > 0) return NotSupported("token_ids_logprob");
+  if (!request.return_logprob()) {
+    return request.top_logprobs_num() == 0 ? absl::OkStatus()
+                                           : NotSupported("top_logprobs_num without return_logprob");
+  }
+  if (request.top_logprobs_num() < 0)
+    return OutOfRange("top_logprobs_num", request.top_logprobs_num(), "at least 0");
+  // Engines compute those of generated tokens only.
+  if (request.logprob_start_len() >= 0)
+    return OutOfRange("logprob_start_len", request.logprob_start_len(), "-1, none of the prompt");
+  return absl::OkStatus();
+}
+
+absl::Status CheckUnsupported(const pb::GenerateRequest& request) {
+  if (request.has_mm_inputs()) return NotSupported("mm_inputs");
+  if (request.input_embeds_size() > 0) return NotSupported("input_embeds");
+  if (request.return_hidden_states()) return NotSupported("return_hidden_states");
+  if (request.has_disaggregated_params()) return NotSupported("disaggregated_params");
+  if (!request.custom_logit_processor().empty()) return NotSupported("custom_logit_processor");
+  if (!request.lora_id().empty()) return NotSupported("lora_id");
+  if (absl::Status status = CheckLogprobs(request); !status.ok()) return status;
+  return CheckUnsupportedSampling(request.sampling_params());
+}
+
+// proto3's 0 is "not set" for top_p and top_k, and a temperature of 0 is greedy.
+Sampling ToSampling(const pb::GenerateRequest& request) {
+  const pb::SamplingParams& from = request.sampling_params();
+  Sampling sampling;
+  sampling.temperature = from.temperature();
+  if (from.top_p() != 0) sampling.top_p = from.top_p();
+  if (from.top_k() > 0) sampling.top_k = static_cast<uint32_t>(from.top_k());
+  if (request.return_logprob()) sampling.logprobs = static_cast<uint32_t>(request.top_logprobs_num());
+  return sampling;
+}
+
+}  // namespace
+
+absl::StatusOr<gateway::ConvertedRequest> Convert(const pb::GenerateRequest& from, std::string tenant,
+                                                  const gateway::RequestContext& context) {
+  const pb::SamplingParams& sampling = from.sampling_params();
+  if (absl::Status status = CheckUnsupported(from); !status.ok()) return status;
+  gateway::OutputLimit limit{.name = "sampling_params.max_new_tokens"};
+  if (sampling.has_max_new_tokens()) limit.tokens = sampling.max_new_tokens();
+  return gateway::ConvertFields(from, std::move(tenant), limit, ToSampling(from), context);
+}
+
+}  // namespace bfio::router::sglang

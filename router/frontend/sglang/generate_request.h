@@ -1,0 +1,26 @@
+// sglang.grpc.scheduler.GenerateRequest as domain requests: checked and converted here, and nowhere else.
+//
+// Purpose: whatever a gateway sends, what gets past this is in range. A field that no engine here can
+// honour is refused by name; fields that this version does not declare are dropped. Pure; any
+// thread.
+#ifndef BFIO_ROUTER_FRONTEND_SGLANG_GENERATE_REQUEST_H_
+#define BFIO_ROUTER_FRONTEND_SGLANG_GENERATE_REQUEST_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engines/sglang.pb.h"
+#include "router/frontend/gateway/request_fields.h"
+
+namespace bfio::router::sglang {
+
+namespace pb = ::sglang::grpc::scheduler;
+
+// INVALID_ARGUMENT naming field, value and limit; UNAVAILABLE for a request without max_new_tokens while no
+// worker has said how many it holds.
+absl::StatusOr<gateway::ConvertedRequest> Convert(const pb::GenerateRequest& request, std::string tenant,
+                                                  const gateway::RequestContext& context);
+
+}  // namespace bfio::router::sglang
+
+#endif  // BFIO_ROUTER_FRONTEND_SGLANG_GENERATE_REQUEST_H_

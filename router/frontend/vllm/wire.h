@@ -1,0 +1,63 @@
+// vllm.grpc.engine.VllmEngine for router/frontend/gateway: its messages, and where they differ from others'.
+//
+// Pure; any thread.
+#ifndef BFIO_ROUTER_FRONTEND_VLLM_WIRE_H_
+#define BFIO_ROUTER_FRONTEND_VLLM_WIRE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engines/vllm.pb.h"
+#include "router/frontend/gateway/answers.h"
+#include "router/frontend/vllm/generate_request.h"
+
+namespace bfio::router::vllm {
+
+struct Wire {
+  static constexpr char kName[] = "vllm.grpc.engine.VllmEngine";
+  // A chunk's completion_tokens are those of the chunk.
+  static constexpr bool kChunksCountAll = false;
+  // Of the tokens that end outputs, those are named that the request has asked for.
+  static constexpr bool kNamesEos = false;
+
+  using GenerateRequest = pb::GenerateRequest;
+  using GenerateResponse = pb::GenerateResponse;
+  using AbortRequest = pb::AbortRequest;
+  using AbortResponse = pb::AbortResponse;
+  using HealthCheckRequest = pb::HealthCheckRequest;
+  using HealthCheckResponse = pb::HealthCheckResponse;
+  using GetModelInfoRequest = pb::GetModelInfoRequest;
+  using GetModelInfoResponse = pb::GetModelInfoResponse;
+  using GetServerInfoRequest = pb::GetServerInfoRequest;
+  using GetServerInfoResponse = pb::GetServerInfoResponse;
+  using GetLoadsRequest = pb::GetLoadsRequest;
+  using GetLoadsResponse = pb::GetLoadsResponse;
+
+  static absl::StatusOr<gateway::ConvertedRequest> Convert(const GenerateRequest& request, std::string tenant,
+                                                           const gateway::RequestContext& context) {
+    return vllm::Convert(request, std::move(tenant), context);
+  }
+  // Responses do not name the request.
+  static void SetRequestId(const std::string&, GenerateResponse&) {}
+
+  static std::vector<std::string> AbortedIds(const AbortRequest& request) {
+    return {request.request_ids().begin(), request.request_ids().end()};
+  }
+  // Whether there was such a request is not said.
+  static AbortResponse Aborted(bool) { return {}; }
+
+  static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime);
+  static absl::StatusOr<GetLoadsResponse> LoadsResponse(const Loads& loads, gateway::RankView view,
+                                                        std::optional<int32_t> rank) {
+    return gateway::LoadsOf<GetLoadsResponse>(loads, view, rank);
+  }
+};
+
+}  // namespace bfio::router::vllm
+
+#endif  // BFIO_ROUTER_FRONTEND_VLLM_WIRE_H_

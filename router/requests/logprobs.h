@@ -1,0 +1,65 @@
+// Log-probabilities of a request's tokens.
+//
+// Purpose: the form in which they pass from the worker's report to the client's stream. Consecutive tokens,
+// packed; every token of a request has equally many alternatives (Sampling::logprobs). Natural logarithms.
+// Plain data. Threads: any.
+#ifndef BFIO_ROUTER_REQUESTS_LOGPROBS_H_
+#define BFIO_ROUTER_REQUESTS_LOGPROBS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace bfio::router {
+
+// One of the most likely tokens at the place of a generated one.
+struct TopToken {
+  uint32_t id = 0;
+  float logprob = 0;
+  friend bool operator==(const TopToken&, const TopToken&) = default;
+};
+
+// Borrowed. Empty for requests that do not ask for them.
+struct LogprobsView {
+  // By token.
+  absl::Span<const float> tokens;
+  // `width()` per token, the most likely first.
+  absl::Span<const TopToken> top;
+
+  bool empty() const { return tokens.empty(); }
+  size_t width() const { return tokens.empty() ? 0 : top.size() / tokens.size(); }
+  // Of `count` tokens from `first` on, fewer where there are fewer.
+  LogprobsView subspan(size_t first, size_t count = absl::Span<const float>::npos) const {
+    if (empty()) return {};
+    first = std::min(first, tokens.size());
+    count = std::min(count, tokens.size() - first);
+    return {tokens.subspan(first, count), top.subspan(first * width(), count * width())};
+  }
+  // Memory that they take, in units of a token id.
+  int64_t words() const { return static_cast<int64_t>(tokens.size() + 2 * top.size()); }
+};
+
+struct Logprobs {
+  std::vector<float> tokens;
+  std::vector<TopToken> top;
+
+  LogprobsView view() const { return {tokens, top}; }
+  bool empty() const { return tokens.empty(); }
+  // REQUIRES: as many alternatives per token as those that are here.
+  void Append(const LogprobsView& more) {
+    tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+    top.insert(top.end(), more.top.begin(), more.top.end());
+  }
+  // Keeps the allocated memory.
+  void Clear() {
+    tokens.clear();
+    top.clear();
+  }
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_REQUESTS_LOGPROBS_H_

@@ -1,0 +1,73 @@
+// A worker's offer of its tokenizer (WorkerLink.OfferTokenizer).
+//
+// Purpose: receives the files within bounds, checks their names, and hands them on when all are there. A file
+// is never written: names are checked because gateways unpack them. Ownership, threads: ServerCall.
+#ifndef BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
+#define BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "bfio/v1/worker.pb.h"
+#include "common/net/server_call.h"
+#include "common/tokenizer/tokenizer_files.h"
+
+namespace bfio::router {
+
+// Who wants tokenizers. Called on gRPC's threads; must not block.
+struct TokenizerReceiver {
+  std::function<bool()> wanted = [] { return false; };
+  // `done` is called once, on any thread, with OK or with why the files are of no use.
+  std::function<void(std::string directory, TokenizerFiles files,
+                     std::function<void(const absl::Status&)> done)>
+      take;
+};
+
+class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPart, v1::TokenizerReceipt> {
+ public:
+  // Offers that are received at once: each may hold kMaxOfferedTokenizerBytes.
+  static constexpr int64_t kMostAtOnce = 4;
+  // A tokenizer has about ten.
+  static constexpr size_t kMostFiles = 64;
+
+  // `context` is the call's; `receiver` and `open`, which counts the calls, outlive it.
+  static std::shared_ptr<TokenizerUpload> Create(grpc::CallbackServerContext* context,
+                                                 const TokenizerReceiver* receiver,
+                                                 std::atomic<int64_t>* open);
+  ~TokenizerUpload() override { open_->fetch_sub(1, std::memory_order_relaxed); }
+
+ private:
+  TokenizerUpload(grpc::CallbackServerContext* context, const TokenizerReceiver* receiver,
+                  std::atomic<int64_t>* open)
+      : ServerCall(context), receiver_(receiver), open_(open) {
+    open_->fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void OnMessage(v1::TokenizerPart part) override;
+  void OnNoMessage() override {
+    Close({grpc::StatusCode::INVALID_ARGUMENT, "the tokenizer's files are not complete"});
+  }
+  bool Next(v1::TokenizerReceipt& receipt) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::Status CheckFirst(const v1::TokenizerPart& part);
+  absl::Status Add(v1::TokenizerPart& part);
+  void End(const absl::Status& status);
+
+  const TokenizerReceiver* const receiver_;
+  std::atomic<int64_t>* const open_;
+  // Of one gRPC callback at a time.
+  std::string directory_;
+  uint64_t total_bytes_ = 0, bytes_ = 0;
+  TokenizerFiles files_;
+  bool received_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_

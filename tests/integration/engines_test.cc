@@ -1,0 +1,378 @@
+// A router in front of engines that know nothing of it (--engines): vLLM servers, those that behave and those
+// that do not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/scripted_engine.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using Tokens = std::vector<uint32_t>;
+
+v1::GenerateRequest Request(const Tokens& prompt, uint32_t output) {
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
+  request.set_max_new_tokens(output);
+  request.set_ignore_eos(true);
+  request.mutable_sampling()->set_temperature(0);
+  return request;
+}
+
+class EnginesTest : public ::testing::Test {
+ protected:
+  static ScriptedEngine::Options At(const HeldPort& port, int32_t ranks = 1) {
+    ScriptedEngine::Options options;
+    options.listen = port.address();
+    options.ranks = ranks;
+    return options;
+  }
+  // A router in front of engines at these addresses, which have so many ranks in all; `query` as in
+  // --engines.
+  void Serve(const std::vector<std::string>& addresses, int ranks, std::vector<std::string> flags = {},
+             const std::string& query = "") {
+    std::string engines;
+    for (const std::string& address : addresses)
+      absl::StrAppend(&engines, engines.empty() ? "" : ",", "vllm://", address);
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.ranks = ranks;
+    options.router_flags = std::move(flags);
+    options.router_flags.push_back(absl::StrCat("--engines=", engines, query));
+    cluster_ = std::make_unique<Cluster>(options);
+    ASSERT_TRUE(cluster_->ok());
+  }
+  v1::Inference::Stub& stub() { return cluster_->inference(); }
+  // Requests on an engine that makes no steps any more get their tokens from another one.
+  void ExpectToLeave(bool healthy);
+
+  std::unique_ptr<Cluster> cluster_;
+};
+
+TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
+  const HeldPort a, b;
+  ScriptedEngine one(At(a, 2)), two(At(b, 2));
+  Serve({a.address(), b.address()}, 4);
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  std::vector<Tokens> prompts;
+  for (uint32_t i = 0; i < 40; ++i) {
+    prompts.push_back(Tokens(5 + i % 7, 2'000 + i));
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompts.back(), 3 + i % 20)));
+  }
+  for (uint32_t i = 0; i < 40; ++i) {
+    const GenerateResult& result = streams[i]->End();
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.tokens, TokensAfter(prompts[i], 3 + i % 20));
+    EXPECT_EQ(result.finishes, 1);
+    EXPECT_EQ(result.finish.usage().completion_tokens(), 3 + i % 20);
+  }
+  EXPECT_THAT(one.counts().by_rank, Each(Gt(0)));
+  EXPECT_THAT(two.counts().by_rank, Each(Gt(0)));
+  EXPECT_TRUE(cluster_->WaitFor("ranks that are empty", [](const v1::ClusterState& state) {
+    for (const v1::WorkerState& worker : state.workers())
+      if (worker.active_requests() > 0 || worker.load_tokens() > 0) return false;
+    return state.workers_size() == 4;
+  }));
+  cluster_->StopCleanly();
+}
+
+TEST_F(EnginesTest, RequestsWaitInTheRouterNotInTheEngine) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  Serve({port.address()}, 2);
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (uint32_t i = 0; i < 60; ++i)
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'000 + i), 5 + i % 11)));
+  for (const auto& stream : streams) EXPECT_TRUE(stream->End().status.ok());
+  // As many as it has slots may wait for the next one to be free (engine_rank.h), and the one whose
+  // predecessor the engine has not noticed to have ended.
+  EXPECT_LE(engine.counts().longest_queue, 4 + 1);
+  EXPECT_EQ(engine.counts().taken, 60);
+}
+
+TEST_F(EnginesTest, SlotsThatOtherClientsUseAreNotTheRouters) {
+  const HeldPort port;
+  ScriptedEngine::Options options = At(port);
+  options.step = absl::Milliseconds(10);
+  ScriptedEngine engine(options);
+  Serve({port.address()}, 1);
+  // A rank reports once it has had a plan.
+  EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
+  engine.SetOthers(3, 50);
+  // It has said so twice. Two more may wait for a slot, where one has ended lately.
+  ASSERT_TRUE(cluster_->WaitFor("slots that others use", [](const v1::ClusterState& state) {
+    return state.workers_size() == 1 && state.workers(0).extra_slots() < 0 &&
+           state.workers(0).engine_requests() == 3 && state.workers(0).engine_tokens() == 150;
+  }));
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (uint32_t i = 0; i < 12; ++i)
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'100 + i), 30)));
+  for (const auto& stream : streams) EXPECT_EQ(stream->End().tokens.size(), 30u);
+  // Without the correction three would wait, and those that may wait for the next slot.
+  EXPECT_LE(engine.counts().longest_queue, 3);
+  engine.SetOthers(0, 0);
+  EXPECT_TRUE(cluster_->WaitFor("slots that are free again", [](const v1::ClusterState& state) {
+    return state.workers_size() == 1 && state.workers(0).extra_slots() >= 0;
+  }));
+}
+
+TEST_F(EnginesTest, LoadsThatAreWrongOrNeverComeBlockNothing) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  Serve({port.address()}, 2);
+  for (const auto loads :
+       {ScriptedEngine::Loads::kTrue, ScriptedEngine::Loads::kWrong, ScriptedEngine::Loads::kSlow}) {
+    engine.SetLoads(loads);
+    if (loads == ScriptedEngine::Loads::kWrong) {
+      EXPECT_TRUE(cluster_->WaitFor("loads that are wrong", [](const v1::ClusterState& state) {
+        return state.workers_size() == 2 && state.workers(0).engine_requests() > 900'000 &&
+               state.workers(1).engine_requests() > 900'000;
+      }));
+    }
+    std::vector<std::unique_ptr<RequestStream>> streams;
+    std::vector<Tokens> prompts;
+    for (uint32_t i = 0; i < 12; ++i) {
+      prompts.push_back(Tokens(4, 3'200 + i));
+      streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompts.back(), 30)));
+    }
+    for (size_t i = 0; i < streams.size(); ++i)
+      EXPECT_EQ(streams[i]->End().tokens, TokensAfter(prompts[i], 30));
+  }
+}
+
+TEST_F(EnginesTest, AClientThatLeavesEndsItsRequestInTheEngine) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  RequestStream stream(stub(), Request({7, 8, 9}, 4'000));
+  ASSERT_TRUE(stream.Read());
+  stream.Cancel();
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(20);
+  while (engine.counts().running > 0 && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(engine.counts().running, 0);
+  EXPECT_EQ(engine.counts().cancelled, 1);
+}
+
+TEST_F(EnginesTest, RequestsOfAKilledEngineContinueOnAnother) {
+  const HeldPort a, b;
+  ScriptedEngine one(At(a)), two(At(b));
+  Serve({a.address(), b.address()}, 2);
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  std::vector<Tokens> prompts;
+  for (uint32_t i = 0; i < 6; ++i) {
+    prompts.push_back(Tokens(6, 4'000 + i));
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompts.back(), 300)));
+    ASSERT_TRUE(streams.back()->Read());
+  }
+  one.Kill();
+  for (uint32_t i = 0; i < 6; ++i) {
+    const GenerateResult& result = streams[i]->End();
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.tokens, TokensAfter(prompts[i], 300));
+  }
+}
+
+TEST_F(EnginesTest, WhatIsSampledWithASeedEndsWithItsEngine) {
+  const HeldPort a, b;
+  ScriptedEngine one(At(a)), two(At(b));
+  Serve({a.address(), b.address()}, 2);
+  v1::GenerateRequest seeded = Request(Tokens(6, 4'500), 2'000);
+  seeded.mutable_sampling()->set_temperature(1);
+  seeded.mutable_sampling()->set_seed(11);
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (int i = 0; i < 2; ++i) {
+    streams.push_back(std::make_unique<RequestStream>(stub(), seeded));
+    ASSERT_TRUE(streams.back()->Read());
+  }
+  ASSERT_THAT(one.counts().taken + two.counts().taken, 2);
+  one.Kill();
+  two.Kill();
+  ScriptedEngine again(At(a));
+  for (const auto& stream : streams) {
+    const GenerateResult& result = stream->End();
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::UNAVAILABLE) << result.status.error_message();
+    EXPECT_THAT(result.status.error_message(), HasSubstr("seed"));
+  }
+}
+
+TEST_F(EnginesTest, AnEngineThatComesBackWithOtherSizesServesAgain) {
+  const HeldPort port;
+  auto engine = std::make_unique<ScriptedEngine>(At(port, 1));
+  Serve({port.address()}, 1);
+  EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
+  engine.reset();
+  ASSERT_TRUE(cluster_->WaitFor("the engine to be missed",
+                                [](const v1::ClusterState& state) { return state.workers_size() == 0; }));
+  ScriptedEngine::Options options = At(port, 3);
+  options.slots = 9;
+  engine = std::make_unique<ScriptedEngine>(options);
+  ASSERT_TRUE(cluster_->WaitFor("three ranks", [](const v1::ClusterState& state) {
+    int serving = 0;
+    for (const v1::WorkerState& worker : state.workers())
+      serving += worker.phase() == v1::WORKER_PHASE_SERVING && worker.slots() == 9;
+    return serving == 3;
+  }));
+  EXPECT_EQ(Generate(stub(), Request({5, 6}, 4)).tokens, TokensAfter({5, 6}, 4));
+}
+
+// An engine that does not answer health checks, and one that answers them and makes no steps.
+void EnginesTest::ExpectToLeave(bool healthy) {
+  const HeldPort a, b;
+  ScriptedEngine one(At(a)), two(At(b));
+  Serve({a.address(), b.address()}, 2, {"--step_timeout=1s"});
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (uint32_t i = 0; i < 4; ++i) {
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(6, 4'700 + i), 200)));
+    ASSERT_TRUE(streams.back()->Read());
+  }
+  one.SetSilent(true, healthy);
+  for (uint32_t i = 0; i < 4; ++i) {
+    const GenerateResult& result = streams[i]->End();
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.tokens, TokensAfter(Tokens(6, 4'700 + i), 200));
+  }
+  one.SetSilent(false);
+}
+
+TEST_F(EnginesTest, AnEngineThatHangsIsLeft) {
+  ExpectToLeave(/*healthy=*/false);
+}
+
+TEST_F(EnginesTest, AHealthyEngineWhoseDecodesStallIsLeft) {
+  ExpectToLeave(/*healthy=*/true);
+}
+
+TEST_F(EnginesTest, ARequestsFaultEndsTheRequestOnly) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  RequestStream good(stub(), Request({1, 2, 3}, 400));
+  ASSERT_TRUE(good.Read());
+  const auto code = [&](uint32_t fault) {
+    return Generate(stub(), Request({fault, 2, 3}, 10)).status.error_code();
+  };
+  EXPECT_EQ(code(kTooManyTokens), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code(kOtherOutput), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code(kNoReason), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code(kEngineError), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(code(kBadRequest), grpc::StatusCode::INVALID_ARGUMENT);
+  // It is placed again.
+  const GenerateResult full = Generate(stub(), Request({kFull, 2, 3}, 10));
+  EXPECT_EQ(full.tokens, TokensAfter({kFull, 2, 3}, 10));
+  EXPECT_EQ(good.End().tokens, TokensAfter({1, 2, 3}, 400));
+}
+
+TEST_F(EnginesTest, APromptOfWhichOnlyTheLengthIsKnownIsFilledIn) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  const GenerateResult result = Generate(stub(), SyntheticRequest(10, 12));
+  EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.tokens.size(), 12u);
+  EXPECT_EQ(result.finish.usage().prompt_tokens(), 10u);
+}
+
+TEST_F(EnginesTest, ADrainedRankGetsNoNewRequestsAndLeaves) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  Serve({port.address()}, 2);
+  v1::DrainWorkerRequest drain;
+  drain.set_worker_id(absl::StrCat("vllm://", port.address(), "#1"));
+  grpc::ClientContext context;
+  v1::DrainWorkerResponse response;
+  ASSERT_TRUE(cluster_->admin().DrainWorker(&context, drain, &response).ok());
+  ASSERT_TRUE(
+      cluster_->WaitFor("one rank", [](const v1::ClusterState& state) { return state.workers_size() == 1; }));
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_TRUE(Generate(stub(), Request({40 + i, 2}, 3)).status.ok());
+  EXPECT_EQ(engine.counts().by_rank[1], 0);
+}
+
+// Two processes of two ranks with their barrier, and one of them killed: the tokens are those that a worker
+// of the router gives.
+TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
+  std::vector<v1::GenerateRequest> requests;
+  for (uint32_t i = 0; i < 12; ++i) requests.push_back(Request(Tokens(5 + i % 7, 100 + i), 60 + i % 30));
+  const auto tokens_of = [&](Cluster& cluster, const std::function<void()>& after_start) {
+    std::vector<std::unique_ptr<RequestStream>> streams;
+    for (const v1::GenerateRequest& request : requests)
+      streams.push_back(std::make_unique<RequestStream>(cluster.inference(), request));
+    for (const auto& stream : streams) EXPECT_TRUE(stream->Read());
+    after_start();
+    std::vector<Tokens> tokens;
+    for (const auto& stream : streams) {
+      EXPECT_TRUE(stream->End().status.ok()) << stream->result().status.error_message();
+      EXPECT_TRUE(stream->result().contiguous);
+      tokens.push_back(stream->result().tokens);
+    }
+    return tokens;
+  };
+  const std::vector<std::string> flags = {"--engine=cpu", "--model=tests/golden/qwen3", "--slots=8",
+                                          "--kv_tokens=8192", "--token_budget=48"};
+  ClusterOptions attached;
+  attached.worker_processes = 1;
+  attached.worker_flags = flags;
+  Cluster with_workers(attached);
+  ASSERT_TRUE(with_workers.ok());
+  const std::vector<Tokens> expected = tokens_of(with_workers, [] {});
+
+  for (const char* query : {"", "?barrier=b&token_budget=48"}) {
+    SCOPED_TRACE(query);
+    const HeldPort a, b;
+    const auto serve = [&](const HeldPort& port) {
+      std::vector<std::string> arguments = flags;
+      arguments.insert(arguments.end(),
+                       {"--serve=vllm", absl::StrCat("--listen=", port.address()), "--ranks_per_process=2"});
+      auto engine = std::make_unique<Process>("bfio_worker", arguments);
+      EXPECT_TRUE(engine->WaitForOutput("API at", kSlowdown * absl::Seconds(30))) << engine->Stderr();
+      return engine;
+    };
+    std::unique_ptr<Process> one = serve(a), two = serve(b);
+    Serve({a.address(), b.address()}, 4, {}, query);
+    EXPECT_EQ(tokens_of(*cluster_, [&] { one->Signal(SIGKILL); }), expected);
+  }
+}
+
+TEST_F(EnginesTest, ARouterMayStartBeforeItsEngines) {
+  const HeldPort port;
+  Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                                 absl::StrCat("--engines=vllm://", port.address())});
+  const auto says = [&](const std::string& text) {
+    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+    while (router.Stderr().find(text) == std::string::npos && MonotonicNow() < deadline)
+      absl::SleepFor(absl::Milliseconds(10));
+    return router.Stderr();
+  };
+  ASSERT_THAT(says("cannot be used"), HasSubstr("cannot be used"));
+  ScriptedEngine engine(At(port));
+  EXPECT_THAT(says("serves with 1 ranks"), HasSubstr("serves with 1 ranks"));
+}
+
+TEST_F(EnginesTest, AddressesAreCheckedAtStart) {
+  const auto refused = [](const std::string& engines) {
+    return RunProgram("bfio_router",
+                      {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--engines=" + engines});
+  };
+  EXPECT_NE(refused("127.0.0.1:1").code, 0);
+  EXPECT_NE(refused("sglang://127.0.0.1:1").code, 0);
+  EXPECT_NE(refused("vllm://127.0.0.1:1,vllm://127.0.0.1:1").code, 0);
+  EXPECT_NE(refused("vllm://127.0.0.1").code, 0);
+  EXPECT_NE(refused("vllm://127.0.0.1:1?barrier=a,vllm://127.0.0.1:2").code, 0);
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,69 @@
+"""An HTTP load client for OpenAI's completions API: open loop, streamed, on asyncio and the standard library alone.
+
+Every request is sent when it is due, whatever became of the others, and latencies count from that time. A prompt of N tokens is N
+digits, each a token of the tokenizer that deploy/small_chat.py makes. Threads: one; it is good for some thousand events a second.
+"""
+import asyncio
+import json
+import random
+import time
+
+# How long a request may take in all, seconds.
+PATIENCE_S = 3600
+
+
+class Request:
+    """What became of one request. Times are of time.monotonic()."""
+
+    def __init__(self, prompt_tokens, output_tokens, due):
+        self.prompt_tokens, self.output_tokens, self.due = prompt_tokens, output_tokens, due
+        # Of the events with text; the end of the response; why it failed.
+        self.events, self.ended, self.error = [], None, None
+
+
+async def send(address, model, request, digits):
+    await asyncio.sleep(max(0, request.due - time.monotonic()))
+    host, port = address.rsplit(":", 1)
+    prompt = "".join(digits.choices("0123456789", k=request.prompt_tokens))
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": request.output_tokens, "ignore_eos": True, "temperature": 0,
+                       "stream": True}).encode()
+    writer = None
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                     b"Content-Length: %d\r\n\r\n" % (address.encode(), len(body)) + body)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            request.error = (status + await reader.read())[-300:].decode(errors="replace")
+            return
+        async for line in reader:
+            if line.startswith(b"data: "):
+                if line.startswith(b"data: [DONE]"):
+                    request.ended = time.monotonic()
+                elif b'"error"' in line:
+                    request.error = line[:300].decode(errors="replace")
+                else:
+                    request.events.append(time.monotonic())
+    except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+        request.error = str(error)
+    finally:
+        if writer is not None:
+            writer.close()
+        if request.ended is None and request.error is None:
+            request.error = "the response has no end"
+
+
+def run(address, model, lengths, rate, seed):
+    """Sends a request for each (prompt, output) of `lengths`, as a Poisson process of `rate` per second; returns them all."""
+    gaps, digits = random.Random(seed), random.Random(seed + 1)
+
+    async def everything():
+        due = time.monotonic() + 1
+        requests = []
+        for prompt, output in lengths:
+            due += gaps.expovariate(rate)
+            requests.append(Request(prompt, output, due))
+        await asyncio.wait_for(asyncio.gather(*(send(address, model, request, digits) for request in requests)), PATIENCE_S)
+        return requests
+
+    return asyncio.run(everything())

@@ -1,0 +1,151 @@
+// Calls of engines' APIs, as a gateway makes them.
+#ifndef BFIO_TESTS_TESTING_GATEWAY_CALLS_H_
+#define BFIO_TESTS_TESTING_GATEWAY_CALLS_H_
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/testing/process.h"
+
+namespace bfio::testing {
+
+using Tokens = std::vector<uint32_t>;
+
+// A directory with a tokenizer that writes token 17 as "<17>".
+inline std::string NumbersTokenizer() {
+  const std::string folder = TestDirectory() + "/numbers";
+  if (RunProgram("/bin/mkdir", {"-p", folder}).code != 0) ADD_FAILURE() << folder;
+  std::ofstream out(folder + "/tokenizer.json");
+  out << R"({"model":{"vocab":{)";
+  for (int id = 0; id < 32'000; ++id) out << (id > 0 ? "," : "") << "\"<" << id << ">\":" << id;
+  out << R"(}},"decoder":{"type":"ByteLevel"}})";
+  return folder;
+}
+
+// Any bytes to any method. The messages that came back, and the status.
+inline std::pair<std::vector<std::string>, grpc::Status> RawCall(
+    const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,
+    int messages_at_most = 1 << 20) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  const auto next = [&] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  next();
+  grpc::Slice slice(bytes);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  next();
+  std::vector<std::string> messages;
+  for (;;) {
+    grpc::ByteBuffer buffer;
+    call->Read(&buffer, nullptr);
+    if (!next()) break;
+    grpc::Slice whole;
+    EXPECT_TRUE(buffer.DumpToSingleSlice(&whole).ok());
+    messages.emplace_back(reinterpret_cast<const char*>(whole.begin()), whole.size());
+    if (static_cast<int>(messages.size()) >= messages_at_most) context.TryCancel();
+  }
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  next();
+  return {messages, status};
+}
+
+// What a call has brought, as a gateway puts it together.
+template <typename Response>
+struct OutputsOf {
+  using Complete = std::remove_cvref_t<decltype(std::declval<Response>().complete())>;
+  using Logprobs = std::remove_cvref_t<decltype(std::declval<Complete>().output_logprobs())>;
+
+  grpc::Status status;
+  std::map<uint32_t, Tokens> tokens;
+  std::map<uint32_t, Complete> ends;
+  // Of the tokens, where the request asks for them.
+  std::map<uint32_t, Logprobs> logprobs;
+
+  void Add(const Response& response) {
+    if (response.has_chunk()) {
+      EXPECT_EQ(ends.count(response.chunk().index()), 0u) << "nothing follows an output's end";
+      Append(response.chunk().token_ids(), tokens[response.chunk().index()]);
+      Append(response.chunk());
+    } else {
+      EXPECT_TRUE(response.has_complete());
+      Append(response.complete().output_ids(), tokens[response.complete().index()]);
+      Append(response.complete());
+      const bool whole = response.complete().output_ids_size() > 0;
+      EXPECT_TRUE(!whole || response.complete().index() == ends.size()) << "whole outputs come in order";
+      EXPECT_TRUE(ends.emplace(response.complete().index(), response.complete()).second);
+    }
+  }
+  std::string reason(uint32_t index = 0) const {
+    const auto it = ends.find(index);
+    return it == ends.end() ? "no end" : it->second.finish_reason();
+  }
+
+ private:
+  template <typename Message>
+  void Append(const Message& message) {
+    if (message.has_output_logprobs()) logprobs[message.index()].MergeFrom(message.output_logprobs());
+  }
+  template <typename Ids>
+  static void Append(const Ids& ids, Tokens& to) {
+    to.insert(to.end(), ids.begin(), ids.end());
+  }
+};
+
+template <typename Stub, typename Request, typename Response>
+class CallOf {
+ public:
+  CallOf(Stub& stub, const Request& request, absl::Duration deadline = absl::InfiniteDuration()) {
+    if (deadline < absl::InfiniteDuration())
+      context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
+    reader_ = stub.Generate(&context_, request);
+  }
+  ~CallOf() {
+    context_.TryCancel();
+    if (!ended_) End();
+  }
+
+  bool Read() {
+    Response response;
+    if (!reader_->Read(&response)) return false;
+    outputs_.Add(response);
+    return true;
+  }
+  const OutputsOf<Response>& End() {
+    while (Read()) {
+    }
+    if (!std::exchange(ended_, true)) outputs_.status = reader_->Finish();
+    return outputs_;
+  }
+  void Cancel() { context_.TryCancel(); }
+  const OutputsOf<Response>& outputs() const { return outputs_; }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<Response>> reader_;
+  OutputsOf<Response> outputs_;
+  bool ended_ = false;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_GATEWAY_CALLS_H_

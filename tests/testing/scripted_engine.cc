@@ -1,0 +1,212 @@
+#include "tests/testing/scripted_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace bfio::testing {
+namespace {
+
+namespace pb = ::vllm::grpc::engine;
+
+void Complete(const std::string& reason, grpc::ServerWriter<pb::GenerateResponse>* writer) {
+  pb::GenerateResponse end;
+  end.mutable_complete()->set_finish_reason(reason);
+  writer->Write(end);
+}
+
+}  // namespace
+
+uint32_t NextToken(uint32_t last, size_t length) {
+  return static_cast<uint32_t>((last * 7919ull + length * 104729ull) % 30'000) + 1'000;
+}
+
+std::vector<uint32_t> TokensAfter(const std::vector<uint32_t>& prompt, size_t count) {
+  std::vector<uint32_t> tokens;
+  uint32_t last = prompt.back();
+  for (size_t i = 0; i < count; ++i) tokens.push_back(last = NextToken(last, prompt.size() + i));
+  return tokens;
+}
+
+ScriptedEngine::ScriptedEngine(Options options)
+    : options_(std::move(options)), ranks_(static_cast<size_t>(options_.ranks)) {
+  counts_.by_rank.resize(ranks_.size());
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials());
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  EXPECT_NE(server_, nullptr) << options_.listen;
+  thread_ = std::thread([this] { Steps(); });
+}
+
+ScriptedEngine::~ScriptedEngine() {
+  Kill();
+}
+
+void ScriptedEngine::Kill() {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(killed_, true)) return;
+  }
+  stepped_.notify_all();
+  thread_.join();
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_.reset();
+}
+
+void ScriptedEngine::SetSilent(bool silent, bool healthy) {
+  {
+    std::lock_guard lock(mutex_);
+    silent_ = silent;
+    healthy_ = healthy || !silent;
+  }
+  stepped_.notify_all();
+}
+
+void ScriptedEngine::SetOthers(int requests, int tokens) {
+  std::lock_guard lock(mutex_);
+  others_ = requests;
+  others_tokens_ = tokens;
+}
+
+void ScriptedEngine::SetLoads(Loads loads) {
+  std::lock_guard lock(mutex_);
+  loads_ = loads;
+}
+
+ScriptedEngine::Counts ScriptedEngine::counts() {
+  std::lock_guard lock(mutex_);
+  Counts counts = counts_;
+  for (const Rank& rank : ranks_) {
+    counts.running += rank.running;
+    counts.waiting += rank.waiting;
+  }
+  return counts;
+}
+
+void ScriptedEngine::Steps() {
+  std::unique_lock lock(mutex_);
+  while (!killed_) {
+    stepped_.wait_for(lock, absl::ToChronoNanoseconds(options_.step), [this] { return killed_; });
+    if (silent_) continue;
+    ++step_;
+    stepped_.notify_all();
+  }
+}
+
+bool ScriptedEngine::NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock) {
+  const int64_t now = step_;
+  while (step_ == now && !killed_ && !context->IsCancelled())
+    stepped_.wait_for(lock, std::chrono::milliseconds(50));
+  return !killed_ && !context->IsCancelled();
+}
+
+grpc::Status ScriptedEngine::GetServerInfo(grpc::ServerContext*, const pb::GetServerInfoRequest*,
+                                           pb::GetServerInfoResponse* response) {
+  response->set_server_type("vllm-grpc");
+  response->set_data_parallel_size(options_.ranks);
+  response->set_max_num_seqs(options_.slots);
+  return Status::OK;
+}
+
+grpc::Status ScriptedEngine::GetModelInfo(grpc::ServerContext*, const pb::GetModelInfoRequest*,
+                                          pb::GetModelInfoResponse* response) {
+  response->set_served_model_name(options_.model);
+  response->set_max_context_length(options_.max_context);
+  return Status::OK;
+}
+
+grpc::Status ScriptedEngine::GetLoads(grpc::ServerContext* context, const pb::GetLoadsRequest*,
+                                      pb::GetLoadsResponse* response) {
+  std::unique_lock lock(mutex_);
+  while (loads_ == Loads::kSlow && !killed_ && !context->IsCancelled())
+    stepped_.wait_for(lock, std::chrono::milliseconds(50));
+  const int times = loads_ == Loads::kWrong ? 1'000'000 : 1;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    pb::SchedulerLoad& load = *response->add_loads();
+    load.set_dp_rank(static_cast<int32_t>(r));
+    load.set_num_running_reqs(times * (ranks_[r].running + others_) + times - 1);
+    load.set_num_waiting_reqs(ranks_[r].waiting);
+    load.set_num_used_tokens(ranks_[r].tokens + others_ * others_tokens_ + (times - 1) * 1'000);
+    load.set_max_total_num_tokens(options_.kv_tokens);
+  }
+  return Status::OK;
+}
+
+grpc::Status ScriptedEngine::HealthCheck(grpc::ServerContext* context, const pb::HealthCheckRequest*,
+                                         pb::HealthCheckResponse* response) {
+  std::unique_lock lock(mutex_);
+  while (!healthy_ && !killed_ && !context->IsCancelled())
+    stepped_.wait_for(lock, std::chrono::milliseconds(50));
+  response->set_healthy(!killed_);
+  return Status::OK;
+}
+
+grpc::Status ScriptedEngine::Generate(grpc::ServerContext* context, const pb::GenerateRequest* request,
+                                      grpc::ServerWriter<pb::GenerateResponse>* writer) {
+  const Status status = Run(context, *request, writer);
+  std::lock_guard lock(mutex_);
+  counts_.cancelled += context->IsCancelled() && !killed_;
+  return killed_ ? Status(grpc::StatusCode::UNAVAILABLE, "killed") : status;
+}
+
+grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::GenerateRequest& request,
+                                 grpc::ServerWriter<pb::GenerateResponse>* writer) {
+  const auto& ids = request.tokenized().input_ids();
+  if (ids.empty() || !request.has_data_parallel_rank() || request.data_parallel_rank() < 0 ||
+      request.data_parallel_rank() >= options_.ranks || !request.stream()) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
+  }
+  const auto r = static_cast<size_t>(request.data_parallel_rank());
+  const auto fault = static_cast<uint32_t>(ids[0]);
+  std::unique_lock lock(mutex_);
+  if (fault == kBadRequest) return {grpc::StatusCode::INVALID_ARGUMENT, "a prompt that it does not like"};
+  if (fault == kFull && !std::exchange(was_full_, true))
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"};
+  Rank& rank = ranks_[r];
+  ++counts_.taken;
+  ++counts_.by_rank[r];
+  ++rank.waiting;
+  while (rank.running + others_ >= options_.slots) {
+    counts_.longest_queue = std::max(counts_.longest_queue, rank.waiting);
+    if (NextStep(context, lock)) continue;
+    --rank.waiting;
+    return Status::CANCELLED;
+  }
+  --rank.waiting;
+  ++rank.running;
+  rank.tokens += ids.size();
+  uint32_t last = ids[ids.size() - 1];
+  size_t length = static_cast<size_t>(ids.size());
+  Status status = Status::OK;
+  const uint32_t asked = request.sampling_params().max_tokens();
+  for (uint32_t made = 0; made < asked; ++made) {
+    if (!NextStep(context, lock)) {
+      status = Status::CANCELLED;
+      break;
+    }
+    pb::GenerateResponse response;
+    last = NextToken(last, length++);
+    ++rank.tokens;
+    response.mutable_chunk()->add_token_ids(last);
+    if (made == 2 && fault == kTooManyTokens)
+      for (uint32_t i = 0; i < asked; ++i) response.mutable_chunk()->add_token_ids(5);
+    if (made == 2 && fault == kOtherOutput) response.mutable_chunk()->set_index(1);
+    lock.unlock();
+    writer->Write(response);
+    lock.lock();
+    if (made == 2 && fault == kNoReason) break;
+    if (made == 2 && fault == kEngineError) Complete("error", writer);
+    if (made == 2 && fault == kEngineAbort) Complete("abort", writer);
+    if (made == 2 && (fault == kEngineError || fault == kEngineAbort)) break;
+    if (made + 1 == asked) Complete("length", writer);
+  }
+  --rank.running;
+  rank.tokens -= static_cast<int>(length);
+  return status;
+}
+
+}  // namespace bfio::testing

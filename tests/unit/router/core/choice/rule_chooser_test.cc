@@ -1,0 +1,223 @@
+// Which rule of placement is followed, on traffic that is known to suit one of them.
+#include "router/core/choice/rule_chooser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "common/base/rng.h"
+
+namespace bfio::core {
+namespace {
+
+constexpr PlacementRule kAll[] = {PlacementRule::kHeadroom, PlacementRule::kHorizon, PlacementRule::kCounts};
+// Another one first.
+constexpr PlacementRule kOthersFirst[] = {PlacementRule::kHorizon, PlacementRule::kCounts,
+                                          PlacementRule::kHeadroom};
+
+EndedRequest Request(Lookahead& lookahead, int64_t prompt, int64_t output) {
+  EndedRequest request;
+  request.resident.prefill_tokens = prompt;
+  request.resident.max_new_tokens = request.resident.expected_tokens = 1 << 20;
+  request.resident.group = lookahead.GroupOf(0, prompt);
+  request.output_tokens = output;
+  return request;
+}
+
+std::vector<WorkerView> Workers(size_t count, int32_t slots) {
+  std::vector<WorkerView> workers(count);
+  for (WorkerView& worker : workers) worker.free_slots = slots;
+  return workers;
+}
+
+double Time(const RuleChooser& chooser, PlacementRule rule) {
+  for (const RuleChooser::Candidate& candidate : chooser.candidates()) {
+    if (candidate.rule == rule) return candidate.time;
+  }
+  return 0;
+}
+
+// A steady stream whose requests `draw` makes, `per_step` of them on average, with a lookahead that has seen
+// it.
+class Traffic {
+ public:
+  using Draw = std::function<std::pair<int64_t, int64_t>(Rng&)>;
+  Traffic(uint64_t seed, size_t workers, double per_step, const Draw& draw)
+      : workers_(Workers(workers, 72)), rng_(seed), per_step_(per_step) {
+    for (int i = 0; i < 4096; ++i) {
+      const auto [prompt, output] = draw(rng_);
+      const EndedRequest request = Request(*lookahead_, prompt, output);
+      ended_.Add(request.resident, output);
+      lookahead_->Observe(request.resident, {}, 0, output, true);
+      lookahead_->Advance();
+    }
+  }
+
+  void Run(RuleChooser& chooser, int64_t steps, double mean_age = 0) {
+    for (; steps > 0; --steps) {
+      int64_t arrivals = 0;
+      for (double left = std::exp(-per_step_); (left /= rng_.Uniform()) < 1;) ++arrivals;
+      chooser.Step(*lookahead_, ended_, workers_, arrivals, mean_age);
+    }
+  }
+
+ private:
+  std::vector<WorkerView> workers_;
+  Rng rng_;
+  double per_step_;
+  std::unique_ptr<Lookahead> lookahead_ = *MakeLookahead("survival");
+  EndedRequests ended_;
+};
+
+// All alike: prompts of 512 tokens that make 256. 40 of 72 slots are taken.
+Traffic Alike(uint64_t seed, size_t workers = 8) {
+  return {seed, workers, static_cast<double>(workers) * 40 / 256,
+          [](Rng&) { return std::make_pair(512, 256); }};
+}
+// As agents send: prompts lognormal about 4,900 tokens, and 150 made.
+Traffic LargePrompts(uint64_t seed) {
+  return {seed, 16, 16.0 * 40 / 204, [](Rng& rng) {
+            const auto of = [&](double log) {
+              return static_cast<int64_t>(1 + std::exp(log + 0.8 * rng.Normal()));
+            };
+            const int64_t prompt = of(8.5);
+            return std::make_pair(prompt, of(5));
+          }};
+}
+
+TEST(ReplayedGroup, RequestsGrowAndLeaveWhenTheyEnded) {
+  const auto lookahead = *MakeLookahead("survival");
+  ReplayedGroup group(PlacementRule::kHeadroom, Workers(2, 4));
+  const EndedRequest large = Request(*lookahead, 100, 3), small = Request(*lookahead, 10, 2);
+  const std::vector<const EndedRequest*> both = {&small, &large};
+  EXPECT_EQ(group.Step(*lookahead, both), 100);
+  EXPECT_EQ(group.Step(*lookahead, {}), 101);
+  EXPECT_EQ(group.Step(*lookahead, {}), 102);
+  EXPECT_EQ(group.Step(*lookahead, {}), 0);
+}
+
+TEST(ReplayedGroup, RequestsThatFindNoSlotWait) {
+  const auto lookahead = *MakeLookahead("survival");
+  for (const PlacementRule rule : kAll) {
+    ReplayedGroup group(rule, Workers(1, 1));
+    const EndedRequest first = Request(*lookahead, 100, 2), second = Request(*lookahead, 10, 1);
+    const std::vector<const EndedRequest*> both = {&first, &second};
+    EXPECT_EQ(group.Step(*lookahead, both), 100);
+    EXPECT_EQ(group.Step(*lookahead, {}), 101);
+    EXPECT_EQ(group.Step(*lookahead, {}), 10);
+    EXPECT_EQ(group.Step(*lookahead, {}), 0);
+  }
+}
+
+TEST(ReplayedGroup, BeginsInTheMiddle) {
+  const auto lookahead = *MakeLookahead("survival");
+  ReplayedGroup group(PlacementRule::kHeadroom, Workers(2, 4));
+  group.Begin(Request(*lookahead, 100, 60), 58);
+  EXPECT_EQ(group.Step(*lookahead, {}), 158);
+  EXPECT_EQ(group.Step(*lookahead, {}), 159);
+  EXPECT_EQ(group.Step(*lookahead, {}), 0);
+}
+
+TEST(RuleChooser, FirstRuleIsFollowedUntilRequestsHaveEnded) {
+  RuleChooser chooser;
+  chooser.SetRules(kAll);
+  const auto lookahead = *MakeLookahead("survival");
+  EndedRequests ended;
+  const std::vector<WorkerView> workers = Workers(8, 72);
+  for (int i = 0; i < 5'000; ++i) chooser.Step(*lookahead, ended, workers, 1, 0);
+  EXPECT_EQ(chooser.rule(), PlacementRule::kHeadroom);
+  EXPECT_EQ(Time(chooser, PlacementRule::kHeadroom), 0);
+}
+
+TEST(RuleChooser, RequestsThatAreAlikeAreNotKeptFromTheLowestWorker) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    RuleChooser chooser;
+    chooser.SetRules(kAll);
+    Alike(seed).Run(chooser, 3'000);
+    EXPECT_NE(chooser.rule(), PlacementRule::kHeadroom) << "seed " << seed;
+    EXPECT_LT(Time(chooser, chooser.rule()), 0.99 * Time(chooser, PlacementRule::kHeadroom))
+        << "seed " << seed;
+    EXPECT_GE(chooser.switches(), 1);
+  }
+}
+
+TEST(RuleChooser, HeadroomIsKeptForLargePrompts) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    RuleChooser chooser;
+    chooser.SetRules(kOthersFirst);
+    LargePrompts(seed).Run(chooser, 5'000);
+    EXPECT_EQ(chooser.rule(), PlacementRule::kHeadroom) << "seed " << seed;
+    EXPECT_LT(Time(chooser, PlacementRule::kHeadroom), Time(chooser, PlacementRule::kCounts))
+        << "seed " << seed;
+  }
+}
+
+TEST(RuleChooser, ChoosesAnewWhenTrafficChanges) {
+  RuleChooser chooser;
+  chooser.SetRules(kAll);
+  LargePrompts(1).Run(chooser, 4'000);
+  Alike(1).Run(chooser, 6'000);
+  EXPECT_NE(chooser.rule(), PlacementRule::kHeadroom);
+  LargePrompts(2).Run(chooser, 6'000);
+  EXPECT_EQ(chooser.rule(), PlacementRule::kHeadroom);
+}
+
+TEST(RuleChooser, WaitsForRequestsThatHaveNotEnded) {
+  RuleChooser chooser;
+  chooser.SetRules(kAll);
+  Alike(1).Run(chooser, 3'000, 10'000);
+  EXPECT_EQ(chooser.rule(), PlacementRule::kHeadroom) << "those that have ended are the short ones";
+}
+
+TEST(RuleChooser, SameEventsGiveTheSameChoice) {
+  RuleChooser first, second;
+  for (RuleChooser* chooser : {&first, &second}) {
+    chooser->SetRules(kAll);
+    Alike(4).Run(*chooser, 1'000);
+  }
+  EXPECT_EQ(first.rule(), second.rule());
+  for (const PlacementRule rule : kAll) EXPECT_EQ(Time(first, rule), Time(second, rule));
+}
+
+TEST(RuleChooser, GroupOfAnotherSizeIsReplayedFromTheBeginning) {
+  RuleChooser chooser;
+  chooser.SetRules(kAll);
+  Alike(5, 8).Run(chooser, 2'000);
+  const PlacementRule rule = chooser.rule();
+  Alike(6, 300).Run(chooser, 64);
+  EXPECT_EQ(chooser.rule(), rule) << "until there is something to go by";
+  Alike(6, 300).Run(chooser, 1'000);
+  EXPECT_NE(chooser.rule(), PlacementRule::kHeadroom);
+}
+
+TEST(RuleChooser, SaysByHowMuchTheChosenRuleLeads) {
+  RuleChooser chooser;
+  chooser.SetRules(kOthersFirst);
+  EXPECT_FALSE(chooser.measured());
+  EXPECT_EQ(DescribeChoice(chooser, PlacementRule::kCounts), "horizon");
+  LargePrompts(7).Run(chooser, 6'000);
+  ASSERT_EQ(chooser.rule(), PlacementRule::kHeadroom);
+  ASSERT_TRUE(chooser.measured());
+  EXPECT_EQ(chooser.StepRatio(PlacementRule::kHeadroom), 1);
+  const double ratio = Time(chooser, PlacementRule::kHorizon) / Time(chooser, PlacementRule::kHeadroom);
+  EXPECT_EQ(chooser.StepRatio(PlacementRule::kHorizon), ratio);
+  EXPECT_GT(ratio, 1);
+  const std::string line = DescribeChoice(chooser, PlacementRule::kHorizon);
+  EXPECT_THAT(line, ::testing::StartsWith("headroom: its steps are "));
+  EXPECT_THAT(line, ::testing::HasSubstr(" % shorter than those of horizon over the last "));
+}
+
+TEST(RuleChooser, NothingIsChosenAmongOne) {
+  RuleChooser chooser;
+  chooser.SetRules(absl::MakeConstSpan(kAll).subspan(1, 1));
+  EXPECT_FALSE(chooser.chooses());
+  EXPECT_EQ(chooser.rule(), PlacementRule::kHorizon);
+  chooser.SetRules({});
+  EXPECT_EQ(chooser.rule(), PlacementRule::kHeadroom);
+}
+
+}  // namespace
+}  // namespace bfio::core

@@ -1,0 +1,133 @@
+// Expected loads at steps far apart, against sums over the residents.
+#include "router/core/lookahead/far_outlook.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "router/core/lookahead/survival_table.h"
+
+namespace bfio::core {
+namespace {
+
+constexpr size_t kKnots = FarOutlookBuilder::kKnots;
+
+// Lengths are geometric, so that survival is known: (1 - 1 / 256)^h, as far as a table reaches that has seen
+// nothing.
+std::unique_ptr<Lookahead> Geometric() {
+  return *MakeLookahead("survival", {.prior_mean_tokens = 256});
+}
+double Stays(int64_t steps) {
+  return std::pow(1 - 1 / 256.0, static_cast<double>(std::min(steps, SurvivalTable::kReach)));
+}
+
+// `age` tokens made when step `plan_step` begins.
+Resident Of(Lookahead& lookahead, int64_t prompt, int64_t age, int64_t plan_step) {
+  Resident resident;
+  resident.prefill_tokens = prompt;
+  resident.first_step = plan_step - age;
+  resident.max_new_tokens = 1 << 20;
+  resident.group = lookahead.GroupOf(0, prompt);
+  return resident;
+}
+
+TEST(FarOutlook, StepsGrowByAFactorUpToThreeMeanStays) {
+  const auto lookahead = Geometric();
+  const std::vector<Resident> residents = {Of(*lookahead, 10, 1'000, 5'000)};
+  FarOutlookBuilder builder;
+  for (int i = 0; i < 2; ++i) {
+    builder.Begin(1);
+    builder.AddWorker(*lookahead, {residents, {4'999, 5'000}});
+  }
+  const FarOutlook far = builder.View();
+  EXPECT_EQ(far.mean_stay, 1'000);
+  ASSERT_EQ(far.steps.size(), kKnots);
+  EXPECT_EQ(far.steps[0], 0);
+  EXPECT_EQ(far.steps[1], 1);
+  EXPECT_NEAR(static_cast<double>(far.steps.back()), 3'000, 3);
+  for (size_t k = 2; k < kKnots; ++k) {
+    EXPECT_GT(far.steps[k], far.steps[k - 1]);
+    EXPECT_LE(far.steps[k], 2 * far.steps[k - 1]);
+  }
+}
+
+TEST(FarOutlook, LoadAndVarianceAreSumsOverTheResidents) {
+  const auto lookahead = Geometric();
+  Rng rng(3);
+  std::vector<std::vector<Resident>> workers(3);
+  for (std::vector<Resident>& residents : workers) {
+    for (int i = 0; i < 20; ++i)
+      residents.push_back(Of(*lookahead, static_cast<int64_t>(1 + rng.Below(500)),
+                             static_cast<int64_t>(rng.Below(400)), 1'000));
+  }
+  FarOutlookBuilder builder;
+  builder.Begin(3);
+  for (const auto& residents : workers) builder.AddWorker(*lookahead, {residents, {999, 1'000}, 0, 2});
+  const FarOutlook far = builder.View();
+  std::vector<double> variance(kKnots);
+  for (size_t g = 0; g < 3; ++g) {
+    for (size_t k = 0; k < kKnots; ++k) {
+      const int64_t h = far.steps[k];
+      double load = 0;
+      for (const Resident& resident : workers[g]) {
+        const int64_t age = 1'000 - resident.first_step;
+        const auto now = static_cast<double>(resident.prefill_tokens + age),
+                   then = now + static_cast<double>(h);
+        load += Stays(h) * then;
+        variance[k] += Stays(h) * (1 - Stays(h)) * then * then / 3;
+        if (age < h) variance[k] += now * now / 3;
+      }
+      EXPECT_NEAR(far.load[g * kKnots + k], 2 * load, 1e-6 * load) << "twice: the scale";
+    }
+  }
+  for (size_t k = 0; k < kKnots; ++k) EXPECT_NEAR(far.variance[k], variance[k], 1e-6 * variance[k] + 1e-9);
+}
+
+TEST(FarOutlook, UnchangedWorkersGrowAndChangedOnesAreSummedAgain) {
+  const auto lookahead = Geometric();
+  std::vector<Resident> residents = {Of(*lookahead, 100, 50, 1'001), Of(*lookahead, 300, 60, 1'001)};
+  FarOutlookBuilder builder;
+  for (int i = 0; i < 2; ++i) {  // with the second the stay is known
+    builder.Begin(1);
+    builder.AddWorker(*lookahead, {residents, {1'000, 1'001}, 7});
+  }
+  const double before = builder.View().load[0];
+  residents.pop_back();
+  builder.Begin(1);
+  builder.AddWorker(*lookahead, {residents, {1'002, 1'003}, 7});
+  EXPECT_EQ(builder.View().load[0], before + 2 * 2) << "the version says that nothing has changed";
+  builder.Begin(1);
+  builder.AddWorker(*lookahead, {residents, {1'002, 1'003}, 8});
+  EXPECT_EQ(builder.View().load[0], 152);
+  residents.front().prefill_tokens = 101;
+  builder.Begin(1);
+  builder.AddWorker(*lookahead, {residents, {1'007, 1'008}, 8});
+  EXPECT_EQ(builder.View().load[0], 158) << "step 1,008: summed again in any case";
+}
+
+TEST(FarOutlook, RequestsOfOneKindShareACurve) {
+  const auto lookahead = Geometric();
+  std::vector<WaitingView> waiting(3);
+  for (WaitingView& view : waiting) {
+    view.prefill_tokens = 100;
+    view.max_new_tokens = 1 << 20;
+  }
+  waiting[1].max_new_tokens = 5;
+  FarOutlookBuilder builder;
+  builder.Begin(0);
+  builder.AddWaiting(*lookahead, waiting);
+  const FarOutlook far = builder.View();
+  EXPECT_THAT(far.curve_of, ::testing::ElementsAre(0, 1, 0));
+  for (size_t k = 0; k < kKnots; ++k) {
+    EXPECT_NEAR(far.curves[k], Stays(far.steps[k]), 1e-6);
+    EXPECT_NEAR(far.curves[kKnots + k], far.steps[k] < 5 ? Stays(far.steps[k]) : 0, 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core

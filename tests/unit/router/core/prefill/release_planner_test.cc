@@ -1,0 +1,192 @@
+// When prompts are released to engines that fill their own budgets: cases that can be reckoned by hand, and
+// what no release may do, on random groups.
+#include "router/core/prefill/release_planner.h"
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::core::release_planner_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Bindings = std::vector<PrefillDecision::Binding>;
+
+// 0.1 ms a row, nothing free.
+PrefillRank DecodingRank(int64_t decodes, double context, int64_t free_slots = 10,
+                         std::vector<PromptLeft> prompts = {}) {
+  PrefillRank rank;
+  rank.cost.c_s = 0.01;
+  rank.cost.a_s_per_token = 1e-4;
+  rank.cost.b0_tokens = 0;
+  rank.cost.k2_s_per_token = 1e-6;
+  rank.decodes = decodes;
+  rank.decode_context = context;
+  rank.free_slots = free_slots;
+  rank.prompts = std::move(prompts);
+  return rank;
+}
+
+std::vector<int32_t> WaitingOf(const Bindings& bindings) {
+  std::vector<int32_t> indices;
+  for (const auto& binding : bindings) indices.push_back(binding.waiting);
+  return indices;
+}
+std::vector<int32_t> RanksOf(const Bindings& bindings) {
+  std::vector<int32_t> ranks;
+  for (const auto& binding : bindings) ranks.push_back(binding.rank);
+  return ranks;
+}
+
+TEST(PlanReleaseTest, WhereNothingDecodesEveryRankGetsOneAtOnce) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0), DecodingRank(0, 0)};
+  EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{5000, 0}, {4000, 0}, {3000, 0}}}, {}, {})), SizeIs(2));
+  EXPECT_THAT(PlanRelease(ranks, {}, {}, {}), IsEmpty());
+}
+
+TEST(PlanReleaseTest, ALonePromptWaitsAsLongAsItsUnevennessCosts) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
+  // 0.02 s on one of two ranks: 40 decodes wait 0.01 s for a rank that has nothing.
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.39}}}, {}, {}), IsEmpty());
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.41}}}, {}, {}), SizeIs(1));
+}
+
+TEST(PlanReleaseTest, AnEvenWaveGoesAtOnce) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{200, 0}, {200, 0}}}, {}, {})),
+              ::testing::UnorderedElementsAre(0, 1));
+}
+
+// What the others of a wave have waited counts for all: 0.1 + 0.05 of 40 * (0.02 - 0.0175) = 0.1.
+TEST(PlanReleaseTest, PromptsOfDifferentLengthsWaitTogether) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}, {150, 0.05}}}, {}, {}), SizeIs(2));
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.01}, {150, 0.01}}}, {}, {}), IsEmpty());
+}
+
+TEST(PlanReleaseTest, WhatFitsBesideTheSlowestGoesAtOnce) {
+  // 0.007 s less of context.
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 9000), DecodingRank(20, 2000)};
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{69, 0}}}, {}, {})), ElementsAre(1));
+  EXPECT_THAT(PlanRelease(ranks, {{{71, 0}}}, {}, {}), IsEmpty());
+}
+
+// A budget spreads a prompt over steps, each of which has its free time.
+TEST(PlanReleaseTest, EveryStepThatAPromptTakesHasItsSlack) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 9000), DecodingRank(20, 2000)};
+  const std::vector<WaitingPrompt> waiting = {{200, 0}};
+  EXPECT_THAT(PlanRelease(ranks, waiting, {}, {.step_tokens = 20 + 70}), SizeIs(1)) << "three steps";
+  EXPECT_THAT(PlanRelease(ranks, waiting, {}, {.step_tokens = 20 + 200}), IsEmpty()) << "one";
+}
+
+TEST(PlanReleaseTest, FreeRowsAreSlack) {
+  std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
+  for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 100;
+  EXPECT_THAT(PlanRelease(ranks, {{{80, 0}}}, {}, {}), SizeIs(1));
+  EXPECT_THAT(PlanRelease(ranks, {{{90, 0}}}, {}, {}), IsEmpty());
+}
+
+TEST(PlanReleaseTest, WhatFitsBesideAWaveJoinsIt) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000, 10, {{300, 0}}), DecodingRank(20, 2000)};
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{300, 0}}}, {}, {})), ElementsAre(1));
+  EXPECT_THAT(PlanRelease(ranks, {{{900, 0}}}, {}, {}), IsEmpty());
+}
+
+TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
+  // Both would wait behind 600 tokens, six steps of budget, and can go elsewhere until then.
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000, 10, {{600, 0}}),
+                                          DecodingRank(20, 2000, 10, {{600, 0}})};
+  const std::vector<WaitingPrompt> waiting = {{100, 50}, {100, 50}};
+  EXPECT_THAT(PlanRelease(ranks, waiting, {}, {.step_tokens = 120}), IsEmpty());
+  EXPECT_THAT(PlanRelease(ranks, waiting, {}, {.step_tokens = 2048}), SizeIs(2));
+}
+
+TEST(PlanReleaseTest, WhereArrivalsTakeTheRoomNoneWaitsForCompany) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
+  PrefillTraffic traffic;
+  traffic.step_s = 0.01;
+  traffic.mean_prompt_tokens = 200;
+  // 100 tokens of room on each rank.
+  const ReleaseSettings settings = {.step_tokens = 120};
+  traffic.arrivals_per_s = 10;
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), IsEmpty()) << "a tenth of the room";
+  traffic.arrivals_per_s = 90;
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), SizeIs(1)) << "nine tenths";
+}
+
+TEST(PlanReleaseTest, TheLongestGoesToTheShortestDecodes) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0), DecodingRank(20, 1000), DecodingRank(20, 3000)};
+  const Bindings bindings = PlanRelease(ranks, {{{100, 9}, {300, 9}, {200, 9}}}, {}, {});
+  EXPECT_THAT(WaitingOf(bindings), ElementsAre(1, 2, 0));
+  EXPECT_THAT(RanksOf(bindings), ElementsAre(0, 1, 2));
+}
+
+TEST(PlanReleaseTest, WhereSlotsAreShortTheOldestGo) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0, 1)};
+  EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{4000, 0.5}, {100, 0.1}}}, {}, {})), ElementsAre(0));
+  EXPECT_THAT(PlanRelease({{DecodingRank(0, 0, 0)}}, {{{4000, 0.5}}}, {}, {}), IsEmpty());
+}
+
+TEST(PlanReleaseTest, SoundOnRandomGroups) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    Rng rng(seed);
+    std::vector<PrefillRank> ranks;
+    for (uint64_t g = 1 + rng.Below(8); g > 0; --g) {
+      std::vector<PromptLeft> prompts;
+      for (uint64_t i = rng.Below(2); i > 0; --i)
+        prompts.push_back({1 + static_cast<int64_t>(rng.Below(900)), 0});
+      const auto rows = static_cast<int64_t>(rng.Below(60));
+      ranks.push_back(
+          DecodingRank(rows, 300.0 * static_cast<double>(rows), static_cast<int64_t>(rng.Below(5)), prompts));
+      ranks.back().cost.b0_tokens = static_cast<int64_t>(rng.Below(100));
+      ranks.back().cost.k1_s_per_pair = 1e-8;
+    }
+    std::vector<WaitingPrompt> waiting;
+    for (uint64_t i = rng.Below(30); i > 0; --i) {
+      waiting.push_back({1 + static_cast<int64_t>(rng.Below(5000)), rng.Uniform()});
+    }
+    std::vector<int64_t> taken(ranks.size());
+    std::set<int32_t> bound;
+    for (const auto& binding : PlanRelease(ranks, waiting, {}, {.step_tokens = 256})) {
+      ASSERT_GE(binding.waiting, 0);
+      ASSERT_LT(binding.waiting, std::ssize(waiting));
+      ASSERT_GE(binding.rank, 0);
+      ASSERT_LT(binding.rank, std::ssize(ranks));
+      EXPECT_TRUE(bound.insert(binding.waiting).second) << "bound twice";
+      EXPECT_LE(++taken[binding.rank], ranks[binding.rank].free_slots) << seed;
+    }
+  }
+}
+
+// Whatever its length and whatever else waits: after N times its height a rank with room has it, or another
+// of a greater age for its length.
+TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanItCostsAllDecodes) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rng rng(seed);
+    std::vector<PrefillRank> ranks;
+    double decodes = 0;
+    for (uint64_t g = 1 + rng.Below(8); g > 0; --g) {
+      const auto rows = 1 + static_cast<int64_t>(rng.Below(60));
+      ranks.push_back(DecodingRank(rows, 300.0 * static_cast<double>(rows), 100));
+      decodes += static_cast<double>(rows);
+    }
+    const auto tokens = 1 + static_cast<int64_t>(rng.Below(5000));
+    std::vector<WaitingPrompt> waiting = {{tokens, decodes * 1e-4 * static_cast<double>(tokens) + 1e-6}};
+    const double age = waiting[0].waited_s / static_cast<double>(tokens);
+    for (uint64_t i = rng.Below(20); i > 0; --i) {
+      const auto other = 1 + static_cast<int64_t>(rng.Below(5000));
+      waiting.push_back({other, rng.Uniform() * age * static_cast<double>(other) / 2});
+    }
+    const std::vector<int32_t> bound = WaitingOf(PlanRelease(ranks, waiting, {}, {}));
+    EXPECT_THAT(bound, ::testing::Contains(0)) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core::release_planner_test

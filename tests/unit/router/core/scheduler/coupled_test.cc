@@ -1,0 +1,202 @@
+// Ranks that meet in a barrier inside their engines: the group counts their common steps, and releases
+// prompts in waves over the ranks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "tests/testing/one_group.h"
+
+namespace bfio::core::coupled_test {
+
+using bfio::testing::OneGroup;
+
+constexpr int64_t kBudget = 512;
+constexpr BatchCost kCost = {.c_s = 10e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-8};
+
+// Engines that compute what they hold, oldest first, decodes before prompts; what is sent during a step
+// enters with the one after it.
+class Engines {
+ public:
+  Engines(GroupKind kind, int ranks, int32_t slots = 64) : ranks_(static_cast<size_t>(ranks)) {
+    scheduler = std::make_unique<OneGroup>(SchedulerOptions(), *MakePolicy("bf_io_auto", {}), nullptr, kind);
+    std::vector<EpochMember> members(ranks_.size());
+    for (EpochMember& member : members) {
+      member.spec = {slots, 100'000'000, true};
+      member.spec.cost = kCost;
+    }
+    scheduler->OpenEpoch(members);
+  }
+
+  void Enqueue(RequestId id, int64_t prompt, int64_t output) {
+    RequestSpec spec;
+    spec.id = id;
+    spec.prefill_tokens = prompt;
+    spec.max_new_tokens = output;
+    ASSERT_TRUE(scheduler->Enqueue(spec).ok());
+    requests_.push_back({id, prompt, output});
+    Send();
+  }
+
+  // A step of all ranks, then their reports, and what is sent because of each.
+  void Step() {
+    double longest_s = 0;
+    bool prompts = false;
+    std::vector<std::pair<WorkerIndex, StepReport>> reports;
+    std::vector<std::vector<RequestId>> finished(ranks_.size());
+    for (size_t g = 0; g < ranks_.size(); ++g) {
+      Rank& rank = ranks_[g];
+      if (rank.runs.empty()) continue;
+      StepReport report;
+      report.step = ++rank.step;
+      report.applied_plan = rank.plan;
+      report.prefill.emplace().token_budget = kBudget;
+      BatchLoad batch;
+      for (const Run& run : rank.runs) {
+        if (run.left == 0) batch.AddDecode(run.prompt + run.made);
+      }
+      int64_t budget = kBudget - batch.tokens;
+      for (Run& run : rank.runs) {
+        report.load_tokens += run.prompt + run.made;
+        if (run.left > 0) {
+          const int64_t chunk = run.entered ? std::min(run.left, budget) : 0;
+          batch.AddPrefill(chunk, run.prompt - run.left);
+          budget -= chunk;
+          run.left -= chunk;
+          prompts = prompts || chunk > 0;
+          run.entered = true;
+          if (run.left > 0) {
+            report.prefill->prompts.push_back({run.id, run.left});
+            continue;
+          }
+        }
+        if (++run.made == run.output) finished[g].push_back(run.id);
+      }
+      std::erase_if(rank.runs, [](const Run& run) { return run.made == run.output; });
+      report.group_idle = rank.runs.empty();
+      report.finished = finished[g];
+      longest_s = std::max(longest_s, kCost.Seconds(batch));
+      ended += std::ssize(finished[g]);
+      reports.push_back({static_cast<WorkerIndex>(g), report});
+    }
+    seconds += longest_s;
+    prompt_steps += prompts ? 1 : 0;
+    for (const auto& [g, report] : reports) {
+      EXPECT_TRUE(scheduler->OnReport(g, report).ok());
+      Send();
+    }
+  }
+  // All decode so many requests.
+  void Fill(int64_t each) {
+    for (int64_t i = 0; i < each * std::ssize(ranks_); ++i)
+      Enqueue(1'000'000 + static_cast<RequestId>(i), 100, 100'000);
+    for (int i = 0; i < 200; ++i) Step();
+    ASSERT_EQ(scheduler->waiting(), 0);
+    seconds = 0;
+    prompt_steps = 0;
+  }
+  int64_t Prompts(size_t rank) const {
+    return std::count_if(ranks_[rank].runs.begin(), ranks_[rank].runs.end(),
+                         [](const Run& run) { return run.left > 0; });
+  }
+
+  std::unique_ptr<OneGroup> scheduler;
+  // Of all steps; steps in which some rank has computed some of a prompt; requests that have ended.
+  double seconds = 0;
+  int64_t prompt_steps = 0, ended = 0;
+
+ private:
+  struct Run {
+    RequestId id;
+    int64_t prompt, output, left = 0, made = 0;
+    bool entered = false;
+  };
+  struct Rank {
+    std::vector<Run> runs;
+    int64_t step = 0, plan = 0;
+  };
+
+  void Send() {
+    while (const auto plan = scheduler->MakePlan()) {
+      for (const Placement& placement : plan->placements) {
+        const auto it = std::find_if(requests_.begin(), requests_.end(),
+                                     [&](const Run& run) { return run.id == placement.id; });
+        it->left = it->prompt;
+        ranks_[static_cast<size_t>(placement.worker)].runs.push_back(*it);
+        requests_.erase(it);
+      }
+      for (size_t g = 0; g < ranks_.size(); ++g)
+        ranks_[g].plan = std::max(ranks_[g].plan, plan->apply_steps[g]);
+    }
+  }
+
+  std::vector<Rank> ranks_;
+  // Not placed.
+  std::vector<Run> requests_;
+};
+
+TEST(Coupled, AStepHasEndedWhenEveryRankWithRequestsHasReported) {
+  Engines engines(GroupKind::kCoupled, 4);
+  engines.Enqueue(1, 10, 1'000);
+  engines.Enqueue(2, 10, 1'000);
+  for (int i = 0; i < 3; ++i) engines.Step();
+  const int64_t before = engines.scheduler->reported_step(), now = engines.scheduler->NextStep();
+  for (int i = 0; i < 100; ++i) engines.Step();
+  EXPECT_EQ(engines.scheduler->reported_step() - before, 100) << "two of four ranks have requests";
+  EXPECT_EQ(engines.scheduler->NextStep() - now, 100) << "ages are counted in the same steps";
+}
+
+TEST(Coupled, PromptsAreReleasedInWaves) {
+  const auto run = [](GroupKind kind) {
+    Engines engines(kind, 4);
+    engines.Fill(16);
+    Rng rng(5);
+    for (RequestId id = 1; id <= 200; ++id) {
+      engines.Enqueue(id, 200 + static_cast<int64_t>(rng.Below(600)), 40);
+      for (uint64_t steps = rng.Below(11); steps > 0; --steps) engines.Step();
+    }
+    for (int i = 0; i < 4'000 && engines.ended < 200; ++i) engines.Step();
+    EXPECT_EQ(engines.ended, 200);
+    return std::pair(engines.prompt_steps, engines.seconds);
+  };
+  const auto [waves, coupled_s] = run(GroupKind::kCoupled);
+  const auto [alone, independent_s] = run(GroupKind::kIndependent);
+  EXPECT_LT(static_cast<double>(waves), 0.75 * static_cast<double>(alone));
+  EXPECT_LT(coupled_s, independent_s);
+}
+
+TEST(Coupled, NothingDecodesAndPromptsGoAtOnce) {
+  Engines engines(GroupKind::kCoupled, 2);
+  engines.Enqueue(1, 3'000, 5);
+  engines.Enqueue(2, 100, 5);
+  EXPECT_EQ(engines.scheduler->waiting(), 0);
+}
+
+// Waited for in steps of at least the floor: 64 decodes times the height of 1,000 tokens is 3.2 s, 320 steps.
+TEST(Coupled, ALonePromptIsReleasedAfterWhatItCostsTheDecodes) {
+  Engines engines(GroupKind::kCoupled, 4);
+  engines.Fill(16);
+  engines.Enqueue(1, 1'000, 5);
+  EXPECT_EQ(engines.scheduler->waiting(), 1) << "it would hold up 64 decodes";
+  int steps = 0;
+  for (; steps < 400 && engines.scheduler->waiting() > 0; ++steps) engines.Step();
+  EXPECT_EQ(engines.scheduler->waiting(), 0);
+  EXPECT_GT(steps, 10);
+}
+
+TEST(Coupled, ARankGetsNoMorePromptsThanItsNextStepsCompute) {
+  Engines engines(GroupKind::kCoupled, 2);
+  engines.Fill(4);
+  for (RequestId id = 1; id <= 30; ++id) engines.Enqueue(id, 1'500, 20);
+  for (int i = 0; i < 400; ++i) {
+    for (const size_t rank : {0, 1}) ASSERT_LE(engines.Prompts(rank), 2);
+    engines.Step();
+  }
+  EXPECT_EQ(engines.ended, 30);
+}
+
+}  // namespace bfio::core::coupled_test

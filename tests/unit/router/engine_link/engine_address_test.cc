@@ -1,0 +1,64 @@
+#include "router/engine_link/engine_address.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(EngineAddress, ListsAreReadAsTheyAreWritten) {
+  const auto engines = ParseEngines("vllm://a.b:1,vllm://[::1]:50");
+  ASSERT_TRUE(engines.ok()) << engines.status();
+  ASSERT_EQ(engines->size(), 2u);
+  EXPECT_EQ((*engines)[0].ToString(), "vllm://a.b:1");
+  EXPECT_EQ((*engines)[1].server, (Address{"::1", 50}));
+  EXPECT_TRUE(ParseEngines("")->empty());
+}
+
+TEST(EngineAddress, ABarrierHoldsForTheServersBeforeIt) {
+  const auto engines =
+      ParseEngines("vllm://a:1,vllm://b:1?barrier=x,vllm://c:1,vllm://d:1?barrier=y-2&token_budget=512");
+  ASSERT_TRUE(engines.ok()) << engines.status();
+  std::vector<std::string> barriers;
+  std::vector<int64_t> budgets;
+  for (const EngineAddress& engine : *engines) {
+    barriers.push_back(engine.barrier);
+    budgets.push_back(engine.token_budget);
+  }
+  EXPECT_THAT(barriers, ElementsAre("x", "x", "y-2", "y-2"));
+  EXPECT_THAT(budgets, ElementsAre(2048, 2048, 512, 512));
+  EXPECT_EQ(engines->back().ToString(), "vllm://d:1") << "the name of its ranks says where it is";
+}
+
+TEST(EngineAddress, MistakesInABarrierAreNamed) {
+  const auto mistake = [](const std::string& text) {
+    return std::string(ParseEngines(text).status().message());
+  };
+  EXPECT_THAT(mistake("vllm://a:1?barrier=x,vllm://b:1"), HasSubstr("'vllm://b:1' has no barrier"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier="), HasSubstr("name"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier=" + std::string(65, 'x')), HasSubstr("name"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier=a/b"), HasSubstr("name"));
+  EXPECT_THAT(mistake("vllm://a:1?token_budget=512"), HasSubstr("of engines with a barrier"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier=x&token_budget=0"), HasSubstr("from 1"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier=x&budget=1"), HasSubstr("'budget=1'"));
+  EXPECT_THAT(mistake("vllm://a:1?"), HasSubstr("neither"));
+  EXPECT_THAT(mistake("vllm://a:1,vllm://a:1?barrier=x"), HasSubstr("twice"));
+}
+
+TEST(EngineAddress, MistakesAreNamed) {
+  EXPECT_THAT(ParseEngines("sglang://a:1").status().message(), HasSubstr("'sglang://a:1'"));
+  EXPECT_THAT(ParseEngines("a:1").status().message(), HasSubstr("vllm://HOST:PORT"));
+  EXPECT_FALSE(ParseEngines("vllm://").ok());
+  EXPECT_FALSE(ParseEngines("vllm://a").ok());
+  EXPECT_FALSE(ParseEngines("vllm://a:0").ok());
+  EXPECT_THAT(ParseEngines("vllm://a:1,vllm://b:1,vllm://a:1").status().message(), HasSubstr("twice"));
+}
+
+}  // namespace
+}  // namespace bfio::router

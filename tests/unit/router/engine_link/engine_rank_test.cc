@@ -1,0 +1,525 @@
+// An engine's rank as a worker: what it reports must be what the group reckons.
+#include "router/engine_link/engine_rank.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Tokens = std::vector<uint32_t>;
+
+class EngineRankTest : public ::testing::Test {
+ protected:
+  void Epoch(uint64_t epoch, std::vector<core::RequestId> drop = {}) {
+    EpochOffer offer;
+    offer.epoch = epoch_ = epoch;
+    offer.cancellations = std::move(drop);
+    plan_ = 0;
+    rank_.OnEpoch(offer, now_, out_);
+  }
+  // Places requests with prompts of 10 tokens.
+  void Plan(std::vector<core::RequestId> place, std::vector<core::RequestId> cancel = {}) {
+    PlanPart plan;
+    plan.epoch = epoch_;
+    plan.apply_step = ++plan_;
+    plan.cancellations = std::move(cancel);
+    std::vector<EngineRank::Placement> placements;
+    for (const core::RequestId id : place) placements.push_back({id, CallOf(id)});
+    rank_.OnPlan(plan, std::move(placements), now_, out_);
+  }
+  EngineCall CallOf(core::RequestId id) {
+    EngineCall call;
+    call.id = id;
+    call.prompt = Tokens(10, 3);
+    call.max_new_tokens = max_new_tokens_;
+    return call;
+  }
+  void Token(CallNumber call, uint32_t token) { rank_.OnTokens(call, {token}, now_, out_); }
+  void Wait(absl::Duration time) {
+    now_ += time;
+    rank_.OnTimer(now_, out_);
+  }
+  // Takes the reports so far.
+  std::vector<StepReport> Reports() { return std::exchange(out_.reports, {}); }
+
+  EngineRank rank_;
+  EngineRank::Output out_;
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t epoch_ = 0;
+  int64_t plan_ = 0;
+  uint32_t max_new_tokens_ = 5;
+};
+
+TEST_F(EngineRankTest, PlansBecomeCallsAndTokensSteps) {
+  Epoch(1);
+  ASSERT_THAT(out_.ready, SizeIs(1));
+  EXPECT_THAT(out_.ready[0].active, IsEmpty());
+  Plan({7, 8});
+  ASSERT_THAT(out_.start, SizeIs(2));
+  EXPECT_EQ(out_.start[1].call.id, 8u);
+  // The first plan of an epoch is answered at once: two prompts are pending.
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].step, 1);
+  EXPECT_EQ(reports[0].applied_plan, 1);
+  EXPECT_EQ(reports[0].load_tokens, 20);
+  EXPECT_EQ(reports[0].prefill->pending_tokens(), 20);
+  EXPECT_FALSE(reports[0].group_idle);
+
+  Token(1, 100);
+  EXPECT_EQ(Reports().size(), 1u) << "the other request has not begun: nothing else is sure to come";
+  Token(2, 200);
+  EXPECT_EQ(Reports().size(), 0u) << "the first one decodes, and has no token in this step";
+  Token(1, 101);
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0].token_ids, ElementsAre(101, 200));
+  EXPECT_EQ(reports[0].load_tokens, 10 + 1 + 10);
+  EXPECT_THAT(reports[0].prefill->prompts, IsEmpty());
+  // Both decode now.
+  Token(2, 201);
+  EXPECT_EQ(Reports().size(), 0u);
+  Token(1, 102);
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0].token_ids, ElementsAre(102, 201));
+  EXPECT_EQ(reports[0].load_tokens, 10 + 2 + 10 + 1);
+}
+
+TEST_F(EngineRankTest, ASecondTokenBeginsAStep) {
+  Epoch(1);
+  Plan({7, 8});
+  Token(1, 100);
+  Token(2, 200);
+  Token(1, 101);
+  Reports();
+  Token(1, 102);
+  Token(1, 103);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0].token_ids, ElementsAre(102));
+}
+
+TEST_F(EngineRankTest, AStepWaitsForItsTokensAShareOfAStep) {
+  max_new_tokens_ = 100;
+  Epoch(1);
+  Plan({7, 8});
+  Token(1, 100);
+  Token(2, 200);
+  Token(1, 101);
+  for (uint32_t i = 0; i < 60; ++i) {
+    now_ += absl::Milliseconds(8);
+    rank_.OnTokens(1, {i}, now_, out_);
+    rank_.OnTokens(2, {i}, now_, out_);
+  }
+  EXPECT_EQ(Reports().size(), 3u + 60);
+  now_ += absl::Milliseconds(8);
+  Token(1, 102);
+  // A quarter of 8 ms, which the mean of steps has come to but for a little.
+  Wait(absl::Microseconds(1'900));
+  EXPECT_EQ(Reports().size(), 0u);
+  Wait(absl::Microseconds(100));
+  EXPECT_EQ(Reports().size(), 1u);
+}
+
+TEST_F(EngineRankTest, TheEndBelongsToTheStepOfTheLastToken) {
+  Epoch(1);
+  Plan({7});
+  for (uint32_t i = 0; i < 5; ++i) Token(1, 100 + i);
+  EXPECT_EQ(Reports().size(), 5u) << "the fifth token is the last that was asked for";
+  rank_.OnFinished(1, EngineFinish::kLength, now_, out_);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0].token_ids, ElementsAre(104));
+  ASSERT_THAT(reports[0].finished, SizeIs(1));
+  EXPECT_EQ(reports[0].finished[0].reason, FinishReason::kLength);
+  EXPECT_TRUE(reports[0].group_idle);
+  EXPECT_EQ(rank_.active(), 0);
+  EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
+}
+
+TEST_F(EngineRankTest, AnEarlierEndIsAStepOfItsOwn) {
+  Epoch(1);
+  Plan({7});
+  Token(1, 100);
+  rank_.OnFinished(1, EngineFinish::kStop, now_, out_);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(3));
+  EXPECT_EQ(reports[2].finished[0].reason, FinishReason::kStop);
+  EXPECT_EQ(reports[2].load_tokens, 11);
+  EXPECT_TRUE(reports[2].group_idle);
+}
+
+TEST_F(EngineRankTest, ALongPromptIsReportedWhileNothingComes) {
+  Epoch(1);
+  Plan({7});
+  Reports();
+  Wait(EngineRank::kQuietStep);
+  Wait(EngineRank::kQuietStep);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(2));
+  EXPECT_EQ(reports[1].prefill->pending_tokens(), 10);
+  EXPECT_EQ(reports[1].local, EngineRank::kQuietStep);
+}
+
+TEST_F(EngineRankTest, ARankWhoseDecodesStallIsSilent) {
+  Epoch(1);
+  Plan({7, 8});
+  Token(1, 100);
+  Reports();
+  EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
+  Wait(absl::Minutes(1));
+  EXPECT_EQ(Reports().size(), 0u) << "the group's step timeout has to see it";
+}
+
+TEST_F(EngineRankTest, CancelledCallsEndAndAreNotHeardAgain) {
+  Epoch(1);
+  Plan({7, 8});
+  Plan({}, {7});
+  EXPECT_THAT(out_.cancel, ElementsAre(1));
+  Reports();
+  Token(1, 100);
+  rank_.OnFinished(1, EngineFinish::kLength, now_, out_);
+  EXPECT_EQ(Reports().size(), 0u);
+  // The last one: the report says that the rank is idle.
+  Plan({}, {8});
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_TRUE(reports[0].group_idle);
+  EXPECT_EQ(reports[0].applied_plan, 3);
+}
+
+TEST_F(EngineRankTest, AFailureEndsTheRequestAndALostCallComesAgain) {
+  Epoch(1);
+  Plan({7, 8, 9});
+  Token(1, 100);
+  Reports();
+  rank_.OnFailed(2, absl::InvalidArgumentError("no"), now_, out_);
+  rank_.OnFailed(1, absl::UnavailableError("lost"), now_, out_);
+  rank_.OnFailed(3, absl::ResourceExhaustedError("full"), now_, out_);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(3));
+  ASSERT_THAT(reports[0].rejected, SizeIs(1));
+  EXPECT_TRUE(absl::IsInvalidArgument(reports[0].rejected[0].status));
+  EXPECT_THAT(reports[1].preempted, ElementsAre(7)) << "after its first token";
+  ASSERT_THAT(reports[2].rejected, SizeIs(1));
+  EXPECT_TRUE(absl::IsResourceExhausted(reports[2].rejected[0].status));
+}
+
+TEST_F(EngineRankTest, APlacementThatNoEngineCanCarryOutIsRefused) {
+  Epoch(1);
+  PlanPart plan;
+  plan.epoch = 1;
+  plan.apply_step = 1;
+  std::vector<EngineRank::Placement> placements;
+  placements.push_back({7, absl::UnavailableError("sampled with a seed")});
+  rank_.OnPlan(plan, std::move(placements), now_, out_);
+  EXPECT_THAT(out_.start, IsEmpty());
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_TRUE(absl::IsUnavailable(reports[0].rejected[0].status)) << "it ends: nowhere else is better";
+}
+
+TEST_F(EngineRankTest, BetweenEpochsTokensWaitForTheFirstPlan) {
+  Epoch(1);
+  Plan({7, 8});
+  Token(1, 100);
+  Token(2, 200);
+  Token(1, 101);
+  Reports();
+  Epoch(2, {8});
+  EXPECT_THAT(out_.cancel, ElementsAre(2));
+  // What had come counts under the old epoch.
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].epoch, 1u);
+  ASSERT_THAT(out_.ready.back().active, SizeIs(1));
+  EXPECT_EQ(out_.ready.back().active[0].generated_tokens, 2u);
+  EXPECT_EQ(out_.ready.back().active[0].kv_tokens, 12);
+  Token(1, 102);
+  Token(1, 103);
+  Wait(absl::Seconds(5));
+  EXPECT_EQ(Reports().size(), 0u);
+  Plan({});
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].epoch, 2u);
+  EXPECT_EQ(reports[0].step, 1);
+  EXPECT_THAT(reports[0].token_ids, ElementsAre(102, 103));
+}
+
+// --- prompts of ranks in a barrier ---
+
+class BarrierRankTest : public EngineRankTest {
+ protected:
+  static constexpr int64_t kBudget = 8;
+  BarrierRankTest() {
+    max_new_tokens_ = 1'000;
+    rank_ = EngineRank({.slots = 16, .token_budget = kBudget, .barrier = &barrier_, .number = 1});
+    Epoch(1);
+  }
+  // Of the last report, by request.
+  std::map<core::RequestId, int64_t> Left() {
+    std::map<core::RequestId, int64_t> left;
+    for (const core::PendingPrompt& prompt : out_.reports.back().prefill->prompts)
+      left[prompt.id] = prompt.tokens;
+    return left;
+  }
+  using Prompts = std::map<core::RequestId, int64_t>;
+
+  BarrierCost barrier_;
+};
+
+TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2, 3});
+  Token(1, 102);
+  EXPECT_EQ(Left(), (Prompts{{2, 10}, {3, 10}})) << "the step that went on has begun without them";
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{2, 3}, {3, 10}})) << "a budget of 8, and one decode";
+  Token(1, 104);
+  EXPECT_EQ(Left(), (Prompts{{2, 1}, {3, 5}})) << "its first token has not come: one of its prompt is left";
+  // With 2's first token its prompt is known to be computed.
+  Token(2, 200);
+  Token(1, 105);
+  EXPECT_EQ(Left(), (Prompts{{3, 1}}));
+  EXPECT_EQ(out_.reports.back().prefill->token_budget, kBudget);
+}
+
+TEST_F(BarrierRankTest, WhatWaitsForASlotIsNotComputed) {
+  rank_ = EngineRank({.slots = 2, .token_budget = 100, .barrier = &barrier_, .number = 1});
+  Epoch(1);
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2, 3});
+  Token(1, 102);
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{2, 1}, {3, 10}}));
+}
+
+// Two ranks: the time of a step is that of the slower one, whichever that is.
+TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
+  constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-7};
+  Rng rng(3);
+  BarrierCost barrier;
+  for (int step = 0; step < 2'000; ++step) {
+    BatchLoad batches[2];
+    double seconds = 0;
+    for (BatchLoad& batch : batches) {
+      for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
+        batch.AddDecode(100 + rng.Below(2'000));
+      if (rng.Below(4) == 0) batch.AddPrefill(static_cast<int64_t>(rng.Below(1'000)), 0);
+      batch.prefill_pairs = 0;
+      seconds = std::max(seconds, kTrue.Seconds(batch));
+    }
+    for (uint64_t rank = 0; rank < 2; ++rank) barrier.Add(rank, batches[rank], absl::Seconds(seconds));
+  }
+  ASSERT_TRUE(barrier.cost().has_value());
+  EXPECT_NEAR(barrier.cost()->c_s, kTrue.c_s, 0.1 * kTrue.c_s);
+  EXPECT_NEAR(barrier.cost()->a_s_per_token, kTrue.a_s_per_token, 0.05 * kTrue.a_s_per_token);
+  EXPECT_NEAR(barrier.cost()->k2_s_per_token, kTrue.k2_s_per_token, 0.2 * kTrue.k2_s_per_token);
+  EXPECT_GT(barrier.version(), 0);
+}
+
+// --- slots ---
+
+// An engine of four slots that serves in order, and a router that fills its slots and what is told beyond;
+// each hears of the other half a step late. Slots that stayed empty and the most that waited, over the later
+// half of 200 requests of five tokens.
+struct Service {
+  int empty = 0, waited = 0;
+  int32_t extra = 0;
+};
+
+Service ServeFive(bool with_credit) {
+  constexpr absl::Duration kStep = absl::Milliseconds(20);
+  constexpr int32_t kSlots = 4;
+  EngineRank rank({.slots = kSlots});
+  rank.OnRoundTrip(kStep);
+  EngineRank::Output out;
+  absl::Time now = absl::UnixEpoch();
+  rank.OnEpoch({.epoch = 1}, now, out);
+  Service service;
+  std::map<CallNumber, int> made;  // in the order in which the engine takes them
+  std::vector<EngineRank::StartCall> sent;
+  core::RequestId next = 0;
+  int64_t plan = 0;
+  int32_t placed = 0;
+  const auto place = [&] {
+    PlanPart part{.epoch = 1, .apply_step = ++plan};
+    std::vector<EngineRank::Placement> placements;
+    for (; placed < kSlots + (with_credit ? service.extra : 0); ++placed) {
+      EngineCall call;
+      call.id = ++next;
+      call.prompt = Tokens(3, 1);
+      call.max_new_tokens = 5;
+      placements.push_back({call.id, call});
+    }
+    rank.OnPlan(part, std::move(placements), now, out);
+  };
+  place();
+  for (int step = 0; next < 200; ++step) {
+    // What was sent when the step before the last one had ended is there; what came later comes during this
+    // step.
+    for (const EngineRank::StartCall& start : sent) made[start.number] = 0;
+    sent = std::exchange(out.start, {});
+    if (next > 100) {
+      service.empty += std::max<int>(0, kSlots - static_cast<int>(made.size()));
+      service.waited = std::max(service.waited, static_cast<int>(made.size()) - kSlots);
+    }
+    now += kStep;
+    int running = 0;
+    for (auto it = made.begin(); it != made.end() && running < kSlots; ++running) {
+      rank.OnTokens(it->first, {7}, now, out);
+      if (++it->second < 5) {
+        ++it;
+        continue;
+      }
+      rank.OnFinished(it->first, EngineFinish::kLength, now, out);
+      it = made.erase(it);
+    }
+    rank.OnTimer(now + kStep / 2, out);
+    for (const StepReport& report : std::exchange(out.reports, {})) {
+      placed -= static_cast<int32_t>(report.finished.size());
+      service.extra = report.extra_slots;
+    }
+    place();
+  }
+  return service;
+}
+
+TEST(EngineRankSlotsTest, NoSlotIsEmptyWithCreditForARoundTrip) {
+  const Service without = ServeFive(false), with = ServeFive(true);
+  EXPECT_GT(without.empty, 10);
+  EXPECT_EQ(with.empty, 0);
+  // Four slots end 0.8 requests in a step: 1.6 in a round trip and a step.
+  EXPECT_EQ(with.extra, 3);
+  EXPECT_LE(with.waited, 3);
+}
+
+TEST_F(EngineRankTest, WhereFewEndNoneWaitInTheEngine) {
+  max_new_tokens_ = 1'000;
+  rank_ = EngineRank({.slots = 4});
+  Epoch(1);
+  Plan({1, 2, 3, 4});
+  for (uint32_t i = 0; i < 500; ++i) {
+    now_ += absl::Milliseconds(20);
+    for (CallNumber call = 1; call <= 4; ++call) Token(call, i);
+  }
+  EXPECT_EQ(Reports().back().extra_slots, 0);
+}
+
+// --- what the engine says ---
+
+TEST_F(EngineRankTest, RequestsOfOtherClientsTakeSlotsAndTokens) {
+  rank_ = EngineRank({.slots = 8});
+  Epoch(1);
+  Plan({1, 2});
+  Reports();
+  rank_.OnLoad(EngineLoad{5, 500}, now_, out_);
+  EXPECT_THAT(Reports(), IsEmpty()) << "they may be this router's own that have just ended";
+  rank_.OnLoad(EngineLoad{4, 500}, now_, out_);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].extra_slots, -2);
+  EXPECT_EQ(reports[0].load_tokens, 2 * 10 + 2 * 125);
+  EXPECT_EQ(reports[0].engine_load->tokens, 500);
+  rank_.OnLoad(std::nullopt, now_, out_);
+  EXPECT_EQ(Reports().back().extra_slots, 0) << "an engine that does not answer is not believed for long";
+}
+
+TEST_F(EngineRankTest, AnEngineThatSaysTooMuchKeepsASlot) {
+  rank_ = EngineRank({.slots = 8});
+  Epoch(1);
+  Plan({1});
+  for (int i = 0; i < 2; ++i) rank_.OnLoad(EngineLoad{int64_t{1} << 40, 1}, now_, out_);
+  EXPECT_EQ(Reports().back().extra_slots, -7);
+}
+
+// Whatever comes in whatever order: each token is reported once and in order, steps count from 1, loads are
+// prompts plus tokens reported before, and what ends is never reported again.
+TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Rng rng(seed);
+    rank_ = EngineRank();
+    out_ = {};
+    std::map<CallNumber, core::RequestId> running;
+    std::map<core::RequestId, Tokens> sent, got;
+    std::map<core::RequestId, uint32_t> generated;  // of the present placement, reported
+    core::RequestId next_id = 1;
+    Epoch(1);
+    size_t started = 0;
+    int64_t step = 0;
+    uint64_t epoch = 1;
+    const auto take = [&] {
+      for (; started < out_.start.size(); ++started)
+        running[out_.start[started].number] = out_.start[started].call.id;
+      for (const StepReport& report : std::exchange(out_.reports, {})) {
+        if (report.epoch != epoch) {
+          epoch = report.epoch;
+          step = 0;
+        }
+        EXPECT_EQ(report.step, ++step);
+        size_t at = 0;
+        for (const RequestTokens& tokens : report.tokens) {
+          for (uint32_t i = 0; i < tokens.count; ++i) got[tokens.id].push_back(report.token_ids[at++]);
+        }
+        EXPECT_EQ(at, report.token_ids.size());
+        for (const core::PendingPrompt& prompt : report.prefill->prompts)
+          EXPECT_FALSE(got.contains(prompt.id));
+      }
+    };
+    for (int i = 0; i < 300; ++i) {
+      const double dice = rng.Uniform();
+      now_ += absl::Milliseconds(rng.Uniform() * 4);
+      auto it = running.begin();
+      if (!running.empty())
+        std::advance(it, static_cast<int64_t>(rng.Uniform() * static_cast<double>(running.size())));
+      if (dice < 0.2) {
+        Plan({next_id});
+        ++next_id;
+      } else if (dice < 0.75 && it != running.end() && sent[it->second].size() < 5) {
+        const auto token = static_cast<uint32_t>(1'000 + i);
+        sent[it->second].push_back(token);
+        Token(it->first, token);
+        if (sent[it->second].size() == 5) {
+          rank_.OnFinished(it->first, EngineFinish::kLength, now_, out_);
+          running.erase(it);
+        }
+      } else if (dice < 0.8 && it != running.end()) {
+        rank_.OnFinished(it->first, EngineFinish::kStop, now_, out_);
+        running.erase(it);
+      } else if (dice < 0.83) {
+        take();
+        Epoch(epoch_ + 1);
+        take();
+        Plan({});
+      } else {
+        rank_.OnTimer(now_, out_);
+      }
+      take();
+    }
+    Wait(absl::Seconds(1));
+    take();
+    std::erase_if(sent, [](const auto& entry) { return entry.second.empty(); });
+    EXPECT_EQ(got, sent) << seed;
+    EXPECT_EQ(static_cast<size_t>(rank_.active()), running.size());
+  }
+}
+
+}  // namespace
+}  // namespace bfio::router

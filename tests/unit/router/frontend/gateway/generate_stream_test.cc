@@ -1,0 +1,138 @@
+// One call with its outputs, without a connection: the test answers as gRPC would.
+#include "router/frontend/gateway/generate_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "router/frontend/vllm/vllm_service.h"
+
+namespace bfio::router::gateway {
+namespace {
+
+using Stream = GenerateStream<vllm::Wire>;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Delivery = TokenSink::Delivery;
+using Tokens = std::vector<uint32_t>;
+
+constexpr absl::Time kNow = absl::UnixEpoch();
+
+router::Finish EndedBy(FinishReason reason) {
+  router::Finish finish;
+  finish.reason = reason;
+  return finish;
+}
+
+class UnboundCall : public ::testing::Test {
+ protected:
+  ~UnboundCall() override {
+    sinks_.clear();
+    stream_->OnDone();
+  }
+
+  void Begin(size_t outputs, bool stream, std::optional<StopText> stop_text = std::nullopt) {
+    Stream::Shape shape;
+    for (size_t i = 0; i < outputs; ++i) shape.ids.push_back(100 + i);
+    shape.stream = stream;
+    shape.prompt_tokens = 3;
+    shape.stop_token_ids = {11};
+    shape.stop_text = std::move(stop_text);
+    sinks_ = stream_->BeginOutputs(std::move(shape));
+  }
+
+  std::vector<core::RequestId> cancelled_;
+  std::shared_ptr<Stream> stream_ =
+      Stream::Create(nullptr, {.limits = {.buffer_tokens = 4, .timeout = absl::Seconds(10)},
+                               .cancel = [this](core::RequestId id, bool) { cancelled_.push_back(id); }});
+  std::vector<std::shared_ptr<TokenSink>> sinks_;
+};
+
+TEST_F(UnboundCall, OneFlushServesAllOutputs) {
+  Begin(2, /*stream=*/true);
+  EXPECT_EQ(sinks_[1]->id(), 101u);
+  EXPECT_EQ(sinks_[0]->Deliver(0, Tokens{7}, {}, kNow), Delivery::kFlush);
+  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken);
+  sinks_[0]->Flush();
+  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{7}, {}, kNow), Delivery::kTaken) << "a write is under way";
+  stream_->OnWriteDone(true);  // the other output's
+  stream_->OnWriteDone(true);
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(sinks_[1]->Deliver(1, Tokens{8}, {}, kNow), Delivery::kFlush);
+}
+
+// Who ends a request keeps its sink weakly, to break off a client that does not read the end.
+TEST_F(UnboundCall, ASinkLivesAsLongAsItsCall) {
+  Begin(2, /*stream=*/true);
+  const std::weak_ptr<TokenSink> kept = sinks_[1];
+  sinks_.clear();
+  ASSERT_NE(kept.lock(), nullptr);
+  EXPECT_EQ(kept.lock()->id(), 101u);
+}
+
+TEST_F(UnboundCall, WhatAllOutputsLeaveUnreadIsBounded) {
+  Begin(2, /*stream=*/true);
+  ASSERT_EQ(sinks_[0]->Deliver(0, Tokens{7}, {}, kNow), Delivery::kFlush);
+  sinks_[0]->Flush();
+  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{7, 7}, {}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8, 8}, {}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[1]->Deliver(2, Tokens{8}, {}, kNow), Delivery::kTooSlow);
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(sinks_[1]->Deliver(2, Tokens{8}, {}, kNow), Delivery::kTaken);
+}
+
+TEST_F(UnboundCall, AWriteThatIsNotTakenInTimeIsTooSlow) {
+  Begin(1, /*stream=*/true);
+  ASSERT_EQ(sinks_[0]->Deliver(0, Tokens{7}, {}, kNow), Delivery::kFlush);
+  sinks_[0]->Flush();
+  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{7}, {}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[0]->Deliver(2, Tokens{7}, {}, kNow + absl::Seconds(11)), Delivery::kTooSlow);
+}
+
+TEST_F(UnboundCall, WhatIsKeptUntilAllHaveEndedIsNoUnreadStream) {
+  Begin(2, /*stream=*/false);
+  EXPECT_EQ(sinks_[0]->Deliver(0, Tokens(100, 7), {}, kNow), Delivery::kTaken) << "nothing to write";
+  EXPECT_FALSE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kLength))) << "nor yet";
+  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens(100, 7), {}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[1]->Deliver(100, Tokens{7}, {}, kNow + absl::Hours(1)), Delivery::kTaken);
+  EXPECT_TRUE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kLength)));
+}
+
+TEST_F(UnboundCall, AnErrorOfOneOutputCancelsTheOthers) {
+  Begin(3, /*stream=*/true);
+  EXPECT_TRUE(sinks_[2]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_FALSE(sinks_[0]->End(absl::UnavailableError("lost"), std::nullopt))
+      << "a flush is asked for already";
+  EXPECT_THAT(cancelled_, ElementsAre(101));
+  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken) << "nobody gets it";
+  EXPECT_FALSE(sinks_[1]->End(absl::CancelledError(), std::nullopt));
+}
+
+TEST_F(UnboundCall, AnOutputEndsOnce) {
+  Begin(1, /*stream=*/true);
+  EXPECT_TRUE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_FALSE(sinks_[0]->End(absl::InternalError("late"), std::nullopt));
+  EXPECT_THAT(cancelled_, IsEmpty());
+  EXPECT_THAT(stream_->LiveOutputs(), IsEmpty());
+}
+
+TEST_F(UnboundCall, ATextThatEndsAnOutputEndsItsRequest) {
+  auto text = TokenText::Parse(R"({"model":{"vocab":{"a":0,"b":1,"c":2}},"decoder":{"type":"ByteLevel"}})");
+  ASSERT_TRUE(text.ok());
+  Begin(2, /*stream=*/true,
+        StopText(std::make_shared<const TokenText>(*std::move(text)), {"ab"}, /*special=*/false));
+  EXPECT_EQ(sinks_[0]->Deliver(0, Tokens{0}, {}, kNow), Delivery::kFlush);
+  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{1}, {}, kNow), Delivery::kTaken)
+      << "each output has a text of its own";
+  EXPECT_EQ(sinks_[0]->Deliver(1, Tokens{1, 2, 2}, {}, kNow), Delivery::kEnough);
+  EXPECT_FALSE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_THAT(stream_->LiveOutputs(), ElementsAre(1));
+}
+
+}  // namespace
+}  // namespace bfio::router::gateway

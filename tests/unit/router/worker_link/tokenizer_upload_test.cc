@@ -1,0 +1,152 @@
+// Workers' offers of tokenizers: what is taken, and what those get that send something else.
+#include "router/worker_link/tokenizer_upload.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bfio/v1/worker.grpc.pb.h"
+#include "common/net/status.h"
+#include "router/worker_link/worker_link_service.h"
+#include "tests/testing/loopback_server.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+class NoWorkers final : public WorkerHandler {
+ public:
+  void OnWorkerEvent(std::shared_ptr<WorkerChannel>, WorkerEvent) override { FAIL() << "none attaches"; }
+};
+
+v1::TokenizerPart Part(const std::string& file, const std::string& data) {
+  v1::TokenizerPart part;
+  part.set_file(file);
+  part.set_data(data);
+  return part;
+}
+
+class TokenizerUploadTest : public ::testing::Test {
+ protected:
+  // Sends the parts, the first of which states the size of all, or that one.
+  absl::Status Send(std::vector<v1::TokenizerPart> parts, uint64_t total = 0) {
+    for (const v1::TokenizerPart& part : parts) total += sized_ ? 0 : part.data().size();
+    parts[0].set_total_bytes(total);
+    parts[0].set_directory("/models/a");
+    grpc::ClientContext context;
+    v1::TokenizerReceipt receipt;
+    const auto writer = stub_->OfferTokenizer(&context, &receipt);
+    for (const v1::TokenizerPart& part : parts) {
+      if (!writer->Write(part)) break;
+    }
+    writer->WritesDone();
+    return FromGrpcStatus(writer->Finish());
+  }
+  absl::Status SendSized(std::vector<v1::TokenizerPart> parts, uint64_t total) {
+    sized_ = true;
+    return Send(std::move(parts), total);
+  }
+  TokenizerReceiver Receiver() {
+    return {
+        [this] {
+          ++asked_;
+          return wanted_;
+        },
+        [this](std::string directory, TokenizerFiles files, std::function<void(const absl::Status&)> done) {
+          directory_ = std::move(directory);
+          files_ = std::move(files);
+          done(verdict_);
+        }};
+  }
+
+  bool sized_ = false, wanted_ = true;
+  std::atomic<int64_t> asked_ = 0;
+  absl::Status verdict_;
+  std::string directory_;
+  TokenizerFiles files_;
+  NoWorkers workers_;
+  WorkerLinkService service_{&workers_, false, RequestLimits(), nullptr, {}, Receiver()};
+  testing::LoopbackServer server_{&service_};
+  const std::unique_ptr<v1::WorkerLink::Stub> stub_ = v1::WorkerLink::NewStub(server_.channel());
+};
+
+TEST_F(TokenizerUploadTest, FilesArePutTogetherFromTheirParts) {
+  EXPECT_TRUE(
+      Send({Part("config.json", "{}"), Part("tokenizer.json", "abc"), Part("tokenizer.json", "def")}).ok());
+  EXPECT_EQ(directory_, "/models/a");
+  EXPECT_THAT(files_, ElementsAre(Pair("config.json", "{}"), Pair("tokenizer.json", "abcdef")));
+}
+
+TEST_F(TokenizerUploadTest, WhatIsNotWantedIsNotReceived) {
+  wanted_ = false;
+  // More than fits into the connection's window: the call ends before all is sent.
+  const std::string data(size_t{1} << 20, 'x');
+  EXPECT_TRUE(Send(std::vector(20, Part("tokenizer.json", data))).ok());
+  EXPECT_THAT(files_, IsEmpty());
+}
+
+TEST_F(TokenizerUploadTest, TheReceiversVerdictIsTheStatus) {
+  verdict_ = absl::InvalidArgumentError("config.json is no JSON object");
+  const absl::Status status = Send({Part("tokenizer.json", "x")});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no JSON object"));
+}
+
+TEST_F(TokenizerUploadTest, OtherFilesAreRefused) {
+  for (const char* name : {"model.safetensors", "../tokenizer.json", "/etc/tokenizer.model", "a/b.jinja"}) {
+    const absl::Status status = Send({Part(name, "x")});
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << name << ": " << status;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      Send({Part("tokenizer.json", "x"), Part("config.json", "x"), Part("tokenizer.json", "x")})))
+      << "a file comes twice";
+  EXPECT_THAT(files_, IsEmpty());
+}
+
+TEST_F(TokenizerUploadTest, SizesAreBoundedAndTrue) {
+  EXPECT_TRUE(absl::IsInvalidArgument(SendSized({Part("tokenizer.json", "x")}, 0)));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      SendSized({Part("tokenizer.json", "x")}, static_cast<uint64_t>(kMaxOfferedTokenizerBytes) + 1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(SendSized({Part("tokenizer.json", "xyz")}, 2))) << "more than stated";
+  EXPECT_TRUE(absl::IsInvalidArgument(SendSized({Part("tokenizer.json", "xyz")}, 4))) << "it ends early";
+  EXPECT_THAT(files_, IsEmpty());
+  EXPECT_TRUE(SendSized({Part("tokenizer.json", "xyz")}, 3).ok());
+}
+
+TEST_F(TokenizerUploadTest, OnlyAFewAreReceivedAtOnce) {
+  struct Open {
+    grpc::ClientContext context;
+    v1::TokenizerReceipt receipt;
+    std::unique_ptr<grpc::ClientWriter<v1::TokenizerPart>> writer;
+  };
+  std::vector<std::unique_ptr<Open>> open;
+  for (int64_t i = 0; i < TokenizerUpload::kMostAtOnce; ++i) {
+    Open& one = *open.emplace_back(std::make_unique<Open>());
+    one.writer = stub_->OfferTokenizer(&one.context, &one.receipt);
+    v1::TokenizerPart part = Part("tokenizer.json", "x");
+    part.set_total_bytes(2);
+    EXPECT_TRUE(one.writer->Write(part));
+  }
+  while (asked_ < TokenizerUpload::kMostAtOnce) std::this_thread::yield();
+  const absl::Status status = Send({Part("tokenizer.json", "x")});
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  for (auto& one : open) {
+    one->writer->Write(Part("tokenizer.json", "y"));
+    one->writer->WritesDone();
+    EXPECT_TRUE(one->writer->Finish().ok());
+  }
+  EXPECT_THAT(files_, ElementsAre(Pair("tokenizer.json", "xy")));
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,285 @@
+// The engine between clients and ranks, with test code for both: every step is what the test says.
+#include "worker/serve/local_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Tokens = std::vector<uint32_t>;
+
+// What a client gets.
+class Sink final : public router::TokenSink {
+ public:
+  explicit Sink(uint64_t id) : id_(id) {}
+
+  uint64_t id() const override { return id_; }
+  const std::string& traceparent() const override { return none_; }
+  void SetModel(const std::string&) override {}
+  void CatchUp(uint32_t, absl::Span<const uint32_t>, const router::LogprobsView&) override {}
+  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, const router::LogprobsView&,
+                   absl::Time) override {
+    MutexLock lock(&mutex_);
+    EXPECT_EQ(index, tokens_.size());
+    if (slow) return Delivery::kTooSlow;
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    return Delivery::kTaken;
+  }
+  bool End(const absl::Status& status, std::optional<router::Finish> finish) override {
+    MutexLock lock(&mutex_);
+    if (std::exchange(ended_, true)) return false;
+    status_ = status;
+    finish_ = std::move(finish);
+    return false;
+  }
+  void Flush() override {}
+  void BreakOff() override {}
+
+  // Waits for the end.
+  absl::Status Status() {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&ended_), absl::Seconds(60)));
+    return status_;
+  }
+  Tokens tokens() {
+    MutexLock lock(&mutex_);
+    return tokens_;
+  }
+  router::FinishReason reason() {
+    MutexLock lock(&mutex_);
+    return finish_->reason;
+  }
+
+  bool slow = false;
+
+ private:
+  const uint64_t id_;
+  const std::string none_;
+  Mutex mutex_;
+  Tokens tokens_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::optional<router::Finish> finish_ ABSL_GUARDED_BY(mutex_);
+};
+
+class LocalEngineTest : public ::testing::Test {
+ protected:
+  static constexpr int kRanks = 2;
+
+  void SetUp() override {
+    std::vector<Inbox*> inboxes;
+    for (Inbox& inbox : inboxes_) inboxes.push_back(&inbox);
+    engine_.Start(std::move(inboxes));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      ASSERT_TRUE(std::holds_alternative<Inbox::Greet>(inboxes_[rank].WaitForTask()));
+      Hello hello;
+      hello.limits = {.slots = 2, .kv_tokens = 1000, .max_sequence_tokens = 900};
+      hello.communicator_offer = absl::StrCat("offer ", rank);
+      engine_.link(rank).Send(1, std::move(hello));
+    }
+    EXPECT_EQ(Submit(1, {}).code(), absl::StatusCode::kUnavailable) << "the ranks have not met";
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const auto task = inboxes_[rank].WaitForTask();
+      const auto& enter = std::get<Inbox::Enter>(task);
+      EXPECT_EQ(enter.epoch.group.rank, rank);
+      EXPECT_EQ(enter.epoch.group.world_size, kRanks);
+      EXPECT_EQ(enter.epoch.group.communicator_id, "offer 0");
+      EpochReady ready;
+      ready.epoch = enter.epoch.group.epoch;
+      engine_.link(rank).Send(1, std::move(ready));
+    }
+  }
+
+  absl::Status Submit(uint64_t id, std::optional<uint32_t> rank, uint32_t prompt = 10) {
+    router::ClientRequest request;
+    request.request_id = absl::StrCat("r", id);
+    request.prompt.assign(prompt, 7);
+    request.prompt_tokens = prompt;
+    request.max_new_tokens = 100;
+    request.rank = rank;
+    sinks_[id] = std::make_shared<Sink>(id);
+    return engine_.Submit(id, std::move(request), sinks_[id]);
+  }
+
+  // What the rank is to begin with that step.
+  std::vector<SequenceRequest> Begins(int rank, int64_t step) {
+    due_.clear();
+    inboxes_[rank].TakeDue(step, due_);
+    std::vector<SequenceRequest> begins;
+    for (Plan& plan : due_) {
+      for (SequenceRequest& request : plan.assignments) begins.push_back(std::move(request));
+    }
+    return begins;
+  }
+  std::vector<Handle> BeginHandles(int rank, int64_t step) {
+    std::vector<Handle> handles;
+    for (const SequenceRequest& request : Begins(rank, step)) handles.push_back(request.handle);
+    return handles;
+  }
+
+  // A report of a rank that is not full.
+  static StepReport Report(int64_t step, std::vector<StepOutput::Token> tokens, int32_t free_slots) {
+    StepReport report;
+    report.step = step;
+    report.output.tokens = std::move(tokens);
+    report.free_slots = free_slots;
+    report.active_requests = 2 - free_slots;
+    report.free_kv_tokens = 900;
+    return report;
+  }
+  void Send(int rank, StepReport report) { engine_.link(rank).Send(1, std::move(report)); }
+
+  Inbox inboxes_[kRanks];
+  std::vector<Plan> due_;
+  std::map<uint64_t, std::shared_ptr<Sink>> sinks_;
+  LocalEngine engine_{{.ranks = kRanks, .max_waiting = 4}};
+};
+
+TEST_F(LocalEngineTest, ARequestWakesAllRanks) {
+  ASSERT_TRUE(Submit(1, 1).ok());
+  EXPECT_EQ(inboxes_[0].WaitForPlan(1, true, absl::ZeroDuration()), Inbox::PlanWait::kReady);
+  EXPECT_THAT(BeginHandles(0, 1), IsEmpty());
+  EXPECT_THAT(BeginHandles(1, 1), ElementsAre(1));
+}
+
+TEST_F(LocalEngineTest, ARankTakesItsRequestsInOrderAsSlotsAllow) {
+  for (const uint64_t id : {1, 2, 3, 4}) ASSERT_TRUE(Submit(id, 0).ok());
+  EXPECT_THAT(BeginHandles(0, 1), ElementsAre(1)) << "it was woken for the first";
+  Send(0, Report(1, {{1, 50}}, 1));
+  EXPECT_THAT(BeginHandles(0, 2), ElementsAre(2));
+  StepReport report = Report(2, {{1, 51}, {2, 60}}, 1);
+  report.output.finished = {{1, FinishCause::kLength}};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 3), ElementsAre(3));
+  EXPECT_TRUE(sinks_[1]->Status().ok());
+  EXPECT_THAT(sinks_[1]->tokens(), ElementsAre(50, 51));
+  EXPECT_EQ(sinks_[1]->reason(), router::FinishReason::kLength);
+}
+
+TEST_F(LocalEngineTest, WhatWaitsIsBounded) {
+  for (const uint64_t id : {1, 2, 3, 4, 5}) ASSERT_TRUE(Submit(id, 0).ok()) << "the first is placed";
+  EXPECT_EQ(Submit(6, 0).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LocalEngineTest, APreemptedRequestGoesOnBeforeOthers) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  ASSERT_TRUE(Submit(2, 0).ok());
+  ASSERT_TRUE(Submit(3, 0).ok());
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  EXPECT_THAT(BeginHandles(0, 2), ElementsAre(2));
+  Send(0, Report(2, {{1, 51}, {2, 60}}, 0));
+  StepReport report = Report(3, {{1, 52}}, 1);
+  report.output.preempted = {2};
+  Send(0, std::move(report));
+  const std::vector<SequenceRequest> again = Begins(0, 4);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].handle, 2u);
+  EXPECT_EQ(again[0].prompt.size(), 11u);
+  EXPECT_EQ(again[0].prompt.back(), 60u) << "its token is part of the prompt now";
+  EXPECT_EQ(again[0].first_index, 1);
+  EXPECT_EQ(again[0].max_new_tokens, 99);
+}
+
+TEST_F(LocalEngineTest, ARefusedRequestIsTriedAgainUnlessItWasAlone) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  ASSERT_TRUE(Submit(2, 0).ok());
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  Begins(0, 2);
+  StepReport report = Report(2, {{1, 51}}, 1);
+  report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 3), ElementsAre(2));
+  // Rank 1 is empty.
+  ASSERT_TRUE(Submit(3, 1).ok());
+  Send(1, Report(3, {}, 2));
+  EXPECT_THAT(BeginHandles(1, 4), ElementsAre(3));
+  report = Report(4, {}, 2);
+  report.rejected = {{3, absl::StatusCode::kResourceExhausted, "no memory"}};
+  Send(1, std::move(report));
+  EXPECT_EQ(sinks_[3]->Status(), absl::ResourceExhaustedError("no memory"));
+}
+
+TEST_F(LocalEngineTest, AHeadThatDoesNotFitHoldsTheOthersBack) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  ASSERT_TRUE(Submit(2, 0, /*prompt=*/800).ok());
+  ASSERT_TRUE(Submit(3, 0).ok());
+  Begins(0, 1);
+  StepReport report = Report(1, {{1, 50}}, 1);
+  report.free_kv_tokens = 500;
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 2), IsEmpty());
+  Send(0, Report(2, {{1, 51}}, 1));
+  EXPECT_THAT(BeginHandles(0, 3), ElementsAre(2));
+}
+
+TEST_F(LocalEngineTest, ACancelledRequestLeavesItsRankWithTheNextStep) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  ASSERT_TRUE(Submit(2, 0).ok());
+  Begins(0, 1);
+  engine_.Cancel(1, /*timed_out=*/false);
+  engine_.Cancel(2, /*timed_out=*/true);
+  EXPECT_TRUE(absl::IsCancelled(sinks_[1]->Status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(sinks_[2]->Status()));
+  Send(0, Report(1, {{1, 50}}, 1));
+  EXPECT_THAT(BeginHandles(0, 2), IsEmpty()) << "the second was never placed";
+  ASSERT_EQ(due_.size(), 1u);
+  EXPECT_THAT(due_[0].cancellations, ElementsAre(1));
+  EXPECT_THAT(sinks_[1]->tokens(), IsEmpty());
+}
+
+TEST_F(LocalEngineTest, AClientThatDoesNotReadLosesItsRequestAlone) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  sinks_[1]->slow = true;
+  ASSERT_TRUE(Submit(2, 1).ok());
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  EXPECT_EQ(sinks_[1]->Status().code(), absl::StatusCode::kResourceExhausted);
+  Send(1, Report(1, {}, 2));
+  EXPECT_THAT(BeginHandles(1, 2), ElementsAre(2));
+}
+
+TEST_F(LocalEngineTest, ABrokenGroupEndsAllRequests) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  Begins(0, 1);
+  StepReport report = Report(1, {{1, 50}}, 1);
+  report.barrier_error = "rank 1 is gone";
+  Send(0, std::move(report));
+  EXPECT_EQ(sinks_[1]->Status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(sinks_[1]->tokens(), ElementsAre(50)) << "what was made is good";
+  EXPECT_FALSE(engine_.failure().ok());
+  EXPECT_FALSE(engine_.GetServing().ready);
+  EXPECT_EQ(Submit(2, 0).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(LocalEngineTest, NamesAreUniqueAmongLiveRequests) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  const auto first = sinks_[1];
+  EXPECT_EQ(Submit(1, 0).code(), absl::StatusCode::kAlreadyExists);
+  bool found = false;
+  const auto abort = [&] {
+    EXPECT_TRUE(engine_.Abort({"", "r1", ""}, [&](absl::StatusOr<bool> answer) { found = *answer; }).ok());
+    return found;
+  };
+  EXPECT_TRUE(abort());
+  EXPECT_TRUE(first->Status().ok());
+  EXPECT_EQ(first->reason(), router::FinishReason::kAbort);
+  EXPECT_FALSE(abort());
+  EXPECT_TRUE(Submit(1, 0).ok());
+}
+
+}  // namespace
+}  // namespace bfio::worker

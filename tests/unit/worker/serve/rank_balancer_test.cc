@@ -1,0 +1,91 @@
+#include "worker/serve/rank_balancer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::ElementsAre;
+
+absl::Time At(int64_t ms) {
+  return absl::UnixEpoch() + absl::Milliseconds(ms);
+}
+
+std::vector<int> Choices(RankBalancer& balancer, int count, absl::Time now) {
+  std::vector<int> chosen;
+  for (int i = 0; i < count; ++i) chosen.push_back(balancer.Choose(now));
+  return chosen;
+}
+
+TEST(RankBalancer, ABurstSpreadsInTurn) {
+  RankBalancer balancer(3, At(0));
+  EXPECT_THAT(Choices(balancer, 7, At(1)), ElementsAre(0, 1, 2, 0, 1, 2, 0));
+}
+
+TEST(RankBalancer, WhatIsInFlightCountsAtOnce) {
+  RankBalancer balancer(2, At(0));
+  balancer.Pin(0);
+  balancer.Pin(0);
+  EXPECT_EQ(balancer.Choose(At(1)), 1);
+  EXPECT_EQ(balancer.Choose(At(1)), 1);
+  balancer.End(0);
+  EXPECT_EQ(balancer.Choose(At(1)), 0);
+}
+
+TEST(RankBalancer, CountsArePublishedEvery100Ms) {
+  RankBalancer balancer(2, At(0));
+  balancer.Report(0, 1, {.running = 50}, At(10));
+  EXPECT_EQ(balancer.Choose(At(50)), 0) << "nobody has been told";
+  EXPECT_EQ(balancer.Choose(At(101)), 1);
+  EXPECT_EQ(balancer.Choose(At(101)), 1);
+}
+
+TEST(RankBalancer, AStepIsPublishedWhenAllHaveToldOfIt) {
+  RankBalancer balancer(2, At(0));
+  balancer.Report(0, 1, {.running = 50}, At(60));
+  balancer.Report(1, 1, {.running = 60}, At(80));
+  // Those of step 1 are what is published, though rank 0 tells of step 2 first.
+  balancer.Report(0, 2, {.running = 100}, At(99));
+  EXPECT_EQ(balancer.Choose(At(100)), 0);
+  EXPECT_EQ(balancer.Choose(At(200)), 1) << "step 2 is out";
+}
+
+TEST(RankBalancer, NewsWaitsUntilTheRanksHadTimeToTell) {
+  RankBalancer balancer(2, At(0));
+  balancer.Report(0, 1, {.running = 50}, At(90));
+  EXPECT_EQ(balancer.Choose(At(130)), 0) << "rank 1 may still tell";
+  EXPECT_EQ(balancer.Choose(At(140)), 1);
+}
+
+TEST(RankBalancer, WaitingRequestsWeighMoreWhereMemoryIsShort) {
+  RankBalancer balancer(2, At(0));
+  balancer.Report(0, 1, {.waiting = 2, .running = 10, .kv = 1}, At(10));
+  balancer.Report(1, 1, {.waiting = 0, .running = 17, .kv = 1}, At(10));
+  // 12 + 2 * 6 * 0.5 = 18 against 17.
+  EXPECT_EQ(balancer.Choose(At(200)), 1);
+  balancer.Report(0, 2, {.waiting = 3, .running = 10, .kv = 0.5}, At(210));
+  // Below half of the memory only the number counts: 13 against 17.
+  EXPECT_EQ(balancer.Choose(At(500)), 0);
+}
+
+TEST(RankBalancer, WithoutNewsTheCountsAreRepeatedEvery5S) {
+  RankBalancer balancer(2, At(0));
+  balancer.Report(0, 1, {.running = 1}, At(10));
+  EXPECT_EQ(balancer.Choose(At(200)), 1);
+  balancer.End(1);
+  // It counts as waiting there until the next publication, hours away in this test.
+  EXPECT_EQ(balancer.Choose(At(300)), 1) << "alike: the search begins at rank 1";
+  balancer.End(1);
+  EXPECT_EQ(balancer.Choose(At(3'600'000)), 1);
+}
+
+TEST(RankBalancer, OneRankIsChosenAlways) {
+  RankBalancer balancer(1, At(0));
+  EXPECT_THAT(Choices(balancer, 3, At(1)), ElementsAre(0, 0, 0));
+}
+
+}  // namespace
+}  // namespace bfio::worker

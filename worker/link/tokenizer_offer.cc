@@ -1,0 +1,76 @@
+#include "worker/link/tokenizer_offer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "bfio/v1/worker.grpc.pb.h"
+#include "common/base/spdlog.h"
+#include "common/tokenizer/tokenizer_files.h"
+#include "grpcpp/grpcpp.h"
+
+namespace bfio::worker {
+namespace {
+
+// As worker.proto says.
+constexpr size_t kPartBytes = size_t{1} << 20;
+
+// False: the router has ended the call.
+bool Write(const std::string& directory, const TokenizerFiles& files,
+           grpc::ClientWriter<v1::TokenizerPart>& writer) {
+  v1::TokenizerPart part;
+  part.set_directory(directory);
+  uint64_t bytes = 0;
+  for (const auto& [name, content] : files) bytes += content.size();
+  part.set_total_bytes(bytes);
+  for (const auto& [name, content] : files) {
+    for (size_t at = 0; at < content.size(); at += kPartBytes) {
+      part.set_file(name);
+      part.set_data(content.substr(at, kPartBytes));
+      if (!writer.Write(part)) return false;
+      part.Clear();
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void TokenizerOffer::Send(const std::shared_ptr<grpc::Channel>& channel, absl::Duration patience) {
+  if (directory_.empty()) return;
+  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(directory_, kMaxOfferedTokenizerBytes);
+  if (!files.ok()) {
+    // A model without a tokenizer is usual, for benchmarks.
+    if (!absl::IsNotFound(files.status()))
+      spdlog::warn("the tokenizer is not offered to the router: {}", std::string(files.status().message()));
+    return;
+  }
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(patience));
+  {
+    MutexLock lock(&mutex_);
+    if (cancelled_) return;
+    context_ = &context;
+  }
+  v1::TokenizerReceipt receipt;
+  const auto stub = v1::WorkerLink::NewStub(channel);
+  const auto writer = stub->OfferTokenizer(&context, &receipt);
+  if (Write(directory_, *files, *writer)) writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  {
+    MutexLock lock(&mutex_);
+    context_ = nullptr;
+  }
+  // A router of an earlier version takes none.
+  if (!status.ok() && status.error_code() != grpc::StatusCode::UNIMPLEMENTED)
+    spdlog::warn("the router does not take the tokenizer in {}: {}", directory_, status.error_message());
+}
+
+void TokenizerOffer::Cancel() {
+  MutexLock lock(&mutex_);
+  cancelled_ = true;
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+}  // namespace bfio::worker

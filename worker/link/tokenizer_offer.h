@@ -1,0 +1,41 @@
+// Sends the model's tokenizer to the router, for gateways that ask the router for it.
+//
+// Purpose: the worker's end of WorkerLink.OfferTokenizer. Threads: one at a time for Send; any for Cancel.
+#ifndef BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
+#define BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+
+namespace grpc {
+class Channel;
+class ClientContext;
+}  // namespace grpc
+
+namespace bfio::worker {
+
+class TokenizerOffer {
+ public:
+  // `directory`: the model's; empty: there is nothing to send.
+  explicit TokenizerOffer(std::string directory) : directory_(std::move(directory)) {}
+
+  // Sends the files, until the router has them or needs none; at most for `patience`. Failures are logged
+  // only: a gateway then needs its own tokenizer.
+  void Send(const std::shared_ptr<grpc::Channel>& channel, absl::Duration patience);
+  // Ends the present Send, and makes later ones do nothing.
+  void Cancel();
+
+ private:
+  const std::string directory_;
+  Mutex mutex_;
+  // Of the present call.
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_TOKENIZER_OFFER_H_

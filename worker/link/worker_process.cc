@@ -1,0 +1,104 @@
+#include "worker/link/worker_process.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
+#include "worker/energy/nvml_meter.h"
+#include "worker/link/rank.h"
+#include "worker/link/worker_web.h"
+
+namespace bfio::worker {
+namespace {
+
+// Null where nothing is metered, or cannot be: a worker without figures is better than none.
+std::unique_ptr<EnergyMonitor> MeterEnergy(const WorkerOptions& options, int index) {
+  if (options.energy_devices.empty()) return nullptr;
+  const std::string& device = options.energy_devices[index % options.energy_devices.size()];
+  auto meter = MakeNvmlMeter(device);
+  if (!meter.ok()) {
+    spdlog::warn("--energy_device={}: {}; its energy is not metered", device,
+                 std::string(meter.status().message()));
+    return nullptr;
+  }
+  return std::make_unique<EnergyMonitor>(*std::move(meter));
+}
+
+std::string IdOfRank(const WorkerOptions& options, int index) {
+  if (options.ranks_per_process == 1) return options.worker_id;
+  return absl::StrCat(options.worker_id, "#", index);
+}
+
+absl::Status WithFlag(const char* flag, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Open(const WorkerOptions& options) {
+  std::unique_ptr<WorkerProcess> process(new WorkerProcess(options));
+  std::vector<const RankRecorder*> readers;
+  for (int i = 0; i < options.ranks_per_process; ++i) {
+    process->recorders_.push_back(
+        std::make_unique<RankRecorder>(IdOfRank(options, i), options.engine.limits));
+    readers.push_back(process->recorders_.back().get());
+  }
+  if (!options.http_listen.empty()) {
+    auto opened = OpenWorkerWeb(options.http_listen, options.version, std::move(readers));
+    if (!opened.ok()) return WithFlag("http_listen", opened.status());
+    process->web_ = *std::move(opened);
+    spdlog::info("metrics and probes on http://{}", process->web_->address());
+  }
+  if (!options.step_log.empty()) {
+    auto opened = StepLog::Open(options.step_log, options.step_log_bytes);
+    if (!opened.ok()) return WithFlag("step_log", opened.status());
+    process->log_ = *std::move(opened);
+  }
+  return process;
+}
+
+absl::StatusOr<RankParts> WorkerProcess::MakeRank(std::string id, int index, std::unique_ptr<Engine> engine,
+                                                  RankModel model) {
+  auto endpoint = MakeBarrierEndpoint(
+      options_.barrier,
+      {.host = options_.barrier_host, .hub = hub_, .device = options_.engine.cuda.device + index});
+  if (!endpoint.ok()) return endpoint.status();
+  recorder(index).OnLimits(engine->limits());
+  RankParts parts;
+  parts.energy = MeterEnergy(options_, index);
+  StepLoopOptions& loop = parts.loop;
+  loop.worker_id = id;
+  loop.version = options_.version;
+  loop.step_log = log_ == nullptr ? nullptr : log_->AddRank(id);
+  loop.energy = parts.energy.get();
+  loop.resume_buffer_bytes = options_.resume_buffer_bytes;
+  loop.admission = options_.admission;
+  loop.recorder = &recorder(index);
+  loop.service_s = model.service_s;
+  loop.group = options_.group;
+  loop.instance = NewInstance();
+  loop.model = std::move(model.digest);
+  parts.engine = std::move(engine);
+  parts.endpoint = *std::move(endpoint);
+  return parts;
+}
+
+absl::StatusOr<std::vector<RankParts>> WorkerProcess::MakeRanks() {
+  const auto engines = Engines::Create(options_.engine, options_.ranks_per_process);
+  if (!engines.ok()) return engines.status();
+  const std::string model = engines->digest().Hex();
+  std::vector<RankParts> ranks;
+  for (int i = 0; i < options_.ranks_per_process; ++i) {
+    auto engine = engines->Make(i);
+    if (!engine.ok()) return engine.status();
+    auto rank = MakeRank(IdOfRank(options_, i), i, *std::move(engine), {model});
+    if (!rank.ok()) return rank.status();
+    ranks.push_back(*std::move(rank));
+  }
+  // Bad input has been reported by now, in a separate line.
+  spdlog::info("model {}", model);
+  for (const auto& recorder : recorders_) recorder->OnStarted();
+  return ranks;
+}
+
+}  // namespace bfio::worker

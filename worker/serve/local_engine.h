@@ -1,0 +1,201 @@
+// The ranks of a process as one engine, without a router: what is behind --serve.
+//
+// Purpose: does what vLLM does inside an engine with several ranks. A request goes to a rank at once
+// (rank_balancer.h, or the rank that it names) and waits there; a rank takes its waiting requests in order,
+// at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted goes back to
+// the head of its rank's queue. The ranks are the step loops of worker/link, their barrier is the same;
+// towards them this object is the router, with plans that hold from the next step boundary on.
+//
+// Threads: the loops' threads call Send, any thread the handler's methods; one lock for all state. Tokens are
+// handed to their sinks on a thread of its own, so that no step waits for them. Bounded: requests and prompt
+// tokens that wait, undelivered tokens (a step waits then).
+#ifndef BFIO_WORKER_SERVE_LOCAL_ENGINE_H_
+#define BFIO_WORKER_SERVE_LOCAL_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "router/frontend/request_handler.h"
+#include "router/requests/limits.h"
+#include "worker/link/inbox.h"
+#include "worker/link/messages.h"
+#include "worker/link/step_loop.h"
+#include "worker/serve/rank_balancer.h"
+
+namespace bfio::worker {
+
+struct LocalEngineOptions {
+  int ranks = 1;
+  std::string version;
+  // Of requests that no rank has taken, over all ranks.
+  int64_t max_waiting = 16384;
+  int64_t max_waiting_tokens = int64_t{64} << 20;
+  // Clients that do not read.
+  router::StreamLimits stream;
+  absl::Duration form_timeout = absl::Seconds(60);
+  // A step of all ranks.
+  absl::Duration step_timeout = absl::Minutes(10);
+  // It has begun to serve. Under the lock: must not call back.
+  std::function<void()> on_serving;
+};
+
+class LocalEngine final : public router::RequestHandler {
+ public:
+  explicit LocalEngine(LocalEngineOptions options);
+  // REQUIRES: the step loops have ended.
+  ~LocalEngine() override;
+
+  // Of that rank's step loop.
+  StepLink& link(int rank);
+  // By rank; they outlive this.
+  void Start(std::vector<Inbox*> inboxes);
+  // New requests are refused from now on.
+  void Drain();
+  // Waits until no request is left.
+  bool EmptyWithin(absl::Duration timeout);
+  // Ends all requests with that error, and refuses new ones.
+  void Stop(const absl::Status& status);
+  // Why it cannot go on; OK: it can.
+  absl::Status failure();
+
+  core::RequestId NextId() override { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+  // INVALID_ARGUMENT: there is no such rank; ALREADY_EXISTS: a live request of the tenant has that
+  // request_id; RESOURCE_EXHAUSTED, UNAVAILABLE.
+  absl::Status Submit(core::RequestId id, router::ClientRequest request,
+                      std::shared_ptr<router::TokenSink> sink) override;
+  void Cancel(uint64_t sink_id, bool timed_out) override;
+  absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override;
+  absl::Status GetLoads(std::optional<uint32_t> rank,
+                        absl::AnyInvocable<void(absl::StatusOr<router::Loads>) &&> done) override;
+  router::Serving GetServing() const override;
+
+ private:
+  class Link;
+  using Name = std::pair<std::string, std::string>;
+
+  struct Request {
+    router::ClientRequest client;
+    std::shared_ptr<router::TokenSink> sink;
+    int rank = 0;
+    bool running = false;
+    // It was placed on a rank that had no other.
+    bool alone = false;
+    uint64_t seed = 0;
+    std::vector<uint32_t> tokens;
+    absl::Time arrived, began;
+    std::optional<absl::Time> first_token;
+  };
+
+  struct Rank {
+    std::unique_ptr<Link> link;
+    Inbox* inbox = nullptr;
+    EngineLimits limits;
+    std::string offer;
+    bool greeted = false, ready = false;
+    // Those that have not been placed, oldest first.
+    std::deque<Handle> waiting;
+    std::vector<Handle> cancellations;
+    // Requests that are placed.
+    int64_t running = 0;
+    // As of its last report; and the last step that a plan was sent for.
+    int64_t step = 0, planned = 0;
+    int32_t free_slots = 0;
+    int64_t free_kv_tokens = 0;
+    // In the second that has begun, and in the one before.
+    absl::Time second;
+    int64_t tokens_now = 0, tokens_before = 0;
+  };
+
+  // What a sink gets.
+  struct Delivery {
+    std::shared_ptr<router::TokenSink> sink;
+    // With their first index.
+    uint32_t index = 0;
+    std::optional<uint32_t> token;
+    // Of the token; null: its request asks for none.
+    std::unique_ptr<router::Logprobs> logprobs;
+    // The end.
+    bool ends = false;
+    absl::Status status;
+    std::optional<router::Finish> finish;
+  };
+
+  void Receive(int rank, OutMessage message);
+  void OnHello(Rank& rank, const Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnReady(Rank& rank, const EpochReady& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnReport(int rank, const StepReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnTokens(Rank& rank, const StepOutput& output, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRejected(const Rejection& rejection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetRunning(Request& request, bool running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To the head of its rank's queue.
+  void PutBack(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellBalancer(int rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Sends the rank what it is to take up and to drop with its next step.
+  void SendPlan(Rank& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Place(Rank& rank, Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ranks that have nothing to do wait for a plan, all of them.
+  void WakeIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SequenceRequest SequenceOf(Handle handle, const Request& request) const;
+
+  router::Finish FinishOf(const Request& request, router::FinishReason reason, absl::Time now) const;
+  // Takes the request out, and hands its end to the sink.
+  void End(Handle handle, const absl::Status& status, std::optional<router::Finish> finish)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes it out; null: it is gone.
+  std::unique_ptr<Request> Remove(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Deliver(Delivery delivery) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admission(const router::ClientRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  router::RankLoad LoadOf(int rank, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // The delivery thread.
+  void Run();
+  void HandOver(const Delivery& delivery, std::vector<std::shared_ptr<router::TokenSink>>& flushes);
+  void BreakOffLingering(absl::Time now);
+
+  const LocalEngineOptions options_;
+  // So that requests without a seed differ from one run to the next.
+  const uint64_t salt_;
+  std::atomic<core::RequestId> next_id_{1};
+
+  mutable Mutex mutex_;
+  std::vector<Rank> ranks_ ABSL_GUARDED_BY(mutex_);
+  RankBalancer balancer_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Handle, std::unique_ptr<Request>> requests_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Name, Handle> names_ ABSL_GUARDED_BY(mutex_);
+  int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  int ready_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The engines of all ranks compute log-probabilities.
+  bool logprobs_ ABSL_GUARDED_BY(mutex_) = true;
+  // The step after which all ranks wait for a plan, until they have one.
+  std::optional<int64_t> idle_since_ ABSL_GUARDED_BY(mutex_);
+  // Set: no request is taken any more.
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Delivery> deliveries_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // The delivery thread's: sinks that have ended, and when their clients must have taken all.
+  std::deque<std::pair<absl::Time, std::weak_ptr<router::TokenSink>>> lingering_;
+  std::thread thread_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_SERVE_LOCAL_ENGINE_H_
