@@ -1,6 +1,9 @@
 #include "chains/core/composition.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "chains/core/shortest_chain.h"
@@ -30,6 +33,53 @@ std::optional<ServerChain> FastestChain(absl::Span<const ChainServer> servers, c
   return ShortestChain(service, placement).Find([&](int32_t j, int32_t count) {
     return free_slots[j] < count ? kNoWay : servers[j].communication + servers[j].compute * count;
   });
+}
+
+std::vector<int32_t> ServersOf(const ServerChain& chain) {
+  std::vector<int32_t> servers;
+  for (const ChainHop& hop : chain.hops) servers.push_back(hop.server);
+  return servers;
+}
+
+std::optional<ServerChain> FastestOtherChain(absl::Span<const ChainServer> servers,
+                                             const ChainService& service, const BlockRanges& placement,
+                                             absl::Span<const int64_t> free_slots,
+                                             absl::Span<const std::vector<int32_t>> taken) {
+  constexpr int kMostLooks = 64;
+  ShortestChain shortest(service, placement);
+  std::vector<char> left_out(servers.size());
+  // By its time, the fastest chain without these servers. Leaving out more servers makes no chain faster, so
+  // the first one that is not excluded is the fastest.
+  std::map<std::pair<double, std::vector<int32_t>>, ServerChain> found;
+  std::set<std::vector<int32_t>> tried;
+  const auto search = [&](const std::vector<int32_t>& without) {
+    if (!tried.insert(without).second) return;
+    for (const int32_t j : without) left_out[j] = 1;
+    auto chain = shortest.Find([&](int32_t j, int32_t count) {
+      return left_out[j] || free_slots[j] < count ? kNoWay
+                                                  : servers[j].communication + servers[j].compute * count;
+    });
+    for (const int32_t j : without) left_out[j] = 0;
+    if (chain.has_value()) found.insert({{chain->time, without}, *std::move(chain)});
+  };
+  search({});
+  for (int look = 0; look < kMostLooks && !found.empty(); ++look) {
+    const auto [key, chain] = *found.begin();
+    const std::vector<int32_t> chosen = ServersOf(chain);
+    const auto excluding = std::find_if(taken.begin(), taken.end(), [&](const std::vector<int32_t>& one) {
+      return std::all_of(one.begin(), one.end(), [&](int32_t j) {
+        return std::find(chosen.begin(), chosen.end(), j) != chosen.end();
+      });
+    });
+    if (excluding == taken.end()) return chain;
+    found.erase(found.begin());
+    for (const int32_t j : *excluding) {
+      std::vector<int32_t> without = key.second;
+      without.insert(std::lower_bound(without.begin(), without.end(), j), j);
+      search(without);
+    }
+  }
+  return std::nullopt;
 }
 
 std::vector<ServerChain> ComposeChains(absl::Span<const ChainServer> servers, const ChainService& service,

@@ -53,6 +53,16 @@ std::vector<int64_t> AllCacheSlots(absl::Span<const ChainServer> servers, const 
 std::optional<ServerChain> FastestChain(absl::Span<const ChainServer> servers, const ChainService& service,
                                         const BlockRanges& placement, absl::Span<const int64_t> free_slots);
 
+// As FastestChain, among the chains that do without at least one server of each list in `taken`. Gives up
+// when the 64 fastest chains that it looks at are all excluded: one look costs as much as FastestChain.
+std::optional<ServerChain> FastestOtherChain(absl::Span<const ChainServer> servers,
+                                             const ChainService& service, const BlockRanges& placement,
+                                             absl::Span<const int64_t> free_slots,
+                                             absl::Span<const std::vector<int32_t>> taken);
+
+// The chain's servers, in order.
+std::vector<int32_t> ServersOf(const ServerChain& chain);
+
 // GCA. REQUIRES: as FastestChain.
 std::vector<ServerChain> ComposeChains(absl::Span<const ChainServer> servers, const ChainService& service,
                                        const BlockRanges& placement);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 
 namespace bfio::worker {
 
@@ -12,13 +13,13 @@ uint64_t Returns::Expect(size_t values) {
   return announced_;
 }
 
-absl::StatusOr<std::vector<float>> Returns::Await(absl::Duration timeout) {
+absl::StatusOr<std::vector<float>> Returns::Await(absl::Time deadline) {
   {
     MutexLock lock(&mutex_);
     const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return !broken_.ok() || !arrived_.empty();
     };
-    mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+    mutex_.AwaitWithTimeout(absl::Condition(&ready), deadline - MonotonicNow());
     if (!broken_.ok()) return broken_;
     if (!arrived_.empty()) {
       std::vector<float> values = std::move(arrived_.front());
@@ -26,8 +27,7 @@ absl::StatusOr<std::vector<float>> Returns::Await(absl::Duration timeout) {
       return values;
     }
   }
-  const absl::Status late = absl::DeadlineExceededError(
-      absl::StrCat("no result from the chain within ", absl::FormatDuration(timeout)));
+  const absl::Status late = absl::DeadlineExceededError("no result from the chain in time");
   OnLost(late);
   return late;
 }

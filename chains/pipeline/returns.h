@@ -27,8 +27,8 @@ class Returns final : public Inlet {
   // Announces the next result, of `values` floats; returns its number.
   uint64_t Expect(size_t values);
   // Waits for the next announced result. UNAVAILABLE: the chain has failed; DEADLINE_EXCEEDED: the result did
-  // not come in time, which ends the chain.
-  absl::StatusOr<std::vector<float>> Await(absl::Duration timeout);
+  // not come before the deadline (MonotonicNow), which ends the chain.
+  absl::StatusOr<std::vector<float>> Await(absl::Time deadline);
 
   absl::Status Take(MicroBatch batch) override;
   void OnLost(const absl::Status& why) override;

@@ -178,10 +178,10 @@ absl::Status ChainPool::OnTimes(Session session, const v1::PeerTimes& times, abs
 
 std::optional<std::vector<ServerTimes>> ChainPool::MeasuredTimes(const std::vector<Session>& sessions) const {
   if (!options_.use_times) return std::nullopt;
-  std::vector<ServerFigures> figures;
+  std::vector<ServerTelemetry> figures;
   for (const Session session : sessions) {
     const Server& server = servers_.at(session);
-    ServerFigures& one = figures.emplace_back();
+    ServerTelemetry& one = figures.emplace_back();
     one.block_step_s = server.hello.block_step_s();
     one.block_row_s = server.hello.block_row_s();
     for (const auto& [name, seconds] : server.round_trips_s) one.round_trips_s.push_back(seconds);
@@ -207,8 +207,9 @@ void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainSta
     chain.stages.resize(stage.stages());
     chain.ready.assign(stage.stages(), false);
     chain.deadline = now + options_.step_timeout;
+    chain.slots = stage.slots();
     if (stage.service_s() >= kLeastTime && stage.service_s() <= kMostTime && stage.slots() > 0)
-      chain.rate = {1 / stage.service_s(), stage.slots()};
+      chain.rate = 1 / stage.service_s();
   }
   if (chain.stages.size() != stage.stages() || chain.stages[stage.stage()].has_value()) {
     return Send(session, std::move(drop));
@@ -358,9 +359,16 @@ void ChainPool::Compose(absl::Time now, double demand) {
   const BlockSizes sizes = SizesOf(servers_[sessions[0]].hello);
   const auto times = MeasuredTimes(sessions);
   for (size_t j = 0; times.has_value() && j < pool.size(); ++j) pool[j].times = (*times)[j];
-  std::vector<core::ChainRate> standing;
+  std::vector<StandingChain> standing;
   for (const auto& [number, chain] : chains_) {
-    if (chain.rate.rate > 0) standing.push_back(chain.rate);
+    StandingChain& one = standing.emplace_back();
+    one.rate = chain.rate;
+    one.slots = chain.slots;
+    for (const auto& stage : chain.stages) {
+      const auto at = std::find(sessions.begin(), sessions.end(), stage.value_or(0));
+      // A server that is not in the pool: no new chain can have it.
+      one.servers.push_back(at == sessions.end() ? -1 : static_cast<int32_t>(at - sessions.begin()));
+    }
   }
   const auto plan = PlanChains(pool, sizes, options_.slots, times.has_value() ? demand : 0, standing);
   if (times.has_value()) composed_pool_ = {pool, sizes};
@@ -378,7 +386,8 @@ void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>&
   const uint64_t number = next_chain_++;
   Chain& chain = chains_[number];
   chain.deadline = now + options_.load_timeout;
-  if (service_s > 0) chain.rate = {1 / service_s, plan.capacity};
+  chain.slots = plan.capacity;
+  if (service_s > 0) chain.rate = 1 / service_s;
   chain.ready.assign(plan.hops.size(), false);
   std::string text;
   for (size_t i = 0; i < plan.hops.size(); ++i) {

@@ -83,8 +83,9 @@ class ChainPool {
     std::vector<bool> ready;
     bool serving = false;
     absl::Time deadline;
-    // Requests per second of one slot, and slots; 0 if times were not measured.
-    core::ChainRate rate;
+    int64_t slots = 0;
+    // Requests per second of one slot; 0 if times were not measured.
+    double rate = 0;
   };
 
   absl::Status OnHello(Session session, const v1::ServerHello& hello, absl::Time now);

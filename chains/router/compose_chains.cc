@@ -17,21 +17,29 @@ core::ChainServer ServerOf(const PoolServer& from) {
           from.times.compute};
 }
 
-// GCA on the remaining cache.
+// GCA on the remaining cache, with at most max_slots requests for a chain. What a chain with so many leaves
+// is for chains with other servers: a second one with the same servers would only evade the limit. At most
+// one chain for each server, as in GCA, where each chain uses up a server's cache.
 std::vector<core::ServerChain> Compose(absl::Span<const PoolServer> pool,
                                        absl::Span<const core::ChainServer> servers,
                                        const core::ChainService& service, const core::BlockRanges& placement,
-                                       int64_t max_slots) {
+                                       int64_t max_slots, absl::Span<const StandingChain> standing) {
+  std::vector<std::vector<int32_t>> full;
+  for (const StandingChain& chain : standing) {
+    if (chain.slots >= max_slots) full.push_back(chain.servers);
+  }
   std::vector<int64_t> left = core::AllCacheSlots(servers, service, placement);
   for (size_t j = 0; j < pool.size(); ++j) left[j] = std::max<int64_t>(0, left[j] - pool[j].slots_used);
   std::vector<core::ServerChain> chains;
-  while (auto chain = core::FastestChain(servers, service, placement, left)) {
-    chain->capacity = core::kMostSlots;
+  while (chains.size() < pool.size()) {
+    auto chain = core::FastestOtherChain(servers, service, placement, left, full);
+    if (!chain.has_value()) break;
+    chain->capacity = max_slots;
     for (const core::ChainHop& hop : chain->hops) {
       chain->capacity = std::min(chain->capacity, left[hop.server] / hop.range.count);
     }
     for (const core::ChainHop& hop : chain->hops) left[hop.server] -= chain->capacity * hop.range.count;
-    chain->capacity = std::min(chain->capacity, max_slots);
+    if (chain->capacity == max_slots) full.push_back(core::ServersOf(*chain));
     chains.push_back(*std::move(chain));
   }
   return chains;
@@ -48,10 +56,12 @@ struct Response {
   }
 };
 
-Response ResponseOf(absl::Span<const core::ServerChain> chains, absl::Span<const core::ChainRate> standing,
+Response ResponseOf(absl::Span<const core::ServerChain> chains, absl::Span<const StandingChain> standing,
                     double demand) {
   std::vector<core::ChainRate> all = core::Rates(chains);
-  all.insert(all.end(), standing.begin(), standing.end());
+  for (const StandingChain& chain : standing) {
+    if (chain.rate > 0) all.push_back({chain.rate, chain.slots});
+  }
   Response response;
   response.rate = core::TotalRate(all);
   if (response.rate > demand) response.bound = core::OccupancyBounds(all, demand).lower / demand;
@@ -62,7 +72,7 @@ Response ResponseOf(absl::Span<const core::ServerChain> chains, absl::Span<const
 
 absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const BlockSizes& sizes,
                                      int64_t max_slots, double demand,
-                                     absl::Span<const core::ChainRate> standing) {
+                                     absl::Span<const StandingChain> standing) {
   const core::ChainService service = {sizes.blocks, static_cast<double>(sizes.block),
                                       static_cast<double>(sizes.request)};
   std::vector<core::ChainServer> servers, free;
@@ -86,7 +96,7 @@ absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const Bl
       if (pool[j].hosts.has_value()) plan.placement[j] = *pool[j].hosts;
     }
     for (size_t i = 0; i < free.size(); ++i) plan.placement[free_places[i]] = placed.ranges[i];
-    plan.chains = Compose(pool, servers, service, plan.placement, max_slots);
+    plan.chains = Compose(pool, servers, service, plan.placement, max_slots, standing);
     if (plan.chains.empty()) continue;
     if (demand <= 0) return plan;
     const Response response = ResponseOf(plan.chains, standing, demand);

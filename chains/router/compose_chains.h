@@ -45,6 +45,15 @@ struct BlockSizes {
   int64_t request = 0;
 };
 
+// A chain that exists already.
+struct StandingChain {
+  // Requests per second of one slot; 0: not known.
+  double rate = 0;
+  int64_t slots = 0;
+  // Indices of its servers in the pool, at least one; -1: a server that is not in the pool.
+  std::vector<int32_t> servers;
+};
+
 struct ChainPlan {
   // By server of the argument; servers in no chain may also have blocks.
   core::BlockRanges placement;
@@ -54,10 +63,10 @@ struct ChainPlan {
 
 // RESOURCE_EXHAUSTED, with the missing blocks, if there is no chain even for one request at a time;
 // INVALID_ARGUMENT for sizes out of range. `demand`: requests per second if `times` are in seconds, otherwise
-// 0. `standing`: the existing chains, as far as their times are known.
+// 0. A new chain has other servers than every existing one with max_slots slots.
 absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
                                      int64_t max_slots, double demand = 0,
-                                     absl::Span<const core::ChainRate> standing = {});
+                                     absl::Span<const StandingChain> standing = {});
 
 }  // namespace bfio::router
 

@@ -24,20 +24,20 @@ double Mean(absl::Span<const double> values) {
 
 }  // namespace
 
-std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerFigures> servers,
+std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
                                                 const core::JobShape& job) {
-  const auto compute_of = [&](const ServerFigures& server) {
+  const auto compute_of = [&](const ServerTelemetry& server) {
     return job.output_tokens * server.block_step_s + job.input_tokens * server.block_row_s;
   };
   std::vector<double> measured, compute, means, hops;
-  for (const ServerFigures& server : servers) {
+  for (const ServerTelemetry& server : servers) {
     if (server.block_step_s > 0) measured.push_back(compute_of(server));
     if (!server.round_trips_s.empty()) means.push_back(Mean(server.round_trips_s));
   }
   if (measured.empty()) return std::nullopt;
   const double usual = Median(measured);
   const double unknown = means.empty() ? 0 : Mean(means);
-  for (const ServerFigures& server : servers) {
+  for (const ServerTelemetry& server : servers) {
     const double round_trip = server.round_trips_s.empty() ? unknown : Mean(server.round_trips_s);
     compute.push_back(server.block_step_s > 0 ? compute_of(server) : usual);
     hops.push_back(job.output_tokens * round_trip / 2);

@@ -15,7 +15,7 @@
 
 namespace bfio::router {
 
-struct ServerFigures {
+struct ServerTelemetry {
   // Seconds of a step of one row in one block, and of every further row; 0: not measured.
   double block_step_s = 0, block_row_s = 0;
   // Round trips to servers with a known time, in seconds.
@@ -35,7 +35,7 @@ inline constexpr double kAlike = 0.25;
 // share of a hop is half its mean round trip; a server without measured round trips has the mean of the
 // others. A server that has not measured its blocks has the median of the others; the result is absent if no
 // server has.
-std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerFigures> servers,
+std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
                                                 const core::JobShape& job);
 
 }  // namespace bfio::router

@@ -12,6 +12,7 @@
 #include "chains/core/dispatcher.h"
 #include "chains/core/tuning.h"
 #include "chains/sim/cache_program.h"
+#include "chains/sim/response_bound.h"
 #include "chains/sim/rivals.h"
 #include "common/base/rng.h"
 
@@ -96,6 +97,7 @@ absl::StatusOr<Json> ServeComposed(const PoolRun& run, const std::string& rule) 
     const core::Occupancy bounds = core::OccupancyBounds(core::Rates(plan.chains), rate);
     out["lower_s"] = bounds.lower / rate;
     out["upper_s"] = bounds.upper / rate;
+    out["least_s"] = LeastResponse(pool.servers, BloomService(), rate);
   }
   return out;
 }
@@ -170,6 +172,7 @@ absl::StatusOr<Json> RunServe(const PoolRun& run, const std::string& system, con
   Json out = Head(run);
   out["jobs_per_s"] = run.demand;
   AddTimes(served.ok() ? std::optional(MeansOf(*served)) : std::nullopt, out);
+  out["least_s"] = LeastResponse(pool.servers, setting.service, run.demand);
   return out;
 }
 

@@ -117,6 +117,7 @@ absl::Status ChainHost::StartHead(Part& part) {
   } else {
     ChainBackendOptions options;
     options.micro_batches = setup_.pipeline.micro_batches;
+    options.max_rows = BoundsOf(setup_.config.hidden, DecodeOf(part.spec)).max_rows;
     options.timeout = absl::Milliseconds(part.spec.timeout_ms());
     backend = std::make_unique<ChainBackend>(options, std::move(part.backend), std::move(part.own_outlet),
                                              part.returns);

@@ -37,7 +37,7 @@ struct PipelineOptions {
   std::string address;
   // For both ends of the streams between servers; empty: plain text.
   TlsFiles tls;
-  // Number of micro-batches into which a head divides a step.
+  // Number of micro-batches into which a head divides a step; all may be under way at a time.
   int32_t micro_batches = 4;
 };
 

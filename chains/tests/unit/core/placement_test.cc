@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <map>
 #include <vector>
 
 #include "chains/core/composition.h"
@@ -18,12 +19,6 @@ namespace bfio::core {
 namespace {
 
 using ::testing::ElementsAre;
-
-std::vector<int32_t> ServersOf(const ServerChain& chain) {
-  std::vector<int32_t> servers;
-  for (const ChainHop& hop : chain.hops) servers.push_back(hop.server);
-  return servers;
-}
 
 TEST(WholeUnits, ForgivesRounding) {
   EXPECT_EQ(WholeUnits(0.3, 0.1), 3);
@@ -271,6 +266,59 @@ TEST(ComposeChains, RespectsMemoryAndBeatsDisjointChains) {
     }
     EXPECT_FALSE(FastestChain(servers, service, plan.placement.ranges, left).has_value());
   }
+}
+
+// All chains whose servers have the slots, with their times.
+void AllChains(const std::vector<ChainServer>& servers, const ChainService& service,
+               const BlockRanges& placement, const std::vector<int64_t>& slots, int32_t passed, double time,
+               std::vector<int32_t>& hops, std::map<std::vector<int32_t>, double>& all) {
+  if (passed == service.blocks) all[hops] = time;
+  for (int32_t j = 0; j < static_cast<int32_t>(servers.size()); ++j) {
+    const int32_t blocks = placement[j].end() - passed;
+    if (placement[j].first > passed || blocks <= 0 || slots[j] < blocks) continue;
+    hops.push_back(j);
+    AllChains(servers, service, placement, slots, placement[j].end(),
+              time + servers[j].communication + servers[j].compute * blocks, hops, all);
+    hops.pop_back();
+  }
+}
+
+TEST(FastestOtherChain, IsTheFastestOfAllThatAreNotExcluded) {
+  Rng rng(4);
+  int found = 0;
+  for (int round = 0; round < 200; ++round) {
+    const ChainService service = {static_cast<int32_t>(2 + rng.Below(5)), 1, 0.1};
+    std::vector<ChainServer> servers(2 + rng.Below(6));
+    BlockRanges placement;
+    std::vector<int64_t> slots;
+    for (ChainServer& server : servers) {
+      server = {"", 10, 0.1 + rng.Uniform(), 0.1 + rng.Uniform()};
+      const auto first = static_cast<int32_t>(rng.Below(service.blocks));
+      placement.push_back({first, static_cast<int32_t>(1 + rng.Below(service.blocks - first))});
+      slots.push_back(static_cast<int64_t>(rng.Below(20)));
+    }
+    std::map<std::vector<int32_t>, double> all;
+    std::vector<int32_t> hops;
+    AllChains(servers, service, placement, slots, 0, 0, hops, all);
+    // One after another, in the order of their times.
+    std::vector<std::vector<int32_t>> taken;
+    while (const auto chain = FastestOtherChain(servers, service, placement, slots, taken)) {
+      const auto fastest = std::min_element(all.begin(), all.end(),
+                                            [](const auto& a, const auto& b) { return a.second < b.second; });
+      ASSERT_NE(fastest, all.end());
+      EXPECT_EQ(ServersOf(*chain), fastest->first);
+      EXPECT_NEAR(chain->time, fastest->second, 1e-9);
+      taken.push_back(ServersOf(*chain));
+      std::erase_if(all, [&](const auto& other) {
+        return std::all_of(taken.back().begin(), taken.back().end(), [&](int32_t j) {
+          return std::find(other.first.begin(), other.first.end(), j) != other.first.end();
+        });
+      });
+      ++found;
+    }
+    EXPECT_TRUE(all.empty());
+  }
+  EXPECT_GT(found, 300);
 }
 
 TEST(CheckPool, NamesErrors) {

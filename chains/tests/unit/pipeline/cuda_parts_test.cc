@@ -201,7 +201,7 @@ TEST(CudaPartsTest, MeasuringABlockReportsDeviceErrors) {
             absl::StatusCode::kUnavailable);
 }
 
-class Deaf final : public Outlet {
+class UnreadOutlet final : public Outlet {
  public:
   absl::Status Send(MicroBatch) override {
     ADD_FAILURE() << "a result of a step that failed";
@@ -215,8 +215,8 @@ TEST(CudaPartsTest, ADevicesErrorBreaksTheStage) {
   const auto hidden = static_cast<size_t>(part->hidden());
   server.device.failing_wait = 0;
   absl::Notification broken;
-  Stage stage(std::move(part), {static_cast<int64_t>(hidden), 4, 4, 4, 16}, false, std::make_unique<Deaf>(),
-              [&](const absl::Status& why) {
+  Stage stage(std::move(part), {static_cast<int64_t>(hidden), 4, 4, 4, 16}, false,
+              std::make_unique<UnreadOutlet>(), [&](const absl::Status& why) {
                 EXPECT_THAT(std::string(why.message()), HasSubstr("cudaEventQuery"));
                 broken.Notify();
               });

@@ -1,5 +1,6 @@
 // Chains of servers over parts of a model, in one process: the tokens equal those of the whole model bit for
 // bit.
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -46,9 +47,9 @@ struct Shape {
   cpu::Storage storage = cpu::Storage::kAuto;
 };
 
-DecodeOptions DecodeLimits() {
+DecodeOptions DecodeLimits(int64_t kv_tokens = 600) {
   DecodeOptions options;
-  options.limits = {6, 600, 1000};
+  options.limits = {6, kv_tokens, 1000};
   options.step_tokens = 40;
   return options;
 }
@@ -60,8 +61,8 @@ std::unique_ptr<PartBackend> MakePart(const std::shared_ptr<const Model>& model,
   return *std::move(made);
 }
 
-std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, const Shape& shape) {
-  const DecodeOptions options = DecodeLimits();
+std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, const Shape& shape,
+                                  const DecodeOptions& options = DecodeLimits()) {
   const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
   std::shared_ptr<Inlet> next = returns;
   for (size_t i = shape.ends.size() - 1; i > 0; --i) {
@@ -102,6 +103,107 @@ TEST(PipelineTest, RandomSchedulesGiveTheWholeModelsTokensAndLogprobs) {
       EXPECT_GT(testing::RunSchedule(rng.Next(), make, {model->config().vocab, 60, 20, 12}), 3);
     }
   }
+}
+
+TEST(PipelineTest, RequestsArePreemptedAndReplayedWhileTheyAreUnderWay) {
+  const auto model = LoadGolden("llama");
+  const auto layers = static_cast<int32_t>(model->config().layers);
+  for (const char* scheduler : {"sarathi", "orca", "vllm_v0"}) {
+    DecodeOptions options = DecodeLimits(120);
+    options.scheduler = scheduler;
+    options.limits.max_sequence_tokens = 80;
+    options.step_tokens = 80;
+    int preemptions = 0;
+    const auto make = [&] { return MakeChain(model, {{1, layers}, 3}, options); };
+    EXPECT_GT(testing::RunSchedule(11, make, {model->config().vocab, 60, 20, 16, 0.7, &preemptions}), 3);
+    EXPECT_GT(preemptions, 0);
+  }
+}
+
+// Passes a result on when the head has sent `behind` further micro-batches, so that a head that waits for all
+// of a step waits for ever.
+class LateResults final : public Outlet {
+ public:
+  LateResults(std::shared_ptr<Returns> returns, size_t width, size_t behind)
+      : returns_(std::move(returns)), width_(width), behind_(behind) {}
+
+  absl::Status Send(MicroBatch batch) override {
+    batch.hidden.assign(static_cast<size_t>(batch.plan.draws()) * width_, 0.5F);
+    batch.plan.Clear();
+    sent_.push_back(std::move(batch));
+    if (sent_.size() <= behind_) return absl::OkStatus();
+    MicroBatch oldest = std::move(sent_.front());
+    sent_.pop_front();
+    return returns_->Take(std::move(oldest));
+  }
+
+ private:
+  const std::shared_ptr<Returns> returns_;
+  const size_t width_, behind_;
+  std::deque<MicroBatch> sent_;
+};
+
+SequenceRequest OneToken(Handle handle) {
+  SequenceRequest request;
+  request.handle = handle;
+  request.prompt = {static_cast<uint32_t>(handle)};
+  request.prompt_length = 1;
+  request.max_new_tokens = 8;
+  request.ignore_eos = true;
+  return request;
+}
+
+TEST(PipelineTest, AMicroBatchGoesOnWhileTheOthersOfItsStepAreOut) {
+  const auto model = LoadGolden("llama");
+  const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
+  ChainBackendOptions chain;
+  chain.micro_batches = 4;
+  chain.timeout = absl::Seconds(60);
+  auto engine = DecodeEngine::Create(
+      DecodeLimits(), std::make_unique<ChainBackend>(
+                          chain, MakePart(model, {}, {{0, 1}, true}, DecodeLimits()),
+                          std::make_unique<LateResults>(returns, model->config().hidden, 3), returns));
+  ASSERT_TRUE(engine.ok());
+  for (Handle handle = 1; handle <= 4; ++handle) ASSERT_TRUE((*engine)->Admit(OneToken(handle)).ok());
+  StepOutput out;
+  for (int64_t step = 0; step < 7; ++step) {
+    ASSERT_TRUE((*engine)->Step(out).ok());
+    EXPECT_EQ(out.tokens.size(), 4u) << "step " << step;
+    EXPECT_EQ(out.load_tokens, 4 * (1 + step));
+    EXPECT_EQ(out.batch.tokens, 4) << "of what was collected";
+    EXPECT_TRUE((*engine)->prefill_state()->prompts.empty());
+  }
+}
+
+TEST(PipelineTest, AnArrivalDuringAStepIsPendingUntilTheNext) {
+  const auto model = LoadGolden("llama");
+  const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
+  ChainBackendOptions chain;
+  chain.micro_batches = 2;
+  auto engine = DecodeEngine::Create(
+      DecodeLimits(), std::make_unique<ChainBackend>(
+                          chain, MakePart(model, {}, {{0, 1}, true}, DecodeLimits()),
+                          std::make_unique<LateResults>(returns, model->config().hidden, 0), returns));
+  ASSERT_TRUE(engine.ok());
+  StepOutput out;
+  ASSERT_TRUE((*engine)->Admit(OneToken(1)).ok());
+  ASSERT_TRUE((*engine)->Step(out).ok());
+  EXPECT_EQ(out.tokens.size(), 1u) << "nothing was under way before";
+  ASSERT_TRUE((*engine)->Admit(OneToken(2)).ok());
+  ASSERT_TRUE((*engine)->Step(out).ok());
+  ASSERT_EQ(out.tokens.size(), 1u);
+  EXPECT_EQ(out.tokens[0].handle, 1u);
+  EXPECT_EQ((*engine)->prefill_state()->prompts, (std::vector<PendingPrompt>{{2, 1}}));
+  ASSERT_TRUE((*engine)->Step(out).ok());
+  EXPECT_EQ(out.tokens.size(), 2u);
+  EXPECT_TRUE((*engine)->prefill_state()->prompts.empty());
+  // A request that leaves while it is under way has no further tokens, and its slot and KV are free.
+  EXPECT_TRUE((*engine)->Cancel(2));
+  ASSERT_TRUE((*engine)->Step(out).ok());
+  ASSERT_EQ(out.tokens.size(), 1u);
+  EXPECT_EQ(out.tokens[0].handle, 1u);
+  EXPECT_EQ((*engine)->free_slots(), 5);
+  EXPECT_TRUE((*engine)->AuditKv().ok());
 }
 
 TEST(PipelineTest, APartHoldsOnlyItsOwnWeights) {

@@ -67,6 +67,28 @@ TEST(PlanChainsTest, AServerInAChainKeepsItsBlocksAndLendsItsFreeCache) {
   EXPECT_TRUE(absl::IsResourceExhausted(PlanChains(servers, sizes, 4).status())) << "nothing is left there";
 }
 
+TEST(PlanChainsTest, CacheAboveTheLimitIsForChainsThatOverlap) {
+  // Servers a and b have cache for 8 requests in 3 blocks, c for 4. With at most 4 requests for a chain, a
+  // and b have as much left, which c can use but not they again.
+  const BlockSizes sizes = {6, 100, 10};
+  std::vector<PoolServer> servers = {{"a", 555}, {"b", 555}, {"c", 420}};
+  const auto plan = PlanChains(servers, sizes, 4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->chains.size(), 2u);
+  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-3", "b3-6"));
+  EXPECT_THAT(Text(plan->chains[1], servers), ::testing::ElementsAre("c0-3", "b3-6"));
+  EXPECT_EQ(plan->chains[0].capacity, 4);
+  EXPECT_EQ(plan->chains[1].capacity, 4);
+  // The same when c joins later.
+  servers[0].hosts = BlockRange{0, 3};
+  servers[1].hosts = BlockRange{3, 3};
+  servers[0].slots_used = servers[1].slots_used = 12;
+  const auto later = PlanChains(servers, sizes, 4, 0, {{{0, 4, {0, 1}}}});
+  ASSERT_TRUE(later.ok()) << later.status();
+  ASSERT_EQ(later->chains.size(), 1u);
+  EXPECT_THAT(Text(later->chains[0], servers), ::testing::ElementsAre("c0-3", "b3-6"));
+}
+
 TEST(PlanChainsTest, ChainsCoverTheModelWithinEveryServersMemory) {
   Rng rng(9);
   int made = 0;
@@ -83,6 +105,7 @@ TEST(PlanChainsTest, ChainsCoverTheModelWithinEveryServersMemory) {
     if (!plan.ok()) continue;
     made += static_cast<int>(plan->chains.size());
     std::vector<int64_t> taken(servers.size());
+    std::set<std::vector<int32_t>> different;
     for (const core::ServerChain& chain : plan->chains) {
       EXPECT_GE(chain.capacity, 1);
       EXPECT_LE(chain.capacity, max_slots);
@@ -95,6 +118,7 @@ TEST(PlanChainsTest, ChainsCoverTheModelWithinEveryServersMemory) {
         taken[hop.server] += chain.capacity * hop.range.count * sizes.request;
       }
       EXPECT_EQ(next, sizes.blocks);
+      EXPECT_TRUE(different.insert(core::ServersOf(chain)).second) << "two chains of the same servers";
     }
     for (size_t j = 0; j < servers.size(); ++j) {
       EXPECT_LE(plan->placement[j].count * sizes.block + taken[j], servers[j].memory);
@@ -108,7 +132,7 @@ TEST(PlanChainsTest, ChainsCoverTheModelWithinEveryServersMemory) {
 TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
   // A mean request has 10 output tokens, which are 10 steps, and 100 input tokens, which are 100 further
   // rows.
-  const std::vector<ServerFigures> servers = {
+  const std::vector<ServerTelemetry> servers = {
       {0.001, 0.0001, {0.02, 0.08}}, {0.0011, 0.0001, {0.02}}, {0.01, 0.002, {}}};
   const auto times = TimesOf(servers, {100, 10});
   ASSERT_TRUE(times.has_value());
@@ -118,13 +142,13 @@ TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
   EXPECT_DOUBLE_EQ((*times)[0].communication, 10 * 0.05 / 2);
   EXPECT_DOUBLE_EQ((*times)[1].communication, 10 * 0.02 / 2);
   EXPECT_DOUBLE_EQ((*times)[2].communication, 10 * 0.035 / 2) << "the mean of the others";
-  std::vector<ServerFigures> silent = servers;
+  std::vector<ServerTelemetry> silent = servers;
   silent[0].block_step_s = silent[0].block_row_s = 0;
   const auto others = TimesOf(silent, {100, 10});
   ASSERT_TRUE(others.has_value());
   EXPECT_DOUBLE_EQ((*others)[0].compute, 0.021) << "the median of those that have measured";
   EXPECT_DOUBLE_EQ((*others)[2].compute, 0.3);
-  for (ServerFigures& server : silent) server.block_step_s = 0;
+  for (ServerTelemetry& server : silent) server.block_step_s = 0;
   EXPECT_FALSE(TimesOf(silent, {100, 10}).has_value());
   EXPECT_FALSE(TimesOf({}, {100, 10}).has_value());
 }
@@ -161,13 +185,13 @@ TEST(PlanChainsTest, ExistingChainsCarryTheirShareOfTheDemand) {
   const BlockSizes sizes = {6, 100, 10};
   std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
   for (PoolServer& server : servers) server.times = {1, 3};
-  const auto hops = [&](double demand, absl::Span<const core::ChainRate> standing) {
+  const auto hops = [&](double demand, absl::Span<const StandingChain> standing) {
     const auto plan = PlanChains(servers, sizes, 8, demand, standing);
     return plan.ok() ? plan->chains[0].hops.size() : 0;
   };
   EXPECT_EQ(hops(0.5, {}), 2u) << "two at a time do not carry it";
-  EXPECT_EQ(hops(1, {{{0.1, 20}}}), 1u) << "the others carry it";
-  EXPECT_EQ(hops(1, {{{0.1, 2}}}), 2u) << "nothing carries it: as much as can be";
+  EXPECT_EQ(hops(1, {{{0.1, 20, {-1}}}}), 1u) << "the others carry it";
+  EXPECT_EQ(hops(1, {{{0.1, 2, {-1}}}}), 2u) << "nothing carries it: as much as can be";
 }
 
 TEST(PoolFilesTest, HaveThePlannersFormat) {

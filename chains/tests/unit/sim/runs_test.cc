@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
+#include <vector>
 
+#include "chains/sim/response_bound.h"
 #include "chains/sim/slice_runs.h"
 
 namespace bfio::sim {
@@ -27,6 +30,42 @@ TEST(ChainRuns, MeanResponseIsWithinTheBounds) {
   EXPECT_LE(response, 1.1 * served->at("upper_s").get<double>());
   EXPECT_DOUBLE_EQ(response, served->at("wait_s").get<double>() + served->at("service_s").get<double>());
   EXPECT_EQ(served->at("c"), 7);
+}
+
+TEST(LeastResponse, IsExactForLoneJobsAndGrowsWithTheDemand) {
+  // Two servers with 12 GB hold 5 blocks of 2 GB each and 0.4 GB of cache for a job's block: b = 5 of 10
+  // blocks.
+  const core::ChainService service = {10, 2, 0.4};
+  std::vector<core::ChainServer> servers = {{"a", 12, 3, 0.1}, {"b", 12, 3, 0.2}};
+  EXPECT_NEAR(LeastResponse(servers, service, 0), 3 + 0.5 + 3 + 1, 1e-9);
+  EXPECT_EQ(LeastResponse(servers, service, 10), std::numeric_limits<double>::infinity());
+  servers.push_back({"c", 12, 3, 0.3});
+  EXPECT_NEAR(LeastResponse(servers, service, 0), 7.5, 1e-9) << "the slowest is not needed";
+  // At 0.2 jobs/s 1.5 jobs hold cache at a time: 12 GB are enough for 12 / 2.6 blocks of them.
+  const double blocks = 12 / 2.6;
+  EXPECT_NEAR(LeastResponse(servers, service, 0.2), blocks * (0.7 + 0.8) + (10 - 2 * blocks) * 0.9, 1e-9);
+}
+
+TEST(LeastResponse, NoSystemIsBelowIt) {
+  int compared = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    PoolRun run = {.rtts = EuropeanRtts(60, seed),
+                   .servers = static_cast<int64_t>(10 + seed),
+                   .fast = 0.1 * static_cast<double>(1 + seed % 4),
+                   .reserve = 0,
+                   .use_all = true,
+                   .jobs = 4000,
+                   .seed = seed};
+    for (const char* system : {"composed", "petals", "bprr"}) {
+      const auto served = RunServe(run, system, "jffc");
+      ASSERT_TRUE(served.ok()) << served.status();
+      if (served->at("response_s").is_null()) continue;
+      // The jobs of a run have sizes of mean 1 to within some 3 %.
+      EXPECT_GE(served->at("response_s").get<double>(), 0.97 * served->at("least_s").get<double>()) << system;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 30);
 }
 
 TEST(ChainRuns, TheSameSeedGivesTheSameObject) {
