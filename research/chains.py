@@ -341,6 +341,26 @@ def overall(ctx):
             },
             log_y=True, strong=(tuned,),
         )
+    rows, most = [], {}
+    for mix in mixes:
+        least, rival = mean(runs, (petals, mix), "least_s").mean, mean(runs, (petals, mix), "response_s").mean
+        own = mean(runs, (everywhere, mix), "response_s").mean
+        most[mix] = 100 * (1 - least / rival)
+        rows.append({
+            "servers": mix[0], "share fast": mix[1], "bound, s": least, "composed above it, %": 100 * (own / least - 1),
+            "below PETALS, %": gains[everywhere, petals][mix], "at most, %": most[mix],
+        })
+    ctx.table(
+        "What limits the gain", rows,
+        "Bound: no placement and routing on these pools has a lower mean response (chains/sim/response_bound.h). At most: "
+        "how far it is below PETALS. Composed: on all servers, c tuned.",
+    )
+    small = [mix for mix in mixes if gains[everywhere, petals][mix] < 8]
+    ctx.expect("mixes with a gain below 8 %", len(small), 7, 7, small=(1, 16), paper=0, ours=7)
+    hopeless = sum(most[mix] < 8 for mix in small)
+    ctx.expect("of these, mixes where no system can gain 8 %", hopeless, 6, 6, small=(0, 16), ours=6)
+    above = [row["composed above it, %"] for row, mix in zip(rows, mixes) if mix in small]
+    ctx.expect("composed above the bound there, most, %", max(above), 4, 6, small=(0, 20), ours=5.1)
     for servers, ours in BELOW_PETALS.items():
         for fast, figure in zip(shares, ours):
             gain = gains[everywhere, petals][servers, fast]

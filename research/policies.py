@@ -1,11 +1,15 @@
 #!/usr/bin/python3
-"""Draws the picture of docs/concepts/policies.md: two workers and the steps to come.
+"""Draws the pictures of docs/concepts/policies.md: two workers and the steps to come; who wins where.
 
-    research/policies.py [--out=docs/concepts]
+    research/policies.py [--out=docs/concepts] [--sim=build/bin/bfio_sim | --grid=FILE,FILE]
+
+The second runs `bfio_sim dominance` over all profiles, G 4, 16 and 64 (an hour of two cores), or draws JSON files of it.
 """
 import argparse
+import json
 import math
 import pathlib
+import subprocess
 
 import matplotlib
 
@@ -44,12 +48,60 @@ def lowest(path):
     figure.savefig(path, metadata={"Date": None})
 
 
+# A grid: the baselines that pass over nobody, and runs long enough for the choice among rules to settle.
+GRID = ["--groups=4,16,64", "--loads=20,40,60", "--depths=none", "--seeds=5", "--warmup=8000", "--steps=8000",
+        "--policy=fcfs,round_robin,least_tokens,lpt,trtllm,vllm"]
+# Per cent; what is beyond is drawn in the strongest colour.
+STRONGEST = 15
+
+
+def grid_settings(sim, files):
+    """The settings (means over seeds) of every file, or of a grid that is run now."""
+    if files:
+        return [setting for path in files for setting in json.loads(path.read_text())["settings"]]
+    return json.loads(subprocess.run([sim, "dominance", *GRID, "--json"], check=True, stdout=subprocess.PIPE).stdout)["settings"]
+
+
+def regimes(path, settings):
+    """A panel per number of workers: workloads by loads, steps against the best fair baseline, whose it was."""
+    settings = [s for s in settings if s["mode"] == "arrivals"]
+    groups = sorted({s["workers"] for s in settings})
+    loads = sorted({s["level"] for s in settings})
+    workloads = list(dict.fromkeys(s["workload"] for s in settings))
+    figure, panels = plt.subplots(1, len(groups), figsize=(1.6 + 2.4 * len(groups), 0.6 + 0.34 * len(workloads)), sharey=True, squeeze=False)
+    for axes, workers in zip(panels[0], groups):
+        cells = {(s["workload"], s["level"]): s for s in settings if s["workers"] == workers}
+        per_cent = [[100 * cells[w, load]["fair_step_loss"] if (w, load) in cells else math.nan for load in loads] for w in workloads]
+        axes.pcolormesh(per_cent, cmap="PuOr", vmin=-STRONGEST, vmax=STRONGEST)
+        for row, workload in enumerate(workloads):
+            for column, load in enumerate(loads):
+                if (workload, load) not in cells:
+                    continue
+                cell = cells[workload, load]
+                loss = round(100 * cell["fair_step_loss"], 1) + 0.0  # no minus before zero
+                axes.text(column + 0.5, row + 0.5, f"{loss:+.1f}\n{cell['best_fair']}", ha="center", va="center", fontsize=6.5,
+                          color="white" if abs(loss) > 0.6 * STRONGEST else "black")
+        axes.set_xticks([0.5 + i for i in range(len(loads))], [f"{load:g}" for load in loads])
+        axes.set_yticks([0.5 + i for i in range(len(workloads))], [w.replace("_", " ") for w in workloads])
+        axes.set_ylim(len(workloads), 0)
+        axes.tick_params(length=0)
+        for side in axes.spines.values():
+            side.set_visible(False)
+        axes.set_title(f"{workers} workers", fontsize=9)
+        axes.set_xlabel("load, of 72 slots")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/concepts"), help="folder of the picture")
+    parser.add_argument("--sim", default="build/bin/bfio_sim", help="the simulator")
+    parser.add_argument("--grid", type=lambda text: [pathlib.Path(name) for name in text.split(",")], help="what its dominance --json wrote")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     lowest(arguments.out / "lowest-worker.svg")
+    regimes(arguments.out / "regimes.svg", grid_settings(arguments.sim, arguments.grid))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace bfio::core {
@@ -19,7 +20,7 @@ using Kind = KvGateOptions::Kind;
 // tokens that were freed within the interval, a smaller share costs time. Beyond kFar few requests are left.
 constexpr int64_t kFirstWidth = 4;
 // A late plan starts its requests nearly always at most this number of steps after its own step.
-constexpr int64_t kLateSteps = 2;
+constexpr int64_t kLateSteps = KvBooks::kLateSteps;
 constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
 // theta times the mean size at b, at its least; rounding to powers of two gives up to twice that.
 constexpr double kThetaSizes = 1;
@@ -27,11 +28,8 @@ constexpr double kThetaSizes = 1;
 constexpr double kLeastFactor = 1e-100;
 // Prompt lengths are rounded up with a relative precision of 2^-kPromptBits.
 constexpr int kPromptBits = 6;
-// Capacity of a worker that is not computed: no request fits, and no sum overflows.
-constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;
-
-// A need that exceeds every capacity; sums of several do not overflow.
-constexpr int64_t kMoreThanAny = int64_t{1} << 50;
+// Bound of the steps after which nobody passes a request.
+constexpr double kMostSteps = 1e9;
 
 int64_t ReservedBy(const Resident& resident) {
   return resident.prefill_tokens + resident.max_new_tokens - 1;
@@ -44,38 +42,57 @@ int64_t RoundedUp(int64_t tokens) {
   return (tokens + unit - 1) / unit * unit;
 }
 
+// Takes "KEY=NUMBER" of a rule into `value`, which lies from `low` to below `end`; whether this is the key.
+bool ReadSetting(absl::string_view rule, absl::string_view setting, absl::string_view key, double low,
+                 double end, double& value, absl::Status& status) {
+  if (!absl::ConsumePrefix(&setting, absl::StrCat(key, "="))) return false;
+  if (!absl::SimpleAtod(setting, &value) || !(value >= low && value < end)) {
+    status = absl::InvalidArgumentError(absl::StrCat("admission: ", key, " of ", rule, " is '", setting,
+                                                     "', not a number from ", low, " to below ", end));
+  }
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  const auto& [name, settings] = parts;
   KvGateOptions options;
-  if (text == "none") return options;
-  if (text == "kv_feasible") {
-    options.kind = Kind::kFeasible;
-    return options;
-  }
-  if (absl::ConsumePrefix(&text, "kv_feasible:confidence=")) {
-    options.kind = Kind::kFeasible;
-    double& confidence = options.confidence;
-    if (absl::SimpleAtod(text, &confidence) && confidence >= 0.5 && confidence < 1) return options;
-    return absl::InvalidArgumentError(absl::StrCat("admission: confidence of kv_feasible is '", text,
-                                                   "', not a number from 0.5 to below 1"));
-  }
-  if (absl::ConsumePrefix(&text, "protection:alpha=")) {
-    options.kind = Kind::kProtection;
-    if (absl::SimpleAtod(text, &options.alpha) && options.alpha >= 0 && options.alpha < 1) return options;
+  if (name == "kv_feasible") options.kind = Kind::kFeasible;
+  if (name == "protection" && !settings.empty()) options.kind = Kind::kProtection;
+  if (name == "mc_sf") options.kind = Kind::kMcSf;
+  if (options.kind == Kind::kNone && text != "none") {
     return absl::InvalidArgumentError(
-        absl::StrCat("admission: alpha of protection is '", text, "', not a number from 0 to below 1"));
+        absl::StrCat("admission '", text,
+                     "' is unknown, choose one of none, kv_feasible, kv_feasible:confidence=P, "
+                     "protection:alpha=A, mc_sf, mc_sf:most=K,confidence=P, wait, nested_wait, or one of "
+                     "memory and one of batches joined by +"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("admission '", text,
-                   "' is unknown, choose one of none, kv_feasible, kv_feasible:confidence=P, "
-                   "protection:alpha=A, wait, nested_wait, or one of memory and one of batches joined by +"));
+  if (name == text) return options;
+  const bool predicts = options.kind != Kind::kProtection;
+  auto most = static_cast<double>(options.most_steps);
+  for (const absl::string_view setting : absl::StrSplit(settings, ',')) {
+    absl::Status status;
+    const bool known = predicts
+                           ? ReadSetting(name, setting, "confidence", 0.5, 1, options.confidence, status) ||
+                                 (options.kind == Kind::kMcSf &&
+                                  ReadSetting(name, setting, "most", 1, kMostSteps, most, status))
+                           : ReadSetting(name, setting, "alpha", 0, 1, options.alpha, status);
+    if (!known) {
+      return absl::InvalidArgumentError(absl::StrCat("admission: ", name, " has no setting '", setting, "'"));
+    }
+    if (!status.ok()) return status;
+  }
+  options.most_steps = static_cast<int64_t>(most);
+  return options;
 }
 
 absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead) {
-  if (options.kind != Kind::kFeasible || lookahead.predicts()) return absl::OkStatus();
+  const bool predicts = options.kind == Kind::kFeasible || options.kind == Kind::kMcSf;
+  if (!predicts || lookahead.predicts()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "admission kv_feasible needs a lookahead that predicts: survival, hint, max_tokens or oracle");
+      "admission kv_feasible or mc_sf needs a lookahead that predicts: survival, hint, max_tokens or oracle");
 }
 
 KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
@@ -83,6 +100,12 @@ KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
   if (options_.kind == Kind::kProtection) {
     LookAtPrompts(workers, waiting);
     return {1, 1, capacity_, need_};
+  }
+  const bool books = keeps_books(lookahead);
+  ways_ = books ? 1 : kWays;
+  if (books) {
+    LookAtBooks(lookahead, workers, waiting, steps_of_prompt);
+    return {static_cast<int32_t>(intervals_.size()), ways_, capacity_, need_};
   }
   SetIntervals(workers, waiting, steps_of_prompt);
   const size_t row = kWays * intervals_.size();
@@ -93,7 +116,7 @@ KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
 }
 
 void KvGate::Take(int32_t need, WorkerIndex worker) {
-  const size_t row = options_.kind == Kind::kProtection ? 1 : kWays * intervals_.size();
+  const size_t row = options_.kind == Kind::kProtection ? 1 : static_cast<size_t>(ways_) * intervals_.size();
   const int64_t* const needs = &need_[static_cast<size_t>(need) * row];
   int64_t* const capacity = &capacity_[static_cast<size_t>(worker) * row];
   for (size_t i = 0; i < row; ++i) capacity[i] -= needs[i];
@@ -133,23 +156,26 @@ void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const Wai
   }
   const int64_t sharers = residents > 0 ? residents : static_cast<int64_t>(waiting.size());
   const double mean = std::max(1.0, tokens / static_cast<double>(std::max<int64_t>(1, sharers)));
-  intervals_.clear();
-  starts_.clear();
-  for (int64_t from = 0; from < longest + kLateSteps + prompt_steps;) {
-    const int64_t share = from / (from < kFar ? kNearShare : kFarShare);
-    Interval interval;
-    interval.from = from;
-    interval.to = from + std::max(kFirstWidth, share) - 1;
+  Divide(longest + kLateSteps + prompt_steps, kNearShare, kFarShare);
+  for (Interval& interval : intervals_) {
     const double sizes = 1 + static_cast<double>(interval.to) / mean;
     interval.halvings = std::clamp(std::ilogb(sizes), 0, kMostHalvings - 1);
     interval.theta = std::ldexp(kThetaSizes / mean, -interval.halvings);
     interval.decay = std::exp(-interval.theta * static_cast<double>(interval.to));
-    intervals_.push_back(interval);
+  }
+  log_risk_ = std::log(static_cast<double>(intervals_.size()) / (1 - options_.confidence));
+}
+
+void KvGate::Divide(int64_t longest, int64_t near_share, int64_t far_share) {
+  intervals_.clear();
+  starts_.clear();
+  for (int64_t from = 0; from < longest;) {
+    const int64_t share = from / (from < kFar ? near_share : far_share);
+    intervals_.push_back({from, from + std::max(kFirstWidth, share) - 1});
     starts_.push_back(from);
-    from = interval.to + 1;
+    from = intervals_.back().to + 1;
   }
   alive_.resize(intervals_.size());
-  log_risk_ = std::log(static_cast<double>(intervals_.size()) / (1 - options_.confidence));
 }
 
 template <class Use>
@@ -229,6 +255,7 @@ void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting
   const bool exact = !lookahead.learns();
   kinds_.clear();
   need_.clear();
+  lengths_.clear();
   for (WaitingView& request : waiting) {
     const int64_t tokens = exact ? request.prefill_tokens : RoundedUp(request.prefill_tokens);
     const Alike kind = {lookahead.CurveKey(request, kMaxHorizonSteps),
@@ -242,6 +269,8 @@ void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting
     if (!added) continue;
     need_.resize(need_.size() + row, 0);
     int64_t* const need = &need_[need_.size() - row];
+    // One that reserves has all its tokens counted in any case.
+    if (chooses()) lengths_.push_back(static_cast<double>(request.max_new_tokens));
     if (!request.reserves_kv) {
       AddWaiting(lookahead, request, tokens, steps_of_prompt(tokens), need);
       continue;
@@ -253,6 +282,7 @@ void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting
 void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens,
                         int64_t prompt_steps, int64_t* need) {
   const int64_t stay = lookahead.Stay(request, starts_, absl::MakeSpan(alive_));
+  if (chooses()) lengths_.back() = Expected(stay);
   ForEachInterval(
       tokens, stay, kLateSteps + prompt_steps, [&](size_t k, int64_t held, const Factors& factors) {
         int64_t* at = need + kWays * k;

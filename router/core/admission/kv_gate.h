@@ -8,7 +8,8 @@
 //   protection    running requests and the prompt stay within a share 1 - alpha of memory (vLLM's watermark).
 //                 A request that does not fit an empty worker in this way enters with its largest size
 //                 reserved.
-// Under the latter two a worker may run out of memory; it preempts the youngest request
+//   mc_sf         the same, shortest first (below).
+// Under the latter three a worker may run out of memory; it preempts the youngest request
 // (worker/engine/engine.h). A request that reserves its KV (RequestSpec::reserves_kv) counts with all of it
 // at every time, and enters only where that certainly fits.
 //
@@ -28,16 +29,29 @@
 // longer by the number of steps that prompts have taken recently. Each request alone certainly fits an empty
 // worker, so none waits forever (scheduler/kv_hold.h decides which requests must wait).
 //
+// mc_sf (mc_sf.h). Where lengths count as known, capacities are those of the workers' McSf, which the changes
+// since the last plan keep up to date (kv_books.h): an interval's is memory less the most that residents hold
+// in any of its steps. Where lengths are learnt, a request has no end to test, and memory is that of
+// kv_feasible. Of the requests that wait, Choose picks those that begin now: shortest expected length first,
+// each on the least loaded worker that it fits, up to the first that fits none. The policy sees no others,
+// and chooses workers for them. Classes of priority are strict. A request that has waited `most` steps goes
+// before all that have not: in a plan in which such a one fits a worker, only such may begin. One that fits
+// nowhere holds a worker (scheduler/kv_hold.h), which drains. So nobody who has waited less than `most` steps
+// enters the worker that it waits for.
+//
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their
 // needs: the lookahead predicts the same for them, their limits are equal, and their prompts are similar
-// (where lengths are learnt, prompts are rounded up by at most 1 in 64 for this). Threads: the scheduler's.
-// Deterministic. Tokens, steps.
+// (where lengths are learnt, prompts are rounded up by at most 1 in 64 for this). mc_sf with known lengths:
+// O(log residents) for each change and for each whose start or prompt is awaited, O(residents) for a worker's
+// capacities, whatever the lengths; memory O(residents); O(waiting) for a heap of those that wait, and G *
+// intervals for each that begins. Threads: the scheduler's. Deterministic. Tokens, steps.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,23 +61,28 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "router/core/admission/kv_books.h"
+#include "router/core/admission/mc_sf.h"
 #include "router/core/lookahead/lookahead.h"
+#include "router/core/model/free_capacity.h"
 #include "router/core/model/kv_capacity.h"
 #include "router/core/model/snapshot.h"
 
 namespace bfio::core {
 
 struct KvGateOptions {
-  enum class Kind { kNone, kFeasible, kProtection };
+  enum class Kind { kNone, kFeasible, kProtection, kMcSf };
   Kind kind = Kind::kNone;
-  // For kv_feasible, in [0.5, 1).
+  // For kv_feasible, and mc_sf with learnt lengths; in [0.5, 1).
   double confidence = 0.99;
   // For protection, in [0, 1).
   double alpha = 0;
+  // For mc_sf: steps after which no younger request goes before one that fits, at least 1.
+  int64_t most_steps = 256;
 };
 
-// Parses "none", "kv_feasible", "kv_feasible:confidence=P" or "protection:alpha=A". INVALID_ARGUMENT, naming
-// the error.
+// Parses "none", "kv_feasible", "protection:alpha=A" or "mc_sf"; with settings as in
+// "kv_feasible:confidence=P" or "mc_sf:most=K,confidence=P". INVALID_ARGUMENT, naming the error.
 absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text);
 // INVALID_ARGUMENT when this lookahead does not make the predictions that the gate needs.
 absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead);
@@ -81,6 +100,8 @@ class KvGate {
     bool open = true;
     // By resident: expected further steps of its prompt beyond one. Empty: none.
     absl::Span<const int64_t> prompt_steps;
+    // What changed since the last Look. REQUIRES: not null where keeps_books.
+    const KvChanges* changes = nullptr;
   };
   // Expected number of steps, beyond one, for a prompt of that length.
   using StepsOfPrompt = absl::FunctionRef<int64_t(int64_t tokens)>;
@@ -88,6 +109,10 @@ class KvGate {
   explicit KvGate(const KvGateOptions& options) : options_(options) {}
 
   bool active() const { return options_.kind != KvGateOptions::Kind::kNone; }
+  // Whether Look reads Worker::changes, and no prompt_steps.
+  bool keeps_books(const Lookahead& lookahead) const { return chooses() && !lookahead.learns(); }
+  // Whether Choose says who begins.
+  bool chooses() const { return options_.kind == KvGateOptions::Kind::kMcSf; }
 
   // Computes the outlook and sets each waiting request's row of needs (WaitingView::kv_need). The outlook is
   // valid until the next call. REQUIRES: active().
@@ -97,6 +122,10 @@ class KvGate {
   // Subtracts a request's needs from a worker's capacity in the outlook. REQUIRES: active(); `need` is from
   // the last Look.
   void Take(int32_t need, WorkerIndex worker);
+  // Of these requests, which the last Look has seen, those that begin at `step`; indices, ascending. `free`
+  // has what is left of its outlook. REQUIRES: chooses().
+  void Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
+              std::vector<int32_t>& chosen);
 
  private:
   // An interval of future time, with theta in units of 1 / tokens.
@@ -112,7 +141,22 @@ class KvGate {
   static constexpr int32_t kThetas = 2;
   static constexpr int32_t kWays = 1 + kThetas;
   using Factors = std::array<double, kThetas>;
+  // Capacity of a worker that is not computed: no request fits, and no sum overflows.
+  static constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;
+  // A need that exceeds every capacity; sums of several do not overflow.
+  static constexpr int64_t kMoreThanAny = int64_t{1} << 50;
 
+  void LookAtBooks(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting,
+                   StepsOfPrompt steps_of_prompt);
+  // Expected steps of a request that stays at most `stay`, by alive_.
+  double Expected(int64_t stay) const;
+  // The intervals up to `longest`, each as wide as a share of its distance.
+  void Divide(int64_t longest, int64_t near_share, int64_t far_share);
+  // Whether a begins before b at `step`.
+  bool Before(const WaitingView& a, const WaitingView& b, int64_t step) const;
+  bool Overdue(const WaitingView& request, int64_t step) const {
+    return step - request.enqueued_step >= options_.most_steps;
+  }
   void LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
   void AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt);
   void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
@@ -142,6 +186,16 @@ class KvGate {
   };
 
   const KvGateOptions options_;
+  KvBooks books_;
+  // By row of needs, for mc_sf: expected tokens.
+  std::vector<double> lengths_;
+  // By waiting request, where lengths are known: steps that it stays, and that it may stay longer.
+  std::vector<std::pair<int64_t, int64_t>> stays_;
+  // Of the last Look: entries per interval.
+  int32_t ways_ = kWays;
+  // Scratch of Choose.
+  FreeCapacity free_;
+  std::vector<int32_t> heap_;
   absl::flat_hash_map<Alike, int32_t> kinds_;
   std::vector<Interval> intervals_;
   // Start of each interval, and the probability that a request is active there.

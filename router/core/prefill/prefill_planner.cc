@@ -259,12 +259,13 @@ class Planner {
     return rank.cost.a_s_per_token * beyond + rank.cost.k2_s_per_token * context;
   }
 
-  // Puts those that are next first: the oldest where slots are short; otherwise by age over length.
+  // Puts those that are next first: the oldest where slots are short; otherwise by age over the root of
+  // the length.
   void SortNext(std::vector<int32_t>& prompts, size_t count) const {
     if (slots_short_) return;
     const auto urgency = [&](int32_t i) {
       return (waiting_[i].waited_s + traffic_.step_s) /
-             static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens));
+             std::sqrt(static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens)));
     };
     std::partial_sort(prompts.begin(), prompts.begin() + static_cast<std::ptrdiff_t>(count), prompts.end(),
                       [&](int32_t a, int32_t b) {

@@ -32,14 +32,16 @@
 // as without prompts; one that needs more is not paid for.
 //
 // Which prompt. A rank gets a prompt from the pool only when it has fewer prompt tokens left than it can
-// compute in the step. The prompt with the largest age over length goes first, the oldest where slots are
-// short. The longest one of a step goes to the rank that will be least loaded.
+// compute in the step. The prompt with the largest age over the root of its length goes first, the oldest
+// where slots are short. Largest age over length serves the mean, largest age the longest wait; this is the
+// geometric mean of both. The longest one of a step goes to the rank that will be least loaded.
 //
 // Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
 // slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that has been bound
 // for twice the time that it was meant to take, tau steps for a mean one, is given its share in every step,
-// whoever shares it. One in the pool outgrows all that are younger, as its age over its length grows without
-// bound.
+// whoever shares it. In the pool a younger prompt goes before an older one only if it is shorter, and has
+// waited more than the root of (its length / the older one's) times as long. So where the longest is r times
+// the shortest, one that has waited at least sqrt(r) times as long as all others goes first.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_

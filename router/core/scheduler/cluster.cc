@@ -78,7 +78,7 @@ Outcome Cluster::Dispatch(const OpenEpoch& event) {
   // What is placed in another group is not this one's to take over.
   std::vector<EpochMember> members = event.members;
   for (EpochMember& member : members) {
-    std::erase_if(member.adopted, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });
+    std::erase_if(member.recovered, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });
   }
   outcome.displaced = group->OpenEpoch(members, event.model);
   UpdateClock();

@@ -39,20 +39,25 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   Snapshot snapshot;
   snapshot.step = steps.clock;
   snapshot.waiting = Window().subspan(0, static_cast<size_t>(seen));
+  snapshot.outlook = BuildOutlook(steps);
   hold_.Close(snapshot.step, snapshot.waiting, free_);
+  if (gate_.chooses()) snapshot.waiting = ShowChosen(steps, snapshot.waiting);
   free_.LimitSlotsToMemory(snapshot.waiting);
   views_.assign(free_.views().begin(), free_.views().end());
   snapshot.workers = views_;
   snapshot.pool_size = pool_->placeable();
   if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits();
-  snapshot.outlook = BuildOutlook(steps);
   snapshot.kv = kv;
   snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
   FollowRule(steps, snapshot);
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
   DiscardViolations(snapshot);
-  if (kind != GroupKind::kIndependent && std::cmp_less_equal(snapshot.waiting.size(), free_slots_)) {
+  if (gate_.chooses()) {
+    for (Assignment& a : decision_.assignments)
+      a.waiting_index = chosen_[static_cast<size_t>(a.waiting_index)];
+  }
+  if (kind != GroupKind::kIndependent && seen <= free_slots_) {
     ReplayRules(steps, static_cast<int64_t>(decision_.assignments.size()));
   }
   plan.level_s = decision_.level_s;
@@ -109,16 +114,23 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
 KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
   kv_workers_.clear();
   prompt_steps_.resize(accounts_->workers().size());
+  kv_changes_.resize(accounts_->workers().size());
+  const bool books = gate_.keeps_books(pool_->lookahead());
   for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
     const GroupAccounts::Worker& w = accounts_->worker(g);
-    accounts_->PromptSteps(g, prompt_steps_[g]);
+    if (books) {
+      accounts_->TakeChanges(g, kv_changes_[g]);
+    } else {
+      accounts_->PromptSteps(g, prompt_steps_[g]);
+    }
     kv_workers_.push_back({accounts_->ResidentsOf(g),
                            {w.last_step, steps.targets[g]},
                            w.spec.kv_tokens,
                            views_[g].load_tokens,
                            w.drift,
                            views_[g].free_slots > 0,
-                           prompt_steps_[g]});
+                           prompt_steps_[g],
+                           &kv_changes_[g]});
   }
   const auto steps_of_prompt = [this](int64_t tokens) { return accounts_->StepsOfPrompt(tokens); };
   const absl::Span<WaitingView> window = Window();
@@ -130,6 +142,14 @@ KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
   for (size_t i = 0; i < window.size(); ++i) window[i].kv_need = looked_at_[i].kv_need;
   for (size_t i = 0; i < held_.size(); ++i) held_[i].view.kv_need = looked_at_[window.size() + i].kv_need;
   return kv;
+}
+
+absl::Span<const WaitingView> DecisionMaker::ShowChosen(const PlanSteps& steps,
+                                                        absl::Span<const WaitingView> waiting) {
+  gate_.Choose(steps.clock, free_, waiting, chosen_);
+  chosen_views_.clear();
+  for (const int32_t i : chosen_) chosen_views_.push_back(waiting[static_cast<size_t>(i)]);
+  return chosen_views_;
 }
 
 Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps) {

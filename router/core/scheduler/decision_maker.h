@@ -83,6 +83,8 @@ class DecisionMaker {
   void BuildViews(const PlanSteps& steps);
   // What admission says of the views and the window. REQUIRES: it is active.
   KvOutlook LookAtKv(const PlanSteps& steps);
+  // Those of the waiting requests that admission has begin now: all that the policy sees.
+  absl::Span<const WaitingView> ShowChosen(const PlanSteps& steps, absl::Span<const WaitingView> waiting);
   Outlook BuildOutlook(const PlanSteps& steps);
   // Ratio of a worker's load to the sum over its residents; differs from 1 by the drift.
   double LoadScale(WorkerIndex worker) const;
@@ -156,6 +158,10 @@ class DecisionMaker {
   std::vector<KvGate::Worker> kv_workers_;
   // By worker.
   std::vector<std::vector<int64_t>> prompt_steps_;
+  std::vector<KvChanges> kv_changes_;
+  // Indices of waiting requests, and their views.
+  std::vector<int32_t> chosen_;
+  std::vector<WaitingView> chosen_views_;
   PrefillView prefill_;
   // Of `views_`, less what has been placed or held.
   FreeCapacity free_;

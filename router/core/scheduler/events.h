@@ -66,7 +66,7 @@ struct EpochMember {
   std::vector<ResidentRequest> resident;
   // Residents that the scheduler has not heard of: another router placed them. prefill_tokens is what they
   // hold now, generated_tokens included.
-  std::vector<RequestSpec> adopted;
+  std::vector<RequestSpec> recovered;
 };
 
 // A worker's guess, after a step, that a request's next token will be its last.

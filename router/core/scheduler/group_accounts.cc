@@ -21,7 +21,7 @@ std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members
   for (size_t g = 0; g < members.size(); ++g) {
     const auto index = static_cast<WorkerIndex>(g);
     next[g].spec = members[g].spec;
-    Adopt(index, members[g].adopted, next[g], opening.kept);
+    Recover(index, members[g].recovered, next[g], opening.kept);
     for (const ResidentRequest& resident : members[g].resident) Keep(index, resident, next[g], opening);
   }
   std::vector<RequestId> displaced;
@@ -35,9 +35,9 @@ std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members
   return displaced;
 }
 
-void GroupAccounts::Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker,
-                          PlacedMap& kept) {
-  for (const RequestSpec& spec : adopted) {
+void GroupAccounts::Recover(WorkerIndex index, absl::Span<const RequestSpec> recovered, Worker& worker,
+                            PlacedMap& kept) {
+  for (const RequestSpec& spec : recovered) {
     if (kept.contains(spec.id) || placed_.contains(spec.id) || pool_->Waits(spec.id)) continue;
     Placed placed;
     placed.spec = spec;
@@ -191,6 +191,38 @@ void GroupAccounts::PromptSteps(WorkerIndex index, std::vector<int64_t>& steps) 
   for (size_t i = 0; i < residents.size(); ++i) {
     if (residents[i].inflight) steps[i] = StepsOfPrompt(residents[i].prefill_tokens);
   }
+}
+
+void GroupAccounts::TakeChanges(WorkerIndex index, KvChanges& changes) {
+  changes.Clear();
+  residents_.FollowChanges();
+  const Worker& worker = workers_[index];
+  const absl::Span<const Resident> residents = residents_.Of(index);
+  const auto add = [&](RequestId id, std::optional<int64_t> prompt_tokens) {
+    const auto it = placed_.find(id);
+    if (it == placed_.end() || it->second.worker != index) {
+      if (!prompt_tokens) changes.gone.push_back(id);
+      return;
+    }
+    const int32_t at = it->second.index;
+    const bool inflight = residents[static_cast<size_t>(at)].inflight;
+    if (inflight && worker.prefill) prompt_tokens = residents[static_cast<size_t>(at)].prefill_tokens;
+    changes.changed.push_back({at, prompt_tokens ? StepsOfPrompt(*prompt_tokens) : 0});
+  };
+  if (residents_.ChangedAnew(index)) {
+    changes.anew = true;
+    for (const Resident& resident : residents) add(resident.id, std::nullopt);
+  } else {
+    for (const RequestId id : residents_.Changed(index)) add(id, std::nullopt);
+  }
+  residents_.ForgetChanges(index);
+  for (const Worker::Inflight& entry : worker.inflight) {
+    const auto it = entry.drop ? placed_.end() : placed_.find(entry.id);
+    if (it != placed_.end() && it->second.where == Where::kInflight)
+      add(entry.id, it->second.spec.prefill_tokens);
+  }
+  if (!worker.prefill) return;
+  for (const PendingPrompt& pending : worker.prefill->prompts) add(pending.id, pending.tokens);
 }
 
 std::optional<double> GroupAccounts::LevelAt(int64_t step) const {

@@ -19,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "router/core/admission/kv_books.h"
 #include "router/core/choice/ended_requests.h"
 #include "router/core/model/request.h"
 #include "router/core/scheduler/events.h"
@@ -146,6 +147,9 @@ class GroupAccounts {
   std::vector<PromptOn> PromptsOn(WorkerIndex worker) const;
   // Some request on some worker has not made its first token there, or is on its way.
   bool AnyPrompt() const;
+  // Who came, left or changed on the worker since the last call, those whose prompt is not computed included;
+  // everybody with the first.
+  void TakeChanges(WorkerIndex worker, KvChanges& changes);
   // For each resident of the worker the steps that its prompt may still take beyond one, when chunks are as
   // large as they have been.
   void PromptSteps(WorkerIndex worker, std::vector<int64_t>& steps) const;
@@ -200,7 +204,7 @@ class GroupAccounts {
   // Placing it is what its tenant pays the prompt for.
   static bool PaysPrompt(const RequestSpec& spec) { return spec.generated_tokens == 0 && !spec.waited_steps; }
   // Recovers the requests of a new epoch's member that are unknown here.
-  void Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker, PlacedMap& kept);
+  void Recover(WorkerIndex index, absl::Span<const RequestSpec> recovered, Worker& worker, PlacedMap& kept);
   void Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker, Opening& opening);
   // Finds `id` if it is placed on `worker`, else counts it as unknown and returns end().
   PlacedMap::iterator FindOn(WorkerIndex worker, RequestId id);

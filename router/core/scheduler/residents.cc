@@ -20,6 +20,7 @@ int32_t Residents::Add(WorkerIndex worker, const RequestSpec& spec, int64_t firs
   Worker& to = workers_[worker];
   to.residents.push_back(resident);
   to.notes.push_back({age, {}});
+  Change(worker, spec.id);
   return static_cast<int32_t>(to.residents.size()) - 1;
 }
 
@@ -27,6 +28,7 @@ void Residents::Start(WorkerIndex worker, int32_t index, int64_t first_step) {
   Resident& resident = workers_[worker].residents[index];
   resident.first_step = first_step;
   resident.inflight = false;
+  Change(worker, resident.id);
 }
 
 int64_t Residents::AgeAfter(const Resident& resident, int64_t step) {
@@ -71,6 +73,7 @@ void Residents::SettleAll(WorkerIndex worker, int64_t step) {
 
 std::optional<RequestId> Residents::Remove(WorkerIndex worker, int32_t index) {
   Worker& w = workers_[worker];
+  Change(worker, w.residents[index].id);
   const bool last = static_cast<size_t>(index) + 1 == w.residents.size();
   if (!last) {
     w.residents[index] = w.residents.back();

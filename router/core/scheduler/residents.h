@@ -25,14 +25,31 @@ class Residents {
   Residents(Lookahead* lookahead, TenantService* service) : lookahead_(lookahead), service_(service) {}
 
   // All requests leave; a new epoch has this many workers.
-  void Reset(size_t workers) { workers_.assign(workers, {}); }
+  void Reset(size_t workers) {
+    workers_.assign(workers, {});
+    for (Worker& worker : workers_) worker.anew = true;
+  }
+
+  // Keeps who came, left or changed from now on. Their ids, some of them twice, until ForgetChanges; the
+  // residents that are there come as one change (ChangedAnew).
+  void FollowChanges() { follows_ = true; }
+  bool follows_changes() const { return follows_; }
+  absl::Span<const RequestId> Changed(WorkerIndex worker) const { return workers_[worker].changed; }
+  bool ChangedAnew(WorkerIndex worker) const { return workers_[worker].anew; }
+  void ForgetChanges(WorkerIndex worker) {
+    workers_[worker].changed.clear();
+    workers_[worker].anew = false;
+  }
 
   // Its index from now on. What it did until `age` has been settled before.
   int32_t Add(WorkerIndex worker, const RequestSpec& spec, int64_t first_step, bool inflight, int64_t age);
 
   // Its worker has started it in `first_step`; again, with a later one, where that step has made no token.
   void Start(WorkerIndex worker, int32_t index, int64_t first_step);
-  void Drop(WorkerIndex worker, int32_t index) { workers_[worker].residents[index].dropped = true; }
+  void Drop(WorkerIndex worker, int32_t index) {
+    workers_[worker].residents[index].dropped = true;
+    Change(worker, workers_[worker].residents[index].id);
+  }
   // The worker's word on its next token, after step `step`. REQUIRES: started by then.
   void Hint(WorkerIndex worker, int32_t index, int64_t step, double probability);
 
@@ -54,6 +71,8 @@ class Residents {
   int64_t SettledAge(WorkerIndex worker, int32_t index) const { return workers_[worker].notes[index].age; }
 
  private:
+  static constexpr size_t kMostChanges = 64;
+
   struct Note {
     // Age up to which it has been observed and charged.
     int64_t age = 0;
@@ -62,12 +81,24 @@ class Residents {
   struct Worker {
     std::vector<Resident> residents;
     std::vector<Note> notes;
+    std::vector<RequestId> changed;
+    bool anew = true;
   };
+  void Change(WorkerIndex worker, RequestId id) {
+    Worker& w = workers_[worker];
+    if (!follows_ || w.anew) return;
+    w.changed.push_back(id);
+    // Nobody has asked for long: all at once is less.
+    if (w.changed.size() <= 2 * w.residents.size() + kMostChanges) return;
+    w.changed.clear();
+    w.anew = true;
+  }
   static int64_t AgeAfter(const Resident& resident, int64_t step);
 
   Lookahead* lookahead_;
   TenantService* service_;
   std::vector<Worker> workers_;
+  bool follows_ = false;
 };
 
 }  // namespace bfio::core

@@ -53,8 +53,8 @@ struct Cancel {
 
 // Starts a new epoch. Placed requests that some member holds stay placed there; Outcome::displaced has the
 // ids of all others that were placed in this group: their worker is gone. Requests that a member holds and
-// unknown here are dropped by the first plan, except those that a member brings along (`adopted`), which are
-// placed there from now on. Steps count from 1 again; the workers wait for the plan of step 1. Without
+// unknown here are dropped by the first plan, except those that a member brings along (`recovered`), which
+// are placed there from now on. Steps count from 1 again; the workers wait for the plan of step 1. Without
 // members the group stays closed.
 struct OpenEpoch {
   GroupIndex group = 0;

@@ -78,7 +78,7 @@ TEST(DominanceTest, CellsAreReportedInOrder) {
   size_t next = 0;
   const auto done = [&](const DominanceCell& cell, size_t index) {
     EXPECT_EQ(index, next++);
-    for (const RunFigures& run : cell.runs) EXPECT_GT(run.step_s_mean, 0);
+    for (const RunMeasurements& run : cell.runs) EXPECT_GT(run.step_s_mean, 0);
   };
   EXPECT_TRUE(dominance.Run(done, [] { return true; }).ok());
   EXPECT_EQ(next, 24u);
@@ -111,7 +111,7 @@ TEST(DominanceTest, StructuredWorkloadsRun) {
 DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) {
   DominanceCell cell;
   for (size_t i = 0; i < step_s.size(); ++i) {
-    RunFigures run;
+    RunMeasurements run;
     run.step_s_mean = step_s[i];
     run.wait_steps_p99 = wait_p99[i];
     cell.runs.push_back(run);

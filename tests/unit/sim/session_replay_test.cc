@@ -87,8 +87,8 @@ TEST(SessionReplay, LookaheadsAndHintsAreRecordedToo) {
 }
 
 TEST(SessionReplay, AdmissionIsRecordedToo) {
-  for (const char* admission : {"kv_feasible", "protection:alpha=0.1", "wait:tokens=100,most=6",
-                                "kv_feasible+nested_wait:tokens=100,most=6"}) {
+  for (const char* admission : {"kv_feasible", "mc_sf:most=7", "protection:alpha=0.1",
+                                "wait:tokens=100,most=6", "kv_feasible+nested_wait:tokens=100,most=6"}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(absl::StrCat(admission, ", seed ", seed));
       SessionSetup setup;

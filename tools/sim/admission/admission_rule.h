@@ -79,14 +79,15 @@ struct AdmissionOptions {
 };
 
 // Creates a rule from text:
-//   mc_sf                              Algorithms 1 and 2: shortest first, while memory suffices until all
-//   end mc_sf_paced                        the same, but similar requests do not all end together (not in the
-//   paper) mc_fcfs                            the same test in the order of arrival (MC-Benchmark) (each of
-//   these with :margin=N, tokens that a request may generate beyond its predicted length) protect:alpha=A
-//   starts while memory stays within (1 - A) M; on overflow evicts all protect:alpha=A,beta=B             the
-//   same; evicts each with probability B until the rest fits watermark[:share=W,block=K]        in the order
-//   of arrival while a share W (0.01) of the blocks of K (16)
-//                                      tokens stays free; preempts those that started last (vLLM)
+//   mc_sf                      Algorithms 1 and 2: shortest first, while memory suffices until all end
+//   mc_sf_paced                the same, but similar requests do not all end together (not in the paper)
+//   mc_fcfs                    the same test in the order of arrival (MC-Benchmark)
+//                              (each of these with :margin=N, tokens that a request may generate beyond its
+//                              predicted length, and most=K, rounds after which nobody passes a request)
+//   protect:alpha=A            starts while memory stays within (1 - A) M; on overflow evicts all
+//   protect:alpha=A,beta=B     the same; evicts each with probability B until the rest fits
+//   watermark[:share=W,block=K] in the order of arrival while a share W (0.01) of the blocks of K (16) tokens
+//                              stays free; preempts those that started last (vLLM)
 // INVALID_ARGUMENT names what is wrong. REQUIRES: options.memory > 0.
 absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_view text,
                                                                  const AdmissionOptions& options);

@@ -48,13 +48,15 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
   const absl::string_view name = parts.first;
   if (name == "mc_sf" || name == "mc_sf_paced" || name == "mc_fcfs") {
-    std::optional<double> margin;
-    if (absl::Status status = ReadNumbers(name, parts.second, {{"margin", &margin}}); !status.ok())
+    std::optional<double> margin, most;
+    if (absl::Status status = ReadNumbers(name, parts.second, {{"margin", &margin}, {"most", &most}});
+        !status.ok())
       return status;
     MemoryRuleOptions rule;
     rule.order = name == "mc_fcfs" ? Order::kArrival : Order::kShortestFirst;
     rule.paced = name == "mc_sf_paced";
     rule.margin = static_cast<int64_t>(margin.value_or(0));
+    if (most) rule.most = static_cast<int64_t>(*most);
     return std::make_unique<MemoryRule>(options, rule);
   }
   if (name == "protect") {

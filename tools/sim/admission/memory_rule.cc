@@ -2,33 +2,17 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "tools/sim/admission/lengths.h"
 
 namespace bfio::sim {
 namespace {
 
-// Two requests are similar when the smaller total and the smaller output are at least this share of the
-// other's.
-constexpr double kAlike = 0.8;
-// The pace is checked for windows of up to 1/kWindows of a request's length.
-constexpr int64_t kWindows = 4;
 // Maximum number of requests in one round that are delayed by the pace and overtaken by longer ones.
 constexpr int kMostPassed = 16;
 
 // Weight of the latest request to end in the means of actual and predicted token-rounds.
 constexpr double kEndWeight = 1.0 / 64;
-
-// Token-rounds that a request takes.
-double Area(int64_t prompt, int64_t output) {
-  const auto s = static_cast<double>(prompt), o = static_cast<double>(output);
-  return (o + 1) * s + o * (o + 1) / 2;
-}
-
-bool Alike(int64_t a, int64_t b) {
-  return static_cast<double>(std::min(a, b)) >= kAlike * static_cast<double>(std::max(a, b));
-}
 
 }  // namespace
 
@@ -41,9 +25,14 @@ MemoryRule::Place MemoryRule::PlaceOf(const Entry& entry) const {
 }
 
 void MemoryRule::OnArrival(const AdmissionRequest& request) {
-  const Entry& entry =
-      requests_.emplace(request.id, Entry{request, arrivals_++, 0, Left(request, 0), 0, {}}).first->second;
+  const Entry entry{request, arrivals_++, 0, 0, Left(request, 0), 0};
+  Wait(requests_.emplace(request.id, entry).first->second);
+  newcomers_.push_back(request.id);
+}
+
+void MemoryRule::Wait(const Entry& entry) {
   waiting_.insert(PlaceOf(entry));
+  came_.emplace(entry.arrival, entry.request.id);
 }
 
 int64_t MemoryRule::Left(const AdmissionRequest& request, int64_t made) const {
@@ -54,83 +43,89 @@ int64_t MemoryRule::Left(const AdmissionRequest& request, int64_t made) const {
 
 void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
   out.Clear();
-  profile_.Advance(round);
+  memory_.Advance(round);
   Extend(round);
   PreemptOverflow(round, out);
   round_ = round;
+  for (const RequestId id : newcomers_) requests_.at(id).came = round;
+  newcomers_.clear();
   // The requests that were just preempted would be started again at once.
-  if (!out.preempt.empty()) return;
+  if (!out.preempt.empty() || !BeginOverdue(round, out)) return;
   int passed = 0;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Entry& entry = requests_.at(std::get<RequestId>(*next));
-    const RequestId id = entry.request.id;
-    entry.line = {entry.request.prompt + entry.made - round, options_.counts_first_round ? round : round + 1,
-                  round + entry.left + rule_.margin};
-    const int64_t peak = profile_.PeakWith(entry.line);
-    // A request whose prediction exceeds even an empty memory starts when the memory is empty.
-    if (peak > options_.memory && !(began_.empty() && profile_.Peak(round, entry.line.to) == 0)) break;
+    const core::KvCourse course = CourseOf(entry, round);
+    if (!Fits(entry, course)) break;
     // While half the memory stays free until its end, the pace does not apply.
-    if (rule_.paced && 2 * peak > options_.memory && EndsInAWave(entry, entry.line.to)) {
+    if (rule_.paced && 2 * memory_.PeakWith(course) > options_.memory &&
+        pace_.Wave(course.last(), entry.prompt(), entry.left, options_.memory, taken_ / believed_)) {
       if (++passed > kMostPassed) break;
       ++next;
       continue;
     }
-    entry.began = round;
-    profile_.Add(entry.line);
-    ends_.emplace(entry.line.to, id);
-    began_.emplace(round, id);
-    out.begin.push_back(id);
     next = waiting_.erase(next);
+    Begin(entry, course, round, out);
   }
 }
 
-bool MemoryRule::EndsInAWave(const Entry& entry, int64_t end) const {
-  const int64_t prompt = entry.request.prompt + entry.made;
-  const double area = Area(prompt, entry.left) * std::min(1.0, taken_ / believed_);
-  const double rate = static_cast<double>(options_.memory) / area;
-  // Allowance for whole requests: in a sequence of r requests per round, a window of n rounds has up to r n
-  // rounded up.
-  const double slack = 1 - std::min(rate, 1 / rate) / 2;
-  const int64_t first = end - entry.left / kWindows;
-  double count = 1;
-  for (auto it = ends_.lower_bound({end + 1, RequestId{}}); it != ends_.begin();) {
-    --it;
-    if (it->first < first) return false;
-    const Entry& other = requests_.at(it->second);
-    if (!Alike(entry.left, other.left) ||
-        !Alike(prompt + entry.left, other.request.prompt + other.made + other.left))
-      continue;
-    ++count;
-    if (count > std::max(1.0, rate * static_cast<double>(end - it->first + 1) + slack)) return true;
+bool MemoryRule::BeginOverdue(int64_t round, AdmissionRound& out) {
+  while (!came_.empty()) {
+    Entry& entry = requests_.at(came_.begin()->second);
+    if (round - entry.came < rule_.most) return true;
+    const core::KvCourse course = CourseOf(entry, round);
+    if (!Fits(entry, course)) return false;
+    waiting_.erase(PlaceOf(entry));
+    Begin(entry, course, round, out);
   }
-  return false;
+  return true;
+}
+
+core::KvCourse MemoryRule::CourseOf(const Entry& entry, int64_t round) const {
+  core::KvCourse course{round, entry.prompt(), entry.left + rule_.margin + 1};
+  if (options_.counts_first_round) return course;
+  return {course.begin + 1, course.prompt + 1, course.output - 1};
+}
+
+bool MemoryRule::Fits(const Entry& entry, const core::KvCourse& course) const {
+  if (memory_.PeakWith(course) <= options_.memory) return true;
+  // A request whose prediction exceeds even an empty memory starts when the memory is empty.
+  return began_.empty() && memory_.Peak(memory_.now(), course.last()) == 0;
+}
+
+void MemoryRule::Begin(Entry& entry, const core::KvCourse& course, int64_t round, AdmissionRound& out) {
+  const RequestId id = entry.request.id;
+  came_.erase({entry.arrival, id});
+  entry.began = round;
+  memory_.Add(id, course);
+  SetEnd(entry, course.last());
+  began_.emplace(round, id);
+  out.begin.push_back(id);
+}
+
+void MemoryRule::SetEnd(const Entry& entry, int64_t last) {
+  if (rule_.paced) pace_.Set(entry.request.id, last, entry.prompt() + entry.left, entry.left);
 }
 
 void MemoryRule::Extend(int64_t round) {
-  while (!ends_.empty() && ends_.begin()->first <= round) {
-    const RequestId id = ends_.begin()->second;
-    ends_.erase(ends_.begin());
-    Entry& entry = requests_.at(id);
-    // The predicted line of the request ends at `round`, or has ended.
+  while (const auto id = memory_.EndsBefore(round + 1)) {
+    const Entry& entry = requests_.at(*id);
     const int64_t further = std::max<int64_t>(1, Left(entry.request, entry.made + round - entry.began));
-    const KvLine rest{entry.line.size, entry.line.to + 1, round + further};
-    profile_.Add(rest);
-    entry.line.to = rest.to;
-    ends_.emplace(rest.to, id);
+    memory_.Extend(*id, round + further);
+    SetEnd(entry, round + further);
   }
 }
 
 void MemoryRule::PreemptOverflow(int64_t round, AdmissionRound& out) {
-  while (began_.size() > 1 && profile_.At(round) > options_.memory) {
+  while (began_.size() > 1 && memory_.At(round) > options_.memory) {
     const auto youngest = std::prev(began_.end());
     const RequestId id = youngest->second;
     Entry& entry = requests_.at(id);
     began_.erase(youngest);
-    ends_.erase({entry.line.to, id});
-    profile_.Remove(entry.line);
+    pace_.Remove(id);
+    memory_.Remove(id, round);
     entry.made += round - entry.began;
     entry.left = std::max<int64_t>(1, Left(entry.request, entry.made));
-    waiting_.insert(PlaceOf(entry));
+    Wait(entry);
     out.preempt.push_back(id);
   }
 }
@@ -141,12 +136,11 @@ void MemoryRule::OnEnd(RequestId id) {
   const Entry& entry = it->second;
   // A request that ends earlier than predicted releases the memory reserved for the rest.
   const int64_t over = round_ + 1;
-  const int64_t prompt = entry.request.prompt + entry.made;
-  taken_ += kEndWeight * (Area(prompt, over - entry.began) - taken_);
-  believed_ += kEndWeight * (Area(prompt, entry.left) - believed_);
+  taken_ += kEndWeight * (TokenSteps(entry.prompt(), over - entry.began) - taken_);
+  believed_ += kEndWeight * (TokenSteps(entry.prompt(), entry.left) - believed_);
   if (options_.lengths != nullptr) options_.lengths->Ended(entry.request, entry.made + over - entry.began);
-  if (entry.line.to > over) profile_.Remove({entry.line.size, over + 1, entry.line.to});
-  ends_.erase({entry.line.to, id});
+  memory_.Remove(id, over + 1);
+  pace_.Remove(id);
   began_.erase({entry.began, id});
   requests_.erase(it);
 }

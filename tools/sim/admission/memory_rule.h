@@ -1,15 +1,13 @@
 // Rules that check memory until the end of all running requests: MC-SF, MC-Benchmark, and a paced variant.
 //
-// Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants. With exact lengths memory never
-// exceeds M. The paper's optimality claims fail (tests/unit/router/core/admission has the counterexamples):
-// shortest-first fills memory in waves, because similar requests that start together end together, and until
-// then the memory reserved for their future tokens is unused. The pace prevents this. M tokens support at
-// most r = M / (s (o + 1) + o (o + 1) / 2) requests of s prompt and o output tokens per round in the long
-// run. So of similar requests (total and output within a fifth) at most r n and a part of one may end in any
-// n rounds. A request beyond that waits, and longer ones may overtake it; requests of mixed lengths are
-// rarely delayed. The pace applies only while more than half the memory is reserved. Where requests end
-// before their predicted length, r is scaled up by the ratio of predicted to actual token-rounds of recent
-// requests.
+// Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants; the test of memory is the
+// router's (router/core/admission/mc_sf.h). With exact lengths memory never exceeds M. The paper's
+// optimality claims fail (tests/unit/router/core/admission has the counterexamples): similar requests fill
+// memory in waves, which the pace (end_pace.h) prevents. Where requests end before their predicted length,
+// the pace is scaled up by the ratio of predicted to actual token-rounds of recent requests.
+//
+// A request that has waited `most` rounds goes before all that arrived later and have not, and none of these
+// begins before it: it begins when it fits, at the latest when all that run have ended.
 //
 // Predicted lengths: every request counts as `margin` tokens longer. A request that exceeds this gets the new
 // prediction of AdmissionOptions::lengths, or is counted a quarter longer, repeatedly, up to its limit. When
@@ -19,12 +17,16 @@
 #ifndef BFIO_TOOLS_SIM_ADMISSION_MEMORY_RULE_H_
 #define BFIO_TOOLS_SIM_ADMISSION_MEMORY_RULE_H_
 
+#include <limits>
 #include <set>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "router/core/admission/mc_sf.h"
 #include "tools/sim/admission/admission_rule.h"
-#include "tools/sim/admission/kv_profile.h"
+#include "tools/sim/admission/end_pace.h"
 
 namespace bfio::sim {
 
@@ -34,6 +36,8 @@ struct MemoryRuleOptions {
   bool paced = false;
   // Tokens that a request may generate beyond its predicted length.
   int64_t margin = 0;
+  // Rounds after which nobody passes a request any more; by default all may, for ever.
+  int64_t most = std::numeric_limits<int64_t>::max();
 };
 
 class MemoryRule final : public AdmissionRule {
@@ -50,21 +54,29 @@ class MemoryRule final : public AdmissionRule {
     // The request as it arrived.
     AdmissionRequest request;
     int64_t arrival = 0;
+    // The first round in which it could have begun.
+    int64_t came = 0;
     // Tokens generated before it was preempted, and tokens predicted from there on.
     int64_t made = 0, left = 0;
     // Set while it runs.
     int64_t began = 0;
-    KvLine line;
+
+    int64_t prompt() const { return request.prompt + made; }
   };
   // Order of waiting requests: length (0 in the order of arrival), arrival, id.
   using Place = std::tuple<int64_t, int64_t, RequestId>;
 
   Place PlaceOf(const Entry& entry) const;
-  // Extends the lines of requests that should have ended and have not.
+  void Wait(const Entry& entry);
+  // Begins those that have waited `most` rounds, in the order of arrival; false: one does not fit.
+  bool BeginOverdue(int64_t round, AdmissionRound& out);
+  bool Fits(const Entry& entry, const core::KvCourse& course) const;
+  core::KvCourse CourseOf(const Entry& entry, int64_t round) const;
+  void Begin(Entry& entry, const core::KvCourse& course, int64_t round, AdmissionRound& out);
+  // Extends the courses of requests that should have ended and have not.
   void Extend(int64_t round);
   int64_t Left(const AdmissionRequest& request, int64_t made) const;
-  // Whether too many similar requests would end together if one more ended at `end`.
-  bool EndsInAWave(const Entry& entry, int64_t end) const;
+  void SetEnd(const Entry& entry, int64_t last);
   void PreemptOverflow(int64_t round, AdmissionRound& out);
 
   const AdmissionOptions options_;
@@ -75,9 +87,14 @@ class MemoryRule final : public AdmissionRule {
   double taken_ = 1, believed_ = 1;
   absl::flat_hash_map<RequestId, Entry> requests_;
   std::set<Place> waiting_;
-  // By the time at which they are predicted to end, and by the time at which they started.
-  std::set<std::pair<int64_t, RequestId>> ends_, began_;
-  KvProfile profile_;
+  // The same by arrival.
+  std::set<std::pair<int64_t, RequestId>> came_;
+  // Those that arrived since the last round.
+  std::vector<RequestId> newcomers_;
+  // Those that run, by the time at which they started.
+  std::set<std::pair<int64_t, RequestId>> began_;
+  core::McSf memory_;
+  EndPace pace_;
 };
 
 }  // namespace bfio::sim

@@ -189,15 +189,15 @@ SimOptions Dominance::OptionsOf(const DominanceCell& cell, const std::string& po
   return result;
 }
 
-absl::StatusOr<RunFigures> Dominance::RunOne(const DominanceCell& cell, const std::string& policy,
-                                             const std::function<bool()>& go_on) const {
+absl::StatusOr<RunMeasurements> Dominance::RunOne(const DominanceCell& cell, const std::string& policy,
+                                                  const std::function<bool()>& go_on) const {
   absl::StatusOr<std::unique_ptr<Simulation>> simulation =
       Simulation::Create(OptionsOf(cell, policy), PreparedTrace(cell));
   if (!simulation.ok()) return simulation.status();
   const absl::StatusOr<nlohmann::ordered_json> run =
       (*simulation)->Run([&](int64_t done) { return done % 64 != 0 || go_on(); });
   if (!run.ok()) return run.status();
-  RunFigures figures;
+  RunMeasurements figures;
   figures.step_s_mean = run->at("step_s_mean");
   figures.idle_fraction = run->at("idle_fraction");
   figures.throughput_tokens_per_s = run->at("throughput_tokens_per_s");
@@ -220,7 +220,7 @@ absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, 
   const auto work = [&] {
     for (size_t task = next++; task < runs && !stop; task = next++) {
       const size_t index = task / policies, policy = task % policies;
-      const absl::StatusOr<RunFigures> figures =
+      const absl::StatusOr<RunMeasurements> figures =
           RunOne(cells_[index], policies_[policy], [&] { return !stop && go_on(); });
       const std::lock_guard<std::mutex> lock(mutex);
       if (!figures.ok()) {
@@ -242,14 +242,14 @@ absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, 
 
 Verdict Dominance::Judge(const DominanceCell& cell) const {
   Verdict verdict;
-  const RunFigures &ours = cell.runs[0], &fcfs = cell.runs[static_cast<size_t>(fcfs_)];
-  const auto above = [](const RunFigures& run, int64_t reference) {
+  const RunMeasurements &ours = cell.runs[0], &fcfs = cell.runs[static_cast<size_t>(fcfs_)];
+  const auto above = [](const RunMeasurements& run, int64_t reference) {
     return static_cast<double>(run.wait_steps_p99) > kWaitLossAbove * static_cast<double>(reference);
   };
   verdict.wait_p99 = ours.wait_steps_p99;
   verdict.fcfs_wait_p99 = fcfs.wait_steps_p99;
   for (int32_t i = 1; i < static_cast<int32_t>(cell.runs.size()); ++i) {
-    const RunFigures& run = cell.runs[static_cast<size_t>(i)];
+    const RunMeasurements& run = cell.runs[static_cast<size_t>(i)];
     const auto better = [&](int32_t best) {
       return best == 0 || run.step_s_mean < cell.runs[static_cast<size_t>(best)].step_s_mean;
     };

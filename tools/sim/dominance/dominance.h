@@ -73,7 +73,7 @@ struct DominanceOptions {
 };
 
 // What one run is judged by.
-struct RunFigures {
+struct RunMeasurements {
   double step_s_mean = 0;
   double idle_fraction = 0;
   double throughput_tokens_per_s = 0;
@@ -91,7 +91,7 @@ struct DominanceCell {
   int64_t reveal = 0;
   uint64_t seed = 0;
   // The candidate's first, then the baselines'.
-  std::vector<RunFigures> runs;
+  std::vector<RunMeasurements> runs;
 };
 
 // A cell's verdict. Indices into DominanceCell::runs.
@@ -135,8 +135,8 @@ class Dominance {
   const Trace& PreparedTrace(const DominanceCell& cell) const;
   int32_t BatchOf(const DominanceCell& cell) const;
   SimOptions OptionsOf(const DominanceCell& cell, const std::string& policy) const;
-  absl::StatusOr<RunFigures> RunOne(const DominanceCell& cell, const std::string& policy,
-                                    const std::function<bool()>& go_on) const;
+  absl::StatusOr<RunMeasurements> RunOne(const DominanceCell& cell, const std::string& policy,
+                                         const std::function<bool()>& go_on) const;
 
   DominanceOptions options_;
   std::vector<std::string> policies_;

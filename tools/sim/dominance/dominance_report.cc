@@ -53,7 +53,7 @@ struct Excess {
 Excess ExcessOver(const std::vector<DominanceCell>& cells, size_t first, size_t seeds, int32_t run) {
   double sum = 0, squares = 0;
   for (size_t s = first; s < first + seeds; ++s) {
-    const std::vector<RunFigures>& runs = cells[s].runs;
+    const std::vector<RunMeasurements>& runs = cells[s].runs;
     const double excess = runs[0].step_s_mean / runs[static_cast<size_t>(run)].step_s_mean - 1;
     sum += excess;
     squares += excess * excess;
@@ -118,7 +118,7 @@ std::string LevelName(const DominanceCell& cell) {
   return absl::StrFormat("%gx (%d)", cell.level, cell.reveal);
 }
 
-nlohmann::ordered_json RunJson(const std::string& policy, const RunFigures& run) {
+nlohmann::ordered_json RunJson(const std::string& policy, const RunMeasurements& run) {
   return {{"policy", policy},
           {"step_s_mean", run.step_s_mean},
           {"idle_fraction", run.idle_fraction},
@@ -184,7 +184,7 @@ std::string DominanceHeader() {
 
 std::string DominanceLine(const Dominance& dominance, const DominanceCell& cell) {
   const Verdict verdict = dominance.Judge(cell);
-  const RunFigures &ours = cell.runs[0], &best = cell.runs[static_cast<size_t>(verdict.best)];
+  const RunMeasurements &ours = cell.runs[0], &best = cell.runs[static_cast<size_t>(verdict.best)];
   return absl::StrFormat(
       "%-14.14s %4d %-13s %4d  %9.4f %6.2f%%  %9.4f %-15s %+8.3f  %-15s %+8.3f  %6d %6d  %s%s%s",
       dominance.options().workloads[static_cast<size_t>(cell.workload)].name, cell.workers, LevelName(cell),

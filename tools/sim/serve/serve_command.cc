@@ -173,7 +173,7 @@ absl::StatusOr<ServeGridOptions> GridFromFlags() {
 }
 
 std::string CellLine(const ServeCell& cell) {
-  const ServeFigures &ours = cell.candidate, &best = cell.best;
+  const ServeMeasurements &ours = cell.candidate, &best = cell.best;
   const std::string equal = cell.least_tpot_at_ttft_s > 0
                                 ? absl::StrFormat("%5.2f", ours.tpot_s / cell.least_tpot_at_ttft_s)
                                 : "    -";

@@ -36,10 +36,10 @@ std::vector<Contender> Contenders(const ServeGridOptions& options, const ServeCe
   return contenders;
 }
 
-absl::StatusOr<ServeFigures> MeanFigures(const Contender& contender, const ServeGridOptions& grid,
-                                         const ServeWorkload& workload, const ServeEngine& engine,
-                                         const ServeCell& cell) {
-  ServeFigures mean;
+absl::StatusOr<ServeMeasurements> MeanMeasurements(const Contender& contender, const ServeGridOptions& grid,
+                                                   const ServeWorkload& workload, const ServeEngine& engine,
+                                                   const ServeCell& cell) {
+  ServeMeasurements mean;
   mean.rule = contender.rule;
   mean.budget = contender.budget;
   for (int32_t seed = 1; seed <= grid.seeds; ++seed) {
@@ -67,7 +67,7 @@ absl::StatusOr<ServeFigures> MeanFigures(const Contender& contender, const Serve
 }
 
 // The first of `figures` is the candidate's.
-absl::Status Judge(const std::vector<absl::StatusOr<ServeFigures>>& figures, ServeCell& cell) {
+absl::Status Judge(const std::vector<absl::StatusOr<ServeMeasurements>>& figures, ServeCell& cell) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (figures.front().ok()) cell.candidate = *figures.front();
   cell.best.e2e_s = cell.least_ttft_p50_s = cell.least_ttft_p99_s = kNone;
@@ -75,7 +75,7 @@ absl::Status Judge(const std::vector<absl::StatusOr<ServeFigures>>& figures, Ser
   for (size_t i = 1; i < figures.size(); ++i) {
     if (absl::IsResourceExhausted(figures[i].status())) continue;
     if (!figures[i].ok()) return figures[i].status();
-    const ServeFigures& other = *figures[i];
+    const ServeMeasurements& other = *figures[i];
     if (other.e2e_s < cell.best.e2e_s) cell.best = other;
     cell.least_ttft_p50_s = std::min(cell.least_ttft_p50_s, other.ttft_p50_s);
     cell.least_ttft_p99_s = std::min(cell.least_ttft_p99_s, other.ttft_p99_s);
@@ -90,14 +90,14 @@ absl::Status Judge(const std::vector<absl::StatusOr<ServeFigures>>& figures, Ser
 absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workload,
                      const ServeEngine& engine, const std::function<bool()>& go_on, ServeCell& cell) {
   const std::vector<Contender> contenders = Contenders(options, cell);
-  std::vector<absl::StatusOr<ServeFigures>> figures(contenders.size(), absl::UnknownError("not run"));
+  std::vector<absl::StatusOr<ServeMeasurements>> figures(contenders.size(), absl::UnknownError("not run"));
   std::atomic<size_t> next = 0;
   std::vector<std::thread> threads;
   for (int32_t i = 0; i < options.threads; ++i) {
     threads.emplace_back([&] {
       for (size_t k = next++; k < contenders.size(); k = next++) {
         if (!go_on()) return;
-        figures[k] = MeanFigures(contenders[k], options, workload, engine, cell);
+        figures[k] = MeanMeasurements(contenders[k], options, workload, engine, cell);
       }
     });
   }
@@ -106,7 +106,7 @@ absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workl
   return Judge(figures, cell);
 }
 
-nlohmann::ordered_json FiguresJson(const ServeFigures& figures) {
+nlohmann::ordered_json FiguresJson(const ServeMeasurements& figures) {
   return {{"rule", figures.rule},
           {"budget", figures.budget},
           {"e2e_s", figures.e2e_s},

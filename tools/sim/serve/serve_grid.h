@@ -55,7 +55,7 @@ struct ServeGridOptions {
 };
 
 // Means over seeds.
-struct ServeFigures {
+struct ServeMeasurements {
   std::string rule;
   int64_t budget = 0;
   double e2e_s = 0, ttft_p50_s = 0, ttft_p99_s = 0, tpot_s = 0, idle_prefill_fraction = 0;
@@ -68,7 +68,7 @@ struct ServeCell {
   double load = 0;
   // Of the candidate.
   int64_t budget = 0;
-  ServeFigures candidate, best;
+  ServeMeasurements candidate, best;
   // Others' least of each, whichever run it is of; TPOT among those with a TTFT p50 no higher than the
   // candidate's, 0 where there is none.
   double least_ttft_p50_s = 0, least_ttft_p99_s = 0, least_tpot_at_ttft_s = 0;

@@ -1,14 +1,15 @@
 // The memory profile against sums over all requests.
-#include "tools/sim/admission/kv_profile.h"
+#include "router/core/admission/kv_profile.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/base/rng.h"
 
-namespace bfio::sim {
+namespace bfio::core {
 namespace {
 
 // Reference implementation that adds up all requests.
@@ -42,8 +43,7 @@ KvLine RandomLine(Rng& rng, int64_t now, int64_t longest) {
 TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
-    // Small initial windows, so that they grow and the ring buffer wraps around many times.
-    KvProfile profile(static_cast<int64_t>(1 + rng.Below(20)));
+    KvProfile profile;
     Plain plain;
     const auto longest = static_cast<int64_t>(1 + rng.Below(60));
     for (int i = 0; i < 120; ++i) {
@@ -66,8 +66,37 @@ TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
       const int64_t to = from + static_cast<int64_t>(rng.Below(50));
       ASSERT_EQ(profile.Peak(from, to), plain.Peak(from, to)) << "seed " << seed << " operation " << i;
       ASSERT_EQ(profile.At(from), plain.At(from));
+      const std::vector<int64_t> starts = {0, 1, 2 + static_cast<int64_t>(rng.Below(30)), 32};
+      std::vector<int64_t> peaks(starts.size());
+      profile.Peaks(starts, absl::MakeSpan(peaks));
+      for (size_t k = 0; k < starts.size(); ++k) {
+        const int64_t end = k + 1 < starts.size() ? starts[k + 1] : 100;
+        ASSERT_EQ(peaks[k], plain.Peak(plain.now + starts[k], plain.now + end - 1))
+            << "seed " << seed << " operation " << i << " interval " << k;
+      }
     }
   }
+}
+
+TEST(KvProfile, OfLongLinesIsTheSumAtEachEnd) {
+  // Lengths whose every step nobody could write down.
+  Rng rng(3);
+  constexpr int64_t kLongest = int64_t{1} << 40;
+  KvProfile profile;
+  Plain plain;
+  for (int i = 0; i < 300; ++i) {
+    if (i % 3 == 2) {
+      profile.Remove(plain.lines.front());
+      plain.lines.erase(plain.lines.begin());
+    }
+    plain.lines.push_back(RandomLine(rng, 0, kLongest));
+    profile.Add(plain.lines.back());
+    int64_t at_ends = 0;
+    for (const KvLine& line : plain.lines) at_ends = std::max(at_ends, plain.At(line.to));
+    ASSERT_EQ(profile.Peak(0, kLongest), at_ends);
+  }
+  profile.Advance(kLongest + 1);
+  EXPECT_EQ(profile.At(kLongest + 1), 0);
 }
 
 TEST(KvProfile, PeaksAreAtTheEndsOfRequests) {
@@ -88,4 +117,4 @@ TEST(KvProfile, PeaksAreAtTheEndsOfRequests) {
 }
 
 }  // namespace
-}  // namespace bfio::sim
+}  // namespace bfio::core

@@ -85,10 +85,16 @@ TEST(ParseAdmission, ParsesAMemoryRuleABatchRuleOrBoth) {
   EXPECT_EQ(both->wait.most_steps, 7);
   EXPECT_EQ(ParseAdmission("wait")->kv.kind, KvGateOptions::Kind::kNone);
   EXPECT_EQ(ParseAdmission("wait+protection:alpha=0.1")->kv.alpha, 0.1);
+  const auto sorted = ParseAdmission("wait+mc_sf:most=9,confidence=0.9");
+  ASSERT_TRUE(sorted.ok()) << sorted.status();
+  EXPECT_EQ(sorted->kv.kind, KvGateOptions::Kind::kMcSf);
+  EXPECT_EQ(sorted->kv.most_steps, 9);
+  EXPECT_EQ(sorted->kv.confidence, 0.9);
   EXPECT_EQ(ParseAdmission("none")->wait.kind, Kind::kNone);
   for (const char* text :
        {"", "+", "wait+", "wait+nested_wait", "none+kv_feasible", "waits", "wait:most=0", "wait:most=1.5",
-        "wait:tokens=x", "wait:tokens=nan", "wait:a=1", "kv_feasible:most=3"}) {
+        "wait:tokens=x", "wait:tokens=nan", "wait:a=1", "kv_feasible:most=3", "mc_sf:", "mc_sf:most=0",
+        "mc_sf:alpha=0", "mc_sf:most=nan", "mc_sf:most=3,", "mc_sf_paced"}) {
     EXPECT_EQ(ParseAdmission(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
 }

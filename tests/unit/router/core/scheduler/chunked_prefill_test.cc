@@ -180,20 +180,22 @@ TEST_F(ChunkedPrefillTest, WhatIsLearntOfLengthsIsTokensNotSteps) {
 // Memory for 150 tokens: one request of 100 + 10 is there, and another needs 30 + 40 when it ends. Only when
 // the first has gone by then do both fit.
 TEST_F(ChunkedPrefillTest, MemoryIsHeldForAsLongAsPromptsTakeOfLate) {
-  for (const int64_t steps : {1, 40}) {
-    SchedulerOptions options;
-    options.admission.kind = KvGateOptions::Kind::kFeasible;
-    Open(options, *MakeLookahead("max_tokens"), /*kv_tokens=*/150);
-    // So prompts have been told of.
-    Enqueue(1, 60, steps, 2);
-    for (int64_t i = 0; i < steps + 1; ++i) Step();
-    ASSERT_EQ(scheduler_->placed(), 0);
-    Enqueue(2, 100, steps, 10);
-    Step();
-    ASSERT_TRUE(scheduler_->WorkerOf(2).has_value());
-    Enqueue(3, 30, 1, 40);
-    scheduler_->MakePlan();
-    EXPECT_EQ(scheduler_->WorkerOf(3).has_value(), steps == 1) << steps;
+  for (const auto kind : {KvGateOptions::Kind::kFeasible, KvGateOptions::Kind::kMcSf}) {
+    for (const int64_t steps : {1, 40}) {
+      SchedulerOptions options;
+      options.admission.kind = kind;
+      Open(options, *MakeLookahead("max_tokens"), /*kv_tokens=*/150);
+      // So prompts have been told of.
+      Enqueue(1, 60, steps, 2);
+      for (int64_t i = 0; i < steps + 1; ++i) Step();
+      ASSERT_EQ(scheduler_->placed(), 0);
+      Enqueue(2, 100, steps, 10);
+      Step();
+      ASSERT_TRUE(scheduler_->WorkerOf(2).has_value());
+      Enqueue(3, 30, 1, 40);
+      scheduler_->MakePlan();
+      EXPECT_EQ(scheduler_->WorkerOf(3).has_value(), steps == 1) << steps;
+    }
   }
 }
 

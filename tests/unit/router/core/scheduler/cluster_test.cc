@@ -158,7 +158,7 @@ TEST_F(ClusterTest, AMemberDoesNotBringAlongWhatAnotherGroupHolds) {
   OpenEpoch epoch{1, std::vector<EpochMember>(1)};
   epoch.members[0].spec = {2, 1000, true};
   epoch.members[0].resident = {{1, 10}};
-  epoch.members[0].adopted = {Call(1)};
+  epoch.members[0].recovered = {Call(1)};
   cluster_.Apply(epoch);
   EXPECT_EQ(cluster_.LocationOf(1)->group, 0);
   EXPECT_THAT(cluster_.Apply(MakePlan{1}).plan->drops, SizeIs(1)) << "its copy goes";

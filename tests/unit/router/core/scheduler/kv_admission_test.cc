@@ -204,8 +204,9 @@ struct Subject {
 
 class KvAdmission : public ::testing::TestWithParam<Subject> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, KvAdmission,
-                         ::testing::Values(Subject{"kv_feasible", "oracle"},
-                                           Subject{"kv_feasible", "max_tokens"},
+                         ::testing::Values(Subject{"kv_feasible", "oracle"}, Subject{"mc_sf", "oracle"},
+                                           Subject{"mc_sf:most=20", "max_tokens"},
+                                           Subject{"mc_sf", "survival"}, Subject{"kv_feasible", "max_tokens"},
                                            Subject{"kv_feasible", "survival"},
                                            Subject{"protection:alpha=0.1", "none"},
                                            Subject{"protection:alpha=0", "none"},
@@ -243,12 +244,18 @@ TEST_P(KvAdmission, NoRequestIsPassedOverForLongerThanTheBound) {
   }
 }
 
+constexpr Subject kKnown[] = {{"kv_feasible", "oracle"},
+                              {"kv_feasible", "max_tokens"},
+                              {"mc_sf", "oracle"},
+                              {"mc_sf:most=10", "max_tokens"}};
+
 TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
   for (const PolicyInfo& policy : RegisteredPolicies()) {
-    for (const char* lookahead : {"oracle", "max_tokens"}) {
+    for (const Subject& known : kKnown) {
       for (uint64_t seed = 1; seed <= 3; ++seed) {
-        SCOPED_TRACE(absl::StrCat(policy.name, ", ", lookahead, ", seed ", seed));
-        Group group(std::string(policy.name), "kv_feasible", lookahead, 64, seed);
+        SCOPED_TRACE(
+            absl::StrCat(policy.name, ", ", known.admission, ", ", known.lookahead, ", seed ", seed));
+        Group group(std::string(policy.name), known.admission, known.lookahead, 64, seed);
         for (int step = 0; step < 150; ++step) {
           for (uint64_t n = group.rng().Below(6); n > 0; --n) group.Arrive(group.Small(), group.Output());
           group.Step();
@@ -261,10 +268,10 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
 
 // A plan that comes late has its requests run longer than it says.
 TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
-  for (const char* lookahead : {"oracle", "max_tokens"}) {
+  for (const Subject& known : kKnown) {
     for (uint64_t seed = 1; seed <= 601; seed += 2) {  // pipelined
-      SCOPED_TRACE(absl::StrCat(lookahead, ", seed ", seed));
-      Group group("bf_io_auto", "kv_feasible", lookahead, 64, seed);
+      SCOPED_TRACE(absl::StrCat(known.admission, ", ", known.lookahead, ", seed ", seed));
+      Group group("bf_io_auto", known.admission, known.lookahead, 64, seed);
       group.DelayPlans(2);
       EXPECT_EQ(PreemptedInABusyHour(group), 0);
     }
@@ -273,13 +280,44 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
 
 // Lengths said too short: memory is overcommitted now and then, workers preempt, and everybody ends.
 TEST(KvAdmissionWithKnownLengths, PredictionsThatAreOutlivedAreMendedByPreemption) {
-  int64_t preempted = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    Group group("bf_io_auto", "kv_feasible", "oracle", 64, seed);
-    group.Understate(4);
-    preempted += PreemptedInABusyHour(group);
+  for (const char* admission : {"kv_feasible", "mc_sf"}) {
+    int64_t preempted = 0;
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Group group("bf_io_auto", admission, "oracle", 64, seed);
+      group.Understate(4);
+      preempted += PreemptedInABusyHour(group);
+    }
+    EXPECT_GT(preempted, 20) << admission;
   }
-  EXPECT_GT(preempted, 20);
+}
+
+// A long request, which would fit, comes into an endless stream of short ones.
+TEST(McSfAdmission, ALongRequestIsPassedOverUntilTheBoundAndNoLonger) {
+  const auto waited = [](const std::string& admission, uint64_t seed) {
+    Group group("fcfs", admission, "oracle", 1'000, seed);
+    RequestId last = 0;
+    const auto fill = [&] {
+      while (group.waiting() < 40) last = group.Arrive(group.Small(), 1 + kLongest / 8);
+    };
+    for (int step = 0; step < 30; ++step) {
+      fill();
+      group.Step();
+    }
+    const RequestId longest = group.Arrive(group.Small(), kLongest);
+    int64_t steps = 0;
+    for (; !group.Placed(longest) && steps < 300; ++steps) {
+      fill();
+      group.Step();
+    }
+    EXPECT_EQ(group.preempted(), 0);
+    return steps;
+  };
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    EXPECT_GE(waited("mc_sf:most=100000", seed), 200) << "as in the paper";
+    // Then it begins as soon as it fits a worker, after those that came before it.
+    EXPECT_GE(waited("mc_sf:most=60", seed), 59);
+    EXPECT_LE(waited("mc_sf:most=60", seed), 60 + 2 * kLongest);
+  }
 }
 
 // One worker of 4 slots and 1,000 tokens, driven by hand.
@@ -482,6 +520,19 @@ TEST(KvAdmissionWithoutForesight, WorkersRunOutAndAllRequestsStillEnd) {
     preempted += PreemptedInABusyHour(group);
   }
   EXPECT_GT(preempted, 50);
+}
+
+TEST(McSfAdmission, BeginsTheShortestFirstAndStopsAtTheFirstThatDoesNotFit) {
+  OneWorkerGroup group("mc_sf", "max_tokens");
+  // Sizes at the end: 499, 349, 799, 209.
+  for (const auto& [id, prompt, most] :
+       std::vector<std::array<int64_t, 3>>{{1, 300, 200}, {2, 200, 150}, {3, 700, 100}, {4, 10, 200}}) {
+    group.scheduler->Enqueue(OneWorkerGroup::Spec(static_cast<RequestId>(id), prompt, most)).IgnoreError();
+  }
+  // 3 first; 2 holds 200 + 99 when 3 holds all its 799. Nobody passes 2.
+  std::vector<RequestId> begun;
+  for (const Placement& placement : group.Plan()) begun.push_back(placement.id);
+  EXPECT_THAT(begun, ::testing::ElementsAre(3));
 }
 
 }  // namespace

@@ -119,6 +119,7 @@ TEST(SchedulerState, MemorylessPoliciesPlanOnAsTheOriginalDoes) {
       RunTwins(PlanMode::kPipelined, policy, seed);
       RunTwins(PlanMode::kLockstep, policy, seed);
       RunTwins(PlanMode::kPipelined, policy, seed, "kv_feasible");
+      RunTwins(PlanMode::kPipelined, policy, seed, "mc_sf:most=5");
       if (HasFailure()) return;
     }
   }

@@ -316,7 +316,7 @@ TEST(Scheduler, RecoversTheRequestsOfAJoiningMember) {
   brought.generated_tokens = 20;
   // The second name is that of a request which waits here: that one is dropped on the worker.
   survivor.resident = {{7, 30}, {1, 10}};
-  survivor.adopted = {brought, Request(1)};
+  survivor.recovered = {brought, Request(1)};
   EXPECT_THAT(f.scheduler->OpenEpoch({survivor}), IsEmpty());
   EXPECT_EQ(f.scheduler->Account(0).active, 1);
   EXPECT_EQ(f.scheduler->Account(0).load_tokens, 30);

@@ -190,20 +190,25 @@ TEST(Uncoupled, AccountsStayExactWhateverTheWorkersPaces) {
 // reckoned for, so memory is exceeded now and then by as much; the worker takes the youngest out, who comes
 // again.
 TEST(Uncoupled, FeasibleMemoryAdmitsMoreAndIsRarelyExceeded) {
-  Tally all;
-  for (const char* policy : {"jffc", "sa_jsq", "least_tokens", "bf_io_auto"}) {
-    for (uint64_t seed = 1; seed <= 30; ++seed) {
-      SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
-      const Tally one = RunSession(policy, seed, "kv_feasible");
-      all = {all.preempted + one.preempted, all.promised + one.promised, all.requests + one.requests};
-      if (::testing::Test::HasFailure()) return;
+  for (const char* admission : {"kv_feasible", "mc_sf:most=20"}) {
+    Tally all;
+    for (const char* policy : {"jffc", "sa_jsq", "least_tokens", "bf_io_auto"}) {
+      for (uint64_t seed = 1; seed <= 30; ++seed) {
+        SCOPED_TRACE(absl::StrCat(admission, ", ", policy, ", seed ", seed));
+        const Tally one = RunSession(policy, seed, admission);
+        all = {all.preempted + one.preempted, all.promised + one.promised, all.requests + one.requests};
+        if (::testing::Test::HasFailure()) return;
+      }
     }
+    EXPECT_LT(all.preempted, all.requests / 50) << admission << ", of " << all.requests;
+    EXPECT_GT(all.promised, 10 * all.preempted) << "no more than by reserving: " << all.preempted;
+    RecordProperty(absl::StrCat("preempted_", absl::string_view(admission, 5)),
+                   static_cast<int>(all.preempted));
+    RecordProperty(absl::StrCat("promised_", absl::string_view(admission, 5)),
+                   static_cast<int>(all.promised));
+    RecordProperty(absl::StrCat("requests_", absl::string_view(admission, 5)),
+                   static_cast<int>(all.requests));
   }
-  EXPECT_LT(all.preempted, all.requests / 50) << "of " << all.requests;
-  EXPECT_GT(all.promised, 10 * all.preempted) << "no more than by reserving: " << all.preempted;
-  RecordProperty("preempted", static_cast<int>(all.preempted));
-  RecordProperty("promised", static_cast<int>(all.promised));
-  RecordProperty("requests", static_cast<int>(all.requests));
 }
 
 }  // namespace

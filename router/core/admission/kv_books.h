@@ -1,0 +1,81 @@
+// What each worker's requests will hold, where their lengths count as known.
+//
+// Purpose: MC-SF's memory (mc_sf.h) of every worker of a group, for the router's admission (kv_gate.h). A
+// plan enters the requests that came, left or changed since the plan before, and nobody else: what the others
+// hold in future steps is as it was. Lengths come from a lookahead that takes them as known (oracle,
+// max_tokens). Requests that are not known to have begun, or whose prompt is not computed, may grow from the
+// plan's step on and may stay longer by `late` steps: both are counted. They, and those that outlive their
+// length, are entered anew with every plan.
+//
+// The books depend on the residents and the time alone, not on how they came about. Threads: one. Cost: that
+// of McSf for each change and for each of those; for a worker without either, nothing.
+#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
+#define BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
+#include "router/core/admission/mc_sf.h"
+#include "router/core/lookahead/lookahead.h"
+
+namespace bfio::core {
+
+// What changed on one worker since the last time.
+struct KvChanges {
+  struct Resident {
+    // Its index among the worker's residents, and the steps of its prompt beyond one.
+    int32_t index = 0;
+    int64_t prompt_steps = 0;
+  };
+  std::vector<Resident> changed;
+  std::vector<RequestId> gone;
+  // All residents are named in `changed`; what was known before is void.
+  bool anew = false;
+
+  void Clear() {
+    changed.clear();
+    gone.clear();
+    anew = false;
+  }
+};
+
+class KvBooks {
+ public:
+  // Steps that a late plan starts its requests after its own, nearly always at most.
+  static constexpr int64_t kLateSteps = 2;
+
+  // A new group.
+  void Reset(size_t workers);
+  size_t workers() const { return books_.size(); }
+
+  // REQUIRES: times do not descend, except with changes.anew.
+  void Update(WorkerIndex worker, const Lookahead& lookahead, absl::Span<const Resident> residents,
+              const PlanTime& time, const KvChanges& changes);
+
+  // Since the last Update, at its time.
+  const McSf& memory(WorkerIndex worker) const { return books_[worker].memory; }
+
+ private:
+  struct Book {
+    McSf memory;
+    absl::flat_hash_map<RequestId, Resident> residents;
+    // Entered anew with the next plan.
+    std::vector<RequestId> unsettled;
+  };
+
+  void Forget(Book& book, RequestId id);
+  void Enter(Book& book, const Lookahead& lookahead, const Resident& resident, const PlanTime& time,
+             int64_t prompt_steps);
+
+  std::vector<Book> books_;
+  // Scratch.
+  std::vector<RequestId> again_;
+  absl::flat_hash_set<RequestId> named_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
