@@ -133,7 +133,7 @@ void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_resumed(Count(from.resumed));
   out.set_resume_refused(Count(from.resume_refused));
   out.set_resume_expired(Count(from.resume_expired));
-  out.set_adopted(Count(from.adopted));
+  out.set_recovered(Count(from.recovered));
   out.set_restarted(Count(from.restarted));
   out.set_refused_tenant(Count(from.refused_tenant));
   out.set_refused_memory(Count(from.refused_memory));

@@ -191,8 +191,9 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.requests().resume_refused()); }},
       {{"bfio:resumes_expired_total", kCounter, "", "requests that no client resumed in time"},
        [](const ClusterState& s) { return double(s.requests().resume_expired()); }},
-      {{"bfio:requests_adopted_total", kCounter, "", "requests recovered from workers of an earlier router"},
-       [](const ClusterState& s) { return double(s.requests().adopted()); }},
+      {{"bfio:requests_recovered_total", kCounter, "",
+        "requests recovered from workers of an earlier router"},
+       [](const ClusterState& s) { return double(s.requests().recovered()); }},
       {{"bfio:requests_restarted_total", kCounter, "",
         "resumable requests that no worker held after a restart of the router, and that their client started "
         "again"},

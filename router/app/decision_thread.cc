@@ -317,8 +317,8 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
         energy_.Forget(c.to);
         channels_.erase(c.to);
       },
-      [&](const TokensMade& c) { requests_.OnTokens(c.id, c.tokens, c.logprobs, now_); },
-      [&](const RequestFinished& c) { requests_.OnFinished(c.id, c.reason, now_); },
+      [&](const GeneratedTokens& c) { requests_.OnTokens(c.id, c.tokens, c.logprobs, now_, c.messages); },
+      [&](const RequestFinished& c) { requests_.OnFinished(c.id, c.reason, now_, c.generated); },
       [&](const RequestRejected& c) { requests_.OnRejected(c.id, c.status, now_); },
       [&](const RequestPreempted& c) { requests_.OnPreempted(c.id, now_); },
       [&](const RequestLost& c) { requests_.OnLost(c.id, now_); },
@@ -352,6 +352,7 @@ void DecisionThread::OnMembershipChanged() {
   view.expects_announcements = groups_.ExpectsAnnouncements();
   view.models = groups_.models();
   view.logprobs = capacity.logprobs;
+  view.passes = capacity.passes;
   for (const std::unique_ptr<Group>& group : groups_.groups()) {
     const core::GroupIndex index = group->options().index;
     view.ranks.emplace_back(index, group->serving() ? cluster_.group(index)->num_workers() : 0);

@@ -110,9 +110,12 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   table.AddParsed(
       "engines", &o.engines, "",
       "engines whose ranks are workers of this router, separated by commas: vllm://HOST:PORT, vLLM's gRPC "
-      "server, as it is; --coupling is none for them. ?barrier=NAME behind the last of several: their ranks "
-      "meet in every step, as those of mixture-of-experts models do",
-      ParseEngines);
+      "server, as it is, or sglang://HOST:PORT, SGLang's; --coupling is none for them. ?barrier=NAME behind "
+      "the last of several: their ranks meet in every step, as those of mixture-of-experts models do. "
+      "vllm+dns://NAME:PORT: a server at each address of the name; file:PATH: a line each. Both are looked "
+      "at "
+      "every 2 s",
+      ReadEngineSource);
   table.AddParsed(
       "models", &o.models, "",
       "models that are served, separated by commas: 8 to 64 hexadecimal digits that a worker's "
@@ -206,7 +209,8 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
       "admission", &settings.admission, "none",
       "who may enter a worker's KV: none (a request reserves its prompt and max_new_tokens), kv_feasible "
       "(while memory holds to every end, by what --lookahead predicts, but for a chance of 1 %; "
-      "kv_feasible:confidence=P for another), protection:alpha=A (while the share 1 - A of it is not "
+      "kv_feasible:confidence=P for another), mc_sf (the same, shortest first; mc_sf:most=K, 256: steps "
+      "after which no younger request goes first), protection:alpha=A (while the share 1 - A of it is not "
       "exceeded); and, alone or joined to these with +, who leaves the pool: wait or nested_wait (as many as "
       "make a batch; :tokens=N,most=K)",
       core::ParseAdmission);
@@ -242,7 +246,7 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
   if (!o.engines.empty()) {
     if (settings.coupling == "barrier")
       return absl::InvalidArgumentError("--coupling=barrier: the ranks of --engines step by themselves");
-    const bool coupled = !o.engines.front().barrier.empty();
+    const bool coupled = !o.engines.engines.front().barrier.empty();
     if (coupled && settings.coupling == "none")
       return absl::InvalidArgumentError("--coupling=none: --engines name a barrier");
     o.group_kind = coupled ? core::GroupKind::kCoupled : core::GroupKind::kIndependent;

@@ -14,7 +14,7 @@
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/scheduler_options.h"
 #include "router/election/lease.h"
-#include "router/engine_link/engine_address.h"
+#include "router/engine_link/engine_list.h"
 #include "router/group/group_set.h"
 #include "router/requests/limits.h"
 #include "router/requests/overload.h"
@@ -62,7 +62,7 @@ struct RouterOptions {
   int32_t groups = 1;
   // Engines whose ranks are workers of this router (router/engine_link); empty: none. The ranks step by
   // themselves.
-  std::vector<EngineAddress> engines;
+  EngineSource engines;
   // Prefixes of the digests of the models that are served; empty: any model (router/group/group_set.h).
   std::vector<std::string> models;
   std::string policy = "bf_io_auto";

@@ -14,6 +14,7 @@
 #include "common/telemetry/log.h"
 #include "router/admin/web.h"
 #include "router/core/shadow/shadowed_policy.h"
+#include "router/engine_link/sglang/sglang_client.h"
 #include "router/engine_link/vllm/vllm_client.h"
 #include "router/frontend/message_bytes.h"
 #include "router/record/log_writer.h"
@@ -156,10 +157,14 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   of_workers.SetServing(kWorkerLink, true);
   if (!options.engines.empty()) {
     const auto make_client = [](const EngineAddress& engine) {
-      return vllm::NewVllmClient(engine.server.ToString());
+      const std::string server = engine.server.ToString();
+      return engine.protocol == "vllm" ? vllm::NewVllmClient(server) : sglang::NewSglangClient(server);
     };
-    router->engines_ = std::make_unique<EngineLink>(
-        EngineLink::Options{options.engines, options.step_timeout, instance, make_client}, thread);
+    router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
+                                                                        .patience = options.step_timeout,
+                                                                        .instance = instance,
+                                                                        .make_client = make_client},
+                                                    thread);
   }
   router->admin_health_->SetServing(kAdmin, true);
   return router;
@@ -189,6 +194,9 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
   client_messages_ = std::make_unique<FirstMessages>(MessageLimits(MaxClientMessageBytes(options.limits)));
   gateway::GatewayOptions gateways{options.limits, options.stream(), options.served_model_name, model_,
                                    secrets.new_request_id};
+  // All engines speak one protocol (ParseEngines).
+  gateways.passes = !options.engines.empty() && options.engines.engines.front().protocol ==
+                                                    (options.client_apis.vllm ? "vllm" : "sglang");
   if (options.client_apis.vllm) {
     vllm_ = std::make_unique<vllm::VllmService>(thread, client_authenticator_.get(), client_messages_.get(),
                                                 std::move(gateways));

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "router/group/group_key.h"
 
 namespace bfio::router {
@@ -53,14 +54,16 @@ absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
 absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> split =
       absl::StrSplit(text, absl::MaxSplits("://", 1));
-  if (split.first != "vllm" || split.second.empty()) {
+  EngineAddress engine;
+  absl::string_view protocol = split.first;
+  engine.by_name = absl::ConsumeSuffix(&protocol, "+dns");
+  if ((protocol != "vllm" && protocol != "sglang") || split.second.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' is not vllm://HOST:PORT, the only protocol of engines so far"));
+        absl::StrCat("'", text, "' is neither vllm://HOST:PORT nor vllm+dns://NAME:PORT, nor of sglang"));
   }
   const absl::StatusOr<Address> server = ParseAddress(std::string(split.second));
   if (!server.ok()) return server.status();
-  EngineAddress engine;
-  engine.protocol = std::string(split.first);
+  engine.protocol = std::string(protocol);
   engine.server = *server;
   return engine;
 }
@@ -68,7 +71,7 @@ absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
 }  // namespace
 
 std::string EngineAddress::ToString() const {
-  return absl::StrCat(protocol, "://", server.ToString());
+  return absl::StrCat(protocol, by_name ? "+dns" : "", "://", server.ToString());
 }
 
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text) {
@@ -84,6 +87,8 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
                     [&](const EngineAddress& other) { return other.server == engine->server; })) {
       return absl::InvalidArgumentError(absl::StrCat("'", part, "' is there twice"));
     }
+    if (!engines.empty() && engines.front().protocol != engine->protocol)
+      return absl::InvalidArgumentError(absl::StrCat("'", part, "': a router's engines speak one protocol"));
     engines.push_back(*std::move(engine));
     if (split.first.size() == part.size()) continue;
     if (absl::Status status = ReadQuery(split.second, engines.back()); !status.ok()) return status;

@@ -18,14 +18,19 @@ absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
   const ClientRequest& request = *assignment.request;
   // An engine draws from a stream of its own, which begins again with the call: what follows would not be
   // what the seed stands for. Without a seed every continuation is as good as another.
-  if (assignment.first_index > 0 && request.sampling.seed && !Greedy(request.sampling)) {
+  if (assignment.first_index > 0 && request.sampling.seed && !request.passed.on &&
+      !Greedy(request.sampling)) {
     return absl::UnavailableError(
         absl::StrCat("its engine was lost after ", assignment.first_index,
                      " tokens, and another one cannot continue what is sampled with a seed"));
   }
+  if (request.passed.on && request.passed.message == nullptr)
+    return absl::UnavailableError("the request was too large to be kept for another engine");
   EngineCall call;
   call.id = assignment.id;
-  if (request.has_prompt_ids()) {
+  if (request.has_prompt_ids() || request.passed.on) {
+    call.passed = request.passed;
+    if (request.passed.on) call.passed_tokens = request.prompt_tokens;
     call.prompt = request.prompt;
     if (assignment.history != nullptr)
       call.prompt.insert(call.prompt.end(), assignment.history->begin(), assignment.history->end());

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "router/core/model/request.h"
+#include "router/requests/passed.h"
 #include "router/requests/request.h"
 
 namespace bfio::router {
@@ -35,7 +36,10 @@ struct EngineDescription {
 // A request on its way to an engine: an Assignment without what it borrows.
 struct EngineCall {
   core::RequestId id = 0;
-  // The client's prompt, and after it the tokens of earlier placements.
+  // The request as it came, which has the prompt; off: what is here is all of it.
+  Passing passed;
+  uint32_t passed_tokens = 0;
+  // The client's prompt unless it passes, and after it the tokens of earlier placements.
   std::vector<uint32_t> prompt;
   // Where the client gave only a length: as many tokens, of any ids.
   uint32_t synthetic_tokens = 0;
@@ -45,7 +49,9 @@ struct EngineCall {
   bool ignore_eos = false;
   Sampling sampling;
 
-  int64_t prompt_tokens() const { return static_cast<int64_t>(prompt.size()) + synthetic_tokens; }
+  int64_t prompt_tokens() const {
+    return static_cast<int64_t>(prompt.size()) + synthetic_tokens + passed_tokens;
+  }
 };
 
 // UNAVAILABLE when tokens were delivered before, and an engine cannot go on with them as if nothing had
@@ -57,6 +63,13 @@ std::vector<uint32_t> SyntheticPrompt(uint32_t tokens, uint32_t vocabulary);
 
 // Why an engine has ended an output.
 enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };
+
+struct EngineEnd {
+  EngineFinish finish = EngineFinish::kLength;
+  // Of a call that passes: the message that says so, and the tokens of an output that comes whole.
+  PassedPtr message;
+  int64_t whole_tokens = 0;
+};
 
 }  // namespace bfio::router
 

@@ -33,10 +33,10 @@ class EngineClient {
  public:
   struct StreamCallbacks {
     // Tokens that have come since the last call, one or more; never more in all than the call's
-    // max_new_tokens.
-    absl::AnyInvocable<void(std::vector<uint32_t>)> on_tokens;
+    // max_new_tokens. Of a call that passes also the message that has them, which may have none.
+    absl::AnyInvocable<void(std::vector<uint32_t>, PassedPtr)> on_tokens;
     // How it ended; an error is the engine's, or the connection's.
-    absl::AnyInvocable<void(absl::StatusOr<EngineFinish>) &&> on_end;
+    absl::AnyInvocable<void(absl::StatusOr<EngineEnd>) &&> on_end;
   };
 
   virtual ~EngineClient() = default;

@@ -19,26 +19,64 @@ constexpr absl::Duration kLongestWait = absl::Seconds(1);
 }  // namespace
 
 EngineLink::EngineLink(Options options, WorkerHandler* handler)
-    : options_(std::move(options)), events_(std::make_shared<EventQueue>()) {
-  thread_ = std::thread([this, handler] {
+    : options_(std::move(options)),
+      handler_(handler),
+      events_(std::make_shared<EventQueue>()),
+      next_member_(kFirstMember) {
+  thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "bfio-engines");
-    MemberId next_member = kFirstMember;
-    for (const EngineAddress& address : options_.engines) {
-      BarrierCost* const barrier = address.barrier.empty() ? nullptr : &barriers_[address.barrier];
-      servers_.push_back(
-          std::make_unique<EngineServer>(address, &options_, handler, events_, &next_member, barrier));
-    }
+    if (!options_.engines.watched()) SetEngines(options_.engines.engines);
     Run();
   });
+  if (options_.engines.watched()) watch_ = std::thread([this] { Watch(); });
 }
 
 EngineLink::~EngineLink() {
   Stop();
+  if (watch_.joinable()) watch_.join();
 }
 
 void EngineLink::Stop() {
+  watching_.Close();
   events_->Close();
   if (thread_.joinable()) thread_.join();
+}
+
+void EngineLink::Watch() {
+  pthread_setname_np(pthread_self(), "bfio-list");
+  EngineList list(options_.engines, options_.resolve);
+  std::vector<EngineAddress> last;
+  std::vector<EventQueue::Event> none;
+  while (!watching_.closed()) {
+    std::vector<EngineAddress> now = list.Look([this] { return watching_.closed(); });
+    if (watching_.closed()) return;
+    if (now != last) {
+      last = now;
+      events_->Post([this, now = std::move(now)] { SetEngines(now); });
+    }
+    watching_.WaitAndTake(EngineList::kPeriod, none);
+  }
+}
+
+void EngineLink::SetEngines(const std::vector<EngineAddress>& engines) {
+  for (const auto& server : servers_) {
+    const bool listed = std::any_of(engines.begin(), engines.end(), [&](const EngineAddress& address) {
+      return address.server == server->address().server;
+    });
+    if (!listed) server->Retire();
+  }
+  for (const EngineAddress& address : engines) {
+    const auto there = std::find_if(servers_.begin(), servers_.end(), [&](const auto& server) {
+      return server->address().server == address.server;
+    });
+    if (there != servers_.end()) {
+      (*there)->Keep();
+      continue;
+    }
+    BarrierCost* const barrier = address.barrier.empty() ? nullptr : &barriers_[address.barrier];
+    servers_.push_back(
+        std::make_shared<EngineServer>(address, &options_, handler_, events_, &next_member_, barrier));
+  }
 }
 
 void EngineLink::Run() {
@@ -51,6 +89,7 @@ void EngineLink::Run() {
     for (EventQueue::Event& event : events) std::move(event)();
     const absl::Time now = MonotonicNow();
     for (const auto& server : servers_) server->OnTimer(now);
+    std::erase_if(servers_, [](const auto& server) { return server->gone(); });
   }
   for (const auto& server : servers_) server->CancelAll();
 }

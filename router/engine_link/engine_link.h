@@ -12,8 +12,13 @@
 // kLongestRetry at most. A rank that the router has cut off attaches again in the same way. A drained rank
 // attaches again when its server has been lost and found.
 //
+// The list of engines may change (engine_list.h). Ranks of a server that it names no more take no new
+// requests, and leave when theirs have ended; what a server's settings were when it came holds until then.
+//
 // Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: a thread of its
-// own has all state; callbacks of clients and calls of the router post to it. Only Stop blocks.
+// own has all state; callbacks of clients and calls of the router post to it. A list that may change is
+// looked at by another thread. Stop waits for neither a call nor a lookup; the destructor waits for a lookup
+// that has begun.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
 
@@ -29,6 +34,7 @@
 #include "router/engine_link/barrier_cost.h"
 #include "router/engine_link/engine_address.h"
 #include "router/engine_link/engine_client.h"
+#include "router/engine_link/engine_list.h"
 #include "router/group/worker_events.h"
 
 namespace bfio::router {
@@ -42,7 +48,8 @@ class EngineLink {
   static constexpr absl::Duration kLongestRetry = absl::Seconds(5);
 
   struct Options {
-    std::vector<EngineAddress> engines;
+    EngineSource engines;
+    ResolveHost resolve = ResolveBySystem;
     // How long an engine may take to answer a call about itself.
     absl::Duration patience = absl::Seconds(10);
     // Identifies this run of the router. Part of the names of its requests, which differ therefore from those
@@ -59,14 +66,22 @@ class EngineLink {
 
  private:
   void Run();
+  // Looks at the list until Stop.
+  void Watch();
+  // Those that there are now.
+  void SetEngines(const std::vector<EngineAddress>& engines);
 
   const Options options_;
+  WorkerHandler* const handler_;
   // Shared with callbacks of clients, which may come after Stop.
   const std::shared_ptr<EventQueue> events_;
   // By the barrier's name; the thread's.
   std::map<std::string, BarrierCost> barriers_;
-  std::vector<std::unique_ptr<EngineServer>> servers_;
-  std::thread thread_;
+  std::vector<std::shared_ptr<EngineServer>> servers_;
+  MemberId next_member_;
+  // Of the thread that looks at the list; nothing is posted to it.
+  EventQueue watching_;
+  std::thread thread_, watch_;
 };
 
 }  // namespace bfio::router

@@ -68,7 +68,11 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     const CallNumber number = next_call_++;
     Call call;
     call.id = placement.id;
-    call.prompt_tokens = call.prompt_left = placement.call->prompt_tokens();
+    call.prompt_tokens = placement.call->prompt_tokens();
+    // The last token is computed always, for the first of the output.
+    call.prompt_left = placement.call->passed.kv_from_elsewhere ? 1 : call.prompt_tokens;
+    call.whole = placement.call->passed.whole;
+    call.sent_at = now;
     // The step that goes on has begun without it.
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
     call.max_new_tokens = placement.call->max_new_tokens;
@@ -82,25 +86,35 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
 
 // --- the engine ---
 
-void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, absl::Time now, Output& out) {
+void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, PassedPtr message,
+                          absl::Time now, Output& out) {
   const auto it = calls_.find(number);
-  if (it == calls_.end() || tokens.empty()) return;
-  if (!it->second.tokens.empty() && open()) EndStep(now, out);
+  if (it == calls_.end() || (tokens.empty() && message == nullptr)) return;
+  if (!it->second.tokens.empty() && !tokens.empty() && open()) EndStep(now, out);
   Call& call = it->second;
   call.tokens.insert(call.tokens.end(), tokens.begin(), tokens.end());
+  if (message != nullptr) call.messages.push_back(std::move(message));
   first_token_at_ = std::min(first_token_at_, now);
   AfterTokens(now, out);
 }
 
-void EngineRank::OnFinished(CallNumber number, EngineFinish finish, absl::Time now, Output& out) {
-  if (finish == EngineFinish::kError)
+void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Output& out) {
+  if (end.finish == EngineFinish::kError)
     return OnFailed(number, absl::InternalError("the engine ended the request with an error"), now, out);
   // Not asked for by this router, which forgets a call when it cancels it.
-  if (finish == EngineFinish::kAbort)
+  if (end.finish == EngineFinish::kAbort)
     return OnFailed(number, absl::UnavailableError("the engine aborted the request"), now, out);
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
-  it->second.finished = ReasonOf(finish);
+  Call& call = it->second;
+  call.finished = ReasonOf(end.finish);
+  if (end.message != nullptr) call.messages.push_back(std::move(end.message));
+  if (call.whole) {
+    const int64_t tokens = std::clamp<int64_t>(end.whole_tokens, 0, call.max_new_tokens);
+    call.whole_tokens = static_cast<uint32_t>(tokens);
+    call.tokens.resize(static_cast<size_t>(std::max<int64_t>(0, tokens - call.generated)));
+    if (tokens > 0 && !AnyDecodes()) TakeStep((now - call.sent_at) / tokens);
+  }
   first_token_at_ = std::min(first_token_at_, now);
   AfterTokens(now, out);
 }
@@ -110,7 +124,7 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   if (it == calls_.end()) return;
   const core::RequestId id = it->second.id;
   // Tokens that came before it are the client's; only after them can it be placed anew.
-  if (!it->second.tokens.empty() && open()) EndStep(now, out);
+  if ((!it->second.tokens.empty() || !it->second.messages.empty()) && open()) EndStep(now, out);
   const bool begun = it->second.generated > 0;
   Forget(number);
   // It may run elsewhere, from the token that it has come to.
@@ -128,7 +142,7 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
 bool EngineRank::StepComplete() const {
   return std::all_of(calls_.begin(), calls_.end(), [](const auto& entry) {
     const Call& call = entry.second;
-    if (call.finished) return true;
+    if (call.finished || call.whole) return true;
     const int64_t generated = call.generated + static_cast<int64_t>(call.tokens.size());
     // The word that it has ended follows the last token at once, and belongs to its step.
     if (generated >= call.max_new_tokens) return false;
@@ -138,7 +152,27 @@ bool EngineRank::StepComplete() const {
 
 bool EngineRank::AnyDecodes() const {
   return std::any_of(calls_.begin(), calls_.end(),
-                     [](const auto& entry) { return entry.second.generated > 0; });
+                     [](const auto& entry) { return entry.second.generated > 0 && !entry.second.whole; });
+}
+
+bool EngineRank::AnyWhole() const {
+  return std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) { return entry.second.whole; });
+}
+
+void EngineRank::TakeStep(absl::Duration took) {
+  usual_step_ = usual_step_ == absl::ZeroDuration() ? took : usual_step_ + kStepWeight * (took - usual_step_);
+}
+
+void EngineRank::Estimate(bool streamed, absl::Time now) {
+  const bool alone = !AnyDecodes() && usual_step_ > absl::ZeroDuration();
+  if (!streamed && !(alone && now - last_report_at_ >= usual_step_)) return;
+  for (auto& [number, call] : calls_) {
+    if (!call.whole || call.finished) continue;
+    const bool computed =
+        options_.barrier == nullptr ? std::exchange(call.seen, true) : call.prompt_left <= 1;
+    // The last one comes with the end.
+    if (computed && call.generated + 1 < call.max_new_tokens) call.tokens.push_back(0);
+  }
 }
 
 void EngineRank::AfterTokens(absl::Time now, Output& out) {
@@ -153,21 +187,26 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   report.active_requests = static_cast<uint32_t>(calls_.size());
   report.prefill.emplace();
   report.prefill->token_budget = options_.token_budget;
-  const bool any_tokens = std::any_of(calls_.begin(), calls_.end(),
-                                      [](const auto& entry) { return !entry.second.tokens.empty(); });
+  // As the engine said.
+  const bool any_tokens = std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) {
+    return !entry.second.tokens.empty() && !entry.second.whole;
+  });
   BatchLoad batch;
   if (any_tokens && options_.barrier != nullptr) batch = TakeBatch();
+  Estimate(any_tokens, now);
   std::vector<CallNumber> ended;
   for (auto& [number, call] : calls_) {
     report.load_tokens += call.prompt_tokens + call.generated;
-    if (!call.tokens.empty()) {
+    const bool told = !call.messages.empty();
+    if (told) report.messages.push_back({report.tokens.size(), std::exchange(call.messages, {})});
+    if (told || !call.tokens.empty()) {
       report.tokens.push_back({call.id, static_cast<uint32_t>(call.tokens.size())});
       report.token_ids.insert(report.token_ids.end(), call.tokens.begin(), call.tokens.end());
       call.generated += static_cast<int64_t>(call.tokens.size());
       call.tokens.clear();
     }
     if (call.finished) {
-      report.finished.push_back({call.id, *call.finished});
+      report.finished.push_back({call.id, *call.finished, call.whole_tokens});
       ended.push_back(number);
     } else if (call.generated == 0) {
       report.prefill->prompts.push_back({call.id, std::max<int64_t>(1, call.prompt_left)});
@@ -185,8 +224,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
     std::optional<absl::Duration> took;
     if (last_tokens_at_ != absl::InfinitePast()) {
       took = at - last_tokens_at_;
-      usual_step_ =
-          usual_step_ == absl::ZeroDuration() ? *took : usual_step_ + kStepWeight * (*took - usual_step_);
+      TakeStep(*took);
     }
     if (options_.barrier != nullptr) {
       if (took) options_.barrier->Add(options_.number, batch, *took);
@@ -196,6 +234,8 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
     // A rank that becomes idle begins its next step when it gets work, not now.
     last_tokens_at_ = calls_.empty() ? absl::InfinitePast() : at;
   }
+  // Of outputs that come whole alone the time of a step is not known so well.
+  if (!any_tokens && AnyWhole()) last_tokens_at_ = absl::InfinitePast();
   if (any_tokens) ended_per_step_ += kEndedWeight * (static_cast<double>(ended.size()) - ended_per_step_);
   report.extra_slots = Credit() - static_cast<int32_t>(foreign_);
   first_token_at_ = absl::InfiniteFuture();
@@ -254,6 +294,8 @@ absl::Time EngineRank::next_deadline() const {
   if (first_token_at_ != absl::InfiniteFuture())
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
   if (AnyDecodes() || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
+  if (AnyWhole() && usual_step_ > absl::ZeroDuration())
+    return last_report_at_ + std::max(usual_step_, kShortestGather);
   return last_report_at_ + kQuietStep;
 }
 

@@ -17,6 +17,10 @@
 // as many tokens as its budget leaves beside the decodes. The batches so reckoned and the steps' times give
 // the batches' cost (barrier_cost.h).
 //
+// Outputs that come whole (Passing). The engine says nothing of them before their end: each step adds a token
+// to them, and the end what is missing. Where no other request has tokens, a step is taken to last as long as
+// the steps before; that such a rank stalls is not noticed here.
+//
 // Slots. The engine starts the next request when one ends, the router a round trip later. So that no slot
 // stays empty, as many requests as end in a round trip and a step, and one more, may wait inside the engine
 // (StepReport::extra_slots). Where the engine has requests of other clients, it has less slots for the
@@ -97,8 +101,10 @@ class EngineRank {
   void OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now, Output& out);
 
   // Events of calls that were cancelled are ignored.
-  void OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, absl::Time now, Output& out);
-  void OnFinished(CallNumber number, EngineFinish finish, absl::Time now, Output& out);
+  // `message`: of a call that passes.
+  void OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, PassedPtr message, absl::Time now,
+                Output& out);
+  void OnFinished(CallNumber number, EngineEnd end, absl::Time now, Output& out);
   void OnFailed(CallNumber number, const absl::Status& status, absl::Time now, Output& out);
 
   // How long the engine takes to answer.
@@ -126,16 +132,28 @@ class EngineRank {
     int64_t generated = 0;
     // Of the present step.
     std::vector<uint32_t> tokens;
+    std::vector<PassedPtr> messages;
     std::optional<FinishReason> finished;
+    // Its tokens are estimated until it ends; from `sent_at` on, and not in the first step that ends after
+    // it.
+    bool whole = false, seen = false;
+    // As the engine said at its end.
+    std::optional<uint32_t> whole_tokens;
+    absl::Time sent_at;
   };
 
   // The group takes reports.
   bool open() const { return plans_ > 0; }
   // Every request that has generated tokens in earlier steps has generated some in this one.
   bool StepComplete() const;
-  // Some request has generated tokens and has not ended.
+  // Some request has generated tokens, as the engine said, and has not ended.
   bool AnyDecodes() const;
+  bool AnyWhole() const;
+  // Adds the tokens that the step has brought to outputs that come whole; `streamed`: others had some.
+  void Estimate(bool streamed, absl::Time now);
   void EndStep(absl::Time now, Output& out);
+  // What a step took, for the mean of them.
+  void TakeStep(absl::Duration took);
   // Requests that may wait inside the engine.
   int32_t Credit() const;
   // What a step that ends with tokens has computed.

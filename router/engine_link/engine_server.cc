@@ -18,9 +18,13 @@ constexpr int32_t kMostRanks = 1024;
 // A rank's connection, as the router's state sees it.
 class EngineChannel final : public WorkerChannel {
  public:
-  EngineChannel(MemberId id, std::string peer, EngineServer* server, size_t rank,
+  EngineChannel(MemberId id, std::string peer, std::weak_ptr<EngineServer> server, size_t rank,
                 std::shared_ptr<EventQueue> events)
-      : id_(id), peer_(std::move(peer)), server_(server), rank_(rank), events_(std::move(events)) {}
+      : id_(id),
+        peer_(std::move(peer)),
+        server_(std::move(server)),
+        rank_(rank),
+        events_(std::move(events)) {}
 
   MemberId id() const override { return id_; }
   const std::string& peer() const override { return peer_; }
@@ -52,14 +56,14 @@ class EngineChannel final : public WorkerChannel {
   template <typename Event>
   void Post(Event event) {
     events_->Post([server = server_, rank = rank_, id = id_, event = std::move(event)]() mutable {
-      event(*server, rank, id);
+      if (const auto there = server.lock()) event(*there, rank, id);
     });
   }
 
   const MemberId id_;
   const std::string peer_;
-  // Good on the link's thread.
-  EngineServer* const server_;
+  // For the link's thread.
+  const std::weak_ptr<EngineServer> server_;
   const size_t rank_;
   const std::shared_ptr<EventQueue> events_;
 };
@@ -129,15 +133,20 @@ absl::Time EngineServer::next_deadline() const {
 void EngineServer::Ask() {
   state_ = State::kAsking;
   next_at_ = absl::InfiniteFuture();
-  client_->Describe(options_->patience,
-                    [this, events = events_](absl::StatusOr<EngineDescription> description) {
-                      events->Post([this, description = std::move(description)]() mutable {
-                        OnDescription(std::move(description));
-                      });
-                    });
+  client_->Describe(options_->patience, [post = Poster()](absl::StatusOr<EngineDescription> description) {
+    post([description = std::move(description)](EngineServer& server) mutable {
+      server.OnDescription(std::move(description));
+    });
+  });
 }
 
 void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) {
+  if (retired_) {
+    // Ranks that attached now would never be asked to leave. It may be listed again before it is gone.
+    state_ = State::kIdle;
+    next_at_ = MonotonicNow() + EngineLink::kShortestRetry;
+    return;
+  }
   if (description.ok()) {
     if (absl::Status status = Check(*description); !status.ok()) description = status;
   }
@@ -171,9 +180,9 @@ void EngineServer::CheckHealth() {
   if (std::exchange(checking_, true)) return;
   checked_at_ = MonotonicNow();
   client_->CheckHealth(options_->patience,
-                       [this, events = events_, connection = connection_](const absl::Status& health) {
-                         events->Post([this, health, connection] {
-                           if (connection == connection_ && state_ == State::kServing) OnHealth(health);
+                       [post = Poster(), connection = connection_](const absl::Status& health) {
+                         post([health, connection](EngineServer& server) {
+                           if (server.Serves(connection)) server.OnHealth(health);
                          });
                        });
 }
@@ -197,10 +206,10 @@ void EngineServer::OnHealth(const absl::Status& health) {
 
 void EngineServer::AskLoads() {
   if (tells_no_loads_ || std::exchange(asking_loads_, true)) return;
-  client_->GetLoads(options_->patience, [this, events = events_, connection = connection_](
+  client_->GetLoads(options_->patience, [post = Poster(), connection = connection_](
                                             absl::StatusOr<std::vector<EngineLoad>> loads) {
-    events->Post([this, connection, loads = std::move(loads)] {
-      if (connection == connection_ && state_ == State::kServing) OnLoads(loads);
+    post([connection, loads = std::move(loads)](EngineServer& server) {
+      if (server.Serves(connection)) server.OnLoads(loads);
     });
   });
 }
@@ -235,9 +244,10 @@ void EngineServer::Lose(const absl::Status& why) {
 
 void EngineServer::Attach(size_t r) {
   Rank& rank = ranks_[r];
+  rank.leaving = false;
   rank.attach_at = absl::InfiniteFuture();
   const std::string name = absl::StrCat(name_, "#", r);
-  rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, this, r, events_);
+  rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, weak_from_this(), r, events_);
   rank.machine = EngineRank({.slots = description_.slots,
                              .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
                              .barrier = barrier_,
@@ -251,6 +261,7 @@ void EngineServer::Attach(size_t r) {
   hello.max_sequence_tokens = description_.max_sequence_tokens;
   hello.engine = address_.protocol;
   hello.steps_alone = true;
+  hello.passes = true;
   handler_->OnWorkerEvent(rank.channel, std::move(hello));
 }
 
@@ -265,14 +276,42 @@ void EngineServer::OnClosed(size_t r, MemberId member, const absl::Status& why) 
   Rank* rank = Find(r, member);
   if (rank == nullptr) return;
   Detach(*rank);
-  if (rank->drained) return;
+  if (rank->drained || retired_) return;
   spdlog::warn("engine {}: rank {} is not used for now: {}", name_, r, std::string(why.message()));
   rank->retry = Longer(rank->retry);
   rank->attach_at = MonotonicNow() + rank->retry;
 }
 
 void EngineServer::OnReleased(size_t r, MemberId member) {
-  if (Rank* rank = Find(r, member); rank != nullptr) rank->drained = true;
+  Rank* rank = Find(r, member);
+  // One that is wanted again attaches when this connection has been closed.
+  if (rank != nullptr) rank->drained = retired_ || !rank->leaving;
+}
+
+void EngineServer::Retire() {
+  if (std::exchange(retired_, true)) return;
+  spdlog::info("engine {} is not listed any more: it leaves when its requests have ended", name_);
+  for (Rank& rank : ranks_) {
+    rank.attach_at = absl::InfiniteFuture();
+    rank.leaving = true;
+    if (rank.channel != nullptr) handler_->OnWorkerEvent(rank.channel, Leave{"it is not listed any more"});
+  }
+}
+
+void EngineServer::Keep() {
+  if (!std::exchange(retired_, false)) return;
+  spdlog::info("engine {} is listed again", name_);
+  for (Rank& rank : ranks_) {
+    // Also of one that has been released, and whose connection is still to be closed.
+    rank.drained = false;
+    if (rank.channel == nullptr) rank.attach_at = MonotonicNow();
+  }
+}
+
+bool EngineServer::gone() const {
+  return retired_ &&
+         (state_ != State::kServing || std::all_of(ranks_.begin(), ranks_.end(),
+                                                   [](const Rank& rank) { return rank.channel == nullptr; }));
 }
 
 void EngineServer::CancelAll() {
@@ -327,25 +366,26 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   if (start.call.synthetic_tokens > 0)
     start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
   EngineClient::StreamCallbacks callbacks;
-  callbacks.on_tokens = [this, events = events_, r, member, number](std::vector<uint32_t> tokens) {
-    events->Post([this, r, member, number, tokens = std::move(tokens)] {
-      Rank* rank = Find(r, member);
+  callbacks.on_tokens = [post = Poster(), r, member, number](std::vector<uint32_t> tokens,
+                                                             PassedPtr message) {
+    post([r, member, number, tokens = std::move(tokens),
+          message = std::move(message)](EngineServer& server) mutable {
+      Rank* rank = server.Find(r, member);
       if (rank == nullptr) return;
       EngineRank::Output out;
-      rank->machine.OnTokens(number, tokens, MonotonicNow(), out);
-      CarryOut(r, std::move(out));
+      rank->machine.OnTokens(number, tokens, std::move(message), MonotonicNow(), out);
+      server.CarryOut(r, std::move(out));
     });
   };
-  callbacks.on_end = [this, events = events_, r, member, number](absl::StatusOr<EngineFinish> end) {
-    events->Post([this, r, member, number, end = std::move(end)]() mutable {
-      OnCallEnded(r, member, number, std::move(end));
+  callbacks.on_end = [post = Poster(), r, member, number](absl::StatusOr<EngineEnd> end) {
+    post([r, member, number, end = std::move(end)](EngineServer& server) mutable {
+      server.OnCallEnded(r, member, number, std::move(end));
     });
   };
   rank.streams[number] = client_->Generate(start.call, static_cast<int32_t>(r), name, std::move(callbacks));
 }
 
-void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number,
-                               absl::StatusOr<EngineFinish> end) {
+void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, absl::StatusOr<EngineEnd> end) {
   Rank* rank = Find(r, member);
   if (rank == nullptr || rank->streams.erase(number) == 0) return;
   if (MayBeLost(end.status())) {
@@ -354,7 +394,7 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number,
   }
   EngineRank::Output out;
   if (end.ok()) {
-    rank->machine.OnFinished(number, *end, MonotonicNow(), out);
+    rank->machine.OnFinished(number, *std::move(end), MonotonicNow(), out);
   } else {
     rank->machine.OnFailed(number, end.status(), MonotonicNow(), out);
   }

@@ -17,7 +17,7 @@
 
 namespace bfio::router {
 
-class EngineServer {
+class EngineServer : public std::enable_shared_from_this<EngineServer> {
  public:
   // `next_member` numbers connections of ranks, of all servers; `barrier` is null without one. All outlive
   // this.
@@ -29,6 +29,13 @@ class EngineServer {
   absl::Time next_deadline() const;
   // Ends every call.
   void CancelAll();
+
+  const EngineAddress& address() const { return address_; }
+  // It is wanted no more: its ranks leave when their requests have ended. Or it is wanted, perhaps again.
+  void Retire();
+  void Keep();
+  // It is not wanted, and has left.
+  bool gone() const;
 
   // What the router sends to the rank's connection `member`; ignored when that is over.
   void OnEpoch(size_t rank, MemberId member, const EpochOffer& offer);
@@ -49,6 +56,8 @@ class EngineServer {
     absl::Time attach_at = absl::InfiniteFuture();
     absl::Duration retry;
     bool drained = false;
+    // It has asked to be drained.
+    bool leaving = false;
   };
   struct Failure {
     size_t rank;
@@ -57,6 +66,7 @@ class EngineServer {
     absl::Status status;
   };
 
+  bool Serves(uint64_t connection) const { return connection == connection_ && state_ == State::kServing; }
   void Ask();
   void OnDescription(absl::StatusOr<EngineDescription> description);
   void CheckHealth();
@@ -71,11 +81,15 @@ class EngineServer {
   Rank* Find(size_t rank, MemberId member);
   void CarryOut(size_t rank, EngineRank::Output out);
   void Start(size_t rank, EngineRank::StartCall start);
-  void OnCallEnded(size_t rank, MemberId member, CallNumber call, absl::StatusOr<EngineFinish> end);
-  // Runs `event` on the link's thread.
-  template <typename Event>
-  void Post(Event event) {
-    events_->Post(std::move(event));
+  void OnCallEnded(size_t rank, MemberId member, CallNumber call, absl::StatusOr<EngineEnd> end);
+  // For callbacks of the client: runs `event`, which gets the server, on the link's thread, if the server is
+  // still there.
+  auto Poster() {
+    return [events = events_, self = weak_from_this()](auto event) {
+      events->Post([self, event = std::move(event)]() mutable {
+        if (const auto server = self.lock()) event(*server);
+      });
+    };
   }
 
   const EngineAddress address_;
@@ -88,6 +102,7 @@ class EngineServer {
   const std::unique_ptr<EngineClient> client_;
 
   State state_ = State::kIdle;
+  bool retired_ = false;
   EngineDescription description_;
   std::vector<Rank> ranks_;
   // When it is asked for, or its health is checked.

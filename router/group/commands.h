@@ -51,14 +51,17 @@ struct CloseMember {
 
 // --- about requests (router/requests) ---
 
-struct TokensMade {
+struct GeneratedTokens {
   core::RequestId id = 0;
   absl::Span<const uint32_t> tokens;
   LogprobsView logprobs;
+  absl::Span<const PassedPtr> messages;
 };
 struct RequestFinished {
   core::RequestId id = 0;
   FinishReason reason = FinishReason::kLength;
+  // As FinishedRequest's.
+  std::optional<uint32_t> generated;
 };
 // A worker refused the request. RESOURCE_EXHAUSTED: it is back in the pool.
 struct RequestRejected {
@@ -111,7 +114,7 @@ struct LogLine {
   uint64_t epoch = 0;
 };
 
-using Command = std::variant<SendEpoch, SendPlan, SendNotice, SendShutdown, CloseMember, TokensMade,
+using Command = std::variant<SendEpoch, SendPlan, SendNotice, SendShutdown, CloseMember, GeneratedTokens,
                              RequestFinished, RequestRejected, RequestPreempted, RequestLost, RequestPlaced,
                              EpochOpened, EpochClosed, StepDone, EnergyReported, LogLine>;
 using Commands = std::vector<Command>;

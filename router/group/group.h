@@ -89,8 +89,9 @@ struct GroupCapacity {
   int64_t kv_tokens = 0;
   // Longest prompt + output that every rank accepts.
   int64_t max_sequence_tokens = 0;
-  // The engines of all ranks compute log-probabilities.
+  // The engines of all ranks compute log-probabilities; requests can pass to all of them.
   bool logprobs = false;
+  bool passes = false;
 };
 
 class Group {

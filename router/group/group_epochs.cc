@@ -209,13 +209,14 @@ void Group::OpenEpoch(const Context& context) {
   int64_t min_sequence = std::numeric_limits<int64_t>::max();
   int64_t max_kv = 0;
   capacity_ = {};
-  capacity_.logprobs = true;
+  capacity_.logprobs = capacity_.passes = true;
   for (Member* member : ranks_) {
     members.push_back(EpochMemberOf(*member, context.out));
     min_sequence = std::min(min_sequence, member->hello.max_sequence_tokens);
     max_kv = std::max(max_kv, member->hello.kv_tokens);
     capacity_.kv_tokens += member->hello.kv_tokens;
     capacity_.logprobs = capacity_.logprobs && member->hello.logprobs;
+    capacity_.passes = capacity_.passes && member->hello.passes;
   }
   capacity_.max_sequence_tokens = std::min(min_sequence, max_kv + 1);
   // Not earlier: until here, late reports and residents refer to the old ranks.
@@ -247,13 +248,13 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
   if (member.recovering) {
     for (HeldRequest& held : member.announced) held.model = model_;
-    to.adopted = book_->Recover(member.hello.worker_id, std::move(member.announced), member.active);
-    if (!to.adopted.empty()) {
-      Log(out, LogLine::Level::kInfo, member.hello, " brings ", to.adopted.size(),
+    to.recovered = book_->Recover(member.hello.worker_id, std::move(member.announced), member.active);
+    if (!to.recovered.empty()) {
+      Log(out, LogLine::Level::kInfo, member.hello, " brings ", to.recovered.size(),
           " requests of an earlier router");
     }
     for (const HeldActive& active : member.active) orphaned.insert(active.id);
-    for (const core::RequestSpec& spec : to.adopted) orphaned.erase(spec.id);
+    for (const core::RequestSpec& spec : to.recovered) orphaned.erase(spec.id);
   }
   member.orphaned.clear();
   member.orphans_dropped = false;

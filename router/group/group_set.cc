@@ -295,7 +295,9 @@ GroupCapacity GroupSet::capacity() const {
   for (const auto& group : groups_) {
     const GroupCapacity one = group->capacity();
     if (one.max_sequence_tokens == 0) continue;
-    all.logprobs = one.logprobs && (all.logprobs || all.max_sequence_tokens == 0);
+    const bool first = all.max_sequence_tokens == 0;
+    all.logprobs = one.logprobs && (all.logprobs || first);
+    all.passes = one.passes && (all.passes || first);
     all.kv_tokens += one.kv_tokens;
     all.max_sequence_tokens = all.max_sequence_tokens == 0
                                   ? one.max_sequence_tokens

@@ -81,19 +81,23 @@ absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report
 void Group::EmitRequests(const StepReport& report, Commands& out) const {
   size_t next = 0;
   auto logprobs = report.logprobs.begin();
+  auto messages = report.messages.begin();
   for (size_t i = 0; i < report.tokens.size(); ++i) {
     const RequestTokens& made = report.tokens[i];
     const size_t first = std::exchange(next, next + made.count);
     LogprobsView of_tokens;
     if (logprobs != report.logprobs.end() && logprobs->index == i) of_tokens = logprobs++->logprobs.view();
+    absl::Span<const PassedPtr> of_engine;
+    if (messages != report.messages.end() && messages->index == i) of_engine = messages++->messages;
     if (placed_here_.tokens[i]) {
-      out.push_back(
-          TokensMade{made.id, absl::MakeConstSpan(report.token_ids).subspan(first, made.count), of_tokens});
+      out.push_back(GeneratedTokens{made.id, absl::MakeConstSpan(report.token_ids).subspan(first, made.count),
+                                    of_tokens, of_engine});
     }
   }
   for (size_t i = 0; i < report.finished.size(); ++i) {
     if (placed_here_.finished[i])
-      out.push_back(RequestFinished{report.finished[i].id, report.finished[i].reason});
+      out.push_back(
+          RequestFinished{report.finished[i].id, report.finished[i].reason, report.finished[i].generated});
   }
   for (size_t i = 0; i < report.rejected.size(); ++i) {
     if (placed_here_.rejected[i])

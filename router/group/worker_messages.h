@@ -47,6 +47,8 @@ struct WorkerHello {
   bool steps_alone = false;
   // Its engine computes log-probabilities.
   bool logprobs = false;
+  // It takes requests as their clients have sent them (Passing).
+  bool passes = false;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
   // connection in that run, which grows.
   uint64_t worker_instance = 0;
@@ -82,6 +84,8 @@ struct RequestTokens {
 struct FinishedRequest {
   core::RequestId id = 0;
   FinishReason reason = FinishReason::kLength;
+  // How many tokens it has made, where those before were estimates (Passing::whole).
+  std::optional<uint32_t> generated;
 };
 
 struct RejectedRequest {
@@ -127,6 +131,12 @@ struct StepReport {
     Logprobs logprobs;
   };
   std::vector<RequestLogprobs> logprobs;
+  // Of the requests that pass: the same, in the order of the engine. A request may have some without tokens.
+  struct RequestMessages {
+    size_t index = 0;
+    std::vector<PassedPtr> messages;
+  };
+  std::vector<RequestMessages> messages;
 
   absl::Duration local;
   absl::Duration barrier_wait;

@@ -245,6 +245,8 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
   out.admission.kind = static_cast<core::KvGateOptions::Kind>(options.admission());
   out.admission.confidence = options.admission_confidence();
   out.admission.alpha = options.admission_alpha();
+  // Logs from before mc_sf do not have it.
+  if (options.admission_most_steps() != 0) out.admission.most_steps = options.admission_most_steps();
   out.wait.kind = static_cast<core::WaitGateOptions::Kind>(options.wait());
   if (options.wait() != 0) {
     out.wait.fixed_tokens = options.wait_fixed_tokens();
@@ -252,7 +254,8 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
   }
   if (options.hold_after_steps() != 0) out.hold_after_steps = options.hold_after_steps();
   absl::Status status = Check()
-                            .In("admission", options.admission(), 0, 2)
+                            .In("admission", options.admission(), 0, 3)
+                            .In("admission_most_steps", out.admission.most_steps, 1, kMaxCount)
                             .In("wait", options.wait(), 0, 2)
                             .Real("wait_fixed_tokens", out.wait.fixed_tokens, 1.0, 1e12)
                             .In("wait_most_steps", out.wait.most_steps, 1, kMaxCount)
@@ -338,10 +341,10 @@ absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& ep
     const std::vector<core::RequestId> ids = IdsIn(from.resident(), base);
     for (int i = 0; i < from.resident_size(); ++i)
       members[g].resident.push_back({ids[i], from.resident_kv_tokens(i)});
-    for (const v1::LoggedRequest& request : from.adopted()) {
-      absl::StatusOr<core::RequestSpec> adopted = FromLog(request, base);
-      if (!adopted.ok()) return adopted.status();
-      members[g].adopted.push_back(*std::move(adopted));
+    for (const v1::LoggedRequest& request : from.recovered()) {
+      absl::StatusOr<core::RequestSpec> recovered = FromLog(request, base);
+      if (!recovered.ok()) return recovered.status();
+      members[g].recovered.push_back(*std::move(recovered));
     }
   }
   return members;

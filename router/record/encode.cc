@@ -144,6 +144,7 @@ void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
   out.set_admission(static_cast<int32_t>(admission.kind));
   out.set_admission_confidence(admission.confidence);
   out.set_admission_alpha(admission.alpha);
+  out.set_admission_most_steps(admission.most_steps);
   out.set_hold_after_steps(hold_after_steps);
   out.set_wait(static_cast<int32_t>(wait.kind));
   out.set_wait_fixed_tokens(wait.fixed_tokens);
@@ -202,7 +203,7 @@ void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
 }
 
 void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out) {
-  for (const auto& [spec, resident, adopted] : members) {
+  for (const auto& [spec, resident, recovered] : members) {
     v1::LoggedMember& to = *out.add_members();
     ToLog(spec, *to.mutable_worker());
     core::RequestId before = base;
@@ -211,7 +212,7 @@ void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1
       to.add_resident_kv_tokens(kv_tokens);
       before = id;
     }
-    for (const core::RequestSpec& request : adopted) ToLog(request, base, *to.add_adopted());
+    for (const core::RequestSpec& request : recovered) ToLog(request, base, *to.add_recovered());
   }
 }
 

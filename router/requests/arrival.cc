@@ -135,6 +135,10 @@ absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
     return absl::InvalidArgumentError(
         "logprobs is not supported: the engine of a worker computes no log-probabilities");
   }
+  if (record.request.passed.on && groups_.max_sequence_tokens && !groups_.passes) {
+    return absl::InvalidArgumentError(
+        "the request passes to engines as it came, and a worker is no such engine");
+  }
   const int64_t tokens = int64_t{record.request.prompt_tokens} + record.request.max_new_tokens;
   if (!groups_.max_sequence_tokens || tokens <= *groups_.max_sequence_tokens) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens,
@@ -274,7 +278,7 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   ids_->SkipPast(record->id);
   ++totals_.accepted;
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
-  ++totals_.adopted;
+  ++totals_.recovered;
   const core::RequestId id = record->id;
   overload_->Charge(*record);
   if (held.ended) {

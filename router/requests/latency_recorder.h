@@ -6,6 +6,7 @@
 #define BFIO_ROUTER_REQUESTS_LATENCY_RECORDER_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/time/time.h"
 #include "common/telemetry/metrics/distribution.h"
@@ -39,8 +40,9 @@ class LatencyRecorder {
   void OnTokens(uint64_t tokens, absl::Duration since) {
     latencies_.inter_token_s.Add(absl::ToDoubleSeconds(since) / static_cast<double>(tokens), tokens);
   }
+  // `since_first_token`: empty where that is not known.
   void OnCompleted(uint64_t prompt_tokens, uint64_t output_tokens, absl::Duration since_accepted,
-                   absl::Duration since_first_token);
+                   std::optional<absl::Duration> since_first_token);
 
   const RequestLatencies& latencies() const { return latencies_; }
 

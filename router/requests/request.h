@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "router/core/model/request.h"
 #include "router/requests/logprobs.h"
+#include "router/requests/passed.h"
 
 namespace bfio::router {
 
@@ -31,14 +32,18 @@ struct ClientRequest {
   // Unique among its tenant's live requests.
   std::string request_id;
   std::string tenant;
-  // Token ids of the prompt; empty when the client gave only its length.
+  // Token ids of the prompt; empty when the client gave only its length, and where the request passes.
   std::vector<uint32_t> prompt;
-  // At least 1, except in a bare resume; prompt.size() where ids were given.
+  // At least 1, except in a bare resume; prompt.size() where ids were given. Of a text that passes an
+  // estimate.
   uint32_t prompt_tokens = 0;
   uint32_t max_new_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
+  // Where the request passes, only the seed is told.
   Sampling sampling;
+  // For engines that speak the client's protocol.
+  Passing passed;
   int32_t priority = 0;
   std::optional<uint32_t> predicted_output_tokens;
   std::optional<absl::Duration> ttft_objective;
@@ -67,7 +72,9 @@ struct ClientRequest {
 
   bool has_prompt() const { return prompt_tokens > 0; }
   bool has_prompt_ids() const { return !prompt.empty(); }
-  int64_t prompt_bytes() const { return int64_t{4} * static_cast<int64_t>(prompt.size()); }
+  int64_t prompt_bytes() const {
+    return int64_t{4} * static_cast<int64_t>(prompt.size()) + (passed.message ? passed.message->bytes() : 0);
+  }
 };
 
 enum class FinishReason : uint8_t { kLength, kStop, kAbort };

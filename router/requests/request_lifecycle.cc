@@ -90,19 +90,23 @@ bool RequestLifecycle::Abort(const std::string& tenant, const std::string& reque
 // --- groups ---
 
 void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens,
-                                const LogprobsView& logprobs, absl::Time now) {
+                                const LogprobsView& logprobs, absl::Time now,
+                                absl::Span<const PassedPtr> messages) {
   now_ = now;
   RequestRecord* const found = table_.Find(id);
   if (found == nullptr || found->ended) return;  // cancelled meanwhile
   RequestRecord& record = *found;
-  record.refusals = 0;
+  const Passing& passed = record.request.passed;
+  if (!passed.whole) record.refusals = 0;
   tokens = tokens.subspan(0, record.request.max_new_tokens - record.delivered);
-  if (tokens.empty()) return;
+  if (tokens.empty() && messages.empty()) return;
   const LogprobsView asked = LogprobsOf(record.request.sampling, logprobs, tokens.size());
   if (record.request.sampling.logprobs && asked.empty()) {
     return Fail(record, absl::InternalError("the worker's report has no log-probabilities of its tokens"));
   }
-  if (!record.first_token) {
+  if (tokens.empty() || passed.whole) {
+    // Nothing that is timed.
+  } else if (!record.first_token) {
     record.first_token = now_;
     latencies_.OnFirstToken(now_ - record.accepted);
     if (tokens.size() > 1) latencies_.OnTokens(tokens.size() - 1, absl::ZeroDuration());
@@ -110,16 +114,21 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     latencies_.OnTokens(tokens.size(), now_ - record.last_token);
   }
   record.last_token = now_;
-  if (record.model == 0) {
+  if (record.model == 0 && !passed.whole) {
     record.model = record.placed_model;
     TellModel(record);
   }
-  tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
+  // Estimates are neither work for a tenant nor a sign that its worker survives it.
+  if (!passed.whole) tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
   overload_->OnFirstToken(record);
   const uint32_t index = record.delivered;
   record.delivered += static_cast<uint32_t>(tokens.size());
-  record.suspicion.OnTokens(record.delivered - record.placed_at);
+  if (!passed.whole) record.suspicion.OnTokens(record.delivered - record.placed_at);
+  // No other engine could go on with it.
+  if (passed.on && !passed.whole && !passed.continues && !tokens.empty())
+    record.request.passed.message = nullptr;
   int64_t bytes = 0;
+  if (passed.whole && !record.forgotten && record.kept_bytes == 0) bytes = record.request.prompt_bytes();
   if (record.keeps_history()) {
     record.history.insert(record.history.end(), tokens.begin(), tokens.end());
     bytes = int64_t{4} * static_cast<int64_t>(tokens.size());
@@ -129,9 +138,10 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
       bytes += int64_t{4} * asked.words();
     }
   }
-  if (record.sink != nullptr && record.delivered > record.send_from) {
+  if (record.sink != nullptr && (passed.on ? !messages.empty() : record.delivered > record.send_from)) {
     const uint32_t skip = record.send_from > index ? record.send_from - index : 0;
-    switch (record.sink->Deliver(index + skip, tokens.subspan(skip), asked.subspan(skip), now_)) {
+    switch (passed.on ? record.sink->Pass(messages, now_)
+                      : record.sink->Deliver(index + skip, tokens.subspan(skip), asked.subspan(skip), now_)) {
       case TokenSink::Delivery::kTaken:
         break;
       case TokenSink::Delivery::kFlush:
@@ -150,10 +160,16 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   if (bytes > 0) Keep(id, bytes);
 }
 
-void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl::Time now) {
+void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
+                                  std::optional<uint32_t> generated) {
   now_ = now;
   RequestRecord* record = table_.Find(id);
-  if (record != nullptr && !record->ended) Complete(*record, reason);
+  if (record == nullptr || record->ended) return;
+  if (generated && record->request.passed.whole) {
+    record->delivered = *generated;
+    tenants_->totals().OnTokens(record->tenant, record->request.tenant, *generated);
+  }
+  Complete(*record, reason);
 }
 
 void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, absl::Time now) {
@@ -194,7 +210,11 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
                                                  "router could not keep it for another"),
                           kFailedRetry));
   }
-  Requeue(*record);
+  // An engine that takes what it cannot serve would be asked for ever.
+  if (record->request.passed.whole && ++record->refusals >= kMaxRefusals) {
+    return Fail(*record, WithRetry(absl::UnavailableError("no worker serves the request"), kFailedRetry));
+  }
+  if (!EndIfStuck(*record)) Requeue(*record);
 }
 
 void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
@@ -204,7 +224,7 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   if (record->delivered >= record->request.max_new_tokens)  // only its finish was lost
     return Complete(*record, FinishReason::kLength);
   if (std::exchange(record->worker_died, false)) record->suspicion.OnDeath();
-  if (record->suspicion.guilty()) {
+  if (record->suspicion.blamed()) {
     ++totals_.suspects_ended;
     ++totals_.replays_refused;
     const std::string why = absl::StrCat(record->suspicion.deaths(),
@@ -223,10 +243,25 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
                               "the request's worker was lost, and it was too large to be kept for a replay"),
                           kFailedRetry));
   }
+  if (EndIfStuck(*record)) return;
   if (record->suspicion.runs_alone())
     Tell(lines_, spdlog::level::info, "alone", *record, now_, "workers died with it: it runs alone next");
   ++totals_.replayed;
   Requeue(*record);
+}
+
+bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
+  const Passing& passed = record.request.passed;
+  // Its client has nothing yet, and the tokens were only estimated.
+  if (passed.whole) record.delivered = 0;
+  if (!passed.on || passed.whole || passed.continues || record.delivered == 0) return false;
+  ++totals_.replays_refused;
+  Fail(record, WithRetry(absl::UnavailableError(absl::StrCat(
+                             "its engine was lost after ", record.delivered,
+                             " tokens, and another one cannot go on with it: only greedy requests without "
+                             "penalties, grammar, stop texts, images and unknown fields can go on")),
+                         kFailedRetry));
+  return true;
 }
 
 void RequestLifecycle::OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) {
@@ -362,7 +397,9 @@ void RequestLifecycle::CountTokens(uint32_t generated, uint32_t received) {
 
 void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
   const Finish finish = record.MakeFinish(reason, now_);
-  if (reason == FinishReason::kLength && record.delivered != record.request.max_new_tokens) {
+  // An engine to which it has passed may have another bound.
+  if (reason == FinishReason::kLength && !record.request.passed.on &&
+      record.delivered != record.request.max_new_tokens) {
     CountTokens(record.request.max_new_tokens, record.delivered);
     return Fail(record, absl::InternalError("the worker ended the request before its last token"));
   }
@@ -370,8 +407,10 @@ void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
   tenants_->totals().OnCompleted(record.tenant, record.request.tenant);
   if (spdlog::should_log(spdlog::level::debug))
     Trace(record, absl::StrCat("completed with ", record.delivered, " tokens"));
+  std::optional<absl::Duration> since_first_token;
+  if (record.first_token) since_first_token = now_ - *record.first_token;
   latencies_.OnCompleted(finish.prompt_tokens, record.delivered - record.had, now_ - record.accepted,
-                         now_ - record.first_token.value_or(now_));
+                         since_first_token);
   if (record.request.resumable) return Retain(record, finish);
   End(record, absl::OkStatus(), finish);
 }
@@ -452,6 +491,7 @@ void RequestLifecycle::Forget(RequestRecord& record) {
   std::vector<uint32_t>().swap(record.history);
   record.history_logprobs = Logprobs();
   std::vector<uint32_t>().swap(record.request.prompt);
+  record.request.passed.message = nullptr;
   record.request.resumable = false;
   if (record.ended) return End(record, absl::OkStatus(), std::nullopt);
   if (record.sink == nullptr) Fail(record, absl::UnavailableError("too large to be kept"));

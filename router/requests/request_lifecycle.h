@@ -66,8 +66,9 @@ struct GroupsView {
   // Every group that the router waits for has formed with all its members.
   bool complete = false;
   bool expects_announcements = false;
-  // The engines of all workers compute log-probabilities.
+  // The engines of all workers compute log-probabilities; all are engines to which requests can pass.
   bool logprobs = false;
+  bool passes = false;
   // The groups, in the order in which ranks are counted, and their ranks; 0 while a group does not serve.
   std::vector<std::pair<core::GroupIndex, int32_t>> ranks;
   // Models that started requests may wait for: digests by number.
@@ -93,9 +94,13 @@ class RequestLifecycle final : public RequestBook {
 
   // --- groups ---
 
+  // `messages`: those of an engine whose request passes. Tokens of one whose output comes whole are counted
+  // only.
   void OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
-                absl::Time now);
-  void OnFinished(core::RequestId id, FinishReason reason, absl::Time now);
+                absl::Time now, absl::Span<const PassedPtr> messages = {});
+  // `generated`: how many tokens it has made, where those before were estimates.
+  void OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
+                  std::optional<uint32_t> generated = std::nullopt);
   void OnRejected(core::RequestId id, const absl::Status& why, absl::Time now);
   void OnPreempted(core::RequestId id, absl::Time now);
   // The request's worker is gone: the request goes back into the pool, or ends.
@@ -194,6 +199,8 @@ class RequestLifecycle final : public RequestBook {
   void EndIfRankGone(RequestRecord& record);
   // The status for a client that has `tokens` of the request's tokens.
   static absl::Status ModelGone(uint32_t tokens);
+  // True when it has ended, because no other engine can go on with what it has passed on.
+  bool EndIfStuck(RequestRecord& record);
   // Puts the request back into the pool, before all requests that have not started.
   void Requeue(RequestRecord& record);
   // Releases what an accepted request holds of the bounds.

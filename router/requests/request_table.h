@@ -91,7 +91,11 @@ struct RequestRecord {
   // The worker on which it is placed has failed; read when the request is lost.
   bool worker_died = false;
 
-  bool keeps_history() const { return !forgotten && (request.has_prompt_ids() || request.resumable); }
+  bool keeps_history() const {
+    const Passing& passed = request.passed;
+    return !forgotten &&
+           (request.has_prompt_ids() || request.resumable || (passed.continues && !passed.whole));
+  }
   bool keeps_logprobs() const { return !forgotten && request.resumable && request.sampling.logprobs; }
   // The first token whose log-probability is kept. REQUIRES: keeps_logprobs().
   uint32_t logprobs_from() const { return delivered - static_cast<uint32_t>(history_logprobs.tokens.size()); }

@@ -30,7 +30,7 @@ struct RequestTotals {
   int64_t resume_refused = 0;
   int64_t resume_expired = 0;
   // Recovered from workers that held them for an earlier router; started again because no worker held them.
-  int64_t adopted = 0;
+  int64_t recovered = 0;
   int64_t restarted = 0;
   int64_t refused_tenant = 0;
   int64_t refused_memory = 0;

@@ -3,7 +3,7 @@
 // Purpose: a request that crashes its worker must not be replayed on one worker after another, and the other
 // requests on those workers must not be ended because of it. The loss of a worker counts against each request
 // that is placed on it. After kAlone failures in a row the request runs alone
-// (core::RequestSpec::steps_alone), so that the next failure identifies it; after kGuilty it is ended.
+// (core::RequestSpec::steps_alone), so that the next failure identifies it; after kBlamed it is ended.
 //
 // kTokensThatClear tokens in one placement end the row, alone or not. A replay starts at the last token that
 // arrived, so a crash caused by the request's own tokens repeats within the few steps whose reports were lost
@@ -20,7 +20,7 @@ namespace bfio::router {
 class Suspicion {
  public:
   static constexpr int kAlone = 2;
-  static constexpr int kGuilty = 3;
+  static constexpr int kBlamed = 3;
   static constexpr int kMost = 16;
   static constexpr uint32_t kTokensThatClear = 16;
 
@@ -38,7 +38,7 @@ class Suspicion {
   // Value of core::RequestSpec::steps_alone. After kTokensThatClear steps, of a token each, other requests
   // may join.
   int32_t steps_alone() const { return runs_alone() ? static_cast<int32_t>(kTokensThatClear) : 0; }
-  bool guilty() const { return in_a_row_ >= kGuilty || deaths_ >= kMost; }
+  bool blamed() const { return in_a_row_ >= kBlamed || deaths_ >= kMost; }
   int deaths() const { return deaths_; }
 
  private:

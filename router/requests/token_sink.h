@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "router/requests/logprobs.h"
+#include "router/requests/passed.h"
 #include "router/requests/request.h"
 
 namespace bfio::router {
@@ -43,6 +44,9 @@ class TokenSink {
   // MonotonicNow.
   [[nodiscard]] virtual Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
                                          const LogprobsView& logprobs, absl::Time now) = 0;
+  // The same for a request that passes: messages of its engine, which hold the tokens. Only sinks whose
+  // requests say so get any.
+  [[nodiscard]] virtual Delivery Pass(absl::Span<const PassedPtr>, absl::Time) { return Delivery::kTaken; }
   // The tokens that a reconnected client has missed, without a limit. At most once, before any Deliver.
   virtual void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) = 0;
 

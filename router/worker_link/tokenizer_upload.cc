@@ -52,6 +52,8 @@ void TokenizerUpload::End(const absl::Status& status) {
     MutexLock lock(&mutex_);
     received_ = status.ok();
   }
+  files_.clear();
+  Release();
   Close(ToGrpcStatus(status));
 }
 

@@ -40,27 +40,30 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
   static std::shared_ptr<TokenizerUpload> Create(grpc::CallbackServerContext* context,
                                                  const TokenizerReceiver* receiver,
                                                  std::atomic<int64_t>* open);
-  ~TokenizerUpload() override { open_->fetch_sub(1, std::memory_order_relaxed); }
+  ~TokenizerUpload() override { Release(); }
 
  private:
   TokenizerUpload(grpc::CallbackServerContext* context, const TokenizerReceiver* receiver,
                   std::atomic<int64_t>* open)
       : ServerCall(context), receiver_(receiver), open_(open) {
-    open_->fetch_add(1, std::memory_order_relaxed);
+    open->fetch_add(1, std::memory_order_relaxed);
   }
 
   void OnMessage(v1::TokenizerPart part) override;
-  void OnNoMessage() override {
-    Close({grpc::StatusCode::INVALID_ARGUMENT, "the tokenizer's files are not complete"});
-  }
+  void OnNoMessage() override { End(absl::InvalidArgumentError("the tokenizer's files are not complete")); }
   bool Next(v1::TokenizerReceipt& receipt) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Status CheckFirst(const v1::TokenizerPart& part);
   absl::Status Add(v1::TokenizerPart& part);
+  // Before the peer learns the outcome, so that its next offer finds the place free.
+  void Release() {
+    if (auto* open = open_.exchange(nullptr)) open->fetch_sub(1, std::memory_order_relaxed);
+  }
   void End(const absl::Status& status);
 
   const TokenizerReceiver* const receiver_;
-  std::atomic<int64_t>* const open_;
+  // Null once released.
+  std::atomic<std::atomic<int64_t>*> open_;
   // Of one gRPC callback at a time.
   std::string directory_;
   uint64_t total_bytes_ = 0, bytes_ = 0;

@@ -47,7 +47,7 @@ std::vector<Suspect> WronglyEnded(const std::vector<Suspect>& suspects,
         std::count_if(disturbances.begin(), disturbances.end(), [&](const Disturbance& disturbance) {
           return disturbance.at >= suspect.begin - patience && disturbance.at <= suspect.end;
         });
-    if (faults < router::Suspicion::kGuilty) wronged.push_back(suspect);
+    if (faults < router::Suspicion::kBlamed) wronged.push_back(suspect);
   }
   return wronged;
 }

@@ -43,7 +43,7 @@ Verdict Audit(const AuditInput& input);
 double Quantile(std::vector<float> values, double q);
 
 // Requests that were ended because workers died while running them, although fewer faults occurred during
-// their lifetimes than are required (router::Suspicion::kGuilty). `patience`: the time until a fault takes
+// their lifetimes than are required (router::Suspicion::kBlamed). `patience`: the time until a fault takes
 // effect.
 std::vector<Suspect> WronglyEnded(const std::vector<Suspect>& suspects,
                                   const std::vector<Disturbance>& disturbances, absl::Duration patience);

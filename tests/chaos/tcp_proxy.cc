@@ -20,7 +20,7 @@ namespace bfio::chaos {
 namespace {
 
 constexpr size_t kMaxBuffered = 1 << 20;
-constexpr int kTickMs = 5;
+constexpr absl::Duration kProxyTick = absl::Milliseconds(5);
 
 sockaddr_in AddressOf(const std::string& host, uint16_t port) {
   sockaddr_in address{};
@@ -79,6 +79,11 @@ void TcpProxy::Delay(absl::Duration delay) {
   delay_ = delay;
 }
 
+void TcpProxy::Limit(double bytes_per_s) {
+  std::lock_guard lock(mutex_);
+  bytes_per_s_ = bytes_per_s;
+}
+
 void TcpProxy::CloseBoth(Connection& connection, bool reset) {
   for (int& fd : connection.ends) {
     if (fd < 0) continue;
@@ -122,7 +127,12 @@ void TcpProxy::Pump(Connection& connection, int from, absl::Time now) {
       pipe.ended = true;
       break;
     }
-    pipe.chunks.push_back({now + delay_, std::string(buffer, static_cast<size_t>(got))});
+    absl::Time carried = now;
+    if (bytes_per_s_ > 0) {
+      pipe.free_at = std::max(pipe.free_at, now) + absl::Seconds(static_cast<double>(got) / bytes_per_s_);
+      carried = pipe.free_at;
+    }
+    pipe.chunks.push_back({carried + delay_, std::string(buffer, static_cast<size_t>(got))});
     pipe.buffered += static_cast<size_t>(got);
   }
   while (!pipe.chunks.empty() && pipe.chunks.front().due <= now) {
@@ -143,13 +153,28 @@ void TcpProxy::Pump(Connection& connection, int from, absl::Time now) {
   }
 }
 
+absl::Duration TcpProxy::Pause() const {
+  absl::Duration pause = kProxyTick;
+  const absl::Time now = MonotonicNow();
+  for (const Connection& connection : connections_) {
+    for (const Pipe& pipe : connection.pipes) {
+      // What is due already waits for its reader.
+      if (!pipe.chunks.empty() && pipe.chunks.front().due > now)
+        pause = std::min(pause, pipe.chunks.front().due - now);
+    }
+  }
+  return pause;
+}
+
 void TcpProxy::Run() {
   std::vector<pollfd> set;
   for (;;) {
     set.assign(1, {listener_, POLLIN, 0});
+    timespec pause;
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
+      pause = absl::ToTimespec(Pause());
       for (Connection& connection : connections_) {
         for (int end = 0; end < 2; ++end) {
           const Pipe& pipe = connection.pipes[end];
@@ -158,7 +183,7 @@ void TcpProxy::Run() {
         }
       }
     }
-    poll(set.data(), set.size(), kTickMs);
+    ppoll(set.data(), set.size(), &pause, nullptr);
     std::lock_guard lock(mutex_);
     Accept();
     const absl::Time now = MonotonicNow();

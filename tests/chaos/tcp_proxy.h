@@ -35,6 +35,9 @@ class TcpProxy {
   void HalfClose();
   // Data is forwarded with this delay.
   void Delay(absl::Duration delay);
+  // Each direction of a connection carries so many bytes a second, one after another; the delay comes on top.
+  // 0: no limit.
+  void Limit(double bytes_per_s);
 
  private:
   struct Pipe {
@@ -44,6 +47,8 @@ class TcpProxy {
     };
     std::deque<Chunk> chunks;
     size_t buffered = 0;
+    // With a limit: when the data so far has been carried.
+    absl::Time free_at = absl::InfinitePast();
     // The source has ended; forwarded once all data is delivered.
     bool ended = false, shut = false;
   };
@@ -55,6 +60,8 @@ class TcpProxy {
   };
 
   void Run();
+  // How long to wait for data: until the next chunk is due, or the next look at the flags.
+  absl::Duration Pause() const;
   void Accept();
   // Reads available data, and writes data that is due.
   void Pump(Connection& connection, int from, absl::Time now);
@@ -67,6 +74,7 @@ class TcpProxy {
   std::mutex mutex_;
   bool stop_ = false, stalled_ = false, cut_ = false, half_close_ = false;
   absl::Duration delay_;
+  double bytes_per_s_ = 0;
   // Used only by its thread.
   std::list<Connection> connections_;
   std::thread thread_;

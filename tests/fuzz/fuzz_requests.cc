@@ -341,8 +341,8 @@ class World {
       if (one && made.emplace(one->id, one->tokens.size()).second) held.push_back(*std::move(one));
     }
     requests_.SetTime(now_);
-    member.adopted = requests_.Recover("w", std::move(held), active);
-    for (const bfio::core::RequestSpec& spec : member.adopted) {
+    member.recovered = requests_.Recover("w", std::move(held), active);
+    for (const bfio::core::RequestSpec& spec : member.recovered) {
       Check(!running_.contains(spec.id), "what is recovered was not known");
       running_[spec.id] = made.at(spec.id);
       member.resident.push_back({spec.id, spec.prefill_tokens});

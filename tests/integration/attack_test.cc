@@ -324,7 +324,7 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
     EXPECT_EQ(result.tokens.size(), kTokens);
     EXPECT_TRUE(result.contiguous);
   }
-  EXPECT_EQ(cluster.State().requests().adopted(), static_cast<uint64_t>(kRequests));
+  EXPECT_EQ(cluster.State().requests().recovered(), static_cast<uint64_t>(kRequests));
 }
 
 TEST(FirstWorker, ThatTheRouterRefusesRetries) {

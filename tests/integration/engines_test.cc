@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +17,7 @@
 #include "common/base/clock.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/scripted_engine.h"
+#include "tests/testing/vllm_calls.h"
 
 namespace bfio::testing {
 namespace {
@@ -21,7 +25,18 @@ namespace {
 using ::testing::Each;
 using ::testing::Gt;
 using ::testing::HasSubstr;
-using Tokens = std::vector<uint32_t>;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+// A gateway's request, greedy and as a stream.
+pb::GenerateRequest FromGateway(const Tokens& prompt, uint32_t output) {
+  pb::GenerateRequest request;
+  request.set_stream(true);
+  request.mutable_tokenized()->mutable_input_ids()->Add(prompt.begin(), prompt.end());
+  request.mutable_sampling_params()->set_temperature(0);
+  request.mutable_sampling_params()->set_max_tokens(output);
+  return request;
+}
 
 v1::GenerateRequest Request(const Tokens& prompt, uint32_t output) {
   v1::GenerateRequest request;
@@ -40,26 +55,38 @@ class EnginesTest : public ::testing::Test {
     options.ranks = ranks;
     return options;
   }
-  // A router in front of engines at these addresses, which have so many ranks in all; `query` as in
-  // --engines.
+  // A router in front of `engines`, which have so many ranks in all.
+  void ServeEngines(const std::string& engines, int ranks, std::vector<std::string> flags = {}) {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.ranks = ranks;
+    options.router_flags = std::move(flags);
+    options.router_flags.push_back("--engines=" + engines);
+    cluster_ = std::make_unique<Cluster>(options);
+    ASSERT_TRUE(cluster_->ok());
+  }
+  // Of engines at these addresses; `query` as in --engines.
   void Serve(const std::vector<std::string>& addresses, int ranks, std::vector<std::string> flags = {},
              const std::string& query = "") {
     std::string engines;
     for (const std::string& address : addresses)
       absl::StrAppend(&engines, engines.empty() ? "" : ",", "vllm://", address);
-    ClusterOptions options;
-    options.worker_processes = 0;
-    options.ranks = ranks;
-    options.router_flags = std::move(flags);
-    options.router_flags.push_back(absl::StrCat("--engines=", engines, query));
-    cluster_ = std::make_unique<Cluster>(options);
-    ASSERT_TRUE(cluster_->ok());
+    ServeEngines(engines + query, ranks, std::move(flags));
   }
   v1::Inference::Stub& stub() { return cluster_->inference(); }
+  // As a gateway calls it.
+  pb::VllmEngine::Stub& gateway() {
+    if (gateway_ == nullptr) {
+      gateway_ = pb::VllmEngine::NewStub(
+          grpc::CreateChannel(cluster_->address(), grpc::InsecureChannelCredentials()));
+    }
+    return *gateway_;
+  }
   // Requests on an engine that makes no steps any more get their tokens from another one.
   void ExpectToLeave(bool healthy);
 
   std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<pb::VllmEngine::Stub> gateway_;
 };
 
 TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
@@ -302,6 +329,233 @@ TEST_F(EnginesTest, ADrainedRankGetsNoNewRequestsAndLeaves) {
   EXPECT_EQ(engine.counts().by_rank[1], 0);
 }
 
+// --- requests of gateways ---
+
+// Every byte but what the router sets, whether a field is known to it or not, there and back.
+TEST_F(EnginesTest, AGatewaysRequestPassesAsItCame) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  Serve({port.address()}, 2);
+  pb::GenerateRequest request = FromGateway({9, 8, 7}, 12);
+  request.set_request_id("chatcmpl-1");
+  pb::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.set_logprobs(2);
+  sampling.set_min_p(0.25);
+  sampling.set_frequency_penalty(0.5);
+  sampling.set_min_tokens(3);
+  sampling.set_regex("a*");
+  sampling.add_stop("never");
+  sampling.set_prompt_logprobs(1);
+  (*sampling.mutable_logit_bias())[5] = 1;
+  sampling.GetReflection()->MutableUnknownFields(&sampling)->AddLengthDelimited(77, "unknown");
+  request.mutable_mm_inputs()
+      ->GetReflection()
+      ->MutableUnknownFields(request.mutable_mm_inputs())
+      ->AddVarint(1, 2);
+  request.set_kv_transfer_params_json(R"({"do_remote_prefill": true})");
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, "lora");
+  for (const bool stream : {true, false}) {
+    SCOPED_TRACE(stream);
+    request.set_stream(stream);
+    grpc::ClientContext context;
+    const auto reader = gateway().Generate(&context, request);
+    std::vector<std::string> got, sent;
+    pb::GenerateResponse response;
+    while (reader->Read(&response)) got.push_back(response.SerializeAsString());
+    const grpc::Status status = reader->Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    const ScriptedEngine::Exchange exchange = engine.exchanges().back();
+    for (const pb::GenerateResponse& one : exchange.responses) sent.push_back(one.SerializeAsString());
+    EXPECT_EQ(got, sent);
+    EXPECT_EQ(got.size(), stream ? 13u : 1u);
+    pb::GenerateRequest expected = request;
+    expected.set_request_id(exchange.request.request_id());
+    expected.set_data_parallel_rank(exchange.request.data_parallel_rank());
+    EXPECT_EQ(exchange.request.SerializeAsString(), expected.SerializeAsString());
+    EXPECT_THAT(exchange.request.request_id(), StartsWith("bfio-"));
+  }
+  cluster_->StopCleanly();
+}
+
+// As vLLM itself makes them.
+TEST_F(EnginesTest, OfSeveralOutputsEachIsARequestOfItsOwn) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  Serve({port.address()}, 2);
+  pb::GenerateRequest request = FromGateway({9, 8, 7}, 6);
+  request.mutable_sampling_params()->set_n(3);
+  request.mutable_sampling_params()->set_seed(-1);
+  for (const bool stream : {true, false}) {
+    request.set_stream(stream);
+    const Outputs outputs = Generate(gateway(), request);
+    ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+    ASSERT_EQ(outputs.ends.size(), 3u);
+    for (const auto& [index, tokens] : outputs.tokens) EXPECT_EQ(tokens, TokensAfter({9, 8, 7}, 6)) << index;
+  }
+  std::vector<int> seeds;
+  for (const ScriptedEngine::Exchange& one : engine.exchanges()) {
+    seeds.push_back(one.request.sampling_params().seed());
+    EXPECT_EQ(one.request.sampling_params().n(), 1u);
+  }
+  EXPECT_THAT(seeds, UnorderedElementsAre(-1, 0, 1, -1, 0, 1));
+}
+
+TEST_F(EnginesTest, OutputsThatComeWholeAreCountedMeanwhile) {
+  const HeldPort port;
+  ScriptedEngine::Options options = At(port);
+  options.step = absl::Milliseconds(10);
+  ScriptedEngine engine(options);
+  Serve({port.address()}, 1);
+  pb::GenerateRequest request = FromGateway(Tokens(10, 3), 20);
+  request.set_stream(false);
+  // From then on it is known how long a step takes.
+  EXPECT_EQ(Generate(gateway(), request).tokens.at(0), TokensAfter(Tokens(10, 3), 20));
+  request.mutable_sampling_params()->set_max_tokens(3'000);
+  Call whole(gateway(), request);
+  EXPECT_TRUE(cluster_->WaitFor("a load that grows", [](const v1::ClusterState& state) {
+    return state.workers_size() == 1 && state.workers(0).load_tokens() > 10 + 20;
+  }));
+  // With a stream beside it, too, whose steps are seen.
+  EXPECT_EQ(Generate(gateway(), FromGateway({4, 5}, 30)).tokens.at(0), TokensAfter({4, 5}, 30));
+  whole.Cancel();
+  EXPECT_TRUE(cluster_->WaitFor("a rank that is empty", [](const v1::ClusterState& state) {
+    return state.workers_size() == 1 && state.workers(0).load_tokens() == 0;
+  }));
+}
+
+TEST_F(EnginesTest, WhatPassesMovesWhereThatIsHonest) {
+  const HeldPort a, b;
+  ScriptedEngine::Options options = At(a);
+  options.slots = 8;
+  ScriptedEngine one(options);
+  options.listen = b.address();
+  ScriptedEngine two(options);
+  Serve({a.address(), b.address()}, 2);
+  const Tokens prompt(6, 4'000);
+  // min_tokens tells them apart in the engines.
+  const auto make = [&](uint32_t kind, auto change) {
+    pb::GenerateRequest request = FromGateway(prompt, 400);
+    request.mutable_sampling_params()->set_min_tokens(kind);
+    change(request, *request.mutable_sampling_params());
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int i = 0; i < 3; ++i) calls.push_back(std::make_unique<Call>(gateway(), request));
+    for (const auto& call : calls) EXPECT_TRUE(!request.stream() || call->Read());
+    return calls;
+  };
+  const auto greedy = make(300, [](auto&, auto&) {});
+  const auto penalty = make(301, [](auto&, auto& sampling) { sampling.set_presence_penalty(1); });
+  const auto seeded =
+      make(302, [](auto&, auto& sampling) { sampling.set_temperature(1), sampling.set_seed(1); });
+  const auto whole = make(303, [](auto& request, auto&) { request.set_stream(false); });
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+  while (one.counts().running + two.counts().running < 12 && MonotonicNow() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_EQ(one.counts().running + two.counts().running, 12);
+  one.Kill();
+  std::map<uint32_t, int> lost;
+  for (const ScriptedEngine::Exchange& exchange : one.exchanges())
+    ++lost[exchange.request.sampling_params().min_tokens()];
+  EXPECT_GT(lost[300], 0);
+  EXPECT_GT(lost[301] + lost[302], 0);
+  EXPECT_GT(lost[303], 0);
+  for (const auto* calls : {&greedy, &whole}) {
+    for (const auto& call : *calls) {
+      const Outputs& outputs = call->End();
+      EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+      EXPECT_EQ(outputs.tokens.at(0), TokensAfter(prompt, 400));
+      EXPECT_EQ(outputs.ends.at(0).prompt_tokens(), 6u);
+      EXPECT_EQ(outputs.ends.at(0).completion_tokens(), 400u);
+    }
+  }
+  int ended = 0;
+  for (const auto* calls : {&penalty, &seeded}) {
+    for (const auto& call : *calls) {
+      if (call->End().status.ok()) continue;
+      ++ended;
+      EXPECT_EQ(call->outputs().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+      EXPECT_THAT(call->outputs().status.error_message(), HasSubstr("another one cannot go on"));
+    }
+  }
+  EXPECT_EQ(ended, lost[301] + lost[302]);
+  int moved = 0;
+  for (const ScriptedEngine::Exchange& exchange : two.exchanges()) {
+    const int made = exchange.request.tokenized().input_ids_size() - 6;
+    if (made == 0) continue;
+    ++moved;
+    EXPECT_EQ(exchange.request.sampling_params().min_tokens(), 300 - std::min(made, 300));
+    EXPECT_EQ(exchange.request.sampling_params().max_tokens(), 400 - made);
+  }
+  EXPECT_EQ(moved, lost[300]);
+}
+
+TEST_F(EnginesTest, AnEnginesRefusalIsTheGatewaysAnswer) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  const Outputs refused = Generate(gateway(), FromGateway({kBadRequest, 2}, 5));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("that it does not like"));
+  EXPECT_EQ(Generate(gateway(), FromGateway({kTooManyTokens, 2}, 5)).status.error_code(),
+            grpc::StatusCode::DATA_LOSS);
+  EXPECT_THAT(Generate(gateway(), FromGateway({}, 5)).status.error_message(), HasSubstr("prompt is missing"));
+}
+
+// --- lists that change ---
+
+TEST_F(EnginesTest, AServerThatTheFileNamesNoMoreFinishesAndLeaves) {
+  const HeldPort a, b;
+  ScriptedEngine one(At(a)), two(At(b));
+  const std::string path = TestDirectory() + "/engines";
+  const auto list = [&](std::vector<std::string> addresses) {
+    std::ofstream out(path);
+    for (const std::string& address : addresses) out << "vllm://" << address << "\n";
+  };
+  const auto wait_for = [&](const std::string& what, std::vector<std::string> servers) {
+    return cluster_->WaitFor(what, [&](const v1::ClusterState& state) {
+      std::vector<std::string> serving;
+      for (const v1::WorkerState& worker : state.workers())
+        if (worker.phase() == v1::WORKER_PHASE_SERVING) serving.push_back(worker.worker_id());
+      std::sort(serving.begin(), serving.end());
+      std::vector<std::string> expected;
+      for (const std::string& server : servers) expected.push_back(absl::StrCat("vllm://", server, "#0"));
+      std::sort(expected.begin(), expected.end());
+      return serving == expected;
+    });
+  };
+  list({a.address()});
+  ServeEngines("file:" + path, 1);
+  RequestStream stream(stub(), Request({1, 2, 3}, 3'000));
+  ASSERT_TRUE(stream.Read());
+  list({b.address()});
+  ASSERT_TRUE(cluster_->WaitFor("the other one to serve", [&](const v1::ClusterState& state) {
+    bool draining = false, serving = false;
+    for (const v1::WorkerState& worker : state.workers()) {
+      draining = draining || worker.phase() == v1::WORKER_PHASE_DRAINING;
+      serving =
+          serving || (worker.worker_id() == absl::StrCat("vllm://", b.address(), "#0") && worker.has_rank());
+    }
+    return draining && serving;
+  }));
+  EXPECT_EQ(Generate(stub(), Request({4, 5}, 5)).tokens, TokensAfter({4, 5}, 5));
+  EXPECT_EQ(one.counts().taken, 1);
+  EXPECT_EQ(stream.End().tokens, TokensAfter({1, 2, 3}, 3'000)) << "no token is lost by it";
+  EXPECT_TRUE(wait_for("the first one to leave", {b.address()}));
+  list({a.address(), b.address()});
+  EXPECT_TRUE(wait_for("the first one to be back", {a.address(), b.address()}));
+  cluster_->StopCleanly();
+}
+
+TEST_F(EnginesTest, TheAddressesOfANameAreServers) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  ServeEngines(absl::StrCat("vllm+dns://localhost:", port.address().substr(port.address().find(':') + 1)), 2);
+  EXPECT_EQ(Generate(stub(), Request({5, 6}, 4)).tokens, TokensAfter({5, 6}, 4));
+  EXPECT_TRUE(cluster_->WaitFor("its ranks", [&](const v1::ClusterState& state) {
+    return state.workers_size() == 2 &&
+           state.workers(0).worker_id() == absl::StrCat("vllm://", port.address(), "#0");
+  }));
+}
+
 // Two processes of two ranks with their barrier, and one of them killed: the tokens are those that a worker
 // of the router gives.
 TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
@@ -368,7 +622,8 @@ TEST_F(EnginesTest, AddressesAreCheckedAtStart) {
                       {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--engines=" + engines});
   };
   EXPECT_NE(refused("127.0.0.1:1").code, 0);
-  EXPECT_NE(refused("sglang://127.0.0.1:1").code, 0);
+  EXPECT_NE(refused("sglang://127.0.0.1:1,vllm://127.0.0.1:2").code, 0);
+  EXPECT_NE(refused("file:no/such/file").code, 0);
   EXPECT_NE(refused("vllm://127.0.0.1:1,vllm://127.0.0.1:1").code, 0);
   EXPECT_NE(refused("vllm://127.0.0.1").code, 0);
   EXPECT_NE(refused("vllm://127.0.0.1:1?barrier=a,vllm://127.0.0.1:2").code, 0);

@@ -238,15 +238,17 @@ std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>
 }
 
 TEST(Overload, WorkersThatRunOutOfKvPreemptAndNoTokenIsLost) {
-  v1::RequestTotals reserved, watermark, foreseen;
+  v1::RequestTotals reserved, watermark, foreseen, sorted;
   const auto whole = TokensOfACrowd({}, false, reserved);
   EXPECT_EQ(TokensOfACrowd({"--admission=protection:alpha=0"}, false, watermark), whole);
   EXPECT_EQ(TokensOfACrowd({"--admission=kv_feasible", "--lookahead=max_tokens"}, false, foreseen), whole);
+  EXPECT_EQ(TokensOfACrowd({"--admission=mc_sf", "--lookahead=max_tokens"}, false, sorted), whole);
   EXPECT_EQ(reserved.preempted(), 0u);
   EXPECT_GT(watermark.preempted(), 0u) << "nothing was put to the test";
   EXPECT_EQ(watermark.replays_refused(), 0u);
   // 0, unless the machine pauses for so long that plans arrive later than the admission rule assumes.
   EXPECT_LE(10 * foreseen.preempted(), watermark.preempted());
+  EXPECT_LE(10 * sorted.preempted(), watermark.preempted());
 }
 
 // The router admits whatever fits now, and the workers refuse what would not fit later: such requests return
@@ -349,6 +351,7 @@ TEST(Overload, LearnedLengthsKeepEightWorkersWithinTheirKv) {
   };
   EXPECT_GT(preempted({"--admission=protection:alpha=0"}), 60u) << "nothing was put to the test";
   EXPECT_LE(preempted({"--admission=kv_feasible:confidence=0.99", "--lookahead=survival"}), 6u);
+  EXPECT_LE(preempted({"--admission=mc_sf", "--lookahead=survival"}), 6u);
 }
 
 TEST(Overload, AdmissionByLearnedLengthsChangesNoToken) {

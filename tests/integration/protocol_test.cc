@@ -105,7 +105,7 @@ TEST_F(Protocol, AnnouncedRequestsAreRecoveredOrDropped) {
   ASSERT_EQ(message.plan().cancellations_size(), 1);
   EXPECT_EQ(message.plan().cancellations(0), kUnknown);
   ASSERT_EQ(message.plan().assignments_size(), 1);
-  EXPECT_EQ(cluster_.State().requests().adopted(), 1u);
+  EXPECT_EQ(cluster_.State().requests().recovered(), 1u);
 
   const RequestStream later(cluster_.inference(), SyntheticRequest(10, 3));
   ASSERT_TRUE(cluster_.WaitFor(

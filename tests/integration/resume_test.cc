@@ -51,7 +51,7 @@ TEST(Resume, AKilledRoutersRequestsGoOnWithTheNextOne) {
   cluster.StartRouterAgain();
   ExpectUndisturbed(clients, 400);
   const v1::ClusterState state = cluster.State();
-  EXPECT_EQ(state.requests().adopted(), 24u);
+  EXPECT_EQ(state.requests().recovered(), 24u);
   EXPECT_EQ(state.requests().resumed(), 24u);
   EXPECT_EQ(state.requests().restarted(), 0u);
   EXPECT_EQ(state.requests().completed(), 24u);
@@ -68,7 +68,7 @@ TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
   cluster.KillRouter();
   cluster.StartRouterAgain();
   ExpectUndisturbed(clients, 300);
-  EXPECT_EQ(cluster.State().requests().adopted(), 8u);
+  EXPECT_EQ(cluster.State().requests().recovered(), 8u);
   ExpectTally(cluster.State().requests());
 }
 
@@ -103,7 +103,7 @@ TEST(Resume, RequestsThatEndWithoutARouterAreNotLost) {
   cluster.StartRouterAgain();
   ExpectUndisturbed(clients, 200);
   const v1::ClusterState state = cluster.State();
-  EXPECT_EQ(state.requests().adopted(), 8u);
+  EXPECT_EQ(state.requests().recovered(), 8u);
   EXPECT_EQ(state.requests().completed(), 8u);
   EXPECT_EQ(state.steps().generated_tokens(), 0u) << "nothing was left to do, or done again";
   ExpectTally(state.requests());
@@ -119,7 +119,7 @@ TEST(Resume, RequestsThatWaitedAreStartedAgain) {
   cluster.StartRouterAgain();
   ExpectUndisturbed(clients, 250);
   const v1::ClusterState state = cluster.State();
-  EXPECT_EQ(state.requests().adopted() + state.requests().restarted(), 20u);
+  EXPECT_EQ(state.requests().recovered() + state.requests().restarted(), 20u);
   EXPECT_GE(state.requests().restarted(), 4u);
   ExpectTally(state.requests());
 }
@@ -132,7 +132,7 @@ TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
   cluster.KillRouter();
   cluster.StartRouterAgain();
   ASSERT_TRUE(cluster.WaitFor("the requests to be back", [](const v1::ClusterState& s) {
-    return s.requests().adopted() == 12 && s.requests().resumed() == 12;
+    return s.requests().recovered() == 12 && s.requests().resumed() == 12;
   }));
   cluster.workers()[1].Signal(SIGKILL);
   ExpectUndisturbed(clients, 500);
@@ -166,7 +166,7 @@ class OneOfTwo : public ::testing::Test {
 
 TEST_F(OneOfTwo, ClientsThatComeBackBeforeTheFirstEpochFindTheirRequests) {
   ExpectUndisturbed(clients_, kTokens);
-  EXPECT_EQ(cluster_.State().requests().adopted(), 8u);
+  EXPECT_EQ(cluster_.State().requests().recovered(), 8u);
   EXPECT_EQ(cluster_.State().requests().restarted(), 0u);
   ExpectTally(cluster_.State().requests());
 }
@@ -178,7 +178,7 @@ TEST_F(OneOfTwo, ADrainBeforeTheFirstEpochLeavesNothingUndone) {
   grpc::ClientContext context;
   ASSERT_TRUE(cluster_.admin().DrainWorker(&context, request, &response).ok());
   ExpectUndisturbed(clients_, kTokens);
-  EXPECT_EQ(cluster_.State().requests().adopted(), 8u);
+  EXPECT_EQ(cluster_.State().requests().recovered(), 8u);
   ExpectTally(cluster_.State().requests());
   EXPECT_EQ(cluster_.workers()[0].Wait(kSlowdown * absl::Seconds(30)), 0);
 }
@@ -368,8 +368,8 @@ TEST(Resume, ARequestThatNoClientResumesIsCancelled) {
     begun.End();
   }
   cluster.StartRouterAgain();
-  ASSERT_TRUE(cluster.WaitFor("the adopted request to be cancelled", [](const v1::ClusterState& s) {
-    return s.requests().adopted() == 1 && s.requests().resume_expired() == 1 &&
+  ASSERT_TRUE(cluster.WaitFor("the recovered request to be cancelled", [](const v1::ClusterState& s) {
+    return s.requests().recovered() == 1 && s.requests().resume_expired() == 1 &&
            s.workers(0).active_requests() == 0;
   }));
   ExpectTally(cluster.State().requests());

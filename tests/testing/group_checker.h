@@ -143,7 +143,7 @@ class GroupChecker {
   void On(const CloseMember& close) {
     if (Told* told = AttachedOrBroken(close.to); told != nullptr) told->closed = true;
   }
-  void On(const TokensMade& made) { OnReported(made.id, false); }
+  void On(const GeneratedTokens& made) { OnReported(made.id, false); }
   void On(const RequestFinished& finished) { OnReported(finished.id, true); }
   void On(const RequestRejected& rejected) { OnReported(rejected.id, true); }
   void On(const RequestPreempted& preempted) { OnReported(preempted.id, true); }

@@ -421,7 +421,7 @@ class GroupWorld {
     closed.push_back(close);
     Send(close.to, close);
   }
-  void On(const TokensMade& made) { book().OnTokens(made); }
+  void On(const GeneratedTokens& made) { book().OnTokens(made); }
   void On(const RequestFinished& finished) { book().OnFinished(finished.id); }
   void On(const RequestRejected& rejected) { book().OnRejected(rejected); }
   void On(const RequestPreempted& preempted) { book().PlaceAgain(preempted.id); }

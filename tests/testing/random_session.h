@@ -143,7 +143,7 @@ class RandomSession {
     request.output = request.spec.max_new_tokens;
     worker.running[request.spec.id] = {request.spec.prefill_tokens, request.output};
     member.resident.push_back({request.spec.id, request.spec.prefill_tokens});
-    member.adopted.push_back(request.spec);
+    member.recovered.push_back(request.spec);
     requests_[request.spec.id] = request;
   }
 

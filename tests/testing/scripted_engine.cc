@@ -11,10 +11,17 @@ namespace {
 
 namespace pb = ::vllm::grpc::engine;
 
-void Complete(const std::string& reason, grpc::ServerWriter<pb::GenerateResponse>* writer) {
-  pb::GenerateResponse end;
-  end.mutable_complete()->set_finish_reason(reason);
-  writer->Write(end);
+// What an answer has beside its tokens.
+template <typename Message>
+void Adorn(const pb::GenerateRequest& request, const std::vector<uint32_t>& tokens, Message& message) {
+  message.set_prompt_tokens(static_cast<uint32_t>(request.tokenized().input_ids_size()));
+  message.set_completion_tokens(static_cast<uint32_t>(tokens.size()));
+  if (!request.sampling_params().has_logprobs()) return;
+  for (const uint32_t token : tokens) {
+    message.mutable_output_logprobs()->add_token_logprobs(-1.0f / static_cast<float>(token));
+    message.mutable_output_logprobs()->add_token_ids(token);
+  }
+  message.GetReflection()->MutableUnknownFields(&message)->AddVarint(1234, tokens.size());
 }
 
 }  // namespace
@@ -75,6 +82,20 @@ void ScriptedEngine::SetOthers(int requests, int tokens) {
 void ScriptedEngine::SetLoads(Loads loads) {
   std::lock_guard lock(mutex_);
   loads_ = loads;
+}
+
+std::vector<ScriptedEngine::Exchange> ScriptedEngine::exchanges() {
+  std::lock_guard lock(mutex_);
+  return exchanges_;
+}
+
+void ScriptedEngine::Send(size_t number, const pb::GenerateResponse& response,
+                          grpc::ServerWriter<pb::GenerateResponse>* writer) {
+  {
+    std::lock_guard lock(mutex_);
+    exchanges_[number].responses.push_back(response);
+  }
+  writer->Write(response);
 }
 
 ScriptedEngine::Counts ScriptedEngine::counts() {
@@ -157,7 +178,7 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
                                  grpc::ServerWriter<pb::GenerateResponse>* writer) {
   const auto& ids = request.tokenized().input_ids();
   if (ids.empty() || !request.has_data_parallel_rank() || request.data_parallel_rank() < 0 ||
-      request.data_parallel_rank() >= options_.ranks || !request.stream()) {
+      request.data_parallel_rank() >= options_.ranks || request.sampling_params().n() > 1) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
   }
   const auto r = static_cast<size_t>(request.data_parallel_rank());
@@ -167,6 +188,8 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   if (fault == kFull && !std::exchange(was_full_, true))
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"};
   Rank& rank = ranks_[r];
+  const size_t number = exchanges_.size();
+  exchanges_.push_back({request, {}});
   ++counts_.taken;
   ++counts_.by_rank[r];
   ++rank.waiting;
@@ -183,6 +206,15 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
   const uint32_t asked = request.sampling_params().max_tokens();
+  std::vector<uint32_t> made_all;
+  const auto complete = [&](const std::string& reason) {
+    pb::GenerateResponse end;
+    end.mutable_complete()->set_finish_reason(reason);
+    Adorn(request, made_all, *end.mutable_complete());
+    if (!request.stream())
+      end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
+    Send(number, end, writer);
+  };
   for (uint32_t made = 0; made < asked; ++made) {
     if (!NextStep(context, lock)) {
       status = Status::CANCELLED;
@@ -191,18 +223,19 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
     pb::GenerateResponse response;
     last = NextToken(last, length++);
     ++rank.tokens;
+    made_all.push_back(last);
     response.mutable_chunk()->add_token_ids(last);
+    Adorn(request, {last}, *response.mutable_chunk());
     if (made == 2 && fault == kTooManyTokens)
       for (uint32_t i = 0; i < asked; ++i) response.mutable_chunk()->add_token_ids(5);
     if (made == 2 && fault == kOtherOutput) response.mutable_chunk()->set_index(1);
     lock.unlock();
-    writer->Write(response);
+    if (request.stream()) Send(number, response, writer);
+    const bool fails = made == 2 && (fault == kEngineError || fault == kEngineAbort);
+    if (fails) complete(fault == kEngineError ? "error" : "abort");
+    if (made + 1 == asked) complete("length");
     lock.lock();
-    if (made == 2 && fault == kNoReason) break;
-    if (made == 2 && fault == kEngineError) Complete("error", writer);
-    if (made == 2 && fault == kEngineAbort) Complete("abort", writer);
-    if (made == 2 && (fault == kEngineError || fault == kEngineAbort)) break;
-    if (made + 1 == asked) Complete("length", writer);
+    if (fails || (made == 2 && fault == kNoReason)) break;
   }
   --rank.running;
   rank.tokens -= static_cast<int>(length);

@@ -2,8 +2,9 @@
 //
 // Purpose: what real engines do to the router, and what none should. The next token of a sequence depends on
 // the sequence alone (NextToken), so that a request which is continued elsewhere has to bring the tokens of
-// one that was not. A prompt that begins with a Fault's number gets that fault. Threads: the test's; the
-// server has its own.
+// one that was not. Log-probabilities are made up, and every message of a request that asks for some has a
+// field that nobody knows. A prompt that begins with a Fault's number gets that fault. Threads: the test's;
+// the server has its own.
 #ifndef BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 #define BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 
@@ -72,6 +73,12 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     std::vector<int> by_rank;
   };
   Counts counts();
+  // The requests that it took, in order, and what it sent for each, in order.
+  struct Exchange {
+    ::vllm::grpc::engine::GenerateRequest request;
+    std::vector<::vllm::grpc::engine::GenerateResponse> responses;
+  };
+  std::vector<Exchange> exchanges();
 
  private:
   using Status = grpc::Status;
@@ -93,6 +100,9 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
                   grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer) override;
   Status Run(grpc::ServerContext* context, const ::vllm::grpc::engine::GenerateRequest& request,
              grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer);
+  // Of the exchange `number`.
+  void Send(size_t number, const ::vllm::grpc::engine::GenerateResponse& response,
+            grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer);
   // Waits for the next step; false when the call is over.
   bool NextStep(grpc::ServerContext* context, std::unique_lock<std::mutex>& lock);
   void Steps();
@@ -106,6 +116,7 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   int others_ = 0, others_tokens_ = 0;
   Loads loads_ = Loads::kTrue;
   Counts counts_;
+  std::vector<Exchange> exchanges_;
   std::thread thread_;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -63,7 +63,7 @@ class SimpleBook final : public RequestBook {
 
   // --- commands ---
 
-  void OnTokens(const TokensMade& made) {
+  void OnTokens(const GeneratedTokens& made) {
     Record* record = Find(made.id);
     if (record == nullptr) return;
     for (const uint32_t token : made.tokens) {

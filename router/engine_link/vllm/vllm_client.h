@@ -1,8 +1,6 @@
 // A vLLM server as an engine: vllm.grpc.engine.VllmEngine, spoken as gateways speak it.
 //
-// Purpose: implements EngineClient for one server. Requests ask for a stream and for the rank; a stream that
-// breaks the protocol (more tokens than were asked for, another output than the first) ends with
-// DATA_LOSS. Ownership and threads: as EngineClient; gRPC's callbacks.
+// Purpose, ownership and threads: those of protocol/protocol_client.h.
 #ifndef BFIO_ROUTER_ENGINE_LINK_VLLM_VLLM_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_VLLM_VLLM_CLIENT_H_
 

@@ -144,14 +144,15 @@ absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller&
   std::string tenant = caller.tenant;
   if (absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant); !status.ok())
     return status;
-  RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, ""};
+  RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, "",
+                         options_.passes};
   const std::shared_ptr<const ModelFiles> model = Model();
   if (model == nullptr) {
     context.no_stop_texts = "it has none";
   } else if (model->text == nullptr) {
     context.no_stop_texts = model->why_no_text;
   }
-  absl::StatusOr<ConvertedRequest> converted = Wire::Convert(request, std::move(tenant), context);
+  absl::StatusOr<ConvertedRequest> converted = Wire::Convert(std::move(request), std::move(tenant), context);
   if (!converted.ok()) return converted.status();
   request = GenerateRequest();  // its prompt is in `converted`, and would be there twice
   if (converted->request.request_id.empty()) converted->request.request_id = options_.new_request_id();

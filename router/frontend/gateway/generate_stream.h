@@ -4,8 +4,9 @@
 // they get. As a stream: a chunk with the tokens since the last one, then `complete`. Otherwise the
 // outputs' tokens are kept until all have ended, and come in a `complete` each, in order: that holds
 // max_new_tokens per output at most. Texts that end an output are looked for here. Outputs fail together:
-// with an error of one, or a client that is gone, the others are cancelled. `Wire` is a protocol (wire.h of
-// its folder): its messages, and where they differ.
+// with an error of one, or a client that is gone, the others are cancelled. Messages of an engine to which
+// the request passes are written as they are, but for the output's index and the request's id. `Wire` is a
+// protocol (wire.h of its folder): its messages, and where they differ.
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
 // whose rules for clients that do not read hold here, too.
@@ -16,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,6 +33,7 @@
 #include "router/frontend/request_call.h"
 #include "router/frontend/tokenizer/stop_text.h"
 #include "router/requests/limits.h"
+#include "router/requests/passed.h"
 #include "router/requests/token_sink.h"
 
 namespace bfio::router::gateway {
@@ -96,6 +99,9 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
     // All that came.
     uint32_t tokens = 0;
     uint32_t last_token = 0;
+    // Of an engine, to be written as they are; and whether the last one says that the output has ended.
+    std::deque<PassedPtr> passed;
+    bool completed = false;
     // Set when it has ended and that is not written yet.
     std::optional<FinishReason> finish;
     bool ended = false;
@@ -105,6 +111,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
 
   TokenSink::Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                               absl::Time now);
+  TokenSink::Delivery Pass(uint32_t index, absl::Span<const PassedPtr> messages, absl::Time now);
   bool EndOutput(uint32_t index, const absl::Status& status, const std::optional<router::Finish>& finish);
   void Flush();
   void BreakOff();
@@ -122,6 +129,8 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   void FillLogprobs(Output& output, absl::Span<const uint32_t> tokens, Message& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillComplete(uint32_t index, Complete& complete) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The next message of an engine.
+  void FillPassed(uint32_t index, Response& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelAll(bool timed_out) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
@@ -130,8 +139,8 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   std::vector<std::unique_ptr<Sink>> sinks_ ABSL_GUARDED_BY(mutex_);
   // Where the search for something to write begins: no output keeps the others from being written.
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Tokens in the outputs' `pending`, with their log-probabilities (LogprobsView::words); and outputs that
-  // have not ended.
+  // Tokens in the outputs' `pending`, with their log-probabilities (LogprobsView::words), and `passed` in
+  // such units (WordsOf); and outputs that have not ended.
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t live_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush

@@ -15,6 +15,11 @@
 
 namespace bfio::router::gateway {
 
+// Memory that it takes, in units of a token id; at least 1.
+inline int64_t WordsOf(const PassedPtr& message) {
+  return 1 + message->bytes() / 4;
+}
+
 inline const char* ReasonName(FinishReason reason) {
   switch (reason) {
     case FinishReason::kLength:
@@ -40,6 +45,9 @@ class GenerateStream<Wire>::Sink final : public TokenSink {
   Delivery Deliver(uint32_t, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                    absl::Time now) override {
     return call_->Deliver(index_, tokens, logprobs, now);
+  }
+  Delivery Pass(absl::Span<const PassedPtr> messages, absl::Time now) override {
+    return call_->Pass(index_, messages, now);
   }
   bool End(const absl::Status& status, std::optional<router::Finish> finish) override {
     return call_->EndOutput(index_, status, finish);
@@ -135,6 +143,29 @@ TokenSink::Delivery GenerateStream<Wire>::Deliver(uint32_t index, absl::Span<con
 }
 
 template <typename Wire>
+TokenSink::Delivery GenerateStream<Wire>::Pass(uint32_t index, absl::Span<const PassedPtr> messages,
+                                               absl::Time now) {
+  using Delivery = TokenSink::Delivery;
+  MutexLock lock(&mutex_);
+  Output& output = outputs_[index];
+  if (this->ended() || this->broken() || output.ended) return Delivery::kTaken;
+  int64_t words = 0;
+  for (const PassedPtr& message : messages) words += WordsOf(message);
+  const bool full = !this->MayQueue(waiting_, words, options_.limits.buffer_tokens);
+  if (this->writing() && (full || this->Untaken(now) > options_.limits.timeout)) return Delivery::kTooSlow;
+  for (const PassedPtr& message : messages) {
+    const Response* const response = PassedMessage<Response>::In(message.get());
+    if (response == nullptr) continue;  // not this protocol's
+    output.completed = response->has_complete();
+    output.tokens += static_cast<uint32_t>(response->chunk().token_ids_size());
+    output.passed.push_back(message);
+    waiting_ += WordsOf(message);
+  }
+  if (!shape_.stream) return Delivery::kTaken;
+  return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
+}
+
+template <typename Wire>
 bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
                                      const std::optional<router::Finish>& finish) {
   bool failed = false, flush = false;
@@ -152,11 +183,12 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
         if (absl::IsCancelled(status) || !shape_.stream) {
           one.pending.clear();
           one.logprobs.Clear();
+          one.passed.clear();
         }
         if (!shape_.stream) one.finish.reset();
       }
     } else {
-      output.finish = finish->reason;
+      if (!output.completed) output.finish = finish->reason;
       const std::vector<uint32_t>& stops = shape_.stop_token_ids;
       if (finish->reason == FinishReason::kStop && output.matched_text.empty() && output.tokens > 0 &&
           (Wire::kNamesEos || std::find(stops.begin(), stops.end(), output.last_token) != stops.end())) {
@@ -246,6 +278,17 @@ void GenerateStream<Wire>::FillComplete(uint32_t index, Complete& complete) {
 }
 
 template <typename Wire>
+void GenerateStream<Wire>::FillPassed(uint32_t index, Response& response) {
+  Output& output = outputs_[index];
+  const PassedPtr message = std::move(output.passed.front());
+  output.passed.pop_front();
+  waiting_ -= WordsOf(message);
+  response = *PassedMessage<Response>::In(message.get());
+  if (response.has_chunk()) response.mutable_chunk()->set_index(index);
+  if (response.has_complete()) response.mutable_complete()->set_index(index);
+}
+
+template <typename Wire>
 bool GenerateStream<Wire>::Next(Response& response) {
   // All together then, and in order: gateways go by the order.
   if (!shape_.stream && live_ > 0) return false;
@@ -255,6 +298,8 @@ bool GenerateStream<Wire>::Next(Response& response) {
     if (shape_.stream && !output.pending.empty()) {
       // The response holds what was written last, and a chunk follows a chunk most of the time.
       FillChunk(static_cast<uint32_t>(index), *response.mutable_chunk());
+    } else if (!output.passed.empty()) {
+      FillPassed(static_cast<uint32_t>(index), response);
     } else if (output.finish) {
       response.Clear();
       FillComplete(static_cast<uint32_t>(index), *response.mutable_complete());

@@ -42,6 +42,14 @@ absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_to
   return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, context.limits.max_new_tokens));
 }
 
+absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {
+  // Of a text in a European language; what an engine makes of it is known only when it answers.
+  constexpr size_t kBytesPerToken = 4;
+  if (ids > 0) return static_cast<uint32_t>(ids);
+  if (!text.empty()) return static_cast<uint32_t>((text.size() + kBytesPerToken - 1) / kBytesPerToken);
+  return absl::InvalidArgumentError("the prompt is missing: neither tokenized.input_ids nor a text");
+}
+
 std::string OutputName(const std::string& request_id, uint32_t index) {
   return index == 0 ? request_id : absl::StrCat(request_id, "/", index);
 }

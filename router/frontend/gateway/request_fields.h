@@ -35,6 +35,8 @@ struct RequestContext {
   int64_t max_sequence_tokens = 0;
   // Why outputs cannot be searched for texts that end them; empty: they can.
   std::string no_stop_texts;
+  // The engines speak the gateway's protocol: requests pass as they came.
+  bool passes = false;
 };
 
 struct ConvertedRequest {
@@ -115,6 +117,43 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   if (rank) request.rank = static_cast<uint32_t>(*rank);
   if (absl::Status status = CheckRequest(request, context.limits); !status.ok()) return status;
   return to;
+}
+
+// A prompt, and how many tokens it has; of a text an estimate. INVALID_ARGUMENT: there is none.
+absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text);
+
+// A request that the engines check: only what the router needs of it is read. `prompt_tokens` is its length.
+template <typename GenerateRequest>
+absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::string tenant,
+                                            const OutputLimit& limit, uint32_t prompt_tokens,
+                                            const RequestContext& context) {
+  ConvertedRequest to;
+  std::optional<int32_t> rank;
+  if (from.has_data_parallel_rank()) rank = from.data_parallel_rank();
+  if (absl::Status status = CheckRank(rank); !status.ok()) return status;
+  const uint32_t outputs = from.sampling_params().n();
+  if (outputs > kMaxOutputs)
+    return OutOfRange("sampling_params.n", outputs, absl::StrCat("at most ", kMaxOutputs));
+  to.outputs = std::max<uint32_t>(1, outputs);
+  to.stream = from.stream();
+  ClientRequest& request = to.request;
+  request.request_id = from.request_id();
+  request.tenant = std::move(tenant);
+  request.prompt_tokens = prompt_tokens;
+  const absl::StatusOr<uint32_t> max_new_tokens = MaxNewTokens(limit, prompt_tokens, context);
+  if (!max_new_tokens.ok()) return max_new_tokens.status();
+  request.max_new_tokens = *max_new_tokens;
+  if (rank) request.rank = static_cast<uint32_t>(*rank);
+  request.passed.on = true;
+  request.passed.whole = !from.stream();
+  if (absl::Status status = CheckRequest(request, context.limits); !status.ok()) return status;
+  return to;
+}
+
+// Whether it has no fields but those that this version declares.
+template <typename Message>
+bool AllKnown(const Message& message) {
+  return message.GetReflection()->GetUnknownFields(message).empty();
 }
 
 // The request of the output `index`, named apart from the others and with another seed, and that name.

@@ -79,14 +79,48 @@ Sampling ToSampling(const pb::GenerateRequest& request) {
   return sampling;
 }
 
+// Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
+// tokens.
+bool Continues(const pb::GenerateRequest& from) {
+  const pb::SamplingParams& sampling = from.sampling_params();
+  const bool greedy = sampling.temperature() == 0 || sampling.top_k() == 1;
+  const bool penalties = sampling.frequency_penalty() != 0 || sampling.presence_penalty() != 0 ||
+                         (sampling.repetition_penalty() != 0 && sampling.repetition_penalty() != 1);
+  // A text may begin before the tokens that another engine makes, and end in them.
+  const bool plain = ConstraintName(sampling) == nullptr && sampling.stop().empty() &&
+                     !sampling.has_custom_params() && from.token_ids_logprob().empty() &&
+                     (!from.return_logprob() || from.logprob_start_len() < 0);
+  const bool only_tokens = !from.has_mm_inputs() && from.input_embeds().empty() &&
+                           !from.return_hidden_states() && !from.has_disaggregated_params() &&
+                           from.custom_logit_processor().empty() && from.lora_id().empty();
+  return greedy && !penalties && plain && only_tokens && gateway::AllKnown(from) &&
+         gateway::AllKnown(from.tokenized()) && gateway::AllKnown(sampling);
+}
+
+absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
+                                               const gateway::OutputLimit& limit,
+                                               const gateway::RequestContext& context) {
+  const absl::StatusOr<uint32_t> prompt =
+      gateway::PromptTokens(from.tokenized().input_ids_size(), /*text=*/"");
+  if (!prompt.ok()) return prompt.status();
+  auto to = gateway::PassFields(from, std::move(tenant), limit, *prompt, context);
+  if (!to.ok()) return to;
+  Passing& passed = to->request.passed;
+  passed.continues = Continues(from);
+  passed.kv_from_elsewhere = from.has_disaggregated_params();
+  passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
+  return to;
+}
+
 }  // namespace
 
-absl::StatusOr<gateway::ConvertedRequest> Convert(const pb::GenerateRequest& from, std::string tenant,
+absl::StatusOr<gateway::ConvertedRequest> Convert(pb::GenerateRequest from, std::string tenant,
                                                   const gateway::RequestContext& context) {
   const pb::SamplingParams& sampling = from.sampling_params();
-  if (absl::Status status = CheckUnsupported(from); !status.ok()) return status;
   gateway::OutputLimit limit{.name = "sampling_params.max_new_tokens"};
   if (sampling.has_max_new_tokens()) limit.tokens = sampling.max_new_tokens();
+  if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
+  if (absl::Status status = CheckUnsupported(from); !status.ok()) return status;
   return gateway::ConvertFields(from, std::move(tenant), limit, ToSampling(from), context);
 }
 

@@ -39,9 +39,9 @@ struct Wire {
   using GetLoadsRequest = pb::GetLoadsRequest;
   using GetLoadsResponse = pb::GetLoadsResponse;
 
-  static absl::StatusOr<gateway::ConvertedRequest> Convert(const GenerateRequest& request, std::string tenant,
+  static absl::StatusOr<gateway::ConvertedRequest> Convert(GenerateRequest request, std::string tenant,
                                                            const gateway::RequestContext& context) {
-    return sglang::Convert(request, std::move(tenant), context);
+    return sglang::Convert(std::move(request), std::move(tenant), context);
   }
   static void SetRequestId(const std::string& id, GenerateResponse& response) { response.set_request_id(id); }
 

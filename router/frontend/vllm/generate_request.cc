@@ -1,14 +1,26 @@
 #include "router/frontend/vllm/generate_request.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 
 namespace bfio::router::vllm {
 namespace {
 
 using gateway::NotSupported;
+
+// Whether another engine has computed the prompt; one with "do_remote_decode" is computed here, for another.
+bool KvFromElsewhere(const pb::GenerateRequest& request) {
+  if (request.has_kv_transfer_params()) return true;
+  const auto transfer = nlohmann::json::parse(request.kv_transfer_params_json(), /*cb=*/nullptr,
+                                              /*allow_exceptions=*/false);
+  if (!transfer.is_object()) return false;
+  const auto remote = transfer.find("do_remote_prefill");
+  return remote != transfer.end() && remote->is_boolean() && remote->get<bool>();
+}
 
 const char* ConstraintName(const pb::SamplingParams& sampling) {
   switch (sampling.constraint_case()) {
@@ -69,15 +81,52 @@ Sampling ToSampling(const pb::SamplingParams& from) {
   return sampling;
 }
 
+// Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
+// tokens.
+bool Continues(const pb::GenerateRequest& from) {
+  const pb::SamplingParams& sampling = from.sampling_params();
+  const bool greedy = (sampling.has_temperature() && sampling.temperature() == 0) || sampling.top_k() == 1;
+  const bool penalties = sampling.frequency_penalty() != 0 || sampling.presence_penalty() != 0 ||
+                         (sampling.repetition_penalty() != 0 && sampling.repetition_penalty() != 1);
+  // A text may begin before the tokens that another engine makes, and end in them.
+  const bool plain = sampling.constraint_case() == pb::SamplingParams::CONSTRAINT_NOT_SET &&
+                     sampling.stop().empty() && !sampling.has_prompt_logprobs() &&
+                     !sampling.has_truncate_prompt_tokens();
+  const bool only_tokens = from.has_tokenized() && !from.has_mm_inputs() && from.extra_mm_inputs().empty() &&
+                           !from.has_media_refs() && !from.has_kv_transfer_params() &&
+                           !from.has_kv_transfer_params_json();
+  return greedy && !penalties && plain && only_tokens && gateway::AllKnown(from) &&
+         gateway::AllKnown(from.tokenized()) && gateway::AllKnown(sampling);
+}
+
+absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
+                                               const gateway::OutputLimit& limit,
+                                               const gateway::RequestContext& context) {
+  const pb::SamplingParams& sampling = from.sampling_params();
+  absl::StatusOr<uint32_t> prompt = gateway::PromptTokens(from.tokenized().input_ids_size(), from.text());
+  if (!prompt.ok()) return prompt.status();
+  if (sampling.has_truncate_prompt_tokens() && sampling.truncate_prompt_tokens() > 0)
+    *prompt = std::min(*prompt, static_cast<uint32_t>(sampling.truncate_prompt_tokens()));
+  auto to = gateway::PassFields(from, std::move(tenant), limit, *prompt, context);
+  if (!to.ok()) return to;
+  ClientRequest& request = to->request;
+  if (sampling.has_seed()) request.sampling.seed = static_cast<uint32_t>(sampling.seed());
+  request.passed.continues = Continues(from);
+  request.passed.kv_from_elsewhere = KvFromElsewhere(from);
+  request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
+  return to;
+}
+
 }  // namespace
 
-absl::StatusOr<gateway::ConvertedRequest> Convert(const pb::GenerateRequest& from, std::string tenant,
+absl::StatusOr<gateway::ConvertedRequest> Convert(pb::GenerateRequest from, std::string tenant,
                                                   const gateway::RequestContext& context) {
   const pb::SamplingParams& sampling = from.sampling_params();
-  if (absl::Status status = CheckUnsupported(from); !status.ok()) return status;
-  if (absl::Status status = CheckLogprobs(sampling); !status.ok()) return status;
   gateway::OutputLimit limit{.name = "sampling_params.max_tokens"};
   if (sampling.has_max_tokens()) limit.tokens = sampling.max_tokens();
+  if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
+  if (absl::Status status = CheckUnsupported(from); !status.ok()) return status;
+  if (absl::Status status = CheckLogprobs(sampling); !status.ok()) return status;
   return gateway::ConvertFields(from, std::move(tenant), limit, ToSampling(sampling), context);
 }
 

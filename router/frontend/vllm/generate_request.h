@@ -16,9 +16,10 @@ namespace bfio::router::vllm {
 
 namespace pb = ::vllm::grpc::engine;
 
+// A request that passes (RequestContext::passes) is not checked for what the engine checks.
 // INVALID_ARGUMENT naming field, value and limit; UNAVAILABLE for a request without max_tokens while no
 // worker has said how many it holds.
-absl::StatusOr<gateway::ConvertedRequest> Convert(const pb::GenerateRequest& request, std::string tenant,
+absl::StatusOr<gateway::ConvertedRequest> Convert(pb::GenerateRequest request, std::string tenant,
                                                   const gateway::RequestContext& context);
 
 }  // namespace bfio::router::vllm

@@ -38,9 +38,9 @@ struct Wire {
   using GetLoadsRequest = pb::GetLoadsRequest;
   using GetLoadsResponse = pb::GetLoadsResponse;
 
-  static absl::StatusOr<gateway::ConvertedRequest> Convert(const GenerateRequest& request, std::string tenant,
+  static absl::StatusOr<gateway::ConvertedRequest> Convert(GenerateRequest request, std::string tenant,
                                                            const gateway::RequestContext& context) {
-    return vllm::Convert(request, std::move(tenant), context);
+    return vllm::Convert(std::move(request), std::move(tenant), context);
   }
   // Responses do not name the request.
   static void SetRequestId(const std::string&, GenerateResponse&) {}

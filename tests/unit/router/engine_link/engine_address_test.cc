@@ -18,6 +18,10 @@ TEST(EngineAddress, ListsAreReadAsTheyAreWritten) {
   ASSERT_EQ(engines->size(), 2u);
   EXPECT_EQ((*engines)[0].ToString(), "vllm://a.b:1");
   EXPECT_EQ((*engines)[1].server, (Address{"::1", 50}));
+  const auto named = ParseEngines("vllm+dns://engines.svc:1");
+  EXPECT_TRUE(named->front().by_name);
+  EXPECT_EQ(named->front().protocol, "vllm");
+  EXPECT_EQ(named->front().ToString(), "vllm+dns://engines.svc:1");
   EXPECT_TRUE(ParseEngines("")->empty());
 }
 
@@ -52,7 +56,9 @@ TEST(EngineAddress, MistakesInABarrierAreNamed) {
 }
 
 TEST(EngineAddress, MistakesAreNamed) {
-  EXPECT_THAT(ParseEngines("sglang://a:1").status().message(), HasSubstr("'sglang://a:1'"));
+  EXPECT_EQ(ParseEngines("sglang://a:1")->front().protocol, "sglang");
+  EXPECT_THAT(ParseEngines("sglang://a:1,vllm://b:1").status().message(), HasSubstr("one protocol"));
+  EXPECT_THAT(ParseEngines("trt://a:1").status().message(), HasSubstr("'trt://a:1'"));
   EXPECT_THAT(ParseEngines("a:1").status().message(), HasSubstr("vllm://HOST:PORT"));
   EXPECT_FALSE(ParseEngines("vllm://").ok());
   EXPECT_FALSE(ParseEngines("vllm://a").ok());

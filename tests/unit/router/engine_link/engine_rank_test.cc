@@ -43,9 +43,10 @@ class EngineRankTest : public ::testing::Test {
     call.id = id;
     call.prompt = Tokens(10, 3);
     call.max_new_tokens = max_new_tokens_;
+    call.passed = passed_;
     return call;
   }
-  void Token(CallNumber call, uint32_t token) { rank_.OnTokens(call, {token}, now_, out_); }
+  void Token(CallNumber call, uint32_t token) { rank_.OnTokens(call, {token}, nullptr, now_, out_); }
   void Wait(absl::Duration time) {
     now_ += time;
     rank_.OnTimer(now_, out_);
@@ -59,6 +60,12 @@ class EngineRankTest : public ::testing::Test {
   uint64_t epoch_ = 0;
   int64_t plan_ = 0;
   uint32_t max_new_tokens_ = 5;
+  Passing passed_;
+};
+
+class AMessage final : public Passed {
+ public:
+  AMessage() : Passed(1) {}
 };
 
 TEST_F(EngineRankTest, PlansBecomeCallsAndTokensSteps) {
@@ -120,8 +127,8 @@ TEST_F(EngineRankTest, AStepWaitsForItsTokensAShareOfAStep) {
   Token(1, 101);
   for (uint32_t i = 0; i < 60; ++i) {
     now_ += absl::Milliseconds(8);
-    rank_.OnTokens(1, {i}, now_, out_);
-    rank_.OnTokens(2, {i}, now_, out_);
+    rank_.OnTokens(1, {i}, nullptr, now_, out_);
+    rank_.OnTokens(2, {i}, nullptr, now_, out_);
   }
   EXPECT_EQ(Reports().size(), 3u + 60);
   now_ += absl::Milliseconds(8);
@@ -138,7 +145,7 @@ TEST_F(EngineRankTest, TheEndBelongsToTheStepOfTheLastToken) {
   Plan({7});
   for (uint32_t i = 0; i < 5; ++i) Token(1, 100 + i);
   EXPECT_EQ(Reports().size(), 5u) << "the fifth token is the last that was asked for";
-  rank_.OnFinished(1, EngineFinish::kLength, now_, out_);
+  rank_.OnFinished(1, {EngineFinish::kLength, nullptr, 0}, now_, out_);
   const std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(1));
   EXPECT_THAT(reports[0].token_ids, ElementsAre(104));
@@ -153,7 +160,7 @@ TEST_F(EngineRankTest, AnEarlierEndIsAStepOfItsOwn) {
   Epoch(1);
   Plan({7});
   Token(1, 100);
-  rank_.OnFinished(1, EngineFinish::kStop, now_, out_);
+  rank_.OnFinished(1, {EngineFinish::kStop, nullptr, 0}, now_, out_);
   const std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(3));
   EXPECT_EQ(reports[2].finished[0].reason, FinishReason::kStop);
@@ -190,7 +197,7 @@ TEST_F(EngineRankTest, CancelledCallsEndAndAreNotHeardAgain) {
   EXPECT_THAT(out_.cancel, ElementsAre(1));
   Reports();
   Token(1, 100);
-  rank_.OnFinished(1, EngineFinish::kLength, now_, out_);
+  rank_.OnFinished(1, {EngineFinish::kLength, nullptr, 0}, now_, out_);
   EXPECT_EQ(Reports().size(), 0u);
   // The last one: the report says that the rank is idle.
   Plan({}, {8});
@@ -384,12 +391,12 @@ Service ServeFive(bool with_credit) {
     now += kStep;
     int running = 0;
     for (auto it = made.begin(); it != made.end() && running < kSlots; ++running) {
-      rank.OnTokens(it->first, {7}, now, out);
+      rank.OnTokens(it->first, {7}, nullptr, now, out);
       if (++it->second < 5) {
         ++it;
         continue;
       }
-      rank.OnFinished(it->first, EngineFinish::kLength, now, out);
+      rank.OnFinished(it->first, {EngineFinish::kLength, nullptr, 0}, now, out);
       it = made.erase(it);
     }
     rank.OnTimer(now + kStep / 2, out);
@@ -421,6 +428,91 @@ TEST_F(EngineRankTest, WhereFewEndNoneWaitInTheEngine) {
     for (CallNumber call = 1; call <= 4; ++call) Token(call, i);
   }
   EXPECT_EQ(Reports().back().extra_slots, 0);
+}
+
+// --- requests that pass ---
+
+TEST_F(EngineRankTest, MessagesGoWithTheirTokensAndWithTheEnd) {
+  passed_.on = true;
+  Epoch(1);
+  Plan({7, 8});
+  Reports();
+  const PassedPtr first = std::make_shared<AMessage>(), empty = std::make_shared<AMessage>(),
+                  last = std::make_shared<AMessage>();
+  rank_.OnTokens(2, {}, empty, now_, out_);
+  rank_.OnTokens(1, {100}, first, now_, out_);
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(2));
+  ASSERT_THAT(reports[0].tokens, SizeIs(1));
+  EXPECT_EQ(reports[0].tokens[0].count, 0u) << "a message without tokens";
+  EXPECT_THAT(reports[0].messages[0].messages, ElementsAre(empty));
+  EXPECT_EQ(reports[1].tokens[0].count, 1u);
+  EXPECT_THAT(reports[1].messages[0].messages, ElementsAre(first));
+  EXPECT_THAT(reports[1].prefill->prompts, SizeIs(1));
+  rank_.OnFinished(1, {EngineFinish::kStop, last, 0}, now_, out_);
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0].messages[0].messages, ElementsAre(last));
+  EXPECT_EQ(reports[0].finished[0].id, 7u);
+}
+
+TEST_F(EngineRankTest, AnOutputThatComesWholeGetsATokenAStep) {
+  max_new_tokens_ = 100;
+  Epoch(1);
+  Plan({7});
+  passed_ = {.on = true, .whole = true};
+  Plan({8});
+  Reports();
+  for (uint32_t i = 0; i < 10; ++i) {
+    now_ += absl::Milliseconds(8);
+    Token(1, i);
+  }
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(10)) << "it does not hold up the others' steps";
+  // Not in the first one, in which its prompt was computed; and a token counts when it is reported.
+  EXPECT_EQ(reports[9].load_tokens, 10 + 9 + 10 + 8);
+  // 30 tokens in all: 9 of them are known.
+  rank_.OnFinished(2, {EngineFinish::kLength, nullptr, 30}, now_, out_);
+  now_ += absl::Milliseconds(8);
+  Token(1, 10);
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  ASSERT_THAT(reports[0].tokens, SizeIs(2));
+  EXPECT_EQ(reports[0].tokens[1].count, 30u - 9);
+  EXPECT_EQ(reports[0].finished[0].id, 8u);
+}
+
+TEST_F(EngineRankTest, WithoutStreamsAStepIsAsLongAsBefore) {
+  max_new_tokens_ = 20;
+  passed_ = {.on = true, .whole = true};
+  Epoch(1);
+  Plan({7});
+  Reports();
+  Wait(absl::Milliseconds(200));
+  EXPECT_THAT(Reports(), IsEmpty()) << "nothing is known of steps";
+  rank_.OnFinished(1, {EngineFinish::kStop, nullptr, 10}, now_, out_);
+  EXPECT_EQ(Reports()[0].tokens[0].count, 10u);
+  Plan({8});
+  for (int i = 0; i < 30; ++i) Wait(absl::Milliseconds(20));
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(30));
+  EXPECT_EQ(reports[10].load_tokens, 10 + 9);
+  EXPECT_EQ(reports.back().load_tokens, 10 + 19) << "the last one comes with the end";
+  // Less than were estimated.
+  rank_.OnFinished(2, {EngineFinish::kStop, nullptr, 3}, now_, out_);
+  reports = Reports();
+  EXPECT_THAT(reports[0].tokens, IsEmpty());
+  ASSERT_THAT(reports[0].finished, SizeIs(1));
+  EXPECT_EQ(reports[0].finished[0].generated, 3u);
+}
+
+TEST_F(EngineRankTest, APromptWhoseKvComesFromElsewhereIsNoWork) {
+  passed_ = {.on = true, .kv_from_elsewhere = true};
+  Epoch(1);
+  Plan({7});
+  const std::vector<StepReport> reports = Reports();
+  EXPECT_EQ(reports[0].load_tokens, 10);
+  EXPECT_EQ(reports[0].prefill->pending_tokens(), 1);
 }
 
 // --- what the engine says ---
@@ -497,11 +589,11 @@ TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {
         sent[it->second].push_back(token);
         Token(it->first, token);
         if (sent[it->second].size() == 5) {
-          rank_.OnFinished(it->first, EngineFinish::kLength, now_, out_);
+          rank_.OnFinished(it->first, {EngineFinish::kLength, nullptr, 0}, now_, out_);
           running.erase(it);
         }
       } else if (dice < 0.8 && it != running.end()) {
-        rank_.OnFinished(it->first, EngineFinish::kStop, now_, out_);
+        rank_.OnFinished(it->first, {EngineFinish::kStop, nullptr, 0}, now_, out_);
         running.erase(it);
       } else if (dice < 0.83) {
         take();

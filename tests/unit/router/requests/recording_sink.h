@@ -30,6 +30,10 @@ class RecordingSink final : public TokenSink {
     if (enough > 0 && tokens.size() >= enough) return Delivery::kEnough;
     return Delivery::kFlush;
   }
+  Delivery Pass(absl::Span<const PassedPtr> messages, absl::Time) override {
+    passed.insert(passed.end(), messages.begin(), messages.end());
+    return Delivery::kFlush;
+  }
   void CatchUp(uint32_t index, absl::Span<const uint32_t> given, const LogprobsView& of_given) override {
     first_index = index;
     tokens.assign(given.begin(), given.end());
@@ -54,6 +58,7 @@ class RecordingSink final : public TokenSink {
   uint32_t first_index = 0;
   std::vector<uint32_t> tokens;
   Logprobs logprobs;
+  std::vector<PassedPtr> passed;
   std::optional<absl::Status> status;
   std::optional<Finish> finish;
   int flushes = 0;

@@ -44,7 +44,7 @@ class RequestLifecycleTest : public ::testing::Test {
     member.spec.slots = 4;
     member.spec.kv_tokens = 1000;
     member.resident = std::move(resident);
-    member.adopted = std::move(recovered);
+    member.recovered = std::move(recovered);
     const core::Outcome outcome = cluster_->Apply(core::OpenEpoch{0, {member}});
     step_ = 0;
     for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id)
@@ -53,7 +53,7 @@ class RequestLifecycleTest : public ::testing::Test {
     view.kv_tokens = 1000;
     view.max_sequence_tokens = 500;
     view.complete = true;
-    view.logprobs = true;
+    view.logprobs = view.passes = true;
     view.ranks = {{0, 1}};
     requests_->SetGroups(view);
     requests_->OnEpochOpened(now_);

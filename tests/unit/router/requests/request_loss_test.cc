@@ -112,11 +112,11 @@ TEST(Suspicion, EndsAfterTheTotalNumberOfDeaths) {
   for (int i = 1; i < Suspicion::kMost; ++i) {
     suspicion.OnTokens(Suspicion::kTokensThatClear);
     suspicion.OnDeath();
-    EXPECT_FALSE(suspicion.runs_alone() || suspicion.guilty());
+    EXPECT_FALSE(suspicion.runs_alone() || suspicion.blamed());
   }
   suspicion.OnTokens(Suspicion::kTokensThatClear);
   suspicion.OnDeath();
-  EXPECT_TRUE(suspicion.guilty());
+  EXPECT_TRUE(suspicion.blamed());
 }
 
 TEST_F(RequestLifecycleTest, ALostFinishIsReconstructed) {
@@ -174,6 +174,145 @@ TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
   const std::vector<Assignment> again = Place();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].first_index, 1u);
+}
+
+// --- requests that pass to engines as they came ---
+
+class AMessage final : public Passed {
+ public:
+  AMessage() : Passed(40) {}
+};
+
+class PassingRequest : public RequestLifecycleTest {
+ protected:
+  // With a prompt of 3 tokens.
+  RecordingSink& ArrivePassing(Passing passed, uint32_t max_new_tokens = 10) {
+    ClientRequest request = Ask("p", max_new_tokens);
+    request.prompt.clear();
+    request.passed = std::move(passed);
+    request.passed.on = true;
+    request.passed.message = message_;
+    return Arrive(std::move(request));
+  }
+  void Message(const RecordingSink& sink, std::vector<uint32_t> tokens) {
+    requests_->OnTokens(sink.id(), tokens, {}, now_, {message_});
+  }
+  PassedPtr message_ = std::make_shared<AMessage>();
+};
+
+TEST_F(PassingRequest, MessagesReachTheClientAndTokensAreCounted) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({});
+  EXPECT_EQ(Place()[0].request->passed.message, message_);
+  Message(sink, {});
+  Message(sink, {5, 6});
+  EXPECT_EQ(sink.passed.size(), 2u);
+  EXPECT_TRUE(sink.tokens.empty());
+  // Fewer than were asked for: the engine has another bound.
+  requests_->OnFinished(sink.id(), FinishReason::kLength, now_);
+  EXPECT_TRUE(sink.status->ok());
+  EXPECT_EQ(sink.finish->completion_tokens, 2u);
+}
+
+TEST_F(PassingRequest, OneThatCannotGoOnEndsWithItsEngineAtOnce) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({});
+  Place();
+  OpenEpoch();
+  EXPECT_TRUE(sink.open()) << "it has not begun";
+  Place();
+  Message(sink, {5});
+  OpenEpoch();
+  ASSERT_FALSE(sink.open());
+  EXPECT_TRUE(absl::IsUnavailable(*sink.status));
+  EXPECT_THAT(sink.status->message(), HasSubstr("lost after 1 tokens"));
+  EXPECT_EQ(cluster_->waiting(), 0);
+}
+
+TEST_F(PassingRequest, OneThatCanGoOnBringsItsTokens) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({.continues = true});
+  Place();
+  Message(sink, {5, 6});
+  OpenEpoch();
+  EXPECT_TRUE(sink.open());
+  const std::vector<Assignment> assignments = Place();
+  EXPECT_THAT(*assignments[0].history, ElementsAre(5, 6));
+  EXPECT_EQ(assignments[0].first_index, 2u);
+}
+
+// Its client has nothing yet.
+TEST_F(PassingRequest, OneThatComesWholeBeginsAgain) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({.whole = true});
+  Place();
+  Tokens(sink, {0, 0, 0});
+  EXPECT_TRUE(sink.tokens.empty());
+  OpenEpoch();
+  EXPECT_EQ(WaitingSpec(sink.id()).prefill_tokens, 3);
+  const std::vector<Assignment> assignments = Place();
+  EXPECT_EQ(assignments[0].first_index, 0u);
+  EXPECT_TRUE(assignments[0].history->empty());
+  Message(sink, {0, 0, 0, 0});
+  requests_->OnFinished(sink.id(), FinishReason::kStop, now_);
+  EXPECT_EQ(sink.passed.size(), 1u);
+  EXPECT_EQ(sink.finish->completion_tokens, 4u);
+  EXPECT_EQ(requests_->latencies().latencies().time_per_output_token_s.count(), 0u) << "it is not known";
+}
+
+TEST_F(PassingRequest, EstimatesOfAWholeOutputProveNothing) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({.whole = true}, 400);
+  const std::vector<uint32_t> estimated(Suspicion::kTokensThatClear, 0);
+  int deaths = 0;
+  for (; sink.open() && deaths < 100; ++deaths) {
+    Place();
+    Tokens(sink, estimated);
+    Die();
+  }
+  EXPECT_EQ(deaths, Suspicion::kBlamed);
+}
+
+TEST_F(PassingRequest, AWholeOutputThatNoEngineBringsIsGivenUp) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({.whole = true}, 400);
+  int tries = 0;
+  for (; sink.open() && tries < 100; ++tries) {
+    Place();
+    Tokens(sink, {0});
+    requests_->OnPreempted(sink.id(), now_);
+    OpenEpoch();
+  }
+  EXPECT_LT(tries, 100);
+  EXPECT_TRUE(absl::IsUnavailable(*sink.status));
+}
+
+TEST_F(PassingRequest, AWholeOutputCountsWhatTheEngineSays) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({.whole = true}, 400);
+  Place();
+  Tokens(sink, std::vector<uint32_t>(50, 0));
+  requests_->OnFinished(sink.id(), FinishReason::kStop, now_, 20);
+  EXPECT_EQ(sink.finish->completion_tokens, 20u);
+}
+
+TEST_F(PassingRequest, AMessageThatNoEngineCouldUseIsNotKept) {
+  OpenEpoch();
+  RecordingSink& sink = ArrivePassing({});
+  std::weak_ptr<const Passed> message = message_;
+  message_ = nullptr;
+  Place();
+  EXPECT_FALSE(message.expired()) << "another engine may need it";
+  requests_->OnTokens(sink.id(), {{5}}, {}, now_, {});
+  EXPECT_TRUE(message.expired());
+}
+
+TEST_F(PassingRequest, WithoutSuchEnginesItIsRefused) {
+  OpenEpoch();
+  GroupsView view;
+  view.max_sequence_tokens = 500;
+  requests_->SetGroups(view);
+  EXPECT_TRUE(absl::IsInvalidArgument(*ArrivePassing({}).status));
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForWorkersThatMayHoldTheRequest) {
   EXPECT_TRUE(early.open());
   EXPECT_EQ(early.first_index, 1u);
   EXPECT_THAT(early.tokens, ElementsAre(6));
-  EXPECT_EQ(requests_->totals().adopted, 1);
+  EXPECT_EQ(requests_->totals().recovered, 1);
   EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
 }
 

@@ -134,5 +134,39 @@ TEST_F(UnboundCall, ATextThatEndsAnOutputEndsItsRequest) {
   EXPECT_THAT(stream_->LiveOutputs(), ElementsAre(1));
 }
 
+// --- messages of engines ---
+
+PassedPtr Chunk(size_t tokens) {
+  vllm::pb::GenerateResponse response;
+  for (size_t i = 0; i < tokens; ++i) response.mutable_chunk()->add_token_ids(1);
+  return PassedMessage<vllm::pb::GenerateResponse>::Make(std::move(response));
+}
+
+TEST_F(UnboundCall, MessagesThatNobodyReadsAreBounded) {
+  Begin(2, /*stream=*/true);
+  ASSERT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow), Delivery::kFlush);
+  sinks_[0]->Flush();
+  EXPECT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow), Delivery::kTaken);
+  EXPECT_EQ(sinks_[1]->Pass({Chunk(100)}, kNow), Delivery::kTooSlow) << "by their bytes";
+  EXPECT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow + absl::Seconds(11)), Delivery::kTooSlow);
+}
+
+TEST_F(UnboundCall, WholeOutputsAreWrittenWhenAllHaveEnded) {
+  Begin(2, /*stream=*/false);
+  vllm::pb::GenerateResponse end;
+  end.mutable_complete()->set_finish_reason("stop");
+  EXPECT_EQ(sinks_[1]->Pass({PassedMessage<vllm::pb::GenerateResponse>::Make(end)}, kNow), Delivery::kTaken);
+  EXPECT_FALSE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_EQ(sinks_[0]->Pass({PassedMessage<vllm::pb::GenerateResponse>::Make(end)}, kNow), Delivery::kTaken);
+  EXPECT_TRUE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+}
+
+TEST(PassedMessage, IsOfOneTypeOnly) {
+  const PassedPtr chunk = Chunk(2);
+  EXPECT_EQ(PassedMessage<vllm::pb::GenerateResponse>::In(chunk.get())->chunk().token_ids_size(), 2);
+  EXPECT_EQ(PassedMessage<vllm::pb::GenerateRequest>::In(chunk.get()), nullptr);
+  EXPECT_EQ(PassedMessage<vllm::pb::GenerateRequest>::In(nullptr), nullptr);
+}
+
 }  // namespace
 }  // namespace bfio::router::gateway

@@ -206,5 +206,43 @@ TEST(SglangRequest, WithoutALimitAWorkerMustHaveSaidIts) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("sampling_params.max_new_tokens is not set"));
 }
 
+TEST(PassingSglangRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {
+  const auto passed = [](auto change) {
+    pb::GenerateRequest request = Plain();
+    request.mutable_sampling_params()->set_temperature(0);
+    change(request, *request.mutable_sampling_params());
+    gateway::RequestContext context = Context();
+    context.passes = true;
+    const auto converted = Convert(request, "acme", context);
+    EXPECT_TRUE(converted.ok()) << converted.status();
+    const auto* const message =
+        PassedMessage<pb::GenerateRequest>::In(converted->request.passed.message.get());
+    EXPECT_EQ(message->SerializeAsString(), request.SerializeAsString());
+    EXPECT_EQ(converted->request.prompt_tokens, 3u);
+    EXPECT_EQ(converted->request.max_new_tokens, 9u);
+    return converted->request.passed;
+  };
+  EXPECT_TRUE(passed([](auto&, auto&) {}).continues);
+  EXPECT_TRUE(
+      passed([](auto& r, auto& s) { r.set_return_logprob(true), s.set_min_new_tokens(2); }).continues);
+  EXPECT_FALSE(passed([](auto&, auto& s) { s.set_temperature(1); }).continues);
+  EXPECT_FALSE(passed([](auto&, auto& s) { s.set_frequency_penalty(1); }).continues);
+  EXPECT_FALSE(passed([](auto&, auto& s) { s.set_repetition_penalty(2); }).continues);
+  EXPECT_FALSE(passed([](auto&, auto& s) { s.set_json_schema("{}"); }).continues);
+  EXPECT_FALSE(passed([](auto&, auto& s) { s.add_stop("end"); }).continues);
+  EXPECT_FALSE(passed([](auto&, auto& s) { s.mutable_custom_params(); }).continues);
+  EXPECT_FALSE(passed([](auto& r, auto&) { r.set_lora_id("a"); }).continues);
+  EXPECT_FALSE(passed([](auto& r, auto&) { r.set_return_hidden_states(true); }).continues);
+  EXPECT_FALSE(
+      passed([](auto& r, auto&) { r.set_return_logprob(true), r.set_logprob_start_len(0); }).continues);
+  EXPECT_FALSE(passed([](auto& r, auto&) {
+                 r.GetReflection()->MutableUnknownFields(&r)->AddVarint(99, 1);
+               }).continues);
+  EXPECT_FALSE(passed([](auto&, auto&) {}).kv_from_elsewhere);
+  EXPECT_TRUE(passed([](auto& r, auto&) { r.mutable_disaggregated_params(); }).kv_from_elsewhere);
+  EXPECT_FALSE(passed([](auto& r, auto&) { r.mutable_disaggregated_params(); }).continues);
+  EXPECT_TRUE(passed([](auto& r, auto&) { r.set_stream(false); }).whole);
+}
+
 }  // namespace
 }  // namespace bfio::router::sglang

@@ -225,5 +225,113 @@ TEST(VllmRequest, OutputsDifferInNameAndSeed) {
   EXPECT_EQ(gateway::OutputRequest(first, 2).sampling.seed, 9u);
 }
 
+// --- requests that pass ---
+
+absl::StatusOr<gateway::ConvertedRequest> PassPlain(const std::function<void(pb::GenerateRequest&)>& change) {
+  pb::GenerateRequest request = Plain();
+  request.set_stream(true);
+  request.mutable_sampling_params()->set_temperature(0);
+  change(request);
+  gateway::RequestContext context = Context();
+  context.passes = true;
+  return Convert(request, "acme", context);
+}
+
+TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
+  pb::GenerateRequest sent;
+  const auto converted = PassPlain([&](pb::GenerateRequest& request) {
+    pb::SamplingParams& sampling = *request.mutable_sampling_params();
+    sampling.set_temperature(NAN);
+    sampling.set_n(2);
+    sampling.set_seed(-1);
+    sampling.set_regex("a");
+    sampling.set_logprobs(-1);
+    request.set_data_parallel_rank(3);
+    request.mutable_mm_inputs();
+    sent = request;
+  });
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(converted->outputs, 2u);
+  EXPECT_TRUE(converted->stream);
+  const ClientRequest& request = converted->request;
+  EXPECT_EQ(request.request_id, "chatcmpl-1");
+  EXPECT_EQ(request.tenant, "acme");
+  EXPECT_TRUE(request.prompt.empty()) << "it is in the message";
+  EXPECT_EQ(request.prompt_tokens, 3u);
+  EXPECT_EQ(request.max_new_tokens, 9u);
+  EXPECT_EQ(request.rank, 3u);
+  EXPECT_EQ(request.sampling.seed, 0xffffffffu);
+  EXPECT_EQ(request.sampling.logprobs, std::nullopt);
+  EXPECT_TRUE(request.passed.on);
+  EXPECT_FALSE(request.passed.whole);
+  const auto* const message = PassedMessage<pb::GenerateRequest>::In(request.passed.message.get());
+  ASSERT_NE(message, nullptr);
+  EXPECT_EQ(message->SerializeAsString(), sent.SerializeAsString());
+  EXPECT_EQ(request.prompt_bytes(), static_cast<int64_t>(sent.ByteSizeLong()));
+}
+
+TEST(PassingVllmRequest, WhatBoundsItIsChecked) {
+  const auto refused = [](const std::function<void(pb::GenerateRequest&)>& change) {
+    return std::string(PassPlain(change).status().message());
+  };
+  EXPECT_THAT(refused([](auto& r) { r.set_data_parallel_rank(-1); }), HasSubstr("data_parallel_rank"));
+  EXPECT_THAT(refused([](auto& r) { r.mutable_sampling_params()->set_n(129); }),
+              HasSubstr("sampling_params.n"));
+  EXPECT_THAT(refused([](auto& r) { r.clear_input(); }), HasSubstr("prompt is missing"));
+  EXPECT_THAT(refused([](auto& r) { r.mutable_sampling_params()->set_max_tokens(0); }),
+              HasSubstr("max_new_tokens"));
+  EXPECT_THAT(refused([](auto& r) { r.set_text(std::string(1 << 20, 'a')); }), HasSubstr("prompt_length"));
+  // Of a text and of what is not said.
+  const auto text = PassPlain([](auto& r) {
+    r.set_text("some text");
+    r.mutable_sampling_params()->clear_max_tokens();
+  });
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(text->request.prompt_tokens, 3u);
+  EXPECT_EQ(text->request.max_new_tokens, 997u);
+}
+
+TEST(PassingVllmRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {
+  const auto continues = [](const std::function<void(pb::GenerateRequest&)>& change) {
+    const auto converted = PassPlain(change);
+    EXPECT_TRUE(converted.ok()) << converted.status();
+    return converted.ok() && converted->request.passed.continues;
+  };
+  const auto with = [&](const std::function<void(pb::SamplingParams&)>& change) {
+    return continues([&](pb::GenerateRequest& r) { change(*r.mutable_sampling_params()); });
+  };
+  EXPECT_TRUE(continues([](auto&) {}));
+  EXPECT_TRUE(with([](auto& s) { s.set_logprobs(3), s.add_stop_token_ids(4), s.set_min_tokens(2); }));
+  EXPECT_TRUE(with([](auto& s) { s.set_temperature(1), s.set_top_k(1); }));
+  EXPECT_FALSE(with([](auto& s) { s.set_temperature(1); }));
+  EXPECT_FALSE(with([](auto& s) { s.clear_temperature(); })) << "it is 1 then";
+  EXPECT_FALSE(with([](auto& s) { s.set_presence_penalty(1); }));
+  EXPECT_FALSE(with([](auto& s) { s.set_frequency_penalty(-1); }));
+  EXPECT_FALSE(with([](auto& s) { s.set_repetition_penalty(1.5); }));
+  EXPECT_FALSE(with([](auto& s) { s.set_json_object(true); }));
+  EXPECT_FALSE(with([](auto& s) { s.add_stop("end"); }));
+  EXPECT_FALSE(with([](auto& s) { s.set_prompt_logprobs(0); }));
+  EXPECT_FALSE(with([](auto& s) { s.set_truncate_prompt_tokens(2); }));
+  EXPECT_FALSE(with([](auto& s) { s.GetReflection()->MutableUnknownFields(&s)->AddVarint(99, 1); }));
+  EXPECT_FALSE(continues([](auto& r) { r.GetReflection()->MutableUnknownFields(&r)->AddVarint(99, 1); }));
+  EXPECT_FALSE(continues([](auto& r) { r.mutable_media_refs(); }));
+  EXPECT_FALSE(continues([](auto& r) { r.set_text("a"); }));
+  EXPECT_FALSE(continues([](auto& r) { r.set_kv_transfer_params_json("{}"); }));
+}
+
+TEST(PassingVllmRequest, KvComesFromElsewhereWhereTheRequestSaysSo) {
+  const auto elsewhere = [](const std::function<void(pb::GenerateRequest&)>& change) {
+    const auto converted = PassPlain(change);
+    return converted.ok() && converted->request.passed.kv_from_elsewhere;
+  };
+  EXPECT_FALSE(elsewhere([](auto&) {}));
+  EXPECT_TRUE(elsewhere([](auto& r) { r.mutable_kv_transfer_params(); }));
+  EXPECT_TRUE(
+      elsewhere([](auto& r) { r.set_kv_transfer_params_json(R"({"do_remote_prefill":true,"a":[]})"); }));
+  for (const char* json : {R"({"do_remote_prefill":false,"do_remote_decode":true})", "{", "[]", "",
+                           R"({"do_remote_prefill":"true"})"})
+    EXPECT_FALSE(elsewhere([&](auto& r) { r.set_kv_transfer_params_json(json); })) << json;
+}
+
 }  // namespace
 }  // namespace bfio::router::vllm

@@ -100,7 +100,7 @@ v1::ClusterState LoadUntil(Pair& pair, const std::function<bool(const v1::Cluste
 
 // The worker's own fit and the fit of its whole log agree, within their standard errors and an allowance for
 // steps that the worker's estimate no longer includes.
-TEST(WorkerFigures, ReportedStepCostsMatchThoseOfCalibrate) {
+TEST(WorkerMeasurements, ReportedStepCostsMatchThoseOfCalibrate) {
   Pair pair("cost", {}, Cost(1), Cost(1));
   ASSERT_TRUE(pair.ok);
   pair.Load(400);
@@ -129,7 +129,7 @@ TEST(WorkerFigures, ReportedStepCostsMatchThoseOfCalibrate) {
   }
 }
 
-TEST(WorkerFigures, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
+TEST(WorkerMeasurements, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
   const std::string decisions = absl::StrCat(TestDirectory(), "/slow.decisions");
   // Three times as slow, so that a busy machine cannot make the other one appear slower. Both are slow enough
   // for the cost of a token to exceed a busy machine's noise.
@@ -151,7 +151,7 @@ TEST(WorkerFigures, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
   EXPECT_GT(replay["decisions"], 100);
 }
 
-TEST(WorkerFigures, WithoutSpeedDetectionAllWorkersCountAlike) {
+TEST(WorkerMeasurements, WithoutSpeedDetectionAllWorkersCountAlike) {
   Pair pair("off", {"--worker_speeds=off"}, Cost(1), Cost(3));
   ASSERT_TRUE(pair.ok);
   LoadUntil(pair, [](const v1::ClusterState& now) {
@@ -173,7 +173,7 @@ TEST(WorkerFigures, WithoutSpeedDetectionAllWorkersCountAlike) {
 
 #ifdef FAKE_NVML_FOLDER
 // Both workers report the same device, which always draws 200 W.
-TEST(WorkerFigures, EnergyIsReportedOncePerDevice) {
+TEST(WorkerMeasurements, EnergyIsReportedOncePerDevice) {
   const char* before = std::getenv("LD_LIBRARY_PATH");
   const std::string path = before == nullptr ? FAKE_NVML_FOLDER : absl::StrCat(FAKE_NVML_FOLDER, ":", before);
   setenv("LD_LIBRARY_PATH", path.c_str(), 1);

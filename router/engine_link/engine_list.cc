@@ -1,0 +1,158 @@
+#include "router/engine_link/engine_list.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/base/spdlog.h"
+
+namespace bfio::router {
+namespace {
+
+// Far above any fleet's.
+constexpr size_t kMostFileBytes = size_t{1} << 20;
+
+absl::StatusOr<std::vector<EngineAddress>> ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  std::string text(kMostFileBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad() || (in.fail() && !in.eof())) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kMostFileBytes)
+    return absl::InvalidArgumentError(absl::StrCat(path, " is larger than ", kMostFileBytes, " bytes"));
+  std::string list;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    if (!line.empty()) absl::StrAppend(&list, list.empty() ? "" : ",", line);
+  }
+  absl::StatusOr<std::vector<EngineAddress>> engines = ParseEngines(list);
+  if (!engines.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", engines.status().message()));
+  if (engines->empty()) return absl::InvalidArgumentError(absl::StrCat(path, " names no engine"));
+  return engines;
+}
+
+bool IsIpv6(const std::string& address) {
+  return address.find(':') != std::string::npos;
+}
+
+}  // namespace
+
+bool EngineSource::watched() const {
+  return !file.empty() ||
+         std::any_of(engines.begin(), engines.end(), [](const auto& engine) { return engine.by_name; });
+}
+
+absl::StatusOr<EngineSource> ReadEngineSource(const std::string& text) {
+  EngineSource source;
+  absl::string_view path = text;
+  const bool of_file = absl::ConsumePrefix(&path, "file:");
+  if (of_file) source.file = std::string(path);
+  absl::StatusOr<std::vector<EngineAddress>> engines = of_file ? ReadFile(source.file) : ParseEngines(text);
+  if (!engines.ok()) return engines.status();
+  source.engines = *std::move(engines);
+  return source;
+}
+
+absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_ADDRCONFIG;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
+    return absl::UnavailableError(gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, &freeaddrinfo);
+  std::vector<std::string> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    char text[NI_MAXHOST];
+    if (getnameinfo(one->ai_addr, one->ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+      addresses.emplace_back(text);
+  }
+  return addresses;
+}
+
+void EngineList::LookAtFile() {
+  absl::StatusOr<std::vector<EngineAddress>> engines = ReadFile(source_.file);
+  if (engines.ok() && (engines->front().protocol != source_.engines.front().protocol ||
+                       engines->front().barrier.empty() != source_.engines.front().barrier.empty())) {
+    engines = absl::InvalidArgumentError(absl::StrCat(
+        source_.file,
+        ": the protocol of all engines, and whether they have barriers, are those of the start"));
+  }
+  std::string& last = errors_[source_.file];
+  const std::string error(engines.status().message());
+  if (engines.ok()) source_.engines = *std::move(engines);
+  if (std::exchange(last, error) != error && !error.empty())
+    spdlog::warn("--engines: {}; the engines that it named before stay", error);
+}
+
+std::vector<std::string> EngineList::Resolve(const Address& server) {
+  absl::StatusOr<std::vector<std::string>> found = resolve_(server.host);
+  if (found.ok() && found->empty()) found = absl::NotFoundError("it has no addresses");
+  std::string& last = errors_[server.host];
+  const std::string error(found.status().message());
+  if (std::exchange(last, error) != error && !error.empty())
+    spdlog::warn("--engines: {} does not resolve: {}; its last addresses stay", server.host, error);
+  std::vector<Known>& known = known_[server.ToString()];
+  if (found.ok()) {
+    for (Known& one : known) ++one.missing;
+    for (std::string& host : *found) {
+      const auto there =
+          std::find_if(known.begin(), known.end(), [&](const Known& one) { return one.host == host; });
+      if (there != known.end()) {
+        there->missing = 0;
+      } else {
+        known.push_back({std::move(host)});
+      }
+    }
+    std::erase_if(known, [](const Known& one) { return one.missing >= kAnswersWithout; });
+  }
+  // A server of both families is there once.
+  const bool only_ipv6 =
+      std::all_of(known.begin(), known.end(), [](const Known& one) { return IsIpv6(one.host); });
+  std::vector<std::string> hosts;
+  for (const Known& one : known)
+    if (only_ipv6 || !IsIpv6(one.host)) hosts.push_back(one.host);
+  return hosts;
+}
+
+std::vector<EngineAddress> EngineList::Look(const std::function<bool()>& stop) {
+  if (!source_.file.empty()) LookAtFile();
+  std::erase_if(known_, [this](const auto& name) {
+    return std::none_of(source_.engines.begin(), source_.engines.end(), [&](const EngineAddress& given) {
+      return given.by_name && given.server.ToString() == name.first;
+    });
+  });
+  std::vector<EngineAddress> engines;
+  const auto add = [&](EngineAddress engine) {
+    for (const EngineAddress& other : engines) {
+      if (other.server == engine.server) return;
+    }
+    engines.push_back(std::move(engine));
+  };
+  for (const EngineAddress& given : source_.engines) {
+    if (stop()) break;
+    if (!given.by_name) {
+      add(given);
+      continue;
+    }
+    for (const std::string& host : Resolve(given.server)) {
+      EngineAddress engine = given;
+      engine.by_name = false;
+      engine.server.host = host;
+      add(std::move(engine));
+    }
+  }
+  return engines;
+}
+
+}  // namespace bfio::router

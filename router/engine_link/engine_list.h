@@ -1,0 +1,81 @@
+// Which engines there are now: those of --engines, of a file, and behind DNS names.
+//
+// Purpose: the file and the names are looked at again and again. What the file says now replaces what it said
+// before. An address that a name's answers have is used at once, and until kAnswersWithout of them have not
+// had it. A file that cannot be read or does not hold what it should, and a name that does not resolve,
+// change nothing: an outage of either takes no engine away. Of a name that has IPv4 addresses the IPv6 ones
+// are not used, since they are other ways to the same servers. Threads: one. Look blocks, as the resolver
+// does.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "router/engine_link/engine_address.h"
+
+namespace bfio::router {
+
+struct EngineSource {
+  // As given, or as the file says.
+  std::vector<EngineAddress> engines;
+  // Empty: no file.
+  std::string file;
+
+  bool empty() const { return engines.empty(); }
+  // The list may change.
+  bool watched() const;
+};
+
+// "file:PATH", or what ParseEngines reads. The file has addresses as ParseEngines reads them, in lines; the
+// rest of a line after '#' is a comment. INVALID_ARGUMENT, or NOT_FOUND: there is no such file. At least one
+// engine is there, or the text is empty.
+absl::StatusOr<EngineSource> ReadEngineSource(const std::string& text);
+
+// IP addresses of a host; IPv6 without brackets.
+using ResolveHost = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& host)>;
+absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host);
+
+class EngineList {
+ public:
+  // How often the link looks.
+  static constexpr absl::Duration kPeriod = absl::Seconds(2);
+  // Answers of a name in a row, 10 s at that period, after which an address that none of them had is one no
+  // more. Some resolvers leave a few out at times, and an engine that leaves has to drain before it is back.
+  static constexpr int kAnswersWithout = 5;
+
+  EngineList(EngineSource source, ResolveHost resolve)
+      : source_(std::move(source)), resolve_(std::move(resolve)) {}
+
+  // Those that are there now, each server once, none of them by name. What fails is logged once. A name
+  // that answers slowly holds up those after it. When `stop` says so, between two names, it ends with some.
+  std::vector<EngineAddress> Look(const std::function<bool()>& stop = [] { return false; });
+
+ private:
+  struct Known {
+    // An IP address.
+    std::string host;
+    // So many answers in a row have not had it.
+    int missing = 0;
+  };
+
+  void LookAtFile();
+  // The addresses that `server`, a name, has.
+  std::vector<std::string> Resolve(const Address& server);
+
+  EngineSource source_;
+  const ResolveHost resolve_;
+  // By name and port.
+  std::map<std::string, std::vector<Known>> known_;
+  // By file and host.
+  std::map<std::string, std::string> errors_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_

@@ -1,0 +1,316 @@
+// A client for the engines' protocols that gateways speak, which differ little.
+//
+// Purpose: implements EngineClient for one server of the protocol `Wire` (see vllm/vllm_client.cc): its
+// messages; ToPass and Translate, which make a call's request but for its name and rank, from the client's or
+// from nothing; and what is particular to it. Requests ask for the rank; those that are made here
+// ask for a stream. A stream that breaks the protocol (more tokens than were asked for, another output than
+// the first, anything after the end) ends with DATA_LOSS. Ownership and threads: as EngineClient; gRPC's
+// callbacks.
+#ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
+#define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "common/net/status.h"
+#include "router/engine_link/engine_client.h"
+
+namespace bfio::router {
+
+// Of one answer: of a request that passes it may hold a whole output with its log-probabilities.
+inline constexpr int kMaxEngineMessageBytes = 64 << 20;
+
+// A call with one answer; deletes itself when it is over.
+template <typename Service, typename Request, typename Response>
+class Question {
+ public:
+  using Stub = typename Service::Stub;
+  using AsyncStub = typename Service::StubInterface::async_interface;
+  using Done = absl::AnyInvocable<void(absl::StatusOr<Response>) &&>;
+  using Method = void (AsyncStub::*)(grpc::ClientContext*, const Request*, Response*,
+                                     std::function<void(grpc::Status)>);
+
+  static void Ask(
+      const std::shared_ptr<Stub>& stub, Method method, absl::Duration timeout, Done done,
+      absl::FunctionRef<void(Request&)> fill = [](Request&) {}) {
+    auto* question = new Question(stub, std::move(done));
+    fill(question->request_);
+    question->context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+    AsyncStub* const async = stub->async();
+    (async->*method)(&question->context_, &question->request_, &question->response_,
+                     [question](const grpc::Status& status) {
+                       if (status.ok()) {
+                         std::move(question->done_)(std::move(question->response_));
+                       } else {
+                         std::move(question->done_)(FromGrpcStatus(status));
+                       }
+                       delete question;
+                     });
+  }
+
+ private:
+  Question(std::shared_ptr<Stub> stub, Done done) : stub_(std::move(stub)), done_(std::move(done)) {}
+
+  const std::shared_ptr<Stub> stub_;
+  grpc::ClientContext context_;
+  Request request_;
+  Response response_;
+  Done done_;
+};
+
+inline EngineFinish EngineFinishOf(const std::string& reason) {
+  if (reason == "stop") return EngineFinish::kStop;
+  if (reason == "length") return EngineFinish::kLength;
+  if (reason == "abort") return EngineFinish::kAbort;
+  // Others are the engine's own, such as "repetition", and pass.
+  return reason == "error" || reason.empty() ? EngineFinish::kError : EngineFinish::kStop;
+}
+
+// Of a call that the protocol has no words for.
+class NoStream final : public EngineStream {
+ public:
+  void Cancel() override {}
+};
+
+// Keeps itself until the call is over.
+template <typename Wire>
+class ProtocolStream final : public EngineStream,
+                             public grpc::ClientReadReactor<typename Wire::GenerateResponse> {
+ public:
+  using Stub = typename Wire::Service::Stub;
+  using Request = typename Wire::GenerateRequest;
+  using Response = typename Wire::GenerateResponse;
+
+  ProtocolStream(std::shared_ptr<Stub> stub, const EngineCall& call, int32_t rank, const std::string& name,
+                 EngineClient::StreamCallbacks callbacks)
+      : stub_(std::move(stub)),
+        left_(call.max_new_tokens),
+        passes_(call.passed.on),
+        before_(call.passed.on ? static_cast<uint32_t>(call.prompt.size()) : 0),
+        request_(RequestOf(call, rank, name)),
+        callbacks_(std::move(callbacks)) {}
+
+  static std::shared_ptr<ProtocolStream> Start(std::shared_ptr<ProtocolStream> stream) {
+    stream->self_ = stream;
+    stream->stub_->async()->Generate(&stream->context_, &stream->request_, stream.get());
+    stream->StartRead(&stream->response_);
+    stream->StartCall();
+    return stream;
+  }
+
+  void Cancel() override {
+    context_.TryCancel();
+    Wire::Abort(stub_, request_.request_id());
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (absl::Status status = Take(); !status.ok()) {
+      broken_ = std::move(status);
+      Cancel();
+      return;
+    }
+    this->StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<ProtocolStream> last = std::move(self_);
+    absl::StatusOr<EngineEnd> end = absl::UnknownError("");
+    if (!broken_.ok()) {
+      end = broken_;
+    } else if (end_) {
+      end = *std::move(end_);
+    } else if (!status.ok()) {
+      end = FromGrpcStatus(status);
+    } else {
+      end = absl::DataLossError("the engine ended the stream without saying why");
+    }
+    std::move(callbacks_.on_end)(std::move(end));
+  }
+
+ private:
+  static Request RequestOf(const EngineCall& call, int32_t rank, const std::string& name) {
+    const auto* const passed = PassedMessage<Request>::In(call.passed.message.get());
+    Request request = passed != nullptr ? Wire::ToPass(call, *passed) : Wire::Translate(call);
+    request.set_request_id(name);
+    request.set_data_parallel_rank(rank);
+    return request;
+  }
+
+  absl::Status Take() {
+    if (end_) return absl::DataLossError("the engine sent something after the end of the output");
+    if (response_.has_complete()) {
+      const auto& complete = response_.complete();
+      if (complete.index() != 0) return WrongOutput(complete.index());
+      // With a stream its output_ids repeat the last chunk's.
+      end_ = EngineEnd{EngineFinishOf(complete.finish_reason()), nullptr, complete.output_ids_size()};
+      end_->message = Message();
+      return absl::OkStatus();
+    }
+    const auto& chunk = response_.chunk();
+    if (chunk.index() != 0) return WrongOutput(chunk.index());
+    if (chunk.token_ids().empty() && !passes_) return absl::OkStatus();
+    if (static_cast<uint32_t>(chunk.token_ids_size()) > left_)
+      return absl::DataLossError("the engine sent more tokens than were asked for");
+    left_ -= static_cast<uint32_t>(chunk.token_ids_size());
+    std::vector<uint32_t> tokens(chunk.token_ids().begin(), chunk.token_ids().end());
+    callbacks_.on_tokens(std::move(tokens), Message());
+    return absl::OkStatus();
+  }
+
+  // The response, for the client; null where the call does not pass.
+  PassedPtr Message() {
+    if (!passes_) return nullptr;
+    // Tokens of earlier placements are the output's for the client.
+    const auto fewer = [this](uint32_t tokens) { return tokens - std::min(tokens, before_); };
+    if (before_ > 0 && response_.has_chunk()) {
+      auto& chunk = *response_.mutable_chunk();
+      chunk.set_prompt_tokens(fewer(chunk.prompt_tokens()));
+      if (Wire::kChunksCountAll) chunk.set_completion_tokens(chunk.completion_tokens() + before_);
+    } else if (before_ > 0 && response_.has_complete()) {
+      auto& complete = *response_.mutable_complete();
+      complete.set_prompt_tokens(fewer(complete.prompt_tokens()));
+      complete.set_completion_tokens(complete.completion_tokens() + before_);
+    }
+    return PassedMessage<Response>::Make(std::move(response_));
+  }
+
+  static absl::Status WrongOutput(uint32_t index) {
+    return absl::DataLossError(absl::StrCat("the engine sent output ", index, " of a request with one"));
+  }
+
+  const std::shared_ptr<Stub> stub_;
+  // Tokens that may still come.
+  uint32_t left_;
+  const bool passes_;
+  // Tokens of earlier placements, which are part of the prompt.
+  const uint32_t before_;
+  const Request request_;
+  EngineClient::StreamCallbacks callbacks_;
+  grpc::ClientContext context_;
+  Response response_;
+  std::optional<EngineEnd> end_;
+  absl::Status broken_;
+  std::shared_ptr<ProtocolStream> self_;
+};
+
+template <typename Wire>
+class ProtocolClient final : public EngineClient {
+ public:
+  using Service = typename Wire::Service;
+  using Stub = typename Service::Stub;
+  using AsyncStub = typename Service::StubInterface::async_interface;
+  using AskServer =
+      Question<Service, typename Wire::GetServerInfoRequest, typename Wire::GetServerInfoResponse>;
+  using AskModel = Question<Service, typename Wire::GetModelInfoRequest, typename Wire::GetModelInfoResponse>;
+  using AskLoads = Question<Service, typename Wire::GetLoadsRequest, typename Wire::GetLoadsResponse>;
+  using AskHealth = Question<Service, typename Wire::HealthCheckRequest, typename Wire::HealthCheckResponse>;
+
+  explicit ProtocolClient(const std::string& server) {
+    grpc::ChannelArguments arguments;
+    // No pings: Python's gRPC servers end connections on which they come every few seconds, and the link's
+    // health checks find out that a server is gone.
+    arguments.SetMaxReceiveMessageSize(kMaxEngineMessageBytes);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+    // Clients to different servers share nothing.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stub_ =
+        Service::NewStub(grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  void Describe(absl::Duration timeout,
+                absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
+    AskServer::Ask(stub_, &AsyncStub::GetServerInfo, timeout,
+                   [stub = stub_, timeout, done = std::move(done)](auto server) mutable {
+                     if (!server.ok()) return std::move(done)(server.status());
+                     EngineDescription description;
+                     Wire::Describe(*server, description);
+                     DescribeModel(stub, timeout, std::move(description), std::move(done));
+                   });
+  }
+
+  void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
+    AskHealth::Ask(stub_, &AsyncStub::HealthCheck, timeout, [done = std::move(done)](auto health) mutable {
+      if (health.ok() && !health->healthy())
+        health = absl::UnavailableError(absl::StrCat("it is not healthy: ", health->message()));
+      std::move(done)(health.status());
+    });
+  }
+
+  void GetLoads(absl::Duration timeout,
+                absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineLoad>>) &&> done) override {
+    AskLoads::Ask(stub_, &AsyncStub::GetLoads, timeout, [done = std::move(done)](auto response) mutable {
+      if (!response.ok()) return std::move(done)(response.status());
+      std::vector<EngineLoad> loads;
+      for (const auto& load : response->loads()) {
+        if (load.dp_rank() != std::ssize(loads)) break;
+        loads.push_back({int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
+                         std::max<int64_t>(0, load.num_used_tokens())});
+      }
+      std::move(done)(std::move(loads));
+    });
+  }
+
+  std::shared_ptr<EngineStream> Generate(const EngineCall& call, int32_t rank, const std::string& name,
+                                         StreamCallbacks callbacks) override {
+    if (absl::Status status = Wire::Check(call); !status.ok()) {
+      std::move(callbacks.on_end)(std::move(status));
+      return std::make_shared<NoStream>();
+    }
+    return ProtocolStream<Wire>::Start(
+        std::make_shared<ProtocolStream<Wire>>(stub_, call, rank, name, std::move(callbacks)));
+  }
+
+ private:
+  using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
+
+  static void DescribeModel(const std::shared_ptr<Stub>& stub, absl::Duration timeout,
+                            EngineDescription description, Described done) {
+    AskModel::Ask(
+        stub, &AsyncStub::GetModelInfo, timeout,
+        [stub, timeout, description = std::move(description), done = std::move(done)](auto model) mutable {
+          if (!model.ok()) return std::move(done)(model.status());
+          description.max_sequence_tokens = model->max_context_length();
+          description.vocabulary = static_cast<uint32_t>(model->vocab_size());
+          description.model =
+              model->served_model_name().empty() ? model->model_path() : model->served_model_name();
+          DescribeLoads(stub, timeout, std::move(description), std::move(done));
+        });
+  }
+
+  static void DescribeLoads(const std::shared_ptr<Stub>& stub, absl::Duration timeout,
+                            EngineDescription description, Described done) {
+    AskLoads::Ask(stub, &AsyncStub::GetLoads, timeout,
+                  [description = std::move(description), done = std::move(done)](auto loads) mutable {
+                    // Older servers do not have it; the sizes are those of every rank.
+                    if (!loads.ok() && !absl::IsUnimplemented(loads.status()))
+                      return std::move(done)(loads.status());
+                    if (loads.ok() && loads->loads_size() > 0) {
+                      const auto& load = loads->loads(0);
+                      if (load.max_total_num_tokens() > 0)
+                        description.kv_tokens = load.max_total_num_tokens();
+                      // What is said of the server may be of all its ranks.
+                      if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
+                        description.slots = load.max_running_requests();
+                    }
+                    std::move(done)(std::move(description));
+                  });
+  }
+
+  std::shared_ptr<Stub> stub_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_

@@ -1,0 +1,102 @@
+#include "router/engine_link/sglang/sglang_client.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engines/sglang.grpc.pb.h"
+#include "router/engine_link/protocol/protocol_client.h"
+
+namespace bfio::router::sglang {
+namespace {
+
+namespace pb = ::sglang::grpc::scheduler;
+
+constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
+
+// The client's, but for what is the router's: one output, the bound of its length, and the tokens of earlier
+// placements.
+pb::GenerateRequest ToPass(const EngineCall& call, pb::GenerateRequest request) {
+  pb::SamplingParams& sampling = *request.mutable_sampling_params();
+  if (sampling.n() > 1) sampling.set_n(1);
+  if (!sampling.has_max_new_tokens() || !call.prompt.empty())
+    sampling.set_max_new_tokens(call.max_new_tokens);
+  if (call.prompt.empty()) return request;
+  request.mutable_tokenized()->mutable_input_ids()->Add(call.prompt.begin(), call.prompt.end());
+  const auto made = static_cast<uint32_t>(call.prompt.size());
+  sampling.set_min_new_tokens(sampling.min_new_tokens() - std::min(sampling.min_new_tokens(), made));
+  return request;
+}
+
+pb::GenerateRequest Translate(const EngineCall& call) {
+  pb::GenerateRequest request;
+  request.mutable_tokenized()->mutable_input_ids()->Add(call.prompt.begin(), call.prompt.end());
+  request.set_stream(true);
+  request.set_logprob_start_len(-1);
+  pb::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.set_max_new_tokens(call.max_new_tokens);
+  sampling.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
+  sampling.set_ignore_eos(call.ignore_eos);
+  // Everything as gateways send it.
+  sampling.set_n(1);
+  sampling.set_repetition_penalty(1);
+  sampling.set_skip_special_tokens(true);
+  sampling.set_temperature(call.sampling.temperature.value_or(0));
+  sampling.set_top_p(call.sampling.top_p.value_or(1));
+  sampling.set_top_k(call.sampling.top_k ? static_cast<int32_t>(*call.sampling.top_k) : -1);
+  return request;
+}
+
+struct Wire {
+  using Service = pb::SglangScheduler;
+  using GenerateRequest = pb::GenerateRequest;
+  using GenerateResponse = pb::GenerateResponse;
+  using GetServerInfoRequest = pb::GetServerInfoRequest;
+  using GetServerInfoResponse = pb::GetServerInfoResponse;
+  using GetModelInfoRequest = pb::GetModelInfoRequest;
+  using GetModelInfoResponse = pb::GetModelInfoResponse;
+  using GetLoadsRequest = pb::GetLoadsRequest;
+  using GetLoadsResponse = pb::GetLoadsResponse;
+  using HealthCheckRequest = pb::HealthCheckRequest;
+  using HealthCheckResponse = pb::HealthCheckResponse;
+
+  // A chunk's completion_tokens are those of the output so far; GetLoads knows slots better than
+  // GetServerInfo.
+  static constexpr bool kChunksCountAll = true;
+  static constexpr bool kSlotsOfLoads = true;
+
+  static absl::Status Check(const EngineCall& call) {
+    const Sampling& sampling = call.sampling;
+    const bool greedy = sampling.temperature.value_or(0) == 0 || sampling.top_k == 1u;
+    if (call.passed.on || greedy || !sampling.seed) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "sampling.seed, which a resumable request has, is not supported: SGLang's protocol has no seed");
+  }
+  static pb::GenerateRequest ToPass(const EngineCall& call, const pb::GenerateRequest& from) {
+    return sglang::ToPass(call, from);
+  }
+  static pb::GenerateRequest Translate(const EngineCall& call) { return sglang::Translate(call); }
+  static void Abort(const std::shared_ptr<Service::Stub>& stub, const std::string& name) {
+    using AskAbort = Question<Service, pb::AbortRequest, pb::AbortResponse>;
+    AskAbort::Ask(
+        stub, &Service::StubInterface::async_interface::Abort, kAbortTimeout, [](const auto&) {},
+        [&](pb::AbortRequest& request) { request.set_request_id(name); });
+  }
+  static void Describe(const pb::GetServerInfoResponse& server, EngineDescription& description) {
+    const auto number = [&](const char* argument) {
+      const auto it = server.server_args().fields().find(argument);
+      const double value = it == server.server_args().fields().end() ? 0 : it->second.number_value();
+      return value >= 1 && value <= std::numeric_limits<int32_t>::max() ? static_cast<int32_t>(value) : 0;
+    };
+    description.ranks = std::max(1, number("dp_size"));
+    description.slots = number("max_running_requests") / description.ranks;
+    description.kv_tokens = server.max_total_num_tokens();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<EngineClient> NewSglangClient(const std::string& server) {
+  return std::make_unique<ProtocolClient<Wire>>(server);
+}
+
+}  // namespace bfio::router::sglang

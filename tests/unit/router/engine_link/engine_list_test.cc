@@ -1,0 +1,158 @@
+// Lists of engines that change while the router runs.
+#include "router/engine_link/engine_list.h"
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class EngineListTest : public ::testing::Test {
+ protected:
+  ~EngineListTest() override { std::remove(path_.c_str()); }
+  void Write(const std::string& text) { std::ofstream(path_) << text; }
+  absl::StatusOr<EngineSource> Read() { return ReadEngineSource("file:" + path_); }
+  EngineList List(const std::string& text) {
+    return {*ReadEngineSource(text),
+            [this](const std::string& host) -> absl::StatusOr<std::vector<std::string>> {
+              if (!hosts_.contains(host)) return absl::UnavailableError("no such name");
+              return hosts_[host];
+            }};
+  }
+  static std::vector<std::string> Names(const std::vector<EngineAddress>& engines) {
+    std::vector<std::string> names;
+    for (const EngineAddress& engine : engines) {
+      names.push_back(engine.ToString());
+      if (!engine.barrier.empty()) names.back() += "?" + engine.barrier;
+    }
+    return names;
+  }
+
+  const std::string path_ =
+      ::testing::TempDir() + "/engines_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::map<std::string, std::vector<std::string>> hosts_;
+};
+
+TEST_F(EngineListTest, WhatIsGivenIsNotWatched) {
+  EXPECT_FALSE(ReadEngineSource("vllm://a:1,vllm://b:1")->watched());
+  EXPECT_FALSE(ReadEngineSource("")->watched());
+  EXPECT_TRUE(ReadEngineSource("vllm+dns://a:1")->watched());
+  EXPECT_THAT(Names(List("vllm://a:1,vllm://b:1").Look()), ElementsAre("vllm://a:1", "vllm://b:1"));
+}
+
+TEST_F(EngineListTest, AFileHasALineForEach) {
+  Write("# the fleet\n vllm://a:1  # first\n\nvllm://b:1?barrier=x\n");
+  EXPECT_THAT(Names(Read()->engines), ElementsAre("vllm://a:1?x", "vllm://b:1?x"));
+  EXPECT_TRUE(Read()->watched());
+}
+
+TEST_F(EngineListTest, AFileThatIsWrongAtStartIsAnError) {
+  EXPECT_TRUE(absl::IsNotFound(Read().status()));
+  EXPECT_TRUE(absl::IsNotFound(ReadEngineSource("file:/").status()));
+  Write("# none\n");
+  EXPECT_THAT(Read().status().message(), HasSubstr("names no engine"));
+  Write("vllm://a:1\nnonsense\n");
+  EXPECT_THAT(Read().status().message(), HasSubstr("'nonsense'"));
+  Write(std::string((1 << 20) + 1, '#'));
+  EXPECT_THAT(Read().status().message(), HasSubstr("larger"));
+}
+
+TEST_F(EngineListTest, AFilesChangesAreSeenAndItsFaultsChangeNothing) {
+  Write("vllm://a:1\nvllm://b:1\n");
+  EngineList list = List("file:" + path_);
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://a:1", "vllm://b:1"));
+  Write("vllm://b:1\nvllm://c:1\n");
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://b:1", "vllm://c:1"));
+  for (const char* wrong : {"", "vllm://", "vllm://d:1?barrier=now"}) {
+    Write(wrong);
+    EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://b:1", "vllm://c:1")) << wrong;
+  }
+  std::remove(path_.c_str());
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://b:1", "vllm://c:1"));
+  Write("vllm://d:1");
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://d:1"));
+}
+
+TEST_F(EngineListTest, EachAddressOfANameIsAServer) {
+  EngineList list = List("vllm+dns://pods:50,vllm+dns://more:50?barrier=x");
+  EXPECT_THAT(list.Look(), IsEmpty()) << "it has never resolved";
+  hosts_["pods"] = {"10.0.0.1", "10.0.0.2", "10.0.0.1"};
+  hosts_["more"] = {"10.0.0.2", "10.0.0.4"};
+  EXPECT_THAT(Names(list.Look()),
+              ElementsAre("vllm://10.0.0.1:50?x", "vllm://10.0.0.2:50?x", "vllm://10.0.0.4:50?x"));
+}
+
+TEST_F(EngineListTest, ANameThatResolvesNoMoreKeepsItsAddresses) {
+  EngineList list = List("vllm+dns://pods:50");
+  hosts_["pods"] = {"10.0.0.1"};
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50"));
+  hosts_["pods"] = {};
+  for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i)
+    EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50"));
+  hosts_.erase("pods");
+  for (int i = 0; i < 2 * EngineList::kAnswersWithout; ++i)
+    EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50"));
+}
+
+TEST_F(EngineListTest, AnAddressLeavesWhenSeveralAnswersHaveNotHadIt) {
+  // Of both ports, which are looked up for themselves.
+  EngineList list = List("vllm+dns://pods:50,vllm+dns://pods:60");
+  const auto both =
+      ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.2:50", "vllm://10.0.0.1:60", "vllm://10.0.0.2:60");
+  hosts_["pods"] = {"10.0.0.1", "10.0.0.2"};
+  EXPECT_THAT(Names(list.Look()), both);
+  // A resolver that answers with one of the two, in turn.
+  for (int i = 0; i < 4 * EngineList::kAnswersWithout; ++i) {
+    hosts_["pods"] = {i % 2 == 0 ? "10.0.0.1" : "10.0.0.2"};
+    EXPECT_THAT(Names(list.Look()), both) << i;
+  }
+  hosts_["pods"] = {"10.0.0.1"};
+  for (int i = 1; i < EngineList::kAnswersWithout; ++i) EXPECT_THAT(Names(list.Look()), both) << i;
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.1:60"));
+  hosts_["pods"] = {"10.0.0.2", "10.0.0.1"};
+  EXPECT_THAT(Names(list.Look()), both) << "it joins at once";
+}
+
+TEST_F(EngineListTest, ANameThatTheFileHasNoMoreIsForgotten) {
+  Write("vllm+dns://pods:50\nvllm://a:1\n");
+  EngineList list = List("file:" + path_);
+  hosts_["pods"] = {"10.0.0.1"};
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.1:50", "vllm://a:1"));
+  Write("vllm://a:1\n");
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://a:1")) << "a file is obeyed at once";
+  hosts_["pods"] = {"10.0.0.2"};
+  Write("vllm+dns://pods:50\n");
+  EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://10.0.0.2:50"));
+}
+
+TEST_F(EngineListTest, AServerOfBothFamiliesIsThereOnce) {
+  EngineList list = List("vllm+dns://both:50,vllm+dns://six:50");
+  hosts_["both"] = {"fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2"};
+  hosts_["six"] = {"fd00::3"};
+  const auto once = ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.2:50", "vllm://[fd00::3]:50");
+  EXPECT_THAT(Names(list.Look()), once);
+  hosts_["both"] = {"fd00::1", "fd00::2"};
+  EXPECT_THAT(Names(list.Look()), once) << "an answer of one family alone changes nothing";
+}
+
+TEST_F(EngineListTest, TheSystemResolvesNames) {
+  const auto addresses = ResolveBySystem("localhost");
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  EXPECT_THAT(*addresses, ::testing::AnyOf(::testing::Contains("127.0.0.1"), ::testing::Contains("::1")));
+  EXPECT_THAT(*ResolveBySystem("127.0.0.3"), ElementsAre("127.0.0.3"));
+  EXPECT_FALSE(ResolveBySystem("no such host").ok());
+}
+
+}  // namespace
+}  // namespace bfio::router
