@@ -9,7 +9,7 @@ double Ratio(double part, double whole) {
 
 }  // namespace
 
-absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const BarrierReading& after) {
+absl::StatusOr<BarrierMeasurements> Between(const BarrierReading& before, const BarrierReading& after) {
   if (after.uptime_s < before.uptime_s || after.steps < before.steps) {
     return absl::UnavailableError("the router restarted during the run; no barrier results");
   }
@@ -18,7 +18,7 @@ absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const Barri
   const auto steps = static_cast<double>(after.steps - before.steps);
   const double rank_step_s = after.rank_step_s - before.rank_step_s;
   const double max_load = after.max_load_tokens - before.max_load_tokens;
-  BarrierFigures f;
+  BarrierMeasurements f;
   f.policy = after.policy;
   f.ranks = after.ranks;
   f.steps = after.steps - before.steps;

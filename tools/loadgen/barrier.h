@@ -48,7 +48,7 @@ struct BarrierReading {
 };
 
 // Means over the steps between two readings.
-struct BarrierFigures {
+struct BarrierMeasurements {
   std::string policy;
   uint32_t ranks = 0;
   uint64_t steps = 0;
@@ -75,7 +75,7 @@ struct BarrierFigures {
 };
 
 // UNAVAILABLE when the router restarted between the readings, or there was no step.
-absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const BarrierReading& after);
+absl::StatusOr<BarrierMeasurements> Between(const BarrierReading& before, const BarrierReading& after);
 
 }  // namespace bfio::loadgen
 

@@ -50,7 +50,8 @@ v1::GenerateRequest RequestOf(const Attempt& attempt) {
   request.set_request_id(attempt.request_id);
   request.set_prompt_length(attempt.planned.prompt_tokens);
   request.set_max_new_tokens(attempt.planned.output_tokens);
-  request.set_ignore_eos(!attempt.planned.open_ended);
+  request.set_ignore_eos(!attempt.planned.hidden_length.has_value());
+  if (attempt.planned.hidden_length) request.mutable_sampling()->set_seed(*attempt.planned.hidden_length);
   if (attempt.planned.agent != nullptr) {
     const AgentPlan::Call& call = attempt.planned.agent->calls[attempt.planned.call];
     request.set_parent_id(attempt.parent_id);
@@ -84,7 +85,7 @@ class ClientStream final : public client::StreamCall {
       : StreamCall(RequestOf(attempt), attempt.deadline, *attempt.metadata),
         attempt_(std::move(attempt)),
         checker_(attempt_.request_id, attempt_.planned.prompt_tokens, attempt_.planned.output_tokens,
-                 FirstIndex(attempt_), attempt_.planned.open_ended) {}
+                 FirstIndex(attempt_), attempt_.planned.hidden_length.has_value()) {}
 
  private:
   Then OnMessage(v1::GenerateResponse& response, absl::Time arrived) override {

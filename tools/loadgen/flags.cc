@@ -67,8 +67,8 @@ void AddTraffic(OptionTable& table, Options& o) {
   table.Add("concurrency", &o.concurrency, Within(1, o.max_in_flight),
             "closed loop: requests under way at any time");
   table.Add("max_new_tokens", &o.max_new_tokens,
-            "what every request may make, the model ending it: its length is not known beforehand; 0: the "
-            "lengths of the trace or profile, exactly");
+            "what every request may make, the model ending it: its length is not known beforehand, and is "
+            "that of the trace or profile where the workers have --ends_by_seed; 0: those lengths, exactly");
   table.AddParsed(
       "agents", &o.agents, "",
       "agents of these shapes, in turn, instead of single requests: sequence:CALLS, "

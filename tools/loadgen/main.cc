@@ -160,7 +160,7 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
   const std::optional<BarrierReading> after =
       before.has_value() ? TryReadBarrier(admin, *admin_login) : std::nullopt;
   if (after.has_value()) {
-    absl::StatusOr<BarrierFigures> figures = Between(*before, *after);
+    absl::StatusOr<BarrierMeasurements> figures = Between(*before, *after);
     if (figures.ok()) report.barrier = *std::move(figures);
     if (!figures.ok()) spdlog::warn("{}", std::string(figures.status().message()));
   }

@@ -72,7 +72,7 @@ std::string LevelsText(const Results& r, const KneeCriteria& criteria) {
   return out;
 }
 
-std::string BarrierText(const BarrierFigures& f) {
+std::string BarrierText(const BarrierMeasurements& f) {
   std::string out = absl::StrFormat(
       "  group          %s, %d ranks%s, %d steps of %.2f ms\n"
       "  barrier        idle %.2f %% (1 - mean/max load %.2f %%), imbalance %.0f tokens\n"

@@ -21,7 +21,7 @@ struct Report {
   const Options& options;
   const Trace& trace;
   const Results& results;
-  std::optional<BarrierFigures> barrier;
+  std::optional<BarrierMeasurements> barrier;
   // Absent when the router's steps were not read.
   std::optional<GroupTimeline> group;
   std::string version;

@@ -70,7 +70,7 @@ Json AgentsJson(const AgentResults& agents) {
           {"e2e_s", LatencyJson(agents.e2e_s)}};
 }
 
-Json BarrierJson(const BarrierFigures& f) {
+Json BarrierJson(const BarrierMeasurements& f) {
   Json json = {{"policy", f.policy},
                {"ranks", f.ranks},
                {"steps", f.steps},

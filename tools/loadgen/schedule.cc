@@ -97,8 +97,8 @@ std::optional<PlannedRequest> Schedule::Next() {
     planned.prompt_tokens = static_cast<uint32_t>(Row().prompt_tokens);
     planned.output_tokens = static_cast<uint32_t>(Row().output_tokens);
     if (max_new_tokens_ > 0) {
+      planned.hidden_length = planned.output_tokens;
       planned.output_tokens = max_new_tokens_;
-      planned.open_ended = true;
     }
     ++row_;
     ++next_;

@@ -81,7 +81,7 @@ class Recent {
   void Add(v1::ClusterState state) {
     const absl::Time now = MonotonicNow();
     if (!states_.empty()) {
-      const Figures last = Compare(states_.back().second, state);
+      const Measurements last = Compare(states_.back().second, state);
       if (last.idle) idle_.push_back(*last.idle);
       if (idle_.size() > kMaxIdle) idle_.pop_front();
     }

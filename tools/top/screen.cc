@@ -74,11 +74,11 @@ std::string Or(const std::optional<T>& value, Format format) {
   return value ? format(*value) : "-";
 }
 // The rank, with its group where there are several.
-std::string OrRank(const std::optional<uint32_t>& rank, const std::string& group, const Figures& f) {
+std::string OrRank(const std::optional<uint32_t>& rank, const std::string& group, const Measurements& f) {
   if (!rank) return "-";
   return f.several_groups ? absl::StrCat(Harmless(group), ":", *rank) : absl::StrCat(*rank);
 }
-int RankColumns(const Figures& f) {
+int RankColumns(const Measurements& f) {
   return f.several_groups ? 12 : 4;
 }
 
@@ -100,7 +100,7 @@ std::string Models(const v1::ClusterState& state) {
   return absl::StrJoin(models, ", ");
 }
 
-std::string HeadLine(const Figures& f, const ScreenOptions& options) {
+std::string HeadLine(const Measurements& f, const ScreenOptions& options) {
   Line line(options);
   line.Text("bfio ", Style::kStrong);
   if (f.ranks > 0) {
@@ -120,7 +120,7 @@ std::string HeadLine(const Figures& f, const ScreenOptions& options) {
 }
 
 std::string IdleLine(const Picture& picture, const ScreenOptions& options) {
-  const Figures& f = picture.figures;
+  const Measurements& f = picture.figures;
   Line line(options);
   Pair(line, "idle", Or(f.idle, Percent));
   Pair(line, "at the barrier", Or(f.barrier_wait, Percent));
@@ -136,7 +136,7 @@ std::string IdleLine(const Picture& picture, const ScreenOptions& options) {
   return line.Take();
 }
 
-std::string LatencyLine(const Figures& f, const ScreenOptions& options) {
+std::string LatencyLine(const Measurements& f, const ScreenOptions& options) {
   Line line(options);
   const auto both = [](const Quantiles& q) { return absl::StrCat(Seconds(q.p50), " / ", Seconds(q.p99)); };
   Pair(line, "first token p50/p99", Or(f.first_token_s, both));
@@ -147,7 +147,7 @@ std::string LatencyLine(const Figures& f, const ScreenOptions& options) {
   return line.Take();
 }
 
-std::string LoadLine(const Figures& f, const ScreenOptions& options) {
+std::string LoadLine(const Measurements& f, const ScreenOptions& options) {
   Line line(options);
   Pair(line, "load max", absl::StrCat(Count(f.max_load), " (rank ", OrRank(f.max_rank, f.max_group, f), ")"));
   Pair(line, "mean", Count(static_cast<uint64_t>(std::llround(f.mean_load))));
@@ -158,7 +158,7 @@ std::string LoadLine(const Figures& f, const ScreenOptions& options) {
   return line.Take();
 }
 
-std::string RequestLine(const Figures& f, const ScreenOptions& options) {
+std::string RequestLine(const Measurements& f, const ScreenOptions& options) {
   const v1::RequestTotals& r = f.state.requests();
   Line line(options);
   Pair(line, "accepted", Count(r.accepted()));
@@ -183,7 +183,7 @@ std::string ShadowLine(const v1::ShadowState& shadow, const ScreenOptions& optio
 }
 
 // One mark per rank: its share of the largest load.
-std::vector<std::string> Map(const Figures& f, const ScreenOptions& options) {
+std::vector<std::string> Map(const Measurements& f, const ScreenOptions& options) {
   std::vector<std::string> lines;
   constexpr int kLabel = 5;
   const int wide = std::max(8, (options.size.columns - kLabel) / 8 * 8);
@@ -192,7 +192,7 @@ std::vector<std::string> Map(const Figures& f, const ScreenOptions& options) {
     Line line(options);
     line.Text(absl::StrFormat("%4d ", first), Style::kSoft);
     for (size_t i = first; i < std::min<size_t>(f.ranks, first + static_cast<size_t>(wide)); ++i) {
-      const WorkerFigures& worker = f.workers[i];
+      const WorkerMeasurements& worker = f.workers[i];
       const bool top = worker.load_tokens == f.max_load && f.max_load > 0;
       line.Mark(static_cast<double>(worker.load_tokens) / most, top ? Style::kBad : Style::kPlain);
     }
@@ -203,7 +203,8 @@ std::vector<std::string> Map(const Figures& f, const ScreenOptions& options) {
 
 constexpr absl::string_view kPhases[] = {"-", "joining", "serving", "draining"};
 
-std::string WorkerLine(const WorkerFigures& worker, const Figures& f, const ScreenOptions& options) {
+std::string WorkerLine(const WorkerMeasurements& worker, const Measurements& f,
+                       const ScreenOptions& options) {
   Line line(options);
   line.Text(absl::StrFormat("%*s ", RankColumns(f), OrRank(worker.rank, worker.group, f)));
   line.Text(absl::StrFormat("%-20s ", Harmless(worker.worker_id).substr(0, 20)));
@@ -226,7 +227,7 @@ std::string WorkerLine(const WorkerFigures& worker, const Figures& f, const Scre
   return line.Take();
 }
 
-std::string WorkerHead(const Figures& f, const ScreenOptions& options) {
+std::string WorkerHead(const Measurements& f, const ScreenOptions& options) {
   Line line(options);
   line.Text(absl::StrFormat("%*s %-20s %-9s%10s%10s%8s%9s%9s%9s", RankColumns(f), "rank", "worker", "state",
                             "load", "running", "KV", "local", "waited", "slowest"),
@@ -237,7 +238,7 @@ std::string WorkerHead(const Figures& f, const ScreenOptions& options) {
 }  // namespace
 
 std::vector<std::string> Draw(const Picture& picture, const ScreenOptions& options) {
-  const Figures& f = picture.figures;
+  const Measurements& f = picture.figures;
   const auto rows = static_cast<size_t>(std::max(1, options.size.rows));
   std::vector<std::string> lines = {HeadLine(f, options), IdleLine(picture, options), LatencyLine(f, options),
                                     LoadLine(f, options), RequestLine(f, options)};
@@ -249,20 +250,21 @@ std::vector<std::string> Draw(const Picture& picture, const ScreenOptions& optio
   lines.emplace_back();
   const bool message = !picture.message.empty();
   const size_t capacity = rows > lines.size() + 1 + message ? rows - lines.size() - 1 - message : 0;
-  std::vector<const WorkerFigures*> shown;
-  for (const WorkerFigures& worker : f.workers) shown.push_back(&worker);
+  std::vector<const WorkerMeasurements*> shown;
+  for (const WorkerMeasurements& worker : f.workers) shown.push_back(&worker);
   if (shown.size() > capacity) {
     // Workers that do not serve come first, as they need attention; then those with the largest load, which
     // set the pace.
-    std::stable_sort(shown.begin(), shown.end(), [](const WorkerFigures* a, const WorkerFigures* b) {
-      const bool a_serves = a->phase == v1::WORKER_PHASE_SERVING,
-                 b_serves = b->phase == v1::WORKER_PHASE_SERVING;
-      return a_serves != b_serves ? !a_serves : a->load_tokens > b->load_tokens;
-    });
+    std::stable_sort(shown.begin(), shown.end(),
+                     [](const WorkerMeasurements* a, const WorkerMeasurements* b) {
+                       const bool a_serves = a->phase == v1::WORKER_PHASE_SERVING,
+                                  b_serves = b->phase == v1::WORKER_PHASE_SERVING;
+                       return a_serves != b_serves ? !a_serves : a->load_tokens > b->load_tokens;
+                     });
     shown.resize(capacity);
   }
   if (!shown.empty()) lines.push_back(WorkerHead(f, options));
-  for (const WorkerFigures* worker : shown) lines.push_back(WorkerLine(*worker, f, options));
+  for (const WorkerMeasurements* worker : shown) lines.push_back(WorkerLine(*worker, f, options));
   if (lines.size() > rows - message) lines.resize(rows - message);
   if (message) {
     Line line(options);

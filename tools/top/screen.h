@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/top/figures.h"
+#include "tools/top/measurements.h"
 
 namespace bfio::top {
 
@@ -28,7 +28,7 @@ struct ScreenOptions {
 };
 
 struct Picture {
-  Figures figures;
+  Measurements figures;
   // Idle shares of earlier readings, oldest first.
   std::deque<double> idle;
   // The lowest line: a question, the result of an action, or the list of keys.

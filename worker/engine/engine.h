@@ -107,7 +107,8 @@ struct StepOutput {
   };
   // At most one token per active request and step, in a fixed order of requests. With chunked prefill a
   // request has no token in the steps before the last chunk of its prompt, and some schedulers pause decodes
-  // while prompts are computed (worker/scheduler/batch_scheduler.h).
+  // while prompts are computed (worker/scheduler/batch_scheduler.h). In a chain of servers a request may have
+  // its first token a step later (worker/engine/decode/decode_engine.h).
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;
@@ -241,7 +242,7 @@ class Engine {
   virtual void SetPrefillLevel(const std::optional<PrefillLevel>& /*level*/) {}
   // Reports how long the rank waited for the others after the last step's local compute.
   virtual void Waited(double /*seconds*/) {}
-  // Absent where prompts are computed whole in one step.
+  // Absent where the first token comes in a request's first step, because prompts are computed whole.
   virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }
 
   virtual int32_t active() const = 0;

@@ -146,6 +146,9 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
             "sim engine: its tokens are below it: those of a tokenizer that shall decode them");
   table.Add("eos_probability", &o.sim.eos_probability, Within(0, 1),
             "sim engine: probability that a token ends its sequence, below 1");
+  table.Add("ends_by_seed", &o.sim.ends_by_seed,
+            "sim engine: a sequence ends after as many tokens as its seed says, as bfio_loadgen "
+            "--max_new_tokens has it: lengths that the router does not know beforehand");
 }
 
 void AddSteps(OptionTable& table, WorkerSettings& settings) {

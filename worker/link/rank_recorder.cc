@@ -132,9 +132,9 @@ absl::Status RankRecorder::Health(absl::Time now) const {
                                              figures_.steps, " steps before that"));
 }
 
-RankFigures RankRecorder::figures() const {
+RankTelemetry RankRecorder::figures() const {
   MutexLock lock(&mutex_);
-  RankFigures figures = figures_;
+  RankTelemetry figures = figures_;
   figures.reconnects = streams_ == 0 ? 0 : streams_ - 1;
   if (leaving_) {
     figures.phase = RankPhase::kLeaving;

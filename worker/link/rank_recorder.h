@@ -15,7 +15,7 @@
 #include "common/base/mutex.h"
 #include "worker/engine/engine.h"
 #include "worker/link/step_log.h"
-#include "worker/metrics/rank_figures.h"
+#include "worker/metrics/rank_telemetry.h"
 
 namespace bfio::worker {
 
@@ -77,7 +77,7 @@ class RankRecorder {
   void OnCost(const StepCostEstimate& cost);
   void OnEnergy(const EnergyReading& energy);
 
-  RankFigures figures() const;
+  RankTelemetry figures() const;
   // UNAVAILABLE, in a line that says what the step loop is stuck at.
   absl::Status Health(absl::Time now) const;
 
@@ -92,7 +92,7 @@ class RankRecorder {
   absl::Duration task_limit_ ABSL_GUARDED_BY(mutex_);
   absl::Time task_begun_ ABSL_GUARDED_BY(mutex_);
   // Less its phase and reconnects, which `figures` derives.
-  RankFigures figures_ ABSL_GUARDED_BY(mutex_);
+  RankTelemetry figures_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bfio::worker

@@ -11,8 +11,8 @@
 namespace bfio::worker {
 namespace {
 
-std::vector<RankFigures> FiguresOf(const std::vector<const RankRecorder*>& ranks) {
-  std::vector<RankFigures> figures;
+std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ranks) {
+  std::vector<RankTelemetry> figures;
   for (const RankRecorder* rank : ranks) figures.push_back(rank->figures());
   return figures;
 }

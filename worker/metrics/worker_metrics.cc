@@ -12,20 +12,20 @@ using Value = std::optional<double>;
 struct RankMetric {
   MetricInfo info;
   // Absent: this rank has no value.
-  Value (*value)(const RankFigures&);
+  Value (*value)(const RankTelemetry&);
 };
 struct DistributionMetric {
   MetricInfo info;
-  const Distribution& (*value)(const RankFigures&);
+  const Distribution& (*value)(const RankTelemetry&);
 };
 
 Value Of(const std::optional<FittedValue>& fitted) {
   return fitted.has_value() ? Value(fitted->value) : std::nullopt;
 }
-Value CostOf(const RankFigures& rank, std::optional<FittedValue> StepCostEstimate::*part) {
+Value CostOf(const RankTelemetry& rank, std::optional<FittedValue> StepCostEstimate::*part) {
   return rank.cost.has_value() ? Of((*rank.cost).*part) : std::nullopt;
 }
-Value EnergyOf(const RankFigures& rank, double EnergySums::*part) {
+Value EnergyOf(const RankTelemetry& rank, double EnergySums::*part) {
   return rank.energy.has_value() ? Value(rank.energy->sums.*part) : std::nullopt;
 }
 
@@ -37,79 +37,79 @@ constexpr MetricInfo kBuildInfo = {"bfio:worker_build_info", kGauge, "version",
 const std::vector<RankMetric>& RankMetrics() {
   static const auto* const metrics = new std::vector<RankMetric>{
       {{"bfio:worker_connected", kGauge, "worker", "1 while a stream to the router is open"},
-       [](const RankFigures& r) -> Value { return r.connected; }},
+       [](const RankTelemetry& r) -> Value { return r.connected; }},
       {{"bfio:worker_serving", kGauge, "worker",
         "1 while the worker is in an epoch: it steps, or waits for requests"},
-       [](const RankFigures& r) -> Value { return r.epoch != 0; }},
+       [](const RankTelemetry& r) -> Value { return r.epoch != 0; }},
       {{"bfio:worker_rank", kGauge, "worker", "rank in the present epoch; absent outside of one"},
-       [](const RankFigures& r) -> Value { return r.rank; }},
+       [](const RankTelemetry& r) -> Value { return r.rank; }},
       {{"bfio:worker_epoch", kGauge, "worker", "number of the present epoch; 0 outside of one"},
-       [](const RankFigures& r) -> Value { return double(r.epoch); }},
+       [](const RankTelemetry& r) -> Value { return double(r.epoch); }},
       {{"bfio:worker_epochs_total", kCounter, "worker", "epochs whose barrier formed"},
-       [](const RankFigures& r) -> Value { return double(r.epochs_formed); }},
+       [](const RankTelemetry& r) -> Value { return double(r.epochs_formed); }},
       {{"bfio:worker_epochs_failed_total", kCounter, "worker", "epochs whose barrier did not form"},
-       [](const RankFigures& r) -> Value { return double(r.epochs_failed); }},
+       [](const RankTelemetry& r) -> Value { return double(r.epochs_failed); }},
       {{"bfio:worker_reconnects_total", kCounter, "worker", "streams to the router after the first"},
-       [](const RankFigures& r) -> Value { return double(r.reconnects); }},
+       [](const RankTelemetry& r) -> Value { return double(r.reconnects); }},
       {{"bfio:worker_reports_sent_total", kCounter, "worker", "step reports written to the router"},
-       [](const RankFigures& r) -> Value { return double(r.reports_sent); }},
+       [](const RankTelemetry& r) -> Value { return double(r.reports_sent); }},
       {{"bfio:worker_unsent_messages", kGauge, "worker", "messages that wait to be written to the router"},
-       [](const RankFigures& r) -> Value { return double(r.unsent_messages); }},
+       [](const RankTelemetry& r) -> Value { return double(r.unsent_messages); }},
       {{"bfio:worker_steps_total", kCounter, "worker", "steps that ended with their barrier"},
-       [](const RankFigures& r) -> Value { return double(r.steps); }},
+       [](const RankTelemetry& r) -> Value { return double(r.steps); }},
       {{"bfio:worker_generation_tokens_total", kCounter, "worker", "tokens generated"},
-       [](const RankFigures& r) -> Value { return double(r.generated_tokens); }},
+       [](const RankTelemetry& r) -> Value { return double(r.generated_tokens); }},
       {{"bfio:worker_prefill_tokens_total", kCounter, "worker", "prompt tokens processed"},
-       [](const RankFigures& r) -> Value { return double(r.prefill_tokens); }},
+       [](const RankTelemetry& r) -> Value { return double(r.prefill_tokens); }},
       {{"bfio:worker_finished_requests_total", kCounter, "worker", "requests whose last token was generated"},
-       [](const RankFigures& r) -> Value { return double(r.finished_requests); }},
+       [](const RankTelemetry& r) -> Value { return double(r.finished_requests); }},
       {{"bfio:worker_preempted_requests_total", kCounter, "worker", "requests preempted because KV ran out"},
-       [](const RankFigures& r) -> Value { return double(r.preempted_requests); }},
+       [](const RankTelemetry& r) -> Value { return double(r.preempted_requests); }},
       {{"bfio:worker_failed_requests_total", kCounter, "worker",
         "requests ended because the model gave no finite logits for them"},
-       [](const RankFigures& r) -> Value { return double(r.failed_requests); }},
+       [](const RankTelemetry& r) -> Value { return double(r.failed_requests); }},
       {{"bfio:worker_slots", kGauge, "worker", "requests that the worker can decode at once (--slots)"},
-       [](const RankFigures& r) -> Value { return double(r.slots); }},
+       [](const RankTelemetry& r) -> Value { return double(r.slots); }},
       {{"bfio:worker_requests_running", kGauge, "worker", "requests in slots after the last step"},
-       [](const RankFigures& r) -> Value { return double(r.active_requests); }},
+       [](const RankTelemetry& r) -> Value { return double(r.active_requests); }},
       {{"bfio:worker_requests_waiting", kGauge, "worker", "requests in plans whose step has not come"},
-       [](const RankFigures& r) -> Value { return double(r.waiting_requests); }},
+       [](const RankTelemetry& r) -> Value { return double(r.waiting_requests); }},
       {{"bfio:worker_load_tokens", kGauge, "worker", "load of the last step: resident KV tokens"},
-       [](const RankFigures& r) -> Value { return double(r.load_tokens); }},
+       [](const RankTelemetry& r) -> Value { return double(r.load_tokens); }},
       {{"bfio:worker_kv_capacity_tokens", kGauge, "worker", "capacity in KV tokens (--kv_tokens)"},
-       [](const RankFigures& r) -> Value { return double(r.kv_tokens); }},
+       [](const RankTelemetry& r) -> Value { return double(r.kv_tokens); }},
       {{"bfio:worker_kv_reserved_tokens", kGauge, "worker", "KV tokens reserved for running requests"},
-       [](const RankFigures& r) -> Value { return double(r.kv_tokens - r.free_kv_tokens); }},
+       [](const RankTelemetry& r) -> Value { return double(r.kv_tokens - r.free_kv_tokens); }},
       {{"bfio:worker_undelivered_tokens", kGauge, "worker",
         "tokens generated without a router and not reported yet; those of resumable requests are kept"},
-       [](const RankFigures& r) -> Value { return double(r.undelivered_tokens); }},
+       [](const RankTelemetry& r) -> Value { return double(r.undelivered_tokens); }},
       {{"bfio:worker_held_requests", kGauge, "worker", "resumable requests kept for the next router"},
-       [](const RankFigures& r) -> Value { return double(r.held_requests); }},
+       [](const RankTelemetry& r) -> Value { return double(r.held_requests); }},
       {{"bfio:worker_held_bytes", kGauge, "worker", "bytes reserved for held requests, of 64 MiB per rank"},
-       [](const RankFigures& r) -> Value { return double(r.held_bytes); }},
+       [](const RankTelemetry& r) -> Value { return double(r.held_bytes); }},
       {{"bfio:worker_step_cost_fixed_seconds", kGauge, "worker",
         "fitted cost of a step, C; absent until the fit is certain, like the next two"},
-       [](const RankFigures& r) { return CostOf(r, &StepCostEstimate::c); }},
+       [](const RankTelemetry& r) { return CostOf(r, &StepCostEstimate::c); }},
       {{"bfio:worker_step_cost_token_seconds", kGauge, "worker",
         "fitted cost of a resident token in a step, t_l"},
-       [](const RankFigures& r) { return CostOf(r, &StepCostEstimate::tl); }},
+       [](const RankTelemetry& r) { return CostOf(r, &StepCostEstimate::tl); }},
       {{"bfio:worker_step_cost_prefill_token_seconds", kGauge, "worker", "fitted cost of a prompt token"},
-       [](const RankFigures& r) { return CostOf(r, &StepCostEstimate::prefill); }},
+       [](const RankTelemetry& r) { return CostOf(r, &StepCostEstimate::prefill); }},
       {{"bfio:worker_step_cost_residual_seconds", kGauge, "worker",
         "robust standard deviation of a step's local time about the fit"},
-       [](const RankFigures& r) -> Value { return r.cost ? Value(r.cost->residual_s) : std::nullopt; }},
+       [](const RankTelemetry& r) -> Value { return r.cost ? Value(r.cost->residual_s) : std::nullopt; }},
       {{"bfio:worker_energy_busy_joules_total", kCounter, "worker",
         "energy drawn by the rank's device while it computed; absent without a meter, like the next four"},
-       [](const RankFigures& r) { return EnergyOf(r, &EnergySums::busy_j); }},
+       [](const RankTelemetry& r) { return EnergyOf(r, &EnergySums::busy_j); }},
       {{"bfio:worker_energy_barrier_joules_total", kCounter, "worker",
         "energy drawn while it waited within steps"},
-       [](const RankFigures& r) { return EnergyOf(r, &EnergySums::barrier_j); }},
+       [](const RankTelemetry& r) { return EnergyOf(r, &EnergySums::barrier_j); }},
       {{"bfio:worker_energy_parked_joules_total", kCounter, "worker", "energy drawn outside of steps"},
-       [](const RankFigures& r) { return EnergyOf(r, &EnergySums::parked_j); }},
+       [](const RankTelemetry& r) { return EnergyOf(r, &EnergySums::parked_j); }},
       {{"bfio:worker_power_watts", kGauge, "worker", "mean power over the meter's last window"},
-       [](const RankFigures& r) -> Value { return r.energy ? Value(r.energy->watts) : std::nullopt; }},
+       [](const RankTelemetry& r) -> Value { return r.energy ? Value(r.energy->watts) : std::nullopt; }},
       {{"bfio:worker_idle_power_watts", kGauge, "worker", "power without work, once measured"},
-       [](const RankFigures& r) -> Value { return r.energy ? r.energy->idle_watts : std::nullopt; }},
+       [](const RankTelemetry& r) -> Value { return r.energy ? r.energy->idle_watts : std::nullopt; }},
   };
   return *metrics;
 }
@@ -117,11 +117,11 @@ const std::vector<RankMetric>& RankMetrics() {
 const std::vector<DistributionMetric>& DistributionMetrics() {
   static const auto* const metrics = new std::vector<DistributionMetric>{
       {{"bfio:worker_step_local_seconds", kHistogram, "worker", "local work of a step"},
-       [](const RankFigures& r) -> const Distribution& { return r.local_s; }},
+       [](const RankTelemetry& r) -> const Distribution& { return r.local_s; }},
       {{"bfio:worker_step_barrier_wait_seconds", kHistogram, "worker", "wait at a step's barrier"},
-       [](const RankFigures& r) -> const Distribution& { return r.barrier_wait_s; }},
+       [](const RankTelemetry& r) -> const Distribution& { return r.barrier_wait_s; }},
       {{"bfio:worker_step_gap_seconds", kHistogram, "worker", "between a barrier and the next local work"},
-       [](const RankFigures& r) -> const Distribution& { return r.gap_s; }},
+       [](const RankTelemetry& r) -> const Distribution& { return r.gap_s; }},
   };
   return *metrics;
 }
@@ -155,17 +155,17 @@ absl::Span<const MetricInfo> WorkerMetrics() {
 }
 
 std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
-                        absl::Span<const RankFigures> ranks) {
+                        absl::Span<const RankTelemetry> ranks) {
   Exposition out;
   out.Add(kBuildInfo, 1, version);
   out.Add(kDroppedLines, static_cast<double>(dropped_log_lines));
   for (const auto& metric : RankMetrics()) {
-    for (const RankFigures& rank : ranks) {
+    for (const RankTelemetry& rank : ranks) {
       if (const Value value = metric.value(rank)) out.Add(metric.info, *value, rank.worker_id);
     }
   }
   for (const auto& metric : DistributionMetrics()) {
-    for (const RankFigures& rank : ranks) {
+    for (const RankTelemetry& rank : ranks) {
       const Distribution& d = metric.value(rank);
       out.AddHistogram(metric.info, {d.bounds(), d.counts(), d.sum()}, rank.worker_id);
     }

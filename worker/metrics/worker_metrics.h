@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/telemetry/metrics/exposition.h"
-#include "worker/metrics/rank_figures.h"
+#include "worker/metrics/rank_telemetry.h"
 
 namespace bfio::worker {
 
@@ -23,7 +23,7 @@ absl::Span<const MetricInfo> WorkerMetrics();
 // The Prometheus text of a process with these ranks. `dropped_log_lines`: as counted by
 // common/telemetry/log.h. Values that do not exist (a cost, energy without a meter) are left out.
 std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
-                        absl::Span<const RankFigures> ranks);
+                        absl::Span<const RankTelemetry> ranks);
 
 }  // namespace bfio::worker
 

@@ -37,7 +37,7 @@ TEST(RankRecorderTest, PhasesFollowARanksLifetime) {
   EXPECT_EQ(recorder.figures().phase, RankPhase::kConnecting);
   recorder.OnStreamUp();
   recorder.OnLeaving();
-  const RankFigures end = recorder.figures();
+  const RankTelemetry end = recorder.figures();
   EXPECT_EQ(end.phase, RankPhase::kLeaving);
   EXPECT_EQ(end.reconnects, 1u);
   EXPECT_EQ(end.epochs_formed, 1u);
@@ -73,7 +73,7 @@ TEST(RankRecorderTest, StepsAddUp) {
   recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60});
   recorder.OnStep(Row(2, 2'000'000, 500'000),
                   {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1, .failed = 2});
-  const RankFigures figures = recorder.figures();
+  const RankTelemetry figures = recorder.figures();
   EXPECT_EQ(figures.steps, 2u);
   EXPECT_EQ(figures.generated_tokens, 5u);
   EXPECT_EQ(figures.prefill_tokens, 20u);

@@ -193,6 +193,29 @@ TEST_F(SimEngineTest, EosEndsARequestUnlessIgnored) {
   EXPECT_EQ(RunToEnd(*engine).size(), 100u);
 }
 
+TEST_F(SimEngineTest, EndsBySeedAreThoseOfTheSeedUnlessIgnored) {
+  SimOptions options = Options();
+  options.ends_by_seed = true;
+  auto engine = Make(options);
+  const auto made = [&](uint64_t seed, bool ignore_eos, uint32_t first_index = 0) {
+    SequenceRequest request = Request(1, 10, 100);
+    request.sampling.seed = seed;
+    request.ignore_eos = ignore_eos;
+    request.first_index = first_index;
+    EXPECT_TRUE(engine->Admit(request).ok());
+    return RunToEnd(*engine);
+  };
+  EXPECT_EQ(made(1, false).size(), 1u);
+  const auto tokens = made(7, false);
+  ASSERT_EQ(tokens.size(), 7u);
+  EXPECT_EQ(tokens.back(), kSimEosToken);
+  EXPECT_EQ(made(7, false, 5).size(), 2u) << "a replay ends where the first run would have";
+  EXPECT_EQ(made(100, false).size(), 100u);
+  EXPECT_EQ(made(uint64_t{1} << 63, false).size(), 100u);
+  EXPECT_EQ(made(7, true).size(), 100u);
+  EXPECT_NE(SimModelName(options), SimModelName(Options()));
+}
+
 TEST_F(SimEngineTest, HintsAreGivenOnlyWithAnEosProbability) {
   StepOutput out;
   auto plain = Make(Options());

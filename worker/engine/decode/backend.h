@@ -52,6 +52,20 @@ class Backend {
   // is permanently broken; a row with non-finite logits is not an error (Drawn::finite).
   virtual absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) = 0;
 
+  // Plans that may be under way at the same time. 1: plans are run one after another, by Run. More: by Start
+  // and Collect, which together do what Run does. A sequence may be released while its rows are under way:
+  // plans take effect in the order of their starts, so its pages may be used by the next plan.
+  virtual int32_t depth() const { return 1; }
+  // Begins a plan with at least one row. REQUIRES: fewer than depth() plans are under way.
+  virtual absl::Status Start(const StepPlan& /*plan*/) {
+    return absl::UnimplementedError("this backend runs one plan at a time");
+  }
+  // Waits for the oldest plan under way and draws the token that follows each of its logit_rows. REQUIRES:
+  // draws and drawn have as many elements as that plan has draws.
+  virtual absl::Status Collect(absl::Span<const Draw> /*draws*/, absl::Span<Drawn> /*drawn*/) {
+    return absl::UnimplementedError("this backend runs one plan at a time");
+  }
+
   // Set for a backend that splits the MLP among the group's ranks (--mlp=tp): a digest of what must be equal
   // on all ranks. Such a backend runs its plans by RunTogether. That gives the same tokens as Run, and may
   // also return an error of the peers, after which the plan may be run again.

@@ -147,7 +147,8 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   sequence.index = *index;
   if (has_model) sequence.tokens = PromptOf(request);
   sequence.length = sequence.given = given;
-  sequence.computed = 0;
+  sequence.computed = sequence.started = 0;
+  sequence.drawing = false;
   sequence.prompt_length = request.prompt_length;
   sequence.original_length = request.prompt_length - request.first_index;
   sequence.generated = 0;
@@ -194,6 +195,7 @@ std::vector<ResidentSequence> DecodeEngine::resident() const {
 
 absl::Status DecodeEngine::Step(StepOutput& out) {
   out.Clear();
+  if (backend_->depth() > 1) return StepPipelined(out);
   if (absl::Status status = MakePlan(out); !status.ok()) return status;
   drawn_.resize(draws_.size());
   const double start_s = planner_.adapts() ? options_.clock() : 0;
@@ -228,7 +230,10 @@ int64_t DecodeEngine::NextRows() {
 
 absl::Status DecodeEngine::Finish(StepOutput& out) {
   CountPassedOver(chunks_, active_);
-  for (const Chunk& chunk : chunks_) active_[chunk.which].computed += chunk.rows;
+  for (const Chunk& chunk : chunks_) {
+    Sequence& sequence = active_[chunk.which];
+    sequence.computed = sequence.started += chunk.rows;
+  }
   ended_.assign(active_.size(), 0);
   for (size_t i = 0; i < drawn_.size(); ++i) {
     ended_[drawing_[i]] = Take(active_[drawing_[i]], drawn_[i], out);
@@ -238,10 +243,10 @@ absl::Status DecodeEngine::Finish(StepOutput& out) {
 
 BatchRequest DecodeEngine::Sequence::Left() const {
   BatchRequest left;
-  left.prefill_left = std::max<int64_t>(0, given - computed);
-  left.decode_left = prompt_length + max_new_tokens - length;
+  left.prefill_left = std::max<int64_t>(0, given - started);
+  left.decode_left = prompt_length + max_new_tokens - length - (drawing ? 1 : 0);
   left.priority = priority;
-  left.cached = computed;
+  left.cached = started;
   left.passed_over = passed_over;
   return left;
 }
@@ -254,7 +259,8 @@ void DecodeEngine::ChooseChunks() {
 }
 
 std::optional<PrefillState> DecodeEngine::prefill_state() const {
-  if (planner_.whole_prompts()) return std::nullopt;
+  // With plans under way even a prompt that is computed whole has no token in its first step.
+  if (planner_.whole_prompts() && backend_->depth() == 1) return std::nullopt;
   PrefillState state;
   state.token_budget = planner_.budget();
   for (const Sequence& sequence : active_) {
@@ -269,14 +275,14 @@ std::optional<PrefillState> DecodeEngine::prefill_state() const {
 void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
   int64_t missing = -table_.free_tokens();
   for (const Sequence& sequence : active_) {
-    if (sequence.kv_on_demand) missing += sequence.load() - table_.reserved(sequence.index);
+    if (sequence.kv_on_demand) missing += sequence.next_kv() - table_.reserved(sequence.index);
   }
   // Preempts the last admitted of the requests with KV on demand. A request with all its KV reserved is never
   // preempted.
   for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
     const Sequence& sequence = active_[i];
     if (!sequence.kv_on_demand) continue;
-    missing -= sequence.load();
+    missing -= sequence.next_kv();
     preempted.push_back(sequence.handle);
     planner_.End(sequence.number, sequence.generated);
     // Neither this nor Extend can fail: the index belongs to this sequence, and the KV is free by now.
@@ -284,7 +290,7 @@ void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
   }
   for (const Sequence& sequence : active_) {
-    if (sequence.kv_on_demand) table_.Extend(sequence.index, sequence.load()).IgnoreError();
+    if (sequence.kv_on_demand) table_.Extend(sequence.index, sequence.next_kv()).IgnoreError();
   }
 }
 
@@ -293,34 +299,38 @@ absl::Status DecodeEngine::MakePlan(StepOutput& out) {
   ReserveStep(out.preempted);
   for (const Sequence& sequence : active_) out.load_tokens += sequence.load();
   ChooseChunks();
-  const bool has_model = backend_->facts().has_model;
   plan_.Clear();
   draws_.clear();
   drawing_.clear();
   for (const Chunk& chunk : chunks_) {
     const Sequence& sequence = active_[chunk.which];
-    const int64_t end = sequence.computed + chunk.rows;
-    if (absl::Status status = table_.Grow(sequence.index, end); !status.ok()) return status;
-    if (left_[chunk.which].prefill_left > 0) {
-      out.batch.AddPrefill(chunk.rows, sequence.computed);
-    } else {
-      out.batch.AddDecode(sequence.computed);
-    }
-    const bool draws = chunk.rows == sequence.pending();
-    if (has_model) {
-      plan_.AddRun(sequence.index, sequence.computed,
-                   absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, chunk.rows),
-                   table_.pages(sequence.index), draws);
-    }
-    out.prefill_tokens += std::max<int64_t>(0, std::min<int64_t>(end, sequence.prompt_length) -
-                                                   std::min(sequence.computed, sequence.prompt_length));
-    if (!draws) continue;
+    const auto draws = AddRows(sequence, chunk.rows, out.batch, out.prefill_tokens);
+    if (!draws.ok()) return draws.status();
+    if (!*draws) continue;
     draws_.push_back({sequence.sampling, sequence.next_index(), sequence.ends, sequence.index});
     drawing_.push_back(chunk.which);
   }
   plan_.load_tokens = out.load_tokens;
   plan_.prefill_tokens = out.prefill_tokens;
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> DecodeEngine::AddRows(const Sequence& sequence, int32_t rows, BatchLoad& batch,
+                                           int64_t& prefill_tokens) {
+  const int64_t begin = sequence.started, end = begin + rows;
+  if (absl::Status status = table_.Grow(sequence.index, end); !status.ok()) return status;
+  if (begin < sequence.given) {
+    batch.AddPrefill(rows, begin);
+  } else {
+    batch.AddDecode(begin);
+  }
+  prefill_tokens += std::min(end, sequence.prompt_length) - std::min(begin, sequence.prompt_length);
+  const bool draws = rows == sequence.pending();
+  if (backend_->facts().has_model) {
+    plan_.AddRun(sequence.index, begin, absl::MakeConstSpan(sequence.tokens).subspan(begin, rows),
+                 table_.pages(sequence.index), draws);
+  }
+  return draws;
 }
 
 bool DecodeEngine::Fail(const Sequence& sequence, StepOutput& out) {

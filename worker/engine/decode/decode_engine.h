@@ -9,6 +9,13 @@
 // none, because the router does not store them: the engine generates them again, one per step, without
 // reporting them (first_index steps without a token).
 //
+// With a backend that has several plans under way (Backend::depth), a step's rows are divided into that many
+// micro-batches. A step collects each micro-batch of the step before, in the order in which they were
+// started, and starts a micro-batch of the next rows as soon as one is collected, without waiting for the
+// others. All are under way between two steps. So a request still has one token per step, but a request that
+// is admitted while others are under way has its first token a step later (prefill_state() lists it until
+// then). A micro-batch's rows that belong to a request that has left are ignored when they are collected.
+//
 // A backend without a model (ModelFacts::has_model) gets requests and indices instead of rows: no ids are
 // kept, and every replay continues at once.
 //
@@ -18,6 +25,7 @@
 #define BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -101,8 +109,12 @@ class DecodeEngine final : public Engine {
     std::vector<uint32_t> tokens;
     // The number of tokens it was admitted with.
     int64_t given;
-    // The number of tokens whose KV is in the cache.
+    // The number of tokens whose KV is in the cache; and of those that have been started, which is more only
+    // while a plan is under way.
     int64_t computed;
+    int64_t started;
+    // The token after the started ones is being drawn by a plan under way.
+    bool drawing;
     // Prompt length as the request states it: includes tokens that an earlier placement delivered.
     int64_t prompt_length;
     int64_t original_length;
@@ -120,11 +132,13 @@ class DecodeEngine final : public Engine {
 
     // Its load in the next step, which is also the least KV that it reserves.
     int64_t load() const { return prompt_length + generated; }
+    // KV that the next rows to be started need at most.
+    int64_t next_kv() const { return load() + (drawing && max_new_tokens - generated > 1 ? 1 : 0); }
     int64_t next_index() const { return length - original_length; }
     // Whether some tokens that an earlier placement delivered have not been generated again yet.
     bool silent() const { return length < prompt_length; }
-    // Tokens whose KV is not in the cache; at least 1.
-    int64_t pending() const { return length - computed; }
+    // Tokens that have not been started; at least 1 unless a token is being drawn.
+    int64_t pending() const { return length - started; }
     // The request as the batch scheduler sees it.
     BatchRequest Left() const;
   };
@@ -143,6 +157,43 @@ class DecodeEngine final : public Engine {
   void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
+  // Adds the sequence's next rows to plan_ and counts them in `batch` and `prefill_tokens`; whether a token
+  // follows them.
+  absl::StatusOr<bool> AddRows(const Sequence& sequence, int32_t rows, BatchLoad& batch,
+                               int64_t& prefill_tokens);
+  // --- several plans under way ---
+
+  // A micro-batch under way.
+  struct MicroBatch {
+    struct Part {
+      // Sequence::number.
+      int64_t number;
+      int32_t rows;
+      bool draws;
+    };
+    std::vector<Part> parts;
+    BatchLoad batch;
+    int64_t prefill_tokens = 0;
+  };
+  // Rows that this step has still to start.
+  struct Due {
+    int64_t number;
+    int32_t rows;
+  };
+
+  absl::Status StepPipelined(StepOutput& out);
+  // Fills due_ with the rows to start in this step.
+  void ChooseDue();
+  // Starts micro-batches of the due rows whose sequences await no token, while the backend takes more.
+  // `last`: it is not called again in this step, so the last micro-batch gets all of these rows.
+  absl::Status StartDue(bool last);
+  // Starts one micro-batch of at most `most_rows` rows; false: no rows can be started.
+  absl::StatusOr<bool> StartOne(int64_t most_rows);
+  // Takes in the oldest micro-batch.
+  absl::Status CollectOne(StepOutput& out);
+  // Null: it has left.
+  Sequence* Find(int64_t number);
+
   // Handles a drawn token, or a failed draw; true when the request has ended.
   bool Take(Sequence& sequence, Drawn& drawn, StepOutput& out);
   bool Fail(const Sequence& sequence, StepOutput& out);
@@ -159,6 +210,12 @@ class DecodeEngine final : public Engine {
 
   // Requests that NextRows preempted.
   std::vector<Handle> preempted_;
+
+  // Micro-batches in the order of their starts, at most the backend's depth.
+  std::deque<MicroBatch> under_way_;
+  std::vector<Due> due_;
+  // Rows of a micro-batch, at most, in this step.
+  int64_t most_rows_each_ = 0;
 
   // Reused buffers.
   std::vector<BatchRequest> left_;

@@ -68,8 +68,9 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& op
 }
 
 std::string SimModelName(const SimOptions& options) {
-  return absl::StrFormat("sim 1, vocabulary of %d from %d, eos %d with probability %a", options.vocabulary,
-                         kSimFirstOrdinaryToken, kSimEosToken, options.eos_probability);
+  return absl::StrFormat("sim 1, vocabulary of %d from %d, eos %d with probability %a%s", options.vocabulary,
+                         kSimFirstOrdinaryToken, kSimEosToken, options.eos_probability,
+                         options.ends_by_seed ? ", ends by seed" : "");
 }
 
 SimBackend::SimBackend(const SimOptions& options, std::unique_ptr<StepTimer> timer)
@@ -81,7 +82,9 @@ SimBackend::SimBackend(const SimOptions& options, std::unique_ptr<StepTimer> tim
 void SimBackend::Begin(SequenceIndex sequence, const SequenceRequest& request) {
   const std::vector<uint32_t>& prompt = request.prompt;
   const bool poisoned = std::find(prompt.begin(), prompt.end(), kSimPoisonToken) != prompt.end();
-  streams_[sequence] = {SimStreamKey(request), !poisoned};
+  constexpr auto kLongest = uint64_t{std::numeric_limits<int32_t>::max()};
+  const auto end = static_cast<int64_t>(std::min(request.sampling.seed, kLongest)) - 1;
+  streams_[sequence] = {SimStreamKey(request), !poisoned, options_.ends_by_seed ? end : -1};
 }
 
 absl::Status SimBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
@@ -90,7 +93,9 @@ absl::Status SimBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws,
     const Draw& draw = draws[i];
     const Stream& stream = streams_[draw.sequence];
     drawn[i].finite = stream.finite;
-    drawn[i].id = SimToken(stream.key, draw.index, options_.eos_probability, options_.vocabulary);
+    drawn[i].id = draw.index == stream.end
+                      ? kSimEosToken
+                      : SimToken(stream.key, draw.index, options_.eos_probability, options_.vocabulary);
     const bool ends = std::find(draw.ends.begin(), draw.ends.end(), kSimEosToken) != draw.ends.end();
     drawn[i].end_probability = ends ? static_cast<float>(options_.eos_probability) : 0;
   }

@@ -29,6 +29,9 @@ struct SimOptions {
   // Probability that a token is the end-of-sequence token, in [0, 1). It is part of the model's identity
   // (SimModelName): workers that differ in it are placed in different groups.
   double eos_probability = 0;
+  // A sequence ends after as many tokens as its sampling seed says, unless the request ignores ends: lengths
+  // that the client decides and nobody else knows beforehand. Part of the model, too.
+  bool ends_by_seed = false;
   // Tokens are below it; part of the model, too.
   int32_t vocabulary = kSimVocabulary;
   // What a step contains; none: every prompt whole in its first step, beside all decodes. slots and
@@ -64,6 +67,8 @@ class SimBackend final : public Backend {
   struct Stream {
     uint64_t key = 0;
     bool finite = true;
+    // Index of its end-of-sequence token; -1: by eos_probability.
+    int64_t end = -1;
   };
   std::vector<Stream> streams_;
 };

@@ -121,7 +121,7 @@ class RunPageTest : public ::testing::Test {
       report_.group->Add(step * 0.1,
                          {.load_tokens = {100.0 + step, 50}, .local_s = {0.01, 0.005}, .wait_s = {0, 0.005}});
     }
-    report_.barrier = BarrierFigures{.policy = "fcfs", .ranks = 2, .steps = 50, .idle_fraction = 0.25};
+    report_.barrier = BarrierMeasurements{.policy = "fcfs", .ranks = 2, .steps = 50, .idle_fraction = 0.25};
   }
 
   RunDocument Document(std::string name = "this run") {

@@ -1,4 +1,4 @@
-#include "tools/top/figures.h"
+#include "tools/top/measurements.h"
 
 #include <algorithm>
 #include <map>
@@ -33,7 +33,7 @@ std::optional<Quantiles> Between(const v1::Distribution& before, const v1::Distr
   return Quantiles{BucketQuantile(bounds, counts, 0.5), BucketQuantile(bounds, counts, 0.99)};
 }
 
-void AddRates(const v1::ClusterState& before, Figures& figures) {
+void AddRates(const v1::ClusterState& before, Measurements& figures) {
   const v1::StepTotals &a = before.steps(), &b = figures.state.steps();
   const double seconds = figures.seconds;
   figures.tokens_per_s = Ratio(static_cast<double>(b.generated_tokens() - a.generated_tokens()), seconds);
@@ -92,14 +92,15 @@ std::map<std::string, uint64_t> SlowestSteps(const v1::ClusterState& before, con
   return result;
 }
 
-void AddWorkers(const v1::ClusterState& before, absl::Span<const v1::StepSummary> steps, Figures& figures) {
+void AddWorkers(const v1::ClusterState& before, absl::Span<const v1::StepSummary> steps,
+                Measurements& figures) {
   std::map<std::string, Group> groups = GroupsOf(before, figures.state, steps);
   const std::map<std::string, uint64_t> slowest = SlowestSteps(before, figures.state, groups);
   figures.several_groups = figures.state.groups_size() > 1;
   uint64_t most = 0;
   double sum = 0;
   for (const v1::WorkerState& worker : figures.state.workers()) {
-    WorkerFigures& row = figures.workers.emplace_back();
+    WorkerMeasurements& row = figures.workers.emplace_back();
     row.worker_id = worker.worker_id();
     row.group = worker.group();
     row.phase = worker.phase();
@@ -138,7 +139,7 @@ void AddWorkers(const v1::ClusterState& before, absl::Span<const v1::StepSummary
   }
   if (figures.ranks > 0) figures.mean_load = sum / figures.ranks;
   std::stable_sort(figures.workers.begin(), figures.workers.end(),
-                   [](const WorkerFigures& a, const WorkerFigures& b) {
+                   [](const WorkerMeasurements& a, const WorkerMeasurements& b) {
                      if (a.rank.has_value() != b.rank.has_value()) return a.rank.has_value();
                      if (a.group != b.group) return a.group < b.group;
                      return a.rank.value_or(0) < b.rank.value_or(0);
@@ -147,15 +148,15 @@ void AddWorkers(const v1::ClusterState& before, absl::Span<const v1::StepSummary
 
 }  // namespace
 
-Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now,
-                absl::Span<const v1::StepSummary> steps) {
+Measurements Compare(const v1::ClusterState& before, const v1::ClusterState& now,
+                     absl::Span<const v1::StepSummary> steps) {
   // Counters of one router never decrease.
   const bool same = before.uptime().seconds() <= now.uptime().seconds() &&
                     before.steps().steps() <= now.steps().steps() &&
                     before.steps().generated_tokens() <= now.steps().generated_tokens() &&
                     before.steps().decisions() <= now.steps().decisions();
   const v1::ClusterState& from = same ? before : now;
-  Figures figures;
+  Measurements figures;
   figures.state = now;
   figures.seconds = SecondsOf(now.timestamp()) - SecondsOf(from.timestamp());
   AddRates(from, figures);

@@ -2,8 +2,8 @@
 //
 // Purpose: rates, shares and quantiles of the time between the two states, so that the screen shows the
 // present and not averages since the router's start. Pure. Threads: plain data.
-#ifndef BFIO_TOOLS_TOP_FIGURES_H_
-#define BFIO_TOOLS_TOP_FIGURES_H_
+#ifndef BFIO_TOOLS_TOP_MEASUREMENTS_H_
+#define BFIO_TOOLS_TOP_MEASUREMENTS_H_
 
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace bfio::top {
 
-struct WorkerFigures {
+struct WorkerMeasurements {
   std::string worker_id;
   std::string group;
   v1::WorkerPhase phase = v1::WORKER_PHASE_UNSPECIFIED;
@@ -38,7 +38,7 @@ struct Quantiles {
 };
 
 // A measurement is absent when nothing of the kind happened between the two states.
-struct Figures {
+struct Measurements {
   v1::ClusterState state;
   double seconds = 0;
   uint32_t ranks = 0;
@@ -59,14 +59,14 @@ struct Figures {
   std::optional<Quantiles> between_tokens_s;
   uint32_t running = 0, slots = 0;
   // In the order of ranks, group by group; joining workers are last.
-  std::vector<WorkerFigures> workers;
+  std::vector<WorkerMeasurements> workers;
 };
 
 // `before` is an earlier state of the same router, or `now` itself (then there are no rates). A state of
 // another router is ignored, because its counters cannot be compared. `steps`: the last step of each group.
-Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now,
-                absl::Span<const v1::StepSummary> steps = {});
+Measurements Compare(const v1::ClusterState& before, const v1::ClusterState& now,
+                     absl::Span<const v1::StepSummary> steps = {});
 
 }  // namespace bfio::top
 
-#endif  // BFIO_TOOLS_TOP_FIGURES_H_
+#endif  // BFIO_TOOLS_TOP_MEASUREMENTS_H_

@@ -2,8 +2,8 @@
 //
 // Purpose: plain data between the rank, which updates it (worker/link/rank_recorder.h), and the code that
 // formats it as text. Counts start with the process. Threads: plain data. Units: tokens, seconds, joules.
-#ifndef BFIO_WORKER_METRICS_RANK_FIGURES_H_
-#define BFIO_WORKER_METRICS_RANK_FIGURES_H_
+#ifndef BFIO_WORKER_METRICS_RANK_TELEMETRY_H_
+#define BFIO_WORKER_METRICS_RANK_TELEMETRY_H_
 
 #include <cstdint>
 #include <optional>
@@ -34,7 +34,7 @@ enum class RankPhase {
 // "starting", "connecting", "joined", "serving", "leaving".
 absl::string_view NameOf(RankPhase phase);
 
-struct RankFigures {
+struct RankTelemetry {
   std::string worker_id;
   RankPhase phase = RankPhase::kStarting;
   bool connected = false;
@@ -85,4 +85,4 @@ struct RankFigures {
 
 }  // namespace bfio::worker
 
-#endif  // BFIO_WORKER_METRICS_RANK_FIGURES_H_
+#endif  // BFIO_WORKER_METRICS_RANK_TELEMETRY_H_

@@ -1,4 +1,4 @@
-#include "tools/top/figures.h"
+#include "tools/top/measurements.h"
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ v1::ClusterState State(int64_t second, uint64_t steps) {
 }
 
 TEST(FiguresTest, RatesCoverTheTimeBetweenTwoStates) {
-  const Figures f = Compare(State(10, 100), State(20, 300));
+  const Measurements f = Compare(State(10, 100), State(20, 300));
   EXPECT_DOUBLE_EQ(f.seconds, 10);
   EXPECT_DOUBLE_EQ(f.steps_per_s.value(), 20);
   EXPECT_DOUBLE_EQ(f.tokens_per_s.value(), 200);
@@ -58,7 +58,7 @@ TEST(FiguresTest, RatesCoverTheTimeBetweenTwoStates) {
 }
 
 TEST(FiguresTest, LoadsRanksAndTheSlowest) {
-  const Figures f = Compare(State(10, 100), State(20, 300));
+  const Measurements f = Compare(State(10, 100), State(20, 300));
   EXPECT_EQ(f.ranks, 3u);
   EXPECT_EQ(f.max_load, 300u);
   EXPECT_EQ(f.min_load, 100u);
@@ -77,14 +77,14 @@ TEST(FiguresTest, LoadsRanksAndTheSlowest) {
 
 TEST(FiguresTest, WithoutElapsedTimeThereAreNoRates) {
   const v1::ClusterState state = State(10, 100);
-  const Figures f = Compare(state, state);
+  const Measurements f = Compare(state, state);
   EXPECT_FALSE(f.steps_per_s || f.tokens_per_s || f.idle || f.barrier_wait || f.first_token_s || f.straggler);
   EXPECT_EQ(f.max_load, 300u);
   EXPECT_FALSE(Compare(v1::ClusterState(), v1::ClusterState()).max_rank.has_value());
 }
 
 TEST(FiguresTest, AnotherRoutersCountersAreNotSubtracted) {
-  const Figures f = Compare(State(100, 5000), State(2, 20));
+  const Measurements f = Compare(State(100, 5000), State(2, 20));
   EXPECT_FALSE(f.steps_per_s || f.tokens_per_s || f.idle);
   EXPECT_EQ(f.ranks, 3u);
 }
@@ -96,7 +96,7 @@ TEST(FiguresTest, AStepOfThisEpochHasTheRanksTimes) {
     step.add_local_ns(ns);
     step.add_barrier_wait_ns(4'000'000 - ns);
   }
-  Figures f = Compare(State(1, 1), State(2, 2), absl::MakeConstSpan(&step, 1));
+  Measurements f = Compare(State(1, 1), State(2, 2), absl::MakeConstSpan(&step, 1));
   EXPECT_DOUBLE_EQ(f.workers[2].local_s.value(), 0.003);
   EXPECT_DOUBLE_EQ(f.workers[2].wait_s.value(), 0.001);
   EXPECT_FALSE(f.workers[3].local_s.has_value());
@@ -137,7 +137,7 @@ TEST(FiguresTest, RanksOfSeveralGroupsAreKeptApart) {
     step.add_local_ns(ns);
     step.add_barrier_wait_ns(0);
   }
-  const Figures f = Compare(state(1, 5), state(2, 9), absl::MakeConstSpan(&step, 1));
+  const Measurements f = Compare(state(1, 5), state(2, 9), absl::MakeConstSpan(&step, 1));
   EXPECT_TRUE(f.several_groups);
   EXPECT_EQ(f.ranks, 4u);
   ASSERT_EQ(f.workers.size(), 4u);
