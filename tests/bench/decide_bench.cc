@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "router/core/admission/kv_gate.h"
 #include "router/core/lookahead/lookahead.h"
@@ -239,7 +240,86 @@ void BM_Kv(benchmark::State& state, KvCall call) {
   state.counters["placed"] = static_cast<double>(decision.assignments.size());
 }
 
+// What a plan takes to say what memory each of 16 workers has left, where lengths are known and a hundredth
+// of its requests has ended, and others begun, since the plan before: from the books, or from all residents.
+// The first of a worker's residents are unsettled: their starts are not reported, or prompts not computed.
+void BM_KnownKv(benchmark::State& state, const char* admission) {
+  constexpr size_t kWorkers = 16;
+  const int64_t length = state.range(1);
+  const auto lookahead = *MakeLookahead("max_tokens");
+  KvGate gate(*ParseKvGate(admission));
+  const auto residents_each = static_cast<size_t>(state.range(0)),
+             unsettled = static_cast<size_t>(state.range(2));
+  Rng rng(4);
+  RequestId id = 0;
+  PlanTime time{length, length + 1};
+  const auto resident = [&](int64_t first_step) {
+    Resident one;
+    one.id = ++id;
+    one.prefill_tokens = 1 + static_cast<int64_t>(rng.Below(2'000));
+    one.first_step = first_step;
+    one.max_new_tokens = one.expected_tokens = length;
+    return one;
+  };
+  std::vector<std::vector<Resident>> residents(kWorkers);
+  std::vector<KvChanges> changes(kWorkers);
+  std::vector<size_t> next(kWorkers, unsettled);
+  const auto name = [&](size_t g, size_t i) {
+    // Every other one is in flight; the others' prompts take four steps more.
+    const bool inflight = i < unsettled && i % 2 == 0;
+    residents[g][i].inflight = inflight;
+    if (inflight) residents[g][i].first_step = time.plan_step;
+    changes[g].changed.push_back({static_cast<int32_t>(i), i < unsettled && !inflight ? 4 : 0});
+  };
+  for (size_t g = 0; g < kWorkers; ++g) {
+    changes[g].anew = true;
+    for (size_t i = 0; i < residents_each; ++i) {
+      residents[g].push_back(
+          resident(time.plan_step - static_cast<int64_t>(rng.Below(static_cast<uint64_t>(length / 2)))));
+      name(g, i);
+    }
+  }
+  WaitingView waiting;
+  waiting.prefill_tokens = 1'000;
+  waiting.max_new_tokens = length;
+  std::vector<KvGate::Worker> workers(kWorkers);
+  Calls calls;
+  for (auto _ : state) {
+    for (size_t g = 0; g < kWorkers; ++g) {
+      workers[g].residents = residents[g];
+      workers[g].time = time;
+      workers[g].kv_tokens = 1 << 30;
+      workers[g].changes = &changes[g];
+    }
+    calls.Time([&] { benchmark::DoNotOptimize(gate.Look(*lookahead, workers, {&waiting, 1})); });
+    ++time.reported_step;
+    ++time.plan_step;
+    for (size_t g = 0; g < kWorkers; ++g) {
+      changes[g].Clear();
+      for (size_t n = 0; n < (residents_each + 99) / 100; ++n) {
+        const size_t index = next[g]++;
+        if (next[g] == residents_each) next[g] = unsettled;
+        changes[g].gone.push_back(residents[g][index].id);
+        residents[g][index] = resident(time.plan_step);
+        name(g, index);
+      }
+      for (size_t i = 0; i < unsettled; ++i) name(g, i);
+    }
+  }
+  calls.Report(state);
+}
+
 void RegisterAll() {
+  for (const char* admission : {"mc_sf", "kv_feasible"}) {
+    benchmark::RegisterBenchmark(absl::StrCat("KnownKv/", admission).c_str(), BM_KnownKv, admission)
+        ->Args({43, 400, 0})
+        ->Args({400, 400, 0})
+        ->Args({4'000, 400, 0})
+        ->Args({72, 65'536, 4})
+        ->Args({512, 65'536, 4})
+        ->ArgNames({"residents", "length", "unsettled"})
+        ->Unit(benchmark::kMicrosecond);
+  }
   const auto add_kv = [](const char* name, KvCall call) {
     benchmark::RegisterBenchmark(name, BM_Kv, call)
         ->Args({16, 128})

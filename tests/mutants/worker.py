@@ -35,7 +35,7 @@ MUTANTS = [
     ("engine/decode/decode_engine.cc", "table_.Release(it->index).IgnoreError();", "", "a cancelled request keeps its KV"),
     ("engine/decode/decode_engine.cc", "if (!sequence.kv_on_demand) continue;", "", "a request with a reservation is preempted"),
     ("engine/decode/decode_engine.cc", "std::swap(out.preempted, preempted_);", "", "requests taken out while rows are counted vanish without a word"),
-    ("engine/decode/decode_engine.cc", "const bool draws = chunk.rows == sequence.pending();", "const bool draws = chunk.rows > 0;", "a chunk in the middle of a prompt generates a token"),
+    ("engine/decode/decode_engine.cc", "const bool draws = rows == sequence.pending();", "const bool draws = rows > 0;", "a chunk in the middle of a prompt generates a token"),
     ("engine/decode/decode_engine.cc", "if (silent) return false;", "(void)silent;", "a replay delivers tokens again"),
     ("engine/decode/decode_engine.cc", "if (!stop && left > 0) return false;", "if (left > 0) return false;", "a stop token does not end the request"),
     ("engine/decode/decode_engine.cc", "out.load_tokens -= sequence.prompt_length + sequence.generated;", "", "a request that failed counts in its step's load"),

@@ -1,13 +1,15 @@
 """An HTTP load client for OpenAI's completions API: open loop, streamed, on asyncio and the standard library alone.
 
 Every request is sent when it is due, whatever became of the others, and latencies count from that time. A prompt of N tokens is N
-digits, each a token of the tokenizer that deploy/small_chat.py makes. Threads: one; it is good for some thousand events a second.
+digits, each a token of deploy/tokenizer. All requests may make MAX_TOKENS; their own length is their seed,
+where ranks with --ends_by_seed end, so nobody on the way knows it. Threads: one; it is good for some thousand events a second.
 """
 import asyncio
 import json
 import random
 import time
 
+MAX_TOKENS = 2048
 # How long a request may take in all, seconds.
 PATIENCE_S = 3600
 
@@ -25,8 +27,8 @@ async def send(address, model, request, digits):
     await asyncio.sleep(max(0, request.due - time.monotonic()))
     host, port = address.rsplit(":", 1)
     prompt = "".join(digits.choices("0123456789", k=request.prompt_tokens))
-    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": request.output_tokens, "ignore_eos": True, "temperature": 0,
-                       "stream": True}).encode()
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": MAX_TOKENS, "seed": request.output_tokens,
+                       "temperature": 1, "stream": True, "stream_options": {"include_usage": True}}).encode()
     writer = None
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -42,6 +44,10 @@ async def send(address, model, request, digits):
                     request.ended = time.monotonic()
                 elif b'"error"' in line:
                     request.error = line[:300].decode(errors="replace")
+                elif b'"completion_tokens"' in line:
+                    made = json.loads(line[6:])["usage"]["completion_tokens"]
+                    if made != request.output_tokens:
+                        request.error = f"{made} tokens, not {request.output_tokens}"
                 else:
                     request.events.append(time.monotonic())
     except (OSError, asyncio.IncompleteReadError, ValueError) as error:

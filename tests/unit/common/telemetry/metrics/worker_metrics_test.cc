@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A rank with a value in every field.
-RankFigures Known() {
-  RankFigures rank;
+RankTelemetry Known() {
+  RankTelemetry rank;
   rank.worker_id = "w0";
   rank.connected = true;
   rank.epoch = 7;
@@ -52,7 +52,7 @@ std::set<std::string> Exposed(const std::string& text) {
 }
 
 TEST(WorkerMetricsTest, FiguresOfARank) {
-  const RankFigures ranks[] = {Known()};
+  const RankTelemetry ranks[] = {Known()};
   const std::string text = MetricsText("1.2.3", 17, ranks);
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_build_info{version=\"1.2.3\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_log_lines_dropped_total 17\n"));
@@ -70,9 +70,9 @@ TEST(WorkerMetricsTest, FiguresOfARank) {
 
 // A value that is not known must be absent: zero joules or rank 0 would be wrong.
 TEST(WorkerMetricsTest, UnknownValuesAreAbsent) {
-  RankFigures fresh;
+  RankTelemetry fresh;
   fresh.worker_id = "w1";
-  const RankFigures ranks[] = {Known(), fresh};
+  const RankTelemetry ranks[] = {Known(), fresh};
   const std::string text = MetricsText("1", 0, ranks);
   for (const char* name : {"rank", "step_cost_fixed_seconds", "step_cost_token_seconds", "power_watts",
                            "energy_busy_joules_total", "idle_power_watts"}) {
@@ -92,7 +92,7 @@ TEST(WorkerMetricsTest, ThePageListsEveryExposedMetric) {
         << info.name << ": not to be taken for a router's";
     EXPECT_FALSE(info.help.empty()) << info.name;
   }
-  const RankFigures ranks[] = {Known()};
+  const RankTelemetry ranks[] = {Known()};
   EXPECT_EQ(Exposed(MetricsText("1", 0, ranks)), listed);
 }
 
