@@ -294,6 +294,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   core::RequestSpec spec;
   spec.id = IdIn(request.id(), base);
   spec.prefill_tokens = request.prefill_tokens();
+  spec.computed_tokens = request.computed_tokens();
   spec.max_new_tokens = request.max_new_tokens();
   if (request.has_predicted_output_tokens()) spec.predicted_output_tokens = request.predicted_output_tokens();
   spec.priority = request.priority();
@@ -312,6 +313,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   absl::Status status =
       Check()
           .In("prefill_tokens", spec.prefill_tokens, 1, kMaxRequestTokens)
+          .In("computed_tokens", spec.computed_tokens, 0, spec.prefill_tokens - 1)
           .In("max_new_tokens", spec.max_new_tokens, 1, kMaxRequestTokens)
           .In("predicted_output_tokens", spec.predicted_output_tokens.value_or(0), 0, kMaxRequestTokens)
           .In("generated_tokens", spec.generated_tokens, 0, kMaxRequestTokens)

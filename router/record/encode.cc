@@ -167,10 +167,11 @@ void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out) {
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
-  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us,
+  const auto& [id, prefill, computed, max_new, predicted, priority, tenant, generated, seniority, deadline_us,
                ttft_objective_s, waited, refusals, steps_alone, model, held_to] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
+  out.set_computed_tokens(computed);
   out.set_max_new_tokens(max_new);
   if (predicted) out.set_predicted_output_tokens(*predicted);
   out.set_priority(priority);

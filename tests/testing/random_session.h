@@ -84,6 +84,7 @@ class RandomSession {
     spec.priority = rng_.Below(6) == 0 ? static_cast<int32_t>(rng_.Below(5)) - 2 : 0;
     spec.tenant = static_cast<uint32_t>(rng_.Below(4));
     if (rng_.Below(5) == 0) spec.seniority = static_cast<int64_t>(rng_.Below(60)) - 10;
+    if (spec.id % 13 == 0) spec.computed_tokens = spec.prefill_tokens - 1;
     if (spec.id % 5 == 0) spec.ttft_objective_s = 0.02 * static_cast<double>(1 + spec.id % 9);
     // The epoch may have no such rank.
     if (spec.id % 11 == 0) spec.held_to = {0, static_cast<core::WorkerIndex>(spec.id % 3)};

@@ -22,6 +22,8 @@ struct RequestSpec {
   RequestId id = 0;
   // s: KV tokens of the request in its first step. At least 1.
   int64_t prefill_tokens = 0;
+  // Of them, those whose KV another engine has computed and sends (disaggregated prefill); fewer than all.
+  int64_t computed_tokens = 0;
   // Upper bound of o, the tokens still to generate. At least 1.
   int64_t max_new_tokens = 0;
   // An estimate of o from the client or a predictor; empty: none.
@@ -70,6 +72,9 @@ struct RequestSpec {
     friend auto operator<=>(const HeldRank&, const HeldRank&) = default;
   };
   std::optional<HeldRank> held_to;
+
+  // Its prompt tokens that a worker computes.
+  int64_t tokens_to_compute() const { return prefill_tokens - computed_tokens; }
 
   // KV tokens that the request may come to hold, which admission reserves. In its j-th step it holds s + j -
   // 1.

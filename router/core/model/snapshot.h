@@ -60,6 +60,8 @@ struct WaitingView {
   RequestId id = 0;
   // s: the load that the request adds in its first step, in tokens.
   int64_t prefill_tokens = 0;
+  // RequestSpec::computed_tokens.
+  int64_t computed_tokens = 0;
   // KV tokens that it may come to need: it fits any worker with so many unreserved tokens, whatever
   // Snapshot::kv says.
   int64_t kv_reserve_tokens = 0;

@@ -198,7 +198,7 @@ class Planner {
       mean.k1_s_per_pair += rank.cost.k1_s_per_pair / ranks;
     }
     for (const int32_t i : NextWithObjectives()) {
-      const double own_s = WholePromptSeconds(mean, {waiting_[i].tokens, 0}, 0);
+      const double own_s = WholePromptSeconds(mean, {waiting_[i].tokens, waiting_[i].done}, 0);
       meet(mean_other_s, before_s + own_s, waiting_[i].due_s);
       before_s += own_s / ranks;
     }
@@ -240,7 +240,7 @@ class Planner {
     for (size_t i = 0; i < count; ++i) {
       decision_.bindings.push_back({chosen[i], takers[i]});
       PrefillRank& rank = ranks_[takers[i]];
-      rank.Add({waiting_[chosen[i]].tokens, 0}, waiting_[chosen[i]].due_s);
+      rank.Add({waiting_[chosen[i]].tokens, waiting_[chosen[i]].done}, waiting_[chosen[i]].due_s);
       --rank.free_slots;
       --free_slots_;
     }

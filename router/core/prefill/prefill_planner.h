@@ -120,10 +120,13 @@ struct PrefillRank {
 };
 
 struct WaitingPrompt {
+  // To compute.
   int64_t tokens = 0;
   double waited_s = 0;
   // As in PrefillRank.
   double due_s = kNoObjective;
+  // Before them, which come computed.
+  int64_t done = 0;
 };
 
 struct PrefillDecision {

@@ -110,9 +110,9 @@ void GroupAccounts::Place(const RequestSpec& spec, int64_t enqueued_step, Worker
   placed.enqueued_step = enqueued_step;
   placed.planned_for = first_step;
   placed.index = residents_.Add(index, spec, first_step, true, spec.generated_tokens);
-  traffic_.Placed(spec.prefill_tokens);
+  traffic_.Placed(spec.tokens_to_compute());
   // A prompt that is computed again because a worker was lost, or ran out, is not the tenant's to pay.
-  if (PaysPrompt(spec)) pool_->service().ChargePrompt(spec.tenant, spec.prefill_tokens);
+  if (PaysPrompt(spec)) pool_->service().ChargePrompt(spec.tenant, spec.tokens_to_compute());
   worker.inflight.push_back({placed.plan, spec.id, false});
   ++worker.inflight_placements;
   worker.inflight_base += spec.prefill_tokens - first_step;
@@ -150,7 +150,7 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
     const auto it = placed_.find(pending.id);
     if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
     const Placed& placed = it->second;
-    prompts.push_back({placed.spec.prefill_tokens, std::min(pending.tokens, placed.spec.prefill_tokens),
+    prompts.push_back({placed.spec.prefill_tokens, std::min(pending.tokens, placed.spec.tokens_to_compute()),
                        worker.last_step + 1, placed.planned_for, false, placed.enqueued_step,
                        placed.spec.ttft_objective_s});
   }
@@ -159,9 +159,8 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
     if (entry.drop || it == placed_.end() || it->second.worker != index) continue;
     const Placed& placed = it->second;
     if (placed.where != Where::kInflight || placed.plan != entry.apply_step) continue;
-    const int64_t tokens = placed.spec.prefill_tokens;
-    prompts.push_back({tokens, tokens, placed.first_step, placed.planned_for, true, placed.enqueued_step,
-                       placed.spec.ttft_objective_s});
+    prompts.push_back({placed.spec.prefill_tokens, placed.spec.tokens_to_compute(), placed.first_step,
+                       placed.planned_for, true, placed.enqueued_step, placed.spec.ttft_objective_s});
   }
   return prompts;
 }
@@ -189,7 +188,9 @@ void GroupAccounts::PromptSteps(WorkerIndex index, std::vector<int64_t>& steps) 
   }
   if (worker.inflight_placements == 0) return;
   for (size_t i = 0; i < residents.size(); ++i) {
-    if (residents[i].inflight) steps[i] = StepsOfPrompt(residents[i].prefill_tokens);
+    if (residents[i].inflight) {
+      steps[i] = StepsOfPrompt(placed_.find(residents[i].id)->second.spec.tokens_to_compute());
+    }
   }
 }
 
@@ -206,7 +207,7 @@ void GroupAccounts::TakeChanges(WorkerIndex index, KvChanges& changes) {
     }
     const int32_t at = it->second.index;
     const bool inflight = residents[static_cast<size_t>(at)].inflight;
-    if (inflight && worker.prefill) prompt_tokens = residents[static_cast<size_t>(at)].prefill_tokens;
+    if (inflight && worker.prefill) prompt_tokens = it->second.spec.tokens_to_compute();
     changes.changed.push_back({at, prompt_tokens ? StepsOfPrompt(*prompt_tokens) : 0});
   };
   if (residents_.ChangedAnew(index)) {
@@ -219,7 +220,7 @@ void GroupAccounts::TakeChanges(WorkerIndex index, KvChanges& changes) {
   for (const Worker::Inflight& entry : worker.inflight) {
     const auto it = entry.drop ? placed_.end() : placed_.find(entry.id);
     if (it != placed_.end() && it->second.where == Where::kInflight)
-      add(entry.id, it->second.spec.prefill_tokens);
+      add(entry.id, it->second.spec.tokens_to_compute());
   }
   if (!worker.prefill) return;
   for (const PendingPrompt& pending : worker.prefill->prompts) add(pending.id, pending.tokens);

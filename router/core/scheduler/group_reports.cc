@@ -102,7 +102,7 @@ void GroupAccounts::TakeRejected(WorkerIndex index, const StepReport& report) {
     Remove(it);
     ++placed.spec.refusals;
     if (PaysPrompt(placed.spec))
-      pool_->service().ChargePrompt(placed.spec.tenant, -placed.spec.prefill_tokens);
+      pool_->service().ChargePrompt(placed.spec.tenant, -placed.spec.tokens_to_compute());
     if (!placed.dropped) pool_->Return(placed.spec, placed.enqueued_step);
   }
 }

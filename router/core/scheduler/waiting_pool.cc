@@ -12,6 +12,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   WaitingView view;
   view.id = request.id;
   view.prefill_tokens = request.prefill_tokens;
+  view.computed_tokens = request.computed_tokens;
   view.kv_reserve_tokens = request.kv_reserve_tokens();
   view.runs_alone = request.steps_alone > 0;
   view.enqueued_step = enqueued_step;

@@ -51,14 +51,15 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
     const WaitingView& request = snapshot.waiting[i];
     const int64_t steps = std::max<int64_t>(0, snapshot.step - request.senior_step());
     waiting_.push_back(
-        {request.prefill_tokens, static_cast<double>(steps) * traffic.step_s,
-         DueIn(request.ttft_objective_s, snapshot.step - request.enqueued_step, traffic.step_s)});
+        {request.prefill_tokens - request.computed_tokens, static_cast<double>(steps) * traffic.step_s,
+         DueIn(request.ttft_objective_s, snapshot.step - request.enqueued_step, traffic.step_s),
+         request.computed_tokens});
   }
   const PrefillDecision plan = Plan(*snapshot.prefill);
   for (const PrefillDecision::Binding& binding : plan.bindings) {
     bindings_.push_back({static_cast<int32_t>(first) + binding.waiting, binding.rank});
     const WaitingPrompt& prompt = waiting_[binding.waiting];
-    ranks_[binding.rank].Add({prompt.tokens, 0}, prompt.due_s);
+    ranks_[binding.rank].Add({prompt.tokens, prompt.done}, prompt.due_s);
     --ranks_[binding.rank].free_slots;
   }
   return plan.level_s;

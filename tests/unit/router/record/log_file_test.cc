@@ -113,6 +113,25 @@ TEST(LoggedRequestTest, KeepsTheObjectiveForTheFirstToken) {
   }
 }
 
+TEST(LoggedRequestTest, KeepsTheTokensThatComeComputed) {
+  core::RequestSpec spec;
+  spec.id = 9;
+  spec.prefill_tokens = 10;
+  spec.max_new_tokens = 1;
+  for (const int64_t computed : {0, 9}) {
+    spec.computed_tokens = computed;
+    v1::LoggedRequest logged;
+    ToLog(spec, 3, logged);
+    const absl::StatusOr<core::RequestSpec> read = FromLog(logged, 3);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->computed_tokens, computed);
+    for (const int64_t wrong : {-1, 10}) {
+      logged.set_computed_tokens(wrong);
+      EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("computed_tokens")) << wrong;
+    }
+  }
+}
+
 TEST(LoggedRequestTest, KeepsTheRankThatItIsHeldTo) {
   core::RequestSpec spec;
   spec.id = 9;

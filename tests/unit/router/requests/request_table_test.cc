@@ -44,6 +44,20 @@ TEST(RequestTable, NamesAreScopedToTheirTenant) {
   EXPECT_EQ(second->LogName(), "r of tenant acme");
 }
 
+TEST(RequestTable, OnlyTheLastTokenIsLeftToComputeWhereKvComesFromElsewhere) {
+  RequestTable table;
+  ClientRequest request = Named("r");
+  request.prompt_tokens = 10;
+  request.max_new_tokens = 5;
+  request.passed.kv_from_elsewhere = true;
+  RequestRecord* const record = table.Add(1, request, nullptr, 0, MonotonicNow());
+  ASSERT_NE(record, nullptr);
+  EXPECT_EQ(record->Spec(1).prefill_tokens, 10);
+  EXPECT_EQ(record->Spec(1).tokens_to_compute(), 1);
+  record->delivered = 2;
+  EXPECT_EQ(record->Spec(1).tokens_to_compute(), 12) << "the rank that held its KV is gone";
+}
+
 TEST(RequestTable, ASpecIncludesTheTenantAndDeliveredTokens) {
   RequestTable table;
   ClientRequest request = Named("r");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -36,8 +37,11 @@ class ChunkRank {
  public:
   static constexpr int64_t kBudget = 512;
 
-  void Start(RequestId id, int64_t prompt, int64_t output) {
-    runs_.push_back({id, prompt, prompt, output, 0});
+  struct Lengths {
+    int64_t prompt = 0, computed = 0, output = 0;
+  };
+  void Start(RequestId id, const Lengths& lengths) {
+    runs_.push_back({id, lengths.prompt, lengths.prompt - lengths.computed, lengths.output, 0});
   }
   int64_t pending() const {
     int64_t pending = 0;
@@ -125,12 +129,13 @@ class LevelGroup {
   }
 
   void Enqueue(RequestId id, int64_t prompt, int64_t output = 50, int32_t priority = 0,
-               std::optional<double> ttft_objective_s = std::nullopt) {
+               std::optional<double> ttft_objective_s = std::nullopt, int64_t computed = 0) {
     RequestSpec spec = PromptOf(id, prompt, output);
+    spec.computed_tokens = computed;
     spec.priority = priority;
     spec.ttft_objective_s = ttft_objective_s;
     ASSERT_TRUE(scheduler->Enqueue(spec).ok());
-    lengths_[id] = {prompt, output};
+    lengths_[id] = {prompt, computed, output};
   }
 
   // Plans, and a step. What each rank computed of prompts.
@@ -141,7 +146,7 @@ class LevelGroup {
       last = now->second;
       applied_ = step_;
       for (const Placement& p : last.placements)
-        ranks_[static_cast<size_t>(p.worker)].Start(p.id, lengths_[p.id].first, lengths_[p.id].second);
+        ranks_[static_cast<size_t>(p.worker)].Start(p.id, lengths_[p.id]);
     }
     std::vector<ChunkRank::Report> reports;
     std::vector<int64_t> computed;
@@ -172,7 +177,7 @@ class LevelGroup {
 
  private:
   std::vector<ChunkRank> ranks_;
-  std::map<RequestId, std::pair<int64_t, int64_t>> lengths_;
+  std::map<RequestId, ChunkRank::Lengths> lengths_;
   std::map<int64_t, Plan> plans_;
   int64_t step_ = 0, applied_ = 0;
 };
@@ -201,6 +206,24 @@ TEST(PromptLevel, ALonePromptIsSpreadSoThatNobodyWaitsForAllOfIt) {
   }
   EXPECT_EQ(sum, 2000);
   EXPECT_LT(most, 512) << "less than the ranks' own budget";
+}
+
+// As with disaggregated prefill: only its last token is computed here.
+TEST(PromptLevel, APromptThatComesComputedIsNoWork) {
+  std::vector<double> levels;
+  for (const int64_t computed : {0, 1999}) {
+    LevelGroup group(4);
+    Fill(group, 4, 4);
+    group.Enqueue(1, 2000, 50, 0, std::nullopt, computed);
+    std::vector<int64_t> step = group.Step();
+    const auto rank = std::max_element(step.begin(), step.end()) - step.begin();
+    ASSERT_TRUE(group.last.level_s.has_value());
+    levels.push_back(*group.last.level_s);
+    if (computed == 0) continue;
+    EXPECT_EQ(std::accumulate(step.begin(), step.end(), int64_t{0}), 1) << "in one step";
+    EXPECT_EQ(group.ranks()[static_cast<size_t>(rank)].decodes(), 5);
+  }
+  EXPECT_LT(levels[1], levels[0]);
 }
 
 TEST(PromptLevel, NobodyDecodesAndNothingIsHeldUp) {
