@@ -366,6 +366,7 @@ class GroupWorld {
     ready.error = error;
     ready.communicator_offer = absl::StrCat("at ", worker.name);
     ready.active = worker.Active();
+    if (alter_ready) alter_ready(worker, ready);
     if (error.empty()) {
       worker.epoch = offer;
       if (offer.announce) {

@@ -14,6 +14,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAreArray;
 
 // --- lost ranks ---
 
@@ -361,6 +363,31 @@ TEST_F(BarrierGroupTest, AMemberCannotClaimAnothersRequests) {
   EXPECT_EQ(world_->lost.size(), 4u);
   world_->Run();
   EXPECT_EQ(world_->book().completed.size(), 8u);
+}
+
+TEST_F(BarrierGroupTest, AMemberCannotClaimTheRequestsOfOneThatServes) {
+  Serve({"a", "b"});
+  Submit(1, 8);
+  for (int i = 0; i < 5; ++i) world_->Step("a");
+  const auto of_b = world_->Worker("b").residents;
+  std::vector<core::RequestId> claimed;
+  for (const auto& [id, resident] : of_b) claimed.push_back(id);
+  ASSERT_THAT(claimed, SizeIs(4));
+  world_->alter_ready = [&](SimWorker& worker, EpochReady& ready) {
+    if (worker.name != "a") return;
+    for (const auto& [id, resident] : of_b) ready.active.push_back({id, resident.kv(), resident.made});
+  };
+  world_->Join("c");
+  world_->Wait();
+  world_->decide = false;
+  Form();
+  world_->alter_ready = nullptr;
+  world_->decide = true;
+  EXPECT_THAT(world_->lost, IsEmpty()) << "b still has them";
+  Submit(9, 9);
+  EXPECT_THAT(world_->last_part["a"].cancellations, UnorderedElementsAreArray(claimed));
+  world_->Run();
+  EXPECT_EQ(world_->book().completed.size(), 9u);
 }
 
 TEST_F(BarrierGroupTest, AnAnswerForAnotherEpochIsIgnored) {
