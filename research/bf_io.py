@@ -596,6 +596,130 @@ def expect_fig7(ctx, runs, whole, works):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Table 1 and Figures 1, 2, 4, 6 and 7 in both plan modes
+
+MODES = ("lockstep", "pipelined")
+MODE_HORIZONS = (0, 1, 2, 5, 10, 20, 40, 80)
+MODE_POWER_LAWS = ("energy_j", "energy_by_wait_j", "energy_by_mfu_j")
+
+
+@experiment(
+    "Table 1 and the figures in lockstep, as the paper has them, and in pipelined mode, the router's default", "burstgpt",
+    seeds=3, traces=(BURSTGPT,), check="--shorten=10 --seeds=2",
+)
+def plan_modes(ctx):
+    """A pipelined plan is made from the reports of a step earlier: a slot that a request leaves is empty for a step more."""
+    size = drawn(ctx, ctx.shortened(60_000, 2_000))
+    warmup, fcfs = ctx.shortened(1000, 5), "FCFS, most free slots"
+    rules = {name: flags for name, (flags, _) in TABLE_1.items()}
+    table = ctx.simulate(
+        {(name, mode): {**flags, **size, "plan_mode": mode} for name, flags in rules.items() for mode in MODES}, series=True
+    )
+    sweep = ctx.simulate(
+        {(h, mode): {**bf_io(h, "paper"), **size, "plan_mode": mode} for h in MODE_HORIZONS for mode in MODES}
+    )
+    idle = ctx.simulate(
+        {
+            (rule, mode): {
+                "policy": policy, **drawn(ctx, 200_000), "workers": FIG_1_WORKERS, "warmup": ctx.shortened(500, 20),
+                "steps": ctx.shortened(3000, 60), "plan_mode": mode,
+            }
+            for rule, policy in FIG_1_RULES.items() for mode in MODES
+        }
+    )
+    ctx.parameter("requests", size["requests"])
+
+    def gap(name, mode):
+        settled = [table.series((name, mode), seed) for seed in range(1, ctx.seeds + 1)]
+        settled = [loads_of(steps[(steps["waiting"] > 0) & (steps["step"] > warmup)]) for steps in settled]
+        return estimate([np.ptp(one, axis=1).mean() / 1000 for one in settled])
+
+    ctx.table(
+        "Table 1 in both modes",
+        [
+            {
+                "strategy": name, "mode": mode,
+                **{column: table.mean((name, mode), key, scale) for column, key, scale in TABLE_1_COLUMNS},
+                "slots taken, %": table.mean((name, mode), "slots_taken_fraction", 100).mean,
+                "longest wait, steps": table.mean((name, mode), "wait_steps_max").mean,
+                "gap, 10^3 tokens (Figure 6)": gap(name, mode),
+            }
+            for name in rules for mode in MODES
+        ],
+        f"Gap: heaviest less lightest worker of a step, from step {warmup} until none waits.",
+    )
+    gains, times = {}, {}
+    for mode in MODES:
+        for name in (label(0), label(20), "bf_io_auto"):
+            gains[name, mode] = {
+                key: table.change((name, mode), (fcfs, mode), key) for key in ("throughput_tokens_per_s", *MODE_POWER_LAWS)
+            }
+            times[name, mode] = table.ratio((fcfs, mode), (name, mode), IMBALANCE)
+    ctx.table(
+        "Against FCFS in the same mode, paired by seed (Figures 2 and 7: energy by three power laws)",
+        [
+            {
+                "strategy": name, "mode": mode, "imbalance, times less": times[name, mode],
+                **{f"{key}, change in %": change for key, change in gains[name, mode].items()},
+            }
+            for name, mode in gains
+        ],
+    )
+    ctx.table(
+        "Pipelined over lockstep, paired by seed",
+        [
+            {
+                "strategy": name, "imbalance": table.ratio((name, "pipelined"), (name, "lockstep"), IMBALANCE),
+                "throughput": table.ratio((name, "pipelined"), (name, "lockstep"), "throughput_tokens_per_s"),
+            }
+            for name in rules
+        ],
+    )
+    imbalance = {(h, mode): sweep.mean((h, mode), IMBALANCE, 1e-4) for h in MODE_HORIZONS for mode in MODES}
+    ctx.table(
+        "Imbalance by window, 10^4 tokens (Figure 4)",
+        [{"H": h, **{mode: imbalance[h, mode] for mode in MODES}} for h in MODE_HORIZONS],
+    )
+    ctx.lines(
+        "Imbalance by window (Figure 4)", "H", "imbalance, 10^4 tokens",
+        {mode: {h: imbalance[h, mode] for h in MODE_HORIZONS} for mode in MODES},
+    )
+    ctx.table(
+        "Idle share of 32 workers (Figure 1)",
+        [{"policy": rule, **{f"{mode}, %": idle.mean((rule, mode), "idle_fraction", 100) for mode in MODES}} for rule in FIG_1_RULES],
+    )
+    for mode, taken, of_fcfs, of_auto in (("lockstep", 99.8, 22.9, 1.65), ("pipelined", 98.0, 23.9, 2.08)):
+        ctx.expect(f"{mode}: slots taken, %", table.mean((fcfs, mode), "slots_taken_fraction", 100), taken - 0.3, taken + 0.2,
+                   small=(90, 100), ours=taken)
+        ctx.expect(f"{mode}: idle of 32 under FCFS, %", idle.mean(("FCFS", mode), "idle_fraction", 100), 19, 28,
+                   small=(10, 40), paper=FIG_1_MEAN, ours=of_fcfs)
+        ctx.expect(f"{mode}: idle of 32 under bf_io_auto, %", idle.mean(("bf_io_auto", mode), "idle_fraction", 100),
+                   of_auto - 0.4, of_auto + 0.4, small=(0.5, 8), ours=of_auto)
+        least = min(MODE_HORIZONS, key=lambda h: imbalance[h, mode].mean)
+        ctx.expect(f"{mode}: the best window, steps", least, 5, 5, small=(0, 80), ours=5)
+    for name, lockstep, pipelined, low, high in (
+        (fcfs, 35, 33, 0.75, 1.3), (label(0), 6.9, 8.8, 0.75, 1.3), (label(20), 3.87, 4.2, 0.8, 1.25),
+        ("bf_io_auto", 2.0, 3.63, 0.75, 1.3),
+    ):
+        for mode, ours in zip(MODES, (lockstep, pipelined)):
+            ctx.expect(f"{name}, {mode}: gap, 10^3 tokens", gap(name, mode), low * ours, high * ours,
+                       small=(0.2 * ours, 5 * ours), ours=ours)
+    for name, lockstep, pipelined, paper in (
+        (label(0), 10.0, 7.8, PAPER_BF_IO_0), (label(20), 10.3, 9.2, PAPER_BF_IO_20), ("bf_io_auto", 16.8, 12.0, None),
+    ):
+        for mode, ours in zip(MODES, (lockstep, pipelined)):
+            ctx.expect(f"{name}, {mode}: times less imbalance than FCFS", times[name, mode], 0.8 * ours, 1.2 * ours,
+                       small=(1.5, 40), paper=paper and PAPER_FCFS[0] / paper[0], ours=ours)
+            for key, low, high, at in (("throughput_tokens_per_s", 11, 16, 1), ("energy_j", -3, -1.5, 3)):
+                ctx.expect(f"{name}, {mode}: change of {key} against FCFS, %", gains[name, mode][key], low, high,
+                           small=(1, 40) if low > 0 else (-8, 4), paper=paper and 100 * (paper[at] / PAPER_FCFS[at] - 1))
+    for name in (label(0), label(5), label(20), "lpt", "bf_io square", "bf_io_auto"):
+        ctx.expect(f"{name}: throughput, pipelined over lockstep",
+                   table.ratio((name, "pipelined"), (name, "lockstep"), "throughput_tokens_per_s"), 0.98, 0.995,
+                   small=(0.9, 1.03), ours=0.99)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Theorems 1 to 3: how the improvement over FCFS grows with slots and workers
 
 OUTPUT = 20  # tokens, of constant outputs

@@ -101,6 +101,18 @@ inline BatchCost StaircaseCodeLlama34B() {
   return cost;
 }
 
+// The same with the appendix's terms, derived as above: 48 layers of width 8,192, 8 KV heads of 128, fp16, on
+// one A100.
+inline BatchCost LongContextCodeLlama34B() {
+  constexpr double kKvBytes = 2.0 * 48 * 8 * 128 * 2;
+  BatchCost cost = StaircaseCodeLlama34B();
+  cost.k1_s_per_pair = 4.0 * 8192 * 48 / 312e12;
+  cost.k2_s_per_token = kKvBytes / 2.039e12;
+  cost.swap_s_per_token = 2 * kKvBytes / 25e9;
+  cost.recompute_s_per_token = cost.a_s_per_token;
+  return cost;
+}
+
 }  // namespace bfio
 
 #endif  // BFIO_COMMON_COST_BATCH_TIME_H_

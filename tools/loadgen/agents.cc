@@ -1,16 +1,25 @@
 #include "tools/loadgen/agents.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace bfio::loadgen {
 namespace {
 
 constexpr uint32_t kMostCalls = 1000;
+
+struct Shape {
+  absl::string_view name;
+  AgentShape::Kind kind;
+};
+constexpr Shape kShapes[] = {
+    {"sequence", AgentShape::kSequence}, {"fork_join", AgentShape::kForkJoin}, {"cycle", AgentShape::kCycle}};
 
 }  // namespace
 
@@ -19,21 +28,27 @@ absl::StatusOr<std::vector<AgentShape>> ParseAgents(absl::string_view text) {
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     const std::pair<absl::string_view, absl::string_view> fields =
         absl::StrSplit(part, absl::MaxSplits(':', 1));
-    AgentShape shape;
-    if (fields.first == "sequence") {
-      shape.kind = AgentShape::kSequence;
-    } else if (fields.first == "fork_join") {
-      shape.kind = AgentShape::kForkJoin;
-    } else {
+    const auto* known = std::find_if(std::begin(kShapes), std::end(kShapes),
+                                     [&](const Shape& named) { return named.name == fields.first; });
+    if (known == std::end(kShapes)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", part, "' is none of sequence:CALLS and fork_join:BRANCHES"));
+          absl::StrCat("'", part, "' is none of sequence:CALLS, fork_join:BRANCHES and cycle:CALLS"));
     }
+    AgentShape shape{.kind = known->kind};
     if (!absl::SimpleAtoi(fields.second, &shape.width) || shape.width < 1 || shape.width > kMostCalls) {
       return absl::InvalidArgumentError(absl::StrCat("'", part, "' needs a number within 1..", kMostCalls));
     }
     shapes.push_back(shape);
   }
   return shapes;
+}
+
+std::string AgentsText(absl::Span<const AgentShape> shapes) {
+  return absl::StrJoin(shapes, ",", [](std::string* out, const AgentShape& shape) {
+    const auto* known = std::find_if(std::begin(kShapes), std::end(kShapes),
+                                     [&](const Shape& named) { return named.kind == shape.kind; });
+    absl::StrAppend(out, known->name, ":", shape.width);
+  });
 }
 
 AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows) {
@@ -49,8 +64,12 @@ AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows
     ++plan.calls[after].waits_for;
     plan.calls[after].stage = std::max(plan.calls[after].stage, plan.calls[before].stage + 1);
   };
-  if (shape.kind == AgentShape::kSequence) {
-    for (uint32_t i = 1; i < n; ++i) follows(i - 1, i);
+  if (shape.kind != AgentShape::kForkJoin) {
+    for (uint32_t i = 1; i < n; ++i) {
+      follows(i - 1, i);
+      if (shape.kind != AgentShape::kCycle) continue;
+      plan.calls[i].prompt_tokens += plan.calls[i - 1].prompt_tokens + plan.calls[i - 1].output_tokens;
+    }
   } else {
     for (uint32_t i = 1; i + 1 < n; ++i) follows(0, i);
     for (uint32_t i = 1; i + 1 < n; ++i) follows(i, n - 1);

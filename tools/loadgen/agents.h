@@ -25,16 +25,21 @@ struct AgentShape {
     kSequence,
     // One call, then `width` in parallel, then one that waits for all of them.
     kForkJoin,
+    // `width` calls one after the other, each of which reads all that was read and generated before it: two
+    // models that answer each other.
+    kCycle,
   };
   Kind kind = kSequence;
   uint32_t width = 1;
 
-  uint32_t calls() const { return kind == kSequence ? width : width + 2; }
+  uint32_t calls() const { return kind == kForkJoin ? width + 2 : width; }
 };
 
 // Parses shapes, which the agents take in turn: "sequence:4,fork_join:3". INVALID_ARGUMENT names what is
 // wrong.
 absl::StatusOr<std::vector<AgentShape>> ParseAgents(absl::string_view text);
+// The inverse of ParseAgents.
+std::string AgentsText(absl::Span<const AgentShape> shapes);
 
 struct AgentPlan {
   struct Call {
@@ -54,7 +59,8 @@ struct AgentPlan {
   std::vector<Call> calls;
 };
 
-// The calls take their lengths from `rows`. REQUIRES: rows.size() == shape.calls().
+// The calls take their lengths from `rows`; in a cycle a row's prompt is added to what was said before it.
+// REQUIRES: rows.size() == shape.calls().
 AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows);
 
 struct AgentResults {

@@ -72,8 +72,8 @@ void AddTraffic(OptionTable& table, Options& o) {
   table.AddParsed(
       "agents", &o.agents, "",
       "agents of these shapes, in turn, instead of single requests: sequence:CALLS, "
-      "fork_join:BRANCHES, like sequence:4,fork_join:3; each call is sent when those before it are "
-      "done; --rate, --concurrency and --requests count agents",
+      "fork_join:BRANCHES, cycle:CALLS, like sequence:4,fork_join:3; each call is sent when those before it "
+      "are done; --rate, --concurrency and --requests count agents",
       ParseAgents);
   table.Add("ttft_objective", &o.ttft_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
             "requests ask for their first token within this (0: they do not)");

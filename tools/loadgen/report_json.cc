@@ -52,16 +52,6 @@ Json SettingsJson(const Options& o) {
           {"timeout_s", absl::ToDoubleSeconds(o.timeout)}};
 }
 
-// "sequence:4,fork_join:3", as on the command line.
-std::string AgentsText(const std::vector<AgentShape>& shapes) {
-  std::vector<std::string> parts;
-  for (const AgentShape& shape : shapes) {
-    parts.push_back(
-        absl::StrCat(shape.kind == AgentShape::kSequence ? "sequence:" : "fork_join:", shape.width));
-  }
-  return absl::StrJoin(parts, ",");
-}
-
 Json AgentsJson(const AgentResults& agents) {
   return {{"begun", agents.begun},
           {"completed", agents.completed},

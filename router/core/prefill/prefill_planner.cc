@@ -48,10 +48,21 @@ class Planner {
     }
     const double wanted = WantedTokens();
     const double supply_s = std::max(LevelOfSupply(wanted), LevelOfObjectives());
-    while (BindOnce(
-        [&](const PrefillRank& rank) { return WorkOf(rank).PromptTokens() < Supply(rank, supply_s); })) {
+    // One that has exactly what fits would stop the level's rise.
+    const auto bind_below = [&](double level_s) {
+      return BindOnce([&](const PrefillRank& rank) {
+        const double supply = Supply(rank, level_s);
+        return supply > 0 && static_cast<double>(WorkOf(rank).PromptTokens()) < supply + 1;
+      });
+    };
+    while (bind_below(supply_s)) {
     }
-    decision_.level_s = std::max(LevelOf(wanted), LevelOfObjectives());
+    // A level above that of the supply leaves room on ranks that have got only so much.
+    for (bool more = true; more;) {
+      decision_.level_s = std::max(LevelOf(wanted), LevelOfObjectives());
+      for (more = false; bind_below(decision_.level_s); more = true) {
+      }
+    }
     return std::move(decision_);
   }
 

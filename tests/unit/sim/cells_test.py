@@ -99,6 +99,12 @@ class CellsTest(unittest.TestCase):
         self.assertEqual(fixed["mean_budget"], 2048)
         self.assertLess(adapted["mean_budget"], 2048)
 
+    def test_the_cost_of_an_engine_is_that_of_its_model(self):
+        rates = [cells(*ENGINE, *cost)[0]["throughput_tokens_per_s"]
+                 for cost in ([], ["--engine_cost=llama_70b"], ["--engine_cost=code_llama_34b"])]
+        self.assertEqual(rates[0], rates[1])
+        self.assertGreater(rates[2], 1.02 * rates[0], "the same share of a larger capacity")
+
     def test_bad_input_ends_with_one_line_that_names_it(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             file.write('{"kv_tokens": 3, "requests": [[0, 1, 5]]}\n')
@@ -115,6 +121,7 @@ class CellsTest(unittest.TestCase):
                    ([*NETWORK, "--seconds=1"], "--seconds"), ([*NETWORK, "--load=-1"], "--load"),
                    ([*NETWORK, "--scheduler=none"], "none"), (["engine", "--requests=5"], "--profile"),
                    ([*ENGINE, "--scheduler=none"], "none"), ([*ENGINE, "--budget_control=best"], "--budget_control"),
+                   ([*ENGINE, "--engine_cost=none"], "--engine_cost"),
                    ([*ENGINE, "--token_budget=64", "--budget_control=e2e"], "--token_budget")]
             for arguments, named in bad:
                 done = run(*arguments)

@@ -56,6 +56,8 @@ TEST(BatchTimeTest, LongContextsAndOverflow) {
   EXPECT_DOUBLE_EQ(whole.prefill_pairs, pieces.prefill_pairs);
   EXPECT_NEAR(LongContextLlama70B().k1_s_per_pair, 4.2e-9, 1e-10);
   EXPECT_NEAR(LongContextLlama70B().k2_s_per_token, 8.04e-8, 1e-9);
+  EXPECT_NEAR(LongContextCodeLlama34B().k1_s_per_pair, 5.04e-9, 1e-11);
+  EXPECT_NEAR(LongContextCodeLlama34B().k2_s_per_token, 9.64e-8, 1e-10);
 }
 
 OneEngineOptions Options(const std::string& scheduler, int64_t budget) {

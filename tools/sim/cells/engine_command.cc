@@ -26,6 +26,9 @@ ABSL_FLAG(
     std::string, prefill_plan, "blind",
     "engine, with --ranks: where a prompt goes: blind (fewest tokens), balanced (fewest prompt tokens to "
     "compute), equalised (so, and no rank computes more of them in a step than the mean rank has)");
+ABSL_FLAG(std::string, engine_cost, "llama_70b",
+          "engine: the time of a batch: llama_70b (Llama-3-70B on two A100) or code_llama_34b (CodeLlama-34B "
+          "on one, in steps of 128 tokens)");
 ABSL_FLAG(std::string, budget_control, "off",
           "engine: off, or e2e, ttft or tpot: the budget is adapted for it, from 128 to --token_budget");
 ABSL_FLAG(double, skip, 0.1,
@@ -43,15 +46,15 @@ constexpr size_t kBacklogSamples = 64;
 constexpr double kMostGrowth = 0.01;
 
 // Rows drawn with replacement, with Poisson arrivals. `load` is a share of the capacity of `engines` engines
-// at the reference budget, without a barrier.
+// at the reference budget, without a barrier and long contexts.
 std::vector<StepArrival> DrawStepArrivals(const Trace& rows, double load, int64_t engines, int64_t requests,
-                                          uint64_t seed) {
+                                          const BatchCost& cost, uint64_t seed) {
   const Trace drawn = DrawWithReplacement(rows, requests, seed);
   double tokens = 0;
   for (const TraceRequest& row : drawn.requests)
     tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
   const double gap = tokens / static_cast<double>(requests) /
-                     (load * static_cast<double>(engines) * BatchCost().Capacity(kReferenceBudget));
+                     (load * static_cast<double>(engines) * cost.Capacity(kReferenceBudget));
   Rng times = Rng(seed).Fork(1);
   std::vector<StepArrival> arrivals;
   double at = 0;
@@ -82,10 +85,11 @@ nlohmann::ordered_json Times(const std::vector<StepArrival>& arrivals, absl::Spa
           {"tpot_s_p50", SampleQuantile(latencies.tpot, 0.5)}};
 }
 
-absl::Status RunOne(const std::vector<StepArrival>& arrivals, int64_t slots, size_t control) {
+absl::Status RunOne(const std::vector<StepArrival>& arrivals, const BatchCost& cost, int64_t slots,
+                    size_t control) {
   OneEngineOptions options;
   options.scheduler = absl::GetFlag(FLAGS_scheduler);
-  options.engine.cost = LongContextLlama70B();
+  options.engine.cost = cost;
   options.engine.slots = slots;
   options.engine.prompt_gives_token = true;
   options.engine.token_budget = absl::GetFlag(FLAGS_token_budget);
@@ -110,13 +114,14 @@ absl::Status RunOne(const std::vector<StepArrival>& arrivals, int64_t slots, siz
   return absl::OkStatus();
 }
 
-absl::Status RunRanks(const std::vector<StepArrival>& arrivals, int32_t ranks, int64_t slots, size_t plan) {
+absl::Status RunRanks(const std::vector<StepArrival>& arrivals, const BatchCost& cost, int32_t ranks,
+                      int64_t slots, size_t plan) {
   StepGroupOptions options;
   options.ranks = ranks;
   options.plan = static_cast<PrefillPlan>(plan);
   options.slots = slots;
   options.token_budget = absl::GetFlag(FLAGS_token_budget);
-  options.cost = LongContextLlama70B();
+  options.cost = cost;
   const absl::StatusOr<StepGroupRun> run = RunStepGroup(arrivals, options);
   if (!run.ok()) return run.status();
   nlohmann::ordered_json cell = Times(arrivals, run->lives);
@@ -136,6 +141,10 @@ absl::Status RunEngineCommand() {
   const absl::StatusOr<size_t> control =
       ChoiceOf("budget_control", absl::GetFlag(FLAGS_budget_control), {"off", "e2e", "ttft", "tpot"});
   if (!control.ok()) return control.status();
+  const absl::StatusOr<size_t> model =
+      ChoiceOf("engine_cost", absl::GetFlag(FLAGS_engine_cost), {"llama_70b", "code_llama_34b"});
+  if (!model.ok()) return model.status();
+  const BatchCost cost = *model == 0 ? LongContextLlama70B() : LongContextCodeLlama34B();
   const uint32_t ranks = absl::GetFlag(FLAGS_ranks), budget = absl::GetFlag(FLAGS_token_budget);
   for (const absl::Status& status :
        {CheckNumber("load", absl::GetFlag(FLAGS_load), 1e-6, 1e3),
@@ -149,11 +158,11 @@ absl::Status RunEngineCommand() {
   if (rows->requests.empty()) return absl::InvalidArgumentError("engine needs --trace or --profile");
   const std::vector<StepArrival> arrivals =
       DrawStepArrivals(*rows, absl::GetFlag(FLAGS_load), std::max<int64_t>(1, ranks),
-                       static_cast<int64_t>(absl::GetFlag(FLAGS_requests)), absl::GetFlag(FLAGS_seed));
+                       static_cast<int64_t>(absl::GetFlag(FLAGS_requests)), cost, absl::GetFlag(FLAGS_seed));
   const int64_t slots =
       absl::GetFlag(FLAGS_slots) > 0 ? absl::GetFlag(FLAGS_slots) : worker::BatchCapacity::kUnbounded;
-  return ranks > 0 ? RunRanks(arrivals, static_cast<int32_t>(ranks), slots, *plan)
-                   : RunOne(arrivals, slots, *control);
+  return ranks > 0 ? RunRanks(arrivals, cost, static_cast<int32_t>(ranks), slots, *plan)
+                   : RunOne(arrivals, cost, slots, *control);
 }
 
 }  // namespace bfio::sim

@@ -27,9 +27,11 @@ std::vector<TraceRequest> Rows(size_t n) {
 }
 
 TEST(ParseAgents, ParsesShapesAndNamesErrors) {
-  const auto shapes = ParseAgents("sequence:4,fork_join:3");
+  const auto shapes = ParseAgents("sequence:4,fork_join:3,cycle:5");
   ASSERT_TRUE(shapes.ok()) << shapes.status();
-  ASSERT_EQ(shapes->size(), 2u);
+  ASSERT_EQ(shapes->size(), 3u);
+  EXPECT_EQ(AgentsText(*shapes), "sequence:4,fork_join:3,cycle:5");
+  EXPECT_EQ((*shapes)[2].calls(), 5u);
   EXPECT_EQ((*shapes)[0].calls(), 4u);
   EXPECT_EQ((*shapes)[1].calls(), 5u);
   for (const char* bad : {"", "sequence", "sequence:", "sequence:0", "sequence:1001", "sequence:-1", "tree:3",
@@ -50,6 +52,19 @@ TEST(PlanAgent, ForkJoinHasStagesAndTheLongestRemainingPath) {
   EXPECT_EQ(plan.calls[2].remaining_tokens, 5u);
   EXPECT_EQ(plan.calls[0].remaining_tokens, 4u + 5u);
   EXPECT_EQ(plan.calls[3].prompt_tokens, 40u);
+}
+
+TEST(PlanAgent, ACallOfACycleReadsAllThatWasSaidBefore) {
+  const AgentPlan plan = PlanAgent({AgentShape::kCycle, 4}, Rows(4)), alone = PlanAgent({}, Rows(1));
+  uint32_t said = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(plan.calls[i].prompt_tokens, said + 10 * (i + 1));
+    said = plan.calls[i].prompt_tokens + plan.calls[i].output_tokens;
+    EXPECT_EQ(plan.calls[i].stage, i);
+    EXPECT_EQ(plan.calls[i].waits_for, i > 0 ? 1u : 0u);
+  }
+  EXPECT_EQ(plan.calls[0].remaining_tokens, 2u + 3u + 4u);
+  EXPECT_EQ(plan.calls[0].prompt_tokens, alone.calls[0].prompt_tokens);
 }
 
 TEST(AgentsUnderWay, CallsAreSentWhenTheirPredecessorsHaveEnded) {
