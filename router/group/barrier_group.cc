@@ -83,10 +83,15 @@ void BarrierGroup::OnOpened(absl::Time now) {
   failures_ = 0;
   report_deadline_ = absl::InfiniteFuture();
   stall_deadline_ = StalledAt(now);
+  plan_delay_ = {};
+  complete_at_ = now;
+  complete_step_ = scheduler().reported_step();
+  late_plans_ = scheduler().totals().late_plans;
 }
 
 void BarrierGroup::OnClosed() {
   report_deadline_ = stall_deadline_ = absl::InfiniteFuture();
+  plan_at_ = absl::InfinitePast();
   force_ = false;
 }
 
@@ -107,6 +112,19 @@ void BarrierGroup::OnProgress(Member& member, const StepReport& report, const Co
   } else if (report_deadline_ == absl::InfiniteFuture()) {
     report_deadline_ = context.now + options_.report_timeout;
   }
+  if (scheduler().reported_step() != complete_step_) OnStepReported(context.now);
+}
+
+void BarrierGroup::OnStepReported(absl::Time now) {
+  // The plan that was put off has not been made either: its step has begun.
+  const bool late = now < plan_at_ || scheduler().totals().late_plans > late_plans_;
+  const double delay_s = plan_delay_.OnStep(absl::ToDoubleSeconds(now - complete_at_), late);
+  complete_at_ = now;
+  complete_step_ = scheduler().reported_step();
+  late_plans_ = scheduler().totals().late_plans;
+  // Where the group waits for a plan there is nothing to wait for.
+  const bool ahead = options_.plan_mode == core::PlanMode::kPipelined && !scheduler().Parked();
+  plan_at_ = ahead && delay_s > 0 ? now + absl::Seconds(delay_s) : absl::InfinitePast();
 }
 
 // No other rank has passed the failed barrier, so a rank's silence means nothing until its own report of the
@@ -124,10 +142,12 @@ bool BarrierGroup::TakeForce() {
 }
 
 absl::Time BarrierGroup::step_deadline() const {
-  return std::min(report_deadline_, stall_deadline_);
+  const absl::Time deadline = std::min(report_deadline_, stall_deadline_);
+  return plan_at_ == absl::InfinitePast() ? deadline : std::min(deadline, plan_at_);
 }
 
 void BarrierGroup::OnStepTimer(const Context& context) {
+  if (context.now >= plan_at_) plan_at_ = absl::InfinitePast();
   if (context.now >= report_deadline_) {
     report_deadline_ = absl::InfiniteFuture();
     force_ = scheduler().ReportsMissing();

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "router/core/scheduler/plan_delay.h"
 #include "router/group/group.h"
 
 namespace bfio::router {
@@ -34,6 +35,7 @@ class BarrierGroup final : public Group {
   void RecordDecision(const core::Plan& plan, absl::Duration took, StepStatistics::Summaries& done) override;
   void OnOpened(absl::Time now) override;
   void OnClosed() override;
+  bool PutsOffPlan(absl::Time now) const override { return now < plan_at_ && !force_; }
   bool TakeForce() override;
   int64_t ApplyStepOf(const core::Plan& plan, core::WorkerIndex rank) const override {
     return plan.apply_step;
@@ -45,6 +47,8 @@ class BarrierGroup final : public Group {
   // Cuts off the ranks that others do not reach, and refuses them for a while. False: no rank is blamed, or
   // every rank is.
   bool PunishBlamed(const Context& context);
+  // All ranks have reported one more step.
+  void OnStepReported(absl::Time now);
   // Time at which a group that has work but reports no step counts as stuck.
   absl::Time StalledAt(absl::Time now) const { return now + 2 * options_.step_timeout; }
 
@@ -57,6 +61,14 @@ class BarrierGroup final : public Group {
   // When the decision stops waiting for missing reports; infinite while none is missing.
   absl::Time report_deadline_ = absl::InfiniteFuture();
   absl::Time stall_deadline_ = absl::InfiniteFuture();
+  // Of this epoch: what its plans may wait for; when the last step was complete, and which one; late plans
+  // until then.
+  core::PlanDelay plan_delay_;
+  absl::Time complete_at_ = absl::InfinitePast();
+  int64_t complete_step_ = 0;
+  int64_t late_plans_ = 0;
+  // When the plan that is due is made; in the infinite past while none is put off.
+  absl::Time plan_at_ = absl::InfinitePast();
   // report_deadline_ has passed: the next decision plans without the missing reports.
   bool force_ = false;
 };

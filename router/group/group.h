@@ -241,6 +241,8 @@ class Group {
                               StepStatistics::Summaries& done) = 0;
   virtual void OnOpened(absl::Time now) {}
   virtual void OnClosed() {}
+  // A plan may be due, but is better made later; step_deadline() says when.
+  virtual bool PutsOffPlan(absl::Time now) const { return false; }
   // Whether the decision should plan without the missing reports; asked once per decision.
   virtual bool TakeForce() { return false; }
   // The apply_step of a rank's part of the plan; 0: the rank gets no part.

@@ -180,7 +180,7 @@ void Group::UpdateTimes(Commands& out) {
 // --- decisions ---
 
 bool Group::Decide(absl::Time now, Commands& out) {
-  if (!serving()) return false;
+  if (!serving() || PutsOffPlan(now)) return false;
   const bool force = TakeForce();
   std::optional<core::Plan> plan = cluster_->Apply(core::MakePlan{options_.index, force}).plan;
   if (!plan && force) plan = cluster_->Apply(core::MakePlan{options_.index, false}).plan;

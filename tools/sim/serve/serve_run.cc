@@ -13,6 +13,7 @@
 #include "common/base/rng.h"
 #include "nlohmann/json.hpp"
 #include "router/core/prefill/level.h"
+#include "router/core/scheduler/plan_delay.h"
 #include "tools/sim/serve/serve_group.h"
 #include "tools/sim/serve/serve_rule.h"
 
@@ -148,7 +149,8 @@ class Run {
     group_ = std::make_unique<ServeGroup>(group, &requests_);
     // As the simulator's other runs: seed 1 begins where the trace does.
     row_ = options.seed == 1 ? 0 : Rng(options.seed).Below(trace.requests.size());
-    for (int32_t i = 0; i < delay_; ++i) plans_.push_back(EmptyPlan());
+    last_plan_ = EmptyPlan();
+    plans_.assign(static_cast<size_t>(delay_), last_plan_);
     DrawNext();
   }
 
@@ -164,6 +166,7 @@ class Run {
       for (const ServePlan::Binding& binding : plan.bindings)
         group_->Bind(binding.request, binding.rank, now_s_);
       const ServeStep& step = group_->Step(OrdersOf(plan), now_s_);
+      PlanAhead(step.seconds);
       empty_steps_ = step.seconds > 0 ? 0 : empty_steps_ + 1;
       if (empty_steps_ > kMostEmptySteps) {
         return absl::InternalError(absl::StrCat(options_.rule, " plans nothing that could run"));
@@ -238,13 +241,41 @@ class Run {
     return traffic;
   }
 
-  // Plans for the step in `delay_` steps; the plan for this one.
+  // The plan for this step.
   ServePlan NextPlan() {
-    if (!plans_.empty()) {
-      forecast_ = group_->ranks();
-      for (const ServePlan& plan : plans_) Forecast(plan, requests_, options_.cost, forecast_);
+    if (delay_ == 0) return PlanFrom(group_->ranks());
+    forecast_ = group_->ranks();
+    for (const ServePlan& plan : plans_) Forecast(plan, requests_, options_.cost, forecast_);
+    ServePlan plan = std::move(plans_.front());
+    plans_.pop_front();
+    return plan;
+  }
+
+  // While this step runs, the plan for the step in `delay_` steps is made, as late as the router makes it.
+  // Where the step ends before, there is none, and ranks go on with the last one's orders.
+  void PlanAhead(double step_s) {
+    if (delay_ == 0) return;
+    double delay_s = 0;
+    // An idle group gets its plan at once.
+    if (step_s > 0) delay_s = plan_delay_.OnStep(last_step_s_, std::exchange(late_, false));
+    late_ = delay_s > step_s;
+    last_step_s_ = step_s;
+    if (late_) {
+      plans_.push_back(last_plan_);
+      return;
     }
-    const ServeView view{plans_.empty() ? group_->ranks() : forecast_,
+    const double begin_s = now_s_;
+    now_s_ += delay_s;
+    // In a closed loop requests come as others end, with a step.
+    for (; !options_.closed && next_arrival_s_ <= now_s_; DrawNext()) ArriveAt(next_arrival_s_);
+    plans_.push_back(PlanFrom(forecast_));
+    now_s_ = begin_s;
+    last_plan_ = plans_.back();
+    last_plan_.bindings.clear();
+  }
+
+  ServePlan PlanFrom(const std::vector<ServeRank>& ranks) {
+    const ServeView view{ranks,
                          requests_,
                          options_.cost,
                          options_.slots,
@@ -252,10 +283,8 @@ class Run {
                          now_s_,
                          Traffic(),
                          options_.ttft_objective_s > 0 ? options_.ttft_objective_s : core::kNoObjective};
-    plans_.push_back(EmptyPlan());
-    rule_->Plan(view, pool_, plans_.back());
-    ServePlan plan = std::move(plans_.front());
-    plans_.pop_front();
+    ServePlan plan = EmptyPlan();
+    rule_->Plan(view, pool_, plan);
     return plan;
   }
 
@@ -333,6 +362,12 @@ class Run {
   std::deque<ServePlan> plans_;
   // The ranks when these have been carried out; scratch.
   std::vector<ServeRank> forecast_;
+  core::PlanDelay plan_delay_;
+  // The step before this one ended before its plan was made.
+  bool late_ = false;
+  double last_step_s_ = 0;
+  // What ranks go on with without a plan.
+  ServePlan last_plan_;
   size_t row_ = 0;
   double next_arrival_s_ = 0, now_s_ = 0, end_s_ = 0;
   int64_t step_number_ = 0, empty_steps_ = 0, counted_left_ = 0;

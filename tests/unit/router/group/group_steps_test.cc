@@ -48,6 +48,97 @@ TEST_F(BarrierGroupTest, AReportBeforeTheDecisionIsUsed) {
   EXPECT_EQ(world_->last_part["a"].apply_step, 6) << "no further than the reports allow";
 }
 
+// --- plans that are put off ---
+
+class PutOffTest : public BarrierGroupTest {
+ protected:
+  static constexpr absl::Duration kStep = absl::Milliseconds(20);
+  // 3/4 of a step, less 3 ms.
+  static constexpr absl::Duration kMost = absl::Milliseconds(12);
+
+  void StepFor(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      world_->Step("a");
+      world_->Advance(kStep);
+    }
+  }
+  // Until plans are put off for as long as they ever are; the present one is.
+  void ServeForLong(core::PlanMode mode = core::PlanMode::kPipelined) {
+    GroupSetOptions options = Options(2);
+    options.group.plan_mode = mode;
+    Start(options);
+    for (const char* name : {"a", "b"}) world_->Worker(name).kv_tokens = 100'000;
+    world_->Serve({"a", "b"});
+    Submit(1, 7, 2000);
+    StepFor(300);
+    world_->Step("a");
+  }
+};
+
+TEST_F(PutOffTest, ARequestThatArrivesWhileTheStepRunsIsInTheNextOne) {
+  ServeForLong();
+  const int64_t parts = world_->parts["a"], step = world_->last_part["a"].apply_step;
+  world_->Advance(absl::Milliseconds(5));
+  Submit(9, 9);
+  EXPECT_EQ(world_->parts["a"], parts) << "more may arrive";
+  EXPECT_NEAR(absl::ToDoubleSeconds(world_->Wait()), absl::ToDoubleSeconds(kMost) - 5e-3, 1e-6);
+  EXPECT_EQ(world_->parts["a"], parts + 1);
+  EXPECT_EQ(world_->last_part["a"].apply_step, step + 1);
+  EXPECT_EQ(world_->last_part["a"].placements.size() + world_->last_part["b"].placements.size(), 1u);
+  world_->Run();
+  EXPECT_EQ(world_->book().completed.size(), 8u);
+  EXPECT_EQ(world_->cluster().totals().late_plans, 0);
+}
+
+TEST_F(PutOffTest, AStepThatEndsBeforeItsPlanGetsTheNextOneAtOnce) {
+  ServeForLong();
+  const int64_t parts = world_->parts["a"], step = world_->last_part["a"].apply_step;
+  Submit(9, 9);
+  world_->Step("a");
+  EXPECT_EQ(world_->parts["a"], parts + 1);
+  EXPECT_EQ(world_->last_part["a"].apply_step, step + 2);
+  // For as long as that short step is among the last ones no plan is put off, and then for half as long.
+  for (int i = 0; i < 15; ++i) {
+    world_->Advance(kStep);
+    world_->Step("a");
+    EXPECT_EQ(world_->parts["a"], parts + 2 + i);
+  }
+  world_->Advance(kStep);
+  world_->Step("a");
+  EXPECT_EQ(world_->parts["a"], parts + 16);
+  EXPECT_NEAR(absl::ToDoubleSeconds(world_->Wait()), absl::ToDoubleSeconds(kMost) * (0.5 + 16.0 / 256), 1e-4);
+  EXPECT_EQ(world_->parts["a"], parts + 17);
+}
+
+TEST_F(PutOffTest, AGroupThatWaitsForItsPlanGetsItAtOnce) {
+  ServeForLong();
+  for (core::RequestId id = 1; id <= 7; ++id) world_->book().Cancel(id);
+  world_->Run();
+  EXPECT_TRUE(world_->book().live.empty());
+  const int64_t parts = world_->parts["a"];
+  Submit(9, 9);
+  EXPECT_EQ(world_->parts["a"], parts + 1);
+}
+
+TEST_F(PutOffTest, APlanThatWorkersWaitForIsMadeAtOnce) {
+  ServeForLong(core::PlanMode::kLockstep);
+  const int64_t parts = world_->parts["a"];
+  world_->Advance(kStep);
+  world_->Step("a");
+  EXPECT_EQ(world_->parts["a"], parts + 1);
+}
+
+TEST_F(PutOffTest, ANewEpochLearnsAnew) {
+  ServeForLong();
+  world_->Kill("b");
+  world_->Join("b");
+  Form();
+  StepFor(5);
+  const int64_t parts = world_->parts["a"];
+  world_->Step("a");
+  EXPECT_EQ(world_->parts["a"], parts + 1);
+}
+
 // --- refusals by workers ---
 
 TEST_F(BarrierGroupTest, ARequestThatDoesNotFitIsPlacedAgain) {
