@@ -23,18 +23,6 @@ void IndependentScheduler::SetSteps() {
   }
 }
 
-bool IndependentScheduler::TakeLevel(bool asked, Plan& plan) {
-  const std::optional<double> before = accounts_.LevelAt(0);
-  if (!asked || !steps_.level) {
-    // One level holds for a step, and for all ranks.
-    plan.level_s = before;
-    return false;
-  }
-  level_step_ = steps_.step;
-  accounts_.SetLevel(plan.level_s);
-  return plan.level_s || before;
-}
-
 std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMaker::Answer>& asked) {
   SetSteps();
   // Batches are those of a common step; without one there is nothing to wait for.
@@ -44,7 +32,11 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
   // Groups with a barrier are decided upon once a step; here it is at every event.
   asked = Ask(steps_, plan);
   maker_.PlaceAll(steps_, plan);
-  const bool level = TakeLevel(asked.has_value(), plan);
+  const bool metered = coupled() && accounts_.AllMetered();
+  const std::optional<double> before = accounts_.LevelAt(0);
+  if (!asked && metered) plan.level_s = before;
+  // Once a step all ranks get it; later in the step only those hear of a new level that get requests.
+  const bool level = asked && coupled() && (steps_.level || !metered) && (plan.level_s || before);
   placed_in_step_ += static_cast<int64_t>(plan.placements.size());
   plan.apply_steps.assign(accounts_.workers().size(), 0);
   for (const Placement& placement : plan.placements) plan.apply_steps[placement.worker] = 1;
@@ -56,7 +48,10 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
     plan.apply_steps[g] = due ? steps_.numbers[g] : 0;
     any |= due;
   }
+  // Decisions that come to nothing are not in the log: they change no level.
   if (!any) return std::nullopt;
+  if (asked && coupled()) accounts_.SetLevel(plan.level_s);
+  if (level) level_step_ = steps_.step;
   accounts_.SendDrops(steps_, plan);
   for (size_t g = 0; g < plan.apply_steps.size(); ++g) {
     int64_t& planned = accounts_.worker(static_cast<WorkerIndex>(g)).planned_step;

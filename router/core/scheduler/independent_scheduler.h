@@ -50,8 +50,6 @@ class IndependentScheduler final : public Scheduler {
   // It waits for a plan to go on with what it holds.
   bool HeldUp(const GroupAccounts::Worker& worker) const { return Idle(worker) && worker.active > 0; }
   void SetSteps();
-  // The plan has the level that is in force; whether all ranks have to be told of it.
-  bool TakeLevel(bool asked, Plan& plan);
   bool coupled() const { return kind_ == GroupKind::kCoupled; }
 
   const GroupKind kind_;
