@@ -15,6 +15,7 @@
 #include "router/admin/web.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/engine_link/sglang/sglang_client.h"
+#include "router/engine_link/steps/engine_steps_service.h"
 #include "router/engine_link/vllm/vllm_client.h"
 #include "router/frontend/message_bytes.h"
 #include "router/record/log_writer.h"
@@ -136,6 +137,17 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   const uint64_t instance = made->parts.instance;
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(made->parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
+  if (!options.engines.empty()) {
+    const auto make_client = [](const EngineAddress& engine) {
+      const std::string server = engine.server.ToString();
+      return engine.protocol == "vllm" ? vllm::NewVllmClient(server) : sglang::NewSglangClient(server);
+    };
+    router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
+                                                                        .patience = options.step_timeout,
+                                                                        .instance = instance,
+                                                                        .make_client = make_client},
+                                                    thread);
+  }
   router->MakeServices(options, std::move(made->secrets), std::move(made->model));
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
   if (router->web_wanted_) {
@@ -155,17 +167,6 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   HealthService& of_workers =
       router->worker_health_ == nullptr ? *router->client_health_ : *router->worker_health_;
   of_workers.SetServing(kWorkerLink, true);
-  if (!options.engines.empty()) {
-    const auto make_client = [](const EngineAddress& engine) {
-      const std::string server = engine.server.ToString();
-      return engine.protocol == "vllm" ? vllm::NewVllmClient(server) : sglang::NewSglangClient(server);
-    };
-    router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
-                                                                        .patience = options.step_timeout,
-                                                                        .instance = instance,
-                                                                        .make_client = make_client},
-                                                    thread);
-  }
   router->admin_health_->SetServing(kAdmin, true);
   return router;
 }
@@ -221,9 +222,13 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
                                               worker_authenticator_.get(),
                                               MessageLimits(kMaxWorkerMessageBytes), std::move(tokenizers));
   if (options.worker_port_service != nullptr) {
-    beside_link_ = options.worker_port_service(
+    beside_link_.push_back(options.worker_port_service(
         {options.bind_worker_id, [thread] { return thread->arrivals().PerSecond(MonotonicNow()); },
-         worker_authenticator_.get()});
+         worker_authenticator_.get()}));
+  }
+  if (engines_ != nullptr) {
+    beside_link_.push_back(std::make_unique<EngineStepsService>(engines_.get(), worker_authenticator_.get(),
+                                                                MessageLimits(kMaxWorkerMessageBytes)));
   }
   admin_ = std::make_unique<AdminService>(thread, admin_authenticator_.get(), &steps_,
                                           [this](v1::ClusterState& state) { AddPortsAndProcess(state); });
@@ -237,12 +242,12 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                   .services = {inference_.get(), vllm_.get(), sglang_.get(), client_health_.get()},
                   .authenticators = {client_authenticator_.get()},
                   .reflection = options.client_tokens.empty()};
-  const PortSpec worker{.listen = options.worker_listen,
-                        .tls = options.worker_tls,
-                        .max_message_bytes = kMaxWorkerMessageBytes,
-                        .services = {link_.get(), beside_link_.get(), worker_health_.get()},
-                        .authenticators = {worker_authenticator_.get()},
-                        .reflection = true};
+  PortSpec worker{.listen = options.worker_listen,
+                  .tls = options.worker_tls,
+                  .max_message_bytes = kMaxWorkerMessageBytes,
+                  .services = {link_.get(), worker_health_.get()},
+                  .authenticators = {worker_authenticator_.get()},
+                  .reflection = true};
   const PortSpec admin{.listen = options.admin_listen,
                        .tls = options.admin_tls,
                        .max_message_bytes = kMaxAdminMessageBytes,
@@ -250,9 +255,11 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                        .authenticators = {admin_authenticator_.get()},
                        .memory_bytes = size_t{64} << 20,
                        .reflection = options.admin_tokens.empty()};
+  for (const auto& service : beside_link_) worker.services.push_back(service.get());
   if (together) {
     client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
-    client.services.insert(client.services.end(), {link_.get(), beside_link_.get()});
+    client.services.push_back(link_.get());
+    for (const auto& service : beside_link_) client.services.push_back(service.get());
     client.authenticators.push_back(worker_authenticator_.get());
   }
   const auto open = [this](const char* name, const PortSpec& spec, Port& port) {
@@ -294,9 +301,9 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
       AddMessages(link_->messages(), port);
       streams += link_->sessions();
-      if (beside_link_ != nullptr) {
-        AddMessages(beside_link_->messages(), port);
-        streams += beside_link_->sessions();
+      for (const auto& service : beside_link_) {
+        AddMessages(service->messages(), port);
+        streams += service->sessions();
       }
     }
     if (opened.name == kAdminPort) {
@@ -311,16 +318,19 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
   process.set_resident_bytes(ResidentBytes());
   process.set_log_lines_dropped(DroppedLogLines());
   process.set_handshakes_failed(FailedHandshakes());
-  const int64_t unconsumed = beside_link_ == nullptr ? 0 : beside_link_->unconsumed_bytes();
-  const int64_t queued = beside_link_ == nullptr ? 0 : beside_link_->queued_bytes();
-  process.set_worker_message_bytes(static_cast<uint64_t>(link_->unconsumed_bytes() + unconsumed));
-  process.set_worker_queue_bytes(static_cast<uint64_t>(link_->queued_bytes() + queued));
+  int64_t unconsumed = link_->unconsumed_bytes(), queued = link_->queued_bytes();
+  for (const auto& service : beside_link_) {
+    unconsumed += service->unconsumed_bytes();
+    queued += service->queued_bytes();
+  }
+  process.set_worker_message_bytes(static_cast<uint64_t>(unconsumed));
+  process.set_worker_queue_bytes(static_cast<uint64_t>(queued));
 }
 
 void RouterServer::Shutdown() {
   if (client_health_ != nullptr) client_health_->Close();
   if (thread_ != nullptr) thread_->Stop();
-  if (beside_link_ != nullptr) beside_link_->Stop();
+  for (const auto& service : beside_link_) service->Stop();
   if (engines_ != nullptr) engines_->Stop();
   // Its threads query the decision thread, which still answers that it has ended.
   history_->Close();

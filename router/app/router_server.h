@@ -73,10 +73,10 @@ class RouterServer {
   std::unique_ptr<vllm::VllmService> vllm_;
   std::unique_ptr<sglang::SglangService> sglang_;
   std::unique_ptr<WorkerLinkService> link_;
-  // Null where the program has no such service.
-  std::unique_ptr<WorkerPortService> beside_link_;
   // Null without --engines.
   std::unique_ptr<EngineLink> engines_;
+  // Other services of the workers' port.
+  std::vector<std::unique_ptr<WorkerPortService>> beside_link_;
   std::unique_ptr<AdminService> admin_;
   // Health services by port; the workers' is null where they use the clients' port.
   std::unique_ptr<HealthService> client_health_, worker_health_, admin_health_;

@@ -17,6 +17,9 @@
 
 namespace bfio::router {
 
+// Numbers a call of a rank; never used twice, because a request may come back to a rank that it was on.
+using CallNumber = uint64_t;
+
 // What an engine says of itself.
 struct EngineDescription {
   // Data-parallel ranks that the server balances among.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/spdlog.h"
 #include "router/engine_link/engine_server.h"
 
 namespace bfio::router {
@@ -40,6 +41,41 @@ void EngineLink::Stop() {
   watching_.Close();
   events_->Close();
   if (thread_.joinable()) thread_.join();
+}
+
+void EngineLink::OnStep(uint64_t stream, EngineStep step, AnswerStep answer) {
+  events_->Post([this, stream, step = std::move(step), answer = std::move(answer)]() mutable {
+    TakeStep(followers_[stream], std::move(step), answer);
+  });
+}
+
+void EngineLink::OnStepsEnded(uint64_t stream) {
+  events_->Post([this, stream] { followers_.erase(stream); });
+}
+
+void EngineLink::Bind(Follower& follower, MemberId member) {
+  for (const auto& server : servers_) {
+    const std::optional<size_t> rank = server->RankOf(member);
+    if (!rank) continue;
+    follower.server = server;
+    follower.rank = *rank;
+    follower.member = member;
+    return spdlog::info("engine {}: rank {} reports its steps", server->address().ToString(), *rank);
+  }
+}
+
+void EngineLink::TakeStep(Follower& follower, EngineStep step, const AnswerStep& answer) {
+  if (step.token_budget) follower.token_budget = step.token_budget;
+  step.token_budget = follower.token_budget;
+  for (const EngineStep::Prompt& prompt : step.prompts) {
+    if (prompt.name.instance == options_.instance && prompt.name.member > follower.member)
+      Bind(follower, prompt.name.member);
+  }
+  std::erase_if(step.prompts, [&](const EngineStep::Prompt& prompt) {
+    return prompt.name.instance != options_.instance || prompt.name.member != follower.member;
+  });
+  const auto server = follower.server.lock();
+  answer(server == nullptr ? std::nullopt : server->OnStep(follower.rank, follower.member, step));
 }
 
 void EngineLink::Watch() {

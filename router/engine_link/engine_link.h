@@ -5,6 +5,9 @@
 // a barrier (EngineAddress::barrier) are in the group of its name. A rank gets at most as many requests as it
 // has slots: the others wait in the router.
 //
+// Steps. An engine with bfio's scheduler class opens a stream per rank and reports its steps
+// (engine_steps.h).
+//
 // Failures. A server is lost when it reports that it is not healthy, or does not answer a health check in
 // time. A check is made every kHealthCheck, and when a call fails with a code that may mean that the server
 // has failed (UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED). The ranks of a lost server leave, the router places
@@ -25,6 +28,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +39,7 @@
 #include "router/engine_link/engine_address.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
+#include "router/engine_link/engine_steps.h"
 #include "router/group/worker_events.h"
 
 namespace bfio::router {
@@ -61,11 +66,26 @@ class EngineLink {
   EngineLink(Options options, WorkerHandler* handler);
   ~EngineLink();
 
+  // An engine reports a step on the stream with this number, which is never used twice. `answer` is called
+  // once, on the link's thread, unless the link is stopped before. Any thread.
+  void OnStep(uint64_t stream, EngineStep step, AnswerStep answer);
+  void OnStepsEnded(uint64_t stream);
+
   // Cancels all calls and ends the thread. No event is posted to the handler after it.
   void Stop();
 
  private:
+  // A rank that reports its steps. Which one it is, the names of its requests tell.
+  struct Follower {
+    std::weak_ptr<EngineServer> server;
+    size_t rank = 0;
+    MemberId member = 0;
+    std::optional<int64_t> token_budget;
+  };
+
   void Run();
+  void TakeStep(Follower& follower, EngineStep step, const AnswerStep& answer);
+  void Bind(Follower& follower, MemberId member);
   // Looks at the list until Stop.
   void Watch();
   // Those that there are now.
@@ -78,6 +98,7 @@ class EngineLink {
   // By the barrier's name; the thread's.
   std::map<std::string, BarrierCost> barriers_;
   std::vector<std::shared_ptr<EngineServer>> servers_;
+  std::map<uint64_t, Follower> followers_;
   MemberId next_member_;
   // Of the thread that looks at the list; nothing is posted to it.
   EventQueue watching_;

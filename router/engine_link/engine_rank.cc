@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "common/cost/prompt_work.h"
 
 namespace bfio::router {
 namespace {
@@ -37,7 +38,8 @@ void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
         {call.id, call.prompt_tokens + call.generated, static_cast<uint32_t>(call.generated)});
   }
   epoch_ = offer.epoch;
-  step_ = plans_ = applied_plan_ = 0;
+  step_ = plans_ = applied_plan_ = level_step_ = 0;
+  level_s_.reset();
   owed_ = false;
   rejected_.clear();
   preempted_.clear();
@@ -51,6 +53,8 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   if (plan.epoch != epoch_) return;
   ++plans_;
   applied_plan_ = std::max(applied_plan_, plan.apply_step);
+  level_s_ = plan.level_s;
+  level_step_ = step_;
   owed_ = true;
   for (const core::RequestId id : plan.cancellations) {
     const auto it = by_id_.find(id);
@@ -137,6 +141,47 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   if (open()) EndStep(now, out);
 }
 
+void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
+  heard_at_ = now;
+  token_budget_ = step.token_budget.value_or(token_budget_);
+  if (std::exchange(heard_step_, step.step) == step.step) return;
+  bool tokens_come = step.decodes > 0 && AnyDecodes();
+  for (const EngineStep::Prompt& prompt : step.prompts) {
+    const auto it = calls_.find(prompt.name.call);
+    if (it == calls_.end()) continue;
+    Call& call = it->second;
+    call.prompt_left = prompt.left;
+    call.computed = prompt.left == 0;
+    tokens_come = tokens_come || (call.computed && !call.whole);
+  }
+  decodes_ = step.decodes;
+  decode_context_ = step.decode_context;
+  prompt_tokens_ += step.prompt_tokens;
+  if (options_.barrier != nullptr) {
+    BatchLoad batch;
+    batch.tokens = step.decode_tokens + step.prompt_tokens;
+    batch.decode_context = static_cast<double>(step.decode_context);
+    options_.barrier->Add(options_.number, batch, step.took);
+  }
+  if (!open() || tokens_come) return;
+  stepped_ = true;
+  EndStep(now, out);
+}
+
+std::optional<int64_t> EngineRank::Allotment() const {
+  if (!level_s_ || step_ - level_step_ >= kLevelSteps || options_.barrier == nullptr) return std::nullopt;
+  const std::optional<BatchCost> cost = options_.barrier->cost();
+  if (!cost) return std::nullopt;
+  std::vector<PromptLeft> prompts;
+  for (const auto& [number, call] : calls_) {
+    if (call.generated == 0 && call.tokens.empty() && !call.computed)
+      prompts.push_back({call.prompt_left, call.prompt_tokens - call.prompt_left});
+  }
+  // Prompts that the engine gets in the meantime have the same level.
+  prompts.push_back({token_budget_, 0});
+  return TokensWithin({*cost, decodes_, static_cast<double>(decode_context_), prompts}, *level_s_);
+}
+
 // --- steps ---
 
 bool EngineRank::StepComplete() const {
@@ -146,7 +191,7 @@ bool EngineRank::StepComplete() const {
     const int64_t generated = call.generated + static_cast<int64_t>(call.tokens.size());
     // The word that it has ended follows the last token at once, and belongs to its step.
     if (generated >= call.max_new_tokens) return false;
-    return call.generated == 0 || !call.tokens.empty();
+    return (call.generated == 0 && !call.computed) || !call.tokens.empty();
   });
 }
 
@@ -163,13 +208,14 @@ void EngineRank::TakeStep(absl::Duration took) {
   usual_step_ = usual_step_ == absl::ZeroDuration() ? took : usual_step_ + kStepWeight * (took - usual_step_);
 }
 
-void EngineRank::Estimate(bool streamed, absl::Time now) {
-  const bool alone = !AnyDecodes() && usual_step_ > absl::ZeroDuration();
-  if (!streamed && !(alone && now - last_report_at_ >= usual_step_)) return;
+void EngineRank::Estimate(bool stepped, absl::Time now) {
+  const bool alone = !Follows(now) && !AnyDecodes() && usual_step_ > absl::ZeroDuration();
+  if (!stepped && !(alone && now - last_report_at_ >= usual_step_)) return;
   for (auto& [number, call] : calls_) {
     if (!call.whole || call.finished) continue;
-    const bool computed =
-        options_.barrier == nullptr ? std::exchange(call.seen, true) : call.prompt_left <= 1;
+    const bool computed = Follows(now)                  ? call.computed
+                          : options_.barrier == nullptr ? std::exchange(call.seen, true)
+                                                        : call.prompt_left <= 1;
     // The last one comes with the end.
     if (computed && call.generated + 1 < call.max_new_tokens) call.tokens.push_back(0);
   }
@@ -186,14 +232,17 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   report.applied_plan = applied_plan_;
   report.active_requests = static_cast<uint32_t>(calls_.size());
   report.prefill.emplace();
-  report.prefill->token_budget = options_.token_budget;
+  const bool follows = Follows(now);
+  report.prefill->token_budget = follows ? token_budget_ : options_.token_budget;
+  report.prefill->metered = follows && options_.barrier != nullptr;
+  report.prefill_tokens = std::exchange(prompt_tokens_, 0);
   // As the engine said.
   const bool any_tokens = std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) {
     return !entry.second.tokens.empty() && !entry.second.whole;
   });
   BatchLoad batch;
-  if (any_tokens && options_.barrier != nullptr) batch = TakeBatch();
-  Estimate(any_tokens, now);
+  if (any_tokens && options_.barrier != nullptr) batch = TakeBatch(follows);
+  Estimate(any_tokens || std::exchange(stepped_, false), now);
   std::vector<CallNumber> ended;
   for (auto& [number, call] : calls_) {
     report.load_tokens += call.prompt_tokens + call.generated;
@@ -227,7 +276,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       TakeStep(*took);
     }
     if (options_.barrier != nullptr) {
-      if (took) options_.barrier->Add(options_.number, batch, *took);
+      if (took && !follows) options_.barrier->Add(options_.number, batch, *took);
       if (std::exchange(told_cost_, options_.barrier->version()) != options_.barrier->version())
         report.batch_cost = options_.barrier->cost();
     }
@@ -261,9 +310,10 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   if (foreign_ != before && open()) EndStep(now, out);
 }
 
-BatchLoad EngineRank::TakeBatch() {
+BatchLoad EngineRank::TakeBatch(bool reported) {
   ++token_steps_;
   BatchLoad batch;
+  if (reported) return batch;
   for (const auto& [number, call] : calls_) {
     if (call.generated > 0) batch.AddDecode(call.prompt_tokens + call.generated);
   }
@@ -294,7 +344,7 @@ absl::Time EngineRank::next_deadline() const {
   if (first_token_at_ != absl::InfiniteFuture())
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
   if (AnyDecodes() || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
-  if (AnyWhole() && usual_step_ > absl::ZeroDuration())
+  if (AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_))
     return last_report_at_ + std::max(usual_step_, kShortestGather);
   return last_report_at_ + kQuietStep;
 }

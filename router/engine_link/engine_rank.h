@@ -17,6 +17,12 @@
 // as many tokens as its budget leaves beside the decodes. The batches so reckoned and the steps' times give
 // the batches' cost (barrier_cost.h).
 //
+// Engines that follow the router (OnStep) report their steps. The reports then replace the reckoning: a step
+// without tokens ends with its report, one with tokens when all have come that the report announces, and what
+// is left of prompts, what batches hold and what they cost is the engine's. Ranks in a barrier are metered
+// then: the plan's level becomes an allotment of prompt tokens by the same cost. When the engine has been
+// silent for kFollows, steps are inferred again.
+//
 // Outputs that come whole (Passing). The engine says nothing of them before their end: each step adds a token
 // to them, and the end what is missing. Where no other request has tokens, a step is taken to last as long as
 // the steps before; that such a rank stalls is not noticed here.
@@ -46,12 +52,10 @@
 #include "common/cost/batch_time.h"
 #include "router/engine_link/barrier_cost.h"
 #include "router/engine_link/engine_call.h"
+#include "router/engine_link/engine_steps.h"
 #include "router/group/worker_messages.h"
 
 namespace bfio::router {
-
-// Numbers a call of a rank; never used twice, because a request may come back to a rank that it was on.
-using CallNumber = uint64_t;
 
 class EngineRank {
  public:
@@ -62,6 +66,10 @@ class EngineRank {
   static constexpr absl::Duration kShortestGather = absl::Milliseconds(1);
   static constexpr absl::Duration kLongestGather = absl::Milliseconds(20);
   static constexpr absl::Duration kQuietStep = absl::Milliseconds(500);
+  // How long a report of the engine holds; it sends some four times a second (BFIO_ROUTER_SILENCE_S).
+  static constexpr absl::Duration kFollows = absl::Seconds(2);
+  // Steps that a plan's level is good for (bfio/v1/worker.proto, Plan.level_s).
+  static constexpr int64_t kLevelSteps = 16;
 
   // A slot that waits for the router's next request is empty for a round trip and a step. Requests wait in
   // the engine for such slots only where these would be more than this share of all: below it, what
@@ -107,6 +115,11 @@ class EngineRank {
   void OnFinished(CallNumber number, EngineEnd end, absl::Time now, Output& out);
   void OnFailed(CallNumber number, const absl::Status& status, absl::Time now, Output& out);
 
+  // The engine reports a step, whose prompts are this rank's.
+  void OnStep(const EngineStep& step, absl::Time now, Output& out);
+  // Prompt tokens of a step under the plan's level; none: no limit.
+  std::optional<int64_t> Allotment() const;
+
   // How long the engine takes to answer.
   void OnRoundTrip(absl::Duration round_trip) { round_trip_ = round_trip; }
   // What the engine says of the rank; empty: nothing, or nothing new in time.
@@ -128,6 +141,8 @@ class EngineRank {
     // Of the prompt, by the reckoning; and the first of token_steps_ that computes some of it.
     int64_t prompt_left = 0;
     int64_t first_step = 0;
+    // The engine has said that its prompt is computed: the first token is on its way.
+    bool computed = false;
     // Received and reported before the present step.
     int64_t generated = 0;
     // Of the present step.
@@ -144,20 +159,23 @@ class EngineRank {
 
   // The group takes reports.
   bool open() const { return plans_ > 0; }
+  // The engine reports its steps.
+  bool Follows(absl::Time now) const { return now - heard_at_ < kFollows; }
   // Every request that has generated tokens in earlier steps has generated some in this one.
   bool StepComplete() const;
   // Some request has generated tokens, as the engine said, and has not ended.
   bool AnyDecodes() const;
   bool AnyWhole() const;
-  // Adds the tokens that the step has brought to outputs that come whole; `streamed`: others had some.
-  void Estimate(bool streamed, absl::Time now);
+  // Adds the tokens that the step has brought to outputs that come whole; `stepped`: others had some, or the
+  // engine says so.
+  void Estimate(bool stepped, absl::Time now);
   void EndStep(absl::Time now, Output& out);
   // What a step took, for the mean of them.
   void TakeStep(absl::Duration took);
   // Requests that may wait inside the engine.
   int32_t Credit() const;
-  // What a step that ends with tokens has computed.
-  BatchLoad TakeBatch();
+  // What a step that ends with tokens has computed; nothing where the engine has reported it.
+  BatchLoad TakeBatch(bool reported);
   // Ends the step if it is complete.
   void AfterTokens(absl::Time now, Output& out);
   void Forget(CallNumber number);
@@ -176,6 +194,18 @@ class EngineRank {
   int64_t applied_plan_ = 0;
   // A plan has come that no report has acknowledged.
   bool owed_ = false;
+
+  // Of an engine that follows: when it spoke last; its last step, and what that had of decodes; its budget.
+  absl::Time heard_at_ = absl::InfinitePast();
+  int64_t heard_step_ = 0;
+  int64_t decodes_ = 0, decode_context_ = 0;
+  int64_t token_budget_ = 0;
+  // What it has said and no report has yet: prompt tokens, and that a step has ended without tokens.
+  int64_t prompt_tokens_ = 0;
+  bool stepped_ = false;
+  // Of the last plan that had one, and the step that it came in.
+  std::optional<double> level_s_;
+  int64_t level_step_ = 0;
 
   // Of the present step: requests that ended, failed, or were taken out.
   std::vector<RejectedRequest> rejected_;

@@ -343,6 +343,23 @@ void EngineServer::OnPlan(size_t r, MemberId member, const PlanPart& plan,
   CarryOut(r, std::move(out));
 }
 
+std::optional<size_t> EngineServer::RankOf(MemberId member) const {
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r].channel != nullptr && ranks_[r].channel->id() == member) return r;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> EngineServer::OnStep(size_t r, MemberId member, const EngineStep& step) {
+  Rank* rank = Find(r, member);
+  if (rank == nullptr) return std::nullopt;
+  EngineRank::Output out;
+  rank->machine.OnStep(step, MonotonicNow(), out);
+  const std::optional<int64_t> allotment = rank->machine.Allotment();
+  CarryOut(r, std::move(out));
+  return allotment;
+}
+
 void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
   Rank& rank = ranks_[r];
   for (StepReport& report : out.reports) handler_->OnWorkerEvent(rank.channel, std::move(report));
@@ -361,8 +378,7 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   const MemberId member = rank.channel->id();
   const CallNumber number = start.number;
   // The member is never used twice in this router's life.
-  const std::string name =
-      absl::StrCat("bfio-", absl::Hex(options_->instance), "-", absl::Hex(member), "-", number);
+  const std::string name = EngineRequestName{options_->instance, member, number}.ToString();
   if (start.call.synthetic_tokens > 0)
     start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
   EngineClient::StreamCallbacks callbacks;

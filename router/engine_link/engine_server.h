@@ -42,6 +42,10 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void OnPlan(size_t rank, MemberId member, const PlanPart& plan,
               std::vector<EngineRank::Placement> placements);
   void OnClosed(size_t rank, MemberId member, const absl::Status& why);
+  // The rank of the connection `member`, if it has one.
+  std::optional<size_t> RankOf(MemberId member) const;
+  // The engine reports a step of the rank; the prompt tokens of its next ones (EngineRank::Allotment).
+  std::optional<int64_t> OnStep(size_t rank, MemberId member, const EngineStep& step);
   // The router has drained the rank.
   void OnReleased(size_t rank, MemberId member);
 

@@ -63,6 +63,7 @@ Check& PrefillIn(const Logged& from, core::RequestId base, Check& check,
   if (!from.has_prefill()) return check;
   const v1::LoggedPrefill& prefill = from.prefill();
   to.emplace().token_budget = prefill.token_budget();
+  to->metered = prefill.metered();
   check.In("token_budget", prefill.token_budget(), 0, kMaxLoadTokens)
       .Same("pending prompts", prefill.ids_size(), prefill.tokens_size());
   if (!check.status().ok()) return check;

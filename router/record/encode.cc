@@ -34,6 +34,7 @@ void PrefillOut(const std::optional<core::PrefillReport>& prefill, core::Request
   if (!prefill) return;
   v1::LoggedPrefill& to = *out.mutable_prefill();
   to.set_token_budget(prefill->token_budget);
+  to.set_metered(prefill->metered);
   for (const auto& [id, tokens] : prefill->prompts) {
     to.add_ids(IdOut(id, base));
     to.add_tokens(tokens);

@@ -9,11 +9,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "bfio/v1/engine_steps.grpc.pb.h"
 #include "common/base/clock.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/scripted_engine.h"
@@ -599,6 +601,94 @@ TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
     Serve({a.address(), b.address()}, 4, {}, query);
     EXPECT_EQ(tokens_of(*cluster_, [&] { one->Signal(SIGKILL); }), expected);
   }
+}
+
+// An engine's end of EngineSteps: reports a step and reads the answer.
+class StepsClient {
+ public:
+  explicit StepsClient(const std::string& router)
+      : stub_(v1::EngineSteps::NewStub(grpc::CreateChannel(router, grpc::InsecureChannelCredentials()))),
+        stream_(stub_->Follow(&context_)) {}
+  ~StepsClient() { context_.TryCancel(); }
+
+  // Empty when the stream has ended.
+  std::optional<v1::Allotment> Report(const v1::EngineStep& step) {
+    v1::Allotment allotment;
+    if (!stream_->Write(step) || !stream_->Read(&allotment)) return std::nullopt;
+    return allotment;
+  }
+  grpc::Status End() { return stream_->Finish(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::EngineSteps::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::EngineStep, v1::Allotment>> stream_;
+};
+
+// A step that takes 10 ms and 0.1 ms for each token.
+v1::EngineStep StepOf(uint64_t number, uint32_t decodes, uint32_t prompt_tokens) {
+  v1::EngineStep step;
+  step.set_step(number);
+  step.set_decodes(decodes);
+  step.set_decode_tokens(decodes);
+  step.set_decode_context(100 * decodes);
+  step.set_prompt_tokens(prompt_tokens);
+  step.set_step_ns(10'000'000 + 100'000 * (decodes + prompt_tokens));
+  return step;
+}
+
+TEST_F(EnginesTest, AnEngineThatReportsItsStepsGetsAllotments) {
+  const HeldPort port;
+  ScriptedEngine::Options options = At(port);
+  options.slots = 16;
+  ScriptedEngine engine(options);
+  Serve({port.address()}, 1, {}, "?barrier=b");
+  StepsClient steps(cluster_->address());
+  v1::EngineStep hello;
+  hello.mutable_hello()->set_engine("scripted");
+  hello.mutable_hello()->set_token_budget(512);
+  std::optional<v1::Allotment> answer = steps.Report(hello);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->number(), 1u);
+  EXPECT_FALSE(answer->has_prompt_tokens()) << "the router does not know yet which rank it is";
+
+  RequestStream decodes(stub(), Request(Tokens(10, 1'000), 3'900));
+  ASSERT_TRUE(decodes.Read());
+  std::vector<std::unique_ptr<RequestStream>> prompts;
+  bool limited = false;
+  for (uint64_t step = 1; step <= 4'000 && !limited; ++step) {
+    // After steps of many sizes prompts come, and each is reported with half of it left.
+    if (step > 100 && step % 8 == 0)
+      prompts.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(400, 2'000), 2)));
+    v1::EngineStep report = StepOf(step, 1, step % 5 * 40);
+    const std::vector<ScriptedEngine::Exchange> taken = engine.exchanges();
+    v1::PromptWork& prompt = *report.add_prompts();
+    prompt.set_request_id(taken.back().request.request_id() + "-1a2b3c4d");
+    prompt.set_left(200);
+    answer = steps.Report(report);
+    ASSERT_TRUE(answer);
+    ASSERT_EQ(answer->number(), step + 1);
+    limited = answer->has_prompt_tokens();
+    EXPECT_LE(answer->prompt_tokens(), 512u);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_TRUE(limited);
+  for (const auto& stream : prompts) EXPECT_TRUE(stream->End().status.ok());
+}
+
+TEST_F(EnginesTest, AStepThatNoEngineMakesEndsItsStream) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  StepsClient steps(cluster_->address());
+  v1::EngineStep wrong = StepOf(1, 1, 1);
+  wrong.set_step_ns(~uint64_t{0});
+  EXPECT_FALSE(steps.Report(wrong));
+  EXPECT_EQ(steps.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  // Another stream, and requests, go on.
+  StepsClient other(cluster_->address());
+  EXPECT_TRUE(other.Report(StepOf(1, 1, 1)));
+  EXPECT_TRUE(RequestStream(stub(), Request(Tokens(5, 2'000), 3)).End().status.ok());
 }
 
 TEST_F(EnginesTest, ARouterMayStartBeforeItsEngines) {

@@ -31,6 +31,7 @@ std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionM
 
   steps_.step = target;
   steps_.clock = clock;
+  steps_.level = true;
   steps_.targets.assign(accounts_.workers().size(), target);
   steps_.numbers.assign(accounts_.workers().size(), target);
   Plan plan;

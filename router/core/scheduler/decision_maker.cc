@@ -22,10 +22,10 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   decision_.Clear();
   if (!pool_->AnyPlaceable()) {
     hold_.SetHolder(std::nullopt);
-    return barrier ? AskForLevel(steps, reported_step, plan) : std::nullopt;
+    return AskForLevel(steps, kind, reported_step, plan);
   }
   BuildViews(steps);
-  if (!barrier && free_slots_ == 0) return std::nullopt;
+  if (!barrier && free_slots_ == 0) return AskForLevel(steps, kind, reported_step, plan);
   share_ = pool_->TakeShare(free_slots_, slots_elsewhere_);
   auto seen = static_cast<int64_t>(Window().size());
   FindHeld();
@@ -34,7 +34,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   PlaceHeld(steps, kv, plan);
   // The window is shorter without them: admission has not looked at the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
-  if (pool_->placeable() == 0) return barrier ? AskForLevel(steps, reported_step, plan) : std::nullopt;
+  if (pool_->placeable() == 0) return AskForLevel(steps, kind, reported_step, plan);
   pool_->FillTenantExcess(Window(), free_);
   Snapshot snapshot;
   snapshot.step = steps.clock;
@@ -68,16 +68,16 @@ const PrefillView* DecisionMaker::LookAtPrompts(const PlanSteps& steps, GroupKin
                                                 int64_t reported_step) {
   if (kind == GroupKind::kIndependent || !policy_->meters_prompts()) return nullptr;
   if (!ForecastPrefill(*accounts_, steps, reported_step, prefill_)) return nullptr;
-  prefill_.releases_only = kind == GroupKind::kCoupled;
+  prefill_.releases_only = kind == GroupKind::kCoupled && !accounts_->AllMetered();
   return &prefill_;
 }
 
-std::optional<DecisionMaker::Answer> DecisionMaker::AskForLevel(const PlanSteps& steps, int64_t reported_step,
-                                                                Plan& plan) {
-  if (!accounts_->AnyPrompt()) return std::nullopt;
+std::optional<DecisionMaker::Answer> DecisionMaker::AskForLevel(const PlanSteps& steps, GroupKind kind,
+                                                                int64_t reported_step, Plan& plan) {
+  if (!steps.level || !accounts_->AnyPrompt()) return std::nullopt;
   Snapshot snapshot;
   snapshot.step = steps.clock;
-  snapshot.prefill = LookAtPrompts(steps, GroupKind::kBarrier, reported_step);
+  snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
   if (snapshot.prefill == nullptr) return std::nullopt;
   BuildViews(steps);
   snapshot.workers = views_;

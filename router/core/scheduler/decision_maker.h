@@ -105,7 +105,8 @@ class DecisionMaker {
   // What the policy is asked about prompts, or null. After all that is placed before it is asked.
   const PrefillView* LookAtPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step);
   // Asks for a level alone: nobody waits.
-  std::optional<Answer> AskForLevel(const PlanSteps& steps, int64_t reported_step, Plan& plan);
+  std::optional<Answer> AskForLevel(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
+                                    Plan& plan);
   // Places requests that wait for one rank (RequestSpec::held_to), as if the oldest of all that wait went
   // first: one may go while fewer requests than there are free slots are more urgent and fit a worker. A rank
   // that has no KV memory for the most urgent of them that has waited long enough takes no other request;

@@ -91,6 +91,8 @@ struct PrefillReport {
   int64_t token_budget = 0;
   // In the order in which it will compute them.
   std::vector<PendingPrompt> prompts;
+  // Of a coupled rank: it keeps to a plan's level, and does not fill its budget whatever the plan says.
+  bool metered = false;
 
   int64_t pending_tokens() const {
     int64_t tokens = 0;

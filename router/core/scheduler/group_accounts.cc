@@ -261,9 +261,21 @@ double GroupAccounts::NextStepSeconds() const {
   return seconds;
 }
 
+bool GroupAccounts::AllMetered() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.prefill && worker.prefill->metered; });
+}
+
+void GroupAccounts::SetLevel(std::optional<double> level_s) {
+  levels_.clear();
+  if (level_s) levels_.push_back({0, level_s});
+}
+
 void GroupAccounts::CountStep(int64_t placed) {
   traffic_.Planned(placed);
-  if (const double seconds = NextStepSeconds(); seconds > 0) traffic_.PlannedSeconds(seconds);
+  double seconds = NextStepSeconds();
+  if (const std::optional<double> level_s = LevelAt(0)) seconds = std::min(seconds, *level_s);
+  if (seconds > 0) traffic_.PlannedSeconds(seconds);
 }
 
 // --- copies ---

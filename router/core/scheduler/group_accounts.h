@@ -39,6 +39,8 @@ struct PlanSteps {
   std::vector<int64_t> targets;
   // The apply_step of its part.
   std::vector<int64_t> numbers;
+  // The policy is asked for a level although nobody waits.
+  bool level = false;
 };
 
 class GroupAccounts {
@@ -159,6 +161,10 @@ class GroupAccounts {
   std::optional<double> LevelAt(int64_t step) const;
   // A plan of a barrier group has been made, which placed so many.
   void Planned(int64_t step, std::optional<double> level_s, int64_t placed);
+  // Every rank keeps to levels (PrefillReport::metered).
+  bool AllMetered() const;
+  // The level of a coupled group from now on, whose ranks count steps of their own.
+  void SetLevel(std::optional<double> level_s);
   // A step of a coupled group has ended; so many were placed in it.
   void CountStep(int64_t placed);
   const PromptTraffic& traffic() const { return traffic_; }

@@ -13,6 +13,7 @@ bool IndependentScheduler::Parked() const {
 void IndependentScheduler::SetSteps() {
   steps_.step = reported_step_ + 1;
   steps_.clock = ClockAt(steps_.step);
+  steps_.level = coupled() && steps_.step != level_step_ && accounts_.AllMetered();
   steps_.targets.clear();
   steps_.numbers.clear();
   for (const GroupAccounts::Worker& worker : accounts_.workers()) {
@@ -31,17 +32,26 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
   // Groups with a barrier are decided upon once a step; here it is at every event.
   asked = Ask(steps_, plan);
   maker_.PlaceAll(steps_, plan);
+  const bool metered = coupled() && accounts_.AllMetered();
+  const std::optional<double> before = accounts_.LevelAt(0);
+  if (!asked && metered) plan.level_s = before;
+  // Once a step all ranks get it; later in the step only those hear of a new level that get requests.
+  const bool level = asked && coupled() && (steps_.level || !metered) && (plan.level_s || before);
   placed_in_step_ += static_cast<int64_t>(plan.placements.size());
   plan.apply_steps.assign(accounts_.workers().size(), 0);
   for (const Placement& placement : plan.placements) plan.apply_steps[placement.worker] = 1;
   bool any = false;
   for (size_t g = 0; g < plan.apply_steps.size(); ++g) {
     const GroupAccounts::Worker& worker = accounts_.workers()[g];
-    const bool due = plan.apply_steps[g] > 0 || !worker.drops.empty() || HeldUp(worker);
+    const bool due =
+        plan.apply_steps[g] > 0 || !worker.drops.empty() || HeldUp(worker) || (level && !Idle(worker));
     plan.apply_steps[g] = due ? steps_.numbers[g] : 0;
     any |= due;
   }
+  // Decisions that come to nothing are not in the log: they change no level.
   if (!any) return std::nullopt;
+  if (asked && coupled()) accounts_.SetLevel(plan.level_s);
+  if (level) level_step_ = steps_.step;
   accounts_.SendDrops(steps_, plan);
   for (size_t g = 0; g < plan.apply_steps.size(); ++g) {
     int64_t& planned = accounts_.worker(static_cast<WorkerIndex>(g)).planned_step;
@@ -67,18 +77,20 @@ void IndependentScheduler::CountReport(int64_t) {
 }
 
 int64_t IndependentScheduler::ResetSteps() {
-  reports_ = placed_in_step_ = 0;
+  reports_ = placed_in_step_ = level_step_ = 0;
   return 0;
 }
 
 void IndependentScheduler::SaveSteps(GroupState& state) const {
   state.reports = reports_;
   state.placed_in_step = coupled() ? placed_in_step_ : 0;
+  state.planned_step = level_step_;
 }
 
 absl::Status IndependentScheduler::RestoreSteps(const GroupState& state) {
   reports_ = state.reports;
   placed_in_step_ = state.placed_in_step;
+  level_step_ = state.planned_step;
   return absl::OkStatus();
 }
 

@@ -8,7 +8,8 @@
 // Coupled ranks (GroupKind::kCoupled) step together all the same, because they meet in a barrier that the
 // router does not see. So the policy also gets the prompts on them, and releases more by release_planner.h;
 // rules of placement are replayed once a step. A step of the group has ended when as many reports have come
-// as ranks have requests.
+// as ranks have requests. Where all ranks keep to levels (PrefillReport::metered), prompts are planned as in
+// a barrier that the router times: once a step every rank with requests gets the level.
 //
 // Threads: as Scheduler.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
@@ -56,6 +57,8 @@ class IndependentScheduler final : public Scheduler {
   int64_t reports_ = 0;
   // Of coupled ranks: requests placed in the present step.
   int64_t placed_in_step_ = 0;
+  // Of coupled ranks: the step that the level was decided in.
+  int64_t level_step_ = 0;
 };
 
 }  // namespace bfio::core

@@ -189,6 +189,86 @@ TEST(SessionReplay, SessionsWithoutTheRoutersBarrierReplay) {
   }
 }
 
+// Coupled ranks that keep to levels: which ones do, and the level in force, are in the log.
+TEST(SessionReplay, MeteredRanksReplay) {
+  constexpr int kRanks = 3;
+  int levels = 0;
+  MemoryLog::Segments segments;
+  {
+    const core::SchedulerOptions options;
+    const core::PolicySetting setting = {"bf_io_auto", {}};
+    record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 4000), {"test", 1 << 20}, options,
+                              setting, "none");
+    core::Cluster cluster(options, setting, {}, nullptr, &recorder);
+    cluster.Apply(core::AddGroup{0, core::GroupKind::kCoupled});
+    core::OpenEpoch epoch{0, std::vector<core::EpochMember>(kRanks)};
+    for (core::EpochMember& member : epoch.members) {
+      member.spec = {16, 100'000, true};
+      member.spec.cost = BatchCost{.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 0};
+    }
+    cluster.Apply(epoch);
+    Rng rng(3);
+    struct Running {
+      core::RequestId id;
+      int64_t prompt, left, output;
+    };
+    std::vector<std::vector<Running>> running(kRanks);
+    std::vector<int64_t> applied(kRanks, 0), steps(kRanks, 0);
+    std::map<core::RequestId, Running> waiting;
+    core::RequestId last = 1 << 20;
+    const auto plan = [&] {
+      while (const auto made = cluster.Apply(core::MakePlan{0}).plan) {
+        levels += made->level_s.has_value() ? 1 : 0;
+        for (const core::Placement& placement : made->placements)
+          running[static_cast<size_t>(placement.worker)].push_back(waiting.extract(placement.id).mapped());
+        for (int g = 0; g < kRanks; ++g) applied[g] = std::max(applied[g], made->apply_steps[g]);
+      }
+    };
+    for (int step = 1; step <= 400; ++step) {
+      if (rng.Below(3) == 0) {
+        core::RequestSpec spec;
+        spec.id = ++last;
+        spec.prefill_tokens = static_cast<int64_t>(20 + rng.Below(400));
+        spec.max_new_tokens = 100;
+        ASSERT_TRUE(cluster.Apply(core::Enqueue{spec}).status.ok());
+        waiting[spec.id] = {spec.id, spec.prefill_tokens, spec.prefill_tokens,
+                            1 + static_cast<int64_t>(rng.Below(60))};
+      }
+      plan();
+      for (int g = 0; g < kRanks; ++g) {
+        if (running[g].empty()) continue;
+        core::StepReport report;
+        report.step = ++steps[g];
+        report.applied_plan = applied[g];
+        report.prefill.emplace().token_budget = 256;
+        // For some steps one of them does not.
+        report.prefill->metered = g > 0 || step % 100 < 80;
+        std::vector<core::RequestId> finished;
+        for (Running& one : running[g]) {
+          report.load_tokens += one.prompt++;
+          if ((one.left = std::max<int64_t>(0, one.left - 40)) > 0) {
+            report.prefill->prompts.push_back({one.id, one.left});
+            --one.prompt;
+          } else if (--one.output == 0) {
+            finished.push_back(one.id);
+          }
+        }
+        std::erase_if(running[g], [](const Running& one) { return one.output == 0; });
+        report.finished = finished;
+        report.group_idle = running[g].empty();
+        ASSERT_TRUE(cluster.Apply(core::Report{0, g, report}).status.ok());
+        plan();
+      }
+      recorder.Flush();
+    }
+  }
+  EXPECT_GT(levels, 20);
+  ASSERT_GT(segments.size(), 1u);
+  const SessionReplay replay = Replay(segments);
+  ExpectIdentical(replay);
+  EXPECT_TRUE(replay.exact());
+}
+
 // Groups of both kinds that form, lose workers and are removed.
 TEST(SessionReplay, SessionsOfSeveralGroupsReplay) {
   for (const char* policy : {"bf_io_auto", "fcfs", "power_of_two"}) {

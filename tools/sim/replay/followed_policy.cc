@@ -29,7 +29,8 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
                        [&](const core::WaitingView& request) { return request.id == id; });
   };
   while (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
-  std::optional<double> level_s;
+  // Where no plan came of the decision, the log has no level.
+  std::optional<double> level_s = decision.level_s;
   if (at_hand_.recorded != nullptr) level_s = at_hand_.recorded->level_s;
   const bool same_level = std::exchange(decision.level_s, level_s) == level_s;
   const bool same_plan = at_hand_.said == recorded;

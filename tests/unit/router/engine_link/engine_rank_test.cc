@@ -318,6 +318,133 @@ TEST_F(BarrierRankTest, WhatWaitsForASlotIsNotComputed) {
   EXPECT_EQ(Left(), (Prompts{{2, 1}, {3, 10}}));
 }
 
+// --- engines that report their steps ---
+
+class FollowingRankTest : public BarrierRankTest {
+ protected:
+  // A step that has computed so much of prompts (call, tokens left), beside so many decodes.
+  void Step(int64_t decodes, int64_t computed, std::vector<std::pair<CallNumber, int64_t>> prompts) {
+    EngineStep step;
+    step.step = ++steps_;
+    step.token_budget = 512;
+    step.decodes = step.decode_tokens = decodes;
+    step.decode_context = 20 * decodes;
+    step.prompt_tokens = computed;
+    for (const auto& [call, left] : prompts) step.prompts.push_back({{1, 1, call}, 0, left});
+    step.took = absl::Milliseconds(10) + absl::Microseconds(100) * (decodes + computed);
+    rank_.OnStep(step, now_, out_);
+  }
+  void PlanLevel(std::optional<double> level_s) {
+    PlanPart plan;
+    plan.epoch = epoch_;
+    plan.apply_step = ++plan_;
+    plan.level_s = level_s;
+    rank_.OnPlan(plan, {}, now_, out_);
+  }
+  // Steps of many sizes, from which the cost is fitted.
+  void Learn() {
+    for (int i = 0; i < 200; ++i) Step(i % 7, i % 5 * 40, {});
+    Reports();
+  }
+
+  int64_t steps_ = 0;
+};
+
+TEST_F(FollowingRankTest, AStepWithoutTokensEndsWithItsReport) {
+  Plan({1});
+  Reports();
+  Step(0, 6, {{1, 4}});
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].prefill->pending_tokens(), 4);
+  EXPECT_EQ(reports[0].prefill_tokens, 6);
+  EXPECT_EQ(reports[0].prefill->token_budget, 512);
+  EXPECT_TRUE(reports[0].prefill->metered);
+  Step(0, 4, {{1, 0}});
+  EXPECT_THAT(Reports(), IsEmpty()) << "its first token is on its way";
+  Token(1, 100);
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].prefill_tokens, 4);
+  EXPECT_THAT(reports[0].prefill->prompts, IsEmpty());
+}
+
+TEST_F(FollowingRankTest, AStepWaitsForTheFirstTokenThatItsReportAnnounces) {
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2});
+  Step(1, 10, {{2, 0}});
+  Reports();
+  Token(1, 102);
+  EXPECT_THAT(Reports(), IsEmpty());
+  Token(2, 200);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0].token_ids, ElementsAre(102, 200));
+}
+
+TEST_F(FollowingRankTest, TheSameReportAgainIsNoStep) {
+  Plan({1});
+  Step(0, 6, {{1, 4}});
+  Reports();
+  --steps_;
+  Step(0, 6, {{1, 4}});
+  EXPECT_THAT(Reports(), IsEmpty());
+}
+
+TEST_F(FollowingRankTest, AnOutputThatComesWholeGetsATokenForEachStep) {
+  passed_.on = passed_.whole = true;
+  Plan({1});
+  Step(0, 10, {{1, 0}});
+  Reports();
+  for (int i = 0; i < 3; ++i) Step(1, 0, {});
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(3));
+  for (const StepReport& report : reports) EXPECT_THAT(report.token_ids, SizeIs(1));
+  Wait(absl::Milliseconds(400));
+  EXPECT_THAT(Reports(), IsEmpty()) << "only the engine says when a step has ended";
+}
+
+TEST_F(FollowingRankTest, ASilentEnginesStepsAreInferredAgain) {
+  Plan({1});
+  Step(0, 6, {{1, 4}});
+  now_ += EngineRank::kFollows;
+  Token(1, 100);
+  Token(1, 101);
+  EXPECT_FALSE(Reports().back().prefill->metered);
+  Plan({2});
+  Token(1, 102);
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{2, 3}})) << "a budget of 8, and one decode";
+}
+
+TEST_F(FollowingRankTest, ALevelHoldsForSomeSteps) {
+  Plan({1});
+  Learn();
+  EXPECT_EQ(rank_.Allotment(), std::nullopt);
+  PlanLevel(0.030);
+  Step(5, 0, {});
+  ASSERT_TRUE(rank_.Allotment());
+  // 10 ms, and 0.1 ms for each token: 200 tokens, 5 of them decodes.
+  EXPECT_NEAR(static_cast<double>(*rank_.Allotment()), 195, 12);
+  for (int64_t i = 1; i < EngineRank::kLevelSteps; ++i) Step(0, 1, {{1, 9}});
+  EXPECT_EQ(rank_.Allotment(), std::nullopt);
+  PlanLevel(0.001);
+  EXPECT_EQ(rank_.Allotment(), 0);
+  PlanLevel(std::nullopt);
+  EXPECT_EQ(rank_.Allotment(), std::nullopt);
+}
+
+TEST(EngineRequestNameTest, NamesGoThereAndBack) {
+  const EngineRequestName name = {0xabcdef, (MemberId{1} << 62) + 3, 71};
+  EXPECT_EQ(EngineRequestName::Parse(name.ToString()), name);
+  EXPECT_EQ(EngineRequestName::Parse(name.ToString() + "-8e21fa00"), name) << "vLLM adds letters of its own";
+  for (const char* other :
+       {"", "bfio-", "bfio-1", "bfio-1-2", "bfio-1-2-", "bfio-x-2-3", "bfio-1-2-x", "cmpl-1-2-3"})
+    EXPECT_EQ(EngineRequestName::Parse(other), std::nullopt) << other;
+}
+
 // Two ranks: the time of a step is that of the slower one, whichever that is.
 TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
   constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-7};

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/base/rng.h"
+#include "common/cost/prompt_work.h"
 #include "tests/testing/one_group.h"
 
 namespace bfio::core::coupled_test {
@@ -22,7 +25,9 @@ constexpr BatchCost kCost = {.c_s = 10e-3, .a_s_per_token = 50e-6, .b0_tokens = 
 // enters with the one after it.
 class Engines {
  public:
-  Engines(GroupKind kind, int ranks, int32_t slots = 64) : ranks_(static_cast<size_t>(ranks)) {
+  // `metered`: they keep to the plan's level.
+  Engines(GroupKind kind, int ranks, int32_t slots = 64, bool metered = false)
+      : metered_(metered), ranks_(static_cast<size_t>(ranks)) {
     scheduler = std::make_unique<OneGroup>(SchedulerOptions(), *MakePolicy("bf_io_auto", {}), nullptr, kind);
     std::vector<EpochMember> members(ranks_.size());
     for (EpochMember& member : members) {
@@ -39,6 +44,7 @@ class Engines {
     spec.max_new_tokens = output;
     ASSERT_TRUE(scheduler->Enqueue(spec).ok());
     requests_.push_back({id, prompt, output});
+    ++in_system;
     Send();
   }
 
@@ -55,11 +61,20 @@ class Engines {
       report.step = ++rank.step;
       report.applied_plan = rank.plan;
       report.prefill.emplace().token_budget = kBudget;
+      report.prefill->metered = metered_;
       BatchLoad batch;
       for (const Run& run : rank.runs) {
         if (run.left == 0) batch.AddDecode(run.prompt + run.made);
       }
       int64_t budget = kBudget - batch.tokens;
+      if (rank.level_s) {
+        std::vector<PromptLeft> left;
+        for (const Run& run : rank.runs) {
+          if (run.left > 0) left.push_back({run.left, run.prompt - run.left});
+        }
+        budget =
+            std::min(budget, TokensWithin({kCost, batch.tokens, batch.decode_context, left}, *rank.level_s));
+      }
       for (Run& run : rank.runs) {
         report.load_tokens += run.prompt + run.made;
         if (run.left > 0) {
@@ -81,9 +96,12 @@ class Engines {
       report.finished = finished[g];
       longest_s = std::max(longest_s, kCost.Seconds(batch));
       ended += std::ssize(finished[g]);
+      in_system -= std::ssize(finished[g]);
       reports.push_back({static_cast<WorkerIndex>(g), report});
     }
     seconds += longest_s;
+    waited_s += longest_s * static_cast<double>(in_system);
+    slowest_s = std::max(slowest_s, longest_s);
     prompt_steps += prompts ? 1 : 0;
     for (const auto& [g, report] : reports) {
       EXPECT_TRUE(scheduler->OnReport(g, report).ok());
@@ -96,7 +114,7 @@ class Engines {
       Enqueue(1'000'000 + static_cast<RequestId>(i), 100, 100'000);
     for (int i = 0; i < 200; ++i) Step();
     ASSERT_EQ(scheduler->waiting(), 0);
-    seconds = 0;
+    seconds = waited_s = slowest_s = 0;
     prompt_steps = 0;
   }
   int64_t Prompts(size_t rank) const {
@@ -108,6 +126,11 @@ class Engines {
   // Of all steps; steps in which some rank has computed some of a prompt; requests that have ended.
   double seconds = 0;
   int64_t prompt_steps = 0, ended = 0;
+  // Requests that have come and not ended; the sum of the times that all have spent so; the longest step.
+  int64_t in_system = 0;
+  double waited_s = 0, slowest_s = 0;
+  // Plans that place nothing and have a level.
+  int64_t plans_with_level = 0;
 
  private:
   struct Run {
@@ -118,10 +141,12 @@ class Engines {
   struct Rank {
     std::vector<Run> runs;
     int64_t step = 0, plan = 0;
+    std::optional<double> level_s;
   };
 
   void Send() {
     while (const auto plan = scheduler->MakePlan()) {
+      plans_with_level += plan->level_s && plan->placements.empty() ? 1 : 0;
       for (const Placement& placement : plan->placements) {
         const auto it = std::find_if(requests_.begin(), requests_.end(),
                                      [&](const Run& run) { return run.id == placement.id; });
@@ -129,11 +154,14 @@ class Engines {
         ranks_[static_cast<size_t>(placement.worker)].runs.push_back(*it);
         requests_.erase(it);
       }
-      for (size_t g = 0; g < ranks_.size(); ++g)
+      for (size_t g = 0; g < ranks_.size(); ++g) {
+        if (plan->apply_steps[g] > 0 && metered_) ranks_[g].level_s = plan->level_s;
         ranks_[g].plan = std::max(ranks_[g].plan, plan->apply_steps[g]);
+      }
     }
   }
 
+  const bool metered_;
   std::vector<Rank> ranks_;
   // Not placed.
   std::vector<Run> requests_;
@@ -167,6 +195,46 @@ TEST(Coupled, PromptsAreReleasedInWaves) {
   const auto [alone, independent_s] = run(GroupKind::kIndependent);
   EXPECT_LT(static_cast<double>(waves), 0.75 * static_cast<double>(alone));
   EXPECT_LT(coupled_s, independent_s);
+}
+
+// Of engines that report their steps: what they compute is planned, not only when it is sent.
+TEST(Coupled, MeteredEnginesKeepStepsShortAndRequestsAreThroughEarlier) {
+  const auto run = [](bool metered) {
+    Engines engines(GroupKind::kCoupled, 4, 64, metered);
+    engines.Fill(16);
+    Rng rng(5);
+    for (RequestId id = 1; id <= 400; ++id) {
+      engines.Enqueue(id, 200 + static_cast<int64_t>(rng.Below(600)), 40);
+      for (uint64_t steps = rng.Below(11); steps > 0; --steps) engines.Step();
+    }
+    for (int i = 0; i < 4'000 && engines.ended < 400; ++i) engines.Step();
+    EXPECT_EQ(engines.ended, 400);
+    return std::tuple(engines.waited_s, engines.slowest_s);
+  };
+  const auto [in_waves_s, slowest_wave_s] = run(false);
+  const auto [metered_s, slowest_metered_s] = run(true);
+  EXPECT_LT(metered_s, in_waves_s);
+  EXPECT_LT(slowest_metered_s, slowest_wave_s);
+}
+
+TEST(Coupled, ALevelComesOncePerStepAndGoesWithTheLastPrompt) {
+  Engines engines(GroupKind::kCoupled, 2, 64, true);
+  engines.Fill(16);
+  engines.Enqueue(1, 3'000, 5);
+  engines.Enqueue(2, 3'000, 5);
+  EXPECT_EQ(engines.scheduler->MakePlan(), std::nullopt);
+  int64_t with_level = 0;
+  for (int i = 0; i < 400 && engines.ended < 2; ++i) {
+    const int64_t before = engines.plans_with_level;
+    engines.Step();
+    ASSERT_LE(engines.plans_with_level - before, 1);
+    with_level += engines.plans_with_level - before;
+  }
+  EXPECT_EQ(engines.ended, 2);
+  EXPECT_GT(with_level, 5);
+  const int64_t then = engines.plans_with_level;
+  for (int i = 0; i < 50; ++i) engines.Step();
+  EXPECT_EQ(engines.plans_with_level, then);
 }
 
 TEST(Coupled, NothingDecodesAndPromptsGoAtOnce) {
