@@ -26,7 +26,7 @@ MUTANTS = [
     ("scheduler/group_reports.cc", "|| it->second.plan != entry.apply_step", "", "a request that was refused begins with its earlier plan"),
     ("scheduler/group_reports.cc", "if (!it->second.dropped) continue;", "", "a late drop ends a request that was placed again"),
     ("scheduler/group_reports.cc", "if (!placed.dropped) pool_->Return(", "pool_->Return(", "a cancelled request that is refused waits again"),
-    ("scheduler/group_reports.cc", "    if (PaysPrompt(placed.spec))\n      pool_->service().ChargePrompt(placed.spec.tenant, -placed.spec.prefill_tokens);\n", "", "tenants pay for prompts that were refused"),
+    ("scheduler/group_reports.cc", "    if (PaysPrompt(placed.spec))\n      pool_->service().ChargePrompt(placed.spec.tenant, -placed.spec.tokens_to_compute());\n", "", "tenants pay for prompts that were refused"),
     ("scheduler/group_reports.cc", "worker.base -= base + placed.drift;", "worker.base -= base;", "a request's drift stays when it ends"),
     ("scheduler/group_reports.cc", "  TakePending(index, report);\n", "", "a step that computes a prompt counts as a token"),
     ("scheduler/cluster.cc", "std::erase_if(member.recovered, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });", "(void)member;", "two groups have one request"),
