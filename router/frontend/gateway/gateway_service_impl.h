@@ -179,6 +179,7 @@ absl::Status GatewayService<Wire>::SubmitOutputs(ConvertedRequest converted,
     for (uint32_t before = 0; before < i; ++before) handler_->Cancel(ids[before], /*timed_out=*/false);
     return status;
   }
+  stream->OutputsSubmitted();
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -233,6 +234,23 @@ TEST_F(VllmServiceTest, OutputsThatAreNotAllTakenAreNotTakenAtAll) {
   EXPECT_THAT(handler_.AwaitCancels(2), ElementsAre(sinks[0]->id(), sinks[1]->id()));
   EXPECT_THAT(messages, IsEmpty());
   for (const auto& sink : sinks) End(*sink, absl::CancelledError(), std::nullopt);
+}
+
+TEST_F(VllmServiceTest, AnOutputThatFailsAtOnceCancelsThoseSubmittedAfterIt) {
+  std::atomic<int> submitted = 0;
+  handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
+    // As the decision thread may, while the others are still being submitted.
+    if (++submitted == 1) End(*sink, absl::AlreadyExistsError("taken"), std::nullopt);
+    return absl::OkStatus();
+  };
+  const core::RequestId first = handler_.NextId() + 1;
+  pb::GenerateRequest request = Request(true);
+  request.mutable_sampling_params()->set_n(3);
+  std::vector<pb::GenerateResponse> messages;
+  EXPECT_TRUE(absl::IsAlreadyExists(Generate(request, messages)));
+  // At the failure, and again after the last has been submitted.
+  EXPECT_THAT(handler_.AwaitCancels(4), ElementsAre(first + 1, first + 2, first + 1, first + 2));
+  EXPECT_EQ(submitted, 3);
 }
 
 TEST_F(VllmServiceTest, ATextEndsTheOutput) {
