@@ -99,7 +99,7 @@ TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
   EXPECT_GT(steps_with_prompts, steps_with_new + steps_with_new / 2);
 }
 
-// The adaptation itself is tested in virtual time (tests/unit/worker/sim_engine_test.cc); this test covers
+// The adaptation itself is tested in virtual time (tests/unit/worker/engine/sim/sim_engine_test.cc); this test covers
 // flags, the objectives of requests, and tokens.
 TEST(Steps, AnAdaptiveBudgetServesStricterObjectivesThanItsFlags) {
   ClusterOptions options;

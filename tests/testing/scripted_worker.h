@@ -14,7 +14,7 @@
 
 namespace bfio::testing {
 
-// The model digest of bfio_worker --engine=sim (tests/unit/worker/engines_test.cc).
+// The model digest of bfio_worker --engine=sim (tests/unit/worker/link/engines_test.cc).
 inline constexpr char kSimModel[] = "9b3226f06100ec213aca23752203444ad9e334f537ee6767f3bae4d44e90894e";
 
 class ScriptedWorker {

@@ -2,7 +2,7 @@
 //
 // Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants; the test of memory is the
 // router's (router/core/admission/mc_sf.h). With exact lengths memory never exceeds M. The paper's
-// optimality claims fail (tests/unit/router/core/admission has the counterexamples): similar requests fill
+// optimality claims fail (tests/unit/tools/sim/admission has the counterexamples): similar requests fill
 // memory in waves, which the pace (end_pace.h) prevents. Where requests end before their predicted length,
 // the pace is scaled up by the ratio of predicted to actual token-rounds of recent requests.
 //

@@ -5,7 +5,7 @@
 // defines them; vLLM's first-come rule with a watermark is the greedy one. Requests start in the order of
 // arrival while prompts and running requests stay within (1 - alpha) M. When the running requests exceed M,
 // requests are evicted and start again: all of them, or each with probability beta, repeated until the rest
-// fits. For small alpha, greedy repeats itself endlessly with known lengths (tests/unit/router/core/admission
+// fits. For small alpha, greedy repeats itself endlessly with known lengths (tests/unit/tools/sim/admission
 // has the loop).
 #ifndef BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_
 #define BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_
