@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -45,10 +46,17 @@ bool All(const std::vector<int64_t>& tokens) {
 }  // namespace
 
 void InstantRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
-  std::vector<int64_t> weights, tokens;
+  std::vector<int64_t> tokens;
+  for (const ServeRank& rank : view.ranks) tokens.push_back(rank.prompt_tokens);
+  Place(view, pool, tokens, plan);
+  Meter(view, tokens, plan);
+}
+
+void InstantRule::Place(const ServeView& view, std::deque<ServeRequestIndex>& pool,
+                        std::vector<int64_t>& tokens, ServePlan& plan) {
+  std::vector<int64_t> weights;
   for (const ServeRank& rank : view.ranks) {
     weights.push_back(rank.running() + WeightOfQueued() * rank.queued());
-    tokens.push_back(rank.prompt_tokens);
   }
   for (const ServeRequestIndex index : pool) {
     const auto least = std::min_element(weights.begin(), weights.end()) - weights.begin();
@@ -57,7 +65,6 @@ void InstantRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& poo
     tokens[least] += view.requests[index].prompt;
   }
   pool.clear();
-  Meter(view, tokens, plan);
 }
 
 void InstantRule::Meter(const ServeView& view, const std::vector<int64_t>& /*tokens*/, ServePlan& plan) {
@@ -111,6 +118,42 @@ void AtomCoalescerRule::Meter(const ServeView& view, const std::vector<int64_t>&
   }
   held_ = 0;
   Release(view, plan);
+}
+
+void TrtllmAdpRule::Place(const ServeView& view, std::deque<ServeRequestIndex>& pool,
+                          std::vector<int64_t>& tokens, ServePlan& plan) {
+  struct Active {
+    int64_t tokens = 0, requests = 0;
+  };
+  std::vector<Active> ranks;
+  int64_t requests = 0, most = 0;
+  for (const ServeRank& rank : view.ranks) {
+    Active& active = ranks.emplace_back();
+    active.tokens = rank.decode_context;
+    for (const BoundPrompt& prompt : rank.prompts) active.tokens += prompt.done + prompt.left;
+    active.requests = rank.decodes + static_cast<int64_t>(rank.prompts.size());
+    requests += active.requests;
+    most = std::max(most, active.requests);
+  }
+  const int64_t slots = view.slots * std::ssize(ranks);
+  const int64_t taken = std::clamp<int64_t>(slots - requests, 0, std::ssize(pool));
+  std::vector<ServeRequestIndex> order(pool.begin(), pool.begin() + taken);
+  pool.erase(pool.begin(), pool.begin() + taken);
+  std::stable_sort(order.begin(), order.end(), [&](ServeRequestIndex a, ServeRequestIndex b) {
+    return view.requests[a].prompt > view.requests[b].prompt;
+  });
+  const int64_t cap = std::max(most, (requests + taken + std::ssize(ranks) - 1) / std::ssize(ranks));
+  for (const ServeRequestIndex index : order) {
+    const auto least = std::min_element(ranks.begin(), ranks.end(), [&](const Active& a, const Active& b) {
+      const bool full_a = a.requests >= cap, full_b = b.requests >= cap;
+      return std::tie(full_a, a.tokens, a.requests) < std::tie(full_b, b.tokens, b.requests);
+    });
+    const auto g = least - ranks.begin();
+    plan.bindings.push_back({index, static_cast<int32_t>(g)});
+    least->tokens += view.requests[index].prompt;
+    ++least->requests;
+    tokens[g] += view.requests[index].prompt;
+  }
 }
 
 void TrtllmAdpRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {

@@ -17,6 +17,9 @@ class InstantRule : public ServeRule {
   void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) final;
 
  protected:
+  // Binds requests of the pool, and adds their prompts to `tokens`: by rank, bound and not computed.
+  virtual void Place(const ServeView& view, std::deque<ServeRequestIndex>& pool, std::vector<int64_t>& tokens,
+                     ServePlan& plan);
   // What a request weighs on a rank that it waits on, against one that runs there: the rank with the least
   // sum gets the next. vLLM's own weight by default.
   virtual int64_t WeightOfQueued() const { return 4; }
@@ -74,14 +77,19 @@ class AtomCoalescerRule final : public InstantRule {
   int64_t held_ = 0;
 };
 
-// TensorRT-LLM's attention-DP balance: prompts wait until every rank has one, timeout_iters 50 at most, and
-// then batching_wait_iters 10 more steps; not where some rank decodes nothing.
+// TensorRT-LLM's attention-DP balance. Placement, as router/core/policy/trtllm: as many requests as have a
+// slot leave the pool, the oldest first. The longest prompt is placed first, on the rank with the fewest
+// tokens, then requests, among those below max(ceil(requests / ranks), most requests of any rank). Tokens are
+// the residents' KV tokens and prompts; the source counts prompts alone. Metering: prompts wait until every
+// rank has one, timeout_iters 50 at most, and then batching_wait_iters 10 more steps; not where some rank
+// decodes nothing.
 class TrtllmAdpRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
 
  private:
-  int64_t WeightOfQueued() const override { return 1; }
+  void Place(const ServeView& view, std::deque<ServeRequestIndex>& pool, std::vector<int64_t>& tokens,
+             ServePlan& plan) override;
   void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
   int64_t waited_ = 0, batched_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/declare.h"
@@ -186,42 +187,75 @@ std::string CellLine(const ServeCell& cell) {
       ours.throughput_tokens_per_s / best.throughput_tokens_per_s);
 }
 
-// Means of ratios, by load.
+// Means of ratios, by number of ranks and load.
 class Summary {
  public:
   void Add(const ServeCell& cell) {
-    Sums& sums = loads_[cell.load];
-    const double e2e = cell.candidate.e2e_s / cell.best.e2e_s;
+    Sums& sums = cells_[{cell.workers, cell.load}];
+    const ServeMeasurements &ours = cell.candidate, &best = cell.best;
     ++sums.cells;
-    sums.e2e += e2e;
-    sums.worst_e2e = std::max(sums.worst_e2e, e2e);
-    sums.ttft += cell.candidate.ttft_p50_s / cell.best.ttft_p50_s;
-    sums.tail += cell.candidate.ttft_p99_s / cell.best.ttft_p99_s;
-    sums.tpot += cell.candidate.tpot_s / cell.best.tpot_s;
-    const double tokens = cell.candidate.throughput_tokens_per_s / cell.best.throughput_tokens_per_s;
-    sums.tokens += tokens;
-    sums.least_tokens = std::min(sums.least_tokens, tokens);
+    sums.e2e.Add(ours.e2e_s / best.e2e_s);
+    sums.longer += ours.e2e_s > best.e2e_s ? 1 : 0;
+    sums.ttft.Add(ours.ttft_p50_s / best.ttft_p50_s);
+    sums.tail.Add(ours.ttft_p99_s / best.ttft_p99_s);
+    sums.long_tails += ours.ttft_p99_s > kLongTail * best.ttft_p99_s ? 1 : 0;
+    sums.tpot.Add(ours.tpot_s / best.tpot_s);
+    if (cell.least_tpot_at_ttft_s > 0) sums.equal_tpot.Add(ours.tpot_s / cell.least_tpot_at_ttft_s);
+    sums.idle.Add(100 * ours.idle_prefill_fraction);
+    sums.tokens.Add(ours.throughput_tokens_per_s / best.throughput_tokens_per_s);
+    if (!cell.floor) return;
+    sums.floor.Add(cell.floor->e2e_s / best.e2e_s);
+    sums.above_floor.Add(ours.e2e_s / cell.floor->e2e_s);
   }
+  bool any() const { return !cells_.empty(); }
   std::string Text() const {
-    std::string text = "\nmeans of ratios to the best run of any other rule, chosen in hindsight by E2E\n";
-    for (const auto& [load, sums] : loads_) {
-      const double n = sums.cells;
+    std::string text =
+        "\nmeans of ratios to the best run of any other rule, chosen in hindsight by E2E; in brackets the "
+        "worst cell\n"
+        "TPOT=: to the least TPOT of the runs whose TTFT p50 is no higher, where there are any. idle: of the "
+        "ranks' time, lost to prompts.\n"
+        "floor: an ideally levelled group in which nothing waits and no row is wasted.\n";
+    for (const auto& [key, sums] : cells_) {
       absl::StrAppendFormat(
           &text,
-          "load %4.2f, %3.0f cells: E2E %.3f (worst %.3f), TTFT p50 %.2f, p99 %.2f, TPOT %.3f, "
-          "tokens/s %.3f (least %.3f)\n",
-          load, n, sums.e2e / n, sums.worst_e2e, sums.ttft / n, sums.tail / n, sums.tpot / n, sums.tokens / n,
-          sums.least_tokens);
+          "G %2d, load %4.2f, %2d cells: E2E %.3f (%.3f), %d above 1; TTFT p50 %.2f, p99 %.2f (%.2f), %d "
+          "above "
+          "%.1f; TPOT %.3f, TPOT= %s; idle %.2f %% (%.2f %%); tokens/s %.3f (%.3f)%s\n",
+          key.first, key.second, sums.cells, sums.e2e.mean(), sums.e2e.most, sums.longer, sums.ttft.mean(),
+          sums.tail.mean(), sums.tail.most, sums.long_tails, kLongTail, sums.tpot.mean(),
+          sums.equal_tpot.count > 0
+              ? absl::StrFormat("%.3f in %d cells", sums.equal_tpot.mean(), sums.equal_tpot.count)
+              : "-",
+          sums.idle.mean(), sums.idle.most, sums.tokens.mean(), sums.tokens.least,
+          sums.floor.count > 0
+              ? absl::StrFormat("; floor E2E %.3f (%.3f), E2E / floor %.3f (%.3f)", sums.floor.mean(),
+                                sums.floor.most, sums.above_floor.mean(), sums.above_floor.most)
+              : "");
     }
     return text;
   }
 
  private:
-  struct Sums {
-    double cells = 0, e2e = 0, worst_e2e = 0, ttft = 0, tail = 0, tpot = 0, tokens = 0;
-    double least_tokens = std::numeric_limits<double>::infinity();
+  // The goal of TTFT p99 in any cell.
+  static constexpr double kLongTail = 1.5;
+
+  struct Figure {
+    int count = 0;
+    double sum = 0;
+    double most = -std::numeric_limits<double>::infinity(), least = std::numeric_limits<double>::infinity();
+    void Add(double value) {
+      ++count;
+      sum += value;
+      most = std::max(most, value);
+      least = std::min(least, value);
+    }
+    double mean() const { return sum / count; }
   };
-  std::map<double, Sums> loads_;
+  struct Sums {
+    int cells = 0, longer = 0, long_tails = 0;
+    Figure e2e, ttft, tail, tpot, equal_tpot, idle, tokens, floor, above_floor;
+  };
+  std::map<std::pair<int32_t, double>, Sums> cells_;
 };
 
 }  // namespace
@@ -273,9 +307,8 @@ absl::Status RunServeGridCommand() {
     std::cout << (json ? ServeCellJson(cell).dump() : CellLine(cell)) << std::endl;
   };
   const absl::Status status = RunServeGrid(*grid, done, [] { return !ShutdownSignal::Requested(); });
-  if (!status.ok()) return status;
-  if (!json) std::cout << summary.Text();
-  return absl::OkStatus();
+  if (!json && summary.any()) std::cout << summary.Text() << std::flush;
+  return status;
 }
 
 }  // namespace bfio::sim

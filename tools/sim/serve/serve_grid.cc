@@ -4,11 +4,17 @@
 #include <atomic>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/serve/serve_run.h"
+#include "tools/sim/serve/serve_workload.h"
 
 namespace bfio::sim {
 namespace {
@@ -67,9 +73,17 @@ absl::StatusOr<ServeMeasurements> MeanMeasurements(const Contender& contender, c
 }
 
 // The first of `figures` is the candidate's.
-absl::Status Judge(const std::vector<absl::StatusOr<ServeMeasurements>>& figures, ServeCell& cell) {
+absl::Status Judge(const std::vector<Contender>& contenders,
+                   const std::vector<absl::StatusOr<ServeMeasurements>>& figures, ServeCell& cell) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (figures.front().ok()) cell.candidate = *figures.front();
+  std::set<std::string> run;
+  for (size_t i = 1; i < figures.size(); ++i) {
+    if (figures[i].ok()) run.insert(contenders[i].rule);
+  }
+  for (size_t i = 1; i < figures.size(); ++i) {
+    if (run.insert(contenders[i].rule).second) cell.cannot_run.push_back(contenders[i].rule);
+  }
   cell.best.e2e_s = cell.least_ttft_p50_s = cell.least_ttft_p99_s = kNone;
   double least_tpot = kNone;
   for (size_t i = 1; i < figures.size(); ++i) {
@@ -85,6 +99,15 @@ absl::Status Judge(const std::vector<absl::StatusOr<ServeMeasurements>>& figures
   if (!figures.front().ok()) return figures.front().status();
   cell.least_tpot_at_ttft_s = least_tpot == kNone ? 0 : least_tpot;
   return absl::OkStatus();
+}
+
+std::optional<ServeFloor> FloorIn(const ServeGridOptions& options, const ServeWorkload& workload,
+                                  const ServeEngine& engine, const ServeCell& cell) {
+  if (options.closed) return std::nullopt;
+  const LengthMoments moments = MomentsOf(workload.trace);
+  const ServeCapacity capacity = CapacityOf(moments, engine.cost, cell.workers, engine.slots);
+  return FloorOf(moments, engine.cost, cell.workers, engine.slots, cell.load * capacity.requests_per_s,
+                 options.jitter);
 }
 
 absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workload,
@@ -103,7 +126,13 @@ absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workl
   }
   for (std::thread& thread : threads) thread.join();
   if (!go_on()) return absl::CancelledError("stopped by a signal");
-  return Judge(figures, cell);
+  cell.floor = FloorIn(options, workload, engine, cell);
+  return Judge(contenders, figures, cell);
+}
+
+std::string NameOf(const ServeCell& cell) {
+  return absl::StrCat(cell.workload, " on ", cell.engine, " with ", cell.workers, " ranks at load ",
+                      cell.load);
 }
 
 nlohmann::ordered_json FiguresJson(const ServeMeasurements& figures) {
@@ -149,10 +178,13 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
                           const std::function<bool()>& go_on) {
   const std::vector<int64_t> budgets =
       options.against.empty() ? std::vector<int64_t>{kNoBudget} : options.budgets;
+  std::vector<std::string> gaps;
   for (const ServeEngine& engine : options.engines) {
     for (const ServeWorkload& workload : options.workloads) {
       for (const int32_t workers : options.groups) {
         for (const double load : options.loads) {
+          std::optional<ServeCell> without;
+          bool any = false;
           for (const int64_t budget : budgets) {
             ServeCell cell;
             cell.workload = workload.name;
@@ -162,27 +194,47 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
             cell.budget = budget;
             const absl::Status status = RunCell(options, workload, engine, go_on, cell);
             // Nothing to compare with.
-            if (!options.against.empty() && absl::IsNotFound(status)) continue;
-            if (!status.ok()) return status;
+            if (!options.against.empty() && absl::IsNotFound(status)) {
+              without = cell;
+              continue;
+            }
+            if (!status.ok()) {
+              return absl::Status(status.code(), absl::StrCat(NameOf(cell), ": ", status.message()));
+            }
+            any = true;
+            if (!cell.cannot_run.empty()) without = cell;
             done(cell);
+          }
+          if (!without || (any && !options.against.empty())) continue;
+          for (const std::string& rule : without->cannot_run) {
+            gaps.push_back(absl::StrCat(rule, " in ", NameOf(*without)));
           }
         }
       }
     }
   }
+  if (!gaps.empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat("no budget is enough for ", absl::StrJoin(gaps, "; ")));
+  }
   return absl::OkStatus();
 }
 
 nlohmann::ordered_json ServeCellJson(const ServeCell& cell) {
-  return {{"workload", cell.workload},
-          {"engine", cell.engine},
-          {"workers", cell.workers},
-          {"load", cell.load},
-          {"candidate", FiguresJson(cell.candidate)},
-          {"best", FiguresJson(cell.best)},
-          {"least_ttft_p50_s", cell.least_ttft_p50_s},
-          {"least_ttft_p99_s", cell.least_ttft_p99_s},
-          {"least_tpot_at_ttft_s", cell.least_tpot_at_ttft_s}};
+  nlohmann::ordered_json json = {{"workload", cell.workload},
+                                 {"engine", cell.engine},
+                                 {"workers", cell.workers},
+                                 {"load", cell.load},
+                                 {"candidate", FiguresJson(cell.candidate)},
+                                 {"best", FiguresJson(cell.best)},
+                                 {"least_ttft_p50_s", cell.least_ttft_p50_s},
+                                 {"least_ttft_p99_s", cell.least_ttft_p99_s},
+                                 {"least_tpot_at_ttft_s", cell.least_tpot_at_ttft_s},
+                                 {"cannot_run", cell.cannot_run}};
+  if (cell.floor) {
+    json["floor"] = {
+        {"e2e_s", cell.floor->e2e_s}, {"ttft_s", cell.floor->ttft_s}, {"tpot_s", cell.floor->tpot_s}};
+  }
+  return json;
 }
 
 }  // namespace bfio::sim

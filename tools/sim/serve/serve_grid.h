@@ -3,13 +3,15 @@
 // Purpose: the judgement of a rule that has one fixed setting. In every cell each rule with a budget is run
 // with budgets from 128 to 8,192 tokens, and the candidate is compared with the one of all these runs that
 // has the least mean time end to end: a choice in hindsight that nobody could make beforehand. A budget with
-// which a rule does not keep up is no choice; a candidate that does not keep up is an error. Threads: Run
-// uses its own; call from one. Deterministic.
+// which a rule does not keep up is no choice; a rule that keeps up with none of its budgets in a cell is an
+// error, and a candidate that does not keep up is one at once. Threads: Run uses its own; call from one.
+// Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "common/cost/batch_time.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json_fwd.hpp"
+#include "tools/sim/serve/serve_workload.h"
 
 namespace bfio::sim {
 
@@ -44,7 +47,7 @@ struct ServeGridOptions {
   std::vector<int64_t> budgets = {128, 256, 512, 1024, 2048, 4096, 8192};
   std::string candidate = "bf_io";
   // A rule that the candidate is compared with at equal budgets, each a cell, instead of with all rules but
-  // bfio's own. Cells in which that rule does not keep up are left out.
+  // bfio's own. Cells in which that rule does not keep up are left out, as long as it does with one budget.
   std::string against;
   // Of the candidate; the others plan without.
   int32_t candidate_lag = 2;
@@ -72,10 +75,16 @@ struct ServeCell {
   // Others' least of each, whichever run it is of; TPOT among those with a TTFT p50 no higher than the
   // candidate's, 0 where there is none.
   double least_ttft_p50_s = 0, least_ttft_p99_s = 0, least_tpot_at_ttft_s = 0;
+  // What an ideally levelled group would need; absent with a fixed number of requests.
+  std::optional<ServeFloor> floor;
+  // Rules that keep up with none of their budgets. The best is chosen among the others.
+  std::vector<std::string> cannot_run;
 };
 
 // Calls `done` after each cell, in order, on the caller's thread. The first error of the candidate's ends the
-// grid. CANCELLED once `go_on` says false; any of the grid's threads asks it, before each run.
+// grid, naming the cell. RESOURCE_EXHAUSTED after the last cell, with each rule and cell, where a rule keeps
+// up with none of its budgets. CANCELLED once `go_on` says false; any of the grid's threads asks it, before
+// each run.
 absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done,
                           const std::function<bool()>& go_on);
 

@@ -1,11 +1,30 @@
 #include "tools/sim/serve/serve_workload.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace bfio::sim {
 namespace {
 
 constexpr double kMostRows = 2048;
+
+// A step of a rank of an ideally levelled group.
+struct LevelStep {
+  // Requests that end in it, and begin.
+  double ends = 0;
+  double rows = 0, seconds = 0;
+};
+
+LevelStep StepOf(const LengthMoments& moments, const BatchCost& cost, double decodes) {
+  LevelStep step;
+  step.ends = decodes / (moments.output - 1);
+  step.rows = decodes + step.ends * moments.prompt;
+  const double beyond = std::max(0.0, step.rows - static_cast<double>(cost.b0_tokens));
+  step.seconds = cost.c_s + cost.a_s_per_token * beyond +
+                 cost.k1_s_per_pair * step.ends * moments.prompt_squared / 2 +
+                 cost.k2_s_per_token * step.ends * moments.decode_context;
+  return step;
+}
 
 }  // namespace
 
@@ -26,18 +45,50 @@ LengthMoments MomentsOf(const Trace& trace) {
 ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks, int64_t slots) {
   ServeCapacity best;
   for (int64_t decodes = 1; decodes <= slots; ++decodes) {
-    const double ends = static_cast<double>(decodes) / (moments.output - 1);
-    const double rows = static_cast<double>(decodes) + ends * moments.prompt;
+    const LevelStep step = StepOf(moments, cost, static_cast<double>(decodes));
     // The first N is taken however many prompts go with it: a group that serves nothing has no load.
-    if (rows > kMostRows && decodes > 1) break;
-    const double beyond = std::max(0.0, rows - static_cast<double>(cost.b0_tokens));
-    const double step_s = cost.c_s + cost.a_s_per_token * beyond +
-                          cost.k1_s_per_pair * ends * moments.prompt_squared / 2 +
-                          cost.k2_s_per_token * ends * moments.decode_context;
-    const double rate = ranks * ends / step_s;
-    if (rate > best.requests_per_s) best = {rate, decodes, step_s};
+    if (step.rows > kMostRows && decodes > 1) break;
+    const double rate = ranks * step.ends / step.seconds;
+    if (rate > best.requests_per_s) best = {rate, decodes, step.seconds};
   }
   return best;
+}
+
+double MeanOfLargestFactor(int32_t ranks, double jitter) {
+  if (jitter <= 0) return 1;
+  // E[max] = sum of the largest factor over cells of the normal distribution, whose power is that of the
+  // largest.
+  constexpr double kMost = 9;
+  constexpr int kCells = 20'000;
+  const auto at_most = [&](double z) { return std::pow(std::erfc(-z / std::sqrt(2.0)) / 2, ranks); };
+  double mean = 0, before = 0;
+  for (int i = 1; i <= kCells; ++i) {
+    const double z = -kMost + 2 * kMost * i / kCells, now = at_most(z);
+    mean += (now - before) * std::exp(jitter * (z - kMost / kCells) - jitter * jitter / 2);
+    before = now;
+  }
+  return mean;
+}
+
+std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks,
+                                  int64_t slots, double arrivals_per_s, double jitter) {
+  constexpr int kHalvings = 60;
+  const double slowest = MeanOfLargestFactor(ranks, jitter);
+  const auto serves = [&](double decodes) {
+    const LevelStep step = StepOf(moments, cost, decodes);
+    return ranks * step.ends / (slowest * step.seconds) >= arrivals_per_s;
+  };
+  const ServeCapacity capacity = CapacityOf(moments, cost, ranks, slots);
+  // Up to there more decodes serve more.
+  double low = 0, high = static_cast<double>(capacity.decodes);
+  if (!serves(high)) return std::nullopt;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    (serves(middle) ? high : low) = middle;
+  }
+  const double step_s = slowest * StepOf(moments, cost, high).seconds;
+  constexpr double kFirstSteps = 1.5;
+  return ServeFloor{kFirstSteps * step_s, step_s, (kFirstSteps + moments.output - 1) * step_s};
 }
 
 }  // namespace bfio::sim

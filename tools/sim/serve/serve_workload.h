@@ -6,6 +6,7 @@
 #define BFIO_TOOLS_SIM_SERVE_SERVE_WORKLOAD_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "common/cost/batch_time.h"
 #include "common/workload/trace.h"
@@ -35,6 +36,24 @@ struct ServeCapacity {
 // decode_context; a step holds at most 2,048 rows, unless one decode's share of prompts alone is more.
 // REQUIRES: moments.output > 1.
 ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks, int64_t slots);
+
+// Mean times of requests in an ideally levelled group, seconds.
+struct ServeFloor {
+  double ttft_s = 0, tpot_s = 0, e2e_s = 0;
+};
+
+// No request waits, no row is wasted, and all ranks take equally long. Then N decodes per rank end at N /
+// (E[o] - 1) a step, which is arrivals_per_s / ranks; T is the step as in CapacityOf, but N need not be
+// whole. With noise (`jitter` as ServeGroup::Options) the step is as long as the slowest of the ranks' random
+// factors makes it, since no plan knows these. A first token takes a step and, as requests arrive at any
+// time, half of the one before; each other token one. Absent where the arrivals are more than such a group
+// serves, or no number of decodes up to `slots` is enough. REQUIRES: moments.output > 1.
+std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks,
+                                  int64_t slots, double arrivals_per_s, double jitter);
+
+// Expectation of the largest of `ranks` independent lognormal factors of mean 1, whose logarithms have the
+// standard deviation `jitter`. By numerical integration, to 1e-6.
+double MeanOfLargestFactor(int32_t ranks, double jitter);
 
 }  // namespace bfio::sim
 

@@ -19,7 +19,9 @@
 namespace bfio::sim {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 
 // --- capacity ---
@@ -51,6 +53,38 @@ TEST(ServeCapacityTest, ByHand) {
   // More slots share the fixed part.
   EXPECT_EQ(CapacityOf(moments, cost, 2, 40).decodes, 40);
   EXPECT_GT(CapacityOf(moments, cost, 2, 40).requests_per_s, 10 * one.requests_per_s);
+}
+
+TEST(ServeFloorTest, ByHand) {
+  const LengthMoments moments = MomentsOf(TraceOf({{0, 10, 11}, {0, 30, 11}}));
+  BatchCost cost;
+  cost.c_s = 0.01;
+  cost.a_s_per_token = 1e-4;
+  cost.b0_tokens = 0;
+  cost.k1_s_per_pair = 1e-6;
+  cost.k2_s_per_token = 1e-6;
+  // Of each rank 5 decodes, half a request's worth of ends: 15 rows, 125 + 125 pairs and tokens of context.
+  const double step_s = 0.01 + 15e-4 + 250e-6;
+  const auto floor = FloorOf(moments, cost, 2, 40, 2 * 0.5 / step_s, 0);
+  ASSERT_TRUE(floor.has_value());
+  EXPECT_NEAR(floor->tpot_s, step_s, 1e-9);
+  EXPECT_NEAR(floor->ttft_s, 1.5 * step_s, 1e-9);
+  EXPECT_NEAR(floor->e2e_s, 11.5 * step_s, 1e-8);
+  // The slowest of the ranks makes steps longer, and so more decode at a time.
+  const double slowest = MeanOfLargestFactor(2, 0.1);
+  const auto noisy = FloorOf(moments, cost, 2, 40, 2 * 0.5 / (slowest * step_s), 0.1);
+  ASSERT_TRUE(noisy.has_value());
+  EXPECT_NEAR(noisy->tpot_s, slowest * step_s, 1e-9);
+  EXPECT_FALSE(FloorOf(moments, cost, 2, 4, 2 * 0.5 / step_s, 0).has_value()) << "4 slots serve less";
+}
+
+TEST(ServeFloorTest, TheLargestOfRandomFactors) {
+  EXPECT_EQ(MeanOfLargestFactor(8, 0), 1);
+  EXPECT_NEAR(MeanOfLargestFactor(1, 0.3), 1, 1e-5);
+  // Of two: 2 Phi(s / sqrt 2), with s the deviation.
+  EXPECT_NEAR(MeanOfLargestFactor(2, 0.3), std::erfc(-0.3 / 2), 1e-5);
+  // Of eight the largest normal number is 1.42360 on average.
+  EXPECT_NEAR((MeanOfLargestFactor(8, 1e-3) - 1) / 1e-3, 1.4236, 1e-3);
 }
 
 // --- a group's steps ---
@@ -159,6 +193,10 @@ std::vector<int64_t> Tokens(const ServePlan& plan) {
   return tokens;
 }
 
+auto Bound(ServeRequestIndex request, int32_t rank) {
+  return AllOf(Field(&ServePlan::Binding::request, request), Field(&ServePlan::Binding::rank, rank));
+}
+
 TEST(ServeRulesTest, VllmFillsTheBudgetAfterDecodes) {
   Scene scene;
   scene.AddRank(10, {500});
@@ -227,6 +265,39 @@ TEST(ServeRulesTest, TrtllmWaitsForEveryRankAndThenBatches) {
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "50 at most";
   scene.ranks[1].decodes = 0;
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 1000)) << "a rank idles: at once";
+}
+
+TEST(ServeRulesTest, TrtllmPlacesTheLongestFirstWhereTheFewestTokensAre) {
+  Scene scene;
+  scene.AddRank(3);
+  scene.AddRank(3);
+  scene.ranks[0].decode_context = 500;
+  scene.ranks[1].decode_context = 100;
+  for (const int64_t tokens : {50, 300, 200}) scene.Arrive(tokens);
+  const ServePlan plan = scene.Ask(*Rule("trtllm_adp", 1000));
+  // 300 to 100, 200 to 400, and 50 to the 500 of the first.
+  EXPECT_THAT(plan.bindings, ElementsAre(Bound(1, 1), Bound(2, 1), Bound(0, 0)));
+}
+
+TEST(ServeRulesTest, TrtllmGivesNoRankMoreThanItsShareOfRequests) {
+  Scene scene;
+  scene.AddRank(4);
+  scene.AddRank(3);
+  scene.ranks[0].decode_context = 10;
+  scene.ranks[1].decode_context = 100'000;
+  for (const int64_t tokens : {50, 60, 70}) scene.Arrive(tokens);
+  // 10 requests: 5 at most, so the first rank gets one more, though it has the fewest tokens.
+  EXPECT_THAT(scene.Ask(*Rule("trtllm_adp", 1000)).bindings,
+              ElementsAre(Bound(2, 0), Bound(1, 1), Bound(0, 1)));
+}
+
+TEST(ServeRulesTest, TrtllmLeavesThoseWithoutASlotInThePool) {
+  Scene scene;
+  scene.AddRank(62, {100});
+  scene.AddRank(64);
+  for (const int64_t tokens : {50, 900}) scene.Arrive(tokens);
+  EXPECT_THAT(scene.Ask(*Rule("trtllm_adp", 1000)).bindings, ElementsAre(Bound(1, 0)));
+  EXPECT_EQ(scene.pool.size(), 1U);
 }
 
 TEST(ServeRulesTest, TpuBatchWaitsForAPromptOnEveryRank) {
@@ -449,19 +520,70 @@ TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgets) {
   EXPECT_THAT(budgets, ElementsAre(256, 512));
 }
 
-TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleIsNoCell) {
+ServeGridOptions ShortGrid() {
   ServeGridOptions grid;
   grid.workloads.push_back({"short", TraceOf({{0, 100, 10}})});
   grid.engines = {ServeEngines()[2]};
   grid.loads = {0.5};
   grid.groups = {2};
   grid.seeds = 1;
+  return grid;
+}
+
+TEST(ServeGridTest, ARuleThatKeepsUpWithNoBudgetIsAnErrorAfterTheLastCell) {
+  ServeGridOptions grid = ShortGrid();
+  grid.loads = {0.5, 0.6};
+  grid.workloads[0].trace = TraceOf({{0, 4, 100}});
+  // More than 8 decode: the engines' rules compute no prompt beside them, and equal_chunks computes 16
+  // tokens.
+  grid.budgets = {8};
+  std::vector<ServeCell> cells;
+  const absl::Status status = RunServeGrid(
+      grid, [&](const ServeCell& cell) { cells.push_back(cell); }, [] { return true; });
+  ASSERT_EQ(cells.size(), 2U);
+  EXPECT_EQ(cells[0].best.rule, "equal_chunks");
+  EXPECT_THAT(cells[0].cannot_run, ::testing::Contains("vllm"));
+  EXPECT_THAT(cells[0].cannot_run, ::testing::Not(::testing::Contains("equal_chunks")));
+  EXPECT_THAT(ServeCellJson(cells[0])["cannot_run"].dump(), HasSubstr("vllm"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("vllm in short on 8b with 2 ranks at load 0.5"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("vllm in short on 8b with 2 ranks at load 0.6"));
+}
+
+TEST(ServeGridTest, EveryCellHasAFloorBelowItsRuns) {
+  ServeGridOptions grid = ShortGrid();
+  grid.budgets = {2048};
+  int cells = 0;
+  const auto judge = [&](const ServeCell& cell) {
+    ++cells;
+    ASSERT_TRUE(cell.floor.has_value());
+    EXPECT_LT(cell.floor->e2e_s, cell.best.e2e_s);
+    EXPECT_LT(cell.floor->e2e_s, cell.candidate.e2e_s);
+    EXPECT_GT(cell.floor->e2e_s, cell.best.e2e_s / 3);
+    EXPECT_EQ(ServeCellJson(cell)["floor"]["e2e_s"], cell.floor->e2e_s);
+  };
+  EXPECT_TRUE(RunServeGrid(grid, judge, [] { return true; }).ok());
+  EXPECT_EQ(cells, 1);
+  grid.closed = true;
+  ASSERT_TRUE(
+      RunServeGrid(
+          grid, [](const ServeCell& cell) { EXPECT_FALSE(cell.floor.has_value()); }, [] { return true; })
+          .ok());
+}
+
+TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleIsNoCell) {
+  ServeGridOptions grid = ShortGrid();
   grid.candidate = "bf_io_release";
   grid.against = "vllm";
-  grid.budgets = {1};
-  const absl::Status status = RunServeGrid(
-      grid, [](const ServeCell& cell) { ADD_FAILURE() << cell.budget; }, [] { return true; });
+  grid.budgets = {1, 2048};
+  std::vector<int64_t> budgets;
+  const auto add = [&](const ServeCell& cell) { budgets.push_back(cell.budget); };
+  const absl::Status status = RunServeGrid(grid, add, [] { return true; });
   EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(budgets, ElementsAre(2048));
+  grid.budgets = {1};
+  const absl::Status none = RunServeGrid(grid, add, [] { return true; });
+  EXPECT_THAT(std::string(none.message()), HasSubstr("vllm in short on 8b"));
 }
 
 TEST(ServeGridTest, EndsOnASignal) {
