@@ -36,12 +36,12 @@ void RuleChooser::SetRules(absl::Span<const PlacementRule> rules) {
 void RuleChooser::Restart() {
   groups_.clear();
   sums_.assign(candidates_.size(), 0);
-  counted_ = owed_ = 0;
-  steps_ = seen_steps_ = seen_requests_ = 0;
+  counted_ = owed_ = seen_requests_ = 0;
+  steps_ = seen_steps_ = 0;
 }
 
 void RuleChooser::Step(Lookahead& lookahead, const EndedRequests& ended, absl::Span<const WorkerView> workers,
-                       int64_t placed, double mean_age) {
+                       double placed, double mean_age) {
   if (!chooses()) return;
   if (workers.size() != workers_) {
     workers_ = workers.size();
@@ -58,7 +58,7 @@ void RuleChooser::Step(Lookahead& lookahead, const EndedRequests& ended, absl::S
     view.accepts_new = true;
   }
   const double share = static_cast<double>(empty_.size()) / static_cast<double>(workers.size());
-  owed_ += share * static_cast<double>(placed);
+  owed_ += share * placed;
   if (groups_.empty()) {
     owed_ = 0;
     if (ended.size() < kLeastEnded) return;
@@ -72,8 +72,8 @@ void RuleChooser::BeginReplay(const EndedRequests& ended) {
   for (const Candidate& candidate : candidates_) groups_.emplace_back(candidate.rule, empty_);
   int64_t longest = 0;
   for (size_t i = 0; i < ended.size(); ++i) longest = std::max(longest, ended[i].output_tokens);
-  const double rate = static_cast<double>(seen_requests_) / static_cast<double>(seen_steps_) *
-                      static_cast<double>(empty_.size()) / static_cast<double>(workers_);
+  const double rate = seen_requests_ / static_cast<double>(seen_steps_) * static_cast<double>(empty_.size()) /
+                      static_cast<double>(workers_);
   double owed = 0;
   for (int64_t age = std::min(longest, kOldest); age > 0; --age) {
     for (owed += rate; owed >= 1; owed -= 1) {

@@ -59,11 +59,12 @@ class RuleChooser {
   // The candidates; the first is followed until the first choice. With fewer than two no replay runs.
   void SetRules(absl::Span<const PlacementRule> rules);
 
-  // A step of the group with these workers, in which `placed` requests were placed. `mean_age` is the mean
+  // A step of the group with these workers, in which `placed` requests were placed (a part of one where the
+  // requests of several steps are spread over them). `mean_age` is the mean
   // number of tokens that its residents have generated; twice that bounds the mean stay from below, which
   // matters after a start, when only short requests have ended.
   void Step(Lookahead& lookahead, const EndedRequests& ended, absl::Span<const WorkerView> workers,
-            int64_t placed, double mean_age);
+            double placed, double mean_age);
 
   PlacementRule rule() const { return rule_; }
   bool chooses() const { return candidates_.size() > 1; }
@@ -105,7 +106,7 @@ class RuleChooser {
   // The group's number of workers; its steps and placed requests since the last restart.
   size_t workers_ = 0;
   int64_t seen_steps_ = 0;
-  int64_t seen_requests_ = 0;
+  double seen_requests_ = 0;
   // Scratch.
   std::vector<WorkerView> empty_;
   std::vector<const EndedRequest*> arrivals_;

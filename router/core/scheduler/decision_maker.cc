@@ -9,8 +9,9 @@
 namespace bfio::core {
 namespace {
 
-// The replay catches up steps in which no request waited, up to this number at once.
-constexpr int64_t kMostReplaySteps = 16;
+// Steps that the replay catches up at once at most, where the policy is not asked at every step or slots were
+// short for a while. Beyond that a part of both steps and requests is replayed.
+constexpr int64_t kMostReplaySteps = 64;
 // Steps between two measurements of the residents' mean age.
 constexpr int64_t kAgeSteps = 64;
 
@@ -18,14 +19,21 @@ constexpr int64_t kAgeSteps = 64;
 
 std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, GroupKind kind,
                                                         int64_t reported_step, Plan& plan) {
-  const bool barrier = kind == GroupKind::kBarrier;
   decision_.Clear();
+  BuildViews(steps);
+  slots_short_ = false;
+  const std::optional<Answer> answer = Decide(steps, kind, reported_step, plan);
+  ReplayRules(steps, kind, static_cast<int64_t>(plan.placements.size() + decision_.assignments.size()));
+  return answer;
+}
+
+std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& steps, GroupKind kind,
+                                                           int64_t reported_step, Plan& plan) {
   if (!pool_->AnyPlaceable()) {
     hold_.SetHolder(std::nullopt);
     return AskForLevel(steps, kind, reported_step, plan);
   }
-  BuildViews(steps);
-  if (!barrier && free_slots_ == 0) return AskForLevel(steps, kind, reported_step, plan);
+  if (kind != GroupKind::kBarrier && free_slots_ == 0) return AskForLevel(steps, kind, reported_step, plan);
   share_ = pool_->TakeShare(free_slots_, slots_elsewhere_);
   auto seen = static_cast<int64_t>(Window().size());
   FindHeld();
@@ -57,9 +65,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
     for (Assignment& a : decision_.assignments)
       a.waiting_index = chosen_[static_cast<size_t>(a.waiting_index)];
   }
-  if (kind != GroupKind::kIndependent && seen <= free_slots_) {
-    ReplayRules(steps, static_cast<int64_t>(decision_.assignments.size()));
-  }
+  slots_short_ = seen > free_slots_;
   plan.level_s = decision_.level_s;
   return Answer{decision_.stopped_early, decision_.gap};
 }
@@ -79,7 +85,6 @@ std::optional<DecisionMaker::Answer> DecisionMaker::AskForLevel(const PlanSteps&
   snapshot.step = steps.clock;
   snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
   if (snapshot.prefill == nullptr) return std::nullopt;
-  BuildViews(steps);
   snapshot.workers = views_;
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
@@ -203,22 +208,22 @@ void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
   snapshot.far = far_.View();
 }
 
-void DecisionMaker::ReplayRules(const PlanSteps& steps, int64_t placed) {
-  if (!chooser_.chooses()) return;
-  placed += std::exchange(placed_since_, 0);
-  if (steps.step == replayed_step_) {
-    placed_since_ = placed;
-    return;
-  }
+void DecisionMaker::ReplayRules(const PlanSteps& steps, GroupKind kind, int64_t placed) {
+  if (!chooser_.chooses() || kind == GroupKind::kIndependent) return;
+  placed_since_ += placed;
+  // Of a coupled group only decisions that place something are sure to be in the decision log.
+  const bool skips = slots_short_ || (kind == GroupKind::kCoupled && placed == 0);
+  if (skips || steps.step == replayed_step_) return;
   // Steps count from 1 again in a new epoch.
-  const int64_t passed = std::clamp<int64_t>(steps.step - replayed_step_, 1, kMostReplaySteps);
+  const int64_t passed = std::max<int64_t>(1, steps.step - replayed_step_);
+  const double per_step = static_cast<double>(std::exchange(placed_since_, 0)) / static_cast<double>(passed);
   replayed_step_ = steps.step;
   if (steps.step < aged_step_ || steps.step >= aged_step_ + kAgeSteps) {
     aged_step_ = steps.step;
     mean_age_ = MeanAge(steps);
   }
-  for (int64_t i = 1; i <= passed; ++i) {
-    chooser_.Step(pool_->lookahead(), accounts_->ended(), views_, i == passed ? placed : 0, mean_age_);
+  for (int64_t i = std::min(passed, kMostReplaySteps); i > 0; --i) {
+    chooser_.Step(pool_->lookahead(), accounts_->ended(), views_, per_step, mean_age_);
   }
 }
 
