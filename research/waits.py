@@ -97,7 +97,8 @@ def best_setting(runs, load, batching, names):
 
 
 def sweep(ctx, name, loads, seconds):
-    """loads: load -> types. Returns (share of what memory sustains, latency in s) by load and batching."""
+    """loads: load -> types. Returns (share of what memory sustains, latency in s, share with the worst setting, evictions)
+    by load and batching."""
     ways = {(load, batching): settings(batching, types) for load, types in loads.items() for batching in BATCHINGS}
     runs = wait(ctx, {(load, batching, way): {**flags(loads[load]), **own, "seconds": seconds}
                       for (load, batching), some in ways.items() for way, own in some.items()})
@@ -107,7 +108,8 @@ def sweep(ctx, name, loads, seconds):
             way = best_setting(runs, load, batching, ways[load, batching])
             cell = (load, batching, way)
             shares = [share_of_sustained(runs, (load, batching, other)).mean for other in ways[load, batching]]
-            cells[load, batching] = share_of_sustained(runs, cell), runs.mean(cell, "latency_s_mean")
+            cells[load, batching] = (share_of_sustained(runs, cell), runs.mean(cell, "latency_s_mean"), min(shares),
+                                     runs.mean(cell, "evictions"))
             rows.append({
                 "load": load, "batching": batching, "setting": way,
                 "of what memory sustains": cells[load, batching][0], "with the worst setting": min(shares),
@@ -137,11 +139,17 @@ def hold(ctx, name, cells, ours):
             ctx.expect(f"{name}, {load}, {batching}: latency, s", got[1], latency * 0.93, latency * 1.07, ours=latency)
 
 
+def over(cells, load, batching, other, what=0):
+    """Of one batching to another: throughput (0) or latency (1)."""
+    return cells[load, batching][what].mean / cells[load, other][what].mean
+
+
 TEXT = """WAIT begins a batch when enough requests of a type wait, Nested WAIT when enough wait at the entry of a segment of
     lengths; the others run whatever is there. All have the same memory, and each its best setting in hindsight."""
 
 
-@experiment("WAIT and Nested WAIT on synthetic loads, against the fluid benchmark and batching that does not wait", seeds=3)
+@experiment("WAIT and Nested WAIT on synthetic loads, against the fluid benchmark and batching that does not wait", seeds=3,
+            check="--shorten=10 --seeds=1")
 def wait_synthetic(ctx):
     seconds = {"two types": max(2, 20 / ctx.shorten), "four types": max(2, 60 / ctx.shorten)}
     parameters(ctx, seconds["four types"])
@@ -162,19 +170,43 @@ def wait_synthetic(ctx):
         1.2: ((0.989, 10.8), (0.953, 12.0), (0.798, 15.2), (0.976, 11.4))})
     for name, cells, ours in (("two types", two, 1.01), ("four types", four, 1.00)):
         ctx.expect(f"{name}, 0.85: WAIT over chunked", cells[0.85, "WAIT"][0].mean / cells[0.85, SARATHI][0].mean,
-                   ours - 0.02, ours + 0.02, ours=ours)
+                   ours - 0.02, ours + 0.02, ours=ours, small=(0.7, 1.05))
+    # Ratios, which runs from an empty worker reach early.
+    for name, cells, load, what, batching, other, full, small, ours in (
+            ("two types", two, 0.85, 0, SARATHI, VLLM, (1.07, 1.13), (1.07, 1.35), 1.10),
+            ("two types", two, 1.2, 0, SARATHI, VLLM, (1.07, 1.13), (1.07, 1.35), 1.10),
+            ("four types", four, 0.85, 0, SARATHI, VLLM, (1.2, 1.3), (1.2, 1.8), 1.25),
+            ("four types", four, 1.2, 0, SARATHI, VLLM, (1.17, 1.27), (1.17, 1.8), 1.22),
+            ("two types", two, 1.2, 0, "WAIT", SARATHI, (0.99, 1.04), (0.9, 1.04), 1.014),
+            ("four types", four, 1.2, 0, "WAIT", SARATHI, (0.99, 1.04), (0.7, 1.04), 1.013),
+            ("two types", two, 0.15, 1, "WAIT", SARATHI, (1.1, 1.25), (1.1, 1.3), 1.16),
+            ("four types", four, 0.15, 1, "WAIT", SARATHI, (4.5, 6), (3.5, 8), 5.1),
+            ("two types", two, 0.5, 1, "WAIT", SARATHI, (1.04, 1.13), (1.03, 1.2), 1.08),
+            ("four types", four, 0.5, 1, "WAIT", SARATHI, (1.3, 1.6), (1.2, 2.1), 1.43),
+            ("two types", two, 0.85, 1, VLLM, SARATHI, (1.8, 2.3), (1.3, 2.3), 2.0),
+            ("four types", four, 0.85, 1, VLLM, SARATHI, (2.2, 2.8), (1.15, 2.8), 2.5)):
+        ctx.expect(f"{name}, {load}: {('throughput', 'latency')[what]}, {batching} over {other}",
+                   over(cells, load, batching, other, what), *full, small=small, ours=ours)
+    ctx.expect("two types, 0.85: chunked with 512 tokens a step", two[0.85, SARATHI][2], 0.21, 0.25, small=(0.21, 0.25),
+               ours=0.23)
 
 
-@experiment("the paper's high demand: three types, sixty times what any batch size carries", seeds=3)
+@experiment("the paper's high demand: three types, sixty times what any batch size carries", seeds=3,
+            check="--shorten=10 --seeds=1")
 def wait_high(ctx):
     seconds = max(2, 100 / ctx.shorten)
     parameters(ctx, seconds)
     ctx.text(TEXT)
     cells = sweep(ctx, "high demand", {round(load_of(HIGH_DEMAND)): HIGH_DEMAND}, seconds)
     hold(ctx, "high demand", cells, {62: ((1.000, 50.2), (0.854, 50.2), (0.900, 49.6), (0.938, 49.9))})
+    for batching, other, full, small, ours in (("WAIT", SARATHI, (1.05, 1.09), (1.02, 1.12), 1.066),
+                                               ("WAIT", VLLM, (1.09, 1.13), (1.03, 1.15), 1.11),
+                                               ("Nested WAIT", "WAIT", (0.83, 0.88), (0.78, 0.88), 0.854)):
+        ctx.expect(f"throughput, {batching} over {other}", over(cells, 62, batching, other), *full, small=small, ours=ours)
+    ctx.expect("WAIT's evictions", cells[62, "WAIT"][3], 0, 0, small=(0, 0), ours=0)
 
 
-@experiment("heavy traffic: rates times zeta, iterations 1 / zeta as long", seeds=3)
+@experiment("heavy traffic: rates times zeta, iterations 1 / zeta as long", seeds=3, check="--shorten=5 --seeds=1")
 def wait_heavy(ctx):
     ctx.text("""WAIT's gap to the fluid benchmark with memory that holds its thresholds' largest batch.""")
     heavy_traffic(ctx, max(0.5, 10 / ctx.shorten))
@@ -201,13 +233,18 @@ def heavy_traffic(ctx, seconds):
     ctx.lines("Gap to the fluid benchmark in heavy traffic", "zeta", "gap, %",
               {kind: {zeta: gap(zeta, kind) for zeta in zetas} for kind in kinds}, log_x=True)
     for zeta in (4, 64):
-        ctx.expect(f"zeta {zeta}: WAIT's gap, %", gap(zeta, "WAIT, 2 types"), -1, 2)
-    ctx.expect("zeta 64, lengths unknown: gap, %", gap(64, "Nested WAIT, 4 types"), -1, 5)
+        ctx.expect(f"zeta {zeta}: WAIT's gap, %", gap(zeta, "WAIT, 2 types"), -1, 2, small=(-2, 4))
+    nested = {zeta: gap(zeta, "Nested WAIT, 4 types").mean for zeta in zetas}
+    for zeta, low, high, ours in ((1, 22, 26, 24), (4, 4.5, 6.5, 5.5), (64, -0.7, 1.3, 0.3)):
+        ctx.expect(f"zeta {zeta}, lengths unknown: gap, %", nested[zeta], low, high, ours=ours)
+    ctx.expect("lengths unknown: gap at zeta 4 over that at 1", nested[4] / nested[1], 0.18, 0.28, ours=0.23, small=(0.15, 0.6))
+    ctx.expect("lengths unknown: gap at zeta 64 over that at 1", nested[64] / nested[1], -0.03, 0.06, ours=0.01,
+               small=(-0.03, 0.08))
     ctx.expect("latency falls as 1 / zeta, 16 to 64", runs.mean((16, "WAIT, 2 types"), "latency_s_mean").mean /
-               runs.mean((64, "WAIT, 2 types"), "latency_s_mean").mean, 3.6, 4.4, ours=4)
+               runs.mean((64, "WAIT, 2 types"), "latency_s_mean").mean, 3.6, 4.4, ours=4, small=(3.8, 4.2))
 
 
-@experiment("WAIT and Nested WAIT on ten bins of lengths of LMSYS", seeds=3)
+@experiment("WAIT and Nested WAIT on ten bins of lengths of LMSYS", seeds=3, check="--shorten=10 --seeds=1")
 def wait_real(ctx):
     seconds = max(4, 200 / ctx.shorten)
     parameters(ctx, seconds)
@@ -219,6 +256,15 @@ def wait_real(ctx):
         0.7: ((0.947, 14.5), (0.747, 27.4), (0.954, 8.79), (0.986, 3.36)),
         0.85: ((0.837, 29.8), (0.637, 40.6), (0.864, 18.8), (0.971, 8.3)),
         1.2: ((0.802, 44.8), (0.636, 57.7), (0.868, 42.1), (0.981, 33.9))})
+    waiting = ("WAIT", "Nested WAIT")
+    ctx.expect("most throughput of a rule that waits over chunked's, all loads",
+               max(over(cells, load, batching, SARATHI) for load in LOADS for batching in waiting), 0.97, 1, ours=0.99,
+               small=(0.7, 1))
+    ctx.expect("least latency of another rule over chunked's, all loads",
+               min(over(cells, load, batching, SARATHI, 1) for load in LOADS for batching in (*waiting, VLLM)), 1.1, 1.25,
+               ours=1.17, small=(1.05, 1.4))
+    ctx.expect("Nested WAIT: throughput at 0.85 over that at 0.5", cells[0.85, "Nested WAIT"][0].mean /
+               cells[0.5, "Nested WAIT"][0].mean, 0.62, 0.68, ours=0.65, small=(0.6, 0.85))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -320,7 +366,7 @@ def wait_online(ctx):
                share("constant", "for the highest rates").mean, 0.99, 1.01, ours=1, small=(0.9, 1.1))
 
 
-@experiment("WAIT and the batch cap that the paper's code sweeps, on the lengths of LMSYS", seeds=3)
+@experiment("WAIT and the batch cap that the paper's code sweeps, on the lengths of LMSYS", seeds=3, check="--shorten=3 --seeds=1")
 def wait_caps(ctx):
     seconds = max(4, 30 / ctx.shorten)
     loads, caps = (0.3, 0.7), (100, 200, 400, 800, 1200, 2000)
@@ -356,6 +402,12 @@ def wait_caps(ctx):
                0.74, 0.79, ours=0.76)
     ctx.expect("0.7, cap 100: chunked", share_of_sustained(runs, (0.7, 100, SARATHI)), 0.56, 0.60, ours=0.58)
     ctx.expect("0.7, cap 400: chunked", share_of_sustained(runs, (0.7, 400, SARATHI)), 0.90, 0.94, ours=0.92)
+    at = {(cap, name): share_of_sustained(runs, (0.7, cap, name)).mean for cap in caps for name in names}
+    ctx.expect("0.7: chunked at a cap of 400 over 100", at[400, SARATHI] / at[100, SARATHI], 1.5, 1.67, ours=1.58, small=(1.3, 1.67))
+    ctx.expect("0.7, cap 100: WAIT over chunked", at[100, "WAIT"] / at[100, SARATHI], 1.08, 1.23, ours=1.15, small=(0.45, 1.23))
+    for cap in caps[1:]:
+        ctx.expect(f"0.7, cap {cap}: WAIT over chunked", at[cap, "WAIT"] / at[cap, SARATHI], 0.6, 1, small=(0.25, 1))
+        ctx.expect(f"0.7, cap {cap}: prefill first over chunked", at[cap, VLLM] / at[cap, SARATHI], 0.5, 1, small=(0.7, 0.9))
 
 
 if __name__ == "__main__":
