@@ -1,0 +1,339 @@
+// What real vLLM has answered, byte by byte, from an engine behind a router: the recorded sessions of
+// tests/integration/vllm_sessions (tests/real/vllm --record) must come out to clients as vLLM meant them.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/net/status.h"
+#include "engines/vllm.grpc.pb.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/vllm_calls.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+// A call of a session.
+struct Recorded {
+  std::string method, status, request;
+  std::vector<std::string> messages;
+};
+
+std::vector<Recorded> Session(const std::string& name) {
+  std::vector<Recorded> calls;
+  std::ifstream in(absl::StrCat("tests/integration/vllm_sessions/", name, ".txt"));
+  EXPECT_TRUE(in.good()) << name;
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    const auto bytes = [&](size_t word) {
+      return word < words.size() ? absl::HexStringToBytes(words[word]) : "";
+    };
+    if (words[0] == "<") {
+      calls.back().messages.push_back(bytes(1));
+    } else {
+      const std::string method = words[0].substr(words[0].rfind('/') + 1);
+      calls.push_back({method, words[1], bytes(2), {}});
+    }
+  }
+  EXPECT_FALSE(calls.empty()) << name;
+  return calls;
+}
+
+template <typename Message>
+Message Parse(const std::string& bytes) {
+  Message message;
+  EXPECT_TRUE(message.ParseFromString(bytes));
+  return message;
+}
+
+pb::GenerateRequest RequestOf(const Recorded& call) {
+  return Parse<pb::GenerateRequest>(call.request);
+}
+
+// As a gateway puts it together; of the last message of a stream, which repeats the chunk before it, only
+// the end.
+struct Answer {
+  std::map<uint32_t, Tokens> tokens;
+  std::map<uint32_t, pb::OutputLogProbs> logprobs;
+  // Of the last chunk.
+  std::map<uint32_t, int> last;
+  std::map<uint32_t, pb::GenerateComplete> ends;
+
+  explicit Answer(const std::vector<std::string>& messages, bool stream) {
+    for (const std::string& bytes : messages) {
+      const auto message = Parse<pb::GenerateResponse>(bytes);
+      if (message.has_chunk()) {
+        Add(message.chunk(), message.chunk().token_ids());
+      } else {
+        if (!stream) Add(message.complete(), message.complete().output_ids());
+        ends[message.complete().index()] = message.complete();
+      }
+    }
+  }
+  template <typename Part, typename Ids>
+  void Add(const Part& part, const Ids& ids) {
+    Tokens& to = tokens[part.index()];
+    to.insert(to.end(), ids.begin(), ids.end());
+    logprobs[part.index()].MergeFrom(part.output_logprobs());
+    last[part.index()] = ids.size();
+  }
+};
+
+// Answers a request with what vLLM has answered to one with its prompt and seed; of several of these in
+// their order, and the last one again and again.
+class RecordedEngine final : public pb::VllmEngine::Service {
+ public:
+  explicit RecordedEngine(const std::string& listen) {
+    for (const char* name : {"server", "plain", "logprobs", "whole", "two_outputs", "stop", "abort"}) {
+      for (Recorded& call : Session(name)) {
+        // The first answer to GetLoads is that of an idle server.
+        if (call.method == "Generate") {
+          const pb::GenerateRequest request = RequestOf(call);
+          if (request.sampling_params().n() == 1) generate_[Key(request)].push_back(std::move(call));
+        } else {
+          others_.emplace(call.method, std::move(call));
+        }
+      }
+    }
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(listen, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    EXPECT_NE(server_, nullptr);
+  }
+
+  // The requests that it got, in order.
+  std::vector<pb::GenerateRequest> taken() {
+    std::lock_guard lock(mutex_);
+    return taken_;
+  }
+
+ private:
+  static std::string Key(const pb::GenerateRequest& request) {
+    return absl::StrCat(request.tokenized().SerializeAsString(), " ", request.stream(), " ",
+                        request.sampling_params().seed());
+  }
+
+  template <typename Response>
+  grpc::Status Answer(const std::string& method, Response* response) {
+    *response = Parse<Response>(others_.at(method).messages.at(0));
+    return grpc::Status::OK;
+  }
+  grpc::Status GetServerInfo(grpc::ServerContext*, const pb::GetServerInfoRequest*,
+                             pb::GetServerInfoResponse* response) override {
+    return Answer("GetServerInfo", response);
+  }
+  grpc::Status GetModelInfo(grpc::ServerContext*, const pb::GetModelInfoRequest*,
+                            pb::GetModelInfoResponse* response) override {
+    return Answer("GetModelInfo", response);
+  }
+  grpc::Status GetLoads(grpc::ServerContext*, const pb::GetLoadsRequest*,
+                        pb::GetLoadsResponse* response) override {
+    return Answer("GetLoads", response);
+  }
+  grpc::Status HealthCheck(grpc::ServerContext*, const pb::HealthCheckRequest*,
+                           pb::HealthCheckResponse* response) override {
+    return Answer("HealthCheck", response);
+  }
+  grpc::Status Generate(grpc::ServerContext*, const pb::GenerateRequest* request,
+                        grpc::ServerWriter<pb::GenerateResponse>* writer) override {
+    std::vector<std::string> messages;
+    {
+      std::lock_guard lock(mutex_);
+      taken_.push_back(*request);
+      const auto it = generate_.find(Key(*request));
+      if (it == generate_.end()) return {grpc::StatusCode::NOT_FOUND, "a request that was not recorded"};
+      messages = it->second.front().messages;
+      if (it->second.size() > 1) it->second.erase(it->second.begin());
+    }
+    for (const std::string& message : messages) {
+      writer->Write(Parse<pb::GenerateResponse>(message));
+      // A step.
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return grpc::Status::OK;
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, std::vector<Recorded>> generate_;
+  std::map<std::string, Recorded> others_;
+  std::vector<pb::GenerateRequest> taken_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class VllmSessions : public ::testing::Test {
+ protected:
+  static ClusterOptions Options(const std::string& engine) {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.ranks = 2;
+    options.router_flags = {"--engines=vllm://" + engine, "--max_new_tokens=1000"};
+    return options;
+  }
+  void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
+
+  // The messages of a gateway's call.
+  std::vector<std::string> Call(pb::GenerateRequest request) {
+    request.clear_data_parallel_rank();
+    const auto [messages, status] =
+        RawCall(channel_, "/vllm.grpc.engine.VllmEngine/Generate", request.SerializeAsString());
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return messages;
+  }
+
+  const HeldPort port_;
+  RecordedEngine engine_{port_.address()};
+  Cluster cluster_{Options(port_.address())};
+  const std::shared_ptr<grpc::Channel> channel_ =
+      grpc::CreateChannel(cluster_.address(), grpc::InsecureChannelCredentials());
+};
+
+TEST_F(VllmSessions, AVllmClientGetsWhatVllmSent) {
+  int calls = 0;
+  for (const char* session : {"plain", "logprobs", "whole", "stop"}) {
+    for (const Recorded& recorded : Session(session)) {
+      const pb::GenerateRequest request = RequestOf(recorded);
+      SCOPED_TRACE(absl::StrCat(session, ": ", request.request_id()));
+      EXPECT_EQ(Call(request), recorded.messages);
+      ++calls;
+      pb::GenerateRequest taken = engine_.taken().back();
+      EXPECT_THAT(taken.request_id(), StartsWith("bfio-"));
+      taken.set_request_id(request.request_id());
+      taken.set_data_parallel_rank(request.data_parallel_rank());
+      EXPECT_EQ(taken.SerializeAsString(), recorded.request);
+    }
+  }
+  EXPECT_EQ(calls, 8);
+  // The router has counted the same tokens.
+  EXPECT_TRUE(cluster_.WaitFor("ranks that are empty", [](const v1::ClusterState& state) {
+    return state.workers_size() == 2 && state.workers(0).load_tokens() + state.workers(1).load_tokens() == 0;
+  }));
+  cluster_.StopCleanly();
+}
+
+TEST_F(VllmSessions, TwoOutputsAreThoseThatVllmMakesOfTheRequest) {
+  int pairs = 0;
+  for (const Recorded& recorded : Session("two_outputs")) {
+    const pb::GenerateRequest request = RequestOf(recorded);
+    if (request.sampling_params().n() != 2) continue;
+    SCOPED_TRACE(request.request_id());
+    ++pairs;
+    const Answer expected(recorded.messages, request.stream()), got(Call(request), request.stream());
+    ASSERT_THAT(expected.ends, SizeIs(2));
+    EXPECT_NE(expected.tokens.at(0), expected.tokens.at(1)) << "indexes could not be told apart";
+    EXPECT_EQ(got.tokens, expected.tokens);
+    for (const auto& [index, end] : expected.ends) {
+      EXPECT_EQ(got.logprobs.at(index).SerializeAsString(), expected.logprobs.at(index).SerializeAsString());
+      ASSERT_TRUE(got.ends.count(index));
+      EXPECT_EQ(got.ends.at(index).finish_reason(), end.finish_reason());
+      EXPECT_EQ(got.ends.at(index).prompt_tokens(), end.prompt_tokens());
+      // vLLM counts in the end of a stream what the last chunk had, which is as many as came together.
+      EXPECT_EQ(static_cast<int>(end.completion_tokens()), expected.last.at(index));
+      EXPECT_EQ(static_cast<int>(got.ends.at(index).completion_tokens()), got.last.at(index));
+    }
+  }
+  EXPECT_EQ(pairs, 2);
+}
+
+TEST_F(VllmSessions, ABfioClientGetsTokensCountsAndReasons) {
+  int calls = 0, stopped = 0;
+  for (const char* session : {"plain", "stop"}) {
+    for (const Recorded& recorded : Session(session)) {
+      const pb::GenerateRequest request = RequestOf(recorded);
+      // bfio.v1 asks engines for streams only, and has no stop texts.
+      if (!request.stream() || request.sampling_params().stop_size() > 0) continue;
+      SCOPED_TRACE(request.request_id());
+      ++calls;
+      v1::GenerateRequest mine;
+      *mine.mutable_token_ids()->mutable_ids() = request.tokenized().input_ids();
+      mine.set_max_new_tokens(request.sampling_params().max_tokens());
+      *mine.mutable_stop_token_ids() = request.sampling_params().stop_token_ids();
+      mine.set_ignore_eos(true);
+      mine.mutable_sampling()->set_temperature(0);
+      const GenerateResult got = Generate(cluster_.inference(), mine);
+      const Answer expected(recorded.messages, true);
+      EXPECT_TRUE(got.status.ok()) << got.status.error_message();
+      EXPECT_TRUE(got.contiguous);
+      EXPECT_EQ(got.finishes, 1);
+      EXPECT_EQ(got.tokens, expected.tokens.at(0));
+      const pb::GenerateComplete& end = expected.ends.at(0);
+      EXPECT_EQ(got.finish.usage().prompt_tokens(), end.prompt_tokens());
+      EXPECT_EQ(got.finish.usage().completion_tokens(), expected.tokens.at(0).size());
+      const bool stop = end.finish_reason() == "stop";
+      stopped += stop;
+      EXPECT_EQ(got.finish.reason(), stop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
+    }
+  }
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(stopped, 1);
+}
+
+// Aborted by somebody else than the router: the request goes on where it was, and its client has the tokens
+// of the undisturbed one.
+TEST_F(VllmSessions, AnAbortedStreamGoesOnAfterItsTokens) {
+  std::vector<Recorded> generates;
+  for (Recorded& call : Session("abort"))
+    if (call.method == "Generate") generates.push_back(std::move(call));
+  ASSERT_THAT(generates, SizeIs(3));
+  const Answer aborted(generates[0].messages, true), expected(generates[2].messages, true);
+  ASSERT_EQ(aborted.ends.at(0).finish_reason(), "abort");
+  const size_t before = aborted.tokens.at(0).size();
+  ASSERT_GT(before, 0u);
+  const Answer got(Call(RequestOf(generates[0])), true);
+  EXPECT_EQ(got.tokens, expected.tokens);
+  EXPECT_EQ(got.ends.at(0).finish_reason(), "length");
+  EXPECT_EQ(got.ends.at(0).prompt_tokens(), expected.ends.at(0).prompt_tokens());
+  const std::vector<pb::GenerateRequest> taken = engine_.taken();
+  ASSERT_THAT(taken, SizeIs(2));
+  EXPECT_EQ(taken[1].sampling_params().max_tokens(), expected.tokens.at(0).size() - before);
+}
+
+TEST_F(VllmSessions, TheRanksHaveTheSizesThatVllmTells) {
+  pb::GetServerInfoResponse server;
+  pb::GetLoadsResponse loads;
+  for (const Recorded& call : Session("server")) {
+    if (call.method == "GetServerInfo") server = Parse<pb::GetServerInfoResponse>(call.messages.at(0));
+    if (call.method == "GetLoads") loads = Parse<pb::GetLoadsResponse>(call.messages.at(0));
+  }
+  ASSERT_EQ(server.data_parallel_size(), 2);
+  ASSERT_GE(loads.loads_size(), 1);
+  const v1::ClusterState state = cluster_.State();
+  ASSERT_EQ(state.workers_size(), 2);
+  for (const v1::WorkerState& worker : state.workers()) {
+    EXPECT_EQ(worker.slots(), static_cast<uint32_t>(server.max_num_seqs()));
+    EXPECT_EQ(worker.kv_tokens(), static_cast<uint64_t>(loads.loads(0).max_total_num_tokens()));
+  }
+}
+
+// The router refuses by itself, or passes on what the engine says: to a gateway it is the same.
+TEST_F(VllmSessions, WhatVllmRefusesTheRouterRefuses) {
+  for (const Recorded& recorded : Session("refused")) {
+    const pb::GenerateRequest request = RequestOf(recorded);
+    const auto [messages, status] =
+        RawCall(channel_, "/vllm.grpc.engine.VllmEngine/Generate", recorded.request);
+    EXPECT_EQ(absl::StatusCodeToString(FromGrpcStatus(status).code()), recorded.status)
+        << request.request_id() << ": " << status.error_message();
+    EXPECT_THAT(messages, SizeIs(0));
+  }
+  EXPECT_THAT(engine_.taken(), SizeIs(0));
+}
+
+}  // namespace
+}  // namespace bfio::testing
