@@ -99,8 +99,8 @@ TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
   EXPECT_GT(steps_with_prompts, steps_with_new + steps_with_new / 2);
 }
 
-// The adaptation itself is tested in virtual time (tests/unit/worker/engine/sim/sim_engine_test.cc); this test covers
-// flags, the objectives of requests, and tokens.
+// The adaptation itself is tested in virtual time (tests/unit/worker/engine/sim/sim_engine_test.cc); this
+// test covers flags, the objectives of requests, and tokens.
 TEST(Steps, AnAdaptiveBudgetServesStricterObjectivesThanItsFlags) {
   ClusterOptions options;
   options.worker_processes = 1;
