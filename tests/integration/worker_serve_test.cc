@@ -45,6 +45,8 @@ class Engine {
   // Requests that run, and those that wait, by rank.
   std::vector<int> Running() { return Each(&pb::SchedulerLoad::num_running_reqs); }
   std::vector<int> Waiting() { return Each(&pb::SchedulerLoad::num_waiting_reqs); }
+  // Of those that wait.
+  std::vector<int> PromptTokens() { return Each(&pb::SchedulerLoad::num_waiting_uncached_tokens); }
   template <typename Condition>
   bool WaitFor(Condition condition) {
     for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
@@ -215,6 +217,7 @@ TEST(WorkerServe, ARankThatIsNamedIsHeldTo) {
   EXPECT_TRUE(engine.WaitFor([&] {
     return engine.Waiting() == std::vector<int>{0, 0, 3} && engine.Running() == std::vector<int>{0, 0, 2};
   })) << "a rank has two slots; the others stay empty";
+  EXPECT_EQ(engine.PromptTokens(), (std::vector<int>{0, 0, 3 * request.tokenized().input_ids_size()}));
   request.set_data_parallel_rank(3);
   const Outputs refused = Generate(engine.stub(), request);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);

@@ -92,6 +92,8 @@ absl::StatusOr<LoadsResponse> LoadsOf(const Loads& loads, RankView view, std::op
     load.set_gen_throughput(from.tokens_per_second);
     load.set_utilization(load.token_usage());
     load.set_max_running_requests(Clamped(from.slots));
+    // Nothing is cached for later requests.
+    load.set_num_waiting_uncached_tokens(Clamped(from.waiting_tokens));
   }
   return out;
 }
