@@ -185,6 +185,7 @@ TEST(WorkerServe, ItsRanksAreShown) {
   EXPECT_EQ(server.max_num_seqs(), 2);
   pb::GetModelInfoResponse model;
   ASSERT_TRUE(engine.stub().GetModelInfo(&two, {}, &model).ok());
+  EXPECT_EQ(server.block_size(), 0) << "sim has no pages";
   EXPECT_EQ(model.served_model_name(), "numbers");
   EXPECT_EQ(model.max_context_length(), 100'000u) << "KV memory holds no more";
   pb::HealthCheckResponse health;

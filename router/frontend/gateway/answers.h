@@ -50,6 +50,14 @@ struct EngineSize {
 };
 EngineSize SizeOf(const Loads& loads, RankView view);
 
+// What does not change while the engine serves.
+struct EngineFacts {
+  // Tokens of a page of KV memory; 0: unknown.
+  int32_t page_tokens = 0;
+  // ModelFiles::dtype.
+  std::string dtype;
+};
+
 // The fields of the protocols' answers that have the same names and meanings. `model` may be null: nothing is
 // known of it but its name.
 template <typename ModelInfo>

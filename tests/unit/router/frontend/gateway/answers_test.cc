@@ -92,17 +92,22 @@ TEST(Answers, WhatTheWireCannotHoldIsItsLargest) {
 
 TEST(Answers, TheServerIsOneEngine) {
   const pb::GetServerInfoResponse response =
-      Wire::ServerInfo(TwoRanks(), RankView::kOne, absl::Milliseconds(2'500));
+      Wire::ServerInfo(TwoRanks(), RankView::kOne, absl::Milliseconds(2'500), {});
   EXPECT_EQ(response.active_requests(), 8u);
   EXPECT_EQ(response.uptime_seconds(), 2.5);
   EXPECT_EQ(response.server_type(), "vllm-grpc");
   EXPECT_EQ(response.data_parallel_size(), 1);
   EXPECT_EQ(response.max_num_seqs(), 12);
+  EXPECT_EQ(response.block_size(), 0) << "of which workers tell nothing";
+  EXPECT_EQ(response.model_dtype(), "");
 }
 
 TEST(Answers, EachRankIsShownWhereTheGatewayMayChoose) {
   Loads loads = TwoRanks();
-  const pb::GetServerInfoResponse server = Wire::ServerInfo(loads, RankView::kEach, absl::ZeroDuration());
+  const pb::GetServerInfoResponse server =
+      Wire::ServerInfo(loads, RankView::kEach, absl::ZeroDuration(), {16, "bfloat16"});
+  EXPECT_EQ(server.block_size(), 16);
+  EXPECT_EQ(server.model_dtype(), "torch.bfloat16") << "as vLLM names it";
   EXPECT_EQ(server.data_parallel_size(), 2);
   EXPECT_EQ(server.max_num_seqs(), 6) << "of one rank, as vLLM says";
   const pb::GetLoadsResponse all = *Wire::LoadsResponse(loads, RankView::kEach, std::nullopt);
