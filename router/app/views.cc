@@ -112,6 +112,7 @@ absl::StatusOr<Loads> DecisionThread::MakeLoads(std::optional<uint32_t> rank) co
       load.rank = loads.ranks;
       load.running_requests = account.active + account.inflight;
       load.waiting_requests = cluster_.waiting();
+      load.waiting_tokens = cluster_.waiting_tokens();
       load.used_tokens = std::max<int64_t>(0, account.load_tokens);
       load.max_tokens = account.spec.kv_tokens;
       load.tokens_per_second = group->steps().tokens_per_second(g, now_);

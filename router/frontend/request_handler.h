@@ -30,6 +30,8 @@ struct RankLoad {
   int64_t running_requests = 0;
   // In the pool that all ranks share.
   int64_t waiting_requests = 0;
+  // Their tokens that are to be computed before their next one.
+  int64_t waiting_tokens = 0;
   // Resident KV, and its capacity.
   int64_t used_tokens = 0;
   int64_t max_tokens = 0;

@@ -340,6 +340,10 @@ TEST_F(RanksOfVllmApi, ANamedRankTakesItsRequestsAndNoOtherDoes) {
   const v1::ClusterState state = cluster_.State();
   EXPECT_EQ(ByRank(state), (std::map<uint32_t, uint32_t>{{0, 0}, {1, 2}, {2, 0}}));
   EXPECT_EQ(state.waiting_requests(), 3u) << "free ranks do not take them";
+  pb::GetLoadsResponse loads;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->GetLoads(&context, {}, &loads).ok());
+  EXPECT_EQ(loads.loads(0).num_waiting_uncached_tokens(), 3 * Request(60).tokenized().input_ids_size());
   for (const auto& call : held) {
     EXPECT_EQ(call->End().reason(), "length");
     EXPECT_THAT(call->outputs().tokens.at(0), SizeIs(60));

@@ -4,12 +4,16 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/net/status.h"
@@ -21,6 +25,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Le;
 using ::testing::Lt;
 using ::testing::SizeIs;
 
@@ -35,6 +40,7 @@ class Engine {
   }
 
   pb::VllmEngine::Stub& stub() { return *stub_; }
+  const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
   Process& process() { return process_; }
   pb::GetLoadsResponse Loads() {
     pb::GetLoadsResponse loads;
@@ -45,6 +51,8 @@ class Engine {
   // Requests that run, and those that wait, by rank.
   std::vector<int> Running() { return Each(&pb::SchedulerLoad::num_running_reqs); }
   std::vector<int> Waiting() { return Each(&pb::SchedulerLoad::num_waiting_reqs); }
+  // Of those that wait.
+  std::vector<int> PromptTokens() { return Each(&pb::SchedulerLoad::num_waiting_uncached_tokens); }
   template <typename Condition>
   bool WaitFor(Condition condition) {
     for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
@@ -75,8 +83,9 @@ class Engine {
 
   const HeldPort port_;
   Process process_;
-  const std::unique_ptr<pb::VllmEngine::Stub> stub_ =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials()));
+  const std::shared_ptr<grpc::Channel> channel_ =
+      grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials());
+  const std::unique_ptr<pb::VllmEngine::Stub> stub_ = pb::VllmEngine::NewStub(channel_);
 };
 
 const std::vector<std::string> kFast = {"--c=0.0005", "--tl=0", "--slots=16"};
@@ -183,6 +192,7 @@ TEST(WorkerServe, ItsRanksAreShown) {
   EXPECT_EQ(server.max_num_seqs(), 2);
   pb::GetModelInfoResponse model;
   ASSERT_TRUE(engine.stub().GetModelInfo(&two, {}, &model).ok());
+  EXPECT_EQ(server.block_size(), 0) << "sim has no pages";
   EXPECT_EQ(model.served_model_name(), "numbers");
   EXPECT_EQ(model.max_context_length(), 100'000u) << "KV memory holds no more";
   pb::HealthCheckResponse health;
@@ -215,6 +225,7 @@ TEST(WorkerServe, ARankThatIsNamedIsHeldTo) {
   EXPECT_TRUE(engine.WaitFor([&] {
     return engine.Waiting() == std::vector<int>{0, 0, 3} && engine.Running() == std::vector<int>{0, 0, 2};
   })) << "a rank has two slots; the others stay empty";
+  EXPECT_EQ(engine.PromptTokens(), (std::vector<int>{0, 0, 3 * request.tokenized().input_ids_size()}));
   request.set_data_parallel_rank(3);
   const Outputs refused = Generate(engine.stub(), request);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -246,6 +257,75 @@ TEST(WorkerServe, IdleRanksWakeAgain) {
     ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
     ASSERT_THAT(outputs.tokens.at(0), SizeIs(1 + i % 3));
   }
+}
+
+// --- a recorded session of SMG ---
+
+// What SMG 1.13 sends to ranks among which it chooses; lines as in vllm_api_test.cc. The request that it
+// aborts takes a minute here, and is aborted as soon as it has a token.
+TEST(WorkerServe, ARecordedSessionOfSmgThatChoosesRanksGetsItsAnswers) {
+  Engine engine({"--engine=cpu", "--model=tests/golden/qwen2", "--slots=4", "--kv_tokens=4096",
+                 "--token_budget=48", "--ranks_per_process=2", "--tokenizer=" + NumbersTokenizer()});
+  Engine slow(kSlow);
+  std::ifstream in("tests/integration/smg_sessions/dp_aware.txt");
+  ASSERT_TRUE(in.good());
+  int with_logprobs = 0, aborted = 0;
+  std::set<int32_t> ranks;
+  std::unique_ptr<Call> live;
+  std::string live_id;
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    ASSERT_GE(words.size(), 2u) << line;
+    const std::string bytes = words.size() > 2 ? absl::HexStringToBytes(words[2]) : "";
+    if (words[0] == "/vllm.grpc.engine.VllmEngine/Abort") {
+      pb::AbortRequest abort;
+      ASSERT_TRUE(abort.ParseFromString(bytes));
+      ASSERT_EQ(abort.request_ids_size(), 1);
+      EXPECT_EQ(abort.request_ids(0), live_id);
+      pb::AbortResponse response;
+      grpc::ClientContext context;
+      ASSERT_TRUE(slow.stub().Abort(&context, abort, &response).ok());
+      EXPECT_TRUE(live->End().status.ok()) << live->End().status.error_message();
+      EXPECT_EQ(live->End().reason(), "abort");
+      EXPECT_TRUE(slow.WaitUntilIdle());
+      ++aborted;
+      continue;
+    }
+    if (words[0] != "/vllm.grpc.engine.VllmEngine/Generate") {
+      const grpc::Status status = RawCall(engine.channel(), words[0], bytes).second;
+      EXPECT_EQ(absl::StatusCodeToString(FromGrpcStatus(status).code()), words[1]) << line;
+      continue;
+    }
+    pb::GenerateRequest request;
+    ASSERT_TRUE(request.ParseFromString(bytes));
+    const pb::SamplingParams& sampling = request.sampling_params();
+    ranks.insert(request.data_parallel_rank());
+    if (sampling.ignore_eos()) {
+      live = std::make_unique<Call>(slow.stub(), request, kPatience);
+      live_id = request.request_id();
+      ASSERT_TRUE(live->Read());
+      continue;
+    }
+    const Outputs outputs = Generate(engine.stub(), request);
+    EXPECT_EQ(absl::StatusCodeToString(FromGrpcStatus(outputs.status).code()), words[1])
+        << outputs.status.error_message();
+    EXPECT_THAT(outputs.ends, SizeIs(sampling.n()));
+    for (const auto& [index, end] : outputs.ends) {
+      EXPECT_EQ(end.completion_tokens(), outputs.tokens.at(index).size());
+      EXPECT_THAT(outputs.tokens.at(index), SizeIs(Le(sampling.max_tokens())));
+      if (!sampling.has_logprobs() || sampling.logprobs() == 0) continue;
+      ++with_logprobs;
+      EXPECT_EQ(Tokens(outputs.logprobs.at(index).token_ids().begin(),
+                       outputs.logprobs.at(index).token_ids().end()),
+                outputs.tokens.at(index));
+      for (const auto& top : outputs.logprobs.at(index).top_logprobs())
+        EXPECT_EQ(top.token_ids_size(), sampling.logprobs());
+    }
+  }
+  EXPECT_EQ(ranks, (std::set<int32_t>{0, 1}));
+  EXPECT_EQ(with_logprobs, 4);
+  EXPECT_EQ(aborted, 1);
 }
 
 // --- ends ---

@@ -138,8 +138,7 @@ absl::Status LocalEngine::Submit(core::RequestId id, router::ClientRequest reque
   names_.emplace(Name(request.tenant, request.request_id), id);
   record->client = std::move(request);
   record->sink = std::move(sink);
-  ++waiting_;
-  waiting_tokens_ += record->client.prompt_tokens;
+  CountWaiting(*record, 1);
   ranks_[static_cast<size_t>(record->rank)].waiting.push_back(id);
   requests_.emplace(id, std::move(record));
   WakeIfIdle();
@@ -177,6 +176,7 @@ router::RankLoad LocalEngine::LoadOf(int rank, absl::Time now) const {
   load.rank = static_cast<uint32_t>(rank);
   load.running_requests = from.running;
   load.waiting_requests = static_cast<int64_t>(from.waiting.size());
+  load.waiting_tokens = from.waiting_tokens;
   load.used_tokens = from.limits.kv_tokens - from.free_kv_tokens;
   load.max_tokens = from.limits.kv_tokens;
   const absl::Duration old = now - from.second;
@@ -325,6 +325,13 @@ void LocalEngine::OnRejected(const Rejection& rejection) {
   End(rejection.handle, absl::Status(rejection.code, rejection.message), std::nullopt);
 }
 
+void LocalEngine::CountWaiting(const Request& request, int change) {
+  const int64_t tokens = change * static_cast<int64_t>(request.client.prompt_tokens);
+  waiting_ += change;
+  waiting_tokens_ += tokens;
+  ranks_[static_cast<size_t>(request.rank)].waiting_tokens += tokens;
+}
+
 void LocalEngine::SetRunning(Request& request, bool running) {
   if (std::exchange(request.running, running) == running) return;
   ranks_[static_cast<size_t>(request.rank)].running += running ? 1 : -1;
@@ -335,8 +342,7 @@ void LocalEngine::PutBack(Handle handle) {
   if (it == requests_.end()) return;
   Request& request = *it->second;
   SetRunning(request, false);
-  ++waiting_;
-  waiting_tokens_ += request.client.prompt_tokens;
+  CountWaiting(request, 1);
   ranks_[static_cast<size_t>(request.rank)].waiting.push_front(handle);
 }
 
@@ -381,8 +387,7 @@ void LocalEngine::Place(Rank& rank, Plan& plan) {
     // The head of the queue is not passed over.
     if (!empty && tokens + kPageSlack > kv) return;
     rank.waiting.pop_front();
-    --waiting_;
-    waiting_tokens_ -= request.client.prompt_tokens;
+    CountWaiting(request, -1);
     SetRunning(request, true);
     request.alone = empty;
     request.began = MonotonicNow();
@@ -440,8 +445,7 @@ std::unique_ptr<LocalEngine::Request> LocalEngine::Remove(Handle handle) {
     SetRunning(*request, false);
     rank.cancellations.push_back(handle);
   } else if (std::erase(rank.waiting, handle) > 0) {
-    --waiting_;
-    waiting_tokens_ -= request->client.prompt_tokens;
+    CountWaiting(*request, -1);
   }
   balancer_.End(request->rank);
   return request;

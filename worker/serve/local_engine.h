@@ -108,6 +108,8 @@ class LocalEngine final : public router::RequestHandler {
     bool greeted = false, ready = false;
     // Those that have not been placed, oldest first.
     std::deque<Handle> waiting;
+    // Of their prompts.
+    int64_t waiting_tokens = 0;
     std::vector<Handle> cancellations;
     // Requests that are placed.
     int64_t running = 0;
@@ -140,6 +142,8 @@ class LocalEngine final : public router::RequestHandler {
   void OnReport(int rank, const StepReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTokens(Rank& rank, const StepOutput& output, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRejected(const Rejection& rejection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The request has come into its rank's queue (1), or has left it (-1).
+  void CountWaiting(const Request& request, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetRunning(Request& request, bool running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // To the head of its rank's queue.
   void PutBack(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

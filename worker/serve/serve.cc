@@ -20,6 +20,7 @@
 #include "router/frontend/tokenizer/model_files.h"
 #include "router/frontend/tokenizer/model_source.h"
 #include "router/frontend/vllm/vllm_service.h"
+#include "worker/engine/decode/decode_engine.h"
 #include "worker/link/worker_process.h"
 #include "worker/serve/local_engine.h"
 
@@ -71,7 +72,8 @@ class Loops {
 // What is called. Outlived by the engine.
 class Front {
  public:
-  Front(const ServeOptions& serve, LocalEngine& engine, std::shared_ptr<const router::ModelFiles> model)
+  Front(const ServeOptions& serve, int32_t page_tokens, LocalEngine& engine,
+        std::shared_ptr<const router::ModelFiles> model)
       : messages_(MessageLimits(router::MaxClientMessageBytes(limits_))),
         health_({VllmService::kName}, &authenticator_),
         service_(
@@ -81,7 +83,8 @@ class Front {
                                             serve.served_model_name,
                                             std::make_shared<const router::ModelSource>(std::move(model)),
                                             [] { return absl::StrCat("bfio-", RandomId()); },
-                                            router::gateway::RankView::kEach}) {}
+                                            router::gateway::RankView::kEach,
+                                            page_tokens}) {}
   ~Front() { Close(); }
 
   absl::Status Open(const std::string& listen) {
@@ -200,7 +203,9 @@ absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& worker) 
   auto parts = (*process)->MakeRanks();
   if (!parts.ok()) return parts.status();
   LocalEngine engine({.ranks = worker.ranks_per_process, .version = worker.version});
-  Front front(serve, engine, *std::move(model));
+  // The sim engine's memory has no pages that a model would see.
+  const int32_t page_tokens = worker.engine.name == "sim" ? 0 : DecodeOptions().page_tokens;
+  Front front(serve, page_tokens, engine, *std::move(model));
   if (absl::Status status = front.Open(serve.listen); !status.ok()) return status;
   absl::Status status;
   {

@@ -107,6 +107,14 @@ std::vector<WaitGate::Waiting> WaitGate::All() const {
   return all;
 }
 
+int64_t WaitGate::tokens_to_compute() const {
+  int64_t tokens = 0;
+  for (const Class& of : classes_) {
+    for (const Waiting& one : of.waiting) tokens += one.spec.tokens_to_compute();
+  }
+  return tokens;
+}
+
 void WaitGate::Release(int64_t step, bool idle, std::vector<Waiting>& out) {
   if (classes_of_.empty()) return;
   if (now_ >= looked_ + time_constant_ / kLooksPerTime || workers_ != solved_workers_) Solve();

@@ -75,6 +75,7 @@ class Cluster {
 
   int64_t NextStep() const { return pool_.NextStep(); }
   int64_t waiting() const { return pool_.size(); }
+  int64_t waiting_tokens() const { return pool_.tokens_to_compute(); }
   // In flight included, over all groups.
   int64_t placed() const;
   const RequestPool& pool() const { return pool_; }

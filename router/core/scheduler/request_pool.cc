@@ -191,6 +191,12 @@ void RequestPool::CountSteps(int64_t ranks, int64_t own_ranks, std::optional<int
 
 // --- copies ---
 
+int64_t RequestPool::tokens_to_compute() const {
+  int64_t tokens = waiting_.tokens_to_compute() + held_back_.tokens_to_compute();
+  for (const auto& [rank, queue] : for_ranks_.all()) tokens += queue.tokens_to_compute();
+  return tokens;
+}
+
 PoolState RequestPool::Save() const {
   PoolState state;
   state.waiting.reserve(static_cast<size_t>(size()));

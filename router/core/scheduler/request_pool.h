@@ -102,6 +102,8 @@ class RequestPool {
 
   // Those that are kept back included.
   int64_t size() const { return waiting_.size() + held_back_.size() + for_ranks_.size(); }
+  // Of all those (RequestSpec::tokens_to_compute).
+  int64_t tokens_to_compute() const;
   // Requests that a policy might place: those that are not hidden, and wait for no particular rank.
   int64_t placeable() const { return waiting_.size(); }
   // The step that a request enqueued now counts from; never less than before.

@@ -33,6 +33,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
 void WaitingPool::Enter(const RequestSpec& request) {
   assert(!Contains(request.id));
   specs_.emplace(request.id, request);
+  tokens_to_compute_ += request.tokens_to_compute();
   if (request.model == 0) return;
   ++bound_;
   ++bound_to_[request.model];
@@ -40,6 +41,7 @@ void WaitingPool::Enter(const RequestSpec& request) {
 
 void WaitingPool::Leave(RequestId id) {
   const auto it = specs_.find(id);
+  tokens_to_compute_ -= it->second.tokens_to_compute();
   if (const uint32_t model = it->second.model; model != 0) {
     --bound_;
     if (--bound_to_[model] == 0) bound_to_.erase(model);

@@ -63,6 +63,8 @@ class WaitingPool {
   absl::Span<WaitingView> mutable_views() { return absl::MakeSpan(views_); }
   int64_t size() const { return static_cast<int64_t>(views_.size()); }
   bool empty() const { return views_.empty(); }
+  // Of all, those that are hidden included (RequestSpec::tokens_to_compute).
+  int64_t tokens_to_compute() const { return tokens_to_compute_; }
 
  private:
   struct Hidden {
@@ -78,6 +80,7 @@ class WaitingPool {
 
   std::vector<WaitingView> views_;
   absl::flat_hash_map<RequestId, RequestSpec> specs_;
+  int64_t tokens_to_compute_ = 0;
   // In their order.
   std::vector<Hidden> hidden_;
   // How many began on some model, and on which.

@@ -9,6 +9,7 @@ std::vector<RankLoad> RanksOf(const Loads& loads, RankView view) {
     sum.running_requests += load.running_requests;
     // The pool is the same for all.
     sum.waiting_requests = load.waiting_requests;
+    sum.waiting_tokens = load.waiting_tokens;
     sum.used_tokens += load.used_tokens;
     sum.max_tokens += load.max_tokens;
     sum.tokens_per_second += load.tokens_per_second;
@@ -50,6 +51,7 @@ std::vector<common_pb::EngineLoad> LoadRecords(const Loads& loads, RankView view
     common_pb::EngineLoad& out = records.emplace_back();
     out.set_running_requests(static_cast<uint32_t>(Clamped(rank.running_requests)));
     out.set_waiting_requests(static_cast<uint32_t>(Clamped(rank.waiting_requests)));
+    out.set_waiting_uncached_tokens(static_cast<uint32_t>(Clamped(rank.waiting_tokens)));
     out.set_token_usage(TokenUsage(rank));
     out.set_active_token_usage(out.token_usage());
     out.set_gen_throughput(rank.tokens_per_second);

@@ -50,6 +50,14 @@ struct EngineSize {
 };
 EngineSize SizeOf(const Loads& loads, RankView view);
 
+// What does not change while the engine serves.
+struct EngineFacts {
+  // Tokens of a page of KV memory; 0: unknown.
+  int32_t page_tokens = 0;
+  // ModelFiles::dtype.
+  std::string dtype;
+};
+
 // The fields of the protocols' answers that have the same names and meanings. `model` may be null: nothing is
 // known of it but its name.
 template <typename ModelInfo>
@@ -92,6 +100,8 @@ absl::StatusOr<LoadsResponse> LoadsOf(const Loads& loads, RankView view, std::op
     load.set_gen_throughput(from.tokens_per_second);
     load.set_utilization(load.token_usage());
     load.set_max_running_requests(Clamped(from.slots));
+    // Nothing is cached for later requests.
+    load.set_num_waiting_uncached_tokens(Clamped(from.waiting_tokens));
   }
   return out;
 }

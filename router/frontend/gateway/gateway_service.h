@@ -52,6 +52,8 @@ struct GatewayOptions {
   // Ids for requests that come without one.
   std::function<std::string()> new_request_id;
   RankView view = RankView::kOne;
+  // EngineFacts::page_tokens.
+  int32_t page_tokens = 0;
   // The engines speak this protocol: requests pass to them as they came, and so do the answers.
   bool passes = false;
 };

@@ -87,9 +87,10 @@ void GatewayService<Wire>::AddInformation() {
       });
   AddUnary<typename Wire::GetServerInfoRequest, typename Wire::GetServerInfoResponse>(
       "GetServerInfo", [this, with_loads](const auto& call, const auto&) {
-        with_loads(call, [view = options_.view, uptime = MonotonicNow() - started_](const Loads& loads) {
-          return Wire::ServerInfo(loads, view, uptime);
-        });
+        const std::shared_ptr<const ModelFiles> model = Model();
+        with_loads(call, [view = options_.view, uptime = MonotonicNow() - started_,
+                          facts = EngineFacts{options_.page_tokens, model ? model->dtype : ""}](
+                             const Loads& loads) { return Wire::ServerInfo(loads, view, uptime, facts); });
       });
   AddUnary<typename Wire::GetLoadsRequest, typename Wire::GetLoadsResponse>(
       "GetLoads", [with_loads, view = options_.view](const auto& call, const auto& request) {

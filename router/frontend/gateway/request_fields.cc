@@ -1,6 +1,15 @@
 #include "router/frontend/gateway/request_fields.h"
 
+#include "google/protobuf/unknown_field_set.h"
+
 namespace bfio::router::gateway {
+
+absl::Status CheckNoUnknownFields(const google::protobuf::Message& message) {
+  const google::protobuf::UnknownFieldSet& unknown = message.GetReflection()->GetUnknownFields(message);
+  if (unknown.empty()) return absl::OkStatus();
+  return NotSupported(absl::StrCat("the field ", unknown.field(0).number(), " of ",
+                                   std::string(message.GetDescriptor()->name()), ", which is not declared,"));
+}
 
 absl::Status NotSupported(absl::string_view field) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is not supported by this engine"));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "google/protobuf/message.h"
 #include "router/requests/check_request.h"
 #include "router/requests/limits.h"
 #include "router/requests/request.h"
@@ -50,6 +52,9 @@ struct ConvertedRequest {
   bool special_text = false;
 };
 
+// INVALID_ARGUMENT with the number of a field that is set and that this version does not declare: it may
+// change the output.
+absl::Status CheckNoUnknownFields(const google::protobuf::Message& message);
 // INVALID_ARGUMENT naming the field.
 absl::Status NotSupported(absl::string_view field);
 absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context);
@@ -87,6 +92,10 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
                                                const OutputLimit& limit, Sampling how,
                                                const RequestContext& context) {
   const auto& sampling = from.sampling_params();
+  for (const google::protobuf::Message* message :
+       std::initializer_list<const google::protobuf::Message*>{&from, &from.tokenized(), &sampling}) {
+    if (absl::Status status = CheckNoUnknownFields(*message); !status.ok()) return status;
+  }
   ConvertedRequest to;
   to.stops.assign(sampling.stop().begin(), sampling.stop().end());
   if (absl::Status status = CheckStops(to.stops, context); !status.ok()) return status;

@@ -13,7 +13,8 @@ sglang::pb::AbortResponse sglang::Wire::Aborted(bool found) {
 
 // Gateways read the engine's size from its arguments.
 sglang::pb::GetServerInfoResponse sglang::Wire::ServerInfo(const Loads& loads, gateway::RankView view,
-                                                           absl::Duration uptime) {
+                                                           absl::Duration uptime,
+                                                           const gateway::EngineFacts&) {
   const gateway::EngineSize size = gateway::SizeOf(loads, view);
   GetServerInfoResponse out;
   auto& args = *out.mutable_server_args()->mutable_fields();

@@ -48,7 +48,8 @@ struct Wire {
   static std::vector<std::string> AbortedIds(const AbortRequest& request) { return {request.request_id()}; }
   static AbortResponse Aborted(bool found);
 
-  static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime);
+  static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime,
+                                          const gateway::EngineFacts& facts);
   static absl::StatusOr<GetLoadsResponse> LoadsResponse(const Loads& loads, gateway::RankView view,
                                                         std::optional<int32_t> rank);
 };

@@ -43,6 +43,10 @@ void ReadConfig(const json& config, ModelFiles& model) {
   }
   if (const auto type = config.find("model_type"); type != config.end() && type->is_string())
     model.model_type = type->get<std::string>();
+  for (const char* field : {"torch_dtype", "dtype"}) {
+    if (const auto type = config.find(field); type != config.end() && type->is_string())
+      model.dtype = type->get<std::string>();
+  }
   for (const json& name : config.value("architectures", json::array())) {
     if (name.is_string()) model.architectures.push_back(name.get<std::string>());
   }

@@ -25,6 +25,8 @@ struct ModelFiles {
   std::vector<int32_t> eos_token_ids;
   int32_t bos_token_id = 0, pad_token_id = 0;
   std::string model_type;
+  // Of the weights, as "bfloat16".
+  std::string dtype;
   std::vector<std::string> architectures;
   // A zip archive of the tokenizer's files, and its SHA-256 in hexadecimal.
   std::string archive, archive_sha256;

@@ -51,6 +51,7 @@ absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
   if (sampling.has_prompt_logprobs()) return refused("prompt_logprobs");
   if (sampling.has_truncate_prompt_tokens()) return refused("truncate_prompt_tokens");
   if (const char* constraint = ConstraintName(sampling); constraint != nullptr) return refused(constraint);
+  if (sampling.grammar_from_first_token()) return refused("grammar_from_first_token");
   return absl::OkStatus();
 }
 

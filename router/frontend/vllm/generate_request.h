@@ -1,8 +1,7 @@
 // vllm.grpc.engine.GenerateRequest as domain requests: checked and converted here, and nowhere else.
 //
 // Purpose: whatever a gateway sends, what gets past this is in range. A field that no engine here can
-// honour is refused by name; fields that this version does not declare are dropped. Pure; any
-// thread.
+// honour is refused by name; one that this version does not declare by its number. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_VLLM_GENERATE_REQUEST_H_
 #define BFIO_ROUTER_FRONTEND_VLLM_GENERATE_REQUEST_H_
 

@@ -51,7 +51,8 @@ struct Wire {
   // Whether there was such a request is not said.
   static AbortResponse Aborted(bool) { return {}; }
 
-  static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime);
+  static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime,
+                                          const gateway::EngineFacts& facts);
   static absl::StatusOr<GetLoadsResponse> LoadsResponse(const Loads& loads, gateway::RankView view,
                                                         std::optional<int32_t> rank) {
     return gateway::LoadsOf<GetLoadsResponse>(loads, view, rank);

@@ -141,6 +141,16 @@ class LocalEngineTest : public ::testing::Test {
   }
   void Send(int rank, StepReport report) { engine_.link(rank).Send(1, std::move(report)); }
 
+  // By rank.
+  std::vector<int64_t> WaitingTokens() {
+    std::vector<int64_t> tokens;
+    const absl::Status asked = engine_.GetLoads(std::nullopt, [&](absl::StatusOr<router::Loads> loads) {
+      for (const router::RankLoad& load : loads->loads) tokens.push_back(load.waiting_tokens);
+    });
+    EXPECT_TRUE(asked.ok()) << asked;
+    return tokens;
+  }
+
   Inbox inboxes_[kRanks];
   std::vector<Plan> due_;
   std::map<uint64_t, std::shared_ptr<Sink>> sinks_;
@@ -171,6 +181,25 @@ TEST_F(LocalEngineTest, ARankTakesItsRequestsInOrderAsSlotsAllow) {
 TEST_F(LocalEngineTest, WhatWaitsIsBounded) {
   for (const uint64_t id : {1, 2, 3, 4, 5}) ASSERT_TRUE(Submit(id, 0).ok()) << "the first is placed";
   EXPECT_EQ(Submit(6, 0).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LocalEngineTest, ThePromptsThatWaitAreCountedByRank) {
+  ASSERT_TRUE(Submit(1, 0, 30).ok());
+  EXPECT_THAT(WaitingTokens(), ElementsAre(0, 0)) << "it is placed at once";
+  ASSERT_TRUE(Submit(2, 0, 100).ok());
+  ASSERT_TRUE(Submit(3, 0, 40).ok());
+  ASSERT_TRUE(Submit(4, 1, 7).ok());
+  EXPECT_THAT(WaitingTokens(), ElementsAre(140, 7));
+  engine_.Cancel(3, /*timed_out=*/false);
+  EXPECT_THAT(WaitingTokens(), ElementsAre(100, 7));
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  EXPECT_THAT(BeginHandles(0, 2), ElementsAre(2));
+  EXPECT_THAT(WaitingTokens(), ElementsAre(0, 7));
+  StepReport report = Report(2, {{1, 51}}, 0);
+  report.output.preempted = {2};
+  Send(0, std::move(report));
+  EXPECT_THAT(WaitingTokens(), ElementsAre(100, 7)) << "it is computed again";
 }
 
 TEST_F(LocalEngineTest, APreemptedRequestGoesOnBeforeOthers) {

@@ -38,6 +38,22 @@ TEST(WaitingPool, KeepsPriorityThenArrivalOrder) {
   EXPECT_THAT(Ids(pool), ElementsAre(2, 4, 1, 3, 5));
 }
 
+TEST(WaitingPool, CountsTheTokensThatAreToBeComputed) {
+  WaitingPool pool;
+  pool.Add(Waiting(1), 0);
+  RequestSpec half = Waiting(2);
+  half.computed_tokens = 4;
+  pool.AddFront(half, 0);
+  pool.Return(Waiting(3), 0);
+  EXPECT_EQ(pool.tokens_to_compute(), 10 + 6 + 10);
+  EXPECT_TRUE(pool.Remove(1));
+  EXPECT_FALSE(pool.Remove(1));
+  EXPECT_EQ(pool.tokens_to_compute(), 16);
+  const std::vector<Assignment> both = {{.waiting_index = 0}, {.waiting_index = 1}};
+  pool.RemoveMany(both);
+  EXPECT_EQ(pool.tokens_to_compute(), 0);
+}
+
 TEST(WaitingPool, FrontMeansFrontOfItsPriorityClass) {
   WaitingPool pool;
   pool.Add(Waiting(1, 5), 0);

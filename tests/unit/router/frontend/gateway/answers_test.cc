@@ -22,6 +22,7 @@ Loads TwoRanks() {
   loads.loads = {{.rank = 0,
                   .running_requests = 3,
                   .waiting_requests = 4,
+                  .waiting_tokens = 900,
                   .used_tokens = 50,
                   .max_tokens = 200,
                   .tokens_per_second = 12.5,
@@ -29,6 +30,7 @@ Loads TwoRanks() {
                  {.rank = 1,
                   .running_requests = 1,
                   .waiting_requests = 4,
+                  .waiting_tokens = 900,
                   .used_tokens = 10,
                   .max_tokens = 200,
                   .tokens_per_second = 7.5,
@@ -54,6 +56,7 @@ TEST(Answers, TheLoadIsThatOfAllRanksTogether) {
   EXPECT_EQ(load.cache_hit_rate(), 0);
   EXPECT_EQ(load.utilization(), 0.15);
   EXPECT_EQ(load.max_running_requests(), 12);
+  EXPECT_EQ(load.num_waiting_uncached_tokens(), 900) << "the pool is one for all";
 }
 
 TEST(Answers, ARecordSaysWhatAPollSays) {
@@ -67,6 +70,10 @@ TEST(Answers, ARecordSaysWhatAPollSays) {
   EXPECT_TRUE(record.load_only());
   EXPECT_EQ(record.num_used_tokens(), 60);
   EXPECT_EQ(record.max_total_num_tokens(), 400);
+  EXPECT_EQ(record.waiting_uncached_tokens(), 900u);
+  EXPECT_FALSE(record.has_prefill_pending_tokens()) << "how long the engine is silent is not told";
+  const common_pb::EngineLoad idle = LoadRecords(Loads(), RankView::kOne).at(0);
+  EXPECT_TRUE(idle.has_waiting_uncached_tokens()) << "none wait, which is not: unknown";
 }
 
 TEST(Answers, WithoutRanksAllIsZero) {
@@ -85,17 +92,22 @@ TEST(Answers, WhatTheWireCannotHoldIsItsLargest) {
 
 TEST(Answers, TheServerIsOneEngine) {
   const pb::GetServerInfoResponse response =
-      Wire::ServerInfo(TwoRanks(), RankView::kOne, absl::Milliseconds(2'500));
+      Wire::ServerInfo(TwoRanks(), RankView::kOne, absl::Milliseconds(2'500), {});
   EXPECT_EQ(response.active_requests(), 8u);
   EXPECT_EQ(response.uptime_seconds(), 2.5);
   EXPECT_EQ(response.server_type(), "vllm-grpc");
   EXPECT_EQ(response.data_parallel_size(), 1);
   EXPECT_EQ(response.max_num_seqs(), 12);
+  EXPECT_EQ(response.block_size(), 0) << "of which workers tell nothing";
+  EXPECT_EQ(response.model_dtype(), "");
 }
 
 TEST(Answers, EachRankIsShownWhereTheGatewayMayChoose) {
-  const Loads loads = TwoRanks();
-  const pb::GetServerInfoResponse server = Wire::ServerInfo(loads, RankView::kEach, absl::ZeroDuration());
+  Loads loads = TwoRanks();
+  const pb::GetServerInfoResponse server =
+      Wire::ServerInfo(loads, RankView::kEach, absl::ZeroDuration(), {16, "bfloat16"});
+  EXPECT_EQ(server.block_size(), 16);
+  EXPECT_EQ(server.model_dtype(), "torch.bfloat16") << "as vLLM names it";
   EXPECT_EQ(server.data_parallel_size(), 2);
   EXPECT_EQ(server.max_num_seqs(), 6) << "of one rank, as vLLM says";
   const pb::GetLoadsResponse all = *Wire::LoadsResponse(loads, RankView::kEach, std::nullopt);
@@ -109,6 +121,10 @@ TEST(Answers, EachRankIsShownWhereTheGatewayMayChoose) {
   EXPECT_TRUE(absl::IsNotFound(Wire::LoadsResponse(loads, RankView::kEach, 2).status()));
   EXPECT_TRUE(absl::IsNotFound(Wire::LoadsResponse(loads, RankView::kEach, -1).status()));
   EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).running_requests(), 1u);
+  loads.loads[1].waiting_tokens = 70;
+  EXPECT_EQ(Wire::LoadsResponse(loads, RankView::kEach, 1)->loads(0).num_waiting_uncached_tokens(), 70);
+  EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(0).waiting_uncached_tokens(), 900u);
+  EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).waiting_uncached_tokens(), 70u);
 }
 
 TEST(Answers, TheModelIsThatOfItsFiles) {

@@ -142,6 +142,26 @@ TEST(SglangRequest, WhatNoEngineHonoursIsRefusedByName) {
   }
 }
 
+TEST(SglangRequest, FieldsOfLaterVersionsAreRefusedByNumber) {
+  const auto refused = [](const pb::GenerateRequest& request, const std::string& message) {
+    const absl::Status status = ConvertPlain(request).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the field 1023 of " + message));
+  };
+  const auto set = [](google::protobuf::Message& message) {
+    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(1023, 0);
+  };
+  pb::GenerateRequest request = Plain();
+  set(request);
+  refused(request, "GenerateRequest");
+  request = Plain();
+  set(*request.mutable_sampling_params());
+  refused(request, "SamplingParams");
+  request = Plain();
+  set(*request.mutable_tokenized());
+  refused(request, "TokenizedInput");
+}
+
 TEST(SglangRequest, WhatIsOutOfRangeIsRefusedWithItsLimit) {
   using Set = std::function<void(pb::GenerateRequest&)>;
   const std::vector<std::pair<std::string, Set>> values = {

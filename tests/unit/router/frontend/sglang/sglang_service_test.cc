@@ -268,15 +268,20 @@ TEST_F(SglangServiceTest, AnAbortEndsAllOutputsThatLive) {
 TEST_F(SglangServiceTest, ModelServerAndLoadsAreTold) {
   handler_.loads.version = "1.2.3";
   handler_.loads.timestamp = absl::UnixEpoch() + absl::Hours(1);
-  handler_.loads.loads = {
-      {.rank = 0, .running_requests = 3, .waiting_requests = 2, .max_tokens = 100, .slots = 6},
-      {.rank = 1,
-       .running_requests = 1,
-       .waiting_requests = 2,
-       .used_tokens = 50,
-       .max_tokens = 100,
-       .tokens_per_second = 4,
-       .slots = 6}};
+  handler_.loads.loads = {{.rank = 0,
+                           .running_requests = 3,
+                           .waiting_requests = 2,
+                           .waiting_tokens = 700,
+                           .max_tokens = 100,
+                           .slots = 6},
+                          {.rank = 1,
+                           .running_requests = 1,
+                           .waiting_requests = 2,
+                           .waiting_tokens = 700,
+                           .used_tokens = 50,
+                           .max_tokens = 100,
+                           .tokens_per_second = 4,
+                           .slots = 6}};
   grpc::ClientContext c0, c1, c2, c3, c4;
   pb::HealthCheckResponse health;
   ASSERT_TRUE(stub_->HealthCheck(&c0, {}, &health).ok());
@@ -316,6 +321,7 @@ TEST_F(SglangServiceTest, ModelServerAndLoadsAreTold) {
   EXPECT_EQ(loads.loads(0).num_running_reqs(), 4);
   EXPECT_EQ(loads.loads(0).num_waiting_reqs(), 2);
   EXPECT_EQ(loads.loads(0).max_running_requests(), 12);
+  EXPECT_EQ(loads.loads(0).num_waiting_uncached_tokens(), 700);
   EXPECT_EQ(loads.aggregate().total_running_reqs(), 4);
   EXPECT_EQ(loads.aggregate().total_waiting_reqs(), 2);
   EXPECT_EQ(loads.aggregate().total_reqs(), 6);
@@ -337,13 +343,14 @@ TEST_F(SglangServiceTest, TokenizerAndLoadRecordsStream) {
   EXPECT_TRUE(parts->Finish().ok());
   EXPECT_EQ(archive, std::string(100'000, 'z'));
   EXPECT_EQ(sha256, "5a") << "once, with the last part";
-  handler_.loads.loads.push_back({.running_requests = 3, .slots = 6});
+  handler_.loads.loads.push_back({.running_requests = 3, .waiting_tokens = 8, .slots = 6});
   common_pb::SubscribeKvEventsRequest request;
   request.set_load_records_before_first_batch(true);
   const auto records = stub_->SubscribeKvEvents(&c1, request);
   common_pb::KvEventBatch batch;
   ASSERT_TRUE(records->Read(&batch));
   EXPECT_EQ(batch.load().running_requests(), 3u);
+  EXPECT_EQ(batch.load().waiting_uncached_tokens(), 8u);
   service_.Close();
   while (records->Read(&batch)) {
   }

@@ -34,7 +34,7 @@ class ModelFilesTest : public ::testing::Test {
 TEST_F(ModelFilesTest, FactsAreThoseOfConfigJson) {
   Put("tokenizer.json", kTokenizer);
   Put("config.json", R"({"vocab_size":324,"eos_token_id":[2,7],"bos_token_id":1,"pad_token_id":3,
-                         "model_type":"llama","architectures":["LlamaForCausalLM"]})");
+                         "model_type":"llama","torch_dtype":"bfloat16","architectures":["LlamaForCausalLM"]})");
   const auto model = LoadModelFiles(folder_.string() + "//");
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->directory, folder_.string());
@@ -43,6 +43,7 @@ TEST_F(ModelFilesTest, FactsAreThoseOfConfigJson) {
   EXPECT_EQ(model->bos_token_id, 1);
   EXPECT_EQ(model->pad_token_id, 3);
   EXPECT_EQ(model->model_type, "llama");
+  EXPECT_EQ(model->dtype, "bfloat16");
   EXPECT_THAT(model->architectures, ElementsAre("LlamaForCausalLM"));
   ASSERT_NE(model->text, nullptr);
   EXPECT_EQ(model->text->Of(0, false), "a");
@@ -51,7 +52,7 @@ TEST_F(ModelFilesTest, FactsAreThoseOfConfigJson) {
 TEST_F(ModelFilesTest, AConfigThatSaysOtherThingsSaysNothing) {
   Put("tokenizer.json", kTokenizer);
   Put("config.json", R"({"vocab_size":"many","eos_token_id":null,"bos_token_id":-1,"pad_token_id":1e30,
-                         "model_type":7,"architectures":"x"})");
+                         "model_type":7,"dtype":7,"architectures":"x"})");
   const auto model = Load();
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->vocab_size, 0u);
@@ -59,6 +60,7 @@ TEST_F(ModelFilesTest, AConfigThatSaysOtherThingsSaysNothing) {
   EXPECT_EQ(model->bos_token_id, 0);
   EXPECT_EQ(model->pad_token_id, 0);
   EXPECT_EQ(model->model_type, "");
+  EXPECT_EQ(model->dtype, "");
 }
 
 TEST_F(ModelFilesTest, TheArchiveHasTheTokenizerAndNoWeights) {

@@ -140,6 +140,8 @@ TEST(VllmRequest, WhatNoEngineHonoursIsRefusedByName) {
        {"sampling_params.logit_bias", sampling([](Params& p) { (*p.mutable_logit_bias())[5] = 1; })},
        {"sampling_params.truncate_prompt_tokens",
         sampling([](Params& p) { p.set_truncate_prompt_tokens(-1); })},
+       {"sampling_params.grammar_from_first_token",
+        sampling([](Params& p) { p.set_grammar_from_first_token(true); })},
        {"sampling_params.json_schema", sampling([](Params& p) { p.set_json_schema("{}"); })},
        {"sampling_params.regex", sampling([](Params& p) { p.set_regex("a"); })},
        {"sampling_params.grammar", sampling([](Params& p) { p.set_grammar("a"); })},
@@ -205,13 +207,24 @@ TEST(VllmRequest, StopTextsNeedATokenizer) {
                 "sampling_params.stop needs the model's tokenizer here (--tokenizer): it has none"));
 }
 
-TEST(VllmRequest, FieldsOfLaterVersionsAreDropped) {
-  std::string bytes = Plain().SerializeAsString();
-  bytes += "\xfa\x3f\x03new";  // field 1023, which nobody has declared
-  pb::GenerateRequest request;
-  ASSERT_TRUE(request.ParseFromString(bytes));
-  EXPECT_TRUE(ConvertPlain(request).ok());
-  EXPECT_EQ(request.SerializeAsString().size(), bytes.size()) << "the message still has it";
+TEST(VllmRequest, FieldsOfLaterVersionsAreRefusedByNumber) {
+  const auto refused = [](const pb::GenerateRequest& request, const std::string& message) {
+    const absl::Status status = ConvertPlain(request).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the field 1023 of " + message));
+  };
+  const auto set = [](google::protobuf::Message& message) {
+    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(1023, 0);
+  };
+  pb::GenerateRequest request = Plain();
+  set(request);
+  refused(request, "GenerateRequest");
+  request = Plain();
+  set(*request.mutable_sampling_params());
+  refused(request, "SamplingParams");
+  request = Plain();
+  set(*request.mutable_tokenized());
+  refused(request, "TokenizedInput");
 }
 
 TEST(VllmRequest, OutputsDifferInNameAndSeed) {
@@ -248,6 +261,8 @@ TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
     sampling.set_logprobs(-1);
     request.set_data_parallel_rank(3);
     request.mutable_mm_inputs();
+    request.GetReflection()->MutableUnknownFields(&request)->AddVarint(1023, 0);
+    sampling.GetReflection()->MutableUnknownFields(&sampling)->AddVarint(1023, 0);
     sent = request;
   });
   ASSERT_TRUE(converted.ok()) << converted.status();

@@ -386,7 +386,7 @@ TEST_F(VllmServiceTest, HealthIsWhetherTheGroupsServe) {
 }
 
 TEST_F(VllmServiceTest, ModelServerAndLoadsAreTold) {
-  handler_.loads.loads.push_back({.running_requests = 3, .slots = 6});
+  handler_.loads.loads.push_back({.running_requests = 3, .waiting_tokens = 8, .slots = 6});
   pb::GetModelInfoResponse model;
   grpc::ClientContext one, two, three, four;
   ASSERT_TRUE(stub_->GetModelInfo(&one, {}, &model).ok());
@@ -404,6 +404,7 @@ TEST_F(VllmServiceTest, ModelServerAndLoadsAreTold) {
   ASSERT_TRUE(stub_->GetLoads(&three, request, &loads).ok());
   ASSERT_EQ(loads.loads_size(), 1);
   EXPECT_EQ(loads.loads(0).num_running_reqs(), 3);
+  EXPECT_EQ(loads.loads(0).num_waiting_uncached_tokens(), 8);
   request.set_dp_rank(1);
   EXPECT_EQ(stub_->GetLoads(&four, request, &loads).error_code(), grpc::StatusCode::NOT_FOUND);
 }
@@ -439,7 +440,7 @@ TEST_F(VllmServiceTest, WithoutATokenizerThereIsNone) {
 }
 
 TEST_F(VllmServiceTest, SubscribersGetLoadRecords) {
-  handler_.loads.loads.push_back({.running_requests = 3, .slots = 6});
+  handler_.loads.loads.push_back({.running_requests = 3, .waiting_tokens = 8, .slots = 6});
   grpc::ClientContext context;
   common_pb::SubscribeKvEventsRequest request;
   request.set_load_records_before_first_batch(true);
@@ -450,6 +451,7 @@ TEST_F(VllmServiceTest, SubscribersGetLoadRecords) {
     EXPECT_EQ(batch.sequence_number(), 0u);
     EXPECT_TRUE(batch.load().load_only());
     EXPECT_EQ(batch.load().running_requests(), 3u);
+    EXPECT_EQ(batch.load().waiting_uncached_tokens(), 8u);
     EXPECT_EQ(batch.load().sample(), sample);
   }
   service_.Close();
