@@ -2,7 +2,7 @@
 //
 // Purpose: the judgement of a rule that has one fixed setting. In every cell each rule with a budget is run
 // with budgets from 128 to 8,192 tokens, and the candidate is compared with the one of all these runs that
-// has the least mean time end to end: a choice in hindsight that nobody could make beforehand. A budget with
+// has the least mean time end to end: a choice in hindsight, not available beforehand. A budget with
 // which a rule does not keep up is no choice; a candidate that does not keep up is an error. Threads: Run
 // uses its own; call from one. Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
