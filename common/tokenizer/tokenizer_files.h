@@ -21,8 +21,8 @@ using TokenizerFiles = std::vector<std::pair<std::string, std::string>>;
 // The most that a worker sends to the router, in bytes: the largest published tokenizers have 40 MiB.
 inline constexpr int64_t kMaxOfferedTokenizerBytes = int64_t{64} << 20;
 
-// Whether a file with this name is part of a tokenizer: one without which nobody can tokenize (`needed`), or
-// one that says how.
+// Whether a file with this name is part of a tokenizer: one that tokenizing requires (`needed`), or
+// one with settings of it.
 bool IsTokenizerFile(absl::string_view name, bool* needed = nullptr);
 
 // NOT_FOUND: the folder has no file that is needed; INVALID_ARGUMENT: the files have more than `max_bytes`

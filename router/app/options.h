@@ -69,7 +69,7 @@ struct RouterOptions {
   core::PolicyOptions policy_options = {.gap_every = 64};
   // Policies that plan for every decision without effect (router/core/shadow).
   std::vector<std::string> shadow;
-  // Who predicts completions for the policy (router/core/lookahead).
+  // The predictor of completions for the policy (router/core/lookahead).
   std::string lookahead = "survival";
   // Plans balance the times of workers that say that they are slower or faster than others
   // (router/core/scheduler/worker_speeds.h), instead of their tokens.

@@ -201,7 +201,7 @@ class Group {
   // Joins come in bursts, and when several members fail at once their connections break one by one. A short
   // delay lets one epoch cover all of them.
   static constexpr absl::Duration kSettleAfterJoin = absl::Milliseconds(100);
-  // The delay after a join doubles with each newcomer that has recently left while an epoch formed with it.
+  // The delay after a join doubles with each new worker that has recently left while an epoch formed with it.
   // Forming stops decoding (for seconds with NCCL), and a worker that crashes at startup reconnects at once.
   static constexpr absl::Duration kLongestSettleAfterJoin = absl::Seconds(30);
   static constexpr absl::Duration kSettleAfterLoss = absl::Milliseconds(20);

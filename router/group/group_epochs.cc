@@ -71,7 +71,7 @@ void Group::Reform(absl::Duration delay, bool close, const Context& context) {
     phase_ = Phase::kSettling;
     deadline_ = when;
   } else {
-    // An open epoch continues to serve while newcomers settle.
+    // An open epoch continues to serve while new workers settle.
     deadline_ = std::min(deadline_, when);
   }
 }
@@ -115,7 +115,7 @@ void Group::SendOffer(const Member& member, Commands& out) const {
   offer.retain = options_.retain;
   offer.group = options_.name;
   FillOffer(member, offer);
-  // The requests that a newcomer still holds were placed over an earlier, broken connection, and have been
+  // The requests that a new worker still holds were placed over an earlier, broken connection, and have been
   // placed again. Requests of another router are recovered instead.
   if (!member.recovering) {
     for (const HeldActive& active : member.hello.active) offer.cancellations.push_back(active.id);

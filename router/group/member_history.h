@@ -2,8 +2,8 @@
 //
 // Purpose: a worker that kept the group from forming is refused for a while. A worker that was draining when
 // its connection broke continues to drain when the same process comes back. Keyed by worker_id, bounded. It
-// also counts how often newcomers of any name have left while an epoch formed with them: each time the whole
-// group stopped without effect, so later newcomers wait longer. Threads: the group's. Pure.
+// also counts how often new workers of any name have left while an epoch formed with them: each time the
+// whole group stopped without effect, so later ones wait longer. Threads: the group's. Pure.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
 #define BFIO_ROUTER_GROUP_MEMBER_HISTORY_H_
 
@@ -23,12 +23,12 @@ class MemberHistory {
   // The first and the longest penalty; each penalty of a worker is twice its last one.
   static constexpr absl::Duration kFirstPenalty = absl::Seconds(1);
   static constexpr absl::Duration kLastPenalty = absl::Minutes(2);
-  // How long a newcomer's departure is counted, and the bound of the list.
+  // How long a new worker's departure is counted, and the bound of the list.
   static constexpr absl::Duration kLeftMemory = absl::Minutes(5);
   static constexpr size_t kMaxLeft = 16;
 
   void Punish(const std::string& worker_id, absl::Time now);
-  // A newcomer's connection broke while an epoch formed with it. The first time may be chance; from the
+  // A new worker's connection broke while an epoch formed with it. The first time may be chance; from the
   // second time on the worker is also punished.
   void CountLeft(const std::string& worker_id, absl::Time now);
   // Number of such departures within kLeftMemory, of any worker.
@@ -47,7 +47,7 @@ class MemberHistory {
  private:
   struct Penalty {
     int count = 0;
-    // Departures as a newcomer.
+    // Departures while joining.
     int left = 0;
     absl::Time until = absl::InfinitePast();
   };

@@ -84,7 +84,7 @@ struct RequestTokens {
 struct FinishedRequest {
   core::RequestId id = 0;
   FinishReason reason = FinishReason::kLength;
-  // How many tokens it has made, where those before were estimates (Passing::whole).
+  // How many tokens it has generated, where those before were estimates (Passing::whole).
   std::optional<uint32_t> generated;
 };
 

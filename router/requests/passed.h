@@ -1,9 +1,9 @@
-// What passes the router as it came: requests and answers of an engine's protocol, between two edges that
-// speak it.
+// Messages that pass the router unchanged: requests and answers of an engine's protocol, between two edges
+// that implement it.
 //
 // Purpose: the frontend's edge puts a message of its wire in, and the engines' edge takes it out, or the
-// other way round; between them nobody sees what it is. Whoever wants another protocol's finds none.
-// Ownership: shared, and never changed. Threads: any.
+// other way round; the modules between them do not see its type. An edge that reads another protocol's type
+// finds none. Ownership: shared, and never changed. Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_PASSED_H_
 #define BFIO_ROUTER_REQUESTS_PASSED_H_
 

@@ -98,7 +98,7 @@ class RequestLifecycle final : public RequestBook {
   // only.
   void OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                 absl::Time now, absl::Span<const PassedPtr> messages = {});
-  // `generated`: how many tokens it has made, where those before were estimates.
+  // `generated`: how many tokens it has generated, where those before were estimates.
   void OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
                   std::optional<uint32_t> generated = std::nullopt);
   void OnRejected(core::RequestId id, const absl::Status& why, absl::Time now);

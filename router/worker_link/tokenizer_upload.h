@@ -20,7 +20,7 @@
 
 namespace bfio::router {
 
-// Who wants tokenizers. Called on gRPC's threads; must not block.
+// The receiver of tokenizers. Called on gRPC's threads; must not block.
 struct TokenizerReceiver {
   std::function<bool()> wanted = [] { return false; };
   // `done` is called once, on any thread, with OK or with why the files are of no use.

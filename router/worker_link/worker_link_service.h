@@ -25,7 +25,7 @@ class WorkerLinkService final : public CallService {
  public:
   // `bind_worker_id`: a worker's worker_id must be a name in its certificate. `limits`: for requests that
   // workers hold from an earlier router. `authenticator` is notified of callers; may be null. `messages`:
-  // limits for the streams' first messages. `tokenizers`: who gets what workers offer.
+  // limits for the streams' first messages. `tokenizers`: receives what workers offer.
   WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
                     Authenticator* authenticator = nullptr, FirstMessages::Limits messages = {},
                     TokenizerReceiver tokenizers = {});

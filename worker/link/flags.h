@@ -26,7 +26,7 @@ struct WorkerSettings {
 // `settings` outlives the reading of `table`.
 void AddWorkerOptions(OptionTable& table, WorkerSettings& settings);
 
-// What follows from several options, once all are read. INVALID_ARGUMENT, naming the flag.
+// Sets what depends on several options, after all are read. INVALID_ARGUMENT, naming the flag.
 absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& settings);
 
 }  // namespace bfio::worker

@@ -1,4 +1,4 @@
-// What a worker may do in place of running ranks with whole models: where chains/worker plugs in.
+// Interface of what a worker runs instead of ranks with whole models; chains/worker implements it.
 //
 // Threads: one; Run blocks its caller.
 #ifndef BFIO_WORKER_LINK_PART_SERVER_H_

@@ -1,4 +1,4 @@
-// Whether this program serves parts of models in chains: the one place where bfio_worker meets chains/.
+// Whether this program serves parts of models in chains: the only place where bfio_worker refers to chains/.
 //
 // chains/worker/program_chains.cc implements it, or worker/link/no_chains.cc in a build without BFIO_CHAINS.
 #ifndef BFIO_WORKER_LINK_PROGRAM_CHAINS_H_
@@ -12,7 +12,7 @@
 
 namespace bfio::worker {
 
-// Null: an ordinary worker. REQUIRES: all options are read.
+// Returns null for an ordinary worker. REQUIRES: all options are read.
 using MakePartServer = std::function<std::shared_ptr<const PartServer>()>;
 
 // The options of chains, if there are any.

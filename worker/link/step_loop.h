@@ -50,7 +50,7 @@ struct StepLoopOptions {
   EnergyMonitor* energy = nullptr;
   // Bound of what is kept for the next router (held_requests.h).
   int64_t resume_buffer_bytes = 0;
-  // Who of the requests placed here may begin.
+  // Which of the requests placed here may begin.
   KvAdmissionOptions admission;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;

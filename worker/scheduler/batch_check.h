@@ -17,7 +17,7 @@ namespace bfio::worker {
 
 // The tokens that the next batch could contain with an unlimited budget: those of all residents, and those of
 // other requests, in `order`, up to the first for which slots or KV do not suffice; prompt tokens only up to
-// room.prefill_tokens.
+// capacity.prefill_tokens.
 int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
                         BatchOrder order);
 

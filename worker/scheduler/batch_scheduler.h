@@ -56,7 +56,8 @@ class BatchScheduler {
 
   // Clears and fills `batch`. `requests` are in the order of arrival; those with no tokens left are skipped.
   // If the batch is empty although tokens are available, the scheduler is blocked by a prompt longer than the
-  // budget. REQUIRES: room.token_budget is at least 1; it or every prompt's remaining tokens are at most 2^31
+  // budget. REQUIRES: capacity.token_budget is at least 1; it or every prompt's remaining tokens are at most
+  // 2^31
   // - 1.
   void Form(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
             std::vector<Chunk>& batch);

@@ -1,8 +1,8 @@
 // What each worker's requests will hold, where their lengths count as known.
 //
 // Purpose: MC-SF's memory (mc_sf.h) of every worker of a group, for the router's admission (kv_gate.h). A
-// plan enters the requests that came, left or changed since the plan before, and nobody else: what the others
-// hold in future steps is as it was. Lengths come from a lookahead that takes them as known (oracle,
+// plan enters only the requests that came, left or changed since the plan before: what the others hold in
+// future steps is as it was. Lengths come from a lookahead that takes them as known (oracle,
 // max_tokens). Requests that are not known to have begun, or whose prompt is not computed, may grow from the
 // plan's step on and may stay longer by `late` steps: both are counted. They, and those that outlive their
 // length, are entered anew with every plan.

@@ -28,7 +28,7 @@ constexpr double kThetaSizes = 1;
 constexpr double kLeastFactor = 1e-100;
 // Prompt lengths are rounded up with a relative precision of 2^-kPromptBits.
 constexpr int kPromptBits = 6;
-// Bound of the steps after which nobody passes a request.
+// Bound of the steps after which no younger request passes one.
 constexpr double kMostSteps = 1e9;
 
 int64_t ReservedBy(const Resident& resident) {

@@ -36,8 +36,8 @@
 // each on the least loaded worker that it fits, up to the first that fits none. The policy sees no others,
 // and chooses workers for them. Classes of priority are strict. A request that has waited `most` steps goes
 // before all that have not: in a plan in which such a one fits a worker, only such may begin. One that fits
-// nowhere holds a worker (scheduler/kv_hold.h), which drains. So nobody who has waited less than `most` steps
-// enters the worker that it waits for.
+// nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request that has waited less than `most`
+// steps enters the worker that it waits for.
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their
@@ -111,7 +111,7 @@ class KvGate {
   bool active() const { return options_.kind != KvGateOptions::Kind::kNone; }
   // Whether Look reads Worker::changes, and no prompt_steps.
   bool keeps_books(const Lookahead& lookahead) const { return chooses() && !lookahead.learns(); }
-  // Whether Choose says who begins.
+  // Whether Choose decides which requests begin.
   bool chooses() const { return options_.kind == KvGateOptions::Kind::kMcSf; }
 
   // Computes the outlook and sets each waiting request's row of needs (WaitingView::kv_need). The outlook is

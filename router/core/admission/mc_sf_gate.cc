@@ -110,7 +110,7 @@ void KvGate::Choose(int64_t step, const FreeCapacity& free, absl::Span<const Wai
     } else if (!overdue) {
       break;
     }
-    // One that is overdue and fits nowhere keeps nobody waiting but on the worker that it may come to hold.
+    // One that is overdue and fits nowhere delays others only on the worker that may be reserved for it.
   }
   std::sort(chosen.begin(), chosen.end());
 }

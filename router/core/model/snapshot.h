@@ -134,7 +134,7 @@ struct FarOutlook {
 enum class PlacementRule : uint8_t {
   // Some workers are kept low for the next large request (headroom.h).
   kHeadroom,
-  // Where the expected steps ahead become least longer (horizon.h).
+  // To the worker where it lengthens the expected steps least (horizon.h).
   kHorizon,
   // To the least loaded worker, requests spread evenly (policy/trtllm).
   kCounts,

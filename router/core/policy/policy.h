@@ -48,7 +48,7 @@ class Policy {
   // It reads Snapshot::first_come, which must be kept up for it.
   virtual bool uses_first_come_waits() const { return false; }
 
-  // It sets Decision::level_s where Snapshot::prefill is there, and is asked for it although nobody waits.
+  // It sets Decision::level_s where Snapshot::prefill is there, and is asked for it even if no request waits.
   virtual bool meters_prompts() const { return false; }
 
   // REQUIRES: `decision` is cleared.

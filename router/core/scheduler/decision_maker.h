@@ -107,13 +107,13 @@ class DecisionMaker {
   }
   // What the policy is asked about prompts, or null. After all that is placed before it is asked.
   const PrefillView* LookAtPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step);
-  // Asks for a level alone: nobody waits. After BuildViews.
+  // Asks for a level alone: no request waits. After BuildViews.
   std::optional<Answer> AskForLevel(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
                                     Plan& plan);
   // Places requests that wait for one rank (RequestSpec::held_to), as if the oldest of all that wait went
   // first: one may go while fewer requests than there are free slots are more urgent and fit a worker. A rank
   // that has no KV memory for the most urgent of them that has waited long enough takes no other request;
-  // one rank at a time. Whatever does not fit keeps waiting, and keeps nobody else waiting.
+  // one rank at a time. Whatever does not fit keeps waiting, and delays no other request.
   void PlaceHeld(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
   // Fills held_: what may be placed on each rank.
   void FindHeld();

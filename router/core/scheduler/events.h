@@ -76,7 +76,7 @@ struct CompletionHint {
   double probability = 0;
 };
 
-// A request that is on a worker and has made no token there yet: its prompt is not computed.
+// A request that is on a worker and has generated no token there yet: its prompt is not computed.
 struct PendingPrompt {
   RequestId id = 0;
   // Not computed yet; at least 1.

@@ -39,7 +39,7 @@ struct PlanSteps {
   std::vector<int64_t> targets;
   // The apply_step of its part.
   std::vector<int64_t> numbers;
-  // The policy is asked for a level although nobody waits.
+  // The policy is asked for a level although no request waits.
   bool level = false;
 };
 
@@ -147,10 +147,10 @@ class GroupAccounts {
   };
   // Those that the worker has not computed, in its order, then those on their way. REQUIRES: it reports them.
   std::vector<PromptOn> PromptsOn(WorkerIndex worker) const;
-  // Some request on some worker has not made its first token there, or is on its way.
+  // Some request on some worker has not generated its first token there, or is in flight.
   bool AnyPrompt() const;
-  // Who came, left or changed on the worker since the last call, those whose prompt is not computed included;
-  // everybody with the first.
+  // The requests that came, left or changed on the worker since the last call, those whose prompt is not
+  // computed included; all with the first call.
   void TakeChanges(WorkerIndex worker, KvChanges& changes);
   // For each resident of the worker the steps that its prompt may still take beyond one, when chunks are as
   // large as they have been.

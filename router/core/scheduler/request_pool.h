@@ -52,8 +52,8 @@ class RequestPool {
     return waiting_.Contains(id) || held_back_.Contains(id) || for_ranks_.Contains(id);
   }
 
-  // Lets those into the pool for whom a batch is worth running in a plan at this time. Returns how many of
-  // them would have been there before, but for others of their like.
+  // Admits to the pool the requests that make a batch in a plan at this time. Returns how many of them would
+  // have been there before if others of their class had been.
   int64_t ReleaseBatches(int64_t step, bool idle);
 
   // --- what policies see ---

@@ -1,8 +1,8 @@
-// Who runs where, densely: what a projection walks through, and the moment anything is learnt or charged.
+// The requests that run on each worker, in dense arrays, and when they are learnt from and charged.
 //
 // Purpose: one array of Resident per worker (swap-remove, so order is that of events), and beside it what has
-// been accounted for. Exposure (lookahead) and made tokens (tenants) are settled when a resident leaves and
-// every kSettleSteps steps, a share of the workers at each step, so that a step costs no pass over all.
+// been accounted for. Exposure (lookahead) and generated tokens (tenants) are settled when a resident leaves
+// and every kSettleSteps steps, a share of the workers at each step, so that a step costs no pass over all.
 // Owned by the scheduler; borrows its lookahead and tenant counters. One thread.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
@@ -30,8 +30,8 @@ class Residents {
     for (Worker& worker : workers_) worker.anew = true;
   }
 
-  // Keeps who came, left or changed from now on. Their ids, some of them twice, until ForgetChanges; the
-  // residents that are there come as one change (ChangedAnew).
+  // Records the requests that come, leave or change from now on. Their ids, some of them twice, until
+  // ForgetChanges; the residents that are there come as one change (ChangedAnew).
   void FollowChanges() { follows_ = true; }
   bool follows_changes() const { return follows_; }
   absl::Span<const RequestId> Changed(WorkerIndex worker) const { return workers_[worker].changed; }
@@ -44,7 +44,8 @@ class Residents {
   // Its index from now on. What it did until `age` has been settled before.
   int32_t Add(WorkerIndex worker, const RequestSpec& spec, int64_t first_step, bool inflight, int64_t age);
 
-  // Its worker has started it in `first_step`; again, with a later one, where that step has made no token.
+  // Its worker has started it in `first_step`; again, with a later one, where that step has generated no
+  // token.
   void Start(WorkerIndex worker, int32_t index, int64_t first_step);
   void Drop(WorkerIndex worker, int32_t index) {
     workers_[worker].residents[index].dropped = true;
@@ -88,7 +89,7 @@ class Residents {
     Worker& w = workers_[worker];
     if (!follows_ || w.anew) return;
     w.changed.push_back(id);
-    // Nobody has asked for long: all at once is less.
+    // The changes have not been read for long: one change for all residents is less.
     if (w.changed.size() <= 2 * w.residents.size() + kMostChanges) return;
     w.changed.clear();
     w.anew = true;

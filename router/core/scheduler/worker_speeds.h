@@ -41,10 +41,11 @@ struct WorkerCost {
 // REQUIRES: as many of both.
 std::vector<WorkerTime> TimesOf(absl::Span<const WorkerCost> costs, absl::Span<const WorkerTime> present);
 
-// What a mean request takes on each worker, for dispatch to the fastest (WorkerSpec::service_time): as they
-// have been `told` (above 0), who has not like the slowest who has. Where none has and all are known: what
-// their steps take at the mean load against the fastest's, with the same hysteresis against `present`; else 1
-// for all. Always finite and above 0. Without costs, `present`. REQUIRES: as many of all, or no costs.
+// What a mean request takes on each worker, for dispatch to the fastest (WorkerSpec::service_time): as
+// `told` (above 0); workers without a value count as the slowest of the others. If none has a value and all
+// costs are known: what their steps take at the mean load against the fastest's, with the same hysteresis
+// against `present`; else 1 for all. Always finite and above 0. Without costs, `present`. REQUIRES: as many
+// of all, or no costs.
 std::vector<double> ServiceTimesOf(absl::Span<const double> told, absl::Span<const WorkerCost> costs,
                                    absl::Span<const double> present);
 

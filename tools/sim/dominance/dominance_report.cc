@@ -84,7 +84,7 @@ DominanceCell SeedMean(const Dominance& dominance, size_t first) {
   return mean;
 }
 
-// The seeds of a setting are neighbours; their figures are averaged before they are judged.
+// The seeds of a setting are neighbours; their measurements are averaged before they are judged.
 Losses CountSeedMeans(const Dominance& dominance) {
   Losses losses;
   const size_t seeds = static_cast<size_t>(dominance.options().seeds);

@@ -27,9 +27,9 @@ class InstantRule : public ServeRule {
   virtual void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan);
 
   int64_t budget() const { return budget_; }
-  // Prompt tokens that the budget has room for beside the rank's decodes.
+  // Prompt tokens that the budget leaves beside the rank's decodes.
   int64_t PromptCapacity(const ServeRank& rank) const;
-  // Every rank's room, or no prompts at all.
+  // PromptCapacity of every rank, or no prompts at all.
   void Release(const ServeView& view, ServePlan& plan) const;
 
  private:

@@ -2,7 +2,7 @@
 //
 // Purpose: the judgement of a rule that has one fixed setting. In every cell each rule with a budget is run
 // with budgets from 128 to 8,192 tokens, and the candidate is compared with the one of all these runs that
-// has the least mean time end to end: a choice in hindsight that nobody could make beforehand. A budget with
+// has the least mean time end to end: a choice in hindsight, not available beforehand. A budget with
 // which a rule does not keep up is no choice; a rule that keeps up with none of its budgets in a cell is an
 // error, and a candidate that does not keep up is one at once. Threads: Run uses its own; call from one.
 // Deterministic.

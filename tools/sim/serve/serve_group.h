@@ -82,7 +82,7 @@ class ServeGroup {
     // Deviation of the logarithm of a random factor of mean 1 on every rank's time.
     double jitter = 0;
     uint64_t seed = 1;
-    // No request makes more tokens.
+    // Bound of the tokens that a request generates.
     int64_t longest_output = 1;
   };
   // Borrows `requests`, to which others may be added, and writes their times.
@@ -101,7 +101,7 @@ class ServeGroup {
  private:
   // What only the group knows of a rank.
   struct Hidden {
-    // Steps in which it has decoded, and who ends in which of them, modulo the longest output.
+    // Steps in which it has decoded, and the requests that end in each of them, modulo the longest output.
     int64_t decode_steps = 0;
     std::vector<std::vector<ServeRequestIndex>> ends;
     // Since when its decodes have not made a token, and how many of them.

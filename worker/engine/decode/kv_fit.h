@@ -16,11 +16,11 @@ namespace bfio::worker {
 // Bytes that a cache of `tokens` tokens takes. Must grow with `tokens`.
 using KvBytes = absl::FunctionRef<int64_t(int64_t tokens)>;
 
-// The largest number of tokens, at most `most`, that takes no more than `room` bytes; 0 when not even one
+// The largest number of tokens, at most `most`, that takes no more than `capacity` bytes; 0 when not even one
 // token fits.
 int64_t MostKvTokens(int64_t most, int64_t capacity, KvBytes bytes);
 
-// options.limits.kv_tokens if those fit in `room` bytes; otherwise, if `fewer` is set, as many as fit.
+// options.limits.kv_tokens if those fit in `capacity` bytes; otherwise, if `fewer` is set, as many as fit.
 // Nothing if they do not fit, or if the cache would have less than one page per slot.
 std::optional<int64_t> FitKvTokens(const DecodeOptions& options, bool fewer, int64_t capacity, KvBytes bytes);
 

@@ -30,7 +30,7 @@ struct SimOptions {
   // (SimModelName): workers that differ in it are placed in different groups.
   double eos_probability = 0;
   // A sequence ends after as many tokens as its sampling seed says, unless the request ignores ends: lengths
-  // that the client decides and nobody else knows beforehand. Part of the model, too.
+  // that only the client knows beforehand. Part of the model, too.
   bool ends_by_seed = false;
   // Tokens are below it; part of the model, too.
   int32_t vocabulary = kSimVocabulary;

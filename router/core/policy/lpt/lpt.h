@@ -1,8 +1,8 @@
 // LPT: the oldest U requests, largest first, each to the least loaded worker with free capacity.
 //
-// Source: longest processing time first (Graham, 1969). Who enters is first come, first served; only where is
-// chosen. When KV keeps one of them out, the requests are placed in pool order instead, so that KV favours
-// the oldest.
+// Source: longest processing time first (Graham, 1969). Requests enter first come, first served; only the
+// worker is chosen. When KV keeps one of them out, the requests are placed in pool order instead, so that KV
+// favours the oldest.
 //
 // Purpose: the baseline that counts: fcfs's waits, balanced by where. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_
