@@ -2,6 +2,7 @@
 FOLDER = "router/core"
 TESTS = {
     "solver/": ["solver_test", "solver_property_test"],
+    "scheduler/virtual_fcfs.cc": ["scheduler_test", "policy_test"],
     "scheduler/": ["scheduler_test", "cluster_property_test", "scheduler_model_test", "outlook_test"],
     "admission/": ["admission_test", "outlook_test", "scheduler_test"],
     "model/": ["free_capacity_test"],
