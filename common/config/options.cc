@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <type_traits>
 
@@ -109,20 +108,6 @@ Option MakeOption(absl::string_view name, const T& value, std::optional<Within> 
   return {std::string(name), TypeOf<T>(), TextOf(value), bounds, std::string(help), set};
 }
 
-// Appends `text` in lines of at most 100 columns that begin with `indent` spaces.
-void AppendWrapped(std::string& out, size_t indent, absl::string_view text) {
-  constexpr size_t kColumns = 100;
-  std::string line(indent, ' ');
-  for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
-    if (line.size() + 1 + word.size() > kColumns && line.size() > indent) {
-      absl::StrAppend(&out, line, "\n");
-      line = std::string(indent, ' ');
-    }
-    absl::StrAppend(&line, line.size() > indent ? " " : "", word);
-  }
-  if (line.size() > indent) absl::StrAppend(&out, line, "\n");
-}
-
 }  // namespace
 
 OptionTable::OptionTable() {
@@ -169,47 +154,6 @@ void OptionTable::AddWords(absl::string_view name, const std::vector<std::string
           set});
 }
 
-void OptionTable::AddFields(absl::string_view name, absl::string_view help,
-                            const std::function<void(OptionTable&)>& add) {
-  const std::shared_ptr<OptionTable> fields(new OptionTable(OfFields{}));
-  add(*fields);
-  const Option* const main = fields->Find("");
-  Insert({std::string(name), Option::Type::kText, main == nullptr ? "" : main->default_text, "",
-          std::string(help), [fields](const std::string& text) { return fields->SetFields(text); }, fields});
-}
-
-absl::Status OptionTable::SetFields(const std::string& text) {
-  std::vector<std::string> main;
-  std::map<Option*, std::string> named;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    const std::pair<absl::string_view, absl::string_view> words =
-        absl::StrSplit(part, absl::MaxSplits('=', 1));
-    Option* const field = words.first.empty() || words.first == part ? nullptr : Find(words.first);
-    if (field == nullptr) {
-      main.emplace_back(part);
-    } else if (!named.emplace(field, words.second).second) {
-      return absl::InvalidArgumentError(absl::StrCat(field->name, " must be given once"));
-    }
-  }
-  if (Option* const field = Find(""); field != nullptr) {
-    named[field] = absl::StrJoin(main, ",");
-  } else if (!text.empty() && !main.empty()) {
-    std::vector<std::string> names;
-    for (const Option& each : options_) names.push_back(each.name);
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", main.front(), "' must be FIELD=VALUE, with one of ", absl::StrJoin(names, ", ")));
-  }
-  for (Option& field : options_) {
-    const auto at = named.find(&field);
-    const absl::Status status = field.set(at == named.end() ? field.default_text : at->second);
-    if (!status.ok())
-      return absl::InvalidArgumentError(
-          absl::StrCat(field.name, field.name.empty() ? "" : " ", status.message()));
-    field.given = at != named.end();
-  }
-  return absl::OkStatus();
-}
-
 void OptionTable::Insert(Option option) {
   assert(Find(option.name) == nullptr);
   options_.push_back(std::move(option));
@@ -236,6 +180,8 @@ absl::Status OptionTable::Set(Option& option, const std::string& text, absl::str
 }
 
 std::string OptionTable::Describe() const {
+  constexpr size_t kColumns = 100;
+  const std::string indent(6, ' ');
   std::vector<const Option*> sorted;
   for (const Option& option : options_) sorted.push_back(&option);
   std::sort(sorted.begin(), sorted.end(), [](const Option* a, const Option* b) { return a->name < b->name; });
@@ -250,15 +196,15 @@ std::string OptionTable::Describe() const {
       absl::StrAppend(&out, "=", option->default_text);
     }
     absl::StrAppend(&out, option->bounds.empty() ? "" : absl::StrCat(" (", option->bounds, ")"), "\n");
-    AppendWrapped(out, 6, option->help);
-    if (option->fields == nullptr) continue;
-    for (const Option& field : option->fields->options()) {
-      if (field.name.empty()) continue;
-      AppendWrapped(
-          out, 8,
-          absl::StrCat(field.name, "=", field.default_text,
-                       field.bounds.empty() ? "" : absl::StrCat(" (", field.bounds, ")"), ": ", field.help));
+    std::string line = indent;
+    for (absl::string_view word : absl::StrSplit(option->help, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+      if (line.size() + 1 + word.size() > kColumns) {
+        absl::StrAppend(&out, line, "\n");
+        line = indent;
+      }
+      absl::StrAppend(&line, line.size() > indent.size() ? " " : "", word);
     }
+    if (line.size() > indent.size()) absl::StrAppend(&out, line, "\n");
   }
   return out;
 }

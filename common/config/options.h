@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,8 +32,6 @@ struct Within {
   double most;
 };
 
-class OptionTable;
-
 struct Option {
   // The form of a value in a config file: a bare word or number, or quoted text (also for durations and
   // lists).
@@ -49,8 +46,6 @@ struct Option {
   std::string help;
   // Parses, checks and stores. The error says what the value must be, without the option's name.
   std::function<absl::Status(const std::string& text)> set;
-  // Of AddFields; null: an option without fields.
-  std::shared_ptr<const OptionTable> fields = nullptr;
   // Whether the command line or config file set it, even to its default.
   bool given = false;
 };
@@ -103,13 +98,6 @@ class OptionTable {
             }});
   }
 
-  // Several settings in one option, separated by commas: --NAME=VALUE,FIELD=VALUE,.. `add` adds the fields to
-  // the table that it gets, with default, bounds and help each. What names no field belongs to the field with
-  // the empty name, if there is one. Fields that the text does not name get their defaults; so a command line
-  // replaces all fields of a config file. Values of named fields contain no comma.
-  void AddFields(absl::string_view name, absl::string_view help,
-                 const std::function<void(OptionTable& fields)>& add);
-
   void Insert(Option option);
 
   // Null when there is no such option.
@@ -132,11 +120,6 @@ class OptionTable {
   std::string Describe() const;
 
  private:
-  struct OfFields {};
-  // Empty.
-  explicit OptionTable(OfFields) {}
-  absl::Status SetFields(const std::string& text);
-
   void AddWords(absl::string_view name, const std::vector<std::string>& words,
                 const std::string& default_word, absl::string_view help, std::function<void(size_t)> choose);
 

@@ -32,10 +32,6 @@ struct Settings {
   std::vector<std::string> shadow = {"fcfs"};
   int64_t bytes = 3 << 20;
   std::pair<int, int> job = {1, 2};
-  std::vector<std::string> places = {"a"};
-  int32_t threads = 2;
-  double share = 0.5;
-  std::pair<int, int> ratio;
 };
 
 absl::StatusOr<std::pair<int, int>> ParsePair(const std::string& text) {
@@ -67,14 +63,6 @@ class ConfigTest : public ::testing::Test {
       table.AddScaled("mb", static_cast<double>(s.bytes >> 20), Within(0, 1 << 20), "MiB.",
                       [&s](double mb) { s.bytes = static_cast<int64_t>(mb * (1 << 20)); });
       table.AddParsed("job", &s.job, "1:2", "FIRST:SECOND.", ParsePair);
-      table.AddFields("pool", "Places.", [&s](OptionTable& fields) {
-        fields.Add("", &s.places, "");
-        fields.Add("threads", &s.threads, Within(1, 9), "Threads.");
-      });
-      table.AddFields("shares", "Shares.", [&s](OptionTable& fields) {
-        fields.Add("share", &s.share, Within(0, 1), "A share.");
-        fields.AddParsed("ratio", &s.ratio, "", "FIRST:SECOND.", ParsePair);
-      });
     }
   };
 
@@ -129,38 +117,6 @@ TEST_F(ConfigTest, TheLastValueOfAFlagCounts) {
   ASSERT_TRUE(Run({"--workers=9999", "--workers=3", "--json", "--nojson"}).ok());
   EXPECT_EQ(settings().workers, 3);
   EXPECT_FALSE(settings().json);
-}
-
-TEST_F(ConfigTest, FieldsOfAnOptionFollowItsValue) {
-  ASSERT_TRUE(Run({"--pool=b,threads=3,c=d", "--shares=share=0.25,ratio=3:4"}).ok());
-  EXPECT_THAT(settings().places, ElementsAre("b", "c=d"));
-  EXPECT_EQ(settings().threads, 3);
-  EXPECT_EQ(settings().share, 0.25);
-  EXPECT_EQ(settings().ratio, std::make_pair(3, 4));
-  ASSERT_TRUE(Run({"--shares="}).ok());
-  EXPECT_EQ(settings().share, 0.5);
-}
-
-TEST_F(ConfigTest, FieldsThatAFlagLeavesOutHaveTheirDefaults) {
-  const std::string path = WriteFile("pool: \"b,threads=3\" shares: \"share=1\"");
-  ASSERT_TRUE(Run({"--config=" + path, "--pool=c"}).ok());
-  EXPECT_THAT(settings().places, ElementsAre("c"));
-  EXPECT_EQ(settings().threads, 2) << "not the file's";
-  EXPECT_EQ(settings().share, 1);
-}
-
-TEST_F(ConfigTest, MistakesInFieldsNameOptionAndField) {
-  EXPECT_EQ(Message({"--pool=b,threads=0"}), "--pool=b,threads=0: threads must be within 1..9");
-  EXPECT_EQ(Message({"--pool=b,threads=1,threads=2"}),
-            "--pool=b,threads=1,threads=2: threads must be given once");
-  EXPECT_EQ(Message({"--shares=shere=1"}),
-            "--shares=shere=1: 'shere=1' must be FIELD=VALUE, with one of share, ratio");
-}
-
-TEST_F(ConfigTest, HelpListsTheFieldsOfAnOption) {
-  ASSERT_TRUE(Run({}).ok());
-  EXPECT_THAT(program_->table.Describe(),
-              HasSubstr("  --pool=\"a\"\n      Places.\n        threads=2 (1..9): Threads.\n"));
 }
 
 TEST_F(ConfigTest, ValuesMayHoldEqualSignsAndDashes) {
