@@ -177,7 +177,8 @@ def kv_low(ctx):
 
 
 def protection(ctx, what, sweeps, values):
-    """Latency over `values` of alpha or beta. sweeps: name -> the rule of a value. Returns where each sweep ends."""
+    """Latency over `values` of alpha or beta. sweeps: name -> the rule of a value. Returns where each sweep ends, and
+    the runs."""
     requests = ctx.shortened(1_250, 200)
     settings = [(HIGH, MEMORY), (LOW, MEMORY), (HIGH, MEMORY_BY_FORMULA), (LOW, MEMORY_BY_FORMULA)]
     runs = admit(ctx, {(rate, m, sweep, value): {"rule": rule(value), "rate": rate, "kv_tokens": m, "requests": requests}
@@ -206,13 +207,13 @@ def protection(ctx, what, sweeps, values):
             ends = from_on.get((rate, m, sweep))
             ctx.text(f"{place}, {sweep}: " + (f"it ends for every seed from {what} = {ends:g} on." if ends is not None else
                                               f"in circles up to the largest {what}."))
-    return from_on
+    return from_on, runs
 
 
 @experiment("latency over the protected share alpha, and where greedy goes round in circles", seeds=2)
 def kv_alpha(ctx):
     values = [p / 100 for p in (0, 5, *range(10, 31), 35, 40, 50)]
-    ends = protection(ctx, "alpha", {"greedy": lambda a: f"protect:alpha={a:.2f}",
+    ends, _ = protection(ctx, "alpha", {"greedy": lambda a: f"protect:alpha={a:.2f}",
                                      "clearing, beta 0.1": lambda a: f"protect:alpha={a:.2f},beta=0.1"}, values)
     for rate, m, ours, paper in ((HIGH, MEMORY, 0.10, 0.21), (LOW, MEMORY, 0, 0.24), (HIGH, MEMORY_BY_FORMULA, 0.17, 0.21),
                                  (LOW, MEMORY_BY_FORMULA, 0.17, 0.24)):
@@ -220,13 +221,19 @@ def kv_alpha(ctx):
                    ours - 0.005, ours + 0.005, small=(0, 0.5), paper=paper, ours=ours)
 
 
-@experiment("latency over the share beta that clearing throws out", seeds=2)
+@experiment("latency over the share beta that clearing throws out", seeds=2, check="--shorten=3 --seeds=1")
 def kv_beta(ctx):
     values = [0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.75, 1]
-    ends = protection(ctx, "beta", {f"alpha {a}": lambda b, a=a: f"protect:alpha={a},beta={b:.3f}" for a in (0.2, 0.1)},
+    ends, runs = protection(ctx, "beta", {f"alpha {a}": lambda b, a=a: f"protect:alpha={a},beta={b:.3f}" for a in (0.2, 0.1)},
                       values)
     ctx.expect("clearing ends for every beta, 50 per second, M = 16,492", ends.get((HIGH, MEMORY, "alpha 0.2"), math.inf),
-               0, values[0])
+               0, values[0], small=(0, values[0]))
+    calm = [latency(runs, (LOW, MEMORY, "alpha 0.1", beta)).mean for beta in values]
+    ctx.expect("10 per second, M = 16,492: most latency over least, all betas", max(calm) / min(calm), 1, 1 + 1e-9,
+               small=(1, 1 + 1e-9))
+    thrown = [lost(runs, (LOW, MEMORY_BY_FORMULA, "alpha 0.1", beta)) for beta in (0.1, 1)]
+    ctx.expect("10 per second, M = 7,629: thrown out with beta 1 less with 0.1", thrown[1] - thrown[0], 0, math.inf,
+               small=(0, math.inf))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -318,7 +325,7 @@ BELIEFS = {
 }
 
 
-@experiment("known, guessed, bounded and learnt lengths", seeds=3)
+@experiment("known, guessed, bounded and learnt lengths", seeds=3, check="--shorten=5 --seeds=1")
 def kv_lengths(ctx):
     requests, limit = ctx.shortened(5_000, 200), 2_000
     cells = {(name, belief): {"rule": RULES[name], **flags}
@@ -351,6 +358,20 @@ def kv_lengths(ctx):
         near(ctx, f"paced, {belief}, 20 per second, s", latency(runs, (20, "MC-SF, paced", belief)), low)
     near(ctx, "watermark, 50 per second, s", latency(runs, (50, "watermark 0.01", "not asked for")), 110)
     near(ctx, "watermark, 20 per second, s", latency(runs, (20, "watermark 0.01", "not asked for")), 39.8)
+    exact = latency(runs, (50, "MC-SF, paced", "known")).mean
+    for name, belief, full, small, ours in (("MC-SF, paced", "within 25 %", (0.99, 1.05), (0.98, 1.07), 1.02),
+                                            ("MC-SF, paced", "interval to twice, its lower end", (1.03, 1.1), (1.02, 1.13), 1.06),
+                                            ("MC-SF, paced", "survival 0.9", (2.6, 3.3), (1.15, 3.3), 2.9),
+                                            ("MC-SF, paced", "max_tokens", (24, 32), (8, 32), 28),
+                                            ("watermark 0.01", "not asked for", (2.6, 3.3), (1.15, 3.3), 2.9)):
+        ctx.expect(f"50 per second, {name}, {belief}: latency over that with lengths known",
+                   latency(runs, (50, name, belief)).mean / exact, *full, small=small, ours=ours)
+    for belief, full, small, ours in (("interval to twice, its upper end", (0, 0), (0, 0), 0),
+                                      ("interval to twice, its lower end", (0.1, 0.25), (0.08, 0.3), 0.16),
+                                      ("survival 0.5", (0.3, 0.5), (0.15, 0.5), 0.41),
+                                      ("survival 0.99", (0, 0.02), (0, 0.06), 0.002)):
+        ctx.expect(f"50 per second, paced, {belief}: preempted, per request",
+                   lost(runs, (50, "MC-SF, paced", belief)) / requests, *full, small=small, ours=ours)
     ctx.expect("paced, known: preempted", lost(runs, (50, "MC-SF, paced", "known")), 0, 0, small=(0, 0))
 
 

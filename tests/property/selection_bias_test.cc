@@ -3,8 +3,7 @@
 // Its term - sum L rewards large requests, so without lookahead it uses them for every gap and keeps the
 // small ones waiting: the larger the choice, the more one-sided the remaining pool. Beyond a few pools of a
 // step's size a larger choice has no further benefit. Placing the oldest requests, largest first, is better
-// without any search, and a short lookahead is far better. (It stays at half of FCFS's imbalance; weaker
-// searches on the same J can be worse than FCFS.)
+// without any search, and a short lookahead is far better. It stays at half of FCFS's imbalance.
 // Requests: prompts uniform in 1 .. 100, outputs geometric with p = 0.05; 32 workers of 16 slots.
 #include <gtest/gtest.h>
 
