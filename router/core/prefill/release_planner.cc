@@ -1,6 +1,7 @@
 #include "router/core/prefill/release_planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <numeric>
 
@@ -10,6 +11,10 @@ namespace bfio::core {
 namespace {
 
 constexpr double kRoundingUp = 1 + 1e-9;
+// A prompt is held for others for so many steps and so many times its wave's height at most. Measured at a
+// budget of 256 and load 0.7: with fewer heights waves are less even, which costs up to 7 % of the mean time
+// end to end; with more steps first tokens of short prompts take longer for less than 1 %.
+constexpr double kHeldSteps = 2, kHeldHeights = 8;
 
 // What a rank has to compute of prompts.
 struct Held {
@@ -141,18 +146,22 @@ class ReleasePlanner {
       filled_s += rank.Height();
     }
     const double at_present = Unevenness(present_s, filled_s);
-    double best_s = present_s, most = 0, waited_s = 0;
+    double best_s = present_s, most = 0, waited_s = 0, overdue_s = 0;
     for (const auto& [height_s, adds_s, i] : measured_) {
       waited_s += Waited(i);
       filled_s += adds_s;
       if (height_s <= present_s) continue;
+      if (Waited(i) > kHeldSteps * step_s_ + kHeldHeights * height_s) {
+        overdue_s = height_s;
+        continue;
+      }
       const double net = waited_s - (Unevenness(height_s, filled_s) - at_present);
       if (net >= most) {
         most = net;
         best_s = height_s;
       }
     }
-    return best_s;
+    return std::max(best_s, overdue_s);
   }
 
   // Binds one prompt more to each rank that takes one; false when none was bound.
@@ -189,7 +198,7 @@ class ReleasePlanner {
       if (height <= height_s) wave.push_back(i);
     }
     const auto urgency = [&](int32_t i) {
-      return Waited(i) / static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens));
+      return Waited(i) / std::sqrt(static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens)));
     };
     const size_t count = std::min(takers_.size(), wave.size());
     std::partial_sort(wave.begin(), wave.begin() + static_cast<std::ptrdiff_t>(count), wave.end(),

@@ -19,13 +19,16 @@
 // delays 1 / (1 - r) other requests, so unevenness counts 1 - r times.
 //
 // Which. A rank gets a prompt when its next step can compute more than it holds; until then the prompt can
-// still go to another rank. Among the prompts up to the height the most urgent go first, by age over length;
-// when slots are short, only the oldest. The longest goes to the rank whose decodes will take least time, if
-// that rank stays within the height.
+// still go to another rank. Among the prompts up to the height the most urgent go first, by age over the root
+// of the length as in prefill_planner.h, since by age over length long prompts starve where prompts take
+// nearly all of the budgets; when slots are short, only the oldest. The longest goes to the rank whose
+// decodes will take least time, if that rank stays within the height.
 //
-// Bound. A prompt that has waited N times its own height is not held for others. It is released when the
-// prompts with a larger age for their length have been, so that in overload waits are proportional to
-// lengths.
+// Bound. A prompt that has waited N times its own height is not held for others, nor one that has waited for
+// two steps and eight times the height: with many decodes the delay of all of them outweighs any wait of a
+// first token. So behind a backlog, where all have waited for that long, none is held. It is released when
+// more urgent prompts have been: a younger one goes first only if it is shorter and has waited more than the
+// root of (its length / the older one's) times as long.
 //
 // Use: MeteredPolicy calls it for engines that run unmodified and meet in a barrier (GroupKind::kCoupled),
 // with every event while requests wait.

@@ -2,6 +2,7 @@
 // what no release may do, on random groups.
 #include "router/core/prefill/release_planner.h"
 
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -51,10 +52,31 @@ TEST(PlanReleaseTest, WhereNothingDecodesEveryRankGetsOneAtOnce) {
 }
 
 TEST(PlanReleaseTest, ALonePromptWaitsAsLongAsItsUnevennessCosts) {
-  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
-  // 0.02 s on one of two ranks: 40 decodes wait 0.01 s for a rank that has nothing.
-  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.39}}}, {}, {}), IsEmpty());
-  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.41}}}, {}, {}), SizeIs(1));
+  const std::vector<PrefillRank> ranks = {DecodingRank(5, 500), DecodingRank(5, 500)};
+  // 0.02 s on one of two ranks: 10 decodes wait 0.01 s for a rank that has nothing.
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.09}}}, {}, {}), IsEmpty());
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.11}}}, {}, {}), SizeIs(1));
+}
+
+// However many decode.
+TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanTwoStepsAndEightTimesItsHeight) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000), DecodingRank(200, 20000)};
+  PrefillTraffic traffic;
+  traffic.step_s = 0.05;
+  // 0.02 s; a step passes until the plan takes effect.
+  const double most_s = 2 * 0.05 + 8 * 0.02 - 0.05;
+  EXPECT_THAT(PlanRelease(ranks, {{{200, most_s - 0.01}}}, traffic, {}), IsEmpty());
+  EXPECT_THAT(PlanRelease(ranks, {{{200, most_s + 0.01}}}, traffic, {}), SizeIs(1));
+  // It takes along what is no higher.
+  EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{200, most_s + 0.01}, {150, 0}, {300, 0}}}, traffic, {})),
+              ElementsAre(0, 1));
+}
+
+TEST(PlanReleaseTest, AnOldLongPromptPrecedesYoungShortOnes) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0)};
+  // Ten times as long as the other, and four times as old.
+  EXPECT_EQ(WaitingOf(PlanRelease(ranks, {{{300, 1}, {3000, 4}}}, {}, {})).front(), 1);
+  EXPECT_EQ(WaitingOf(PlanRelease(ranks, {{{300, 1}, {3000, 3}}}, {}, {})).front(), 0);
 }
 
 TEST(PlanReleaseTest, AnEvenWaveGoesAtOnce) {
@@ -165,7 +187,7 @@ TEST(PlanReleaseTest, SoundOnRandomGroups) {
 }
 
 // Whatever its length and whatever else waits: after N times its height a rank with room has it, or another
-// of a greater age for its length.
+// of a greater age for the root of its length.
 TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanItCostsAllDecodes) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
@@ -178,10 +200,10 @@ TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanItCostsAllDecodes) {
     }
     const auto tokens = 1 + static_cast<int64_t>(rng.Below(5000));
     std::vector<WaitingPrompt> waiting = {{tokens, decodes * 1e-4 * static_cast<double>(tokens) + 1e-6}};
-    const double age = waiting[0].waited_s / static_cast<double>(tokens);
+    const double age = waiting[0].waited_s / std::sqrt(static_cast<double>(tokens));
     for (uint64_t i = rng.Below(20); i > 0; --i) {
       const auto other = 1 + static_cast<int64_t>(rng.Below(5000));
-      waiting.push_back({other, rng.Uniform() * age * static_cast<double>(other) / 2});
+      waiting.push_back({other, rng.Uniform() * age * std::sqrt(static_cast<double>(other)) / 2});
     }
     const std::vector<int32_t> bound = WaitingOf(PlanRelease(ranks, waiting, {}, {}));
     EXPECT_THAT(bound, ::testing::Contains(0)) << seed;
