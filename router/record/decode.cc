@@ -250,7 +250,7 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
   if (options.admission_most_steps() != 0) out.admission.most_steps = options.admission_most_steps();
   out.wait.kind = static_cast<core::WaitGateOptions::Kind>(options.wait());
   if (options.wait() != 0) {
-    out.wait.fixed_tokens = options.wait_fixed_tokens();
+    if (options.wait_fixed_tokens() != 0) out.wait.fixed_tokens = options.wait_fixed_tokens();
     out.wait.most_steps = options.wait_most_steps();
   }
   if (options.hold_after_steps() != 0) out.hold_after_steps = options.hold_after_steps();
@@ -258,7 +258,7 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
                             .In("admission", options.admission(), 0, 3)
                             .In("admission_most_steps", out.admission.most_steps, 1, kMaxCount)
                             .In("wait", options.wait(), 0, 2)
-                            .Real("wait_fixed_tokens", out.wait.fixed_tokens, 1.0, 1e12)
+                            .Real("wait_fixed_tokens", out.wait.fixed_tokens.value_or(1), 1.0, 1e12)
                             .In("wait_most_steps", out.wait.most_steps, 1, kMaxCount)
                             .Real("admission_confidence", out.admission.confidence, 0.0, 1 - 1e-15)
                             .Real("admission_alpha", out.admission.alpha, 0.0, 1.0)

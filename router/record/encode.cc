@@ -148,7 +148,7 @@ void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
   out.set_admission_most_steps(admission.most_steps);
   out.set_hold_after_steps(hold_after_steps);
   out.set_wait(static_cast<int32_t>(wait.kind));
-  out.set_wait_fixed_tokens(wait.fixed_tokens);
+  out.set_wait_fixed_tokens(wait.fixed_tokens.value_or(0));
   out.set_wait_most_steps(wait.most_steps);
 }
 

@@ -20,6 +20,15 @@ class ArrivalRate {
     last_ = now;
   }
 
+  // The rate at `now` remains the same, and follows arrivals with the new time constant from then on.
+  // REQUIRES: above 0.
+  void SetTimeConstant(double time_constant, double now) {
+    const double rate = Rate(now);
+    tau_ = time_constant;
+    weight_ = rate * -std::expm1(-now / tau_);
+    last_ = now;
+  }
+
   double Rate(double now) const {
     const double seen = -std::expm1(-now / tau_);
     return seen <= 0 ? 0 : weight_ * std::exp((last_ - now) / tau_) / seen;

@@ -26,6 +26,8 @@ constexpr double kBatchLoad = 0.9, kMostCarried = 0.97;
 constexpr double kMargin = 1.1;
 // Number of requests over which lengths, and shares of lengths, are averaged.
 constexpr double kLengthMemory = 256;
+// Bound of the fixed part of a step, in tokens.
+constexpr double kMostFixedTokens = 1e12;
 // Rounding error that may lift a threshold above an integer.
 constexpr double kRounding = 1e-9;
 
@@ -46,7 +48,7 @@ absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text) {
         absl::StrSplit(part, absl::MaxSplits('=', 1));
     double number = 0;
     const bool read = absl::SimpleAtod(pair.second, &number);
-    if (pair.first == "tokens" && read && number >= 1 && number <= 1e12) {
+    if (pair.first == "tokens" && read && number >= 1 && number <= kMostFixedTokens) {
       options.fixed_tokens = number;
     } else if (pair.first == "most" && read && number >= 1 && number <= 1e9 && number == std::floor(number)) {
       options.most_steps = static_cast<int64_t>(number);
@@ -60,7 +62,8 @@ absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text) {
 
 WaitGate::WaitGate(const WaitGateOptions& options)
     : options_(options),
-      time_constant_(kRateSteps * 2 * options.fixed_tokens),
+      fixed_tokens_(options.fixed_tokens.value_or(kDefaultFixedTokens)),
+      time_constant_(kRateSteps * 2 * fixed_tokens_),
       classes_(active() ? kClasses : 0, Class(time_constant_)),
       rate_(time_constant_),
       thresholds_(nested() ? 1 : classes_.size(), 1) {}
@@ -130,8 +133,20 @@ void WaitGate::Release(int64_t step, bool idle, std::vector<Waiting>& out) {
 }
 
 void WaitGate::OnStep(int64_t largest_load, int32_t workers) {
-  now_ += options_.fixed_tokens + static_cast<double>(std::max<int64_t>(0, largest_load));
+  now_ += fixed_tokens_ + static_cast<double>(std::max<int64_t>(0, largest_load));
   workers_ = workers;
+}
+
+void WaitGate::OnCost(double fixed_tokens) {
+  const double wanted = std::clamp(fixed_tokens, 1.0, kMostFixedTokens);
+  if (!active() || options_.fixed_tokens || std::abs(wanted - fixed_tokens_) <= kCostStep * fixed_tokens_)
+    return;
+  fixed_tokens_ = wanted;
+  time_constant_ = kRateSteps * 2 * fixed_tokens_;
+  rate_.SetTimeConstant(time_constant_, now_);
+  for (Class& of : classes_) of.rate.SetTimeConstant(time_constant_, now_);
+  // Solve with the next release.
+  solved_workers_ = 0;
 }
 
 void WaitGate::OnEnd(int64_t prompt, int64_t output) {
@@ -173,7 +188,7 @@ void WaitGate::Solve() {
   }
   const double load = tokens / workers_, share = std::max(1.0, load / (kBatchLoad * kMostCarried));
   // Solves d0 + d1 n = load n / rate, with n proportional to the rates.
-  const double time = options_.fixed_tokens / (kBatchLoad - load / share);
+  const double time = fixed_tokens_ / (kBatchLoad - load / share);
   const auto threshold = [&](double of) {
     return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(of * time / share - kRounding)));
   };

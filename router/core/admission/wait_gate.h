@@ -14,17 +14,19 @@
 // because another rule bounds memory (kv_gate.h).
 //
 // A group behind one barrier is the paper's one worker: with balanced loads, an iteration takes d0 + d1 / G
-// times the tokens that all G workers hold. Time is measured in tokens: a step takes `fixed_tokens` plus the
-// largest load. Time stands still in a group without work, so it takes every waiting request. Thresholds
-// follow the measured rates (arrival_rate.h) and lengths. No request waits here longer than a hard limit of
-// steps, however rare its class. Within a class the order is first come, first served, whatever the
-// priorities. Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to
-// remove one; thresholds are solved again when rates have changed.
+// times the tokens that all G workers hold. Time is measured in tokens: a step takes d0 / d1 tokens plus the
+// largest load. d0 / d1 is the setting `tokens`, or comes from the costs that workers have fitted (OnCost).
+// Time stands still in a group without work, so it takes every waiting request. Thresholds follow the
+// measured rates (arrival_rate.h) and lengths. No request waits here longer than a hard limit of steps,
+// however rare its class. Within a class the order is first come, first served, whatever the priorities.
+// Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to remove one;
+// thresholds are solved again when rates have changed.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -39,8 +41,8 @@ namespace bfio::core {
 struct WaitGateOptions {
   enum class Kind { kNone, kWait, kNestedWait };
   Kind kind = Kind::kNone;
-  // Fixed part of a step's time, in tokens of load: C / t_l. Above 0.
-  double fixed_tokens = 48'620;
+  // Fixed part of a step's time, in tokens of load: C / t_l. Above 0. Unset: as workers' costs say.
+  std::optional<double> fixed_tokens;
   // Number of steps after which a request is released whatever its class. At least 1.
   int64_t most_steps = 32;
 };
@@ -85,8 +87,20 @@ class WaitGate {
 
   // The group has made a step with this largest load.
   void OnStep(int64_t largest_load, int32_t workers);
+  // The fixed part of a step's time by the workers' fitted costs, in tokens of load. Takes effect when it
+  // differs from the one in use by more than kCostStep, so that thresholds do not follow the noise of the
+  // fits; ignored when the option is set. Rates remain those counted. REQUIRES: finite.
+  void OnCost(double fixed_tokens);
   // A request has ended by itself or by its limit, with `output` tokens in all.
   void OnEnd(int64_t prompt, int64_t output);
+
+  // Fixed part of a step's time in use, in tokens of load.
+  double fixed_tokens() const { return fixed_tokens_; }
+  // In use until workers have told their costs: the BF-IO authors' C / t_l (16 workers, 72 slots).
+  static constexpr double kDefaultFixedTokens = 48'620;
+  // Relative change of the fixed part that is followed. Thresholds are proportional to it and whole numbers,
+  // so a smaller change seldom alters one.
+  static constexpr double kCostStep = 0.1;
 
   // The thresholds, by class; for nested_wait one number.
   const std::vector<int64_t>& thresholds() const { return thresholds_; }
@@ -118,8 +132,9 @@ class WaitGate {
   std::vector<RequestType> Types(std::vector<size_t>& classes) const;
 
   const WaitGateOptions options_;
+  double fixed_tokens_;
   // Time constant of the rates, in the gate's unit of time, tokens.
-  const double time_constant_;
+  double time_constant_;
   // For nested_wait these are classes of lengths, and all requests wait in the first.
   std::vector<Class> classes_;
   absl::flat_hash_map<RequestId, size_t> classes_of_;

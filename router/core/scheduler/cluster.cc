@@ -82,6 +82,7 @@ Outcome Cluster::Dispatch(const OpenEpoch& event) {
   }
   outcome.displaced = group->OpenEpoch(members, event.model);
   UpdateClock();
+  UpdateCost();
   return outcome;
 }
 
@@ -118,6 +119,7 @@ Outcome Cluster::Dispatch(const SetCost& event) {
   Scheduler* const group = Find(event.group);
   if (group == nullptr) return NoSuchGroup(event.group);
   group->SetCost(event.worker, event.cost);
+  UpdateCost();
   return {};
 }
 
@@ -215,6 +217,19 @@ void Cluster::UpdateLead() {
   if (lead) pool_.pool_clock().Lead(*lead);
 }
 
+void Cluster::UpdateCost() {
+  WaitGate& gate = pool_.wait_gate();
+  if (!gate.active()) return;
+  double fixed_s = 0, per_token_s = 0;
+  for (const auto& [index, group] : groups_) {
+    if (!group->open()) continue;
+    const Scheduler::StepCost cost = group->StepCosts();
+    fixed_s += cost.fixed_s;
+    per_token_s += cost.per_token_s;
+  }
+  if (per_token_s > 0) gate.OnCost(fixed_s / per_token_s);
+}
+
 // --- views ---
 
 Scheduler* Cluster::Find(GroupIndex index) const {
@@ -305,6 +320,7 @@ absl::Status Cluster::Restore(const ClusterState& state) {
   last_group_ = state.last_group;
   retired_ = state.retired;
   UpdateClock();
+  UpdateCost();
   return absl::OkStatus();
 }
 

@@ -113,6 +113,8 @@ class Cluster {
   // Groups have opened or closed; or gone on.
   void UpdateClock();
   void UpdateLead();
+  // What workers' steps cost may have changed: tells admission by batches.
+  void UpdateCost();
   absl::Status CheckUnknown(RequestId id) const;
   absl::StatusOr<std::unique_ptr<Scheduler>> MakeGroup(GroupKind kind);
 

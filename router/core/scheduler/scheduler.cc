@@ -104,6 +104,18 @@ Scheduler::Slots Scheduler::slots() const {
   return slots;
 }
 
+Scheduler::StepCost Scheduler::StepCosts() const {
+  StepCost sum;
+  for (const GroupAccounts::Worker& worker : accounts_.workers()) {
+    const std::optional<BatchCost>& cost = worker.spec.cost;
+    // A fit without this term cannot tell fixed and proportional parts apart.
+    if (!cost || !(cost->k2_s_per_token > 0)) continue;
+    sum.fixed_s += cost->Seconds(std::max<int64_t>(1, worker.active));
+    sum.per_token_s += cost->k2_s_per_token;
+  }
+  return sum;
+}
+
 // --- copies ---
 
 GroupState Scheduler::Save() const {

@@ -100,6 +100,15 @@ class Scheduler {
   // Free: of workers that take new requests.
   Slots slots() const;
 
+  // Sums over the workers whose fitted costs include a cost of resident tokens.
+  struct StepCost {
+    // Of a step that decodes the requests that are active now, without their contexts; seconds.
+    double fixed_s = 0;
+    // Of a resident token.
+    double per_token_s = 0;
+  };
+  StepCost StepCosts() const;
+
   const SchedulerTotals& totals() const { return totals_; }
 
   // --- copies: as Cluster's ---

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -62,6 +64,10 @@ class Stream {
   int64_t step_ = 0;
 };
 
+int64_t Largest(const WaitGate& gate) {
+  return *std::max_element(gate.thresholds().begin(), gate.thresholds().end());
+}
+
 TEST(WaitGate, ArrivalsBeforeTheFirstStepAreNotARate) {
   for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
     WaitGate gate = Gate(kind);
@@ -73,6 +79,54 @@ TEST(WaitGate, ArrivalsBeforeTheFirstStepAreNotARate) {
     stream.Run(50, 0.2, 100, 100);
     for (const int64_t threshold : gate.thresholds()) EXPECT_LT(threshold, 5);
   }
+}
+
+TEST(WaitGate, ThresholdsFollowTheCostsThatWorkersHaveFitted) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    WaitGate gate({kind, std::nullopt, 1'000'000});
+    EXPECT_EQ(gate.fixed_tokens(), WaitGate::kDefaultFixedTokens);
+    Stream stream(gate, 1);
+    if (kind == Kind::kNestedWait)
+      for (int i = 0; i < 50; ++i) gate.OnEnd(100, 200);
+    stream.Run(2000, 8, 100, 200);
+    const int64_t before = Largest(gate);
+    gate.OnCost(4 * WaitGate::kDefaultFixedTokens);
+    EXPECT_EQ(gate.fixed_tokens(), 4 * WaitGate::kDefaultFixedTokens);
+    // At the same rate per unit of time, a step with four times the fixed part collects four times as many.
+    stream.Run(1, 8, 100, 200);
+    const double ratio = static_cast<double>(Largest(gate)) / static_cast<double>(before);
+    EXPECT_GT(ratio, 3);
+    EXPECT_LT(ratio, 5);
+  }
+}
+
+TEST(WaitGate, SmallChangesOfCostsChangeNothing) {
+  WaitGate gate({Kind::kWait, std::nullopt, 32});
+  gate.OnCost(100'000);
+  for (const double cost : {109'000.0, 91'000.0, 100'000.0, 109'900.0}) {
+    gate.OnCost(cost);
+    EXPECT_EQ(gate.fixed_tokens(), 100'000);
+  }
+  gate.OnCost(111'000);
+  EXPECT_EQ(gate.fixed_tokens(), 111'000);
+  gate.OnCost(-5);
+  EXPECT_EQ(gate.fixed_tokens(), 1) << "a fit may extrapolate to less than nothing";
+}
+
+TEST(WaitGate, AnExplicitSettingWinsOverWorkersCosts) {
+  WaitGate gate({Kind::kWait, 30'000, 32});
+  gate.OnCost(90'000);
+  EXPECT_EQ(gate.fixed_tokens(), 30'000);
+}
+
+TEST(ArrivalRate, ItsTimeConstantChangesWithoutAJumpOfTheRate) {
+  ArrivalRate rate(100);
+  for (int i = 1; i <= 1000; ++i) rate.OnArrival(i);
+  const double before = rate.Rate(1000.5);
+  rate.SetTimeConstant(20, 1000.5);
+  EXPECT_NEAR(rate.Rate(1000.5), before, 1e-12);
+  // From now on it follows five times as fast: without arrivals, e^-1 after 20.
+  EXPECT_NEAR(rate.Rate(1020.5) / before, std::exp(-1), 1e-6);
 }
 
 TEST(ParseAdmission, ParsesAMemoryRuleABatchRuleOrBoth) {
