@@ -22,8 +22,11 @@ using CallNumber = uint64_t;
 
 // What an engine says of itself.
 struct EngineDescription {
-  // Data-parallel ranks that the server balances among.
+  // Data-parallel ranks that the server balances among, numbered from 0 in calls; in what the engine says of
+  // them from `first_rank`, because other servers have the others of `all_ranks`.
   int32_t ranks = 1;
+  int32_t first_rank = 0;
+  int32_t all_ranks = 1;
   // Of each rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0:
   // the engine does not say how many.
   int32_t slots = 0;
@@ -63,6 +66,16 @@ absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment);
 
 // Ids for a prompt of which only the length is known; the same each time.
 std::vector<uint32_t> SyntheticPrompt(uint32_t tokens, uint32_t vocabulary);
+
+// Tokens of an output as they come.
+struct EngineTokens {
+  // One or more; perhaps none of a call that passes.
+  std::vector<uint32_t> ids;
+  // Of a call that passes: the message that has them.
+  PassedPtr message;
+  // Tokens of the prompt that the engine had in its prefix cache, and did not compute.
+  int64_t cached_prompt_tokens = 0;
+};
 
 // Why an engine has ended an output.
 enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };

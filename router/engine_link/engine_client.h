@@ -21,6 +21,12 @@
 
 namespace bfio::router {
 
+// What an engine says of a rank, with the engine's own number of it (EngineDescription::first_rank).
+struct EngineRankLoad {
+  int32_t rank = 0;
+  EngineLoad load;
+};
+
 // A request that an engine is computing.
 class EngineStream {
  public:
@@ -32,9 +38,8 @@ class EngineStream {
 class EngineClient {
  public:
   struct StreamCallbacks {
-    // Tokens that have come since the last call, one or more; never more in all than the call's
-    // max_new_tokens. Of a call that passes also the message that has them, which may have none.
-    absl::AnyInvocable<void(std::vector<uint32_t>, PassedPtr)> on_tokens;
+    // What has come since the last call; never more tokens in all than the call's max_new_tokens.
+    absl::AnyInvocable<void(EngineTokens)> on_tokens;
     // How it ended; an error is the engine's, or the connection's.
     absl::AnyInvocable<void(absl::StatusOr<EngineEnd>) &&> on_end;
   };
@@ -46,11 +51,10 @@ class EngineClient {
                         absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) = 0;
   // OK when the engine says that it is healthy.
   virtual void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) = 0;
-  // What it says of each of its ranks, by rank; fewer where it says nothing. UNIMPLEMENTED,
-  // DEADLINE_EXCEEDED.
+  // What it says of its ranks, those that it names. UNIMPLEMENTED, DEADLINE_EXCEEDED.
   virtual void GetLoads(absl::Duration timeout,
-                        absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineLoad>>) &&> done) = 0;
-  // `name` is unique among the engine's requests; `rank` is where it runs.
+                        absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) = 0;
+  // `name` is unique among the engine's requests; `rank` is where it runs, counted over the server's.
   virtual std::shared_ptr<EngineStream> Generate(const EngineCall& call, int32_t rank,
                                                  const std::string& name, StreamCallbacks callbacks) = 0;
 };

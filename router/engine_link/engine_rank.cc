@@ -90,6 +90,13 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
 
 // --- the engine ---
 
+void EngineRank::OnCached(CallNumber number, int64_t tokens) {
+  const auto it = calls_.find(number);
+  if (it == calls_.end() || it->second.generated > 0 || !it->second.tokens.empty()) return;
+  Call& call = it->second;
+  call.prompt_left = std::max(std::min<int64_t>(1, call.prompt_left), call.prompt_left - tokens);
+}
+
 void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, PassedPtr message,
                           absl::Time now, Output& out) {
   const auto it = calls_.find(number);

@@ -14,8 +14,9 @@
 //
 // Prompts. Ranks in a barrier also report how much of their prompts is left. The engine says nothing before a
 // request's first token, so it is reckoned: a step computes the prompts in the order in which they were sent,
-// as many tokens as its budget leaves beside the decodes. The batches so reckoned and the steps' times give
-// the batches' cost (barrier_cost.h).
+// as many tokens as its budget leaves beside the decodes. With the first token the engine says how much of
+// the prompt it found in its prefix cache: the step has computed so much less. The batches so reckoned and
+// the steps' times give the batches' cost (barrier_cost.h).
 //
 // Engines that follow the router (OnStep) report their steps. The reports then replace the reckoning: a step
 // without tokens ends with its report, one with tokens when all have come that the report announces, and what
@@ -109,6 +110,9 @@ class EngineRank {
   void OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now, Output& out);
 
   // Events of calls that were cancelled are ignored.
+  // The engine had so many tokens of the prompt in its prefix cache; comes before the tokens of the message
+  // that says so. What is left of the prompt is less by them.
+  void OnCached(CallNumber number, int64_t tokens);
   // `message`: of a call that passes.
   void OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, PassedPtr message, absl::Time now,
                 Output& out);

@@ -169,6 +169,16 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
     description_.kv_tokens = description_.slots * description_.max_sequence_tokens;
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
+  if (description_.ranks < description_.all_ranks) {
+    spdlog::info("engine {}: its ranks are {} to {} of {}", name_, description_.first_rank,
+                 description_.first_rank + description_.ranks - 1, description_.all_ranks);
+  }
+  if (description_.ranks == 1 && description_.first_rank == 0 && description_.all_ranks > 1) {
+    spdlog::warn(
+        "engine {}: GetLoads names rank 0 alone of {}, which is used; if the server has more of them, its "
+        "statistics are off (--disable-log-stats)",
+        name_, description_.all_ranks);
+  }
   ranks_.clear();
   ranks_.resize(static_cast<size_t>(description_.ranks));
   for (size_t r = 0; r < ranks_.size(); ++r) Attach(r);
@@ -207,21 +217,24 @@ void EngineServer::OnHealth(const absl::Status& health) {
 void EngineServer::AskLoads() {
   if (tells_no_loads_ || std::exchange(asking_loads_, true)) return;
   client_->GetLoads(options_->patience, [post = Poster(), connection = connection_](
-                                            absl::StatusOr<std::vector<EngineLoad>> loads) {
+                                            absl::StatusOr<std::vector<EngineRankLoad>> loads) {
     post([connection, loads = std::move(loads)](EngineServer& server) {
       if (server.Serves(connection)) server.OnLoads(loads);
     });
   });
 }
 
-void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineLoad>>& loads) {
+void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads) {
   asking_loads_ = false;
   tells_no_loads_ = absl::IsUnimplemented(loads.status());
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (ranks_[r].channel == nullptr) continue;
     EngineRank::Output out;
-    const bool told = loads.ok() && r < loads->size();
-    ranks_[r].machine.OnLoad(told ? std::optional((*loads)[r]) : std::nullopt, MonotonicNow(), out);
+    std::optional<EngineLoad> told;
+    for (const EngineRankLoad& load : loads.ok() ? *loads : std::vector<EngineRankLoad>()) {
+      if (load.rank == description_.first_rank + static_cast<int32_t>(r)) told = load.load;
+    }
+    ranks_[r].machine.OnLoad(told, MonotonicNow(), out);
     CarryOut(r, std::move(out));
   }
 }
@@ -382,14 +395,13 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   if (start.call.synthetic_tokens > 0)
     start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
   EngineClient::StreamCallbacks callbacks;
-  callbacks.on_tokens = [post = Poster(), r, member, number](std::vector<uint32_t> tokens,
-                                                             PassedPtr message) {
-    post([r, member, number, tokens = std::move(tokens),
-          message = std::move(message)](EngineServer& server) mutable {
+  callbacks.on_tokens = [post = Poster(), r, member, number](EngineTokens tokens) {
+    post([r, member, number, tokens = std::move(tokens)](EngineServer& server) mutable {
       Rank* rank = server.Find(r, member);
       if (rank == nullptr) return;
       EngineRank::Output out;
-      rank->machine.OnTokens(number, tokens, std::move(message), MonotonicNow(), out);
+      rank->machine.OnCached(number, tokens.cached_prompt_tokens);
+      rank->machine.OnTokens(number, tokens.ids, std::move(tokens.message), MonotonicNow(), out);
       server.CarryOut(r, std::move(out));
     });
   };

@@ -76,7 +76,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void CheckHealth();
   void OnHealth(const absl::Status& health);
   void AskLoads();
-  void OnLoads(const absl::StatusOr<std::vector<EngineLoad>>& loads);
+  void OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads);
   void Lose(const absl::Status& why);
   void Attach(size_t rank);
   // Forgets the connection and ends its calls.

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -120,17 +121,100 @@ TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
 }
 
 TEST_F(EnginesTest, RequestsWaitInTheRouterNotInTheEngine) {
+  constexpr int kSlots = 4, kTokens = 8, kRequests = 60;
+  const HeldPort port;
+  ScriptedEngine::Options options = At(port, 2);
+  options.slots = kSlots;
+  options.step = absl::Milliseconds(20);
+  ScriptedEngine engine(options);
+  Serve({port.address()}, 2);
+  const auto asks =
+      pb::VllmEngine::NewStub(grpc::CreateChannel(port.address(), grpc::InsecureChannelCredentials()));
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (uint32_t i = 0; i < kRequests; ++i)
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'000 + i), kTokens)));
+  // What GetLoads says beyond the slots is the credit: what ends in a round trip and a step, and one more. As
+  // many end in a step as there are slots for each step of a request; somewhat more than that at times.
+  constexpr double kEnds = 1.2 * kSlots / kTokens;
+  absl::Duration round_trip = options.step;
+  int most = 0, looks = 0;
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
+  for (; MonotonicNow() < deadline; ++looks) {
+    const ScriptedEngine::Counts counts = engine.counts();
+    if (counts.taken == kRequests && counts.running == 0) break;
+    grpc::ClientContext context;
+    pb::GetLoadsResponse loads;
+    const absl::Time asked = MonotonicNow();
+    ASSERT_TRUE(asks->GetLoads(&context, {}, &loads).ok());
+    round_trip = std::max(round_trip, MonotonicNow() - asked);
+    for (const pb::SchedulerLoad& load : loads.loads())
+      most = std::max(most, load.num_running_reqs() + load.num_waiting_reqs());
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  for (const auto& stream : streams) EXPECT_TRUE(stream->End().status.ok());
+  const double credit = std::ceil(kEnds * (1 + absl::FDivDuration(round_trip, options.step))) + 1;
+  EXPECT_LE(most, kSlots + std::min<double>(credit, kSlots)) << "round trip " << round_trip;
+  EXPECT_GE(most, kSlots) << "no rank was full";
+  EXPECT_GT(looks, 10);
+  EXPECT_EQ(engine.counts().taken, kRequests);
+}
+
+// One server with all ranks, one for each, and two with half of them each: external and hybrid load balancing
+// of vLLM, whose servers name all ranks in GetServerInfo, and their own in GetLoads.
+TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {
+  constexpr int32_t kAll = 4;
+  for (const int32_t of_each : {4, 1, 2}) {
+    SCOPED_TRACE(of_each);
+    std::vector<HeldPort> ports(kAll / of_each);
+    std::vector<std::unique_ptr<ScriptedEngine>> engines;
+    std::vector<std::string> addresses;
+    for (const HeldPort& port : ports) {
+      ScriptedEngine::Options options = At(port, of_each);
+      options.first_rank = of_each * static_cast<int32_t>(engines.size());
+      options.all_ranks = kAll;
+      engines.push_back(std::make_unique<ScriptedEngine>(options));
+      addresses.push_back(port.address());
+    }
+    Serve(addresses, kAll, {}, "?barrier=b");
+    std::vector<std::unique_ptr<RequestStream>> streams;
+    for (uint32_t i = 0; i < 40; ++i)
+      streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(5, 2'000 + i), 10)));
+    for (uint32_t i = 0; i < 40; ++i)
+      EXPECT_EQ(streams[i]->End().tokens, TokensAfter(Tokens(5, 2'000 + i), 10));
+    // Other clients' requests on the last server are found at its ranks.
+    engines.back()->SetOthers(2, 50);
+    const std::string last = absl::StrCat("vllm://", addresses.back(), "#");
+    EXPECT_TRUE(cluster_->WaitFor("loads", [&](const v1::ClusterState& state) {
+      int loaded = 0;
+      for (const v1::WorkerState& worker : state.workers())
+        loaded += worker.engine_requests() == 2 && worker.worker_id().starts_with(last);
+      return state.workers_size() == kAll && loaded == of_each;
+    }));
+    for (const auto& engine : engines) EXPECT_THAT(engine->counts().by_rank, Each(Gt(0)));
+    cluster_.reset();
+  }
+}
+
+TEST_F(EnginesTest, LoadsOfRanksThatDoNotExistCountForNone) {
   const HeldPort port;
   ScriptedEngine engine(At(port, 2));
+  engine.SetOthers(3, 50);
   Serve({port.address()}, 2);
+  EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
+  const auto wait = [&](const char* what, bool told) {
+    return cluster_->WaitFor(what, [told](const v1::ClusterState& state) {
+      return state.workers_size() == 2 && state.workers(0).has_engine_requests() == told &&
+             state.workers(1).has_engine_requests() == told;
+    });
+  };
   std::vector<std::unique_ptr<RequestStream>> streams;
-  for (uint32_t i = 0; i < 60; ++i)
-    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'000 + i), 5 + i % 11)));
-  for (const auto& stream : streams) EXPECT_TRUE(stream->End().status.ok());
-  // As many as it has slots may wait for the next one to be free (engine_rank.h), and the one whose
-  // predecessor the engine has not noticed to have ended.
-  EXPECT_LE(engine.counts().longest_queue, 4 + 1);
-  EXPECT_EQ(engine.counts().taken, 60);
+  for (uint32_t i = 0; i < 2; ++i) {
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'000 + i), 3'900)));
+    ASSERT_TRUE(streams.back()->Read());
+  }
+  EXPECT_TRUE(wait("loads", true));
+  engine.SetLoads(ScriptedEngine::Loads::kWrongRank);
+  EXPECT_TRUE(wait("loads that are told no more", false));
 }
 
 TEST_F(EnginesTest, SlotsThatOtherClientsUseAreNotTheRouters) {
@@ -299,10 +383,20 @@ TEST_F(EnginesTest, ARequestsFaultEndsTheRequestOnly) {
   EXPECT_EQ(code(kOtherOutput), grpc::StatusCode::DATA_LOSS);
   EXPECT_EQ(code(kNoReason), grpc::StatusCode::DATA_LOSS);
   EXPECT_EQ(code(kEngineError), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(code(kTwice), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code(kMissing), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code(kSwapped), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code(kInternal), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(code(kBadRequest), grpc::StatusCode::INVALID_ARGUMENT);
   // It is placed again.
   const GenerateResult full = Generate(stub(), Request({kFull, 2, 3}, 10));
   EXPECT_EQ(full.tokens, TokensAfter({kFull, 2, 3}, 10));
+  // These go on after their third token, again and again.
+  for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
+    const GenerateResult moved = Generate(stub(), Request({fault, 2, 3}, 10));
+    EXPECT_TRUE(moved.status.ok()) << moved.status.error_message();
+    EXPECT_EQ(moved.tokens, TokensAfter({fault, 2, 3}, 10));
+  }
   EXPECT_EQ(good.End().tokens, TokensAfter({1, 2, 3}, 400));
 }
 
@@ -466,7 +560,8 @@ TEST_F(EnginesTest, WhatPassesMovesWhereThatIsHonest) {
       EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
       EXPECT_EQ(outputs.tokens.at(0), TokensAfter(prompt, 400));
       EXPECT_EQ(outputs.ends.at(0).prompt_tokens(), 6u);
-      EXPECT_EQ(outputs.ends.at(0).completion_tokens(), 400u);
+      // As vLLM, which counts the last chunk's tokens where there are chunks.
+      EXPECT_EQ(outputs.ends.at(0).completion_tokens(), calls == &whole ? 400u : 1u);
     }
   }
   int ended = 0;
@@ -490,6 +585,38 @@ TEST_F(EnginesTest, WhatPassesMovesWhereThatIsHonest) {
   EXPECT_EQ(moved, lost[300]);
 }
 
+TEST_F(EnginesTest, WhatMayBeSampledAnewMoves) {
+  const HeldPort a, b;
+  ScriptedEngine one(At(a)), two(At(b));
+  Serve({a.address(), b.address()}, 2);
+  pb::GenerateRequest request = FromGateway(Tokens(6, 4'000), 300);
+  request.mutable_sampling_params()->set_temperature(1);
+  request.mutable_sampling_params()->set_presence_penalty(1);
+  request.mutable_sampling_params()->set_seed(7);
+  const auto call = [&](const std::string& value) {
+    return std::make_unique<Call>(gateway(), request, absl::InfiniteDuration(),
+                                  std::map<std::string, std::string>{{"bfio-may-resample", value}});
+  };
+  EXPECT_EQ(call("yes")->End().status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 6; ++i) {
+    calls.push_back(call("true"));
+    ASSERT_TRUE(calls.back()->Read());
+  }
+  ASSERT_GT(one.counts().taken, 0);
+  one.Kill();
+  for (const auto& moved : calls) {
+    EXPECT_TRUE(moved->End().status.ok()) << moved->outputs().status.error_message();
+    EXPECT_EQ(moved->outputs().tokens.at(0), TokensAfter(Tokens(6, 4'000), 300));
+  }
+  // What another engine cannot go on with ends all the same.
+  request.mutable_sampling_params()->set_regex("a*");
+  const std::unique_ptr<Call> constrained = call("true");
+  ASSERT_TRUE(constrained->Read());
+  two.Kill();
+  EXPECT_EQ(constrained->End().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 TEST_F(EnginesTest, AnEnginesRefusalIsTheGatewaysAnswer) {
   const HeldPort port;
   ScriptedEngine engine(At(port));
@@ -497,8 +624,20 @@ TEST_F(EnginesTest, AnEnginesRefusalIsTheGatewaysAnswer) {
   const Outputs refused = Generate(gateway(), FromGateway({kBadRequest, 2}, 5));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("that it does not like"));
-  EXPECT_EQ(Generate(gateway(), FromGateway({kTooManyTokens, 2}, 5)).status.error_code(),
-            grpc::StatusCode::DATA_LOSS);
+  for (const uint32_t fault : {kTooManyTokens, kTwice, kMissing, kSwapped}) {
+    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).status.error_code(),
+              grpc::StatusCode::DATA_LOSS)
+        << fault;
+  }
+  EXPECT_EQ(Generate(gateway(), FromGateway({kInternal, 2}, 5)).status.error_code(),
+            grpc::StatusCode::INTERNAL);
+  // Greedy ones go on where a stream alone has ended; others end with it.
+  for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
+    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).tokens.at(0), TokensAfter({fault, 2}, 5));
+    pb::GenerateRequest sampled = FromGateway({fault, 2}, 5);
+    sampled.mutable_sampling_params()->set_temperature(1);
+    EXPECT_EQ(Generate(gateway(), sampled).status.error_code(), grpc::StatusCode::UNAVAILABLE) << fault;
+  }
   EXPECT_THAT(Generate(gateway(), FromGateway({}, 5)).status.error_message(), HasSubstr("prompt is missing"));
 }
 

@@ -105,6 +105,8 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
       std::lock_guard lock(mutex_);
       sent_.push_back(response);
     };
+    const auto fault = static_cast<uint32_t>(ids[0]);
+    std::vector<pb::GenerateResponse> held;
     for (size_t made = 1; made <= tokens.size(); ++made) {
       absl::SleepFor(absl::Milliseconds(2));
       if (context->IsCancelled()) return Status::CANCELLED;
@@ -113,14 +115,27 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
       response.mutable_chunk()->add_token_ids(tokens[made - 1]);
       response.mutable_chunk()->set_prompt_tokens(static_cast<uint32_t>(ids.size()));
       response.mutable_chunk()->set_completion_tokens(static_cast<uint32_t>(made));
-      send(response);
+      if (made == 3 && fault == kSwapped) held.push_back(response);
+      if (made != 3 || (fault != kSwapped && fault != kMissing)) send(response);
+      if (made == 3 && fault == kTwice) send(response);
+      if (made == 4)
+        for (pb::GenerateResponse& one : held) send(one);
+      if (made == 3 && fault == kUnavailable) return {grpc::StatusCode::UNAVAILABLE, "reset"};
+      if (made == 3 && fault == kInternal) return {grpc::StatusCode::INTERNAL, "reset"};
+      if (made == 3 && fault == kEngineAbort) break;
     }
     pb::GenerateResponse response;
     pb::GenerateComplete& complete = *response.mutable_complete();
-    complete.set_finish_reason("length");
+    complete.set_finish_reason(fault == kEngineAbort ? "abort" : "length");
     complete.set_prompt_tokens(static_cast<uint32_t>(ids.size()));
-    complete.set_completion_tokens(static_cast<uint32_t>(tokens.size()));
-    if (!request->stream()) complete.mutable_output_ids()->Add(tokens.begin(), tokens.end());
+    complete.set_completion_tokens(
+        fault == kEngineAbort && request->stream() ? 3 : static_cast<uint32_t>(tokens.size()));
+    // After chunks those of the last one.
+    if (!request->stream()) {
+      complete.mutable_output_ids()->Add(tokens.begin(), tokens.end());
+    } else {
+      complete.add_output_ids(tokens[complete.completion_tokens() - 1]);
+    }
     send(response);
     return Status::OK;
   }
@@ -246,6 +261,54 @@ TEST_F(SglangEngines, ARequestMovesWithItsTokensAndCounts) {
     EXPECT_EQ(outputs.tokens.at(0), TokensAfter({1, 2, 3, 4, 5, 6, 7}, 300));
     EXPECT_EQ(outputs.ends.at(0).prompt_tokens(), 7u);
     EXPECT_EQ(outputs.ends.at(0).completion_tokens(), 300u);
+  }
+}
+
+// Its messages count the output's tokens so far: what is missing, twice there or out of order is noticed,
+// also before a stop.
+TEST_F(SglangEngines, ABrokenStreamIsNeverSilentlyShort) {
+  const HeldPort port;
+  ScriptedSglang engine(port.address());
+  Serve({port.address()});
+  for (const uint32_t fault : {kTwice, kMissing, kSwapped}) {
+    SCOPED_TRACE(fault);
+    const GenerateResult own = testing::Generate(cluster_->inference(), OwnRequest({fault, 2}, 10));
+    EXPECT_EQ(own.status.error_code(), grpc::StatusCode::DATA_LOSS);
+    const Tokens all = TokensAfter({fault, 2}, 10);
+    EXPECT_THAT(own.tokens, ::testing::ElementsAreArray(all.begin(), all.begin() + std::ssize(own.tokens)));
+    pb::GenerateRequest request = Request(10);
+    request.mutable_tokenized()->set_input_ids(0, fault);
+    EXPECT_EQ(Call(*stub_, request).End().status.error_code(), grpc::StatusCode::DATA_LOSS);
+  }
+  EXPECT_EQ(testing::Generate(cluster_->inference(), OwnRequest({kInternal, 2}, 10)).status.error_code(),
+            grpc::StatusCode::INTERNAL);
+  // They go on, three tokens at a time.
+  for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
+    SCOPED_TRACE(fault);
+    const GenerateResult moved = testing::Generate(cluster_->inference(), OwnRequest({fault, 2}, 9));
+    EXPECT_TRUE(moved.status.ok()) << moved.status.error_message();
+    EXPECT_EQ(moved.tokens, TokensAfter({fault, 2}, 9));
+  }
+}
+
+TEST_F(SglangEngines, WhatMayBeSampledAnewMoves) {
+  const HeldPort a, b;
+  ScriptedSglang one(a.address()), two(b.address());
+  Serve({a.address(), b.address()});
+  pb::GenerateRequest request = Request(300);
+  request.mutable_sampling_params()->set_temperature(1);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 8; ++i) {
+    calls.push_back(
+        std::make_unique<Call>(*stub_, request, absl::InfiniteDuration(),
+                               std::map<std::string, std::string>{{"bfio-may-resample", "true"}}));
+    ASSERT_TRUE(calls.back()->Read());
+  }
+  ASSERT_GT(one.requests().size(), 0u);
+  one.Kill();
+  for (const auto& call : calls) {
+    EXPECT_TRUE(call->End().status.ok()) << call->outputs().status.error_message();
+    EXPECT_EQ(call->outputs().tokens.at(0).size(), 300u);
   }
 }
 

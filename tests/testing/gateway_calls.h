@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -80,17 +81,24 @@ struct OutputsOf {
   std::map<uint32_t, Complete> ends;
   // Of the tokens, where the request asks for them.
   std::map<uint32_t, Logprobs> logprobs;
+  // Outputs of which chunks have come.
+  std::set<uint32_t> streamed;
 
   void Add(const Response& response) {
     if (response.has_chunk()) {
       EXPECT_EQ(ends.count(response.chunk().index()), 0u) << "nothing follows an output's end";
+      streamed.insert(response.chunk().index());
       Append(response.chunk().token_ids(), tokens[response.chunk().index()]);
       Append(response.chunk());
     } else {
       EXPECT_TRUE(response.has_complete());
-      Append(response.complete().output_ids(), tokens[response.complete().index()]);
-      Append(response.complete());
-      const bool whole = response.complete().output_ids_size() > 0;
+      // After chunks they repeat the last one's.
+      const bool whole =
+          response.complete().output_ids_size() > 0 && !streamed.contains(response.complete().index());
+      if (whole) {
+        Append(response.complete().output_ids(), tokens[response.complete().index()]);
+        Append(response.complete());
+      }
       EXPECT_TRUE(!whole || response.complete().index() == ends.size()) << "whole outputs come in order";
       EXPECT_TRUE(ends.emplace(response.complete().index(), response.complete()).second);
     }
@@ -114,7 +122,9 @@ struct OutputsOf {
 template <typename Stub, typename Request, typename Response>
 class CallOf {
  public:
-  CallOf(Stub& stub, const Request& request, absl::Duration deadline = absl::InfiniteDuration()) {
+  CallOf(Stub& stub, const Request& request, absl::Duration deadline = absl::InfiniteDuration(),
+         const std::map<std::string, std::string>& metadata = {}) {
+    for (const auto& [key, value] : metadata) context_.AddMetadata(key, value);
     if (deadline < absl::InfiniteDuration())
       context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
     reader_ = stub.Generate(&context_, request);

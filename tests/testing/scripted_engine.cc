@@ -128,7 +128,7 @@ bool ScriptedEngine::NextStep(grpc::ServerContext* context, std::unique_lock<std
 grpc::Status ScriptedEngine::GetServerInfo(grpc::ServerContext*, const pb::GetServerInfoRequest*,
                                            pb::GetServerInfoResponse* response) {
   response->set_server_type("vllm-grpc");
-  response->set_data_parallel_size(options_.ranks);
+  response->set_data_parallel_size(std::max(options_.ranks, options_.all_ranks));
   response->set_max_num_seqs(options_.slots);
   return Status::OK;
 }
@@ -146,9 +146,11 @@ grpc::Status ScriptedEngine::GetLoads(grpc::ServerContext* context, const pb::Ge
   while (loads_ == Loads::kSlow && !killed_ && !context->IsCancelled())
     stepped_.wait_for(lock, std::chrono::milliseconds(50));
   const int times = loads_ == Loads::kWrong ? 1'000'000 : 1;
+  response->set_dp_rank_count(options_.ranks);
   for (size_t r = 0; r < ranks_.size(); ++r) {
     pb::SchedulerLoad& load = *response->add_loads();
-    load.set_dp_rank(static_cast<int32_t>(r));
+    const int32_t wrong = loads_ == Loads::kWrongRank ? 1'000 : 0;
+    load.set_dp_rank(options_.first_rank + static_cast<int32_t>(r) + wrong);
     load.set_num_running_reqs(times * (ranks_[r].running + others_) + times - 1);
     load.set_num_waiting_reqs(ranks_[r].waiting);
     load.set_num_used_tokens(ranks_[r].tokens + others_ * others_tokens_ + (times - 1) * 1'000);
@@ -207,12 +209,14 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   Status status = Status::OK;
   const uint32_t asked = request.sampling_params().max_tokens();
   std::vector<uint32_t> made_all;
+  std::vector<pb::GenerateResponse> held;
   const auto complete = [&](const std::string& reason) {
     pb::GenerateResponse end;
     end.mutable_complete()->set_finish_reason(reason);
+    // After chunks vLLM repeats the last one, and counts its tokens.
+    if (request.stream()) made_all.erase(made_all.begin(), made_all.end() - 1);
     Adorn(request, made_all, *end.mutable_complete());
-    if (!request.stream())
-      end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
+    end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
     Send(number, end, writer);
   };
   for (uint32_t made = 0; made < asked; ++made) {
@@ -230,12 +234,22 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
       for (uint32_t i = 0; i < asked; ++i) response.mutable_chunk()->add_token_ids(5);
     if (made == 2 && fault == kOtherOutput) response.mutable_chunk()->set_index(1);
     lock.unlock();
-    if (request.stream()) Send(number, response, writer);
+    if (fault == kSwapped && made + 2 == asked) {
+      held.push_back(response);
+    } else if (request.stream() && !(fault == kMissing && made == 2)) {
+      Send(number, response, writer);
+      if (fault == kTwice && made == 2) Send(number, response, writer);
+    }
+    if (made + 1 == asked)
+      for (const pb::GenerateResponse& one : held) Send(number, one, writer);
     const bool fails = made == 2 && (fault == kEngineError || fault == kEngineAbort);
     if (fails) complete(fault == kEngineError ? "error" : "abort");
     if (made + 1 == asked) complete("length");
     lock.lock();
     if (fails || (made == 2 && fault == kNoReason)) break;
+    if (made == 2 && fault == kUnavailable) status = {grpc::StatusCode::UNAVAILABLE, "reset"};
+    if (made == 2 && fault == kInternal) status = {grpc::StatusCode::INTERNAL, "reset"};
+    if (!status.ok()) break;
   }
   --rank.running;
   rank.tokens -= static_cast<int>(length);

@@ -32,6 +32,11 @@ enum Fault : uint32_t {
   kEngineAbort,          // finish_reason "abort"
   kBadRequest,           // INVALID_ARGUMENT before any token
   kFull,                 // RESOURCE_EXHAUSTED before any token, the first time
+  kTwice,                // the chunk comes twice
+  kMissing,              // the chunk is missing
+  kSwapped,              // the chunk comes after the next one; of vLLM the last two are swapped
+  kUnavailable,          // the stream breaks with UNAVAILABLE, and the server is well
+  kInternal,             // the same with INTERNAL
 };
 
 // Of a sequence that ends in `last` and has `length` tokens.
@@ -45,6 +50,9 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     // HOST:PORT.
     std::string listen;
     int32_t ranks = 1;
+    // The first of them among all ranks of the model, and how many there are (0: only these), as of servers
+    // with external or hybrid load balancing. GetLoads counts over all, data_parallel_rank over the server's.
+    int32_t first_rank = 0, all_ranks = 0;
     int32_t slots = 4;
     int32_t kv_tokens = 0;
     uint32_t max_context = 4096;
@@ -59,8 +67,9 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   // Requests of other clients that each rank has from now on, with so many tokens each. They take slots
   // first.
   void SetOthers(int requests, int tokens);
-  // What GetLoads says from now on: the truth, a million times as much, or nothing (it does not answer).
-  enum class Loads { kTrue, kWrong, kSlow };
+  // What GetLoads says from now on: the truth, a million times as much, that of ranks that do not exist, or
+  // nothing (it does not answer).
+  enum class Loads { kTrue, kWrong, kWrongRank, kSlow };
   void SetLoads(Loads loads);
   // While it holds, no rank steps, and health checks are answered only if `healthy`.
   void SetSilent(bool silent, bool healthy = false);

@@ -4,14 +4,15 @@
 // messages; ToPass and Translate, which make a call's request but for its name and rank, from the client's or
 // from nothing; and what is particular to it. Requests ask for the rank; those that are made here
 // ask for a stream. A stream that breaks the protocol (more tokens than were asked for, another output than
-// the first, anything after the end) ends with DATA_LOSS. Ownership and threads: as EngineClient; gRPC's
-// callbacks.
+// the first, anything after the end, counts that do not fit the tokens received; stream_counts.h) ends with
+// DATA_LOSS. Ownership and threads: as EngineClient; gRPC's callbacks.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -22,8 +23,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/net/status.h"
 #include "router/engine_link/engine_client.h"
+#include "router/engine_link/protocol/stream_counts.h"
 
 namespace bfio::router {
 
@@ -91,10 +94,15 @@ class ProtocolStream final : public EngineStream,
   using Request = typename Wire::GenerateRequest;
   using Response = typename Wire::GenerateResponse;
 
+  // `context_tokens`: the longest prompt + output of the engine; 0: not known.
   ProtocolStream(std::shared_ptr<Stub> stub, const EngineCall& call, int32_t rank, const std::string& name,
-                 EngineClient::StreamCallbacks callbacks)
+                 int64_t context_tokens, EngineClient::StreamCallbacks callbacks)
       : stub_(std::move(stub)),
-        left_(call.max_new_tokens),
+        counts_({.cumulative = Wire::kChunksCountAll,
+                 .whole = call.passed.whole,
+                 .prompt_tokens = call.prompt_tokens(),
+                 .max_new_tokens = call.max_new_tokens,
+                 .context_tokens = Wire::kFillsContext ? context_tokens : 0}),
         passes_(call.passed.on),
         before_(call.passed.on ? static_cast<uint32_t>(call.prompt.size()) : 0),
         request_(RequestOf(call, rank, name)),
@@ -152,19 +160,28 @@ class ProtocolStream final : public EngineStream,
     if (response_.has_complete()) {
       const auto& complete = response_.complete();
       if (complete.index() != 0) return WrongOutput(complete.index());
+      const EngineFinish finish = EngineFinishOf(complete.finish_reason());
+      if (absl::Status status = counts_.OnComplete(complete.output_ids(), complete.completion_tokens(),
+                                                   complete.prompt_tokens(), finish);
+          !status.ok()) {
+        return status;
+      }
       // With a stream its output_ids repeat the last chunk's.
-      end_ = EngineEnd{EngineFinishOf(complete.finish_reason()), nullptr, complete.output_ids_size()};
+      end_ = EngineEnd{finish, nullptr, complete.output_ids_size()};
       end_->message = Message();
       return absl::OkStatus();
     }
     const auto& chunk = response_.chunk();
     if (chunk.index() != 0) return WrongOutput(chunk.index());
-    if (chunk.token_ids().empty() && !passes_) return absl::OkStatus();
-    if (static_cast<uint32_t>(chunk.token_ids_size()) > left_)
-      return absl::DataLossError("the engine sent more tokens than were asked for");
-    left_ -= static_cast<uint32_t>(chunk.token_ids_size());
-    std::vector<uint32_t> tokens(chunk.token_ids().begin(), chunk.token_ids().end());
-    callbacks_.on_tokens(std::move(tokens), Message());
+    const absl::Span<const uint32_t> ids(chunk.token_ids().data(),
+                                         static_cast<size_t>(chunk.token_ids_size()));
+    if (absl::Status status = counts_.OnChunk(ids, chunk.completion_tokens()); !status.ok()) return status;
+    if (ids.empty() && !passes_) return absl::OkStatus();
+    EngineTokens tokens;
+    tokens.ids.assign(ids.begin(), ids.end());
+    tokens.cached_prompt_tokens = chunk.cached_tokens();
+    tokens.message = Message();
+    callbacks_.on_tokens(std::move(tokens));
     return absl::OkStatus();
   }
 
@@ -180,7 +197,11 @@ class ProtocolStream final : public EngineStream,
     } else if (before_ > 0 && response_.has_complete()) {
       auto& complete = *response_.mutable_complete();
       complete.set_prompt_tokens(fewer(complete.prompt_tokens()));
-      complete.set_completion_tokens(complete.completion_tokens() + before_);
+      // vLLM counts the last chunk's tokens, which its output_ids repeat; clients add them up.
+      const bool of_last_chunk =
+          !Wire::kChunksCountAll &&
+          complete.completion_tokens() == static_cast<uint32_t>(complete.output_ids_size());
+      if (!of_last_chunk) complete.set_completion_tokens(complete.completion_tokens() + before_);
     }
     return PassedMessage<Response>::Make(std::move(response_));
   }
@@ -190,8 +211,7 @@ class ProtocolStream final : public EngineStream,
   }
 
   const std::shared_ptr<Stub> stub_;
-  // Tokens that may still come.
-  uint32_t left_;
+  StreamCounts counts_;
   const bool passes_;
   // Tokens of earlier placements, which are part of the prompt.
   const uint32_t before_;
@@ -231,13 +251,14 @@ class ProtocolClient final : public EngineClient {
 
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
-    AskServer::Ask(stub_, &AsyncStub::GetServerInfo, timeout,
-                   [stub = stub_, timeout, done = std::move(done)](auto server) mutable {
-                     if (!server.ok()) return std::move(done)(server.status());
-                     EngineDescription description;
-                     Wire::Describe(*server, description);
-                     DescribeModel(stub, timeout, std::move(description), std::move(done));
-                   });
+    AskServer::Ask(
+        stub_, &AsyncStub::GetServerInfo, timeout,
+        [stub = stub_, context = context_tokens_, timeout, done = std::move(done)](auto server) mutable {
+          if (!server.ok()) return std::move(done)(server.status());
+          EngineDescription description;
+          Wire::Describe(*server, description);
+          DescribeModel(stub, context, timeout, std::move(description), std::move(done));
+        });
   }
 
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
@@ -249,14 +270,14 @@ class ProtocolClient final : public EngineClient {
   }
 
   void GetLoads(absl::Duration timeout,
-                absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineLoad>>) &&> done) override {
+                absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
     AskLoads::Ask(stub_, &AsyncStub::GetLoads, timeout, [done = std::move(done)](auto response) mutable {
       if (!response.ok()) return std::move(done)(response.status());
-      std::vector<EngineLoad> loads;
+      std::vector<EngineRankLoad> loads;
       for (const auto& load : response->loads()) {
-        if (load.dp_rank() != std::ssize(loads)) break;
-        loads.push_back({int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
-                         std::max<int64_t>(0, load.num_used_tokens())});
+        loads.push_back({load.dp_rank(),
+                         {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
+                          std::max<int64_t>(0, load.num_used_tokens())}});
       }
       std::move(done)(std::move(loads));
     });
@@ -268,25 +289,42 @@ class ProtocolClient final : public EngineClient {
       std::move(callbacks.on_end)(std::move(status));
       return std::make_shared<NoStream>();
     }
-    return ProtocolStream<Wire>::Start(
-        std::make_shared<ProtocolStream<Wire>>(stub_, call, rank, name, std::move(callbacks)));
+    return ProtocolStream<Wire>::Start(std::make_shared<ProtocolStream<Wire>>(
+        stub_, call, rank, name, context_tokens_->load(), std::move(callbacks)));
   }
 
  private:
   using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
+  using ContextTokens = std::shared_ptr<std::atomic<int64_t>>;
 
-  static void DescribeModel(const std::shared_ptr<Stub>& stub, absl::Duration timeout,
-                            EngineDescription description, Described done) {
-    AskModel::Ask(
-        stub, &AsyncStub::GetModelInfo, timeout,
-        [stub, timeout, description = std::move(description), done = std::move(done)](auto model) mutable {
-          if (!model.ok()) return std::move(done)(model.status());
-          description.max_sequence_tokens = model->max_context_length();
-          description.vocabulary = static_cast<uint32_t>(model->vocab_size());
-          description.model =
-              model->served_model_name().empty() ? model->model_path() : model->served_model_name();
-          DescribeLoads(stub, timeout, std::move(description), std::move(done));
-        });
+  static void DescribeModel(const std::shared_ptr<Stub>& stub, const ContextTokens& context,
+                            absl::Duration timeout, EngineDescription description, Described done) {
+    AskModel::Ask(stub, &AsyncStub::GetModelInfo, timeout,
+                  [stub, context, timeout, description = std::move(description),
+                   done = std::move(done)](auto model) mutable {
+                    if (!model.ok()) return std::move(done)(model.status());
+                    description.max_sequence_tokens = model->max_context_length();
+                    context->store(description.max_sequence_tokens);
+                    description.vocabulary = static_cast<uint32_t>(model->vocab_size());
+                    description.model =
+                        model->served_model_name().empty() ? model->model_path() : model->served_model_name();
+                    DescribeLoads(stub, timeout, std::move(description), std::move(done));
+                  });
+  }
+
+  // The server's ranks are those that its loads are of, and follow one another. Loads of ranks that there are
+  // not say nothing.
+  template <typename Loads>
+  static void TakeRanks(const Loads& loads, EngineDescription& description) {
+    int32_t first = description.all_ranks, last = -1;
+    for (const auto& load : loads) {
+      if (load.dp_rank() < 0 || load.dp_rank() >= description.all_ranks) continue;
+      first = std::min(first, load.dp_rank());
+      last = std::max(last, load.dp_rank());
+    }
+    if (last < first) return;
+    description.first_rank = first;
+    description.ranks = last - first + 1;
   }
 
   static void DescribeLoads(const std::shared_ptr<Stub>& stub, absl::Duration timeout,
@@ -296,7 +334,9 @@ class ProtocolClient final : public EngineClient {
                     // Older servers do not have it; the sizes are those of every rank.
                     if (!loads.ok() && !absl::IsUnimplemented(loads.status()))
                       return std::move(done)(loads.status());
+                    description.all_ranks = description.ranks;
                     if (loads.ok() && loads->loads_size() > 0) {
+                      if (Wire::kLoadsNameRanks) TakeRanks(loads->loads(), description);
                       const auto& load = loads->loads(0);
                       if (load.max_total_num_tokens() > 0)
                         description.kv_tokens = load.max_total_num_tokens();
@@ -309,6 +349,8 @@ class ProtocolClient final : public EngineClient {
   }
 
   std::shared_ptr<Stub> stub_;
+  // As the engine said last; shared with answers that come late.
+  const ContextTokens context_tokens_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace bfio::router

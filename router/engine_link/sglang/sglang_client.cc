@@ -59,9 +59,11 @@ struct Wire {
   using HealthCheckRequest = pb::HealthCheckRequest;
   using HealthCheckResponse = pb::HealthCheckResponse;
 
-  // A chunk's completion_tokens are those of the output so far; GetLoads knows slots better than
-  // GetServerInfo.
+  // A chunk's completion_tokens are those of the output so far. Outputs that end by their length may be
+  // somewhat shorter than the longest sequence allows. GetLoads tells the slots of a rank.
   static constexpr bool kChunksCountAll = true;
+  static constexpr bool kFillsContext = false;
+  static constexpr bool kLoadsNameRanks = false;
   static constexpr bool kSlotsOfLoads = true;
 
   static absl::Status Check(const EngineCall& call) {

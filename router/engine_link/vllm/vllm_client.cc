@@ -59,9 +59,12 @@ struct Wire {
   using HealthCheckRequest = pb::HealthCheckRequest;
   using HealthCheckResponse = pb::HealthCheckResponse;
 
-  // A chunk's completion_tokens are those of the output so far; GetLoads knows slots better than
-  // GetServerInfo.
+  // A chunk's completion_tokens are its own. An output ends by its length at max_tokens or at the longest
+  // sequence, nowhere else. GetServerInfo tells the slots of a rank, and how many ranks the servers of
+  // a model have together; GetLoads which ones a server has.
   static constexpr bool kChunksCountAll = false;
+  static constexpr bool kFillsContext = true;
+  static constexpr bool kLoadsNameRanks = true;
   static constexpr bool kSlotsOfLoads = false;
 
   static absl::Status Check(const EngineCall&) { return absl::OkStatus(); }

@@ -81,6 +81,8 @@ class GatewayService final : public CallService {
     std::string peer;
     // Of the header; empty: none.
     std::string tenant;
+    // The call's metadata says so (kMayResampleHeader).
+    bool may_resample = false;
   };
   using Stream = GenerateStream<Wire>;
   using GenerateRequest = typename Wire::GenerateRequest;

@@ -22,6 +22,8 @@
 namespace bfio::router::gateway {
 
 inline constexpr char kTenantHeader[] = "bfio-tenant";
+// "true": after the loss of its engine the output may go on with other draws than it would have had.
+inline constexpr char kMayResampleHeader[] = "bfio-may-resample";
 
 // Several requests that one call aborts: it is answered when the last of them is.
 struct PendingAborts {
@@ -109,6 +111,12 @@ absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::Call
   const auto tenant = context.client_metadata().find(kTenantHeader);
   if (tenant != context.client_metadata().end())
     caller.tenant.assign(tenant->second.data(), tenant->second.size());
+  const auto resample = context.client_metadata().find(kMayResampleHeader);
+  if (resample != context.client_metadata().end()) {
+    caller.may_resample = resample->second == "true";
+    if (!caller.may_resample && resample->second != "false")
+      return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " is neither true nor false"));
+  }
   // In a message protobuf would see to it; and tenants are names in metrics and logs.
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " is not printable ASCII without spaces"));
@@ -146,7 +154,7 @@ absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller&
   if (absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant); !status.ok())
     return status;
   RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, "",
-                         options_.passes};
+                         options_.passes, caller.may_resample};
   const std::shared_ptr<const ModelFiles> model = Model();
   if (model == nullptr) {
     context.no_stop_texts = "it has none";

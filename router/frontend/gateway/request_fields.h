@@ -39,6 +39,8 @@ struct RequestContext {
   std::string no_stop_texts;
   // The engines speak the gateway's protocol: requests pass as they came.
   bool passes = false;
+  // After the loss of its engine a request that passes may go on with other draws.
+  bool may_resample = false;
 };
 
 struct ConvertedRequest {

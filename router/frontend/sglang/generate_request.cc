@@ -80,8 +80,8 @@ Sampling ToSampling(const pb::GenerateRequest& request) {
 }
 
 // Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
-// tokens.
-bool Continues(const pb::GenerateRequest& from) {
+// tokens; or are as good where another engine draws them and penalizes only its own (`may_resample`).
+bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const pb::SamplingParams& sampling = from.sampling_params();
   const bool greedy = sampling.temperature() == 0 || sampling.top_k() == 1;
   const bool penalties = sampling.frequency_penalty() != 0 || sampling.presence_penalty() != 0 ||
@@ -93,7 +93,7 @@ bool Continues(const pb::GenerateRequest& from) {
   const bool only_tokens = !from.has_mm_inputs() && from.input_embeds().empty() &&
                            !from.return_hidden_states() && !from.has_disaggregated_params() &&
                            from.custom_logit_processor().empty() && from.lora_id().empty();
-  return greedy && !penalties && plain && only_tokens && gateway::AllKnown(from) &&
+  return ((greedy && !penalties) || may_resample) && plain && only_tokens && gateway::AllKnown(from) &&
          gateway::AllKnown(from.tokenized()) && gateway::AllKnown(sampling);
 }
 
@@ -106,7 +106,7 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
   auto to = gateway::PassFields(from, std::move(tenant), limit, *prompt, context);
   if (!to.ok()) return to;
   Passing& passed = to->request.passed;
-  passed.continues = Continues(from);
+  passed.continues = Continues(from, context.may_resample);
   passed.kv_from_elsewhere = from.has_disaggregated_params();
   passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;

@@ -83,8 +83,8 @@ Sampling ToSampling(const pb::SamplingParams& from) {
 }
 
 // Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
-// tokens.
-bool Continues(const pb::GenerateRequest& from) {
+// tokens; or are as good where another engine draws them and penalizes only its own (`may_resample`).
+bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const pb::SamplingParams& sampling = from.sampling_params();
   const bool greedy = (sampling.has_temperature() && sampling.temperature() == 0) || sampling.top_k() == 1;
   const bool penalties = sampling.frequency_penalty() != 0 || sampling.presence_penalty() != 0 ||
@@ -96,7 +96,7 @@ bool Continues(const pb::GenerateRequest& from) {
   const bool only_tokens = from.has_tokenized() && !from.has_mm_inputs() && from.extra_mm_inputs().empty() &&
                            !from.has_media_refs() && !from.has_kv_transfer_params() &&
                            !from.has_kv_transfer_params_json();
-  return greedy && !penalties && plain && only_tokens && gateway::AllKnown(from) &&
+  return ((greedy && !penalties) || may_resample) && plain && only_tokens && gateway::AllKnown(from) &&
          gateway::AllKnown(from.tokenized()) && gateway::AllKnown(sampling);
 }
 
@@ -112,7 +112,7 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
   if (!to.ok()) return to;
   ClientRequest& request = to->request;
   if (sampling.has_seed()) request.sampling.seed = static_cast<uint32_t>(sampling.seed());
-  request.passed.continues = Continues(from);
+  request.passed.continues = Continues(from, context.may_resample);
   request.passed.kv_from_elsewhere = KvFromElsewhere(from);
   request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;

@@ -306,6 +306,25 @@ TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
   EXPECT_EQ(out_.reports.back().prefill->token_budget, kBudget);
 }
 
+TEST_F(BarrierRankTest, WhatThePrefixCacheHadIsNoWork) {
+  rank_ = EngineRank({.slots = 16, .token_budget = 16, .barrier = &barrier_, .number = 1});
+  Epoch(1);
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2, 3});
+  Token(1, 102);
+  // Without the cache a step of 16 would have had 10 of 2's prompt beside the decode, and left 5 for 3.
+  rank_.OnCached(2, 7);
+  Token(2, 200);
+  rank_.OnCached(2, 7);
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{3, 1}}));
+  rank_.OnCached(3, 1'000);
+  Token(3, 300);
+  EXPECT_EQ(out_.reports.back().load_tokens, 10 + 3 + 10 + 10) << "cached tokens are in the KV memory, too";
+}
+
 TEST_F(BarrierRankTest, WhatWaitsForASlotIsNotComputed) {
   rank_ = EngineRank({.slots = 2, .token_budget = 100, .barrier = &barrier_, .number = 1});
   Epoch(1);
@@ -367,6 +386,17 @@ TEST_F(FollowingRankTest, AStepWithoutTokensEndsWithItsReport) {
   ASSERT_THAT(reports, SizeIs(1));
   EXPECT_EQ(reports[0].prefill_tokens, 4);
   EXPECT_THAT(reports[0].prefill->prompts, IsEmpty());
+}
+
+TEST_F(FollowingRankTest, WhatTheEngineFoundInItsCacheIsNotLeft) {
+  Plan({1});
+  Reports();
+  // Of ten tokens one was computed and two are left.
+  Step(0, 1, {{1, 2}});
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].prefill->pending_tokens(), 2);
+  EXPECT_EQ(reports[0].prefill_tokens, 1);
 }
 
 TEST_F(FollowingRankTest, AStepWaitsForTheFirstTokenThatItsReportAnnounces) {

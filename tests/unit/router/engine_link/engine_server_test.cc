@@ -26,7 +26,7 @@ class SilentClient final : public EngineClient {
   void Describe(absl::Duration, Described done) override { asked_->push_back(std::move(done)); }
   void CheckHealth(absl::Duration, absl::AnyInvocable<void(absl::Status) &&>) override {}
   void GetLoads(absl::Duration,
-                absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineLoad>>) &&>) override {}
+                absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&>) override {}
   std::shared_ptr<EngineStream> Generate(const EngineCall&, int32_t, const std::string&,
                                          StreamCallbacks) override {
     return nullptr;

@@ -1,0 +1,55 @@
+#include "router/engine_link/protocol/stream_counts.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router {
+namespace {
+
+absl::Status TooMany(int64_t tokens, int64_t asked) {
+  return absl::DataLossError(
+      absl::StrCat("the engine sent more tokens than were asked for: ", tokens, " of at most ", asked));
+}
+
+absl::Status Differs(uint32_t count, int64_t tokens) {
+  return absl::DataLossError(absl::StrCat("the engine counts ", count, " tokens and ", tokens,
+                                          " have come: a message is missing, twice there or out of order"));
+}
+
+}  // namespace
+
+absl::Status StreamCounts::OnChunk(absl::Span<const uint32_t> ids, uint32_t count) {
+  received_ += std::ssize(ids);
+  if (received_ > options_.max_new_tokens) return TooMany(received_, options_.max_new_tokens);
+  const int64_t counted = options_.cumulative ? received_ : std::ssize(ids);
+  if (count != 0 && count != counted) return Differs(count, counted);
+  last_.assign(ids.begin(), ids.end());
+  return absl::OkStatus();
+}
+
+absl::Status StreamCounts::OnComplete(absl::Span<const uint32_t> ids, uint32_t count, uint32_t prompt_tokens,
+                                      EngineFinish finish) {
+  if (options_.whole) {
+    received_ = std::ssize(ids);
+    if (received_ > options_.max_new_tokens) return TooMany(received_, options_.max_new_tokens);
+    if (count != 0 && count != received_) return Differs(count, received_);
+  } else {
+    if (!ids.empty() && !std::equal(ids.begin(), ids.end(), last_.begin(), last_.end())) {
+      return absl::DataLossError(
+          "the last tokens are not those that the engine ends with: a message is missing, twice there or out "
+          "of order");
+    }
+    const bool of_last = !options_.cumulative && count == std::ssize(ids);
+    if (count != 0 && !of_last && count != received_) return Differs(count, received_);
+  }
+  const int64_t prompt = prompt_tokens > 0 ? prompt_tokens : options_.prompt_tokens;
+  if (finish == EngineFinish::kLength && options_.context_tokens > 0 && received_ < options_.max_new_tokens &&
+      prompt + received_ < options_.context_tokens) {
+    return absl::DataLossError(absl::StrCat("the engine ended the output by its length after ", received_,
+                                            " of ", options_.max_new_tokens, " tokens: some are missing"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::router

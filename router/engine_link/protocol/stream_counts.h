@@ -1,0 +1,48 @@
+// Whether the tokens that have come of one output are all that the engine has sent.
+//
+// Purpose: engines count the tokens of their messages. Counts that do not fit the tokens received mean that a
+// message is missing, has come twice or in another order. What each protocol counts is in Options. A count of
+// 0 beside tokens is no count. Pure. Threads: one. Tokens. Errors: DATA_LOSS.
+#ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
+#define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "router/engine_link/engine_call.h"
+
+namespace bfio::router {
+
+class StreamCounts {
+ public:
+  struct Options {
+    // A chunk's count is of the output so far; otherwise of the chunk.
+    bool cumulative = false;
+    // The output comes in its last message.
+    bool whole = false;
+    // Of the request, as far as the router knows.
+    int64_t prompt_tokens = 0;
+    int64_t max_new_tokens = 0;
+    // An output that ends by its length has max_new_tokens, or prompt and output have so many; 0: other ends
+    // by length are possible.
+    int64_t context_tokens = 0;
+  };
+  explicit StreamCounts(const Options& options) : options_(options) {}
+
+  absl::Status OnChunk(absl::Span<const uint32_t> ids, uint32_t count);
+  // `ids`: of an output that comes whole all, otherwise those of the last chunk again, or none. `count` is of
+  // them or of the whole output. `prompt_tokens` is the engine's count; 0: none.
+  absl::Status OnComplete(absl::Span<const uint32_t> ids, uint32_t count, uint32_t prompt_tokens,
+                          EngineFinish finish);
+
+ private:
+  const Options options_;
+  int64_t received_ = 0;
+  std::vector<uint32_t> last_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
