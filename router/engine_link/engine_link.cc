@@ -109,7 +109,7 @@ void EngineLink::SetEngines(const std::vector<EngineAddress>& engines) {
       (*there)->Keep();
       continue;
     }
-    BarrierCost* const barrier = address.barrier.empty() ? nullptr : &barriers_[address.barrier];
+    EngineBarrier* const barrier = address.barrier.empty() ? nullptr : &barriers_[address.barrier];
     servers_.push_back(
         std::make_shared<EngineServer>(address, &options_, handler_, events_, &next_member_, barrier));
   }

@@ -36,6 +36,7 @@
 #include "absl/time/time.h"
 #include "common/base/event_queue.h"
 #include "router/engine_link/barrier_cost.h"
+#include "router/engine_link/barrier_watch.h"
 #include "router/engine_link/engine_address.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/engine_list.h"
@@ -45,6 +46,12 @@
 namespace bfio::router {
 
 class EngineServer;
+
+// What is known of a barrier that ranks meet in.
+struct EngineBarrier {
+  BarrierCost cost;
+  BarrierWatch watch;
+};
 
 class EngineLink {
  public:
@@ -96,7 +103,7 @@ class EngineLink {
   // Shared with callbacks of clients, which may come after Stop.
   const std::shared_ptr<EventQueue> events_;
   // By the barrier's name; the thread's.
-  std::map<std::string, BarrierCost> barriers_;
+  std::map<std::string, EngineBarrier> barriers_;
   std::vector<std::shared_ptr<EngineServer>> servers_;
   std::map<uint64_t, Follower> followers_;
   MemberId next_member_;

@@ -290,6 +290,10 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
     // A rank that becomes idle begins its next step when it gets work, not now.
     last_tokens_at_ = calls_.empty() ? absl::InfinitePast() : at;
   }
+  if (options_.watch != nullptr) {
+    if (any_tokens) options_.watch->OnStep(options_.number, AnyDecodes());
+    if (calls_.empty()) options_.watch->OnIdle(options_.number);
+  }
   // Of outputs that come whole alone the time of a step is not known so well.
   if (!any_tokens && AnyWhole()) last_tokens_at_ = absl::InfinitePast();
   if (any_tokens) ended_per_step_ += kEndedWeight * (static_cast<double>(ended.size()) - ended_per_step_);

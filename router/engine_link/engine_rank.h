@@ -52,6 +52,7 @@
 #include "absl/types/span.h"
 #include "common/cost/batch_time.h"
 #include "router/engine_link/barrier_cost.h"
+#include "router/engine_link/barrier_watch.h"
 #include "router/engine_link/engine_call.h"
 #include "router/engine_link/engine_steps.h"
 #include "router/group/worker_messages.h"
@@ -84,6 +85,8 @@ class EngineRank {
     int64_t token_budget = 0;
     BarrierCost* barrier = nullptr;
     uint64_t number = 0;
+    // What compares its steps with the others'; may be null.
+    BarrierWatch* watch = nullptr;
   };
 
   struct StartCall {

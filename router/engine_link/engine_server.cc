@@ -98,7 +98,7 @@ absl::Duration Longer(absl::Duration retry) {
 }  // namespace
 
 EngineServer::EngineServer(EngineAddress address, const EngineLink::Options* options, WorkerHandler* handler,
-                           std::shared_ptr<EventQueue> events, MemberId* next_member, BarrierCost* barrier)
+                           std::shared_ptr<EventQueue> events, MemberId* next_member, EngineBarrier* barrier)
     : address_(std::move(address)),
       name_(address_.ToString()),
       options_(options),
@@ -263,8 +263,9 @@ void EngineServer::Attach(size_t r) {
   rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, weak_from_this(), r, events_);
   rank.machine = EngineRank({.slots = description_.slots,
                              .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
-                             .barrier = barrier_,
-                             .number = rank.channel->id()});
+                             .barrier = barrier_ == nullptr ? nullptr : &barrier_->cost,
+                             .number = rank.channel->id(),
+                             .watch = barrier_ == nullptr ? nullptr : &barrier_->watch});
   WorkerHello hello;
   hello.worker_id = name;
   hello.group = address_.barrier;
@@ -281,6 +282,7 @@ void EngineServer::Attach(size_t r) {
 void EngineServer::Detach(Rank& rank) {
   for (auto& [number, stream] : rank.streams) stream->Cancel();
   rank.streams.clear();
+  if (barrier_ != nullptr && rank.channel != nullptr) barrier_->watch.OnIdle(rank.channel->id());
   rank.machine = EngineRank();
   rank.channel = nullptr;
 }
@@ -384,6 +386,11 @@ void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
     rank.streams.erase(it);
   }
   for (EngineRank::StartCall& start : out.start) Start(r, std::move(start));
+  if (barrier_ == nullptr) return;
+  const std::string wrong = barrier_->watch.TakeWarning();
+  if (wrong.empty()) return;
+  spdlog::warn("barrier {}: {}; if its ranks do not meet in every step, leave `?barrier={}` out",
+               address_.barrier, wrong, address_.barrier);
 }
 
 void EngineServer::Start(size_t r, EngineRank::StartCall start) {

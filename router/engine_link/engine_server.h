@@ -22,7 +22,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   // `next_member` numbers connections of ranks, of all servers; `barrier` is null without one. All outlive
   // this.
   EngineServer(EngineAddress address, const EngineLink::Options* options, WorkerHandler* handler,
-               std::shared_ptr<EventQueue> events, MemberId* next_member, BarrierCost* barrier);
+               std::shared_ptr<EventQueue> events, MemberId* next_member, EngineBarrier* barrier);
   ~EngineServer();
 
   void OnTimer(absl::Time now);
@@ -102,7 +102,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   WorkerHandler* const handler_;
   const std::shared_ptr<EventQueue> events_;
   MemberId* const next_member_;
-  BarrierCost* const barrier_;
+  EngineBarrier* const barrier_;
   const std::unique_ptr<EngineClient> client_;
 
   State state_ = State::kIdle;

@@ -1,0 +1,44 @@
+// Whether ranks that are said to meet in a barrier take their steps together.
+//
+// Purpose: a declared barrier (`?barrier=`) that does not exist makes the router hold up prompts for nothing.
+// While ranks decode without a pause, a barrier gives each of them as many steps as the others. Steps are
+// counted over the ranks that decode, from when the last of them began, until one has kSteps; kWindows such
+// counts in a row that differ by more than kShare say that there is no barrier. Ranks without a barrier whose
+// steps happen to be equally fast are not noticed. Pure. Threads: one. Steps.
+#ifndef BFIO_ROUTER_ENGINE_LINK_BARRIER_WATCH_H_
+#define BFIO_ROUTER_ENGINE_LINK_BARRIER_WATCH_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace bfio::router {
+
+class BarrierWatch {
+ public:
+  static constexpr int64_t kSteps = 128;
+  static constexpr int kWindows = 3;
+  // Inferred steps are split now and then when a token comes late.
+  static constexpr double kShare = 0.25;
+
+  // The rank has ended a step with tokens; `decodes`: requests of it decode in the next one, too.
+  void OnStep(uint64_t rank, bool decodes);
+  // The rank has no requests, or is gone.
+  void OnIdle(uint64_t rank);
+
+  // What is wrong, once; empty: nothing, or it was said.
+  std::string TakeWarning();
+
+ private:
+  void StartOver();
+
+  // Steps of the ranks that decode.
+  std::map<uint64_t, int64_t> steps_;
+  int apart_ = 0;
+  int64_t most_ = 0, fewest_ = 0;
+  bool told_ = false;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_BARRIER_WATCH_H_
