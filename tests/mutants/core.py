@@ -34,7 +34,7 @@ MUTANTS = [
     ("scheduler/cluster.cc", "return a.slots.free * b.slots.total > b.slots.free * a.slots.total;", "return a.slots.free > b.slots.free;", "the largest group decides first, not the emptiest"),
     ("scheduler/decision_maker.cc", "a.waiting_index >= seen || taken_[a.waiting_index]", "a.waiting_index >= seen", "a policy may place a request twice"),
     ("scheduler/decision_maker.cc", "    free_.LimitSlots(worker, 0);\n    decision_.assignments", "    decision_.assignments", "a request that runs alone gets company in its own plan"),
-    ("scheduler/decision_maker.cc", "  decision_.Clear();\n  BuildViews(steps);\n", "  decision_.Clear();\n", "policies do not see what has been placed ahead of them"),
+    ("scheduler/decision_maker.cc", "  decision_.Clear();\n  BuildViews(steps);\n  ResetFree(kv);\n", "  decision_.Clear();\n  ResetFree(kv);\n", "policies do not see what has been placed ahead of them"),
     ("scheduler/decision_maker.cc", "for (const Assignment& a : decision_.assignments) gate_.Take(waiting[a.waiting_index].kv_need, a.worker);", "", "admission forgets what is placed ahead"),
     ("scheduler/request_pool.cc", "NextStep() - request.waited_steps.value_or(0)", "NextStep()", "a request that comes back has not waited yet"),
     ("scheduler/request_pool.cc", "(fresh * free_slots + slots - 1) / slots", "fresh * free_slots / slots", "a group's share of a few requests is none"),
