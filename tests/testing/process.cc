@@ -28,13 +28,8 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// Programs are in build/bin/, tests in build/tests/. A program that is in the folder BFIO_PROGRAMS is taken
-// from there (tests/check_chains).
+// Programs are in build/bin/, tests in build/tests/.
 std::string ProgramPath(const std::string& program) {
-  if (const char* folder = getenv("BFIO_PROGRAMS"); folder != nullptr) {
-    const std::filesystem::path path = std::filesystem::path(folder) / program;
-    if (std::filesystem::exists(path)) return path.string();
-  }
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / program)
       .string();
 }
