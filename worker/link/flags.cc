@@ -83,8 +83,8 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
             "host under which the other workers reach this one's barrier; the star barrier listens there");
   table.Add(
       "insecure", &o.insecure,
-      "what other machines can reach may be unprotected: --pipeline_listen without encryption or without "
-      "asking who calls, and a barrier (--barrier_host) whose secret comes over an unencrypted link");
+      "what other machines can reach may be unprotected: a barrier (--barrier_host) whose secret comes over "
+      "an unencrypted link, and the port of a server of chains without encryption or authentication");
   table.Add("http_listen", &o.http_listen,
             "HOST:PORT of /metrics and the probes /healthz and /readyz, for everybody who reaches it; empty: "
             "none");
