@@ -24,8 +24,8 @@ ABSL_DECLARE_FLAG(uint64_t, requests);
 ABSL_DECLARE_FLAG(uint64_t, kv_tokens);
 ABSL_DECLARE_FLAG(uint32_t, max_new_tokens);
 ABSL_FLAG(
-    std::string, rule, "mc_sf",
-    "admit, hindsight: mc_sf, mc_sf_paced or mc_fcfs (each with :margin=N,most=K), protect:alpha=A,beta=B or "
+    std::string, rule, "mc_sf_paced",
+    "admit, hindsight: mc_sf_paced, mc_sf or mc_fcfs (each with :margin=N,most=K), protect:alpha=A,beta=B or "
     "watermark:share=W,block=K; hindsight takes several, separated by commas. serve, serve-grid: bf_io "
     "unless "
     "another of the list in bfio_sim --help is given");
