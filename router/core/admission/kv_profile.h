@@ -1,4 +1,4 @@
-// What one worker's requests hold of its KV memory over time, and the most with one more request.
+// The KV memory that one worker's requests hold over time, and its maximum with one more request.
 //
 // Purpose: the memory inequality (1) of "Online Scheduling for LLM Inference with KV Cache Constraints". A
 // request that starts in round p with s prompt tokens and generates o tokens holds s + (t - p) tokens at time
@@ -73,7 +73,7 @@ class KvProfile {
 
   void Change(const KvLine& line, const Sum& by);
   void Bend(int64_t at, const Sum& by);
-  // With `sum` more at every time.
+  // The segment raised by `sum` at every time.
   int64_t Peak(int64_t from, int64_t to, Sum sum) const;
 
   int64_t now_ = 0;

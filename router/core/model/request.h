@@ -65,7 +65,7 @@ struct RequestSpec {
   // model.
   uint32_t model = 0;
 
-  // The only rank that may run it, because its client has named one; unset: any.
+  // The only rank that may run it, because its client has named it; unset: any.
   struct HeldRank {
     int32_t group = 0;
     WorkerIndex worker = 0;
