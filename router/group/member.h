@@ -24,7 +24,7 @@ struct Member {
   uint64_t sequence = 0;
   // The worker gets no new requests, and is released when its last one has ended.
   bool draining = false;
-  // The worker asked to leave, and will exit whatever the router answers.
+  // The worker requested to leave, and will exit in any case.
   bool leaving = false;
   WorkerTelemetry telemetry;
 

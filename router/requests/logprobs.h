@@ -22,7 +22,7 @@ struct TopToken {
   friend bool operator==(const TopToken&, const TopToken&) = default;
 };
 
-// Borrowed. Empty for requests that do not ask for them.
+// Borrowed. Empty for requests without log-probabilities.
 struct LogprobsView {
   // By token.
   absl::Span<const float> tokens;

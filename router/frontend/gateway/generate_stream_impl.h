@@ -299,7 +299,7 @@ void GenerateStream<Wire>::FillPassed(uint32_t index, Response& response) {
 
 template <typename Wire>
 bool GenerateStream<Wire>::Next(Response& response) {
-  // All together then, and in order: gateways go by the order.
+  // All together then, and in order: gateways rely on the order.
   if (!shape_.stream && live_ > 0) return false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const size_t index = (next_ + i) % outputs_.size();

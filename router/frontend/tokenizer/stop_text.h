@@ -1,8 +1,8 @@
 // Where an output ends whose request names texts that end it.
 //
-// Purpose: engines see tokens only. The text of an output's tokens is searched as they come; a text that ends
-// it may begin and end in the middle of tokens. Keeps no more of the text than could still be the beginning
-// of one. Threads: one.
+// Purpose: engines process tokens only. The text of an output's tokens is searched as they come; a text that
+// ends it may begin and end in the middle of tokens. Keeps no more of the text than could still be the
+// beginning of one. Threads: one.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 

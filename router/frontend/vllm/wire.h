@@ -48,7 +48,7 @@ struct Wire {
   static std::vector<std::string> AbortedIds(const AbortRequest& request) {
     return {request.request_ids().begin(), request.request_ids().end()};
   }
-  // Whether there was such a request is not said.
+  // The answer does not report whether there was such a request.
   static AbortResponse Aborted(bool) { return {}; }
 
   static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime,
