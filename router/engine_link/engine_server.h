@@ -32,14 +32,14 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void CancelAll();
 
   const EngineAddress& address() const { return address_; }
-  // False: it is not in the list any more, and its ranks leave when their requests have ended. True: it is in
+  // Retire: it is no longer in the list, and its ranks leave when their requests have ended. Keep: it is in
   // the list, perhaps again.
   void Retire();
   void Keep();
-  // It is not in the list, and has left.
+  // It has been retired, and its ranks have left.
   bool gone() const;
 
-  // What the router sends to the rank's connection `member`; ignored when that is over.
+  // The router's messages to the rank's connection `member`; ignored when that is over.
   void OnEpoch(size_t rank, MemberId member, const EpochOffer& offer);
   void OnPlan(size_t rank, MemberId member, const PlanPart& plan,
               std::vector<EngineRank::Placement> placements);
@@ -115,9 +115,9 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Time next_at_ = absl::InfinitePast();
   absl::Duration retry_;
   bool checking_ = false;
-  // Of a check, in which the engine does next to nothing else.
+  // Of a check, in which the engine does little else.
   absl::Time checked_at_;
-  // A request for its loads is under way; it does not support such requests.
+  // A request for its loads is under way; it does not report loads.
   bool asking_loads_ = false, tells_no_loads_ = false;
   // Answers to questions of an earlier connection are ignored.
   uint64_t connection_ = 0;

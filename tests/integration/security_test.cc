@@ -480,7 +480,7 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
   refused({loopback, "--admin_listen=0.0.0.0:0"}, "give --admin_tls=cert=FILE,key=FILE");
   refused({loopback, admin, "--worker_listen=[::]:0"}, "give --worker_tls=cert=FILE,key=FILE");
   refused(encrypted,
-          "nobody is asked who calls: give --client_tls=ca=FILE or --client_tokens, or --insecure");
+          "callers are not authenticated: give --client_tls=ca=FILE or --client_tokens, or --insecure");
   refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers need a port of their own");
   refused({loopback, admin, "--client_tls=cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
           "belong together");
