@@ -156,7 +156,7 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
     return true;
   };
   const absl::Status unknown =
-      absl::NotFoundError(absl::StrCat("no request ", request.request_id, " to go on with"));
+      absl::NotFoundError(absl::StrCat("no request ", request.request_id, " to resume"));
   RequestRecord* record = table_.FindByName(request.tenant, request.request_id);
   if (record == nullptr && Settling()) {
     EarlyResume early{id, std::move(request), sink};

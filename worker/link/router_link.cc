@@ -155,7 +155,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
       state_->router_instance = epoch->router_instance;
       return true;
     }
-    spdlog::warn("an epoch of a router that does not lead any more is refused (term {}; {} is known)",
+    spdlog::warn("an epoch of a router that no longer leads is refused (term {}; {} is known)",
                  TermOf(epoch->router_instance), TermOf(state_->router_instance));
     return false;
   }
@@ -229,8 +229,8 @@ absl::Duration RouterLink::PauseAfter(const absl::Status& ended, bool heard) {
   }
   if (absl::IsFailedPrecondition(ended)) {
     const absl::Duration pause = refusals_.Next();
-    spdlog::warn("{}: the router at {} does not take this worker: {}; it asks again in {}",
-                 options_.worker_id, options_.router, std::string(ended.message()),
+    spdlog::warn("{}: the router at {} refuses this worker: {}; retrying in {}", options_.worker_id,
+                 options_.router, std::string(ended.message()),
                  absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
     return pause;
   }

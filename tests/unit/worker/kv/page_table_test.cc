@@ -52,7 +52,7 @@ TEST(PageTableTest, GrowthBeyondTheReservationIsRefused) {
   const SequenceIndex sequence = *table.Admit(20);
   const absl::Status status = table.Grow(sequence, 21);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("reserved 20 tokens and wants 21"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("reserved 20 tokens and needs 21"));
 }
 
 TEST(PageTableTest, AReservationGrowsWhileMemoryIsFree) {
