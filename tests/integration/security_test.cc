@@ -254,7 +254,7 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
   EXPECT_EQ(Count(log, "refused: TLS handshake: wrong version number"), 1u) << log;
 }
 
-TEST_F(Security, EveryMethodAsksForAToken) {
+TEST_F(Security, EveryMethodRequiresAToken) {
   StartRouter();
   const auto client = Connect(client_, "client-ca", "client"), admin = Connect(admin_, "admin-ca", "admin");
   // Generated from the descriptors, so that future methods are tested too.

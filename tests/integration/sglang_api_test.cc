@@ -236,7 +236,7 @@ TEST_F(SlowSglangApi, ATenantsRequestsAreItsOwn) {
   EXPECT_EQ(message.complete().finish_reason(), "abort");
 }
 
-TEST_F(SglangApi, GarbageIsRefusedAndHarmsNobody) {
+TEST_F(SglangApi, GarbageIsRefusedAndOtherCallsContinue) {
   Call bystander(*stub_, Request(400));
   const std::string large(400'000, '\xff');
   for (const char* method : {"Generate", "Abort", "HealthCheck", "GetModelInfo", "GetServerInfo", "GetLoads",

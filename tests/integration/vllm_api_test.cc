@@ -309,7 +309,7 @@ TEST_F(VllmApi, RecordedSessionsOfSmgGetTheirAnswers) {
 
 // --- a gateway that misbehaves ---
 
-TEST_F(VllmApi, GarbageIsRefusedAndHarmsNobody) {
+TEST_F(VllmApi, GarbageIsRefusedAndOtherCallsContinue) {
   Call bystander(*stub_, Request(400));
   const std::string large(400'000, '\xff');
   for (const char* method : {"Generate", "Abort", "HealthCheck", "GetModelInfo", "GetServerInfo", "GetLoads",

@@ -691,7 +691,7 @@ TEST_F(EngineRankTest, RequestsOfOtherClientsTakeSlotsAndTokens) {
   EXPECT_EQ(Reports().back().extra_slots, 0) << "an engine that does not answer is not believed for long";
 }
 
-TEST_F(EngineRankTest, AnEngineThatSaysTooMuchKeepsASlot) {
+TEST_F(EngineRankTest, AnEngineThatReportsTooMuchKeepsASlot) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
   Plan({1});

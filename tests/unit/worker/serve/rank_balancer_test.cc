@@ -43,7 +43,7 @@ TEST(RankBalancer, CountsArePublishedEvery100Ms) {
   EXPECT_EQ(balancer.Choose(At(101)), 1);
 }
 
-TEST(RankBalancer, AStepIsPublishedWhenAllHaveToldOfIt) {
+TEST(RankBalancer, AStepIsPublishedWhenAllHaveReportedIt) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.running = 50}, At(60));
   balancer.Report(1, 1, {.running = 60}, At(80));

@@ -113,7 +113,7 @@ TEST(WaitGate, SmallChangesOfCostsChangeNothing) {
   EXPECT_EQ(gate.fixed_tokens(), 1) << "a fit may extrapolate to less than nothing";
 }
 
-TEST(WaitGate, AnExplicitSettingWinsOverWorkersCosts) {
+TEST(WaitGate, AnExplicitSettingOverridesWorkersCosts) {
   WaitGate gate({Kind::kWait, 30'000, 32});
   gate.OnCost(90'000);
   EXPECT_EQ(gate.fixed_tokens(), 30'000);

@@ -122,7 +122,7 @@ TEST_F(OversizedRequestsTest, AdmittedRequestsAreNotTakenForGrowth) {
   EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 700);
 }
 
-TEST_F(OversizedRequestsTest, CreditGrowsFromNothingToTheExcessAsTheTurnComes) {
+TEST_F(OversizedRequestsTest, PrecountedTokensGrowToTheExcessUntilItIsOverdue) {
   Pass(2, 1, 1'000);
   // With 4 admissions a step a worker sinks by 4 / 8 * (1,000 - 400) = 300 tokens, six steps in ten: 16
   // steps.

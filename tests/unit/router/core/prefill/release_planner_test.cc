@@ -129,7 +129,7 @@ TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
   EXPECT_THAT(PlanRelease(ranks, waiting, {}, {.step_tokens = 2048}), SizeIs(2));
 }
 
-TEST(PlanReleaseTest, WhereArrivalsTakeTheRoomNoneWaitsForCompany) {
+TEST(PlanReleaseTest, WhereArrivalsTakeTheCapacityNoneWaitsForOthers) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
   PrefillTraffic traffic;
   traffic.step_s = 0.01;

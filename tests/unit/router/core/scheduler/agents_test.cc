@@ -88,7 +88,7 @@ TEST(Parents, AHigherStageEndsTheWave) {
   EXPECT_EQ(book.Begin("a", 2, 1)->tokens_made, 50);
 }
 
-TEST(Parents, AFullTableForgetsTheParentLongestWithoutACall) {
+TEST(Parents, AFullTableRemovesTheParentLongestWithoutACall) {
   BookOfParents book(3);
   for (const char* name : {"a", "b", "c"}) {
     book.Begin(name, 1);
@@ -114,7 +114,7 @@ TEST(Parents, ACallThatIsOnlyLookedUpDisplacesNoParent) {
   EXPECT_EQ(book.Begin("a", 4)->tokens_made, 5) << "still in the book";
 }
 
-TEST(Parents, ANameThatIsUsedForEverIsNotTheOldestForEver) {
+TEST(Parents, ANameInPermanentUseDoesNotStayTheOldest) {
   BookOfParents book;
   int64_t oldest = 0;
   for (int64_t step = 0; step < 5 * Parents::kMaxAgeSteps; step += 100) {

@@ -251,7 +251,7 @@ TEST(ClusterPolicies, EveryGroupHasItsOwnAndAWrongOneChangesNothing) {
   EXPECT_TRUE(absl::IsInvalidArgument(wrong.Apply(AddGroup{0}).status));
 }
 
-TEST(ClusterObserver, SeesEveryEventBeforeAndAfterWithWhatCameOfIt) {
+TEST(ClusterObserver, GetsEveryEventBeforeAndAfterWithItsOutcome) {
   class Noting : public EventObserver {
    public:
     void Before(const SchedulerEvent& event) override { before.push_back(event.index()); }

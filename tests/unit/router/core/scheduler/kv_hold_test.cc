@@ -86,7 +86,7 @@ TEST(KvHoldTest, NextOverdueRequestHoldsWhereNoWorkerCouldTakeTheFirst) {
   EXPECT_EQ(hold.holder(), 2);
 }
 
-TEST(KvHoldTest, HolderKeepsItsTurnUntilItFits) {
+TEST(KvHoldTest, HolderKeepsItsWorkerUntilItFits) {
   KvHold hold(64);
   Pool pool;
   pool.Worker(4, 50, 100).Waiting(90, 64).Waiting(95, 70);

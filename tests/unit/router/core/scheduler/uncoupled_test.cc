@@ -94,7 +94,7 @@ TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
 }
 
 // Its slots and the requests in them bound the plans that it has not acknowledged.
-TEST(Uncoupled, AWorkerThatDoesNotReportIsNotGivenPlansForEver) {
+TEST(Uncoupled, AWorkerThatDoesNotReportGetsNoFurtherPlans) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 20, .kv_tokens = 1 << 20}});
   int plans = 0;
   for (RequestId id = 1; id <= 40; ++id) {

@@ -142,7 +142,7 @@ PassedPtr Chunk(size_t tokens) {
   return PassedMessage<vllm::pb::GenerateResponse>::Make(std::move(response));
 }
 
-TEST_F(UnboundCall, MessagesThatNobodyReadsAreBounded) {
+TEST_F(UnboundCall, UnreadMessagesAreBounded) {
   Begin(2, /*stream=*/true);
   ASSERT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow), Delivery::kFlush);
   sinks_[0]->Flush();
