@@ -51,9 +51,8 @@ class EngineList {
   EngineList(EngineSource source, ResolveHost resolve)
       : source_(std::move(source)), resolve_(std::move(resolve)) {}
 
-  // Those that are there now, each server once, none of them by name. What fails is logged once. A name
-  // that answers slowly holds up those after it. When `stop` returns true, between two names, it returns a
-  // part.
+  // Those that are there now, each server once, none of them by name. What fails is logged once. A name that
+  // answers slowly delays those after it. When `stop` returns true, between two names, it returns a part.
   std::vector<EngineAddress> Look(const std::function<bool()>& stop = [] { return false; });
 
  private:

@@ -1,6 +1,6 @@
 // The record that a group keeps of one worker.
 //
-// Purpose: shared by Group and its two kinds; no other code sees it (MemberView is for operators). Threads:
+// Purpose: shared by Group and its two kinds; no other code uses it (MemberView is for operators). Threads:
 // the group's.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_H_
 #define BFIO_ROUTER_GROUP_MEMBER_H_

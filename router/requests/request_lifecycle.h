@@ -230,8 +230,7 @@ class RequestLifecycle final : public RequestBook {
   bool draining_ = false;
   // At least one client has named a rank.
   bool ranks_named_ = false;
-  // Tenant and request_id of the requests that MayGoAhead has let through; emptied when it lets through no
-  // more.
+  // Tenant and request_id of the requests that MayGoAhead has admitted; emptied when it admits no more.
   absl::flat_hash_set<std::pair<std::string, std::string>> went_ahead_;
   LineLimiter lines_{10, absl::Seconds(10)};
   std::vector<std::shared_ptr<TokenSink>> flushes_;

@@ -33,11 +33,11 @@
 // since the last plan keep up to date (kv_books.h): an interval's is memory less the most that residents hold
 // in any of its steps. Where lengths are learnt, a request has no end to test, and memory is that of
 // kv_feasible. Of the requests that wait, Choose picks those that begin now: shortest expected length first,
-// each on the least loaded worker that it fits, up to the first that fits none. The policy sees no others,
+// each on the least loaded worker that it fits, up to the first that fits none. The policy gets no others,
 // and chooses workers for them. Classes of priority are strict. A request that has waited `most` steps goes
-// before all that have not: in a plan in which such a one fits a worker, only such may begin. One that fits
-// nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request that has waited less than `most`
-// steps enters the worker that it waits for.
+// before all that have not: in a plan in which such a request fits a worker, only such requests may begin. A
+// request that fits nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request that has waited
+// less than `most` steps enters the worker that it waits for.
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their

@@ -7,7 +7,7 @@
 // or ends, so it is stored as its bends.
 //
 // Time is in rounds (decode steps), sizes in tokens. With n lines: memory O(n), O(log n) to add or remove
-// one, O(n) to ask, whatever their lengths. A copyable value; threads as for a container.
+// one, O(n) per query, whatever their lengths. A copyable value; threads as for a container.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
 

@@ -83,7 +83,7 @@ class RuleChooser {
   void BeginReplay(const EndedRequests& ended);
   void ReplayStep(Lookahead& lookahead, const EndedRequests& ended, double mean_age);
   void Choose();
-  // The next arrival: in turn from the oldest to the newest of the last kDrawn requests.
+  // The next arrival: cycles from the oldest to the newest of the last kDrawn requests.
   const EndedRequest& Draw(const EndedRequests& ended) {
     const size_t among = std::min(ended.size(), kDrawn);
     return ended.Last(among - 1 - draw_++ % among);

@@ -22,8 +22,8 @@
 // rarely all have one in the next. So the delay is spread evenly: every prompt under way gets the mean
 // prompt's share of a horizon tau = k / lambda per step, by which k prompts are under way, by Little's law.
 // They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of which PrefillSettings::pace
-// takes more or less. A long prompt takes longer and does not hold up a step in proportion to its length. The
-// steps that a plan takes to arrive come on top of tau.
+// takes more or less. A long prompt takes longer, and does not lengthen a step in proportion to its length.
+// The steps that a plan takes to arrive come on top of tau.
 //
 // Objectives. The horizon serves the mean. A prompt with an objective for its first token may have less time,
 // and then the level rises until the work that stands before it, and its own, is done in time: on its rank

@@ -106,7 +106,7 @@ class GroupAccounts {
 
   // The next plan drops it from its worker. REQUIRES: WorkerOf(id).
   void Cancel(RequestId id);
-  // Enters what a plan says.
+  // Enters a plan's placements and drops.
   void Place(const RequestSpec& spec, int64_t enqueued_step, WorkerIndex worker, const PlanSteps& steps);
   void SendDrops(const PlanSteps& steps, Plan& plan);
 

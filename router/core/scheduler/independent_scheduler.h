@@ -48,7 +48,7 @@ class IndependentScheduler final : public Scheduler {
   void SaveSteps(GroupState& state) const override;
   absl::Status RestoreSteps(const GroupState& state) override;
 
-  // It waits for a plan to go on with what it holds.
+  // It waits for a plan before it continues with its requests.
   bool HeldUp(const GroupAccounts::Worker& worker) const { return Idle(worker) && worker.active > 0; }
   void SetSteps();
   bool coupled() const { return kind_ == GroupKind::kCoupled; }

@@ -89,8 +89,8 @@ class RequestPool {
   // next decision.
   absl::Span<const ClassWait> FirstComeWaits();
   // Writes WaitingView::tenant_excess_tokens: what a tenant is ahead of the least served one of those that
-  // have a request of the same priority in the window that fits a worker now. One whose requests cannot run
-  // now must not hold up the others.
+  // have a request of the same priority in the window that fits a worker now. A tenant whose requests cannot
+  // run now must not delay the others.
   void FillTenantExcess(absl::Span<WaitingView> window, const FreeCapacity& free);
   // The views name rows of an outlook: ClearCurves sets them back, where that is not done already.
   void CurvesAreSet() { curves_set_ = true; }

@@ -132,7 +132,7 @@ using SchedulerEvent =
 
 // The result of an event. Fields that do not apply to the event have these defaults.
 struct Outcome {
-  // NOT_FOUND when there is no such group; else as the events say.
+  // NOT_FOUND when there is no such group; else as described at the events.
   absl::Status status;
   CancelOutcome cancel = CancelOutcome::kUnknown;
   // Ascending.

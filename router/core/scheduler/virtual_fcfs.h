@@ -10,7 +10,7 @@
 // Where KV is the limit, the premise is not true: the number of requests that fit depends on their sizes. The
 // result is then the wait if as many requests were admitted as here, but in order of arrival.
 //
-// Arrivals count from the step at which they entered the pool, however late a decision sees them. Threads:
+// Arrivals count from the step at which they entered the pool, however late the next decision is. Threads:
 // one. Cost: O(1) amortised per request; a quantile per question after an admission.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_

@@ -22,7 +22,7 @@
 namespace bfio::router::gateway {
 
 inline constexpr char kTenantHeader[] = "bfio-tenant";
-// "true": after the loss of its engine the output may go on with other draws than it would have had.
+// "true": after the loss of its engine the output may continue with other random draws than before.
 inline constexpr char kMayResampleHeader[] = "bfio-may-resample";
 
 // Several requests that one call aborts: it is answered when the last of them is.

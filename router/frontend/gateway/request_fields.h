@@ -39,7 +39,7 @@ struct RequestContext {
   std::string no_stop_texts;
   // The engines speak the gateway's protocol: requests pass as they came.
   bool passes = false;
-  // After the loss of its engine a request that passes may go on with other draws.
+  // After the loss of its engine a request that passes may continue with other random draws.
   bool may_resample = false;
 };
 

@@ -22,7 +22,7 @@ struct Wire {
   static constexpr char kName[] = "vllm.grpc.engine.VllmEngine";
   // A chunk's completion_tokens are those of the chunk.
   static constexpr bool kChunksCountAll = false;
-  // Of the tokens that end outputs, those are named that the request has asked for.
+  // Names only those output-ending tokens that are in the request.
   static constexpr bool kNamesEos = false;
 
   using GenerateRequest = pb::GenerateRequest;
