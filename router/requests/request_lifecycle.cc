@@ -28,8 +28,8 @@ void Tell(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view
   spdlog::log(level, "request {}: {}{}", record.LogName(), std::string(what), *more);
 }
 
-// Those of the first `tokens` tokens, as many alternatives each as the request asks for; empty: it asks for
-// none, or they are not there.
+// Those of the first `tokens` tokens, with the requested number of alternatives each; empty: not requested,
+// or not available.
 LogprobsView LogprobsOf(const Sampling& sampling, const LogprobsView& from, size_t tokens) {
   if (!sampling.logprobs || from.tokens.size() < tokens || from.width() != *sampling.logprobs) return {};
   return from.subspan(0, tokens);
@@ -124,7 +124,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   const uint32_t index = record.delivered;
   record.delivered += static_cast<uint32_t>(tokens.size());
   if (!passed.whole) record.suspicion.OnTokens(record.delivered - record.placed_at);
-  // No other engine could go on with it.
+  // No other engine could continue it.
   if (passed.on && !passed.whole && !passed.continues && !tokens.empty())
     record.request.passed.message = nullptr;
   int64_t bytes = 0;
@@ -210,7 +210,7 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
                                                  "router could not keep it for another"),
                           kFailedRetry));
   }
-  // An engine that takes what it cannot serve would be asked for ever.
+  // Otherwise a request that no engine can serve would be placed again without an end.
   if (record->request.passed.whole && ++record->refusals >= kMaxRefusals) {
     return Fail(*record, WithRetry(absl::UnavailableError("no worker serves the request"), kFailedRetry));
   }

@@ -19,7 +19,7 @@ namespace {
 const Within kSeconds(0, 3600);
 const Within kTokens(1, static_cast<double>(int64_t{1} << 40));
 
-// What --group may have, in bytes: the router refuses longer names.
+// Bound of --group in bytes: the router refuses longer names.
 constexpr size_t kMaxGroupBytes = 64;
 
 std::string DefaultId() {

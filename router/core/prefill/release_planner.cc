@@ -11,12 +11,12 @@ namespace bfio::core {
 namespace {
 
 constexpr double kRoundingUp = 1 + 1e-9;
-// A prompt is held for others for so many steps and so many times its wave's height at most. Measured at a
+// Bounds of how long a prompt waits for others: steps, and a multiple of its wave's height. Measured at a
 // budget of 256 and load 0.7: with fewer heights waves are less even, which costs up to 7 % of the mean time
 // end to end; with more steps first tokens of short prompts take longer for less than 1 %.
 constexpr double kHeldSteps = 2, kHeldHeights = 8;
 
-// What a rank has to compute of prompts.
+// The prompt tokens that a rank has to compute.
 struct Held {
   int64_t tokens = 0;
   // Of attention to their own tokens.
@@ -76,7 +76,7 @@ class ReleaseRank {
   // Prompt tokens of a step.
   int64_t capacity_;
   int64_t free_slots_;
-  // What a step can take of prompts without being the longest.
+  // Prompt time that a step can take without being the longest.
   double slack_s_ = 0;
   Held held_;
   double growth_ = 0;

@@ -9,8 +9,8 @@
 namespace bfio::core {
 namespace {
 
-// Steps that the replay catches up at once at most, where the policy is not asked at every step or slots were
-// short for a while. Beyond that a part of both steps and requests is replayed.
+// Steps that the replay catches up at once at most, where the policy is not called at every step or slots
+// were short for a while. Beyond that a part of both steps and requests is replayed.
 constexpr int64_t kMostReplaySteps = 64;
 // Steps between two measurements of the residents' mean age.
 constexpr int64_t kAgeSteps = 64;
@@ -40,7 +40,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& step
   KvOutlook kv;
   if (gate_.active()) kv = LookAtKv(steps);
   PlaceHeld(steps, kv, plan);
-  // The window is shorter without them: admission has not looked at the requests behind it.
+  // The window is shorter without them: admission has not tested the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
   if (pool_->placeable() == 0) return AskForLevel(steps, kind, reported_step, plan);
   pool_->FillTenantExcess(Window(), free_);

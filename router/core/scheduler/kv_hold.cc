@@ -29,7 +29,7 @@ std::optional<Assignment> KvHold::Serve(absl::Span<const WaitingView> waiting, c
   if (!holder_) return std::nullopt;
   const auto it = std::find_if(waiting.begin(), waiting.end(),
                                [&](const WaitingView& request) { return request.id == *holder_; });
-  if (it == waiting.end()) {  // cancelled, placed by another group, or pushed out of sight
+  if (it == waiting.end()) {  // cancelled, placed by another group, or no longer in the window
     holder_.reset();
     return std::nullopt;
   }

@@ -19,7 +19,7 @@ int32_t LeastLoaded(const Allocation& allocation, int32_t item) {
   return best;
 }
 
-// What LeastLoaded looks at.
+// The key of LeastLoaded.
 int64_t WorkOfSearch(const Allocation& allocation) {
   const KvOutlook& kv = allocation.instance().kv;
   return allocation.workers() * (1 + static_cast<int64_t>(kv.row()));
