@@ -1,7 +1,7 @@
 // The messages between a rank and the router, as plain structs: proto/bfio/v1/worker.proto without protobuf.
 //
-// Purpose: the step loop is written and tested without gRPC; convert.h translates at the edge. Fields mean
-// what worker.proto says.
+// Purpose: the step loop is written and tested without gRPC; convert.h translates at the edge. worker.proto
+// describes the fields.
 #ifndef BFIO_WORKER_LINK_MESSAGES_H_
 #define BFIO_WORKER_LINK_MESSAGES_H_
 
@@ -36,7 +36,7 @@ struct Epoch {
   std::string group_name;
 };
 
-// Of consecutive tokens of one request that asks for them; every token has equally many alternatives.
+// Of consecutive tokens of one request with log-probabilities; every token has equally many alternatives.
 struct Logprobs {
   std::vector<float> tokens;
   std::vector<TopToken> top;

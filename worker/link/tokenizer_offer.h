@@ -1,4 +1,4 @@
-// Sends the model's tokenizer to the router, for gateways that ask the router for it.
+// Sends the model's tokenizer to the router, for gateways that request it from the router.
 //
 // Purpose: the worker's end of WorkerLink.OfferTokenizer. Threads: one at a time for Send; any for Cancel.
 #ifndef BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
