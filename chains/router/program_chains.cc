@@ -49,7 +49,7 @@ SetChains AddChainOptions(OptionTable& table) {
     chains->step_timeout = options.step_timeout;
     chains->use_times = options.worker_speeds;
     if (chains->servers > 0) options.group_kind = core::GroupKind::kIndependent;
-    // Registered even without servers, so that a server that joins is told which flag is missing.
+    // Registered even without servers, so that a server that joins gets an error with the missing flag.
     options.worker_port_service = [chains](WorkerPortSetup setup) {
       return std::make_unique<ChainPoolService>(*chains, std::move(setup));
     };

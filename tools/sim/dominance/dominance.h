@@ -27,9 +27,9 @@
 
 namespace bfio::sim {
 
-// Losing: a mean step more than this much above the best baseline's ...
+// A cell is lost when the mean step is more than this share above the best baseline's ...
 inline constexpr double kStepLossAbove = 1.005;
-// ... or a p99 wait more than this much above FCFS's.
+// ... or the p99 wait is more than this share above FCFS's.
 inline constexpr double kWaitLossAbove = 1.2;
 // The load that means all slots taken.
 inline constexpr double kSaturationLoad = 72;
