@@ -454,7 +454,7 @@ TEST_F(Security, OversizedMessagesAreRefused) {
   for (int i = 0; i < 60'000; ++i) resume.add_received_token_ids(70'000);
   EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &resume).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT)
-      << "a message has room for the tokens that came before; what is wrong here is their number";
+      << "a message has space for the tokens that came before; what is wrong here is their number";
   v1::DrainWorkerRequest drain;
   drain.set_worker_id(std::string(100'000, 'w'));
   EXPECT_EQ(Call(Connect(admin_, "admin-ca", "admin"), "/bfio.v1.Admin/DrainWorker", kOperator, &drain)

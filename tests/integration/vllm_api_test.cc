@@ -419,7 +419,7 @@ TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
     if (i % 4 == 1 && i < 4) calls.back()->Read();
     if (i % 2 == 0) calls.back()->Cancel();
   }
-  calls.clear();  // the others, which nobody has read
+  calls.clear();  // the others, which have not been read
   EXPECT_TRUE(WaitUntilIdle());
   EXPECT_TRUE(Generate(*stub_, Request(3)).status.ok());
 }

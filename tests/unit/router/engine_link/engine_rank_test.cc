@@ -1,4 +1,4 @@
-// An engine's rank as a worker: what it reports must be what the group reckons.
+// An engine's rank as a worker: its reports must equal the accounts of the group.
 #include "router/engine_link/engine_rank.h"
 
 #include <algorithm>

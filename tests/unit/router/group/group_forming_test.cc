@@ -100,7 +100,7 @@ TEST_F(BarrierGroupTest, NewWorkersAreAddedAfterASettlingTime) {
   EXPECT_EQ(world_->group().epoch(), 2u);
   world_->Run();
   EXPECT_EQ(world_->book().completed.size(), 4u);
-  EXPECT_EQ(world_->book().placed_again, 0) << "nobody was lost";
+  EXPECT_EQ(world_->book().placed_again, 0) << "no request was lost";
 }
 
 TEST_F(BarrierGroupTest, WorkersThatJoinDuringFormingAreAddedAfterwards) {

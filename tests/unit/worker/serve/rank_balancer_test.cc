@@ -38,7 +38,7 @@ TEST(RankBalancer, WhatIsInFlightCountsAtOnce) {
 TEST(RankBalancer, CountsArePublishedEvery100Ms) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.running = 50}, At(10));
-  EXPECT_EQ(balancer.Choose(At(50)), 0) << "nobody has been told";
+  EXPECT_EQ(balancer.Choose(At(50)), 0) << "no rank has been chosen";
   EXPECT_EQ(balancer.Choose(At(101)), 1);
   EXPECT_EQ(balancer.Choose(At(101)), 1);
 }

@@ -1,4 +1,4 @@
-// When prompts are released to engines that fill their own budgets: cases that can be reckoned by hand, and
+// When prompts are released to engines that fill their own budgets: cases that can be computed by hand, and
 // what no release may do, on random groups.
 #include "router/core/prefill/release_planner.h"
 
@@ -137,7 +137,7 @@ TEST(PlanReleaseTest, WhereArrivalsTakeTheCapacityNoneWaitsForOthers) {
   // 100 tokens of room on each rank.
   const ReleaseSettings settings = {.step_tokens = 120};
   traffic.arrivals_per_s = 10;
-  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), IsEmpty()) << "a tenth of the room";
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), IsEmpty()) << "a tenth of the capacity";
   traffic.arrivals_per_s = 90;
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), SizeIs(1)) << "nine tenths";
 }

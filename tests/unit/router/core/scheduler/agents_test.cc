@@ -98,7 +98,7 @@ TEST(Parents, AFullTableRemovesTheParentLongestWithoutACall) {
   EXPECT_EQ(book.Begin("d", 3)->first_step, 3);
   EXPECT_EQ(book.parents.size(), 3);
   EXPECT_EQ(book.Begin("b", 4)->first_step, 4) << "b was forgotten, and c for it";
-  // a, d and b have calls: nobody can be forgotten.
+  // a, d and b have calls: none can be removed.
   EXPECT_FALSE(book.Begin("e", 5).has_value());
   EXPECT_EQ(book.Begin("a", 6)->first_step, 1);
   book.End("d", 1, 6);

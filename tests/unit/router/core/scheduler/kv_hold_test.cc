@@ -112,7 +112,7 @@ class KvHoldOfPolicyTest : public ::testing::TestWithParam<PolicyInfo> {};
 INSTANTIATE_TEST_SUITE_P(Policies, KvHoldOfPolicyTest, ::testing::ValuesIn(RegisteredPolicies()),
                          [](const auto& param) { return std::string(param.param.name); });
 
-// Small requests that arrive faster than they leave would fill every gap for ever.
+// Small requests that arrive faster than they leave would always fill every gap.
 TEST_P(KvHoldOfPolicyTest, LargeRequestGetsInAgainstAnEndlessStreamOfSmallOnes) {
   constexpr int kWorkers = 2, kLife = 5;
   constexpr int64_t kKv = 100, kSmall = 16, kLarge = 86;

@@ -403,8 +403,8 @@ TEST(PromptReports, ThoseThatMakeNoSenseAreRefused) {
   EXPECT_EQ(group.scheduler->OnReport(0, report).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Random traffic: nobody starves, no rank that decodes ends later than the level or than its decodes alone,
-// no rank has more prompts than it could use, and the accounts are exact.
+// Random traffic: no request starves, no rank that decodes ends later than the level or than its decodes
+// alone, no rank has more prompts than it could use, and the accounts are exact.
 void RunTraffic(PlanMode mode, int32_t slots, uint64_t seed) {
   SCOPED_TRACE(seed);
   Rng rng(seed);

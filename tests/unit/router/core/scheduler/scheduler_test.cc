@@ -89,7 +89,7 @@ TEST(Scheduler, PlanReportsAnEarlyEndOnlyWhereThePolicyRan) {
   ASSERT_TRUE(f.Report(0, 1, 1, 10).ok());
   const std::optional<Plan> unasked = f.scheduler->MakePlan();
   ASSERT_TRUE(unasked.has_value());
-  EXPECT_FALSE(unasked->stopped_early) << "nobody waits";
+  EXPECT_FALSE(unasked->stopped_early) << "no request waits";
 }
 
 TEST(Scheduler, ParksAnIdleGroupUntilARequestArrives) {
@@ -269,7 +269,7 @@ TEST(Scheduler, ANewEpochKeepsRecoveredRequestsAndReturnsTheRest) {
   ASSERT_TRUE(f.Report(1, 1, 1, 200).ok());
   f.scheduler->CloseEpoch();
   EXPECT_EQ(f.scheduler->MakePlan(), std::nullopt);
-  // Rank 0 is lost; the old rank 1 is the new rank 0 and also holds a request nobody knows.
+  // Rank 0 is lost; the old rank 1 is the new rank 0 and also holds an unknown request.
   EpochMember survivor;
   survivor.spec = {2, 1000, true};
   survivor.resident = {{2, 201}, {99, 50}};
@@ -473,7 +473,7 @@ TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
     report.group_idle = step == 6;
     ASSERT_TRUE(scheduler.OnReport(0, report).ok());
   }
-  EXPECT_FALSE(scheduler.MakePlan().has_value()) << "nobody takes anything";
+  EXPECT_FALSE(scheduler.MakePlan().has_value()) << "no worker takes a request";
   scheduler.OpenEpoch({member});
   ASSERT_TRUE(scheduler.MakePlan().has_value());
   ASSERT_EQ(steps.size(), 3u);

@@ -132,7 +132,7 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
     ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
     const auto plan = scheduler->MakePlan();
     ASSERT_TRUE(plan.has_value());
-    ASSERT_EQ(plan->apply_steps[1], 0) << "the fast one has room";
+    ASSERT_EQ(plan->apply_steps[1], 0) << "the fast one has a free slot";
     number = plan->apply_steps[0];
   }
   scheduler = Successor(*scheduler);

@@ -109,7 +109,7 @@ TEST_F(UnboundCall, AnErrorOfOneOutputCancelsTheOthers) {
   EXPECT_FALSE(sinks_[0]->End(absl::UnavailableError("lost"), std::nullopt))
       << "a flush is asked for already";
   EXPECT_THAT(cancelled_, ElementsAre(101));
-  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken) << "nobody gets it";
+  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken) << "it is dropped";
   EXPECT_FALSE(sinks_[1]->End(absl::CancelledError(), std::nullopt));
 }
 
