@@ -497,7 +497,7 @@ class OneApi : public VllmApi, public ::testing::WithParamInterface<const char*>
   OneApi() : VllmApi(With(GetParam())) {}
 };
 
-TEST_P(OneApi, OnlyWhatIsAskedForIsServed) {
+TEST_P(OneApi, OnlyTheChosenApisAreServed) {
   const bool vllm = std::string(GetParam()) == "vllm";
   const auto code = [&](const char* method) { return RawCall(channel_, method, "").second.error_code(); };
   EXPECT_EQ(code("/vllm.grpc.engine.VllmEngine/HealthCheck"),

@@ -80,9 +80,10 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
   table.Add("barrier", &o.barrier, "star, star_tls (encrypted), nccl, or local (all ranks in this process)");
   table.Add("barrier_host", &o.barrier_host,
             "host under which the other workers reach this one's barrier; the star barrier listens there");
-  table.Add("insecure", &o.insecure,
-            "permit unprotected ports that other machines can reach: --pipeline_listen without encryption or "
-            "authentication, and a barrier (--barrier_host) whose secret comes over an unencrypted link");
+  table.Add(
+      "insecure", &o.insecure,
+      "permit unprotected ports that other machines can reach: a barrier (--barrier_host) whose secret comes "
+      "over an unencrypted link, and the port of a server of chains without encryption or authentication");
   table.Add("http_listen", &o.http_listen,
             "HOST:PORT of /metrics and the probes /healthz and /readyz, unauthenticated; empty: none");
   table.Add("ranks_per_process", &o.ranks_per_process, Within(1, 256),

@@ -16,7 +16,6 @@ constexpr char kUsage[] =
   bfio_worker --router=127.0.0.1:50051 --slots=72
   bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
   bfio_worker --engine=cpu --model=DIR --cpu_threads=4 --slots=16 --kv_tokens=65536
-  bfio_worker --engine=cpu --model=DIR --memory_limit_mb=6000 --pipeline_listen=127.0.0.1:0
   bfio_worker --serve=vllm --listen=127.0.0.1:50051 --ranks_per_process=8
   bfio_worker --engine=cuda --model=DIR --slots=64 --kv_tokens=400000 --barrier=nccl
 

@@ -24,6 +24,9 @@ constexpr int64_t kLateSteps = KvBooks::kLateSteps;
 constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
 // theta times the mean size at b, at its least; rounding to powers of two gives up to twice that.
 constexpr double kThetaSizes = 1;
+// Least theta M, in log(1 / e): the bound takes the whole of M by the first way, and half of it by the
+// second. Powers of two make it up to half of that.
+constexpr double kLeastRisks = 1;
 // Limit of a factor, and of a product, below which the logarithm is taken; far above the smallest double.
 constexpr double kLeastFactor = 1e-100;
 // Prompt lengths are rounded up with a relative precision of 2^-kPromptBits.
@@ -141,11 +144,12 @@ void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingV
 
 void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
                           StepsOfPrompt steps_of_prompt) {
-  int64_t longest = 1, residents = 0, prompt_steps = 0;
+  int64_t longest = 1, residents = 0, prompt_steps = 0, memory = std::numeric_limits<int64_t>::max();
   double tokens = 0;
   for (const Worker& worker : workers) {
     for (const Resident& resident : worker.residents) longest = std::max(longest, resident.max_new_tokens);
     for (const int64_t steps : worker.prompt_steps) prompt_steps = std::max(prompt_steps, steps);
+    if (worker.open) memory = std::min(memory, worker.kv_tokens);
     residents += static_cast<int64_t>(worker.residents.size());
     tokens += static_cast<double>(worker.load_tokens);
   }
@@ -157,13 +161,18 @@ void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const Wai
   const int64_t sharers = residents > 0 ? residents : static_cast<int64_t>(waiting.size());
   const double mean = std::max(1.0, tokens / static_cast<double>(std::max<int64_t>(1, sharers)));
   Divide(longest + kLateSteps + prompt_steps, kNearShare, kFarShare);
+  log_risk_ = std::log(static_cast<double>(intervals_.size()) / (1 - options_.confidence));
+  // Far ahead a request may come to hold half of a worker's memory, with a probability near 0. A theta of its
+  // size would leave less than nothing of the bound: theta M must be well above log(1 / e).
+  const double least_theta = kLeastRisks * log_risk_ / static_cast<double>(std::max<int64_t>(1, memory));
+  const int32_t most_halvings =
+      std::clamp(std::ilogb(std::max(1.0, kThetaSizes / (mean * least_theta))), 0, kMostHalvings - 1);
   for (Interval& interval : intervals_) {
     const double sizes = 1 + static_cast<double>(interval.to) / mean;
-    interval.halvings = std::clamp(std::ilogb(sizes), 0, kMostHalvings - 1);
+    interval.halvings = std::clamp(std::ilogb(sizes), 0, most_halvings);
     interval.theta = std::ldexp(kThetaSizes / mean, -interval.halvings);
     interval.decay = std::exp(-interval.theta * static_cast<double>(interval.to));
   }
-  log_risk_ = std::log(static_cast<double>(intervals_.size()) / (1 - options_.confidence));
 }
 
 void KvGate::Divide(int64_t longest, int64_t near_share, int64_t far_share) {

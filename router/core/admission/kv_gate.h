@@ -20,7 +20,9 @@
 //   except with probability e      if   sum log(1 + p (exp(theta x) - 1)) <= theta M - log(1 / e)
 // (Chernoff's bound) for any theta, if requests end independently of one another. Both are sums over
 // requests, so the outlook has both: needs x, and log(..) / theta. theta is 1 to 2, or 2 to 4, divided by the
-// mean size of a request at b, which is near the best value where about ten or more requests share a worker.
+// mean size of a request at b, which is near the best value where about ten or more requests share a worker,
+// but at least log(1 / e) / M, or twice that: a request that may hold half of M, with p near 0, would keep
+// out all others otherwise.
 // e is (1 - confidence) / intervals, so the probability that a worker filled by one plan runs out of memory
 // before all of its requests have ended is at most 1 - confidence (union bound), if the lookahead is right.
 // Where lengths count as known (oracle, max_tokens), only the first way is used, and no worker runs out if

@@ -17,6 +17,8 @@ constexpr int64_t kRebuildSteps = 64;
 // Limit of the tables rebuilt in one step; one takes some 10 us.
 constexpr int kRebuildsPerStep = 8;
 constexpr double kMaxHazard = 1 - 1e-9;
+// Of a tail, where settings give a prior no weight.
+constexpr double kLeastEndings = 1e-3;
 // log2 of the prompt length at which the second prompt class begins.
 constexpr int kFirstPromptOctave = 5;
 
@@ -110,7 +112,7 @@ void SurvivalModel::EstimateAll(Class& c) const {
     ended = kNeighbourMemory * ended + d;
     exposed = kNeighbourMemory * exposed + n;
   }
-  c.tail = std::min(prior(), kMaxHazard);
+  c.tail = {std::min(prior(), kMaxHazard), std::max(ended + strength, kLeastEndings)};
 }
 
 void SurvivalModel::EstimateBelow(Class& c, const Class& above) const {
@@ -119,7 +121,7 @@ void SurvivalModel::EstimateBelow(Class& c, const Class& above) const {
   for (int32_t bin = 0; bin < c.counts.bins(); ++bin) {
     const bool known = bin < static_cast<int32_t>(above.hazard.size());
     ended += c.counts.Ended(bin);
-    expected += (known ? above.hazard[bin] : above.tail) * c.counts.Exposed(bin);
+    expected += (known ? above.hazard[bin] : above.tail.hazard) * c.counts.Exposed(bin);
   }
   const double factor = expected > 0 ? ended / expected : 1;
   for (int32_t bin = 0; bin < static_cast<int32_t>(above.hazard.size()); ++bin) {
@@ -128,7 +130,8 @@ void SurvivalModel::EstimateBelow(Class& c, const Class& above) const {
     const double tokens = n + (above.hazard[bin] > 0 ? strength / above.hazard[bin] : 0);
     c.hazard.push_back(std::min(tokens > 0 ? (d + strength * factor) / tokens : 0, kMaxHazard));
   }
-  c.tail = std::min(above.tail * factor, kMaxHazard);
+  c.tail = {std::min(above.tail.hazard * factor, kMaxHazard),
+            std::max(std::min(above.tail.endings, ended), kLeastEndings)};
 }
 
 }  // namespace bfio::core

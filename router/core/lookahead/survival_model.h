@@ -56,7 +56,7 @@ class SurvivalModel {
     int32_t source;
     // By bin; `tail`: for every later token.
     std::vector<double> hazard;
-    double tail = 0;
+    SurvivalTable::Tail tail;
     SurvivalTable table;
     // Something was observed since the table was built; endings then; step of that build.
     bool dirty = false;

@@ -1,5 +1,7 @@
 #include "router/core/lookahead/survival_table.h"
 
+#include <cmath>
+
 namespace bfio::core {
 namespace {
 
@@ -9,7 +11,7 @@ constexpr double kMinSurvival = 1e-200;
 
 }  // namespace
 
-void SurvivalTable::Build(const AgeLattice& lattice, absl::Span<const double> hazards, double tail) {
+void SurvivalTable::Build(const AgeLattice& lattice, absl::Span<const double> hazards, const Tail& tail) {
   survival_.assign(1, 1.0);
   double alive = 1;
   int64_t token = 1;
@@ -26,7 +28,12 @@ void SurvivalTable::Build(const AgeLattice& lattice, absl::Span<const double> ha
   }
   limit_ = static_cast<int64_t>(survival_.size()) - 1;
   alive = survival_.back();
-  for (int64_t i = 0; i <= kReach; ++i) survival_.push_back(alive *= 1 - tail);
+  for (int64_t i = 0; i <= kReach; ++i) survival_.push_back(alive *= 1 - tail.hazard);
+  beyond_.clear();
+  for (int32_t bin = 0; bin < FarLattice().bins(); ++bin) {
+    const double expected = tail.hazard * static_cast<double>(FarLattice().First(bin));
+    beyond_.push_back(std::pow(1 + expected / tail.endings, -tail.endings));
+  }
 }
 
 }  // namespace bfio::core

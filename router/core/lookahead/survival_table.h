@@ -2,7 +2,9 @@
 //
 // Purpose: converts hazards per bin of ages to one array, so that P(length > x + h | length > a) is a
 // quotient of two entries, and a projection reads memory in order. Beyond the oldest age ever seen the hazard
-// is constant: older requests count as being that old. Threads: one builds it; any may read it afterwards.
+// is constant: older requests count as being that old. How large it is, is known from few endings only, and
+// far beyond that age this is what matters: there P is the predictive probability of a gamma posterior of the
+// hazard (a Pareto tail). Threads: one builds it; any may read it afterwards.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 
@@ -18,19 +20,26 @@ namespace bfio::core {
 
 class SurvivalTable {
  public:
-  // hazards[b] is the probability of ending with a token of bin b for a request that reaches it; `tail` that
-  // of every later token.
-  void Build(const AgeLattice& lattice, absl::Span<const double> hazards, double tail);
+  struct Tail {
+    // Probability of ending with each token after the last bin: the mean of its posterior.
+    double hazard = 0;
+    // Number of endings that this is known from: the shape of the posterior. Positive.
+    double endings = 1;
+  };
+
+  // hazards[b] is the probability of ending with a token of bin b for a request that reaches it.
+  void Build(const AgeLattice& lattice, absl::Span<const double> hazards, const Tail& tail);
 
   // Entry [i] is proportional to P(length > age + i); valid up to i = kReach.
   const double* From(int64_t age) const { return &survival_[std::min(age, limit_)]; }
 
   static constexpr int64_t kReach = kMaxHorizonSteps + 192;
 
-  // P(length > age + ahead | length > age), or more where the table does not reach.
+  // P(length > age + ahead | length > age), or more beyond the oldest age by kReach.
   double Stay(int64_t age, int64_t ahead) const {
-    const int64_t from = std::min(age, limit_);
-    return survival_[std::min(from + ahead, limit_ + kReach)] / survival_[from];
+    const int64_t from = std::min(age, limit_), beyond = from + ahead - (limit_ + kReach);
+    if (beyond <= 0) return survival_[from + ahead] / survival_[from];
+    return beyond_[FarLattice().Bin(beyond)] * survival_[limit_ + kReach] / survival_[from];
   }
 
   static constexpr int64_t kMostAhead = 128;
@@ -41,8 +50,13 @@ class SurvivalTable {
   }
 
  private:
+  // Of the distances beyond the table's reach; P is that at the nearest token of its bin.
+  static AgeLattice FarLattice() { return AgeLattice(8); }
+
   std::vector<double> survival_;
   int64_t limit_ = 0;
+  // By bin of FarLattice: P(length > reach + distance | length > reach).
+  std::vector<double> beyond_;
 };
 
 }  // namespace bfio::core

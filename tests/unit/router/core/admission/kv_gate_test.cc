@@ -212,6 +212,32 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   }
 }
 
+TEST(KvGate, ALimitOfHalfTheMemoryKeepsNoOthersOutWhereItIsHardlyEverReached) {
+  KvGate gate(*ParseKvGate("kv_feasible"));
+  Rng rng(17);
+  constexpr int kCases = 30, kDraws = 200;
+  int over = 0;
+  for (int trial = 0; trial < kCases; ++trial) {
+    const double mean = 500 + 3000 * rng.Uniform();
+    Geometric lookahead(1 / mean);
+    Case c;
+    const auto most = static_cast<int64_t>((15 + 10 * rng.Uniform()) * mean);
+    for (int n = 0; n < 80; ++n) AddWaiting(c, 1 + Below(rng, 200), 1, most);
+    c.memory = 2 * most;
+    const std::vector<size_t> taken = c.Admit(gate, lookahead);
+    // 30 to 50 of mean size would fill the memory; by their limits one fits.
+    EXPECT_GE(taken.size(), 8U) << "mean " << mean << ", limit " << most;
+    for (int i = 0; i < kDraws; ++i) {
+      for (int64_t& output : c.outputs) {
+        const double steps = std::log(1 - rng.Uniform()) / std::log(1 - 1 / mean);
+        output = std::clamp<int64_t>(1 + static_cast<int64_t>(steps), 1, most);
+      }
+      if (c.Peak(taken) > c.memory) ++over;
+    }
+  }
+  EXPECT_LE(over, 0.01 * kCases * kDraws);
+}
+
 TEST(KvGate, DriftCountsAndAWorkerThatIsNotOpenTakesNothing) {
   const auto lookahead = *MakeLookahead("max_tokens");
   KvGate gate(*ParseKvGate("kv_feasible"));

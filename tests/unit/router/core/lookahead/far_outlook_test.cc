@@ -17,13 +17,18 @@ namespace {
 
 constexpr size_t kKnots = FarOutlookBuilder::kKnots;
 
-// Lengths are geometric, so that survival is known: (1 - 1 / 256)^h, as far as a table reaches that has seen
-// nothing.
+// Lengths are geometric, so that all ages have the same future: no more is known than before the first
+// request.
 std::unique_ptr<Lookahead> Geometric() {
   return *MakeLookahead("survival", {.prior_mean_tokens = 256});
 }
 double Stays(int64_t steps) {
-  return std::pow(1 - 1 / 256.0, static_cast<double>(std::min(steps, SurvivalTable::kReach)));
+  static const std::unique_ptr<Lookahead> lookahead = Geometric();
+  WaitingView request;
+  request.max_new_tokens = 1 << 20;
+  double alive[2];
+  lookahead->Stay(request, {0, steps}, alive);
+  return alive[1];
 }
 
 // `age` tokens made when step `plan_step` begins.

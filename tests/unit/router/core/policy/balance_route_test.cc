@@ -118,7 +118,7 @@ TEST(BrTest, LookaheadCountsTheMarginThatIsAboutToVanish) {
               ElementsAre(-1, 1));
 }
 
-TEST(BrTest, HorizonIsAskedOfTheScheduler) {
+TEST(BrTest, HorizonIsRequestedFromTheScheduler) {
   PolicyOptions options;
   options.horizon = 20;
   EXPECT_EQ((*MakePolicy("br_h", options))->horizon(), 20);

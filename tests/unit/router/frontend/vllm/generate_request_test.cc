@@ -188,7 +188,7 @@ TEST(VllmRequest, ARankThatIsNamedIsKept) {
   EXPECT_EQ(ConvertPlain(request)->request.rank, 7u);
 }
 
-TEST(VllmRequest, LogprobsAreAskedForByTheirNumber) {
+TEST(VllmRequest, LogprobsAreRequestedByTheirNumber) {
   pb::GenerateRequest request = Plain();
   EXPECT_EQ(ConvertPlain(request)->request.sampling.logprobs, std::nullopt);
   for (const int32_t asked : {0, 20}) {
