@@ -29,7 +29,7 @@ struct PortSpec {
   int max_message_bytes = 0;
   // Null: none.
   std::vector<grpc::Service*> services;
-  // Of the APIs at this port: notified of authenticated callers on its connections.
+  // The authenticators of the APIs at this port: they notify it of authenticated callers on its connections.
   std::vector<Authenticator*> authenticators;
   // Last bound: beyond it gRPC ends idle connections, then streams, of any caller.
   size_t memory_bytes = size_t{512} << 20;

@@ -27,8 +27,8 @@ struct EngineDescription {
   int32_t ranks = 1;
   int32_t first_rank = 0;
   int32_t all_ranks = 1;
-  // Of each rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0:
-  // not reported.
+  // Per rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0: not
+  // reported.
   int32_t slots = 0;
   int64_t kv_tokens = 0;
   // Longest prompt + output.
@@ -70,7 +70,7 @@ std::vector<uint32_t> SyntheticPrompt(uint32_t tokens, uint32_t vocabulary);
 struct EngineTokens {
   // One or more; perhaps none of a call that passes.
   std::vector<uint32_t> ids;
-  // Of a call that passes: the message that has them.
+  // For a call that passes: the message that has the tokens.
   PassedPtr message;
   // Tokens of the prompt that the engine had in its prefix cache, and did not compute.
   int64_t cached_prompt_tokens = 0;
@@ -81,7 +81,7 @@ enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };
 
 struct EngineEnd {
   EngineFinish finish = EngineFinish::kLength;
-  // Of a call that passes: the message that reports it, and the tokens of an output that comes whole.
+  // For a call that passes: the message with the end, and the tokens of an output that comes whole.
   PassedPtr message;
   int64_t whole_tokens = 0;
 };

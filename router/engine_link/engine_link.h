@@ -107,7 +107,7 @@ class EngineLink {
   std::vector<std::shared_ptr<EngineServer>> servers_;
   std::map<uint64_t, Follower> followers_;
   MemberId next_member_;
-  // Of the thread that reads the list; nothing is posted to it.
+  // The queue of the thread that reads the list; nothing is posted to it.
   EventQueue watching_;
   std::thread thread_, watch_;
 };

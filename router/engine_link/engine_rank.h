@@ -79,7 +79,7 @@ class EngineRank {
 
   struct Options {
     int32_t slots = 1;
-    // Of a rank in a barrier: tokens of a step, prompts and decodes; where the batches' cost is fitted, and
+    // For a rank in a barrier: tokens of a step, prompts and decodes; where the batches' cost is fitted, and
     // the rank's number there. Null: it steps independently.
     int64_t token_budget = 0;
     BarrierCost* barrier = nullptr;
@@ -144,14 +144,14 @@ class EngineRank {
     core::RequestId id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
-    // Of the prompt, by the estimate; and the first of token_steps_ that computes some of it.
+    // Remaining prompt tokens, by the estimate; and the first of token_steps_ that computes some of them.
     int64_t prompt_left = 0;
     int64_t first_step = 0;
     // The engine has reported that its prompt is computed: the first token follows.
     bool computed = false;
     // Received and reported before the present step.
     int64_t generated = 0;
-    // Of the present step.
+    // Tokens of the present step.
     std::vector<uint32_t> tokens;
     std::vector<PassedPtr> messages;
     std::optional<FinishReason> finished;
@@ -201,7 +201,7 @@ class EngineRank {
   // A plan has come that no report has acknowledged.
   bool owed_ = false;
 
-  // Of an engine that reports steps: the time of its last report; its last step, with the decodes of that;
+  // For an engine that reports steps: the time of its last report; its last step, with the decodes of that;
   // its budget.
   absl::Time heard_at_ = absl::InfinitePast();
   int64_t heard_step_ = 0;
@@ -210,11 +210,11 @@ class EngineRank {
   // Received from it and not in a report yet: prompt tokens, and that a step has ended without tokens.
   int64_t prompt_tokens_ = 0;
   bool stepped_ = false;
-  // Of the last plan that had one, and the step that it came in.
+  // The level of the last plan with a level, and the step in which that plan came.
   std::optional<double> level_s_;
   int64_t level_step_ = 0;
 
-  // Of the present step: requests that ended, failed, or were taken out.
+  // In the present step: requests that ended, failed, or were removed.
   std::vector<RejectedRequest> rejected_;
   std::vector<core::RequestId> preempted_;
   absl::Time first_token_at_ = absl::InfiniteFuture();

@@ -115,7 +115,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Time next_at_ = absl::InfinitePast();
   absl::Duration retry_;
   bool checking_ = false;
-  // Of a check, in which the engine does little else.
+  // Start of the health check under way. Its duration is the round trip, because the engine does little else
+  // for it.
   absl::Time checked_at_;
   // A request for its loads is under way; it does not report loads.
   bool asking_loads_ = false, tells_no_loads_ = false;
@@ -123,7 +124,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   uint64_t connection_ = 0;
   // Calls that failed as if the server was gone, until the next health check.
   std::vector<Failure> doubtful_;
-  // Of the last attempt to reach it; for the log, which has each once.
+  // The error of the last attempt to reach it, to log each error once.
   std::string last_error_;
 };
 

@@ -48,7 +48,7 @@ struct EngineStep {
   // Those of this router and others, in the order of computation.
   std::vector<Prompt> prompts;
   absl::Duration took;
-  // Of a step by the engine's own configuration; only with a stream's first message.
+  // The token budget in the engine's own configuration; only with a stream's first message.
   std::optional<int64_t> token_budget;
 };
 

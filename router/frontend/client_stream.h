@@ -50,7 +50,7 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
 
   // `context` is the call's.
   static std::shared_ptr<ClientStream> Create(grpc::CallbackServerContext* context, Options options);
-  // Of what the stream sends. REQUIRES: before the first Deliver.
+  // The request id in the stream's messages. REQUIRES: before the first Deliver.
   void SetRequestId(std::string request_id) { request_id_ = std::move(request_id); }
 
   // The first message carries what it issues; may be null. Call before tokens may come.
@@ -88,7 +88,7 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
   ResumeTickets::Issue issue_ticket_ ABSL_GUARDED_BY(mutex_);
   std::string model_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_ ABSL_GUARDED_BY(mutex_);
-  // Of pending_, for requests with log-probabilities.
+  // The log-probabilities of pending_, for requests with log-probabilities.
   Logprobs pending_logprobs_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush

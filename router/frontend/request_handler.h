@@ -35,7 +35,7 @@ struct RankLoad {
   // Resident KV, and its capacity.
   int64_t used_tokens = 0;
   int64_t max_tokens = 0;
-  // Of the last second.
+  // Over the last second.
   double tokens_per_second = 0;
   int64_t slots = 0;
 };
@@ -44,7 +44,7 @@ struct Loads {
   // By the wall clock.
   absl::Time timestamp;
   std::string version;
-  // Of all groups that serve.
+  // Number of ranks of all groups that serve.
   uint32_t ranks = 0;
   std::vector<RankLoad> loads;
 };

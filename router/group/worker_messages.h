@@ -125,13 +125,14 @@ struct StepReport {
   std::vector<RejectedRequest> rejected;
   std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
-  // Of the requests with log-probabilities: the index in `tokens`, ascending, and one for each of its tokens.
+  // For requests with log-probabilities: the index in `tokens`, ascending, and one entry for each of its
+  // tokens.
   struct RequestLogprobs {
     size_t index = 0;
     Logprobs logprobs;
   };
   std::vector<RequestLogprobs> logprobs;
-  // Of the requests that pass: the same, in the order of the engine. A request may have some without tokens.
+  // For requests that pass: the same, in the order of the engine. A request may have some without tokens.
   struct RequestMessages {
     size_t index = 0;
     std::vector<PassedPtr> messages;

@@ -31,7 +31,7 @@ struct LogprobsView {
 
   bool empty() const { return tokens.empty(); }
   size_t width() const { return tokens.empty() ? 0 : top.size() / tokens.size(); }
-  // Of `count` tokens from `first` on, fewer where there are fewer.
+  // The log-probabilities of `count` tokens from `first` on, or of as many as there are.
   LogprobsView subspan(size_t first, size_t count = absl::Span<const float>::npos) const {
     if (empty()) return {};
     first = std::min(first, tokens.size());

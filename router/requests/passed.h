@@ -16,7 +16,7 @@ namespace bfio::router {
 class Passed {
  public:
   virtual ~Passed() = default;
-  // Of the message on the wire.
+  // Size of the message on the wire.
   int64_t bytes() const { return bytes_; }
 
  protected:

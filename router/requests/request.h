@@ -100,7 +100,7 @@ struct Assignment {
   // Tokens delivered before this placement. Where the prompt's ids are known, they are now part of the
   // prompt.
   const std::vector<uint32_t>* history = nullptr;
-  // Of `history`; kept for resumable requests with log-probabilities, else null.
+  // The log-probabilities of `history`; null unless the request is resumable and has log-probabilities.
   const Logprobs* history_logprobs = nullptr;
   // Index of the first token of this placement: the number of tokens generated before it.
   uint32_t first_index = 0;
@@ -129,7 +129,7 @@ struct HeldRequest {
   ClientRequest request;
   // All tokens of the request, from index 0.
   std::vector<uint32_t> tokens;
-  // Of `tokens`; empty for requests without log-probabilities.
+  // The log-probabilities of `tokens`; empty for requests without log-probabilities.
   Logprobs logprobs;
   // Index of the first token of the placement on that worker.
   uint32_t first_index = 0;

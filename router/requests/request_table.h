@@ -68,8 +68,8 @@ struct RequestRecord {
   uint32_t placed_model = 0;
   // The delivered tokens; kept only where a replay needs them in its prompt, or a resume for its client.
   std::vector<uint32_t> history;
-  // Of the last tokens of `history`, for a resume; kept where the request is resumable and has
-  // log-probabilities. Those of received tokens (ClientRequest::received) are missing.
+  // The log-probabilities of the last tokens of `history`, for a resume; kept where the request is resumable
+  // and has them. Those of received tokens (ClientRequest::received) are missing.
   Logprobs history_logprobs;
   // Bytes charged for prompt and history (replay_budget.h).
   int64_t kept_bytes = 0;

@@ -64,7 +64,7 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
   const TokenizerReceiver* const receiver_;
   // Null once released.
   std::atomic<std::atomic<int64_t>*> open_;
-  // Of one gRPC callback at a time.
+  // Used by one gRPC callback at a time.
   std::string directory_;
   uint64_t total_bytes_ = 0, bytes_ = 0;
   TokenizerFiles files_;

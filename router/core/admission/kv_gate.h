@@ -124,7 +124,7 @@ class KvGate {
   // Subtracts a request's needs from a worker's capacity in the outlook. REQUIRES: active(); `need` is from
   // the last Look.
   void Take(int32_t need, WorkerIndex worker);
-  // Of these requests, which the last Look has seen, those that begin at `step`; indices, ascending. `free`
+  // The indices, ascending, of these requests that begin at `step`. REQUIRES: the last Look had them. `free`
   // has what is left of its outlook. REQUIRES: chooses().
   void Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
               std::vector<int32_t>& chosen);
@@ -193,7 +193,7 @@ class KvGate {
   std::vector<double> lengths_;
   // By waiting request, where lengths are known: steps that it stays, and that it may stay longer.
   std::vector<std::pair<int64_t, int64_t>> stays_;
-  // Of the last Look: entries per interval.
+  // Entries per interval in the last Look.
   int32_t ways_ = kWays;
   // Scratch of Choose.
   FreeCapacity free_;

@@ -77,7 +77,7 @@ class KvProfile {
   int64_t Peak(int64_t from, int64_t to, Sum sum) const;
 
   int64_t now_ = 0;
-  // Of the lines at now_.
+  // Sum of the lines at now_.
   Sum here_;
   // By time, all after now_: what is added to the sum from there on; never nothing.
   absl::btree_map<int64_t, Sum> bends_;

@@ -73,7 +73,7 @@ class WaitGate {
   // False when the id is not here.
   bool Remove(RequestId id);
   int64_t size() const { return static_cast<int64_t>(classes_of_.size()); }
-  // Of all (RequestSpec::tokens_to_compute); O(n).
+  // Prompt tokens of all held requests (RequestSpec::tokens_to_compute); O(n).
   int64_t tokens_to_compute() const;
   // All held requests by class, each in the order of arrival. Adding them again in this order restores the
   // gate.

@@ -35,7 +35,7 @@ class Parents {
 
   explicit Parents(int64_t limit = kDefaultLimit) : limit_(limit) {}
 
-  // Of a parent, as a call of it arrives.
+  // The state of a parent when one of its calls arrives.
   struct Standing {
     // The step its first call arrived in; at most kMaxAgeSteps ago.
     int64_t first_step = 0;
@@ -67,7 +67,7 @@ class Parents {
  private:
   struct Parent {
     int64_t first_step = 0;
-    // Of the waves before the present one, and the longest call of that.
+    // Generated tokens of the waves before the present one, and of the present wave's longest call.
     int64_t tokens_made = 0, wave_tokens = 0;
     std::optional<uint32_t> stage;
     int64_t deadline_us = RequestSpec::kNoDeadline;

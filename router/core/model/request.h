@@ -22,7 +22,8 @@ struct RequestSpec {
   RequestId id = 0;
   // s: KV tokens of the request in its first step. At least 1.
   int64_t prefill_tokens = 0;
-  // Of them, those whose KV another engine has computed and sends (disaggregated prefill); fewer than all.
+  // The part of prefill_tokens whose KV another engine has computed and sends (disaggregated prefill); less
+  // than all.
   int64_t computed_tokens = 0;
   // Upper bound of o, the tokens still to generate. At least 1.
   int64_t max_new_tokens = 0;

@@ -68,7 +68,7 @@ class Cluster {
 
     friend bool operator==(const Location&, const Location&) = default;
   };
-  // Of a placed request.
+  // The location of a placed request.
   std::optional<Location> LocationOf(RequestId id) const;
   // It waits or is placed.
   bool Knows(RequestId id) const { return pool_.Waits(id) || LocationOf(id).has_value(); }
@@ -126,7 +126,7 @@ class Cluster {
   std::map<GroupIndex, std::unique_ptr<Scheduler>> groups_;
   // The largest index that was ever used; below 0: none.
   GroupIndex last_group_ = -1;
-  // Of groups that are gone.
+  // Totals of removed groups.
   SchedulerTotals retired_;
 };
 

@@ -31,7 +31,7 @@ namespace bfio::core {
 
 class DecisionMaker {
  public:
-  // Of a policy that was called.
+  // The result of a call of the policy.
   struct Answer {
     bool stopped_early = false;
     std::optional<double> gap;
@@ -169,7 +169,7 @@ class DecisionMaker {
   std::vector<int32_t> chosen_;
   std::vector<WaitingView> chosen_views_;
   PrefillView prefill_;
-  // Of `views_`, less what has been placed or held.
+  // The capacity of `views_` without placed and held requests.
   FreeCapacity free_;
 };
 

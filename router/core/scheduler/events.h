@@ -85,13 +85,13 @@ struct PendingPrompt {
   friend bool operator==(const PendingPrompt&, const PendingPrompt&) = default;
 };
 
-// Of a worker that computes prompts in chunks, after a step.
+// The prompts of a worker that computes them in chunks, after a step.
 struct PrefillReport {
-  // Of its next step at most; at least 0.
+  // Bound of its next step's tokens; at least 0.
   int64_t token_budget = 0;
   // In the order in which it will compute them.
   std::vector<PendingPrompt> prompts;
-  // Of a coupled rank: it keeps to a plan's level, and does not fill its budget beyond it.
+  // A coupled rank that keeps to a plan's level, and does not fill its budget beyond it.
   bool metered = false;
 
   int64_t pending_tokens() const {
@@ -115,7 +115,7 @@ struct StepReport {
   absl::Span<const RequestId> rejected;
   // Requests that the worker removed in this step because it lacked KV, before they generated a token in it.
   absl::Span<const RequestId> preempted;
-  // Of requests that continue, at most one each; empty where the engine gives none.
+  // At most one hint for each request that continues; empty where the engine gives none.
   absl::Span<const CompletionHint> hints;
   // No rank has an active request after this step.
   bool group_idle = false;
@@ -138,9 +138,9 @@ struct Drop {
 };
 
 struct Plan {
-  // Of an independent group: the step of the mean rank that the plan was made at.
+  // For an independent group: the step of the mean rank at which the plan was made.
   int64_t apply_step = 0;
-  // Of an independent group, by worker: the number of its part, which grows; the worker applies it at its
+  // For an independent group, by worker: the number of its part, which grows; the worker applies it at its
   // next step boundary. 0: it has none. Empty where there is a barrier.
   std::vector<int64_t> apply_steps;
   std::vector<Placement> placements;

@@ -63,7 +63,7 @@ class GroupAccounts {
     // Placed requests that run alone (RequestSpec::steps_alone).
     int32_t alone = 0;
     int64_t last_step = 0;
-    // Of the last report, those that ended in its step included.
+    // The load in the last report, requests that ended in its step included.
     int64_t reported_load = 0;
     // Without a barrier: the largest apply_step of its plans, and of those that it has applied.
     int64_t planned_step = 0;
@@ -134,7 +134,7 @@ class GroupAccounts {
   // --- prompts ---
 
   struct PromptOn {
-    // Of the whole prompt, and of what is not computed.
+    // Tokens of the whole prompt, and of the part that is not computed.
     int64_t tokens = 0, left = 0;
     // The next step that computes it: of one on its way the step it is expected to enter in.
     int64_t first_step = 0;
@@ -163,7 +163,7 @@ class GroupAccounts {
   void Planned(int64_t step, std::optional<double> level_s, int64_t placed);
   // Every rank keeps to levels (PrefillReport::metered).
   bool AllMetered() const;
-  // The level of a coupled group from now on, whose ranks count steps of their own.
+  // Sets the level of a coupled group, whose ranks count their own steps.
   void SetLevel(std::optional<double> level_s);
   // A step of a coupled group has ended; so many were placed in it.
   void CountStep(int64_t placed);
@@ -240,7 +240,7 @@ class GroupAccounts {
   PlacedMap placed_;
   std::vector<Worker> workers_;
   Residents residents_;
-  // Of plans that some worker may not have carried out yet, and of the one before; ascending.
+  // The levels of plans that some worker may not have executed yet, and of the plan before; ascending.
   std::vector<PlannedLevel> levels_;
   PromptTraffic traffic_;
   EndedRequests ended_;

@@ -54,11 +54,11 @@ class IndependentScheduler final : public Scheduler {
   bool coupled() const { return kind_ == GroupKind::kCoupled; }
 
   const GroupKind kind_;
-  // Of this epoch; of coupled ranks in the present step.
+  // Reports in this epoch; for coupled ranks in the present step.
   int64_t reports_ = 0;
-  // Of coupled ranks: requests placed in the present step.
+  // For coupled ranks: requests placed in the present step.
   int64_t placed_in_step_ = 0;
-  // Of coupled ranks: the step that the level was decided in.
+  // For coupled ranks: the step in which the level was decided.
   int64_t level_step_ = 0;
 };
 

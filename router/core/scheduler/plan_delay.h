@@ -36,7 +36,8 @@ class PlanDelay {
   static constexpr double kMostOfStep = 0.75;
   // Those that predict the next one.
   static constexpr size_t kSteps = 16;
-  // Of the share, per step: so at most one plan in 128 is late because of a delay that was too long.
+  // Growth of the share per step, so that at most one plan in 128 is late because of a delay that was too
+  // long.
   static constexpr double kGrowth = 1.0 / 256;
 
   double share_ = 0;

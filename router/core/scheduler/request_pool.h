@@ -80,7 +80,7 @@ class RequestPool {
   bool AnyPlaceable() const { return placeable() > 0 || for_ranks_.Any(deciding_.group); }
   // Appends the first `count` requests that wait for that rank of the deciding group, and that it may run.
   void AppendWaitingFor(WorkerIndex worker, int64_t count, std::vector<WaitingView>& views) const;
-  // Of a request that waits for a rank; and takes it out, because it has been placed.
+  // The request that waits for a rank; TakeForRank removes it when it has been placed.
   const RequestSpec& SpecForRank(RequestId id) const { return for_ranks_.Spec(id); }
   void TakeForRank(RequestId id);
   // A decision at `step`: takes the requests at these indices out. None: no request was placed.
@@ -105,7 +105,7 @@ class RequestPool {
 
   // Requests that wait for a batch included.
   int64_t size() const { return waiting_.size() + held_back_.size() + for_ranks_.size(); }
-  // Of all those (RequestSpec::tokens_to_compute).
+  // Prompt tokens of all those requests (RequestSpec::tokens_to_compute).
   int64_t tokens_to_compute() const;
   // Requests that a policy might place: those that are not hidden, and wait for no particular rank.
   int64_t placeable() const { return waiting_.size(); }
@@ -127,7 +127,7 @@ class RequestPool {
   absl::Status Restore(const PoolState& state);
 
  private:
-  // Of the tenants with a request in `views` that fits a worker; nothing when there is none.
+  // The least counter of the tenants with a request in `views` that fits a worker; empty when there is none.
   std::optional<double> LeastServed(absl::Span<const WaitingView> views, const FreeCapacity& free) const;
 
   const int64_t max_waiting_;

@@ -78,7 +78,7 @@ class Scheduler {
   int32_t num_workers() const { return accounts_.num_workers(); }
   // Its epoch is open.
   bool open() const { return open_; }
-  // Of its epoch (core::OpenEpoch).
+  // The model of its epoch (core::OpenEpoch).
   uint32_t model() const { return model_; }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return accounts_.placed(); }
@@ -102,9 +102,9 @@ class Scheduler {
 
   // Sums over the workers whose fitted costs include a cost of resident tokens.
   struct StepCost {
-    // Of a step that decodes the requests that are active now, without their contexts; seconds.
+    // Time of a step that decodes the requests that are active now, without their contexts; seconds.
     double fixed_s = 0;
-    // Of a resident token.
+    // Time per resident token, seconds.
     double per_token_s = 0;
   };
   StepCost StepCosts() const;

@@ -138,7 +138,7 @@ struct Outcome {
   // Ascending.
   std::vector<RequestId> displaced;
   std::optional<Plan> plan;
-  // Of MakePlan: the policy was called, with or without a plan, and PolicyOptions::stop ended its search.
+  // For MakePlan: the policy was called, with or without a plan, and PolicyOptions::stop ended its search.
   bool asked_policy = false;
   bool stopped_early = false;
 };

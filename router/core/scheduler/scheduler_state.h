@@ -108,17 +108,18 @@ struct GroupState {
   // By rank.
   std::vector<Worker> workers;
   bool open = false;
-  // Of its epoch.
+  // The model of its epoch.
   uint32_t model = 0;
   int64_t reported_step = 0;
   int64_t planned_step = 0;
   int64_t decided_step = 0;
-  // Of the epoch, without a barrier; of coupled ranks in the present step, with the requests placed in it.
+  // Without a barrier: reports in the epoch; for coupled ranks those of the present step, with the requests
+  // placed in it.
   int64_t reports = 0;
   int64_t placed_in_step = 0;
   // Holds a worker, where admission looks ahead.
   std::optional<RequestId> holder;
-  // Of plans that some worker may not have carried out yet, and of the one before; ascending.
+  // The levels of plans that some worker may not have executed yet, and of the plan before; ascending.
   std::vector<PlannedLevel> levels;
   PromptTraffic traffic;
   SchedulerTotals totals;
@@ -130,7 +131,7 @@ struct ClusterState {
   std::vector<GroupState> groups;
   // The largest index that was ever used; below 0: none.
   GroupIndex last_group = -1;
-  // Of groups that are gone.
+  // Totals of removed groups.
   SchedulerTotals retired;
 };
 

@@ -66,7 +66,7 @@ class TenantService {
   std::vector<Account> accounts_;
   absl::flat_hash_map<uint32_t, int32_t> index_;
   int64_t waiting_ = 0;
-  // Of the tenant whose leaving emptied the pool.
+  // The counter of the tenant whose last request emptied the pool.
   double last_served_ = 0;
   double floor_ = 0;
 };

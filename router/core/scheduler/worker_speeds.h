@@ -24,7 +24,7 @@ struct WorkerTime {
   double time_per_token = 1;
   // In an ordinary worker's tokens, at least 0.
   double time_offset = 0;
-  // Of a prompt token, in an ordinary worker's tokens, at least 0.
+  // Time of a prompt token, in an ordinary worker's tokens, at least 0.
   double prefill_time = 0;
 
   friend bool operator==(const WorkerTime&, const WorkerTime&) = default;

@@ -16,7 +16,7 @@
 namespace bfio::core {
 
 struct PlanValue {
-  // Of the plan's own step, tokens.
+  // Idle work of the plan's own step, tokens.
   double idle_now = 0;
   // max_g T_g of that step, tokens: it determines the duration.
   double longest_now = 0;

@@ -30,7 +30,7 @@
 
 namespace bfio::router {
 
-// Of one answer: of a request that passes it may hold a whole output with its log-probabilities.
+// Bound of one answer. For a request that passes it may hold a whole output with its log-probabilities.
 inline constexpr int kMaxEngineMessageBytes = 64 << 20;
 
 // A call with one answer; deletes itself when it is over.
@@ -79,7 +79,7 @@ inline EngineFinish EngineFinishOf(const std::string& reason) {
   return reason == "error" || reason.empty() ? EngineFinish::kError : EngineFinish::kStop;
 }
 
-// Of a call that the protocol cannot express.
+// The stream of a call that the protocol cannot express.
 class NoStream final : public EngineStream {
  public:
   void Cancel() override {}

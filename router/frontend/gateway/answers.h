@@ -33,7 +33,7 @@ inline int32_t Clamped(int64_t value) {
 
 // The ranks that a gateway gets.
 std::vector<RankLoad> RanksOf(const Loads& loads, RankView view);
-// Of `rank`, or of all. NOT_FOUND: there is no such rank in this view.
+// The loads of `rank`, or of all. NOT_FOUND: there is no such rank in this view.
 absl::StatusOr<std::vector<RankLoad>> SelectedRanks(const Loads& loads, RankView view,
                                                     std::optional<int32_t> rank);
 // Share of the KV memory that is in use, 0 to 1.

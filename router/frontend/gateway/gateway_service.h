@@ -79,7 +79,7 @@ class GatewayService final : public CallService {
     // The owner of the token, where tokens are required.
     std::optional<std::string> name;
     std::string peer;
-    // Of the header; empty: none.
+    // The tenant in the header; empty: none.
     std::string tenant;
     // The call's metadata has kMayResampleHeader.
     bool may_resample = false;
@@ -98,7 +98,7 @@ class GatewayService final : public CallService {
   std::shared_ptr<const ModelFiles> Model() const {
     return options_.model == nullptr ? nullptr : options_.model->Get();
   }
-  // Of a method; gRPC does not copy it.
+  // The full name of a method; gRPC does not copy it.
   const char* Path(const char* method);
   template <typename Request, typename Response, typename Answer>
   void AddUnary(const char* method, Answer answer) {
@@ -130,7 +130,7 @@ class GatewayService final : public CallService {
   LoadFeed feed_;
 
   Mutex mutex_;
-  // Of requests with several outputs; those that have ended are removed from time to time.
+  // Streams of requests with several outputs; those that have ended are removed from time to time.
   absl::flat_hash_map<Name, std::weak_ptr<Stream>> several_ ABSL_GUARDED_BY(mutex_);
   size_t sweep_at_ ABSL_GUARDED_BY(mutex_) = 64;
 };

@@ -95,7 +95,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   struct Output {
     // To be written, or kept until all have ended.
     std::vector<uint32_t> pending;
-    // Of `pending`, for requests with log-probabilities.
+    // The log-probabilities of `pending`, for requests with log-probabilities.
     Logprobs logprobs;
     std::optional<StopText> stop_text;
     std::string matched_text;
@@ -103,7 +103,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
     // All that came.
     uint32_t tokens = 0;
     uint32_t last_token = 0;
-    // Of an engine, to be written as they are; and whether the last one ends the output.
+    // Messages of an engine, to be written unchanged; and whether the last one ends the output.
     std::deque<PassedPtr> passed;
     bool completed = false;
     // Set when it has ended and that is not written yet.

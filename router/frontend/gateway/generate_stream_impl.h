@@ -39,7 +39,7 @@ class GenerateStream<Wire>::Sink final : public TokenSink {
 
   uint64_t id() const override { return id_; }
   const std::string& traceparent() const override { return call_->options_.traceparent; }
-  // Of resumable requests only.
+  // Used for resumable requests only.
   void SetModel(const std::string&) override {}
   void CatchUp(uint32_t, absl::Span<const uint32_t>, const LogprobsView&) override {}
   Delivery Deliver(uint32_t, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,

@@ -44,7 +44,7 @@ struct RequestContext {
 };
 
 struct ConvertedRequest {
-  // Of the first output.
+  // The request of the first output.
   ClientRequest request;
   uint32_t outputs = 1;
   // Tokens come as they are made; otherwise at the end.
@@ -60,7 +60,7 @@ absl::Status CheckNoUnknownFields(const google::protobuf::Message& message);
 // INVALID_ARGUMENT naming the field.
 absl::Status NotSupported(absl::string_view field);
 absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context);
-// Of the existing ranks, by the handler.
+// INVALID_ARGUMENT for a negative rank. The handler checks whether the rank exists.
 absl::Status CheckRank(std::optional<int32_t> rank);
 
 // A field that limits the output, and its name. Unset: as many as fit behind the prompt. UNAVAILABLE when

@@ -20,12 +20,12 @@ namespace bfio::router {
 struct ModelFiles {
   // As given, without a slash at its end.
   std::string directory;
-  // Of config.json; 0 and empty where it is absent or has no value.
+  // From config.json; 0 and empty where it is absent or has no value.
   uint32_t vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
   int32_t bos_token_id = 0, pad_token_id = 0;
   std::string model_type;
-  // Of the weights, as "bfloat16".
+  // Type of the weights, such as "bfloat16".
   std::string dtype;
   std::vector<std::string> architectures;
   // A zip archive of the tokenizer's files, and its SHA-256 in hexadecimal.
@@ -38,7 +38,7 @@ struct ModelFiles {
 // NOT_FOUND: no file of a tokenizer is there; INVALID_ARGUMENT: config.json is invalid, or the files are
 // larger than 256 MiB together. The message begins with the path.
 absl::StatusOr<ModelFiles> LoadModelFiles(std::string directory);
-// Of files that were read elsewhere. INVALID_ARGUMENT as above.
+// From files that were read elsewhere. INVALID_ARGUMENT as above.
 absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const TokenizerFiles& files);
 
 // Name of a model with files: the last part of the path, or "bfio".

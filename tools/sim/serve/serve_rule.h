@@ -29,7 +29,7 @@ struct ServeView {
   int64_t step = 0;
   double now_s = 0;
   core::PrefillTraffic traffic;
-  // Of every request, seconds from its arrival; only bfio's rule uses it.
+  // Objective of every request, in seconds from its arrival; only bfio's rule uses it.
   double ttft_objective_s = core::kNoObjective;
 };
 

@@ -34,8 +34,8 @@ namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  // Of the options it reads wait_ratio, stop and gap_every. Only `rules` are followed while there are slots
-  // for all; fewer than kRules are for comparison.
+  // It reads the options wait_ratio, stop and gap_every. Only `rules` are followed while there are slots for
+  // all; fewer than kRules are for comparison.
   explicit BfIoAutoPolicy(const PolicyOptions& options = {}, absl::string_view name = "bf_io_auto",
                           absl::Span<const PlacementRule> rules = kRules)
       : name_(name),

@@ -8,7 +8,8 @@ namespace {
 
 // Weight of the next request's step against the present one. By trial; 0.03 to 1 hardly differ.
 constexpr double kAhead = 0.1;
-// Requests remembered: their largest few matter, and 1,000 were too few where large ones are rare.
+// Number of recent prompts in the sample. The largest few matter, and 1,000 were too few where large prompts
+// are rare.
 constexpr size_t kRecent = 4000;
 // Share of the workers that are kept low, at least one. By trial; 2 to 15 % hardly differ.
 constexpr double kLowShare = 0.06;

@@ -47,7 +47,7 @@ class MeteredPolicy final : public Policy {
   void PlaceWithin(const Snapshot& snapshot, Decision& decision);
 
   const std::unique_ptr<Policy> placing_;
-  // Of the present decision.
+  // The bindings of the present decision.
   std::vector<Assignment> bindings_;
   std::vector<PrefillRank> ranks_;
   // Scratch.
