@@ -30,7 +30,7 @@ struct EngineOptions {
   CudaOptions cuda;
   // Directory of a checkpoint; of the cpu and cuda engines.
   std::string model;
-  // Of the model's matrices; of the cpu engine.
+  // Type of the model's matrices in the cpu engine.
   cpu::Storage weights = cpu::Storage::kAuto;
   // Bound of the process's weights and KV caches; 0: the machine's memory. Of the cpu engine, and of servers
   // of chains.
@@ -50,7 +50,7 @@ class Engines {
   // `rank`: within the process.
   absl::StatusOr<std::unique_ptr<Engine>> Make(int32_t rank) const;
 
-  // Of what the ranks compute (worker/engine/model/model_digest.h).
+  // Digest of the ranks' model (worker/engine/model/model_digest.h).
   const ModelDigest& digest() const { return digest_; }
 
  private:
@@ -58,7 +58,7 @@ class Engines {
 
   EngineOptions options_;
   ModelDigest digest_;
-  // Of the cpu engine, and of the cuda engine.
+  // Weights of the cpu engine, and of the cuda engine.
   std::shared_ptr<const cpu::Weights> weights_;
   std::shared_ptr<const Model> model_;
 };

@@ -7,9 +7,10 @@ namespace bfio::worker {
 namespace {
 
 constexpr int64_t kTokenBytes = sizeof(uint32_t);
-// Of an entry, beside ids and note: maps, vectors, sampling.
+// Memory of an entry beside ids and note: maps, vectors, sampling.
 constexpr int64_t kEntryBytes = 512;
-// Of one Announcement, by the same estimate; the wire takes up to 5 bytes for an id, and the router 16 MiB.
+// Size of one Announcement, by the same estimate; the wire takes up to 5 bytes for an id, and the router 16
+// MiB.
 constexpr int64_t kMessageBytes = 1 << 20;
 
 int64_t BytesOf(const Logprobs& logprobs) {

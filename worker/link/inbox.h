@@ -91,7 +91,7 @@ class Inbox {
   uint64_t newest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   // The newest epoch, until the step loop takes it up.
   std::optional<Epoch> entering_ ABSL_GUARDED_BY(mutex_);
-  // Of the epoch that the step loop is in: the stream it came over, and whether it has had its first plan.
+  // The stream of the epoch that the step loop is in, and whether that epoch has had its first plan.
   uint64_t epoch_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
   std::stop_source over_ ABSL_GUARDED_BY(mutex_);

@@ -36,7 +36,7 @@ struct Epoch {
   std::string group_name;
 };
 
-// Of consecutive tokens of one request with log-probabilities; every token has equally many alternatives.
+// The log-probabilities of consecutive tokens of one request; every token has equally many alternatives.
 struct Logprobs {
   std::vector<float> tokens;
   std::vector<TopToken> top;
@@ -134,7 +134,7 @@ struct StepReport {
   std::optional<StepCostEstimate> cost;
   std::optional<BatchCost> batch_cost;
   std::optional<EnergyReading> energy;
-  // Of engines that take prompts in chunks.
+  // Set by engines that compute prompts in chunks.
   std::optional<PrefillState> prefill;
 };
 

@@ -24,7 +24,7 @@ struct PartRank {
   std::string suffix;
   // Digest of the model that the engine computes (worker/engine/model/model_digest.h).
   std::string model;
-  // Of a mean request; 0: not known.
+  // Time of a mean request; 0: not known.
   double service_s = 0;
   std::unique_ptr<Engine> engine;
 };

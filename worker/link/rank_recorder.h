@@ -54,7 +54,7 @@ class RankRecorder {
 
   // --- the process ---
   void OnStarted();
-  // Of a chain's head; of several, those of the one that began last.
+  // Limits of a chain's head; with several heads, of the one that began last.
   void OnLimits(const EngineLimits& limits);
   void OnLeaving();
 

@@ -43,7 +43,7 @@ struct RouterLinkOptions {
   // none in that time has stopped reading: the stream is given up.
   size_t max_queued = 1024;
   absl::Duration send_patience = absl::Seconds(1);
-  // Of the jitter; different for each rank.
+  // Seed of the jitter; different for each rank.
   uint64_t seed = 0;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
@@ -96,7 +96,7 @@ class RouterLink final : public StepLink {
   const std::shared_ptr<State> state_;
   TokenizerOffer tokenizer_;
 
-  // Of Run's thread only.
+  // Used by Run's thread only.
   uint64_t last_stream_ = 0;
   absl::Duration backoff_;
   Rng rng_;

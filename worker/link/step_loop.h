@@ -46,7 +46,7 @@ struct StepLoopOptions {
   std::string version;
   // Gets a row for every step that all ranks ended; borrowed, may be null.
   StepLog::Rank* step_log = nullptr;
-  // Of the rank's device; borrowed, may be null.
+  // Monitor of the rank's device; borrowed, may be null.
   EnergyMonitor* energy = nullptr;
   // Bound of the memory for the next router's requests (held_requests.h).
   int64_t resume_buffer_bytes = 0;
@@ -60,7 +60,7 @@ struct StepLoopOptions {
   std::string group;
   // Identifies this run of the rank, drawn at random; 0: not sent.
   uint64_t instance = 0;
-  // Of what its engine computes (worker/engine/model/model_digest.h), for Hello.model.
+  // Digest of its engine's model (worker/engine/model/model_digest.h), for Hello.model.
   std::string model;
 };
 
@@ -129,7 +129,7 @@ class StepLoop {
 
   // State of the present epoch.
   int64_t applied_plan_ = 0;
-  // Of the last plan, and the step that it was applied in.
+  // The level of the last plan, and the step in which that plan was applied.
   std::optional<double> level_;
   int64_t level_step_ = 0;
   // Requests that the engine took before the present step.

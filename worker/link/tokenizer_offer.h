@@ -31,7 +31,7 @@ class TokenizerOffer {
  private:
   const std::string directory_;
   Mutex mutex_;
-  // Of the present call.
+  // Context of the present call.
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };

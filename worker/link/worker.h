@@ -23,11 +23,11 @@ namespace bfio::worker {
 struct WorkerOptions {
   // HOST:PORT.
   std::string router = "127.0.0.1:50051";
-  // Of the link to it; empty: plain text.
+  // TLS files of the link to the router; empty: plain text.
   TlsFiles tls;
   // Ranks of a process with several have the suffix "#0", "#1", ...
   std::string worker_id;
-  // Of its ranks; empty: the router assigns one.
+  // Group of its ranks; empty: the router assigns one.
   std::string group;
   std::string barrier_host = "127.0.0.1";
   std::string barrier = "star";

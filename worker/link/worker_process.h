@@ -37,7 +37,7 @@ struct RankParts {
 struct RankModel {
   // Digest of what it computes.
   std::string digest;
-  // Of a mean request; 0: not known.
+  // Time of a mean request; 0: not known.
   double service_s = 0;
 };
 

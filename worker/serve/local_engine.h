@@ -41,7 +41,7 @@ namespace bfio::worker {
 struct LocalEngineOptions {
   int ranks = 1;
   std::string version;
-  // Of requests that no rank has taken, over all ranks.
+  // Bound of the requests that no rank has taken, over all ranks.
   int64_t max_waiting = 16384;
   int64_t max_waiting_tokens = int64_t{64} << 20;
   // Clients that do not read.
@@ -59,7 +59,7 @@ class LocalEngine final : public router::RequestHandler {
   // REQUIRES: the step loops have ended.
   ~LocalEngine() override;
 
-  // Of that rank's step loop.
+  // The link of that rank's step loop.
   StepLink& link(int rank);
   // By rank; they outlive this.
   void Start(std::vector<Inbox*> inboxes);
@@ -108,7 +108,7 @@ class LocalEngine final : public router::RequestHandler {
     bool greeted = false, ready = false;
     // Those that have not been placed, oldest first.
     std::deque<Handle> waiting;
-    // Of their prompts.
+    // Tokens of their prompts.
     int64_t waiting_tokens = 0;
     std::vector<Handle> cancellations;
     // Requests that are placed.
@@ -128,7 +128,7 @@ class LocalEngine final : public router::RequestHandler {
     // With their first index.
     uint32_t index = 0;
     std::optional<uint32_t> token;
-    // Of the token; null: its request asks for none.
+    // Log-probabilities of the token; null: not requested.
     std::unique_ptr<router::Logprobs> logprobs;
     // The end.
     bool ends = false;

@@ -19,7 +19,7 @@ constexpr double kHeldSteps = 2, kHeldHeights = 8;
 // The prompt tokens that a rank has to compute.
 struct Held {
   int64_t tokens = 0;
-  // Of attention to their own tokens.
+  // Time of attention to their own tokens.
   double attention_s = 0;
 
   void Add(const BatchCost& cost, const PromptLeft& prompt) {
@@ -191,7 +191,7 @@ class ReleasePlanner {
     return bound;
   }
 
-  // Of those no higher, one for each taker, the longest first.
+  // The most urgent prompts up to that height, one for each taker, the longest first.
   std::vector<int32_t> MostUrgent(double height_s) const {
     std::vector<int32_t> wave;
     for (const auto& [height, adds, i] : measured_) {
@@ -217,7 +217,7 @@ class ReleasePlanner {
   std::vector<ReleaseRank> ranks_;
   int64_t decodes_ = 0, free_slots_ = 0;
   struct Measured {
-    // Of the rank with it, and what it adds to that.
+    // The height of the rank with the prompt, and the part that the prompt adds.
     double height_s = 0, adds_s = 0;
     int32_t waiting = 0;
     auto operator<=>(const Measured&) const = default;
@@ -225,7 +225,7 @@ class ReleasePlanner {
   // Ranks that take a prompt; indices of `waiting` that are not bound.
   std::vector<WorkerIndex> takers_;
   std::vector<int32_t> left_;
-  // Of left_, the least high first.
+  // The heights of left_, the smallest first.
   std::vector<Measured> measured_;
   // Share of the steps' capacity for prompts that arrivals do not use.
   double spare_ = 0;

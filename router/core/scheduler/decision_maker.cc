@@ -211,7 +211,7 @@ void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
 void DecisionMaker::ReplayRules(const PlanSteps& steps, GroupKind kind, int64_t placed) {
   if (!chooser_.chooses() || kind == GroupKind::kIndependent) return;
   placed_since_ += placed;
-  // Of a coupled group only decisions that place something are sure to be in the decision log.
+  // For a coupled group only decisions with placements are certain to be in the decision log.
   const bool skips = slots_short_ || (kind == GroupKind::kCoupled && placed == 0);
   if (skips || steps.step == replayed_step_) return;
   // Steps count from 1 again in a new epoch.

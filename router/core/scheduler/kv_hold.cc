@@ -7,7 +7,7 @@
 namespace bfio::core {
 namespace {
 
-// Of the workers with a free slot that `may(worker)` names, the one with most unreserved KV.
+// The worker with most unreserved KV among those with a free slot for which `may(worker)` holds.
 template <class May>
 WorkerIndex MostFreeKv(const FreeCapacity& free, May may) {
   WorkerIndex most = kNoWorker;

@@ -10,9 +10,9 @@ namespace {
 // for a 99th percentile, short enough that the start of a group or a burst soon leaves it.
 constexpr double kMemorySteps = 30;
 constexpr double kMemoryRequests = 150;
-// Of the long-run wait against the recent one: its percentile varies by a third as much.
+// Length of the long-run wait's window, relative to the recent one: its percentile varies by a third as much.
 constexpr double kLongRun = 10;
-// Of a 99th percentile.
+// Share above a 99th percentile.
 constexpr double kAbove = 0.01;
 // Weight of one decision in the mean of admissions.
 constexpr double kAdmittedGain = 0.02;

@@ -49,7 +49,7 @@ struct ServeGridOptions {
   // A rule that the candidate is compared with at equal budgets, each a cell, instead of with all rules but
   // bfio's own. Cells in which that rule does not keep up are left out, as long as it does with one budget.
   std::string against;
-  // Of the candidate; the others plan without.
+  // The candidate's lag; the others plan without one.
   int32_t candidate_lag = 2;
   double jitter = 0;
   // As ServeOptions::closed, for all.
@@ -69,7 +69,7 @@ struct ServeCell {
   std::string workload, engine;
   int32_t workers = 0;
   double load = 0;
-  // Of the candidate.
+  // The candidate's budget.
   int64_t budget = 0;
   ServeMeasurements candidate, best;
   // Others' least of each, whichever run it is of; TPOT among those with a TTFT p50 no higher than the

@@ -43,7 +43,7 @@ struct ServeRank {
   // Bound and not computed yet, in order; the first `begun` hold a slot.
   std::deque<BoundPrompt> prompts;
   int64_t begun = 0;
-  // Of `prompts`, left to compute.
+  // Tokens of `prompts` left to compute.
   int64_t prompt_tokens = 0;
 
   // Slots taken by what runs.

@@ -20,7 +20,7 @@
 namespace bfio::sim {
 namespace {
 
-// Of the run's seed; noise has another (serve_group.cc).
+// Stream of the run's seed; noise has another (serve_group.cc).
 constexpr uint64_t kArrivalStream = 0;
 // How long a run is, in mean lives of a request in the group at its capacity: until the mix of ages is that
 // of the traffic, and then long enough, with so many requests at least that a p99 has thirty beyond it.
@@ -103,7 +103,7 @@ Latencies LatenciesOf(std::vector<double> values) {
   return {sum / static_cast<double>(values.size()), at(0.5), at(0.99)};
 }
 
-// Of values that each stand for many.
+// `values`: each with the number of samples that it stands for.
 Latencies LatenciesOf(std::vector<std::pair<double, int64_t>> values) {
   std::sort(values.begin(), values.end());
   double sum = 0;
@@ -376,7 +376,7 @@ class Run {
   std::deque<double> arrivals_;
   RecentMean prompts_, prefills_s_, outputs_;
   double mean_step_s_ = 0;
-  // Of the counted steps.
+  // Gaps of the counted steps.
   std::vector<std::pair<double, int64_t>> gaps_;
   int64_t tokens_ = 0;
   double time_s_ = 0, idle_s_ = 0, idle_decode_s_ = 0;

@@ -53,8 +53,8 @@ struct ServeResult {
   Latencies ttft_s, tpot_s, itl_s, e2e_s;
   // Share of the requests whose first token came within the objective; none: there is no objective.
   std::optional<double> ttft_met;
-  // Of all ranks' time, the share spent waiting for the slowest; with the steps recomputed without prompts,
-  // over the same time; and the difference.
+  // Share of all ranks' time spent waiting for the slowest; with the steps recomputed without prompts, over
+  // the same time; and the difference.
   double idle_fraction = 0, idle_decode_fraction = 0, idle_prefill_fraction = 0;
   double throughput_tokens_per_s = 0;
 };
