@@ -201,7 +201,7 @@ def fork_join(ctx):
                   {order: {load: mean[name, load, order] for load in loads} for order in ORDERS}, log_y=True, strong=[DUE])
         types = runs.frame.iloc[runs.variants.index((name, loads[0], DUE)) * runs.seeds]["types"]
         if len(types) > 1:
-            ctx.table(f"{title}: who waits for whom", [{"load": load, "order": order} | {
+            ctx.table(f"{title}: latency by type of agent", [{"load": load, "order": order} | {
                 f"{of['type']}, {what}": type_mean(runs, (name, load, order), t, key) for t, of in enumerate(types)
                 for what, key in ((f"{unit}s", "latency_mean"), ("p99", "latency_p99"))}
                 for load in loads for order in ORDERS], note="""Latencies by type of agent, means over the runs. One of a single

@@ -1,5 +1,5 @@
-// The head of a chain of several servers, as the backend of a decode engine: all other code sees the chain as
-// one worker. (A chain of one server uses an ordinary backend.)
+// The head of a chain of several servers, as the backend of a decode engine: all other code treats the chain
+// as one worker. (A chain of one server uses an ordinary backend.)
 //
 // Purpose: embeds a plan's rows, runs the head's own blocks, sends the rows around the chain, and draws
 // tokens from the result. The head has embedding, final norm and lm_head, so only hidden rows travel between

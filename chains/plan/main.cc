@@ -36,11 +36,12 @@ ABSL_FLAG(
     "stops at the first chains that do");
 ABSL_FLAG(double, input_tokens, 2000, "prompt of a mean job");
 ABSL_FLAG(double, output_tokens, 20, "answer of a mean job");
-ABSL_FLAG(double, context_tokens, 2048, "tokens that a job's cache is set aside for; config.json only");
+ABSL_FLAG(double, context_tokens, 2048, "tokens of cache reserved per job; config.json only");
 ABSL_FLAG(double, weight_bytes, 2, "bytes per parameter, 0.5 for 4 bits; config.json only");
 ABSL_FLAG(double, kv_bytes, 2, "bytes per cached value; config.json only");
-ABSL_FLAG(double, block_overhead_ms, 1, "what a block takes a job besides arithmetic and memory");
-ABSL_FLAG(double, message_overhead_ms, 18, "what a token's message takes a server besides its round trip");
+ABSL_FLAG(double, block_overhead_ms, 1, "overhead of a block per job, besides arithmetic and memory");
+ABSL_FLAG(double, message_overhead_ms, 18,
+          "overhead of a token's message on a server, besides its round trip");
 ABSL_FLAG(bool, json, false, "print JSON in place of text");
 ABSL_FLAG(std::string, out, "", "folder that gets plan.json and plan.svg, or sweep.csv, .json and .html");
 

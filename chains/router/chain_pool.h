@@ -5,8 +5,8 @@
 // of its servers is lost, fails to load its part, or reports an error. Servers that are in no other chain are
 // then free and are composed again after a short delay, so that several losses cause one composition.
 // Complete chains are not changed: interrupting their requests costs more than a better composition gains. A
-// restarted router recovers the chains that all their servers announce. Servers are asked to measure round
-// trips to the others; composing waits for their answers for a bounded time.
+// restarted router recovers the chains that all their servers announce. Servers measure round trips to the
+// others on request; composing waits for their answers for a bounded time.
 //
 // Ownership: sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
@@ -104,7 +104,7 @@ class ChainPool {
   BlockSizes SizesOf(const v1::ServerHello& hello) const;
   // Upper bound of a request's prompt + output, in tokens.
   int64_t SequenceTokens(const v1::ServerHello& hello) const;
-  // Ends a chain and tells all of its servers except `except`.
+  // Ends a chain and notifies all of its servers except `except`.
   void EndChain(uint64_t chain, const std::string& why, Session except, absl::Time now);
   // FAILED_PRECONDITION unless `hello` agrees with the connected servers.
   absl::Status CheckAgrees(const v1::ServerHello& hello) const;

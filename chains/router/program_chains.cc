@@ -33,22 +33,23 @@ SetChains AddChainOptions(OptionTable& table) {
   table.Add("chain_servers", &chains->servers, Within(0, core::kMostServers),
             "servers with parts of a model (bfio_worker --pipeline_listen) that the first composition of "
             "chains waits for; 0: no chains");
-  table.Add("chain_slots", &chains->slots, Within(1, 4096),
-            "requests at a time for which chains keep room; fewer where the servers' memory is short");
+  table.Add(
+      "chain_slots", &chains->slots, Within(1, 4096),
+      "concurrent requests per chain for which the servers reserve cache; fewer where their memory is short");
   table.Add("chain_sequence_tokens", &chains->sequence_tokens, Within(2, 1 << 24),
-            "chains: largest prompt + output of one request, in tokens: what a slot's room is");
-  table.AddParsed("chain_job", &chains->job, "512:128",
-                  "INPUT:OUTPUT, tokens of a mean request: what chains are composed for where servers differ "
-                  "in speed",
-                  ParseJob);
+            "chains: largest prompt + output of one request, in tokens, for which a slot reserves cache");
+  table.AddParsed(
+      "chain_job", &chains->job, "512:128",
+      "INPUT:OUTPUT, tokens of a mean request, for which chains are composed where servers differ in speed",
+      ParseJob);
   table.Add("chain_plan", &chains->plan_folder,
-            "folder for pool.json and model.json, the servers as they have measured themselves, as bfio_plan "
-            "reads them; written anew with every composition. Empty: none");
+            "folder for pool.json and model.json with the measured servers, for bfio_plan; rewritten with "
+            "every composition. Empty: none");
   return [chains](RouterOptions& options) {
     chains->step_timeout = options.step_timeout;
     chains->use_times = options.worker_speeds;
     if (chains->servers > 0) options.group_kind = core::GroupKind::kIndependent;
-    // Registered even without servers, so that a server that joins is told which flag is missing.
+    // Registered even without servers, so that a server that joins gets an error with the missing flag.
     options.worker_port_service = [chains](WorkerPortSetup setup) {
       return std::make_unique<ChainPoolService>(*chains, std::move(setup));
     };

@@ -1,9 +1,9 @@
 // Simulates jobs on composed chains, event by event.
 //
-// Purpose: evaluates a dispatching policy on a stream of jobs. An arriving job goes where the policy says. A
-// job of size r takes r / mu on a chain. When one ends, the head of the chain's own queue starts, or else the
-// head of the central queue. Of events at the same time, ends come before arrivals, and ends in the order in
-// which the jobs started. Deterministic for jobs and policy. Times in seconds. Threads: one at a time.
+// Purpose: evaluates a dispatching policy on a stream of jobs. The policy assigns each arriving job. A job of
+// size r takes r / mu on a chain. When one ends, the head of the chain's own queue starts, or else the head
+// of the central queue. Of events at the same time, ends come before arrivals, and ends in the order in which
+// the jobs started. Deterministic for jobs and policy. Times in seconds. Threads: one at a time.
 #ifndef BFIO_CHAINS_SIM_CHAIN_QUEUE_H_
 #define BFIO_CHAINS_SIM_CHAIN_QUEUE_H_
 

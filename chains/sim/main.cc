@@ -34,7 +34,7 @@ ABSL_FLAG(std::string, rule, "jffc", "serve, composed: jffc, sa_jsq, sed, jsq or
 ABSL_FLAG(int64_t, jobs, 5000, "jobs of a run");
 ABSL_FLAG(uint64_t, seed, 1, "seed of places, jobs and orders");
 ABSL_FLAG(std::string, rtt, "",
-          "CSV of round-trip times in ms, a line per node; empty: 320 made-up places in Europe");
+          "CSV of round-trip times in ms, a line per node; empty: 320 generated places in Europe");
 ABSL_FLAG(double, compute, 1, "slices: multiplies the times of computing");
 ABSL_FLAG(double, communication, 1, "slices: multiplies the times of hops");
 ABSL_FLAG(std::string, trace, "", "slices: file that lengths are drawn from");
@@ -45,7 +45,7 @@ namespace {
 
 constexpr char kUsage[] =
     "bfio_chain_sim simulates a model that is spread over servers, once, and prints a JSON object.\n"
-    "research/chains.py makes the figures of docs/chains.md of many runs.\n\n"
+    "research/chains.py combines many runs into the results of docs/chains.md.\n\n"
     "  bfio_chain_sim placement --demand=0.3     reserved jobs of GBP-CR and of random orders\n"
     "  bfio_chain_sim cache --share=0.5          jobs at once that a rate needs\n"
     "  bfio_chain_sim serve --load=0.9 --rule=sed\n"

@@ -74,7 +74,7 @@ class ChainHost {
   // Ends a part, if it exists here.
   void Drop(uint64_t chain);
 
-  // Asks the router to drain the heads on this server; false when there are none.
+  // Requests from the router to drain the heads on this server; false when there are none.
   bool Leave(const std::string& reason);
   // Whether a chain has its head on this server.
   bool HasHeads() const;

@@ -167,8 +167,8 @@ class Member {
       if (absl::IsFailedPrecondition(why)) {
         const absl::Duration pause = refusals_.Next();
         next_try_ = MonotonicNow() + pause;
-        spdlog::warn("{}: the router at {} does not take this server: {}; it asks again in {}",
-                     options_.worker_id, options_.router, std::string(why.message()),
+        spdlog::warn("{}: the router at {} refuses this server: {}; retrying in {}", options_.worker_id,
+                     options_.router, std::string(why.message()),
                      absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
         return absl::OkStatus();
       }

@@ -2,8 +2,8 @@
 //
 // Purpose: opens the Pipeline service, joins the router's ChainPool with this server's capacity, and executes
 // the pool's messages. Measures a block before it joins, and round trips to the other servers on request. The
-// router composes chains, because it sees every server join and leave, so servers never disagree about the
-// placement; a server knows only its own part and its successor.
+// router composes chains, because every server joins and leaves through it, so the placement is the same for
+// all servers; a server has only its own part and its successor.
 //
 // Shutdown: after a signal the heads here are drained, and other parts end at once (their chains' requests
 // are replayed); the pool composes again from the remaining servers. Without a router chains continue, and
@@ -28,7 +28,7 @@ class PipelineWorker final : public PartServer {
 
   absl::Status Check(const WorkerOptions& options) const override;
   // Every chain with its head here has a separate rank. If the pool has another model, the server does not
-  // exit but asks again (refusal_delay.h).
+  // exit but retries (refusal_delay.h).
   absl::Status Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
                    MakePartRank make_rank) const override;
 

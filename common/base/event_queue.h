@@ -4,8 +4,7 @@
 // from any thread; WaitAndTake only from the receiver. PostBounded refuses beyond a limit. There are two
 // lanes: events of PostAhead never wait behind those of Post.
 //
-// Waits by the monotonic clock (common/base/mutex.h says why), so that setting the clock back delays no
-// timeout.
+// Waits by the monotonic clock (see common/base/mutex.h), so that setting the clock back delays no timeout.
 #ifndef BFIO_COMMON_BASE_EVENT_QUEUE_H_
 #define BFIO_COMMON_BASE_EVENT_QUEUE_H_
 

@@ -44,7 +44,7 @@ struct Option {
   // Shown to users, such as "1..4096"; empty: the range of the type.
   std::string bounds;
   std::string help;
-  // Parses, checks and stores. The error says what the value must be, without the option's name.
+  // Parses, checks and stores. The error describes the permitted values, without the option's name.
   std::function<absl::Status(const std::string& text)> set;
   // Whether the command line or config file set it, even to its default.
   bool given = false;

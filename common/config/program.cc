@@ -16,7 +16,7 @@ namespace bfio {
 namespace {
 
 // Every connection uses a file descriptor. The soft limit, often 1,024, exists for programs that use
-// select(), which bfio's do not; with it, a front with that many streams could not answer its probes.
+// select(), which bfio's do not; with it, a router with that many streams could not answer its probes.
 void RaiseFileLimit() {
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;

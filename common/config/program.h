@@ -19,7 +19,7 @@ struct ProgramInfo {
   // Such as "bfio_router".
   std::string name;
   std::string version;
-  // Shown by --help before the flags: a few lines that say what the program does, with examples.
+  // Shown by --help before the flags: a short description of the program, with examples.
   std::string usage;
 };
 

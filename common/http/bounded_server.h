@@ -29,8 +29,7 @@ class BoundedServer final : public httplib::Server {
   // functions may be called from any thread.
   void Stop();
   const PoolLoad& load() const { return *state_.load; }
-  // True from when the server is asked to stop, or loses its port, until Reopened; connections are closed
-  // meanwhile.
+  // True from a call of Stop, or the loss of the port, until Reopened; connections are closed meanwhile.
   bool ending() const { return state_.ending; }
   // Call when it is bound again and will listen.
   void Reopened() { state_.ending = false; }

@@ -37,7 +37,7 @@ absl::Status CheckExposure(const Address& address, const PortSetup& port) {
   if (!port.encrypted) {
     return refuse("nothing is encrypted", absl::StrCat("--", port.tls_flag, "=cert=FILE,key=FILE"));
   }
-  if (!port.asks_who_calls) return refuse("nobody is asked who calls", port.ask_flags);
+  if (!port.asks_who_calls) return refuse("callers are not authenticated", port.ask_flags);
   return absl::OkStatus();
 }
 

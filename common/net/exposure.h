@@ -16,8 +16,8 @@ bool IsLoopback(const Address& address);
 // True if all addresses are.
 bool IsLoopback(const Target& target);
 
-// Whether a port that listens at `listening` is also reachable at the host of `other`, as far as addresses
-// tell.
+// Whether a port that listens at `listening` is also reachable at the host of `other`, judged by the
+// addresses alone.
 bool AnswersAt(const Address& listening, const Address& other);
 
 struct PortSetup {

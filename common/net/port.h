@@ -1,6 +1,6 @@
 // A listening port of a gRPC server: bounded connections, memory and first messages.
 //
-// Purpose: what every port here is opened with, whatever it serves. Threads: one.
+// Purpose: the common settings of every port. Threads: one.
 #ifndef BFIO_COMMON_NET_PORT_H_
 #define BFIO_COMMON_NET_PORT_H_
 
@@ -29,9 +29,9 @@ struct PortSpec {
   int max_message_bytes = 0;
   // Null: none.
   std::vector<grpc::Service*> services;
-  // Of the APIs at this port: notified of authenticated callers on its connections.
+  // The authenticators of the APIs at this port: they notify it of authenticated callers on its connections.
   std::vector<Authenticator*> authenticators;
-  // Beyond it gRPC ends idle connections, then streams, whosever they are: the last resort.
+  // Last bound: beyond it gRPC ends idle connections, then streams, of any caller.
   size_t memory_bytes = size_t{512} << 20;
   // Server reflection receives messages of any caller: not where tokens are required.
   bool reflection = false;
@@ -45,8 +45,7 @@ struct Port {
   std::string address;
 };
 
-// UNAVAILABLE when the port cannot be had. INVALID_ARGUMENT for an address
-// that is none.
+// UNAVAILABLE when the port cannot be opened. INVALID_ARGUMENT for an address that is none.
 absl::StatusOr<Port> OpenPort(const PortSpec& spec);
 
 }  // namespace bfio

@@ -16,7 +16,7 @@ namespace {
 // A pipe that poll reports as writable takes this many bytes without blocking, and does not mix them with
 // other programs' writes.
 constexpr size_t kChunkBytes = PIPE_BUF;
-// Upper bound of the delay with which a thread that waits for the descriptor notices that the queue ends, in
+// Upper bound of the time after which a thread that waits for the descriptor detects the end of the queue, in
 // milliseconds.
 constexpr int kPollMs = 50;
 

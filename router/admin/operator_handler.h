@@ -36,8 +36,8 @@ class OperatorHandler {
   virtual absl::Status State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) = 0;
   // `done` gets NOT_FOUND for an unknown worker.
   virtual absl::Status DrainWorker(std::string worker_id, Done done) = 0;
-  // `done` gets NOT_FOUND for an unknown worker, FAILED_PRECONDITION for one that is not draining, or
-  // that asked to leave.
+  // `done` gets NOT_FOUND for an unknown worker, FAILED_PRECONDITION for one that is not draining, or that
+  // itself requested to leave.
   virtual absl::Status UndrainWorker(std::string worker_id, Done done) = 0;
   // `done` gets INVALID_ARGUMENT for an unknown name or setting.
   virtual absl::Status SetPolicy(PolicyChange change, Done done) = 0;

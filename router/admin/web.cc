@@ -15,7 +15,7 @@
 namespace bfio::router {
 namespace {
 
-// Calls `ask` with a callback for the decision thread, and waits for its answer.
+// Calls `ask` with a callback for the decision thread, and waits for the result.
 template <typename Answer>
 Answer Await(absl::FunctionRef<absl::Status(absl::AnyInvocable<void(Answer) &&>)> ask) {
   // Shared with the decision thread, because this thread may have timed out when the answer comes.

@@ -26,7 +26,7 @@ absl::StatusOr<ClientApis> ParseClientApis(const std::string& text) {
   }
   if (apis.vllm && apis.sglang) {
     return absl::InvalidArgumentError(
-        "must not have vllm and sglang together: which one a gateway finds would depend on time");
+        "must not have vllm and sglang together: a gateway would use either, depending on timing");
   }
   return apis;
 }
@@ -37,8 +37,7 @@ void AddPorts(OptionTable& table, RouterOptions& o) {
       "HOST:PORT of the client API, and of the worker link without --worker_listen; port 0 picks a free one");
   table.Add(
       "worker_listen", &o.worker_listen,
-      "HOST:PORT of the worker link; empty: on --listen, which is only for a link as open as the client "
-      "API");
+      "HOST:PORT of the worker link; empty: on --listen, if neither clients nor workers must authenticate");
   table.AddParsed(
       "client_apis", &o.client_apis, "bfio,vllm",
       "APIs at --listen, separated by commas: bfio (bfio.v1.Inference), and for gateways either vllm "
@@ -61,20 +60,19 @@ void AddPorts(OptionTable& table, RouterOptions& o) {
                   "admin API: as --client_tls; with ca operators must show a certificate", ParseTlsFiles);
   table.Add("client_tokens", &o.client_tokens,
             "client API: file of bearer tokens, lines 'TENANT sha256:HEX|token:TEXT [expires=DATE]'; empty: "
-            "none are asked for");
+            "no token is required");
   table.Add("admin_tokens", &o.admin_tokens,
-            "admin API: file of operators' bearer tokens, as --client_tokens; empty: none are asked for");
-  table.Add(
-      "resume_key_file", &o.resume_key_file,
-      "client API: file of keys, one a line of 32 to 512 characters, that resume_tickets are signed with "
-      "(the first) and verified; the same for every router that may follow this one. Empty: after a "
-      "restart resumed requests that nobody holds count like any other");
+            "admin API: file of operators' bearer tokens, as --client_tokens; empty: no token is required");
+  table.Add("resume_key_file", &o.resume_key_file,
+            "client API: file of keys for resume_tickets, one per line, 32 to 512 characters. The first key "
+            "signs, all keys verify. Use the same file for every router that may follow this one. Empty: "
+            "after a restart, resumed requests that no worker holds count as new requests");
   table.Add(
       "bind_worker_id", &o.bind_worker_id,
       "worker link: a worker may only have the --worker_id that its certificate names (DNS name, or else "
       "common name)");
   table.Add("insecure", &o.insecure,
-            "listen where other machines can connect without encryption, or without asking who calls");
+            "permit ports that other machines can reach without encryption or without authentication");
 }
 
 absl::StatusOr<std::vector<std::string>> ParseModels(const std::string& text) {
@@ -103,58 +101,50 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   RouterOptions& o = settings.router;
   table.Add("workers", &o.workers, Within(1, 4096),
             "ranks that a group's first epoch waits for; later joins and losses re-form the group");
-  table.Add(
-      "groups", &o.groups, Within(1, GroupSet::kMaxGroups),
-      "groups of --workers ranks that must be complete before the router is ready; workers that name no "
-      "group (--group) are shared out among them, and workers that name one may form more");
-  table.AddParsed(
-      "engines", &o.engines, "",
-      "engines whose ranks are workers of this router, separated by commas: vllm://HOST:PORT, vLLM's gRPC "
-      "server, as it is, or sglang://HOST:PORT, SGLang's; --coupling is none for them. ?barrier=NAME behind "
-      "the last of several: their ranks meet in every step, as those of mixture-of-experts models do. "
-      "vllm+dns://NAME:PORT: a server at each address of the name; file:PATH: a line each. Both are looked "
-      "at "
-      "every 2 s",
-      ReadEngineSource);
-  table.AddParsed(
-      "models", &o.models, "",
-      "models that are served, separated by commas: 8 to 64 hexadecimal digits that a worker's "
-      "model begins with, as it says when it starts; workers with another one are refused, and ask "
-      "again; empty: any",
-      ParseModels);
-  table.AddChoice<std::string>(
-      "coupling", &settings.coupling, {{"auto", "auto"}, {"barrier", "barrier"}, {"none", "none"}},
-      "barrier: workers meet in every step; none: each steps by itself, and --policy is jffc unless it is "
-      "given or there are --engines; auto: none with --engines and where chains of servers are composed, "
-      "else "
-      "barrier");
+  table.Add("groups", &o.groups, Within(1, GroupSet::kMaxGroups),
+            "groups of --workers ranks that must be complete before the router is ready; workers without "
+            "--group are assigned to these groups; workers with --group may form more groups");
+  table.AddParsed("engines", &o.engines, "",
+                  "engines whose ranks are workers of this router, separated by commas: vllm://HOST:PORT, an "
+                  "unmodified vLLM gRPC server, or sglang://HOST:PORT, SGLang's. --coupling is none for "
+                  "them. ?barrier=NAME after the last of several servers: their ranks meet in every step, as "
+                  "with mixture-of-experts models. vllm+dns://NAME:PORT: a server at each address of the "
+                  "name; file:PATH: one server per line. Both are read again every 2 s",
+                  ReadEngineSource);
+  table.AddParsed("models", &o.models, "",
+                  "models that are served, separated by commas: the first 8 to 64 hexadecimal digits of a "
+                  "model's digest, which workers log when they start. Workers with another model are "
+                  "refused, and retry. Empty: any",
+                  ParseModels);
+  table.AddChoice<std::string>("coupling", &settings.coupling,
+                               {{"auto", "auto"}, {"barrier", "barrier"}, {"none", "none"}},
+                               "barrier: workers meet in every step; none: each worker steps independently, "
+                               "and the default of --policy is jffc (without --engines); auto: none with "
+                               "--engines and with chains of servers, otherwise barrier");
   table.Add("step_timeout", &o.step_timeout, kTimeout,
             "a rank that does not reach a step's barrier, or form the barrier of a new epoch, in this time "
-            "failed");
+            "has failed");
   table.Add("restart_settle", &o.restart_settle, kTime,
             "after a restart, how long to wait for the workers that held requests before planning without "
             "them");
-  table.Add("drain_timeout", &o.drain_timeout, kTimeout,
-            "how long accepted requests may run on after SIGTERM");
+  table.Add("drain_timeout", &o.drain_timeout, kTimeout, "how long accepted requests may run after SIGTERM");
 }
 
 void AddDecisions(OptionTable& table, RouterOptions& o) {
-  table.Add("policy", &o.policy, "who goes where: see the list above");
-  table.Add(
-      "shadow", &o.shadow,
-      "policies, separated by commas, that plan for every decision without being obeyed; the admin state "
-      "says how much idle work following them would have saved");
+  table.Add("policy", &o.policy, "placement policy: see the list above");
+  table.Add("shadow", &o.shadow,
+            "policies, separated by commas, that plan for every decision without being applied; the admin "
+            "state has the idle work that following each of them would have saved");
   table.Add(
       "objective", &o.policy_options.objective,
-      "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age), "
-      "paper (J) or refill (square over the horizon, a worker weighing less after its next completion)");
+      "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age), paper "
+      "(J) or refill (square over the horizon, with less weight of a worker after its next completion)");
   table.Add("horizon", &o.policy_options.horizon, Within(0, 500),
-            "H: how many steps ahead bf_io and br_h look, with --lookahead; bf_io_auto sets its own");
-  table.Add(
-      "wait_ratio", &o.policy_options.wait_ratio, Within(core::kLeastWaitRatio, core::kMostWaitRatio),
-      "bf_io_auto, where slots are short: 99th percentile of waits over that of first come, first served; "
-      "larger is better balance");
-  table.Add("lookahead", &o.lookahead, "who predicts completions for the policy: see the list above");
+            "H: number of steps that bf_io and br_h look ahead, with --lookahead; bf_io_auto sets its own");
+  table.Add("wait_ratio", &o.policy_options.wait_ratio, Within(core::kLeastWaitRatio, core::kMostWaitRatio),
+            "bf_io_auto, where slots are short: 99th percentile of waits over that of first come, first "
+            "served; a larger ratio balances better");
+  table.Add("lookahead", &o.lookahead, "predictor of completions for the policy: see the list above");
   table.AddChoice<core::PlanMode>(
       "plan_mode", &o.plan_mode,
       {{"pipelined", core::PlanMode::kPipelined}, {"lockstep", core::PlanMode::kLockstep}},
@@ -166,15 +156,15 @@ void AddDecisions(OptionTable& table, RouterOptions& o) {
   table.AddChoice<AgentOrder>(
       "agent_order", &o.agent_order,
       {{"due", AgentOrder::kDue}, {"age", AgentOrder::kAge}, {"off", AgentOrder::kOff}},
-      "turns of calls with a parent_id: due (the parent that is due first: begun longest ago, its tokens "
-      "counted in), age (the parent begun longest ago) or off (each call by its own age)");
+      "order of calls with a parent_id: due (the parent that is due first, by its age and its tokens), age "
+      "(the oldest parent) or off (each call by its own age)");
   table.AddScaled("decide_budget_ms", absl::ToDoubleMilliseconds(o.decide_budget), Within(0, 60'000),
-                  "how long a decision may search, in milliseconds, before it ends with the plan at hand; 0: "
-                  "until it is done",
+                  "how long a decision may search, in milliseconds, before it ends with the best plan so "
+                  "far; 0: no limit",
                   [&o](double ms) { o.decide_budget = absl::Milliseconds(ms); });
-  table.Add("decision_log", &o.decision_log,
-            "where every decision and what it came from is recorded, in files PATH.000001 and on; bfio_sim "
-            "replay reads them. Empty: nowhere");
+  table.Add(
+      "decision_log", &o.decision_log,
+      "records every decision and its inputs in files PATH.000001 and on, for bfio_sim replay. Empty: none");
   table.AddScaled("decision_log_mb", static_cast<double>(o.decision_log_bytes >> 20), Within(1, 1 << 20),
                   "bound of the decision log on disk, in MiB; the oldest of its files are removed",
                   [&o](double mb) { o.decision_log_bytes = static_cast<int64_t>(mb * (1 << 20)); });
@@ -186,20 +176,18 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
             "bound of the waiting pool in requests; beyond it clients get RESOURCE_EXHAUSTED");
   table.Add("max_prompt_tokens", &o.limits.max_prompt_tokens, "longest prompt accepted, in tokens");
   table.Add("max_new_tokens", &o.limits.max_new_tokens, "largest max_new_tokens accepted");
-  table.AddScaled(
-      "request_memory_mb", static_cast<double>((o.max_waiting_bytes + o.replay_budget_bytes) >> 20),
-      Within(1, 1 << 20),
-      "MiB that requests' tokens may fill: two thirds for prompts that wait, beyond which clients "
-      "are refused, one third for prompts and delivered tokens that are kept so that requests can "
-      "be replayed and resumed",
-      [&o](double mb) {
-        o.max_waiting_bytes = static_cast<int64_t>(mb * (1 << 20) * kWaitingShare);
-        o.replay_budget_bytes = static_cast<int64_t>(mb * (1 << 20)) - o.max_waiting_bytes;
-      });
-  table.Add(
-      "client_timeout", &o.client_timeout, kTimeout,
-      "how long a client may be away: a resumable request waits so long for it to come back, running or "
-      "ended, here and on workers, and one that takes none of its tokens for so long is cut off");
+  table.AddScaled("request_memory_mb",
+                  static_cast<double>((o.max_waiting_bytes + o.replay_budget_bytes) >> 20),
+                  Within(1, 1 << 20),
+                  "MiB for the tokens of requests: two thirds for waiting prompts, beyond which requests are "
+                  "refused; one third for prompts and delivered tokens that are kept for replays and resumes",
+                  [&o](double mb) {
+                    o.max_waiting_bytes = static_cast<int64_t>(mb * (1 << 20) * kWaitingShare);
+                    o.replay_budget_bytes = static_cast<int64_t>(mb * (1 << 20)) - o.max_waiting_bytes;
+                  });
+  table.Add("client_timeout", &o.client_timeout, kTimeout,
+            "how long a resumable request, running or ended, waits for its client to resume, here and on "
+            "workers; and how long a client may leave its tokens unread before it is disconnected");
   table.AddParsed(
       "tenant_limits", &o.tenant_limits, "",
       "TENANT:rps=N,tps=N,concurrent=N,priority=N;...: requests and tokens per second, requests at "
@@ -207,12 +195,12 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
       ParseTenantLimits);
   table.AddParsed(
       "admission", &settings.admission, "none",
-      "who may enter a worker's KV: none (a request reserves its prompt and max_new_tokens), kv_feasible "
-      "(while memory holds to every end, by what --lookahead predicts, but for a chance of 1 %; "
-      "kv_feasible:confidence=P for another), mc_sf (the same, shortest first; mc_sf:most=K, 256: steps "
-      "after which no younger request goes first), protection:alpha=A (while the share 1 - A of it is not "
-      "exceeded); and, alone or joined to these with +, who leaves the pool: wait or nested_wait (as many as "
-      "make a batch; :tokens=N,most=K)",
+      "which requests may enter a worker's KV memory: none (a request reserves its prompt and "
+      "max_new_tokens), kv_feasible (while memory suffices at every future time with probability 0.99, by "
+      "--lookahead; kv_feasible:confidence=P for another), mc_sf (the same, shortest first; mc_sf:most=K, "
+      "256: steps after which no younger request goes first), protection:alpha=A (while at most the share 1 "
+      "- A is in use); and, alone or joined to these with +, which requests leave the pool: wait or "
+      "nested_wait (in batches; :tokens=N,most=K)",
       core::ParseAdmission);
 }
 
@@ -224,10 +212,11 @@ void AddElection(OptionTable& table, ElectionOptions& o) {
       "alone. Empty: no election");
   table.Add("election_key", &o.key, "the key that the leader has in etcd");
   table.Add("election_ttl", &o.ttl, Within(absl::Seconds(2), absl::Hours(1)),
-            "how long a leader that is gone stays leader, and one that reaches no etcd goes on");
+            "length of the lease: how long a failed leader blocks the next one, and how long a leader "
+            "continues without etcd");
   table.AddParsed("election_tls", &o.etcd.tls, "",
                   "cert=FILE,key=FILE,ca=FILE, PEM: the CAs of etcd's certificate, and this router's "
-                  "certificate where etcd asks for one",
+                  "certificate where etcd requires one",
                   ParseTlsFiles);
 }
 

@@ -24,7 +24,7 @@
 
 namespace bfio::router {
 
-// At most one of vllm and sglang: to a gateway that asks for every protocol the port is one engine.
+// At most one of vllm and sglang: a gateway that tries every protocol would take the port for one engine.
 struct ClientApis {
   bool bfio = true;
   bool vllm = true;
@@ -60,8 +60,8 @@ struct RouterOptions {
   // router is ready.
   int32_t workers = 1;
   int32_t groups = 1;
-  // Engines whose ranks are workers of this router (router/engine_link); empty: none. The ranks step by
-  // themselves.
+  // Engines whose ranks are workers of this router (router/engine_link); empty: none. The ranks step
+  // independently.
   EngineSource engines;
   // Prefixes of the digests of the models that are served; empty: any model (router/group/group_set.h).
   std::vector<std::string> models;
@@ -71,7 +71,7 @@ struct RouterOptions {
   std::vector<std::string> shadow;
   // The predictor of completions for the policy (router/core/lookahead).
   std::string lookahead = "survival";
-  // Plans balance the times of workers that say that they are slower or faster than others
+  // Plans balance the times of workers that report to be slower or faster than others
   // (router/core/scheduler/worker_speeds.h), instead of their tokens.
   bool worker_speeds = true;
   // Admission to the workers' KV memory (router/core/admission/kv_gate.h), and batching of similar requests
@@ -80,7 +80,7 @@ struct RouterOptions {
   core::WaitGateOptions wait;
   AgentOrder agent_order = AgentOrder::kDue;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
-  // Whether a group's ranks meet in a barrier, or each steps by itself.
+  // Whether a group's ranks meet in a barrier, or each steps independently.
   core::GroupKind group_kind = core::GroupKind::kBarrier;
   int64_t max_waiting = 4096;
   RequestLimits limits;

@@ -338,7 +338,7 @@ void RouterServer::Shutdown() {
   steps_.Close();
   if (vllm_ != nullptr) vllm_->Close();
   if (sglang_ != nullptr) sglang_->Close();
-  // Streams have been asked to end; what is still open after this time is cancelled.
+  // Streams are ending; those that are still open after this time are cancelled.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
     if (port->listener != nullptr) port->listener->Stop();

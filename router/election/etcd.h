@@ -40,7 +40,7 @@ class Etcd {
   absl::Status Revoke(int64_t lease);
 
   absl::StatusOr<EtcdOwner> Read(const std::string& key);
-  // Asks only the endpoint that answered last, for callers without time to try the others.
+  // Calls only the endpoint that answered last, for callers without time to try the others.
   absl::StatusOr<EtcdOwner> ReadOnce(const std::string& key);
   // Writes `name` to the key with the lease, unless the key exists. REQUIRES: `name` is not empty.
   absl::StatusOr<EtcdClaim> Claim(const std::string& key, const std::string& name, int64_t lease);

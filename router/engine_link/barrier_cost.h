@@ -1,8 +1,8 @@
-// What the steps of ranks cost that meet in a barrier inside their engines, fitted from outside.
+// The cost of steps of ranks that meet in a barrier inside their engines, fitted from outside.
 //
-// Purpose: a step takes as long as the slowest rank's batch, so its time says something of that batch alone.
-// The batches of one step are gathered over the ranks, and the one that should take longest, by the fit so
-// far, goes into the fit with the step's time. Pure. Threads: one. Tokens, seconds.
+// Purpose: a step takes as long as the slowest rank's batch, so its time depends on that batch alone. The
+// batches of one step are gathered over the ranks, and the one that should take longest, by the fit so far,
+// goes into the fit with the step's time. Pure. Threads: one. Tokens, seconds.
 #ifndef BFIO_ROUTER_ENGINE_LINK_BARRIER_COST_H_
 #define BFIO_ROUTER_ENGINE_LINK_BARRIER_COST_H_
 
@@ -24,7 +24,7 @@ class BarrierCost {
 
   // None until the steps determine it.
   std::optional<BatchCost> cost() const { return fit_.cost(); }
-  // Changes whenever the cost is worth telling anew.
+  // Changes whenever the cost has changed enough to report it again.
   int64_t version() const { return steps_ / BatchFit::kMinBatches; }
 
  private:

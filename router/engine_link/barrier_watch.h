@@ -1,10 +1,10 @@
-// Whether ranks that are said to meet in a barrier take their steps together.
+// Whether ranks with a declared barrier take their steps together.
 //
-// Purpose: a declared barrier (`?barrier=`) that does not exist makes the router hold up prompts for nothing.
-// While ranks decode without a pause, a barrier gives each of them as many steps as the others. Steps are
-// counted over the ranks that decode, from when the last of them began, until one has kSteps; kWindows such
-// counts in a row that differ by more than kShare say that there is no barrier. Ranks without a barrier whose
-// steps happen to be equally fast are not noticed. Pure. Threads: one. Steps.
+// Purpose: a declared barrier (`?barrier=`) that does not exist makes the router delay prompts without
+// effect. While ranks decode without a pause, a barrier gives each of them as many steps as the others. Steps
+// are counted over the ranks that decode, from when the last of them began, until one has kSteps; kWindows
+// such counts in a row that differ by more than kShare mean that there is no barrier. Ranks without a barrier
+// whose steps happen to be equally fast are not noticed. Pure. Threads: one. Steps.
 #ifndef BFIO_ROUTER_ENGINE_LINK_BARRIER_WATCH_H_
 #define BFIO_ROUTER_ENGINE_LINK_BARRIER_WATCH_H_
 
@@ -18,7 +18,7 @@ class BarrierWatch {
  public:
   static constexpr int64_t kSteps = 128;
   static constexpr int kWindows = 3;
-  // Inferred steps are split now and then when a token comes late.
+  // Inferred steps are sometimes split when a token comes late.
   static constexpr double kShare = 0.25;
 
   // The rank has ended a step with tokens; `decodes`: requests of it decode in the next one, too.
@@ -26,7 +26,7 @@ class BarrierWatch {
   // The rank has no requests, or is gone.
   void OnIdle(uint64_t rank);
 
-  // What is wrong, once; empty: nothing, or it was said.
+  // The fault, once; empty: none, or it was reported.
   std::string TakeWarning();
 
  private:

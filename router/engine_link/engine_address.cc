@@ -76,7 +76,7 @@ std::string EngineAddress::ToString() const {
 
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text) {
   std::vector<EngineAddress> engines;
-  // Of those before it nothing is known but the address.
+  // Those before it have no settings of their own.
   size_t first_bare = 0;
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> split =

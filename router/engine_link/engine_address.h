@@ -1,4 +1,4 @@
-// "vllm://HOST:PORT": an engine's server, the protocol that it speaks, and what it does not say of itself.
+// "vllm://HOST:PORT": an engine's server, its protocol, and the properties that it does not report.
 // "vllm+dns://NAME:PORT": as many servers as the name has addresses of one family.
 //
 // Pure. Threads: any.
@@ -25,7 +25,7 @@ struct EngineAddress {
   // The host is a name, and each of its addresses a server (engine_list.h).
   bool by_name = false;
   // The barrier that its ranks meet in at every step, with those of other servers that name it; empty: each
-  // rank steps by itself.
+  // rank steps independently.
   std::string barrier;
   // Tokens of a rank's step at most, prompts and decodes (vLLM: max_num_batched_tokens). Used with a barrier.
   int64_t token_budget = kDefaultTokenBudget;

@@ -16,8 +16,8 @@ bool Greedy(const Sampling& sampling) {
 
 absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
   const ClientRequest& request = *assignment.request;
-  // An engine draws from a stream of its own, which begins again with the call: what follows would not be
-  // what the seed stands for. Without a seed every continuation is as good as another.
+  // An engine draws from a stream of its own, which begins again with the call: the continuation would not be
+  // that of the seed. Without a seed any continuation is valid.
   if (assignment.first_index > 0 && request.sampling.seed && !request.passed.on &&
       !Greedy(request.sampling)) {
     return absl::UnavailableError(

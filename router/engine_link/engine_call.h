@@ -1,4 +1,4 @@
-// One request as an engine with an API of its own gets it, and what the engine answers.
+// One request to an engine with an API of its own, and the engine's answers.
 //
 // Purpose: the types between the ranks (engine_rank.h) and the protocols of engines (engine_client.h), which
 // convert them. Plain data; lengths in tokens. Threads: any.
@@ -20,20 +20,20 @@ namespace bfio::router {
 // Numbers a call of a rank; never used twice, because a request may come back to a rank that it was on.
 using CallNumber = uint64_t;
 
-// What an engine says of itself.
+// An engine's description of itself.
 struct EngineDescription {
-  // Data-parallel ranks that the server balances among, numbered from 0 in calls; in what the engine says of
+  // Data-parallel ranks that the server balances among, numbered from 0 in calls; in the engine's reports of
   // them from `first_rank`, because other servers have the others of `all_ranks`.
   int32_t ranks = 1;
   int32_t first_rank = 0;
   int32_t all_ranks = 1;
-  // Of each rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0:
-  // the engine does not say how many.
+  // Per rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0: not
+  // reported.
   int32_t slots = 0;
   int64_t kv_tokens = 0;
   // Longest prompt + output.
   int64_t max_sequence_tokens = 0;
-  // Token ids are below it; 0: not told.
+  // Token ids are below it; 0: not reported.
   uint32_t vocabulary = 0;
   // As gateways name it.
   std::string model;
@@ -42,7 +42,7 @@ struct EngineDescription {
 // A request on its way to an engine: an Assignment without what it borrows.
 struct EngineCall {
   core::RequestId id = 0;
-  // The request as it came, which has the prompt; off: what is here is all of it.
+  // The request as it came, which has the prompt; off: this structure has all of it.
   Passing passed;
   uint32_t passed_tokens = 0;
   // The client's prompt unless it passes, and after it the tokens of earlier placements.
@@ -60,8 +60,7 @@ struct EngineCall {
   }
 };
 
-// UNAVAILABLE when tokens were delivered before, and an engine cannot go on with them as if nothing had
-// happened.
+// UNAVAILABLE when tokens were delivered before, and an engine cannot continue exactly after them.
 absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment);
 
 // Ids for a prompt of which only the length is known; the same each time.
@@ -71,7 +70,7 @@ std::vector<uint32_t> SyntheticPrompt(uint32_t tokens, uint32_t vocabulary);
 struct EngineTokens {
   // One or more; perhaps none of a call that passes.
   std::vector<uint32_t> ids;
-  // Of a call that passes: the message that has them.
+  // For a call that passes: the message that has the tokens.
   PassedPtr message;
   // Tokens of the prompt that the engine had in its prefix cache, and did not compute.
   int64_t cached_prompt_tokens = 0;
@@ -82,7 +81,7 @@ enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };
 
 struct EngineEnd {
   EngineFinish finish = EngineFinish::kLength;
-  // Of a call that passes: the message that says so, and the tokens of an output that comes whole.
+  // For a call that passes: the message with the end, and the tokens of an output that comes whole.
   PassedPtr message;
   int64_t whole_tokens = 0;
 };

@@ -1,8 +1,8 @@
-// An engine's protocol: what the router asks of one server that computes.
+// An engine's protocol: the router's calls to one engine server.
 //
-// Purpose: the line between the ranks' bookkeeping (engine_link.h) and a wire. A protocol is a folder beside
-// this file; wire types stay in it. Ownership: the link owns a client per server, and calls own what they
-// need to end on their own. Threads: every method may be called from any thread and does not block;
+// Purpose: the boundary between the ranks' accounts (engine_link.h) and a wire format. A protocol is a folder
+// beside this file; wire types stay in it. Ownership: the link owns a client per server, and calls own what
+// they need to end on their own. Threads: every method may be called from any thread and does not block;
 // callbacks come on gRPC's threads, those of one call in order and the last one once.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
@@ -21,7 +21,7 @@
 
 namespace bfio::router {
 
-// What an engine says of a rank, with the engine's own number of it (EngineDescription::first_rank).
+// An engine's report of a rank, with the engine's own number of it (EngineDescription::first_rank).
 struct EngineRankLoad {
   int32_t rank = 0;
   EngineLoad load;
@@ -40,18 +40,18 @@ class EngineClient {
   struct StreamCallbacks {
     // What has come since the last call; never more tokens in all than the call's max_new_tokens.
     absl::AnyInvocable<void(EngineTokens)> on_tokens;
-    // How it ended; an error is the engine's, or the connection's.
+    // The end of the request; an error is the engine's, or the connection's.
     absl::AnyInvocable<void(absl::StatusOr<EngineEnd>) &&> on_end;
   };
 
   virtual ~EngineClient() = default;
 
-  // Asks for ranks and sizes; DEADLINE_EXCEEDED after `timeout`.
+  // Requests ranks and sizes; DEADLINE_EXCEEDED after `timeout`.
   virtual void Describe(absl::Duration timeout,
                         absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) = 0;
-  // OK when the engine says that it is healthy.
+  // OK when the engine reports that it is healthy.
   virtual void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) = 0;
-  // What it says of its ranks, those that it names. UNIMPLEMENTED, DEADLINE_EXCEEDED.
+  // Its reports of ranks; it may leave some out. UNIMPLEMENTED, DEADLINE_EXCEEDED.
   virtual void GetLoads(absl::Duration timeout,
                         absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) = 0;
   // `name` is unique among the engine's requests; `rank` is where it runs, counted over the server's.

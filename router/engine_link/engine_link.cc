@@ -12,9 +12,9 @@
 namespace bfio::router {
 namespace {
 
-// Of ranks of engines; workers of the worker link are numbered from 1.
+// First number of engines' ranks; workers of the worker link are numbered from 1.
 constexpr MemberId kFirstMember = MemberId{1} << 62;
-// The thread looks at what waits at least this often.
+// The thread checks its queue at least this often.
 constexpr absl::Duration kLongestWait = absl::Seconds(1);
 
 }  // namespace

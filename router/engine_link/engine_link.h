@@ -1,6 +1,6 @@
 // The engines behind the router (--engines): their connections, and their ranks as workers.
 //
-// Purpose: edge 2 for servers that do not implement WorkerLink. The link asks each server for its ranks and
+// Purpose: edge 2 for servers that do not implement WorkerLink. The link requests each server's ranks and
 // sizes. Each rank attaches as a worker; an EngineRank translates between plans, calls and tokens. Ranks with
 // a barrier (EngineAddress::barrier) are in the group of its name. A rank gets at most as many requests as it
 // has slots: the others wait in the router.
@@ -11,17 +11,17 @@
 // Failures. A server is lost when it reports that it is not healthy, or does not answer a health check in
 // time. A check is made every kHealthCheck, and when a call fails with a code that may mean that the server
 // has failed (UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED). The ranks of a lost server leave, the router places
-// their requests again, and the link asks for the server again, after kShortestRetry at first and
+// their requests again, and the link contacts the server again, after kShortestRetry at first and
 // kLongestRetry at most. A rank that the router has cut off attaches again in the same way. A drained rank
 // attaches again when its server has been lost and found.
 //
-// The list of engines may change (engine_list.h). Ranks of a server that it names no more take no new
-// requests, and leave when theirs have ended; what a server's settings were when it came holds until then.
+// The list of engines may change (engine_list.h). Ranks of a server that it no longer names take no new
+// requests, and leave when theirs have ended; a server keeps the settings that it came with until then.
 //
 // Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: a thread of its
-// own has all state; callbacks of clients and calls of the router post to it. A list that may change is
-// looked at by another thread. Stop waits for neither a call nor a lookup; the destructor waits for a lookup
-// that has begun.
+// own has all state; callbacks of clients and calls of the router post to it. Another thread reads a list
+// that may change. Stop waits for neither a call nor a lookup; the destructor waits for a lookup that has
+// begun.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
 
@@ -47,7 +47,7 @@ namespace bfio::router {
 
 class EngineServer;
 
-// What is known of a barrier that ranks meet in.
+// The state of a barrier in which ranks meet.
 struct EngineBarrier {
   BarrierCost cost;
   BarrierWatch watch;
@@ -82,7 +82,7 @@ class EngineLink {
   void Stop();
 
  private:
-  // A rank that reports its steps. Which one it is, the names of its requests tell.
+  // A rank that reports its steps. The names of its requests identify it.
   struct Follower {
     std::weak_ptr<EngineServer> server;
     size_t rank = 0;
@@ -93,7 +93,7 @@ class EngineLink {
   void Run();
   void TakeStep(Follower& follower, EngineStep step, const AnswerStep& answer);
   void Bind(Follower& follower, MemberId member);
-  // Looks at the list until Stop.
+  // Reads the list repeatedly until Stop.
   void Watch();
   // Those that there are now.
   void SetEngines(const std::vector<EngineAddress>& engines);
@@ -107,7 +107,7 @@ class EngineLink {
   std::vector<std::shared_ptr<EngineServer>> servers_;
   std::map<uint64_t, Follower> followers_;
   MemberId next_member_;
-  // Of the thread that looks at the list; nothing is posted to it.
+  // The queue of the thread that reads the list; nothing is posted to it.
   EventQueue watching_;
   std::thread thread_, watch_;
 };

@@ -1,11 +1,10 @@
-// Which engines there are now: those of --engines, of a file, and behind DNS names.
+// The present engines: those of --engines, of a file, and behind DNS names.
 //
-// Purpose: the file and the names are looked at again and again. What the file says now replaces what it said
-// before. An address that a name's answers have is used at once, and until kAnswersWithout of them have not
-// had it. A file that cannot be read or does not hold what it should, and a name that does not resolve,
-// change nothing: an outage of either takes no engine away. Of a name that has IPv4 addresses the IPv6 ones
-// are not used, since they are other ways to the same servers. Threads: one. Look blocks, as the resolver
-// does.
+// Purpose: the file is read and the names are resolved repeatedly. The file's present content replaces the
+// earlier one. A new address in a name's answers is used at once, and removed after kAnswersWithout
+// consecutive answers without it. A file that cannot be read or is invalid, and a name that does not resolve,
+// change nothing: an outage of either removes no engine. Of a name that has IPv4 addresses the IPv6 ones are
+// not used, since they are other ways to the same servers. Threads: one. Look blocks, as the resolver does.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 
@@ -22,7 +21,7 @@
 namespace bfio::router {
 
 struct EngineSource {
-  // As given, or as the file says.
+  // As given, or as in the file.
   std::vector<EngineAddress> engines;
   // Empty: no file.
   std::string file;
@@ -45,15 +44,15 @@ class EngineList {
  public:
   // How often the link looks.
   static constexpr absl::Duration kPeriod = absl::Seconds(2);
-  // Answers of a name in a row, 10 s at that period, after which an address that none of them had is one no
-  // more. Some resolvers leave a few out at times, and an engine that leaves has to drain before it is back.
+  // Answers of a name in a row, 10 s at that period, after which an address that none of them had is removed.
+  // Some resolvers omit addresses at times, and an engine that leaves has to drain before it is back.
   static constexpr int kAnswersWithout = 5;
 
   EngineList(EngineSource source, ResolveHost resolve)
       : source_(std::move(source)), resolve_(std::move(resolve)) {}
 
-  // Those that are there now, each server once, none of them by name. What fails is logged once. A name
-  // that answers slowly holds up those after it. When `stop` says so, between two names, it ends with some.
+  // Those that are there now, each server once, none of them by name. What fails is logged once. A name that
+  // answers slowly delays those after it. When `stop` returns true, between two names, it returns a part.
   std::vector<EngineAddress> Look(const std::function<bool()>& stop = [] { return false; });
 
  private:

@@ -10,7 +10,7 @@
 namespace bfio::router {
 namespace {
 
-// What a step's time weighs in the mean of them, and the number of requests that ended in it.
+// Weight of a step in the means of step time and of requests that ended.
 constexpr double kStepWeight = 0.1, kEndedWeight = 1.0 / 64;
 
 FinishReason ReasonOf(EngineFinish finish) {
@@ -22,7 +22,7 @@ FinishReason ReasonOf(EngineFinish finish) {
 // --- the router ---
 
 void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
-  // Under the old epoch, which the group still takes: what is said below to be active is what was reported.
+  // Under the old epoch, which the group still accepts, so that the requests below equal the reported ones.
   if (open()) EndStep(now, out);
   const absl::flat_hash_set<core::RequestId> dropped(offer.cancellations.begin(), offer.cancellations.end());
   EpochReady ready;
@@ -77,14 +77,14 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     call.prompt_left = placement.call->passed.kv_from_elsewhere ? 1 : call.prompt_tokens;
     call.whole = placement.call->passed.whole;
     call.sent_at = now;
-    // The step that goes on has begun without it.
+    // The present step has begun without it.
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
     call.max_new_tokens = placement.call->max_new_tokens;
     calls_.emplace(number, std::move(call));
     by_id_[placement.id] = number;
     out.start.push_back({number, *std::move(placement.call)});
   }
-  // What waited for the epoch's first plan, and what nothing else would report soon.
+  // Events that waited for the epoch's first plan, and those that no later event would report soon.
   if (plans_ == 1 || calls_.empty() || !rejected_.empty()) EndStep(now, out);
 }
 
@@ -112,7 +112,7 @@ void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, 
 void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Output& out) {
   if (end.finish == EngineFinish::kError)
     return OnFailed(number, absl::InternalError("the engine ended the request with an error"), now, out);
-  // Not asked for by this router, which forgets a call when it cancels it.
+  // Not requested by this router, which drops a call when it cancels it.
   if (end.finish == EngineFinish::kAbort)
     return OnFailed(number, absl::UnavailableError("the engine aborted the request"), now, out);
   const auto it = calls_.find(number);
@@ -134,7 +134,7 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
   const core::RequestId id = it->second.id;
-  // Tokens that came before it are the client's; only after them can it be placed anew.
+  // Tokens that came before it are delivered; it can only be placed again after them.
   if ((!it->second.tokens.empty() || !it->second.messages.empty()) && open()) EndStep(now, out);
   const bool begun = it->second.generated > 0;
   Forget(number);
@@ -196,7 +196,7 @@ bool EngineRank::StepComplete() const {
     const Call& call = entry.second;
     if (call.finished || call.whole) return true;
     const int64_t generated = call.generated + static_cast<int64_t>(call.tokens.size());
-    // The word that it has ended follows the last token at once, and belongs to its step.
+    // The end follows the last token at once, and belongs to its step.
     if (generated >= call.max_new_tokens) return false;
     return (call.generated == 0 && !call.computed) || !call.tokens.empty();
   });
@@ -294,7 +294,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
     if (any_tokens) options_.watch->OnStep(options_.number, AnyDecodes());
     if (calls_.empty()) options_.watch->OnIdle(options_.number);
   }
-  // Of outputs that come whole alone the time of a step is not known so well.
+  // With only outputs that come whole, the time of a step is less certain.
   if (!any_tokens && AnyWhole()) last_tokens_at_ = absl::InfinitePast();
   if (any_tokens) ended_per_step_ += kEndedWeight * (static_cast<double>(ended.size()) - ended_per_step_);
   report.extra_slots = Credit() - static_cast<int32_t>(foreign_);
@@ -313,7 +313,7 @@ int32_t EngineRank::Credit() const {
 
 void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) {
   load_ = load;
-  // One slot stays the router's, whatever an engine says.
+  // One slot stays the router's, whatever an engine reports.
   const int64_t others =
       load_ ? std::clamp<int64_t>(load_->requests - std::ssize(calls_), 0, options_.slots - 1) : 0;
   const int64_t before = foreign_;

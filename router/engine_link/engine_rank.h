@@ -12,27 +12,26 @@
 // during a long prompt. While some request decodes, only tokens make steps: a rank whose decodes stall is
 // silent, and the group cuts it off after its step timeout.
 //
-// Prompts. Ranks in a barrier also report how much of their prompts is left. The engine says nothing before a
-// request's first token, so it is reckoned: a step computes the prompts in the order in which they were sent,
-// as many tokens as its budget leaves beside the decodes. With the first token the engine says how much of
-// the prompt it found in its prefix cache: the step has computed so much less. The batches so reckoned and
-// the steps' times give the batches' cost (barrier_cost.h).
+// Prompts. Ranks in a barrier also report how much of their prompts is left. The engine reports nothing
+// before a request's first token, so it is estimated: a step computes the prompts in the order in which they
+// were sent, as many tokens as its budget leaves beside the decodes. With the first token the engine reports
+// how much of the prompt it found in its prefix cache: the step has computed so much less. The estimated
+// batches and the steps' times give the batches' cost (barrier_cost.h).
 //
-// Engines that follow the router (OnStep) report their steps. The reports then replace the reckoning: a step
+// Engines that follow the router (OnStep) report their steps. The reports then replace the estimate: a step
 // without tokens ends with its report, one with tokens when all have come that the report announces, and what
 // is left of prompts, what batches hold and what they cost is the engine's. Ranks in a barrier are metered
 // then: the plan's level becomes an allotment of prompt tokens by the same cost. When the engine has been
 // silent for kFollows, steps are inferred again.
 //
-// Outputs that come whole (Passing). The engine says nothing of them before their end: each step adds a token
-// to them, and the end what is missing. Where no other request has tokens, a step is taken to last as long as
-// the steps before; that such a rank stalls is not noticed here.
+// Outputs that come whole (Passing). The engine reports nothing of them before their end: each step adds a
+// token to them, and the end what is missing. Where no other request has tokens, a step is taken to last as
+// long as the steps before; a stall of such a rank is not detected here.
 //
 // Slots. The engine starts the next request when one ends, the router a round trip later. So that no slot
 // stays empty, as many requests as end in a round trip and a step, and one more, may wait inside the engine
 // (StepReport::extra_slots). Where the engine has requests of other clients, it has less slots for the
-// router, and more load; this is known from what the engine says (OnLoad) in two answers that follow one
-// another.
+// router, and more load; this follows from the engine's reports (OnLoad) in two consecutive answers.
 //
 // Epochs. The group takes no reports between EpochReady and the epoch's first plan: tokens are kept here.
 //
@@ -74,18 +73,18 @@ class EngineRank {
   static constexpr int64_t kLevelSteps = 16;
 
   // A slot that waits for the router's next request is empty for a round trip and a step. Requests wait in
-  // the engine for such slots only where these would be more than this share of all: below it, what
-  // throughput gains is less than what is lost by choosing the rank earlier.
+  // the engine for such slots only where these would be more than this share of all: below it, the gain in
+  // throughput is less than the loss from choosing the rank earlier.
   static constexpr double kLeastEmptyShare = 0.005;
 
   struct Options {
     int32_t slots = 1;
-    // Of a rank in a barrier: tokens of a step, prompts and decodes; where the batches' cost is fitted, and
-    // the rank's number there. Null: it steps by itself.
+    // For a rank in a barrier: tokens of a step, prompts and decodes; where the batches' cost is fitted, and
+    // the rank's number there. Null: it steps independently.
     int64_t token_budget = 0;
     BarrierCost* barrier = nullptr;
     uint64_t number = 0;
-    // What compares its steps with the others'; may be null.
+    // Compares its steps with the others'; may be null.
     BarrierWatch* watch = nullptr;
   };
 
@@ -100,7 +99,7 @@ class EngineRank {
     std::vector<StartCall> start;
     std::vector<CallNumber> cancel;
   };
-  // A placement of a plan, or why it cannot be carried out.
+  // A placement of a plan, or the error why it cannot be executed.
   struct Placement {
     core::RequestId id = 0;
     absl::StatusOr<EngineCall> call;
@@ -114,7 +113,7 @@ class EngineRank {
 
   // Events of calls that were cancelled are ignored.
   // The engine had so many tokens of the prompt in its prefix cache; comes before the tokens of the message
-  // that says so. What is left of the prompt is less by them.
+  // that reports it. What is left of the prompt is less by them.
   void OnCached(CallNumber number, int64_t tokens);
   // `message`: of a call that passes.
   void OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, PassedPtr message, absl::Time now,
@@ -129,7 +128,7 @@ class EngineRank {
 
   // How long the engine takes to answer.
   void OnRoundTrip(absl::Duration round_trip) { round_trip_ = round_trip; }
-  // What the engine says of the rank; empty: nothing, or nothing new in time.
+  // The engine's report of the rank; empty: none, or none in time.
   void OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out);
 
   // Acts when next_deadline() has passed.
@@ -145,21 +144,21 @@ class EngineRank {
     core::RequestId id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
-    // Of the prompt, by the reckoning; and the first of token_steps_ that computes some of it.
+    // Remaining prompt tokens, by the estimate; and the first of token_steps_ that computes some of them.
     int64_t prompt_left = 0;
     int64_t first_step = 0;
-    // The engine has said that its prompt is computed: the first token is on its way.
+    // The engine has reported that its prompt is computed: the first token follows.
     bool computed = false;
     // Received and reported before the present step.
     int64_t generated = 0;
-    // Of the present step.
+    // Tokens of the present step.
     std::vector<uint32_t> tokens;
     std::vector<PassedPtr> messages;
     std::optional<FinishReason> finished;
     // Its tokens are estimated until it ends; from `sent_at` on, and not in the first step that ends after
     // it.
     bool whole = false, seen = false;
-    // As the engine said at its end.
+    // As the engine reported at its end.
     std::optional<uint32_t> whole_tokens;
     absl::Time sent_at;
   };
@@ -170,11 +169,11 @@ class EngineRank {
   bool Follows(absl::Time now) const { return now - heard_at_ < kFollows; }
   // Every request that has generated tokens in earlier steps has generated some in this one.
   bool StepComplete() const;
-  // Some request has generated tokens, as the engine said, and has not ended.
+  // Some request has generated tokens, by the engine's report, and has not ended.
   bool AnyDecodes() const;
   bool AnyWhole() const;
   // Adds the tokens that the step has brought to outputs that come whole; `stepped`: others had some, or the
-  // engine says so.
+  // engine reports it.
   void Estimate(bool stepped, absl::Time now);
   void EndStep(absl::Time now, Output& out);
   // What a step took, for the mean of them.
@@ -202,19 +201,20 @@ class EngineRank {
   // A plan has come that no report has acknowledged.
   bool owed_ = false;
 
-  // Of an engine that follows: when it spoke last; its last step, and what that had of decodes; its budget.
+  // For an engine that reports steps: the time of its last report; its last step, with the decodes of that;
+  // its budget.
   absl::Time heard_at_ = absl::InfinitePast();
   int64_t heard_step_ = 0;
   int64_t decodes_ = 0, decode_context_ = 0;
   int64_t token_budget_ = 0;
-  // What it has said and no report has yet: prompt tokens, and that a step has ended without tokens.
+  // Received from it and not in a report yet: prompt tokens, and that a step has ended without tokens.
   int64_t prompt_tokens_ = 0;
   bool stepped_ = false;
-  // Of the last plan that had one, and the step that it came in.
+  // The level of the last plan with a level, and the step in which that plan came.
   std::optional<double> level_s_;
   int64_t level_step_ = 0;
 
-  // Of the present step: requests that ended, failed, or were taken out.
+  // In the present step: requests that ended, failed, or were removed.
   std::vector<RejectedRequest> rejected_;
   std::vector<core::RequestId> preempted_;
   absl::Time first_token_at_ = absl::InfiniteFuture();
@@ -225,7 +225,7 @@ class EngineRank {
   // Requests that end in a step with tokens, on average.
   double ended_per_step_ = 0;
   absl::Duration round_trip_;
-  // As the engine said last; the requests of other clients in that answer, and in both of the last two.
+  // As the engine reported last; the requests of other clients in that answer, and in both of the last two.
   std::optional<EngineLoad> load_;
   int64_t seen_foreign_ = 0, foreign_ = 0;
   // Steps with tokens so far; and the version of the batches' cost that was reported last.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int32_t kMostRanks = 1024;
 
-// A rank's connection, as the router's state sees it.
+// The WorkerChannel of a rank's connection.
 class EngineChannel final : public WorkerChannel {
  public:
   EngineChannel(MemberId id, std::string peer, std::weak_ptr<EngineServer> server, size_t rank,
@@ -32,7 +32,7 @@ class EngineChannel final : public WorkerChannel {
     Post([epoch](EngineServer& server, size_t rank, MemberId id) { server.OnEpoch(rank, id, epoch); });
   }
   void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override {
-    // What an assignment borrows is there only now.
+    // The data that an assignment borrows is valid only now.
     std::vector<EngineRank::Placement> placements;
     for (const Assignment& assignment : assignments)
       placements.push_back({assignment.id, ToEngineCall(assignment)});
@@ -47,8 +47,8 @@ class EngineChannel final : public WorkerChannel {
   void Close(const absl::Status& status) override {
     Post([status](EngineServer& server, size_t rank, MemberId id) { server.OnClosed(rank, id, status); });
   }
-  // Nothing waits to be written: calls are the engine's to take, and their tokens are bounded by what was
-  // asked for.
+  // Nothing waits to be written: the engine takes calls at once, and their tokens are bounded by the
+  // requests.
   bool BreakOffIfStuck(absl::Time, absl::Duration) override { return false; }
   void Consumed() override {}
 
@@ -142,7 +142,7 @@ void EngineServer::Ask() {
 
 void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) {
   if (retired_) {
-    // Ranks that attached now would never be asked to leave. It may be listed again before it is gone.
+    // Ranks that attached now would never leave. The server may be listed again before it is gone.
     state_ = State::kIdle;
     next_at_ = MonotonicNow() + EngineLink::kShortestRetry;
     return;
@@ -204,7 +204,7 @@ void EngineServer::OnHealth(const absl::Status& health) {
   next_at_ = now + EngineLink::kHealthCheck;
   for (Rank& rank : ranks_) rank.machine.OnRoundTrip(now - checked_at_);
   AskLoads();
-  // It lives: what failed is those requests' own.
+  // The server is alive: the failures belong to those requests.
   for (Failure& failure : std::exchange(doubtful_, {})) {
     Rank* rank = Find(failure.rank, failure.member);
     if (rank == nullptr) continue;
@@ -299,7 +299,7 @@ void EngineServer::OnClosed(size_t r, MemberId member, const absl::Status& why) 
 
 void EngineServer::OnReleased(size_t r, MemberId member) {
   Rank* rank = Find(r, member);
-  // One that is wanted again attaches when this connection has been closed.
+  // A server that is listed again attaches when this connection has been closed.
   if (rank != nullptr) rank->drained = retired_ || !rank->leaving;
 }
 

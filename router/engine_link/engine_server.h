@@ -1,6 +1,7 @@
-// One engine's server as the link sees it: its connection, its health, and its ranks.
+// The link's state of one engine server: its connection, its health, and its ranks.
 //
-// Purpose: what engine_link.h says of one server. Ownership: the link owns it. Threads: the link's.
+// Purpose: the part of engine_link.h that concerns one server. Ownership: the link owns it. Threads: the
+// link's.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_SERVER_H_
 
@@ -31,13 +32,14 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void CancelAll();
 
   const EngineAddress& address() const { return address_; }
-  // It is wanted no more: its ranks leave when their requests have ended. Or it is wanted, perhaps again.
+  // Retire: it is no longer in the list, and its ranks leave when their requests have ended. Keep: it is in
+  // the list, perhaps again.
   void Retire();
   void Keep();
-  // It is not wanted, and has left.
+  // It has been retired, and its ranks have left.
   bool gone() const;
 
-  // What the router sends to the rank's connection `member`; ignored when that is over.
+  // The router's messages to the rank's connection `member`; ignored when that is over.
   void OnEpoch(size_t rank, MemberId member, const EpochOffer& offer);
   void OnPlan(size_t rank, MemberId member, const PlanPart& plan,
               std::vector<EngineRank::Placement> placements);
@@ -60,7 +62,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
     absl::Time attach_at = absl::InfiniteFuture();
     absl::Duration retry;
     bool drained = false;
-    // It has asked to be drained.
+    // It has requested to be drained.
     bool leaving = false;
   };
   struct Failure {
@@ -79,7 +81,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads);
   void Lose(const absl::Status& why);
   void Attach(size_t rank);
-  // Forgets the connection and ends its calls.
+  // Drops the connection and ends its calls.
   void Detach(Rank& rank);
   // Null unless `member` is its present connection.
   Rank* Find(size_t rank, MemberId member);
@@ -109,19 +111,20 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   bool retired_ = false;
   EngineDescription description_;
   std::vector<Rank> ranks_;
-  // When it is asked for, or its health is checked.
+  // Time of the next request for its ranks, or of the next health check.
   absl::Time next_at_ = absl::InfinitePast();
   absl::Duration retry_;
   bool checking_ = false;
-  // Of a check, in which the engine does next to nothing else.
+  // Start of the health check under way. Its duration is the round trip, because the engine does little else
+  // for it.
   absl::Time checked_at_;
-  // It has been asked for its loads; it cannot say them.
+  // A request for its loads is under way; it does not report loads.
   bool asking_loads_ = false, tells_no_loads_ = false;
   // Answers to questions of an earlier connection are ignored.
   uint64_t connection_ = 0;
-  // Calls that failed as if the server was gone, until a health check tells.
+  // Calls that failed as if the server was gone, until the next health check.
   std::vector<Failure> doubtful_;
-  // Of the last attempt to reach it; for the log, which has each once.
+  // The error of the last attempt to reach it, to log each error once.
   std::string last_error_;
 };
 

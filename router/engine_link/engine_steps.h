@@ -1,7 +1,7 @@
-// What an engine that follows the router says of its steps (bfio/v1/engine_steps.proto), independent of the
+// Step reports of an engine with bfio's scheduler class (bfio/v1/engine_steps.proto), independent of the
 // wire.
 //
-// Purpose: the line between the stream's service (steps/) and the ranks' bookkeeping. Plain data and pure
+// Purpose: the boundary between the stream's service (steps/) and the ranks' accounts. Plain data and pure
 // functions. Tokens; durations carry their unit. Threads: any.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_STEPS_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_STEPS_H_
@@ -48,11 +48,11 @@ struct EngineStep {
   // Those of this router and others, in the order of computation.
   std::vector<Prompt> prompts;
   absl::Duration took;
-  // Of a step by the engine's own configuration; only with a stream's first message.
+  // The token budget in the engine's own configuration; only with a stream's first message.
   std::optional<int64_t> token_budget;
 };
 
-// What the engine is answered: prompt tokens of a step, or no limit.
+// The answer to the engine: prompt tokens of a step, or no limit.
 using AnswerStep = std::function<void(std::optional<int64_t> prompt_tokens)>;
 
 }  // namespace bfio::router

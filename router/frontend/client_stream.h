@@ -3,7 +3,7 @@
 // Purpose: once the client's request has come (RequestCall) the decision thread hands tokens in (Deliver,
 // End: cheap, never block, never write), the sender thread writes them (Flush). Tokens that arrive while a
 // write is under way are coalesced into the next one, so a slow reader is paced and costs one bounded vector.
-// Deliver reports a client that takes nothing for too long; such a client never slows the group. Ownership,
+// Deliver reports a client that reads nothing for too long; such a client never slows the group. Ownership,
 // writes and the end of the call: RequestCall. Threads: as above; OnX are gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
@@ -41,7 +41,7 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
     StreamLimits limits;
     // Counts the streams that are open; may be null, outlives the stream.
     std::atomic<int64_t>* open = nullptr;
-    // It may say the request's id (SetRequestId).
+    // It may set the request's id (SetRequestId).
     OnRequest on_request;
     // Called at most once, on a gRPC thread, when the client goes away or its deadline passes (`timed_out`)
     // after on_request was OK.
@@ -50,7 +50,7 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
 
   // `context` is the call's.
   static std::shared_ptr<ClientStream> Create(grpc::CallbackServerContext* context, Options options);
-  // Of what the stream sends. REQUIRES: before the first Deliver.
+  // The request id in the stream's messages. REQUIRES: before the first Deliver.
   void SetRequestId(std::string request_id) { request_id_ = std::move(request_id); }
 
   // The first message carries what it issues; may be null. Call before tokens may come.
@@ -88,7 +88,7 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
   ResumeTickets::Issue issue_ticket_ ABSL_GUARDED_BY(mutex_);
   std::string model_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_ ABSL_GUARDED_BY(mutex_);
-  // Of pending_, where the request asks for them.
+  // The log-probabilities of pending_, for requests with log-probabilities.
   Logprobs pending_logprobs_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush

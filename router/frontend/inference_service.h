@@ -30,10 +30,9 @@
 
 namespace bfio::router {
 
-// What the edge draws and signs.
+// Random values and signatures of the edge.
 struct ClientSecrets {
-  // Ids for requests that come without one. They count nothing: neither others' requests nor time shows in
-  // them.
+  // Ids for requests that come without one. They reveal neither the number of other requests nor the time.
   std::function<std::string()> new_request_id = [] { return absl::StrCat("bfio-", RandomId()); };
   ResumeTickets tickets;
 };
@@ -57,12 +56,12 @@ class InferenceService final : public CallService {
   LoadsCall* GetLoads(grpc::CallbackServerContext* context);
 
   struct Caller {
-    // Whose token it is, where tokens are asked for.
+    // The owner of the token, where tokens are required.
     std::optional<std::string> name;
     std::string peer;
     absl::Time deadline;
   };
-  // INVALID_ARGUMENT, PERMISSION_DENIED, or what the handler says.
+  // INVALID_ARGUMENT, PERMISSION_DENIED, or the handler's error.
   absl::Status Submit(v1::GenerateRequest request, const Caller& caller,
                       const std::shared_ptr<ClientStream>& stream);
 

@@ -1,4 +1,4 @@
-// Largest message a client may send: prompts are what is large. Pure.
+// Bound of a client's message, by its prompt and tokens. Pure.
 #ifndef BFIO_ROUTER_FRONTEND_MESSAGE_BYTES_H_
 #define BFIO_ROUTER_FRONTEND_MESSAGE_BYTES_H_
 

@@ -1,9 +1,9 @@
 // The server's side of a call that brings a request and streams its tokens.
 //
-// Purpose: what the front protocols' Generate calls share. The request comes in (ServerCall), is handed over
-// once and freed: gRPC keeps no copy of a prompt for as long as the call lasts. A call that is cancelled
-// before that ends itself; after that its owner is told. Ownership, writes and the end of the call:
-// ServerCall. Threads: gRPC's.
+// Purpose: the shared part of the client protocols' Generate calls. The request comes in (ServerCall), is
+// handed over once and freed: gRPC keeps no copy of a prompt for as long as the call lasts. A call that is
+// cancelled before that ends itself; after that its owner is notified. Ownership, writes and the end of the
+// call: ServerCall. Threads: gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
 #define BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
 
@@ -73,7 +73,7 @@ class RequestCall : public ServerCall<Derived, In, Out> {
   virtual void OnAbandoned(bool timed_out) = 0;
 
  private:
-  // What becomes of a cancellation.
+  // The handling of a cancellation.
   enum class Phase {
     // The request has not come: the call ends itself.
     kAwaiting,
@@ -96,7 +96,7 @@ class RequestCall : public ServerCall<Derived, In, Out> {
       phase_ = Phase::kHandedOver;
       if (!cancelled_) return;
     }
-    // Told now, since its owner would not have found the call before.
+    // Notified only now, because its owner could not have found the call before.
     OnAbandoned(TimedOut());
   }
   // The router ends the call; OnCancel follows and reports it.
@@ -107,7 +107,7 @@ class RequestCall : public ServerCall<Derived, In, Out> {
 
   bool TimedOut() const {
     // The client's deadline passes before the call's here, which begins when the call arrives and is rounded
-    // up by at most a hundredth: a client that cancels so shortly before it has seen its own pass.
+    // up by at most a hundredth: a client that cancels so shortly before it has reached its own deadline.
     const auto deadline = this->context()->deadline();
     const auto grace = (deadline - created_) / 100 + std::chrono::milliseconds(50);
     return deadline - grace <= std::chrono::system_clock::now();

@@ -1,8 +1,8 @@
-// The state behind the front protocols, as they see it.
+// The interface of the client protocols to the router's state.
 //
-// Purpose: the line between the edge that clients talk to and the router's decision thread. Front protocols
-// hand in checked requests and sinks for their tokens; router/app implements it. Threads: every method may be
-// called from any thread and never blocks; `done` runs on the decision thread and must not block either.
+// Purpose: the boundary between the clients' edge and the router's decision thread. Client protocols submit
+// checked requests, and sinks for their tokens; router/app implements it. Threads: every method may be called
+// from any thread and never blocks; `done` runs on the decision thread and must not block either.
 #ifndef BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
 #define BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
 
@@ -35,7 +35,7 @@ struct RankLoad {
   // Resident KV, and its capacity.
   int64_t used_tokens = 0;
   int64_t max_tokens = 0;
-  // Of the last second.
+  // Over the last second.
   double tokens_per_second = 0;
   int64_t slots = 0;
 };
@@ -44,12 +44,12 @@ struct Loads {
   // By the wall clock.
   absl::Time timestamp;
   std::string version;
-  // Of all groups that serve.
+  // Number of ranks of all groups that serve.
   uint32_t ranks = 0;
   std::vector<RankLoad> loads;
 };
 
-// What requests can be sent to now.
+// The present ranks, and which requests they accept.
 struct Serving {
   // All groups that are waited for serve, and the router takes requests.
   bool ready = false;
@@ -76,7 +76,7 @@ class RequestHandler {
     std::string resume_token;
   };
   // `done` is called once, with whether there was such a live request that this caller may end.
-  // RESOURCE_EXHAUSTED or UNAVAILABLE when it is not asked; `done` is then not called.
+  // RESOURCE_EXHAUSTED or UNAVAILABLE when the request is not submitted; `done` is then not called.
   virtual absl::Status Abort(AbortRequest request,
                              absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) = 0;
   // One rank's, or all. `done` is called once; it gets NOT_FOUND for a rank that does not exist. Errors as of

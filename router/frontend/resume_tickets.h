@@ -36,8 +36,8 @@ class ResumeTickets {
   using Issue = std::function<std::string(absl::string_view model)>;
 
   // For the stream of this request, whose call ends at `deadline`; null: it gets none. Times are by the wall
-  // clock. A request that comes as a resume gets one only if it is proven: of any other the router may know
-  // the request_id and run what was sent with that, and not what is sent here.
+  // clock. A resume gets one only if it is proven: otherwise a live request with this request_id may
+  // continue, whose prompt differs from the one sent here.
   Issue Prepare(const ClientRequest& request, absl::Time deadline, absl::Time now) const;
   // If an earlier stream of this very request has got this ticket: the digest of the model that its tokens
   // are of; empty: not known.

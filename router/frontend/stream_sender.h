@@ -17,7 +17,7 @@ namespace bfio::router {
 class StreamSender {
  public:
   StreamSender();
-  // Flushes what was submitted, then stops.
+  // Flushes the submitted streams, then stops.
   ~StreamSender();
 
   // Has each stream flushed soon; `streams` is left empty. A stream is in here at most once at a time (its

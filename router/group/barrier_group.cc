@@ -70,7 +70,8 @@ bool BarrierGroup::PrepareToForm(const Context& context) {
     deadline_ = std::min(context.now + kSilencePoll, silence_end_);
     return false;
   }
-  // If a rank that does not answer were asked to form, the others would wait for it for all of form_timeout.
+  // If a rank that does not answer were part of the epoch, the others would wait for it for all of
+  // form_timeout.
   if (std::exchange(silence_end_, absl::InfinitePast()) != absl::InfinitePast())
     ExpelSilent(absl::ZeroDuration(), context);
   PunishBlamed(context);
@@ -116,7 +117,7 @@ void BarrierGroup::OnProgress(Member& member, const StepReport& report, const Co
 }
 
 void BarrierGroup::OnStepReported(absl::Time now) {
-  // The plan that was put off has not been made either: its step has begun.
+  // The delayed plan has not been made either: its step has begun.
   const bool late = now < plan_at_ || scheduler().totals().late_plans > late_plans_;
   const double delay_s = plan_delay_.OnStep(absl::ToDoubleSeconds(now - complete_at_), late);
   complete_at_ = now;

@@ -3,8 +3,7 @@
 // Purpose: router/group does no I/O. Every event appends commands in the order in which they must be carried
 // out, and the decision thread carries them out (router/app/decision_thread.h). Spans borrow from the event
 // that caused the command. So carry the commands out before that event is destroyed, and before the next
-// event: the groups then ask the RequestBook about state that these commands change. Plain data. Threads:
-// any.
+// event: the groups then read state of the RequestBook that these commands change. Plain data. Threads: any.
 #ifndef BFIO_ROUTER_GROUP_COMMANDS_H_
 #define BFIO_ROUTER_GROUP_COMMANDS_H_
 
@@ -38,7 +37,7 @@ struct SendNotice {
   MemberId to = 0;
   std::string text;
 };
-// Tells a drained member that it may exit.
+// Notifies a drained member that it may exit.
 struct SendShutdown {
   MemberId to = 0;
   std::string reason;

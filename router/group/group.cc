@@ -41,7 +41,7 @@ absl::Status Group::CheckHello(const WorkerHello& hello, absl::Time now) const {
     return absl::AlreadyExistsError(absl::StrCat("worker_id ", hello.worker_id, " is attached already"));
   if (absl::Status status = CheckKind(hello); !status.ok()) return status;
   if (history_.Refuses(hello.worker_id, now))
-    return absl::UnavailableError("this worker has kept the group from forming; come back later");
+    return absl::UnavailableError("this worker has kept the group from forming; retry later");
   if (!MayFollow(hello.router_instance, options_.instance))
     return absl::UnavailableError("this worker has followed a router that was elected later");
   return absl::OkStatus();

@@ -5,7 +5,7 @@
 // Purpose: everything the router does about one group. Events and the time go in, commands (commands.h) come
 // out. It drives the group's scheduler in core::Cluster, so an epoch of members and an epoch of the
 // scheduler's accounts are the same. There are two kinds: BarrierGroup, whose ranks meet in a collective at
-// every step, and IndependentGroup, whose ranks step by themselves (--coupling=none; chains of servers).
+// every step, and IndependentGroup, whose ranks step independently (--coupling=none; chains of servers).
 //
 // Membership. After a restart of the router its workers reconnect one after another, with requests. The first
 // epoch waits for all of them, but no longer than restart_settle. A rank that is silent while the others
@@ -122,7 +122,7 @@ class Group {
   int64_t announced_bytes() const;
   void OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out);
   void OnReport(MemberId member, const StepReport& report, absl::Time now, Commands& out);
-  // The worker asks to leave: it gets no new requests, and is released when its last one has ended.
+  // The worker requests to leave: it gets no new requests, and is released when its last one has ended.
   void OnLeave(MemberId member, absl::string_view reason, absl::Time now, Commands& out);
   // The member's connection is closed.
   void OnGone(MemberId member, absl::Time now, Commands& out);
@@ -133,7 +133,7 @@ class Group {
   // Lets the first epoch form with the members that are present. REQUIRES: gathering().
   void FormWithFewer(absl::Time now, Commands& out);
   // Ends draining: the worker gets new requests again. NOT_FOUND; FAILED_PRECONDITION when it is not
-  // draining, or when it asked to leave.
+  // draining, or when the worker itself requested to leave.
   absl::Status Undrain(absl::string_view worker_id, Commands& out);
   // Acts on deadlines that have passed.
   void OnTimer(absl::Time now, Commands& out);
@@ -225,7 +225,7 @@ class Group {
   virtual void OnFormingFailed(const Context& context) = 0;
   // The member has not answered in time.
   virtual void OnLateToForm(Member& member, const absl::Status& why, const Context& context) = 0;
-  // Called before an epoch forms. False: not yet; deadline_ says when to try again.
+  // Called before an epoch forms. False: not yet; deadline_ has the time of the next attempt.
   virtual bool PrepareToForm(const Context& context) { return true; }
   // An epoch is forming: its steps count from 1.
   virtual void ResetProgress() {}
@@ -241,9 +241,9 @@ class Group {
                               StepStatistics::Summaries& done) = 0;
   virtual void OnOpened(absl::Time now) {}
   virtual void OnClosed() {}
-  // A plan may be due, but is better made later; step_deadline() says when.
+  // A plan may be due, but is better made later, at step_deadline().
   virtual bool PutsOffPlan(absl::Time now) const { return false; }
-  // Whether the decision should plan without the missing reports; asked once per decision.
+  // Whether the decision should plan without the missing reports; called once per decision.
   virtual bool TakeForce() { return false; }
   // The apply_step of a rank's part of the plan; 0: the rank gets no part.
   virtual int64_t ApplyStepOf(const core::Plan& plan, core::WorkerIndex rank) const = 0;
@@ -302,7 +302,7 @@ class Group {
   absl::Status CheckHello(const WorkerHello& hello, absl::Time now) const;
   void BeginDraining(Member& member);
   bool MayLeave(const Member& member) const;
-  // Tells a drained member to exit; the others re-form without it.
+  // Notifies a drained member to exit; the others re-form without it.
   void Release(Member& member, const Context& context);
   // Removes a member; re-forms if it belonged to the epoch.
   void Remove(MemberId id, const absl::Status& why, const Context& context);
@@ -334,7 +334,7 @@ class Group {
   // Emits the commands about the requests that FindPlaced found.
   void EmitRequests(const StepReport& report, Commands& out) const;
   void TakeTelemetry(Member& member, const StepReport& report, Commands& out);
-  // Tells the scheduler the measured step costs of the present epoch's workers, where they have changed.
+  // Passes to the scheduler the measured step costs of the present epoch's workers, where they have changed.
   void UpdateTimes(Commands& out);
   // Sets the mean service time of a request on each rank; true when one has changed. `costs` is empty before
   // the scheduler has these ranks.

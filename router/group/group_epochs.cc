@@ -44,7 +44,7 @@ void Group::ExpelSilent(absl::Duration limit, const Context& context) {
   for (Member* rank : silent) CutOff(*rank, absl::DeadlineExceededError("no step report in time"), context);
 }
 
-// A rank that has not answered is stuck: the others go on without it.
+// A rank that has not answered is stuck: the others continue without it.
 void Group::ExpelLate(const Context& context) {
   std::vector<Member*> late;
   for (Member* rank : ranks_) {

@@ -27,7 +27,7 @@
 namespace bfio::router {
 
 struct GroupKey {
-  // WorkerHello::barrier; empty where ranks step by themselves.
+  // WorkerHello::barrier; empty where ranks step independently.
   std::string barrier;
   // WorkerHello::model.
   std::string model;

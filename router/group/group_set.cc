@@ -141,7 +141,7 @@ bool GroupSet::MakeWay(absl::Time now, Commands& out) {
 void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out) {
   if (Group* group = GroupOf(member); group != nullptr)
     return group->OnHello(member, std::move(hello), now, out);
-  // The member was closed and has not noticed yet.
+  // The member was closed, and sent this before it received that.
   if (const auto [it, first] = group_of_.try_emplace(member, kNoGroup); !first) return;
   TakeOver(hello, now, out);
   const absl::StatusOr<Group*> group = Assign(member, hello, now, out);

@@ -9,8 +9,8 @@
 //
 // Workers that differ in their GroupKey (model, barrier: group_key.h) are never in one group. When the group
 // that a worker names, or would be assigned to, has another key, the worker joins or creates the group of its
-// own key beside it, NAME~xxxxxxxx; both logs say so. So a worker is not refused because of earlier ones, and
-// a misconfigured worker that comes first is alone in its group:
+// own key beside it, NAME~xxxxxxxx; both logs report it. So a worker is not refused because of earlier ones,
+// and a misconfigured worker that comes first is alone in its group:
 //   - GroupSetOptions::models (a flag of the router) takes precedence: workers of other models are refused
 //     with FAILED_PRECONDITION, and retry.
 //   - Otherwise a group forms when it has --workers members, so a minority forms no group.
@@ -63,8 +63,8 @@ class GroupSet {
   // Borrows both. The router's own groups exist from the start.
   GroupSet(const GroupSetOptions& options, core::Cluster* cluster, RequestBook* book);
 
-  // Events. Those of members that were closed and have not noticed yet are dropped. REQUIRES: OnGone comes
-  // once for every connection that sent a hello, also after its CloseMember.
+  // Events. Those of members that were closed and still send are dropped. REQUIRES: OnGone comes once for
+  // every connection that sent a hello, also after its CloseMember.
   void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
   void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out);
   void OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out);

@@ -1,4 +1,4 @@
-// A group whose ranks step by themselves (--coupling=none; chains of servers).
+// A group whose ranks step independently (--coupling=none; chains of servers).
 //
 // Purpose: what Group (group.h) leaves to its kinds. The ranks share epochs, but each steps alone. When the
 // membership changes, every rank ends its step, and all continue together once the slowest has ended its own.

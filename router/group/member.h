@@ -1,6 +1,6 @@
 // The record that a group keeps of one worker.
 //
-// Purpose: shared by Group and its two kinds; no other code sees it (MemberView is for operators). Threads:
+// Purpose: shared by Group and its two kinds; no other code uses it (MemberView is for operators). Threads:
 // the group's.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_H_
 #define BFIO_ROUTER_GROUP_MEMBER_H_
@@ -24,7 +24,7 @@ struct Member {
   uint64_t sequence = 0;
   // The worker gets no new requests, and is released when its last one has ended.
   bool draining = false;
-  // The worker asked to leave, and will exit whatever the router answers.
+  // The worker requested to leave, and will exit in any case.
   bool leaving = false;
   WorkerTelemetry telemetry;
 

@@ -29,7 +29,7 @@ class MemberHistory {
 
   void Punish(const std::string& worker_id, absl::Time now);
   // A new worker's connection broke while an epoch formed with it. The first time may be chance; from the
-  // second time on the worker is also punished.
+  // second time on the worker is also refused for a while.
   void CountLeft(const std::string& worker_id, absl::Time now);
   // Number of such departures within kLeftMemory, of any worker.
   int RecentlyLeft(absl::Time now) const;
@@ -40,7 +40,7 @@ class MemberHistory {
   // `instance`: the router that the worker had followed when it attached.
   void RememberDraining(const std::string& worker_id, uint64_t instance);
   bool WasDraining(const std::string& worker_id) const { return draining_.contains(worker_id); }
-  // Forgets the worker's entry. True when the worker that has followed router `followed` is the same process
+  // Removes the worker's entry. True when the worker that has followed router `followed` is the same process
   // that was draining, not another one of that name; `own` is this router's instance.
   bool TakeDraining(const std::string& worker_id, uint64_t followed, uint64_t own);
 

@@ -22,8 +22,8 @@ class ModelBook {
 
   // The model's number, above 0; a new one for a new name.
   uint32_t NumberOf(const std::string& model);
-  // A request waits for that model, which an earlier router knew: the model is kept until Expire removes it.
-  // False when the model was known or expected before.
+  // A request waits for that model, which an earlier router served: the model is kept until Expire removes
+  // it. False when the model was known or expected before.
   bool Expect(const std::string& model, absl::Time now);
 
   // Sets the models that are served from now on, in any order.

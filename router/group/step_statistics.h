@@ -20,7 +20,7 @@
 
 namespace bfio::router {
 
-// One step of the group; in a group whose ranks step by themselves, one step of one rank.
+// One step of the group; in a group whose ranks step independently, one step of one rank.
 struct StepSummary {
   core::GroupIndex group = 0;
   uint64_t epoch = 0;
@@ -38,7 +38,7 @@ struct StepSummary {
   int64_t assigned = 0;
   absl::Duration decide;
   bool stopped_early = false;
-  // The rank that made the step, where ranks step by themselves.
+  // The rank that made the step, where ranks step independently.
   std::optional<core::WorkerIndex> rank;
 };
 
@@ -98,8 +98,8 @@ class StepStatistics {
   // A rank's report of a step that all ranks make together. The step is complete with the last rank's report;
   // its summary then waits for the decision that follows.
   void OnReport(int32_t rank, const StepReport& report, absl::Time now);
-  // A report of a rank that steps by itself; its summary is appended to `done`. `saturated`: no worker has a
-  // free slot after it.
+  // A report of a rank that steps independently; its summary is appended to `done`. `saturated`: no worker
+  // has a free slot after it.
   void OnStepAlone(int32_t rank, const StepReport& report, absl::Time now, bool saturated, Summaries& done);
 
   // A decision was taken; appends the summaries of the complete steps before it to `done`. `saturated`: no
@@ -129,7 +129,7 @@ class StepStatistics {
   const core::GroupIndex group_;
   uint64_t epoch_ = 0;
   int32_t ranks_ = 0;
-  // State of ranks that step by themselves: each rank's last load and number of requests, the requests that
+  // State of ranks that step independently: each rank's last load and number of requests, the requests that
   // waited after the last decision, and the requests assigned since the last step.
   StepSummary last_;
   std::map<int64_t, Partial> partial_;

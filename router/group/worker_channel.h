@@ -30,7 +30,7 @@ class WorkerChannel {
   virtual void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) = 0;
   // A line for the worker's log.
   virtual void SendNotice(absl::string_view text) = 0;
-  // Tells a drained worker that it may exit.
+  // Notifies a drained worker that it may exit.
   virtual void SendShutdown(absl::string_view reason) = 0;
   // Ends the connection after what was sent. Messages from it may still arrive.
   virtual void Close(const absl::Status& status) = 0;

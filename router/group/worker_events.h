@@ -16,7 +16,7 @@
 
 namespace bfio::router {
 
-// The worker asks to be drained.
+// The worker requests to be drained.
 struct Leave {
   std::string reason;
 };

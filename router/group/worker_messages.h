@@ -26,7 +26,7 @@ using MemberId = uint64_t;
 // A worker attaches. Checked by the edge: the id is not empty, sizes are in range.
 struct WorkerHello {
   std::string worker_id;
-  // The group it asks for; empty: the router assigns one.
+  // The requested group; empty: the router assigns one.
   std::string group;
   // Digest of what it computes, in 64 hexadecimal digits; empty: unknown.
   std::string model;
@@ -43,11 +43,11 @@ struct WorkerHello {
   uint64_t router_instance = 0;
   // Mean time of a request from first step to last, in seconds, for chains of servers; 0: unknown.
   double service_s = 0;
-  // Whether it can step by itself, without a barrier.
+  // Whether it can step independently, without a barrier.
   bool steps_alone = false;
   // Its engine computes log-probabilities.
   bool logprobs = false;
-  // It takes requests as their clients have sent them (Passing).
+  // It accepts requests in the form in which clients sent them (Passing).
   bool passes = false;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
   // connection in that run, which grows.
@@ -103,11 +103,11 @@ struct EnergyReading {
   std::optional<double> idle_watts;
 };
 
-// What an engine says of one of its ranks, on being asked now and then.
+// An engine's report of one of its ranks, requested from time to time.
 struct EngineLoad {
   // In slots and waiting, of all its clients.
   int64_t requests = 0;
-  // In its KV cache; engines that count whole blocks say more.
+  // In its KV cache; engines that count whole blocks report more.
   int64_t tokens = 0;
 };
 
@@ -125,13 +125,14 @@ struct StepReport {
   std::vector<RejectedRequest> rejected;
   std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
-  // Of the requests that ask for them: the index in `tokens`, ascending, and one for each of its tokens.
+  // For requests with log-probabilities: the index in `tokens`, ascending, and one entry for each of its
+  // tokens.
   struct RequestLogprobs {
     size_t index = 0;
     Logprobs logprobs;
   };
   std::vector<RequestLogprobs> logprobs;
-  // Of the requests that pass: the same, in the order of the engine. A request may have some without tokens.
+  // For requests that pass: the same, in the order of the engine. A request may have some without tokens.
   struct RequestMessages {
     size_t index = 0;
     std::vector<PassedPtr> messages;
@@ -157,11 +158,11 @@ struct StepReport {
   std::optional<BatchCost> batch_cost;
   std::optional<EnergyReading> energy;
   std::optional<core::PrefillReport> prefill;
-  // The latest; empty: not asked, or it does not say.
+  // The latest; empty: not requested, or not reported.
   std::optional<EngineLoad> engine_load;
 };
 
-// The router asks a worker to form an epoch.
+// The router's request to a worker to form an epoch.
 struct EpochOffer {
   uint64_t epoch = 0;
   uint32_t rank = 0;

@@ -66,7 +66,7 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   overload_->Charge(*record);
   TellModel(*record);
   if (record->send_from < record->delivered) {
-    // A client that asks for log-probabilities has all the tokens of which they are gone (check_request.h).
+    // A client with log-probabilities has all the tokens whose log-probabilities are gone (check_request.h).
     sink->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from), {});
     FlushLater(sink);
   }
@@ -130,7 +130,7 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead) {
 }
 
 absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
-  // Before the first epoch, groups_ holds no worker's word yet.
+  // Before the first epoch, groups_ has no worker's report yet.
   if (record.request.sampling.logprobs && groups_.max_sequence_tokens && !groups_.logprobs) {
     return absl::InvalidArgumentError(
         "logprobs is not supported: the engine of a worker computes no log-probabilities");
@@ -156,7 +156,7 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
     return true;
   };
   const absl::Status unknown =
-      absl::NotFoundError(absl::StrCat("no request ", request.request_id, " to go on with"));
+      absl::NotFoundError(absl::StrCat("no request ", request.request_id, " to resume"));
   RequestRecord* record = table_.FindByName(request.tenant, request.request_id);
   if (record == nullptr && Settling()) {
     EarlyResume early{id, std::move(request), sink};

@@ -20,7 +20,7 @@ struct RequestLatencies {
   Distribution time_to_first_token_s{RequestSeconds()};
   // Time between two tokens of a request.
   Distribution inter_token_s{RequestSeconds()};
-  // Of completed requests: (last token - first token) / (tokens - 1); time from acceptance to the end;
+  // For completed requests: (last token - first token) / (tokens - 1); time from acceptance to the end;
   // lengths.
   Distribution time_per_output_token_s{RequestSeconds()};
   Distribution end_to_end_s{RequestSeconds()};

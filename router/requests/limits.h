@@ -18,7 +18,7 @@ struct RequestLimits {
   uint32_t max_id_bytes = 128;
   int32_t max_abs_priority = 100;
   uint32_t max_resume_token_bytes = 128;
-  // Alternatives per token whose log-probabilities a request may ask for; as vLLM's default.
+  // Bound of a request's alternatives per token with log-probabilities; as vLLM's default.
   uint32_t max_logprobs = 20;
 };
 

@@ -22,7 +22,7 @@ struct TopToken {
   friend bool operator==(const TopToken&, const TopToken&) = default;
 };
 
-// Borrowed. Empty for requests that do not ask for them.
+// Borrowed. Empty for requests without log-probabilities.
 struct LogprobsView {
   // By token.
   absl::Span<const float> tokens;
@@ -31,7 +31,7 @@ struct LogprobsView {
 
   bool empty() const { return tokens.empty(); }
   size_t width() const { return tokens.empty() ? 0 : top.size() / tokens.size(); }
-  // Of `count` tokens from `first` on, fewer where there are fewer.
+  // The log-probabilities of `count` tokens from `first` on, or of as many as there are.
   LogprobsView subspan(size_t first, size_t count = absl::Span<const float>::npos) const {
     if (empty()) return {};
     first = std::min(first, tokens.size());

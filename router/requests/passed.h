@@ -2,8 +2,8 @@
 // that implement it.
 //
 // Purpose: the frontend's edge puts a message of its wire in, and the engines' edge takes it out, or the
-// other way round; the modules between them do not see its type. An edge that reads another protocol's type
-// finds none. Ownership: shared, and never changed. Threads: any.
+// other way round; the modules between them do not depend on its type. An edge that reads another protocol's
+// type gets null. Ownership: shared, and never changed. Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_PASSED_H_
 #define BFIO_ROUTER_REQUESTS_PASSED_H_
 
@@ -16,7 +16,7 @@ namespace bfio::router {
 class Passed {
  public:
   virtual ~Passed() = default;
-  // Of the message on the wire.
+  // Size of the message on the wire.
   int64_t bytes() const { return bytes_; }
 
  protected:
@@ -51,7 +51,7 @@ struct Passing {
   PassedPtr message;
   // One message brings the whole output, at its end.
   bool whole = false;
-  // Another engine can go on after the tokens that have come, as if nothing had happened.
+  // Another engine can continue exactly after the tokens that have arrived.
   bool continues = false;
   // Another engine computes its prompt.
   bool kv_from_elsewhere = false;

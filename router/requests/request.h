@@ -40,7 +40,7 @@ struct ClientRequest {
   uint32_t max_new_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
-  // Where the request passes, only the seed is told.
+  // Where the request passes, only the seed is known here.
   Sampling sampling;
   // For engines that speak the client's protocol.
   Passing passed;
@@ -52,7 +52,7 @@ struct ClientRequest {
   // The only rank that may run it, counted over all groups (RankLoad::rank in router/frontend); unset: any.
   std::optional<uint32_t> rank;
 
-  // A stream that breaks may be taken up again. `resume_token` is the client's own secret.
+  // A stream that breaks may be resumed. `resume_token` is the client's own secret.
   bool resumable = false;
   std::string resume_token;
   // Set when the client resumes a stream: the index of the first token that it still needs. `received`: the
@@ -100,7 +100,7 @@ struct Assignment {
   // Tokens delivered before this placement. Where the prompt's ids are known, they are now part of the
   // prompt.
   const std::vector<uint32_t>* history = nullptr;
-  // Of `history`; kept for resumable requests that ask for them, else null.
+  // The log-probabilities of `history`; null unless the request is resumable and has log-probabilities.
   const Logprobs* history_logprobs = nullptr;
   // Index of the first token of this placement: the number of tokens generated before it.
   uint32_t first_index = 0;
@@ -129,7 +129,7 @@ struct HeldRequest {
   ClientRequest request;
   // All tokens of the request, from index 0.
   std::vector<uint32_t> tokens;
-  // Of `tokens`; empty unless the request asks for them.
+  // The log-probabilities of `tokens`; empty for requests without log-probabilities.
   Logprobs logprobs;
   // Index of the first token of the placement on that worker.
   uint32_t first_index = 0;

@@ -26,7 +26,7 @@ class RequestBook {
                                                  absl::Span<const HeldActive> active) = 0;
   // Tokens received from the request's present placement; empty for an orphaned request.
   virtual std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const = 0;
-  // The worker is lost without having drained or asked to leave. Called while the scheduler still has the
+  // The worker is lost without having drained or requested to leave. Called while the scheduler still has the
   // requests placed there; they are displaced afterwards.
   virtual void OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) = 0;
   // Counts the difference between a worker's count of generated tokens and the received ones.

@@ -28,8 +28,8 @@ void Tell(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view
   spdlog::log(level, "request {}: {}{}", record.LogName(), std::string(what), *more);
 }
 
-// Those of the first `tokens` tokens, as many alternatives each as the request asks for; empty: it asks for
-// none, or they are not there.
+// Those of the first `tokens` tokens, with the requested number of alternatives each; empty: not requested,
+// or not available.
 LogprobsView LogprobsOf(const Sampling& sampling, const LogprobsView& from, size_t tokens) {
   if (!sampling.logprobs || from.tokens.size() < tokens || from.width() != *sampling.logprobs) return {};
   return from.subspan(0, tokens);
@@ -124,7 +124,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   const uint32_t index = record.delivered;
   record.delivered += static_cast<uint32_t>(tokens.size());
   if (!passed.whole) record.suspicion.OnTokens(record.delivered - record.placed_at);
-  // No other engine could go on with it.
+  // No other engine could continue it.
   if (passed.on && !passed.whole && !passed.continues && !tokens.empty())
     record.request.passed.message = nullptr;
   int64_t bytes = 0;
@@ -180,9 +180,9 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   const bool exact = !options_.kv_on_demand;
   if (!full) {
     const bool failed = absl::IsInternal(why);
-    Tell(lines_, spdlog::level::warn, failed ? "failed" : "refused", *record, now_,
-         absl::StrCat(failed ? "its worker could not go on with it: " : "a worker refused it: ",
-                      why.message()));
+    Tell(
+        lines_, spdlog::level::warn, failed ? "failed" : "refused", *record, now_,
+        absl::StrCat(failed ? "its worker could not continue it: " : "a worker refused it: ", why.message()));
   } else if (exact) {
     Tell(lines_, spdlog::level::warn, "no memory", *record, now_,
          absl::StrCat("a worker has no memory for it: ", why.message()));
@@ -210,7 +210,7 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
                                                  "router could not keep it for another"),
                           kFailedRetry));
   }
-  // An engine that takes what it cannot serve would be asked for ever.
+  // Otherwise a request that no engine can serve would be placed again without an end.
   if (record->request.passed.whole && ++record->refusals >= kMaxRefusals) {
     return Fail(*record, WithRetry(absl::UnavailableError("no worker serves the request"), kFailedRetry));
   }
@@ -258,8 +258,8 @@ bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   ++totals_.replays_refused;
   Fail(record, WithRetry(absl::UnavailableError(absl::StrCat(
                              "its engine was lost after ", record.delivered,
-                             " tokens, and another one cannot go on with it: only greedy requests without "
-                             "penalties, grammar, stop texts, images and unknown fields can go on")),
+                             " tokens, and another one cannot continue it: only greedy requests without "
+                             "penalties, grammar, stop texts, images and unknown fields can continue")),
                          kFailedRetry));
   return true;
 }
@@ -291,7 +291,7 @@ bool RequestLifecycle::Stranded(const RequestRecord& record) const {
 absl::Status RequestLifecycle::ModelGone(uint32_t tokens) {
   // Not UNAVAILABLE: a retry with the received tokens would continue them on another model.
   return absl::FailedPreconditionError(absl::StrCat(
-      "the model that this request began on is not served any more; ", tokens,
+      "the model that this request began on is no longer served; ", tokens,
       " of its tokens are delivered, and another model would continue differently: send it again"));
 }
 
@@ -313,7 +313,7 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
     ++totals_.replays_refused;
     Fail(*record, ModelGone(record->delivered));
   }
-  if (ended > 0) spdlog::warn("{} requests end: the model that they began on is not served any more", ended);
+  if (ended > 0) spdlog::warn("{} requests end: the model that they began on is no longer served", ended);
 }
 
 bool RequestLifecycle::RankGone(const RequestRecord& record) const {
@@ -450,7 +450,8 @@ void RequestLifecycle::Detach(RequestRecord& record, const absl::Status& status)
 }
 
 void RequestLifecycle::CutOff(RequestRecord& record) {
-  Tell(lines_, spdlog::level::warn, "cut off", record, now_, "its client takes no tokens and is cut off");
+  Tell(lines_, spdlog::level::warn, "cut off", record, now_,
+       "its client does not read its tokens and is disconnected");
   ++totals_.slow_readers;
   const absl::Status status =
       WithRetry(absl::ResourceExhaustedError(absl::StrCat(

@@ -55,7 +55,7 @@ struct RequestOptions {
   StreamLimits stream;
 };
 
-// What requests need to know about the groups.
+// The properties of the groups that requests depend on.
 struct GroupsView {
   // KV capacity of all groups, and the longest prompt + output that every group accepts; empty before the
   // first epoch.
@@ -194,12 +194,12 @@ class RequestLifecycle final : public RequestBook {
   void TellModel(const RequestRecord& record) const;
   // True when no worker can continue the request because its model is gone.
   bool Stranded(const RequestRecord& record) const;
-  // True when the rank that the client has named is there no more.
+  // True when the rank that the client has named no longer exists.
   bool RankGone(const RequestRecord& record) const;
   void EndIfRankGone(RequestRecord& record);
   // The status for a client that has `tokens` of the request's tokens.
   static absl::Status ModelGone(uint32_t tokens);
-  // True when it has ended, because no other engine can go on with what it has passed on.
+  // True when it has ended, because no other engine can continue its delivered output.
   bool EndIfStuck(RequestRecord& record);
   // Puts the request back into the pool, before all requests that have not started.
   void Requeue(RequestRecord& record);
@@ -228,10 +228,9 @@ class RequestLifecycle final : public RequestBook {
   // All workers that could hold requests of an earlier router have connected.
   bool settled_ = false;
   bool draining_ = false;
-  // Some client has named a rank.
+  // At least one client has named a rank.
   bool ranks_named_ = false;
-  // Tenant and request_id of the requests that MayGoAhead has let through; emptied when it lets through no
-  // more.
+  // Tenant and request_id of the requests that MayGoAhead has admitted; emptied when it admits no more.
   absl::flat_hash_set<std::pair<std::string, std::string>> went_ahead_;
   LineLimiter lines_{10, absl::Seconds(10)};
   std::vector<std::shared_ptr<TokenSink>> flushes_;

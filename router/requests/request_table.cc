@@ -14,7 +14,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   core::RequestSpec spec;
   spec.id = id;
   spec.prefill_tokens = int64_t{request.prompt_tokens} + delivered;
-  // What has come is the decoding engine's own, whose cache went with it.
+  // The tokens so far are of the decoding engine, whose cache was lost with it.
   if (request.passed.kv_from_elsewhere && delivered == 0) spec.computed_tokens = spec.prefill_tokens - 1;
   spec.max_new_tokens = int64_t{request.max_new_tokens} - delivered;
   if (request.predicted_output_tokens) {

@@ -54,7 +54,7 @@ struct RequestRecord {
   // Part of `delivered`: tokens that its client, or an earlier router, had before this router received the
   // request.
   uint32_t had = 0;
-  // Part of `delivered`: tokens that its client claims to have, without proof. The scheduler treats them as
+  // Part of `delivered`: tokens that its client reports to have, without proof. The scheduler treats them as
   // prompt.
   uint32_t claimed = 0;
   // `delivered` at its last placement.
@@ -68,8 +68,8 @@ struct RequestRecord {
   uint32_t placed_model = 0;
   // The delivered tokens; kept only where a replay needs them in its prompt, or a resume for its client.
   std::vector<uint32_t> history;
-  // Of the last tokens of `history`, for a resume; kept where the request is resumable and asks for them.
-  // Those of received tokens (ClientRequest::received) are missing.
+  // The log-probabilities of the last tokens of `history`, for a resume; kept where the request is resumable
+  // and has them. Those of received tokens (ClientRequest::received) are missing.
   Logprobs history_logprobs;
   // Bytes charged for prompt and history (replay_budget.h).
   int64_t kept_bytes = 0;

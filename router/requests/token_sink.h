@@ -39,13 +39,12 @@ class TokenSink {
     kEnough,   // taken, and the output is complete (FinishReason::kStop): the caller ends the
                // request
   };
-  // Appends tokens to those that wait to be written. `logprobs` are those of the tokens; empty unless the
-  // request asks for them (Sampling::logprobs). REQUIRES: they follow those of the last call. `now`:
-  // MonotonicNow.
+  // Appends tokens to those that wait to be written. `logprobs` are those of the tokens; empty for requests
+  // without them (Sampling::logprobs). REQUIRES: they follow those of the last call. `now`: MonotonicNow.
   [[nodiscard]] virtual Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
                                          const LogprobsView& logprobs, absl::Time now) = 0;
-  // The same for a request that passes: messages of its engine, which hold the tokens. Only sinks whose
-  // requests say so get any.
+  // The same for a request that passes: messages of its engine, which hold the tokens. Only sinks of requests
+  // that pass get any.
   [[nodiscard]] virtual Delivery Pass(absl::Span<const PassedPtr>, absl::Time) { return Delivery::kTaken; }
   // The tokens that a reconnected client has missed, without a limit. At most once, before any Deliver.
   virtual void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) = 0;

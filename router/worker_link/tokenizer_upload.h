@@ -23,7 +23,7 @@ namespace bfio::router {
 // The receiver of tokenizers. Called on gRPC's threads; must not block.
 struct TokenizerReceiver {
   std::function<bool()> wanted = [] { return false; };
-  // `done` is called once, on any thread, with OK or with why the files are of no use.
+  // `done` is called once, on any thread, with OK, or with the reason why the files cannot be used.
   std::function<void(std::string directory, TokenizerFiles files,
                      std::function<void(const absl::Status&)> done)>
       take;
@@ -33,7 +33,7 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
  public:
   // Offers that are received at once: each may hold kMaxOfferedTokenizerBytes.
   static constexpr int64_t kMostAtOnce = 4;
-  // A tokenizer has about ten.
+  // Bound of the number of files; a tokenizer has about ten.
   static constexpr size_t kMostFiles = 64;
 
   // `context` is the call's; `receiver` and `open`, which counts the calls, outlive it.
@@ -55,7 +55,7 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
 
   absl::Status CheckFirst(const v1::TokenizerPart& part);
   absl::Status Add(v1::TokenizerPart& part);
-  // Before the peer learns the outcome, so that its next offer finds the place free.
+  // Before the peer receives the result, so that its next offer is admitted.
   void Release() {
     if (auto* open = open_.exchange(nullptr)) open->fetch_sub(1, std::memory_order_relaxed);
   }
@@ -64,7 +64,7 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
   const TokenizerReceiver* const receiver_;
   // Null once released.
   std::atomic<std::atomic<int64_t>*> open_;
-  // Of one gRPC callback at a time.
+  // Used by one gRPC callback at a time.
   std::string directory_;
   uint64_t total_bytes_ = 0, bytes_ = 0;
   TokenizerFiles files_;

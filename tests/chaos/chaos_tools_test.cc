@@ -52,7 +52,7 @@ TEST(Schedule, RepeatsForItsSeedAndForNoOther) {
   EXPECT_NE(Text(DrawSchedule(Options(3))), Text(DrawSchedule(Options(4))));
 }
 
-TEST(Schedule, HasEveryKindAtTheRateAskedFor) {
+TEST(Schedule, HasEveryKindAtTheRequestedRate) {
   const std::vector<Fault> faults = DrawSchedule(Options(1));
   std::map<FaultKind, int> kinds;
   for (const Fault& fault : faults) {

@@ -88,6 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string reply = Exchange(socket, bytes);
   close(socket);
   bfio::fuzz::Check(reply.empty() || absl::StartsWith(reply, "HTTP/1."), "an answer is HTTP");
-  bfio::fuzz::Check(guarded_runs == 0 || absl::StrContains(bytes, kToken), "nobody enters without the token");
+  bfio::fuzz::Check(guarded_runs == 0 || absl::StrContains(bytes, kToken),
+                    "no caller enters without the token");
   return 0;
 }

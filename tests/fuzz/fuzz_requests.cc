@@ -75,7 +75,7 @@ class CheckingSink final : public TokenSink {
     Check(index == next_, "a stream has no holes");
     for (const uint32_t token : tokens) {
       Check(token % 1000 == next_++, "tokens come in order");
-      Check(token >= kClaimed || (*owners_)[token / 1000] == owner_, "nobody gets another's tokens");
+      Check(token >= kClaimed || (*owners_)[token / 1000] == owner_, "no client gets another's tokens");
     }
     begun_ = true;
   }

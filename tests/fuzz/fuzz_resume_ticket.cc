@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!message.ParseFromString(input.Chunk())) return 0;
   const auto request = bfio::router::ToClientRequest(message, bfio::router::RequestLimits());
   if (!request.ok()) return 0;
-  Check(!tickets->ModelOf(shown, *request, kNow), "nobody makes a ticket up");
+  Check(!tickets->ModelOf(shown, *request, kNow), "no client forges a ticket");
   Check(!tickets->ModelOf(message.resume_ticket(), *request, kNow), "nor sends one that was not given");
 
   ClientRequest first = *request;

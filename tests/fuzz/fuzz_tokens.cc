@@ -14,6 +14,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     "bounded, not empty");
   const auto owner = tokens->Find(presented, absl::UnixEpoch());
   bfio::fuzz::Check(owner.verdict != bfio::BearerTokens::Verdict::kUnknown || owner.name.empty(),
-                    "nobody owns an unknown token");
+                    "an unknown token has no owner");
   return 0;
 }

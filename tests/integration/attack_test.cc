@@ -335,7 +335,7 @@ TEST(FirstWorker, ThatTheRouterRefusesRetries) {
   ASSERT_TRUE(cluster.ok());
   cluster.StartWorker();
   Process& worker = cluster.workers()[0];
-  EXPECT_TRUE(Eventually([&] { return CountOf(worker.Stderr(), "does not take this worker") >= 2; }))
+  EXPECT_TRUE(Eventually([&] { return CountOf(worker.Stderr(), "refuses this worker") >= 2; }))
       << worker.Stderr();
   EXPECT_THAT(worker.Stderr(), HasSubstr("this router serves the models 00000000 (--models), not "));
   EXPECT_EQ(worker.Wait(absl::ZeroDuration()), std::nullopt);

@@ -68,7 +68,7 @@ TEST(BadInput, WrongConfigKey) {
   ExpectOneLine("bfio_router", {"--config=/nonexistent/file"}, 2, "/nonexistent/file");
 }
 
-TEST(BadInput, ConfigFilesSetFlagsAndTheCommandLineWins) {
+TEST(BadInput, ConfigFilesSetFlagsAndTheCommandLineOverridesThem) {
   const std::string text =
       WriteFile("good.textproto",
                 "workers: 3\npolicy: \"fcfs\"\nlisten: \"127.0.0.1:0\"\nadmin_listen: \"127.0.0.1:0\"\n");

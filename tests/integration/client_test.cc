@@ -245,7 +245,7 @@ TEST(Traces, AreLoggedByRouterAndWorkerUnlessInvalid) {
   EXPECT_EQ(worker.find("4737"), std::string::npos);
 }
 
-TEST_F(Client, HealthChecksTellServingFromUnknown) {
+TEST_F(Client, HealthChecksDistinguishServingFromUnknown) {
   const auto stub = grpc::health::v1::Health::NewStub(
       grpc::CreateChannel(cluster_.address(), grpc::InsecureChannelCredentials()));
   for (const std::string service : {"", "bfio.v1.Inference", "bfio.v1.WorkerLink"}) {

@@ -125,7 +125,7 @@ TEST(CpuEngine, AWorkerThatComputesOtherwiseThanTheGroupDoesNotJoin) {
     absl::SleepFor(absl::Milliseconds(5));
   EXPECT_THAT(odd.Stderr(), HasSubstr("barrier star+tp:")) << "what the group has and it has not";
   TokenClients(cluster, requests).ExpectTokens(alone);
-  EXPECT_THAT(odd.Stderr(), Not(HasSubstr(": rank "))) << "alone it serves nobody";
+  EXPECT_THAT(odd.Stderr(), Not(HasSubstr(": rank "))) << "alone it serves no client";
   odd.Signal(SIGTERM);
   EXPECT_EQ(odd.Wait(kSlowdown * absl::Seconds(60)), 0) << odd.Stderr();
   cluster.StopCleanly();

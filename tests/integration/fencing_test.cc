@@ -204,7 +204,7 @@ TEST_F(TwoScripted, ARankThatOthersDoNotReachIsLeftOut) {
   ASSERT_TRUE(b_.Send(b_.Report(1, 1)));
   for (ScriptedWorker* worker : {&a_, &b_}) {
     v1::WorkerMessage failed = worker->Report(2, 1);
-    failed.mutable_step_report()->set_barrier_error("somebody did not come to step 2");
+    failed.mutable_step_report()->set_barrier_error("a rank did not reach step 2");
     const bool hub = worker->epoch().rank() == 0;
     if (hub) failed.mutable_step_report()->add_missing_ranks(1);
     ASSERT_TRUE(worker->Send(failed));

@@ -255,7 +255,7 @@ TEST(LogprobsTest, AResumeFromTheBeginningHasThoseOfAllTokens) {
   ExpectSame(all.logprobs, expected);
 }
 
-TEST(LogprobsTest, WhoeverCannotGiveThemRefusesThemByName) {
+TEST(LogprobsTest, UnsupportedLogprobsAreRefusedByName) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = LongRequest(5, 1);

@@ -202,7 +202,7 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
   cluster.StopCleanly();
 }
 
-TEST(MainJob, ShadowsAreAskedOnEveryDecisionAndTheJobIsDone) {
+TEST(MainJob, ShadowsPlanOnEveryDecisionAndTheJobIsDone) {
   ClusterOptions options;
   options.worker_processes = 2;
   options.router_flags = {"--policy=fcfs", "--shadow=lpt,bf_io"};

@@ -64,7 +64,7 @@ TEST(Membership, ALateWorkerJoinsAndTakesRequests) {
            s.workers(1).active_requests() > 0;
   }));
   ExpectWhole(clients.Join(), 400);
-  EXPECT_EQ(cluster.State().requests().replayed(), 0u) << "a join disturbs nobody";
+  EXPECT_EQ(cluster.State().requests().replayed(), 0u) << "a join disturbs no request";
   cluster.StopCleanly();
 }
 

@@ -254,7 +254,7 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
   EXPECT_EQ(Count(log, "refused: TLS handshake: wrong version number"), 1u) << log;
 }
 
-TEST_F(Security, EveryMethodAsksForAToken) {
+TEST_F(Security, EveryMethodRequiresAToken) {
   StartRouter();
   const auto client = Connect(client_, "client-ca", "client"), admin = Connect(admin_, "admin-ca", "admin");
   // Generated from the descriptors, so that future methods are tested too.
@@ -454,7 +454,7 @@ TEST_F(Security, OversizedMessagesAreRefused) {
   for (int i = 0; i < 60'000; ++i) resume.add_received_token_ids(70'000);
   EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &resume).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT)
-      << "a message has room for the tokens that came before; what is wrong here is their number";
+      << "a message has space for the tokens that came before; what is wrong here is their number";
   v1::DrainWorkerRequest drain;
   drain.set_worker_id(std::string(100'000, 'w'));
   EXPECT_EQ(Call(Connect(admin_, "admin-ca", "admin"), "/bfio.v1.Admin/DrainWorker", kOperator, &drain)
@@ -480,7 +480,7 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
   refused({loopback, "--admin_listen=0.0.0.0:0"}, "give --admin_tls=cert=FILE,key=FILE");
   refused({loopback, admin, "--worker_listen=[::]:0"}, "give --worker_tls=cert=FILE,key=FILE");
   refused(encrypted,
-          "nobody is asked who calls: give --client_tls=ca=FILE or --client_tokens, or --insecure");
+          "callers are not authenticated: give --client_tls=ca=FILE or --client_tokens, or --insecure");
   refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers need a port of their own");
   refused({loopback, admin, "--client_tls=cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
           "belong together");

@@ -208,7 +208,7 @@ TEST_F(SlowSglangApi, DeadlinesAndCancellationsFreeTheSlots) {
     if (i == 1) calls.back()->Read();
     if (i % 2 == 0) calls.back()->Cancel();
   }
-  calls.clear();  // the others, which nobody has read
+  calls.clear();  // the others, which have not been read
   EXPECT_TRUE(WaitUntilIdle());
   EXPECT_TRUE(Generate(*stub_, Request(3)).status.ok());
 }
@@ -236,7 +236,7 @@ TEST_F(SlowSglangApi, ATenantsRequestsAreItsOwn) {
   EXPECT_EQ(message.complete().finish_reason(), "abort");
 }
 
-TEST_F(SglangApi, GarbageIsRefusedAndHarmsNobody) {
+TEST_F(SglangApi, GarbageIsRefusedAndOtherCallsContinue) {
   Call bystander(*stub_, Request(400));
   const std::string large(400'000, '\xff');
   for (const char* method : {"Generate", "Abort", "HealthCheck", "GetModelInfo", "GetServerInfo", "GetLoads",

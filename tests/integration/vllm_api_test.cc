@@ -309,7 +309,7 @@ TEST_F(VllmApi, RecordedSessionsOfSmgGetTheirAnswers) {
 
 // --- a gateway that misbehaves ---
 
-TEST_F(VllmApi, GarbageIsRefusedAndHarmsNobody) {
+TEST_F(VllmApi, GarbageIsRefusedAndOtherCallsContinue) {
   Call bystander(*stub_, Request(400));
   const std::string large(400'000, '\xff');
   for (const char* method : {"Generate", "Abort", "HealthCheck", "GetModelInfo", "GetServerInfo", "GetLoads",
@@ -419,7 +419,7 @@ TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
     if (i % 4 == 1 && i < 4) calls.back()->Read();
     if (i % 2 == 0) calls.back()->Cancel();
   }
-  calls.clear();  // the others, which nobody has read
+  calls.clear();  // the others, which have not been read
   EXPECT_TRUE(WaitUntilIdle());
   EXPECT_TRUE(Generate(*stub_, Request(3)).status.ok());
 }
@@ -497,7 +497,7 @@ class OneApi : public VllmApi, public ::testing::WithParamInterface<const char*>
   OneApi() : VllmApi(With(GetParam())) {}
 };
 
-TEST_P(OneApi, OnlyWhatIsAskedForIsServed) {
+TEST_P(OneApi, OnlyTheChosenApisAreServed) {
   const bool vllm = std::string(GetParam()) == "vllm";
   const auto code = [&](const char* method) { return RawCall(channel_, method, "").second.error_code(); };
   EXPECT_EQ(code("/vllm.grpc.engine.VllmEngine/HealthCheck"),

@@ -305,7 +305,7 @@ TEST_F(VllmSessions, AnAbortedStreamGoesOnAfterItsTokens) {
   EXPECT_EQ(taken[1].sampling_params().max_tokens(), expected.tokens.at(0).size() - before);
 }
 
-TEST_F(VllmSessions, TheRanksHaveTheSlotsThatVllmTells) {
+TEST_F(VllmSessions, TheRanksHaveTheSlotsThatVllmReports) {
   pb::GetServerInfoResponse server;
   for (const Recorded& call : Session("server"))
     if (call.method == "GetServerInfo") server = Parse<pb::GetServerInfoResponse>(call.messages.at(0));

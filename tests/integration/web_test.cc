@@ -331,7 +331,7 @@ TEST_F(RouterWeb, TokensGuardMetricsAndActions) {
       EXPECT_TRUE(reply->status == 401 || reply->status == 403) << path << ": " << reply->status;
     }
   }
-  EXPECT_THAT(Policy(), HasSubstr("policy_info{policy=\"fcfs\"}")) << "nobody has switched it";
+  EXPECT_THAT(Policy(), HasSubstr("policy_info{policy=\"fcfs\"}")) << "no operator has switched it";
   EXPECT_EQ(root->Post("/api/policy", to_lpt, "text/plain")->status, 415)
       << "what a form of another site can send";
   EXPECT_EQ(root->Post("/api/policy", R"({"name": "best"})", "application/json")->status, 400);
@@ -533,7 +533,7 @@ TEST_F(RouterWeb, TopSendsItsTokenAndReportsAWrongOne) {
   EXPECT_THAT(none.err, HasSubstr("no bearer token"));
   EXPECT_EQ(with("--interval=0s").code, 2);
   EXPECT_EQ(RunProgram("bfio_top", {admin}).code, 2) << "no terminal";
-  EXPECT_EQ(RunProgram("bfio_top", {"--admin=127.0.0.1:1", "--once"}).code, 1) << "nobody there";
+  EXPECT_EQ(RunProgram("bfio_top", {"--admin=127.0.0.1:1", "--once"}).code, 1) << "no router there";
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(WorkerTokenizerTest, StopTextsAreFoundWithIt) {
   EXPECT_LE(stopped.tokens.at(0).size(), 8u);
 }
 
-TEST(WorkerTokenizerTest, TheRoutersOwnFolderWins) {
+TEST(WorkerTokenizerTest, TheRoutersOwnFolderTakesPrecedence) {
   const std::string own = ModelFolder("own");
   Cluster cluster(WorkersOf(ModelFolder("small"), {"--tokenizer=" + own}));
   ASSERT_TRUE(cluster.ok());

@@ -152,7 +152,7 @@ class GroupChecker {
   }
   void On(const RequestPlaced& placed) {
     if (holder_.contains(placed.id) || !placing_.insert(placed.id).second) Broken("a request is placed once");
-    if (placed.wait_steps < 0) Broken("nobody waits for a negative time");
+    if (placed.wait_steps < 0) Broken("no wait is negative");
   }
   void On(const EpochOpened& opened) {
     if (!open_.insert(opened.group).second) Broken("an epoch is closed before the next one opens");
@@ -161,7 +161,7 @@ class GroupChecker {
     if (open_.erase(closed.group) != 1) Broken("only an open epoch is closed");
   }
   void On(const StepDone& done) {
-    if (done.summary == nullptr || done.summary->imbalance_tokens < 0) Broken("steps have figures");
+    if (done.summary == nullptr || done.summary->imbalance_tokens < 0) Broken("steps have statistics");
   }
   void On(const EnergyReported& energy) { AttachedOrBroken(energy.member); }
   void On(const LogLine& line) {

@@ -26,7 +26,7 @@ struct AgentShape {
     // One call, then `width` in parallel, then one that waits for all of them.
     kForkJoin,
     // `width` calls one after the other, each of which reads all that was read and generated before it: two
-    // models that answer each other.
+    // models that alternate.
     kCycle,
   };
   Kind kind = kSequence;
@@ -35,8 +35,8 @@ struct AgentShape {
   uint32_t calls() const { return kind == kForkJoin ? width + 2 : width; }
 };
 
-// Parses shapes, which the agents take in turn: "sequence:4,fork_join:3". INVALID_ARGUMENT names what is
-// wrong.
+// Parses shapes, which the agents use one after the other: "sequence:4,fork_join:3". INVALID_ARGUMENT names
+// what is wrong.
 absl::StatusOr<std::vector<AgentShape>> ParseAgents(absl::string_view text);
 // The inverse of ParseAgents.
 std::string AgentsText(absl::Span<const AgentShape> shapes);
@@ -59,7 +59,8 @@ struct AgentPlan {
   std::vector<Call> calls;
 };
 
-// The calls take their lengths from `rows`; in a cycle a row's prompt is added to what was said before it.
+// The calls take their lengths from `rows`; in a cycle a row's prompt is added to the earlier prompts and
+// outputs.
 // REQUIRES: rows.size() == shape.calls().
 AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows);
 

@@ -36,7 +36,7 @@ absl::Status CheckFiles(const Options& o) {
 void AddTraffic(OptionTable& table, Options& o) {
   table.Add("target", &o.target, "HOST:PORT of the router's client API");
   table.Add("trace", &o.trace,
-            "trace file: Azure, BurstGPT, Mooncake or generic columns, told by the header");
+            "trace file: Azure, BurstGPT, Mooncake or generic columns, detected by the header");
   table.Add(
       "profile", &o.profile,
       "built-in lengths instead of a trace: conversation, code or burstgpt; conversation when neither is "
@@ -60,35 +60,34 @@ void AddTraffic(OptionTable& table, Options& o) {
                   "ascend",
                   ParseRates);
   table.Add("step_duration", &o.step_duration_s, Within(1e-3, 1e6),
-            "--arrival=step and sweep: seconds for each rate; several times what a request takes");
-  table.AddParsed("goodput", &o.goodput, "",
-                  "limits a request has to meet to be good, in seconds, like ttft:0.5,tpot:0.05,e2e:30",
-                  ParseGoodput);
+            "--arrival=step and sweep: seconds for each rate; use several times a request's duration");
+  table.AddParsed(
+      "goodput", &o.goodput, "",
+      "latency limits in seconds, like ttft:0.5,tpot:0.05,e2e:30; reports the requests that meet all of them",
+      ParseGoodput);
   table.Add("concurrency", &o.concurrency, Within(1, o.max_in_flight),
             "closed loop: requests under way at any time");
   table.Add("max_new_tokens", &o.max_new_tokens,
-            "what every request may make, the model ending it: its length is not known beforehand, and is "
-            "that of the trace or profile where the workers have --ends_by_seed; 0: those lengths, exactly");
-  table.AddParsed(
-      "agents", &o.agents, "",
-      "agents of these shapes, in turn, instead of single requests: sequence:CALLS, "
-      "fork_join:BRANCHES, cycle:CALLS, like sequence:4,fork_join:3; each call is sent when those before it "
-      "are done; --rate, --concurrency and --requests count agents",
-      ParseAgents);
+            "limit of every request, which the model ends: its length is not known in advance, and is that "
+            "of the trace or profile if the workers have --ends_by_seed; 0: exactly those lengths");
+  table.AddParsed("agents", &o.agents, "",
+                  "agents of these shapes, one after the other, instead of single requests: sequence:CALLS, "
+                  "fork_join:BRANCHES, cycle:CALLS, like sequence:4,fork_join:3; each call is sent when "
+                  "those before it are done; --rate, --concurrency and --requests count agents",
+                  ParseAgents);
   table.Add("ttft_objective", &o.ttft_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
-            "requests ask for their first token within this (0: they do not)");
+            "objective for the time to first token, sent with each request; 0: none");
   table.Add("tpot_objective", &o.tpot_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
-            "requests ask for a token every so often (0: they do not)");
-  table.Add(
-      "agent_timeout", &o.agent_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
-      "--agents: an agent is of no use after this (0: no such end); its calls are refused or ended then");
+            "objective for the time per output token, sent with each request; 0: none");
+  table.Add("agent_timeout", &o.agent_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
+            "--agents: deadline of an agent, after which its calls are refused or ended; 0: none");
   table.Add("requests", &o.requests,
             "requests to send; 0: until --duration, or one pass over the trace, or 1000 of a profile");
   table.Add("duration", &o.duration_s, Within(0, 1e9),
-            "seconds after which nothing more is sent; 0: no such end");
+            "seconds after which no more requests are sent; 0: no limit");
   table.Add("seed", &o.seed, "seed of arrivals and profile lengths");
   table.Add("resume", &o.resume,
-            "after a lost connection or UNAVAILABLE, take the request up again where its stream broke");
+            "after a lost connection or UNAVAILABLE, resume the request where its stream broke");
   table.Add("timeout", &o.timeout, kTimeout, "time for one request, retries included");
   table.Add("connect_timeout", &o.connect_timeout, kTimeout, "time to reach the router at the start");
 }
@@ -99,19 +98,19 @@ void AddLoadgenOptions(OptionTable& table, Settings& settings) {
   Options& o = settings.options;
   AddTraffic(table, o);
   table.Add("admin", &o.admin,
-            "HOST:PORT of the router's admin API; adds the group's barrier figures to the result");
+            "HOST:PORT of the router's admin API; adds the group's barrier measurements to the result");
   table.Add("json", &o.json, "result file; - is standard output instead of the table");
   table.Add("save", &o.save, "result file with everything that the page shows, for bfio_loadgen compare");
   table.Add("html", &o.report, "HTML page with tables and charts; with --admin of the group too");
   table.AddParsed("client_tls", &settings.client_tls, "",
                   "client API: cert=FILE,key=FILE,ca=FILE, PEM: the CAs of the router's certificate, and the "
-                  "generator's certificate and its key where it is asked for. Empty: plain text",
+                  "generator's certificate and its key where they are required. Empty: plain text",
                   ParseTlsFiles);
   table.Add("client_token_file", &settings.client_token_file,
-            "client API: file with the bearer token, where one is asked for");
+            "client API: file with the bearer token, where one is required");
   table.AddParsed("admin_tls", &settings.admin_tls, "", "admin API: as --client_tls", ParseTlsFiles);
   table.Add("admin_token_file", &settings.admin_token_file,
-            "admin API: file with the bearer token, where one is asked for");
+            "admin API: file with the bearer token, where one is required");
   table.Add("log_level", &settings.log_level, "trace, debug, info, warning or error");
   table.Add("log_format", &settings.log_format, "text or json");
 }

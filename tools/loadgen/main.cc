@@ -81,7 +81,7 @@ std::optional<BarrierReading> TryReadBarrier(const std::shared_ptr<grpc::Channel
   if (admin == nullptr) return std::nullopt;
   absl::StatusOr<BarrierReading> reading = ReadBarrier(admin, login, kAdminTimeout);
   if (reading.ok()) return *std::move(reading);
-  spdlog::warn("no barrier figures: {}", std::string(reading.status().message()));
+  spdlog::warn("no barrier measurements: {}", std::string(reading.status().message()));
   return std::nullopt;
 }
 

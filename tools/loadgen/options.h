@@ -39,8 +39,8 @@ struct Options {
   // max_new_tokens of every request; the model ends the request, so its length is not known in advance. 0:
   // requests have exactly the lengths of the trace or profile. Not for agents.
   uint32_t max_new_tokens = 0;
-  // The run sends agents of these shapes, in turn; empty: single requests. `rate`, `concurrency` and
-  // `requests` then count agents.
+  // The run sends agents of these shapes, one after the other; empty: single requests. `rate`, `concurrency`
+  // and `requests` then count agents.
   std::vector<AgentShape> agents;
   // Latency objectives of requests, and the deadline of agents counted from when they are sent; zero: none.
   absl::Duration ttft_objective, tpot_objective, agent_timeout;

@@ -44,7 +44,7 @@ struct Results {
   // From the start of the run to the end of the last stream.
   double duration_s = 0;
 
-  // Of completed requests. TPOT is (E2E - TTFT) / (tokens - 1), for requests of two tokens or more. ITL is
+  // For completed requests. TPOT is (E2E - TTFT) / (tokens - 1), for requests of two tokens or more. ITL is
   // the time between tokens; tokens of one message share the time since the previous message equally.
   Histogram ttft_s, tpot_s, itl_s, e2e_s;
   // Time between due and sent, for every request sent. Open loop only.

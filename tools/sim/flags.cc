@@ -26,11 +26,9 @@ ABSL_FLAG(uint32_t, reveal, 128, "overload mode: requests are revealed until thi
 ABSL_FLAG(uint32_t, concurrency, 0, "closed mode: requests kept waiting or running");
 ABSL_FLAG(uint32_t, horizon, 0, "H, steps of lookahead");
 ABSL_FLAG(std::string, lookahead, "survival",
-          "predictor of completions: see the list above; oracle is told every length");
-ABSL_FLAG(
-    uint32_t, max_new_tokens, 0,
-    "what every request says it may generate at most, and a longer one is cut off at; 0: the workload's "
-    "longest");
+          "predictor of completions: see the list above; oracle gets every length");
+ABSL_FLAG(uint32_t, max_new_tokens, 0,
+          "max_new_tokens of every request; longer ones are truncated; 0: the workload's longest");
 ABSL_FLAG(uint32_t, warmup, 500, "steps before counting starts; 0 when --requests is given and this is not");
 // Text rather than a number, because `bfio_sim calibrate` takes names of step logs here.
 ABSL_FLAG(std::string, steps, "3000",
@@ -41,48 +39,48 @@ ABSL_FLAG(bool, count_drain, false,
           "with --requests: count the steps after the last admission too, when the group empties");
 ABSL_FLAG(std::string, mode, "overload", "overload, arrivals or closed");
 ABSL_FLAG(double, load, 1,
-          "arrivals mode: the trace's arrival times are divided by this. serve: share of what a levelled "
-          "group could "
-          "serve, 0.7 unless given");
+          "arrivals mode: the trace's arrival times are divided by this. serve: share of the capacity of a "
+          "perfectly balanced group, default 0.7");
 ABSL_FLAG(double, c, bfio::StepCost{}.c_s, "step time: fixed part, seconds");
 ABSL_FLAG(double, tl, bfio::StepCost{}.tl_s_per_token, "step time: seconds per token of a worker's load");
 ABSL_FLAG(double, prefill, bfio::StepCost{}.prefill_s_per_token,
           "step time: seconds per prompt token of the requests that a worker admits");
-ABSL_FLAG(double, overhead, 0, "seconds added to every step: the barrier, and what lies between steps");
+ABSL_FLAG(double, overhead, 0, "seconds added to every step, for the barrier and the gap between steps");
 ABSL_FLAG(std::string, speeds, "",
           "speeds of the workers against an ordinary one, separated by commas, repeated over the ranks");
-ABSL_FLAG(bool, tell_speeds, true, "whether the policy knows the speeds");
+ABSL_FLAG(bool, tell_speeds, true, "whether the policy gets the speeds");
 ABSL_FLAG(double, jitter, 0,
           "standard deviation of the logarithm of a random factor on every worker's local time");
 ABSL_FLAG(
     std::string, drift, "growth",
     "how loads grow: growth, constant, speculative:DRAFT:PROBABILITY, throttled:SHARE, sequence:A,B,..");
 ABSL_FLAG(uint64_t, kv_tokens, 0, "KV tokens per worker; 0: no limit");
-ABSL_FLAG(
-    std::string, admission, "none",
-    "who may enter a worker's KV: none (a request reserves all it may come to hold), kv_feasible (while "
-    "memory holds to every end, by --lookahead, but for a chance of 1 %; kv_feasible:confidence=P for "
-    "another), protection:alpha=A (while 1 - A of it is not exceeded); "
-    "and, alone or joined to these with +, who leaves the pool: wait or nested_wait (:tokens=N,most=K)");
+ABSL_FLAG(std::string, admission, "none",
+          "which requests may enter a worker's KV memory: none (a request reserves all that it may need), "
+          "kv_feasible (while memory suffices at every future time with probability 0.99, by --lookahead; "
+          "kv_feasible:confidence=P for another), protection:alpha=A (while at most the share 1 - A is in "
+          "use); and, alone or joined to these with +, which requests leave the pool: wait or nested_wait "
+          "(:tokens=N,most=K)");
 ABSL_FLAG(std::string, dispatch, "pool",
           "pool: requests wait in the router; instant: each goes to a worker's queue as it comes");
 ABSL_FLAG(std::string, plan_mode, "lockstep", "lockstep, or pipelined: a plan takes effect a step later");
 ABSL_FLAG(uint32_t, report_delay, 0, "steps by which the workers' reports come late");
 ABSL_FLAG(double, prediction_error, 0,
-          "lookahead=oracle: lengths are told wrong by a factor between 1 - x and 1 + x");
-ABSL_FLAG(double, hint_lead, 8, "lookahead=hint: tokens before its end from which a request shows it");
-ABSL_FLAG(double, hint_noise, 0.5, "lookahead=hint: standard deviation of the logarithm of what it shows");
+          "lookahead=oracle: lengths are given with an error factor between 1 - x and 1 + x");
+ABSL_FLAG(double, hint_lead, 8, "lookahead=hint: scale of the hints, in tokens before the end of a request");
+ABSL_FLAG(double, hint_noise, 0.5, "lookahead=hint: standard deviation of the logarithm of the hints");
 ABSL_FLAG(uint64_t, seed, 1,
           "seed of random policies, of drawn lengths and, above 1, of where a trace starts");
 ABSL_FLAG(uint32_t, window, 0,
-          "requests from the front of the pool that a policy sees; 0: 4,096, or --reveal if that is more");
-ABSL_FLAG(double, discount, 1, "bf_io: what a step ahead counts against the one before it; 1 in the paper");
+          "requests from the front of the pool that a policy gets; 0: 4,096, or --reveal if that is more");
+ABSL_FLAG(double, discount, 1,
+          "bf_io: weight of a step ahead relative to the step before it; 1 in the paper");
 ABSL_FLAG(
     double, wait_ratio, bfio::core::PolicyOptions{}.wait_ratio,
     "bf_io_auto, where slots are short: 99th percentile of waits over that of first come, first served");
 ABSL_FLAG(uint32_t, choices, 4, "power_of_d: d, workers drawn for each request");
 ABSL_FLAG(std::string, shadow, "",
-          "policies, separated by commas, that plan for every decision without being obeyed; their regrets "
+          "policies, separated by commas, that plan for every decision without being applied; their regrets "
           "follow the table, and decision times include theirs");
 ABSL_FLAG(std::string, dump_lp, "",
           "folder that gets counted decisions, 1,000 per policy, as files that CBC, HiGHS and glpsol read");

@@ -42,11 +42,11 @@ struct Subcommand {
 std::vector<Subcommand> Subcommands() {
   std::vector<Subcommand> commands;
   commands.push_back(
-      {"replay", "does the core decide a router's --decision_log again as it did?", RunReplayCommand});
+      {"replay", "repeats the decisions of a router's --decision_log and compares them", RunReplayCommand});
   commands.push_back({"calibrate", "the cost of a step, from workers' --step_log", RunCalibrateCommand});
   commands.push_back(
       {"workload", "the requests of --trace or --profile as CSV; --json: their load", RunWorkloadCommand});
-  commands.push_back({"dominance", "is it never worse than any baseline?", RunDominanceCommand});
+  commands.push_back({"dominance", "compares a policy with every baseline over a grid", RunDominanceCommand});
   commands.push_back({"admit",
                       "one worker's KV memory under an admission rule",
                       RunAdmitCommand,
@@ -54,7 +54,7 @@ std::vector<Subcommand> Subcommands() {
   commands.push_back(
       {"hindsight", "admission rules against the best schedule of small instances", RunHindsightCommand});
   commands.push_back({"wait",
-                      "one worker that waits for batches worth running, and ones that do not",
+                      "one worker that waits for batches, compared with workers that do not",
                       RunWaitCommand,
                       {"c", "kv_tokens", "seed", "tl"}});
   commands.push_back({"network", "agents in a network of engines", RunNetworkCommand, {"load", "seed"}});

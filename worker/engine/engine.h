@@ -128,8 +128,8 @@ struct StepOutput {
   // For tokens[i]: the natural logarithm of the probability that the model gave this token, before
   // temperature and truncation. Empty when the engine has no model.
   std::vector<float> log_probabilities;
-  // Of the requests that ask for log-probabilities (Sampling::logprobs): the index in `tokens`, ascending,
-  // and the most likely tokens, the most likely first; among equals the smaller id.
+  // For requests with log-probabilities (Sampling::logprobs): the index in `tokens`, ascending, and the most
+  // likely tokens, the most likely first; among equals the smaller id.
   struct Alternatives {
     size_t token = 0;
     std::vector<TopToken> top;

@@ -95,7 +95,7 @@ absl::Status PageTable::Grow(SequenceIndex index, int64_t tokens) {
   Sequence& sequence = sequences_[index];
   if (tokens > sequence.reserved) {
     return absl::OutOfRangeError(
-        absl::StrCat("sequence ", index, " reserved ", sequence.reserved, " tokens and wants ", tokens));
+        absl::StrCat("sequence ", index, " reserved ", sequence.reserved, " tokens and needs ", tokens));
   }
   if (tokens <= sequence.tokens) return absl::OkStatus();
   const auto needed = static_cast<size_t>(PagesOf(tokens, options_.page_tokens));

@@ -32,8 +32,8 @@ void LogModel(const std::string& directory, const cpu::Weights& weights) {
   LogWindow(directory, config);
 }
 
-// KV tokens of each of `ranks` ranks, so that the whole model and all caches fit: those asked for, or as many
-// as fit where that was left open. RESOURCE_EXHAUSTED.
+// KV tokens of each of `ranks` ranks, so that the whole model and all caches fit: the given number, or
+// without --kv_tokens as many as fit. RESOURCE_EXHAUSTED.
 absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, int32_t ranks) {
   DecodeOptions wanted = options.cpu.decode;
   wanted.limits = options.limits;

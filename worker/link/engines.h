@@ -30,10 +30,10 @@ struct EngineOptions {
   CudaOptions cuda;
   // Directory of a checkpoint; of the cpu and cuda engines.
   std::string model;
-  // Of the model's matrices; of the cpu engine.
+  // Type of the model's matrices in the cpu engine.
   cpu::Storage weights = cpu::Storage::kAuto;
-  // What weights and KV caches of the process may fill; 0: what the machine has. Of the cpu engine, and of
-  // servers of chains.
+  // Bound of the process's weights and KV caches; 0: the machine's memory. Of the cpu engine, and of servers
+  // of chains.
   int64_t memory_limit_bytes = 0;
   // limits.kv_tokens are the most; where memory is short the cpu and cuda engines take as many as fit.
   bool fit_kv = false;
@@ -42,15 +42,15 @@ struct EngineOptions {
 class Engines {
  public:
   // INVALID_ARGUMENT, naming the flag, when there is no such engine or it needs a model and has none; errors
-  // of a checkpoint name --model, the file and what is wrong with it. FAILED_PRECONDITION or UNAVAILABLE: the
-  // cuda engine in a build without CUDA, or on a machine without a GPU. RESOURCE_EXHAUSTED, with what is
-  // missing: weights and the KV caches of `ranks` ranks do not fit into memory.
+  // of a checkpoint name --model, the file and the fault. FAILED_PRECONDITION or UNAVAILABLE: the cuda engine
+  // in a build without CUDA, or on a machine without a GPU. RESOURCE_EXHAUSTED, with the missing amount:
+  // weights and the KV caches of `ranks` ranks do not fit into memory.
   static absl::StatusOr<Engines> Create(const EngineOptions& options, int32_t ranks = 1);
 
   // `rank`: within the process.
   absl::StatusOr<std::unique_ptr<Engine>> Make(int32_t rank) const;
 
-  // Of what the ranks compute (worker/engine/model/model_digest.h).
+  // Digest of the ranks' model (worker/engine/model/model_digest.h).
   const ModelDigest& digest() const { return digest_; }
 
  private:
@@ -58,15 +58,15 @@ class Engines {
 
   EngineOptions options_;
   ModelDigest digest_;
-  // Of the cpu engine, and of the cuda engine.
+  // Weights of the cpu engine, and of the cuda engine.
   std::shared_ptr<const cpu::Weights> weights_;
   std::shared_ptr<const Model> model_;
 };
 
-// What an engine with these options computes with that model.
+// The digest's input for an engine with these options and that model.
 ModelDigest DigestOf(const EngineOptions& options, const Model& model);
 
-// INVALID_ARGUMENT, naming the flag, when there is no such engine or what it needs was not given.
+// INVALID_ARGUMENT, naming the flag, when there is no such engine, or an option that it needs is missing.
 absl::Status CheckEngineOptions(const EngineOptions& options);
 
 }  // namespace bfio::worker

@@ -19,7 +19,7 @@ namespace {
 const Within kSeconds(0, 3600);
 const Within kTokens(1, static_cast<double>(int64_t{1} << 40));
 
-// What --group may have, in bytes: the router refuses longer names.
+// Bound of --group in bytes: the router refuses longer names.
 constexpr size_t kMaxGroupBytes = 64;
 
 std::string DefaultId() {
@@ -57,7 +57,7 @@ absl::StatusOr<std::optional<BudgetTunerOptions>> ParseBudgetControl(const std::
         !absl::ParseDuration(limit.second, &time) || time <= absl::ZeroDuration() ||
         time == absl::InfiniteDuration()) {
       return absl::InvalidArgumentError(
-          "must be off, e2e, ttft, tpot or objectives:ttft=TIME,tpot=TIME (one of the two will do)");
+          "must be off, e2e, ttft, tpot or objectives:ttft=TIME,tpot=TIME (one of the two suffices)");
     }
     *seconds = absl::ToDoubleSeconds(time);
   }
@@ -66,13 +66,12 @@ absl::StatusOr<std::optional<BudgetTunerOptions>> ParseBudgetControl(const std::
 
 void AddLinks(OptionTable& table, WorkerOptions& o) {
   table.Add("router", &o.router,
-            "HOST:PORT of the router; of several, of which one leads (--election_etcd of the router): a name "
-            "that resolves to all, or NUMBER:PORT,NUMBER:PORT");
-  table.AddParsed(
-      "worker_tls", &o.tls, "",
-      "worker link: cert=FILE,key=FILE,ca=FILE, PEM: the CAs of the router's certificate, and this "
-      "worker's certificate and its key where the router asks for them. Empty: plain text",
-      ParseTlsFiles);
+            "HOST:PORT of the router. With several routers (their --election_etcd): a name that resolves to "
+            "all of them, or IP:PORT,IP:PORT");
+  table.AddParsed("worker_tls", &o.tls, "",
+                  "worker link: cert=FILE,key=FILE,ca=FILE, PEM: the CAs of the router's certificate, and "
+                  "this worker's certificate and its key where the router requires them. Empty: plain text",
+                  ParseTlsFiles);
   table.Add("worker_id", &o.worker_id, "name of this worker, unique in the router; empty: host:pid");
   table.Add(
       "group", &o.group,
@@ -83,17 +82,16 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
             "host under which the other workers reach this one's barrier; the star barrier listens there");
   table.Add(
       "insecure", &o.insecure,
-      "what other machines can reach may be unprotected: a barrier (--barrier_host) whose secret comes over "
-      "an unencrypted link, and the port of a server of chains without encryption or authentication");
+      "permit unprotected ports that other machines can reach: a barrier (--barrier_host) whose secret comes "
+      "over an unencrypted link, and the port of a server of chains without encryption or authentication");
   table.Add("http_listen", &o.http_listen,
-            "HOST:PORT of /metrics and the probes /healthz and /readyz, for everybody who reaches it; empty: "
-            "none");
+            "HOST:PORT of /metrics and the probes /healthz and /readyz, unauthenticated; empty: none");
   table.Add("ranks_per_process", &o.ranks_per_process, Within(1, 256),
             "ranks this process runs, each with its own engine and stream");
   table.Add("connect_timeout", &o.connect_timeout, Within(absl::Milliseconds(1), absl::Hours(24)),
-            "give up when no router is found for so long at start");
+            "how long to try to reach a router at the start");
   table.Add("drain_timeout", &o.drain_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
-            "on SIGTERM: wait so long for running requests to end");
+            "on SIGTERM: how long running requests may take to end");
   table.Add("step_log", &o.step_log,
             "CSV file that gets a line per step and rank, for bfio_sim calibrate; empty: none. At half its "
             "bound it becomes PATH.1");
@@ -109,33 +107,32 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
 void AddEngine(OptionTable& table, WorkerSettings& settings) {
   EngineOptions& o = settings.worker.engine;
   table.Add("engine", &o.name,
-            "sim (takes a step's time, makes no real tokens), cpu (a model on the CPU) or cuda (on GPUs)");
+            "sim (sleeps for the modelled step time instead of computing), cpu (a model on the CPU) or cuda "
+            "(on GPUs)");
   table.Add("model", &o.model,
             "cpu and cuda: directory of a checkpoint: config.json and safetensors (Llama, Mistral, Qwen2, "
             "Qwen3)");
   table.Add(
       "device", &o.cuda.device, Within(0, 1024),
-      "GPU of the process's first rank, the next ranks have the next ones: of the cuda engine and nccl");
+      "cuda engine and nccl barrier: GPU of the process's first rank; the next ranks use the next GPUs");
   table.Add("cpu_threads", &o.cpu.threads, Within(1, 256),
             "cpu engine: threads per rank; ranks x threads should not exceed the cores");
   table.AddParsed("kv_type", &o.cpu.kv, "fp32", "cpu engine: type of the KV cache: fp32 or bf16",
                   cpu::ParseStorage);
   table.AddChoice<bool>(
       "mlp", &settings.decode.share_mlp, {{"replicated", false}, {"tp", true}},
-      "cpu and cuda: replicated (every rank computes its requests alone) or tp (the ranks of "
-      "the group share the MLP out and exchange activations in every layer); the same on all "
-      "ranks");
+      "cpu and cuda: replicated (every rank computes its requests alone) or tp (the ranks of the group shard "
+      "the MLP and exchange activations in every layer); the same on all ranks");
   table.AddScaled(
       "memory_limit_mb", 0, Within(0, 1e9),
       "cpu engine and chains: MiB that weights and KV caches of the process may fill (of the GPU's "
       "memory with --engine=cuda); a model that does not fit is refused. 0: no limit",
       [&o](double mb) { o.memory_limit_bytes = static_cast<int64_t>(mb * (1 << 20)); });
   table.Add("slots", &o.limits.slots, Within(1, 1 << 16),
-            "requests decoding at once per rank (batch capacity B)");
-  table.Add(
-      "kv_tokens", &o.limits.kv_tokens, kTokens,
-      "KV capacity per rank, in tokens; left out, the cpu and cuda engines take less where the machine or "
-      "GPU has no memory for so many");
+            "slots: concurrent requests per rank, batch capacity B (vLLM: max_num_seqs)");
+  table.Add("kv_tokens", &o.limits.kv_tokens, kTokens,
+            "KV capacity per rank, in tokens; without the flag the cpu and cuda engines take fewer where the "
+            "memory of the machine or GPU does not suffice");
   table.Add("max_sequence_tokens", &o.limits.max_sequence_tokens, kTokens,
             "largest prompt + output of one request, in tokens");
   table.Add("c", &o.sim.cost.c_s, kSeconds, "sim engine: fixed seconds per step");
@@ -143,39 +140,37 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
   table.Add("prefill_cost", &o.sim.cost.prefill_s_per_token, kSeconds,
             "sim engine: seconds per prompt token");
   table.Add("vocab", &o.sim.vocabulary, Within(4, 1 << 30),
-            "sim engine: its tokens are below it: those of a tokenizer that shall decode them");
+            "sim engine: generated tokens are below it; set it to the size of the tokenizer's vocabulary");
   table.Add("eos_probability", &o.sim.eos_probability, Within(0, 1),
             "sim engine: probability that a token ends its sequence, below 1");
   table.Add("ends_by_seed", &o.sim.ends_by_seed,
-            "sim engine: a sequence ends after as many tokens as its seed says, as bfio_loadgen "
-            "--max_new_tokens has it: lengths that the router does not know beforehand");
+            "sim engine: the sampling seed of a request gives its number of tokens, for bfio_loadgen "
+            "--max_new_tokens; the router does not get the length in advance");
 }
 
 void AddSteps(OptionTable& table, WorkerSettings& settings) {
   DecodeOptions& o = settings.decode;
   table.AddParsed(
       "scheduler", &settings.scheduler, "sarathi",
-      "which prompt tokens and decodes share a step: sarathi (decodes first, then pieces of prompts), orca "
-      "(pieces of prompts first), vllm_v0 (whole prompts alone, else decodes) or faster_transformer (a batch "
+      "which prompt tokens and decodes share a step: sarathi (decodes first, then chunks of prompts), orca "
+      "(chunks of prompts first), vllm_v0 (whole prompts alone, else decodes) or faster_transformer (a batch "
       "to its end); the last two need a --token_budget of --max_sequence_tokens. sarathi:ORDER: the order "
       "within prompts and within decodes, fcfs, shortest (least left) or priority",
       ParseScheduler);
-  table.Add("token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
-            "tokens a step computes at most, where prompts are concerned; with --budget_control the most it "
-            "may be. 0: 512 with cpu and cuda; with sim every prompt is computed whole in its first step, "
-            "beside all decodes, without a scheduler");
-  table.AddParsed(
-      "budget_control", &o.adapt, "off",
-      "adapts the token budget to the requests of late: for the least median e2e, ttft or tpot, or "
-      "so that most requests meet their objectives: objectives:ttft=TIME,tpot=TIME, for requests "
-      "that say nothing. off: it stays",
-      ParseBudgetControl);
-  table.AddParsed(
-      "admission", &settings.worker.admission, "none",
-      "which of the requests placed here may begin where the router lets in more than fits for "
-      "certain: none (whoever fits now), watermark:share=W (this share stays free) or kv_feasible "
-      "(memory holds whatever they make); the others go back to the router",
-      ParseKvAdmission);
+  table.Add(
+      "token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
+      "token budget of a step (vLLM: max_num_batched_tokens); with --budget_control its upper bound. 0: 512 "
+      "with cpu and cuda; with sim every prompt is computed whole in its first step, without a scheduler");
+  table.AddParsed("budget_control", &o.adapt, "off",
+                  "adapts the token budget to the recent requests: for the least median e2e, ttft or tpot, "
+                  "or so that most requests meet their objectives (objectives:ttft=TIME,tpot=TIME, the "
+                  "defaults of requests without objectives). off: the budget is fixed",
+                  ParseBudgetControl);
+  table.AddParsed("admission", &settings.worker.admission, "none",
+                  "which placed requests may begin, where the router admits more than certainly fits: none "
+                  "(each request that fits now), watermark:share=W (this share stays free) or kv_feasible "
+                  "(memory suffices if all reach their limits); the others go back to the router",
+                  ParseKvAdmission);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // bfio_worker's options as an OptionTable: the one record of each.
 //
-// Purpose: what a flag, a field of the config file and a line of --help are. Threads: call from main, before
-// threads are started.
+// Purpose: defines each option's flag, config field and --help line. Threads: call from main, before threads
+// are started.
 #ifndef BFIO_WORKER_LINK_FLAGS_H_
 #define BFIO_WORKER_LINK_FLAGS_H_
 
@@ -18,7 +18,7 @@ struct WorkerSettings {
   WorkerOptions worker;
   // A scheduler's name and its order.
   std::pair<std::string, BatchOrder> scheduler = {"sarathi", BatchOrder::kFcfs};
-  // How steps are made up, for every engine; 0 tokens: what the engine does without being told.
+  // Batch formation, for every engine; 0 tokens: the engine's default.
   DecodeOptions decode = {.page_tokens = 64, .token_budget = 0};
   std::string log_level = "info", log_format = "text";
 };

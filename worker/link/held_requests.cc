@@ -7,9 +7,10 @@ namespace bfio::worker {
 namespace {
 
 constexpr int64_t kTokenBytes = sizeof(uint32_t);
-// Of an entry, beside ids and note: maps, vectors, sampling.
+// Memory of an entry beside ids and note: maps, vectors, sampling.
 constexpr int64_t kEntryBytes = 512;
-// Of one Announcement, by the same reckoning; the wire takes up to 5 bytes for an id, and the router 16 MiB.
+// Size of one Announcement, by the same estimate; the wire takes up to 5 bytes for an id, and the router 16
+// MiB.
 constexpr int64_t kMessageBytes = 1 << 20;
 
 int64_t BytesOf(const Logprobs& logprobs) {
@@ -32,7 +33,7 @@ int64_t BytesOf(const HeldRequest& held, int64_t tokens) {
 
 void HeldRequests::Admit(SequenceRequest request, RequestNote note) {
   const Handle handle = request.handle;
-  // The router did not hear of its end, and has it made again.
+  // The router did not receive its end, and has it generated again.
   if (const auto it = held_.find(handle); it != held_.end() && it->second.held.ended.has_value())
     Drop(handle);
   if (note.origin.empty() || held_.contains(handle)) return;
@@ -79,7 +80,7 @@ void HeldRequests::End(Handle handle, Entry& entry, FinishCause cause, absl::Tim
 void HeldRequests::Drop(Handle handle) {
   const auto it = held_.find(handle);
   if (it == held_.end()) return;
-  // A handle may come back, to run: what ended under it must not be found again.
+  // A handle may be used again: an earlier end under it must not be found then.
   if (it->second.held.ended.has_value()) std::erase(ended_, handle);
   bytes_ -= it->second.bytes;
   held_.erase(it);

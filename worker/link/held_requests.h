@@ -1,10 +1,10 @@
 // The requests that a rank keeps for the next router.
 //
 // Purpose: a router that crashes loses its state of the running requests. The workers continue and
-// announce to the next one: the assignment as it came, every token since, and what ended within the last
-// `retain`. Kept are requests that came with a note (messages.h). Bounded: memory for prompt and all tokens
-// of a request is reserved when it is taken, so that nothing grows beyond the bound without a router. A
-// request without enough free memory is not kept, and ended requests are removed in favour of running ones.
+// announce to the next one: the assignment as it came, every token since, and the requests that ended within
+// the last `retain`. Kept are requests that came with a note (messages.h). Bounded: memory for prompt and all
+// tokens of a request is reserved when it is taken, so that nothing grows beyond the bound without a router.
+// A request without enough free memory is not kept, and ended requests are removed in favour of running ones.
 // Threads: the step loop's. Cost: a look-up per kept request and step.
 #ifndef BFIO_WORKER_LINK_HELD_REQUESTS_H_
 #define BFIO_WORKER_LINK_HELD_REQUESTS_H_
@@ -26,11 +26,11 @@ class HeldRequests {
   // How long ended requests are kept.
   void set_retain(absl::Duration retain) { retain_ = retain; }
 
-  // The engine has taken it. It is kept if memory suffices.
+  // The engine has accepted it. It is kept if memory suffices.
   void Admit(SequenceRequest request, RequestNote note);
-  // A step's tokens and ends; forgets what ended too long ago.
+  // A step's tokens and ends; removes requests that ended too long ago.
   void Take(const StepOutput& output, absl::Time now);
-  // The request is not wanted any more.
+  // The request was cancelled.
   void Drop(Handle handle);
 
   // All of them, in messages of a megabyte or so, oldest handle first.

@@ -18,7 +18,7 @@ void Inbox::OnStreamDown(uint64_t stream) {
   stream_ = 0;
 }
 
-// The router is gone: what it has said counts, as far as the step loop is in it.
+// The router is gone: its messages count as far as the step loop has taken them.
 void Inbox::DetachLocked() {
   if (!serving_ || entering_.has_value()) return EndEpochLocked();
   newest_epoch_ = 0;
@@ -62,7 +62,7 @@ void Inbox::EndEpochLocked() {
   plans_.clear();
   last_apply_step_ = 0;
   pending_assignments_ = 0;
-  // Runs the step loop's stop callback (Barrier::Abort) here; it does not block and does not come back to us.
+  // Runs the step loop's stop callback (Barrier::Abort) here; it does not block and does not call back.
   over_.request_stop();
 }
 

@@ -1,10 +1,10 @@
-// What has come from the router and waits for the step loop.
+// Messages from the router that wait for the step loop.
 //
-// Purpose: the one place where the threads of the stream and of the step loop meet. It drops what is out of
-// date: epochs that do not grow, plans of another epoch than the newest, plans whose step does not grow. News
-// that ends the present epoch (a newer Epoch, Shutdown, Stop) also requests a stop on the
-// epoch's token, which aborts the barrier. Threads: producers any; the consumer is the step loop's thread. No
-// call of a producer blocks.
+// Purpose: the one place where the threads of the stream and of the step loop meet. It drops outdated
+// messages: epochs that do not grow, plans of another epoch than the newest, plans whose step does not grow.
+// A message that ends the present epoch (a newer Epoch, Shutdown, Stop) also requests a stop on the epoch's
+// token, which aborts the barrier. Threads: producers any; the consumer is the step loop's thread. No call of
+// a producer blocks.
 #ifndef BFIO_WORKER_LINK_INBOX_H_
 #define BFIO_WORKER_LINK_INBOX_H_
 
@@ -39,7 +39,7 @@ class Inbox {
 
   // --- the step loop ---
 
-  // What to do outside an epoch.
+  // The next action outside an epoch.
   struct Greet {
     uint64_t stream;
   };
@@ -60,9 +60,8 @@ class Inbox {
   std::optional<uint64_t> TakeGreeting();
 
   enum class PlanWait { kReady, kOver, kGreet, kDetached, kTimeout };
-  // Waits until a plan with apply_step >= `step` is here (kReady), the epoch is over (kOver) or a router is
-  // to be greeted (kGreet); unless the group is parked, also until it is clear that no plan will come
-  // (kDetached).
+  // Waits until a plan with apply_step >= `step` is here (kReady), the epoch is over (kOver) or a hello to a
+  // new router is due (kGreet); unless the group is parked, also until no plan can come any more (kDetached).
   PlanWait WaitForPlan(int64_t step, bool parked, absl::Duration timeout);
 
   // Moves the plans with apply_step <= `step` to the end of `due`, in order. Never blocks.
@@ -92,7 +91,7 @@ class Inbox {
   uint64_t newest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   // The newest epoch, until the step loop takes it up.
   std::optional<Epoch> entering_ ABSL_GUARDED_BY(mutex_);
-  // Of the epoch that the step loop is in: the stream it came over, and whether it has had its first plan.
+  // The stream of the epoch that the step loop is in, and whether that epoch has had its first plan.
   uint64_t epoch_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
   std::stop_source over_ ABSL_GUARDED_BY(mutex_);

@@ -1,7 +1,7 @@
 // The messages between a rank and the router, as plain structs: proto/bfio/v1/worker.proto without protobuf.
 //
-// Purpose: the step loop is written and tested without gRPC; convert.h translates at the edge. Fields mean
-// what worker.proto says.
+// Purpose: the step loop is written and tested without gRPC; convert.h translates at the edge. worker.proto
+// describes the fields.
 #ifndef BFIO_WORKER_LINK_MESSAGES_H_
 #define BFIO_WORKER_LINK_MESSAGES_H_
 
@@ -36,7 +36,7 @@ struct Epoch {
   std::string group_name;
 };
 
-// Of consecutive tokens of one request that asks for them; every token has equally many alternatives.
+// The log-probabilities of consecutive tokens of one request; every token has equally many alternatives.
 struct Logprobs {
   std::vector<float> tokens;
   std::vector<TopToken> top;
@@ -134,7 +134,7 @@ struct StepReport {
   std::optional<StepCostEstimate> cost;
   std::optional<BatchCost> batch_cost;
   std::optional<EnergyReading> energy;
-  // Of engines that take prompts in chunks.
+  // Set by engines that compute prompts in chunks.
   std::optional<PrefillState> prefill;
 };
 

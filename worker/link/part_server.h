@@ -1,4 +1,4 @@
-// Interface of what a worker runs instead of ranks with whole models; chains/worker implements it.
+// Interface of code that a worker runs instead of ranks with whole models; chains/worker implements it.
 //
 // Threads: one; Run blocks its caller.
 #ifndef BFIO_WORKER_LINK_PART_SERVER_H_
@@ -20,11 +20,11 @@ struct WorkerOptions;
 
 // A rank that such a server runs: an engine that other servers have parts of.
 struct PartRank {
-  // Tells it from the process's other ranks.
+  // Distinguishes it from the process's other ranks.
   std::string suffix;
   // Digest of the model that the engine computes (worker/engine/model/model_digest.h).
   std::string model;
-  // Of a mean request; 0: not known.
+  // Time of a mean request; 0: not known.
   double service_s = 0;
   std::unique_ptr<Engine> engine;
 };
@@ -34,7 +34,7 @@ class PartServer {
  public:
   virtual ~PartServer() = default;
 
-  // INVALID_ARGUMENT, naming the flag, when an option is out of range or does not go with this server.
+  // INVALID_ARGUMENT, naming the flag, when an option is out of range or does not apply to this server.
   virtual absl::Status Check(const WorkerOptions& options) const = 0;
   // As RunWorker. `router`: the channel to it, which outlives the ranks.
   virtual absl::Status Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,

@@ -32,7 +32,7 @@ class Rank {
 
   // `on_end` is called once with the result.
   void Start(std::function<void(const absl::Status&)> on_end);
-  // Asks the router to be drained.
+  // Requests a drain from the router.
   void Leave(const std::string& reason) { link_.RequestLeave(reason); }
   // At the next step boundary.
   void End(const std::string& reason) { loop_.inbox().OnShutdown(reason); }

@@ -45,8 +45,8 @@ enum class LoopTask {
 
 class RankRecorder {
  public:
-  // A step loop that is at one task for so many times as long as the router lets it take is stuck; no sooner
-  // than after kLeastPatience.
+  // A step loop is stuck when one task takes this multiple of the router's limit, and at least
+  // kLeastPatience.
   static constexpr int kPatience = 3;
   static constexpr absl::Duration kLeastPatience = absl::Seconds(5);
 
@@ -54,7 +54,7 @@ class RankRecorder {
 
   // --- the process ---
   void OnStarted();
-  // Of a chain's head; of several, those of the one that began last.
+  // Limits of a chain's head; with several heads, of the one that began last.
   void OnLimits(const EngineLimits& limits);
   void OnLeaving();
 
@@ -63,7 +63,7 @@ class RankRecorder {
   void OnStreamDown();
   void OnReportSent();
   void OnUnsent(size_t messages);
-  // Tokens of a report that no router hears.
+  // Tokens of a report that no router receives.
   void OnUndelivered(size_t tokens);
 
   // --- the step loop ---
@@ -73,12 +73,12 @@ class RankRecorder {
   // Begins a task that may take `timeout`; of kForming, `step` is none.
   void OnTask(LoopTask task, int64_t step, absl::Duration timeout, absl::Time now = MonotonicNow());
   void OnStep(const StepRow& row, const Standing& standing);
-  // What the meter has found out.
+  // The meter's results.
   void OnCost(const StepCostEstimate& cost);
   void OnEnergy(const EnergyReading& energy);
 
   RankTelemetry figures() const;
-  // UNAVAILABLE, in a line that says what the step loop is stuck at.
+  // UNAVAILABLE, with a line that names the task in which the step loop is stuck.
   absl::Status Health(absl::Time now) const;
 
  private:

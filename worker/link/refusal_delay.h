@@ -1,9 +1,9 @@
-// How long a worker that the router refuses for now waits before it asks again.
+// The delay before a worker that the router refuses for now retries.
 //
-// Purpose: FAILED_PRECONDITION says that this worker and the group, or the router's settings, do not go
-// together as things are. That may change without the worker: the others are replaced, the router is started
-// with other flags, a wrong worker that came first goes away. So the worker keeps what it holds and asks
-// again, more and more rarely. Jitter keeps the workers of a group apart. Threads: one.
+// Purpose: FAILED_PRECONDITION means that this worker does not fit the group or the router's settings at
+// present. That may change without the worker: the others are replaced, the router is started with other
+// flags, a wrong worker that came first leaves. So the worker keeps its requests and retries at growing
+// intervals. Jitter keeps the workers of a group apart. Threads: one.
 #ifndef BFIO_WORKER_LINK_REFUSAL_DELAY_H_
 #define BFIO_WORKER_LINK_REFUSAL_DELAY_H_
 
@@ -16,7 +16,7 @@ namespace bfio::worker {
 
 class RefusalDelay {
  public:
-  // A worker that was put right serves within a minute; until then it costs the router a hello a minute.
+  // A corrected worker serves within a minute; until then it costs the router one hello per minute.
   static constexpr absl::Duration kFirst = absl::Seconds(1);
   static constexpr absl::Duration kLast = absl::Minutes(1);
 
@@ -29,7 +29,7 @@ class RefusalDelay {
     next_ = std::min(2 * next_, kLast);
     return delay;
   }
-  // The router has taken the worker.
+  // The router has accepted the worker.
   void Reset() { next_ = first_; }
 
  private:

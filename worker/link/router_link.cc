@@ -20,7 +20,7 @@
 namespace bfio::worker {
 namespace {
 
-// What begins here, with its client's trace.
+// The requests that begin here, with their clients' traces.
 void LogBeginnings(const v1::Plan& plan) {
   for (const v1::Assignment& assignment : plan.assignments()) {
     const absl::string_view trace = TraceIdOf(assignment.traceparent());
@@ -44,7 +44,7 @@ constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 // A router that takes the tokenizer's files more slowly does without them: 64 MiB at 10 MiB/s.
 constexpr absl::Duration kTokenizerPatience = absl::Seconds(6);
 
-// The router has understood this worker and will never want it, whatever becomes of the others.
+// The router rejects this worker permanently, independently of other workers.
 bool IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsPermissionDenied(status);
 }
@@ -110,7 +110,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
     if (in_.has_plan() && spdlog::should_log(spdlog::level::debug)) LogBeginnings(in_.plan());
     std::optional<InMessage> message = FromProto(in_);
     if (message.has_value() && !Follow(*message)) {
-      // What has been sent is not taken back: this stream's end is a lost connection to the step loop.
+      // Sent messages are not revoked: to the step loop the end of this stream is a lost connection.
       context_.TryCancel();
       return MarkBroken();
     }
@@ -155,7 +155,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
       state_->router_instance = epoch->router_instance;
       return true;
     }
-    spdlog::warn("an epoch of a router that does not lead any more is refused (term {}; {} is known)",
+    spdlog::warn("an epoch of a router that no longer leads is refused (term {}; {} is known)",
                  TermOf(epoch->router_instance), TermOf(state_->router_instance));
     return false;
   }
@@ -229,8 +229,8 @@ absl::Duration RouterLink::PauseAfter(const absl::Status& ended, bool heard) {
   }
   if (absl::IsFailedPrecondition(ended)) {
     const absl::Duration pause = refusals_.Next();
-    spdlog::warn("{}: the router at {} does not take this worker: {}; it asks again in {}",
-                 options_.worker_id, options_.router, std::string(ended.message()),
+    spdlog::warn("{}: the router at {} refuses this worker: {}; retrying in {}", options_.worker_id,
+                 options_.router, std::string(ended.message()),
                  absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
     return pause;
   }
@@ -257,7 +257,7 @@ bool RouterLink::Connect(bool first, absl::Status& status) {
 }
 
 absl::Status RouterLink::RunStream(Inbox& inbox) {
-  // Not later: once all workers have attached, gateways may ask for it.
+  // Not later: once all workers have attached, gateways may request it.
   tokenizer_.Send(channel_, kTokenizerPatience);
   const uint64_t stream = ++last_stream_;
   {
@@ -288,7 +288,7 @@ absl::Status RouterLink::AwaitDone(Call& call) {
     MutexLock lock(&state_->mutex);
     if (state_->mutex.AwaitWithTimeout(absl::Condition(&done), kCloseTimeout)) return *state_->done;
   }
-  // Not earlier: a cancelled call forgets the status that the router may be sending.
+  // Not earlier: a cancelled call drops the status that the router may be sending.
   call.Cancel();
   MutexLock lock(&state_->mutex);
   state_->mutex.Await(absl::Condition(&done));
@@ -333,7 +333,7 @@ void RouterLink::Send(uint64_t stream, OutMessage message) {
     return state_->queue.size() < options_.max_queued || stream != state_->stream || state_->broken ||
            state_->stopping;
   };
-  // Steps of microseconds outrun a router that is short of processors for a moment.
+  // Steps of microseconds can be faster than a router that is briefly short of processors.
   state_->mutex.AwaitWithTimeout(absl::Condition(&settled), options_.send_patience);
   if (stream != state_->stream) return Lose(message);
   if (state_->queue.size() >= options_.max_queued) {

@@ -30,20 +30,20 @@ struct RouterLinkOptions {
   // For messages.
   std::string router;
   std::string worker_id;
-  // How long the first connection may take; afterwards it tries for ever.
+  // How long the first connection may take; afterwards it retries without a limit.
   absl::Duration connect_timeout = absl::Seconds(60);
   // Pause before a lost stream is opened again: anything between 0 and a bound that doubles from the first to
   // the last (full jitter), so that a group's workers do not come all at once. No longer than a second: a
-  // router that is back waits for the last worker of a group, and its ranks stand still until then.
+  // restarted router waits for the last worker of a group, and its ranks do not step until then.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(1);
-  // The same of a router that refuses this worker for now (refusal_delay.h).
+  // The same after a refusal for now (refusal_delay.h).
   absl::Duration first_refusal = RefusalDelay::kFirst;
   // Messages waiting to be written, and how long a step waits for space in the queue. A router that makes
   // none in that time has stopped reading: the stream is given up.
   size_t max_queued = 1024;
   absl::Duration send_patience = absl::Seconds(1);
-  // Of the jitter; different for each rank.
+  // Seed of the jitter; different for each rank.
   uint64_t seed = 0;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
@@ -57,15 +57,15 @@ class RouterLink final : public StepLink {
   RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel> channel);
   ~RouterLink() override;
 
-  // Until Stop (OK), or until there is no point in going on: UNAVAILABLE when the router cannot be reached at
-  // the start, or the router's own words when it will never take this worker. FAILED_PRECONDITION is no end:
-  // it retries with growing delay. Before it returns it makes `inbox` shut down.
+  // Until Stop (OK), or until a permanent error: UNAVAILABLE when the router cannot be reached at the start,
+  // or the router's status when it refuses this worker permanently. After FAILED_PRECONDITION it retries with
+  // growing delay. Before it returns it makes `inbox` shut down.
   absl::Status Run(Inbox& inbox);
 
   // Waits for space in the queue, send_patience at most.
   void Send(uint64_t stream, OutMessage message) override;
 
-  // Asks the router to be drained. Without a stream, or when the stream breaks, the inbox is made to shut
+  // Requests a drain from the router. Without a stream, or when the stream breaks, the inbox is made to shut
   // down instead.
   void RequestLeave(std::string reason);
 
@@ -85,18 +85,18 @@ class RouterLink final : public StepLink {
   void WriteLoop(Call& call);
   // Waits for the call's end, with bounded patience for the router.
   absl::Status AwaitDone(Call& call);
-  // The pause before the next stream; says why the last one ended.
+  // The pause before the next stream; logs why the last one ended.
   absl::Duration PauseAfter(const absl::Status& ended, bool heard);
-  // A message that no router hears.
+  // A message that no router receives.
   void Lose(const OutMessage& message);
 
   const RouterLinkOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
-  // Shared with a call's callbacks, which may still be returning when the link goes.
+  // Shared with a call's callbacks, which may still run when the link is destroyed.
   const std::shared_ptr<State> state_;
   TokenizerOffer tokenizer_;
 
-  // Of Run's thread only.
+  // Used by Run's thread only.
   uint64_t last_stream_ = 0;
   absl::Duration backoff_;
   Rng rng_;

@@ -29,7 +29,7 @@ void Format(const std::string& worker, const StepRow& row, std::string& out) {
   absl::StrAppend(&out, ",", row.local_ns, ",", row.barrier_wait_ns, ",");
   if (row.gap_ns) absl::StrAppend(&out, *row.gap_ns);
   absl::StrAppend(&out, ",", row.end_ns, ",", row.batch.tokens, ",");
-  // Whole tokens in truth: beyond 6 digits StrAppend would round.
+  // Integers, because StrAppend rounds doubles beyond 6 digits.
   absl::StrAppend(&out, std::llround(row.batch.prefill_pairs), ",", std::llround(row.batch.decode_context),
                   "\n");
 }
@@ -40,14 +40,14 @@ class BoundedFile {
   BoundedFile(std::string path, int64_t max_bytes)
       : path_(std::move(path)), half_(max_bytes / 2), special_(IsSpecialFile(path_)) {}
 
-  // What is at the path becomes PATH.1.
+  // An existing file at the path becomes PATH.1.
   absl::Status Next() {
     file_ = AppendFile();
     if (!special_) {
       std::error_code error;
       if (std::filesystem::exists(path_, error)) std::filesystem::rename(path_, path_ + ".1", error);
       if (error) return absl::UnavailableError(absl::StrCat("cannot rename ", path_, ": ", error.message()));
-      // Of a larger bound than today's.
+      // Left by a run with a larger bound.
       const auto old = std::filesystem::file_size(path_ + ".1", error);
       if (!error && static_cast<int64_t>(old) > half_) std::filesystem::remove(path_ + ".1", error);
     }

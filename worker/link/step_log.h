@@ -1,10 +1,10 @@
 // A line per step and rank, for readers and for bfio_sim calibrate.
 //
-// Purpose: what a step was made of and how long its parts took, as CSV with a header. The step loop copies a
-// row into a buffer of its rank; a thread of the log's own formats and writes, every kPoll. The file is
-// bounded: at half the bound PATH becomes PATH.1, in place of the one before. When the disk fails, or falls
-// so far behind that a rank's buffer is full, the log ends, with one line in the program's log; the
-// steps continue. Threads: AddRank from one thread before any Append; each Rank is its step loop's.
+// Purpose: content of each step and duration of its parts, as CSV with a header. The step loop copies a row
+// into a buffer of its rank; a thread of the log's own formats and writes, every kPoll. The file is bounded:
+// at half the bound PATH becomes PATH.1, in place of the one before. When the disk fails, or falls so far
+// behind that a rank's buffer is full, the log ends, with one line in the program's log; the steps continue.
+// Threads: AddRank from one thread before any Append; each Rank is its step loop's.
 #ifndef BFIO_WORKER_LINK_STEP_LOG_H_
 #define BFIO_WORKER_LINK_STEP_LOG_H_
 
@@ -33,7 +33,7 @@ struct StepRow {
   int32_t ranks = 0;
   // L_g.
   int64_t load_tokens = 0;
-  // Requests that made a token, those of them that began with this step, those that ended.
+  // Requests that generated a token, those of them that began with this step, those that ended.
   int32_t active = 0;
   int32_t admitted = 0;
   int32_t finished = 0;
@@ -80,8 +80,8 @@ class StepLog {
     bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   };
 
-  // INVALID_ARGUMENT for a bound that is too small; what the system says when the file cannot be written. A
-  // file that is there becomes PATH.1; what is no regular file is written to as it is.
+  // INVALID_ARGUMENT for a bound that is too small; the system's error when the file cannot be written. An
+  // existing file becomes PATH.1; a path that is no regular file is written to directly.
   static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path, int64_t max_bytes);
   ~StepLog();
 

@@ -73,7 +73,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.limits = engine_->limits();
   hello.engine = std::string(engine_->name());
   hello.barrier = std::string(endpoint_->name());
-  // The router lets no two barriers into one group, and these ranks can meet only their like.
+  // The router lets no two barriers into one group, and these ranks can only meet ranks of the same kind.
   if (engine_->together()) absl::StrAppend(&hello.barrier, "+tp:", absl::Hex(engine_->signature()));
   hello.communicator_offer = *std::move(offer);
   hello.active = engine_->resident();
@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   if (barrier.ok() && engine_->together()) {
     const auto met = (*barrier)->AllReduce(0, {.rows = engine_->most_rows()}, deadline - MonotonicNow());
     if (met.ok()) {
-      // What is allocated and chosen for the group's batches: not in a step.
+      // Allocations and choices for the group's batches, so that they do not happen in a step.
       const StepPeers others(group, **barrier, 0, met->max_rows, absl::ZeroDuration());
       if (absl::Status status = engine_->EnterGroup(others); !status.ok()) return status;
     } else {
@@ -177,7 +177,7 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
       if (options_.recorder != nullptr && report.cost) options_.recorder->OnCost(*report.cost);
       if (options_.recorder != nullptr && report.energy) options_.recorder->OnEnergy(*report.energy);
     } else {
-      // Tokens that the report has are good all the same.
+      // The tokens in the report are valid nevertheless.
       report.barrier_error = Text(met);
       report.missing_ranks = MissingRanks(met);
     }
@@ -194,7 +194,7 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
                                    {"group", group_},
                                    {"epoch", enter.epoch.group.epoch},
                                    {"step", step}};
-      // An epoch that was ended on purpose is no news.
+      // An epoch that was ended on purpose is not logged.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
                   "{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step, Text(met));
       return absl::OkStatus();
@@ -242,7 +242,7 @@ void StepLoop::ApplyDuePlans(const Inbox::Enter& enter, StepReport& report) {
 }
 
 void StepLoop::SetLevel(int64_t step) {
-  // Without plans nobody raises a level that is too low for a prompt.
+  // Without plans a level that is too low for a prompt would never rise.
   if (level_ && step - level_step_ >= kLevelSteps) level_.reset();
   const std::optional<BatchCost> cost = meter_.batch_cost();
   engine_->SetPrefillLevel(level_ && cost ? std::optional(PrefillLevel{*level_, *cost}) : std::nullopt);
@@ -330,7 +330,7 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
   report.barrier_wait_ns = NowNs() - start_ns;
   peers = agreed.status();
-  // What a peer says becomes the size of a buffer.
+  // A peer's number becomes the size of a buffer.
   if (peers.ok() && (agreed->max_rows < rows || agreed->max_rows > kMaxStepTokens)) {
     peers = absl::InternalError(
         absl::StrCat("a rank says that it computes ", agreed->max_rows, " tokens in step ", report.step));

@@ -1,13 +1,13 @@
-// The step loop: one rank's life between the router's plans, its engine and the group's barrier.
+// The step loop of one rank: connects the router's plans, the engine and the group's barrier.
 //
 // Purpose: carries out the protocol of proto/bfio/v1/worker.proto for one rank. Outside an epoch it waits; in
 // an epoch it forms the barrier and then steps: apply the plans that are due, run the engine, meet the
-// others, report. The engine and its requests survive epochs and streams: without a router the group steps on
-// until everything has ended, and what it makes is kept for the next router (held_requests.h). The time
-// between a barrier's end and the next local compute holds the whole group up, so everything that can wait is
-// done elsewhere: a report is only handed over here, and converted, serialised and written by the link's own
-// thread. Threads: Run takes one thread until the rank's end; inbox() may be fed from any thread. Knows no
-// gRPC.
+// others, report. The engine and its requests survive epochs and streams: without a router the group
+// continues to step until all requests have ended, and their tokens are kept for the next router
+// (held_requests.h). The time between a barrier's end and the next local compute delays the whole group, so
+// all work that can wait is done elsewhere: a report is only handed over here, and converted, serialised and
+// written by the link's own thread. Threads: Run takes one thread until the rank's end; inbox() may be fed
+// from any thread. Independent of gRPC.
 #ifndef BFIO_WORKER_LINK_STEP_LOOP_H_
 #define BFIO_WORKER_LINK_STEP_LOOP_H_
 
@@ -46,21 +46,21 @@ struct StepLoopOptions {
   std::string version;
   // Gets a row for every step that all ranks ended; borrowed, may be null.
   StepLog::Rank* step_log = nullptr;
-  // Of the rank's device; borrowed, may be null.
+  // Monitor of the rank's device; borrowed, may be null.
   EnergyMonitor* energy = nullptr;
-  // Bound of what is kept for the next router (held_requests.h).
+  // Bound of the memory for the next router's requests (held_requests.h).
   int64_t resume_buffer_bytes = 0;
   // Which of the requests placed here may begin.
   KvAdmissionOptions admission;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
-  // What a mean request is expected to take here, for the router; 0: not known.
+  // Expected time of a mean request here, for the router; 0: not known.
   double service_s = 0;
   // Name of the group it belongs to; empty: the router assigns one.
   std::string group;
   // Identifies this run of the rank, drawn at random; 0: not sent.
   uint64_t instance = 0;
-  // Of what its engine computes (worker/engine/model/model_digest.h), for Hello.model.
+  // Digest of its engine's model (worker/engine/model/model_digest.h), for Hello.model.
   std::string model;
 };
 
@@ -88,25 +88,25 @@ class StepLoop {
   absl::StatusOr<bool> AwaitPlan(const Inbox::Enter& enter, int64_t step);
   void ApplyDuePlans(const Inbox::Enter& enter, StepReport& report);
   void Apply(Plan& plan, StepReport& report);
-  // Tells the engine up to when the step may compute prompts.
+  // Passes to the engine the time up to which the step may compute prompts.
   void SetLevel(int64_t step);
   absl::Status Admit(const SequenceRequest& request);
   void Drop(Handle handle);
-  // Tells the recorder what the loop is at from now on.
+  // Records the loop's present task.
   void Begin(LoopTask task, int64_t step = 0, absl::Duration timeout = absl::ZeroDuration()) const;
-  // Tells the admission what became of those it let in.
+  // Reports to the admission the ends of requests that it admitted.
   void Follow(const StepOutput& output);
   // Ends the requests that the step has failed: the report refuses them.
   void EndFailed(StepReport& report);
-  // Fills in what the engine and the clock say after the local part of the step, and what the barrier needs.
-  // Returns how the engine did; `peers` gets how its peers did, if it needed them.
+  // Fills in the results of engine and clock after the local part of the step, and the barrier's input.
+  // Returns the engine's status; `peers` gets its peers' status, if it needed them.
   absl::Status RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report, absl::Status& peers);
   // The local part of an engine that steps together with its peers: agrees on the rows, then computes.
   absl::Status StepTogether(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
                             absl::Status& peers);
   // The step's barrier. An error when it failed, or when some rank's engine did.
   absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
-  // Tells the log and the recorder of a step whose report is out.
+  // Passes a step whose report is out to the log and the recorder.
   void Record(const StepRow& row, int64_t preempted, int64_t failed);
   // REQUIRES: the barrier has ended well, and the report is whole.
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
@@ -120,16 +120,16 @@ class StepLoop {
   HeldRequests held_;
   KvAdmission admission_;
   StepMeter meter_;
-  // Clients cause these lines.
+  // Rate-limited, because clients can cause these lines.
   LineLimiter failures_;
   // The router that has last placed requests here.
   uint64_t router_instance_ = 0;
-  // The group it belongs to, as the router has last said; at first its option.
+  // The group it belongs to, by the router's last message; at first its option.
   std::string group_;
 
   // State of the present epoch.
   int64_t applied_plan_ = 0;
-  // Of the last plan, and the step that it was applied in.
+  // The level of the last plan, and the step in which that plan was applied.
   std::optional<double> level_;
   int64_t level_step_ = 0;
   // Requests that the engine took before the present step.

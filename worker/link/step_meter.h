@@ -1,7 +1,7 @@
 // Cost and energy of a rank's steps, for its reports to the router.
 //
-// Purpose: keeps the fits of C, t_l and the prefill cost, and of what batches cost by their tokens, over the
-// rank's whole life, epochs and streams notwithstanding, and puts them into a report when they have changed,
+// Purpose: keeps the fits of C, t_l and the prefill cost, and of the batches' cost by their tokens, over the
+// rank's lifetime, independently of epochs and streams, and puts them into a report when they have changed,
 // every OnlineStepFit::kBlock steps; likewise the energy of the rank's device, where there is a meter.
 // Threads: none; the step loop's.
 #ifndef BFIO_WORKER_LINK_STEP_METER_H_
@@ -22,8 +22,8 @@ class StepMeter {
   // `energy` is borrowed and may be null. `fits_batches`: the rank's local time is that of its own tokens.
   StepMeter(EnergyMonitor* energy, bool fits_batches) : energy_(energy), fits_batches_(fits_batches) {}
 
-  // Takes in a step whose local part and barrier are over, and fills in the report's cost and energy if there
-  // is news.
+  // Adds a step whose local part and barrier are over, and fills in the report's cost and energy if they have
+  // changed.
   void Take(StepReport& report);
   // None while it is not known.
   std::optional<BatchCost> batch_cost() const { return batches_.cost(); }

@@ -1,4 +1,4 @@
-// Sends the model's tokenizer to the router, for gateways that ask the router for it.
+// Sends the model's tokenizer to the router, for gateways that request it from the router.
 //
 // Purpose: the worker's end of WorkerLink.OfferTokenizer. Threads: one at a time for Send; any for Cancel.
 #ifndef BFIO_WORKER_LINK_TOKENIZER_OFFER_H_
@@ -31,7 +31,7 @@ class TokenizerOffer {
  private:
   const std::string directory_;
   Mutex mutex_;
-  // Of the present call.
+  // Context of the present call.
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -33,7 +33,7 @@ std::unique_ptr<Rank> AttachRank(const WorkerOptions& options, RankParts parts,
 }
 
 // The ranks share the process's recorder: its counters add up, its gauges and limits are those of the rank
-// that told last.
+// that reported last.
 absl::Status RunParts(const WorkerOptions& options, WorkerProcess& process,
                       const std::shared_ptr<grpc::Channel>& channel) {
   process.recorder(0).OnStarted();

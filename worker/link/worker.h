@@ -23,16 +23,16 @@ namespace bfio::worker {
 struct WorkerOptions {
   // HOST:PORT.
   std::string router = "127.0.0.1:50051";
-  // Of the link to it; empty: plain text.
+  // TLS files of the link to the router; empty: plain text.
   TlsFiles tls;
   // Ranks of a process with several have the suffix "#0", "#1", ...
   std::string worker_id;
-  // Of its ranks; empty: the router assigns one.
+  // Group of its ranks; empty: the router assigns one.
   std::string group;
   std::string barrier_host = "127.0.0.1";
   std::string barrier = "star";
-  // What other machines reach may be unprotected: the port of `parts`, and a barrier whose secret comes over
-  // an unencrypted link.
+  // Permits unprotected ports that other machines can reach: the port of `parts`, and a barrier whose secret
+  // comes over an unencrypted link.
   bool insecure = false;
   int32_t ranks_per_process = 1;
   EngineOptions engine;
@@ -46,7 +46,7 @@ struct WorkerOptions {
   int64_t step_log_bytes = int64_t{64} << 20;
   // Memory of each rank for requests kept for the next router, in bytes.
   int64_t resume_buffer_bytes = int64_t{64} << 20;
-  // Who of the requests placed here may begin (worker/scheduler/kv_admission.h).
+  // Which placed requests may begin (worker/scheduler/kv_admission.h).
   KvAdmissionOptions admission;
   // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
   std::string http_listen;

@@ -11,7 +11,7 @@
 namespace bfio::worker {
 namespace {
 
-// Null where nothing is metered, or cannot be: a worker without measurements is better than none.
+// Null where nothing is metered, or cannot be: the worker runs without measurements.
 std::unique_ptr<EnergyMonitor> MeterEnergy(const WorkerOptions& options, int index) {
   if (options.energy_devices.empty()) return nullptr;
   const std::string& device = options.energy_devices[index % options.energy_devices.size()];

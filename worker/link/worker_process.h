@@ -1,7 +1,7 @@
-// What the ranks of a worker process share: engines, log of steps, metrics port.
+// The shared parts of a worker process: engines, log of steps, metrics port.
 //
-// Purpose: how a rank is put together, whoever tells it what to run: a router (worker.h), or the process
-// itself (worker/serve). Threads: one, and the HTTP server's; outlives the ranks.
+// Purpose: creates ranks, for plans of a router (worker.h) or of the process itself (worker/serve). Threads:
+// one, and the HTTP server's; outlives the ranks.
 #ifndef BFIO_WORKER_LINK_WORKER_PROCESS_H_
 #define BFIO_WORKER_LINK_WORKER_PROCESS_H_
 
@@ -24,7 +24,7 @@
 
 namespace bfio::worker {
 
-// What a rank's step loop is made of.
+// The parts of a rank's step loop.
 struct RankParts {
   StepLoopOptions loop;
   std::unique_ptr<Engine> engine;
@@ -37,7 +37,7 @@ struct RankParts {
 struct RankModel {
   // Digest of what it computes.
   std::string digest;
-  // Of a mean request; 0: not known.
+  // Time of a mean request; 0: not known.
   double service_s = 0;
 };
 

@@ -17,7 +17,7 @@ std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ran
   return figures;
 }
 
-// What it waits for, where that is not its work.
+// The event that it waits for, where it is not computing.
 absl::string_view WaitsFor(RankPhase phase) {
   switch (phase) {
     case RankPhase::kStarting:
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& lis
                                                           std::vector<const RankRecorder*> ranks) {
   HttpServer::Options options;
   options.listen = listen;
-  // Scrapers and probes may call it by whatever name.
+  // Scrapers and probes may use any host name.
   options.gate = [](const HttpCaller& caller) { return caller.address; };
   auto server = HttpServer::Bind(std::move(options));
   if (!server.ok()) return server;

@@ -21,8 +21,8 @@
 
 namespace bfio::worker {
 
-// Serves at `listen`, HOST:PORT. The recorders are borrowed. INVALID_ARGUMENT for an address that is none,
-// UNAVAILABLE when it cannot be had.
+// Serves at `listen`, HOST:PORT. The recorders are borrowed. INVALID_ARGUMENT for a malformed address,
+// UNAVAILABLE when it cannot be bound.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
                                                           std::vector<const RankRecorder*> ranks);
 

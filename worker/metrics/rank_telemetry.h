@@ -27,7 +27,7 @@ enum class RankPhase {
   kJoined,
   // In an epoch: stepping, or waiting for work.
   kServing,
-  // Asked the router to release it; may still step.
+  // Has requested its release from the router; may still step.
   kLeaving,
 };
 

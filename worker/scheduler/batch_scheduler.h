@@ -9,7 +9,7 @@
 //   faster_transformer  decodes alone until every request of the batch has ended; then prompts, whole
 // Requests within a class are ordered by BatchOrder. sarathi and orca are work conserving: while enough
 // tokens are available the batch contains min(budget, available), which makes them throughput-optimal. The
-// other two are not, and a prompt longer than the budget blocks them for ever (BatchPlanner::Create rejects
+// other two are not, and a prompt longer than the budget blocks them forever (BatchPlanner::Create rejects
 // such a budget).
 //
 // Ownership: a BatchScheduler has only scratch buffers; a batch depends only on the arguments of Form.

@@ -87,8 +87,8 @@ std::vector<ReplayedRequest> BudgetTuner::Snapshot() const {
   }
   size_t next = 0;
   for (const Seen& seen : seen_) {
-    // A request that still runs is assumed to end like an earlier one: its upper bound says little about its
-    // length.
+    // A request that still runs is assumed to end like an earlier one: its upper bound is a poor estimate of
+    // its length.
     const int64_t decode = seen.ended ? seen.decode : std::min(seen.decode, decodes[next++ % decodes.size()]);
     requests.push_back({seen.at - seen_.front().at, seen.prefill, decode, seen.objectives});
   }

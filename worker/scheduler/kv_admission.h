@@ -1,7 +1,7 @@
 // Decides on the worker which of the placed requests may start, from the KV that is in use.
 //
 // Purpose: a second check where the router admits more requests than are certain to fit (requests whose KV
-// grows on demand). The worker sees the KV in use two steps before the router does, whatever the router
+// grows on demand). The worker has the KV in use two steps before the router does, whatever the router
 // predicts of lengths. A request that may not start is returned to the router, which keeps its age and may
 // place it elsewhere. That leaves a slot empty for the round trip of a plan, but a preemption would cost
 // computing a prompt again. Rules:
@@ -14,7 +14,7 @@
 //                prompts) and generate their tokens later, or when a later request reserves its KV, which
 //                the rule does not check.
 // Exempt from the rule: a request that reserves its largest size, and any request on an empty worker. No
-// request is kept out for ever: the router makes one that was refused too often reserve
+// request is refused forever: the router makes one that was refused too often reserve
 // (RequestSpec::refusals). Pure. Threads: used by one thread. Units: tokens, steps.
 #ifndef BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
 #define BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
@@ -37,7 +37,7 @@ struct KvAdmissionOptions {
   double share = 0;
 };
 
-// "none", "kv_feasible" or "watermark:share=W". INVALID_ARGUMENT says what is wrong.
+// "none", "kv_feasible" or "watermark:share=W". INVALID_ARGUMENT, naming the error.
 absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text);
 
 class KvAdmission {

@@ -16,7 +16,7 @@ namespace {
 // The group never changes its members.
 constexpr uint64_t kEpoch = 1;
 constexpr uint64_t kStream = 1;
-// More wait for a delivery thread that gets no time: steps wait for it, too.
+// Beyond it the delivery thread has too little CPU time, and steps wait for it.
 constexpr size_t kMaxDeliveries = size_t{1} << 20;
 constexpr absl::Duration kLongestHold = absl::Seconds(1);
 // A prompt takes whole pages.
@@ -318,7 +318,7 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
 void LocalEngine::OnRejected(const Rejection& rejection) {
   const auto it = requests_.find(rejection.handle);
   if (it == requests_.end()) return;
-  // What does not fit into an empty rank never will.
+  // A request that does not fit into an empty rank never fits.
   if (rejection.code == absl::StatusCode::kResourceExhausted && !it->second->alone)
     return PutBack(rejection.handle);
   SetRunning(*it->second, false);

@@ -1,10 +1,10 @@
-// The ranks of a process as one engine, without a router: what is behind --serve.
+// The ranks of a process as one engine, without a router, for --serve.
 //
-// Purpose: does what vLLM does inside an engine with several ranks. A request goes to a rank at once
+// Purpose: the same as vLLM inside an engine with several ranks. A request goes to a rank at once
 // (rank_balancer.h, or the rank that it names) and waits there; a rank takes its waiting requests in order,
 // at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted goes back to
-// the head of its rank's queue. The ranks are the step loops of worker/link, their barrier is the same;
-// towards them this object is the router, with plans that hold from the next step boundary on.
+// the head of its rank's queue. The ranks are the step loops of worker/link, their barrier is the same; for
+// them this object is the router, with plans that apply from the next step boundary on.
 //
 // Threads: the loops' threads call Send, any thread the handler's methods; one lock for all state. Tokens are
 // handed to their sinks on a thread of its own, so that no step waits for them. Bounded: requests and prompt
@@ -41,7 +41,7 @@ namespace bfio::worker {
 struct LocalEngineOptions {
   int ranks = 1;
   std::string version;
-  // Of requests that no rank has taken, over all ranks.
+  // Bound of the requests that no rank has taken, over all ranks.
   int64_t max_waiting = 16384;
   int64_t max_waiting_tokens = int64_t{64} << 20;
   // Clients that do not read.
@@ -59,7 +59,7 @@ class LocalEngine final : public router::RequestHandler {
   // REQUIRES: the step loops have ended.
   ~LocalEngine() override;
 
-  // Of that rank's step loop.
+  // The link of that rank's step loop.
   StepLink& link(int rank);
   // By rank; they outlive this.
   void Start(std::vector<Inbox*> inboxes);
@@ -69,7 +69,7 @@ class LocalEngine final : public router::RequestHandler {
   bool EmptyWithin(absl::Duration timeout);
   // Ends all requests with that error, and refuses new ones.
   void Stop(const absl::Status& status);
-  // Why it cannot go on; OK: it can.
+  // The reason why it cannot continue; OK: it can.
   absl::Status failure();
 
   core::RequestId NextId() override { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -108,7 +108,7 @@ class LocalEngine final : public router::RequestHandler {
     bool greeted = false, ready = false;
     // Those that have not been placed, oldest first.
     std::deque<Handle> waiting;
-    // Of their prompts.
+    // Tokens of their prompts.
     int64_t waiting_tokens = 0;
     std::vector<Handle> cancellations;
     // Requests that are placed.
@@ -128,7 +128,7 @@ class LocalEngine final : public router::RequestHandler {
     // With their first index.
     uint32_t index = 0;
     std::optional<uint32_t> token;
-    // Of the token; null: its request asks for none.
+    // Log-probabilities of the token; null: not requested.
     std::unique_ptr<router::Logprobs> logprobs;
     // The end.
     bool ends = false;
@@ -149,7 +149,7 @@ class LocalEngine final : public router::RequestHandler {
   void PutBack(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellBalancer(int rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Sends the rank what it is to take up and to drop with its next step.
+  // Sends the rank the requests to begin and to drop with its next step.
   void SendPlan(Rank& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Place(Rank& rank, Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ranks that have nothing to do wait for a plan, all of them.
@@ -189,7 +189,7 @@ class LocalEngine final : public router::RequestHandler {
   bool logprobs_ ABSL_GUARDED_BY(mutex_) = true;
   // The step after which all ranks wait for a plan, until they have one.
   std::optional<int64_t> idle_since_ ABSL_GUARDED_BY(mutex_);
-  // Set: no request is taken any more.
+  // Set: no further request is accepted.
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<Delivery> deliveries_ ABSL_GUARDED_BY(mutex_);

@@ -11,7 +11,7 @@ constexpr double kWaitingWeight = 6;
 constexpr double kFreeKvShare = 0.5;
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
 constexpr absl::Duration kIntervalWithoutNews = absl::Seconds(5);
-// How long the ranks' telling of the same step may be apart.
+// Bound of the time between the ranks' reports of one step.
 constexpr absl::Duration kStepSpread = absl::Milliseconds(50);
 
 }  // namespace
@@ -45,7 +45,7 @@ int RankBalancer::Choose(absl::Time now) {
 
 void RankBalancer::Report(int rank, int64_t step, const Counts& counts, absl::Time now) {
   Counts& mine = counts_[static_cast<size_t>(rank)];
-  // Memory in use alone is no news.
+  // A change of the memory in use alone is not published.
   if (mine.waiting == counts.waiting && mine.running == counts.running) return;
   PublishDue(now);
   if (step > step_) {
@@ -67,7 +67,7 @@ void RankBalancer::PublishDue(absl::Time now) {
       published_ = *std::exchange(whole_step_, std::nullopt);
     } else {
       published_ = counts_;
-      // What would be published again and again is the same.
+      // An unchanged state is not published again.
       if (!changed_) due = now - (now - due) % kIntervalWithoutNews;
       changed_ = false;
     }

@@ -3,11 +3,11 @@
 // Source: vLLM 0.32, DPLBAsyncMPClient.get_core_engine_for_request (vllm/v1/engine/core_client.py) and
 // DPCoordinatorProc (vllm/v1/engine/coordinator.py), with one client and ranks that step together.
 //   score = max(requests in flight here, waiting + running) + 6 * waiting * max(0, kv - 0.5)
-// The least score wins; the search begins one rank further each time. What is in flight is counted as it
-// happens. Waiting, running and kv are published at most every 100 ms, as they were after the last step of
-// which all ranks have told; between two publications a choice adds to the rank's waiting.
+// The rank with the least score is chosen; the search begins one rank further each time. Requests in flight
+// are counted at once. Waiting, running and kv are published at most every 100 ms, as of the last step that
+// all ranks have reported; between two publications a choice adds to the rank's waiting.
 //
-// Purpose: --serve=vllm balances as the engine does that it stands for. Pure. Threads: one. Times only grow.
+// Purpose: --serve=vllm balances like vLLM. Pure. Threads: one. Times only grow.
 #ifndef BFIO_WORKER_SERVE_RANK_BALANCER_H_
 #define BFIO_WORKER_SERVE_RANK_BALANCER_H_
 
@@ -21,7 +21,7 @@ namespace bfio::worker {
 
 class RankBalancer {
  public:
-  // What a rank tells of itself.
+  // A rank's report.
   struct Counts {
     int64_t waiting = 0;
     int64_t running = 0;
@@ -38,11 +38,11 @@ class RankBalancer {
   // A request of that rank has ended.
   void End(int rank) { --in_flight_[static_cast<size_t>(rank)]; }
 
-  // What a rank has after a step, and with the requests that have come to it since.
+  // A rank's state after a step, including the requests that have come since.
   void Report(int rank, int64_t step, const Counts& counts, absl::Time now);
 
  private:
-  // Publishes what was due before `now`.
+  // Publishes the state that was due before `now`.
   void PublishDue(absl::Time now);
 
   std::vector<int64_t> in_flight_;
@@ -50,11 +50,11 @@ class RankBalancer {
   // As a client sees them.
   std::vector<Counts> published_;
 
-  // The coordinator's state: what the ranks have told, and whether that is news.
+  // The coordinator's state: the ranks' reports, and whether they have changed.
   std::vector<Counts> counts_;
   bool changed_ = false;
   int64_t step_ = -1;
-  // What all ranks had told before the step that they tell of now.
+  // The reports of all ranks before the step that they report now.
   std::optional<std::vector<Counts>> whole_step_;
   absl::Time published_at_, waits_since_;
 };

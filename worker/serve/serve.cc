@@ -69,7 +69,7 @@ class Loops {
   std::vector<std::thread> threads_;
 };
 
-// What is called. Outlived by the engine.
+// The called service. Outlived by the engine.
 class Front {
  public:
   Front(const ServeOptions& serve, int32_t page_tokens, LocalEngine& engine,
@@ -100,7 +100,7 @@ class Front {
   }
   const std::string& address() const { return port_.address; }
   void SetServing(bool serving) { health_.SetServing(VllmService::kName, serving); }
-  // What is still open after a second is cancelled.
+  // Calls that are still open after a second are cancelled.
   void Close() {
     if (port_.server == nullptr) return;
     health_.Close();
@@ -128,7 +128,7 @@ absl::StatusOr<std::shared_ptr<const router::ModelFiles>> LoadFiles(const std::s
   return std::make_shared<const router::ModelFiles>(*std::move(files));
 }
 
-// An error: why it cannot go on.
+// An error: the reason why it cannot continue.
 absl::Status ServeUntilSignal(const WorkerOptions& worker, LocalEngine& engine, Loops& loops, Front& front) {
   bool serving = false;
   while (!ShutdownSignal::WaitFor(kPoll)) {

@@ -1,9 +1,9 @@
 // A worker process that gateways call: its ranks as one engine, without a router.
 //
 // Purpose: --serve=vllm speaks vLLM's engine API (router/frontend/vllm) and balances among its ranks as vLLM
-// does (rank_balancer.h), so a gateway cannot tell it from vLLM's server. It is the control in comparisons
-// with the router, and an engine to test routers against. Threads: two more than the ranks; RunServing
-// blocks its caller.
+// does (rank_balancer.h), so for a gateway it is indistinguishable from vLLM's server. It is the control in
+// comparisons with the router, and an engine to test routers against. Threads: two more than the ranks;
+// RunServing blocks its caller.
 #ifndef BFIO_WORKER_SERVE_SERVE_H_
 #define BFIO_WORKER_SERVE_SERVE_H_
 
@@ -33,7 +33,7 @@ void AddServeOptions(OptionTable& table, ServeOptions& options);
 absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, WorkerOptions& worker);
 
 // Runs until a signal (ShutdownSignal) and the drain that follows it: OK. An error when the port or an engine
-// is not to be had, or an engine has failed. REQUIRES: an API is to be served.
+// is not available, or an engine has failed. REQUIRES: an API is to be served.
 absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& worker);
 
 }  // namespace bfio::worker

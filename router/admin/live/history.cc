@@ -47,7 +47,7 @@ void LiveHistory::OnStep(const StepSummary& step, absl::Time now) {
   open.wait_s += SumSeconds(step.barrier_wait);
   const auto slowest = std::max_element(step.local.begin(), step.local.end());
   open.slowest_s += absl::ToDoubleSeconds(*slowest);
-  if (!step.rank) {  // otherwise the rank steps by itself, without waiting
+  if (!step.rank) {  // otherwise the rank steps independently, without waiting
     open.max_sum += static_cast<double>(*std::max_element(loads.begin(), loads.end()));
     open.mean_sum += std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
     ++open.slowest_count[static_cast<size_t>(slowest - step.local.begin())];

@@ -2,7 +2,8 @@
 //
 // Purpose: shows what no log shows: the load of every worker over the last minutes, and the time that
 // imbalance wastes. Uses no assets from other hosts. HTTP paths without authentication:
-//   /  /live.css  /*.js         the page, without any data; it asks for a token where one is required
+//   /  /live.css  /*.js         the page, without any data; it has an input for the token where one is
+//   required
 //   /healthz, /readyz           200 while the decision thread makes progress, else 503. They do not require
 //                               workers, because workers may reach the router only once it is ready.
 // with authentication:

@@ -53,7 +53,7 @@ void KvBooks::Enter(Book& book, const Lookahead& lookahead, const Resident& resi
   if (stay + late < 1) return;
   KvCourse course{time.plan_step, standing.tokens, std::max<int64_t>(1, stay), 0, late};
   if (stay < 1) course.late = stay + late - 1;
-  // All that it may come to hold, from now on.
+  // All tokens that it may need, from now on.
   if (resident.reserves_kv) {
     course = {time.plan_step, resident.prefill_tokens + resident.max_new_tokens - 1, 1, 0, stay + late - 1};
   }

@@ -1,13 +1,13 @@
-// What each worker's requests will hold, where their lengths count as known.
+// The KV memory that each worker's requests will hold, where their lengths count as known.
 //
 // Purpose: MC-SF's memory (mc_sf.h) of every worker of a group, for the router's admission (kv_gate.h). A
-// plan enters only the requests that came, left or changed since the plan before: what the others hold in
-// future steps is as it was. Lengths come from a lookahead that takes them as known (oracle,
-// max_tokens). Requests that are not known to have begun, or whose prompt is not computed, may grow from the
-// plan's step on and may stay longer by `late` steps: both are counted. They, and those that outlive their
-// length, are entered anew with every plan.
+// plan enters only the requests that came, left or changed since the last plan, because the future memory of
+// the others has not changed. Lengths come from a lookahead with known lengths (oracle, max_tokens). Requests
+// that are not known to have begun, or whose prompt is not computed, may grow from the plan's step on and may
+// stay longer by `late` steps: both are counted. These requests, and those that exceed their length, are
+// entered again with every plan.
 //
-// The books depend on the residents and the time alone, not on how they came about. Threads: one. Cost: that
+// The books depend only on the residents and the time, not on the order of changes. Threads: one. Cost: that
 // of McSf for each change and for each of those; for a worker without either, nothing.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
@@ -32,7 +32,7 @@ struct KvChanges {
   };
   std::vector<Resident> changed;
   std::vector<RequestId> gone;
-  // All residents are named in `changed`; what was known before is void.
+  // `changed` names all residents; earlier entries are invalid.
   bool anew = false;
 
   void Clear() {
@@ -44,7 +44,7 @@ struct KvChanges {
 
 class KvBooks {
  public:
-  // Steps that a late plan starts its requests after its own, nearly always at most.
+  // Bound, rarely exceeded, of the steps by which a late plan starts its requests late.
   static constexpr int64_t kLateSteps = 2;
 
   // A new group.

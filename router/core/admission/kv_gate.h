@@ -35,11 +35,11 @@
 // since the last plan keep up to date (kv_books.h): an interval's is memory less the most that residents hold
 // in any of its steps. Where lengths are learnt, a request has no end to test, and memory is that of
 // kv_feasible. Of the requests that wait, Choose picks those that begin now: shortest expected length first,
-// each on the least loaded worker that it fits, up to the first that fits none. The policy sees no others,
+// each on the least loaded worker that it fits, up to the first that fits none. The policy gets no others,
 // and chooses workers for them. Classes of priority are strict. A request that has waited `most` steps goes
-// before all that have not: in a plan in which such a one fits a worker, only such may begin. One that fits
-// nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request that has waited less than `most`
-// steps enters the worker that it waits for.
+// before all that have not: in a plan in which such a request fits a worker, only such requests may begin. A
+// request that fits nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request that has waited
+// less than `most` steps enters the worker that it waits for.
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their
@@ -124,7 +124,7 @@ class KvGate {
   // Subtracts a request's needs from a worker's capacity in the outlook. REQUIRES: active(); `need` is from
   // the last Look.
   void Take(int32_t need, WorkerIndex worker);
-  // Of these requests, which the last Look has seen, those that begin at `step`; indices, ascending. `free`
+  // The indices, ascending, of these requests that begin at `step`. REQUIRES: the last Look had them. `free`
   // has what is left of its outlook. REQUIRES: chooses().
   void Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
               std::vector<int32_t>& chosen);
@@ -193,7 +193,7 @@ class KvGate {
   std::vector<double> lengths_;
   // By waiting request, where lengths are known: steps that it stays, and that it may stay longer.
   std::vector<std::pair<int64_t, int64_t>> stays_;
-  // Of the last Look: entries per interval.
+  // Entries per interval in the last Look.
   int32_t ways_ = kWays;
   // Scratch of Choose.
   FreeCapacity free_;

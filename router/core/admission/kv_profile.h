@@ -1,4 +1,4 @@
-// What one worker's requests hold of its KV memory over time, and the most with one more request.
+// The KV memory that one worker's requests hold over time, and its maximum with one more request.
 //
 // Purpose: the memory inequality (1) of "Online Scheduling for LLM Inference with KV Cache Constraints". A
 // request that starts in round p with s prompt tokens and generates o tokens holds s + (t - p) tokens at time
@@ -7,7 +7,7 @@
 // or ends, so it is stored as its bends.
 //
 // Time is in rounds (decode steps), sizes in tokens. With n lines: memory O(n), O(log n) to add or remove
-// one, O(n) to ask, whatever their lengths. A copyable value; threads as for a container.
+// one, O(n) per query, whatever their lengths. A copyable value; threads as for a container.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
 
@@ -73,11 +73,11 @@ class KvProfile {
 
   void Change(const KvLine& line, const Sum& by);
   void Bend(int64_t at, const Sum& by);
-  // With `sum` more at every time.
+  // The segment raised by `sum` at every time.
   int64_t Peak(int64_t from, int64_t to, Sum sum) const;
 
   int64_t now_ = 0;
-  // Of the lines at now_.
+  // Sum of the lines at now_.
   Sum here_;
   // By time, all after now_: what is added to the sum from there on; never nothing.
   absl::btree_map<int64_t, Sum> bends_;

@@ -6,7 +6,7 @@
 // only grows between ends, so these times suffice (kv_profile.h).
 //
 // Time in steps, sizes in tokens. Cost of McSf, with n requests of whatever length: memory O(n), O(log n) for
-// one that begins, ends or changes its course, O(n) to ask about another. Pure, deterministic. Threads: one.
+// one that begins, ends or changes its course, O(n) to test another. Pure, deterministic. Threads: one.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
 #define BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
 
@@ -61,7 +61,8 @@ class McSf {
   int64_t PeakWith(const KvCourse& course) const;
   // The most that they hold in the steps from .. to. REQUIRES: now() <= from <= to.
   int64_t Peak(int64_t from, int64_t to) const { return profile_.Peak(from, to); }
-  // The same from each of these steps after now() until before the next, from the last one on for ever.
+  // The same from each of these steps after now() until before the next, and from the last one on without an
+  // end.
   // REQUIRES: `ahead` ascends from 0 on; as many of both.
   void Peaks(absl::Span<const int64_t> ahead, absl::Span<int64_t> peaks) const {
     profile_.Peaks(ahead, peaks);
@@ -70,7 +71,7 @@ class McSf {
 
   // REQUIRES: !Find(id), course.last() >= now().
   void Add(RequestId id, const KvCourse& course);
-  // It has not ended with its course: goes on generating until the step `last`. REQUIRES: Find(id), a course
+  // It has not ended with its course and generates until the step `last`. REQUIRES: Find(id), a course
   // without `late`, and last > course.last().
   void Extend(RequestId id, int64_t last);
   // It holds nothing from the step `from` on. REQUIRES: Find(id), from >= now().

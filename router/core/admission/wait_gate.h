@@ -1,8 +1,8 @@
 // Admission in batches: WAIT and Nested WAIT for a group of workers.
 //
-// Purpose: holds requests back until enough similar ones wait to make a batch, then releases them to the
-// policy, which chooses workers. The rules are those of "Fluid-Based Online Scheduling under Memory
-// Constraints", as far as a router can apply them:
+// Purpose: delays requests until enough similar ones wait to make a batch, then releases them to the policy,
+// which chooses workers. The rules are those of "Fluid-Based Online Scheduling under Memory Constraints", as
+// far as a router can apply them:
 //   wait          A request's class is its expected length (predicted_output_tokens, else
 //                 max_new_tokens), to a factor of four. A class is released when its threshold of equation
 //                 (7) is reached.
@@ -17,7 +17,7 @@
 // times the tokens that all G workers hold. Time is measured in tokens: a step takes d0 / d1 tokens plus the
 // largest load. d0 / d1 is the setting `tokens`, or comes from the costs that workers have fitted (OnCost).
 // Time stands still in a group without work, so it takes every waiting request. Thresholds follow the
-// measured rates (arrival_rate.h) and lengths. No request waits here longer than a hard limit of steps,
+// measured rates (arrival_rate.h) and lengths. No request waits here for more steps than a fixed limit,
 // however rare its class. Within a class the order is first come, first served, whatever the priorities.
 // Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to remove one;
 // thresholds are solved again when rates have changed.
@@ -41,7 +41,7 @@ namespace bfio::core {
 struct WaitGateOptions {
   enum class Kind { kNone, kWait, kNestedWait };
   Kind kind = Kind::kNone;
-  // Fixed part of a step's time, in tokens of load: C / t_l. Above 0. Unset: as workers' costs say.
+  // Fixed part of a step's time, in tokens of load: C / t_l. Above 0. Unset: derived from the workers' costs.
   std::optional<double> fixed_tokens;
   // Number of steps after which a request is released whatever its class. At least 1.
   int64_t most_steps = 32;
@@ -73,7 +73,7 @@ class WaitGate {
   // False when the id is not here.
   bool Remove(RequestId id);
   int64_t size() const { return static_cast<int64_t>(classes_of_.size()); }
-  // Of all (RequestSpec::tokens_to_compute); O(n).
+  // Prompt tokens of all held requests (RequestSpec::tokens_to_compute); O(n).
   int64_t tokens_to_compute() const;
   // All held requests by class, each in the order of arrival. Adding them again in this order restores the
   // gate.
@@ -96,10 +96,10 @@ class WaitGate {
 
   // Fixed part of a step's time in use, in tokens of load.
   double fixed_tokens() const { return fixed_tokens_; }
-  // In use until workers have told their costs: the BF-IO authors' C / t_l (16 workers, 72 slots).
+  // In use until workers have reported their costs: the BF-IO authors' C / t_l (16 workers, 72 slots).
   static constexpr double kDefaultFixedTokens = 48'620;
   // Relative change of the fixed part that is followed. Thresholds are proportional to it and whole numbers,
-  // so a smaller change seldom alters one.
+  // so a smaller change rarely alters one.
   static constexpr double kCostStep = 0.1;
 
   // The thresholds, by class; for nested_wait one number.

@@ -2,14 +2,14 @@
 //
 // Purpose: the rule that keeps networks of engines stable, shared by the router's waiting pool and the
 // simulator. A request of several calls (an agent: the parent of its calls) is as old as its first call, and
-// its calls are ordered by that age everywhere: the agent that has been in the system longest is first. Age
-// alone is stable and slow: it starves new agents, which then reach the next engine all at once. So the order
-// is by due date: a parent is due after twice the steps that its tokens need one by one. A call's key is that
-// due date less the parent's remaining work after it; the call's own length, which is unknown, does not
-// count. All that is added to the age is bounded and known when the call arrives. That is "earliest due date,
-// first served", which Bramson proves stable whenever no engine gets more work than it can do ("Stability of
-// earliest-due-date, first-served queueing networks", Queueing Systems 39, 2001). A rule that looks at the
-// call's own position alone has no such guarantee; docs/agents.md shows one that fails.
+// its calls are ordered by that age everywhere: the agent that has been in the system longest is first. Order
+// by age alone is stable but slow: new agents starve, and then reach the next engine all at once. So the
+// order is by due date: a parent is due after twice the steps that its tokens need one by one. A call's key
+// is that due date less the parent's remaining work after it; the call's own length, which is unknown, does
+// not count. All that is added to the age is bounded, and known when the call arrives. That order is
+// "earliest due date, first served", which Bramson proves stable whenever no engine gets more work than it
+// can do ("Stability of earliest-due-date, first-served queueing networks", Queueing Systems 39, 2001). A
+// rule by the call's own position alone has no such guarantee; docs/agents.md has one that fails.
 // Pure. Steps. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_AGENTS_SENIOR_STEP_H_
 #define BFIO_ROUTER_CORE_AGENTS_SENIOR_STEP_H_

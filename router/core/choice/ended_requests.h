@@ -22,7 +22,7 @@ struct EndedRequest {
 
 class EndedRequests {
  public:
-  // Requests that are kept: as many as the survival model remembers (LookaheadOptions::memory_requests).
+  // Requests that are kept: as many as the memory of the survival model (LookaheadOptions::memory_requests).
   static constexpr size_t kMost = 4096;
 
   void Add(const Resident& resident, int64_t output_tokens) {

@@ -1,8 +1,8 @@
-// A miniature group whose requests are placed by one rule: the step times that this rule would give.
+// A simulated small group whose requests are placed by one rule: the step times that this rule would give.
 //
 // Purpose: a model with slots and loads only; each request adds a token per step. KV limits, chunked prefill
 // and pipelined plans are left out, because rules are compared while slots are free. The requests have ended
-// before, so their lengths are known here, but the rule sees only what it sees in the router: prompts and
+// before, so their lengths are known here, but the rule gets the same input as in the router: prompts and
 // predictions. Borrows the lookahead, which does not learn from it. Threads: one. Deterministic.
 #ifndef BFIO_ROUTER_CORE_CHOICE_REPLAYED_GROUP_H_
 #define BFIO_ROUTER_CORE_CHOICE_REPLAYED_GROUP_H_

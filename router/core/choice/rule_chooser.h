@@ -2,12 +2,12 @@
 //
 // Purpose: below saturation no placement rule is the best for all traffic. Whether requests should be spread
 // by tokens, by number or by how long they stay depends on prompts, lengths, load and group at once. So with
-// every step of the group each rule makes a step in a miniature group (replayed_group.h). As many requests
-// arrive there as were placed in the group, taken from the requests that ended last, whose lengths are known.
-// The harm of a rule may take several mean stays of residents to show, so the first kSettleStays are not
-// counted. All rules get the same requests, so small differences are significant.
+// every step of the group each rule makes a step in a small simulated group (replayed_group.h). As many
+// requests arrive there as were placed in the group, taken from the requests that ended last, whose lengths
+// are known. The longer steps of a rule may appear only after several mean stays of residents, so the first
+// kSettleStays are not counted. All rules get the same requests, so small differences are significant.
 //
-// Ownership: owns the miniature groups; borrows what Step is given. Threads: one. Deterministic: no clock, no
+// Ownership: owns the simulated groups; borrows what Step is given. Threads: one. Deterministic: no clock, no
 // random number. Cost per step and rule: a placement, and a pass over the residents of changed workers, of
 // kMostWorkers workers at most.
 #ifndef BFIO_ROUTER_CORE_CHOICE_RULE_CHOOSER_H_
@@ -33,13 +33,13 @@ absl::string_view PlacementRuleName(PlacementRule rule);
 
 class RuleChooser {
  public:
-  // Workers of a miniature group at most; a larger group's arrivals are scaled down.
+  // Workers of a simulated group at most; a larger group's arrivals are scaled down.
   static constexpr size_t kMostWorkers = 32;
   // Requests that must have ended before the replay starts: the mean of 100 has a tenth of the standard error
   // of one.
   static constexpr size_t kLeastEnded = 100;
   // Number of the last ended requests that arrivals are taken from. Few, so that the short requests that end
-  // first after a start are soon forgotten.
+  // first after a start soon leave the sample.
   static constexpr size_t kDrawn = 256;
   // In mean stays of residents (EndedRequests::mean_stay): time before steps are counted, time for which they
   // are counted before the first choice, and time constant of the mean.
@@ -51,7 +51,7 @@ class RuleChooser {
 
   struct Candidate {
     PlacementRule rule;
-    // Mean time of the slowest worker in its miniature group, in the unit of WorkerView's times; 0 before the
+    // Mean time of the slowest worker in its simulated group, in the unit of WorkerView's times; 0 before the
     // first choice.
     double time = 0;
   };
@@ -71,7 +71,7 @@ class RuleChooser {
   const std::vector<Candidate>& candidates() const { return candidates_; }
   // Number of changes of the rule.
   int64_t switches() const { return switches_; }
-  // The step times have been measured: a choice has been made, be it to change nothing.
+  // The step times have been measured and a choice has been made, even if nothing changed.
   bool measured() const { return !candidates_.empty() && candidates_.front().time > 0; }
   // Steps that the mean step times are taken over, older ones counting less.
   int64_t counted_steps() const { return static_cast<int64_t>(counted_); }
@@ -83,7 +83,7 @@ class RuleChooser {
   void BeginReplay(const EndedRequests& ended);
   void ReplayStep(Lookahead& lookahead, const EndedRequests& ended, double mean_age);
   void Choose();
-  // The next arrival: in turn from the oldest to the newest of the last kDrawn requests.
+  // The next arrival: cycles from the oldest to the newest of the last kDrawn requests.
   const EndedRequest& Draw(const EndedRequests& ended) {
     const size_t among = std::min(ended.size(), kDrawn);
     return ended.Last(among - 1 - draw_++ % among);
@@ -94,7 +94,7 @@ class RuleChooser {
   int64_t switches_ = 0;
   // By candidate; empty until the replay begins.
   std::vector<ReplayedGroup> groups_;
-  // Exponentially fading sums over the counted steps: of step times by candidate, and of ones.
+  // Exponentially decaying sums over the counted steps: of step times by candidate, and of ones.
   std::vector<double> sums_;
   double counted_ = 0;
   int64_t steps_ = 0;

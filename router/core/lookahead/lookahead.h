@@ -1,7 +1,7 @@
 // Predictors of completions behind one interface: which requests are still active h steps ahead.
 //
-// Purpose: the scheduler tells a Lookahead how long requests have run and which have ended. It queries the
-// expected load of each worker 1 .. H steps ahead, the probability that a worker has no completion until
+// Purpose: the scheduler passes to a Lookahead how long requests have run and which have ended. It queries
+// the expected load of each worker 1 .. H steps ahead, the probability that a worker has no completion until
 // then, and how long a waiting request may run (model/snapshot.h, Outlook). Ownership: owned by the
 // scheduler; residents are borrowed for the call. Threads: the scheduler's (one). No I/O, no clock.
 // Deterministic: the same calls in the same order give the same bits.

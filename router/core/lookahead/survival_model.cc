@@ -17,7 +17,7 @@ constexpr int64_t kRebuildSteps = 64;
 // Limit of the tables rebuilt in one step; one takes some 10 us.
 constexpr int kRebuildsPerStep = 8;
 constexpr double kMaxHazard = 1 - 1e-9;
-// Of a tail, where settings give a prior no weight.
+// Endings of a tail, at least, where settings give a prior no weight.
 constexpr double kLeastEndings = 1e-3;
 // log2 of the prompt length at which the second prompt class begins.
 constexpr int kFirstPromptOctave = 5;

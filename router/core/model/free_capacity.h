@@ -1,7 +1,7 @@
 // The slots and KV memory that workers have left while a decision is made.
 //
-// Purpose: the one account of free capacity. Policies, the solver, the scheduler's checks and the replay ask
-// it whether a request fits, and enter their placements in it, so that no decision can overfill a worker. A
+// Purpose: the one account of free capacity. Policies, the solver, the scheduler's checks and the replay test
+// here whether a request fits, and record their placements here, so that no decision can overfill a worker. A
 // request fits a worker that has a free slot and either as many unreserved KV tokens as the request may need,
 // or, by admission's estimate, memory for it at every future time (kv_capacity.h).
 //

@@ -5,7 +5,7 @@
 // request may need and what each worker has left; FreeCapacity (free_capacity.h) keeps every decision within
 // it. For each time there may be several ways to show that memory suffices, each with its own needs and
 // capacity. A set of requests fits a worker when for every time there is a way whose needs add up to at most
-// its capacity. Needs are added and removed exactly, so a search may exchange requests without asking
+// its capacity. Needs are added and removed exactly, so a search may exchange requests without calling
 // admission again.
 //
 // Ownership: borrows the outlook's needs. Threads: one. Units: tokens. Cost: O(times * ways) per question.

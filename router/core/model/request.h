@@ -22,7 +22,8 @@ struct RequestSpec {
   RequestId id = 0;
   // s: KV tokens of the request in its first step. At least 1.
   int64_t prefill_tokens = 0;
-  // Of them, those whose KV another engine has computed and sends (disaggregated prefill); fewer than all.
+  // The part of prefill_tokens whose KV another engine has computed and sends (disaggregated prefill); less
+  // than all.
   int64_t computed_tokens = 0;
   // Upper bound of o, the tokens still to generate. At least 1.
   int64_t max_new_tokens = 0;
@@ -65,7 +66,7 @@ struct RequestSpec {
   // model.
   uint32_t model = 0;
 
-  // The only rank that may run it, because its client has named one; unset: any.
+  // The only rank that may run it, because its client has named it; unset: any.
   struct HeldRank {
     int32_t group = 0;
     WorkerIndex worker = 0;

@@ -88,7 +88,7 @@ struct WaitingView {
   // Row of Snapshot::kv.need.
   int32_t kv_need = 0;
   KvDemand kv() const { return {kv_reserve_tokens, kv_need}; }
-  // RequestSpec::steps_alone is set: placed before a policy is asked, on any worker that it fits.
+  // RequestSpec::steps_alone is set: placed before the policy is called, on any worker that it fits.
   bool runs_alone = false;
   // At least one group has decided since it arrived while another group also had free slots.
   bool passed_over = false;
@@ -126,7 +126,7 @@ struct FarOutlook {
   // is still active at step + h_k.
   absl::Span<const int32_t> curve_of;
   absl::Span<const double> curves;
-  // How long a resident will still stay on average, steps.
+  // Mean number of steps that a resident will still stay.
   double mean_stay = 0;
 };
 
@@ -166,7 +166,7 @@ struct Snapshot {
   // Set for ranks that meet in a barrier, the router's or their engine's, compute prompts in chunks and have
   // reported their batch costs; otherwise null.
   const PrefillView* prefill = nullptr;
-  // What a policy that has several rules of placement (Policy::placement_rules) is to follow.
+  // The rule that a policy with several rules of placement (Policy::placement_rules) must use.
   PlacementRule rule = PlacementRule::kHeadroom;
   FarOutlook far;
 

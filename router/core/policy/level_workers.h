@@ -1,7 +1,7 @@
-// The workers whose load says something about the level that all should keep.
+// The workers whose loads determine the level that all should keep.
 //
 // Purpose: those that accept new requests and hold at least half of the median load of the accepting ones. A
-// worker that drains falls away from the others, and one below half the median starts or has just joined.
+// worker that drains has a falling load, and one below half the median has just joined.
 // Threads: one (scratch memory). Deterministic. Cost: O(workers).
 #ifndef BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
 #define BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_

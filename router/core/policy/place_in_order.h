@@ -1,4 +1,4 @@
-// What policies that look at one request after the other share.
+// Shared code of policies that place one request after the other.
 //
 // Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_PLACE_IN_ORDER_H_

@@ -41,14 +41,15 @@ class Policy {
   // H: how many steps ahead Snapshot::outlook should look; the scheduler projects no further.
   virtual int32_t horizon() const { return 0; }
 
-  // The rules of placement it has; the scheduler says which to follow (Snapshot::rule), and fills
-  // Snapshot::far where that one looks ahead. The first is followed until more is known.
+  // The rules of placement it has; Snapshot::rule selects one of them, and the scheduler fills Snapshot::far
+  // for a rule that looks ahead. The first is used until step times are known.
   virtual absl::Span<const PlacementRule> placement_rules() const { return {}; }
 
-  // It reads Snapshot::first_come, which must be kept up for it.
+  // It reads Snapshot::first_come, which the scheduler must then compute.
   virtual bool uses_first_come_waits() const { return false; }
 
-  // It sets Decision::level_s where Snapshot::prefill is there, and is asked for it even if no request waits.
+  // It sets Decision::level_s where Snapshot::prefill is there, and is called for it even if no request
+  // waits.
   virtual bool meters_prompts() const { return false; }
 
   // REQUIRES: `decision` is cleared.
@@ -58,14 +59,14 @@ class Policy {
   virtual const ShadowSet* shadows() const { return nullptr; }
 };
 
-// Bounds of PolicyOptions::wait_ratio. Below 1 no rule that leaves no slot empty could keep it; 100 is as
-// good as no bound.
+// Bounds of PolicyOptions::wait_ratio. Below 1 no rule that leaves no slot empty could keep it; 100 has the
+// effect of no bound.
 inline constexpr double kLeastWaitRatio = 1, kMostWaitRatio = 100;
 
 // Settings every policy may read; each ignores what does not concern it.
 struct PolicyOptions {
   // Seed of the policy's own random stream (power_of_two, power_of_d). Give replicas different seeds, or they
-  // pick alike.
+  // draw the same workers.
   uint64_t seed = 1;
   // H, steps of lookahead.
   int32_t horizon = 0;
@@ -79,11 +80,11 @@ struct PolicyOptions {
   // bf_io_auto: where slots are short, the 99th percentile of waits over that of a first-come rule. Balance
   // improves with it, since more requests may be passed over.
   double wait_ratio = 1.15;
-  // bf_io, bf_io_auto: called while they search, about every thousand evaluations; as long as it says false,
-  // plans are what they are without it.
+  // bf_io, bf_io_auto: called while they search, about every thousand evaluations; as long as it returns
+  // false, plans are as without it.
   StopSignal stop;
-  // bf_io, bf_io_auto: one in so many of the decisions they solve is proven, with the same plan
-  // (Decision::gap); 0: none.
+  // bf_io, bf_io_auto: one in so many of the decisions that they solve gets a proven bound, with the same
+  // plan (Decision::gap); 0: none.
   int32_t gap_every = 0;
 };
 

@@ -5,7 +5,7 @@
 // that decode, and lets every rank with prompts compute some: m ranks that share it compute m times as many
 // tokens. So ranks are filled up to a common time, the level, which stops rising when too few ranks share the
 // rise. Rows below the knee of a rank's cost take the time of attention only, which is small but not zero, so
-// many tokens share the rise that they need.
+// many tokens share a rise there.
 //
 // Units: tokens, seconds. Pure; any thread.
 #ifndef BFIO_ROUTER_CORE_PREFILL_LEVEL_H_

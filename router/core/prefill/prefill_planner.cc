@@ -57,7 +57,7 @@ class Planner {
     };
     while (bind_below(supply_s)) {
     }
-    // A level above that of the supply leaves room on ranks that have got only so much.
+    // A level above that of the supply leaves unused time on ranks with fewer prompts.
     for (bool more = true; more;) {
       decision_.level_s = std::max(LevelOf(wanted), LevelOfObjectives());
       for (more = false; bind_below(decision_.level_s); more = true) {

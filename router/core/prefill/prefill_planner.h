@@ -19,17 +19,17 @@
 // the rise, the level stays where prompts are free.
 //
 // How fast. The free rows of a step that had no prompt are lost, and ranks that compute a prompt in one step
-// have seldom company in the next, so what has to be paid is spread evenly: every prompt under way gets the
-// mean prompt's share of a horizon tau = k / lambda per step, by which k prompts are under way, by Little's
-// law. They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of which
-// PrefillSettings::pace takes more or less. A long prompt takes longer and does not hold up a step in
-// proportion to its length. The steps that a plan takes to arrive come on top of tau.
+// rarely all have one in the next. So the delay is spread evenly: every prompt under way gets the mean
+// prompt's share of a horizon tau = k / lambda per step, by which k prompts are under way, by Little's law.
+// They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of which PrefillSettings::pace
+// takes more or less. A long prompt takes longer, and does not lengthen a step in proportion to its length.
+// The steps that a plan takes to arrive come on top of tau.
 //
 // Objectives. The horizon serves the mean. A prompt with an objective for its first token may have less time,
 // and then the level rises until the work that stands before it, and its own, is done in time: on its rank
 // or, while it waits, what is bound and waits before it shared by all ranks, and its own on one
 // (LevelWithin). The order of prompts does not change. For an objective a step is at most half as long again
-// as without prompts; one that needs more is not paid for.
+// as without prompts; an objective that needs more is not pursued.
 //
 // Which prompt. A rank gets a prompt from the pool only when it has fewer prompt tokens left than it can
 // compute in the step. The prompt with the largest age over the root of its length goes first, the oldest
@@ -39,9 +39,9 @@
 // Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
 // slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that has been bound
 // for twice the time that it was meant to take, tau steps for a mean one, is given its share in every step,
-// whoever shares it. In the pool a younger prompt goes before an older one only if it is shorter, and has
-// waited more than the root of (its length / the older one's) times as long. So where the longest is r times
-// the shortest, one that has waited at least sqrt(r) times as long as all others goes first.
+// however few ranks share it. In the pool a younger prompt goes before an older one only if it is shorter,
+// and has waited more than the root of (its length / the older one's) times as long. So where the longest is
+// r times the shortest, one that has waited at least sqrt(r) times as long as all others goes first.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
@@ -92,7 +92,7 @@ struct PrefillTraffic {
 };
 
 inline constexpr double kNoObjective = std::numeric_limits<double>::infinity();
-// What is left of an objective after so many steps.
+// The rest of an objective after so many steps.
 inline double DueIn(const std::optional<double>& objective_s, int64_t steps, double step_s) {
   return objective_s ? *objective_s - static_cast<double>(steps) * step_s : kNoObjective;
 }

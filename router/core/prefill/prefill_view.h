@@ -18,7 +18,7 @@ struct PrefillView {
   PrefillTraffic traffic;
   // Tokens of a rank's step, decodes included; the least over the ranks.
   int64_t token_budget = 0;
-  // Ranks fill their budget whatever a plan says: it can only release prompts (release_planner.h).
+  // Ranks fill their budget independently of the plan, which can only release prompts (release_planner.h).
   bool releases_only = false;
 };
 

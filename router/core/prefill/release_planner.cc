@@ -11,15 +11,15 @@ namespace bfio::core {
 namespace {
 
 constexpr double kRoundingUp = 1 + 1e-9;
-// A prompt is held for others for so many steps and so many times its wave's height at most. Measured at a
+// Bounds of how long a prompt waits for others: steps, and a multiple of its wave's height. Measured at a
 // budget of 256 and load 0.7: with fewer heights waves are less even, which costs up to 7 % of the mean time
 // end to end; with more steps first tokens of short prompts take longer for less than 1 %.
 constexpr double kHeldSteps = 2, kHeldHeights = 8;
 
-// What a rank has to compute of prompts.
+// The prompt tokens that a rank has to compute.
 struct Held {
   int64_t tokens = 0;
-  // Of attention to their own tokens.
+  // Time of attention to their own tokens.
   double attention_s = 0;
 
   void Add(const BatchCost& cost, const PromptLeft& prompt) {
@@ -76,7 +76,7 @@ class ReleaseRank {
   // Prompt tokens of a step.
   int64_t capacity_;
   int64_t free_slots_;
-  // What a step can take of prompts without being the longest.
+  // Prompt time that a step can take without being the longest.
   double slack_s_ = 0;
   Held held_;
   double growth_ = 0;
@@ -191,7 +191,7 @@ class ReleasePlanner {
     return bound;
   }
 
-  // Of those no higher, one for each taker, the longest first.
+  // The most urgent prompts up to that height, one for each taker, the longest first.
   std::vector<int32_t> MostUrgent(double height_s) const {
     std::vector<int32_t> wave;
     for (const auto& [height, adds, i] : measured_) {
@@ -217,7 +217,7 @@ class ReleasePlanner {
   std::vector<ReleaseRank> ranks_;
   int64_t decodes_ = 0, free_slots_ = 0;
   struct Measured {
-    // Of the rank with it, and what it adds to that.
+    // The height of the rank with the prompt, and the part that the prompt adds.
     double height_s = 0, adds_s = 0;
     int32_t waiting = 0;
     auto operator<=>(const Measured&) const = default;
@@ -225,7 +225,7 @@ class ReleasePlanner {
   // Ranks that take a prompt; indices of `waiting` that are not bound.
   std::vector<WorkerIndex> takers_;
   std::vector<int32_t> left_;
-  // Of left_, the least high first.
+  // The heights of left_, the smallest first.
   std::vector<Measured> measured_;
   // Share of the steps' capacity for prompts that arrivals do not use.
   double spare_ = 0;

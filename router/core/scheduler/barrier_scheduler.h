@@ -1,6 +1,6 @@
 // The scheduler of ranks that meet in a barrier and step together.
 //
-// The rhythm (proto/bfio/v1/worker.proto says it from the workers' side):
+// The rhythm (proto/bfio/v1/worker.proto describes the workers' side):
 //   lockstep    a plan for step k+1 follows the reports of step k
 //   pipelined   a plan for step k+2 follows the reports of step k; for k+1 when the group is idle
 // An idle group with nothing to place gets no plan: it is parked until a request arrives.
@@ -37,7 +37,7 @@ class BarrierScheduler final : public Scheduler {
   void SaveSteps(GroupState& state) const override;
   absl::Status RestoreSteps(const GroupState& state) override;
 
-  // True when the reports of reported_step() say that the workers wait for a plan.
+  // True when by the reports of reported_step() the workers wait for a plan.
   bool GroupIdle() const;
   int64_t TargetStep(bool force) const;
   void CountArrived();

@@ -75,7 +75,7 @@ Outcome Cluster::Dispatch(const OpenEpoch& event) {
   Scheduler* const group = Find(event.group);
   if (group == nullptr) return NoSuchGroup(event.group);
   Outcome outcome;
-  // What is placed in another group is not this one's to take over.
+  // Requests that are placed in another group must not be taken over by this one.
   std::vector<EpochMember> members = event.members;
   for (EpochMember& member : members) {
     std::erase_if(member.recovered, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });

@@ -30,7 +30,7 @@ namespace bfio::core {
 
 class Cluster;
 
-// Sees every event with what came of it, in order.
+// Called with every event and its outcome, in order.
 class EventObserver {
  public:
   virtual ~EventObserver() = default;
@@ -68,7 +68,7 @@ class Cluster {
 
     friend bool operator==(const Location&, const Location&) = default;
   };
-  // Of a placed request.
+  // The location of a placed request.
   std::optional<Location> LocationOf(RequestId id) const;
   // It waits or is placed.
   bool Knows(RequestId id) const { return pool_.Waits(id) || LocationOf(id).has_value(); }
@@ -87,10 +87,10 @@ class Cluster {
 
   // --- copies ---
 
-  // All that future plans depend on, except the state of policies, lookahead and reference wait.
+  // All state that future plans depend on, except that of policies, lookahead and reference wait.
   ClusterState Save() const;
-  // Takes that state on. REQUIRES: no event has been applied. INVALID_ARGUMENT, the cluster being of no more
-  // use, when the state contradicts itself.
+  // Takes that state on. REQUIRES: no event has been applied. INVALID_ARGUMENT when the state contradicts
+  // itself; the cluster must then not be used.
   absl::Status Restore(const ClusterState& state);
 
  private:
@@ -113,7 +113,7 @@ class Cluster {
   // Groups have opened or closed; or gone on.
   void UpdateClock();
   void UpdateLead();
-  // What workers' steps cost may have changed: tells admission by batches.
+  // The costs of workers' steps may have changed: passes them to admission by batches.
   void UpdateCost();
   absl::Status CheckUnknown(RequestId id) const;
   absl::StatusOr<std::unique_ptr<Scheduler>> MakeGroup(GroupKind kind);
@@ -126,7 +126,7 @@ class Cluster {
   std::map<GroupIndex, std::unique_ptr<Scheduler>> groups_;
   // The largest index that was ever used; below 0: none.
   GroupIndex last_group_ = -1;
-  // Of groups that are gone.
+  // Totals of removed groups.
   SchedulerTotals retired_;
 };
 

@@ -9,8 +9,8 @@
 namespace bfio::core {
 namespace {
 
-// Steps that the replay catches up at once at most, where the policy is not asked at every step or slots were
-// short for a while. Beyond that a part of both steps and requests is replayed.
+// Steps that the replay catches up at once at most, where the policy is not called at every step or slots
+// were short for a while. Beyond that a part of both steps and requests is replayed.
 constexpr int64_t kMostReplaySteps = 64;
 // Steps between two measurements of the residents' mean age.
 constexpr int64_t kAgeSteps = 64;
@@ -40,7 +40,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& step
   KvOutlook kv;
   if (gate_.active()) kv = LookAtKv(steps);
   PlaceHeld(steps, kv, plan);
-  // The window is shorter without them: admission has not looked at the requests behind it.
+  // The window is shorter without them: admission has not tested the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
   if (pool_->placeable() == 0) return AskForLevel(steps, kind, reported_step, plan);
   pool_->FillTenantExcess(Window(), free_);
@@ -211,7 +211,7 @@ void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
 void DecisionMaker::ReplayRules(const PlanSteps& steps, GroupKind kind, int64_t placed) {
   if (!chooser_.chooses() || kind == GroupKind::kIndependent) return;
   placed_since_ += placed;
-  // Of a coupled group only decisions that place something are sure to be in the decision log.
+  // For a coupled group only decisions with placements are certain to be in the decision log.
   const bool skips = slots_short_ || (kind == GroupKind::kCoupled && placed == 0);
   if (skips || steps.step == replayed_step_) return;
   // Steps count from 1 again in a new epoch.

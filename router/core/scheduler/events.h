@@ -1,4 +1,4 @@
-// What goes into the scheduler and what comes out: membership, reports, plans.
+// The scheduler's inputs and outputs: membership, reports, plans.
 //
 // Purpose: the vocabulary of scheduler.h. Plain data; tokens and steps. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
@@ -20,10 +20,10 @@ using GroupIndex = int32_t;
 enum class GroupKind {
   // Ranks that meet in a barrier and step together.
   kBarrier,
-  // Ranks that each step by themselves.
+  // Ranks that step independently.
   kIndependent,
-  // Ranks that meet in a barrier inside their engine, which takes requests at any time. The router sees their
-  // tokens, and controls only when a prompt is sent.
+  // Ranks that meet in a barrier inside their engine, which takes requests at any time. The router receives
+  // their tokens, and controls only when a prompt is sent.
   kCoupled,
 };
 
@@ -50,11 +50,11 @@ struct WorkerSpec {
   double prefill_time = 0;
   // What a mean request takes here from first step to last, in any unit that all workers share.
   double service_time = 1;
-  // What its batches cost, where it has told; overflow and granule are not looked at.
+  // The cost of its batches, where it has been reported; overflow and granule are not used.
   std::optional<BatchCost> cost;
 };
 
-// A request that a worker says it holds.
+// A request that a worker reports to hold.
 struct ResidentRequest {
   RequestId id = 0;
   int64_t kv_tokens = 0;
@@ -64,12 +64,12 @@ struct ResidentRequest {
 struct EpochMember {
   WorkerSpec spec;
   std::vector<ResidentRequest> resident;
-  // Residents that the scheduler has not heard of: another router placed them. prefill_tokens is what they
-  // hold now, generated_tokens included.
+  // Residents that another router placed and that are unknown here. prefill_tokens is what they hold now,
+  // generated_tokens included.
   std::vector<RequestSpec> recovered;
 };
 
-// A worker's guess, after a step, that a request's next token will be its last.
+// A worker's estimate, after a step, of the probability that a request's next token is its last.
 struct CompletionHint {
   RequestId id = 0;
   // 0 .. 1.
@@ -85,13 +85,13 @@ struct PendingPrompt {
   friend bool operator==(const PendingPrompt&, const PendingPrompt&) = default;
 };
 
-// Of a worker that computes prompts in chunks, after a step.
+// The prompts of a worker that computes them in chunks, after a step.
 struct PrefillReport {
-  // Of its next step at most; at least 0.
+  // Bound of its next step's tokens; at least 0.
   int64_t token_budget = 0;
   // In the order in which it will compute them.
   std::vector<PendingPrompt> prompts;
-  // Of a coupled rank: it keeps to a plan's level, and does not fill its budget whatever the plan says.
+  // A coupled rank that keeps to a plan's level, and does not fill its budget beyond it.
   bool metered = false;
 
   int64_t pending_tokens() const {
@@ -113,9 +113,9 @@ struct StepReport {
   absl::Span<const RequestId> finished;
   // Assignments the worker refused; they go back to the front of the pool.
   absl::Span<const RequestId> rejected;
-  // Requests that the worker has taken out for want of KV, in this step, before they made a token in it.
+  // Requests that the worker removed in this step because it lacked KV, before they generated a token in it.
   absl::Span<const RequestId> preempted;
-  // Of requests that go on, at most one each; empty where the engine gives none.
+  // At most one hint for each request that continues; empty where the engine gives none.
   absl::Span<const CompletionHint> hints;
   // No rank has an active request after this step.
   bool group_idle = false;
@@ -138,14 +138,14 @@ struct Drop {
 };
 
 struct Plan {
-  // Of an independent group: the step of the mean rank that the plan was made at.
+  // For an independent group: the step of the mean rank at which the plan was made.
   int64_t apply_step = 0;
-  // Of an independent group, by worker: the number of its part, which grows; the worker applies it at its
+  // For an independent group, by worker: the number of its part, which grows; the worker applies it at its
   // next step boundary. 0: it has none. Empty where there is a barrier.
   std::vector<int64_t> apply_steps;
   std::vector<Placement> placements;
   std::vector<Drop> drops;
-  // The policy's search was ended by PolicyOptions::stop: the same events need not give this plan again.
+  // PolicyOptions::stop ended the policy's search, so the same events need not give this plan again.
   bool stopped_early = false;
   // Decision::gap.
   std::optional<double> gap;

@@ -12,7 +12,7 @@ namespace bfio::core {
 // --- membership ---
 
 std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members) {
-  // What has been observed of residents counts whatever their end; then all are counted again.
+  // Observations of residents count however they end; then all are counted again.
   for (WorkerIndex g = 0; g < num_workers(); ++g) residents_.SettleAll(g, workers_[g].last_step);
   Opening opening{std::move(residents_), {}};
   residents_ = Residents(&pool_->lookahead(), &pool_->service());
@@ -111,7 +111,7 @@ void GroupAccounts::Place(const RequestSpec& spec, int64_t enqueued_step, Worker
   placed.planned_for = first_step;
   placed.index = residents_.Add(index, spec, first_step, true, spec.generated_tokens);
   traffic_.Placed(spec.tokens_to_compute());
-  // A prompt that is computed again because a worker was lost, or ran out, is not the tenant's to pay.
+  // A tenant is not charged for a prompt that is computed again because a worker was lost or ran out of KV.
   if (PaysPrompt(spec)) pool_->service().ChargePrompt(spec.tenant, spec.tokens_to_compute());
   worker.inflight.push_back({placed.plan, spec.id, false});
   ++worker.inflight_placements;

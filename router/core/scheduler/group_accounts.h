@@ -1,14 +1,14 @@
-// What the workers of one group hold, by the router's reckoning.
+// The router's account of the requests and tokens on the workers of one group.
 //
 // Purpose: the accounts that both kinds of groups keep alike. A worker's load is kept by dead reckoning: a
 // request in its j-th step counts s + j - 1, so a resident set grows by its size each step and O(1) work per
-// report keeps it exact. Reports are the truth: a difference is counted as drift and taken over, each of
-// those that were there the step before taking an equal share along, so that what a request that ends takes
-// away is right too where increments are common to all. A request whose prompt takes several steps begins
-// with the last of them: until then it counts s and makes no token, as its worker reports. An assignment
-// occupies its slot and KV from the moment it is planned ("in flight") until a report acknowledges its plan,
-// so no worker is over-filled or double-counted when plans are pipelined. Borrows the pool: what workers
-// refuse goes back there, and lookahead and tenants learn what is observed. Threads: one.
+// report keeps it exact. Reports take precedence: a difference is counted as drift and added to the account.
+// It is shared equally among the requests that were resident in the step before, so that the tokens that a
+// request frees when it ends are right, too, where increments are common to all. A request whose prompt takes
+// several steps begins with the last of them: until then it counts s and generates no token, as its worker
+// reports. An assignment occupies its slot and KV from the moment it is planned ("in flight") until a report
+// acknowledges its plan, so no worker is over-filled or double-counted when plans are pipelined. Borrows the
+// pool: refused requests go back there, and lookahead and tenants get the observations. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
 
@@ -35,11 +35,11 @@ struct PlanSteps {
   // The group's own count of steps, and the pool's clock then.
   int64_t step = 0;
   int64_t clock = 0;
-  // The step of the worker that its part is expected to be applied in, whatever other plans are on their way.
+  // The step of the worker in which its part is expected to be applied, whatever other plans are in flight.
   std::vector<int64_t> targets;
   // The apply_step of its part.
   std::vector<int64_t> numbers;
-  // The policy is asked for a level although no request waits.
+  // The policy is called for a level although no request waits.
   bool level = false;
 };
 
@@ -56,14 +56,14 @@ class GroupAccounts {
     int32_t active = 0;
     // Sum over active requests of (prefill - first_step): load in step k is base + active * k.
     int64_t base = 0;
-    // What of `base` the reckoning does not account for: differences to reports, the requests' shares
+    // The part of `base` that the account does not explain: differences to reports, the requests' shares
     // included.
     int64_t drift = 0;
     int64_t reserved_kv = 0;
     // Placed requests that run alone (RequestSpec::steps_alone).
     int32_t alone = 0;
     int64_t last_step = 0;
-    // Of the last report, those that ended in its step included.
+    // The load in the last report, requests that ended in its step included.
     int64_t reported_load = 0;
     // Without a barrier: the largest apply_step of its plans, and of those that it has applied.
     int64_t planned_step = 0;
@@ -106,7 +106,7 @@ class GroupAccounts {
 
   // The next plan drops it from its worker. REQUIRES: WorkerOf(id).
   void Cancel(RequestId id);
-  // Enters what a plan says.
+  // Enters a plan's placements and drops.
   void Place(const RequestSpec& spec, int64_t enqueued_step, WorkerIndex worker, const PlanSteps& steps);
   void SendDrops(const PlanSteps& steps, Plan& plan);
 
@@ -134,7 +134,7 @@ class GroupAccounts {
   // --- prompts ---
 
   struct PromptOn {
-    // Of the whole prompt, and of what is not computed.
+    // Tokens of the whole prompt, and of the part that is not computed.
     int64_t tokens = 0, left = 0;
     // The next step that computes it: of one on its way the step it is expected to enter in.
     int64_t first_step = 0;
@@ -163,7 +163,7 @@ class GroupAccounts {
   void Planned(int64_t step, std::optional<double> level_s, int64_t placed);
   // Every rank keeps to levels (PrefillReport::metered).
   bool AllMetered() const;
-  // The level of a coupled group from now on, whose ranks count steps of their own.
+  // Sets the level of a coupled group, whose ranks count their own steps.
   void SetLevel(std::optional<double> level_s);
   // A step of a coupled group has ended; so many were placed in it.
   void CountStep(int64_t placed);
@@ -201,13 +201,13 @@ class GroupAccounts {
   };
   using PlacedMap = absl::flat_hash_map<RequestId, Placed>;
 
-  // What a new epoch is made of while it is being made.
+  // The state of a new epoch while it is being built.
   struct Opening {
     Residents before;
     PlacedMap kept;
   };
 
-  // Placing it is what its tenant pays the prompt for.
+  // Its tenant is charged for the prompt when it is placed.
   static bool PaysPrompt(const RequestSpec& spec) { return spec.generated_tokens == 0 && !spec.waited_steps; }
   // Recovers the requests of a new epoch's member that are unknown here.
   void Recover(WorkerIndex index, absl::Span<const RequestSpec> recovered, Worker& worker, PlacedMap& kept);
@@ -225,12 +225,12 @@ class GroupAccounts {
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
   // Requests that the step has left without a first token begin a step later.
   void TakePending(WorkerIndex index, const StepReport& report);
-  // What the next step takes by the batches' costs: that of the slowest rank. 0: not known.
+  // Time of the next step by the batches' costs: that of the slowest rank. 0: not known.
   double NextStepSeconds() const;
-  // How much of what was pending the step has computed.
+  // The number of pending prompt tokens that the step has computed.
   void CountChunks(WorkerIndex index, const StepReport& report);
   void TakeHints(WorkerIndex index, const StepReport& report);
-  // Requests that run alone have lived through a step.
+  // Requests that run alone have completed a step.
   void CountStepsAlone(WorkerIndex index, const StepReport& report);
   absl::Status RestoreWorker(WorkerIndex index, const GroupState::Worker& from);
   absl::Status RestoreResident(WorkerIndex index, const GroupState::Resident& from);
@@ -240,7 +240,7 @@ class GroupAccounts {
   PlacedMap placed_;
   std::vector<Worker> workers_;
   Residents residents_;
-  // Of plans that some worker may not have carried out yet, and of the one before; ascending.
+  // The levels of plans that some worker may not have executed yet, and of the plan before; ascending.
   std::vector<PlannedLevel> levels_;
   PromptTraffic traffic_;
   EndedRequests ended_;

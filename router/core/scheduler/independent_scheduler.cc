@@ -29,13 +29,13 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
   totals_.held_back += pool_->ReleaseBatches(steps_.clock, true);
   Plan plan;
   plan.apply_step = steps_.step;
-  // Groups with a barrier are decided upon once a step; here it is at every event.
+  // Groups with a barrier get one decision per step; here decisions follow every event.
   asked = Ask(steps_, plan);
   maker_.PlaceAll(steps_, plan);
   const bool metered = coupled() && accounts_.AllMetered();
   const std::optional<double> before = accounts_.LevelAt(0);
   if (!asked && metered) plan.level_s = before;
-  // Once a step all ranks get it; later in the step only those hear of a new level that get requests.
+  // Once per step all ranks get it; later in the step only ranks that get requests receive a new level.
   const bool level = asked && coupled() && (steps_.level || !metered) && (plan.level_s || before);
   placed_in_step_ += static_cast<int64_t>(plan.placements.size());
   plan.apply_steps.assign(accounts_.workers().size(), 0);
@@ -48,7 +48,7 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
     plan.apply_steps[g] = due ? steps_.numbers[g] : 0;
     any |= due;
   }
-  // Decisions that come to nothing are not in the log: they change no level.
+  // Decisions without an effect are not in the log: they change no level.
   if (!any) return std::nullopt;
   if (asked && coupled()) accounts_.SetLevel(plan.level_s);
   if (level) level_step_ = steps_.step;

@@ -7,7 +7,7 @@
 namespace bfio::core {
 namespace {
 
-// Of the workers with a free slot that `may(worker)` names, the one with most unreserved KV.
+// The worker with most unreserved KV among those with a free slot for which `may(worker)` holds.
 template <class May>
 WorkerIndex MostFreeKv(const FreeCapacity& free, May may) {
   WorkerIndex most = kNoWorker;
@@ -29,7 +29,7 @@ std::optional<Assignment> KvHold::Serve(absl::Span<const WaitingView> waiting, c
   if (!holder_) return std::nullopt;
   const auto it = std::find_if(waiting.begin(), waiting.end(),
                                [&](const WaitingView& request) { return request.id == *holder_; });
-  if (it == waiting.end()) {  // cancelled, placed by another group, or pushed out of sight
+  if (it == waiting.end()) {  // cancelled, placed by another group, or no longer in the window
     holder_.reset();
     return std::nullopt;
   }

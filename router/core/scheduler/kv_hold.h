@@ -5,8 +5,8 @@
 // of the workers with a free slot and KV enough in all, the one with most unreserved KV (ties: lowest index)
 // takes no other request. A held worker only drains, so the most unreserved KV among those does not shrink
 // from one step to the next, and grows until the request fits, when the last of its residents has ended at
-// the latest. Then it is placed before the policy is asked: a policy would see an ordinary candidate, and
-// might prefer others to it for ever. One request holds at a time.
+// the latest. Then it is placed before the policy runs. A policy would treat it as an ordinary candidate, and
+// might always prefer others. One request holds at a time.
 //
 // Threads: the scheduler's. Pure. Cost: O(waiting * G) per decision while requests are kept out by KV, else
 // O(waiting).
@@ -32,8 +32,8 @@ class KvHold {
   // REQUIRES: after_steps >= 1.
   explicit KvHold(int64_t after_steps) : after_steps_(after_steps) {}
 
-  // Where the holder goes now: of the workers it fits the one with most unreserved KV. It holds no longer
-  // then, nor when it is not among the waiting any more.
+  // Where the holder goes now: of the workers it fits the one with most unreserved KV. The hold ends then, or
+  // when the request no longer waits.
   std::optional<Assignment> Serve(absl::Span<const WaitingView> waiting, const FreeCapacity& free);
   // Chooses a holder where there is none, and closes the worker that it holds.
   void Close(int64_t step, absl::Span<const WaitingView> waiting, FreeCapacity& free);

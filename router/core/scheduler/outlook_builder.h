@@ -1,6 +1,6 @@
 // Fills Snapshot::outlook.
 //
-// Purpose: asks the lookahead for a row per worker and for one curve per kind of waiting request. Keeps the
+// Purpose: gets from the lookahead a row per worker and one curve per kind of waiting request. Keeps the
 // arrays between plans; the spans it returns are good until the next Build. Owned by the scheduler.
 // Threads: the scheduler's.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_

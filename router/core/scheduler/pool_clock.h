@@ -1,4 +1,4 @@
-// The clock that waiting ages are counted in, whatever groups there are.
+// The clock of waiting ages, common to all groups.
 //
 // Purpose: groups step at their own paces; ages, priorities of age and the reference wait belong to the
 // pool that they share and need one clock. It ticks once in the time that the mean rank of the open groups

@@ -12,7 +12,7 @@ namespace {
 // many decodes.
 constexpr int64_t kLeastPrefillRows = 16;
 
-// A rank at the beginning of a step, and what is on its way to it.
+// A rank at the beginning of a step, and the requests in flight to it.
 class Forecast {
  public:
   Forecast(const GroupAccounts& accounts, WorkerIndex index, PrefillRank& rank)
@@ -31,7 +31,7 @@ class Forecast {
     rank.decode_context = static_cast<double>(std::max<int64_t>(0, context));
   }
 
-  // To the beginning of `target`, when the pool's clock says `clock`.
+  // To the beginning of `target`, when the pool's clock is at `clock`.
   void Advance(int64_t target, int64_t clock, double step_s) {
     for (int64_t step = worker_.last_step + 1;; ++step) {
       while (next_ < prompts_.size() && prompts_[next_].first_step <= step) {

@@ -1,8 +1,8 @@
-// What ranks will have to compute of prompts when a plan's step begins.
+// The prompt tokens that ranks will still have to compute when a plan's step begins.
 //
 // Purpose: a plan is for a step that others precede, and their plans are known: each rank computes its
-// prompts up to the level of each of them, as a worker does. What ends in these steps is not known, so
-// nothing does. Pure. Threads: any, no state.
+// prompts up to the level of each of them, as a worker does. Ends in these steps are not known, and none are
+// assumed. Pure. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_PREFILL_FORECAST_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_PREFILL_FORECAST_H_
 
@@ -11,8 +11,8 @@
 
 namespace bfio::core {
 
-// False when some rank computes prompts whole, or has not told what its batches cost. `view` is filled but
-// for the ranks' free slots. O(prompts on ranks * steps in between).
+// False when some rank computes prompts whole, or has not reported the cost of its batches. `view` is filled
+// but for the ranks' free slots. O(prompts on ranks * steps in between).
 bool ForecastPrefill(const GroupAccounts& accounts, const PlanSteps& steps, int64_t reported_step,
                      PrefillView& view);
 

@@ -1,4 +1,4 @@
-// What a group has seen of its traffic lately, as far as prompts are planned by it.
+// Recent statistics of a group's traffic, for planning prompts.
 //
 // Purpose: the scheduler has no clock, so rates are per step and become seconds by the mean of the steps that
 // were planned. Everything follows from events: a replay has the same numbers. Plain data. Threads: any.
@@ -9,7 +9,7 @@
 
 namespace bfio::core {
 
-// A mean in which an old value fades; exact over the first values.
+// An exponentially weighted mean; exact over the first values.
 struct FadingMean {
   double weight = 0;
   double value = 0;

@@ -1,7 +1,7 @@
 // The requests that wait for one rank each, because their clients have named it (RequestSpec::held_to).
 //
-// Purpose: no policy sees them. They wait beside the pool, so that a rank that is full keeps only its own
-// requests waiting; DecisionMaker places them before it asks the policy. Each rank's are in the order of
+// Purpose: they are not part of a policy's input. They wait beside the pool, so that a full rank delays only
+// its own requests; DecisionMaker places them before it calls the policy. Each rank's are in the order of
 // WaitingPool. Owned by RequestPool; one thread. Cost: a look-up by rank or id, and the WaitingPool's.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_RANK_QUEUES_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_RANK_QUEUES_H_

@@ -1,4 +1,4 @@
-// The distribution of recent waits, old ones fading.
+// The distribution of recent waits, with exponential decay.
 //
 // Purpose: a quantile over the recent samples of a stream, in constant memory and a few hundred additions a
 // question. Each sample counts a little more than the one before it. Waits are whole steps, exact up to
@@ -30,7 +30,7 @@ class RecentWaits {
 
   std::vector<double> weights_;
   double total_ = 0;
-  // What the next sample counts.
+  // Weight of the next sample.
   double next_ = 1;
 };
 

@@ -1,9 +1,10 @@
-// What all groups of a router share: the requests that wait, and what decides about them as a whole.
+// The state that all groups of a router share: the waiting requests, and the inputs of decisions about all of
+// them.
 //
-// Purpose: the waiting pool with its bound, the requests kept back until they make a batch (wait_gate.h),
-// what tenants have been served, the lookahead, the reference wait (virtual_fcfs.h), and the clock that
-// waiting ages are counted in (pool_clock.h). Groups take requests out of it; a Cluster puts them in.
-// Owned by a Cluster; schedulers and their parts borrow it. Threads: one.
+// Purpose: the waiting pool with its bound, the requests that wait for a batch (wait_gate.h), the service of
+// each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock that waiting ages are
+// counted in (pool_clock.h). Groups take requests out of it; a Cluster puts them in. Owned by a Cluster;
+// schedulers and their parts borrow it. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 
@@ -58,8 +59,9 @@ class RequestPool {
 
   // --- what policies see ---
 
-  // A group decides: hides requests that began on another model than its own (0: hides none), and shows all
-  // again, in their order. Nothing else may be called with requests hidden than what a decision calls.
+  // For a group's decision: hides requests that began on another model than its own (0: hides none); then
+  // shows all again, in their order. While requests are hidden, only functions that a decision uses may be
+  // called.
   void ShowFor(int32_t group, uint32_t model) {
     deciding_ = {group, model};
     waiting_.Hide(model);
@@ -68,16 +70,17 @@ class RequestPool {
 
   // The first `count` of those that may be placed, fewer where there are fewer.
   absl::Span<WaitingView> Window(int64_t count);
-  // How many of them a group with so many free slots may see, where others have free slots too. All, where
-  // slots are short: the deciding group fills its own. Else its share of those that no group has decided on
-  // yet, so that a burst is shared out by free slots; those that have been passed over are open to all.
+  // The number of them that a group with so many free slots gets, where others have free slots too. All,
+  // where slots are short: the deciding group fills its own. Else its share of those that no group has
+  // decided on yet, so that a burst is shared out by free slots; those that have been passed over are open to
+  // all.
   int64_t TakeShare(int64_t free_slots, int64_t slots_elsewhere);
   const WaitingPool& views() const { return waiting_; }
   // Whether the deciding group has any request to decide on.
   bool AnyPlaceable() const { return placeable() > 0 || for_ranks_.Any(deciding_.group); }
   // Appends the first `count` requests that wait for that rank of the deciding group, and that it may run.
   void AppendWaitingFor(WorkerIndex worker, int64_t count, std::vector<WaitingView>& views) const;
-  // Of a request that waits for a rank; and takes it out, because it has been placed.
+  // The request that waits for a rank; TakeForRank removes it when it has been placed.
   const RequestSpec& SpecForRank(RequestId id) const { return for_ranks_.Spec(id); }
   void TakeForRank(RequestId id);
   // A decision at `step`: takes the requests at these indices out. None: no request was placed.
@@ -86,8 +89,8 @@ class RequestPool {
   // next decision.
   absl::Span<const ClassWait> FirstComeWaits();
   // Writes WaitingView::tenant_excess_tokens: what a tenant is ahead of the least served one of those that
-  // have a request of the same priority in the window that fits a worker now. One whose requests cannot run
-  // now must not hold up the others.
+  // have a request of the same priority in the window that fits a worker now. A tenant whose requests cannot
+  // run now must not delay the others.
   void FillTenantExcess(absl::Span<WaitingView> window, const FreeCapacity& free);
   // The views name rows of an outlook: ClearCurves sets them back, where that is not done already.
   void CurvesAreSet() { curves_set_ = true; }
@@ -100,9 +103,9 @@ class RequestPool {
 
   // --- views ---
 
-  // Those that are kept back included.
+  // Requests that wait for a batch included.
   int64_t size() const { return waiting_.size() + held_back_.size() + for_ranks_.size(); }
-  // Of all those (RequestSpec::tokens_to_compute).
+  // Prompt tokens of all those requests (RequestSpec::tokens_to_compute).
   int64_t tokens_to_compute() const;
   // Requests that a policy might place: those that are not hidden, and wait for no particular rank.
   int64_t placeable() const { return waiting_.size(); }
@@ -124,7 +127,7 @@ class RequestPool {
   absl::Status Restore(const PoolState& state);
 
  private:
-  // Of the tenants with a request in `views` that fits a worker; nothing when there is none.
+  // The least counter of the tenants with a request in `views` that fits a worker; empty when there is none.
   std::optional<double> LeastServed(absl::Span<const WaitingView> views, const FreeCapacity& free) const;
 
   const int64_t max_waiting_;

@@ -1,4 +1,4 @@
-// The requests that run on each worker, in dense arrays, and when they are learnt from and charged.
+// The requests that run on each worker, in dense arrays, and when they are observed and charged.
 //
 // Purpose: one array of Resident per worker (swap-remove, so order is that of events), and beside it what has
 // been accounted for. Exposure (lookahead) and generated tokens (tenants) are settled when a resident leaves
@@ -41,7 +41,7 @@ class Residents {
     workers_[worker].anew = false;
   }
 
-  // Its index from now on. What it did until `age` has been settled before.
+  // Its index from now on. Tokens up to `age` have been settled before.
   int32_t Add(WorkerIndex worker, const RequestSpec& spec, int64_t first_step, bool inflight, int64_t age);
 
   // Its worker has started it in `first_step`; again, with a later one, where that step has generated no
@@ -51,7 +51,7 @@ class Residents {
     workers_[worker].residents[index].dropped = true;
     Change(worker, workers_[worker].residents[index].id);
   }
-  // The worker's word on its next token, after step `step`. REQUIRES: started by then.
+  // The worker's hint on its next token, after step `step`. REQUIRES: started by then.
   void Hint(WorkerIndex worker, int32_t index, int64_t step, double probability);
 
   // It ended in `step`. Call before Remove.

@@ -1,4 +1,4 @@
-// The scheduling state machine of one group: what its workers hold, and the plans for them.
+// The scheduling state machine of one group: the requests on its workers, and the plans for them.
 //
 // Purpose: one interface for the kinds of groups, barrier_scheduler.h and independent_scheduler.h. A Cluster
 // drives it and hands out its views; it takes requests out of the pool that all groups share.
@@ -37,26 +37,26 @@ class Scheduler {
 
   virtual GroupKind kind() const = 0;
 
-  // --- events: scheduler_event.h says what they mean ---
+  // --- events: see scheduler_event.h ---
 
   // The ids that were placed here and are not any more, ascending.
   std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members, uint32_t model);
   void CloseEpoch() { open_ = false; }
   // REQUIRES: WorkerOf(id).
   void Drop(RequestId id) { accounts_.Cancel(id); }
-  // Forgets everything; the ids that were placed here, ascending.
+  // Removes all requests; the ids that were placed here, ascending.
   std::vector<RequestId> Clear() { return OpenEpoch({}, 0); }
   void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
   void SetTime(WorkerIndex worker, double time_per_token, double time_offset, double prefill_time);
   void SetServiceTime(WorkerIndex worker, double service_time);
   void SetCost(WorkerIndex worker, const BatchCost& cost);
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
-  // `slots_elsewhere`: free in other open groups. `asked`: what the policy answered, if it was asked.
+  // `slots_elsewhere`: free in other open groups. `asked`: the policy's decision, if it was called.
   std::optional<Plan> MakePlan(bool force, int64_t slots_elsewhere,
                                std::optional<DecisionMaker::Answer>& asked);
   void SetPolicy(std::unique_ptr<Policy> policy) { maker_.SetPolicy(std::move(policy)); }
   const Policy& policy() const { return maker_.policy(); }
-  // Which rule of placement its policy follows while there are slots for all, and what the others would cost.
+  // The placement rule that its policy uses while there are slots for all, and the step times of the others.
   const RuleChooser& chooser() const { return maker_.chooser(); }
 
   // --- views ---
@@ -78,7 +78,7 @@ class Scheduler {
   int32_t num_workers() const { return accounts_.num_workers(); }
   // Its epoch is open.
   bool open() const { return open_; }
-  // Of its epoch (core::OpenEpoch).
+  // The model of its epoch (core::OpenEpoch).
   uint32_t model() const { return model_; }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return accounts_.placed(); }
@@ -88,9 +88,9 @@ class Scheduler {
   int64_t reported_step() const { return reported_step_; }
   // Some rank has reported a step that others have not.
   virtual bool ReportsMissing() const = 0;
-  // True when the group waits for a plan and gets none because there is nothing to do.
+  // True when the group waits for a plan and gets none because it is idle.
   virtual bool Parked() const = 0;
-  // How many steps its plans are ahead of its reports; the pool's clock asks.
+  // How many steps its plans are ahead of its reports, for the pool's clock.
   virtual int64_t Lead() const = 0;
 
   struct Slots {
@@ -102,9 +102,9 @@ class Scheduler {
 
   // Sums over the workers whose fitted costs include a cost of resident tokens.
   struct StepCost {
-    // Of a step that decodes the requests that are active now, without their contexts; seconds.
+    // Time of a step that decodes the requests that are active now, without their contexts; seconds.
     double fixed_s = 0;
-    // Of a resident token.
+    // Time per resident token, seconds.
     double per_token_s = 0;
   };
   StepCost StepCosts() const;
@@ -132,7 +132,7 @@ class Scheduler {
   virtual absl::Status RestoreSteps(const GroupState& state) = 0;
 
   bool Has(WorkerIndex worker) const { return worker >= 0 && worker < num_workers(); }
-  // Asks the policy for a plan of `steps`, and remembers that it did.
+  // Gets a plan of `steps` from the policy, and records the call.
   std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, Plan& plan);
   // The pool's clock at step `step` of this epoch.
   int64_t ClockAt(int64_t step) const { return pool_->pool_clock().At(step - reported_step_); }
@@ -146,7 +146,7 @@ class Scheduler {
   uint32_t model_ = 0;
   // See reported_step().
   int64_t reported_step_ = 0;
-  // The last step of this epoch that the policy was asked about.
+  // The last step of this epoch for which the policy was called.
   int64_t decided_step_ = 0;
   // Scratch, kept to avoid allocation per step.
   PlanSteps steps_;

@@ -44,7 +44,7 @@ struct Requeue {
   RequestSpec request;
 };
 
-// Outcome::cancel says what became of it.
+// Outcome::cancel has the result.
 struct Cancel {
   RequestId id = 0;
 };
@@ -63,7 +63,7 @@ struct OpenEpoch {
   uint32_t model = 0;
 };
 
-// No plans until OpenEpoch. Placed requests are remembered.
+// No plans until OpenEpoch. Placed requests stay recorded.
 struct CloseEpoch {
   GroupIndex group = 0;
 };
@@ -75,7 +75,7 @@ struct SetAcceptsNew {
   bool accepts_new = true;
 };
 
-// From the next plan on its steps are reckoned to take time_offset + time_per_token * load, and prefill_time
+// From the next plan on its steps are assumed to take time_offset + time_per_token * load, and prefill_time
 // for each prompt token computed. REQUIRES: all finite, time_per_token > 0, prefill_time at least 0.
 struct SetTime {
   GroupIndex group = 0;
@@ -85,14 +85,14 @@ struct SetTime {
   double prefill_time = 0;
 };
 
-// From the next plan on a mean request is reckoned to take so long there. REQUIRES: finite, above 0.
+// From the next plan on a mean request is assumed to take so long there. REQUIRES: finite, above 0.
 struct SetServiceTime {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
   double service_time = 1;
 };
 
-// From the next plan on its batches are reckoned to cost this. REQUIRES: finite, at least 0, a_s_per_token
+// From the next plan on its batches are assumed to cost this. REQUIRES: finite, at least 0, a_s_per_token
 // above 0.
 struct SetCost {
   GroupIndex group = 0;
@@ -104,8 +104,8 @@ struct SetCost {
 
 // One rank's report. Status: INVALID_ARGUMENT when it contradicts the state (unknown rank, a step that does
 // not follow the rank's last one); the state is unchanged then. Finished, rejected or preempted ids that are
-// not on that worker are ignored and counted. Preempted requests are known no more: Requeue puts them back,
-// with what they have generated as part of their prompts.
+// not on that worker are ignored and counted. Preempted requests are removed: Requeue puts them back, with
+// their generated tokens as part of their prompts.
 struct Report {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
@@ -120,7 +120,8 @@ struct MakePlan {
   bool force = false;
 };
 
-// All groups decide by this policy from now on. Status: why it could not be made; nothing has changed then.
+// All groups decide by this policy from now on. Status: why the policy could not be made; nothing has changed
+// then.
 struct SetPolicy {
   PolicySetting setting;
 };
@@ -129,15 +130,15 @@ using SchedulerEvent =
     std::variant<AddGroup, RemoveGroup, Enqueue, Requeue, Cancel, OpenEpoch, CloseEpoch, SetAcceptsNew,
                  SetTime, SetServiceTime, SetCost, Report, MakePlan, SetPolicy>;
 
-// What came of an event. Fields that the event says nothing of are as here.
+// The result of an event. Fields that do not apply to the event have these defaults.
 struct Outcome {
-  // NOT_FOUND when there is no such group; else as the events say.
+  // NOT_FOUND when there is no such group; else as described at the events.
   absl::Status status;
   CancelOutcome cancel = CancelOutcome::kUnknown;
   // Ascending.
   std::vector<RequestId> displaced;
   std::optional<Plan> plan;
-  // Of MakePlan: the policy was asked, plan or no plan, and its search was ended by PolicyOptions::stop.
+  // For MakePlan: the policy was called, with or without a plan, and PolicyOptions::stop ended its search.
   bool asked_policy = false;
   bool stopped_early = false;
 };

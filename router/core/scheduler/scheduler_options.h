@@ -18,14 +18,14 @@ struct SchedulerOptions {
 
   // Bound of the waiting pool, in requests.
   int64_t max_waiting = 4096;
-  // Which requests are kept back until enough of their like wait (router/core/admission/wait_gate.h). Groups
+  // Which requests are delayed until enough similar ones wait (router/core/admission/wait_gate.h). Groups
   // without a barrier take them as soon as they decide.
   WaitGateOptions wait;
 
   // --- of every group ---
 
-  // How many requests from the front of the pool a policy may see, if that is more than the free slots;
-  // bounds the decision's cost.
+  // The number of requests from the front of the pool that a policy gets, if that is more than the free
+  // slots; bounds the decision's cost.
   int64_t window = 4096;
   // Which requests may enter which worker's KV memory (router/core/admission/kv_gate.h). REQUIRES:
   // CheckKvGate accepts it with the lookahead.
@@ -37,7 +37,7 @@ struct SchedulerOptions {
 
   PlanMode plan_mode = PlanMode::kLockstep;
   // Reports arrive this many steps late: every plan reaches that much further ahead, so that it is for a step
-  // still to come. 0 in the router; the simulator asks what stale reports cost.
+  // still to come. 0 in the router; the simulator measures the cost of stale reports.
   int32_t report_delay_steps = 0;
 };
 

@@ -1,10 +1,9 @@
-// A cluster's state as plain data: what Cluster::Save gives and Cluster::Restore takes.
+// A cluster's state as plain data, for Cluster::Save and Cluster::Restore.
 //
-// Purpose: a decision log that has lost its beginning goes on from such a state, and tests compare two
-// clusters by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
-// cannot disagree with itself about them. Not in it either: what policies, lookahead and the reference of
-// waits remember, and the rates that admission has counted. Tokens and steps, as in cluster.h. Threads: plain
-// data.
+// Purpose: a decision log without its first segments starts from such a state, and tests compare two clusters
+// by it. What follows from other fields (loads, reservations, counts) is not in it, so a state cannot be
+// inconsistent in them. Also not in it: the state of policies, lookahead and reference wait, and the rates
+// that admission has counted. Tokens and steps, as in cluster.h. Threads: plain data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
 
@@ -22,18 +21,18 @@ namespace bfio::core {
 
 struct SchedulerTotals {
   int64_t plans = 0;
-  // Times the policy was asked; now and then no plan comes of it (MakePlan).
+  // Calls of the policy; not every call gives a plan (MakePlan).
   int64_t policy_calls = 0;
   // Acknowledgements that came after the plan's step.
   int64_t late_plans = 0;
   int64_t drift_tokens = 0;
   // Finished or rejected ids that were not on the reporting worker.
   int64_t unknown_ids = 0;
-  // Assignments of a policy that broke its contract and were not carried out; 0 unless a policy has a bug.
+  // Assignments that broke a policy's contract and were discarded; 0 unless a policy has a bug.
   int64_t policy_violations = 0;
-  // Requests that workers took out for want of KV.
+  // Requests that workers removed because they lacked KV.
   int64_t preempted = 0;
-  // Requests that were kept back for others of their like.
+  // Requests that waited for a batch.
   int64_t held_back = 0;
 
   SchedulerTotals& operator+=(const SchedulerTotals& other);
@@ -50,7 +49,7 @@ struct PoolState {
   struct Waiting {
     RequestSpec spec;
     int64_t enqueued_step = 0;
-    // Not in the pool yet: it waits for others of its like.
+    // Not in the pool yet: it waits for a batch.
     bool held_back = false;
     // As WaitingView has it.
     bool passed_over = false;
@@ -92,7 +91,7 @@ struct GroupState {
     int64_t applied = 0;
     // The last report said that the group is idle.
     bool idle = true;
-    // Load that the reckoning does not account for, the residents' shares included.
+    // Load that the account does not explain, the residents' shares included.
     int64_t drift = 0;
     // In the order the scheduler keeps them in: sums depend on it.
     std::vector<Resident> residents;
@@ -109,17 +108,18 @@ struct GroupState {
   // By rank.
   std::vector<Worker> workers;
   bool open = false;
-  // Of its epoch.
+  // The model of its epoch.
   uint32_t model = 0;
   int64_t reported_step = 0;
   int64_t planned_step = 0;
   int64_t decided_step = 0;
-  // Of the epoch, without a barrier; of coupled ranks in the present step, with the requests placed in it.
+  // Without a barrier: reports in the epoch; for coupled ranks those of the present step, with the requests
+  // placed in it.
   int64_t reports = 0;
   int64_t placed_in_step = 0;
   // Holds a worker, where admission looks ahead.
   std::optional<RequestId> holder;
-  // Of plans that some worker may not have carried out yet, and of the one before; ascending.
+  // The levels of plans that some worker may not have executed yet, and of the plan before; ascending.
   std::vector<PlannedLevel> levels;
   PromptTraffic traffic;
   SchedulerTotals totals;
@@ -131,7 +131,7 @@ struct ClusterState {
   std::vector<GroupState> groups;
   // The largest index that was ever used; below 0: none.
   GroupIndex last_group = -1;
-  // Of groups that are gone.
+  // Totals of removed groups.
   SchedulerTotals retired;
 };
 

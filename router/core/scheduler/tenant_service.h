@@ -1,10 +1,10 @@
 // How much each tenant has been served: the virtual token counter of Sheng et al., "Fairness in Serving Large
 // Language Models" (OSDI 2024), algorithm 2.
 //
-// Purpose: what tenant fairness is measured by. A tenant pays for a prompt when its request is placed and for
-// every token made. One that has nothing waiting banks no credit: when it comes back its counter is lifted to
-// the least of those that wait and could run, or, when no request waits, to that of the tenant that waited
-// last. Owned by the scheduler; one thread. Cost: O(1) an event, O(tenants) for the least.
+// Purpose: the measure of tenant fairness. A tenant is charged for a prompt when its request is placed, and
+// for every generated token. A tenant without waiting requests accumulates no credit: when it comes back its
+// counter is lifted to the least of those that wait and could run, or, when no request waits, to that of the
+// tenant that waited last. Owned by the scheduler; one thread. Cost: O(1) an event, O(tenants) for the least.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 
@@ -17,11 +17,11 @@ namespace bfio::core {
 
 class TenantService {
  public:
-  // What a prompt token and a made token cost: the paper's w_p and w_q.
+  // The charge for a prompt token and for a generated token: the paper's w_p and w_q.
   static constexpr double kPromptWeight = 1;
   static constexpr double kOutputWeight = 2;
 
-  // A request of the tenant enters the waiting pool, or leaves it, for whatever reason.
+  // A request of the tenant enters the waiting pool, or leaves it for any reason.
   void OnWaiting(uint32_t tenant);
   void OnLeft(uint32_t tenant);
 
@@ -66,7 +66,7 @@ class TenantService {
   std::vector<Account> accounts_;
   absl::flat_hash_map<uint32_t, int32_t> index_;
   int64_t waiting_ = 0;
-  // Of the tenant whose leaving emptied the pool.
+  // The counter of the tenant whose last request emptied the pool.
   double last_served_ = 0;
   double floor_ = 0;
 };

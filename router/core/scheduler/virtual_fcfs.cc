@@ -7,12 +7,12 @@ namespace bfio::core {
 namespace {
 
 // The recent wait covers so many decisions, and so many requests where decisions admit few: long enough
-// for a 99th percentile, short enough to forget the start of a group or a burst.
+// for a 99th percentile, short enough that the start of a group or a burst soon leaves it.
 constexpr double kMemorySteps = 30;
 constexpr double kMemoryRequests = 150;
-// Of the long-run wait against the recent one: its percentile varies by a third as much.
+// Length of the long-run wait's window, relative to the recent one: its percentile varies by a third as much.
 constexpr double kLongRun = 10;
-// Of a 99th percentile.
+// Share above a 99th percentile.
 constexpr double kAbove = 0.01;
 // Weight of one decision in the mean of admissions.
 constexpr double kAdmittedGain = 0.02;
@@ -21,7 +21,7 @@ constexpr double kAdmittedGain = 0.02;
 
 void VirtualFcfs::Arrive(int64_t step) {
   ++queued_;
-  // At the end but for requests that come back with their age.
+  // At the end, except for requests that return with their age.
   auto at = queue_.end();
   while (at != queue_.begin() && std::prev(at)->step > step) --at;
   if (at != queue_.begin() && std::prev(at)->step == step) {

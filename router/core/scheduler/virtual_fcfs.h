@@ -3,14 +3,14 @@
 // Purpose: the reference wait of a class of a pool, for all its groups. Whichever requests are admitted, a
 // first-come rule fills the same slots at the same steps as any other rule that leaves none empty, so its
 // pool holds as many requests as ours, namely the youngest ones. Counting arrivals and admissions is
-// therefore enough to know whom it would be admitting now and how long they have waited; no second queue is
-// simulated. (Completions come at the same steps only as far as the lengths of those admitted are alike: an
-// estimate, and a good one.)
+// therefore enough to determine which requests it would admit now and how long they have waited; no second
+// queue is simulated. (Completions come at the same steps only as far as the lengths of the admitted requests
+// are alike, so this is an estimate.)
 //
-// Where KV binds, the premise is not true: how many fit depends on which they are. What is counted is then
-// how long requests would wait if ours were admitted as often as ours are, but in order of arrival.
+// Where KV is the limit, the premise is not true: the number of requests that fit depends on their sizes. The
+// result is then the wait if as many requests were admitted as here, but in order of arrival.
 //
-// Arrivals count from the step at which they entered the pool, however late a decision sees them. Threads:
+// Arrivals count from the step at which they entered the pool, however late the next decision is. Threads:
 // one. Cost: O(1) amortised per request; a quantile per question after an admission.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_

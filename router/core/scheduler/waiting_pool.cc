@@ -59,7 +59,7 @@ void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
   Enter(request);
   const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
-  // Nearly always the back: only a more urgent or more senior request walks past others.
+  // Nearly always the back: only a more urgent or more senior request goes before others.
   while (at != views_.begin() && Precedes(view, *(at - 1))) --at;
   Insert(at, view);
 }

@@ -36,7 +36,7 @@ class WaitingPool {
   // Ahead of everything of the same priority. REQUIRES: !Contains(request.id).
   void AddFront(const RequestSpec& request, int64_t enqueued_step);
 
-  // Where its age and deadline put it, ahead of its equals: for one that was placed and is given back.
+  // By its age and deadline, ahead of its equals: for one that was placed and is returned.
   // REQUIRES: !Contains(request.id).
   void Return(const RequestSpec& request, int64_t enqueued_step);
 
@@ -56,14 +56,14 @@ class WaitingPool {
   void ShowAll();
   int64_t hidden() const { return static_cast<int64_t>(hidden_.size()); }
 
-  // Of those that are not hidden.
+  // The requests that are not hidden.
   absl::Span<const WaitingView> views() const { return views_; }
-  // For what changes with every plan (curve, tenant_excess_tokens, passed_over); nothing else may be
-  // written.
+  // For the fields that change with every plan (curve, tenant_excess_tokens, passed_over); do not write
+  // others.
   absl::Span<WaitingView> mutable_views() { return absl::MakeSpan(views_); }
   int64_t size() const { return static_cast<int64_t>(views_.size()); }
   bool empty() const { return views_.empty(); }
-  // Of all, those that are hidden included (RequestSpec::tokens_to_compute).
+  // Prompt tokens of all requests, hidden ones included (RequestSpec::tokens_to_compute).
   int64_t tokens_to_compute() const { return tokens_to_compute_; }
 
  private:

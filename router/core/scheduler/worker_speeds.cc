@@ -32,8 +32,8 @@ double MeanLoad(absl::Span<const WorkerCost> costs) {
   return sum / static_cast<double>(costs.size());
 }
 
-// Largest difference of a worker's time to another reckoning of it, around the load that workers have, over
-// an ordinary worker's whole step at that load.
+// Largest difference between two estimates of a worker's time, around the load that workers have, over an
+// ordinary worker's whole step at that load.
 double Difference(absl::Span<const WorkerTime> a, absl::Span<const WorkerTime> b, double load, double step) {
   double most = 0;
   for (const double at : {0.5 * load, load, 1.5 * load}) {
@@ -50,7 +50,7 @@ double Difference(absl::Span<const WorkerTime> a, absl::Span<const WorkerTime> b
 
 struct Wish {
   std::vector<WorkerTime> times;
-  // What of an ordinary worker's step no load accounts for, in its tokens.
+  // The part of an ordinary worker's step that does not depend on load, in its tokens.
   double fixed_tokens = 0;
 };
 

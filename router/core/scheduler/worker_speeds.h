@@ -1,11 +1,11 @@
-// How much slower or faster each worker is than an ordinary one, from what workers say their steps cost.
+// How much slower or faster each worker is than an ordinary one, from the step costs that workers report.
 //
 // Purpose: fits of C and t_l (common/cost/online_fit.h), which are uncertain and move all the time, become
 // the times that plans balance (model/snapshot.h, WorkerView): time_per_token = t_l / t_l of the ordinary
 // worker, the lower median of those that are known; time_offset = (C - the least C) in the ordinary worker's
-// tokens. A worker that is not known well enough counts as ordinary. Plans must not flap with the noise of
-// the fits, so times change only when that moves some worker's step by kStep of an ordinary worker's against
-// the others', and workers whose steps differ by less than kEqual are equal: exactly 1 and 0, which plans are
+// tokens. A worker that is not known well enough counts as ordinary. Plans must not follow the noise of the
+// fits, so times change only when that moves some worker's step by kStep of an ordinary worker's against the
+// others', and workers whose steps differ by less than kEqual are equal: exactly 1 and 0, which plans are
 // made faster for. prefill_time is the cost of a prompt token over t_l, where that is known. Threads: none;
 // belongs to its caller. Pure.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
@@ -24,13 +24,13 @@ struct WorkerTime {
   double time_per_token = 1;
   // In an ordinary worker's tokens, at least 0.
   double time_offset = 0;
-  // Of a prompt token, in an ordinary worker's tokens, at least 0.
+  // Time of a prompt token, in an ordinary worker's tokens, at least 0.
   double prefill_time = 0;
 
   friend bool operator==(const WorkerTime&, const WorkerTime&) = default;
 };
 
-// What the router knows of one worker.
+// One worker's reported costs.
 struct WorkerCost {
   std::optional<StepCostEstimate> estimate;
   // L_g now: where on its line the worker is.
@@ -41,7 +41,7 @@ struct WorkerCost {
 // REQUIRES: as many of both.
 std::vector<WorkerTime> TimesOf(absl::Span<const WorkerCost> costs, absl::Span<const WorkerTime> present);
 
-// What a mean request takes on each worker, for dispatch to the fastest (WorkerSpec::service_time): as
+// What a mean request takes on each worker, for dispatch to the fastest (WorkerSpec::service_time): as in
 // `told` (above 0); workers without a value count as the slowest of the others. If none has a value and all
 // costs are known: what their steps take at the mean load against the fastest's, with the same hysteresis
 // against `present`; else 1 for all. Always finite and above 0. Without costs, `present`. REQUIRES: as many
@@ -56,8 +56,8 @@ struct WorkerSpeeds {
   static constexpr double kKnown = 0.03;
   static constexpr double kStep = 0.10;
   static constexpr double kEqual = 0.05;
-  // No worker counts as more than so many times slower or faster than the ordinary one: a fit that says so is
-  // rather wrong.
+  // No worker counts as more than so many times slower or faster than the ordinary one: a fit beyond that is
+  // assumed to be wrong.
   static constexpr double kMost = 20;
   // Bounds of time_offset and prefill_time, tokens.
   static constexpr double kMostOffset = 1e8;

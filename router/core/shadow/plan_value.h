@@ -1,4 +1,4 @@
-// What a plan makes of the loads, now and as far as the outlook reaches.
+// The loads that a plan leads to, now and as far as the outlook reaches.
 //
 // Purpose: the measure that shadows are compared by. T_g(h) is worker g's local time h steps ahead in a
 // reference worker's tokens, with the plan's requests: time_offset + time_per_token * L_g(h) + prefill_weight
@@ -16,9 +16,9 @@
 namespace bfio::core {
 
 struct PlanValue {
-  // Of the plan's own step, tokens.
+  // Idle work of the plan's own step, tokens.
   double idle_now = 0;
-  // max_g T_g of that step, tokens: what its duration hangs on.
+  // max_g T_g of that step, tokens: it determines the duration.
   double longest_now = 0;
   // Mean over h = 0 .. H with weights d^h, tokens; idle_now when there is no outlook.
   double idle_ahead = 0;

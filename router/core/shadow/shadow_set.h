@@ -6,12 +6,12 @@
 //
 // What it measures: on the snapshots that the acting policy's own decisions have led to, which plan's next
 // step (and, with an outlook, next H steps) would be better balanced, at the cost of a decision each and no
-// risk. What it cannot measure: where a shadow's own decisions would have led. A shadow sees a pool and loads
-// that another policy has shaped. One that always takes the fitting requests wins every single step here, but
-// alone it would be left with requests that fit no gap. Nor does it measure waiting. Regret is a reason to
-// simulate that policy, not to switch to it. Cost: a decision and O((G + requests) H) per shadow and step. A
-// caller's bound limits that: when it says stop, the shadows that have not planned yet are skipped for that
-// decision and counted, and the next decision begins with them. Threads: one.
+// risk. It does not measure the effect of the shadow's own decisions, because pool and loads result from
+// another policy. A shadow that always takes the fitting requests is better in every single step here, but
+// alone it would be left with requests that fit no gap. It does not measure waits. Simulate a policy with a
+// large regret before you switch to it. Cost: a decision and O((G + requests) H) per shadow and step. A
+// caller's bound limits that: when the bound is reached, the shadows that have not planned yet are skipped
+// for that decision and counted, and the next decision begins with them. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 #define BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 
@@ -29,13 +29,12 @@
 
 namespace bfio::core {
 
-// Weight of a step's idle work against the step before it; half after seven steps. Not tuned: regrets of
-// different discounts can be compared with nothing anyway.
+// Weight of a step's idle work against the step before it; half after seven steps. Not tuned.
 inline constexpr double kShadowDiscount = 0.9;
 
 struct ShadowRegret {
   std::string policy;
-  // Snapshots on which both planned, and those on which the shadow was skipped for want of time.
+  // Snapshots on which both planned, and those on which the shadow was skipped because the time was up.
   int64_t decisions = 0;
   int64_t skipped = 0;
   // Idle work of the plans' own step, tokens, one sample for each decision on which the acting policy's was
@@ -51,18 +50,18 @@ struct ShadowRegret {
 
 class ShadowSet {
  public:
-  // `stop` is asked before each shadow plans.
+  // `stop` is called before each shadow plans.
   explicit ShadowSet(std::vector<std::unique_ptr<Policy>> shadows, StopSignal stop = {});
 
   // Some shadow reads Snapshot::first_come.
   bool uses_first_come_waits() const;
 
-  // Lets every shadow plan for the snapshot and compares with the acting policy's plan.
+  // Makes every shadow's plan for the snapshot and compares it with the acting policy's.
   void Observe(const Snapshot& snapshot, absl::Span<const Assignment> acting);
 
   // By shadow.
   const std::vector<ShadowRegret>& regrets() const { return regrets_; }
-  // Forgets the regrets; the shadows keep their state.
+  // Resets the regrets; the shadows keep their state.
   void ResetRegrets();
 
  private:

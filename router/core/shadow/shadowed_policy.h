@@ -1,7 +1,7 @@
 // A policy with shadows: decides as the acting policy does, and keeps the shadows' regrets.
 //
-// Purpose: a decorator, so that the caller of a Policy needs no code for shadows. The
-// shadows see the acting policy's snapshots, as far ahead as its horizon. Threads: as Policy.
+// Purpose: a decorator, so that the caller of a Policy needs no code for shadows. The shadows get the acting
+// policy's snapshots, as far ahead as its horizon. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_SHADOW_SHADOWED_POLICY_H_
 #define BFIO_ROUTER_CORE_SHADOW_SHADOWED_POLICY_H_
 
@@ -40,8 +40,8 @@ class ShadowedPolicy final : public Policy {
   ShadowSet shadows_;
 };
 
-// The shadows named. options.stop is not for them: regrets compare what they would have done in peace; `stop`
-// says when those that have not planned yet are to be skipped. INVALID_ARGUMENT as from MakePolicy.
+// The shadows named. options.stop does not apply to them: regrets compare plans without a time limit. `stop`
+// returns true when those that have not planned yet must be skipped. INVALID_ARGUMENT as from MakePolicy.
 absl::StatusOr<ShadowSet> MakeShadows(const PolicyOptions& options, const std::vector<std::string>& shadows,
                                       StopSignal stop = {});
 

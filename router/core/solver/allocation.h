@@ -46,7 +46,7 @@ class Allocation {
 
   bool Fits(int32_t item, int32_t worker) const { return free_.Fits(this->item(item).kv(), worker); }
 
-  // Whether KV memory lets `worker` exchange its item `leaving` for `coming`.
+  // Whether KV memory permits `worker` to exchange its item `leaving` for `coming`.
   bool KvFitsInstead(int32_t coming, int32_t leaving, int32_t worker) const {
     return free_.KvHoldsInstead(item(coming).kv(), item(leaving).kv(), worker);
   }

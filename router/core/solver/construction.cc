@@ -19,7 +19,7 @@ int32_t LeastLoaded(const Allocation& allocation, int32_t item) {
   return best;
 }
 
-// What LeastLoaded looks at.
+// The key of LeastLoaded.
 int64_t WorkOfSearch(const Allocation& allocation) {
   const KvOutlook& kv = allocation.instance().kv;
   return allocation.workers() * (1 + static_cast<int64_t>(kv.row()));
@@ -73,7 +73,7 @@ bool PlaceAll(Allocation& allocation, const std::vector<int32_t>& order, Run& ru
   return true;
 }
 
-// Of those in `order`, none stays placed beside one of a higher class that is not.
+// Removes items in `order` that are placed while one of a higher class is not.
 void KeepClassesStrict(Allocation& allocation, const std::vector<int32_t>& order) {
   int32_t highest = std::numeric_limits<int32_t>::min();
   for (const int32_t item : order) {

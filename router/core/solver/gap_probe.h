@@ -20,10 +20,10 @@ class GapProbe {
   // solver.Solve(instance, stop), with a proven gap for every n-th call.
   const Solution& Solve(Solver& solver, const Instance& instance, const StopSignal& stop);
 
-  // Of the last Solve, where a bound was computed: upper bound of the plan's excess over the optimum among
-  // plans that admit as many items, as a share of the largest time among the workers, per worker and step of
-  // the horizon. It is a mean for the paper's J, and a root mean square for the other objectives, whose
-  // weights count as squares.
+  // Set where the last Solve computed a bound: upper bound of the plan's excess over the optimum among plans
+  // that admit as many items, as a share of the largest time among the workers, per worker and step of the
+  // horizon. It is a mean for the paper's J, and a root mean square for the other objectives, whose weights
+  // count as squares.
   std::optional<double> gap() const { return gap_; }
 
  private:

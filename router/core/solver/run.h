@@ -1,9 +1,8 @@
 // The state of one run: how much more work may be done.
 //
-// Purpose: the anytime contract. A run ends when its budget of counted work is spent, or when the caller's
-// deadline says so; the plan at hand is feasible at every moment. The core has no clock, so the deadline is a
-// question the caller answers; it is asked once for some thousand evaluations, or as many looks at a worker's
-// capacity.
+// Purpose: the anytime contract. A run ends when its budget of counted work is spent, or at the caller's
+// deadline; the present plan is feasible at every moment. The core has no clock, so the deadline is a
+// function of the caller, called once per some thousand evaluations or capacity tests.
 // Threads: one; `stop` is called on it.
 #ifndef BFIO_ROUTER_CORE_SOLVER_RUN_H_
 #define BFIO_ROUTER_CORE_SOLVER_RUN_H_
@@ -32,8 +31,8 @@ class Run {
     until_question_ -= evaluations;
     return until_question_ > 0 || Ask();
   }
-  // Accounts for work that the plan at hand is made by, which no budget bounds: construction, and what is
-  // looked at in vain. False: the deadline has come.
+  // Accounts for work that no budget bounds: construction, and tests without a result. False: the deadline
+  // has come.
   bool GoOn(int64_t work) {
     if (statistics_.deadline) return false;
     until_question_ -= work;

@@ -78,7 +78,7 @@ class Search {
   bool Move(int32_t admitted);
   void Put(int32_t item, int32_t worker);
   void Take(int32_t item);
-  // Of a look at whether memory suffices.
+  // Work of a test whether memory suffices, in evaluations.
   int64_t KvWork() const { return 1 + static_cast<int64_t>(allocation_->instance().kv.row()); }
   double AdmitCost(int32_t item) const { return pricing_->AdmitCost(allocation_->item(item)); }
 

@@ -2,10 +2,10 @@
 //
 // Purpose: implements EngineClient for one server of the protocol `Wire` (see vllm/vllm_client.cc): its
 // messages; ToPass and Translate, which make a call's request but for its name and rank, from the client's or
-// from nothing; and what is particular to it. Requests ask for the rank; those that are made here
-// ask for a stream. A stream that breaks the protocol (more tokens than were asked for, another output than
-// the first, anything after the end, counts that do not fit the tokens received; stream_counts.h) ends with
-// DATA_LOSS. Ownership and threads: as EngineClient; gRPC's callbacks.
+// from nothing; and what is particular to it. Requests name the rank; those that are made here request a
+// stream. A stream that breaks the protocol (more tokens than requested, another output than the first,
+// anything after the end, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS.
+// Ownership and threads: as EngineClient; gRPC's callbacks.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 
@@ -30,7 +30,7 @@
 
 namespace bfio::router {
 
-// Of one answer: of a request that passes it may hold a whole output with its log-probabilities.
+// Bound of one answer. For a request that passes it may hold a whole output with its log-probabilities.
 inline constexpr int kMaxEngineMessageBytes = 64 << 20;
 
 // A call with one answer; deletes itself when it is over.
@@ -79,7 +79,7 @@ inline EngineFinish EngineFinishOf(const std::string& reason) {
   return reason == "error" || reason.empty() ? EngineFinish::kError : EngineFinish::kStop;
 }
 
-// Of a call that the protocol has no words for.
+// The stream of a call that the protocol cannot express.
 class NoStream final : public EngineStream {
  public:
   void Cancel() override {}
@@ -239,7 +239,7 @@ class ProtocolClient final : public EngineClient {
   explicit ProtocolClient(const std::string& server) {
     grpc::ChannelArguments arguments;
     // No pings: Python's gRPC servers end connections on which they come every few seconds, and the link's
-    // health checks find out that a server is gone.
+    // health checks detect a lost server.
     arguments.SetMaxReceiveMessageSize(kMaxEngineMessageBytes);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
@@ -312,8 +312,8 @@ class ProtocolClient final : public EngineClient {
                   });
   }
 
-  // The server's ranks are those that its loads are of, and follow one another. Loads of ranks that there are
-  // not say nothing.
+  // The server's ranks are those that its loads are of, and follow one another. Loads of ranks that do not
+  // exist are ignored.
   template <typename Loads>
   static void TakeRanks(const Loads& loads, EngineDescription& description) {
     int32_t first = description.all_ranks, last = -1;
@@ -340,7 +340,7 @@ class ProtocolClient final : public EngineClient {
                       const auto& load = loads->loads(0);
                       if (load.max_total_num_tokens() > 0)
                         description.kv_tokens = load.max_total_num_tokens();
-                      // What is said of the server may be of all its ranks.
+                      // Values of the server may be of all its ranks.
                       if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
                         description.slots = load.max_running_requests();
                     }
@@ -349,7 +349,7 @@ class ProtocolClient final : public EngineClient {
   }
 
   std::shared_ptr<Stub> stub_;
-  // As the engine said last; shared with answers that come late.
+  // As the engine reported last; shared with answers that come late.
   const ContextTokens context_tokens_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 

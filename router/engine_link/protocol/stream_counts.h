@@ -22,7 +22,7 @@ class StreamCounts {
     bool cumulative = false;
     // The output comes in its last message.
     bool whole = false;
-    // Of the request, as far as the router knows.
+    // Prompt tokens of the request, where known.
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
     // An output that ends by its length has max_new_tokens, or prompt and output have so many; 0: other ends

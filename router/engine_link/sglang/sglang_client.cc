@@ -60,7 +60,7 @@ struct Wire {
   using HealthCheckResponse = pb::HealthCheckResponse;
 
   // A chunk's completion_tokens are those of the output so far. Outputs that end by their length may be
-  // somewhat shorter than the longest sequence allows. GetLoads tells the slots of a rank.
+  // somewhat shorter than the longest sequence allows. GetLoads has the slots of a rank.
   static constexpr bool kChunksCountAll = true;
   static constexpr bool kFillsContext = false;
   static constexpr bool kLoadsNameRanks = false;

@@ -1,4 +1,4 @@
-// An SGLang server as an engine: sglang.grpc.scheduler.SglangScheduler, spoken as gateways speak it.
+// An SGLang server as an engine: sglang.grpc.scheduler.SglangScheduler, used as gateways use it.
 //
 // Purpose, ownership and threads: those of protocol/protocol_client.h.
 #ifndef BFIO_ROUTER_ENGINE_LINK_SGLANG_SGLANG_CLIENT_H_

@@ -52,7 +52,7 @@ grpc::ServerBidiReactor<v1::EngineStep, v1::Allotment>* EngineStepsService::Foll
     grpc::CallbackServerContext* context) {
   if (authenticator_ != nullptr) authenticator_->Accepted(*context);
   const uint64_t stream = next_stream_.fetch_add(1);
-  // Of the answers, which the link's thread makes one after another.
+  // Number of the answer; the link's thread makes answers one after another.
   const auto number = std::make_shared<uint64_t>(0);
   Session::Callbacks callbacks;
   callbacks.on_message = [this, stream, number](const std::shared_ptr<Session>& session,

@@ -1,9 +1,9 @@
 // The service bfio.v1.EngineSteps at the workers' port: engines behind the router report their steps.
 //
-// Purpose: wire types end here. A message that contradicts itself ends its stream; the engine goes on without
-// the router. The caller is authorized as a worker is, by its certificate; which rank it is its requests'
-// names tell. Threads: gRPC's; the link's for answers. `link` outlives the server with which the service is
-// registered.
+// Purpose: wire types end here. A message that contradicts itself ends its stream; the engine continues
+// without the router. The caller is authorized like a worker, by its certificate; the names of its requests
+// identify the rank. Threads: gRPC's; the link's for answers. `link` outlives the server with which the
+// service is registered.
 #ifndef BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
 #define BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
 

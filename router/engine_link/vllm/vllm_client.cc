@@ -60,8 +60,8 @@ struct Wire {
   using HealthCheckResponse = pb::HealthCheckResponse;
 
   // A chunk's completion_tokens are its own. An output ends by its length at max_tokens or at the longest
-  // sequence, nowhere else. GetServerInfo tells the slots of a rank, and how many ranks the servers of
-  // a model have together; GetLoads which ones a server has.
+  // sequence, nowhere else. GetServerInfo has the slots of a rank, and the number of ranks of all servers of
+  // a model; GetLoads has the ranks of a server.
   static constexpr bool kChunksCountAll = false;
   static constexpr bool kFillsContext = true;
   static constexpr bool kLoadsNameRanks = true;

@@ -1,4 +1,4 @@
-// A vLLM server as an engine: vllm.grpc.engine.VllmEngine, spoken as gateways speak it.
+// A vLLM server as an engine: vllm.grpc.engine.VllmEngine, used as gateways use it.
 //
 // Purpose, ownership and threads: those of protocol/protocol_client.h.
 #ifndef BFIO_ROUTER_ENGINE_LINK_VLLM_VLLM_CLIENT_H_

@@ -1,4 +1,4 @@
-// What is said of the ranks and of the model to a gateway.
+// Answers to a gateway about the ranks and the model.
 //
 // Purpose: the ranks appear as one engine of data-parallel size 1, with the load of all together, where the
 // handler chooses among them better than a gateway could (kOne); or each with its own, as vLLM shows its
@@ -31,9 +31,9 @@ inline int32_t Clamped(int64_t value) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, 0, std::numeric_limits<int32_t>::max()));
 }
 
-// Those that a gateway is told of.
+// The ranks that a gateway gets.
 std::vector<RankLoad> RanksOf(const Loads& loads, RankView view);
-// Of `rank`, or of all. NOT_FOUND: there is no such rank in this view.
+// The loads of `rank`, or of all. NOT_FOUND: there is no such rank in this view.
 absl::StatusOr<std::vector<RankLoad>> SelectedRanks(const Loads& loads, RankView view,
                                                     std::optional<int32_t> rank);
 // Share of the KV memory that is in use, 0 to 1.
@@ -58,8 +58,8 @@ struct EngineFacts {
   std::string dtype;
 };
 
-// The fields of the protocols' answers that have the same names and meanings. `model` may be null: nothing is
-// known of it but its name.
+// The fields of the protocols' answers that have the same names and meanings. `model` may be null: only its
+// name is known.
 template <typename ModelInfo>
 ModelInfo ModelInfoOf(const std::string& name, const ModelFiles* model, const Serving& serving) {
   ModelInfo out;

@@ -1,9 +1,9 @@
 // An engine's API as gateways call it, on the callback API.
 //
-// Purpose: what is behind the handler as one engine, whose balancing among its ranks is the handler's. `Wire`
-// is the engine's protocol (wire.h of its folder): its messages, and their conversion.
-// Authenticates by the headers, before any message is received; then receives, checks and converts. The
-// tenant is that of the caller's token, or of the header "bfio-tenant"; the protocol has no field for it.
+// Purpose: presents the handler as one engine; the handler balances among the ranks. `Wire` is the engine's
+// protocol (wire.h of its folder): its messages, and their conversion. Authenticates by the headers, before
+// any message is received; then receives, checks and converts. The tenant is that of the caller's token, or
+// of the header "bfio-tenant"; the protocol has no field for it.
 // Threads: methods run on gRPC's threads and never block. Handler and authenticator outlive the server that
 // the service is registered with.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
@@ -76,12 +76,12 @@ class GatewayService final : public CallService {
 
  private:
   struct Caller {
-    // Whose token it is, where tokens are asked for.
+    // The owner of the token, where tokens are required.
     std::optional<std::string> name;
     std::string peer;
-    // Of the header; empty: none.
+    // The tenant in the header; empty: none.
     std::string tenant;
-    // The call's metadata says so (kMayResampleHeader).
+    // The call's metadata has kMayResampleHeader.
     bool may_resample = false;
   };
   using Stream = GenerateStream<Wire>;
@@ -98,7 +98,7 @@ class GatewayService final : public CallService {
   std::shared_ptr<const ModelFiles> Model() const {
     return options_.model == nullptr ? nullptr : options_.model->Get();
   }
-  // Of a method; gRPC does not copy it.
+  // The full name of a method; gRPC does not copy it.
   const char* Path(const char* method);
   template <typename Request, typename Response, typename Answer>
   void AddUnary(const char* method, Answer answer) {
@@ -109,13 +109,13 @@ class GatewayService final : public CallService {
   }
 
   Stream* Generate(grpc::CallbackServerContext* context);
-  // INVALID_ARGUMENT, PERMISSION_DENIED, or what the handler says.
+  // INVALID_ARGUMENT, PERMISSION_DENIED, or the handler's error.
   absl::Status Submit(GenerateRequest request, const Caller& caller, const std::shared_ptr<Stream>& stream);
   absl::Status SubmitOutputs(ConvertedRequest converted, const std::shared_ptr<Stream>& stream);
 
   AbortCall* Abort(grpc::CallbackServerContext* context);
   void AbortAll(const std::shared_ptr<AbortCall>& call, const AbortRequest& request, const Caller& caller);
-  // The names of a request's outputs that have not ended, as far as the service knows.
+  // The names of a request's outputs that have not ended.
   std::vector<std::string> OutputNames(const std::string& tenant, const std::string& request_id);
   // A request of several outputs.
   void Remember(const ClientRequest& request, const std::shared_ptr<Stream>& stream);
@@ -130,7 +130,7 @@ class GatewayService final : public CallService {
   LoadFeed feed_;
 
   Mutex mutex_;
-  // Of requests with several outputs; those that are gone are swept now and then.
+  // Streams of requests with several outputs; those that have ended are removed from time to time.
   absl::flat_hash_map<Name, std::weak_ptr<Stream>> several_ ABSL_GUARDED_BY(mutex_);
   size_t sweep_at_ ABSL_GUARDED_BY(mutex_) = 64;
 };

@@ -22,7 +22,7 @@
 namespace bfio::router::gateway {
 
 inline constexpr char kTenantHeader[] = "bfio-tenant";
-// "true": after the loss of its engine the output may go on with other draws than it would have had.
+// "true": after the loss of its engine the output may continue with other random draws than before.
 inline constexpr char kMayResampleHeader[] = "bfio-may-resample";
 
 // Several requests that one call aborts: it is answered when the last of them is.
@@ -117,7 +117,7 @@ absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::Call
     if (!caller.may_resample && resample->second != "false")
       return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " is neither true nor false"));
   }
-  // In a message protobuf would see to it; and tenants are names in metrics and logs.
+  // In a message protobuf would check this; tenants are names in metrics and logs.
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " is not printable ASCII without spaces"));
   return caller;

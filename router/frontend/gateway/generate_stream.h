@@ -1,15 +1,15 @@
 // A gateway's Generate call: one or several outputs of one request.
 //
-// Purpose: every output is a request of its own to the router, with a sink of its own; this call writes what
-// they get. As a stream: a chunk with the tokens since the last one, then `complete`. Otherwise the
+// Purpose: every output is a request of its own to the router, with a sink of its own; this call writes the
+// output of them all. As a stream: a chunk with the tokens since the last one, then `complete`. Otherwise the
 // outputs' tokens are kept until all have ended, and come in a `complete` each, in order: that holds
-// max_new_tokens per output at most. Texts that end an output are looked for here. Outputs fail together:
-// with an error of one, or a client that is gone, the others are cancelled. Messages of an engine to which
-// the request passes are written as they are, but for the output's index and the request's id. `Wire` is a
+// max_new_tokens per output at most. Texts that end an output are searched here. Outputs fail together: with
+// an error of one, or a client that is gone, the others are cancelled. Messages of an engine to which the
+// request passes are written as they are, but for the output's index and the request's id. `Wire` is a
 // protocol (wire.h of its folder): its messages, and where they differ.
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
-// whose rules for clients that do not read hold here, too.
+// whose rules for clients that do not read apply here, too.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_GENERATE_STREAM_H_
 
@@ -54,7 +54,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
     StreamLimits limits;
     // Counts the calls that are open; may be null, outlives the call.
     std::atomic<int64_t>* open = nullptr;
-    // It says what the outputs are (BeginOutputs).
+    // It defines the outputs (BeginOutputs).
     OnRequest on_request;
     // Cancels the request of an output, which may have ended. Any thread; must not block.
     std::function<void(core::RequestId id, bool timed_out)> cancel;
@@ -95,7 +95,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   struct Output {
     // To be written, or kept until all have ended.
     std::vector<uint32_t> pending;
-    // Of `pending`, where the request asks for them.
+    // The log-probabilities of `pending`, for requests with log-probabilities.
     Logprobs logprobs;
     std::optional<StopText> stop_text;
     std::string matched_text;
@@ -103,7 +103,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
     // All that came.
     uint32_t tokens = 0;
     uint32_t last_token = 0;
-    // Of an engine, to be written as they are; and whether the last one says that the output has ended.
+    // Messages of an engine, to be written unchanged; and whether the last one ends the output.
     std::deque<PassedPtr> passed;
     bool completed = false;
     // Set when it has ended and that is not written yet.
@@ -141,7 +141,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   Shape shape_ ABSL_GUARDED_BY(mutex_);
   std::vector<Output> outputs_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Sink>> sinks_ ABSL_GUARDED_BY(mutex_);
-  // Where the search for something to write begins: no output keeps the others from being written.
+  // Where the search for something to write begins: no output prevents the others from being written.
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   // Tokens in the outputs' `pending`, with their log-probabilities (LogprobsView::words), and `passed` in
   // such units (WordsOf); and outputs that have not ended.

@@ -39,7 +39,7 @@ class GenerateStream<Wire>::Sink final : public TokenSink {
 
   uint64_t id() const override { return id_; }
   const std::string& traceparent() const override { return call_->options_.traceparent; }
-  // Of resumable requests only.
+  // Used for resumable requests only.
   void SetModel(const std::string&) override {}
   void CatchUp(uint32_t, absl::Span<const uint32_t>, const LogprobsView&) override {}
   Delivery Deliver(uint32_t, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
@@ -299,7 +299,7 @@ void GenerateStream<Wire>::FillPassed(uint32_t index, Response& response) {
 
 template <typename Wire>
 bool GenerateStream<Wire>::Next(Response& response) {
-  // All together then, and in order: gateways go by the order.
+  // All together then, and in order: gateways rely on the order.
   if (!shape_.stream && live_ > 0) return false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const size_t index = (next_ + i) % outputs_.size();

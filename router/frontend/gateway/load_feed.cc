@@ -30,7 +30,7 @@ class LoadFeed::Subscriber final
     return subscriber;
   }
 
-  // False when the stream has ended, or its client has taken nothing for too long.
+  // False when the stream has ended, or its client has read nothing for too long.
   bool Push(const std::vector<common_pb::EngineLoad>& loads, absl::Time now) {
     MutexLock lock(&mutex_);
     if (ended() || Untaken(now) > kPatience) return false;

@@ -1,10 +1,10 @@
 // Load records for gateways that subscribe to them.
 //
-// Purpose: the stream on which engines tell of KV blocks carries a load record with every batch; nobody here
-// has blocks to tell of, and the records are sent alone: at most one per rank every 100 ms when the load has
-// changed, and one a second when not. Without subscribers nobody is asked for the load. A subscriber that
-// does not read gets the newest record when it does. Ownership: outlived by the handler; outlives the server,
-// and Close ends its streams. Threads: any, plus one of its own.
+// Purpose: the stream on which engines report KV blocks carries a load record with every batch. There are no
+// blocks to report here, so the records are sent alone: at most one per rank every 100 ms when the load has
+// changed, and one per second when not. Without subscribers the load is not read. A subscriber that does not
+// read gets the newest record when it does. Ownership: outlived by the handler; outlives the server, and
+// Close ends its streams. Threads: any, plus one of its own.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
 
@@ -38,7 +38,7 @@ class LoadFeed {
 
   // gRPC owns what is returned. It ends with `allowed` if that is an error, before its request is received
   // (by `messages`, which outlives it); with UNIMPLEMENTED for a subscriber that takes no record before the
-  // first event, for there are no events; with RESOURCE_EXHAUSTED when kMaxSubscribers subscribe already.
+  // first event, because there are no events; with RESOURCE_EXHAUSTED when kMaxSubscribers subscribe already.
   Stream* Subscribe(grpc::CallbackServerContext* context, const absl::Status& allowed,
                     FirstMessages* messages);
 
@@ -47,7 +47,7 @@ class LoadFeed {
 
  private:
   class Subscriber;
-  // Shared with the answer that is asked for, which may come late.
+  // Shared with the requested answer, which may come late.
   struct Answer;
 
   void Run();
@@ -67,7 +67,7 @@ class LoadFeed {
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Subscriber>> subscribers_ ABSL_GUARDED_BY(mutex_);
-  // Somebody has come who has had no record yet.
+  // A new subscriber has had no record yet.
   bool newcomers_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -52,7 +52,7 @@ absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_to
 }
 
 absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {
-  // Of a text in a European language; what an engine makes of it is known only when it answers.
+  // For a text in a European language; the engine's count is known only when it answers.
   constexpr size_t kBytesPerToken = 4;
   if (ids > 0) return static_cast<uint32_t>(ids);
   if (!text.empty()) return static_cast<uint32_t>((text.size() + kBytesPerToken - 1) / kBytesPerToken);

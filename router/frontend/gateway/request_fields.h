@@ -1,7 +1,7 @@
-// The fields of Generate requests that the engines' protocols have alike.
+// The fields of Generate requests that the engines' protocols share.
 //
-// Purpose: what a request of a gateway gets past here is in range. Each protocol checks the fields that it
-// alone has, then has the others checked and converted here. Pure; any thread.
+// Purpose: all values of a gateway's request that are accepted here are in range. Each protocol checks its
+// own fields; the shared ones are checked and converted here. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_
 
@@ -25,26 +25,26 @@
 
 namespace bfio::router::gateway {
 
-// Outputs of one request; texts that end them, each of which is looked for with every token.
+// Outputs of one request; texts that end them, each of which is searched with every token.
 inline constexpr uint32_t kMaxOutputs = 128;
 inline constexpr size_t kMaxStops = 16;
 inline constexpr size_t kMaxStopBytes = 256;
 
-// What a request gets where it says nothing, and what can be done for it.
+// Defaults of a request, and what the engines support.
 struct RequestContext {
   RequestLimits limits;
   // The longest prompt + output of a request; 0: not known.
   int64_t max_sequence_tokens = 0;
-  // Why outputs cannot be searched for texts that end them; empty: they can.
+  // The reason why outputs cannot be searched for texts that end them; empty: they can.
   std::string no_stop_texts;
   // The engines speak the gateway's protocol: requests pass as they came.
   bool passes = false;
-  // After the loss of its engine a request that passes may go on with other draws.
+  // After the loss of its engine a request that passes may continue with other random draws.
   bool may_resample = false;
 };
 
 struct ConvertedRequest {
-  // Of the first output.
+  // The request of the first output.
   ClientRequest request;
   uint32_t outputs = 1;
   // Tokens come as they are made; otherwise at the end.
@@ -60,7 +60,7 @@ absl::Status CheckNoUnknownFields(const google::protobuf::Message& message);
 // INVALID_ARGUMENT naming the field.
 absl::Status NotSupported(absl::string_view field);
 absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context);
-// Of those that there are, as the handler says.
+// INVALID_ARGUMENT for a negative rank. The handler checks whether the rank exists.
 absl::Status CheckRank(std::optional<int32_t> rank);
 
 // A field that limits the output, and its name. Unset: as many as fit behind the prompt. UNAVAILABLE when

@@ -1,4 +1,4 @@
-// The files of a model that a gateway needs: its tokenizer, and what config.json says of the model.
+// The files of a model that a gateway needs: its tokenizer, and the model's properties in config.json.
 //
 // Purpose: read once at start from --tokenizer=DIR, a checkpoint's directory or one with the tokenizer alone,
 // or sent by a worker (model_source.h); weights are not touched. Threads: immutable once made; any.
@@ -20,28 +20,28 @@ namespace bfio::router {
 struct ModelFiles {
   // As given, without a slash at its end.
   std::string directory;
-  // Of config.json; 0 and empty where it says nothing, or is not there.
+  // From config.json; 0 and empty where it is absent or has no value.
   uint32_t vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
   int32_t bos_token_id = 0, pad_token_id = 0;
   std::string model_type;
-  // Of the weights, as "bfloat16".
+  // Type of the weights, such as "bfloat16".
   std::string dtype;
   std::vector<std::string> architectures;
   // A zip archive of the tokenizer's files, and its SHA-256 in hexadecimal.
   std::string archive, archive_sha256;
-  // Null: there is no tokenizer.json of a known kind, and `why_no_text` says so.
+  // Null: there is no tokenizer.json of a known kind, and `why_no_text` has the reason.
   std::shared_ptr<const TokenText> text;
   std::string why_no_text;
 };
 
-// NOT_FOUND: no file of a tokenizer is there; INVALID_ARGUMENT: config.json is not what it should be, or the
-// files are larger than 256 MiB together. The message begins with the path.
+// NOT_FOUND: no file of a tokenizer is there; INVALID_ARGUMENT: config.json is invalid, or the files are
+// larger than 256 MiB together. The message begins with the path.
 absl::StatusOr<ModelFiles> LoadModelFiles(std::string directory);
-// Of files that were read elsewhere. INVALID_ARGUMENT as above.
+// From files that were read elsewhere. INVALID_ARGUMENT as above.
 absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const TokenizerFiles& files);
 
-// What a model is called whose files are there: the last part of the path, or "bfio".
+// Name of a model with files: the last part of the path, or "bfio".
 std::string ModelNameOf(absl::string_view directory);
 
 }  // namespace bfio::router

@@ -1,6 +1,6 @@
-// The model's files, from wherever they come: --tokenizer=DIR, or the first worker that sends them.
+// The model's files, from --tokenizer=DIR, or from the first worker that sends them.
 //
-// Purpose: front protocols ask for them with every call, because they may come after the start. They never
+// Purpose: client protocols read them with every call, because they may arrive after the start. They never
 // change once they are there: workers of a group have the same model. Threads: any. Converting what a worker
 // sends may take a second, and runs on a thread of its own, which the destructor awaits.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
@@ -34,7 +34,8 @@ class ModelSource {
     MutexLock lock(&mutex_);
     return model_ == nullptr && !converting_;
   }
-  // Takes the files if they are wanted. `done` is called once, with OK or with why they are of no use.
+  // Takes the files if they are wanted. `done` is called once, with OK, or with the reason why they cannot be
+  // used.
   void Take(std::string directory, TokenizerFiles files, std::function<void(const absl::Status&)> done);
 
  private:

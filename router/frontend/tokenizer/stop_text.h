@@ -1,8 +1,8 @@
 // Where an output ends whose request names texts that end it.
 //
-// Purpose: engines see tokens only. The text of an output's tokens is searched as they come; a text that ends
-// it may begin and end in the middle of tokens. Keeps no more of the text than could still be the beginning
-// of one. Threads: one.
+// Purpose: engines process tokens only. The text of an output's tokens is searched as they come; a text that
+// ends it may begin and end in the middle of tokens. Keeps no more of the text than could still be the
+// beginning of one. Threads: one.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 
@@ -21,8 +21,8 @@ class StopText {
   // `special`: special tokens are part of the text. REQUIRES: no stop is empty.
   StopText(std::shared_ptr<const TokenText> tokens, std::vector<std::string> stops, bool special);
 
-  // The output's next token. Returns the first of the stops that the text has with it; nothing: it goes on.
-  // Of stops that end with the same token the first in the request's order is meant, as in vLLM.
+  // The output's next token. Returns the first of the stops that the text then contains; empty: the output
+  // continues. Of stops that end with the same token the first in the request's order is meant, as in vLLM.
   std::optional<std::string> Add(uint32_t token);
 
  private:

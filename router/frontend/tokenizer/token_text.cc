@@ -102,7 +102,7 @@ absl::Status ForEachToken(const json& vocabulary, const OnToken& on_token) {
   return absl::OkStatus();
 }
 
-// Without the merges, which are most of it and which nobody reads here.
+// Without the merges, which are most of the file and are not used here.
 json ParseWithoutMerges(absl::string_view text) {
   const auto wanted = [](int depth, json::parse_event_t event, json& parsed) {
     return !(event == json::parse_event_t::key && depth == 2 && parsed == "merges");

@@ -19,7 +19,7 @@ void Append32(uint32_t value, std::string& out) {
 
 // What a file's header and its entry in the directory have in common.
 void AppendFacts(const std::string& name, const std::string& content, std::string& out) {
-  // 1980-01-01 00:00, the earliest the format knows: a file's own time would change the archive's digest.
+  // 1980-01-01 00:00, the earliest time of the format: a file's own time would change the archive's digest.
   constexpr uint32_t kTime = 0, kDate = 1 << 5 | 1;
   const uint32_t checksum =
       static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size()));

@@ -10,8 +10,8 @@
 
 namespace bfio::router {
 
-// Of names and contents, in this order; the same input gives the same bytes. REQUIRES: names are short, and
-// all together is less than 4 GiB, which is as much as the format holds.
+// The archive of these names and contents, in this order; the same input gives the same bytes. REQUIRES:
+// names are short, and all together is less than 4 GiB, which is as much as the format holds.
 std::string ZipArchive(const std::vector<std::pair<std::string, std::string>>& files);
 
 }  // namespace bfio::router

@@ -22,7 +22,7 @@ struct Wire {
   static constexpr char kName[] = "vllm.grpc.engine.VllmEngine";
   // A chunk's completion_tokens are those of the chunk.
   static constexpr bool kChunksCountAll = false;
-  // Of the tokens that end outputs, those are named that the request has asked for.
+  // Names only those output-ending tokens that are in the request.
   static constexpr bool kNamesEos = false;
 
   using GenerateRequest = pb::GenerateRequest;
@@ -48,7 +48,7 @@ struct Wire {
   static std::vector<std::string> AbortedIds(const AbortRequest& request) {
     return {request.request_ids().begin(), request.request_ids().end()};
   }
-  // Whether there was such a request is not said.
+  // The answer does not report whether there was such a request.
   static AbortResponse Aborted(bool) { return {}; }
 
   static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime,

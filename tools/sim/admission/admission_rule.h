@@ -83,7 +83,7 @@ struct AdmissionOptions {
 //   mc_sf_paced                the same, but similar requests do not all end together (not in the paper)
 //   mc_fcfs                    the same test in the order of arrival (MC-Benchmark)
 //                              (each of these with :margin=N, tokens that a request may generate beyond its
-//                              predicted length, and most=K, rounds after which nobody passes a request)
+//                              predicted length, and most=K, rounds after which no request passes it)
 //   protect:alpha=A            starts while memory stays within (1 - A) M; on overflow evicts all
 //   protect:alpha=A,beta=B     the same; evicts each with probability B until the rest fits
 //   watermark[:share=W,block=K] in the order of arrival while a share W (0.01) of the blocks of K (16) tokens

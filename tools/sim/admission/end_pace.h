@@ -21,7 +21,7 @@ namespace bfio::sim {
 
 class EndPace {
  public:
-  // Now ends at `last`, with `total` tokens of which it generated `output`. Replaces what was said before.
+  // Now ends at `last`, with `total` tokens of which it generated `output`. Replaces the earlier values.
   void Set(RequestId id, int64_t last, int64_t total, int64_t output);
   void Remove(RequestId id);
 

@@ -36,7 +36,7 @@ struct MemoryRuleOptions {
   bool paced = false;
   // Tokens that a request may generate beyond its predicted length.
   int64_t margin = 0;
-  // Rounds after which nobody passes a request any more; by default all may, for ever.
+  // Rounds after which no request passes it; by default there is no bound.
   int64_t most = std::numeric_limits<int64_t>::max();
 };
 

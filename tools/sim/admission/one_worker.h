@@ -3,9 +3,9 @@
 // Purpose: the setting of "Online Scheduling for LLM Inference with KV Cache Constraints": one batch at a
 // time, which generates a token for every running request and computes the prompts of those that start. The
 // duration of a round follows from a cost function (or is 1, for the paper's integer rounds). A request ends
-// by its true length, which the worker knows and the rule may only predict. This is the paper's discrete
-// model, not the engines' (worker/scheduler/engine_model.h): a round has no token budget, and no prompt is
-// split. Deterministic. Threads: any, no state.
+// by its true length, which the rule can only predict. This is the paper's discrete model, not the engines'
+// (worker/scheduler/engine_model.h): a round has no token budget, and no prompt is split. Deterministic.
+// Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_ONE_WORKER_H_
 #define BFIO_TOOLS_SIM_ADMISSION_ONE_WORKER_H_
 
@@ -58,7 +58,7 @@ struct KvRun {
   bool looped = false;
   static constexpr int kRepeats = 8;
   // Largest memory at the beginning of a round, after evictions and with the requests that start; number of
-  // rounds in which the running requests exceeded the memory before the rule was asked.
+  // rounds in which the running requests exceeded the memory before the rule was called.
   int64_t peak_memory = 0, overflows = 0;
   std::vector<double> memory_time;
   std::vector<int64_t> memory;

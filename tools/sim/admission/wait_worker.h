@@ -2,8 +2,8 @@
 //
 // Purpose: the setting of "Fluid-Based Online Scheduling under Memory Constraints": Poisson arrivals of
 // requests of several types, where an iteration takes d0 + d1 times the tokens held by the batch and advances
-// each of the batch's requests by one stage. WAIT knows the types: a type is ready when its threshold is
-// reached at stage 0. Nested WAIT does not: a request enters a segment of stages when it outlives the
+// each of the batch's requests by one stage. In WAIT types are known: a type is ready when its threshold is
+// reached at stage 0. In Nested WAIT they are not: a request enters a segment of stages when it outlives the
 // previous one. This is the paper's discrete model, not the engines' (worker/scheduler/engine_model.h): a
 // batch takes requests stage by stage. Deterministic for its seed. Threads: any, no state.
 //

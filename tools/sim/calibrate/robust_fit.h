@@ -19,7 +19,7 @@ struct RobustFit {
   // The constant first, then one per column.
   std::vector<double> coefficients;
   std::vector<double> standard_errors;
-  // Of the residuals: 1.4826 times their median absolute deviation.
+  // Scale of the residuals: 1.4826 times their median absolute deviation.
   double scale = 0;
   // Weighted by the points' weights.
   double r_squared = 0;

@@ -212,7 +212,7 @@ absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, 
   const size_t policies = policies_.size(), runs = cells_.size() * policies;
   std::atomic<size_t> next = 0;
   std::atomic<bool> stop = false;
-  // Under the lock: the first failure, the runs each cell still lacks, the cells told of.
+  // Under the lock: the first failure, the runs that each cell still lacks, the reported cells.
   std::mutex mutex;
   absl::Status failure;
   std::vector<size_t> left(cells_.size(), policies);

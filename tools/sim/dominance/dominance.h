@@ -1,4 +1,4 @@
-// Is one policy never worse than any other? The grid that answers it.
+// Compares one policy with all others over a grid of workloads, loads and groups.
 //
 // Purpose: runs a candidate and its baselines on every cell of workloads x group sizes x (arrival loads,
 // reveal depths) x seeds and compares, cell by cell.
@@ -10,8 +10,8 @@
 // Depths. In overload mode the pool is kept at max(1, round(depth x MeanFreeSlots)) requests.
 // Seeds. A trace starts elsewhere (Rotated), a profile is drawn again, and the policies' own draws differ.
 //
-// Threads: RunDominance spreads single runs over threads of its own; what it returns is the same for any
-// number of them. `done` is called under a lock, from any of them.
+// Threads: RunDominance spreads single runs over threads of its own; the result is the same for any number of
+// them. `done` is called under a lock, from any of them.
 #ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
 #define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
 
@@ -27,9 +27,9 @@
 
 namespace bfio::sim {
 
-// Losing: a mean step more than this much above the best baseline's ...
+// A cell is lost when the mean step is more than this share above the best baseline's ...
 inline constexpr double kStepLossAbove = 1.005;
-// ... or a p99 wait more than this much above FCFS's.
+// ... or the p99 wait is more than this share above FCFS's.
 inline constexpr double kWaitLossAbove = 1.2;
 // The load that means all slots taken.
 inline constexpr double kSaturationLoad = 72;
@@ -65,14 +65,14 @@ struct DominanceOptions {
   // FCFS is added when it is missing, the candidate left out.
   std::vector<std::string> baselines;
   // Batch, cost, objective, horizon, lookahead, steps and warmup of every run. G = 64 counts half as many
-  // steps, G = 256 and above a quarter; a load below saturation 72 / load times as many, at most four times:
-  // a cell's noise hangs on its requests. In arrivals mode the group fills up first: counting starts no
-  // earlier than after the longest output.
+  // steps, G = 256 and above a quarter; a load below saturation 72 / load times as many, at most four times,
+  // because a cell's noise depends on its number of requests. In arrivals mode the group fills up first:
+  // counting starts no earlier than after the longest output.
   SimOptions base;
   int32_t threads = 1;
 };
 
-// What one run is judged by.
+// The measurements of one run for the verdict.
 struct RunMeasurements {
   double step_s_mean = 0;
   double idle_fraction = 0;
@@ -120,8 +120,8 @@ class Dominance {
   const std::vector<std::string>& policies() const { return policies_; }
   const DominanceOptions& options() const { return options_; }
 
-  // Runs everything. `done(i)` after cell i, in order; false from it or from `go_on`, asked now and then,
-  // ends the run with CANCELLED. Call once.
+  // Runs everything. `done(i)` after cell i, in order; false from it or from `go_on`, called from time to
+  // time, ends the run with CANCELLED. Call once.
   absl::Status Run(const std::function<void(const DominanceCell& cell, size_t index)>& done,
                    const std::function<bool()>& go_on);
 

@@ -45,7 +45,7 @@ constexpr double kStudentBelow[] = {6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.
 constexpr double kStudentWithin[] = {12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26};
 
 // By how much the candidate's step is longer than that of baseline `run`, as a share: mean over `seeds` cells
-// from `first` on, and its standard error. One seed says nothing of that.
+// from `first` on, and its standard error. Undefined for one seed.
 struct Excess {
   double mean = 0;
   std::optional<double> error;

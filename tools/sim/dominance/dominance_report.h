@@ -1,6 +1,6 @@
 // The dominance grid as a table and as JSON.
 //
-// Purpose: words and columns; the verdicts are dominance.h's. Times in milliseconds, waits in steps.
+// Purpose: output only; dominance.h computes the verdicts. Times in milliseconds, waits in steps.
 #ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_REPORT_H_
 #define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_REPORT_H_
 

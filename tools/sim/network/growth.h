@@ -1,4 +1,4 @@
-// Does the backlog grow without bound? A sign test over independent runs.
+// Whether the backlog grows without bound: a sign test over independent runs.
 //
 // Purpose: verdicts on stability with a known rate of false alarms. Each run, with its own seed, gives one
 // number. All numbers above a threshold mean "grows", all below it "bounded". What is exact: if the median of

@@ -22,14 +22,14 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
   for (const core::Placement& p :
        at_hand_.recorded == nullptr ? std::vector<core::Placement>() : at_hand_.recorded->placements)
     recorded.emplace_back(p.id, p.worker);
-  // Skips requests that the scheduler places before it asks the policy (DecisionMaker::PlaceAhead); they are
+  // Skips requests that the scheduler places before it calls the policy (DecisionMaker::PlaceAhead); they are
   // not in the snapshot.
   const auto shown = [&](core::RequestId id) {
     return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
                        [&](const core::WaitingView& request) { return request.id == id; });
   };
   while (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
-  // Where no plan came of the decision, the log has no level.
+  // Where the decision gave no plan, the log has no level.
   std::optional<double> level_s = decision.level_s;
   if (at_hand_.recorded != nullptr) level_s = at_hand_.recorded->level_s;
   const bool same_level = std::exchange(decision.level_s, level_s) == level_s;

@@ -1,6 +1,6 @@
 // A policy that decides, compares its decision with the recorded one, and then returns the recorded one.
 //
-// Purpose: a replay asks the policy of the recording, or another one, at every decision. Where the decisions
+// Purpose: a replay calls the policy of the recording, or another one, at every decision. Where the decisions
 // differ, the recorded assignments and level are carried out, so that later decisions start from the recorded
 // state. Threads: as Policy.
 #ifndef BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
@@ -22,7 +22,7 @@ namespace bfio::sim {
 struct FollowedDecision {
   // The recorded plan; null: the router made none. Borrowed until the decision.
   const core::Plan* recorded = nullptr;
-  // Whether the policy was asked.
+  // Whether the policy was called.
   bool asked = false;
   // Whether the assignments are the same; whether they are also in the same order, with the same level.
   bool same_set = true;
@@ -36,7 +36,7 @@ struct FollowedDecision {
 
 class FollowedPolicy final : public core::Policy {
  public:
-  // `meters_prompts`: of the recorded policy, because it determines when a policy is asked. `decision`
+  // `meters_prompts`: of the recorded policy, because it determines when a policy is called. `decision`
   // receives the decision under way, of any group; it outlives this object.
   FollowedPolicy(std::unique_ptr<core::Policy> policy, bool meters_prompts, bool measure,
                  FollowedDecision* decision)

@@ -9,9 +9,9 @@
 
 namespace bfio::sim {
 
-// Replays the session of --log, asking the policy of --what_if instead if it is set, and prints the results.
-// NOT_FOUND or INVALID_ARGUMENT when the file does not exist or is not a decision log, DATA_LOSS when it is
-// damaged, FAILED_PRECONDITION when a decision differs from the recorded one.
+// Replays the session of --log, with the policy of --what_if if it is set, and prints the results. NOT_FOUND
+// or INVALID_ARGUMENT when the file does not exist or is not a decision log, DATA_LOSS when it is damaged,
+// FAILED_PRECONDITION when a decision differs from the recorded one.
 absl::Status RunReplayCommand();
 
 }  // namespace bfio::sim

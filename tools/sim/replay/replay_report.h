@@ -17,7 +17,7 @@ struct ReplayedLog {
   int64_t bytes = 0;
   // "closed", "overflow", "too_large", "no_end", "truncated", "damaged", "interrupted"
   std::string ending;
-  // Name of the other policy, if one was asked.
+  // Name of the other policy, if there is one.
   std::string what_if;
 };
 

@@ -241,7 +241,7 @@ void SessionReplay::CompareState() {
   v1::LoggedState own;
   record::ToLog(cluster_->Save(), header_.id_base(),
                 [&](const v1::DecisionRecord& part) { own.MergeFrom(part.state()); });
-  // Only this counter depends on which policy is asked; the rest of the state follows the recording.
+  // Only this counter depends on which policy is used; the rest of the state follows the recording.
   for (int g = 0; instead_ && g < std::min(own.groups_size(), state_.groups_size()); ++g) {
     own.mutable_groups(g)->mutable_totals()->set_policy_violations(
         state_.groups(g).totals().policy_violations());

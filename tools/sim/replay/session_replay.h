@@ -26,7 +26,7 @@ namespace bfio::sim {
 
 struct ReplayCounts {
   int64_t records = 0;
-  // Times that the policy was asked or a plan made, and how many of them gave the recorded result.
+  // Times that the policy was called or a plan made, and how many of them gave the recorded result.
   int64_t decisions = 0;
   int64_t identical = 0;
   // Decisions that differ because the router stopped the search by its clock; they are not comparable.
@@ -59,8 +59,8 @@ struct ReplayCounts {
   // Duration of MakePlan, in seconds.
   Histogram recorded_decide_s;
   Histogram replayed_decide_s;
-  // With another policy: decisions that it was asked for, those in which it differs from the recording, and
-  // idle work of the plans' own steps, in tokens.
+  // With another policy: decisions that it made, those in which it differs from the recording, and idle work
+  // of the plans' own steps, in tokens.
   int64_t asked = 0;
   int64_t otherwise = 0;
   double recorded_idle_tokens = 0;
@@ -72,7 +72,7 @@ class SessionReplay {
   // Reads a clock, in seconds, for replayed_decide_s.
   using Clock = double (*)();
 
-  // `instead`: a policy to ask in place of the recorded ones.
+  // `instead`: a policy to use in place of the recorded ones.
   SessionReplay(std::optional<core::PolicySetting> instead, Clock clock)
       : instead_(std::move(instead)), clock_(clock) {}
 
@@ -82,7 +82,7 @@ class SessionReplay {
 
   const ReplayCounts& counts() const { return counts_; }
   // The replay starts at the first record, no decision was stopped by a clock, and the recorded policy is
-  // asked.
+  // used.
   bool exact() const { return from_beginning_ && !clock_decided_ && !instead_; }
   bool from_beginning() const { return from_beginning_; }
   // Whether a decision or an answer that should be the same differs.

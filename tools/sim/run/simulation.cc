@@ -90,7 +90,7 @@ absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress,
   if (const core::RuleChooser* const chooser = dispatcher_->chooser()) {
     run["placement"] = {{"rule", core::PlacementRuleName(chooser->rule())},
                         {"switches", chooser->switches()}};
-    // Of the slowest worker, in tokens of an ordinary one; 0: not known yet.
+    // Time of the slowest worker, in tokens of an ordinary one; 0: not known yet.
     for (const core::RuleChooser::Candidate& candidate : chooser->candidates()) {
       run["placement"]["time"][std::string(core::PlacementRuleName(candidate.rule))] = candidate.time;
     }

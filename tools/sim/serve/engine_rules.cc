@@ -97,7 +97,7 @@ void SglangDelayerRule::Meter(const ServeView& view, const std::vector<int64_t>&
   }
   delayed_ = 0;
   for (size_t g = 0; g < tokens.size(); ++g) {
-    // What would begin needs a slot; a rank whose slots are taken goes on decoding.
+    // A new request needs a slot; a rank whose slots are taken continues to decode.
     const ServeRank& rank = view.ranks[g];
     const bool can_begin = rank.begun > 0 || rank.running() < view.slots;
     if (tokens[g] == 0 || !can_begin) continue;

@@ -20,8 +20,8 @@ class InstantRule : public ServeRule {
   // Binds requests of the pool, and adds their prompts to `tokens`: by rank, bound and not computed.
   virtual void Place(const ServeView& view, std::deque<ServeRequestIndex>& pool, std::vector<int64_t>& tokens,
                      ServePlan& plan);
-  // What a request weighs on a rank that it waits on, against one that runs there: the rank with the least
-  // sum gets the next. vLLM's own weight by default.
+  // Weight of a request that waits on a rank, relative to one that runs there: the rank with the least sum
+  // gets the next. vLLM's own weight by default.
   virtual int64_t WeightOfQueued() const { return 4; }
   // `tokens` and `prompts`: by rank, bound and not computed.
   virtual void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan);
@@ -43,7 +43,7 @@ class VllmRule final : public InstantRule {
 };
 
 // vLLM's cadence (#44558): prompts only in every second step, the same on all ranks; suspended while an
-// admitting step cannot take all that waits, until one can; not applied where nothing decodes.
+// admitting step cannot take all waiting prompts; not applied where no request decodes.
 class VllmCadenceRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
@@ -66,8 +66,8 @@ class SglangDelayerRule final : public InstantRule {
   int64_t delayed_ = 0;
 };
 
-// ATOM's coalescer (#930): prompts are held until 0.7 of a full step's tokens wait on some rank, 30 steps at
-// most.
+// ATOM's coalescer (#930): prompts are delayed until 0.7 of a full step's tokens wait on some rank, for 30
+// steps at most.
 class AtomCoalescerRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
@@ -81,8 +81,8 @@ class AtomCoalescerRule final : public InstantRule {
 // slot leave the pool, the oldest first. The longest prompt is placed first, on the rank with the fewest
 // tokens, then requests, among those below max(ceil(requests / ranks), most requests of any rank). Tokens are
 // the residents' KV tokens and prompts; the source counts prompts alone. Metering: prompts wait until every
-// rank has one, timeout_iters 50 at most, and then batching_wait_iters 10 more steps; not where some rank
-// decodes nothing.
+// rank has one, timeout_iters 50 at most, and then batching_wait_iters 10 more steps; not where some rank has
+// no decodes.
 class TrtllmAdpRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
@@ -94,8 +94,8 @@ class TrtllmAdpRule final : public InstantRule {
   int64_t waited_ = 0, batched_ = 0;
 };
 
-// tpu-inference (#2577): prompts are held until one has come for each rank; not where nothing decodes. It
-// states no bound; here they go after 30 steps, as the others' do.
+// tpu-inference (#2577): prompts are delayed until one has come for each rank; not where no request decodes.
+// It states no bound; here the delay is at most 30 steps, as for the others.
 class TpuBatchRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
@@ -122,7 +122,7 @@ class BfIoRule final : public ServeRule {
   void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override;
 };
 
-// bfio in front of engines like vLLM's: it decides when which rank gets a prompt, and the engine fills its
+// bfio in front of engines such as vLLM: bfio decides when which rank gets a prompt, and the engine fills its
 // budget with it.
 class BfIoReleaseRule final : public ServeRule {
  public:

@@ -58,8 +58,8 @@ ABSL_FLAG(std::string, against, "",
 namespace bfio::sim {
 namespace {
 
-// Where nothing is said: bfio's rule, an engine's usual slots, and busy without being saturated. The flags
-// are other subcommands' too, with defaults of their own.
+// Defaults: bfio's rule, an engine's usual slots, and a load below saturation. Other subcommands have these
+// flags, too, with other defaults.
 constexpr char kDefaultRule[] = "bf_io";
 constexpr int64_t kDefaultSlots = 256;
 constexpr double kDefaultLoad = 0.7;
@@ -122,7 +122,7 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads() {
     if (!trace.ok()) return trace.status();
     workloads.push_back({std::filesystem::path(path).stem().string(), *std::move(trace)});
   }
-  // Without traces the profiles that follow them stand in.
+  // Without traces the profiles of the same distributions are used.
   std::vector<const char*> profiles = {"code", "reasoning", "long_prompts"};
   if (workloads.empty()) profiles.insert(profiles.begin(), {"conversation", "burstgpt"});
   for (const char* profile : profiles) {

@@ -19,7 +19,7 @@
 namespace bfio::sim {
 namespace {
 
-// Of a candidate without a budget, which does not look at it.
+// Budget passed to a candidate without a budget, which does not use it.
 constexpr int64_t kNoBudget = 2048;
 
 // One rule with one budget.

@@ -7,7 +7,7 @@
 namespace bfio::sim {
 namespace {
 
-// Of the run's seed; arrivals have another (serve_run.cc).
+// Stream of the run's seed; arrivals have another (serve_run.cc).
 constexpr uint64_t kNoiseStream = 1;
 
 }  // namespace

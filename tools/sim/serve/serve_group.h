@@ -1,8 +1,8 @@
 // Ranks of engines that compute prompts in chunks, decode, and meet in a barrier after every step.
 //
-// Purpose: what a step does to a group, whatever rule planned it: chunks are computed in the order in which
-// prompts were bound, the row of a prompt's last token gives the first output token, every decode makes a
-// token, the step takes as long as the slowest rank. KV memory is not limited: slots are.
+// Purpose: the effect of a step on a group, for every rule: chunks are computed in the order in which prompts
+// were bound, the row of a prompt's last token gives the first output token, every decode generates a token,
+// the step takes as long as the slowest rank. KV memory is not limited: slots are.
 //
 // Threads: none; a group belongs to its run. Deterministic for a seed. Tokens, seconds, steps.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_
@@ -43,7 +43,7 @@ struct ServeRank {
   // Bound and not computed yet, in order; the first `begun` hold a slot.
   std::deque<BoundPrompt> prompts;
   int64_t begun = 0;
-  // Of `prompts`, left to compute.
+  // Tokens of `prompts` left to compute.
   int64_t prompt_tokens = 0;
 
   // Slots taken by what runs.
@@ -52,7 +52,7 @@ struct ServeRank {
   int64_t queued() const { return static_cast<int64_t>(prompts.size()) - begun; }
 };
 
-// What one rank does in one step.
+// The work of one rank in one step.
 struct RankOrder {
   // Prompt tokens at most.
   int64_t prompt_tokens = 0;
@@ -60,7 +60,7 @@ struct RankOrder {
   bool decodes = true;
 };
 
-// What a step took and made.
+// Duration and tokens of a step.
 struct ServeStep {
   double seconds = 0;
   // By rank, without the noise of the others; 0 for a rank that had nothing to do.
@@ -69,7 +69,7 @@ struct ServeStep {
   std::vector<double> decode_s;
   int64_t tokens = 0;
   std::vector<ServeRequestIndex> ended;
-  // Gaps between tokens that ended in this step: seconds, and how many requests saw them.
+  // Gaps between tokens that ended in this step: seconds, and the number of requests with that gap.
   std::vector<std::pair<double, int64_t>> gaps;
 };
 
@@ -99,12 +99,12 @@ class ServeGroup {
   int64_t active() const { return active_; }
 
  private:
-  // What only the group knows of a rank.
+  // State of a rank that rules do not get.
   struct Hidden {
     // Steps in which it has decoded, and the requests that end in each of them, modulo the longest output.
     int64_t decode_steps = 0;
     std::vector<std::vector<ServeRequestIndex>> ends;
-    // Since when its decodes have not made a token, and how many of them.
+    // Since when its decodes have generated no token, and their number.
     std::vector<std::pair<double, int64_t>> since;
     // Prompts whose last token is in this step.
     std::vector<ServeRequestIndex> prefilled;

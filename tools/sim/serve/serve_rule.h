@@ -1,8 +1,8 @@
 // How a group's prompts are placed and metered: the rules of today's engines, and bfio's.
 //
-// Purpose: one interface, so that a run differs in its rule alone. Engines' rules are our own statement of
-// what their descriptions and tests say (docs/simulator.md names the sources); each comes with its engine's
-// placement. Threads: a rule belongs to its run. Deterministic.
+// Purpose: one interface, so that a run differs in its rule alone. Engines' rules follow their descriptions
+// and tests (docs/simulator.md names the sources); each has its engine's placement. Threads: a rule belongs
+// to its run. Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 
@@ -19,8 +19,7 @@
 
 namespace bfio::sim {
 
-// What a rule may know when it plans: the group as it will stand when the plan is applied, but for what ends
-// until then.
+// A rule's input: the group when the plan is applied, without the ends until then.
 struct ServeView {
   const std::vector<ServeRank>& ranks;
   const std::vector<ServeRequest>& requests;
@@ -30,7 +29,7 @@ struct ServeView {
   int64_t step = 0;
   double now_s = 0;
   core::PrefillTraffic traffic;
-  // Of every request, seconds from its arrival; only bfio's rule looks at it.
+  // Objective of every request, in seconds from its arrival; only bfio's rule uses it.
   double ttft_objective_s = core::kNoObjective;
 };
 
@@ -40,17 +39,18 @@ struct ServePlan {
     int32_t rank = 0;
   };
   std::vector<Binding> bindings;
-  // By rank. Not looked at when level_s is above 0.
+  // By rank. Not used when level_s is above 0.
   std::vector<RankOrder> orders;
-  // Every rank computes what ends by then, as its work is when the plan is applied; 0: by `orders`.
+  // Every rank computes the prompt tokens that end by then, by its work when the plan is applied; 0: by
+  // `orders`.
   double level_s = 0;
 };
 
 class ServeRule {
  public:
   virtual ~ServeRule() = default;
-  // Takes those it binds out of `pool`, which is in the order of arrival. REQUIRES: `plan` is empty but for
-  // one order per rank.
+  // Removes the requests that it binds from `pool`, which is in the order of arrival. REQUIRES: `plan` is
+  // empty but for one order per rank.
   virtual void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) = 0;
 };
 

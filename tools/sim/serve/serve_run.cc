@@ -20,22 +20,22 @@
 namespace bfio::sim {
 namespace {
 
-// Of the run's seed; noise has another (serve_group.cc).
+// Stream of the run's seed; noise has another (serve_group.cc).
 constexpr uint64_t kArrivalStream = 0;
 // How long a run is, in mean lives of a request in the group at its capacity: until the mix of ages is that
 // of the traffic, and then long enough, with so many requests at least that a p99 has thirty beyond it.
 constexpr double kWarmupLives = 2;
-// Where their number is fixed all come at once, and a rule that puts off long prompts has them left over.
+// Where their number is fixed all come at once, and a rule that delays long prompts has them left at the end.
 constexpr double kClosedWarmupLives = 6;
 constexpr double kCountedLives = 4;
 constexpr double kLeastRequests = 3000;
 // A rule that needs so many times as long does not keep up.
 constexpr double kPatience = 3;
-// Of arrivals, prompts and outputs that the rule is told the mean of.
+// Number of arrivals, prompts and outputs in the means that the rule gets.
 constexpr size_t kRecent = 256;
-// Weight of a step in the mean step that it is told.
+// Weight of a step in the mean step that it gets.
 constexpr double kStepWeight = 1.0 / 64;
-// Steps in a row that take no time: nobody plans what could run.
+// Bound of consecutive steps without work although some could run.
 constexpr int64_t kMostEmptySteps = 1000;
 // As the router accepts, seconds.
 constexpr double kMostObjective = 3600;
@@ -57,7 +57,7 @@ class RecentMean {
   double sum_ = 0;
 };
 
-// What the ranks will be when `plan` has been carried out, as far as anybody can know: nothing ends.
+// The ranks after `plan`, under the assumption that no request ends.
 void Forecast(const ServePlan& plan, const std::vector<ServeRequest>& requests, const BatchCost& cost,
               std::vector<ServeRank>& ranks) {
   for (const ServePlan::Binding& binding : plan.bindings) {
@@ -103,7 +103,7 @@ Latencies LatenciesOf(std::vector<double> values) {
   return {sum / static_cast<double>(values.size()), at(0.5), at(0.99)};
 }
 
-// Of values that each stand for many.
+// `values`: each with the number of samples that it stands for.
 Latencies LatenciesOf(std::vector<std::pair<double, int64_t>> values) {
   std::sort(values.begin(), values.end());
   double sum = 0;
@@ -134,7 +134,7 @@ class Run {
         rng_(Rng(options.seed).Fork(kArrivalStream)) {
     const LengthMoments moments = MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost, options.workers, options.slots);
-    // A closed loop takes what the group serves; its length is reckoned as if that were all there is.
+    // In a closed loop arrivals follow the group's capacity; the length of the run is estimated from it.
     result_.arrivals_per_s = (options.closed ? 1 : options.load) * result_.capacity.requests_per_s;
     const double life_s = moments.output * result_.capacity.step_s;
     result_.warmup_s = (options.closed ? kClosedWarmupLives : kWarmupLives) * life_s;
@@ -252,7 +252,7 @@ class Run {
   }
 
   // While this step runs, the plan for the step in `delay_` steps is made, as late as the router makes it.
-  // Where the step ends before, there is none, and ranks go on with the last one's orders.
+  // Where the step ends before, there is none, and ranks continue with the last one's orders.
   void PlanAhead(double step_s) {
     if (delay_ == 0) return;
     double delay_s = 0;
@@ -288,7 +288,7 @@ class Run {
     return plan;
   }
 
-  // What a level allows is reckoned from the work that there is now.
+  // The tokens that a level allows are computed from the present work.
   std::vector<RankOrder> OrdersOf(const ServePlan& plan) const {
     std::vector<RankOrder> orders = plan.orders;
     if (plan.level_s <= 0) return orders;
@@ -366,7 +366,7 @@ class Run {
   // The step before this one ended before its plan was made.
   bool late_ = false;
   double last_step_s_ = 0;
-  // What ranks go on with without a plan.
+  // The orders that ranks follow without a plan.
   ServePlan last_plan_;
   size_t row_ = 0;
   double next_arrival_s_ = 0, now_s_ = 0, end_s_ = 0;
@@ -376,7 +376,7 @@ class Run {
   std::deque<double> arrivals_;
   RecentMean prompts_, prefills_s_, outputs_;
   double mean_step_s_ = 0;
-  // Of the counted steps.
+  // Gaps of the counted steps.
   std::vector<std::pair<double, int64_t>> gaps_;
   int64_t tokens_ = 0;
   double time_s_ = 0, idle_s_ = 0, idle_decode_s_ = 0;

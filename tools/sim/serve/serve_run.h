@@ -1,8 +1,8 @@
-// One run of a rule on a workload, and what came of it.
+// One run of a rule on a workload, and its results.
 //
 // Purpose: requests come by a Poisson process at a share of the group's capacity, or one whenever one ends,
-// in the order and with the lengths of a trace; a rule plans every step, `lag` steps ahead; what is counted
-// begins after a warm-up and ends when the last counted request has ended, while others keep coming.
+// in the order and with the lengths of a trace; a rule plans every step, `lag` steps ahead; counting begins
+// after a warm-up and ends when the last counted request has ended, while further requests arrive.
 // Deterministic for a seed. Threads: runs in different threads share nothing.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
@@ -23,7 +23,7 @@ struct ServeOptions {
   std::string rule = "bf_io";
   int32_t workers = 8;
   int64_t slots = 256;
-  // Tokens of a rank's step; rules without a budget do not look at it.
+  // Tokens of a rank's step; rules without a budget do not use it.
   int64_t budget = 2048;
   // Share of ServeCapacity::requests_per_s that arrives; `closed`: share of all slots that requests in the
   // system would fill, a new one coming whenever one ends.
@@ -53,8 +53,8 @@ struct ServeResult {
   Latencies ttft_s, tpot_s, itl_s, e2e_s;
   // Share of the requests whose first token came within the objective; none: there is no objective.
   std::optional<double> ttft_met;
-  // Of all ranks' time, the share spent waiting for the slowest; with the steps recomputed without prompts,
-  // over the same time; and the difference.
+  // Share of all ranks' time spent waiting for the slowest; with the steps recomputed without prompts, over
+  // the same time; and the difference.
   double idle_fraction = 0, idle_decode_fraction = 0, idle_prefill_fraction = 0;
   double throughput_tokens_per_s = 0;
 };

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kMostRows = 2048;
 
-// A step of a rank of an ideally levelled group.
+// A step of a rank of a perfectly balanced group.
 struct LevelStep {
   // Requests that end in it, and begin.
   double ends = 0;
@@ -46,7 +46,7 @@ ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, in
   ServeCapacity best;
   for (int64_t decodes = 1; decodes <= slots; ++decodes) {
     const LevelStep step = StepOf(moments, cost, static_cast<double>(decodes));
-    // The first N is taken however many prompts go with it: a group that serves nothing has no load.
+    // The first N is taken with any number of prompts: a group that serves nothing has no load.
     if (step.rows > kMostRows && decodes > 1) break;
     const double rate = ranks * step.ends / step.seconds;
     if (rate > best.requests_per_s) best = {rate, decodes, step.seconds};

@@ -1,6 +1,6 @@
-// Lengths that are asked of a group of engines, and how many such requests a second it can serve.
+// Lengths of a workload's requests, and how many of them per second a group of engines can serve.
 //
-// Purpose: one definition of load for every rule: a share of what an ideally levelled group could serve, so
+// Purpose: one definition of load for every rule: a share of the capacity of a perfectly balanced group, so
 // that no rule's own capacity sets the scale. Pure; any thread. Tokens, seconds, requests per second.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_WORKLOAD_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_WORKLOAD_H_
@@ -37,7 +37,7 @@ struct ServeCapacity {
 // REQUIRES: moments.output > 1.
 ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks, int64_t slots);
 
-// Mean times of requests in an ideally levelled group, seconds.
+// Mean times of requests in a perfectly balanced group, seconds.
 struct ServeFloor {
   double ttft_s = 0, tpot_s = 0, e2e_s = 0;
 };
@@ -45,9 +45,9 @@ struct ServeFloor {
 // No request waits, no row is wasted, and all ranks take equally long. Then N decodes per rank end at N /
 // (E[o] - 1) a step, which is arrivals_per_s / ranks; T is the step as in CapacityOf, but N need not be
 // whole. With noise (`jitter` as ServeGroup::Options) the step is as long as the slowest of the ranks' random
-// factors makes it, since no plan knows these. A first token takes a step and, as requests arrive at any
-// time, half of the one before; each other token one. Absent where the arrivals are more than such a group
-// serves, or no number of decodes up to `slots` is enough. REQUIRES: moments.output > 1.
+// factors makes it, since no plan can predict these. A first token takes a step and, as requests arrive at
+// any time, half of the one before; each other token one. Absent where the arrivals are more than such a
+// group serves, or no number of decodes up to `slots` is enough. REQUIRES: moments.output > 1.
 std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks,
                                   int64_t slots, double arrivals_per_s, double jitter);
 

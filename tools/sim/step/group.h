@@ -30,7 +30,7 @@ enum class PrefillPlan {
 struct StepGroupOptions {
   int32_t ranks = 4;
   PrefillPlan plan = PrefillPlan::kBlind;
-  // Of each rank.
+  // Token budget of each rank.
   int64_t token_budget = 512;
   int64_t slots = 64;
   BatchCost cost;

@@ -81,7 +81,7 @@ class Patience {
   const std::atomic<bool>& aborted_;
 };
 
-// Runs ncclCommAbort. If it does not return, ends the process: its kernel may spin for ever, and every later
+// Runs ncclCommAbort. If it does not return, ends the process: its kernel may spin forever, and every later
 // cudaFree, including the engine's, would block on it.
 void AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
   std::promise<void> promise;

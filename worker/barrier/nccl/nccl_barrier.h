@@ -1,7 +1,7 @@
 // The NCCL barrier, for ranks that own one GPU each.
 //
-// Compiled and linked against NCCL 2.28. Tests run it over emulated NCCL functions; docs/benchmarks.md says
-// what has run on GPUs.
+// Compiled and linked against NCCL 2.28. Tests run it over emulated NCCL functions; docs/benchmarks.md lists
+// the runs on GPUs.
 //
 // One all-reduce per step. Every rank writes its contribution, epoch and step into its own row of a zeroed
 // [world][8] table of int64, and the ranks sum the tables, so that each gets every rank's row. From the rows

@@ -89,7 +89,7 @@ inline constexpr int64_t kTermColumns = 128;
 // share it. The cache of one layer and KV head is in pages: keys in groups of 16 tokens, [tokens /
 // 16][head_dim][16]; values [tokens][value_dim], where value_dim is head_dim rounded up to 16.
 struct Attention {
-  // Of the first row and query head of the group. Layout [rows, group, head_dim].
+  // Query of the first row and query head of the group. Layout [rows, group, head_dim].
   const float* q = nullptr;
   int64_t q_stride = 0;
   float* out = nullptr;

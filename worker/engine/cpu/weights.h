@@ -57,7 +57,7 @@ class Weights {
   static std::unique_ptr<Weights> Make(std::shared_ptr<const Model> model, Storage storage,
                                        const ModelPart& part);
 
-  // Of the whole model.
+  // Configuration of the whole model.
   const ModelConfig& config() const { return model_->config(); }
   const ModelPart& part() const { return part_; }
   const Model& model() const { return *model_; }

@@ -129,7 +129,7 @@ CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config
 }
 
 CudaBackend::~CudaBackend() {
-  // If the device hangs, queued work may still read the weights, and freeing them would block for ever: leak
+  // If the device hangs, queued work may still read the weights, and freeing them would block forever: leak
   // them.
   if (absl::IsDeadlineExceeded(broken_)) new std::shared_ptr<DeviceOps>(weights_.memory);
 }

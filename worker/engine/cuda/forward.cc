@@ -228,7 +228,7 @@ absl::Status Forward::RunAttention(const StepBucket& bucket, const StepInputs& i
 }
 
 absl::Status Forward::RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer) {
-  // What the layer before left to be added to the residual.
+  // The output of the previous layer, still to be added to the residual.
   Addend before;
   if (layer > 0) before = {addend_, nullptr, weights_.layers[layer - 1].down_bias};
   BFIO_RETURN_IF_ERROR(RunAttention(bucket, inputs, layer, before, normed_));

@@ -107,7 +107,7 @@ class SharedMlp {
   // By layer, within the part's columns.
   std::vector<const Bf16*> gates_weights_, ups_weights_;
   std::vector<Node> nodes_;
-  // Of the current step: this rank's rows, padded rows per rank, rows of all ranks, and these with the
+  // In the current step: this rank's rows, padded rows per rank, rows of all ranks, and these with the
   // products' padding.
   int64_t rows_ = 0, each_ = 0, all_rows_ = 0;
   int32_t padded_rows_ = 0;

@@ -351,8 +351,8 @@ bool DecodeEngine::Take(Sequence& sequence, Drawn& drawn, StepOutput& out) {
   if (facts.has_model) out.log_probabilities.push_back(drawn.log_probability);
   if (sequence.sampling.logprobs) out.alternatives.push_back({out.tokens.size() - 1, std::move(drawn.top)});
   const int64_t left = sequence.max_new_tokens - sequence.generated;
-  // The hint for the next token is the probability that this one was the end: the best forecast that costs
-  // nothing. After the second to last token that the request may generate it is 1.
+  // The hint for the next token is the probability that this one was the end: the best forecast without
+  // further computation. After the second to last token that the request may generate it is 1.
   if (facts.gives_hints) out.completion_hints.push_back(left == 1 ? 1 : drawn.end_probability);
   const bool stop = std::find(sequence.ends.begin(), sequence.ends.end(), drawn.id) != sequence.ends.end();
   if (!stop && left > 0) return false;

@@ -29,8 +29,8 @@ struct SimOptions {
   // Probability that a token is the end-of-sequence token, in [0, 1). It is part of the model's identity
   // (SimModelName): workers that differ in it are placed in different groups.
   double eos_probability = 0;
-  // A sequence ends after as many tokens as its sampling seed says, unless the request ignores ends: lengths
-  // that only the client knows beforehand. Part of the model, too.
+  // The sampling seed of a request gives its number of tokens, unless the request ignores ends: lengths that
+  // only the client has in advance. Part of the model, too.
   bool ends_by_seed = false;
   // Tokens are below it; part of the model, too.
   int32_t vocabulary = kSimVocabulary;

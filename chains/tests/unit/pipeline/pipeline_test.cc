@@ -121,7 +121,7 @@ TEST(PipelineTest, RequestsArePreemptedAndReplayedWhileTheyAreUnderWay) {
 }
 
 // Passes a result on when the head has sent `behind` further micro-batches, so that a head that waits for all
-// of a step waits for ever.
+// of a step waits forever.
 class LateResults final : public Outlet {
  public:
   LateResults(std::shared_ptr<Returns> returns, size_t width, size_t behind)

@@ -311,7 +311,7 @@ TEST_F(ChainPoolTest, ComposesWithEnoughServersAndStartsWhenAllAreReady) {
   EXPECT_TRUE(After(absl::Hours(10)).empty()) << "a chain that serves is left alone";
 }
 
-TEST_F(ChainPoolTest, ServersThatMeasureAreAskedForPeersAndWaitedFor) {
+TEST_F(ChainPoolTest, CompositionWaitsForMeasurementsOfPeers) {
   const auto join = [&](ChainPool::Session session, double step_s) {
     v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
     hello.mutable_hello()->set_block_step_s(step_s);

@@ -117,7 +117,7 @@ TEST(Rtts, AreAMetricLikeMatrixOfPlausibleTimes) {
   EXPECT_LT(all[all.size() / 2], 45);
 }
 
-TEST(Rtts, ParsesOrSaysWhere) {
+TEST(Rtts, ParsesOrReportsTheLine) {
   EXPECT_THAT(*ParseRtts("0,12.5\n12,0\n"), ElementsAre(ElementsAre(0, 12.5), ElementsAre(12, 0)));
   EXPECT_THAT(std::string(ParseRtts("0,1\n1,x\n").status().message()), HasSubstr("line 2, column 2"));
   EXPECT_THAT(std::string(ParseRtts("0,1\n1\n").status().message()), HasSubstr("line 2 has 1 columns"));

@@ -1,19 +1,18 @@
 // br0 and br_h: the margin score in two stages; our reading of BalanceRoute.
 //
 // Source: "Tackling the Data-Parallel Load Balancing Bottleneck in LLM Serving" (BalanceRoute), arXiv
-// 2605.06113, of which we could obtain the abstract but not the printed formula. That the score is piecewise
-// linear, that filling a margin and overflowing it count differently, that it is discounted over a short
-// horizon and that there are two stages is the abstract's. The formula is derived from the one-step
-// imbalance; the stages and br_h's constants (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of
-// the same group's public simulator (Echoscd/Load-Balancing-Release, strategy_balance_future). Not to be
-// quoted as theirs.
+// 2605.06113, of which we have the abstract but not the formula. From the abstract: the score is piecewise
+// linear, filling a margin and overflowing it count differently, it is discounted over a short horizon, and
+// there are two stages. The formula is derived from the one-step imbalance; the stages and br_h's constants
+// (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of the same group's public simulator
+// (Echoscd/Load-Balancing-Release, strategy_balance_future). Do not quote them as the paper's.
 //
 //   1. While more than 7 slots are free: the worker with most free slots (ties: least loaded) takes the
 //      request with the largest score among the 1,024 oldest.
 //   2. Then the worker with the least load at the end of the horizon takes as many requests as it has slots
 //      (or fewer when that scores more): the subset of those whose sum comes closest to its least margin.
 //
-// br0 looks at the present step only, with beta = G: the exact change of G max L - sum L. br_h uses the
+// br0 uses the present step only, with beta = G: the exact change of G max L - sum L. br_h uses the
 // snapshot's outlook as far as it reaches. Their simulator lets a load shrink by predicted completions but
 // not grow; the outlook does both. Lower classes follow when the higher one is placed.
 //
@@ -76,7 +75,7 @@ class BalanceRoutePolicy final : public Policy {
 
 // br_h's beta.
 inline constexpr double kBrHorizonOverflowWeight = 43;
-// What it weighs least then, 0.86^500, is below 1e-32.
+// The smallest weight then, 0.86^500, is below 1e-32.
 inline constexpr int32_t kBrLongestHorizon = 500;
 
 }  // namespace bfio::core

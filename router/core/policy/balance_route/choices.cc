@@ -18,7 +18,7 @@ WorkerIndex BalanceRoutePolicy::MostFree() {
   return best;
 }
 
-// Their key is (1 - lambda) * load now + lambda * load at the end, lambda going to 1 as time passes.
+// Their key is (1 - lambda) * load now + lambda * load at the end, where lambda approaches 1 over time.
 WorkerIndex BalanceRoutePolicy::LeastLoadedAtTheEnd() {
   WorkerIndex best = kNoWorker;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {

@@ -13,7 +13,7 @@ namespace bfio::core {
 // Largest horizon bf_io accepts.
 inline constexpr int32_t kMaxHorizon = 500;
 
-// INVALID_ARGUMENT, naming the setting and what it may be.
+// INVALID_ARGUMENT, naming the setting and its permitted values.
 absl::StatusOr<SolverSettings> BfIoSettings(const PolicyOptions& options);
 
 }  // namespace bfio::core

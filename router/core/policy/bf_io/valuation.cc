@@ -5,13 +5,14 @@
 namespace bfio::core {
 namespace {
 
-// Found by sweeps on the Azure conversation and BurstGPT traces (docs/decision.md); flat around these values.
+// From sweeps on the Azure conversation and BurstGPT traces (docs/decision.md); results are flat around these
+// values.
 constexpr double kStockTilt = 1;
 constexpr double kAgeWeight = 0.1;
 constexpr double kAgeSquaredWeight = 0.003;
 constexpr double kOverdueAges = 12;
 constexpr double kOversized = 5;
-// One worker in so many prepares at a time; none in a group too small to spare one.
+// One worker in so many is reserved at a time; none in a group that is too small for it.
 constexpr size_t kWorkersPerPreparing = 8;
 constexpr size_t kLeastPreparingGroup = 4;
 
@@ -37,7 +38,7 @@ void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
 }
 
 double Valuation::TypicalAge(const Snapshot& snapshot) {
-  // By arrival: a call that its parent puts off into the future must not make all others look old.
+  // By arrival: a call whose parent delays it into the future must not make all others count as old.
   youngest_ = snapshot.waiting[0].enqueued_step;
   for (const WaitingView& request : snapshot.waiting) youngest_ = std::max(youngest_, request.enqueued_step);
   ages_.clear();
@@ -62,7 +63,7 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
   oversized_.clear();
   for (size_t i = 0; i < snapshot.waiting.size() && oversized_.size() < most; ++i) {
     const WaitingView& request = snapshot.waiting[i];
-    // A lower class gets no slot now, however well prepared.
+    // A lower class gets no slot now, even with a reserved worker.
     if (request.priority < snapshot.waiting[0].priority) break;
     if (static_cast<double>(Age(request)) <= kOverdueAges * typical_age) continue;
     if (static_cast<double>(request.prefill_tokens) > kOversized * static_cast<double>(slot_load)) {

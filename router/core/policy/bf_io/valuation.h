@@ -9,17 +9,17 @@
 // worker), and A, a typical age (steps).
 //
 // Target. The level that admitting U average requests would give to the workers that count (level_workers.h),
-// less kStockTilt * S for each of the U. Aiming a little low keeps the larger half of the pool in reserve.
+// less kStockTilt * S for each of the U. A slightly low level keeps the larger half of the pool in reserve.
 // Otherwise the search admits all mid-sized requests first, and the remaining common sizes fit no gap.
 //
 // Weight. S^2 (kAgeWeight r + kAgeSquaredWeight r^2) with r = age / A, and a little for every step. The gain
 // of passing over a request is bounded, its weight is not: no request starves.
 //
 // Oversized requests. A request more than kOverdueAges * A old, and more than kOversized times the mean load
-// of a slot, cannot enter without raising a worker far above the rest, and every token of that costs G until
-// the worker has drained. A worker below the rest costs one. So the least loaded worker is reserved for it:
-// the excess counts as its load in advance, and it gets small requests until its load has fallen by as much.
-// Then the request closes an ordinary gap.
+// of a slot, cannot enter without raising a worker far above the rest, and G workers wait for every token of
+// the excess until the worker has drained. A worker below the rest delays no other. So the least loaded
+// worker is reserved for it: the excess counts as its load in advance, and it gets small requests until its
+// load has fallen by as much. Then the request closes an ordinary gap.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 

@@ -1,11 +1,11 @@
-// The default policy: BF-IO that sets its own weights.
+// The default policy: BF-IO with weights that are set automatically.
 //
-// Purpose: which requests enter and where, without parameters to tune. Two regimes, distinguished at every
-// decision:
+// Purpose: chooses the requests that enter and their workers, without parameters to tune. Two regimes,
+// distinguished at every decision:
 //   slots for all   all requests enter, by one of three rules: a few workers are kept low for the next large
 //                   request (headroom.h), or each goes where the steps to come grow least (horizon.h), or to
-//                   the least loaded worker with counts kept even (policy/trtllm). Which of them suits the
-//                   traffic the scheduler finds out (router/core/choice).
+//                   the least loaded worker with counts kept even (policy/trtllm). The scheduler selects the
+//                   rule with the shortest steps (router/core/choice).
 //   fewer slots     the program of bf_io (squared deviations from a common level, less weights) over all that
 //                   wait. The weight of waiting follows from the waits under a first-come rule (urgency.h),
 //                   and workers are reserved for requests that fit no gap (oversized_requests.h).
@@ -34,8 +34,8 @@ namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  // Of the options it reads wait_ratio, stop and gap_every. Only `rules` are followed while there are slots
-  // for all; fewer than kRules are for comparison.
+  // It reads the options wait_ratio, stop and gap_every. Only `rules` are followed while there are slots for
+  // all; fewer than kRules are for comparison.
   explicit BfIoAutoPolicy(const PolicyOptions& options = {}, absl::string_view name = "bf_io_auto",
                           absl::Span<const PlacementRule> rules = kRules)
       : name_(name),

@@ -8,11 +8,12 @@ namespace {
 
 // Weight of the next request's step against the present one. By trial; 0.03 to 1 hardly differ.
 constexpr double kAhead = 0.1;
-// Requests remembered: their largest few matter, and 1,000 were too few where large ones are rare.
+// Number of recent prompts in the sample. The largest few matter, and 1,000 were too few where large prompts
+// are rare.
 constexpr size_t kRecent = 4000;
 // Share of the workers that are kept low, at least one. By trial; 2 to 15 % hardly differ.
 constexpr double kLowShare = 0.06;
-// A request that makes o tokens holds o / 2 of them in the mean step of its stay.
+// A request that generates o tokens holds o / 2 of them in the mean step of its stay.
 constexpr double kMeanOfStay = 0.5;
 
 }  // namespace
@@ -46,10 +47,10 @@ double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_token
   }
   if (residents == 0 || recent_.empty()) return 0;
   const double prompt = recent_sum_ / static_cast<double>(recent_.size());
-  // In a steady state what residents have made is distributed as what they will make. It is too large where
-  // long prompts have long outputs, since residents' prompts are then longer than the mean one, and where a
-  // few requests stay for long. The mean output is too large where lengths hardly differ. So the smaller
-  // counts.
+  // In a steady state the tokens that residents have generated are distributed as those that they will
+  // generate. It is too large where long prompts have long outputs, since residents' prompts are then longer
+  // than the mean one, and where a few requests stay for long. The mean output is too large where lengths
+  // hardly differ. So the smaller counts.
   double to_come = load / residents - prompt;
   if (completed_tokens > 0) to_come = std::min(to_come, completed_tokens - prompt);
   if (to_come <= 0) return 0;

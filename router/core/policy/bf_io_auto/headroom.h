@@ -1,20 +1,20 @@
-// Where requests go while there are slots for all: keep a worker low for the next large one.
+// Placement while there are slots for all requests: a worker is kept low for the next large one.
 //
 // Purpose: below saturation all waiting requests enter, and only the worker is to be chosen. The barrier
 // waits for the largest load alone, so a request on any worker that stays below the largest costs nothing
 // now. The cost comes with the next large request: it will go to the lowest worker, and the step will be as
-// long as that worker's load and the request together. So each request goes, largest first, to the lowest
-// worker or leaves the k lowest alone and goes to the next one above, whichever makes
+// long as that worker's load and the request together. So each request, largest first, goes to the lowest
+// worker or to the lowest one above the k lowest, whichever makes
 //
 //     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + x(X))
 //
-// less. Lists of the least loaded worker (LPT) keep all workers level; this keeps a few low and the rest a
-// little higher, and large requests land on the low ones.
+// less. Placement on the least loaded worker (LPT) keeps all workers level. This rule keeps a few low and the
+// rest slightly higher, and large requests are placed on the low ones.
 //
 // T_g is not the worker's time now but the one its residents are growing towards: every resident counts, and
-// every request placed, with `growth` more tokens (ExpectedGrowth). Otherwise a worker whose many residents
-// are young looks low, gets more, and is the largest a thousand steps later. x(X) is what a request adds: its
-// prompt and its growth, at the mean worker.
+// every request placed, with `growth` more tokens (ExpectedGrowth). Otherwise a worker with many young
+// residents has a low load, gets more requests, and has the largest load a thousand steps later. x(X) is what
+// a request adds: its prompt and its growth, at the mean worker.
 //
 // Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers).
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
@@ -36,10 +36,10 @@ class Headroom {
   // before: an older request that is revealed later (a lower class, a window) is not learnt.
   void Observe(const Snapshot& snapshot);
 
-  // What a resident is expected to add on average while what is placed now stays, tokens: half of what is
-  // still to be made, by the part of a request's tokens that is made rather than brought. Where prompts bring
-  // most, arrivals repair what growth disturbs. `completed_tokens`: mean size of a completed request, 0 when
-  // none is known yet. REQUIRES: Observe.
+  // What a resident is expected to add on average while what is placed now stays, tokens: half of the tokens
+  // still to be generated, times the generated share of a request's tokens. Where prompts are most of the
+  // tokens, arrivals compensate for growth. `completed_tokens`: mean size of a completed request, 0 when none
+  // is known yet. REQUIRES: Observe.
   double ExpectedGrowth(const Snapshot& snapshot, double completed_tokens) const;
 
   // Places all requests; false, with `plan` and `free` incomplete, when one fits nowhere. REQUIRES: plan is

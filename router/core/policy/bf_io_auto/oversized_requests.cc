@@ -16,8 +16,8 @@ constexpr double kOversizedDeviations = 2;
 // trial; 0.9 differs by less than the noise of a run.
 constexpr double kSinkShare = 0.6;
 // Share of the workers that may be reserved at a time, at least one: two of 16. By trial; 0.2 and 0.3 differ
-// by less than the noise of a run. In a group of fewer than kLeastGroup workers a reserved one would be
-// missed by the others.
+// by less than the noise of a run. In a group of fewer than kLeastGroup workers a reservation costs the
+// others too much capacity.
 constexpr double kShareOfWorkers = 0.13;
 constexpr size_t kLeastGroup = 4;
 
@@ -60,12 +60,12 @@ void OversizedRequests::Apply(const Snapshot& snapshot, absl::Span<const double>
   for (const SolverItem& item : instance.items) sizes_.push_back(item.load);
   const auto quarter = sizes_.begin() + static_cast<int64_t>(items / 4);
   std::nth_element(sizes_.begin(), quarter, sizes_.end());
-  // Tokens a worker sinks in a step when every gap is closed by a small request.
+  // Tokens by which a worker's load falls in a step when every gap is filled by a small request.
   const double sink = admissions / static_cast<double>(snapshot.workers.size()) *
                       std::max(gap_ - static_cast<double>(*quarter), 0.3 * gap_);
   candidates_.clear();
   for (size_t i = 0; i < items; ++i) {
-    // A lower class gets no slot now, however well prepared.
+    // A lower class gets no slot now, even with a reserved worker.
     if (snapshot.waiting[i].priority < snapshot.waiting[0].priority) break;
     const double excess = static_cast<double>(instance.items[i].load) - gap_;
     if (excess < kOversizedDeviations * scale.deviation || excess <= 0) continue;

@@ -11,7 +11,8 @@ constexpr double kDueFactor = 2;
 // In r P. A worker frees a slot in a few steps; without this an oversized request would be forced onto a
 // worker that is not ready for it, and the whole group would wait.
 constexpr double kReservedShare = 0.25;
-// Of the admissions. A little below the 1 % of a 99th percentile, because admissions come in bursts.
+// Target share of late admissions. Slightly below the 1 % of a 99th percentile, because admissions come in
+// bursts.
 constexpr double kLateShare = 0.008;
 // Step of the price's logarithm for a late admission: dozens of them change the price by a factor of ten.
 constexpr double kPriceGain = 0.1;

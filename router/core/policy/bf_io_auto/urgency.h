@@ -2,7 +2,7 @@
 //
 // Purpose: balance alone would always prefer requests that fit well; the others must be admitted too. The
 // reference is a first-come rule on the same arrivals, per class of priority (Snapshot::first_come). With P
-// its recent 99th percentile of waits, Q the same over a longer time, and r the wait ratio that is asked for
+// its recent 99th percentile of waits, Q the same over a longer time, and r the configured wait ratio
 // (PolicyOptions::wait_ratio):
 //   late      a request that has waited more than r Q. The price of waiting keeps their share of the
 //             admissions at kLateShare, so that the 99th percentile of the waits is r Q: it rises with every
@@ -10,7 +10,7 @@
 //             and Monro, 1951). So nothing has to be tuned to prompt lengths, group size or load.
 //   weight    price * S^2 * (age / (r P))^2, S being the scale of the balance: the pool's deviation by what a
 //             token adds to the mean worker.
-//   overdue   at age kDueFactor * r P it is admitted next at any cost; on its reserved worker
+//   overdue   at age kDueFactor * r P it is admitted next whatever the imbalance; on its reserved worker
 //             (oversized_requests.h), if that gets a free slot within kReservedShare * r P steps.
 // A tenant that has been served more than others ages more slowly by its lead.
 //

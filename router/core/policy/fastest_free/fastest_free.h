@@ -31,7 +31,7 @@ class FastestFreePolicy final : public Policy {
   const Rule rule_;
   Rng rng_;
   FreeCapacity free_;
-  // Workers, fastest first, and what the rule sees of them.
+  // Workers, fastest first, and the rule's view of them.
   std::vector<WorkerIndex> order_;
   std::vector<UnitView> units_;
 };

@@ -28,7 +28,7 @@ inline constexpr int32_t kCentralQueue = -1;
 
 // Join-the-Fastest-Free-Chain (Algorithm 3 of "Serving Chain-structured Jobs with Large Memory Footprints").
 int32_t FastestFree(absl::Span<const UnitView> units);
-// Of the free units those with fewest jobs, of them the fastest.
+// The fastest of the free units with the fewest jobs.
 int32_t FewestJobsFree(absl::Span<const UnitView> units);
 // An idle unit at random, else a free one at random.
 int32_t IdleFree(absl::Span<const UnitView> units, Rng& rng);

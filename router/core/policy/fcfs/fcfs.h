@@ -3,7 +3,7 @@
 // Source: BF-IO paper, listing "FCFS" of section 6 (a worker's free slots are B - active, so with equal B
 // this is join the shortest queue by count as well).
 //
-// Purpose: the baseline whose waits are the measure; it looks at no length. Threads: as Policy.
+// Purpose: the baseline that other rules' waits are compared with; it uses no lengths. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_FCFS_FCFS_H_
 #define BFIO_ROUTER_CORE_POLICY_FCFS_FCFS_H_
 

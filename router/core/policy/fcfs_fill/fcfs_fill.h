@@ -2,8 +2,8 @@
 // has free capacity.
 //
 // Source: FCFS of the BF-IO paper as its text and the authors' simulator have it; its listing takes the
-// worker with most free slots (fcfs). With every slot taken the two differ in nothing that counts; below
-// that, this one heaps everything on the first workers.
+// worker with most free slots (fcfs). With every slot taken the two do not differ significantly; below that,
+// this one puts all requests on the first workers.
 //
 // Purpose: baseline; the authors' FCFS as they run it. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_FCFS_FILL_FCFS_FILL_H_

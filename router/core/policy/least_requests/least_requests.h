@@ -3,7 +3,7 @@
 // Source: BF-IO paper, section 6.1, baseline "JSQ" by count. Ties rotate: the search starts behind the worker
 // used last, as proxies do it, so that equal workers share the load instead of the first getting all ties.
 //
-// Purpose: baseline; what proxies do that see no tokens. Threads: as Policy.
+// Purpose: baseline; the rule of proxies that do not count tokens. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_REQUESTS_LEAST_REQUESTS_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_REQUESTS_LEAST_REQUESTS_H_
 

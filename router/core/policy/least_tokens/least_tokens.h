@@ -1,7 +1,8 @@
 // Least tokens: in pool order, each request goes to the least loaded worker that can take it (ties: lowest
 // index).
 //
-// Source: list scheduling (Graham, 1966); "JSQ" by tokens in the code of the BF-IO paper; what engines ship.
+// Source: list scheduling (Graham, 1966); "JSQ" by tokens in the code of the BF-IO paper; the rule that
+// engines ship.
 //
 // Purpose: baseline; balance by where alone, one request after the other. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_TOKENS_LEAST_TOKENS_H_

@@ -27,7 +27,7 @@ void LptPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
 bool LptPolicy::PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan) {
   order_.resize(std::min<size_t>(snapshot.waiting.size(), free_.free_slots()));
   std::iota(order_.begin(), order_.end(), 0);
-  // All of them get a slot, so the order of equals is a matter of taste; it moves a run's imbalance by 2 %.
+  // All of them get a slot, so any order of equals is correct; it changes a run's imbalance by 2 %.
   std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
     const int64_t s_a = snapshot.waiting[a].prefill_tokens, s_b = snapshot.waiting[b].prefill_tokens;
     return s_a != s_b ? s_a > s_b : a > b;

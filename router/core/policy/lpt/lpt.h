@@ -4,7 +4,7 @@
 // worker is chosen. When KV keeps one of them out, the requests are placed in pool order instead, so that KV
 // favours the oldest.
 //
-// Purpose: the baseline that counts: fcfs's waits, balanced by where. Threads: as Policy.
+// Purpose: the strongest baseline with fcfs's waits: only the placement balances. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_
 #define BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_
 

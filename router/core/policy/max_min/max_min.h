@@ -5,7 +5,7 @@
 // work. Completion grows with s on every worker, so the choice is always the largest request of the whole
 // pool (lpt chooses among the oldest). Over a pool that never empties the small ones wait forever.
 //
-// Purpose: baseline; what choosing by size does, largest first. Threads: as Policy.
+// Purpose: baseline; selection by size, largest first. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_MAX_MIN_MAX_MIN_H_
 #define BFIO_ROUTER_CORE_POLICY_MAX_MIN_MAX_MIN_H_
 

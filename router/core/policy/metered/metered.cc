@@ -19,7 +19,7 @@ void MeteredPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   } else {
     PlaceWithin(snapshot, decision);
   }
-  // Nothing decodes: nothing is held up.
+  // Without decodes no prompt is delayed.
   if (std::isfinite(level_s)) decision.level_s = level_s;
 }
 
@@ -76,7 +76,7 @@ void MeteredPolicy::PlaceBindings(const Snapshot& snapshot, Decision& decision) 
   for (const Assignment& binding : bindings_) {
     const WaitingView& request = snapshot.waiting[binding.waiting_index];
     WorkerIndex worker = binding.worker;
-    // Of memory the bindings say nothing.
+    // The bindings do not consider memory.
     if (!free_.Fits(request, worker)) {
       worker = LeastKey(free_, request, [](const WorkerView& view) { return view.load_tokens; });
     }

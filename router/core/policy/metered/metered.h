@@ -1,13 +1,13 @@
 // A policy whose ranks compute prompts up to a common step time.
 //
-// Purpose: a decorator around a policy that places requests. Where the snapshot says what ranks have to
-// compute of prompts (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts which
-// rank takes, and up to which time ranks fill the step. Of ranks that fill their steps themselves
+// Purpose: a decorator around a policy that places requests. Where the snapshot has the prompts that ranks
+// still compute (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts which rank
+// takes, and up to which time ranks fill the step. Of ranks that fill their steps themselves
 // (PrefillView::releases_only), PlanRelease decides how many each takes, and there is no level. With
 //   slots for all   its bindings are the plan.
 //   fewer slots     which request goes where is the other policy's choice, among as many slots of each rank
 //                   as there are bindings for it.
-// Classes of priority are strict. Elsewhere the other policy decides alone.
+// Classes of priority are strict. Without Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.
 #ifndef BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_
@@ -47,7 +47,7 @@ class MeteredPolicy final : public Policy {
   void PlaceWithin(const Snapshot& snapshot, Decision& decision);
 
   const std::unique_ptr<Policy> placing_;
-  // Of the present decision.
+  // The bindings of the present decision.
   std::vector<Assignment> bindings_;
   std::vector<PrefillRank> ranks_;
   // Scratch.

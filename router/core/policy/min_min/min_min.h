@@ -3,9 +3,9 @@
 // Source: Ibarra and Kim (1977), Braun et al. (2001); BF-IO paper, related work: i = argmin min_g (r_g +
 // p_ig). Ready time r_g is the worker's local step time, p_ig what the request adds to it; p grows with s on
 // every worker, so the choice is always the smallest request. Over a pool that never empties the large ones
-// wait forever: that is the rule's own, and why no engine ships it.
+// wait forever. No engine ships it.
 //
-// Purpose: baseline; what choosing by size does, smallest first. Threads: as Policy.
+// Purpose: baseline; selection by size, smallest first. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_MIN_MIN_MIN_MIN_H_
 #define BFIO_ROUTER_CORE_POLICY_MIN_MIN_MIN_MIN_H_
 

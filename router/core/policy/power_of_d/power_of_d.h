@@ -4,7 +4,7 @@
 // Source: Mitzenmacher, "The power of two choices in randomized load balancing" (2001); "power-of-d" in the
 // BF-IO paper's related work. power_of_two is d = 2. With d >= G it is least requests with random ties.
 //
-// Purpose: baseline; what balancers do that do not look at every worker. Threads: as Policy.
+// Purpose: baseline; the rule of balancers that do not compare every worker. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_POWER_OF_D_POWER_OF_D_H_
 #define BFIO_ROUTER_CORE_POLICY_POWER_OF_D_POWER_OF_D_H_
 

@@ -2,7 +2,7 @@
 //
 // Source: BF-IO paper, section 6.1, baseline; the default of most reverse proxies.
 //
-// Purpose: baseline; placement that looks at nothing. Threads: as Policy.
+// Purpose: baseline; placement that uses no loads. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_ROUND_ROBIN_ROUND_ROBIN_H_
 #define BFIO_ROUTER_CORE_POLICY_ROUND_ROBIN_ROUND_ROBIN_H_
 

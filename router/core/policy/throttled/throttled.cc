@@ -7,7 +7,7 @@
 namespace bfio::core {
 namespace {
 
-// Of four slots, those that are filled without a look at the loads.
+// Number of every four slots that are filled without considering the loads.
 constexpr int32_t kThresholdQuarters = 3;
 
 // Loads are at least 0: any worker below its threshold comes before all others, and they tie.

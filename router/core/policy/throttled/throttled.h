@@ -3,8 +3,8 @@
 //
 // Source: throttled load balancing (Domanal and Reddy, 2013), "the first worker that is under its threshold"
 // in the BF-IO paper's related work, which names no threshold. Ours is three quarters of a worker's slots.
-// The source lets requests queue beyond the threshold; a policy of ours leaves no slot empty, hence the
-// second half of the rule.
+// In the source requests queue beyond the threshold. Policies here leave no slot empty, hence the second half
+// of the rule.
 //
 // Purpose: baseline; a threshold instead of a comparison. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_THROTTLED_THROTTLED_H_

@@ -2,9 +2,9 @@
 // requests); a rank leaves the heap when it has reached max(ceil((active + U) / G), most active of any rank).
 //
 // Source: DefaultADPRouter of tensorrt_llm/_torch/pyexecutor/scheduler/adp_router.py, without target ranks.
-// Active tokens there are prompt tokens; here they are the resident KV tokens, which serves the rule better.
-// Where slots or KV tokens, which the source does not look at, leave a request over, it goes in pool order to
-// the rank with least tokens that has free capacity, with or without the cap.
+// Active tokens there are prompt tokens; here they are the resident KV tokens, with which the rule balances
+// better. Where slots or KV tokens, which the source does not consider, leave a request over, it goes in pool
+// order to the rank with least tokens that has free capacity, with or without the cap.
 //
 // Purpose: baseline; the rule TensorRT-LLM ships. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_

@@ -39,7 +39,7 @@ class Jumping {
   std::thread thread_;
 };
 
-TEST(Mutex, AwaitSeesWhatAnotherThreadDid) {
+TEST(Mutex, AwaitReturnsWhenAnotherThreadMakesTheConditionTrue) {
   Mutex mutex;
   int turn = 0;
   // Ten threads, each woken by the one before it.

@@ -126,7 +126,7 @@ TEST_F(ConfigTest, ValuesMayHoldEqualSignsAndDashes) {
   EXPECT_EQ(settings().load, -5);
 }
 
-TEST_F(ConfigTest, TheCommandLineWinsOverTheFileInAnyOrder) {
+TEST_F(ConfigTest, TheCommandLineOverridesTheFileInAnyOrder) {
   const std::string path = WriteFile("workers: 8\npolicy: \"fcfs\"\n# comment\ntl: 1.00525e-7\njson: true\n");
   ASSERT_TRUE(Run({"--workers=2", "--config=" + path}).ok());
   EXPECT_EQ(settings().workers, 2);
@@ -222,7 +222,7 @@ TEST_F(ConfigTest, BadValuesNameTheFlag) {
   EXPECT_EQ(Message({"--workers"}), "--workers needs a value");
 }
 
-TEST_F(ConfigTest, HelpWinsOverMistakesAndSetsNothing) {
+TEST_F(ConfigTest, HelpTakesPrecedenceOverErrorsAndSetsNothing) {
   const auto line = Run({"--polcy=x", "--workers=3", "--help"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_TRUE(line->help);

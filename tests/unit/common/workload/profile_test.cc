@@ -16,7 +16,7 @@ Moments Of(const Trace& trace, int64_t TraceRequest::*field) {
   return LengthMoments(trace, field);
 }
 
-TEST(ProfileTest, LengthsFollowThePublishedFigures) {
+TEST(ProfileTest, LengthsFollowThePublishedQuantiles) {
   const auto conversation = SampleProfile("conversation", 200000, 1);
   ASSERT_TRUE(conversation.ok());
   EXPECT_FALSE(conversation->has_arrivals);

@@ -72,7 +72,7 @@ v1::ClusterState State() {
   return state;
 }
 
-TEST(StateMetricsTest, FiguresOfAGroup) {
+TEST(StateMetricsTest, MetricsOfAGroup) {
   const std::string text = MetricsText(State());
   EXPECT_THAT(text, HasSubstr("\nbfio:num_requests_running 8\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:num_requests_waiting 9\n"));

@@ -84,7 +84,7 @@ TEST_F(StepBroadcastTest, EachGroupsStepsAreCountedSeparately) {
   }
 }
 
-TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestStepsAndLearnsHowMany) {
+TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestStepsAndGetsTheirNumber) {
   Watch(1);
   service_.Publish(0, kRanksOfABigOne);  // its write ends only when the watcher reads
   for (int64_t step = 1; step <= 300; ++step) service_.Publish(step);

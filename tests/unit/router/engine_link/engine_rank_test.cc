@@ -1,4 +1,4 @@
-// An engine's rank as a worker: what it reports must be what the group reckons.
+// An engine's rank as a worker: its reports must equal the accounts of the group.
 #include "router/engine_link/engine_rank.h"
 
 #include <algorithm>
@@ -691,7 +691,7 @@ TEST_F(EngineRankTest, RequestsOfOtherClientsTakeSlotsAndTokens) {
   EXPECT_EQ(Reports().back().extra_slots, 0) << "an engine that does not answer is not believed for long";
 }
 
-TEST_F(EngineRankTest, AnEngineThatSaysTooMuchKeepsASlot) {
+TEST_F(EngineRankTest, AnEngineThatReportsTooMuchKeepsASlot) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
   Plan({1});

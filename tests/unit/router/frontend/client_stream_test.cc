@@ -32,7 +32,7 @@ class UnboundClient : public ::testing::Test {
   std::shared_ptr<ClientStream> stream_ = ClientStream::Create(nullptr, {.id = 1, .limits = kSmallLimits});
 };
 
-TEST_F(UnboundClient, OnlyTheFirstTokenAsksForAFlush) {
+TEST_F(UnboundClient, OnlyTheFirstTokenRequestsAFlush) {
   EXPECT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
   EXPECT_EQ(stream_->Deliver(1, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
   stream_->Flush();
@@ -78,7 +78,7 @@ TEST_F(UnboundClient, AnEndedStreamTakesNothingAndEndsOnce) {
   EXPECT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
 }
 
-TEST_F(UnboundClient, ABrokenStreamAsksForNoFlushUntilItIsEnded) {
+TEST_F(UnboundClient, ABrokenStreamRequestsNoFlushUntilItIsEnded) {
   ASSERT_EQ(stream_->Deliver(0, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
   stream_->Flush();
   stream_->OnWriteDone(false);

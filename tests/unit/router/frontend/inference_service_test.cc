@@ -221,7 +221,7 @@ TEST_F(InferenceServiceTest, APassedDeadlineIsReported) {
     if (sink->End(absl::CancelledError(), std::nullopt)) sink->Flush();
 }
 
-TEST_F(InferenceServiceTest, ATracedCallSaysSo) {
+TEST_F(InferenceServiceTest, ATracedCallHasItsTraceparent) {
   const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   std::string seen;
   handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>& sink) {

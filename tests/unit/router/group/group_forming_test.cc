@@ -100,7 +100,7 @@ TEST_F(BarrierGroupTest, NewWorkersAreAddedAfterASettlingTime) {
   EXPECT_EQ(world_->group().epoch(), 2u);
   world_->Run();
   EXPECT_EQ(world_->book().completed.size(), 4u);
-  EXPECT_EQ(world_->book().placed_again, 0) << "nobody was lost";
+  EXPECT_EQ(world_->book().placed_again, 0) << "no request was lost";
 }
 
 TEST_F(BarrierGroupTest, WorkersThatJoinDuringFormingAreAddedAfterwards) {
@@ -355,16 +355,16 @@ TEST_F(BarrierGroupTest, OtherWorkersCannotReplaceAConnection) {
   Start(1);
   world_->Worker("a").instance = 5;
   world_->Serve({"a"});
-  MemberId stranger = 77;
+  MemberId newcomer = 77;
   const auto refused = [&](uint64_t instance, uint64_t stream) {
     world_->Do([&](GroupSet& set, Commands& out) {
-      world_->checker().OnHello(++stranger);
+      world_->checker().OnHello(++newcomer);
       WorkerHello hello = world_->Worker("a").Hello();
       hello.worker_instance = instance;
       hello.stream = stream;
-      set.OnHello(stranger, hello, world_->now, out);
+      set.OnHello(newcomer, hello, world_->now, out);
     });
-    return world_->closed.back().to == stranger && absl::IsAlreadyExists(world_->closed.back().status);
+    return world_->closed.back().to == newcomer && absl::IsAlreadyExists(world_->closed.back().status);
   };
   EXPECT_TRUE(refused(6, 2)) << "another process of that name";
   EXPECT_TRUE(refused(0, 2)) << "one that does not tell";

@@ -55,7 +55,7 @@ TEST_F(GroupSetTest, AWorkerMayNameItsGroup) {
   EXPECT_EQ(GroupOf("c"), "blue");
   EXPECT_EQ(GroupOf("d"), "0");
   EXPECT_EQ(GroupOf("f"), "1");
-  EXPECT_EQ(GroupOf("g"), "0") << "blue has fewest of all, but nobody is assigned to it";
+  EXPECT_EQ(GroupOf("g"), "0") << "blue has fewest of all, but no worker is assigned to it";
   Form();
   EXPECT_EQ(world_.group(2).options().index, 2);
   EXPECT_THAT(world_.Ranks(2), ElementsAre("b", "c"));

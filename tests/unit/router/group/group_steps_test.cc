@@ -128,7 +128,7 @@ TEST_F(PutOffTest, APlanThatWorkersWaitForIsMadeAtOnce) {
   EXPECT_EQ(world_->parts["a"], parts + 1);
 }
 
-TEST_F(PutOffTest, ANewEpochLearnsAnew) {
+TEST_F(PutOffTest, ANewEpochMeasuresAgain) {
   ServeForLong();
   world_->Kill("b");
   world_->Join("b");

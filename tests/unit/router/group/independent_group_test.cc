@@ -178,7 +178,7 @@ TEST_F(IndependentGroupTest, AWorkerThatCannotStepAloneIsRefused) {
   EXPECT_THAT(std::string(world_.closed.back().status.message()), HasSubstr("--coupling=barrier"));
   world_.Worker("a").barrier = "nccl";
   world_.Join("a");
-  EXPECT_TRUE(world_.Attached("a")) << "whatever its barrier is: nobody meets there";
+  EXPECT_TRUE(world_.Attached("a")) << "whatever its barrier is: no rank meets there";
 }
 
 TEST_F(IndependentGroupTest, ARankCannotReportAnotherAsFailed) {

@@ -17,7 +17,7 @@ TEST(ModelBook, AModelExpiresWhenNoGroupHasServedItForAWhile) {
   const uint32_t aa = book.NumberOf("aa"), bb = book.NumberOf("bb");
   EXPECT_EQ(book.NumberOf("aa"), aa);
   EXPECT_THAT(book.known(), ElementsAre(Pair(aa, "aa"), Pair(bb, "bb")));
-  EXPECT_EQ(book.NextExpiry(patience), absl::InfiniteFuture()) << "nobody has served them";
+  EXPECT_EQ(book.NextExpiry(patience), absl::InfiniteFuture()) << "no group has served them";
   book.SetServed({aa, bb}, start);
   book.SetServed({bb}, start + absl::Seconds(1));
   book.SetServed({bb}, start + absl::Seconds(2));

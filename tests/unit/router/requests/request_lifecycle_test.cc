@@ -109,7 +109,7 @@ TEST_F(RequestLifecycleTest, RequestIdsAreScopedToTheirTenant) {
   // Calls of a tenant reach only that tenant's requests.
   EXPECT_FALSE(requests_->Abort("beta", "a", "secret", now_));
   ClientRequest back = ComeBack("a", 0);
-  EXPECT_EQ(*Arrive(back).status, absl::NotFoundError("no request a to go on with"));
+  EXPECT_EQ(*Arrive(back).status, absl::NotFoundError("no request a to resume"));
   back.tenant = "zeta";
   EXPECT_TRUE(Arrive(back).open());
   EXPECT_TRUE(absl::IsAborted(*second.status)) << "taken over";
@@ -204,7 +204,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   Place();
   requests_->OnRejected(sink.id(), absl::InternalError("no logits"), now_);
   ASSERT_EQ(log->lines.size(), 11u);
-  EXPECT_EQ(log->lines[10].text, "request other: its worker could not go on with it: no logits");
+  EXPECT_EQ(log->lines[10].text, "request other: its worker could not continue it: no logits");
   EXPECT_EQ(log->lines[10].fields["rank"], "0");
   abandon(1);
   EXPECT_THAT(log->lines.back().text, HasSubstr("no client has resumed it; 90 more"));

@@ -287,7 +287,7 @@ TEST_F(PassingRequest, AWholeOutputThatNoEngineBringsIsGivenUp) {
   EXPECT_TRUE(absl::IsUnavailable(*sink.status));
 }
 
-TEST_F(PassingRequest, AWholeOutputCountsWhatTheEngineSays) {
+TEST_F(PassingRequest, AWholeOutputCountsTheTokensThatTheEngineReports) {
   OpenEpoch();
   RecordingSink& sink = ArrivePassing({.whole = true}, 400);
   Place();

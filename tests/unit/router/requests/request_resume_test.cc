@@ -100,7 +100,7 @@ TEST_F(RequestLifecycleTest, MissingLogprobsEndTheRequest) {
   }
 }
 
-TEST_F(RequestLifecycleTest, LogprobsThatNobodyAskedForAreDropped) {
+TEST_F(RequestLifecycleTest, LogprobsThatWereNotRequestedAreDropped) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a"));
   Place();

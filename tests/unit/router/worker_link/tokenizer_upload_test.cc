@@ -87,7 +87,7 @@ TEST_F(TokenizerUploadTest, FilesArePutTogetherFromTheirParts) {
   EXPECT_THAT(files_, ElementsAre(Pair("config.json", "{}"), Pair("tokenizer.json", "abcdef")));
 }
 
-TEST_F(TokenizerUploadTest, WhatIsNotWantedIsNotReceived) {
+TEST_F(TokenizerUploadTest, UnneededFilesAreNotReceived) {
   wanted_ = false;
   // More than fits into the connection's window: the call ends before all is sent.
   const std::string data(size_t{1} << 20, 'x');

@@ -44,7 +44,7 @@ v1::ClusterState State(int64_t second, uint64_t steps) {
   return state;
 }
 
-TEST(FiguresTest, RatesCoverTheTimeBetweenTwoStates) {
+TEST(MeasurementsTest, RatesCoverTheTimeBetweenTwoStates) {
   const Measurements f = Compare(State(10, 100), State(20, 300));
   EXPECT_DOUBLE_EQ(f.seconds, 10);
   EXPECT_DOUBLE_EQ(f.steps_per_s.value(), 20);
@@ -57,7 +57,7 @@ TEST(FiguresTest, RatesCoverTheTimeBetweenTwoStates) {
   EXPECT_FALSE(f.between_tokens_s.has_value());
 }
 
-TEST(FiguresTest, LoadsRanksAndTheSlowest) {
+TEST(MeasurementsTest, LoadsRanksAndTheSlowest) {
   const Measurements f = Compare(State(10, 100), State(20, 300));
   EXPECT_EQ(f.ranks, 3u);
   EXPECT_EQ(f.max_load, 300u);
@@ -75,7 +75,7 @@ TEST(FiguresTest, LoadsRanksAndTheSlowest) {
   EXPECT_FALSE(f.workers[3].rank.has_value());
 }
 
-TEST(FiguresTest, WithoutElapsedTimeThereAreNoRates) {
+TEST(MeasurementsTest, WithoutElapsedTimeThereAreNoRates) {
   const v1::ClusterState state = State(10, 100);
   const Measurements f = Compare(state, state);
   EXPECT_FALSE(f.steps_per_s || f.tokens_per_s || f.idle || f.barrier_wait || f.first_token_s || f.straggler);
@@ -83,13 +83,13 @@ TEST(FiguresTest, WithoutElapsedTimeThereAreNoRates) {
   EXPECT_FALSE(Compare(v1::ClusterState(), v1::ClusterState()).max_rank.has_value());
 }
 
-TEST(FiguresTest, AnotherRoutersCountersAreNotSubtracted) {
+TEST(MeasurementsTest, AnotherRoutersCountersAreNotSubtracted) {
   const Measurements f = Compare(State(100, 5000), State(2, 20));
   EXPECT_FALSE(f.steps_per_s || f.tokens_per_s || f.idle);
   EXPECT_EQ(f.ranks, 3u);
 }
 
-TEST(FiguresTest, AStepOfThisEpochHasTheRanksTimes) {
+TEST(MeasurementsTest, AStepOfThisEpochHasTheRanksTimes) {
   v1::StepSummary step;
   step.set_epoch(3);
   for (const uint64_t ns : {1'000'000, 2'000'000, 3'000'000}) {
@@ -110,7 +110,7 @@ TEST(FiguresTest, AStepOfThisEpochHasTheRanksTimes) {
       Compare(State(1, 1), State(2, 2), absl::MakeConstSpan(&step, 1)).workers[2].local_s.has_value());
 }
 
-TEST(FiguresTest, RanksOfSeveralGroupsAreKeptApart) {
+TEST(MeasurementsTest, RanksOfSeveralGroupsAreKeptApart) {
   const auto state = [](uint64_t uptime, uint64_t stragglers) {
     v1::ClusterState cluster;
     cluster.mutable_uptime()->set_seconds(static_cast<int64_t>(uptime));

@@ -36,7 +36,7 @@ TEST(PageTableTest, TakesPagesOnlyAsASequenceGrows) {
   PageTable table = Make(16, 160, 2);
   const SequenceIndex sequence = *table.Admit(100);
   EXPECT_THAT(table.pages(sequence), IsEmpty());
-  EXPECT_EQ(table.free_tokens(), 60) << "but the room is reserved at once";
+  EXPECT_EQ(table.free_tokens(), 60) << "but the capacity is reserved at once";
   ASSERT_TRUE(table.Grow(sequence, 16).ok());
   EXPECT_THAT(table.pages(sequence), SizeIs(1));
   ASSERT_TRUE(table.Grow(sequence, 17).ok());
@@ -52,7 +52,7 @@ TEST(PageTableTest, GrowthBeyondTheReservationIsRefused) {
   const SequenceIndex sequence = *table.Admit(20);
   const absl::Status status = table.Grow(sequence, 21);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("reserved 20 tokens and wants 21"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("reserved 20 tokens and needs 21"));
 }
 
 TEST(PageTableTest, AReservationGrowsWhileMemoryIsFree) {

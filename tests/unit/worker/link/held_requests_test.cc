@@ -103,7 +103,7 @@ TEST(HeldRequests, EndedRequestsYieldToRunningOnes) {
   held.Admit(Request(2, 300), {"n", {}});
   EXPECT_THAT(Handles(held), ElementsAre(2));
   held.Admit(Request(3, 300), {"n", {}});
-  EXPECT_THAT(Handles(held), ElementsAre(2)) << "no room, and nothing that has ended";
+  EXPECT_THAT(Handles(held), ElementsAre(2)) << "no free memory, and nothing that has ended";
 }
 
 // The router did not receive the end and places the request again, on the same worker.

@@ -247,7 +247,7 @@ TEST(RouterLinkTest, NoRouterIsAnErrorAfterTheTimeout) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("no router at 127.0.0.1:1"));
 }
 
-TEST(RouterLinkTest, LeaveFollowsHelloHoweverEarlyItIsAskedFor) {
+TEST(RouterLinkTest, LeaveFollowsHelloEvenIfItIsRequestedFirst) {
   FakeRouter router([](int, Stream& stream) {
     v1::WorkerMessage in;
     EXPECT_TRUE(stream.Read(&in) && in.has_hello());

@@ -51,7 +51,7 @@ std::set<std::string> Exposed(const std::string& text) {
   return names;
 }
 
-TEST(WorkerMetricsTest, FiguresOfARank) {
+TEST(WorkerMetricsTest, MetricsOfARank) {
   const RankTelemetry ranks[] = {Known()};
   const std::string text = MetricsText("1.2.3", 17, ranks);
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_build_info{version=\"1.2.3\"} 1\n"));

@@ -119,7 +119,7 @@ TEST(BatchPlannerTest, WholePromptsNeedABudgetThatHoldsTheLongestSequence) {
   EXPECT_TRUE(BatchPlanner::Create({.token_budget = 1, .max_sequence_tokens = 513}).ok());
 }
 
-TEST(BatchPlannerTest, NoOrderPassesOverAResidentForEver) {
+TEST(BatchPlannerTest, EveryOrderServesEachResidentEventually) {
   for (const BatchOrder order : {BatchOrder::kShortest, BatchOrder::kPriority}) {
     for (const char* name : {"sarathi", "orca"}) {
       SCOPED_TRACE(absl::StrCat(name, static_cast<int>(order)));

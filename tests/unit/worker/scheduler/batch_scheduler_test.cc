@@ -114,7 +114,7 @@ TEST(BatchSchedulerTest, ARequestWithoutSlotOrKvBlocksOnlyLaterOnes) {
   requests[1].kv_tokens = 300;
   EXPECT_THAT(Form("sarathi", requests, {.token_budget = 100, .free_kv_tokens = 350}),
               ElementsAre(std::pair(0, 10), std::pair(3, 10)))
-      << "the third would fit, and overtakes nobody";
+      << "the third would fit, and overtakes no other";
   EXPECT_THAT(Form("sarathi", requests, {.token_budget = 100, .free_slots = 2}),
               ElementsAre(std::pair(0, 10), std::pair(1, 10), std::pair(3, 10)));
   requests.push_back({0, 5});

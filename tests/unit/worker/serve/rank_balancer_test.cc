@@ -20,7 +20,7 @@ std::vector<int> Choices(RankBalancer& balancer, int count, absl::Time now) {
   return chosen;
 }
 
-TEST(RankBalancer, ABurstSpreadsInTurn) {
+TEST(RankBalancer, ABurstSpreadsOverTheRanks) {
   RankBalancer balancer(3, At(0));
   EXPECT_THAT(Choices(balancer, 7, At(1)), ElementsAre(0, 1, 2, 0, 1, 2, 0));
 }
@@ -38,12 +38,12 @@ TEST(RankBalancer, WhatIsInFlightCountsAtOnce) {
 TEST(RankBalancer, CountsArePublishedEvery100Ms) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.running = 50}, At(10));
-  EXPECT_EQ(balancer.Choose(At(50)), 0) << "nobody has been told";
+  EXPECT_EQ(balancer.Choose(At(50)), 0) << "no rank has been chosen";
   EXPECT_EQ(balancer.Choose(At(101)), 1);
   EXPECT_EQ(balancer.Choose(At(101)), 1);
 }
 
-TEST(RankBalancer, AStepIsPublishedWhenAllHaveToldOfIt) {
+TEST(RankBalancer, AStepIsPublishedWhenAllHaveReportedIt) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.running = 50}, At(60));
   balancer.Report(1, 1, {.running = 60}, At(80));
@@ -53,7 +53,7 @@ TEST(RankBalancer, AStepIsPublishedWhenAllHaveToldOfIt) {
   EXPECT_EQ(balancer.Choose(At(200)), 1) << "step 2 is out";
 }
 
-TEST(RankBalancer, NewsWaitsUntilTheRanksHadTimeToTell) {
+TEST(RankBalancer, PublishingWaitsForTheRanksReports) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.running = 50}, At(90));
   EXPECT_EQ(balancer.Choose(At(130)), 0) << "rank 1 may still tell";

@@ -74,7 +74,7 @@ absl::Status CudaDeviceOps::Open() {
 }
 
 CudaDeviceOps::~CudaDeviceOps() {
-  // If the device hangs, freeing memory would block for ever, and so would destroying cuBLASLt's handle: leak
+  // If the device hangs, freeing memory would block forever, and so would destroying cuBLASLt's handle: leak
   // them.
   if (!Enter().ok() || (done_ != nullptr && !Wait(kEndPatience).ok())) {
     static_cast<void>(gemms_.release());

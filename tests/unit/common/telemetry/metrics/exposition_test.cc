@@ -33,7 +33,7 @@ TEST(ExpositionTest, LabelsAreEscaped) {
   EXPECT_NE(out.Text().find("rank=\"a\\\"b\\\\c\\nd\""), std::string::npos) << out.Text();
 }
 
-TEST(ExpositionTest, SeveralLabelsTellSeriesApart) {
+TEST(ExpositionTest, SeveralLabelsDistinguishSeries) {
   constexpr MetricInfo kRankLoad = {"bfio:load_tokens", MetricKind::kGauge, "group, rank", "load"};
   Exposition out;
   out.Add(kRankLoad, 1, {"blue", "0"});

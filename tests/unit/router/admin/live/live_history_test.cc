@@ -39,7 +39,7 @@ absl::Time At(int64_t ms) {
   return absl::FromUnixMillis(1'000'000 + ms);
 }
 
-TEST(LiveHistoryTest, AnIntervalsFigures) {
+TEST(LiveHistoryTest, SamplesOfAnInterval) {
   LiveHistory history;
   history.OnStep(Step(1, 1, {100, 50}, {1000, 3000}, {2000, 0}), At(0));
   history.OnStep(Step(1, 2, {80, 120}, {1000, 5000}, {4000, 0}), At(20));

@@ -212,7 +212,7 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   }
 }
 
-TEST(KvGate, ALimitOfHalfTheMemoryKeepsNoOthersOutWhereItIsHardlyEverReached) {
+TEST(KvGate, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
   KvGate gate(*ParseKvGate("kv_feasible"));
   Rng rng(17);
   constexpr int kCases = 30, kDraws = 200;

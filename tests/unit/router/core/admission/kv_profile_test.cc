@@ -79,7 +79,7 @@ TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
 }
 
 TEST(KvProfile, OfLongLinesIsTheSumAtEachEnd) {
-  // Lengths whose every step nobody could write down.
+  // Lengths that are too large to enumerate.
   Rng rng(3);
   constexpr int64_t kLongest = int64_t{1} << 40;
   KvProfile profile;

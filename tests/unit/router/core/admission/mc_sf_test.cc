@@ -264,7 +264,7 @@ TEST(EndPace, OfSimilarRequestsNoMoreEndThanMemoryCarries) {
   EXPECT_FALSE(pace.Wave(100, 10, 20, 840));
 }
 
-TEST(Aging, NobodyWhoCameLaterPassesARequestAfterTheBound) {
+TEST(Aging, NoLaterRequestPassesOneThatHasWaitedForTheBound) {
   for (const char* rule : {"mc_sf", "mc_sf_paced"}) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
       Rng rng(seed);

@@ -113,7 +113,7 @@ TEST(WaitGate, SmallChangesOfCostsChangeNothing) {
   EXPECT_EQ(gate.fixed_tokens(), 1) << "a fit may extrapolate to less than nothing";
 }
 
-TEST(WaitGate, AnExplicitSettingWinsOverWorkersCosts) {
+TEST(WaitGate, AnExplicitSettingOverridesWorkersCosts) {
   WaitGate gate({Kind::kWait, 30'000, 32});
   gate.OnCost(90'000);
   EXPECT_EQ(gate.fixed_tokens(), 30'000);
@@ -169,7 +169,7 @@ TEST(WaitGate, AClassIsReleasedAtTheFluidModelsThreshold) {
   EXPECT_LE(gate.thresholds()[of], (*sim::WaitThresholds({{above}}, time, 0.9))[0]);
   for (size_t j = 0; j < gate.thresholds().size(); ++j) {
     if (j == of) continue;
-    EXPECT_EQ(gate.thresholds()[j], 1) << "nobody of class " << j << " has come";
+    EXPECT_EQ(gate.thresholds()[j], 1) << "no request of class " << j << " has come";
   }
 
   const int64_t threshold = gate.thresholds()[of];

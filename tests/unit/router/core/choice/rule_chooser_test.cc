@@ -193,7 +193,7 @@ TEST(RuleChooser, GroupOfAnotherSizeIsReplayedFromTheBeginning) {
   EXPECT_NE(chooser.rule(), PlacementRule::kHeadroom);
 }
 
-TEST(RuleChooser, SaysByHowMuchTheChosenRuleLeads) {
+TEST(RuleChooser, ReportsByHowMuchTheChosenRuleLeads) {
   RuleChooser chooser;
   chooser.SetRules(kOthersFirst);
   EXPECT_FALSE(chooser.measured());

@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kKnots = FarOutlookBuilder::kKnots;
 
-// Lengths are geometric, so that all ages have the same future: no more is known than before the first request.
+// Lengths are geometric, so that all ages have the same future: no more is known than before the first
+// request.
 std::unique_ptr<Lookahead> Geometric() {
   return *MakeLookahead("survival", {.prior_mean_tokens = 256});
 }

@@ -106,7 +106,7 @@ TEST(BrTest, WithManySlotsTheEmptiestWorkerTakesWhatFitsItBest) {
   EXPECT_EQ(plan[1].worker, 1);
 }
 
-TEST(BrTest, LookaheadSeesTheMarginThatIsAboutToVanish) {
+TEST(BrTest, LookaheadCountsTheMarginThatIsAboutToVanish) {
   // Now worker 1 lies 100 below; two steps on it is the most loaded one: anything it takes is in the way.
   const PolicyCase two = PolicyCase().Worker(500, 0).Worker(400, 1).WaitingAll({100, 10});
   EXPECT_THAT(two.Decide("br0"), ElementsAre(1, -1));
@@ -118,7 +118,7 @@ TEST(BrTest, LookaheadSeesTheMarginThatIsAboutToVanish) {
               ElementsAre(-1, 1));
 }
 
-TEST(BrTest, HorizonIsAskedOfTheScheduler) {
+TEST(BrTest, HorizonIsRequestedFromTheScheduler) {
   PolicyOptions options;
   options.horizon = 20;
   EXPECT_EQ((*MakePolicy("br_h", options))->horizon(), 20);

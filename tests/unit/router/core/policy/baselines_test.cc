@@ -25,14 +25,14 @@ TEST(FcfsTest, YoungestWaitWhenSlotsRunOut) {
               ElementsAre(0, 1, -1));
 }
 
-TEST(RoundRobinTest, TurnsGoOnFromOneDecisionToTheNext) {
+TEST(RoundRobinTest, TheOrderContinuesFromOneDecisionToTheNext) {
   const auto policy = *MakePolicy("round_robin", {});
   const PolicyCase two = PolicyCase().Worker(0, 5).Worker(0, 5).Worker(0, 5).WaitingAll({1, 1});
   EXPECT_THAT(two.Decide(*policy), ElementsAre(0, 1));
   EXPECT_THAT(two.Decide(*policy), ElementsAre(2, 0));
 }
 
-TEST(RoundRobinTest, FullWorkerLosesItsTurn) {
+TEST(RoundRobinTest, FullWorkerIsSkipped) {
   EXPECT_THAT(PolicyCase().Worker(0, 1).Worker(0, 0).Worker(0, 2).WaitingAll({1, 1, 1}).Decide("round_robin"),
               ElementsAre(0, 2, 2));
 }
@@ -84,7 +84,7 @@ TEST(LptTest, WhenKvBindsTheOldestStillEnter) {
   EXPECT_THAT(PolicyCase().Worker(0, 2, 10).WaitingAll({7, 8}).Decide("lpt"), ElementsAre(0, -1));
 }
 
-TEST(PowerOfTwoTest, WithTwoWorkersTheEmptierOneAlwaysWins) {
+TEST(PowerOfTwoTest, WithTwoWorkersTheEmptierOneIsAlwaysChosen) {
   const PolicyCase uneven = PolicyCase().Worker(0, 99, kAmpleKv, 50).Worker(900, 99, kAmpleKv, 5);
   EXPECT_THAT(PolicyCase(uneven).WaitingAll({1, 1, 1, 1, 1, 1, 1, 1}).Decide("power_of_two"), Each(1));
 }

@@ -156,7 +156,7 @@ TEST_F(HeadroomTest, GrowthIsHalfOfWhatIsToComeByItsPartOfARequest) {
   const PolicyCase none = PolicyCase().Worker(0, 5);
   EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 0), 0) << "nothing was seen";
   See(100, 10);
-  EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 600), 0) << "nobody is there";
+  EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 600), 0) << "no request is there";
   // Residents of 1,100 tokens on average have made 1,000.
   const PolicyCase group =
       PolicyCase().Worker(9'000, 5, kAmpleKv, /*active=*/9).Worker(2'000, 5, kAmpleKv, /*active=*/1);

@@ -87,13 +87,13 @@ TEST_F(OversizedRequestsTest, AnOversizedRequestExceedsTheMeanCompletion) {
   Pass(2, 2, 2'000);
   slacks_[0] = 0;
   const Instance instance = Prepare();
-  const WorkerIndex home = 2;  // the least loaded
+  const WorkerIndex reserved = 2;  // the least loaded
   EXPECT_EQ(Expected(instance), 1);
-  EXPECT_EQ(instance.items[0].reserved_worker, home);
+  EXPECT_EQ(instance.items[0].reserved_worker, reserved);
   EXPECT_EQ(instance.items[0].precounted_tokens, kOversized - 1'000);
-  EXPECT_EQ(instance.items[0].LoadOn(home), 1'000) << "at home it closes an ordinary gap";
+  EXPECT_EQ(instance.items[0].LoadOn(reserved), 1'000) << "on the reserved worker it closes an ordinary gap";
   EXPECT_EQ(instance.items[0].LoadOn(0), kOversized);
-  EXPECT_EQ(instance.workers[home].load_tokens, workers_[home].load_tokens + kOversized - 1'000);
+  EXPECT_EQ(instance.workers[reserved].load_tokens, workers_[reserved].load_tokens + kOversized - 1'000);
 }
 
 TEST_F(OversizedRequestsTest, GapFollowsWhatCompletes) {
@@ -122,7 +122,7 @@ TEST_F(OversizedRequestsTest, AdmittedRequestsAreNotTakenForGrowth) {
   EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 700);
 }
 
-TEST_F(OversizedRequestsTest, CreditGrowsFromNothingToTheExcessAsTheTurnComes) {
+TEST_F(OversizedRequestsTest, PrecountedTokensGrowToTheExcessUntilItIsOverdue) {
   Pass(2, 1, 1'000);
   // With 4 admissions a step a worker sinks by 4 / 8 * (1,000 - 400) = 300 tokens, six steps in ten: 16
   // steps.

@@ -218,7 +218,7 @@ TEST(BfIoAutoDriven, TenantThatIsAheadWaitsLongerAndIsServed) {
   }
   ASSERT_GT(others, 100);
   EXPECT_GT(ahead / served, 1.5 * behind / others);
-  EXPECT_GE(served, sent - 40) << "nobody is left behind for good";
+  EXPECT_GE(served, sent - 40) << "no request is left behind";
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST_F(UrgencyTest, PriceKeepsToItsBounds) {
 }
 
 // The dearer waiting is, the fewer come late: at 50 times the initial price it is 0.8 % here.
-TEST_F(UrgencyTest, PriceFindsTheLateShareThatIsWanted) {
+TEST_F(UrgencyTest, PriceReachesTheTargetShareOfLateRequests) {
   Rng rng(11);
   for (int64_t i = 0; i < kAdmitted; ++i) ages_[i] = 12;  // late, not due
   Settle();

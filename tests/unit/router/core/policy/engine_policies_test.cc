@@ -128,7 +128,7 @@ TEST(TrtllmTest, ScenariosOfItsOwnTests) {
   }
 }
 
-TEST(PowerOfDTest, WithAsManyChoicesAsWorkersTheEmptiestAlwaysWins) {
+TEST(PowerOfDTest, WithAsManyChoicesAsWorkersTheEmptiestIsAlwaysChosen) {
   PolicyOptions options;
   options.choices = 3;
   PolicyCase uneven = PolicyCase().Worker(0, 99, kAmpleKv, 50).Worker(900, 99, kAmpleKv, 5);

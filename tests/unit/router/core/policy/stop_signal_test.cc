@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, StopSignalTest,
                                   std::to_string(param.param.horizon);
                          });
 
-TEST_P(StopSignalTest, DecisionThatIsEndedFillsEverySlotAndSaysSo) {
+TEST_P(StopSignalTest, DecisionThatIsEndedFillsEverySlotAndIsMarked) {
   bool over = true;
   const std::unique_ptr<Policy> policy = Make([&] { return over; });
   const PolicyCase crowd = Crowd(1);

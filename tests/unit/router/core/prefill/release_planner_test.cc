@@ -1,4 +1,4 @@
-// When prompts are released to engines that fill their own budgets: cases that can be reckoned by hand, and
+// When prompts are released to engines that fill their own budgets: cases that can be computed by hand, and
 // what no release may do, on random groups.
 #include "router/core/prefill/release_planner.h"
 
@@ -129,7 +129,7 @@ TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
   EXPECT_THAT(PlanRelease(ranks, waiting, {}, {.step_tokens = 2048}), SizeIs(2));
 }
 
-TEST(PlanReleaseTest, WhereArrivalsTakeTheRoomNoneWaitsForCompany) {
+TEST(PlanReleaseTest, WhereArrivalsTakeTheCapacityNoneWaitsForOthers) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
   PrefillTraffic traffic;
   traffic.step_s = 0.01;
@@ -137,7 +137,7 @@ TEST(PlanReleaseTest, WhereArrivalsTakeTheRoomNoneWaitsForCompany) {
   // 100 tokens of room on each rank.
   const ReleaseSettings settings = {.step_tokens = 120};
   traffic.arrivals_per_s = 10;
-  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), IsEmpty()) << "a tenth of the room";
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), IsEmpty()) << "a tenth of the capacity";
   traffic.arrivals_per_s = 90;
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), SizeIs(1)) << "nine tenths";
 }

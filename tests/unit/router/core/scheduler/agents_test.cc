@@ -88,7 +88,7 @@ TEST(Parents, AHigherStageEndsTheWave) {
   EXPECT_EQ(book.Begin("a", 2, 1)->tokens_made, 50);
 }
 
-TEST(Parents, AFullTableForgetsTheParentLongestWithoutACall) {
+TEST(Parents, AFullTableRemovesTheParentLongestWithoutACall) {
   BookOfParents book(3);
   for (const char* name : {"a", "b", "c"}) {
     book.Begin(name, 1);
@@ -98,7 +98,7 @@ TEST(Parents, AFullTableForgetsTheParentLongestWithoutACall) {
   EXPECT_EQ(book.Begin("d", 3)->first_step, 3);
   EXPECT_EQ(book.parents.size(), 3);
   EXPECT_EQ(book.Begin("b", 4)->first_step, 4) << "b was forgotten, and c for it";
-  // a, d and b have calls: nobody can be forgotten.
+  // a, d and b have calls: none can be removed.
   EXPECT_FALSE(book.Begin("e", 5).has_value());
   EXPECT_EQ(book.Begin("a", 6)->first_step, 1);
   book.End("d", 1, 6);
@@ -114,7 +114,7 @@ TEST(Parents, ACallThatIsOnlyLookedUpDisplacesNoParent) {
   EXPECT_EQ(book.Begin("a", 4)->tokens_made, 5) << "still in the book";
 }
 
-TEST(Parents, ANameThatIsUsedForEverIsNotTheOldestForEver) {
+TEST(Parents, ANameInPermanentUseDoesNotStayTheOldest) {
   BookOfParents book;
   int64_t oldest = 0;
   for (int64_t step = 0; step < 5 * Parents::kMaxAgeSteps; step += 100) {

@@ -31,7 +31,7 @@ double FixedTokens(const OneGroup& group) {
   return group.cluster().pool().wait_gate().fixed_tokens();
 }
 
-TEST(BatchCosts, TheGateTakesTheMeanOverWorkersThatHaveToldTheirs) {
+TEST(BatchCosts, TheGateTakesTheMeanOverWorkersThatHaveReported) {
   OneGroup group(WaitOptions(), *MakePolicy("fcfs", {}));
   group.OpenEpoch({CostMember(), CostMember()});
   EXPECT_EQ(FixedTokens(group), WaitGate::kDefaultFixedTokens);
@@ -54,7 +54,7 @@ TEST(BatchCosts, AnEpochBeginsWithTheCostsThatItsMembersHad) {
   EXPECT_NEAR(FixedTokens(restored), 100'000, 1);
 }
 
-TEST(BatchCosts, AnExplicitSettingWins) {
+TEST(BatchCosts, AnExplicitSettingTakesPrecedence) {
   OneGroup group(WaitOptions(5'000), *MakePolicy("fcfs", {}));
   group.OpenEpoch({CostMember(ContextCost(0.01, 1e-7))});
   EXPECT_EQ(FixedTokens(group), 5'000);

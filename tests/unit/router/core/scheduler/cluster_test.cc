@@ -221,7 +221,7 @@ TEST(ClusterYardstick, CountsTheAdmissionsOfAllGroups) {
     ASSERT_TRUE(cluster.Apply(Report{0, 0, report}).status.ok());
     cluster.Apply(MakePlan{0});
   }
-  EXPECT_EQ(seen.back(), 0) << "the first waited for nobody";
+  EXPECT_EQ(seen.back(), 0) << "the first did not wait";
   // Group 1 admits the second after some twenty ticks, and group 0 is told.
   ASSERT_EQ(cluster.Apply(MakePlan{1}).plan->placements.size(), 1u);
   StepReport report;
@@ -251,7 +251,7 @@ TEST(ClusterPolicies, EveryGroupHasItsOwnAndAWrongOneChangesNothing) {
   EXPECT_TRUE(absl::IsInvalidArgument(wrong.Apply(AddGroup{0}).status));
 }
 
-TEST(ClusterObserver, SeesEveryEventBeforeAndAfterWithWhatCameOfIt) {
+TEST(ClusterObserver, GetsEveryEventBeforeAndAfterWithItsOutcome) {
   class Noting : public EventObserver {
    public:
     void Before(const SchedulerEvent& event) override { before.push_back(event.index()); }

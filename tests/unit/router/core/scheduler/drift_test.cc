@@ -1,4 +1,4 @@
-// Loads that grow otherwise than the scheduler reckons: after every report its account is the workers' own.
+// Loads that grow otherwise than the scheduler predicts: after every report its account is the workers' own.
 #include <gtest/gtest.h>
 
 #include <algorithm>

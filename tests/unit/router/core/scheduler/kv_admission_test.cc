@@ -1,4 +1,4 @@
-// Scheduler and admission together against workers that really run out: nobody starves, and memory holds
+// Scheduler and admission together against workers that really run out: no request starves, and memory holds
 // where lengths are known.
 #include <gtest/gtest.h>
 
@@ -379,7 +379,7 @@ TEST(WaitInTheScheduler, AnIdleGroupTakesAllAndABusyOneWaitsUpToTheBound) {
       group.Report(10 + group.step);
     }
     EXPECT_EQ(group.scheduler->waiting(), 0);
-    // Nested WAIT has seen nobody end yet, and waits for nobody.
+    // Nested WAIT has seen no end yet, and delays no request.
     EXPECT_EQ(group.scheduler->totals().held_back > 0, !absl::StartsWith(admission, "nested")) << admission;
   }
 }

@@ -86,7 +86,7 @@ TEST(KvHoldTest, NextOverdueRequestHoldsWhereNoWorkerCouldTakeTheFirst) {
   EXPECT_EQ(hold.holder(), 2);
 }
 
-TEST(KvHoldTest, HolderKeepsItsTurnUntilItFits) {
+TEST(KvHoldTest, HolderKeepsItsWorkerUntilItFits) {
   KvHold hold(64);
   Pool pool;
   pool.Worker(4, 50, 100).Waiting(90, 64).Waiting(95, 70);
@@ -112,7 +112,7 @@ class KvHoldOfPolicyTest : public ::testing::TestWithParam<PolicyInfo> {};
 INSTANTIATE_TEST_SUITE_P(Policies, KvHoldOfPolicyTest, ::testing::ValuesIn(RegisteredPolicies()),
                          [](const auto& param) { return std::string(param.param.name); });
 
-// Small requests that arrive faster than they leave would fill every gap for ever.
+// Small requests that arrive faster than they leave would always fill every gap.
 TEST_P(KvHoldOfPolicyTest, LargeRequestGetsInAgainstAnEndlessStreamOfSmallOnes) {
   constexpr int kWorkers = 2, kLife = 5;
   constexpr int64_t kKv = 100, kSmall = 16, kLarge = 86;

@@ -170,7 +170,7 @@ struct World {
   int32_t workers = 0;
 };
 
-TEST(Learning, ALookaheadHearsWhatRequestsDidNoMoreAndNoLess) {
+TEST(Learning, ALookaheadGetsExactlyWhatRequestsDid) {
   int finished = 0, cut = 0, cancelled = 0, replayed = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     World world(seed);

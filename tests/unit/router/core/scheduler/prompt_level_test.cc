@@ -191,7 +191,7 @@ void Fill(LevelGroup& group, int32_t ranks, int32_t each) {
   for (const ChunkRank& rank : group.ranks()) ASSERT_EQ(rank.pending(), 0);
 }
 
-TEST(PromptLevel, ALonePromptIsSpreadSoThatNobodyWaitsForAllOfIt) {
+TEST(PromptLevel, ALonePromptIsSpreadOverSteps) {
   LevelGroup group(4);
   Fill(group, 4, 4);
   group.Enqueue(1, 2000);
@@ -226,7 +226,7 @@ TEST(PromptLevel, APromptThatComesComputedIsNoWork) {
   EXPECT_LT(levels[1], levels[0]);
 }
 
-TEST(PromptLevel, NobodyDecodesAndNothingIsHeldUp) {
+TEST(PromptLevel, WithoutDecodesPromptsAreNotDelayed) {
   LevelGroup group(2);
   // The ranks have reported once.
   group.Enqueue(1, 10, 1);
@@ -276,7 +276,7 @@ TEST(PromptLevel, AHigherClassGoesFirstAndALowerTakesTheRanksThatItLeaves) {
 
 // Slots for fewer than wait: the placing policy chooses, and still no rank takes more prompts than it can
 // use.
-TEST(PromptLevel, WhereSlotsAreShortThePolicyChoosesWhoEnters) {
+TEST(PromptLevel, WhereSlotsAreShortThePolicyChoosesTheRequests) {
   for (const char* policy : {"bf_io_auto", "bf_io"}) {
     LevelGroup group(2, PlanMode::kLockstep, policy, /*slots=*/6);
     Fill(group, 2, 4);
@@ -316,7 +316,7 @@ class Watching final : public Policy {
 };
 
 // Also of those on their way, and by the level of each step in between.
-TEST(PromptLevel, APlanKnowsWhatRanksWillHaveComputedWhenItsStepBegins) {
+TEST(PromptLevel, APlanCountsWhatRanksComputeBeforeItsStep) {
   for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
     std::vector<PrefillView> seen;
     LevelGroup group(3, mode, std::make_unique<Watching>(&seen), 64, true, 1'000'000);
@@ -403,8 +403,8 @@ TEST(PromptReports, ThoseThatMakeNoSenseAreRefused) {
   EXPECT_EQ(group.scheduler->OnReport(0, report).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Random traffic: nobody starves, no rank that decodes ends later than the level or than its decodes alone,
-// no rank has more prompts than it could use, and the accounts are exact.
+// Random traffic: no request starves, no rank that decodes ends later than the level or than its decodes
+// alone, no rank has more prompts than it could use, and the accounts are exact.
 void RunTraffic(PlanMode mode, int32_t slots, uint64_t seed) {
   SCOPED_TRACE(seed);
   Rng rng(seed);

@@ -1,5 +1,5 @@
-// Requests that are held to a rank (RequestSpec::held_to): where they are placed, when, and that nobody else
-// notices those that cannot be.
+// Requests that are held to a rank (RequestSpec::held_to): where they are placed, when, and that no other
+// request notices those that cannot be.
 #include "router/core/scheduler/rank_queues.h"
 
 #include <gmock/gmock.h>
@@ -135,7 +135,7 @@ TEST_P(RankQueuesOfPolicyTest, AHeldRequestRunsOnItsRankOrNowhere) {
   }
 }
 
-// A rank that drains takes nobody: those held to it wait. The others must be placed as if they were not
+// A rank that drains takes no request: those held to it wait. The others must be placed as if they were not
 // there.
 TEST_P(RankQueuesOfPolicyTest, RequestsThatCannotBePlacedChangeNothingForOthers) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -183,7 +183,7 @@ TEST(RankQueuesTest, AHeldRequestWaitsItsTimeWhereSlotsAreShort) {
   EXPECT_THAT(steps.PlacedOn(0), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-// Small requests that arrive faster than they leave would fill every gap of its rank for ever.
+// Small requests that arrive faster than they leave would always fill every gap of its rank.
 TEST_P(RankQueuesOfPolicyTest, ALargeHeldRequestGetsIntoItsRank) {
   RankSteps steps(policy(), {{.slots = 8, .kv_tokens = 100}, {.slots = 8, .kv_tokens = 100}});
   RequestId id = 0;

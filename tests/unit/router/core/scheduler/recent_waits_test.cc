@@ -171,7 +171,7 @@ TEST(VirtualFcfsTest, EmptyPoolsAndFullGroupsLeaveItAsItIs) {
   EXPECT_EQ(fcfs.p99(), 0);
   Arrive(fcfs, 5, 2);
   fcfs.Decide(40, 0);
-  EXPECT_EQ(fcfs.p99(), 0) << "nobody has been admitted yet";
+  EXPECT_EQ(fcfs.p99(), 0) << "no request has been admitted yet";
   fcfs.Decide(42, 5);
   EXPECT_EQ(fcfs.p99(), 40);
   fcfs.Decide(50, 0);

@@ -89,7 +89,7 @@ TEST(Scheduler, PlanReportsAnEarlyEndOnlyWhereThePolicyRan) {
   ASSERT_TRUE(f.Report(0, 1, 1, 10).ok());
   const std::optional<Plan> unasked = f.scheduler->MakePlan();
   ASSERT_TRUE(unasked.has_value());
-  EXPECT_FALSE(unasked->stopped_early) << "nobody waits";
+  EXPECT_FALSE(unasked->stopped_early) << "no request waits";
 }
 
 TEST(Scheduler, ParksAnIdleGroupUntilARequestArrives) {
@@ -269,11 +269,11 @@ TEST(Scheduler, ANewEpochKeepsRecoveredRequestsAndReturnsTheRest) {
   ASSERT_TRUE(f.Report(1, 1, 1, 200).ok());
   f.scheduler->CloseEpoch();
   EXPECT_EQ(f.scheduler->MakePlan(), std::nullopt);
-  // Rank 0 is lost; the old rank 1 is the new rank 0 and also holds a request nobody knows.
-  EpochMember survivor;
-  survivor.spec = {2, 1000, true};
-  survivor.resident = {{2, 201}, {99, 50}};
-  EXPECT_THAT(f.scheduler->OpenEpoch({survivor}), ElementsAre(1));
+  // Rank 0 is lost; the old rank 1 is the new rank 0 and also holds an unknown request.
+  EpochMember remaining;
+  remaining.spec = {2, 1000, true};
+  remaining.resident = {{2, 201}, {99, 50}};
+  EXPECT_THAT(f.scheduler->OpenEpoch({remaining}), ElementsAre(1));
   EXPECT_EQ(f.scheduler->WorkerOf(2), 0);
   EXPECT_EQ(f.scheduler->Account(0).load_tokens, 201);
   f.scheduler->Requeue(Request(1, 101, 4));
@@ -310,14 +310,14 @@ TEST(Scheduler, WhatTwoMembersHoldOneOfThemDrops) {
 TEST(Scheduler, RecoversTheRequestsOfAJoiningMember) {
   Fixture f(PlanMode::kLockstep);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
-  EpochMember survivor;
-  survivor.spec = {3, 1000, true};
+  EpochMember remaining;
+  remaining.spec = {3, 1000, true};
   RequestSpec brought = Request(7, 30, 4);
   brought.generated_tokens = 20;
   // The second name is that of a request which waits here: that one is dropped on the worker.
-  survivor.resident = {{7, 30}, {1, 10}};
-  survivor.recovered = {brought, Request(1)};
-  EXPECT_THAT(f.scheduler->OpenEpoch({survivor}), IsEmpty());
+  remaining.resident = {{7, 30}, {1, 10}};
+  remaining.recovered = {brought, Request(1)};
+  EXPECT_THAT(f.scheduler->OpenEpoch({remaining}), IsEmpty());
   EXPECT_EQ(f.scheduler->Account(0).active, 1);
   EXPECT_EQ(f.scheduler->Account(0).load_tokens, 30);
   EXPECT_EQ(f.scheduler->Account(0).reserved_kv_tokens, 33);
@@ -473,7 +473,7 @@ TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
     report.group_idle = step == 6;
     ASSERT_TRUE(scheduler.OnReport(0, report).ok());
   }
-  EXPECT_FALSE(scheduler.MakePlan().has_value()) << "nobody takes anything";
+  EXPECT_FALSE(scheduler.MakePlan().has_value()) << "no worker takes a request";
   scheduler.OpenEpoch({member});
   ASSERT_TRUE(scheduler.MakePlan().has_value());
   ASSERT_EQ(steps.size(), 3u);

@@ -94,7 +94,7 @@ TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
 }
 
 // Its slots and the requests in them bound the plans that it has not acknowledged.
-TEST(Uncoupled, AWorkerThatDoesNotReportIsNotGivenPlansForEver) {
+TEST(Uncoupled, AWorkerThatDoesNotReportGetsNoFurtherPlans) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 20, .kv_tokens = 1 << 20}});
   int plans = 0;
   for (RequestId id = 1; id <= 40; ++id) {
@@ -132,7 +132,7 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
     ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
     const auto plan = scheduler->MakePlan();
     ASSERT_TRUE(plan.has_value());
-    ASSERT_EQ(plan->apply_steps[1], 0) << "the fast one has room";
+    ASSERT_EQ(plan->apply_steps[1], 0) << "the fast one has a free slot";
     number = plan->apply_steps[0];
   }
   scheduler = Successor(*scheduler);

@@ -101,7 +101,7 @@ RequestSpec Begun(RequestId id, uint32_t model, int32_t priority = 0) {
   return spec;
 }
 
-TEST(WaitingPool, AGroupSeesWhatItsModelMayGoOnWith) {
+TEST(WaitingPool, AGroupGetsTheRequestsThatItsModelMayContinue) {
   WaitingPool pool;
   pool.Add(Begun(1, 7), 0);
   pool.Add(Waiting(2), 0);

@@ -176,7 +176,7 @@ TEST(ServiceTimes, AreReportedOnesOrElseMeasuredSteps) {
   EXPECT_NEAR(times[1], 3, 1e-9);
   EXPECT_EQ(ServiceTimesOf(silent, {}, times), times) << "no costs: as before";
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), WorkerCost{}}, ones), ones);
-  // A change of 5 % is none, and nobody counts as more than kMost slower.
+  // A change of 5 % is none, and no worker counts as more than kMost slower.
   const std::vector<double> near = {1, 1.05}, far = {1, WorkerSpeeds::kMost};
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(kC, kTl)}, near), near);
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(100 * kC, 100 * kTl)}, ones), far);

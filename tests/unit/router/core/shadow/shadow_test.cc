@@ -116,7 +116,7 @@ TEST(ShadowSetTest, ShadowsSkippedForLackOfTimeGoFirstNextTime) {
     EXPECT_EQ(regret.decisions + regret.skipped, 4);
 }
 
-TEST(ShadowSetTest, ResetForgetsRegretsOnly) {
+TEST(ShadowSetTest, ResetClearsRegretsOnly) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));
   snapshot.Decide(fcfs);

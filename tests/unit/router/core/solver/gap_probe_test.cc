@@ -59,7 +59,7 @@ TEST(GapProbe, NoChoiceIsBetterByMore) {
       ASSERT_LE(value - best, gap + 1e-6 * (1 + std::abs(value))) << "trial " << trial;
       worse += value > best + 1e-6 * (1 + std::abs(best));
     }
-    EXPECT_GT(worse, 20) << "else the figure was never needed";
+    EXPECT_GT(worse, 20) << "otherwise the bound was never needed";
   }
 }
 

@@ -151,7 +151,7 @@ TEST_P(SolverTest, DeadlineEndsConstructionWithWhatIsPlaced) {
 }
 
 // So a thousand looks at a worker's capacity pass between two questions, wherever they are made.
-TEST_P(SolverTest, TheDeadlineIsAskedAboutThroughoutConstruction) {
+TEST_P(SolverTest, TheDeadlineIsCheckedThroughoutConstruction) {
   const Instance instance = ShortOfKv(256, 1024);
   Solver solver(Settings(GetParam()));
   int64_t asked = 0;
@@ -299,7 +299,7 @@ TEST(ObjectiveTest, PrefillCountsAsLongAsTheItemIsActive) {
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kRefill), {{1}}), 3 * 3 + 0.25 * 4 * 4);
 }
 
-TEST(SolverHomeTest, PrecountedTokensLowerTheLoadOnTheReservedWorker) {
+TEST(SolverReservedWorkerTest, PrecountedTokensLowerTheLoadOnTheReservedWorker) {
   // Worker 1's load of 1,000 contains 600 of the first item's 700 tokens, precounted because it is reserved
   // for that item: it really holds 400.
   Instance instance = Make({{1000, 1}, {1000, 1}}, {700, 90});

@@ -59,7 +59,7 @@ TEST(Answers, TheLoadIsThatOfAllRanksTogether) {
   EXPECT_EQ(load.num_waiting_uncached_tokens(), 900) << "the pool is one for all";
 }
 
-TEST(Answers, ARecordSaysWhatAPollSays) {
+TEST(Answers, ARecordHasTheLoadOfAPoll) {
   const common_pb::EngineLoad record = LoadRecords(TwoRanks(), RankView::kOne).at(0);
   EXPECT_EQ(record.running_requests(), 4u);
   EXPECT_EQ(record.waiting_requests(), 4u);

@@ -109,7 +109,7 @@ TEST_F(UnboundCall, AnErrorOfOneOutputCancelsTheOthers) {
   EXPECT_FALSE(sinks_[0]->End(absl::UnavailableError("lost"), std::nullopt))
       << "a flush is asked for already";
   EXPECT_THAT(cancelled_, ElementsAre(101));
-  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken) << "nobody gets it";
+  EXPECT_EQ(sinks_[1]->Deliver(0, Tokens{8}, {}, kNow), Delivery::kTaken) << "it is dropped";
   EXPECT_FALSE(sinks_[1]->End(absl::CancelledError(), std::nullopt));
 }
 
@@ -142,7 +142,7 @@ PassedPtr Chunk(size_t tokens) {
   return PassedMessage<vllm::pb::GenerateResponse>::Make(std::move(response));
 }
 
-TEST_F(UnboundCall, MessagesThatNobodyReadsAreBounded) {
+TEST_F(UnboundCall, UnreadMessagesAreBounded) {
   Begin(2, /*stream=*/true);
   ASSERT_EQ(sinks_[0]->Pass({Chunk(1)}, kNow), Delivery::kFlush);
   sinks_[0]->Flush();

@@ -199,7 +199,7 @@ TEST(SglangRequest, WhatIsOutOfRangeIsRefusedWithItsLimit) {
   }
 }
 
-TEST(SglangRequest, LogprobsAreAskedForByTheirNumber) {
+TEST(SglangRequest, LogprobsAreRequestedByTheirNumber) {
   pb::GenerateRequest request = Plain();
   EXPECT_EQ(ConvertPlain(request)->request.sampling.logprobs, std::nullopt);
   request.set_return_logprob(true);

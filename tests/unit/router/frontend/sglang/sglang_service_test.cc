@@ -232,7 +232,7 @@ TEST_F(SglangServiceTest, ErrorsAreStatuses) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("lora_id"));
 }
 
-TEST_F(SglangServiceTest, AnAbortSaysWhetherThereWasSuchARequest) {
+TEST_F(SglangServiceTest, AnAbortReportsWhetherTheRequestExisted) {
   EXPECT_TRUE(Abort("r").success());
   EXPECT_EQ(handler_.aborted->request_id, "r");
   handler_.abort_finds = false;
@@ -265,7 +265,7 @@ TEST_F(SglangServiceTest, AnAbortEndsAllOutputsThatLive) {
   EXPECT_TRUE(reader->Finish().ok());
 }
 
-TEST_F(SglangServiceTest, ModelServerAndLoadsAreTold) {
+TEST_F(SglangServiceTest, ModelServerAndLoadsAreReported) {
   handler_.loads.version = "1.2.3";
   handler_.loads.timestamp = absl::UnixEpoch() + absl::Hours(1);
   handler_.loads.loads = {{.rank = 0,
@@ -358,7 +358,7 @@ TEST_F(SglangServiceTest, TokenizerAndLoadRecordsStream) {
 }
 
 // Callers without a token are refused before anything of their calls is received.
-TEST_F(SglangServiceTest, EveryMethodAsksWhoCalls) {
+TEST_F(SglangServiceTest, EveryMethodAuthenticatesItsCaller) {
   const std::string path = ::testing::TempDir() + "/sglang_service_test_tokens";
   std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n";
   auto tokens = TokenFile::Open(path);

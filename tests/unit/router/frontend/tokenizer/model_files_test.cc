@@ -49,7 +49,7 @@ TEST_F(ModelFilesTest, FactsAreThoseOfConfigJson) {
   EXPECT_EQ(model->text->Of(0, false), "a");
 }
 
-TEST_F(ModelFilesTest, AConfigThatSaysOtherThingsSaysNothing) {
+TEST_F(ModelFilesTest, ConfigFieldsOfWrongTypesGiveDefaults) {
   Put("tokenizer.json", kTokenizer);
   Put("config.json", R"({"vocab_size":"many","eos_token_id":null,"bos_token_id":-1,"pad_token_id":1e30,
                          "model_type":7,"dtype":7,"architectures":"x"})");

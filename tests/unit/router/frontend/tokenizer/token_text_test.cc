@@ -28,7 +28,7 @@ TEST(TokenText, ByteLevelSpellingsAreBytes) {
   EXPECT_EQ(text->Of(3, false), "\xe2") << "a part of a character";
 }
 
-TEST(TokenText, SpecialTokensAreTextOnlyWhereThatIsWanted) {
+TEST(TokenText, SpecialTokensAreTextOnlyWhereRequested) {
   const auto text = TokenText::Parse(ByteLevel().dump());
   ASSERT_TRUE(text.ok());
   EXPECT_EQ(text->Of(5, false), "");

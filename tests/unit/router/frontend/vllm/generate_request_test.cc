@@ -188,7 +188,7 @@ TEST(VllmRequest, ARankThatIsNamedIsKept) {
   EXPECT_EQ(ConvertPlain(request)->request.rank, 7u);
 }
 
-TEST(VllmRequest, LogprobsAreAskedForByTheirNumber) {
+TEST(VllmRequest, LogprobsAreRequestedByTheirNumber) {
   pb::GenerateRequest request = Plain();
   EXPECT_EQ(ConvertPlain(request)->request.sampling.logprobs, std::nullopt);
   for (const int32_t asked : {0, 20}) {
@@ -334,7 +334,7 @@ TEST(PassingVllmRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {
   EXPECT_FALSE(continues([](auto& r) { r.set_kv_transfer_params_json("{}"); }));
 }
 
-TEST(PassingVllmRequest, KvComesFromElsewhereWhereTheRequestSaysSo) {
+TEST(PassingVllmRequest, KvComesFromAnotherEngineWhereTheRequestNamesIt) {
   const auto elsewhere = [](const std::function<void(pb::GenerateRequest&)>& change) {
     const auto converted = PassPlain(change);
     return converted.ok() && converted->request.passed.kv_from_elsewhere;

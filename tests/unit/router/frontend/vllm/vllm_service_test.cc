@@ -385,7 +385,7 @@ TEST_F(VllmServiceTest, HealthIsWhetherTheGroupsServe) {
   EXPECT_FALSE(response.healthy());
 }
 
-TEST_F(VllmServiceTest, ModelServerAndLoadsAreTold) {
+TEST_F(VllmServiceTest, ModelServerAndLoadsAreReported) {
   handler_.loads.loads.push_back({.running_requests = 3, .waiting_tokens = 8, .slots = 6});
   pb::GetModelInfoResponse model;
   grpc::ClientContext one, two, three, four;
@@ -469,7 +469,7 @@ TEST_F(VllmServiceTest, SubscribersThatWantEventsAloneAreRefused) {
 }
 
 // Callers without a token are refused before anything of their calls is received.
-TEST_F(VllmServiceTest, EveryMethodAsksWhoCalls) {
+TEST_F(VllmServiceTest, EveryMethodAuthenticatesItsCaller) {
   const std::string path = ::testing::TempDir() + "/vllm_service_test_tokens";
   std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n";
   auto tokens = TokenFile::Open(path);

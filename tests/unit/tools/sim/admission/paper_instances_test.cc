@@ -233,7 +233,7 @@ TEST(PaperInstances, PacingCostsNothingForMixedLengths) {
   }
 }
 
-TEST(PaperInstances, GreedyProtectionLoopsForEver) {
+TEST(PaperInstances, GreedyProtectionNeverEnds) {
   // Two requests that fit together now but not at their ends: both are evicted and begun again, forever.
   const KvRun greedy = Serve("protect:alpha=0.1", 2, {12, 12}, 20);
   EXPECT_TRUE(greedy.looped);

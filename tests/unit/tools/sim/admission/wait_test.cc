@@ -97,7 +97,7 @@ TEST(Wait, AboveItThroughputIsTheArrivalRateAndLatencyGrows) {
   }
 }
 
-TEST(Wait, TheQueueIsBoundedAsTheLemmaSays) {
+TEST(Wait, TheQueueIsBoundedAsInTheLemma) {
   // The lemma: E[W_0] <= 2 n + lambda DT / (2 (n - lambda DT)).
   const double iteration = 7.803;
   const double bound = 2 * 8 + iteration / (2 * (8 - iteration));

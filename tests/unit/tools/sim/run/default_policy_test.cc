@@ -69,7 +69,7 @@ TEST_P(DefaultPolicyTest, IsAsFastAsLptBelowSaturation) {
     options.policy = "lpt";
     const Figures lpt = FiguresOf(options, poisson);
     EXPECT_LE(ours.step_s, 1.01 * lpt.step_s) << level;
-    EXPECT_EQ(ours.longest, 0) << level << ": nobody waits for a slot that is free";
+    EXPECT_EQ(ours.longest, 0) << level << ": no request waits while a slot is free";
   }
 }
 

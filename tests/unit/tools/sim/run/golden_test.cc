@@ -129,7 +129,7 @@ struct Figure {
   int64_t longest_wait;
 };
 
-class FigureTest : public ::testing::TestWithParam<Figure> {
+class QuotedValueTest : public ::testing::TestWithParam<Figure> {
  protected:
   static bool IsFile(const std::string& workload) { return workload.find('.') != std::string::npos; }
   // Traces are not part of the repository: they lie in a folder beside it.
@@ -155,7 +155,7 @@ class FigureTest : public ::testing::TestWithParam<Figure> {
 constexpr char kAzure[] = "AzureLLMInferenceTrace_conv.csv";
 constexpr char kBurst[] = "burstgpt_sample_8000.csv";
 
-TEST_P(FigureTest, BaselineMatches) {
+TEST_P(QuotedValueTest, BaselineMatches) {
   if (!IsThere(GetParam().workload)) GTEST_SKIP() << "no trace " << Path(GetParam().workload);
   const auto run = Run(GetParam().workload, GetParam().policy);
   EXPECT_NEAR(run["avg_imbalance_tokens"], GetParam().imbalance, 0.02 * GetParam().imbalance);
@@ -164,7 +164,7 @@ TEST_P(FigureTest, BaselineMatches) {
   EXPECT_EQ(run["wait_steps_max"], GetParam().longest_wait);
 }
 
-INSTANTIATE_TEST_SUITE_P(Traces, FigureTest,
+INSTANTIATE_TEST_SUITE_P(Traces, QuotedValueTest,
                          ::testing::Values(Figure{kAzure, "fcfs", 18.73e4, 11.5, 7.73e4, 39},
                                            Figure{kAzure, "round_robin", 17.0e4, 10.6, 7.79e4, 39},
                                            Figure{kAzure, "least_tokens", 17.46e4, 10.9, 7.77e4, 39},
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Traces, FigureTest,
                                   param.param.policy;
                          });
 
-INSTANTIATE_TEST_SUITE_P(Profiles, FigureTest,
+INSTANTIATE_TEST_SUITE_P(Profiles, QuotedValueTest,
                          ::testing::Values(Figure{"conversation", "fcfs", 26.48e4, 14.7, 7.13e4, 29},
                                            Figure{"conversation", "round_robin", 28.30e4, 15.4, 7.08e4, 29},
                                            Figure{"conversation", "least_tokens", 28.20e4, 15.5, 7.09e4, 29},
@@ -197,7 +197,7 @@ struct Bound {
   int64_t longest_wait;
 };
 
-class BoundTest : public FigureTest {
+class BoundTest : public QuotedValueTest {
  protected:
   static void ExpectKept(const Bound& bound) {
     const auto ours = Run(bound.workload, "bf_io"), lpt = Run(bound.workload, "lpt");

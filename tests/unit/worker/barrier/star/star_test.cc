@@ -328,7 +328,7 @@ TEST(StarTest, WithoutTheSecretAPeerBecomesNoRankAndLearnsNothing) {
   former.join();
 }
 
-TEST(StarTest, AnImpostorAtRankZerosAddressHearsANonceAndNoMore) {
+TEST(StarTest, AnImpostorAtRankZerosAddressGetsOnlyANonce) {
   uint16_t port = 0;
   auto listener = Listen("127.0.0.1", &port);
   ASSERT_TRUE(listener.ok());

@@ -143,7 +143,7 @@ std::string HeardOfActivations(bool tls) {
   return heard;
 }
 
-TEST(StarTlsTest, WhoeverReadsThePathReadsNoActivations) {
+TEST(StarTlsTest, AnInterceptorReadsNoActivations) {
   EXPECT_TRUE(Finds(HeardOfActivations(/*tls=*/false)));  // proves that the interceptor sees activations
   EXPECT_FALSE(Finds(HeardOfActivations(/*tls=*/true)));
 }

@@ -312,7 +312,7 @@ TEST(CudaTogetherLossTest, UnsupportedShardingIsRefused) {
     StepPeers none({1, rank, 1, ""}, barrier, 1, 0, testing::kLongEnough);
     EXPECT_EQ(backend->RunTogether(plan, {}, {}, none).code(), absl::StatusCode::kInternal);
     plan.Clear();
-    EXPECT_TRUE(backend->RunTogether(plan, {}, {}, none).ok()) << "a step in which nobody has a row";
+    EXPECT_TRUE(backend->RunTogether(plan, {}, {}, none).ok()) << "a step in which no rank has a row";
     DecodeOptions alone = SharedOptions();
     alone.share_mlp = false;
     EmulatedDevice other;
