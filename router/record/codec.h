@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,6 +62,8 @@ absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time);
 absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add);
 absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::RequestId base);
 absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base);
+// The placement rule of the decision, if the log has one. INVALID_ARGUMENT when there is no such rule.
+absl::StatusOr<std::optional<core::PlacementRule>> RuleFromLog(const v1::LoggedPlan& plan);
 
 // A report that owns the data of its spans.
 struct OwnedReport {

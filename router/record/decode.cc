@@ -419,6 +419,14 @@ absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId b
   return out;
 }
 
+absl::StatusOr<std::optional<core::PlacementRule>> RuleFromLog(const v1::LoggedPlan& plan) {
+  if (!plan.has_placement_rule()) return std::nullopt;
+  constexpr auto kLast = static_cast<int32_t>(core::PlacementRule::kCounts);
+  absl::Status status = Check().In("placement_rule", plan.placement_rule(), 0, kLast).status();
+  if (!status.ok()) return status;
+  return static_cast<core::PlacementRule>(plan.placement_rule());
+}
+
 absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, OwnedReport& out) {
   const bool exact = report.exact_hints_size() > 0;
   absl::Status status = Check()

@@ -198,6 +198,7 @@ void Recorder::Record(const core::Cluster&, const core::MakePlan& event, const c
   out.set_force(event.force);
   out.set_none(!outcome.plan);
   out.set_stopped_early(outcome.stopped_early);
+  if (outcome.rule) out.set_placement_rule(static_cast<int32_t>(*outcome.rule));
   if (outcome.plan) ToLog(*outcome.plan, header_.id_base(), out);
   const int64_t took_ns = absl::ToInt64Nanoseconds(now - decision_began_);
   out.set_decide_ns(static_cast<uint64_t>(std::max<int64_t>(0, took_ns)));

@@ -8,6 +8,10 @@
 // "prompts": the same with ranks in a barrier that have prompts to compute, up to a level
 // (Snapshot::prefill). per_pair_ns is the time over U * |waiting|: it tells whether the large case scales
 // with the number of pairs looked at. p99_us is processor time, so that others on the machine do not count.
+// Spare: bf_io_auto with slots for all that wait, 40 of 72 taken, by each of its rules, with the lengths of
+// the profile burstgpt; every decision is about new requests. "within 1 ms" has a deadline. "outlook" is what
+// the horizon rule is given, where one worker in four has changed residents since the plan before. Replay:
+// RuleChooser::Step, all three rules, at 40 of 72 slots with the same lengths.
 // Release: PlanRelease on the same groups, as engines with a budget of 2,048 have it.
 #include <benchmark/benchmark.h>
 
@@ -16,12 +20,17 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "common/workload/trace.h"
 #include "router/core/admission/kv_gate.h"
+#include "router/core/choice/rule_chooser.h"
+#include "router/core/lookahead/far_outlook.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
 #include "router/core/prefill/prefill_view.h"
@@ -309,7 +318,145 @@ void BM_KnownKv(benchmark::State& state, const char* admission) {
   calls.Report(state);
 }
 
+// A group with slots to spare, and what its lookahead has learnt of lengths.
+struct SpareCase {
+  static constexpr int kTaken = 40;
+
+  SpareCase(int workers, int waiting)
+      : lengths(SampleProfile("burstgpt", 1 << 14, 9)->requests), lookahead(*MakeLookahead("survival")) {
+    for (int i = 0; i < 4096; ++i) {
+      const auto [resident, output] = Draw();
+      lookahead->Observe(resident, {}, 0, output, true);
+      lookahead->Advance();
+      ended.Add(resident, output);
+    }
+    residents.resize(static_cast<size_t>(workers));
+    for (auto& of : residents) {
+      WorkerView& view = pool.workers.emplace_back();
+      while (of.size() < kTaken) {
+        // A request is resident at a random time with a probability in proportion to its output.
+        auto [resident, output] = Draw();
+        if (output <= static_cast<int64_t>(rng.Below(kLongest))) continue;
+        resident.first_step = step - static_cast<int64_t>(rng.Below(static_cast<uint64_t>(output)));
+        view.load_tokens += resident.prefill_tokens + step - resident.first_step;
+        of.push_back(resident);
+      }
+      view.active = kTaken;
+      view.free_slots = kBatch - kTaken;
+      view.free_kv_tokens = kKv;
+    }
+    for (int i = 0; i < waiting; ++i) {
+      WaitingView& request = pool.waiting.emplace_back();
+      request.prefill_tokens = Draw().first.prefill_tokens;
+      request.max_new_tokens = kLongest;
+      request.enqueued_step = step;
+    }
+    Renew();
+  }
+
+  std::pair<Resident, int64_t> Draw() {
+    const TraceRequest& from = lengths[next++ % lengths.size()];
+    Resident resident;
+    resident.id = ++id;
+    resident.prefill_tokens = from.prompt_tokens;
+    resident.max_new_tokens = kLongest;
+    resident.group = lookahead->GroupOf(0, resident.prefill_tokens);
+    return {resident, from.output_tokens};
+  }
+  // The waiting requests are others of the same lengths.
+  void Renew() {
+    for (WaitingView& request : pool.waiting) request.id = ++id;
+  }
+
+  void Look() {
+    far.Begin(static_cast<int32_t>(residents.size()));
+    for (size_t g = 0; g < residents.size(); ++g) {
+      const int64_t version = (step + static_cast<int64_t>(g)) / 4;
+      far.AddWorker(*lookahead, {residents[g], {step - 1, step}, version, 1});
+    }
+    far.AddWaiting(*lookahead, pool.waiting);
+    ++step;
+  }
+
+  static constexpr int64_t kLongest = 1'000;
+  Rng rng{9};
+  std::vector<TraceRequest> lengths;
+  size_t next = 0;
+  std::unique_ptr<Lookahead> lookahead;
+  EndedRequests ended;
+  RequestId id = 0;
+  int64_t step = 10'000;
+  std::vector<std::vector<Resident>> residents;
+  Case pool;
+  FarOutlookBuilder far;
+};
+
+// `rule`: of the decision that is timed; without one the outlook is.
+void BM_Spare(benchmark::State& state, std::optional<PlacementRule> rule, bool within_1ms) {
+  SpareCase of(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
+  double start = 0;
+  PolicyOptions options;
+  if (within_1ms) options.stop = [&] { return NowMicroseconds() > start + 1'000; };
+  const auto policy = *MakePolicy("bf_io_auto", options);
+  Snapshot snapshot;
+  snapshot.step = of.step;
+  snapshot.workers = of.pool.workers;
+  snapshot.waiting = of.pool.waiting;
+  of.Look();
+  snapshot.far = of.far.View();
+  Decision decision;
+  VirtualFcfs first_come;
+  Calls calls;
+  for (auto _ : state) {
+    of.Renew();
+    start = NowMicroseconds();
+    calls.Time([&] {
+      if (!rule) return of.Look();
+      snapshot.rule = *rule;
+      Decide(*policy, snapshot, first_come, decision);
+    });
+  }
+  calls.Report(state);
+  state.counters["placed"] = static_cast<double>(decision.assignments.size());
+}
+
+void BM_Replay(benchmark::State& state) {
+  SpareCase of(static_cast<int>(state.range(0)), 1);
+  RuleChooser chooser;
+  constexpr PlacementRule kRules[] = {PlacementRule::kHorizon, PlacementRule::kHeadroom,
+                                      PlacementRule::kCounts};
+  chooser.SetRules(kRules);
+  double outputs = 0;
+  for (const TraceRequest& request : of.lengths) outputs += static_cast<double>(request.output_tokens);
+  const double mean = outputs / static_cast<double>(of.lengths.size());
+  const double placed = static_cast<double>(state.range(0)) * SpareCase::kTaken / mean;
+  const auto step = [&] { chooser.Step(*of.lookahead, of.ended, of.pool.workers, placed, mean / 2); };
+  for (int i = 0; i < 3'000; ++i) step();
+  Calls calls;
+  for (auto _ : state) calls.Time(step);
+  calls.Report(state);
+}
+
 void RegisterAll() {
+  const auto add_spare = [](const char* name, std::optional<PlacementRule> rule, bool within_1ms = false) {
+    benchmark::RegisterBenchmark(absl::StrCat("Spare/", name).c_str(), BM_Spare, rule, within_1ms)
+        ->Args({16, 8})
+        ->Args({256, 64})
+        ->Args({256, 1024})
+        ->ArgNames({"G", "waiting"})
+        ->Unit(benchmark::kMicrosecond);
+  };
+  add_spare("headroom", PlacementRule::kHeadroom);
+  add_spare("horizon", PlacementRule::kHorizon);
+  add_spare("horizon within 1 ms", PlacementRule::kHorizon, true);
+  add_spare("counts", PlacementRule::kCounts);
+  add_spare("outlook", std::nullopt);
+  benchmark::RegisterBenchmark("Replay", BM_Replay)
+      ->Arg(4)
+      ->Arg(16)
+      ->Arg(256)
+      ->ArgName("G")
+      ->Unit(benchmark::kMicrosecond);
   for (const char* admission : {"mc_sf", "kv_feasible"}) {
     benchmark::RegisterBenchmark(absl::StrCat("KnownKv/", admission).c_str(), BM_KnownKv, admission)
         ->Args({43, 400, 0})

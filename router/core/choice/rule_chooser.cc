@@ -30,7 +30,17 @@ void RuleChooser::SetRules(absl::Span<const PlacementRule> rules) {
   candidates_.clear();
   for (const PlacementRule rule : rules) candidates_.push_back({rule});
   rule_ = rules.empty() ? PlacementRule::kHeadroom : rules.front();
+  obeys_ = false;
   Restart();
+}
+
+void RuleChooser::Obey(PlacementRule rule) {
+  const bool known = std::any_of(candidates_.begin(), candidates_.end(),
+                                 [rule](const Candidate& candidate) { return candidate.rule == rule; });
+  if (!known) return;
+  obeys_ = true;
+  switches_ += rule == rule_ ? 0 : 1;
+  rule_ = rule;
 }
 
 void RuleChooser::Restart() {

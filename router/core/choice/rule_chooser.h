@@ -59,6 +59,10 @@ class RuleChooser {
   // The candidates; the first is followed until the first choice. With fewer than two no replay runs.
   void SetRules(absl::Span<const PlacementRule> rules);
 
+  // Follows this rule and chooses no more until SetRules: a decision log has the rules that were followed.
+  // Ignored when it is no candidate.
+  void Obey(PlacementRule rule);
+
   // A step of the group with these workers, in which `placed` requests were placed (a part of one where the
   // requests of several steps are spread over them). `mean_age` is the mean
   // number of tokens that its residents have generated; twice that bounds the mean stay from below, which
@@ -67,7 +71,7 @@ class RuleChooser {
             double placed, double mean_age);
 
   PlacementRule rule() const { return rule_; }
-  bool chooses() const { return candidates_.size() > 1; }
+  bool chooses() const { return candidates_.size() > 1 && !obeys_; }
   const std::vector<Candidate>& candidates() const { return candidates_; }
   // Number of changes of the rule.
   int64_t switches() const { return switches_; }
@@ -91,6 +95,7 @@ class RuleChooser {
 
   PlacementRule rule_ = PlacementRule::kHeadroom;
   std::vector<Candidate> candidates_;
+  bool obeys_ = false;
   int64_t switches_ = 0;
   // By candidate; empty until the replay begins.
   std::vector<ReplayedGroup> groups_;

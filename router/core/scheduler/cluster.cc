@@ -142,10 +142,11 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
     if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
   }
   pool_.ShowFor(event.group, group->model());
-  outcome.plan = group->MakePlan(event.force, slots_elsewhere, asked);
+  outcome.plan = group->MakePlan(event, slots_elsewhere, asked);
   pool_.ShowAll();
   outcome.asked_policy = asked.has_value();
   outcome.stopped_early = asked && asked->stopped_early;
+  if (asked) outcome.rule = asked->rule;
   UpdateLead();
   return outcome;
 }

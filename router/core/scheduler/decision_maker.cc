@@ -67,7 +67,9 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& step
   }
   slots_short_ = seen > free_slots_;
   plan.level_s = decision_.level_s;
-  return Answer{decision_.stopped_early, decision_.gap};
+  Answer answer{decision_.stopped_early, decision_.gap};
+  if (!chooser_.candidates().empty()) answer.rule = snapshot.rule;
+  return answer;
 }
 
 const PrefillView* DecisionMaker::LookAtPrompts(const PlanSteps& steps, GroupKind kind,

@@ -35,6 +35,8 @@ class DecisionMaker {
   struct Answer {
     bool stopped_early = false;
     std::optional<double> gap;
+    // The rule of placement that it was to follow, where it has any.
+    std::optional<PlacementRule> rule = std::nullopt;
   };
 
   // What is borrowed outlives this.
@@ -66,6 +68,8 @@ class DecisionMaker {
     policy_ = std::move(policy);
     SetRules();
   }
+  // Follows this rule, and makes no choice of its own until SetPolicy.
+  void ObeyRule(PlacementRule rule) { chooser_.Obey(rule); }
   // The placement rule that is followed, and the measured step times of all.
   const RuleChooser& chooser() const { return chooser_; }
   const Policy& policy() const { return *policy_; }

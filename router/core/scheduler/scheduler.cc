@@ -63,11 +63,12 @@ absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
   return absl::OkStatus();
 }
 
-std::optional<Plan> Scheduler::MakePlan(bool force, int64_t slots_elsewhere,
+std::optional<Plan> Scheduler::MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,
                                         std::optional<DecisionMaker::Answer>& asked) {
   if (!open_) return std::nullopt;
   maker_.SetSlotsElsewhere(slots_elsewhere);
-  return Decide(force, asked);
+  if (event.rule) maker_.ObeyRule(*event.rule);
+  return Decide(event.force, asked);
 }
 
 std::optional<DecisionMaker::Answer> Scheduler::Ask(const PlanSteps& steps, Plan& plan) {

@@ -22,6 +22,7 @@
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/group_accounts.h"
 #include "router/core/scheduler/request_pool.h"
+#include "router/core/scheduler/scheduler_event.h"
 #include "router/core/scheduler/scheduler_options.h"
 #include "router/core/scheduler/scheduler_state.h"
 
@@ -52,7 +53,7 @@ class Scheduler {
   void SetCost(WorkerIndex worker, const BatchCost& cost);
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
   // `slots_elsewhere`: free in other open groups. `asked`: the policy's decision, if it was called.
-  std::optional<Plan> MakePlan(bool force, int64_t slots_elsewhere,
+  std::optional<Plan> MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,
                                std::optional<DecisionMaker::Answer>& asked);
   void SetPolicy(std::unique_ptr<Policy> policy) { maker_.SetPolicy(std::move(policy)); }
   const Policy& policy() const { return maker_.policy(); }

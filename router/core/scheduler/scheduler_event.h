@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "router/core/model/request.h"
+#include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/events.h"
 
@@ -115,9 +116,13 @@ struct Report {
 // Decides for one group. No Outcome::plan when none is due: the epoch is closed, the plan for the target step
 // is out already, or the group is idle and there is nothing to place or drop. `force`, of groups with a
 // barrier, plans one step further than the complete reports allow, from the reports that are in.
+//
+// `rule`, of a replay: the rule of placement that was followed. The group follows it, and from then on makes
+// no choice of its own until SetPolicy. Ignored where the policy has no such rule.
 struct MakePlan {
   GroupIndex group = 0;
   bool force = false;
+  std::optional<PlacementRule> rule = std::nullopt;
 };
 
 // All groups decide by this policy from now on. Status: why the policy could not be made; nothing has changed
@@ -141,6 +146,8 @@ struct Outcome {
   // For MakePlan: the policy was called, with or without a plan, and PolicyOptions::stop ended its search.
   bool asked_policy = false;
   bool stopped_early = false;
+  // Of MakePlan: the rule of placement that the policy was to follow, where it has any and requests waited.
+  std::optional<PlacementRule> rule = std::nullopt;
 };
 
 }  // namespace bfio::core

@@ -344,11 +344,15 @@ absl::Status SessionReplay::TakePlan(const v1::LoggedPlan& logged) {
     if (!plan.ok()) return plan.status();
     expected = *std::move(plan);
   }
+  // Another policy makes its own choice among its rules.
+  absl::StatusOr<std::optional<core::PlacementRule>> rule = record::RuleFromLog(logged);
+  if (!rule.ok()) return rule.status();
+  if (instead_) rule->reset();
   group_ = logged.group();
   *decision_ = {};
   decision_->recorded = expected ? &*expected : nullptr;
   const double before = clock_();
-  const core::Outcome outcome = cluster_->Apply(core::MakePlan{group_, logged.force()});
+  const core::Outcome outcome = cluster_->Apply(core::MakePlan{group_, logged.force(), *rule});
   counts_.replayed_decide_s.Add(clock_() - before);
   counts_.recorded_decide_s.Add(static_cast<double>(logged.decide_ns()) * 1e-9);
   after_s_ += static_cast<double>(logged.after_us()) * 1e-6;

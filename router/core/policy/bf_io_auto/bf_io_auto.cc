@@ -31,11 +31,11 @@ bool BfIoAutoPolicy::PlaceAll(const Snapshot& snapshot, Decision& decision) {
       counts_.Decide(snapshot, decision);
       return decision.assignments.size() == snapshot.waiting.size();
     case PlacementRule::kHorizon:
-      if (!snapshot.far.steps.empty()) return horizon_.Place(snapshot, free_, decision.assignments);
+      if (!snapshot.far.steps.empty()) return horizon_.Place(snapshot, stop_, free_, decision);
       [[fallthrough]];
     case PlacementRule::kHeadroom: {
       const double growth = headroom_.ExpectedGrowth(snapshot, oversized_.completed_tokens());
-      return headroom_.Place(snapshot, growth, free_, decision.assignments);
+      return headroom_.Place(snapshot, growth, stop_, free_, decision);
     }
   }
   return false;
@@ -49,7 +49,8 @@ void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, Dec
   urgency_.SetWeights(snapshot, scale, instance_);
   const Solution& solution = probe_.Solve(solver_, instance_, stop_);
   decision.gap = probe_.gap();
-  decision.stopped_early = solver_.statistics().CutShort();
+  // Or PlaceAll has been stopped before.
+  decision.stopped_early = decision.stopped_early || solver_.statistics().CutShort();
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
     if (solution.worker_of[i] != kUnassigned) decision.assignments.push_back({i, solution.worker_of[i]});
   }

@@ -42,6 +42,7 @@ class BfIoAutoPolicy final : public Policy {
         rules_(rules),
         stop_(options.stop),
         urgency_(options.wait_ratio),
+        counts_(options.stop),
         solver_(SolverSettings{}),
         probe_(options.gap_every) {}
 

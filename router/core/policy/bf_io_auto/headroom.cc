@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "router/core/policy/least_first.h"
+
 namespace bfio::core {
 namespace {
 
@@ -11,32 +13,42 @@ constexpr double kAhead = 0.1;
 // Number of recent prompts in the sample. The largest few matter, and 1,000 were too few where large prompts
 // are rare.
 constexpr size_t kRecent = 4000;
+// Up to this number of new requests, to insert each into the sorted prompts takes less time than to sort all.
+constexpr size_t kMostInserted = 128;
 // Share of the workers that are kept low, at least one. By trial; 2 to 15 % hardly differ.
 constexpr double kLowShare = 0.06;
 // A request that generates o tokens holds o / 2 of them in the mean step of its stay.
 constexpr double kMeanOfStay = 0.5;
+// Requests between two looks at the deadline: some 10 us.
+constexpr size_t kHeadroomStopEvery = 32;
 
 }  // namespace
 
 void Headroom::Observe(const Snapshot& snapshot) {
   RequestId newest = last_id_;
+  new_.clear();
   for (const WaitingView& request : snapshot.waiting) {
     if (request.id <= last_id_) continue;
-    Learn(static_cast<double>(request.prefill_tokens));
+    new_.push_back(static_cast<double>(request.prefill_tokens));
     newest = std::max(newest, request.id);
   }
   last_id_ = newest;
+  const bool sorts = new_.size() > kMostInserted;
+  for (const double tokens : new_) Learn(tokens, !sorts);
+  if (!sorts) return;
+  sorted_.assign(recent_.begin(), recent_.end());
+  std::sort(sorted_.begin(), sorted_.end());
 }
 
-void Headroom::Learn(double tokens) {
+void Headroom::Learn(double tokens, bool inserts) {
   if (recent_.size() == kRecent) {
-    sorted_.erase(std::lower_bound(sorted_.begin(), sorted_.end(), recent_.front()));
+    if (inserts) sorted_.erase(std::lower_bound(sorted_.begin(), sorted_.end(), recent_.front()));
     recent_sum_ -= recent_.front();
     recent_.pop_front();
   }
   recent_.push_back(tokens);
   recent_sum_ += tokens;
-  sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), tokens), tokens);
+  if (inserts) sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), tokens), tokens);
 }
 
 double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_tokens) const {
@@ -57,8 +69,8 @@ double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_token
   return kMeanOfStay * to_come * to_come / (to_come + prompt);
 }
 
-bool Headroom::Place(const Snapshot& snapshot, double growth, FreeCapacity& free,
-                     std::vector<Assignment>& plan) {
+bool Headroom::Place(const Snapshot& snapshot, double growth, const StopSignal& stop, FreeCapacity& free,
+                     Decision& decision) {
   growth_ = growth;
   order_.resize(snapshot.waiting.size());
   std::iota(order_.begin(), order_.end(), 0);
@@ -66,12 +78,18 @@ bool Headroom::Place(const Snapshot& snapshot, double growth, FreeCapacity& free
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });
   Prepare(free);
-  for (const int32_t i : order_) {
+  for (size_t at = 0; at < order_.size(); ++at) {
+    if (at % kHeadroomStopEvery == kHeadroomStopEvery - 1 && stop && stop()) {
+      decision.stopped_early = true;
+      return PlaceOnLeastLoaded(snapshot, absl::MakeConstSpan(order_).subspan(at), free,
+                                decision.assignments);
+    }
+    const int32_t i = order_[at];
     const int64_t place = Choose(free, snapshot.waiting[i]);
     if (place < 0) return false;
     const WorkerIndex worker = workers_[static_cast<size_t>(place)].worker;
     free.Take(snapshot.waiting[i], worker);
-    plan.push_back({i, worker});
+    decision.assignments.push_back({i, worker});
     Sink(static_cast<size_t>(place), T(free[worker]));
   }
   return true;

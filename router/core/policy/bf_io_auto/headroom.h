@@ -16,7 +16,8 @@
 // residents has a low load, gets more requests, and has the largest load a thousand steps later. x(X) is what
 // a request adds: its prompt and its growth, at the mean worker.
 //
-// Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers).
+// Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers). At a deadline
+// (StopSignal) the requests that are left go to the least loaded worker, O(log G) each.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
 
@@ -27,6 +28,7 @@
 
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
+#include "router/core/model/stop_signal.h"
 
 namespace bfio::core {
 
@@ -42,9 +44,11 @@ class Headroom {
   // is known yet. REQUIRES: Observe.
   double ExpectedGrowth(const Snapshot& snapshot, double completed_tokens) const;
 
-  // Places all requests; false, with `plan` and `free` incomplete, when one fits nowhere. REQUIRES: plan is
-  // empty.
-  bool Place(const Snapshot& snapshot, double growth, FreeCapacity& free, std::vector<Assignment>& plan);
+  // Places all requests; false, with `decision` and `free` incomplete, when one fits nowhere. When `stop`
+  // ends it, the decision says so, and the rest goes to the least loaded worker (PlaceOnLeastLoaded).
+  // REQUIRES: `decision` is empty.
+  bool Place(const Snapshot& snapshot, double growth, const StopSignal& stop, FreeCapacity& free,
+             Decision& decision);
 
  private:
   // A worker with a free slot, and its T.
@@ -57,7 +61,8 @@ class Headroom {
     }
   };
 
-  void Learn(double tokens);
+  // `inserts`: into sorted_ as well.
+  void Learn(double tokens, bool inserts);
   double T(const WorkerView& worker) const {
     return worker.Time() + worker.time_per_token * growth_ * static_cast<double>(worker.active);
   }
@@ -92,6 +97,7 @@ class Headroom {
   // How many low workers are left alone.
   size_t low_ = 1;
   // Scratch.
+  std::vector<double> new_;
   std::vector<int32_t> order_;
 };
 

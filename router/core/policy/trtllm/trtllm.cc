@@ -1,13 +1,19 @@
 #include "router/core/policy/trtllm/trtllm.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
+#include "router/core/policy/least_first.h"
 #include "router/core/policy/place_in_order.h"
 
 namespace bfio::core {
+namespace {
+
+// Requests between two looks at the deadline: some 10 us in groups of 256 where KV memory is short.
+constexpr size_t kCountsStopEvery = 8;
+
+}  // namespace
 
 void TrtllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   free_.Reset(snapshot);
@@ -17,8 +23,15 @@ void TrtllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });
   placed_.assign(snapshot.waiting.size(), 0);
-  PlaceLongestFirst(snapshot, decision.assignments);
-  PlaceRest(snapshot, decision.assignments);
+  PlaceLongestFirst(snapshot, decision);
+  PlaceRest(snapshot, decision);
+}
+
+bool TrtllmPolicy::Stopped(size_t request, Decision& decision) const {
+  if (!decision.stopped_early && request % kCountsStopEvery == kCountsStopEvery - 1 && stop_ && stop_()) {
+    decision.stopped_early = true;
+  }
+  return decision.stopped_early;
 }
 
 int32_t TrtllmPolicy::Cap() const {
@@ -32,30 +45,32 @@ int32_t TrtllmPolicy::Cap() const {
   return std::max(most, static_cast<int32_t>((requests + ranks - 1) / ranks));
 }
 
-void TrtllmPolicy::PlaceLongestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan) {
-  const int32_t cap = Cap();
-  // A rank at its cap comes behind all others, and is not taken.
-  const auto key = [&](const WorkerView& rank) {
-    constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
-    return std::make_pair(rank.active < cap ? rank.load_tokens : kLast, rank.active);
-  };
-  for (int32_t i : order_) {
-    const WorkerIndex rank = LeastKey(free_, snapshot.waiting[i], key);
-    if (rank == kNoWorker || free_[rank].active >= cap) continue;
-    free_.Take(snapshot.waiting[i], rank);
-    plan.push_back({i, rank});
+void TrtllmPolicy::PlaceLongestFirst(const Snapshot& snapshot, Decision& decision) {
+  // A rank at its cap leaves the heap.
+  LeastFirst least(free_, Cap(),
+                   [](const WorkerView& rank) { return std::make_pair(rank.load_tokens, rank.active); });
+  for (size_t at = 0; at < order_.size(); ++at) {
+    // Without a shortage of KV memory the first worker fits, and the rest takes no longer than any other
+    // rule.
+    const bool kv_short = least.looks() > 2 * static_cast<int64_t>(at) + free_.workers();
+    if (kv_short && Stopped(at, decision)) return;
+    const int32_t i = order_[at];
+    const WorkerIndex rank = least.Take(snapshot.waiting[i]);
+    if (rank == kNoWorker) continue;
+    decision.assignments.push_back({i, rank});
     placed_[i] = 1;
   }
 }
 
-void TrtllmPolicy::PlaceRest(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void TrtllmPolicy::PlaceRest(const Snapshot& snapshot, Decision& decision) {
   for (int32_t i = 0; i < static_cast<int32_t>(placed_.size()) && free_.free_slots() > 0; ++i) {
     if (placed_[i]) continue;
+    if (Stopped(static_cast<size_t>(i), decision)) return;
     const WorkerIndex rank =
         LeastKey(free_, snapshot.waiting[i], [](const WorkerView& view) { return view.load_tokens; });
     if (rank == kNoWorker) continue;
     free_.Take(snapshot.waiting[i], rank);
-    plan.push_back({i, rank});
+    decision.assignments.push_back({i, rank});
   }
 }
 

@@ -10,7 +10,9 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
 #define BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "router/core/model/free_capacity.h"
@@ -20,15 +22,22 @@ namespace bfio::core {
 
 class TrtllmPolicy final : public Policy {
  public:
+  // When `stop` ends a decision, which is asked only where KV memory is short, the decision says so, and the
+  // requests that are left keep waiting.
+  explicit TrtllmPolicy(StopSignal stop = {}) : stop_(std::move(stop)) {}
+
   absl::string_view name() const override { return "trtllm"; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   // Requests a rank may have after this plan.
   int32_t Cap() const;
-  void PlaceLongestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan);
-  void PlaceRest(const Snapshot& snapshot, std::vector<Assignment>& plan);
+  void PlaceLongestFirst(const Snapshot& snapshot, Decision& decision);
+  void PlaceRest(const Snapshot& snapshot, Decision& decision);
+  // Asks `stop_` at some of the requests; remembers in the decision when it has ended it.
+  bool Stopped(size_t request, Decision& decision) const;
 
+  StopSignal stop_;
   FreeCapacity free_;
   // The oldest U, longest first.
   std::vector<int32_t> order_;

@@ -40,10 +40,11 @@ class HeadroomTest : public ::testing::Test {
     const Snapshot snapshot = group.View();
     FreeCapacity free;
     free.Reset(snapshot);
-    std::vector<Assignment> plan;
-    EXPECT_TRUE(headroom_.Place(snapshot, growth, free, plan));
+    Decision decision;
+    EXPECT_TRUE(headroom_.Place(snapshot, growth, {}, free, decision));
     std::vector<int32_t> result(snapshot.waiting.size(), -1);
-    for (const Assignment& assignment : plan) result[assignment.waiting_index] = assignment.worker;
+    for (const Assignment& assignment : decision.assignments)
+      result[assignment.waiting_index] = assignment.worker;
     return result;
   }
 
@@ -104,6 +105,33 @@ TEST_F(HeadroomTest, EachRequestIsSeenOnceHoweverLongItWaits) {
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1)) << "one of two is large";
 }
 
+// More at once than are inserted one by one, and more than are remembered.
+TEST_F(HeadroomTest, ManyNewRequestsAreLearntAsOneAfterTheOther) {
+  Rng rng(11);
+  std::vector<int64_t> seen;
+  for (int i = 0; i < 6'000; ++i) seen.push_back(1 + static_cast<int64_t>(rng.Below(500)));
+  const auto ask = [&] {
+    std::vector<int32_t> workers;
+    for (int64_t prompt = 50; prompt <= 3'000; prompt += 50) {
+      workers.push_back(Place(PolicyCase(group_).Waiting(prompt)).at(0));
+    }
+    return workers;
+  };
+  See(8'000, 100);
+  Show({seen.begin(), seen.begin() + 1'500});
+  const std::vector<int32_t> some = ask();
+  Show({seen.begin() + 1'500, seen.end()});
+  const std::vector<int32_t> all = ask();
+  EXPECT_NE(some, all) << "the large ones are forgotten";
+
+  headroom_ = {};
+  See(8'000, 100);
+  for (size_t i = 0; i < 1'500; ++i) See(seen[i]);
+  EXPECT_EQ(ask(), some);
+  for (size_t i = 1'500; i < seen.size(); ++i) See(seen[i]);
+  EXPECT_EQ(ask(), all);
+}
+
 TEST_F(HeadroomTest, LargeRequestsOfLongAgoAreForgotten) {
   See(8'000, 100);
   See(300, 3'999);
@@ -117,8 +145,8 @@ TEST_F(HeadroomTest, ReportsARequestThatFitsNowhere) {
   const Snapshot snapshot = tight.View();
   FreeCapacity free;
   free.Reset(snapshot);
-  std::vector<Assignment> plan;
-  EXPECT_FALSE(headroom_.Place(snapshot, /*growth=*/0, free, plan));
+  Decision decision;
+  EXPECT_FALSE(headroom_.Place(snapshot, /*growth=*/0, {}, free, decision));
 }
 
 // Largest first would put the first request where only the second fits.

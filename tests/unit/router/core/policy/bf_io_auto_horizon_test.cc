@@ -50,11 +50,12 @@ struct Group {
     const Snapshot snapshot = View();
     FreeCapacity free;
     free.Reset(snapshot);
-    std::vector<Assignment> plan;
+    Decision decision;
     Horizon horizon;
-    EXPECT_TRUE(horizon.Place(snapshot, free, plan));
+    EXPECT_TRUE(horizon.Place(snapshot, {}, free, decision));
     std::vector<WorkerIndex> result(waiting.size(), kNoWorker);
-    for (const Assignment& assignment : plan) result[assignment.waiting_index] = assignment.worker;
+    for (const Assignment& assignment : decision.assignments)
+      result[assignment.waiting_index] = assignment.worker;
     return result;
   }
 };
@@ -120,11 +121,13 @@ TEST(Horizon, RaiseIsTheDifferenceOfTwoEvaluations) {
     ExpectedSteps steps;
     steps.Reset(group.workers, group.Far());
     const double before = steps.Value();
+    const ExpectedSteps::Request request = RequestOf(group, 0);
+    steps.Open(request);
     for (WorkerIndex g = 0; g < static_cast<WorkerIndex>(group.workers.size()); ++g) {
-      const double raise = steps.Raise(RequestOf(group, 0), g);
+      const double raise = steps.Raise(g);
       ASSERT_NEAR(raise, ValueOf(With(group, 0, g)) - before, 1e-9 * before) << "seed " << seed;
       ASSERT_GE(raise, 0);
-      ASSERT_LE(steps.LeastRaise(RequestOf(group, 0), g), raise * (1 + 1e-9)) << "seed " << seed;
+      ASSERT_LE(steps.LeastRaise(g), raise * (1 + 1e-9)) << "seed " << seed;
     }
   }
 }
@@ -136,7 +139,9 @@ TEST(Horizon, AddedRequestsCountAsIfTheyHadBeenThere) {
     steps.Reset(group.workers, group.Far());
     for (size_t i = 0; i < group.waiting.size(); ++i) {
       const auto g = static_cast<WorkerIndex>(i % group.workers.size());
-      steps.Add(RequestOf(group, i), g);
+      const ExpectedSteps::Request request = RequestOf(group, i);
+      steps.Open(request);
+      steps.Add(g);
       group = With(group, i, g);
       const double direct = ValueOf(group);
       ASSERT_NEAR(steps.Value(), direct, 1e-9 * direct) << "seed " << seed;
@@ -222,9 +227,9 @@ TEST(Horizon, ReportsARequestThatFitsNowhere) {
   const Snapshot snapshot = group.View();
   FreeCapacity free;
   free.Reset(snapshot);
-  std::vector<Assignment> plan;
+  Decision decision;
   Horizon horizon;
-  EXPECT_FALSE(horizon.Place(snapshot, free, plan));
+  EXPECT_FALSE(horizon.Place(snapshot, {}, free, decision));
 }
 
 }  // namespace

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/model/free_capacity.h"
 #include "tests/testing/policy_case.h"
 
 namespace bfio::core {
@@ -92,6 +96,144 @@ TEST_P(StopSignalTest, DecisionTooSmallToBeEndedIsNone) {
   const std::unique_ptr<Policy> policy = Make([] { return true; });
   const PolicyCase few = PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 6'000, 2'000});
   EXPECT_FALSE(few.Ask(*policy).stopped_early);
+}
+
+// --- slots for all ---
+
+constexpr int kRequests = 200;
+
+// Slots for all requests, and an outlook three steps ahead. `odd_kv`: KV tokens of every other worker, which
+// has less load than the others.
+class Spare {
+ public:
+  explicit Spare(int64_t odd_kv = kAmpleKv) {
+    Rng rng(7);
+    for (int g = 0; g < kWorkers; ++g) {
+      const auto load = static_cast<int64_t>(10'000 * (1 - g % 2) + rng.Below(9'000));
+      pool_.Worker(load, 40, g % 2 == 1 ? odd_kv : kAmpleKv, 30);
+      ahead_.insert(ahead_.end(), 3, static_cast<double>(load));
+    }
+    for (int i = 0; i < kRequests; ++i)
+      pool_.Waiting(1 + static_cast<int64_t>(rng.Gamma(0.5) * 4'000), 300 - i);
+  }
+
+  Snapshot View(PlacementRule rule) const {
+    Snapshot snapshot = pool_.View();
+    snapshot.rule = rule;
+    snapshot.far = {steps_, ahead_, variance_, curve_of_, curves_, 50};
+    return snapshot;
+  }
+
+ private:
+  PolicyCase pool_;
+  const std::vector<int64_t> steps_ = {0, 1, 100};
+  std::vector<double> ahead_;
+  const std::vector<double> variance_ = {1e6, 1e6, 1e6}, curves_ = {1, 0.9, 0.3};
+  const std::vector<int32_t> curve_of_ = std::vector<int32_t>(kRequests, 0);
+};
+
+struct Asked {
+  Decision decision;
+  // Questions whether the deadline has come, and those after it had.
+  int64_t questions = 0, late = 0;
+};
+
+// The deadline comes at the question after the first `in_time`.
+Asked AskSpare(const Spare& spare, PlacementRule rule, int64_t in_time) {
+  Asked asked;
+  PolicyOptions options;
+  options.stop = [&] {
+    const bool over = ++asked.questions > in_time;
+    asked.late += over ? 1 : 0;
+    return over;
+  };
+  (*MakePolicy("bf_io_auto", options))->Decide(spare.View(rule), asked.decision);
+  return asked;
+}
+
+// The number of requests that were placed, none twice, no worker beyond its slots and memory.
+size_t Feasible(const Snapshot& snapshot, const Decision& decision) {
+  FreeCapacity free;
+  free.Reset(snapshot);
+  std::vector<char> placed(snapshot.waiting.size(), 0);
+  for (const Assignment& at : decision.assignments) {
+    const WaitingView& request = snapshot.waiting[static_cast<size_t>(at.waiting_index)];
+    EXPECT_TRUE(free.Fits(request, at.worker));
+    EXPECT_FALSE(std::exchange(placed[static_cast<size_t>(at.waiting_index)], 1));
+    free.Take(request, at.worker);
+  }
+  return decision.assignments.size();
+}
+
+constexpr int64_t kNeverOver = int64_t{1} << 40;
+
+class PlacementStopTest : public ::testing::TestWithParam<PlacementRule> {};
+INSTANTIATE_TEST_SUITE_P(Rules, PlacementStopTest,
+                         ::testing::Values(PlacementRule::kHeadroom, PlacementRule::kHorizon),
+                         [](const auto& param) {
+                           return param.param == PlacementRule::kHeadroom ? "headroom" : "horizon";
+                         });
+
+// What was placed before the deadline stays; all others go, largest first, to the least loaded worker.
+TEST_P(PlacementStopTest, DeadlinePlacesTheRestOnTheLeastLoadedWorkers) {
+  const Spare spare;
+  const Snapshot snapshot = spare.View(GetParam());
+  const Asked whole = AskSpare(spare, GetParam(), kNeverOver);
+  EXPECT_EQ(Feasible(snapshot, whole.decision), size_t{kRequests});
+  EXPECT_FALSE(whole.decision.stopped_early);
+  for (const int64_t in_time : {0, 1, 3}) {
+    const Asked cut = AskSpare(spare, GetParam(), in_time);
+    EXPECT_TRUE(cut.decision.stopped_early);
+    EXPECT_EQ(cut.late, 1) << "nothing is searched after the deadline";
+    ASSERT_EQ(Feasible(snapshot, cut.decision), size_t{kRequests});
+    // Whatever the number of requests that were placed in time, the others are where they should be.
+    std::vector<double> times;
+    for (const WorkerView& worker : snapshot.workers) times.push_back(worker.Time());
+    size_t same = 0, least = 0;
+    int64_t last = std::numeric_limits<int64_t>::max();
+    for (size_t i = 0; i < size_t{kRequests}; ++i) {
+      const Assignment now = cut.decision.assignments[i], then = whole.decision.assignments[i];
+      const int64_t prompt = snapshot.waiting[static_cast<size_t>(now.waiting_index)].prefill_tokens;
+      EXPECT_LE(prompt, last);
+      last = prompt;
+      if (same == i && now.waiting_index == then.waiting_index && now.worker == then.worker) ++same;
+      double& time = times[static_cast<size_t>(now.worker)];
+      least = time == *std::min_element(times.begin(), times.end()) ? least + 1 : 0;
+      time += static_cast<double>(prompt);
+    }
+    EXPECT_GT(same, 7 * static_cast<size_t>(in_time));
+    EXPECT_GE(same + least, size_t{kRequests});
+    EXPECT_LT(same, size_t{kRequests}) << "the deadline makes a difference";
+  }
+}
+
+// Half of the workers, those with least load, have no memory: the cheap rule would look at all of them for
+// every request. A part of the requests keeps waiting instead.
+TEST_P(PlacementStopTest, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
+  const Spare spare(/*odd_kv=*/0);
+  const Asked whole = AskSpare(spare, GetParam(), kNeverOver);
+  EXPECT_EQ(Feasible(spare.View(GetParam()), whole.decision), size_t{kRequests});
+  EXPECT_GT(whole.questions, 5);
+  const Asked cut = AskSpare(spare, GetParam(), 0);
+  EXPECT_TRUE(cut.decision.stopped_early);
+  EXPECT_LE(cut.late, 2);
+  EXPECT_GE(Feasible(spare.View(GetParam()), cut.decision), 10u);
+}
+
+// The rule by counts is as fast as the cheap rule, so no deadline changes it unless memory is short.
+TEST(PlacementStop, DeadlineChangesTheRuleByCountsOnlyWhereMemoryIsShort) {
+  constexpr auto kRule = PlacementRule::kCounts;
+  const Asked whole = AskSpare(Spare(), kRule, kNeverOver), cut = AskSpare(Spare(), kRule, 0);
+  EXPECT_FALSE(cut.decision.stopped_early);
+  EXPECT_EQ(cut.decision.assignments.size(), whole.decision.assignments.size());
+  for (size_t i = 0; i < whole.decision.assignments.size(); ++i) {
+    EXPECT_EQ(cut.decision.assignments[i].worker, whole.decision.assignments[i].worker);
+  }
+  const Spare spare(/*odd_kv=*/0);
+  const Asked without = AskSpare(spare, kRule, 0);
+  EXPECT_TRUE(without.decision.stopped_early);
+  EXPECT_LE(without.late, 2);
+  EXPECT_GE(Feasible(spare.View(kRule), without.decision), 10u);
 }
 
 }  // namespace

@@ -102,71 +102,112 @@ TEST(SessionReplay, AdmissionIsRecordedToo) {
   }
 }
 
-// Agents' prompts: the group starts with one rule of placement, and another one proves to be better. No
-// record says so; the replay makes the same switch, because the same events give the same choices.
-TEST(SessionReplay, SwitchOfThePlacementRuleReplays) {
+// A barrier group under bf_io_auto with agents' prompts: it starts with one rule of placement, and another
+// one proves to be better. With `rule` it follows that one. Returns how often the rule has changed.
+int64_t RecordAgents(MemoryLog::Segments& segments, std::optional<core::PlacementRule> rule = std::nullopt,
+                     int64_t segment_bytes = 1 << 30) {
   constexpr int kWorkers = 8, kSteps = 2'500, kTokens = 40;
-  MemoryLog::Segments segments;
   const core::PolicySetting setting = {"bf_io_auto", {}};
   core::SchedulerOptions options;
   options.plan_mode = core::PlanMode::kLockstep;
-  int64_t switches = 0;
-  {
-    record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 1 << 30), {"test", 1 << 20}, options,
-                              setting, "survival");
-    core::Cluster cluster(options, setting, {}, *core::MakeLookahead("survival"), &recorder);
-    cluster.Apply(core::AddGroup{0, core::GroupKind::kBarrier});
-    core::OpenEpoch epoch{0, std::vector<core::EpochMember>(kWorkers)};
-    for (core::EpochMember& member : epoch.members) member.spec = {72, 100'000'000, true};
-    cluster.Apply(epoch);
-    Rng rng(3);
-    struct Running {
-      core::RequestId id;
-      int64_t load, left;
-    };
-    std::vector<std::vector<Running>> running(kWorkers);
-    std::map<core::RequestId, Running> waiting;
-    core::RequestId last = 1 << 20;
-    for (int64_t step = 1; step <= kSteps; ++step) {
-      // 30 of 72 slots are taken.
-      for (double left = std::exp(-30.0 * kWorkers / kTokens); (left /= rng.Uniform()) < 1;) {
-        core::RequestSpec spec;
-        spec.id = ++last;
-        spec.prefill_tokens = static_cast<int64_t>(1 + std::exp(8.5 + 0.8 * rng.Normal()));
-        spec.max_new_tokens = 1'000;
-        ASSERT_TRUE(cluster.Apply(core::Enqueue{spec}).status.ok());
-        waiting[spec.id] = {spec.id, spec.prefill_tokens,
-                            1 + static_cast<int64_t>(rng.Exponential() * kTokens)};
-      }
-      const auto plan = cluster.Apply(core::MakePlan{0}).plan;
-      ASSERT_TRUE(plan.has_value());
-      for (const core::Placement& placement : plan->placements)
-        running[static_cast<size_t>(placement.worker)].push_back(waiting.extract(placement.id).mapped());
-      bool idle = true;
-      for (const auto& worker : running) idle = idle && worker.empty();
-      for (int g = 0; g < kWorkers; ++g) {
-        core::StepReport report;
-        report.step = report.applied_plan = plan->apply_step;
-        std::vector<core::RequestId> finished;
-        for (Running& one : running[g]) {
-          report.load_tokens += one.load++;
-          if (--one.left == 0) finished.push_back(one.id);
-        }
-        std::erase_if(running[g], [](const Running& one) { return one.left == 0; });
-        report.finished = finished;
-        report.group_idle = idle;
-        ASSERT_TRUE(cluster.Apply(core::Report{0, g, report}).status.ok());
-      }
-      recorder.Flush();
+  record::Recorder recorder(std::make_unique<MemoryLog>(&segments, segment_bytes), {"test", 1 << 20}, options,
+                            setting, "survival");
+  core::Cluster cluster(options, setting, {}, *core::MakeLookahead("survival"), &recorder);
+  cluster.Apply(core::AddGroup{0, core::GroupKind::kBarrier});
+  core::OpenEpoch epoch{0, std::vector<core::EpochMember>(kWorkers)};
+  for (core::EpochMember& member : epoch.members) member.spec = {72, 100'000'000, true};
+  cluster.Apply(epoch);
+  Rng rng(3);
+  struct Running {
+    core::RequestId id;
+    int64_t load, left;
+  };
+  std::vector<std::vector<Running>> running(kWorkers);
+  std::map<core::RequestId, Running> waiting;
+  core::RequestId last = 1 << 20;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    // 30 of 72 slots are taken.
+    for (double left = std::exp(-30.0 * kWorkers / kTokens); (left /= rng.Uniform()) < 1;) {
+      core::RequestSpec spec;
+      spec.id = ++last;
+      spec.prefill_tokens = static_cast<int64_t>(1 + std::exp(8.5 + 0.8 * rng.Normal()));
+      spec.max_new_tokens = 1'000;
+      EXPECT_TRUE(cluster.Apply(core::Enqueue{spec}).status.ok());
+      waiting[spec.id] = {spec.id, spec.prefill_tokens,
+                          1 + static_cast<int64_t>(rng.Exponential() * kTokens)};
     }
-    switches = cluster.group(0)->chooser().switches();
+    const auto plan = cluster.Apply(core::MakePlan{0, false, rule}).plan;
+    if (!plan.has_value()) {
+      ADD_FAILURE() << "no plan for step " << step;
+      break;
+    }
+    for (const core::Placement& placement : plan->placements)
+      running[static_cast<size_t>(placement.worker)].push_back(waiting.extract(placement.id).mapped());
+    bool idle = true;
+    for (const auto& worker : running) idle = idle && worker.empty();
+    for (int g = 0; g < kWorkers; ++g) {
+      core::StepReport report;
+      report.step = report.applied_plan = plan->apply_step;
+      std::vector<core::RequestId> finished;
+      for (Running& one : running[g]) {
+        report.load_tokens += one.load++;
+        if (--one.left == 0) finished.push_back(one.id);
+      }
+      std::erase_if(running[g], [](const Running& one) { return one.left == 0; });
+      report.finished = finished;
+      report.group_idle = idle;
+      EXPECT_TRUE(cluster.Apply(core::Report{0, g, report}).status.ok());
+    }
+    recorder.Flush();
   }
-  EXPECT_GE(switches, 1);
+  return cluster.group(0)->chooser().switches();
+}
+
+// As a program wrote it that did not record the rules.
+MemoryLog::Segments WithoutRules(MemoryLog::Segments segments) {
+  for (auto& segment : segments) {
+    for (v1::DecisionRecord& record : segment) {
+      if (record.has_plan()) record.mutable_plan()->clear_placement_rule();
+    }
+  }
+  return segments;
+}
+
+TEST(SessionReplay, SwitchOfThePlacementRuleReplays) {
+  MemoryLog::Segments segments;
+  EXPECT_GE(RecordAgents(segments), 1);
   const SessionReplay replay = Replay(segments);
   ExpectIdentical(replay);
   EXPECT_TRUE(replay.exact());
+  // The same events give the same choices.
+  ExpectIdentical(Replay(WithoutRules(segments)));
   // Without the choice the placements differ.
   EXPECT_GT(Replay(segments, 0, core::PolicySetting{"bf_io_horizon", {}}).counts().otherwise, 0);
+}
+
+// The recorded rule is followed, be it another one than this program would have chosen, and also where the
+// replay has no requests to choose by, because it begins in a later segment.
+TEST(SessionReplay, RecordedPlacementRuleIsObeyed) {
+  MemoryLog::Segments segments;
+  EXPECT_EQ(RecordAgents(segments, core::PlacementRule::kCounts, 100'000), 1);
+  ASSERT_GT(segments.size(), 3u);
+  ExpectIdentical(Replay(segments));
+  ExpectIdentical(Replay(segments, segments.size() - 2));
+  const SessionReplay chooses = Replay(WithoutRules(segments));
+  EXPECT_LT(chooses.counts().identical, chooses.counts().decisions);
+}
+
+TEST(SessionReplay, PlacementRuleThatDoesNotExistIsRefused) {
+  MemoryLog::Segments segments = Record({}, 1, 20);
+  SessionReplay replay(std::nullopt, NoClock);
+  absl::Status status;
+  for (v1::DecisionRecord& record : segments.at(0)) {
+    if (record.has_plan()) record.mutable_plan()->set_placement_rule(3);
+    status = replay.Take(record);
+    if (!status.ok()) break;
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("placement_rule"));
 }
 
 // Workers without a barrier have steps and plans of their own.

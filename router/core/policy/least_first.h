@@ -1,0 +1,97 @@
+// Placement of one request after the other on the worker with the least key, in O(log workers) each where KV
+// memory suffices.
+//
+// Purpose: least-loaded placement of many requests in large groups. Ownership: borrows the capacity, in which
+// it enters the placements. Threads: one.
+#ifndef BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_
+#define BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/free_capacity.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+template <class Key>
+class LeastFirst {
+ public:
+  // `key(view)` does not fall when a request is placed. Workers with `most_active` requests get no more.
+  // REQUIRES: `free` is changed only by this object.
+  LeastFirst(FreeCapacity& free, int64_t most_active, Key key)
+      : free_(free), most_active_(most_active), key_(std::move(key)) {
+    for (WorkerIndex g = 0; g < free.workers(); ++g) Add(g);
+    std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
+  }
+
+  // Takes the request on the worker with the least key that it fits (ties: lowest index), or kNoWorker.
+  WorkerIndex Take(const WaitingView& request) {
+    WorkerIndex taken = kNoWorker;
+    size_t popped = 0;
+    for (; taken == kNoWorker && popped < heap_.size(); ++popped) {
+      const auto end = heap_.end() - static_cast<std::ptrdiff_t>(popped);
+      std::pop_heap(heap_.begin(), end, std::greater<>());
+      const WorkerIndex worker = (end - 1)->second;
+      if (free_.Fits(request, worker)) taken = worker;
+    }
+    if (taken != kNoWorker) free_.Take(request, taken);
+    looks_ += static_cast<int64_t>(popped);
+    // Those looked at go back, the one taken with its new key.
+    looked_at_.assign(heap_.end() - static_cast<std::ptrdiff_t>(popped), heap_.end());
+    heap_.resize(heap_.size() - popped);
+    for (const Entry& entry : looked_at_) {
+      if (Add(entry.second)) std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+    }
+    return taken;
+  }
+
+  // Number of workers that Take has looked at, over all calls.
+  int64_t looks() const { return looks_; }
+
+ private:
+  using Entry = std::pair<decltype(std::declval<Key>()(std::declval<const WorkerView&>())), WorkerIndex>;
+
+  bool Add(WorkerIndex worker) {
+    const WorkerView& view = free_[worker];
+    if (view.free_slots <= 0 || view.active >= most_active_) return false;
+    heap_.emplace_back(key_(view), worker);
+    return true;
+  }
+
+  FreeCapacity& free_;
+  const int64_t most_active_;
+  const Key key_;
+  int64_t looks_ = 0;
+  // A heap, least first.
+  std::vector<Entry> heap_;
+  std::vector<Entry> looked_at_;
+};
+
+// Places these waiting indices in order, each on the worker with the least step time that it fits: the rest
+// of a placement that a deadline has ended. False, with `plan` and `free` incomplete, when one fits nowhere,
+// or KV memory is so short that workers are looked at more often than twice for each request and once for
+// each worker.
+inline bool PlaceOnLeastLoaded(const Snapshot& snapshot, absl::Span<const int32_t> requests,
+                               FreeCapacity& free, std::vector<Assignment>& plan) {
+  LeastFirst least(free, std::numeric_limits<int64_t>::max(),
+                   [](const WorkerView& worker) { return worker.Time(); });
+  const int64_t most_looks = 2 * static_cast<int64_t>(requests.size()) + free.workers();
+  for (const int32_t i : requests) {
+    if (least.looks() > most_looks) return false;
+    const WorkerIndex worker = least.Take(snapshot.waiting[static_cast<size_t>(i)]);
+    if (worker == kNoWorker) return false;
+    plan.push_back({i, worker});
+  }
+  return true;
+}
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_LEAST_FIRST_H_
