@@ -1,43 +1,92 @@
 #include "common/cost/batch_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <initializer_list>
+#include <iterator>
 
 namespace bfio {
 namespace {
 
-constexpr size_t kTokens = 0, kContext = 1, kStepTime = 2;
+using BatchMoments = BasicMoments<4>;
+
+constexpr size_t kTokens = 0, kPairs = 1, kContext = 2, kStepTime = 3, kTerms = 3;
 // A slope is determined only if the standard deviation of the tokens is at least this share of their mean;
-// the coefficient of the context, only if at least this share of its sum of squares is independent of the
-// tokens.
+// another coefficient, only if at least this share of its sum of squares is independent of the other terms.
 constexpr double kMinSpread = 0.02, kMinRest = 1e-3;
+// k1 must be so many times its standard error.
+constexpr double kSignificant = 4;
+// And explain at least this share of the times' sum of squares, which is far above rounding.
+constexpr double kMinGain = 1e-9;
 
 struct Line {
-  double c = 0, a = 0, k2 = 0;
+  double c = 0;
+  // By index of the term; 0 for those that are left out.
+  std::array<double, kTerms> slopes = {};
   // Sum of squared residuals.
   double rest = 0;
 };
 
-std::optional<Line> Solve(const Moments& m) {
-  const double xx = m.co[kTokens][kTokens], zz = m.co[kContext][kContext], xz = m.co[kTokens][kContext];
-  const double xt = m.co[kTokens][kStepTime], zt = m.co[kContext][kStepTime];
-  if (!(xx > 0) || std::sqrt(xx / m.weight) < kMinSpread * m.mean[kTokens]) return std::nullopt;
-  Line line;
-  const double determinant = xx * zz - xz * xz;
-  if (zz > 0 && determinant > kMinRest * xx * zz) {
-    line.a = (xt * zz - zt * xz) / determinant;
-    line.k2 = (zt * xx - xt * xz) / determinant;
+// Least squares with those terms; absent where they do not determine it, or a slope is not positive. The
+// tokens are always among the terms.
+std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> terms) {
+  // Gaussian elimination of the normal equations, symmetric and positive.
+  std::array<std::array<double, kTerms + 1>, kTerms> rows = {};
+  for (const size_t i : terms) {
+    for (const size_t j : terms) rows[i][j] = m.co[i][j];
+    rows[i][kTerms] = m.co[i][kStepTime];
   }
-  if (line.k2 <= 0 || line.a <= 0) line = {0, xt / xx, 0, 0};
-  if (line.a <= 0) return std::nullopt;
-  line.c = m.mean[kStepTime] - line.a * m.mean[kTokens] - line.k2 * m.mean[kContext];
-  line.rest = m.co[kStepTime][kStepTime] - line.a * xt - line.k2 * zt;
+  for (const size_t i : terms) {
+    if (!(rows[i][i] > kMinRest * m.co[i][i])) return std::nullopt;
+    for (const size_t below : terms) {
+      if (below <= i) continue;
+      const double share = rows[below][i] / rows[i][i];
+      for (size_t j = i; j <= kTerms; ++j) rows[below][j] -= share * rows[i][j];
+    }
+  }
+  Line line;
+  line.rest = m.co[kStepTime][kStepTime];
+  for (auto term = std::rbegin(terms); term != std::rend(terms); ++term) {
+    double sum = rows[*term][kTerms];
+    for (const size_t j : terms) {
+      if (j > *term) sum -= rows[*term][j] * line.slopes[j];
+    }
+    line.slopes[*term] = sum / rows[*term][*term];
+    if (!(line.slopes[*term] > 0)) return std::nullopt;
+  }
+  line.c = m.mean[kStepTime];
+  for (const size_t i : terms) {
+    line.c -= line.slopes[i] * m.mean[i];
+    line.rest -= line.slopes[i] * m.co[i][kStepTime];
+  }
+  line.rest = std::max(0.0, line.rest);
   if (line.c < 0) {
     // A negative constant is replaced by a line through the origin.
     line.rest += m.weight * line.c * line.c;
     line.c = 0;
   }
   return line;
+}
+
+// The first of the two, if its further term is worth it.
+std::optional<Line> WithPairs(const BatchMoments& m, const std::optional<Line>& with,
+                              const std::optional<Line>& without) {
+  if (!with || !without) return with ? with : without;
+  const double free = std::max(1.0, m.weight - kTerms - 1);
+  const double gained = without->rest - with->rest;
+  const double least =
+      std::max(kSignificant * kSignificant * with->rest / free, kMinGain * m.co[kStepTime][kStepTime]);
+  return gained > least ? with : without;
+}
+
+std::optional<Line> Solve(const BatchMoments& m) {
+  const double xx = m.co[kTokens][kTokens];
+  if (!(xx > 0) || std::sqrt(xx / m.weight) < kMinSpread * m.mean[kTokens]) return std::nullopt;
+  const auto with_context =
+      WithPairs(m, Solve(m, {kTokens, kPairs, kContext}), Solve(m, {kTokens, kContext}));
+  return with_context ? with_context : WithPairs(m, Solve(m, {kTokens, kPairs}), Solve(m, {kTokens}));
 }
 
 }  // namespace
@@ -49,9 +98,9 @@ void BatchFit::Add(const BatchLoad& load, double seconds) {
   if (cost_) seconds = std::min(seconds, kCut * cost_->Seconds(load));
   for (size_t i = 0; i < moments_.size(); ++i) {
     moments_[i].Scale(forget_);
-    moments_[i].Add(
-        {static_cast<double>(std::max<int64_t>(0, load.tokens - kB0Tokens[i])), load.decode_context, seconds},
-        1);
+    moments_[i].Add({static_cast<double>(std::max<int64_t>(0, load.tokens - kB0Tokens[i])),
+                     load.prefill_pairs, load.decode_context, seconds},
+                    1);
   }
   ++batches_;
 }
@@ -66,8 +115,11 @@ std::optional<BatchCost> BatchFit::cost() const {
     const auto line = Solve(moments_[i]);
     if (!line || (cost_ && line->rest >= least)) continue;
     least = line->rest;
-    cost_ = BatchCost{
-        .c_s = line->c, .a_s_per_token = line->a, .b0_tokens = kB0Tokens[i], .k2_s_per_token = line->k2};
+    cost_ = BatchCost{.c_s = line->c,
+                      .a_s_per_token = line->slopes[kTokens],
+                      .b0_tokens = kB0Tokens[i],
+                      .k1_s_per_pair = line->slopes[kPairs],
+                      .k2_s_per_token = line->slopes[kContext]};
   }
   return cost_;
 }

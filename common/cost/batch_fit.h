@@ -1,11 +1,12 @@
-// Fits the cost of batches online: the fixed time, the slope and where it begins, and the cost of the
-// context.
+// Fits the cost of batches online: the fixed time, the slope and where it begins, and the costs of attention:
+// of prompts to themselves, and of decodes to their context.
 //
 // Purpose: a BatchCost that predicts the time of batches of other sizes. Least squares of t = c + a max(0, x
-// - b0) + k2 decode_context for each of a few values of b0, of which the best is used. The batch k batches
-// ago has the weight (1 - 1 / memory)^k. A time of more than kCut times the fit's (a preempted step) is
-// reduced to that. No coefficient is negative. Pure. Threads: belongs to its caller. Cost: some hundred
-// nanoseconds per batch; allocates nothing.
+// - b0) + k1 prefill_pairs + k2 decode_context for each of a few values of b0, of which the best is used. k1
+// is 0 unless it explains the times significantly better, since it is multiplied with the squares of prompts
+// that may be much longer than those seen. The batch k batches ago has the weight (1 - 1 / memory)^k. A time
+// of more than kCut times the fit's (a preempted step) is reduced to that. No coefficient is negative. Pure.
+// Threads: belongs to its caller. Cost: some hundred nanoseconds per batch; allocates nothing.
 #ifndef BFIO_COMMON_COST_BATCH_FIT_H_
 #define BFIO_COMMON_COST_BATCH_FIT_H_
 
@@ -38,8 +39,8 @@ class BatchFit {
   static constexpr double kCut = 4;
 
   const double forget_;
-  // By index in kB0Tokens: moments of (max(0, x - b0), decode_context, seconds).
-  std::array<Moments, kB0Tokens.size()> moments_;
+  // By index in kB0Tokens: moments of (max(0, x - b0), prefill_pairs, decode_context, seconds).
+  std::array<BasicMoments<4>, kB0Tokens.size()> moments_;
   int64_t batches_ = 0;
   mutable std::optional<BatchCost> cost_;
   mutable int64_t cost_at_ = -1;

@@ -1,4 +1,4 @@
-// Weighted means and co-moments of three quantities, one observation at a time.
+// Weighted means and co-moments of some quantities, one observation at a time.
 //
 // Purpose: the data of a regression, without storing the observations and without the cancellation of plain
 // sums: loads of a million tokens that vary by a thousand keep their digits (West, 1979). Pure. Any thread.
@@ -6,16 +6,18 @@
 #define BFIO_COMMON_COST_MOMENTS_H_
 
 #include <array>
+#include <cstddef>
 
 namespace bfio {
 
-struct Moments {
-  using Vector = std::array<double, 3>;
+template <size_t kQuantities>
+struct BasicMoments {
+  using Vector = std::array<double, kQuantities>;
 
   double weight = 0;
   Vector mean = {};
   // Sum of w (x_i - mean_i) (x_j - mean_j).
-  std::array<Vector, 3> co = {};
+  std::array<Vector, kQuantities> co = {};
 
   // REQUIRES: w >= 0.
   void Add(const Vector& x, double w) {
@@ -24,10 +26,10 @@ struct Moments {
     weight += w;
     const double share = w / weight;
     Vector d;
-    for (size_t i = 0; i < 3; ++i) d[i] = x[i] - mean[i];
-    for (size_t i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < kQuantities; ++i) d[i] = x[i] - mean[i];
+    for (size_t i = 0; i < kQuantities; ++i) {
       mean[i] += share * d[i];
-      for (size_t j = 0; j < 3; ++j) co[i][j] += share * before * d[i] * d[j];
+      for (size_t j = 0; j < kQuantities; ++j) co[i][j] += share * before * d[i] * d[j];
     }
   }
 
@@ -44,6 +46,8 @@ struct Moments {
     return co[i][j] + weight * (mean[i] - at[i]) * (mean[j] - at[j]);
   }
 };
+
+using Moments = BasicMoments<3>;
 
 }  // namespace bfio
 

@@ -167,6 +167,7 @@ void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
   if (options_.barrier != nullptr) {
     BatchLoad batch;
     batch.tokens = step.decode_tokens + step.prompt_tokens;
+    batch.prefill_pairs = step.prefill_pairs;
     batch.decode_context = static_cast<double>(step.decode_context);
     options_.barrier->Add(options_.number, batch, step.took);
   }

@@ -45,6 +45,8 @@ struct EngineStep {
   int64_t decodes = 0, decode_tokens = 0, decode_context = 0;
   // Computed in the step, of all clients' prompts.
   int64_t prompt_tokens = 0;
+  // As BatchLoad::prefill_pairs, of these.
+  double prefill_pairs = 0;
   // Those of this router and others, in the order of computation.
   std::vector<Prompt> prompts;
   absl::Duration took;

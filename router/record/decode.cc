@@ -82,10 +82,12 @@ void CostIn(const Logged& from, Check& check, std::optional<BatchCost>& to) {
   to = BatchCost{.c_s = cost.c_s(),
                  .a_s_per_token = cost.a_s_per_token(),
                  .b0_tokens = cost.b0_tokens(),
+                 .k1_s_per_pair = cost.k1_s_per_pair(),
                  .k2_s_per_token = cost.k2_s_per_token()};
   check.Real("c_s", to->c_s, 0, kMaxTime)
       .Real("a_s_per_token", to->a_s_per_token, 1e-30, kMaxTime)
       .In("b0_tokens", to->b0_tokens, 0, kMaxLoadTokens)
+      .Real("k1_s_per_pair", to->k1_s_per_pair, 0, kMaxTime)
       .Real("k2_s_per_token", to->k2_s_per_token, 0, kMaxTime);
 }
 

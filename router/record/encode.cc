@@ -49,6 +49,7 @@ void CostOut(const std::optional<BatchCost>& cost, Logged& out) {
   to.set_c_s(cost->c_s);
   to.set_a_s_per_token(cost->a_s_per_token);
   to.set_b0_tokens(cost->b0_tokens);
+  to.set_k1_s_per_pair(cost->k1_s_per_pair);
   to.set_k2_s_per_token(cost->k2_s_per_token);
 }
 

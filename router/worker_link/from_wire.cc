@@ -274,12 +274,14 @@ std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost) {
 std::optional<BatchCost> ToBatchCost(const v1::BatchCost& cost) {
   const bool good = IsAmount(cost.c_s(), OnlineStepFit::kMaxSeconds) &&
                     IsAmount(cost.a_s_per_token(), OnlineStepFit::kMaxSeconds) && cost.a_s_per_token() > 0 &&
+                    IsAmount(cost.k1_s_per_pair(), OnlineStepFit::kMaxSeconds) &&
                     IsAmount(cost.k2_s_per_token(), OnlineStepFit::kMaxSeconds) &&
                     cost.b0_tokens() <= kMaxKneeTokens;
   if (!good) return std::nullopt;
   return BatchCost{.c_s = cost.c_s(),
                    .a_s_per_token = cost.a_s_per_token(),
                    .b0_tokens = cost.b0_tokens(),
+                   .k1_s_per_pair = cost.k1_s_per_pair(),
                    .k2_s_per_token = cost.k2_s_per_token()};
 }
 

@@ -49,8 +49,9 @@ class RandomSession {
     }
     if (rng_.Below(30) == 0) {
       const double a = 1e-5 * static_cast<double>(1 + rng_.Below(20));
-      scheduler_.SetCost(static_cast<core::WorkerIndex>(rng_.Below(workers_.size() + 1)),
-                         {.c_s = 0.02, .a_s_per_token = a, .b0_tokens = 16, .k2_s_per_token = 1e-6});
+      scheduler_.SetCost(
+          static_cast<core::WorkerIndex>(rng_.Below(workers_.size() + 1)),
+          {.c_s = 0.02, .a_s_per_token = a, .b0_tokens = 16, .k1_s_per_pair = 1e-9, .k2_s_per_token = 1e-6});
     }
     if (rng_.Below(60) == 0) on_switch(rng_.Next());
     if (rng_.Below(50) == 0) Reform(true);

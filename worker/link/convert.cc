@@ -135,6 +135,7 @@ void Fill(const BatchCost& from, v1::BatchCost* to) {
   to->set_c_s(from.c_s);
   to->set_a_s_per_token(from.a_s_per_token);
   to->set_b0_tokens(static_cast<uint32_t>(from.b0_tokens));
+  to->set_k1_s_per_pair(from.k1_s_per_pair);
   to->set_k2_s_per_token(from.k2_s_per_token);
 }
 

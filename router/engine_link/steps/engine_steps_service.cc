@@ -7,6 +7,7 @@
 
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
+#include "common/cost/batch_time.h"
 #include "common/net/status.h"
 #include "router/worker_link/worker_session_impl.h"
 
@@ -33,10 +34,13 @@ absl::StatusOr<EngineStep> FromWire(const v1::EngineStep& wire) {
   step.decode_context = static_cast<int64_t>(wire.decode_context());
   step.prompt_tokens = wire.prompt_tokens();
   step.took = absl::Nanoseconds(static_cast<int64_t>(wire.step_ns()));
+  BatchLoad prompts;
   for (const v1::PromptWork& prompt : wire.prompts()) {
+    prompts.AddPrefill(prompt.computed(), prompt.done());
     const std::optional<EngineRequestName> name = EngineRequestName::Parse(prompt.request_id());
     if (name) step.prompts.push_back({*name, prompt.computed(), prompt.left()});
   }
+  step.prefill_pairs = prompts.prefill_pairs;
   return step;
 }
 

@@ -360,6 +360,20 @@ class FollowingRankTest : public BarrierRankTest {
     plan.level_s = level_s;
     rank_.OnPlan(plan, {}, now_, out_);
   }
+  // A chunk of so many tokens after so many others, beside a decode, at 1 ns a pair.
+  void ChunkStep(int64_t computed, int64_t done) {
+    EngineStep step;
+    step.step = ++steps_;
+    step.token_budget = 512;
+    step.decodes = step.decode_tokens = 1;
+    step.prompt_tokens = computed;
+    BatchLoad load;
+    load.AddPrefill(computed, done);
+    step.prefill_pairs = load.prefill_pairs;
+    step.took = absl::Milliseconds(10) + absl::Microseconds(100) * (1 + computed) +
+                absl::Nanoseconds(static_cast<int64_t>(load.prefill_pairs));
+    rank_.OnStep(step, now_, out_);
+  }
   // Steps of many sizes, from which the cost is fitted.
   void Learn() {
     for (int i = 0; i < 200; ++i) Step(i % 7, i % 5 * 40, {});
@@ -447,6 +461,13 @@ TEST_F(FollowingRankTest, ASilentEnginesStepsAreInferredAgain) {
   Token(1, 102);
   Token(1, 103);
   EXPECT_EQ(Left(), (Prompts{{2, 3}})) << "a budget of 8, and one decode";
+}
+
+TEST_F(FollowingRankTest, AttentionOfPromptsIsPartOfTheFittedCost) {
+  for (int64_t i = 0; i < 200; ++i) ChunkStep(i % 5 * 40, i % 7 * 5'000);
+  ASSERT_TRUE(barrier_.cost().has_value());
+  EXPECT_NEAR(barrier_.cost()->k1_s_per_pair, 1e-9, 1e-11);
+  EXPECT_NEAR(barrier_.cost()->a_s_per_token, 100e-6, 1e-6);
 }
 
 TEST_F(FollowingRankTest, ALevelHoldsForSomeSteps) {

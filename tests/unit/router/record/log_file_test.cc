@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -130,6 +132,29 @@ TEST(LoggedRequestTest, KeepsTheTokensThatComeComputed) {
       EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("computed_tokens")) << wrong;
     }
   }
+}
+
+TEST(LoggedWorkerTimeTest, KeepsEveryTermOfTheCost) {
+  const BatchCost cost = {
+      .c_s = 0.02, .a_s_per_token = 1e-4, .b0_tokens = 16, .k1_s_per_pair = 3e-9, .k2_s_per_token = 1e-6};
+  v1::LoggedWorkerTime logged;
+  ToLog(cost, logged);
+  const absl::StatusOr<core::SchedulerEvent> read = FromLog(logged);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const auto* set = std::get_if<core::SetCost>(&*read);
+  ASSERT_NE(set, nullptr);
+  const BatchLoad load = {.tokens = 116, .prefill_pairs = 1e7, .decode_context = 1e4};
+  EXPECT_EQ(set->cost.Seconds(load), cost.Seconds(load));
+  EXPECT_EQ(set->cost.k1_s_per_pair, cost.k1_s_per_pair);
+  for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    logged.mutable_cost()->set_k1_s_per_pair(bad);
+    EXPECT_THAT(std::string(FromLog(logged).status().message()), HasSubstr("k1_s_per_pair")) << bad;
+  }
+  // As logs were before.
+  logged.mutable_cost()->clear_k1_s_per_pair();
+  const absl::StatusOr<core::SchedulerEvent> old = FromLog(logged);
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_EQ(std::get<core::SetCost>(*old).cost.k1_s_per_pair, 0);
 }
 
 TEST(LoggedRequestTest, KeepsTheRankThatItIsHeldTo) {

@@ -189,15 +189,27 @@ TEST(ToBatchCost, RefusesInvalidCosts) {
   cost.set_c_s(0.01);
   cost.set_a_s_per_token(2e-5);
   cost.set_b0_tokens(64);
+  cost.set_k1_s_per_pair(2e-9);
   cost.set_k2_s_per_token(1e-8);
   const auto good = ToBatchCost(cost);
   ASSERT_TRUE(good.has_value());
-  EXPECT_EQ(good->Seconds({.tokens = 164, .decode_context = 1e5}), 0.01 + 100 * 2e-5 + 1e-3);
+  EXPECT_DOUBLE_EQ(good->Seconds({.tokens = 164, .prefill_pairs = 1e6, .decode_context = 1e5}),
+                   0.01 + 100 * 2e-5 + 2e-3 + 1e-3);
   for (const double bad : {-1.0, 0.0, std::nan(""), 1e9}) {
     v1::BatchCost other = cost;
     other.set_a_s_per_token(bad);
     EXPECT_FALSE(ToBatchCost(other).has_value()) << bad;
   }
+  for (const double bad : {-1.0, std::nan(""), 1e9}) {
+    v1::BatchCost other = cost;
+    other.set_k1_s_per_pair(bad);
+    EXPECT_FALSE(ToBatchCost(other).has_value()) << bad;
+  }
+  // A worker that does not report it.
+  v1::BatchCost old = cost;
+  old.clear_k1_s_per_pair();
+  ASSERT_TRUE(ToBatchCost(old).has_value());
+  EXPECT_EQ(ToBatchCost(old)->k1_s_per_pair, 0);
   cost.set_c_s(-1);
   EXPECT_FALSE(ToBatchCost(cost).has_value());
 }

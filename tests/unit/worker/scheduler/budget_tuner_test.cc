@@ -47,6 +47,51 @@ TEST(BatchFitTest, FindsFloorSlopeKneeAndContextCost) {
   }
 }
 
+// Prompts in chunks, whose attention grows with what is computed before them.
+BatchLoad RandomChunkLoad(Rng& rng, int64_t longest) {
+  BatchLoad load = RandomLoad(rng);
+  load.AddPrefill(1 + static_cast<int64_t>(rng.Below(500)), static_cast<int64_t>(rng.Below(longest)));
+  return load;
+}
+
+TEST(BatchFitTest, FindsTheCostOfPromptsAttentionToThemselves) {
+  BatchCost cost;
+  cost.k1_s_per_pair = 5e-9;
+  cost.k2_s_per_token = 1e-7;
+  Rng rng(6);
+  BatchFit fit;
+  for (int i = 0; i < 1500; ++i) {
+    const BatchLoad load = RandomChunkLoad(rng, 30'000);
+    fit.Add(load, cost.Seconds(load) * (1 + 0.02 * rng.Normal()));
+  }
+  const auto found = fit.cost();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_NEAR(found->k1_s_per_pair, 5e-9, 5e-10);
+  EXPECT_NEAR(found->a_s_per_token, cost.a_s_per_token, 0.05 * cost.a_s_per_token);
+  // A chunk at the end of a prompt of 30,000 tokens takes 75 ms more than one at its beginning.
+  BatchLoad late;
+  late.AddPrefill(500, 30'000);
+  EXPECT_NEAR(found->Seconds(late), cost.Seconds(late), 0.05 * cost.Seconds(late));
+}
+
+// Noise must not become a cost of pairs: a prompt of 30,000 tokens has 4.5e8 of them.
+TEST(BatchFitTest, ShortPromptsDetermineNoCostOfPairs) {
+  BatchCost cost;
+  cost.k2_s_per_token = 1e-7;
+  int with = 0;
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    Rng rng(seed);
+    BatchFit fit;
+    for (int i = 0; i < 300; ++i) {
+      const BatchLoad load = RandomChunkLoad(rng, 300);
+      fit.Add(load, cost.Seconds(load) * (1 + 0.05 * rng.Normal()));
+    }
+    ASSERT_TRUE(fit.cost().has_value());
+    with += fit.cost()->k1_s_per_pair > 0 ? 1 : 0;
+  }
+  EXPECT_LE(with, 1);
+}
+
 TEST(BatchFitTest, UndeterminedCostsAreAbsent) {
   BatchFit fit;
   EXPECT_FALSE(fit.cost().has_value());
