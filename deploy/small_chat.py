@@ -33,9 +33,9 @@ def copy_tokenizer(folder):
         shutil.copy(path, folder)
 
 
-def make_model(programs, folder, hidden=64):
+def make_model(programs, folder, hidden=64, layers=2):
     """A checkpoint of four heads with its tokenizer, in `folder`, which must not be there."""
-    subprocess.run([os.path.join(programs, "bfio_make_checkpoint"), f"--out={folder}", "--layers=2", f"--hidden={hidden}", "--heads=4",
+    subprocess.run([os.path.join(programs, "bfio_make_checkpoint"), f"--out={folder}", f"--layers={layers}", f"--hidden={hidden}", "--heads=4",
                     "--kv_heads=2", f"--vocab={VOCABULARY}"], check=True, capture_output=True)
     copy_tokenizer(folder)
 

@@ -119,8 +119,9 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   table.AddChoice<std::string>("coupling", &settings.coupling,
                                {{"auto", "auto"}, {"barrier", "barrier"}, {"none", "none"}},
                                "barrier: workers meet in every step; none: each worker steps independently, "
-                               "and the default of --policy is jffc (without --engines); auto: none with "
-                               "--engines and with chains of servers, otherwise barrier");
+                               "and the default of --policy is least_requests with --engines, otherwise "
+                               "jffc; auto: none with --engines that name no barrier and with chains of "
+                               "servers, otherwise barrier");
   table.Add("step_timeout", &o.step_timeout, kTimeout,
             "a rank that does not reach a step's barrier, or form the barrier of a new epoch, in this time "
             "has failed");
@@ -251,8 +252,11 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
     return absl::InvalidArgumentError(
         "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
   }
-  // The rule for chains, which differ in speed and not in what they hold.
-  if (!table.given("policy") && o.engines.empty()) o.policy = "jffc";
+  // jffc is for chains, which differ in speed and do not slow down with what they hold. A step of an engine
+  // takes longer with each of its requests, and no other rank waits for it: fewest requests, as vLLM balances
+  // its own.
+  if (!table.given("policy") && o.group_kind == core::GroupKind::kIndependent)
+    o.policy = o.engines.empty() ? "jffc" : "least_requests";
   return absl::OkStatus();
 }
 

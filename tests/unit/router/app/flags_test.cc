@@ -110,6 +110,10 @@ TEST_F(RouterFlags, IndependentWorkersHaveADefaultPolicyOfTheirOwn) {
   EXPECT_EQ(options().policy, "jffc");
   ASSERT_TRUE(Read({"--coupling=none", "--policy=fcfs"}).ok());
   EXPECT_EQ(options().policy, "fcfs");
+  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1"}).ok());
+  EXPECT_EQ(options().policy, "least_requests");
+  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1?barrier=b"}).ok());
+  EXPECT_EQ(options().policy, "bf_io_auto") << "ranks in a barrier";
   EXPECT_THAT(Error({"--coupling=none", "--plan_mode=lockstep"}), HasSubstr("--coupling=barrier"));
   EXPECT_THAT(Error({"--coupling=none", "--admission=wait"}), HasSubstr("--coupling=barrier"));
 }
