@@ -47,7 +47,8 @@ struct WorkerHello {
   bool steps_alone = false;
   // Its engine computes log-probabilities.
   bool logprobs = false;
-  // It takes requests as their clients have sent them (Passing).
+  // It is an engine: takes requests as their clients have sent them (Passing), and has none any more when its
+  // connection has ended.
   bool passes = false;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
   // connection in that run, which grows.

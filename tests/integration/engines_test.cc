@@ -312,10 +312,12 @@ TEST_F(EnginesTest, WhatIsSampledWithASeedEndsWithItsEngine) {
     streams.push_back(std::make_unique<RequestStream>(stub(), seeded));
     ASSERT_TRUE(streams.back()->Read());
   }
-  ASSERT_THAT(one.counts().taken + two.counts().taken, 2);
+  ASSERT_EQ(one.counts().taken + two.counts().taken, 2);
+  RequestStream greedy(stub(), Request(Tokens(6, 4'500), 2'000));
+  ASSERT_TRUE(greedy.Read());
+  // At once: no engine is there.
   one.Kill();
   two.Kill();
-  ScriptedEngine again(At(a));
   for (const auto& stream : streams) {
     const GenerateResult& result = stream->End();
     EXPECT_EQ(result.status.error_code(), grpc::StatusCode::UNAVAILABLE) << result.status.error_message();
@@ -340,6 +342,9 @@ TEST_F(EnginesTest, AnEngineThatComesBackWithOtherSizesServesAgain) {
       serving += worker.phase() == v1::WORKER_PHASE_SERVING && worker.slots() == 9;
     return serving == 3;
   }));
+  // What can go on waits for one.
+  ScriptedEngine again(At(a));
+  EXPECT_EQ(greedy.End().tokens, TokensAfter(Tokens(6, 4'500), 2'000));
   EXPECT_EQ(Generate(stub(), Request({5, 6}, 4)).tokens, TokensAfter({5, 6}, 4));
 }
 
@@ -586,9 +591,9 @@ TEST_F(EnginesTest, WhatPassesMovesWhereThatIsHonest) {
 }
 
 TEST_F(EnginesTest, WhatMayBeSampledAnewMoves) {
-  const HeldPort a, b, c;
-  ScriptedEngine one(At(a)), two(At(b)), three(At(c));
-  Serve({a.address(), b.address(), c.address()}, 3);
+  const HeldPort a, b;
+  ScriptedEngine one(At(a)), two(At(b));
+  Serve({a.address(), b.address()}, 2);
   pb::GenerateRequest request = FromGateway(Tokens(6, 4'000), 300);
   request.mutable_sampling_params()->set_temperature(1);
   request.mutable_sampling_params()->set_presence_penalty(1);
@@ -609,11 +614,11 @@ TEST_F(EnginesTest, WhatMayBeSampledAnewMoves) {
     EXPECT_TRUE(moved->End().status.ok()) << moved->outputs().status.error_message();
     EXPECT_EQ(moved->outputs().tokens.at(0), TokensAfter(Tokens(6, 4'000), 300));
   }
-  // What another engine cannot go on with ends all the same.
+  // What another engine cannot go on with ends all the same, also when there is no other engine.
   request.mutable_sampling_params()->set_regex("a*");
   const std::unique_ptr<Call> constrained = call("true");
   ASSERT_TRUE(constrained->Read());
-  (two.counts().running > 0 ? two : three).Kill();
+  two.Kill();
   EXPECT_EQ(constrained->End().status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
