@@ -243,6 +243,25 @@ TEST_F(EnginesTest, SlotsThatOtherClientsUseAreNotTheRouters) {
   }));
 }
 
+// vLLM says of each rank the KV memory of all ranks of the server, and the rank's use as a share of that.
+TEST_F(EnginesTest, ARanksMemoryIsItsShareOfTheServers) {
+  const HeldPort port;
+  ScriptedEngine::Options options = At(port, 4);
+  options.kv_tokens = 1'000;
+  ScriptedEngine engine(options);
+  Serve({port.address()}, 4);
+  engine.SetOthers(2, 50);
+  EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
+  // Of its use a rank reports once it has had a plan.
+  EXPECT_TRUE(cluster_->WaitFor("use", [](const v1::ClusterState& state) {
+    return std::any_of(state.workers().begin(), state.workers().end(),
+                       [](const v1::WorkerState& worker) { return worker.engine_tokens() == 100; });
+  }));
+  const v1::ClusterState state = cluster_->State();
+  EXPECT_EQ(state.workers_size(), 4);
+  for (const v1::WorkerState& worker : state.workers()) EXPECT_EQ(worker.kv_tokens(), 1'000u);
+}
+
 TEST_F(EnginesTest, LoadsThatAreWrongOrNeverComeBlockNothing) {
   const HeldPort port;
   ScriptedEngine engine(At(port, 2));
@@ -323,6 +342,9 @@ TEST_F(EnginesTest, WhatIsSampledWithASeedEndsWithItsEngine) {
     EXPECT_EQ(result.status.error_code(), grpc::StatusCode::UNAVAILABLE) << result.status.error_message();
     EXPECT_THAT(result.status.error_message(), HasSubstr("seed"));
   }
+  // What can go on waits for one.
+  ScriptedEngine again(At(a));
+  EXPECT_EQ(greedy.End().tokens, TokensAfter(Tokens(6, 4'500), 2'000));
 }
 
 TEST_F(EnginesTest, AnEngineThatComesBackWithOtherSizesServesAgain) {
@@ -342,9 +364,6 @@ TEST_F(EnginesTest, AnEngineThatComesBackWithOtherSizesServesAgain) {
       serving += worker.phase() == v1::WORKER_PHASE_SERVING && worker.slots() == 9;
     return serving == 3;
   }));
-  // What can go on waits for one.
-  ScriptedEngine again(At(a));
-  EXPECT_EQ(greedy.End().tokens, TokensAfter(Tokens(6, 4'500), 2'000));
   EXPECT_EQ(Generate(stub(), Request({5, 6}, 4)).tokens, TokensAfter({5, 6}, 4));
 }
 

@@ -61,11 +61,14 @@ struct Wire {
 
   // A chunk's completion_tokens are its own. An output ends by its length at max_tokens or at the longest
   // sequence, nowhere else. GetServerInfo tells the slots of a rank, and how many ranks the servers of
-  // a model have together; GetLoads which ones a server has.
+  // a model have together; GetLoads which ones a server has, and of each the KV tokens of all these together,
+  // in which the rank's own use is counted as the same share (smg_grpc_servicer: num_gpu_blocks, which vLLM
+  // adds up, times kv_cache_usage).
   static constexpr bool kChunksCountAll = false;
   static constexpr bool kFillsContext = true;
   static constexpr bool kLoadsNameRanks = true;
   static constexpr bool kSlotsOfLoads = false;
+  static constexpr bool kKvOfAllRanks = true;
 
   static absl::Status Check(const EngineCall&) { return absl::OkStatus(); }
   static pb::GenerateRequest ToPass(const EngineCall& call, const pb::GenerateRequest& from) {
