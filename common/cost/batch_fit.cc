@@ -20,6 +20,8 @@ constexpr double kMinSpread = 0.02, kMinRest = 1e-3;
 constexpr double kSignificant = 4;
 // And explain at least this share of the times' sum of squares, which is far above rounding.
 constexpr double kMinGain = 1e-9;
+// Where the context explains all, a token takes this share of the mean time per token: planners divide by it.
+constexpr double kLeastSlope = 0.01;
 
 struct Line {
   double c = 0;
@@ -29,14 +31,15 @@ struct Line {
   double rest = 0;
 };
 
-// Least squares with those terms; absent where they do not determine it, or a slope is not positive. The
-// tokens are always among the terms.
-std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> terms) {
+// Least squares with those terms; absent where they do not determine it, or a slope is not positive. Without
+// the tokens among the terms, their slope is `given`.
+std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> terms, double given = 0) {
   // Gaussian elimination of the normal equations, symmetric and positive.
   std::array<std::array<double, kTerms + 1>, kTerms> rows = {};
+  const auto with_time = [&](size_t i) { return m.co[i][kStepTime] - given * m.co[i][kTokens]; };
   for (const size_t i : terms) {
     for (const size_t j : terms) rows[i][j] = m.co[i][j];
-    rows[i][kTerms] = m.co[i][kStepTime];
+    rows[i][kTerms] = with_time(i);
   }
   for (const size_t i : terms) {
     if (!(rows[i][i] > kMinRest * m.co[i][i])) return std::nullopt;
@@ -47,7 +50,6 @@ std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> t
     }
   }
   Line line;
-  line.rest = m.co[kStepTime][kStepTime];
   for (auto term = std::rbegin(terms); term != std::rend(terms); ++term) {
     double sum = rows[*term][kTerms];
     for (const size_t j : terms) {
@@ -56,12 +58,12 @@ std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> t
     line.slopes[*term] = sum / rows[*term][*term];
     if (!(line.slopes[*term] > 0)) return std::nullopt;
   }
-  line.c = m.mean[kStepTime];
-  for (const size_t i : terms) {
-    line.c -= line.slopes[i] * m.mean[i];
-    line.rest -= line.slopes[i] * m.co[i][kStepTime];
-  }
+  line.rest = with_time(kStepTime) - given * with_time(kTokens);
+  for (const size_t i : terms) line.rest -= line.slopes[i] * with_time(i);
   line.rest = std::max(0.0, line.rest);
+  line.slopes[kTokens] += given;
+  line.c = m.mean[kStepTime];
+  for (size_t i = 0; i < kTerms; ++i) line.c -= line.slopes[i] * m.mean[i];
   if (line.c < 0) {
     // A negative constant is replaced by a line through the origin.
     line.rest += m.weight * line.c * line.c;
@@ -81,12 +83,17 @@ std::optional<Line> WithPairs(const BatchMoments& m, const std::optional<Line>& 
   return gained > least ? with : without;
 }
 
-std::optional<Line> Solve(const BatchMoments& m) {
-  const double xx = m.co[kTokens][kTokens];
+// No slope is negative, and that of the tokens is at least `least`: where all terms together would have such
+// a one, the tokens or the context explain what they can.
+std::optional<Line> Solve(const BatchMoments& m, double least) {
+  const double xx = m.co[kTokens][kTokens], zz = m.co[kContext][kContext], xz = m.co[kTokens][kContext];
   if (!(xx > 0) || std::sqrt(xx / m.weight) < kMinSpread * m.mean[kTokens]) return std::nullopt;
-  const auto with_context =
-      WithPairs(m, Solve(m, {kTokens, kPairs, kContext}), Solve(m, {kTokens, kContext}));
-  return with_context ? with_context : WithPairs(m, Solve(m, {kTokens, kPairs}), Solve(m, {kTokens}));
+  const auto all = WithPairs(m, Solve(m, {kTokens, kPairs, kContext}), Solve(m, {kTokens, kContext}));
+  if (all && all->slopes[kTokens] >= least) return all;
+  const auto tokens = WithPairs(m, Solve(m, {kTokens, kPairs}), Solve(m, {kTokens}));
+  if (!(xx * zz - xz * xz > kMinRest * xx * zz)) return tokens;
+  const auto context = WithPairs(m, Solve(m, {kPairs, kContext}, least), Solve(m, {kContext}, least));
+  return !tokens || (context && context->rest < tokens->rest) ? context : tokens;
 }
 
 }  // namespace
@@ -110,9 +117,10 @@ std::optional<BatchCost> BatchFit::cost() const {
   if (cost_at_ == batches_) return cost_;
   cost_at_ = batches_;
   cost_.reset();
+  const double slope = kLeastSlope * moments_[0].mean[kStepTime] / moments_[0].mean[kTokens];
   double least = 0;
   for (size_t i = 0; i < moments_.size(); ++i) {
-    const auto line = Solve(moments_[i]);
+    const auto line = Solve(moments_[i], slope);
     if (!line || (cost_ && line->rest >= least)) continue;
     least = line->rest;
     cost_ = BatchCost{.c_s = line->c,

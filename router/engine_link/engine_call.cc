@@ -5,21 +5,10 @@
 #include "absl/strings/str_cat.h"
 
 namespace bfio::router {
-namespace {
-
-// With temperature 0 the next token follows from the tokens before it.
-bool Greedy(const Sampling& sampling) {
-  return sampling.temperature.value_or(1) == 0 || sampling.top_k == 1u;
-}
-
-}  // namespace
 
 absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
   const ClientRequest& request = *assignment.request;
-  // An engine draws from a stream of its own, which begins again with the call: the continuation would not be
-  // that of the seed. Without a seed any continuation is valid.
-  if (assignment.first_index > 0 && request.sampling.seed && !request.passed.on &&
-      !Greedy(request.sampling)) {
+  if (assignment.first_index > 0 && !request.passed.on && !EngineContinues(request)) {
     return absl::UnavailableError(
         absl::StrCat("its engine was lost after ", assignment.first_index,
                      " tokens, and another one cannot continue what is sampled with a seed"));

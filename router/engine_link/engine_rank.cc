@@ -12,6 +12,8 @@ namespace {
 
 // Weight of a step in the means of step time and of requests that ended.
 constexpr double kStepWeight = 0.1, kEndedWeight = 1.0 / 64;
+// Tokens that come within this share of a usual step after the last ones may be of the same step.
+constexpr double kLateShare = 0.5;
 
 FinishReason ReasonOf(EngineFinish finish) {
   return finish == EngineFinish::kStop ? FinishReason::kStop : FinishReason::kLength;
@@ -233,6 +235,13 @@ void EngineRank::AfterTokens(absl::Time now, Output& out) {
   if (open() && StepComplete()) EndStep(now, out);
 }
 
+bool EngineRank::Late(absl::Time now) const {
+  if (std::min(first_token_at_, now) - last_tokens_at_ >= kLateShare * usual_step_) return false;
+  return std::none_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    return !entry.second.tokens.empty() && entry.second.token_report == token_reports_;
+  });
+}
+
 void EngineRank::EndStep(absl::Time now, Output& out) {
   StepReport report;
   report.epoch = epoch_;
@@ -248,9 +257,12 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   const bool any_tokens = std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) {
     return !entry.second.tokens.empty() && !entry.second.whole;
   });
+  const bool late = any_tokens && Late(now);
+  const bool stepped = any_tokens && !late;
   BatchLoad batch;
-  if (any_tokens && options_.barrier != nullptr) batch = TakeBatch(follows);
-  Estimate(any_tokens || std::exchange(stepped_, false), now);
+  if (stepped && options_.barrier != nullptr) batch = TakeBatch(follows);
+  if (stepped) ++token_reports_;
+  Estimate(stepped || std::exchange(stepped_, false), now);
   std::vector<CallNumber> ended;
   for (auto& [number, call] : calls_) {
     report.load_tokens += call.prompt_tokens + call.generated;
@@ -260,6 +272,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       report.tokens.push_back({call.id, static_cast<uint32_t>(call.tokens.size())});
       report.token_ids.insert(report.token_ids.end(), call.tokens.begin(), call.tokens.end());
       call.generated += static_cast<int64_t>(call.tokens.size());
+      if (!call.tokens.empty()) call.token_report = token_reports_;
       call.tokens.clear();
     }
     if (call.finished) {
@@ -276,7 +289,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   report.engine_load = load_;
   if (foreign_ > 0) report.load_tokens += foreign_ * load_->tokens / load_->requests;
   report.local = std::max(absl::ZeroDuration(), now - last_report_at_);
-  if (any_tokens) {
+  if (stepped) {
     const absl::Time at = std::min(first_token_at_, now);
     std::optional<absl::Duration> took;
     if (last_tokens_at_ != absl::InfinitePast()) {
@@ -288,16 +301,18 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       if (std::exchange(told_cost_, options_.barrier->version()) != options_.barrier->version())
         report.batch_cost = options_.barrier->cost();
     }
-    // A rank that becomes idle begins its next step when it gets work, not now.
-    last_tokens_at_ = calls_.empty() ? absl::InfinitePast() : at;
+    last_tokens_at_ = at;
   }
+  // A rank that becomes idle begins its next step when it gets work, not now.
+  if (any_tokens && calls_.empty()) last_tokens_at_ = absl::InfinitePast();
   if (options_.watch != nullptr) {
-    if (any_tokens) options_.watch->OnStep(options_.number, AnyDecodes());
+    if (stepped) options_.watch->OnStep(options_.number, AnyDecodes());
     if (calls_.empty()) options_.watch->OnIdle(options_.number);
   }
   // With only outputs that come whole, the time of a step is less certain.
   if (!any_tokens && AnyWhole()) last_tokens_at_ = absl::InfinitePast();
-  if (any_tokens) ended_per_step_ += kEndedWeight * (static_cast<double>(ended.size()) - ended_per_step_);
+  if (any_tokens) ended_per_step_ += kEndedWeight * static_cast<double>(ended.size());
+  if (stepped) ended_per_step_ -= kEndedWeight * ended_per_step_;
   report.extra_slots = Credit() - static_cast<int32_t>(foreign_);
   first_token_at_ = absl::InfiniteFuture();
   last_report_at_ = now;

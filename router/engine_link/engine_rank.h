@@ -7,7 +7,8 @@
 // prompt that is not computed.
 //
 // Steps. A step ends when every decoding request has brought tokens, when a request brings tokens for the
-// second time, or when kGatherShare of a usual step has passed since its first token. While only prompts are
+// second time, or when kGatherShare of a usual step has passed since its first token. Tokens that come later
+// are reported by themselves, and count as of that step in what is learnt of steps. While only prompts are
 // computed, a step without tokens is reported every kQuietStep, so that the group does not cut the rank off
 // during a long prompt. While some request decodes, only tokens make steps: a rank whose decodes stall is
 // silent, and the group cuts it off after its step timeout.
@@ -151,6 +152,8 @@ class EngineRank {
     bool computed = false;
     // Received and reported before the present step.
     int64_t generated = 0;
+    // The last of token_reports_ that it had tokens in.
+    int64_t token_report = 0;
     // Tokens of the present step.
     std::vector<uint32_t> tokens;
     std::vector<PassedPtr> messages;
@@ -176,6 +179,9 @@ class EngineRank {
   // engine reports it.
   void Estimate(bool stepped, absl::Time now);
   void EndStep(absl::Time now, Output& out);
+  // The tokens at hand are the rest of the step that was reported last: no request has had some in both, and
+  // it is too early for the next step.
+  bool Late(absl::Time now) const;
   // What a step took, for the mean of them.
   void TakeStep(absl::Duration took);
   // Requests that may wait inside the engine.
@@ -228,6 +234,8 @@ class EngineRank {
   // As the engine reported last; the requests of other clients in that answer, and in both of the last two.
   std::optional<EngineLoad> load_;
   int64_t seen_foreign_ = 0, foreign_ = 0;
+  // Reports with tokens so far, but for those of late ones.
+  int64_t token_reports_ = 0;
   // Steps with tokens so far; and the version of the batches' cost that was reported last.
   int64_t token_steps_ = 0;
   int64_t told_cost_ = 0;

@@ -159,7 +159,13 @@ void Group::Remove(MemberId id, const absl::Status& why, const Context& context)
   members_.erase(it);
   context.out.push_back(CloseMember{id, why});
   if (ranked || members_.empty()) Reform(kSettleAfterLoss, true, context);
-  if (members_.empty() && formed_once_) give_up_at_ = context.now + options_.restart_settle;
+  if (!members_.empty() || !formed_once_) return;
+  // A worker may come back with its requests; those of engines have ended with the connection.
+  if (capacity_.passes) {
+    LosePlaced(context.out);
+  } else {
+    give_up_at_ = context.now + options_.restart_settle;
+  }
 }
 
 bool Group::MayLeave(const Member& member) const {
@@ -199,7 +205,7 @@ void Group::Settle(absl::Time now, Commands& out) {
 void Group::GiveUp(absl::Time now, Commands& out) {
   give_up_at_ = absl::InfiniteFuture();
   capacity_ = {};
-  LoseRequests(cluster_->Apply(core::OpenEpoch{options_.index, {}}).displaced, out);
+  LosePlaced(out);
 }
 
 // --- views ---

@@ -321,6 +321,8 @@ class Group {
   // Opens the epoch in the scheduler.
   void OpenEpoch(const Context& context);
   core::EpochMember EpochMemberOf(Member& member, Commands& out);
+  // Loses all placed requests. REQUIRES: empty().
+  void LosePlaced(Commands& out);
   void LoseRequests(absl::Span<const core::RequestId> displaced, Commands& out) const;
   // Ranks whose counts of generated tokens differ from what the router has received.
   std::vector<Member*> AuditResidents();

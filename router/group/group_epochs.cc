@@ -270,6 +270,10 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   return to;
 }
 
+void Group::LosePlaced(Commands& out) {
+  LoseRequests(cluster_->Apply(core::OpenEpoch{options_.index, {}}).displaced, out);
+}
+
 void Group::LoseRequests(absl::Span<const core::RequestId> displaced, Commands& out) const {
   if (displaced.empty()) return;
   Log(out, LogLine::Level::kWarning, displaced.size(), " requests lost their worker and are placed again");

@@ -47,7 +47,8 @@ struct WorkerHello {
   bool steps_alone = false;
   // Its engine computes log-probabilities.
   bool logprobs = false;
-  // It accepts requests in the form in which clients sent them (Passing).
+  // It is an engine: it accepts requests in the form in which clients sent them (Passing), and has none left
+  // when its connection has ended.
   bool passes = false;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
   // connection in that run, which grows.

@@ -77,6 +77,19 @@ struct ClientRequest {
   }
 };
 
+// With temperature 0 the next token follows from the tokens before it.
+inline bool IsGreedy(const Sampling& sampling) {
+  return sampling.temperature.value_or(1) == 0 || sampling.top_k == 1u;
+}
+
+// Whether an engine, which knows nothing of a request's earlier placements, can go on after the tokens that
+// have come, as if nothing had happened. Its random stream begins with the call, so what follows would not be
+// what a seed stands for; without a seed every continuation is as good as another.
+inline bool EngineContinues(const ClientRequest& request) {
+  if (request.passed.on) return request.passed.continues;
+  return !request.sampling.seed || IsGreedy(request.sampling);
+}
+
 enum class FinishReason : uint8_t { kLength, kStop, kAbort };
 
 // The final message for a client.

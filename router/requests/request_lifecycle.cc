@@ -254,12 +254,16 @@ bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   const Passing& passed = record.request.passed;
   // Its client has nothing yet, and the tokens were only estimated.
   if (passed.whole) record.delivered = 0;
-  if (!passed.on || passed.whole || passed.continues || record.delivered == 0) return false;
+  if (passed.whole || record.delivered == 0 || EngineContinues(record.request)) return false;
+  // Workers go on with everything.
+  if (!passed.on && !groups_.passes) return false;
   ++totals_.replays_refused;
-  Fail(record, WithRetry(absl::UnavailableError(absl::StrCat(
-                             "its engine was lost after ", record.delivered,
-                             " tokens, and another one cannot continue it: only greedy requests without "
-                             "penalties, grammar, stop texts, images and unknown fields can continue")),
+  const absl::string_view why =
+      passed.on ? "continue it: only greedy requests without penalties, grammar, stop texts, images and "
+                  "unknown fields can continue"
+                : "continue what is sampled with a seed";
+  Fail(record, WithRetry(absl::UnavailableError(absl::StrCat("its engine was lost after ", record.delivered,
+                                                             " tokens, and another one cannot ", why)),
                          kFailedRetry));
   return true;
 }

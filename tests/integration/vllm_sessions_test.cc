@@ -305,7 +305,7 @@ TEST_F(VllmSessions, AnAbortedStreamGoesOnAfterItsTokens) {
   EXPECT_EQ(taken[1].sampling_params().max_tokens(), expected.tokens.at(0).size() - before);
 }
 
-TEST_F(VllmSessions, TheRanksHaveTheSlotsThatVllmReports) {
+TEST_F(VllmSessions, TheRanksHaveTheSlotsAndTheMemoryThatVllmReports) {
   pb::GetServerInfoResponse server;
   for (const Recorded& call : Session("server"))
     if (call.method == "GetServerInfo") server = Parse<pb::GetServerInfoResponse>(call.messages.at(0));
@@ -315,6 +315,8 @@ TEST_F(VllmSessions, TheRanksHaveTheSlotsThatVllmReports) {
   ASSERT_EQ(state.workers_size(), 2);
   for (const v1::WorkerState& worker : state.workers())
     EXPECT_EQ(worker.slots(), static_cast<uint32_t>(server.max_num_seqs()));
+  // Each of the two had 1 GiB (VLLM_CPU_KVCACHE_SPACE), and a token of that model takes 1 KiB.
+  for (const v1::WorkerState& worker : state.workers()) EXPECT_EQ(worker.kv_tokens(), uint64_t{1} << 20);
 }
 
 // The router refuses by itself, or passes on what the engine says: to a gateway it is the same.

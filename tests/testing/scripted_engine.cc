@@ -153,8 +153,9 @@ grpc::Status ScriptedEngine::GetLoads(grpc::ServerContext* context, const pb::Ge
     load.set_dp_rank(options_.first_rank + static_cast<int32_t>(r) + wrong);
     load.set_num_running_reqs(times * (ranks_[r].running + others_) + times - 1);
     load.set_num_waiting_reqs(ranks_[r].waiting);
-    load.set_num_used_tokens(ranks_[r].tokens + others_ * others_tokens_ + (times - 1) * 1'000);
-    load.set_max_total_num_tokens(options_.kv_tokens);
+    load.set_num_used_tokens(options_.ranks * (ranks_[r].tokens + others_ * others_tokens_) +
+                             (times - 1) * 1'000);
+    load.set_max_total_num_tokens(options_.ranks * options_.kv_tokens);
   }
   return Status::OK;
 }

@@ -51,6 +51,8 @@ struct SimWorker {
   int32_t slots = 4;
   int64_t kv_tokens = 1000;
   bool steps_alone = true;
+  // It is an engine with an API of its own, which ends its requests with the connection.
+  bool passes = false;
   std::string barrier = "star";
 
   // Number of this process's start, where the worker reports it; number of its connections so far.
@@ -85,6 +87,7 @@ struct SimWorker {
     hello.active = Active();
     hello.router_instance = followed;
     hello.steps_alone = steps_alone;
+    hello.passes = passes;
     hello.worker_instance = instance;
     hello.stream = streams;
     return hello;

@@ -251,14 +251,13 @@ class ProtocolClient final : public EngineClient {
 
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
-    AskServer::Ask(
-        stub_, &AsyncStub::GetServerInfo, timeout,
-        [stub = stub_, context = context_tokens_, timeout, done = std::move(done)](auto server) mutable {
-          if (!server.ok()) return std::move(done)(server.status());
-          EngineDescription description;
-          Wire::Describe(*server, description);
-          DescribeModel(stub, context, timeout, std::move(description), std::move(done));
-        });
+    AskServer::Ask(stub_, &AsyncStub::GetServerInfo, timeout,
+                   [stub = stub_, sizes = sizes_, timeout, done = std::move(done)](auto server) mutable {
+                     if (!server.ok()) return std::move(done)(server.status());
+                     EngineDescription description;
+                     Wire::Describe(*server, description);
+                     DescribeModel(stub, sizes, timeout, std::move(description), std::move(done));
+                   });
   }
 
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
@@ -271,16 +270,17 @@ class ProtocolClient final : public EngineClient {
 
   void GetLoads(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
-    AskLoads::Ask(stub_, &AsyncStub::GetLoads, timeout, [done = std::move(done)](auto response) mutable {
-      if (!response.ok()) return std::move(done)(response.status());
-      std::vector<EngineRankLoad> loads;
-      for (const auto& load : response->loads()) {
-        loads.push_back({load.dp_rank(),
-                         {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
-                          std::max<int64_t>(0, load.num_used_tokens())}});
-      }
-      std::move(done)(std::move(loads));
-    });
+    AskLoads::Ask(stub_, &AsyncStub::GetLoads, timeout,
+                  [sizes = sizes_, done = std::move(done)](auto response) mutable {
+                    if (!response.ok()) return std::move(done)(response.status());
+                    std::vector<EngineRankLoad> loads;
+                    for (const auto& load : response->loads()) {
+                      loads.push_back({load.dp_rank(),
+                                       {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
+                                        std::max<int64_t>(0, load.num_used_tokens()) / sizes->kv_share}});
+                    }
+                    std::move(done)(std::move(loads));
+                  });
   }
 
   std::shared_ptr<EngineStream> Generate(const EngineCall& call, int32_t rank, const std::string& name,
@@ -290,25 +290,31 @@ class ProtocolClient final : public EngineClient {
       return std::make_shared<NoStream>();
     }
     return ProtocolStream<Wire>::Start(std::make_shared<ProtocolStream<Wire>>(
-        stub_, call, rank, name, context_tokens_->load(), std::move(callbacks)));
+        stub_, call, rank, name, sizes_->context_tokens, std::move(callbacks)));
   }
 
  private:
   using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
-  using ContextTokens = std::shared_ptr<std::atomic<int64_t>>;
+  // As the engine said last; shared with answers that come late.
+  struct Sizes {
+    std::atomic<int64_t> context_tokens{0};
+    // Of the KV tokens that it says of a rank, one in so many is the rank's own.
+    std::atomic<int64_t> kv_share{1};
+  };
+  using SharedSizes = std::shared_ptr<Sizes>;
 
-  static void DescribeModel(const std::shared_ptr<Stub>& stub, const ContextTokens& context,
+  static void DescribeModel(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes,
                             absl::Duration timeout, EngineDescription description, Described done) {
     AskModel::Ask(stub, &AsyncStub::GetModelInfo, timeout,
-                  [stub, context, timeout, description = std::move(description),
+                  [stub, sizes, timeout, description = std::move(description),
                    done = std::move(done)](auto model) mutable {
                     if (!model.ok()) return std::move(done)(model.status());
                     description.max_sequence_tokens = model->max_context_length();
-                    context->store(description.max_sequence_tokens);
+                    sizes->context_tokens = description.max_sequence_tokens;
                     description.vocabulary = static_cast<uint32_t>(model->vocab_size());
                     description.model =
                         model->served_model_name().empty() ? model->model_path() : model->served_model_name();
-                    DescribeLoads(stub, timeout, std::move(description), std::move(done));
+                    DescribeLoads(stub, sizes, timeout, std::move(description), std::move(done));
                   });
   }
 
@@ -327,19 +333,20 @@ class ProtocolClient final : public EngineClient {
     description.ranks = last - first + 1;
   }
 
-  static void DescribeLoads(const std::shared_ptr<Stub>& stub, absl::Duration timeout,
-                            EngineDescription description, Described done) {
+  static void DescribeLoads(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes,
+                            absl::Duration timeout, EngineDescription description, Described done) {
     AskLoads::Ask(stub, &AsyncStub::GetLoads, timeout,
-                  [description = std::move(description), done = std::move(done)](auto loads) mutable {
+                  [sizes, description = std::move(description), done = std::move(done)](auto loads) mutable {
                     // Older servers do not have it; the sizes are those of every rank.
                     if (!loads.ok() && !absl::IsUnimplemented(loads.status()))
                       return std::move(done)(loads.status());
                     description.all_ranks = description.ranks;
                     if (loads.ok() && loads->loads_size() > 0) {
                       if (Wire::kLoadsNameRanks) TakeRanks(loads->loads(), description);
+                      if (Wire::kKvOfAllRanks) sizes->kv_share = description.ranks;
                       const auto& load = loads->loads(0);
                       if (load.max_total_num_tokens() > 0)
-                        description.kv_tokens = load.max_total_num_tokens();
+                        description.kv_tokens = load.max_total_num_tokens() / sizes->kv_share;
                       // Values of the server may be of all its ranks.
                       if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
                         description.slots = load.max_running_requests();
@@ -349,8 +356,7 @@ class ProtocolClient final : public EngineClient {
   }
 
   std::shared_ptr<Stub> stub_;
-  // As the engine reported last; shared with answers that come late.
-  const ContextTokens context_tokens_ = std::make_shared<std::atomic<int64_t>>(0);
+  const SharedSizes sizes_ = std::make_shared<Sizes>();
 };
 
 }  // namespace bfio::router

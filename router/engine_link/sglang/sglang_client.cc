@@ -60,11 +60,12 @@ struct Wire {
   using HealthCheckResponse = pb::HealthCheckResponse;
 
   // A chunk's completion_tokens are those of the output so far. Outputs that end by their length may be
-  // somewhat shorter than the longest sequence allows. GetLoads has the slots of a rank.
+  // somewhat shorter than the longest sequence allows. GetLoads has the slots of a rank, and its KV tokens.
   static constexpr bool kChunksCountAll = true;
   static constexpr bool kFillsContext = false;
   static constexpr bool kLoadsNameRanks = false;
   static constexpr bool kSlotsOfLoads = true;
+  static constexpr bool kKvOfAllRanks = false;
 
   static absl::Status Check(const EngineCall& call) {
     const Sampling& sampling = call.sampling;

@@ -61,11 +61,14 @@ struct Wire {
 
   // A chunk's completion_tokens are its own. An output ends by its length at max_tokens or at the longest
   // sequence, nowhere else. GetServerInfo has the slots of a rank, and the number of ranks of all servers of
-  // a model; GetLoads has the ranks of a server.
+  // a model. GetLoads has the ranks of a server, and for each the KV tokens of all these together; a rank's
+  // own use is the same share of them (smg_grpc_servicer: num_gpu_blocks, which vLLM adds up, times
+  // kv_cache_usage).
   static constexpr bool kChunksCountAll = false;
   static constexpr bool kFillsContext = true;
   static constexpr bool kLoadsNameRanks = true;
   static constexpr bool kSlotsOfLoads = false;
+  static constexpr bool kKvOfAllRanks = true;
 
   static absl::Status Check(const EngineCall&) { return absl::OkStatus(); }
   static pb::GenerateRequest ToPass(const EngineCall& call, const pb::GenerateRequest& from) {

@@ -3,7 +3,14 @@
 namespace bfio::router::gateway {
 
 std::vector<RankLoad> RanksOf(const Loads& loads, RankView view) {
-  if (view == RankView::kEach) return loads.loads;
+  if (view == RankView::kEach) {
+    std::vector<RankLoad> ranks = loads.loads;
+    for (RankLoad& rank : ranks) {
+      rank.used_tokens *= loads.ranks;
+      rank.max_tokens *= loads.ranks;
+    }
+    return ranks;
+  }
   RankLoad sum;
   for (const RankLoad& load : loads.loads) {
     sum.running_requests += load.running_requests;
@@ -40,7 +47,7 @@ EngineSize SizeOf(const Loads& loads, RankView view) {
     ++size.ranks;
     size.requests += rank.running_requests + rank.waiting_requests;
     size.slots = std::max(size.slots, rank.slots);
-    size.max_tokens += rank.max_tokens;
+    size.max_tokens = std::max(size.max_tokens, rank.max_tokens);
   }
   return size;
 }

@@ -2,7 +2,8 @@
 //
 // Purpose: the ranks appear as one engine of data-parallel size 1, with the load of all together, where the
 // handler chooses among them better than a gateway could (kOne); or each with its own, as vLLM shows its
-// own (kEach). Pure; any thread.
+// own (kEach). vLLM adds up the KV memory of its ranks, and each rank's entry has that sum, and the rank's
+// share of use as tokens of it: so has kEach. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
 

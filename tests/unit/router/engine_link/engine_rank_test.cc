@@ -520,6 +520,75 @@ TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
   EXPECT_GT(barrier.version(), 0);
 }
 
+// The tokens of some streams come when the step has been reported: two reports, and one step of that length.
+TEST_F(BarrierRankTest, LateTokensAreOfTheStepBefore) {
+  max_new_tokens_ = 1'000;
+  Plan({1, 2});
+  constexpr absl::Duration kStep = absl::Milliseconds(100), kLate = absl::Milliseconds(30);
+  uint32_t token = 100;
+  for (int step = 0; step < 10; ++step) {
+    now_ += kStep;
+    Token(1, ++token);
+    Token(2, ++token);
+  }
+  Reports();
+  const int64_t before = barrier_.version();
+  for (int step = 0; step < 64; ++step) {
+    now_ += kStep - kLate - EngineRank::kLongestGather;
+    Token(1, ++token);
+    Wait(kLate);
+    EXPECT_EQ(Reports().size(), 1u) << "the others' step goes on";
+    Token(2, ++token);
+    Wait(EngineRank::kLongestGather);
+    EXPECT_EQ(Reports().size(), 1u);
+  }
+  EXPECT_EQ(barrier_.version(), before + 2) << "64 steps";
+}
+
+TEST(BarrierCostTest, ExceptionsDoNotSpoilTheFitAndNewTimesAreLearnt) {
+  constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-6};
+  Rng rng(3);
+  BarrierCost barrier;
+  // The more there is in the caches, the more steps look much shorter than they are.
+  const auto run = [&](int steps, double times, bool exceptions) {
+    for (int step = 0; step < steps; ++step) {
+      BatchLoad batch;
+      for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
+        batch.AddDecode(100 + static_cast<int64_t>(rng.Below(2'000)));
+      const bool exception = exceptions && batch.decode_context > 15'000 && rng.Below(4) == 0;
+      barrier.Add(1, batch, absl::Seconds(kTrue.Seconds(batch) * times * (exception ? 0.1 : 1)));
+    }
+  };
+  run(1'000, 1, false);
+  run(4'000, 1, true);
+  EXPECT_GT(barrier.cost()->k2_s_per_token, 0.6 * kTrue.k2_s_per_token);
+  run(20'000, 3, false);
+  EXPECT_GT(barrier.cost()->c_s, 2.5 * kTrue.c_s);
+  EXPECT_GT(barrier.cost()->k2_s_per_token, 2.5 * kTrue.k2_s_per_token);
+}
+
+// Ranks are compared by it: those that ask earlier must not see another fit than those that ask later.
+TEST(BarrierCostTest, TheCostChangesOnlyWithItsVersion) {
+  Rng rng(4);
+  BarrierCost barrier;
+  std::optional<BatchCost> last;
+  int64_t version = barrier.version(), changes = 0;
+  for (int step = 0; step < 400; ++step) {
+    BatchLoad batch;
+    for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
+      batch.AddDecode(100 + static_cast<int64_t>(rng.Below(2'000)));
+    barrier.Add(1, batch, absl::Milliseconds(20 + static_cast<int64_t>(rng.Below(9))));
+    const std::optional<BatchCost> now = barrier.cost();
+    const bool same = now.has_value() == last.has_value() &&
+                      (!now || (now->c_s == last->c_s && now->k2_s_per_token == last->k2_s_per_token));
+    EXPECT_TRUE(same || barrier.version() != version) << step;
+    changes += !same;
+    last = now;
+    version = barrier.version();
+  }
+  EXPECT_GT(changes, 5);
+}
+
 // --- slots ---
 
 // An engine of four slots that serves in order, and a router that fills its slots and what is told beyond;

@@ -36,6 +36,28 @@ TEST_F(BarrierGroupTest, ALostRanksRequestsAreReplayedOldestFirst) {
   EXPECT_EQ(world_->book().placed_again, 4);
 }
 
+// What a worker holds may come back with it; what an engine held has ended with the connection.
+TEST_F(BarrierGroupTest, RequestsOfTheLastEngineAreLostAtOnceAndThoseOfTheLastWorkerAreNot) {
+  for (const bool engines : {false, true}) {
+    SCOPED_TRACE(engines);
+    Start(2);
+    for (const char* name : {"a", "b"}) world_->Worker(name).passes = engines;
+    world_->Serve({"a", "b"});
+    Submit(1, 6);
+    for (int i = 0; i < 5; ++i) world_->Step("a");
+    world_->Kill("b");
+    EXPECT_THAT(world_->lost, IsEmpty()) << "the other rank may be there";
+    world_->Kill("a");
+    EXPECT_EQ(world_->lost.size(), engines ? 6u : 0u);
+    EXPECT_EQ(world_->cluster().placed(), engines ? 0 : 6);
+    world_->Join("a");
+    Form();
+    EXPECT_EQ(world_->lost.size(), 6u);
+    world_->Run();
+    EXPECT_EQ(world_->book().completed.size(), 6u);
+  }
+}
+
 TEST_F(BarrierGroupTest, AFailureIsReportedForTheWorkersOwnRequests) {
   Serve({"a", "b"});
   Submit(1, 8);

@@ -53,7 +53,8 @@ class RequestLifecycleTest : public ::testing::Test {
     view.kv_tokens = 1000;
     view.max_sequence_tokens = 500;
     view.complete = true;
-    view.logprobs = view.passes = true;
+    view.logprobs = true;
+    view.passes = engines_;
     view.ranks = {{0, 1}};
     requests_->SetGroups(view);
     requests_->OnEpochOpened(now_);
@@ -147,6 +148,8 @@ class RequestLifecycleTest : public ::testing::Test {
   std::map<core::RequestId, std::shared_ptr<RecordingSink>> sinks_;
   std::unique_ptr<RequestLifecycle> requests_;
   int64_t step_ = 0;
+  // The workers of the next epoch are engines with an API of their own.
+  bool engines_ = false;
 };
 
 }  // namespace bfio::router

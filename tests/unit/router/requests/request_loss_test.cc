@@ -176,6 +176,38 @@ TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
   EXPECT_EQ(again[0].first_index, 1u);
 }
 
+// A worker's random stream goes on with the token's index, an engine's begins with the call.
+TEST_F(RequestLifecycleTest, WhatIsSampledWithASeedEndsWithItsEngineAndNotWithItsWorker) {
+  const auto seeded = [](const std::string& name, float temperature) {
+    ClientRequest request = Ask(name);
+    request.sampling.seed = 7;
+    request.sampling.temperature = temperature;
+    return request;
+  };
+  engines_ = true;
+  OpenEpoch();
+  RecordingSink& sampled = Arrive(seeded("a", 1));
+  RecordingSink& greedy = Arrive(seeded("b", 0));
+  RecordingSink& without_tokens = Arrive(seeded("c", 1));
+  Place();
+  Tokens(sampled, {1});
+  Tokens(greedy, {1});
+  OpenEpoch();
+  ASSERT_FALSE(sampled.open());
+  EXPECT_TRUE(absl::IsUnavailable(*sampled.status));
+  EXPECT_THAT(sampled.status->message(), HasSubstr("lost after 1 tokens"));
+  EXPECT_THAT(sampled.status->message(), HasSubstr("seed"));
+  EXPECT_TRUE(greedy.open());
+  EXPECT_TRUE(without_tokens.open());
+  engines_ = false;
+  OpenEpoch();
+  RecordingSink& on_worker = Arrive(seeded("d", 1));
+  Place();
+  Tokens(on_worker, {1});
+  OpenEpoch();
+  EXPECT_TRUE(on_worker.open());
+}
+
 // --- requests that pass to engines as they came ---
 
 class AMessage final : public Passed {
@@ -185,6 +217,7 @@ class AMessage final : public Passed {
 
 class PassingRequest : public RequestLifecycleTest {
  protected:
+  PassingRequest() { engines_ = true; }
   // With a prompt of 3 tokens.
   RecordingSink& ArrivePassing(Passing passed, uint32_t max_new_tokens = 10) {
     ClientRequest request = Ask("p", max_new_tokens);

@@ -92,6 +92,30 @@ TEST(BatchFitTest, ShortPromptsDetermineNoCostOfPairs) {
   EXPECT_LE(with, 1);
 }
 
+// The more requests, the younger they are: by itself the number of tokens explains little, and its slope
+// beside the context's is as often below 0 as above.
+TEST(BatchFitTest, WhatTheContextExplainsIsNotTakenForTheTokens) {
+  constexpr double kContextCost = 3e-5;
+  for (const double slope : {-1e-5, -1e-6, 0.0}) {
+    SCOPED_TRACE(slope);
+    Rng rng(7);
+    BatchFit fit;
+    for (int i = 0; i < 1500; ++i) {
+      BatchLoad load;
+      load.tokens = 20 + static_cast<int64_t>(rng.Below(12));
+      load.decode_context = static_cast<double>(load.tokens) * (50 + static_cast<double>(rng.Below(60)));
+      const double seconds =
+          0.05 + slope * static_cast<double>(load.tokens) + kContextCost * load.decode_context;
+      fit.Add(load, seconds * (1 + 0.02 * rng.Normal()));
+    }
+    const auto found = fit.cost();
+    ASSERT_TRUE(found.has_value());
+    EXPECT_NEAR(found->k2_s_per_token, kContextCost, 0.1 * kContextCost);
+    EXPECT_GT(found->a_s_per_token, 0) << "planners divide by it";
+    EXPECT_LT(found->a_s_per_token, 1e-4);
+  }
+}
+
 TEST(BatchFitTest, UndeterminedCostsAreAbsent) {
   BatchFit fit;
   EXPECT_FALSE(fit.cost().has_value());

@@ -117,10 +117,13 @@ TEST(Answers, EachRankIsShownWhereTheGatewayMayChoose) {
   EXPECT_EQ(all.loads(1).num_running_reqs(), 1);
   const pb::GetLoadsResponse one = *Wire::LoadsResponse(loads, RankView::kEach, 1);
   ASSERT_EQ(one.loads_size(), 1);
-  EXPECT_EQ(one.loads(0).num_used_tokens(), 10);
+  EXPECT_EQ(one.loads(0).max_total_num_tokens(), 400) << "vLLM adds up the memory of its ranks";
+  EXPECT_EQ(one.loads(0).num_used_tokens(), 20);
+  EXPECT_EQ(one.loads(0).token_usage(), 0.05) << "of the rank's own";
   EXPECT_TRUE(absl::IsNotFound(Wire::LoadsResponse(loads, RankView::kEach, 2).status()));
   EXPECT_TRUE(absl::IsNotFound(Wire::LoadsResponse(loads, RankView::kEach, -1).status()));
   EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).running_requests(), 1u);
+  EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(1).num_used_tokens(), 20);
   loads.loads[1].waiting_tokens = 70;
   EXPECT_EQ(Wire::LoadsResponse(loads, RankView::kEach, 1)->loads(0).num_waiting_uncached_tokens(), 70);
   EXPECT_EQ(LoadRecords(loads, RankView::kEach).at(0).waiting_uncached_tokens(), 900u);
