@@ -141,11 +141,15 @@ class Planner {
   }
 
   double LevelOfSupply(double wanted) const {
-    // What a rank without a free slot could compute beyond its prompts, it gets no prompt for.
+    // A rank without a free slot may get one soon, and a prompt had better wait for it than slow down the
+    // slowest rank. After the life of a mean request that is no longer expected.
+    const double life_s = traffic_.mean_output_tokens * traffic_.step_s;
+    const bool waits = std::none_of(waiting_.begin(), waiting_.end(),
+                                    [&](const WaitingPrompt& prompt) { return prompt.waited_s >= life_s; });
     std::vector<double> most;
     for (const PrefillRank& rank : ranks_) {
-      most.push_back(rank.free_slots > 0 ? std::numeric_limits<double>::infinity()
-                                         : static_cast<double>(WorkOf(rank).PromptTokens()));
+      most.push_back(waits || rank.free_slots > 0 ? std::numeric_limits<double>::infinity()
+                                                  : static_cast<double>(WorkOf(rank).PromptTokens()));
     }
     const auto supply = [&](double level_s) {
       double tokens = 0;

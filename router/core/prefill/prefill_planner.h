@@ -49,7 +49,7 @@
 //     work left and m of the longest, in mean prompts and at least 1. tau is at most max(4, min(G / lambda, N
 //     S times the pace) / step time + lag).
 //   - While prompts wait and a rank has a free slot, one leaves the pool within as many steps, those of the
-//     rank that has most.
+//     rank that has most, and those of a mean request: so long it may wait for a slot on a faster rank.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_

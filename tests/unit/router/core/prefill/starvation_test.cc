@@ -105,7 +105,8 @@ class LoopTest : public ::testing::Test {
       rank.cost.c_s = 0.005 + 0.02 * rng_.Uniform();
       rank.cost.a_s_per_token = 2e-5 * (1 + rng_.Uniform());
       rank.cost.b0_tokens = rng_.Below(2) == 0 ? 0 : static_cast<int64_t>(rng_.Below(200));
-      rank.cost.k1_s_per_pair = rng_.Below(2) == 0 ? 0 : 1e-8 * rng_.Uniform();
+      constexpr double kAttention[] = {0, 1e-8, 1e-7};
+      rank.cost.k1_s_per_pair = kAttention[rng_.Below(3)] * rng_.Uniform();
       rank.cost.k2_s_per_token = 1e-6 * rng_.Uniform();
       rank.slots = 1 + static_cast<int64_t>(rng_.Below(30));
       // One in four ranks decodes for ever, more and more slowly.
@@ -253,7 +254,7 @@ class LevelLoopTest : public LoopTest {
         idle_since = now_;
         double most = 0;
         for (const TestRank& rank : ranks_) most = std::max(most, MostSteps(rank));
-        idle_until = now_ + static_cast<int64_t>(std::ceil(most)) + 1;
+        idle_until = now_ + static_cast<int64_t>(std::ceil(most + traffic_.mean_output_tokens)) + 2;
       }
       ASSERT_LE(now_, idle_until) << "no prompt has left the pool since step " << idle_since;
       waited_ += idle_since < now_ ? 1 : 0;
