@@ -556,6 +556,22 @@ TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
   EXPECT_LT(release.ttft_s.p50, 4 * RunOf(options, trace).ttft_s.p50);
 }
 
+// With noise, so that the fit is one.
+TEST(ServeRunTest, ACostFittedToTheStepsServesAsTheTrueOneUnlessAttentionIsLeftOut) {
+  const Trace trace = *SampleProfile("long_prompts", 5000, 7);
+  ServeOptions options = Options("bf_io");
+  options.cost = ServeEngines()[1].cost;
+  options.slots = ServeEngines()[1].slots;
+  options.load = 0.5;
+  options.lag = 2;
+  options.jitter = 0.05;
+  const ServeResult exact = RunOf(options, trace);
+  options.known_cost = KnownCost::kFitted;
+  EXPECT_NEAR(RunOf(options, trace).e2e_s.mean / exact.e2e_s.mean, 1, 0.02);
+  options.known_cost = KnownCost::kFittedWithoutK1;
+  EXPECT_GT(RunOf(options, trace).e2e_s.mean / exact.e2e_s.mean, 1.08);
+}
+
 ServeGridOptions ShortGrid() {
   ServeGridOptions grid;
   grid.workloads.push_back({"short", TraceOf({{0, 100, 10}})});
