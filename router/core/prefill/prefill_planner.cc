@@ -76,12 +76,15 @@ class Planner {
   // Prefill work that arrives, in seconds of rank time per second.
   double Arriving() const { return traffic_.arrivals_per_s * traffic_.mean_prefill_s; }
 
-  // Number of steps in which the best number of prompts in progress arrives.
+  // Number of steps in which the best number of prompts in progress arrives. Where that is less than one
+  // prompt, no company is expected, and it is what computing a prompt at once costs decodes.
   double Spread() const {
     const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
     const double best = std::sqrt(settings_.pace * Arriving() * static_cast<double>(decodes_));
     const double per_step = traffic_.arrivals_per_s * traffic_.step_s;
-    return per_step > 0 ? std::min(most, best) / per_step : 0;
+    if (!(per_step > 0)) return 0;
+    const double alone_s = settings_.pace * traffic_.mean_prefill_s * static_cast<double>(decodes_);
+    return std::min(std::min(most, best) / per_step, alone_s / traffic_.step_s);
   }
   double WithLag(double steps) const { return std::max(settings_.least_steps, steps + traffic_.lag_steps); }
 
@@ -128,7 +131,7 @@ class Planner {
     return std::min(static_cast<double>(could_run_) * ShareOfAPrompt(), most);
   }
 
-  // --- the level if every rank had unlimited prompts; context is not counted ---
+  // --- the level if every rank with a free slot had unlimited prompts; context is not counted ---
 
   static double Supply(const PrefillRank& rank, double level_s) {
     const RankWork work = WorkOf(rank);
@@ -138,9 +141,19 @@ class Planner {
   }
 
   double LevelOfSupply(double wanted) const {
+    // A rank without a free slot may get one soon, and a prompt had better wait for it than slow down the
+    // slowest rank. After the life of a mean request that is no longer expected.
+    const double life_s = traffic_.mean_output_tokens * traffic_.step_s;
+    const bool waits = std::none_of(waiting_.begin(), waiting_.end(),
+                                    [&](const WaitingPrompt& prompt) { return prompt.waited_s >= life_s; });
+    std::vector<double> most;
+    for (const PrefillRank& rank : ranks_) {
+      most.push_back(waits || rank.free_slots > 0 ? std::numeric_limits<double>::infinity()
+                                                  : static_cast<double>(WorkOf(rank).PromptTokens()));
+    }
     const auto supply = [&](double level_s) {
       double tokens = 0;
-      for (const PrefillRank& rank : ranks_) tokens += Supply(rank, level_s);
+      for (size_t g = 0; g < ranks_.size(); ++g) tokens += std::min(most[g], Supply(ranks_[g], level_s));
       return tokens;
     };
     if (supply(least_s_) >= wanted) return least_s_;
@@ -159,7 +172,7 @@ class Planner {
     std::vector<RankWork> work;
     for (const PrefillRank& rank : ranks_) work.push_back(WorkOf(rank));
     const double most_s = least_s_ + kMostRise * std::max(traffic_.mean_prefill_s, least_s_);
-    return std::max(std::min(FillLevel(work, Terms(wanted)).seconds, most_s), LevelOfOverdue());
+    return std::min(std::max(FillLevel(work, Terms(wanted)).seconds, LevelOfOverdue()), most_s);
   }
 
   // At which every rank whose first prompt is overdue computes that prompt's share.

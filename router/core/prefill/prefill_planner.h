@@ -23,7 +23,8 @@
 // prompt's share of a horizon tau = k / lambda per step, by which k prompts are under way, by Little's law.
 // They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of which PrefillSettings::pace
 // takes more or less. A long prompt takes longer, and does not lengthen a step in proportion to its length.
-// The steps that a plan takes to arrive come on top of tau.
+// Where k is below 1 no other prompt comes in time, and waiting is worth no more than what it saves: tau is N
+// S at most, times the pace. The steps that a plan takes to arrive come on top of tau.
 //
 // Objectives. The horizon serves the mean. A prompt with an objective for its first token may have less time,
 // and then the level rises until the work that stands before it, and its own, is done in time: on its rank
@@ -37,11 +38,17 @@
 // geometric mean of both. The longest one of a step goes to the rank that will be least loaded.
 //
 // Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
-// slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that has been bound
-// for twice the time that it was meant to take, tau steps for a mean one, is given its share in every step,
-// however few ranks share it. In the pool a younger prompt goes before an older one only if it is shorter,
-// and has waited more than the root of (its length / the older one's) times as long. So where the longest is
-// r times the shortest, one that has waited at least sqrt(r) times as long as all others goes first.
+// slowest rank's time by at most twice that time, or twice a mean prompt's if this is more. A prompt that has
+// been bound for twice the time that it was meant to take, tau steps for a mean one, is given its share in
+// every step, however few ranks share it. In the pool a younger prompt goes before an older one only if it is
+// shorter, and has waited more than the root of (its length / the older one's) times as long. So where the
+// longest is r times the shortest, one that has waited at least sqrt(r) times as long as all others goes
+// first. In steps, whatever the other ranks do and whatever arrives:
+//   - A rank's last prompt is computed within tau (2 m + w) + 2 n steps: n prompts on the rank, w of their
+//     work left and m of the longest, in mean prompts and at least 1. tau is at most max(4, min(G / lambda, N
+//     S times the pace) / step time + lag).
+//   - While prompts wait and a rank has a free slot, one leaves the pool within as many steps, those of the
+//     rank that has most, and those of a mean request: so long it may wait for a slot on a faster rank.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_

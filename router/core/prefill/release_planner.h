@@ -28,7 +28,11 @@
 // two steps and eight times the height: with many decodes the delay of all of them outweighs any wait of a
 // first token. So behind a backlog, where all have waited for that long, none is held. It is released when
 // more urgent prompts have been: a younger one goes first only if it is shorter and has waited more than the
-// root of (its length / the older one's) times as long.
+// root of (its length / the older one's) times as long. In steps: a prompt that is among as many of the
+// oldest as there are free slots is released after 2 + 8 h / (step time) steps, or later as long as every
+// rank with a free slot holds prompts for a whole step. h is what it and a step of prompts take beside
+// decodes at most. When it is released, it and what stands before it on its rank, less than a step, are
+// computed in as many steps as they fill.
 //
 // Use: MeteredPolicy calls it for engines that run unmodified and meet in a barrier (GroupKind::kCoupled),
 // with every event while requests wait.

@@ -40,6 +40,9 @@ ABSL_FLAG(
     std::string, cost, "7.5e-3,0.027e-3,220,1.05e-9,4.85e-8",
     "serve: C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
     "that decodes attend to, seconds; an 8-billion model per GPU by default");
+ABSL_FLAG(std::string, known_cost, "true",
+          "serve: the cost of a step by which the rule plans and ranks fill their steps: true, fitted to the "
+          "steps as workers do, or fitted_without_k1");
 ABSL_FLAG(
     uint32_t, lag, 2,
     "serve: a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
@@ -90,6 +93,15 @@ absl::StatusOr<BatchCost> CostFromFlag() {
   cost.k1_s_per_pair = (*values)[3];
   cost.k2_s_per_token = (*values)[4];
   return cost;
+}
+
+absl::StatusOr<KnownCost> KnownCostFromFlag() {
+  const std::string name = absl::GetFlag(FLAGS_known_cost);
+  if (name == "true") return KnownCost::kTrue;
+  if (name == "fitted") return KnownCost::kFitted;
+  if (name == "fitted_without_k1") return KnownCost::kFittedWithoutK1;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--known_cost=", name, ": true, fitted or fitted_without_k1"));
 }
 
 void PrintRun(const ServeOptions& options, const std::string& workload, const ServeResult& run) {
@@ -275,6 +287,9 @@ absl::Status RunServeCommand() {
   absl::StatusOr<BatchCost> cost = CostFromFlag();
   if (!cost.ok()) return cost.status();
   options.cost = *cost;
+  absl::StatusOr<KnownCost> known = KnownCostFromFlag();
+  if (!known.ok()) return known.status();
+  options.known_cost = *known;
   absl::StatusOr<Trace> trace = WorkloadFromFlags(1, 0);
   if (!trace.ok()) return trace.status();
   absl::StatusOr<ServeResult> run = RunServe(options, *trace);

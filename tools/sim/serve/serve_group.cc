@@ -35,13 +35,14 @@ const ServeStep& ServeGroup::Step(const std::vector<RankOrder>& orders, double n
   step_.tokens = 0;
   step_.rank_s.assign(ranks_.size(), 0);
   step_.decode_s.assign(ranks_.size(), 0);
+  step_.loads.assign(ranks_.size(), {});
   step_.ended.clear();
   step_.gaps.clear();
   for (int32_t g = 0; g < std::ssize(ranks_); ++g) {
     ServeRank& rank = ranks_[g];
     const double noise = Noise();
     step_.decode_s[g] = DecodeSeconds(rank) * noise;
-    BatchLoad load;
+    BatchLoad& load = step_.loads[g];
     if (orders[g].decodes) {
       load.tokens = rank.decodes;
       load.decode_context = static_cast<double>(rank.decode_context);

@@ -67,6 +67,8 @@ struct ServeStep {
   std::vector<double> rank_s;
   // The same with the decodes alone.
   std::vector<double> decode_s;
+  // What each rank ran.
+  std::vector<BatchLoad> loads;
   int64_t tokens = 0;
   std::vector<ServeRequestIndex> ended;
   // Gaps between tokens that ended in this step: seconds, and the number of requests with that gap.

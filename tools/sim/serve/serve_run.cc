@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "common/cost/batch_fit.h"
 #include "nlohmann/json.hpp"
 #include "router/core/prefill/level.h"
 #include "router/core/scheduler/plan_delay.h"
@@ -37,6 +38,8 @@ constexpr size_t kRecent = 256;
 constexpr double kStepWeight = 1.0 / 64;
 // Bound of consecutive steps without work although some could run.
 constexpr int64_t kMostEmptySteps = 1000;
+// A fitted cost is taken over so often, as workers report it.
+constexpr int64_t kFitSteps = 64;
 // As the router accepts, seconds.
 constexpr double kMostObjective = 3600;
 
@@ -131,6 +134,7 @@ class Run {
         trace_(trace),
         rule_(std::move(rule)),
         delay_(std::max(0, options.lag - 1)),
+        known_(options.cost),
         rng_(Rng(options.seed).Fork(kArrivalStream)) {
     const LengthMoments moments = MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost, options.workers, options.slots);
@@ -171,6 +175,7 @@ class Run {
       if (empty_steps_ > kMostEmptySteps) {
         return absl::InternalError(absl::StrCat(options_.rule, " plans nothing that could run"));
       }
+      Learn(step);
       now_s_ += step.seconds;
       ++step_number_;
       Count(step);
@@ -218,7 +223,7 @@ class Run {
     if (arrivals_.size() > kRecent) arrivals_.pop_front();
     const auto prompt = static_cast<double>(row.prompt_tokens);
     prompts_.Add(prompt);
-    prefills_s_.Add(options_.cost.a_s_per_token * prompt + options_.cost.k1_s_per_pair * prompt * prompt / 2);
+    prefills_s_.Add(known_.a_s_per_token * prompt + known_.k1_s_per_pair * prompt * prompt / 2);
   }
 
   bool IsCounted(const ServeRequest& request) const {
@@ -245,7 +250,7 @@ class Run {
   ServePlan NextPlan() {
     if (delay_ == 0) return PlanFrom(group_->ranks());
     forecast_ = group_->ranks();
-    for (const ServePlan& plan : plans_) Forecast(plan, requests_, options_.cost, forecast_);
+    for (const ServePlan& plan : plans_) Forecast(plan, requests_, known_, forecast_);
     ServePlan plan = std::move(plans_.front());
     plans_.pop_front();
     return plan;
@@ -277,7 +282,7 @@ class Run {
   ServePlan PlanFrom(const std::vector<ServeRank>& ranks) {
     const ServeView view{ranks,
                          requests_,
-                         options_.cost,
+                         known_,
                          options_.slots,
                          step_number_ + delay_,
                          now_s_,
@@ -297,9 +302,19 @@ class Run {
       std::vector<PromptLeft> prompts;
       for (const BoundPrompt& prompt : rank.prompts) prompts.push_back({prompt.left, prompt.done});
       orders[g].prompt_tokens = TokensWithin(
-          {options_.cost, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
+          {known_, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
     }
     return orders;
+  }
+
+  void Learn(const ServeStep& step) {
+    if (options_.known_cost == KnownCost::kTrue) return;
+    for (size_t g = 0; g < step.loads.size(); ++g) {
+      BatchLoad load = step.loads[g];
+      if (options_.known_cost == KnownCost::kFittedWithoutK1) load.prefill_pairs = 0;
+      fit_.Add(load, step.rank_s[g]);
+    }
+    if (step_number_ % kFitSteps == 0) known_ = fit_.cost().value_or(known_);
   }
 
   void Count(const ServeStep& step) {
@@ -353,6 +368,8 @@ class Run {
   const std::unique_ptr<ServeRule> rule_;
   // Steps that begin while a plan is on its way.
   const int32_t delay_;
+  BatchCost known_;
+  BatchFit fit_;
   Rng rng_;
   ServeResult result_;
   std::vector<ServeRequest> requests_;

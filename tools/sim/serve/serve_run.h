@@ -19,6 +19,10 @@
 
 namespace bfio::sim {
 
+// The cost of a step by which the rule plans and ranks fill their steps: the true one, or one that is fitted
+// to the steps as in workers, with or without the attention of prompts.
+enum class KnownCost { kTrue, kFitted, kFittedWithoutK1 };
+
 struct ServeOptions {
   std::string rule = "bf_io";
   int32_t workers = 8;
@@ -30,6 +34,7 @@ struct ServeOptions {
   double load = 0.7;
   bool closed = false;
   BatchCost cost;
+  KnownCost known_cost = KnownCost::kTrue;
   // A plan that is made from the reports of step k is for step k + lag: 2 is a router's pipelined mode; with
   // 1 or 0 the group waits for its plan.
   int32_t lag = 0;

@@ -520,6 +520,58 @@ TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgets) {
   EXPECT_THAT(budgets, ElementsAre(256, 512));
 }
 
+// Budgets that prompts nearly use up: by age over length, long prompts never left the pool.
+TEST(ServeGridTest, ReleaseAloneKeepsUpWithASmallBudgetWhereVllmDoes) {
+  ServeGridOptions grid;
+  grid.workloads.push_back({"conversation", Conversation()});
+  grid.workloads.push_back({"long_prompts", *SampleProfile("long_prompts", 5000, 7)});
+  grid.engines = {ServeEngines()[1]};
+  grid.loads = {0.7};
+  grid.groups = {8};
+  grid.seeds = 1;
+  grid.candidate = "bf_io_release";
+  grid.against = "vllm";
+  grid.budgets = {256};
+  int cells = 0;
+  const auto judge = [&](const ServeCell& cell) {
+    EXPECT_LT(cell.candidate.e2e_s, cell.best.e2e_s) << cell.workload;
+    ++cells;
+  };
+  const absl::Status status = RunServeGrid(grid, judge, [] { return true; });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(cells, 2);
+}
+
+// A wave costs many decodes more than the first token of a short prompt is ever worth.
+TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
+  const Trace trace = *SampleProfile("reasoning", 5000, 7);
+  ServeOptions options = Options("bf_io_release");
+  options.cost = ServeEngines()[0].cost;
+  options.slots = ServeEngines()[0].slots;
+  options.budget = 512;
+  options.lag = 2;
+  const ServeResult release = RunOf(options, trace);
+  options.rule = "vllm";
+  options.lag = 0;
+  EXPECT_LT(release.ttft_s.p50, 4 * RunOf(options, trace).ttft_s.p50);
+}
+
+// With noise, so that the fit is one.
+TEST(ServeRunTest, ACostFittedToTheStepsServesAsTheTrueOneUnlessAttentionIsLeftOut) {
+  const Trace trace = *SampleProfile("long_prompts", 5000, 7);
+  ServeOptions options = Options("bf_io");
+  options.cost = ServeEngines()[1].cost;
+  options.slots = ServeEngines()[1].slots;
+  options.load = 0.5;
+  options.lag = 2;
+  options.jitter = 0.05;
+  const ServeResult exact = RunOf(options, trace);
+  options.known_cost = KnownCost::kFitted;
+  EXPECT_NEAR(RunOf(options, trace).e2e_s.mean / exact.e2e_s.mean, 1, 0.02);
+  options.known_cost = KnownCost::kFittedWithoutK1;
+  EXPECT_GT(RunOf(options, trace).e2e_s.mean / exact.e2e_s.mean, 1.08);
+}
+
 ServeGridOptions ShortGrid() {
   ServeGridOptions grid;
   grid.workloads.push_back({"short", TraceOf({{0, 100, 10}})});
