@@ -6,8 +6,9 @@
 namespace bfio::core {
 namespace {
 
-// In r P. The square of the lateness has quadrupled by then, so few requests get so far.
-constexpr double kDueFactor = 2;
+// In r P. The square of the lateness has nearly quadrupled by then, so few requests get so far. With
+// kReservedShare it is 2.15, 2.5 P at the default r: the longest wait that is wanted.
+constexpr double kDueFactor = 1.9;
 // In r P. A worker frees a slot in a few steps; without this an oversized request would be forced onto a
 // worker that is not ready for it, and the whole group would wait.
 constexpr double kReservedShare = 0.25;
@@ -67,11 +68,13 @@ void UrgencyTracker::SetWeights(const Snapshot& snapshot, const PoolScale& scale
     SolverItem& item = instance.items[i];
     const double age = AgeOf(snapshot, i), lateness = age / scales_[i];
     item.weight = rate * rate * (kLeastAgeWeight * age + unit * lateness * std::abs(lateness));
-    if (slacks_[i] > 0) continue;
+    // What is left to the next decision waits a step more.
+    const double slack = slacks_[i] - 1;
+    if (slack > 0) continue;
     const bool reserved_closed =
         item.reserved_worker != kNoReservedWorker && instance.workers[item.reserved_worker].free_slots == 0;
-    if (reserved_closed && slacks_[i] > -kReservedShare * scales_[i]) continue;
-    item.weight += forced * (1 - slacks_[i]);
+    if (reserved_closed && slack > -kReservedShare * scales_[i]) continue;
+    item.weight += forced * (1 - slack);
   }
 }
 

@@ -10,8 +10,8 @@
 //             and Monro, 1951). So nothing has to be tuned to prompt lengths, group size or load.
 //   weight    price * S^2 * (age / (r P))^2, S being the scale of the balance: the pool's deviation by what a
 //             token adds to the mean worker.
-//   overdue   at age kDueFactor * r P it is admitted next whatever the imbalance; on its reserved worker
-//             (oversized_requests.h), if that gets a free slot within kReservedShare * r P steps.
+//   overdue   a step before age kDueFactor * r P it is admitted next whatever the imbalance; on its reserved
+//             worker (oversized_requests.h), if that gets a free slot within kReservedShare * r P steps.
 // A tenant that has been served more than others ages more slowly by its lead.
 //
 // Threads: one. Cost: O(waiting) per decision.
@@ -37,7 +37,8 @@ class UrgencyTracker {
   // Observes the pool for a decision.
   void Observe(const Snapshot& snapshot);
 
-  // Steps until a request is overdue, by waiting index, for the snapshot observed last; 0 or less: it is.
+  // Steps until a request is overdue, by waiting index, for the snapshot observed last; at 1 or
+  // less it is admitted next at any cost.
   absl::Span<const double> slacks() const { return slacks_; }
 
   // Sets the weights of the items.

@@ -13,8 +13,9 @@
 namespace bfio::core {
 namespace {
 
-// A pool of 200 whose first-come rule would admit 20 a step: P = 9 steps, due at 18.
-constexpr int64_t kPool = 200, kAdmitted = 20, kP = 9, kDue = 18;
+// A pool of 200 whose first-come rule would admit 20 a step: P = 9 steps, due at 1.9 P.
+constexpr int64_t kPool = 200, kAdmitted = 20, kP = 9;
+constexpr double kDue = 1.9 * kP;
 
 class UrgencyTest : public ::testing::Test {
  protected:
@@ -92,19 +93,26 @@ class UrgencyTest : public ::testing::Test {
   std::vector<int64_t> ages_;
 };
 
-TEST_F(UrgencyTest, OverdueAtTwiceTheP99WaitOfAFirstComeRule) {
-  ages_[3] = 17, ages_[4] = 18, ages_[5] = 40;
+TEST_F(UrgencyTest, OverdueAt1Point9TimesTheP99WaitOfAFirstComeRule) {
+  ages_[3] = 16, ages_[4] = 17, ages_[5] = 40;
   Settle();
-  EXPECT_EQ(urgency_.slacks()[0], kDue - 5);
-  EXPECT_EQ(urgency_.slacks()[3], 1);
-  EXPECT_EQ(urgency_.slacks()[4], 0);
-  EXPECT_EQ(urgency_.slacks()[5], kDue - 40);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[0], kDue - 5);
+  EXPECT_NEAR(urgency_.slacks()[3], 1.1, 1e-9);
+  EXPECT_NEAR(urgency_.slacks()[4], 0.1, 1e-9);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[5], kDue - 40);
+  // The fifth would be at the next decision.
+  const Instance instance = Weights();
+  const auto unforced = [&](double age) {
+    return 200 * age + urgency_.price() * 1e4 * std::pow(age / kP, 2);
+  };
+  EXPECT_NEAR(instance.items[3].weight, unforced(16), 1);
+  EXPECT_GT(instance.items[4].weight, unforced(17) + 1e7);
 }
 
 TEST_F(UrgencyTest, AdmissionsCountAndNotSlotsWhereKvBinds) {
   ages_[50] = 25;
   Settle(200, kAdmitted / 2);
-  EXPECT_EQ(urgency_.slacks()[0], 2 * 19 - 5);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[0], 1.9 * 19 - 5);
 }
 
 TEST_F(UrgencyTest, WeightIsPriceTimesScaleSquaredTimesLatenessSquared) {
@@ -185,11 +193,11 @@ TEST_F(UrgencyTest, OverdueOneWaitsForASlotOfItsReservedWorkerForAQuarterOfP) {
     urgency_.SetWeights(View(), scale_, instance);
     return instance.items[0].weight > 1e8;
   };
-  EXPECT_FALSE(forced(kDue - 1, 1));
-  EXPECT_TRUE(forced(kDue, 1));
-  EXPECT_FALSE(forced(kDue, 0));
-  EXPECT_FALSE(forced(kDue + 2, 0));
-  EXPECT_TRUE(forced(kDue + 3, 0)) << "2.25 steps";
+  EXPECT_FALSE(forced(16, 1));
+  EXPECT_TRUE(forced(17, 1));
+  EXPECT_FALSE(forced(17, 0));
+  EXPECT_FALSE(forced(18, 0));
+  EXPECT_TRUE(forced(19, 0)) << "2.25 steps";
 }
 
 // --- classes and the ratio ---
@@ -202,10 +210,10 @@ TEST_F(UrgencyTest, ClassesAreLateByTheirOwnReferenceWaits) {
   Snapshot snapshot = View();
   snapshot.first_come = waits;
   urgency_.Observe(snapshot);
-  EXPECT_EQ(urgency_.slacks()[0], kDue - 20);
-  EXPECT_EQ(urgency_.slacks()[1], kDue - 5);
-  EXPECT_EQ(urgency_.slacks()[2], 400 - 20);
-  EXPECT_EQ(urgency_.slacks()[3], -1);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[0], kDue - 20);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[1], kDue - 5);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[2], 1.9 * 200 - 20);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[3], 1.9 * 200 - 401);
   const double price = urgency_.price();
   urgency_.Learn(snapshot, std::vector<Assignment>{{2, 0}});
   EXPECT_LT(urgency_.price(), price) << "20 steps are not late in the low class";
@@ -219,7 +227,7 @@ TEST_F(UrgencyTest, LateIsJudgedByTheLongRunAndOverdueByTheRecentWait) {
   Snapshot snapshot = View();
   snapshot.first_come = waits;
   urgency_.Observe(snapshot);
-  EXPECT_EQ(urgency_.slacks()[0], kDue - 30) << "a burst that is over keeps none waiting";
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[0], kDue - 30) << "a burst that is over keeps none waiting";
   const double price = urgency_.price();
   urgency_.Learn(snapshot, std::vector<Assignment>{{0, 0}});
   EXPECT_LT(urgency_.price(), price);
@@ -234,7 +242,7 @@ TEST_F(UrgencyTest, WaitRatioStretchesEveryLimit) {
   Snapshot snapshot = View();
   snapshot.first_come = waits;
   relaxed.Observe(snapshot);
-  EXPECT_EQ(relaxed.slacks()[0], 2 * 27 - 27);
+  EXPECT_DOUBLE_EQ(relaxed.slacks()[0], 1.9 * 27 - 27);
   relaxed.Learn(snapshot, std::vector<Assignment>{{0, 0}});
   EXPECT_LT(relaxed.price(), 1);
   relaxed.Learn(snapshot, std::vector<Assignment>{{1, 0}});
@@ -249,7 +257,7 @@ TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
   ages_[0] = ages_[1] = ages_[2] = 12;
   Settle();
   const double late = Late();
-  EXPECT_EQ(urgency_.slacks()[0], kDue - 12);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[0], kDue - 12);
   EXPECT_NEAR(urgency_.slacks()[1], kDue - 12 + late, 1e-6);
   EXPECT_NEAR(urgency_.slacks()[2], kDue - 12 + 2.5 * late, 1e-6);
   const Instance instance = Weights();
@@ -261,13 +269,13 @@ TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
 TEST_F(UrgencyTest, TenantThatIsAheadBecomesOverdueNevertheless) {
   waiting_[1].tenant_excess_tokens = 10'000;
   Settle();
-  const int64_t due = kDue + static_cast<int64_t>(std::ceil(Late() - 1e-9));
+  const auto due = static_cast<int64_t>(std::ceil(kDue + Late())) - 1;
   ages_[1] = due - 1;
   Observe();
-  EXPECT_GT(urgency_.slacks()[1], 0);
+  EXPECT_GT(urgency_.slacks()[1], 1);
   ages_[1] = due;
   Observe();
-  EXPECT_LE(urgency_.slacks()[1], 0);
+  EXPECT_LE(urgency_.slacks()[1], 1);
   EXPECT_GT(Weights().items[1].weight, 4 * std::pow(2 * 1'000, 2)) << "forced";
 }
 
