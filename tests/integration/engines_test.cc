@@ -594,7 +594,7 @@ TEST_F(EnginesTest, WhatPassesMovesWhereThatIsHonest) {
       if (call->End().status.ok()) continue;
       ++ended;
       EXPECT_EQ(call->outputs().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-      EXPECT_THAT(call->outputs().status.error_message(), HasSubstr("another one cannot go on"));
+      EXPECT_THAT(call->outputs().status.error_message(), HasSubstr("another one cannot continue"));
     }
   }
   EXPECT_EQ(ended, lost[301] + lost[302]);
