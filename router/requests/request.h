@@ -82,9 +82,9 @@ inline bool IsGreedy(const Sampling& sampling) {
   return sampling.temperature.value_or(1) == 0 || sampling.top_k == 1u;
 }
 
-// Whether an engine, which knows nothing of a request's earlier placements, can go on after the tokens that
-// have come, as if nothing had happened. Its random stream begins with the call, so what follows would not be
-// what a seed stands for; without a seed every continuation is as good as another.
+// Whether another engine can continue a request after the tokens that have come, with tokens that the first
+// engine might have generated. An engine's random stream begins with the call, so the continuation would not
+// be that of a seed. Without a seed any continuation is valid.
 inline bool EngineContinues(const ClientRequest& request) {
   if (request.passed.on) return request.passed.continues;
   return !request.sampling.seed || IsGreedy(request.sampling);

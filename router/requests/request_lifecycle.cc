@@ -255,7 +255,7 @@ bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   // Its client has nothing yet, and the tokens were only estimated.
   if (passed.whole) record.delivered = 0;
   if (passed.whole || record.delivered == 0 || EngineContinues(record.request)) return false;
-  // Workers go on with everything.
+  // Workers can continue any request.
   if (!passed.on && !groups_.passes) return false;
   ++totals_.replays_refused;
   const absl::string_view why =

@@ -243,7 +243,7 @@ TEST_F(EnginesTest, SlotsThatOtherClientsUseAreNotTheRouters) {
   }));
 }
 
-// vLLM says of each rank the KV memory of all ranks of the server, and the rank's use as a share of that.
+// vLLM reports for each rank the KV memory of all ranks of the server, and the rank's use as a share of that.
 TEST_F(EnginesTest, ARanksMemoryIsItsShareOfTheServers) {
   const HeldPort port;
   ScriptedEngine::Options options = At(port, 4);
@@ -342,7 +342,7 @@ TEST_F(EnginesTest, WhatIsSampledWithASeedEndsWithItsEngine) {
     EXPECT_EQ(result.status.error_code(), grpc::StatusCode::UNAVAILABLE) << result.status.error_message();
     EXPECT_THAT(result.status.error_message(), HasSubstr("seed"));
   }
-  // What can go on waits for one.
+  // A request that another engine can continue waits for one.
   ScriptedEngine again(At(a));
   EXPECT_EQ(greedy.End().tokens, TokensAfter(Tokens(6, 4'500), 2'000));
 }
@@ -633,7 +633,7 @@ TEST_F(EnginesTest, WhatMayBeSampledAnewMoves) {
     EXPECT_TRUE(moved->End().status.ok()) << moved->outputs().status.error_message();
     EXPECT_EQ(moved->outputs().tokens.at(0), TokensAfter(Tokens(6, 4'000), 300));
   }
-  // What another engine cannot go on with ends all the same, also when there is no other engine.
+  // A request that no other engine can continue ends at once, also when there is no other engine.
   request.mutable_sampling_params()->set_regex("a*");
   const std::unique_ptr<Call> constrained = call("true");
   ASSERT_TRUE(constrained->Read());

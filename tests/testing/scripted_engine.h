@@ -54,7 +54,8 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     // with external or hybrid load balancing. GetLoads counts over all, data_parallel_rank over the server's.
     int32_t first_rank = 0, all_ranks = 0;
     int32_t slots = 4;
-    // Of a rank. GetLoads says those of all the server's ranks together, and a rank's use as a share of them.
+    // Of a rank. GetLoads reports those of all the server's ranks together, and a rank's use as a share of
+    // them.
     int32_t kv_tokens = 0;
     uint32_t max_context = 4096;
     absl::Duration step = absl::Milliseconds(2);

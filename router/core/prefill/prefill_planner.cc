@@ -141,7 +141,7 @@ class Planner {
   }
 
   double LevelOfSupply(double wanted) const {
-    // A rank without a free slot may get one soon, and a prompt had better wait for it than slow down the
+    // A rank without a free slot may get one soon, and waiting for it costs less than slowing down the
     // slowest rank. After the life of a mean request that is no longer expected.
     const double life_s = traffic_.mean_output_tokens * traffic_.step_s;
     const bool waits = std::none_of(waiting_.begin(), waiting_.end(),

@@ -298,7 +298,7 @@ class ProtocolClient final : public EngineClient {
   // As the engine said last; shared with answers that come late.
   struct Sizes {
     std::atomic<int64_t> context_tokens{0};
-    // Of the KV tokens that it says of a rank, one in so many is the rank's own.
+    // The KV tokens that it reports for a rank are those of this many ranks together.
     std::atomic<int64_t> kv_share{1};
   };
   using SharedSizes = std::shared_ptr<Sizes>;

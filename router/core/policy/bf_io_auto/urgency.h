@@ -38,7 +38,7 @@ class UrgencyTracker {
   void Observe(const Snapshot& snapshot);
 
   // Steps until a request is overdue, by waiting index, for the snapshot observed last; at 1 or
-  // less it is admitted next at any cost.
+  // less it is admitted next whatever the imbalance.
   absl::Span<const double> slacks() const { return slacks_; }
 
   // Sets the weights of the items.

@@ -22,7 +22,7 @@ namespace bfio::core {
 
 class TrtllmPolicy final : public Policy {
  public:
-  // When `stop` ends a decision, which is asked only where KV memory is short, the decision says so, and the
+  // `stop` is called only where KV memory is short. When it ends a decision, stopped_early is set, and the
   // requests that are left keep waiting.
   explicit TrtllmPolicy(StopSignal stop = {}) : stop_(std::move(stop)) {}
 

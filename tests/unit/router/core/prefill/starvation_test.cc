@@ -109,7 +109,7 @@ class LoopTest : public ::testing::Test {
       rank.cost.k1_s_per_pair = kAttention[rng_.Below(3)] * rng_.Uniform();
       rank.cost.k2_s_per_token = 1e-6 * rng_.Uniform();
       rank.slots = 1 + static_cast<int64_t>(rng_.Below(30));
-      // One in four ranks decodes for ever, more and more slowly.
+      // One in four ranks decodes without an end, more and more slowly.
       for (uint64_t i = rng_.Below(static_cast<uint64_t>(rank.slots)); i > 0; --i) {
         const int64_t left =
             rng_.Below(4) == 0 ? int64_t{1} << 40 : 1 + static_cast<int64_t>(rng_.Below(500));
