@@ -127,7 +127,7 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   spdlog::info("chains: {} has joined with {:.1f} MiB", hello.server_id(),
                static_cast<double>(hello.memory_bytes()) / (1 << 20));
   for (const v1::ChainStage& stage : hello.stages()) RecoverStage(session, server, stage, now);
-  AskForTimes(session, server, now);
+  RequestTimes(session, server, now);
   SettleFrom(now);
   return absl::OkStatus();
 }
@@ -142,7 +142,7 @@ void ChainPool::TakeOver(const v1::ServerHello& hello, absl::Time now) {
   if (before != servers_.end()) OnGone(before->first, now);
 }
 
-void ChainPool::AskForTimes(Session session, Server& server, absl::Time now) {
+void ChainPool::RequestTimes(Session session, Server& server, absl::Time now) {
   if (!options_.use_times || server.hello.block_step_s() <= 0) return;
   v1::PoolMessage message;
   for (const auto& [other, peer] : servers_) {
@@ -178,15 +178,15 @@ absl::Status ChainPool::OnTimes(Session session, const v1::PeerTimes& times, abs
 
 std::optional<std::vector<ServerTimes>> ChainPool::MeasuredTimes(const std::vector<Session>& sessions) const {
   if (!options_.use_times) return std::nullopt;
-  std::vector<ServerTelemetry> figures;
+  std::vector<ServerTelemetry> telemetry;
   for (const Session session : sessions) {
     const Server& server = servers_.at(session);
-    ServerTelemetry& one = figures.emplace_back();
+    ServerTelemetry& one = telemetry.emplace_back();
     one.block_step_s = server.hello.block_step_s();
     one.block_row_s = server.hello.block_row_s();
     for (const auto& [name, seconds] : server.round_trips_s) one.round_trips_s.push_back(seconds);
   }
-  return TimesOf(figures, options_.job);
+  return TimesOf(telemetry, options_.job);
 }
 
 void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {

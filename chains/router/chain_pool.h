@@ -93,7 +93,7 @@ class ChainPool {
   absl::Status OnTimes(Session session, const v1::PeerTimes& times, absl::Time now);
   // Removes an earlier session of the same process, whose stream may be half open.
   void TakeOver(const v1::ServerHello& hello, absl::Time now);
-  void AskForTimes(Session session, Server& server, absl::Time now);
+  void RequestTimes(Session session, Server& server, absl::Time now);
   // The times of these servers, in the same order.
   std::optional<std::vector<ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
   void RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);

@@ -26,10 +26,10 @@ struct BatchLoad {
   int64_t overflow_tokens = 0;
 
   // Adds a chunk of a prompt of which `done` tokens are in the cache.
-  void AddPrefill(int64_t piece, int64_t done) {
-    tokens += piece;
+  void AddPrefill(int64_t chunk, int64_t done) {
+    tokens += chunk;
     prefill_pairs +=
-        static_cast<double>(piece) * (static_cast<double>(done) + static_cast<double>(piece) / 2);
+        static_cast<double>(chunk) * (static_cast<double>(done) + static_cast<double>(chunk) / 2);
   }
   void AddDecode(int64_t context) {
     ++tokens;

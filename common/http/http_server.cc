@@ -69,8 +69,10 @@ ConnectionLimits Limits() {
 
 class HttpServer::Impl {
  public:
-  Impl(Gate gate, bool certified, std::unique_ptr<ReloadedTls> tls)
-      : gate_(std::move(gate)), certified_(certified), server_(Limits(), kThreads, std::move(tls)) {
+  Impl(Authenticate authenticate, bool certified, std::unique_ptr<ReloadedTls> tls)
+      : authenticate_(std::move(authenticate)),
+        certified_(certified),
+        server_(Limits(), kThreads, std::move(tls)) {
     // Paths are matched here, because httplib's own are regular expressions.
     const auto any = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response);
@@ -144,7 +146,7 @@ class HttpServer::Impl {
     // Content type and source of an endless reply, used instead of the handler.
     std::string content_type;
     StreamHandler stream;
-    Access access = Access::kGate;
+    Access access = Access::kAuthenticated;
   };
   void Add(const std::string& path, Route route) { routes_[path] = std::move(route); }
 
@@ -196,10 +198,10 @@ class HttpServer::Impl {
       return Refuse(response, 405, absl::StrCat("only ", route.method));
     }
     std::string caller = request.remote_addr;
-    if (gate_ && route.access == Access::kEverybody) {
+    if (authenticate_ && route.access == Access::kEverybody) {
       // No access check.
-    } else if (gate_) {
-      absl::StatusOr<std::string> entered = gate_(
+    } else if (authenticate_) {
+      absl::StatusOr<std::string> entered = authenticate_(
           {request.get_header_value("Authorization"), request.remote_addr, Names(), route.method == "POST"});
       if (!entered.ok()) {
         const bool forbidden = entered.status().code() == absl::StatusCode::kPermissionDenied;
@@ -215,7 +217,7 @@ class HttpServer::Impl {
       return Refuse(response, 415, "only application/json");
     }
     if (route.stream) return Begin(route, request, response);
-    if (!gate_ && certified_ && !Names().empty()) caller = Names().front();
+    if (!authenticate_ && certified_ && !Names().empty()) caller = Names().front();
     HttpReply reply = route.handler(ToRequest(request, std::move(caller)));
     response.status = reply.status;
     response.set_content(std::move(reply.body), reply.content_type);
@@ -248,7 +250,7 @@ class HttpServer::Impl {
         [this](bool) { --streams_; });
   }
 
-  const Gate gate_;
+  const Authenticate authenticate_;
   // Callers present a certificate: TLS rejects a page whose name was made to resolve here.
   const bool certified_;
   std::map<std::string, Route> routes_;
@@ -276,7 +278,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
     tls = *std::move(loaded);
   }
   const bool certified = tls != nullptr && !options.tls_ca.empty();
-  auto impl = std::make_unique<Impl>(std::move(options.gate), certified, std::move(tls));
+  auto impl = std::make_unique<Impl>(std::move(options.authenticate), certified, std::move(tls));
   if (absl::Status status = impl->Bind(*address); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

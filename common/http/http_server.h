@@ -22,7 +22,7 @@ struct HttpRequest {
   // "after" of "?after=7"; empty when it is absent.
   std::map<std::string, std::string> query;
   std::string body;
-  // Name of the caller as returned by the gate; without a gate a name in its certificate, or its address.
+  // Name of the caller as returned by `authenticate`; without it a name in its certificate, or its address.
   std::string caller;
 };
 
@@ -51,7 +51,7 @@ class HttpServer {
   using Stream = std::function<std::optional<std::string>()>;
   using StreamHandler = std::function<Stream(const HttpRequest&)>;
   // Called before a handler, unless its access is kEverybody. Returns the caller's name to admit it.
-  using Gate = std::function<absl::StatusOr<std::string>(const HttpCaller&)>;
+  using Authenticate = std::function<absl::StatusOr<std::string>(const HttpCaller&)>;
 
   // Endless replies (server-sent events) at the same time; more are refused with a retry delay.
   static constexpr int kMaxStreams = 16;
@@ -61,7 +61,7 @@ class HttpServer {
     std::string listen;
     // Null: every caller that reaches the port is admitted if it uses an IP address or localhost, which
     // excludes a web page whose name was made to resolve here.
-    Gate gate;
+    Authenticate authenticate;
     // PEM files: the certificate with its chain, its key, and the CAs that may sign callers' certificates.
     // Without the first two plain text; without the third no client certificates. Reloaded when they change
     // (reloaded_tls.h).
@@ -74,11 +74,11 @@ class HttpServer {
   // Ends the streams and waits for running handlers.
   ~HttpServer();
 
-  // kEverybody: the gate is not called; for content without secrets: a probe, a page without metrics.
-  enum class Access { kGate, kEverybody };
+  // kEverybody: `authenticate` is not called; for content without secrets: a probe, a page without metrics.
+  enum class Access { kAuthenticated, kEverybody };
 
   // Paths are matched as a whole. REQUIRES: called before Start.
-  void Get(const std::string& path, Handler handler, Access access = Access::kGate);
+  void Get(const std::string& path, Handler handler, Access access = Access::kAuthenticated);
   // Accepts only bodies of type application/json, which a browser does not send across sites.
   void Post(const std::string& path, Handler handler);
   void GetStream(const std::string& path, std::string content_type, StreamHandler handler);

@@ -22,7 +22,7 @@ std::string OpenSslError() {
 }
 
 // Called by OpenSSL at the end of a handshake attempt, also when it only waits for the peer.
-void TellRefusal(const SSL*, int where, int result) {
+void RecordRefusal(const SSL*, int where, int result) {
   if (where != SSL_CB_ACCEPT_EXIT || result > 0) return;
   const unsigned long error = ERR_peek_last_error();
   // A peer that closes the connection, as port probes do, is not a refusal.
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<ReloadedTls>> ReloadedTls::Load(std::string cert,
 void ReloadedTls::SetRules(SSL_CTX& context) const {
   SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION);
   SSL_CTX_set_options(&context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  SSL_CTX_set_info_callback(&context, TellRefusal);
+  SSL_CTX_set_info_callback(&context, RecordRefusal);
   if (ca_.empty()) return;
   SSL_CTX_set_verify(&context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   // A resumed session presents no certificate, so one from a replaced CA would still be accepted.

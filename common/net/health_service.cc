@@ -22,7 +22,7 @@ class HealthService::Watch final : public ServerCall<Watch, Request, Response> {
   // REQUIRES: called before AddWatch.
   void set_service(std::string service) { service_ = std::move(service); }
   const std::string& service() const { return service_; }
-  void Tell(Status status) {
+  void Notify(Status status) {
     MutexLock lock(&mutex_);
     if (told_ == status) return;
     told_ = next_ = status;
@@ -63,13 +63,13 @@ HealthService::~HealthService() = default;
 void HealthService::SetServing(const std::string& service, bool serving) {
   MutexLock lock(&mutex_);
   serving_[service] = serving;
-  TellWatches();
+  NotifyWatchers();
 }
 
 void HealthService::Close() {
   MutexLock lock(&mutex_);
   closed_ = true;
-  TellWatches();
+  NotifyWatchers();
 }
 
 HealthService::Status HealthService::StatusOf(const std::string& service) const {
@@ -121,11 +121,11 @@ void HealthService::AddWatch(const std::shared_ptr<Watch>& watch) {
     return watch->Close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"});
   }
   watches_.push_back(watch);
-  watch->Tell(StatusOf(watch->service()));
+  watch->Notify(StatusOf(watch->service()));
 }
 
-void HealthService::TellWatches() {
-  for (const auto& watch : watches_) watch->Tell(StatusOf(watch->service()));
+void HealthService::NotifyWatchers() {
+  for (const auto& watch : watches_) watch->Notify(StatusOf(watch->service()));
 }
 
 }  // namespace bfio

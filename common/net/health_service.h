@@ -47,7 +47,7 @@ class HealthService final : public CallService {
   Status StatusOf(const std::string& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Called when the watch has named its service.
   void AddWatch(const std::shared_ptr<Watch>& watch);
-  void TellWatches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NotifyWatchers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string first_service_;
   const Authenticator* const authenticator_;

@@ -43,7 +43,7 @@ class OperatorHandler {
   virtual absl::Status SetPolicy(PolicyChange change, Done done) = 0;
 
   // Time since the decision thread last looked at its events. Does not wait for that thread.
-  virtual absl::Duration SinceTurn() const = 0;
+  virtual absl::Duration SinceLastIteration() const = 0;
 };
 
 }  // namespace bfio::router

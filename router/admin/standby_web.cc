@@ -36,7 +36,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyWeb(const std::string& li
   options.tls_key = tls.key;
   options.tls_ca = tls.ca;
   // No authentication: the content is public.
-  options.gate = [](const auto&...) { return absl::PermissionDeniedError("nothing is guarded here"); };
+  options.authenticate = [](const auto&...) {
+    return absl::PermissionDeniedError("nothing is guarded here");
+  };
   auto server = HttpServer::Bind(std::move(options));
   if (!server.ok()) return server;
   constexpr auto kEverybody = HttpServer::Access::kEverybody;

@@ -38,7 +38,7 @@ Answer Await(absl::FunctionRef<absl::Status(absl::AnyInvocable<void(Answer) &&>)
   return *std::move(box->answer);
 }
 
-absl::StatusOr<v1::ClusterState> AskState(OperatorHandler* handler, const StateExtras& extras) {
+absl::StatusOr<v1::ClusterState> ReadState(OperatorHandler* handler, const StateExtras& extras) {
   using State = absl::StatusOr<RouterState>;
   const State state = Await<State>([&](auto done) { return handler->State(std::move(done)); });
   if (!state.ok()) return state.status();
@@ -56,15 +56,15 @@ absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& settin
 }
 
 // Calls DrainWorker or UndrainWorker.
-absl::Status AskWorker(OperatorHandler* handler,
-                       absl::Status (OperatorHandler::*act)(std::string, OperatorHandler::Done),
-                       const char* name, const std::string& worker_id, const std::string& who) {
+absl::Status ChangeWorker(OperatorHandler* handler,
+                          absl::Status (OperatorHandler::*act)(std::string, OperatorHandler::Done),
+                          const char* name, const std::string& worker_id, const std::string& who) {
   return Await<absl::Status>(
       [&](auto done) { return (handler->*act)(worker_id, Told(who, name, worker_id, std::move(done))); });
 }
 
 absl::Status CheckAlive(const OperatorHandler& handler) {
-  const absl::Duration since = handler.SinceTurn();
+  const absl::Duration since = handler.SinceLastIteration();
   if (since < kStuckAfter) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the decision thread is stuck: ",
                                              absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
@@ -76,10 +76,10 @@ void AddLevers(OperatorHandler* handler, LiveSource& source) {
     return AskPolicy(handler, setting, who);
   };
   source.drain_worker = [handler](const std::string& worker_id, const std::string& who) {
-    return AskWorker(handler, &OperatorHandler::DrainWorker, "drain worker", worker_id, who);
+    return ChangeWorker(handler, &OperatorHandler::DrainWorker, "drain worker", worker_id, who);
   };
   source.undrain_worker = [handler](const std::string& worker_id, const std::string& who) {
-    return AskWorker(handler, &OperatorHandler::UndrainWorker, "undrain worker", worker_id, who);
+    return ChangeWorker(handler, &OperatorHandler::UndrainWorker, "undrain worker", worker_id, who);
   };
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) source.policies.emplace_back(policy.name);
 }
@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, O
   http.tls_key = options.tls.key;
   http.tls_ca = options.tls.ca;
   if (options.authenticate) {
-    http.gate = [authenticator](const HttpCaller& caller) {
+    http.authenticate = [authenticator](const HttpCaller& caller) {
       return authenticator->HttpOperator(caller.authorization, caller.names, caller.address,
                                          caller.acts ? Role::kOperate : Role::kRead);
     };
@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, O
   absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Bind(std::move(http));
   if (!server.ok()) return server;
   LiveSource source;
-  source.state = [handler, extras = std::move(extras)] { return AskState(handler, extras); };
+  source.state = [handler, extras = std::move(extras)] { return ReadState(handler, extras); };
   source.alive = [handler] { return CheckAlive(*handler); };
   if (options.operates) AddLevers(handler, source);
   AddLivePage(**server, std::move(history), std::move(source));

@@ -159,8 +159,8 @@ absl::Status DecisionThread::SetPolicy(PolicyChange change, Done done) {
   });
 }
 
-absl::Duration DecisionThread::SinceTurn() const {
-  return MonotonicNow() - last_turn_.load(std::memory_order_relaxed);
+absl::Duration DecisionThread::SinceLastIteration() const {
+  return MonotonicNow() - last_iteration_.load(std::memory_order_relaxed);
 }
 
 void DecisionThread::Stop() {
@@ -179,7 +179,7 @@ void DecisionThread::Stop() {
 void DecisionThread::Run() {
   // Shown by top -H and perf.
   pthread_setname_np(pthread_self(), "bfio-decide");
-  while (!Turn()) {
+  while (!RunOnce()) {
   }
   // Events posted before Close get an answer; later ones are refused.
   events_.Close();
@@ -191,10 +191,10 @@ void DecisionThread::Run() {
   if (recorder_ != nullptr) recorder_->Close();
 }
 
-bool DecisionThread::Turn() {
-  events_.WaitAndTake(std::min(UntilNextDeadline(), kLongestTurn), worker_events_, client_events_);
+bool DecisionThread::RunOnce() {
+  events_.WaitAndTake(std::min(UntilNextDeadline(), kLongestWait), worker_events_, client_events_);
   now_ = MonotonicNow();
-  last_turn_.store(now_, std::memory_order_relaxed);
+  last_iteration_.store(now_, std::memory_order_relaxed);
   if (options_.lease != nullptr && !options_.lease->Look()) EndWithoutLease();
   requests_.SetTime(now_);
   for (Event& event : worker_events_) std::move(event)();

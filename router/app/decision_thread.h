@@ -41,7 +41,7 @@
 namespace bfio::router {
 
 // The decision thread checks each queue at least this often.
-inline constexpr absl::Duration kLongestTurn = absl::Seconds(5);
+inline constexpr absl::Duration kLongestWait = absl::Seconds(5);
 
 class DecisionThread final : public RequestHandler, public WorkerHandler, public OperatorHandler {
  public:
@@ -92,9 +92,9 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   absl::Status DrainWorker(std::string worker_id, Done done) override;
   absl::Status UndrainWorker(std::string worker_id, Done done) override;
   absl::Status SetPolicy(PolicyChange change, Done done) override;
-  // Time since the thread last looked at its events. It does so at least every kLongestTurn, so a much larger
+  // Time since the thread last looked at its events. It does so at least every kLongestWait, so a much larger
   // value means that it is stuck.
-  absl::Duration SinceTurn() const override;
+  absl::Duration SinceLastIteration() const override;
 
   const ArrivalRate& arrivals() const { return requests_.arrivals(); }
 
@@ -111,7 +111,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
 
   void Run();
   // One iteration; true when the thread must end.
-  bool Turn();
+  bool RunOnce();
   void OnEvent(const std::shared_ptr<WorkerChannel>& channel, WorkerEvent event);
   void RunTimers();
   absl::Duration UntilNextDeadline() const;
@@ -134,7 +134,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   const Hooks hooks_;
   RequestIds ids_;
   const std::shared_ptr<DecideBudget> budget_;
-  std::atomic<absl::Time> last_turn_{MonotonicNow()};
+  std::atomic<absl::Time> last_iteration_{MonotonicNow()};
   EventQueue events_;
   // Bytes of the prompts in the mailbox.
   std::atomic<int64_t> mailbox_bytes_{0};

@@ -248,7 +248,7 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
     return absl::InvalidArgumentError(
         "--plan_mode=lockstep: workers that step by themselves do not wait for plans (--coupling=barrier)");
   }
-  if (o.wait.kind != core::WaitGateOptions::Kind::kNone) {
+  if (o.wait.kind != core::WaitAdmissionOptions::Kind::kNone) {
     return absl::InvalidArgumentError(
         "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
   }

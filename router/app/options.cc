@@ -25,7 +25,7 @@ RequestOptions RouterOptions::requests() const {
   out.resume.max_early_bytes = max_waiting_bytes;
   out.agent_order = agent_order;
   out.max_abs_priority = limits.max_abs_priority;
-  out.kv_on_demand = admission.kind != core::KvGateOptions::Kind::kNone;
+  out.kv_on_demand = admission.kind != core::KvAdmissionOptions::Kind::kNone;
   out.restart_settle = restart_settle;
   // Connected workers may have waited that long for others, and then form an epoch, or try to.
   out.announce_settle = restart_settle + 2 * step_timeout;

@@ -74,10 +74,10 @@ struct RouterOptions {
   // Plans balance the times of workers that report to be slower or faster than others
   // (router/core/scheduler/worker_speeds.h), instead of their tokens.
   bool worker_speeds = true;
-  // Admission to the workers' KV memory (router/core/admission/kv_gate.h), and batching of similar requests
-  // before it (wait_gate.h).
-  core::KvGateOptions admission;
-  core::WaitGateOptions wait;
+  // Admission to the workers' KV memory (router/core/admission/kv_admission.h), and batching of similar
+  // requests before it (wait_admission.h).
+  core::KvAdmissionOptions admission;
+  core::WaitAdmissionOptions wait;
   AgentOrder agent_order = AgentOrder::kDue;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   // Whether a group's ranks meet in a barrier, or each steps independently.

@@ -38,8 +38,8 @@ void AddMessages(const FirstMessages::Counts& counts, v1::PortState& port) {
   port.set_calls_timed_out(port.calls_timed_out() + counts.too_late);
 }
 
-// The objects made from the settings.
-struct Made {
+// The objects that the settings describe.
+struct Components {
   std::unique_ptr<Authenticator> client_authenticator, admin_authenticator;
   ClientSecrets secrets;
   // Null: --tokenizer is empty.
@@ -47,29 +47,29 @@ struct Made {
   DecisionThread::Parts parts;
 };
 
-absl::StatusOr<Made> Make(const RouterOptions& options) {
+absl::StatusOr<Components> Make(const RouterOptions& options) {
   if (absl::Status status = CheckPorts(options); !status.ok()) return status;
-  Made made;
+  Components components;
   auto client = MakeAuthenticator("client API", options.client_tokens, "client_tokens");
   if (!client.ok()) return client.status();
-  made.client_authenticator = *std::move(client);
+  components.client_authenticator = *std::move(client);
   auto admin = MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens");
   if (!admin.ok()) return admin.status();
-  made.admin_authenticator = *std::move(admin);
+  components.admin_authenticator = *std::move(admin);
   if (!options.resume_key_file.empty()) {
     absl::StatusOr<TicketKeys> keys = TicketKeys::Open(options.resume_key_file);
     if (!keys.ok()) {
       return absl::Status(keys.status().code(), absl::StrCat("--resume_key_file: ", keys.status().message()));
     }
-    made.secrets.tickets = ResumeTickets(*std::move(keys), options.client_timeout);
+    components.secrets.tickets = ResumeTickets(*std::move(keys), options.client_timeout);
   }
   if (!options.tokenizer.empty()) {
     absl::StatusOr<ModelFiles> model = LoadModelFiles(options.tokenizer);
     if (!model.ok())
       return absl::Status(model.status().code(), absl::StrCat("--tokenizer: ", model.status().message()));
-    made.model = std::make_shared<const ModelFiles>(*std::move(model));
+    components.model = std::make_shared<const ModelFiles>(*std::move(model));
   }
-  DecisionThread::Parts& parts = made.parts;
+  DecisionThread::Parts& parts = components.parts;
   core::StopSignal stop, stop_shadows;
   if (options.decide_budget > absl::ZeroDuration()) {
     parts.budget = std::make_shared<DecideBudget>(options.decide_budget);
@@ -84,12 +84,13 @@ absl::StatusOr<Made> Make(const RouterOptions& options) {
   if (auto policy = parts.policies(options.policy_setting()); !policy.ok()) return policy.status();
   auto lookahead = core::MakeLookahead(options.lookahead);
   if (!lookahead.ok()) return lookahead.status();
-  if (absl::Status status = core::CheckKvGate(options.admission, **lookahead); !status.ok()) return status;
+  if (absl::Status status = core::CheckKvAdmission(options.admission, **lookahead); !status.ok())
+    return status;
   parts.lookahead = *std::move(lookahead);
   parts.first_id = RequestIds::FirstAt(absl::Now());
   parts.instance =
       options.term > 0 ? kElected + options.term : static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
-  return made;
+  return components;
 }
 
 }  // namespace
@@ -99,17 +100,17 @@ absl::Status RouterServer::Check(const RouterOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {
-  absl::StatusOr<Made> made = Make(options);
-  if (!made.ok()) return made.status();
+  absl::StatusOr<Components> components = Make(options);
+  if (!components.ok()) return components.status();
   if (!options.decision_log.empty()) {
     auto writer = record::LogWriter::Open({options.decision_log, options.decision_log_bytes});
     if (!writer.ok()) {
       return absl::Status(writer.status().code(),
                           absl::StrCat("--decision_log: ", writer.status().message()));
     }
-    made->parts.recorder = std::make_unique<record::Recorder>(
-        *std::move(writer), record::SessionInfo{options.version, made->parts.first_id}, options.scheduler(),
-        options.policy_setting(), options.lookahead);
+    components->parts.recorder = std::make_unique<record::Recorder>(
+        *std::move(writer), record::SessionInfo{options.version, components->parts.first_id},
+        options.scheduler(), options.policy_setting(), options.lookahead);
   }
   // Once per process, before the first server is built.
   static const bool plugins = [] {
@@ -120,8 +121,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
 
   std::unique_ptr<RouterServer> router(new RouterServer);
   RouterServer* self = router.get();
-  router->client_authenticator_ = std::move(made->client_authenticator);
-  router->admin_authenticator_ = std::move(made->admin_authenticator);
+  router->client_authenticator_ = std::move(components->client_authenticator);
+  router->admin_authenticator_ = std::move(components->admin_authenticator);
   router->MakeHealth(options);
   DecisionThread::Hooks hooks;
   hooks.on_serving = [self, apis = options.client_apis](bool serving) {
@@ -134,8 +135,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
   };
   router->web_wanted_ = !options.http_listen.empty();
-  const uint64_t instance = made->parts.instance;
-  router->thread_ = std::make_unique<DecisionThread>(options, std::move(made->parts), std::move(hooks));
+  const uint64_t instance = components->parts.instance;
+  router->thread_ = std::make_unique<DecisionThread>(options, std::move(components->parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
   if (!options.engines.empty()) {
     const auto make_client = [](const EngineAddress& engine) {
@@ -148,7 +149,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
                                                                         .make_client = make_client},
                                                     thread);
   }
-  router->MakeServices(options, std::move(made->secrets), std::move(made->model));
+  router->MakeServices(options, std::move(components->secrets), std::move(components->model));
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
   if (router->web_wanted_) {
     auto web = OpenWeb(

@@ -109,12 +109,12 @@ absl::StatusOr<Group*> GroupSet::Assign(MemberId member, const WorkerHello& hell
   }
   group->SetKey(key, models_.NumberOf(key.model));
   if (const Group* named = FindNamed(name); named != nullptr && named != group)
-    TellBeside(member, hello, *named, *group, out);
+    LogAssignedElsewhere(member, hello, *named, *group, out);
   return group;
 }
 
-void GroupSet::TellBeside(MemberId member, const WorkerHello& hello, const Group& named, const Group& group,
-                          Commands& out) const {
+void GroupSet::LogAssignedElsewhere(MemberId member, const WorkerHello& hello, const Group& named,
+                                    const Group& group, Commands& out) const {
   const std::string waits = group.formed_once()
                                 ? ""
                                 : absl::StrCat("; that serves when it has ", options_.group.workers,

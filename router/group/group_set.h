@@ -117,8 +117,8 @@ class GroupSet {
   // The group for a worker; ALREADY_EXISTS, FAILED_PRECONDITION, RESOURCE_EXHAUSTED. Logs on both ends when
   // it is not the group of the requested name.
   absl::StatusOr<Group*> Assign(MemberId member, const WorkerHello& hello, absl::Time now, Commands& out);
-  void TellBeside(MemberId member, const WorkerHello& hello, const Group& named, const Group& group,
-                  Commands& out) const;
+  void LogAssignedElsewhere(MemberId member, const WorkerHello& hello, const Group& named, const Group& group,
+                            Commands& out) const;
   // Removes the older connection of this worker process, if there is one.
   void TakeOver(const WorkerHello& hello, absl::Time now, Commands& out);
   Group* Add(std::string name);

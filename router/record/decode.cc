@@ -245,12 +245,12 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
   out.max_waiting = options.max_waiting();
   out.window = options.window();
   out.report_delay_steps = options.report_delay_steps();
-  out.admission.kind = static_cast<core::KvGateOptions::Kind>(options.admission());
+  out.admission.kind = static_cast<core::KvAdmissionOptions::Kind>(options.admission());
   out.admission.confidence = options.admission_confidence();
   out.admission.alpha = options.admission_alpha();
   // Logs from before mc_sf do not have it.
   if (options.admission_most_steps() != 0) out.admission.most_steps = options.admission_most_steps();
-  out.wait.kind = static_cast<core::WaitGateOptions::Kind>(options.wait());
+  out.wait.kind = static_cast<core::WaitAdmissionOptions::Kind>(options.wait());
   if (options.wait() != 0) {
     if (options.wait_fixed_tokens() != 0) out.wait.fixed_tokens = options.wait_fixed_tokens();
     out.wait.most_steps = options.wait_most_steps();

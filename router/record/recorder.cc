@@ -190,7 +190,7 @@ void Recorder::Record(const core::Cluster& cluster, const core::Report& event, c
 
 void Recorder::Record(const core::Cluster&, const core::MakePlan& event, const core::Outcome& outcome) {
   // A policy that ran has changed its state, even if there is no plan.
-  if (!outcome.plan && !outcome.asked_policy) return;
+  if (!outcome.plan && !outcome.policy_called) return;
   const absl::Time now = MonotonicNow();
   v1::LoggedPlan& out = *plan_.mutable_plan();
   out.Clear();

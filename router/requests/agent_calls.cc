@@ -45,7 +45,7 @@ absl::Status AgentCalls::Look(RequestRecord& record, int64_t step,
   record.parent = std::move(name);
   if (order_ != AgentOrder::kOff) {
     const bool due = order_ == AgentOrder::kDue;
-    const int64_t senior = core::SeniorStep(parent->first_step, due ? parent->tokens_made : 0,
+    const int64_t senior = core::SeniorStep(parent->first_step, due ? parent->generated_tokens : 0,
                                             due ? int64_t{request.remaining_tokens.value_or(0)} : int64_t{0});
     record.senior_step = step - core::Seniority(step, senior);
   }

@@ -64,7 +64,7 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   if (!restarts) arrivals_.Add(now_);
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
   overload_->Charge(*record);
-  TellModel(*record);
+  SetModelOf(*record);
   if (record->send_from < record->delivered) {
     // A client with log-probabilities has all the tokens whose log-probabilities are gone (check_request.h).
     sink->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from), {});
@@ -210,7 +210,7 @@ void RequestLifecycle::Attach(RequestRecord& record, const std::shared_ptr<Token
   table_.SetSink(record, sink);
   if (!sink->traceparent().empty()) record.traceparent = sink->traceparent();
   record.send_from = from;
-  TellModel(record);
+  SetModelOf(record);
   if (from < record.delivered) {
     LogprobsView logprobs;
     if (record.keeps_logprobs())

@@ -19,8 +19,8 @@ constexpr int kMaxRefusals = 16;
 constexpr int kMaxEstimatedRefusals = 1024;
 
 // Logs a line about a request, rate-limited per kind, because clients can cause any number of them.
-void Tell(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view kind,
-          const RequestRecord& record, absl::Time now, absl::string_view what) {
+void LogEvent(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view kind,
+              const RequestRecord& record, absl::Time now, absl::string_view what) {
   if (!spdlog::should_log(level)) return;
   const std::optional<std::string> more = lines.Pass(kind, now);
   if (!more.has_value()) return;
@@ -116,7 +116,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   record.last_token = now_;
   if (record.model == 0 && !passed.whole) {
     record.model = record.placed_model;
-    TellModel(record);
+    SetModelOf(record);
   }
   // Estimates are neither work for a tenant nor a sign that its worker survives it.
   if (!passed.whole) tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
@@ -180,12 +180,12 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   const bool exact = !options_.kv_on_demand;
   if (!full) {
     const bool failed = absl::IsInternal(why);
-    Tell(
+    LogEvent(
         lines_, spdlog::level::warn, failed ? "failed" : "refused", *record, now_,
         absl::StrCat(failed ? "its worker could not continue it: " : "a worker refused it: ", why.message()));
   } else if (exact) {
-    Tell(lines_, spdlog::level::warn, "no memory", *record, now_,
-         absl::StrCat("a worker has no memory for it: ", why.message()));
+    LogEvent(lines_, spdlog::level::warn, "no memory", *record, now_,
+             absl::StrCat("a worker has no memory for it: ", why.message()));
   } else {
     // Expected where KV demand is estimated, or where the worker has an admission of its own.
     Trace(*record, absl::StrCat("a worker has no memory for it: ", why.message()));
@@ -229,7 +229,7 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
     ++totals_.replays_refused;
     const std::string why = absl::StrCat(record->suspicion.deaths(),
                                          " workers died with this request on them, one after another");
-    Tell(lines_, spdlog::level::warn, "suspect", *record, now_, absl::StrCat(why, ": it is ended"));
+    LogEvent(lines_, spdlog::level::warn, "suspect", *record, now_, absl::StrCat(why, ": it is ended"));
     return Fail(*record, absl::InternalError(why));
   }
   if (Stranded(*record)) {
@@ -245,7 +245,7 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   }
   if (EndIfStuck(*record)) return;
   if (record->suspicion.runs_alone())
-    Tell(lines_, spdlog::level::info, "alone", *record, now_, "workers died with it: it runs alone next");
+    LogEvent(lines_, spdlog::level::info, "alone", *record, now_, "workers died with it: it runs alone next");
   ++totals_.replayed;
   Requeue(*record);
 }
@@ -282,7 +282,7 @@ uint32_t RequestLifecycle::NumberOf(const std::string& model) const {
   return 0;
 }
 
-void RequestLifecycle::TellModel(const RequestRecord& record) const {
+void RequestLifecycle::SetModelOf(const RequestRecord& record) const {
   const auto model = groups_.models.find(record.model);
   if (model != groups_.models.end() && record.sink != nullptr && record.request.resumable)
     record.sink->SetModel(model->second);
@@ -375,8 +375,8 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
     if (record == nullptr || record->ended || cluster_->LocationOf(id)) continue;
     // UNAVAILABLE rather than INVALID_ARGUMENT, because it fitted when it was accepted.
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
-      Tell(lines_, spdlog::level::warn, "too long", *record, now_,
-           absl::StrCat("it fits no worker any more: ", status.message()));
+      LogEvent(lines_, spdlog::level::warn, "too long", *record, now_,
+               absl::StrCat("it fits no worker any more: ", status.message()));
       Fail(*record, WithRetry(absl::UnavailableError(absl::StrCat(
                                   "no worker that is here now can hold the request: ", status.message())),
                               kFailedRetry));
@@ -454,8 +454,8 @@ void RequestLifecycle::Detach(RequestRecord& record, const absl::Status& status)
 }
 
 void RequestLifecycle::CutOff(RequestRecord& record) {
-  Tell(lines_, spdlog::level::warn, "cut off", record, now_,
-       "its client does not read its tokens and is disconnected");
+  LogEvent(lines_, spdlog::level::warn, "cut off", record, now_,
+           "its client does not read its tokens and is disconnected");
   ++totals_.slow_readers;
   const absl::Status status =
       WithRetry(absl::ResourceExhaustedError(absl::StrCat(
@@ -510,7 +510,7 @@ void RequestLifecycle::OnTimer(absl::Time now) {
     RequestRecord* record = table_.Find(*id);
     if (record == nullptr || record->sink != nullptr || record->resume_by > now) continue;
     if (!record->ended) {
-      Tell(lines_, spdlog::level::info, "expired", *record, now_, "no client has resumed it");
+      LogEvent(lines_, spdlog::level::info, "expired", *record, now_, "no client has resumed it");
       ++totals_.resume_expired;
       ++totals_.cancelled;
       Cancel(record->id);

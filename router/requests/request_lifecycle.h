@@ -191,7 +191,7 @@ class RequestLifecycle final : public RequestBook {
   // The model's number; 0: no request may wait for that model.
   uint32_t NumberOf(const std::string& model) const;
   // Sends the model of the request's tokens to its stream, if it is known.
-  void TellModel(const RequestRecord& record) const;
+  void SetModelOf(const RequestRecord& record) const;
   // True when no worker can continue the request because its model is gone.
   bool Stranded(const RequestRecord& record) const;
   // True when the rank that the client has named no longer exists.

@@ -29,7 +29,7 @@ using worker::gpu::KvLayout;
 
 constexpr int kRounds = 20;
 // More than the 50 MB of L2 of an H200.
-constexpr int64_t kBytesInTurn = int64_t{512} << 20;
+constexpr int64_t kBytesInRotation = int64_t{512} << 20;
 
 // bf16 numbers in [0.5, 2) of either sign.
 std::vector<Bf16> RandomNumbers(int64_t size, uint64_t seed) {
@@ -70,7 +70,7 @@ double LayerSeconds(const AttentionShape& shape, const std::vector<AttentionRun>
                           RandomNumbers(int64_t{rows} * q_stride, 2), q_stride);
 
   const int64_t pool = layout.PoolElements(page_count);
-  const int64_t layers = std::max<int64_t>(1, kBytesInTurn / (4 * pool));
+  const int64_t layers = std::max<int64_t>(1, kBytesInRotation / (4 * pool));
   const DeviceArray<Bf16> keys(layers * pool), values(layers * pool);
   // A million random numbers, repeated.
   const std::vector<Bf16> numbers = RandomNumbers(1 << 20, 3);

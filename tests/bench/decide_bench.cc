@@ -28,7 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "common/workload/trace.h"
-#include "router/core/admission/kv_gate.h"
+#include "router/core/admission/kv_admission.h"
 #include "router/core/choice/rule_chooser.h"
 #include "router/core/lookahead/far_outlook.h"
 #include "router/core/lookahead/lookahead.h"
@@ -203,13 +203,13 @@ struct KvCase {
     pool = MakeCase(workers, waiting, rng);
     for (WaitingView& request : pool.waiting) request.max_new_tokens = 1'000;
     for (size_t g = 0; g < residents.size(); ++g) {
-      KvGate::Worker worker;
+      KvAdmission::Worker worker;
       worker.residents = residents[g];
       worker.time = {1'000, 1'001};
       for (const Resident& resident : residents[g])
         worker.load_tokens += resident.prefill_tokens + 1'001 - resident.first_step;
       worker.kv_tokens = worker.load_tokens + static_cast<int64_t>(rng.Below(6'000));
-      gate_workers.push_back(worker);
+      admission_workers.push_back(worker);
       pool.workers[g] = {worker.load_tokens, 43, kBatch - 43, 0, worker.kv_tokens};
     }
   }
@@ -218,13 +218,13 @@ struct KvCase {
   RequestId id = 0;
   std::vector<std::vector<Resident>> residents;
   Case pool;
-  std::vector<KvGate::Worker> gate_workers;
+  std::vector<KvAdmission::Worker> admission_workers;
 };
 
 enum class KvCall { kLook, kDecide, kDecideWithin1ms };
 void BM_Kv(benchmark::State& state, KvCall call) {
   KvCase of(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
-  KvGate gate(*ParseKvGate("kv_feasible"));
+  KvAdmission admission(*ParseKvAdmission("kv_feasible"));
   double start = 0;
   PolicyOptions options;
   if (call == KvCall::kDecideWithin1ms) options.stop = [&] { return NowMicroseconds() > start + 1'000; };
@@ -233,7 +233,7 @@ void BM_Kv(benchmark::State& state, KvCall call) {
   snapshot.step = state.range(1) / 5;
   snapshot.workers = of.pool.workers;
   snapshot.waiting = of.pool.waiting;
-  snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
+  snapshot.kv = admission.Look(*of.lookahead, of.admission_workers, absl::MakeSpan(of.pool.waiting));
   Decision decision;
   VirtualFcfs first_come;
   Calls calls;
@@ -241,7 +241,7 @@ void BM_Kv(benchmark::State& state, KvCall call) {
     start = NowMicroseconds();
     calls.Time([&] {
       if (call != KvCall::kLook) return Decide(*policy, snapshot, first_come, decision);
-      snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
+      snapshot.kv = admission.Look(*of.lookahead, of.admission_workers, absl::MakeSpan(of.pool.waiting));
       benchmark::DoNotOptimize(snapshot.kv.capacity.data());
     });
   }
@@ -256,7 +256,7 @@ void BM_KnownKv(benchmark::State& state, const char* admission) {
   constexpr size_t kWorkers = 16;
   const int64_t length = state.range(1);
   const auto lookahead = *MakeLookahead("max_tokens");
-  KvGate gate(*ParseKvGate(admission));
+  KvAdmission admission(*ParseKvAdmission(admission));
   const auto residents_each = static_cast<size_t>(state.range(0)),
              unsettled = static_cast<size_t>(state.range(2));
   Rng rng(4);
@@ -291,7 +291,7 @@ void BM_KnownKv(benchmark::State& state, const char* admission) {
   WaitingView waiting;
   waiting.prefill_tokens = 1'000;
   waiting.max_new_tokens = length;
-  std::vector<KvGate::Worker> workers(kWorkers);
+  std::vector<KvAdmission::Worker> workers(kWorkers);
   Calls calls;
   for (auto _ : state) {
     for (size_t g = 0; g < kWorkers; ++g) {
@@ -300,7 +300,7 @@ void BM_KnownKv(benchmark::State& state, const char* admission) {
       workers[g].kv_tokens = 1 << 30;
       workers[g].changes = &changes[g];
     }
-    calls.Time([&] { benchmark::DoNotOptimize(gate.Look(*lookahead, workers, {&waiting, 1})); });
+    calls.Time([&] { benchmark::DoNotOptimize(admission.Look(*lookahead, workers, {&waiting, 1})); });
     ++time.reported_step;
     ++time.plan_step;
     for (size_t g = 0; g < kWorkers; ++g) {

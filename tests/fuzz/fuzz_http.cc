@@ -26,7 +26,7 @@ std::atomic<int> guarded_runs = 0;
 std::unique_ptr<bfio::HttpServer> Serve() {
   bfio::HttpServer::Options options;
   options.listen = "127.0.0.1:0";
-  options.gate = [](const bfio::HttpCaller& caller) -> absl::StatusOr<std::string> {
+  options.authenticate = [](const bfio::HttpCaller& caller) -> absl::StatusOr<std::string> {
     if (caller.authorization == kToken) return "fuzzer";
     return absl::UnauthenticatedError("no");
   };

@@ -59,7 +59,7 @@ std::vector<std::string> OrderOf(Cluster& cluster,
   return ended;
 }
 
-std::vector<std::string> TurnsUnder(const std::string& order, const std::string& policy,
+std::vector<std::string> OrderUnder(const std::string& order, const std::string& policy,
                                     const std::string& tenant_of_other = "") {
   Cluster cluster(OneSlot(order, policy));
   if (!cluster.ok()) return {};
@@ -77,15 +77,15 @@ std::vector<std::string> TurnsUnder(const std::string& order, const std::string&
 }
 
 TEST(Agents, TheNextCallOfAnOlderAgentGoesBeforeYoungerRequests) {
-  EXPECT_THAT(TurnsUnder("due", "bf_io_auto"), ElementsAre("second call", "plain", "other"));
+  EXPECT_THAT(OrderUnder("due", "bf_io_auto"), ElementsAre("second call", "plain", "other"));
 }
 
 TEST(Agents, AgentsOfTwoTenantsWithTheSameNameAreDistinct) {
-  EXPECT_THAT(TurnsUnder("age", "fcfs", "another"), ElementsAre("second call", "plain", "other"));
+  EXPECT_THAT(OrderUnder("age", "fcfs", "another"), ElementsAre("second call", "plain", "other"));
 }
 
 TEST(Agents, WithoutAnAgentOrderCallsAreIndependent) {
-  EXPECT_THAT(TurnsUnder("off", "bf_io_auto"), ElementsAre("plain", "other", "second call"));
+  EXPECT_THAT(OrderUnder("off", "bf_io_auto"), ElementsAre("plain", "other", "second call"));
 }
 
 TEST(Agents, FewerRemainingTokensGoFirstAmongAgentsOfOneAge) {

@@ -99,7 +99,7 @@ class RandomGroup {
   bool constant_ = false, tenants_ = false, membership_ = false, cancels_ = false;
 };
 
-std::vector<Assignment> Ask(Policy& policy, const Snapshot& snapshot) {
+std::vector<Assignment> CallPolicy(Policy& policy, const Snapshot& snapshot) {
   Decision decision;
   policy.Decide(snapshot, decision);
   return decision.assignments;
@@ -123,7 +123,7 @@ TEST_P(PolicyLoop, ContractHoldsAndDecisionsRepeatWhileTheGroupChanges) {
     for (int step = 0; step < kSteps; ++step) {
       random.Happen();
       const Snapshot snapshot = random.group().View();
-      const std::vector<Assignment> plan = Ask(*policy, snapshot), again = Ask(*twin, snapshot);
+      const std::vector<Assignment> plan = CallPolicy(*policy, snapshot), again = CallPolicy(*twin, snapshot);
       CheckContract(snapshot, plan);
       EXPECT_TRUE(Same(plan, again)) << "the twin differs";
       if (HasFailure()) FAIL() << "seed " << seed << ", step " << step;
@@ -144,7 +144,7 @@ TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
       for (int step = 0; step < 200; ++step) {
         random.Happen();
         Snapshot snapshot = random.group().View();
-        const std::vector<Assignment> plan = Ask(*policy, snapshot);
+        const std::vector<Assignment> plan = CallPolicy(*policy, snapshot);
         std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
         for (WorkerView& worker : workers) {
           worker.time_per_token *= 4;
@@ -152,7 +152,7 @@ TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
           worker.prefill_weight *= 4;
         }
         snapshot.workers = workers;
-        const std::vector<Assignment> again = Ask(*twin, snapshot);
+        const std::vector<Assignment> again = CallPolicy(*twin, snapshot);
         differ += Same(plan, again) ? 0 : 1;
         ++decisions;
         placed += static_cast<int64_t>(random.group().Apply(plan).size());

@@ -94,8 +94,8 @@ TEST_P(PolicyProperty, ContractHoldsAndPlansRepeatOnRandomSnapshots) {
   Rng rng(91);
   for (int trial = 0; trial < kTrials; ++trial) {
     const PolicyCase instance = RandomCase(rng);
-    const std::vector<Assignment> plan = instance.Ask(*policy).assignments,
-                                  again = instance.Ask(*twin).assignments;
+    const std::vector<Assignment> plan = instance.Call(*policy).assignments,
+                                  again = instance.Call(*twin).assignments;
     CheckContract(instance.View(), plan);
     EXPECT_TRUE(std::equal(plan.begin(), plan.end(), again.begin(), again.end(),
                            [](const Assignment& a, const Assignment& b) {

@@ -50,8 +50,8 @@ class ClusterSession {
   std::function<void()> after_turn = [] {};
 
   // Events of all kinds, then only steps until every request has ended.
-  void Run(int turns) {
-    for (int turn = 0; turn < turns && !::testing::Test::HasFailure(); ++turn) Turn();
+  void Run(int iterations) {
+    for (int i = 0; i < iterations && !::testing::Test::HasFailure(); ++i) Iterate();
     while (groups_.size() > 1) Remove(groups_.begin()->first);
     if (groups_.empty()) Add();
     // The last group runs requests that started with any model.
@@ -109,7 +109,7 @@ class ClusterSession {
   }
   bool Drained() const { return cluster_.waiting() + cluster_.placed() == 0; }
 
-  void Turn() {
+  void Iterate() {
     for (uint64_t n = rng_.Below(4); n > 0; --n) Arrive();
     if (rng_.Below(6) == 0) CancelOne();
     if (groups_.size() < setup_.most_groups && rng_.Below(25) == 0) Add();

@@ -16,8 +16,8 @@ namespace bfio::testing {
 // Feeds `tokens` in chunks of the given sizes (the last one repeats), together with a second sequence whose
 // row comes first. Returns the logits of the last row of each chunk that ends beyond `first`. Uses pages 0 to
 // 17.
-inline std::vector<float> RunInPieces(worker::gpu::CudaBackend& backend, const std::vector<uint32_t>& tokens,
-                                      int32_t first, const std::vector<int32_t>& pieces) {
+inline std::vector<float> RunInChunks(worker::gpu::CudaBackend& backend, const std::vector<uint32_t>& tokens,
+                                      int32_t first, const std::vector<int32_t>& chunks) {
   const auto vocab = static_cast<size_t>(backend.facts().vocab);
   std::vector<worker::PageId> pages, other_pages;
   for (worker::PageId page = 0; page < 8; ++page) {
@@ -29,13 +29,13 @@ inline std::vector<float> RunInPieces(worker::gpu::CudaBackend& backend, const s
   EXPECT_TRUE(pinned.ok()) << pinned.status();
   const auto* const row = static_cast<const float*>(*pinned);
   std::vector<float> logits;
-  size_t piece = 0;
+  size_t chunk = 0;
   int64_t other_at = 0;
-  for (size_t at = 0; at < tokens.size(); ++piece) {
-    const auto size = std::min<size_t>(pieces[std::min(piece, pieces.size() - 1)], tokens.size() - at);
+  for (size_t at = 0; at < tokens.size(); ++chunk) {
+    const auto size = std::min<size_t>(chunks[std::min(chunk, chunks.size() - 1)], tokens.size() - at);
     worker::StepPlan plan;
     plan.Clear();
-    const uint32_t other = static_cast<uint32_t>(piece * 7 % vocab);
+    const uint32_t other = static_cast<uint32_t>(chunk * 7 % vocab);
     plan.AddRun(1, other_at++, {&other, 1}, other_pages, true);
     plan.AddRun(0, static_cast<int64_t>(at), absl::MakeConstSpan(tokens).subspan(at, size), pages, true);
     const std::vector<worker::Draw> draws(2);

@@ -3,7 +3,7 @@
 // Purpose: a rank runs while it holds the emulator's mutex, and releases it where it waits for its peers,
 // that is in its barrier. The barrier can have collectives on the device (the emulator's memory is the
 // host's; they run when the rank waits for its stream), and can be made to fail.
-// Threads: EmulatorTurn may be called by any thread; an EmulatedBarrier is used as barrier.h says, by the
+// Threads: EmulatorMutex may be called by any thread; an EmulatedBarrier is used as barrier.h says, by the
 // thread that holds the mutex.
 #ifndef BFIO_TESTS_TESTING_EMULATED_RANKS_H_
 #define BFIO_TESTS_TESTING_EMULATED_RANKS_H_
@@ -30,7 +30,7 @@
 namespace bfio::testing {
 
 // The mutex of this process's emulator.
-inline Mutex& EmulatorTurn() {
+inline Mutex& EmulatorMutex() {
   static Mutex turn;
   return turn;
 }
@@ -135,9 +135,9 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
   Result Call(const Meet& meet) {
     if (++calls_ == group_.dies && rank_ == group_.ranks - 1) inner_.reset();
     if (inner_ == nullptr) return absl::UnavailableError("died");
-    EmulatorTurn().Unlock();
+    EmulatorMutex().Unlock();
     Result result = meet();
-    EmulatorTurn().Lock();
+    EmulatorMutex().Lock();
     return result;
   }
 
@@ -175,7 +175,7 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
 inline void RunEmulatedRanks(const EmulatedGroup& group,
                              const std::function<void(int rank, worker::Barrier& barrier)>& body) {
   BarrierRanks("local", group.ranks).Run(group.epoch, [&](int rank, std::unique_ptr<worker::Barrier> inner) {
-    MutexLock turn(&EmulatorTurn());
+    MutexLock turn(&EmulatorMutex());
     EmulatedBarrier barrier(group, rank, std::move(inner));
     body(rank, barrier);
   });

@@ -96,7 +96,7 @@ class PolicyCase {
         kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, capacity_, need_}};
   }
 
-  Decision Ask(Policy& policy) const {
+  Decision Call(Policy& policy) const {
     Decision decision;
     policy.Decide(View(), decision);
     return decision;
@@ -108,7 +108,7 @@ class PolicyCase {
       result[assignment.waiting_index] = assignment.worker;
     return result;
   }
-  std::vector<int32_t> Decide(Policy& policy) const { return WorkersOf(Ask(policy)); }
+  std::vector<int32_t> Decide(Policy& policy) const { return WorkersOf(Call(policy)); }
   std::vector<int32_t> Decide(const std::string& name, const std::string& objective = "square") const {
     PolicyOptions options;
     options.objective = objective;

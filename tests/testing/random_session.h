@@ -34,7 +34,7 @@ class RandomSession {
   std::function<void(uint64_t random)> on_switch = [](uint64_t) {};
 
   // Some events, a decision, and a step of the group if it has work.
-  void Turn() {
+  void Iterate() {
     for (uint64_t n = rng_.Below(4); n > 0; --n) Arrive();
     if (next_id_ > first_id_ && rng_.Below(5) == 0) {
       scheduler_.Cancel(first_id_ + rng_.Below(next_id_ - first_id_));

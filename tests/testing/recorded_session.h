@@ -104,7 +104,7 @@ inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
     recorded.group.SetPolicy(core::PolicySetting{name, setup.policy_options});
   };
   for (int turn = 0; turn < turns; ++turn) {
-    session.Turn();
+    session.Iterate();
     recorded.recorder.Flush();
   }
 }

@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<double>> Speeds(const std::string& text) {
   return speeds;
 }
 
-void TellDroppedRows(const Trace& trace) {
+void PrintDroppedRows(const Trace& trace) {
   if (trace.dropped == 0) return;
   std::cerr << trace.source << ": " << trace.dropped << " unusable rows dropped, such as "
             << absl::StrJoin(trace.dropped_examples, "; ") << "\n";
@@ -176,7 +176,7 @@ absl::StatusOr<Trace> WorkloadFromFlags(uint64_t seed, int64_t requests) {
   if (path.empty()) return SampleProfile(profile.empty() ? "conversation" : profile, drawn, seed);
   absl::StatusOr<Trace> trace = ReadTrace(path);
   if (!trace.ok()) return trace;
-  TellDroppedRows(*trace);
+  PrintDroppedRows(*trace);
   return draw == "replacement" ? DrawWithReplacement(*trace, drawn, seed) : Rotated(*trace, seed);
 }
 

@@ -15,9 +15,9 @@ double Seconds(int64_t ns) {
 }  // namespace
 
 RankRecorder::RankRecorder(std::string worker_id, const EngineLimits& limits) {
-  figures_.worker_id = std::move(worker_id);
-  figures_.slots = limits.slots;
-  figures_.kv_tokens = figures_.free_kv_tokens = limits.kv_tokens;
+  telemetry_.worker_id = std::move(worker_id);
+  telemetry_.slots = limits.slots;
+  telemetry_.kv_tokens = telemetry_.free_kv_tokens = limits.kv_tokens;
 }
 
 void RankRecorder::OnStarted() {
@@ -27,8 +27,8 @@ void RankRecorder::OnStarted() {
 
 void RankRecorder::OnLimits(const EngineLimits& limits) {
   MutexLock lock(&mutex_);
-  figures_.slots = limits.slots;
-  figures_.kv_tokens = figures_.free_kv_tokens = limits.kv_tokens;
+  telemetry_.slots = limits.slots;
+  telemetry_.kv_tokens = telemetry_.free_kv_tokens = limits.kv_tokens;
 }
 
 void RankRecorder::OnLeaving() {
@@ -38,76 +38,76 @@ void RankRecorder::OnLeaving() {
 
 void RankRecorder::OnStreamUp() {
   MutexLock lock(&mutex_);
-  figures_.connected = true;
+  telemetry_.connected = true;
   ++streams_;
 }
 
 void RankRecorder::OnStreamDown() {
   MutexLock lock(&mutex_);
-  figures_.connected = false;
-  figures_.unsent_messages = 0;
+  telemetry_.connected = false;
+  telemetry_.unsent_messages = 0;
 }
 
 void RankRecorder::OnReportSent() {
   MutexLock lock(&mutex_);
-  ++figures_.reports_sent;
+  ++telemetry_.reports_sent;
 }
 
 void RankRecorder::OnUnsent(size_t messages) {
   MutexLock lock(&mutex_);
-  figures_.unsent_messages = static_cast<int64_t>(messages);
+  telemetry_.unsent_messages = static_cast<int64_t>(messages);
 }
 
 void RankRecorder::OnUndelivered(size_t tokens) {
   MutexLock lock(&mutex_);
-  figures_.undelivered_tokens += static_cast<int64_t>(tokens);
+  telemetry_.undelivered_tokens += static_cast<int64_t>(tokens);
 }
 
 void RankRecorder::OnEpoch(uint64_t epoch, int32_t rank, int32_t ranks, bool formed) {
   MutexLock lock(&mutex_);
-  ++(formed ? figures_.epochs_formed : figures_.epochs_failed);
+  ++(formed ? telemetry_.epochs_formed : telemetry_.epochs_failed);
   if (!formed) return;
-  figures_.epoch = epoch;
-  figures_.rank = rank;
-  figures_.ranks = ranks;
-  figures_.undelivered_tokens = 0;
+  telemetry_.epoch = epoch;
+  telemetry_.rank = rank;
+  telemetry_.ranks = ranks;
+  telemetry_.undelivered_tokens = 0;
 }
 
 void RankRecorder::OnEpochEnd() {
   MutexLock lock(&mutex_);
-  figures_.epoch = 0;
-  figures_.rank.reset();
-  figures_.ranks = 0;
-  figures_.waiting_requests = 0;
+  telemetry_.epoch = 0;
+  telemetry_.rank.reset();
+  telemetry_.ranks = 0;
+  telemetry_.waiting_requests = 0;
 }
 
 void RankRecorder::OnStep(const StepRow& row, const Standing& standing) {
   MutexLock lock(&mutex_);
-  ++figures_.steps;
-  figures_.generated_tokens += static_cast<uint64_t>(row.active);
-  figures_.prefill_tokens += static_cast<uint64_t>(row.prefill_tokens);
-  figures_.finished_requests += static_cast<uint64_t>(row.finished);
-  figures_.preempted_requests += static_cast<uint64_t>(standing.preempted);
-  figures_.failed_requests += static_cast<uint64_t>(standing.failed);
-  figures_.local_s.Add(Seconds(row.local_ns));
-  figures_.barrier_wait_s.Add(Seconds(row.barrier_wait_ns));
-  if (row.gap_ns.has_value()) figures_.gap_s.Add(Seconds(*row.gap_ns));
-  figures_.load_tokens = row.load_tokens;
-  figures_.active_requests = standing.active_requests;
-  figures_.free_kv_tokens = standing.free_kv_tokens;
-  figures_.waiting_requests = standing.waiting_requests;
-  figures_.held_requests = standing.held_requests;
-  figures_.held_bytes = standing.held_bytes;
+  ++telemetry_.steps;
+  telemetry_.generated_tokens += static_cast<uint64_t>(row.active);
+  telemetry_.prefill_tokens += static_cast<uint64_t>(row.prefill_tokens);
+  telemetry_.finished_requests += static_cast<uint64_t>(row.finished);
+  telemetry_.preempted_requests += static_cast<uint64_t>(standing.preempted);
+  telemetry_.failed_requests += static_cast<uint64_t>(standing.failed);
+  telemetry_.local_s.Add(Seconds(row.local_ns));
+  telemetry_.barrier_wait_s.Add(Seconds(row.barrier_wait_ns));
+  if (row.gap_ns.has_value()) telemetry_.gap_s.Add(Seconds(*row.gap_ns));
+  telemetry_.load_tokens = row.load_tokens;
+  telemetry_.active_requests = standing.active_requests;
+  telemetry_.free_kv_tokens = standing.free_kv_tokens;
+  telemetry_.waiting_requests = standing.waiting_requests;
+  telemetry_.held_requests = standing.held_requests;
+  telemetry_.held_bytes = standing.held_bytes;
 }
 
 void RankRecorder::OnCost(const StepCostEstimate& cost) {
   MutexLock lock(&mutex_);
-  figures_.cost = cost;
+  telemetry_.cost = cost;
 }
 
 void RankRecorder::OnEnergy(const EnergyReading& energy) {
   MutexLock lock(&mutex_);
-  figures_.energy = energy;
+  telemetry_.energy = energy;
 }
 
 void RankRecorder::OnTask(LoopTask task, int64_t step, absl::Duration timeout, absl::Time now) {
@@ -126,26 +126,26 @@ absl::Status RankRecorder::Health(absl::Time now) const {
                            : task_ == LoopTask::kComputing
                                ? absl::StrCat("computing step ", task_step_)
                                : absl::StrCat("at the barrier of step ", task_step_);
-  return absl::UnavailableError(absl::StrCat(figures_.worker_id, ": stuck ", what, " for ",
+  return absl::UnavailableError(absl::StrCat(telemetry_.worker_id, ": stuck ", what, " for ",
                                              absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))),
                                              "; the limit is ", absl::FormatDuration(task_limit_), "; ",
-                                             figures_.steps, " steps before that"));
+                                             telemetry_.steps, " steps before that"));
 }
 
-RankTelemetry RankRecorder::figures() const {
+RankTelemetry RankRecorder::telemetry() const {
   MutexLock lock(&mutex_);
-  RankTelemetry figures = figures_;
-  figures.reconnects = streams_ == 0 ? 0 : streams_ - 1;
+  RankTelemetry telemetry = telemetry_;
+  telemetry.reconnects = streams_ == 0 ? 0 : streams_ - 1;
   if (leaving_) {
-    figures.phase = RankPhase::kLeaving;
-  } else if (figures.epoch != 0) {
-    figures.phase = RankPhase::kServing;
-  } else if (figures.connected) {
-    figures.phase = RankPhase::kJoined;
+    telemetry.phase = RankPhase::kLeaving;
+  } else if (telemetry.epoch != 0) {
+    telemetry.phase = RankPhase::kServing;
+  } else if (telemetry.connected) {
+    telemetry.phase = RankPhase::kJoined;
   } else {
-    figures.phase = started_ ? RankPhase::kConnecting : RankPhase::kStarting;
+    telemetry.phase = started_ ? RankPhase::kConnecting : RankPhase::kStarting;
   }
-  return figures;
+  return telemetry;
 }
 
 }  // namespace bfio::worker

@@ -77,7 +77,7 @@ class RankRecorder {
   void OnCost(const StepCostEstimate& cost);
   void OnEnergy(const EnergyReading& energy);
 
-  RankTelemetry figures() const;
+  RankTelemetry telemetry() const;
   // UNAVAILABLE, with a line that names the task in which the step loop is stuck.
   absl::Status Health(absl::Time now) const;
 
@@ -91,8 +91,8 @@ class RankRecorder {
   int64_t task_step_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration task_limit_ ABSL_GUARDED_BY(mutex_);
   absl::Time task_begun_ ABSL_GUARDED_BY(mutex_);
-  // Less its phase and reconnects, which `figures` derives.
-  RankTelemetry figures_ ABSL_GUARDED_BY(mutex_);
+  // Less its phase and reconnects, which `telemetry` derives.
+  RankTelemetry telemetry_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bfio::worker

@@ -72,7 +72,7 @@ class BoundedFile {
             capacity <= 0 ? absl::string_view::npos : lines.rfind('\n', static_cast<size_t>(capacity - 1));
         take = end == absl::string_view::npos ? 0 : end + 1;
       }
-      absl::Status status = take == 0 ? Turn() : file_.Append(lines.substr(0, take));
+      absl::Status status = take == 0 ? Restart() : file_.Append(lines.substr(0, take));
       if (!status.ok()) return status;
       lines.remove_prefix(take);
     }
@@ -80,7 +80,7 @@ class BoundedFile {
   }
 
  private:
-  absl::Status Turn() {
+  absl::Status Restart() {
     began_ = false;
     return Next();
   }

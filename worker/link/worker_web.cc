@@ -12,9 +12,9 @@ namespace bfio::worker {
 namespace {
 
 std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ranks) {
-  std::vector<RankTelemetry> figures;
-  for (const RankRecorder* rank : ranks) figures.push_back(rank->figures());
-  return figures;
+  std::vector<RankTelemetry> telemetry;
+  for (const RankRecorder* rank : ranks) telemetry.push_back(rank->telemetry());
+  return telemetry;
 }
 
 // The event that it waits for, where it is not computing.
@@ -43,7 +43,7 @@ HttpReply PhasesOf(const std::vector<const RankRecorder*>& ranks, bool must_serv
       reply.body = absl::StrCat(health.message(), "\n");
       return reply;
     }
-    ++phases[rank->figures().phase];
+    ++phases[rank->telemetry().phase];
   }
   reply.body = absl::StrJoin(phases, ", ", [](std::string* out, const auto& phase) {
     absl::StrAppend(out, phase.second, " ", NameOf(phase.first), WaitsFor(phase.first));
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& lis
   HttpServer::Options options;
   options.listen = listen;
   // Scrapers and probes may use any host name.
-  options.gate = [](const HttpCaller& caller) { return caller.address; };
+  options.authenticate = [](const HttpCaller& caller) { return caller.address; };
   auto server = HttpServer::Bind(std::move(options));
   if (!server.ok()) return server;
   (*server)->Get("/healthz", [ranks](const HttpRequest&) { return PhasesOf(ranks, false); });

@@ -99,7 +99,7 @@ void BatchPlanner::Took(absl::Span<const BatchRequest> left, absl::Span<const Ch
     if (left[chunk.which].prefill_left > 0) backlog -= chunk.rows;
   }
   tuner_->Batch(load, seconds);
-  budget_ = tuner_->Turn(backlog);
+  budget_ = tuner_->UpdateBudget(backlog);
 }
 
 }  // namespace bfio::worker

@@ -106,7 +106,7 @@ void BudgetTuner::Begin() {
   replay_.emplace(requests_, backlog_, engine, scheduler_);
 }
 
-int64_t BudgetTuner::Turn(int64_t backlog) {
+int64_t BudgetTuner::UpdateBudget(int64_t backlog) {
   if (!replay_) {
     const auto cost = fit_.cost();
     if (!cost) return budget_;

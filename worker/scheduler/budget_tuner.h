@@ -39,7 +39,7 @@ struct BudgetTunerOptions {
   // The engine's slots.
   int64_t slots = BatchCapacity::kUnbounded;
   bool prompt_gives_token = false;
-  // Requests replayed; batches replayed per Turn.
+  // Requests replayed; batches replayed per UpdateBudget.
   int64_t window = 512;
   int64_t batches_per_turn = 32;
 };
@@ -63,7 +63,7 @@ class BudgetTuner {
 
   // Continues the replays; returns the budget to use from now on. `backlog`: prompt tokens that wait in the
   // engine.
-  int64_t Turn(int64_t backlog);
+  int64_t UpdateBudget(int64_t backlog);
   int64_t budget() const { return budget_; }
   // How often all budgets have been compared.
   int64_t rounds() const { return rounds_; }

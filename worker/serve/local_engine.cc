@@ -271,7 +271,7 @@ void LocalEngine::OnReport(int rank, const StepReport& report) {
   OnTokens(from, report.output, now);
   for (const Rejection& rejection : report.rejected) OnRejected(rejection);
   for (const Handle handle : report.output.preempted) PutBack(handle);
-  TellBalancer(rank, now);
+  ReportToBalancer(rank, now);
   if (!report.barrier_error.empty()) return Fail(absl::UnavailableError(report.barrier_error));
   if (report.group_idle) {
     if (from.planned <= report.step) idle_since_ = report.step;
@@ -346,7 +346,7 @@ void LocalEngine::PutBack(Handle handle) {
   ranks_[static_cast<size_t>(request.rank)].waiting.push_front(handle);
 }
 
-void LocalEngine::TellBalancer(int rank, absl::Time now) {
+void LocalEngine::ReportToBalancer(int rank, absl::Time now) {
   const Rank& from = ranks_[static_cast<size_t>(rank)];
   const double used = static_cast<double>(from.limits.kv_tokens - from.free_kv_tokens);
   balancer_.Report(rank, from.step,

@@ -147,7 +147,7 @@ class LocalEngine final : public router::RequestHandler {
   void SetRunning(Request& request, bool running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // To the head of its rank's queue.
   void PutBack(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TellBalancer(int rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportToBalancer(int rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Sends the rank the requests to begin and to drop with its next step.
   void SendPlan(Rank& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

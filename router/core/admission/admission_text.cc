@@ -18,11 +18,11 @@ absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text) {
     }
     (waits ? wait : kv) = true;
     if (waits) {
-      auto parsed = ParseWaitGate(rule);
+      auto parsed = ParseWaitAdmission(rule);
       if (!parsed.ok()) return parsed.status();
       setting.wait = *parsed;
     } else {
-      auto parsed = ParseKvGate(rule);
+      auto parsed = ParseKvAdmission(rule);
       if (!parsed.ok()) return parsed.status();
       setting.kv = *parsed;
     }

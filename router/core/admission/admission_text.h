@@ -1,21 +1,21 @@
 // Parses `--admission`: a memory rule, a batch rule, or both.
 //
 // Purpose: one parser for router and simulator. The text is rules joined by "+": at most one of none,
-// kv_feasible[:confidence=P], mc_sf[:most=K,confidence=P] and protection:alpha=A (kv_gate.h), at most one of
-// wait and nested_wait (wait_gate.h). Threads: any, pure.
+// kv_feasible[:confidence=P], mc_sf[:most=K,confidence=P] and protection:alpha=A (kv_admission.h), at most
+// one of wait and nested_wait (wait_admission.h). Threads: any, pure.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 #define BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "router/core/admission/kv_gate.h"
-#include "router/core/admission/wait_gate.h"
+#include "router/core/admission/kv_admission.h"
+#include "router/core/admission/wait_admission.h"
 
 namespace bfio::core {
 
 struct AdmissionSetting {
-  KvGateOptions kv;
-  WaitGateOptions wait;
+  KvAdmissionOptions kv;
+  WaitAdmissionOptions wait;
 };
 
 // INVALID_ARGUMENT, naming the error.

@@ -1,11 +1,11 @@
 // The KV memory that each worker's requests will hold, where their lengths count as known.
 //
-// Purpose: MC-SF's memory (mc_sf.h) of every worker of a group, for the router's admission (kv_gate.h). A
-// plan enters only the requests that came, left or changed since the last plan, because the future memory of
-// the others has not changed. Lengths come from a lookahead with known lengths (oracle, max_tokens). Requests
-// that are not known to have begun, or whose prompt is not computed, may grow from the plan's step on and may
-// stay longer by `late` steps: both are counted. These requests, and those that exceed their length, are
-// entered again with every plan.
+// Purpose: MC-SF's memory (mc_sf.h) of every worker of a group, for the router's admission (kv_admission.h).
+// A plan enters only the requests that came, left or changed since the last plan, because the future memory
+// of the others has not changed. Lengths come from a lookahead with known lengths (oracle, max_tokens).
+// Requests that are not known to have begun, or whose prompt is not computed, may grow from the plan's step
+// on and may stay longer by `late` steps: both are counted. These requests, and those that exceed their
+// length, are entered again with every plan.
 //
 // The books depend only on the residents and the time, not on the order of changes. Threads: one. Cost: that
 // of McSf for each change and for each of those; for a worker without either, nothing.

@@ -1,7 +1,7 @@
 // MC-SF: shortest first, while memory suffices until every end; incremental, for one memory.
 //
 // Purpose: the test of Algorithms 1 and 2 of "Online Scheduling for LLM Inference with KV Cache Constraints",
-// shared by the router's admission (kv_gate.h) and the simulator (tools/sim/admission/memory_rule.h). A
+// shared by the router's admission (kv_admission.h) and the simulator (tools/sim/admission/memory_rule.h). A
 // request begins while at every end of a request what all hold stays within memory (equation (1)). Memory
 // only grows between ends, so these times suffice (kv_profile.h).
 //

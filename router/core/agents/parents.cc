@@ -16,7 +16,7 @@ std::optional<Parents::Standing> Parents::Look(absl::string_view name, int64_t s
   if (Forgotten(parent, step)) return Standing{.first_step = step};
   if (step - parent.first_step > kMaxAgeSteps) return Standing{step, 0, parent.deadline_us};
   const int64_t wave = BeginsWave(parent, stage) ? parent.wave_tokens : 0;
-  return Standing{parent.first_step, parent.tokens_made + wave, parent.deadline_us};
+  return Standing{parent.first_step, parent.generated_tokens + wave, parent.deadline_us};
 }
 
 void Parents::Begin(absl::string_view name, RequestId call, int64_t step, std::optional<uint32_t> stage,
@@ -34,12 +34,12 @@ void Parents::Begin(absl::string_view name, RequestId call, int64_t step, std::o
     if (Forgotten(parent, step)) parent = {.first_step = step, .stage = stage};
     if (step - parent.first_step > kMaxAgeSteps) {
       parent.first_step = step;
-      parent.tokens_made = parent.wave_tokens = 0;
+      parent.generated_tokens = parent.wave_tokens = 0;
     }
   }
   Parent& parent = it->second;
   if (BeginsWave(parent, stage)) {
-    parent.tokens_made += std::exchange(parent.wave_tokens, 0);
+    parent.generated_tokens += std::exchange(parent.wave_tokens, 0);
     parent.stage = stage;
   }
   parent.deadline_us = std::min(parent.deadline_us, deadline_us);

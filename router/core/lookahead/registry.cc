@@ -26,24 +26,28 @@ class NoLookahead final : public Lookahead {
   int64_t Stay(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
 };
 
-using Made = std::unique_ptr<Lookahead>;
+using LookaheadPtr = std::unique_ptr<Lookahead>;
 
 struct Registered {
   LookaheadInfo info;
-  Made (*make)(const LookaheadOptions&);
+  LookaheadPtr (*make)(const LookaheadOptions&);
 };
 
 constexpr Registered kLookaheads[] = {
     {{"none", "nothing is predicted: policies see the present only"},
-     [](const LookaheadOptions&) -> Made { return std::make_unique<NoLookahead>(); }},
+     [](const LookaheadOptions&) -> LookaheadPtr { return std::make_unique<NoLookahead>(); }},
     {{"survival", "learns from finished requests how long those of a tenant and prompt length run"},
-     [](const LookaheadOptions& options) -> Made { return std::make_unique<SurvivalLookahead>(options); }},
+     [](const LookaheadOptions& options) -> LookaheadPtr {
+       return std::make_unique<SurvivalLookahead>(options);
+     }},
     {{"hint", "survival, sharpened by the workers' end-of-sequence probabilities as far as they prove right"},
-     [](const LookaheadOptions& options) -> Made { return std::make_unique<HintLookahead>(options); }},
+     [](const LookaheadOptions& options) -> LookaheadPtr {
+       return std::make_unique<HintLookahead>(options);
+     }},
     {{"max_tokens", "every request runs to its max_new_tokens"},
-     [](const LookaheadOptions&) -> Made { return std::make_unique<FixedLengthLookahead>(false); }},
+     [](const LookaheadOptions&) -> LookaheadPtr { return std::make_unique<FixedLengthLookahead>(false); }},
     {{"oracle", "trusts the client's predicted_output_tokens, or max_new_tokens where there is none"},
-     [](const LookaheadOptions&) -> Made { return std::make_unique<FixedLengthLookahead>(true); }},
+     [](const LookaheadOptions&) -> LookaheadPtr { return std::make_unique<FixedLengthLookahead>(true); }},
 };
 
 absl::Status Check(const LookaheadOptions& options) {

@@ -19,7 +19,7 @@ int64_t BarrierScheduler::TargetStep(bool force) const {
   return reported_step_ + (ahead ? 2 : 1) + options_.report_delay_steps + (force ? 1 : 0);
 }
 
-std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionMaker::Answer>& asked) {
+std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionMaker::Answer>& answer) {
   const int64_t target = TargetStep(force);
   if (target <= planned_step_) return std::nullopt;
   const bool idle = GroupIdle(), unused = accounts_.placed() == 0;
@@ -36,7 +36,7 @@ std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionM
   steps_.numbers.assign(accounts_.workers().size(), target);
   Plan plan;
   plan.apply_step = target;
-  asked = Ask(steps_, plan);
+  answer = DecideAndRecord(steps_, plan);
   // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
   if (idle && maker_.empty() && accounts_.placed() == 0 && !accounts_.HasDrops()) return std::nullopt;
 

@@ -27,7 +27,7 @@ class BarrierScheduler final : public Scheduler {
   int64_t Lead() const override { return planned_step_ - reported_step_; }
 
  private:
-  std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& asked) override;
+  std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& answer) override;
   int64_t PlannedStep(const GroupAccounts::Worker&) const override { return planned_step_; }
   bool Idle(const GroupAccounts::Worker& worker) const override {
     return worker.idle && planned_step_ <= worker.last_step;

@@ -136,17 +136,17 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
   Scheduler* const group = Find(event.group);
   if (group == nullptr) return NoSuchGroup(event.group);
   Outcome outcome;
-  std::optional<DecisionMaker::Answer> asked;
+  std::optional<DecisionMaker::Answer> answer;
   int64_t slots_elsewhere = 0;
   for (const auto& [index, other] : groups_) {
     if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
   }
   pool_.ShowFor(event.group, group->model());
-  outcome.plan = group->MakePlan(event, slots_elsewhere, asked);
+  outcome.plan = group->MakePlan(event, slots_elsewhere, answer);
   pool_.ShowAll();
-  outcome.asked_policy = asked.has_value();
-  outcome.stopped_early = asked && asked->stopped_early;
-  if (asked) outcome.rule = asked->rule;
+  outcome.policy_called = answer.has_value();
+  outcome.stopped_early = answer && answer->stopped_early;
+  if (answer) outcome.rule = answer->rule;
   UpdateLead();
   return outcome;
 }
@@ -219,8 +219,8 @@ void Cluster::UpdateLead() {
 }
 
 void Cluster::UpdateCost() {
-  WaitGate& gate = pool_.wait_gate();
-  if (!gate.active()) return;
+  WaitAdmission& admission = pool_.wait_admission();
+  if (!admission.active()) return;
   double fixed_s = 0, per_token_s = 0;
   for (const auto& [index, group] : groups_) {
     if (!group->open()) continue;
@@ -228,7 +228,7 @@ void Cluster::UpdateCost() {
     fixed_s += cost.fixed_s;
     per_token_s += cost.per_token_s;
   }
-  if (per_token_s > 0) gate.OnCost(fixed_s / per_token_s);
+  if (per_token_s > 0) admission.OnCost(fixed_s / per_token_s);
 }
 
 // --- views ---

@@ -17,39 +17,40 @@ constexpr int64_t kAgeSteps = 64;
 
 }  // namespace
 
-std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, GroupKind kind,
-                                                        int64_t reported_step, Plan& plan) {
+std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& steps, GroupKind kind,
+                                                           int64_t reported_step, Plan& plan) {
   decision_.Clear();
   BuildViews(steps);
   slots_short_ = false;
-  const std::optional<Answer> answer = Decide(steps, kind, reported_step, plan);
+  const std::optional<Answer> answer = DecideByRule(steps, kind, reported_step, plan);
   ReplayRules(steps, kind, static_cast<int64_t>(plan.placements.size() + decision_.assignments.size()));
   return answer;
 }
 
-std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& steps, GroupKind kind,
-                                                           int64_t reported_step, Plan& plan) {
+std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps& steps, GroupKind kind,
+                                                                 int64_t reported_step, Plan& plan) {
   if (!pool_->AnyPlaceable()) {
     hold_.SetHolder(std::nullopt);
-    return AskForLevel(steps, kind, reported_step, plan);
+    return DecideLevelOnly(steps, kind, reported_step, plan);
   }
-  if (kind != GroupKind::kBarrier && free_slots_ == 0) return AskForLevel(steps, kind, reported_step, plan);
+  if (kind != GroupKind::kBarrier && free_slots_ == 0)
+    return DecideLevelOnly(steps, kind, reported_step, plan);
   share_ = pool_->TakeShare(free_slots_, slots_elsewhere_);
   auto seen = static_cast<int64_t>(Window().size());
   FindHeld();
   KvOutlook kv;
-  if (gate_.active()) kv = LookAtKv(steps);
+  if (admission_.active()) kv = LookAtKv(steps);
   PlaceHeld(steps, kv, plan);
   // The window is shorter without them: admission has not tested the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
-  if (pool_->placeable() == 0) return AskForLevel(steps, kind, reported_step, plan);
+  if (pool_->placeable() == 0) return DecideLevelOnly(steps, kind, reported_step, plan);
   pool_->FillTenantExcess(Window(), free_);
   Snapshot snapshot;
   snapshot.step = steps.clock;
   snapshot.waiting = Window().subspan(0, static_cast<size_t>(seen));
   snapshot.outlook = BuildOutlook(steps);
   hold_.Close(snapshot.step, snapshot.waiting, free_);
-  if (gate_.chooses()) snapshot.waiting = ShowChosen(steps, snapshot.waiting);
+  if (admission_.chooses()) snapshot.waiting = ShowChosen(steps, snapshot.waiting);
   free_.LimitSlotsToMemory(snapshot.waiting);
   views_.assign(free_.views().begin(), free_.views().end());
   snapshot.workers = views_;
@@ -61,7 +62,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Decide(const PlanSteps& step
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
   DiscardViolations(snapshot);
-  if (gate_.chooses()) {
+  if (admission_.chooses()) {
     for (Assignment& a : decision_.assignments)
       a.waiting_index = chosen_[static_cast<size_t>(a.waiting_index)];
   }
@@ -80,8 +81,8 @@ const PrefillView* DecisionMaker::LookAtPrompts(const PlanSteps& steps, GroupKin
   return &prefill_;
 }
 
-std::optional<DecisionMaker::Answer> DecisionMaker::AskForLevel(const PlanSteps& steps, GroupKind kind,
-                                                                int64_t reported_step, Plan& plan) {
+std::optional<DecisionMaker::Answer> DecisionMaker::DecideLevelOnly(const PlanSteps& steps, GroupKind kind,
+                                                                    int64_t reported_step, Plan& plan) {
   if (!steps.level || !accounts_->AnyPrompt()) return std::nullopt;
   Snapshot snapshot;
   snapshot.step = steps.clock;
@@ -106,7 +107,7 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
     view.free_slots = w.free_slots();
     free_slots_ += view.free_slots;
     view.free_kv_tokens = w.spec.kv_tokens - w.reserved_kv;
-    if (!gate_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
+    if (!admission_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
     view.total_kv_tokens = w.spec.kv_tokens;
     view.accepts_new = w.spec.accepts_new;
     view.time_per_token = w.spec.time_per_token;
@@ -122,7 +123,7 @@ KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
   kv_workers_.clear();
   prompt_steps_.resize(accounts_->workers().size());
   kv_changes_.resize(accounts_->workers().size());
-  const bool books = gate_.keeps_books(pool_->lookahead());
+  const bool books = admission_.keeps_books(pool_->lookahead());
   for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
     const GroupAccounts::Worker& w = accounts_->worker(g);
     if (books) {
@@ -141,11 +142,11 @@ KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
   }
   const auto steps_of_prompt = [this](int64_t tokens) { return accounts_->StepsOfPrompt(tokens); };
   const absl::Span<WaitingView> window = Window();
-  if (held_.empty()) return gate_.Look(pool_->lookahead(), kv_workers_, window, steps_of_prompt);
+  if (held_.empty()) return admission_.Look(pool_->lookahead(), kv_workers_, window, steps_of_prompt);
   looked_at_.assign(window.begin(), window.end());
   for (const Held& held : held_) looked_at_.push_back(held.view);
   const KvOutlook kv =
-      gate_.Look(pool_->lookahead(), kv_workers_, absl::MakeSpan(looked_at_), steps_of_prompt);
+      admission_.Look(pool_->lookahead(), kv_workers_, absl::MakeSpan(looked_at_), steps_of_prompt);
   for (size_t i = 0; i < window.size(); ++i) window[i].kv_need = looked_at_[i].kv_need;
   for (size_t i = 0; i < held_.size(); ++i) held_[i].view.kv_need = looked_at_[window.size() + i].kv_need;
   return kv;
@@ -153,7 +154,7 @@ KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
 
 absl::Span<const WaitingView> DecisionMaker::ShowChosen(const PlanSteps& steps,
                                                         absl::Span<const WaitingView> waiting) {
-  gate_.Choose(steps.clock, free_, waiting, chosen_);
+  admission_.Choose(steps.clock, free_, waiting, chosen_);
   chosen_views_.clear();
   for (const int32_t i : chosen_) chosen_views_.push_back(waiting[static_cast<size_t>(i)]);
   return chosen_views_;
@@ -291,7 +292,7 @@ void DecisionMaker::PlaceOne(const Held& held, const PlanSteps& steps, Plan& pla
   const WaitingView& view = held.view;
   free_.Take(view, held.worker);
   if (view.runs_alone) free_.LimitSlots(held.worker, 0);
-  if (gate_.active()) gate_.Take(view.kv_need, held.worker);
+  if (admission_.active()) admission_.Take(view.kv_need, held.worker);
   accounts_->Place(pool_->SpecForRank(view.id), view.enqueued_step, held.worker, steps);
   plan.placements.push_back({view.id, held.worker, steps.clock - view.enqueued_step});
   pool_->TakeForRank(view.id);
@@ -316,8 +317,9 @@ int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, P
   if (const auto served = hold_.Serve(waiting, free_)) decision_.assignments.push_back(*served);
   const auto placed = static_cast<int64_t>(decision_.assignments.size());
   if (placed == 0) return 0;
-  if (gate_.active()) {
-    for (const Assignment& a : decision_.assignments) gate_.Take(waiting[a.waiting_index].kv_need, a.worker);
+  if (admission_.active()) {
+    for (const Assignment& a : decision_.assignments)
+      admission_.Take(waiting[a.waiting_index].kv_need, a.worker);
   }
   PlaceAll(steps, plan);
   decision_.Clear();

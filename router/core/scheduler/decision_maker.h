@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "router/core/admission/kv_gate.h"
+#include "router/core/admission/kv_admission.h"
 #include "router/core/choice/rule_chooser.h"
 #include "router/core/lookahead/far_outlook.h"
 #include "router/core/model/free_capacity.h"
@@ -47,7 +47,7 @@ class DecisionMaker {
         accounts_(accounts),
         totals_(totals),
         policy_(std::move(policy)),
-        gate_(options.admission),
+        admission_(options.admission),
         hold_(options.hold_after_steps) {
     SetRules();
   }
@@ -56,7 +56,7 @@ class DecisionMaker {
   // prompts; empty when the policy was not called. With a barrier the policy is also called where no slot is
   // free, because it is called once per step and learns from that. Requests that are placed before the policy
   // is called enter the plan at once, all others with PlaceAll.
-  std::optional<Answer> Ask(const PlanSteps& steps, GroupKind kind, int64_t reported_step, Plan& plan);
+  std::optional<Answer> Decide(const PlanSteps& steps, GroupKind kind, int64_t reported_step, Plan& plan);
   // Slots that are free in other groups, which take their share of the waiting requests.
   void SetSlotsElsewhere(int64_t slots) { slots_elsewhere_ = slots; }
   // The decision is to place no other request.
@@ -84,8 +84,9 @@ class DecisionMaker {
     WorkerIndex worker = 0;
   };
 
-  // As Ask, without the replay of rules. After BuildViews.
-  std::optional<Answer> Decide(const PlanSteps& steps, GroupKind kind, int64_t reported_step, Plan& plan);
+  // As Decide, without the replay of rules. After BuildViews.
+  std::optional<Answer> DecideByRule(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
+                                     Plan& plan);
   void BuildViews(const PlanSteps& steps);
   // Admission's outlook for the views and the window. REQUIRES: it is active.
   KvOutlook LookAtKv(const PlanSteps& steps);
@@ -112,8 +113,8 @@ class DecisionMaker {
   // The policy's input about prompts, or null. Call after the placements that precede the policy.
   const PrefillView* LookAtPrompts(const PlanSteps& steps, GroupKind kind, int64_t reported_step);
   // Gets only a level: no request waits. Call after BuildViews.
-  std::optional<Answer> AskForLevel(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
-                                    Plan& plan);
+  std::optional<Answer> DecideLevelOnly(const PlanSteps& steps, GroupKind kind, int64_t reported_step,
+                                        Plan& plan);
   // Places requests that wait for one rank (RequestSpec::held_to), as if the oldest of all that wait went
   // first: one may go while fewer requests than there are free slots are more urgent and fit a worker. A rank
   // that has no KV memory for the most urgent of them that has waited long enough takes no other request;
@@ -147,7 +148,7 @@ class DecisionMaker {
   // The step of the last mean age, and its value.
   int64_t aged_step_ = 0;
   double mean_age_ = 0;
-  KvGate gate_;
+  KvAdmission admission_;
   KvHold hold_;
   // Over all workers, in `views_`.
   int64_t free_slots_ = 0;
@@ -165,7 +166,7 @@ class DecisionMaker {
   std::vector<size_t> fitting_;
   std::vector<char> waits_;
   std::vector<char> taken_;
-  std::vector<KvGate::Worker> kv_workers_;
+  std::vector<KvAdmission::Worker> kv_workers_;
   // By worker.
   std::vector<std::vector<int64_t>> prompt_steps_;
   std::vector<KvChanges> kv_changes_;

@@ -119,13 +119,13 @@ void GroupAccounts::TakePreempted(WorkerIndex index, const StepReport& report) {
 }
 
 void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
-  WaitGate& gate = pool_->wait_gate();
+  WaitAdmission& admission = pool_->wait_admission();
   for (const RequestId id : report.finished) {
     const auto it = FindOn(index, id);
     if (it == placed_.end()) continue;
-    if (gate.active()) {
-      gate.OnEnd(it->second.spec.prefill_tokens - it->second.spec.generated_tokens,
-                 residents_.Age(index, it->second.index, report.step));
+    if (admission.active()) {
+      admission.OnEnd(it->second.spec.prefill_tokens - it->second.spec.generated_tokens,
+                      residents_.Age(index, it->second.index, report.step));
     }
     residents_.Finish(index, it->second.index, report.step);
     const int64_t age = residents_.Age(index, it->second.index, report.step);

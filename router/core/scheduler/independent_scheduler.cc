@@ -23,20 +23,20 @@ void IndependentScheduler::SetSteps() {
   }
 }
 
-std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMaker::Answer>& asked) {
+std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMaker::Answer>& answer) {
   SetSteps();
   // Batches are those of a common step; without one there is nothing to wait for.
   totals_.held_back += pool_->ReleaseBatches(steps_.clock, true);
   Plan plan;
   plan.apply_step = steps_.step;
   // Groups with a barrier get one decision per step; here decisions follow every event.
-  asked = Ask(steps_, plan);
+  answer = DecideAndRecord(steps_, plan);
   maker_.PlaceAll(steps_, plan);
   const bool metered = coupled() && accounts_.AllMetered();
   const std::optional<double> before = accounts_.LevelAt(0);
-  if (!asked && metered) plan.level_s = before;
+  if (!answer && metered) plan.level_s = before;
   // Once per step all ranks get it; later in the step only ranks that get requests receive a new level.
-  const bool level = asked && coupled() && (steps_.level || !metered) && (plan.level_s || before);
+  const bool level = answer && coupled() && (steps_.level || !metered) && (plan.level_s || before);
   placed_in_step_ += static_cast<int64_t>(plan.placements.size());
   plan.apply_steps.assign(accounts_.workers().size(), 0);
   for (const Placement& placement : plan.placements) plan.apply_steps[placement.worker] = 1;
@@ -50,7 +50,7 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
   }
   // Decisions without an effect are not in the log: they change no level.
   if (!any) return std::nullopt;
-  if (asked && coupled()) accounts_.SetLevel(plan.level_s);
+  if (answer && coupled()) accounts_.SetLevel(plan.level_s);
   if (level) level_step_ = steps_.step;
   accounts_.SendDrops(steps_, plan);
   for (size_t g = 0; g < plan.apply_steps.size(); ++g) {

@@ -38,7 +38,7 @@ class IndependentScheduler final : public Scheduler {
   int64_t Lead() const override { return 0; }
 
  private:
-  std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& asked) override;
+  std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& answer) override;
   int64_t PlannedStep(const GroupAccounts::Worker& worker) const override { return worker.planned_step; }
   bool Idle(const GroupAccounts::Worker& worker) const override {
     return worker.idle && worker.planned_step <= worker.applied;

@@ -81,7 +81,7 @@ int64_t RequestPool::ReleaseBatches(int64_t step, bool idle) {
   released_.clear();
   held_back_.Release(step, idle, released_);
   int64_t late = 0;
-  for (const WaitGate::Waiting& released : released_) {
+  for (const WaitAdmission::Waiting& released : released_) {
     waiting_.Add(released.spec, released.enqueued_step);
     first_come_[released.spec.priority].Arrive(released.enqueued_step);
     late += released.enqueued_step < step ? 1 : 0;
@@ -202,7 +202,7 @@ PoolState RequestPool::Save() const {
   state.waiting.reserve(static_cast<size_t>(size()));
   for (const WaitingView& view : waiting_.views())
     state.waiting.push_back({waiting_.Spec(view.id), view.enqueued_step, false, view.passed_over});
-  for (WaitGate::Waiting& waiting : held_back_.All())
+  for (WaitAdmission::Waiting& waiting : held_back_.All())
     state.waiting.push_back({std::move(waiting.spec), waiting.enqueued_step, true});
   for (const auto& [rank, queue] : for_ranks_.all()) {
     for (const WaitingView& view : queue.views())

@@ -1,9 +1,9 @@
 // The state that all groups of a router share: the waiting requests, and the inputs of decisions about all of
 // them.
 //
-// Purpose: the waiting pool with its bound, the requests that wait for a batch (wait_gate.h), the service of
-// each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock that waiting ages are
-// counted in (pool_clock.h). Groups take requests out of it; a Cluster puts them in. Owned by a Cluster;
+// Purpose: the waiting pool with its bound, the requests that wait for a batch (wait_admission.h), the
+// service of each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock that waiting ages
+// are counted in (pool_clock.h). Groups take requests out of it; a Cluster puts them in. Owned by a Cluster;
 // schedulers and their parts borrow it. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "router/core/admission/wait_gate.h"
+#include "router/core/admission/wait_admission.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/request.h"
@@ -118,8 +118,8 @@ class RequestPool {
   const TenantService& service() const { return service_; }
   Lookahead& lookahead() { return *lookahead_; }
   const Lookahead& lookahead() const { return *lookahead_; }
-  WaitGate& wait_gate() { return held_back_; }
-  const WaitGate& wait_gate() const { return held_back_; }
+  WaitAdmission& wait_admission() { return held_back_; }
+  const WaitAdmission& wait_admission() const { return held_back_; }
 
   // --- copies: as Cluster's ---
 
@@ -133,7 +133,7 @@ class RequestPool {
   const int64_t max_waiting_;
   const std::unique_ptr<Lookahead> lookahead_;
   WaitingPool waiting_;
-  WaitGate held_back_;
+  WaitAdmission held_back_;
   RankQueues for_ranks_;
   // The group that decides, and its model.
   struct Deciding {
@@ -148,7 +148,7 @@ class RequestPool {
   PoolClock clock_;
   bool curves_set_ = false;
   // Scratch.
-  std::vector<WaitGate::Waiting> released_;
+  std::vector<WaitAdmission::Waiting> released_;
   std::vector<ClassWait> class_waits_;
 };
 

@@ -64,15 +64,15 @@ absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
 }
 
 std::optional<Plan> Scheduler::MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,
-                                        std::optional<DecisionMaker::Answer>& asked) {
+                                        std::optional<DecisionMaker::Answer>& answer) {
   if (!open_) return std::nullopt;
   maker_.SetSlotsElsewhere(slots_elsewhere);
   if (event.rule) maker_.ObeyRule(*event.rule);
-  return Decide(event.force, asked);
+  return Decide(event.force, answer);
 }
 
-std::optional<DecisionMaker::Answer> Scheduler::Ask(const PlanSteps& steps, Plan& plan) {
-  const std::optional<DecisionMaker::Answer> answer = maker_.Ask(steps, kind(), reported_step_, plan);
+std::optional<DecisionMaker::Answer> Scheduler::DecideAndRecord(const PlanSteps& steps, Plan& plan) {
+  const std::optional<DecisionMaker::Answer> answer = maker_.Decide(steps, kind(), reported_step_, plan);
   if (!answer) return answer;
   decided_step_ = steps.step;
   plan.stopped_early = answer->stopped_early;

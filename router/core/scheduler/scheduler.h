@@ -52,9 +52,9 @@ class Scheduler {
   void SetServiceTime(WorkerIndex worker, double service_time);
   void SetCost(WorkerIndex worker, const BatchCost& cost);
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
-  // `slots_elsewhere`: free in other open groups. `asked`: the policy's decision, if it was called.
+  // `slots_elsewhere`: free in other open groups. `answer`: the policy's decision, if it was called.
   std::optional<Plan> MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,
-                               std::optional<DecisionMaker::Answer>& asked);
+                               std::optional<DecisionMaker::Answer>& answer);
   void SetPolicy(std::unique_ptr<Policy> policy) { maker_.SetPolicy(std::move(policy)); }
   const Policy& policy() const { return maker_.policy(); }
   // The placement rule that its policy uses while there are slots for all, and the step times of the others.
@@ -120,7 +120,7 @@ class Scheduler {
 
  protected:
   // When a plan is due, and for which steps. REQUIRES: open.
-  virtual std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& asked) = 0;
+  virtual std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& answer) = 0;
   // The largest number that a plan for this worker has had.
   virtual int64_t PlannedStep(const GroupAccounts::Worker& worker) const = 0;
   // It waits for a plan, and none is on its way.
@@ -134,7 +134,7 @@ class Scheduler {
 
   bool Has(WorkerIndex worker) const { return worker >= 0 && worker < num_workers(); }
   // Gets a plan of `steps` from the policy, and records the call.
-  std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, Plan& plan);
+  std::optional<DecisionMaker::Answer> DecideAndRecord(const PlanSteps& steps, Plan& plan);
   // The pool's clock at step `step` of this epoch.
   int64_t ClockAt(int64_t step) const { return pool_->pool_clock().At(step - reported_step_); }
 

@@ -144,7 +144,7 @@ struct Outcome {
   std::vector<RequestId> displaced;
   std::optional<Plan> plan;
   // For MakePlan: the policy was called, with or without a plan, and PolicyOptions::stop ended its search.
-  bool asked_policy = false;
+  bool policy_called = false;
   bool stopped_early = false;
   // Of MakePlan: the rule of placement that the policy was to follow, where it has any and requests waited.
   std::optional<PlacementRule> rule = std::nullopt;

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "router/core/admission/kv_gate.h"
-#include "router/core/admission/wait_gate.h"
+#include "router/core/admission/kv_admission.h"
+#include "router/core/admission/wait_admission.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/kv_hold.h"
 
@@ -18,18 +18,18 @@ struct SchedulerOptions {
 
   // Bound of the waiting pool, in requests.
   int64_t max_waiting = 4096;
-  // Which requests are delayed until enough similar ones wait (router/core/admission/wait_gate.h). Groups
-  // without a barrier take them as soon as they decide.
-  WaitGateOptions wait;
+  // Which requests are delayed until enough similar ones wait (router/core/admission/wait_admission.h).
+  // Groups without a barrier take them as soon as they decide.
+  WaitAdmissionOptions wait;
 
   // --- of every group ---
 
   // The number of requests from the front of the pool that a policy gets, if that is more than the free
   // slots; bounds the decision's cost.
   int64_t window = 4096;
-  // Which requests may enter which worker's KV memory (router/core/admission/kv_gate.h). REQUIRES:
-  // CheckKvGate accepts it with the lookahead.
-  KvGateOptions admission;
+  // Which requests may enter which worker's KV memory (router/core/admission/kv_admission.h). REQUIRES:
+  // CheckKvAdmission accepts it with the lookahead.
+  KvAdmissionOptions admission;
   // After so many steps in the pool a request that fits nowhere holds a worker (kv_hold.h). At least 1.
   int64_t hold_after_steps = kHoldAfterSteps;
 

@@ -28,15 +28,15 @@ class Run {
     if (budget_ <= 0) return false;
     budget_ -= evaluations;
     statistics_.evaluations += evaluations;
-    until_question_ -= evaluations;
-    return until_question_ > 0 || Ask();
+    until_check_ -= evaluations;
+    return until_check_ > 0 || CheckDeadline();
   }
   // Accounts for work that no budget bounds: construction, and tests without a result. False: the deadline
   // has come.
   bool GoOn(int64_t work) {
     if (statistics_.deadline) return false;
-    until_question_ -= work;
-    return until_question_ > 0 || Ask();
+    until_check_ -= work;
+    return until_check_ > 0 || CheckDeadline();
   }
   void Improved() { ++statistics_.improvements; }
   bool Over() const { return budget_ <= 0; }
@@ -45,10 +45,10 @@ class Run {
   int64_t budget() const { return budget_; }
 
  private:
-  static constexpr int64_t kQuestionEvery = 1024;
+  static constexpr int64_t kCheckEvery = 1024;
 
-  bool Ask() {
-    until_question_ = kQuestionEvery;
+  bool CheckDeadline() {
+    until_check_ = kCheckEvery;
     if (!stop_ || !stop_()) return true;
     statistics_.deadline = true;
     budget_ = 0;
@@ -56,7 +56,7 @@ class Run {
   }
 
   int64_t budget_;
-  int64_t until_question_ = kQuestionEvery;
+  int64_t until_check_ = kCheckEvery;
   const StopSignal& stop_;
   SolverStatistics& statistics_;
 };

@@ -143,7 +143,7 @@ void LoadFeed::Publish(const std::vector<common_pb::EngineLoad>& records) {
   }
 }
 
-absl::StatusOr<Loads> LoadFeed::Ask() {
+absl::StatusOr<Loads> LoadFeed::Query() {
   const auto answer = std::make_shared<Answer>();
   const absl::Status asked = handler_->GetLoads(std::nullopt, [answer](absl::StatusOr<Loads> loads) {
     MutexLock lock(&answer->mutex);
@@ -165,7 +165,7 @@ void LoadFeed::Run() {
   std::string last;
   absl::Time due = absl::InfinitePast();
   while (AwaitSubscribers()) {
-    if (const absl::StatusOr<Loads> loads = Ask(); loads.ok()) {
+    if (const absl::StatusOr<Loads> loads = Query(); loads.ok()) {
       const std::vector<common_pb::EngineLoad> records = LoadRecords(*loads, view_);
       std::string bytes;
       for (const common_pb::EngineLoad& record : records) absl::StrAppend(&bytes, record.SerializeAsString());

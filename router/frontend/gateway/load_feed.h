@@ -52,7 +52,7 @@ class LoadFeed {
 
   void Run();
   // Waits a second at most; UNKNOWN: there was no answer.
-  absl::StatusOr<Loads> Ask();
+  absl::StatusOr<Loads> Query();
   bool HasNewcomers();
   // False when it is time to end.
   bool AwaitSubscribers();

@@ -8,7 +8,7 @@
 namespace bfio::sim {
 namespace {
 
-constexpr int64_t kAskEvery = 4096;
+constexpr int64_t kCheckEvery = 4096;
 
 worker::BudgetTunerOptions TunerOptions(const OneEngineOptions& options) {
   worker::BudgetTunerOptions tuner = *options.adapt;
@@ -34,7 +34,7 @@ class Driver {
       run_.stuck = !seconds && engine_.tokens() > 0;
       if (seconds) {
         Batch(*seconds);
-        if (++run_.batches % kAskEvery == 0 && options_.go_on && !options_.go_on()) break;
+        if (++run_.batches % kCheckEvery == 0 && options_.go_on && !options_.go_on()) break;
         continue;
       }
       if (next_ == arrivals_.size() || arrivals_[next_].at > options_.until_s) break;
@@ -84,7 +84,7 @@ class Driver {
     if (!tuner_) return;
     tuner_->Batch(load, seconds);
     for (const int64_t id : ended_.completed) tuner_->End(id, arrivals_[id].decode);
-    engine_.set_token_budget(tuner_->Turn(engine_.prompt_tokens()));
+    engine_.set_token_budget(tuner_->UpdateBudget(engine_.prompt_tokens()));
   }
 
   const std::vector<StepArrival>& arrivals_;

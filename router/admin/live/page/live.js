@@ -39,7 +39,7 @@ function askToken(refused) {
     asking = (async () => {
       byId('ask-token').value = '';
       const given = await ask('An admin token is needed', refused ? 'The router does not know the last one.' :
-          'This router shows its figures to operators only.', 'token', 'Enter');
+          'This router shows its measurements to operators only.', 'token', 'Enter');
       if (!given || !byId('ask-token').value.trim()) return false;
       token = byId('ask-token').value.trim();
       sessionStorage.setItem('bfio-token', token);
@@ -51,7 +51,7 @@ function askToken(refused) {
 
 // Shows errors by kind; a success clears only the error of its own kind.
 let saying = '';
-function say(text, about = 'figures') {
+function say(text, about = 'measurements') {
   if (!text && saying !== about) return;
   saying = about;
   if (byId('message').textContent !== text) byId('message').textContent = text;
@@ -87,7 +87,7 @@ async function follow() {
       }
     } catch (error) {
       health('not connected', 'bad');
-      say('No figures: ' + error.message);
+      say('No measurements: ' + error.message);
     }
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
@@ -138,7 +138,7 @@ async function pollState() {
     showState();
   } catch (error) {
     health('not connected', 'bad');
-    say('No figures: ' + error.message);
+    say('No measurements: ' + error.message);
   }
   setTimeout(pollState, STATE_EVERY_MS);
 }

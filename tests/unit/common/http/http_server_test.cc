@@ -26,8 +26,8 @@ int PortOf(const HttpServer& server) {
   return std::stoi(parts.back());
 }
 
-std::unique_ptr<HttpServer> Serving(HttpServer::Gate gate = nullptr) {
-  auto server = HttpServer::Bind({"127.0.0.1:0", std::move(gate), "", "", ""});
+std::unique_ptr<HttpServer> Serving(HttpServer::Authenticate authenticate = nullptr) {
+  auto server = HttpServer::Bind({"127.0.0.1:0", std::move(authenticate), "", "", ""});
   EXPECT_TRUE(server.ok()) << server.status();
   (*server)->Get("/metrics", [](const HttpRequest&) { return HttpReply{200, "text/plain", "figures\n"}; });
   (*server)->Get(

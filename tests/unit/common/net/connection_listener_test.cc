@@ -78,9 +78,9 @@ class ConnectionListenerTest : public ::testing::Test {
   std::string address() const { return absl::StrCat("127.0.0.1:", listener_->port()); }
 
   // A service whose calls report their authenticated caller to the listener, as the programs' services do.
-  class TellingService final : public CallService {
+  class PeerNameService final : public CallService {
    public:
-    explicit TellingService(Authenticator* authenticator) {
+    explicit PeerNameService(Authenticator* authenticator) {
       Add<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>(
           "/grpc.health.v1.Health/Check", [=](grpc::CallbackServerContext* context) {
             const absl::Status known = authenticator->Check(*context);
@@ -97,7 +97,7 @@ class ConnectionListenerTest : public ::testing::Test {
     }
   };
   Authenticator authenticator_{"test", nullptr};
-  TellingService service_{&authenticator_};
+  PeerNameService service_{&authenticator_};
   std::unique_ptr<ConnectionListener> listener_;
   std::unique_ptr<grpc::Server> server_;
 };

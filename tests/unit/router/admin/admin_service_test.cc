@@ -43,7 +43,7 @@ class FakeOperatorHandler final : public OperatorHandler {
     std::move(done)(absl::OkStatus());
     return absl::OkStatus();
   }
-  absl::Duration SinceTurn() const override { return absl::ZeroDuration(); }
+  absl::Duration SinceLastIteration() const override { return absl::ZeroDuration(); }
 
   absl::Status refuse;
   std::optional<PolicyChange> changed;

@@ -91,7 +91,7 @@ TEST_F(RouterFlags, OptionsWithoutAFlagHaveTheirConstants) {
 TEST_F(RouterFlags, AdmissionSetsBothGates) {
   ASSERT_TRUE(Read({"--admission=wait+kv_feasible:confidence=0.9"}).ok());
   EXPECT_EQ(options().admission.confidence, 0.9);
-  EXPECT_EQ(options().wait.kind, core::WaitGateOptions::Kind::kWait);
+  EXPECT_EQ(options().wait.kind, core::WaitAdmissionOptions::Kind::kWait);
 }
 
 TEST_F(RouterFlags, ListsAndTls) {

@@ -193,7 +193,7 @@ TEST_F(LogFile, TheBoundHoldsAndTheRemainingSegmentsReplay) {
   RandomSession<OneGroup> session(recorded->group, 7);
   uint64_t last = 0;
   for (int round = 0; round < 200 && last < 13; ++round) {
-    for (int i = 0; i < 600; ++i) session.Turn();
+    for (int i = 0; i < 600; ++i) session.Iterate();
     recorded->recorder.Flush();
     const absl::Time give_up = absl::Now() + absl::Minutes(1);
     while (writer->backlog_bytes() > 0 && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
@@ -361,7 +361,7 @@ struct Session {
   // Takes random turns until recording has stopped. Returns false if it still runs after `turns`.
   bool RunUntilStopped(int turns) {
     for (int i = 0; i < turns; ++i) {
-      session.Turn();
+      session.Iterate();
       recorded.recorder.Flush();
       if (recorded.recorder.stopped()) return true;
       if (i % 64 == 0) absl::SleepFor(absl::Milliseconds(1));
@@ -381,13 +381,13 @@ TEST_F(LogFile, AFullDiskStopsOnlyTheLog) {
   Session session(*std::move(writer));
   EXPECT_TRUE(session.RunUntilStopped(100'000));
   const int64_t plans = session.recorded.group.totals().plans;
-  for (int i = 0; i < 200; ++i) session.session.Turn();
+  for (int i = 0; i < 200; ++i) session.session.Iterate();
   EXPECT_GT(session.recorded.group.totals().plans, plans);
 }
 
 TEST_F(LogFile, ARemovedFolderStopsOnlyTheLog) {
   Session session(Writer(LogWriter::kMinBytes));
-  for (int i = 0; i < 50; ++i) session.session.Turn();
+  for (int i = 0; i < 50; ++i) session.session.Iterate();
   fs::remove_all(folder_);
   EXPECT_TRUE(session.RunUntilStopped(100'000));
 }

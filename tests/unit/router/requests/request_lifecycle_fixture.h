@@ -74,7 +74,7 @@ class RequestLifecycleTest : public ::testing::Test {
     return {};
   }
 
-  static ClientRequest Ask(const std::string& name, uint32_t max_new_tokens = 10) {
+  static ClientRequest Request(const std::string& name, uint32_t max_new_tokens = 10) {
     ClientRequest request;
     request.request_id = name;
     request.prompt = {11, 12, 13};
@@ -82,8 +82,8 @@ class RequestLifecycleTest : public ::testing::Test {
     request.max_new_tokens = max_new_tokens;
     return request;
   }
-  static ClientRequest AskResumable(const std::string& name, uint32_t max_new_tokens = 10) {
-    ClientRequest request = Ask(name, max_new_tokens);
+  static ClientRequest ResumableRequest(const std::string& name, uint32_t max_new_tokens = 10) {
+    ClientRequest request = Request(name, max_new_tokens);
     request.resumable = true;
     request.resume_token = "secret";
     return request;

@@ -25,7 +25,7 @@ using ::testing::IsEmpty;
 
 TEST_F(RequestLifecycleTest, TokensAndFinishReachTheClient) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 3));
+  RecordingSink& sink = Arrive(Request("a", 3));
   EXPECT_EQ(cluster_->waiting(), 1);
   const std::vector<Assignment> assignments = Place();
   ASSERT_EQ(assignments.size(), 1u);
@@ -49,7 +49,7 @@ TEST_F(RequestLifecycleTest, TokensAndFinishReachTheClient) {
 
 TEST_F(RequestLifecycleTest, TokensBeyondTheLimitAreCutOff) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 2));
+  RecordingSink& sink = Arrive(Request("a", 2));
   Place();
   Tokens(sink, {1, 2, 3, 4});
   EXPECT_THAT(sink.tokens, ElementsAre(1, 2));
@@ -57,7 +57,7 @@ TEST_F(RequestLifecycleTest, TokensBeyondTheLimitAreCutOff) {
 
 TEST_F(RequestLifecycleTest, AClientThatHasEnoughEndsItsRequest) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 5));
+  RecordingSink& sink = Arrive(Request("a", 5));
   sink.enough = 2;
   Place();
   Tokens(sink, {1});
@@ -81,7 +81,7 @@ TEST_F(RequestLifecycleTest, AClientThatHasEnoughEndsItsRequest) {
 
 TEST_F(RequestLifecycleTest, FinishingByLengthTooEarlyIsAnError) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 3));
+  RecordingSink& sink = Arrive(Request("a", 3));
   Place();
   Tokens(sink, {1});
   requests_->OnFinished(sink.id(), FinishReason::kLength, now_);
@@ -91,8 +91,8 @@ TEST_F(RequestLifecycleTest, FinishingByLengthTooEarlyIsAnError) {
 
 TEST_F(RequestLifecycleTest, ALiveRequestIdCannotBeUsedTwice) {
   OpenEpoch();
-  RecordingSink& first = Arrive(Ask("a"));
-  RecordingSink& second = Arrive(Ask("a"));
+  RecordingSink& first = Arrive(Request("a"));
+  RecordingSink& second = Arrive(Request("a"));
   EXPECT_TRUE(absl::IsAlreadyExists(*second.status));
   EXPECT_TRUE(first.open());
   EXPECT_EQ(requests_->live(), 1);
@@ -100,7 +100,7 @@ TEST_F(RequestLifecycleTest, ALiveRequestIdCannotBeUsedTwice) {
 
 TEST_F(RequestLifecycleTest, RequestIdsAreScopedToTheirTenant) {
   OpenEpoch();
-  ClientRequest request = AskResumable("a");
+  ClientRequest request = ResumableRequest("a");
   request.tenant = "acme";
   RecordingSink& first = Arrive(request);
   request.tenant = "zeta";
@@ -118,14 +118,14 @@ TEST_F(RequestLifecycleTest, RequestIdsAreScopedToTheirTenant) {
   EXPECT_TRUE(first.open());
   // The request id is free again for tenant zeta, and still taken for acme.
   EXPECT_TRUE(Arrive([] {
-                ClientRequest again = Ask("a");
+                ClientRequest again = Request("a");
                 again.tenant = "zeta";
                 return again;
               }())
                   .open());
   HeldRequest held;
   held.id = 1000;
-  held.request = AskResumable("a", 4);
+  held.request = ResumableRequest("a", 4);
   held.request.tenant = "acme";
   const std::vector<HeldActive> active = {{1000, 3, 0}, {1001, 3, 0}};
   EXPECT_THAT(requests_->Recover("w", {held}, active), IsEmpty());
@@ -135,17 +135,17 @@ TEST_F(RequestLifecycleTest, RequestIdsAreScopedToTheirTenant) {
 
 TEST_F(RequestLifecycleTest, ARequestThatNoWorkerCanHoldIsRefused) {
   OpenEpoch();
-  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(Ask("a", 498)).status));
-  EXPECT_TRUE(Arrive(Ask("b", 497)).open());
+  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(Request("a", 498)).status));
+  EXPECT_TRUE(Arrive(Request("b", 497)).open());
 }
 
 TEST_F(RequestLifecycleTest, ACancelledRequestLeavesThePoolOrItsWorker) {
   OpenEpoch();
-  RecordingSink& waiting = Arrive(Ask("a"));
+  RecordingSink& waiting = Arrive(Request("a"));
   requests_->OnCancel(waiting.id(), false, now_);
   EXPECT_EQ(cluster_->waiting(), 0);
   EXPECT_TRUE(absl::IsCancelled(*waiting.status));
-  RecordingSink& placed = Arrive(Ask("b"));
+  RecordingSink& placed = Arrive(Request("b"));
   Place();
   requests_->OnCancel(placed.id(), false, now_);
   const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
@@ -185,7 +185,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   OpenEpoch();
   const auto abandon = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      ClientRequest request = AskResumable(absl::StrCat("r", i));
+      ClientRequest request = ResumableRequest(absl::StrCat("r", i));
       request.tenant = "acme";
       requests_->OnCancel(Arrive(request).id(), false, now_);
     }
@@ -200,7 +200,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   EXPECT_EQ(log->lines[0].fields["tenant"], "acme");
   // Lines of another kind have a limit of their own; the next line of the first kind reports how many were
   // suppressed.
-  RecordingSink& sink = Arrive(Ask("other"));
+  RecordingSink& sink = Arrive(Request("other"));
   Place();
   requests_->OnRejected(sink.id(), absl::InternalError("no logits"), now_);
   ASSERT_EQ(log->lines.size(), 11u);
@@ -212,7 +212,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
 
 TEST_F(RequestLifecycleTest, AnAbortNeedsTheRightTenantAndSecret) {
   OpenEpoch();
-  ClientRequest request = AskResumable("a");
+  ClientRequest request = ResumableRequest("a");
   request.tenant = "t";
   RecordingSink& sink = Arrive(request);
   EXPECT_FALSE(requests_->Abort("t", "a", "wrong", now_));
@@ -230,18 +230,18 @@ TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
   overload.max_waiting_kv = 1;
   Start({}, overload);
   OpenEpoch();
-  EXPECT_TRUE(Arrive(Ask("a")).open());
-  EXPECT_TRUE(Arrive(Ask("b")).open());
-  RecordingSink& third = Arrive(Ask("c"));
+  EXPECT_TRUE(Arrive(Request("a")).open());
+  EXPECT_TRUE(Arrive(Request("b")).open());
+  RecordingSink& third = Arrive(Request("c"));
   EXPECT_TRUE(absl::IsResourceExhausted(*third.status));
   EXPECT_TRUE(GetRetryDelay(*third.status).has_value());
   Place();
   Tokens(*sinks_.begin()->second, {1});
-  EXPECT_TRUE(Arrive(Ask("d")).open()) << "a request that has begun waits no more";
+  EXPECT_TRUE(Arrive(Request("d")).open()) << "a request that has begun waits no more";
   EXPECT_EQ(requests_->totals().refused_memory, 1);
   // KV of up to 2,000 tokens is accepted: the group's 1,000, and as many for waiting requests.
   for (int i = 0; i < 20; ++i) {
-    ClientRequest large = Ask(absl::StrCat("large", i), 400);
+    ClientRequest large = Request(absl::StrCat("large", i), 400);
     large.prompt.clear();
     Arrive(large);
   }
@@ -252,9 +252,9 @@ TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
   OverloadOptions overload;
   overload.max_waiting = 2;
   Start({}, overload);
-  Arrive(Ask("a"));
-  Arrive(Ask("b"));
-  EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Ask("c")).status));
+  Arrive(Request("a"));
+  Arrive(Request("b"));
+  EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Request("c")).status));
   EXPECT_EQ(requests_->totals().refused_pool_full, 1);
   EXPECT_TRUE(overload_->CheckPool().ok());
   overload_->SetWaiting(cluster_->waiting());
@@ -264,7 +264,7 @@ TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
 
 TEST_F(RequestLifecycleTest, ATenantsConcurrencyIsReleasedAtTheEnd) {
   Start({}, {}, "t:concurrent=1");
-  ClientRequest request = Ask("a");
+  ClientRequest request = Request("a");
   request.tenant = "t";
   RecordingSink& sink = Arrive(request);
   EXPECT_TRUE(absl::IsResourceExhausted(tenants_->Enter(request, now_).status()));
@@ -275,7 +275,7 @@ TEST_F(RequestLifecycleTest, ATenantsConcurrencyIsReleasedAtTheEnd) {
 
 TEST_F(RequestLifecycleTest, AParentsDeadlineEndsItsCalls) {
   OpenEpoch();
-  ClientRequest call = Ask("a");
+  ClientRequest call = Request("a");
   call.parent_id = "p";
   call.parent_timeout = absl::Seconds(5);
   RecordingSink& first = Arrive(call);
@@ -296,7 +296,7 @@ TEST_F(RequestLifecycleTest, ACallThatCannotMeetItsParentsDeadlineIsRefused) {
   view.max_sequence_tokens = 500;
   view.shortest_step = absl::Seconds(1);
   requests_->SetGroups(view);
-  ClientRequest call = Ask("a");
+  ClientRequest call = Request("a");
   call.ignore_eos = true;
   call.parent_id = "p";
   call.parent_timeout = absl::Seconds(9);
@@ -309,10 +309,10 @@ TEST_F(RequestLifecycleTest, ACallThatCannotMeetItsParentsDeadlineIsRefused) {
 TEST_F(RequestLifecycleTest, ADrainRefusesNewRequestsAndEndsTheRest) {
   RecordingSink& early = Arrive(ComeBack("early", 0));
   OpenEpoch();
-  RecordingSink& live = Arrive(Ask("a"));
+  RecordingSink& live = Arrive(Request("a"));
   requests_->BeginDrain(now_);
   EXPECT_FALSE(early.open());
-  EXPECT_TRUE(absl::IsUnavailable(*Arrive(Ask("b")).status));
+  EXPECT_TRUE(absl::IsUnavailable(*Arrive(Request("b")).status));
   EXPECT_TRUE(live.open());
   requests_->EndAll(now_);
   EXPECT_TRUE(absl::IsUnavailable(*live.status));
@@ -320,7 +320,7 @@ TEST_F(RequestLifecycleTest, ADrainRefusesNewRequestsAndEndsTheRest) {
 }
 
 TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerOfTheEpochEnds) {
-  RecordingSink& sink = Arrive(Ask("a", 900));  // accepted before any worker's capacity is known
+  RecordingSink& sink = Arrive(Request("a", 900));  // accepted before any worker's capacity is known
   OpenEpoch();
   EXPECT_TRUE(absl::IsUnavailable(*sink.status));
   EXPECT_THAT(sink.status->message(), HasSubstr("at most 500"));

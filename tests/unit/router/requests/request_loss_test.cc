@@ -19,13 +19,13 @@ using ::testing::HasSubstr;
 
 TEST_F(RequestLifecycleTest, ALostRequestResumesAfterItsDeliveredTokens) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 5));
-  RecordingSink& young = Arrive(Ask("young"));
+  RecordingSink& sink = Arrive(Request("a", 5));
+  RecordingSink& young = Arrive(Request("young"));
   requests_->OnCancel(young.id(), false, now_);
   Place();
   Tokens(sink, {1, 2});
   OpenEpoch();  // the worker is a new process
-  Arrive(Ask("b"));
+  Arrive(Request("b"));
   const std::vector<Assignment> assignments = Place();
   ASSERT_EQ(assignments.size(), 2u);
   EXPECT_EQ(assignments[0].id, sink.id()) << "it goes before those that have not begun";
@@ -40,7 +40,7 @@ TEST_F(RequestLifecycleTest, ALostRequestResumesAfterItsDeliveredTokens) {
 
 TEST_F(RequestLifecycleTest, TwoDeathsRunARequestAloneAndThreeEndIt) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a"));
+  RecordingSink& sink = Arrive(Request("a"));
   Place();
   Die();
   EXPECT_EQ(WaitingSpec(sink.id()).steps_alone, 0) << "one death may be anybody's";
@@ -59,7 +59,7 @@ TEST_F(RequestLifecycleTest, TwoDeathsRunARequestAloneAndThreeEndIt) {
 
 TEST_F(RequestLifecycleTest, OnlyDeathsWhileTheRequestWasPlacedCount) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a"));
+  RecordingSink& sink = Arrive(Request("a"));
   for (int i = 0; i < 10; ++i) {
     // The request waits when the worker dies; then it is lost for another reason: its plan had not arrived.
     requests_->OnWorkerDied(0, 0);
@@ -74,7 +74,7 @@ TEST_F(RequestLifecycleTest, OnlyDeathsWhileTheRequestWasPlacedCount) {
 
 TEST_F(RequestLifecycleTest, TokensClearASuspectWhetherAloneOrNot) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 480));
+  RecordingSink& sink = Arrive(Request("a", 480));
   const std::vector<uint32_t> enough(Suspicion::kTokensThatClear, 7);
   for (int i = 0; i < 6; ++i) {
     Place();
@@ -95,7 +95,7 @@ TEST_F(RequestLifecycleTest, TokensClearASuspectWhetherAloneOrNot) {
 
 TEST_F(RequestLifecycleTest, ARequestThatKillsWorkersLateIsEventuallyEnded) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 480));
+  RecordingSink& sink = Arrive(Request("a", 480));
   int deaths = 0;
   for (; sink.open() && deaths < 100; ++deaths) {
     Place();
@@ -121,7 +121,7 @@ TEST(Suspicion, EndsAfterTheTotalNumberOfDeaths) {
 
 TEST_F(RequestLifecycleTest, ALostFinishIsReconstructed) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a", 2));
+  RecordingSink& sink = Arrive(Request("a", 2));
   Place();
   Tokens(sink, {1, 2});
   OpenEpoch();
@@ -134,7 +134,7 @@ TEST_F(RequestLifecycleTest, ARequestTooLargeToKeepIsNotReplayed) {
   options.resume.request_bytes = 20;  // bytes of three prompt tokens and two generated ones
   Start(options);
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a"));
+  RecordingSink& sink = Arrive(Request("a"));
   Place();
   Tokens(sink, {1, 2});
   EXPECT_EQ(requests_->kept_bytes(), 20);
@@ -147,21 +147,21 @@ TEST_F(RequestLifecycleTest, ARequestTooLargeToKeepIsNotReplayed) {
 
 TEST_F(RequestLifecycleTest, RefusalsForLackOfKvAreRetriedForAWhile) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a"));
+  RecordingSink& sink = Arrive(Request("a"));
   const absl::Status full = absl::ResourceExhaustedError("no KV");
   for (int i = 0; i < 15; ++i) requests_->OnRejected(sink.id(), full, now_);
   EXPECT_TRUE(sink.open());
   requests_->OnRejected(sink.id(), full, now_);
   EXPECT_TRUE(absl::IsUnavailable(*sink.status));
   EXPECT_EQ(GetRetryDelay(*sink.status), absl::Seconds(1));
-  RecordingSink& broken = Arrive(Ask("b"));
+  RecordingSink& broken = Arrive(Request("b"));
   requests_->OnRejected(broken.id(), absl::InternalError("the logits are not finite"), now_);
   EXPECT_TRUE(absl::IsInternal(*broken.status));
 }
 
 TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a"));
+  RecordingSink& sink = Arrive(Request("a"));
   Place();
   Tokens(sink, {7});
   core::StepReport report;
@@ -179,7 +179,7 @@ TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
 // A worker's random stream goes on with the token's index, an engine's begins with the call.
 TEST_F(RequestLifecycleTest, WhatIsSampledWithASeedEndsWithItsEngineAndNotWithItsWorker) {
   const auto seeded = [](const std::string& name, float temperature) {
-    ClientRequest request = Ask(name);
+    ClientRequest request = Request(name);
     request.sampling.seed = 7;
     request.sampling.temperature = temperature;
     return request;
@@ -220,7 +220,7 @@ class PassingRequest : public RequestLifecycleTest {
   PassingRequest() { engines_ = true; }
   // With a prompt of 3 tokens.
   RecordingSink& ArrivePassing(Passing passed, uint32_t max_new_tokens = 10) {
-    ClientRequest request = Ask("p", max_new_tokens);
+    ClientRequest request = Request("p", max_new_tokens);
     request.prompt.clear();
     request.passed = std::move(passed);
     request.passed.on = true;

@@ -55,8 +55,8 @@ class RequestModelsTest : public RequestLifecycleTest {
 TEST_F(RequestModelsTest, BegunRequestsWaitForTheirModelOthersDoNot) {
   Know({1, 2});
   Serve(1);
-  RecordingSink& begun = Arrive(Ask("begun"));
-  RecordingSink& placed = Arrive(Ask("placed"));
+  RecordingSink& begun = Arrive(Request("begun"));
+  RecordingSink& placed = Arrive(Request("placed"));
   EXPECT_EQ(PlaceThere().size(), 2u);
   Tokens(begun, {5, 6});
   Serve(2);
@@ -72,8 +72,8 @@ TEST_F(RequestModelsTest, BegunRequestsWaitForTheirModelOthersDoNot) {
 TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAnError) {
   Know({1, 2});
   Serve(1);
-  RecordingSink& begun = Arrive(Ask("begun"));
-  RecordingSink& fresh = Arrive(Ask("fresh"));
+  RecordingSink& begun = Arrive(Request("begun"));
+  RecordingSink& fresh = Arrive(Request("fresh"));
   EXPECT_EQ(PlaceThere().size(), 2u);
   Tokens(begun, {5, 6});
   Serve(2);
@@ -88,7 +88,7 @@ TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAnError) {
 TEST_F(RequestModelsTest, ARequestLosingItsWorkerAfterItsModelEndsAtOnce) {
   Know({1});
   Serve(1);
-  RecordingSink& begun = Arrive(Ask("begun"));
+  RecordingSink& begun = Arrive(Request("begun"));
   EXPECT_EQ(PlaceThere().size(), 1u);
   Tokens(begun, {5});
   Know({2});
@@ -101,8 +101,8 @@ TEST_F(RequestModelsTest, ARequestLosingItsWorkerAfterItsModelEndsAtOnce) {
 TEST_F(RequestModelsTest, AStreamGetsTheModelBeforeItsTokens) {
   Know({1, 2});
   Serve(1);
-  RecordingSink& first = Arrive(AskResumable("a"));
-  RecordingSink& once = Arrive(Ask("b"));
+  RecordingSink& first = Arrive(ResumableRequest("a"));
+  RecordingSink& once = Arrive(Request("b"));
   EXPECT_EQ(PlaceThere().size(), 2u);
   EXPECT_EQ(first.model, "") << "another may yet make them";
   Tokens(first, {5});
@@ -160,7 +160,7 @@ TEST_F(RequestModelsTest, ARecoveredRequestKeepsItsWorkersModel) {
   Know({3, 4});
   HeldRequest held;
   held.id = 1000;
-  held.request = AskResumable("a", 9);
+  held.request = ResumableRequest("a", 9);
   held.tokens = {5, 6};
   held.model = 3;
   requests_->SetTime(now_);

@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
   OpenEpoch();
-  RecordingSink& first = Arrive(AskResumable("a", 4));
+  RecordingSink& first = Arrive(ResumableRequest("a", 4));
   Place();
   Tokens(first, {1, 2});
   requests_->OnCancel(first.id(), false, now_);
@@ -47,7 +47,7 @@ TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
 
 TEST_F(RequestLifecycleTest, AResumeGetsTheLogprobsOfTheTokensItMissed) {
   OpenEpoch();
-  ClientRequest request = AskResumable("a", 4);
+  ClientRequest request = ResumableRequest("a", 4);
   request.sampling.logprobs = 1;
   const int64_t before = requests_->kept_bytes();
   RecordingSink& first = Arrive(request);
@@ -90,7 +90,7 @@ TEST_F(RequestLifecycleTest, LogprobsThatAreGoneAreSaidToBe) {
 TEST_F(RequestLifecycleTest, MissingLogprobsEndTheRequest) {
   OpenEpoch();
   for (const Logprobs& made : {Logprobs{}, Logprobs{{-1}, {}}, Logprobs{{-1}, {{5, -1}, {6, -2}}}}) {
-    ClientRequest request = Ask("a");
+    ClientRequest request = Request("a");
     request.sampling.logprobs = 1;
     RecordingSink& sink = Arrive(request);
     Place();
@@ -102,7 +102,7 @@ TEST_F(RequestLifecycleTest, MissingLogprobsEndTheRequest) {
 
 TEST_F(RequestLifecycleTest, LogprobsThatWereNotRequestedAreDropped) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(Ask("a"));
+  RecordingSink& sink = Arrive(Request("a"));
   Place();
   requests_->OnTokens(sink.id(), std::vector<uint32_t>{1}, Logprobs{{-1}, {{5, -1}}}.view(), now_);
   EXPECT_THAT(sink.tokens, ElementsAre(1));
@@ -111,7 +111,7 @@ TEST_F(RequestLifecycleTest, LogprobsThatWereNotRequestedAreDropped) {
 
 TEST_F(RequestLifecycleTest, ARequestWithoutAClientExpires) {
   OpenEpoch();
-  RecordingSink& sink = Arrive(AskResumable("a"));
+  RecordingSink& sink = Arrive(ResumableRequest("a"));
   Place();
   requests_->OnCancel(sink.id(), false, now_);
   now_ += absl::Seconds(29);
@@ -126,8 +126,8 @@ TEST_F(RequestLifecycleTest, ARequestWithoutAClientExpires) {
 
 TEST_F(RequestLifecycleTest, ASlowReaderIsCutOff) {
   OpenEpoch();
-  RecordingSink& plain = Arrive(Ask("a"));
-  RecordingSink& resumable = Arrive(AskResumable("b"));
+  RecordingSink& plain = Arrive(Request("a"));
+  RecordingSink& resumable = Arrive(ResumableRequest("b"));
   Place();
   plain.stuck = resumable.stuck = true;
   Tokens(plain, {1});
@@ -143,12 +143,12 @@ TEST_F(RequestLifecycleTest, KeptEndedRequestsYieldToLiveOnes) {
   options.resume.budget_bytes = 30;
   Start(options);
   OpenEpoch();
-  RecordingSink& ended = Arrive(AskResumable("ended", 1));
+  RecordingSink& ended = Arrive(ResumableRequest("ended", 1));
   Place();
   Tokens(ended, {1});
   requests_->OnFinished(ended.id(), FinishReason::kLength, now_);
   EXPECT_EQ(requests_->kept_bytes(), 16);
-  RecordingSink& live = Arrive(AskResumable("live", 4));
+  RecordingSink& live = Arrive(ResumableRequest("live", 4));
   Place();
   Tokens(live, {1});
   EXPECT_EQ(requests_->kept_bytes(), 16);
@@ -161,7 +161,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForWorkersThatMayHoldTheRequest) {
   EXPECT_TRUE(early.open());
   HeldRequest held;
   held.id = 1000;
-  held.request = AskResumable("a", 4);
+  held.request = ResumableRequest("a", 4);
   held.tokens = {5, 6};
   const std::vector<HeldActive> active = {{1000, 5, 2}};
   requests_->SetTime(now_);
@@ -199,7 +199,7 @@ TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesBlockNoOther) {
 
 TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredAfterTheTimeout) {
   RecordingSink& bare = Arrive(ComeBack("a", 1));
-  ClientRequest whole = AskResumable("b");
+  ClientRequest whole = ResumableRequest("b");
   whole.resume_from = 2;
   whole.received = {1, 2};
   RecordingSink& with_prompt = Arrive(whole);
@@ -217,7 +217,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredAfterTheTimeout) {
 TEST_F(RequestLifecycleTest, OnlyAProvenResumeBypassesItsTenantsLimits) {
   Start({}, {}, "t:concurrent=1");
   OpenEpoch();
-  RecordingSink& waiting = Arrive(Ask("waiting"));
+  RecordingSink& waiting = Arrive(Request("waiting"));
   RecordingSink& first = Arrive(Interrupted("a", 3, false));
   EXPECT_TRUE(first.open()) << "it counts like any other";
   RecordingSink& second = Arrive(Interrupted("b", 3, false));
@@ -251,7 +251,7 @@ TEST_F(RequestLifecycleTest, ATicketIsValidOnceAndSoonAfterTheStart) {
   Start({}, {}, "t:concurrent=1");
   OpenEpoch();
   RecordingSink& taken = Arrive([] {
-    ClientRequest request = Ask("taken");
+    ClientRequest request = Request("taken");
     request.tenant = "t";
     return request;
   }());
@@ -269,7 +269,7 @@ TEST_F(RequestLifecycleTest, ATicketIsValidOnceAndSoonAfterTheStart) {
 TEST_F(RequestLifecycleTest, HeldRequestsWhoseTokensDisagreeAreNotRecovered) {
   HeldRequest held;
   held.id = 1000;
-  held.request = AskResumable("a", 4);
+  held.request = ResumableRequest("a", 4);
   held.tokens = {5, 6};
   EXPECT_THAT(requests_->Recover("w", {held}, std::vector<HeldActive>{{1000, 5, 3}}), IsEmpty());
   EXPECT_EQ(requests_->totals().tokens_lost, 1);
@@ -280,7 +280,7 @@ TEST_F(RequestLifecycleTest, HeldRequestsWhoseTokensDisagreeAreNotRecovered) {
 TEST_F(RequestLifecycleTest, AnEndedHeldRequestWaitsForItsClient) {
   HeldRequest held;
   held.id = 1000;
-  held.request = AskResumable("a", 2);
+  held.request = ResumableRequest("a", 2);
   held.tokens = {5, 6};
   held.ended = FinishReason::kLength;
   EXPECT_THAT(requests_->Recover("w", {held}, {}), IsEmpty());

@@ -19,25 +19,25 @@ StepRow Row(int32_t tokens, int64_t local_ns, std::optional<int64_t> gap_ns) {
 
 TEST(RankRecorderTest, PhasesFollowARanksLifetime) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
-  EXPECT_EQ(recorder.figures().phase, RankPhase::kStarting);
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kStarting);
   recorder.OnStarted();
-  EXPECT_EQ(recorder.figures().phase, RankPhase::kConnecting);
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kConnecting);
   recorder.OnStreamUp();
-  EXPECT_EQ(recorder.figures().phase, RankPhase::kJoined);
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kJoined);
   recorder.OnEpoch(5, 1, 2, /*formed=*/false);
-  EXPECT_EQ(recorder.figures().phase, RankPhase::kJoined);
-  EXPECT_FALSE(recorder.figures().rank.has_value());
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kJoined);
+  EXPECT_FALSE(recorder.telemetry().rank.has_value());
   recorder.OnEpoch(6, 1, 2, /*formed=*/true);
-  EXPECT_EQ(recorder.figures().phase, RankPhase::kServing);
-  EXPECT_EQ(recorder.figures().rank, 1);
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kServing);
+  EXPECT_EQ(recorder.telemetry().rank, 1);
   recorder.OnStreamDown();
-  EXPECT_EQ(recorder.figures().phase, RankPhase::kServing) << "the group steps on without a router";
-  EXPECT_FALSE(recorder.figures().connected);
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kServing) << "the group steps on without a router";
+  EXPECT_FALSE(recorder.telemetry().connected);
   recorder.OnEpochEnd();
-  EXPECT_EQ(recorder.figures().phase, RankPhase::kConnecting);
+  EXPECT_EQ(recorder.telemetry().phase, RankPhase::kConnecting);
   recorder.OnStreamUp();
   recorder.OnLeaving();
-  const RankTelemetry end = recorder.figures();
+  const RankTelemetry end = recorder.telemetry();
   EXPECT_EQ(end.phase, RankPhase::kLeaving);
   EXPECT_EQ(end.reconnects, 1u);
   EXPECT_EQ(end.epochs_formed, 1u);
@@ -73,19 +73,19 @@ TEST(RankRecorderTest, StepsAddUp) {
   recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60});
   recorder.OnStep(Row(2, 2'000'000, 500'000),
                   {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1, .failed = 2});
-  const RankTelemetry figures = recorder.figures();
-  EXPECT_EQ(figures.steps, 2u);
-  EXPECT_EQ(figures.generated_tokens, 5u);
-  EXPECT_EQ(figures.prefill_tokens, 20u);
-  EXPECT_EQ(figures.finished_requests, 2u);
-  EXPECT_EQ(figures.failed_requests, 2u);
-  EXPECT_DOUBLE_EQ(figures.local_s.sum(), 0.003);
-  EXPECT_DOUBLE_EQ(figures.barrier_wait_s.sum(), 0.006);
-  EXPECT_EQ(figures.gap_s.count(), 1u) << "the first step has none";
-  EXPECT_EQ(figures.active_requests, 1);
-  EXPECT_EQ(figures.free_kv_tokens, 80);
-  EXPECT_EQ(figures.held_requests, 1);
-  EXPECT_EQ(figures.load_tokens, 77);
+  const RankTelemetry telemetry = recorder.telemetry();
+  EXPECT_EQ(telemetry.steps, 2u);
+  EXPECT_EQ(telemetry.generated_tokens, 5u);
+  EXPECT_EQ(telemetry.prefill_tokens, 20u);
+  EXPECT_EQ(telemetry.finished_requests, 2u);
+  EXPECT_EQ(telemetry.failed_requests, 2u);
+  EXPECT_DOUBLE_EQ(telemetry.local_s.sum(), 0.003);
+  EXPECT_DOUBLE_EQ(telemetry.barrier_wait_s.sum(), 0.006);
+  EXPECT_EQ(telemetry.gap_s.count(), 1u) << "the first step has none";
+  EXPECT_EQ(telemetry.active_requests, 1);
+  EXPECT_EQ(telemetry.free_kv_tokens, 80);
+  EXPECT_EQ(telemetry.held_requests, 1);
+  EXPECT_EQ(telemetry.load_tokens, 77);
 }
 
 TEST(RankRecorderTest, UnreportedTokensCountUntilARouterGetsThem) {
@@ -94,12 +94,12 @@ TEST(RankRecorderTest, UnreportedTokensCountUntilARouterGetsThem) {
   recorder.OnUndelivered(7);
   recorder.OnUndelivered(5);
   recorder.OnStreamDown();
-  EXPECT_EQ(recorder.figures().undelivered_tokens, 12);
-  EXPECT_EQ(recorder.figures().unsent_messages, 0) << "they went with the stream";
+  EXPECT_EQ(recorder.telemetry().undelivered_tokens, 12);
+  EXPECT_EQ(recorder.telemetry().unsent_messages, 0) << "they went with the stream";
   recorder.OnEpoch(1, 0, 1, /*formed=*/false);
-  EXPECT_EQ(recorder.figures().undelivered_tokens, 12);
+  EXPECT_EQ(recorder.telemetry().undelivered_tokens, 12);
   recorder.OnEpoch(2, 0, 1, /*formed=*/true);
-  EXPECT_EQ(recorder.figures().undelivered_tokens, 0);
+  EXPECT_EQ(recorder.telemetry().undelivered_tokens, 0);
 }
 
 }  // namespace

@@ -99,9 +99,9 @@ TEST_F(StepLoopFailureTest, AFailedRequestEndsWithInternalAndTheRankContinues) {
   EXPECT_EQ(next.active_requests, 2);
   EXPECT_EQ(next.output.tokens.size(), 2u);
   StepOnce(4);
-  const RankTelemetry figures = recorder_->figures();
-  EXPECT_EQ(figures.failed_requests, 1u);
-  EXPECT_EQ(figures.held_requests, 2) << "a failed request is not kept for another router";
+  const RankTelemetry telemetry = recorder_->telemetry();
+  EXPECT_EQ(telemetry.failed_requests, 1u);
+  EXPECT_EQ(telemetry.held_requests, 2) << "a failed request is not kept for another router";
 }
 
 }  // namespace

@@ -156,8 +156,8 @@ TEST(BatchPlannerPropertyTest, StepsMeetTheRules) {
     const bool whole = options.scheduler == "vllm_v0" || options.scheduler == "faster_transformer";
     if (!whole) options.token_budget = 1 + static_cast<int64_t>(rng.Below(300));
     BatchPlanner planner = MakePlanner(options);
-    std::optional<int64_t> piece;
-    if (rng.Below(2) == 0) piece = static_cast<int64_t>(rng.Below(200));
+    std::optional<int64_t> chunk;
+    if (rng.Below(2) == 0) chunk = static_cast<int64_t>(rng.Below(200));
     std::vector<BatchRequest> left;
     int64_t decoding = 0, prompts = 0;
     for (uint64_t i = rng.Below(60); i > 0; --i) {
@@ -167,13 +167,13 @@ TEST(BatchPlannerPropertyTest, StepsMeetTheRules) {
       request.prefill_left > 0 ? prompts += request.prefill_left : ++decoding;
       left.push_back(request);
     }
-    if (piece) planner.SetLevel(LevelFor(*piece, decoding));
+    if (chunk) planner.SetLevel(LevelFor(*chunk, decoding));
     std::vector<Chunk> batch, again;
     planner.Form(left, batch);
     planner.Form(left, again);
     BatchCapacity capacity = {.token_budget =
                                   MaxRows(static_cast<int64_t>(left.size()), options.token_budget)};
-    if (piece && !whole) capacity.prefill_tokens = *piece;
+    if (chunk && !whole) capacity.prefill_tokens = *chunk;
     ASSERT_TRUE(CheckBatch(left, capacity, batch).ok()) << CheckBatch(left, capacity, batch);
     PlannedRows rows;
     for (const Chunk& chunk : batch) {
@@ -181,9 +181,9 @@ TEST(BatchPlannerPropertyTest, StepsMeetTheRules) {
     }
     EXPECT_LE(rows.prompts, std::max(options.token_budget, kMinPrefillRows));
     EXPECT_EQ(BatchTokens(batch), BatchTokens(again));
-    EXPECT_EQ(batch.empty(), left.empty() || (decoding == 0 && !whole && piece == 0));
+    EXPECT_EQ(batch.empty(), left.empty() || (decoding == 0 && !whole && chunk == 0));
     if (options.scheduler == "sarathi") {
-      const int64_t allowed = std::min(piece.value_or(BatchCapacity::kUnbounded),
+      const int64_t allowed = std::min(chunk.value_or(BatchCapacity::kUnbounded),
                                        std::max(options.token_budget - decoding, kMinPrefillRows));
       EXPECT_EQ(rows, (PlannedRows{std::min(prompts, allowed), decoding}));
     }

@@ -162,7 +162,7 @@ class Served {
       engine_.End(ended);
       tuner_.Batch(load, *seconds);
       for (const int64_t id : ended.completed) tuner_.End(id, decode_);
-      engine_.set_token_budget(tuner_.Turn(engine_.prompt_tokens()));
+      engine_.set_token_budget(tuner_.UpdateBudget(engine_.prompt_tokens()));
       EXPECT_GE(tuner_.budget(), options_.min_budget);
       EXPECT_LE(tuner_.budget(), options_.max_budget);
       budgets.push_back(static_cast<double>(tuner_.budget()));
@@ -172,7 +172,7 @@ class Served {
     return sum / static_cast<double>(budgets.size() - budgets.size() / 2);
   }
   // Every `every`-th request has these objectives of its own.
-  void Ask(const RequestObjectives& objectives, int64_t every = 1) {
+  void SetObjectives(const RequestObjectives& objectives, int64_t every = 1) {
     asked_ = objectives;
     asking_every_ = every;
   }
@@ -233,8 +233,8 @@ TEST(BudgetTunerTest, AReplayedBatchIsNoShorterThanTheOtherRanks) {
 TEST(BudgetTunerTest, EachRequestHasItsOwnObjectives) {
   const BudgetTunerOptions options = For(BudgetGoal::kObjectives);
   Served all(options, 1000, 200, 0.4), some(options, 1000, 200, 0.4), none(options, 1000, 200, 0.4);
-  all.Ask({.tpot_s = 0.075});
-  some.Ask({.tpot_s = 0.075}, 4);
+  all.SetObjectives({.tpot_s = 0.075});
+  some.SetObjectives({.tpot_s = 0.075}, 4);
   EXPECT_LT(all.Serve(1500), 700);
   EXPECT_LT(some.Serve(1500), 700) << "the others have none";
   const double without = none.Serve(1500);
@@ -242,10 +242,10 @@ TEST(BudgetTunerTest, EachRequestHasItsOwnObjectives) {
   BudgetTunerOptions strict = options;
   strict.tpot_objective_s = 0.075;
   Served content(strict, 1000, 200, 0.4), late(options, 1000, 200, 0.4);
-  content.Ask({.tpot_s = 100});
+  content.SetObjectives({.tpot_s = 100});
   EXPECT_EQ(content.Serve(1500), without);
   // A TTFT objective that had passed before the request arrived cannot be met by any budget.
-  late.Ask({.ttft_s = -1});
+  late.SetObjectives({.ttft_s = -1});
   EXPECT_EQ(late.Serve(1500), without);
 }
 
@@ -257,11 +257,11 @@ TEST(BudgetTunerTest, NoBudgetIsChosenWithoutEnoughData) {
     if (i < 20) tuner.End(i, 10);
     const BatchLoad load = RandomLoad(rng);
     tuner.Batch(load, BatchCost().Seconds(load));
-    EXPECT_EQ(tuner.Turn(0), 2048) << "too few have ended";
+    EXPECT_EQ(tuner.UpdateBudget(0), 2048) << "too few have ended";
   }
   EXPECT_EQ(tuner.rounds(), 0);
   tuner.End(12345, 1);  // an unknown request
-  EXPECT_EQ(tuner.Turn(0), 2048);
+  EXPECT_EQ(tuner.UpdateBudget(0), 2048);
 }
 
 TEST(BudgetTunerTest, OnlyRequestsInTheWindowCountAsEnded) {
@@ -279,7 +279,7 @@ TEST(BudgetTunerTest, OnlyRequestsInTheWindowCountAsEnded) {
       tuner.Arrive(i, i, 100, 10);
       if (i < 41 || ends) tuner.End(i, 10);
     }
-    tuner.Turn(0);
+    tuner.UpdateBudget(0);
     EXPECT_EQ(tuner.rounds() > 0, ends) << "one of the 64 has ended, or all have";
   }
 }

@@ -99,7 +99,7 @@ TEST(BrTest, WithManySlotsTheEmptiestWorkerTakesWhatFitsItBest) {
   // though it overflows, because a slot is never left empty.
   const PolicyCase eight = PolicyCase().Worker(500, 3).Worker(450, 5);
   const std::vector<Assignment> plan =
-      PolicyCase(eight).WaitingAll({40, 60}).Ask(**MakePolicy("br0", {})).assignments;
+      PolicyCase(eight).WaitingAll({40, 60}).Call(**MakePolicy("br0", {})).assignments;
   ASSERT_EQ(plan.size(), 2u);
   EXPECT_EQ(plan[0].waiting_index, 0);
   EXPECT_EQ(plan[0].worker, 1);

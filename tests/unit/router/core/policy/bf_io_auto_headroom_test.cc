@@ -158,7 +158,7 @@ TEST_F(HeadroomTest, WhereKvBindsAllThatFitAreStillPlaced) {
                                .Waiting(900, 0, /*kv=*/60)
                                .Waiting(500, 0, /*kv=*/100)
                                .Waiting(100, 0, /*kv=*/10);
-  const std::vector<Assignment> plan = tight.Ask(**MakePolicy("bf_io_auto", {})).assignments;
+  const std::vector<Assignment> plan = tight.Call(**MakePolicy("bf_io_auto", {})).assignments;
   CheckContract(tight.View(), plan);
 }
 

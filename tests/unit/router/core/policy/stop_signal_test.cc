@@ -64,38 +64,38 @@ TEST_P(StopSignalTest, DecisionThatIsEndedFillsEverySlotAndIsMarked) {
   bool over = true;
   const std::unique_ptr<Policy> policy = Make([&] { return over; });
   const PolicyCase crowd = Crowd(1);
-  const Decision decision = crowd.Ask(*policy);
+  const Decision decision = crowd.Call(*policy);
   EXPECT_TRUE(decision.stopped_early);
   const std::vector<int32_t> plan = crowd.WorkersOf(decision);
   for (int32_t g = 0; g < kWorkers; ++g) EXPECT_EQ(std::count(plan.begin(), plan.end(), g), kSlots);
 
   over = false;
-  EXPECT_FALSE(Crowd(2).Ask(*policy).stopped_early);
+  EXPECT_FALSE(Crowd(2).Call(*policy).stopped_early);
 }
 
 TEST_P(StopSignalTest, DeadlineThatDoesNotComeChangesNothing) {
-  int64_t asked = 0;
-  const std::unique_ptr<Policy> without = Make({}), with = Make([&] { return ++asked < 0; });
+  int64_t outcome = 0;
+  const std::unique_ptr<Policy> without = Make({}), with = Make([&] { return ++outcome < 0; });
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const PolicyCase crowd = Crowd(seed);
-    const Decision decision = crowd.Ask(*with);
+    const Decision decision = crowd.Call(*with);
     EXPECT_EQ(crowd.WorkersOf(decision), crowd.Decide(*without)) << seed;
     EXPECT_FALSE(decision.stopped_early);
   }
-  EXPECT_GT(asked, 0);
+  EXPECT_GT(outcome, 0);
 }
 
 TEST_P(StopSignalTest, EmptyDecisionWasNotEndedEvenIfTheLastOneWas) {
   const std::unique_ptr<Policy> policy = Make([] { return true; });
-  ASSERT_TRUE(Crowd(1).Ask(*policy).stopped_early);
-  EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Ask(*policy).stopped_early);
+  ASSERT_TRUE(Crowd(1).Call(*policy).stopped_early);
+  EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Call(*policy).stopped_early);
 }
 
 // Three requests and two workers: the exact answer, whatever the clock says.
 TEST_P(StopSignalTest, DecisionTooSmallToBeEndedIsNone) {
   const std::unique_ptr<Policy> policy = Make([] { return true; });
   const PolicyCase few = PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 6'000, 2'000});
-  EXPECT_FALSE(few.Ask(*policy).stopped_early);
+  EXPECT_FALSE(few.Call(*policy).stopped_early);
 }
 
 // --- slots for all ---
@@ -132,23 +132,23 @@ class Spare {
   const std::vector<int32_t> curve_of_ = std::vector<int32_t>(kRequests, 0);
 };
 
-struct Asked {
+struct Outcome {
   Decision decision;
   // Questions whether the deadline has come, and those after it had.
   int64_t questions = 0, late = 0;
 };
 
 // The deadline comes at the question after the first `in_time`.
-Asked AskSpare(const Spare& spare, PlacementRule rule, int64_t in_time) {
-  Asked asked;
+Outcome DecideSpare(const Spare& spare, PlacementRule rule, int64_t in_time) {
+  Outcome outcome;
   PolicyOptions options;
   options.stop = [&] {
-    const bool over = ++asked.questions > in_time;
-    asked.late += over ? 1 : 0;
+    const bool over = ++outcome.questions > in_time;
+    outcome.late += over ? 1 : 0;
     return over;
   };
-  (*MakePolicy("bf_io_auto", options))->Decide(spare.View(rule), asked.decision);
-  return asked;
+  (*MakePolicy("bf_io_auto", options))->Decide(spare.View(rule), outcome.decision);
+  return outcome;
 }
 
 // The number of requests that were placed, none twice, no worker beyond its slots and memory.
@@ -178,11 +178,11 @@ INSTANTIATE_TEST_SUITE_P(Rules, PlacementStopTest,
 TEST_P(PlacementStopTest, DeadlinePlacesTheRestOnTheLeastLoadedWorkers) {
   const Spare spare;
   const Snapshot snapshot = spare.View(GetParam());
-  const Asked whole = AskSpare(spare, GetParam(), kNeverOver);
+  const Outcome whole = DecideSpare(spare, GetParam(), kNeverOver);
   EXPECT_EQ(Feasible(snapshot, whole.decision), size_t{kRequests});
   EXPECT_FALSE(whole.decision.stopped_early);
   for (const int64_t in_time : {0, 1, 3}) {
-    const Asked cut = AskSpare(spare, GetParam(), in_time);
+    const Outcome cut = DecideSpare(spare, GetParam(), in_time);
     EXPECT_TRUE(cut.decision.stopped_early);
     EXPECT_EQ(cut.late, 1) << "nothing is searched after the deadline";
     ASSERT_EQ(Feasible(snapshot, cut.decision), size_t{kRequests});
@@ -211,10 +211,10 @@ TEST_P(PlacementStopTest, DeadlinePlacesTheRestOnTheLeastLoadedWorkers) {
 // every request. A part of the requests keeps waiting instead.
 TEST_P(PlacementStopTest, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
   const Spare spare(/*odd_kv=*/0);
-  const Asked whole = AskSpare(spare, GetParam(), kNeverOver);
+  const Outcome whole = DecideSpare(spare, GetParam(), kNeverOver);
   EXPECT_EQ(Feasible(spare.View(GetParam()), whole.decision), size_t{kRequests});
   EXPECT_GT(whole.questions, 5);
-  const Asked cut = AskSpare(spare, GetParam(), 0);
+  const Outcome cut = DecideSpare(spare, GetParam(), 0);
   EXPECT_TRUE(cut.decision.stopped_early);
   EXPECT_LE(cut.late, 2);
   EXPECT_GE(Feasible(spare.View(GetParam()), cut.decision), 10u);
@@ -223,14 +223,14 @@ TEST_P(PlacementStopTest, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
 // The rule by counts is as fast as the cheap rule, so no deadline changes it unless memory is short.
 TEST(PlacementStop, DeadlineChangesTheRuleByCountsOnlyWhereMemoryIsShort) {
   constexpr auto kRule = PlacementRule::kCounts;
-  const Asked whole = AskSpare(Spare(), kRule, kNeverOver), cut = AskSpare(Spare(), kRule, 0);
+  const Outcome whole = DecideSpare(Spare(), kRule, kNeverOver), cut = DecideSpare(Spare(), kRule, 0);
   EXPECT_FALSE(cut.decision.stopped_early);
   EXPECT_EQ(cut.decision.assignments.size(), whole.decision.assignments.size());
   for (size_t i = 0; i < whole.decision.assignments.size(); ++i) {
     EXPECT_EQ(cut.decision.assignments[i].worker, whole.decision.assignments[i].worker);
   }
   const Spare spare(/*odd_kv=*/0);
-  const Asked without = AskSpare(spare, kRule, 0);
+  const Outcome without = DecideSpare(spare, kRule, 0);
   EXPECT_TRUE(without.decision.stopped_early);
   EXPECT_LE(without.late, 2);
   EXPECT_GE(Feasible(spare.View(kRule), without.decision), 10u);

@@ -57,7 +57,7 @@ TEST(Parents, RemembersWhenAParentBeganAndWhatItHasMade) {
   book.End("a", 7, 20);
   const auto second = book.Begin("a", 30);
   EXPECT_EQ(second->first_step, 10);
-  EXPECT_EQ(second->tokens_made, 7);
+  EXPECT_EQ(second->generated_tokens, 7);
   EXPECT_EQ(book.Begin("b", 31)->first_step, 31);
   EXPECT_EQ(book.parents.size(), 2);
 }
@@ -68,11 +68,11 @@ TEST(Parents, CallsSideBySideCountOnce) {
   book.Begin("a", 0);
   book.End("a", 50, 3);
   // The wave goes on while one of it does.
-  EXPECT_EQ(book.Begin("a", 5)->tokens_made, 0);
+  EXPECT_EQ(book.Begin("a", 5)->generated_tokens, 0);
   EXPECT_THAT(book.parents.Calls("a"), ElementsAre(2, 3));
   book.End("a", 20, 6);
   book.End("a", 30, 7);
-  EXPECT_EQ(book.Begin("a", 9)->tokens_made, 50);
+  EXPECT_EQ(book.Begin("a", 9)->generated_tokens, 50);
 }
 
 TEST(Parents, AHigherStageEndsTheWave) {
@@ -83,9 +83,9 @@ TEST(Parents, AHigherStageEndsTheWave) {
   book.Begin("a", 1, 1);
   book.End("a", 40, 2);
   // One call of stage 1 is still under way.
-  EXPECT_EQ(book.Begin("a", 2, 2)->tokens_made, 50);
+  EXPECT_EQ(book.Begin("a", 2, 2)->generated_tokens, 50);
   // Lower stages begin no wave.
-  EXPECT_EQ(book.Begin("a", 2, 1)->tokens_made, 50);
+  EXPECT_EQ(book.Begin("a", 2, 1)->generated_tokens, 50);
 }
 
 TEST(Parents, AFullTableRemovesTheParentLongestWithoutACall) {
@@ -111,7 +111,7 @@ TEST(Parents, ACallThatIsOnlyLookedUpDisplacesNoParent) {
   book.Begin("a", 1);
   book.End("a", 5, 2);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(book.parents.Look("b", 3, std::nullopt)->first_step, 3);
-  EXPECT_EQ(book.Begin("a", 4)->tokens_made, 5) << "still in the book";
+  EXPECT_EQ(book.Begin("a", 4)->generated_tokens, 5) << "still in the book";
 }
 
 TEST(Parents, ANameInPermanentUseDoesNotStayTheOldest) {
@@ -119,7 +119,8 @@ TEST(Parents, ANameInPermanentUseDoesNotStayTheOldest) {
   int64_t oldest = 0;
   for (int64_t step = 0; step < 5 * Parents::kMaxAgeSteps; step += 100) {
     const auto standing = book.Begin("a", step);
-    oldest = std::max(oldest, Seniority(step, SeniorStep(standing->first_step, standing->tokens_made, 0)));
+    oldest =
+        std::max(oldest, Seniority(step, SeniorStep(standing->first_step, standing->generated_tokens, 0)));
     // Two of its calls run at any time, so it is never without one.
     if (step > 0) book.End("a", 10, step);
     EXPECT_LE(step - standing->first_step, Parents::kMaxAgeSteps);
@@ -134,7 +135,7 @@ TEST(Parents, OneWithoutCallsForLongIsForgotten) {
   EXPECT_EQ(book.parents.Look("a", 5 + Parents::kIdleSteps, 0)->deadline_us, 50);
   const auto anew = book.Begin("a", 6 + Parents::kIdleSteps, 1);
   EXPECT_EQ(anew->first_step, 6 + Parents::kIdleSteps);
-  EXPECT_EQ(anew->tokens_made, 0);
+  EXPECT_EQ(anew->generated_tokens, 0);
   EXPECT_EQ(anew->deadline_us, RequestSpec::kNoDeadline);
 }
 

@@ -11,7 +11,7 @@ using testing::OneGroup;
 
 SchedulerOptions WaitOptions(std::optional<double> fixed_tokens = std::nullopt) {
   SchedulerOptions options;
-  options.wait = {WaitGateOptions::Kind::kWait, fixed_tokens, 32};
+  options.wait = {WaitAdmissionOptions::Kind::kWait, fixed_tokens, 32};
   return options;
 }
 
@@ -28,13 +28,13 @@ BatchCost ContextCost(double c_s, double k2_s) {
 }
 
 double FixedTokens(const OneGroup& group) {
-  return group.cluster().pool().wait_gate().fixed_tokens();
+  return group.cluster().pool().wait_admission().fixed_tokens();
 }
 
 TEST(BatchCosts, TheGateTakesTheMeanOverWorkersThatHaveReported) {
   OneGroup group(WaitOptions(), *MakePolicy("fcfs", {}));
   group.OpenEpoch({CostMember(), CostMember()});
-  EXPECT_EQ(FixedTokens(group), WaitGate::kDefaultFixedTokens);
+  EXPECT_EQ(FixedTokens(group), WaitAdmission::kDefaultFixedTokens);
   group.SetCost(0, ContextCost(0.02, 1e-7));
   EXPECT_NEAR(FixedTokens(group), 200'000, 1);
   group.SetCost(1, ContextCost(0.04, 2e-7));

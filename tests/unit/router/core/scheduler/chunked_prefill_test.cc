@@ -180,7 +180,7 @@ TEST_F(ChunkedPrefillTest, WhatIsLearntOfLengthsIsTokensNotSteps) {
 // Memory for 150 tokens: one request of 100 + 10 is there, and another needs 30 + 40 when it ends. Only when
 // the first has gone by then do both fit.
 TEST_F(ChunkedPrefillTest, MemoryIsHeldForAsLongAsPromptsTakeOfLate) {
-  for (const auto kind : {KvGateOptions::Kind::kFeasible, KvGateOptions::Kind::kMcSf}) {
+  for (const auto kind : {KvAdmissionOptions::Kind::kFeasible, KvAdmissionOptions::Kind::kMcSf}) {
     for (const int64_t steps : {1, 40}) {
       SchedulerOptions options;
       options.admission.kind = kind;

@@ -257,7 +257,7 @@ TEST(ClusterObserver, GetsEveryEventBeforeAndAfterWithItsOutcome) {
     void Before(const SchedulerEvent& event) override { before.push_back(event.index()); }
     void After(const Cluster& cluster, const SchedulerEvent& event, const Outcome& outcome) override {
       after.push_back(event.index());
-      asked += outcome.asked_policy ? 1 : 0;
+      asked += outcome.policy_called ? 1 : 0;
       waiting = cluster.waiting();
     }
     std::vector<size_t> before, after;

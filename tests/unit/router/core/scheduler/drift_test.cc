@@ -40,7 +40,7 @@ class DriftGroup {
     for (const RequestId id : scheduler_->OpenEpoch(std::move(members))) ADD_FAILURE() << id << " was lost";
   }
 
-  void Turn(int64_t increment) {
+  void Iterate(int64_t increment) {
     for (uint64_t n = rng_.Below(3); n > 0; --n) {
       RequestSpec spec;
       spec.id = ++last_id_;
@@ -132,7 +132,7 @@ TEST(Drift, TheAccountIsTheWorkersAfterEveryReport) {
     // Plain decode, loads that stay, speculative decoding, prompts that shrink.
     for (const int64_t increment : {1, 0, 3, 7, -2}) {
       DriftGroup group(mode, static_cast<uint64_t>(increment + 10));
-      for (int turn = 0; turn < 400 && !::testing::Test::HasFatalFailure(); ++turn) group.Turn(increment);
+      for (int turn = 0; turn < 400 && !::testing::Test::HasFatalFailure(); ++turn) group.Iterate(increment);
       EXPECT_GT(group.step(), 100);
       EXPECT_EQ(group.scheduler().totals().unknown_ids, 0);
       if (increment == 1) {
@@ -147,7 +147,7 @@ TEST(Drift, IncrementsMayChangeFromStepToStepAndSurviveEpochs) {
     DriftGroup group(PlanMode::kLockstep, seed);
     Rng rng(seed);
     for (int turn = 0; turn < 300 && !::testing::Test::HasFatalFailure(); ++turn) {
-      group.Turn(static_cast<int64_t>(rng.Below(5)));
+      group.Iterate(static_cast<int64_t>(rng.Below(5)));
       if (rng.Below(40) == 0) group.Open();
     }
   }
@@ -156,7 +156,7 @@ TEST(Drift, IncrementsMayChangeFromStepToStepAndSurviveEpochs) {
 // A scheduler that goes on from a saved state goes on alike.
 TEST(Drift, SharesAreSavedAndRestored) {
   DriftGroup group(PlanMode::kLockstep, 5);
-  for (int turn = 0; turn < 60; ++turn) group.Turn(4);
+  for (int turn = 0; turn < 60; ++turn) group.Iterate(4);
   const GroupState state = group.scheduler().SaveGroup();
   int64_t shares = 0;
   for (const GroupState::Worker& worker : state.workers) {

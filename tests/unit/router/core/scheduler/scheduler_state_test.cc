@@ -85,7 +85,7 @@ std::unique_ptr<OneGroup> Make(PlanMode mode, absl::string_view policy, absl::st
   SchedulerOptions options;
   options.plan_mode = mode;
   options.max_waiting = 25;
-  options.admission = *ParseKvGate(admission);
+  options.admission = *ParseKvAdmission(admission);
   options.hold_after_steps = 6;
   auto made = *MakePolicy(policy, {});
   auto lookahead = *MakeLookahead("max_tokens");
@@ -104,7 +104,7 @@ void RunTwins(PlanMode mode, absl::string_view policy, uint64_t seed, absl::stri
     if (i % 30 == 15 + static_cast<int>(seed % 10)) {
       twins.b = Make(mode, policy, admission, twins.a.get());
     }
-    session.Turn();
+    session.Iterate();
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_EQ(twins.a->totals().policy_calls, twins.b->totals().policy_calls);
@@ -130,7 +130,7 @@ TEST(SchedulerState, AFreshSchedulersStateIsAFreshScheduler) {
   twins.a = Make(PlanMode::kPipelined, "fcfs", "none", nullptr);
   twins.b = Make(PlanMode::kPipelined, "fcfs", "none", twins.a.get());
   ::bfio::testing::RandomSession<Twins> session(twins, 1);
-  for (int i = 0; i < 50; ++i) session.Turn();
+  for (int i = 0; i < 50; ++i) session.Iterate();
 }
 
 std::string Refusal(const ClusterState& state) {

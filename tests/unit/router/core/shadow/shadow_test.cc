@@ -66,7 +66,7 @@ TEST(ShadowedPolicyTest, TheDeadlineStopsOnlyTheActingPolicy) {
   PolicyOptions options;
   options.stop = [] { return true; };
   std::unique_ptr<Policy> policy = *MakeShadowedPolicy("bf_io", options, {"bf_io"});
-  EXPECT_TRUE(crowd.Ask(*policy).stopped_early);
+  EXPECT_TRUE(crowd.Call(*policy).stopped_early);
   const ShadowRegret& regret = policy->shadows()->regrets()[0];
   EXPECT_GT(regret.missed.sum(), 0) << "the shadow searched on";
 }

@@ -103,15 +103,15 @@ TEST(GapProbe, PoliciesDecideTheSameWithIt) {
       const auto with = *MakePolicy(name, options);
       for (uint64_t seed = 1; seed <= 6; ++seed) {
         const PolicyCase slots = FewSlots(seed);
-        const Decision probed = slots.Ask(*with), plain = slots.Ask(*without);
+        const Decision probed = slots.Call(*with), plain = slots.Call(*without);
         EXPECT_EQ(slots.WorkersOf(probed), slots.WorkersOf(plain)) << name << " " << seed;
         EXPECT_EQ(probed.gap.has_value(), seed % 2 == 0) << name << " " << seed;
         EXPECT_FALSE(plain.gap.has_value());
         EXPECT_LT(probed.gap.value_or(0), 0.05) << name << " " << objective << " " << seed;
       }
       FewSlots(2).Decide(*with);
-      ASSERT_TRUE(FewSlots(2).Ask(*with).gap.has_value());
-      EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Ask(*with).gap.has_value()) << "nothing was solved";
+      ASSERT_TRUE(FewSlots(2).Call(*with).gap.has_value());
+      EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Call(*with).gap.has_value()) << "nothing was solved";
     }
   }
 }

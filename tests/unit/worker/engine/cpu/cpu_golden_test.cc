@@ -17,14 +17,14 @@ constexpr int32_t kPages = 8;
 
 // Runs `tokens` in chunks of the given sizes (the last one repeats). Returns the logits of every row from
 // `first` on.
-std::vector<float> RunInPieces(cpu::Forward& forward, const std::vector<uint32_t>& tokens, int32_t first,
-                               std::vector<int32_t> pieces) {
+std::vector<float> RunInChunks(cpu::Forward& forward, const std::vector<uint32_t>& tokens, int32_t first,
+                               std::vector<int32_t> chunks) {
   std::vector<PageId> pages;
   for (PageId page = 0; page < kPages; ++page) pages.push_back(kPages - 1 - page);
   std::vector<float> logits;
-  size_t piece = 0;
-  for (size_t at = 0; at < tokens.size(); ++piece) {
-    const auto size = std::min<size_t>(pieces[std::min(piece, pieces.size() - 1)], tokens.size() - at);
+  size_t chunk = 0;
+  for (size_t at = 0; at < tokens.size(); ++chunk) {
+    const auto size = std::min<size_t>(chunks[std::min(chunk, chunks.size() - 1)], tokens.size() - at);
     StepPlan plan;
     plan.Clear();
     plan.AddRun(0, static_cast<int64_t>(at), absl::MakeConstSpan(tokens).subspan(at, size), pages, false);
@@ -56,7 +56,7 @@ TEST_P(CpuGoldenTest, Fp32LogitsAreThoseOfTransformersOnEveryInstructionSet) {
     SCOPED_TRACE((*kernels)->name);
     cpu::Forward forward = MakeForward(GetParam(), cpu::Storage::kFp32, **kernels, 1);
     const std::vector<float> logits =
-        RunInPieces(forward, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
+        RunInChunks(forward, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
     const size_t vocab = golden.logits.size() / golden.rows.size();
     ASSERT_EQ(logits.size(), golden.top1.size() * vocab);
     const testing::GoldenDistance distance = DistanceTo(golden, logits);
@@ -76,11 +76,11 @@ TEST_P(CpuGoldenTest, LogitsAreBitEqualForAllChunksAndThreadCounts) {
   const Golden golden(GetParam());
   for (const auto storage : {cpu::Storage::kFp32, cpu::Storage::kBf16}) {
     cpu::Forward one = MakeForward(GetParam(), storage, cpu::BestKernels(), 1);
-    const std::vector<float> whole = RunInPieces(one, golden.tokens, 0, {128});
-    for (const std::vector<int32_t>& pieces :
+    const std::vector<float> whole = RunInChunks(one, golden.tokens, 0, {128});
+    for (const std::vector<int32_t>& chunks :
          {std::vector<int32_t>{golden.prompt, 1}, {1}, {7}, {33, 5, 16}}) {
       cpu::Forward three = MakeForward(GetParam(), storage, cpu::BestKernels(), 3);
-      EXPECT_EQ(RunInPieces(three, golden.tokens, 0, pieces), whole) << "pieces of " << pieces[0];
+      EXPECT_EQ(RunInChunks(three, golden.tokens, 0, chunks), whole) << "chunks of " << chunks[0];
     }
   }
 }
@@ -92,7 +92,7 @@ TEST_P(CpuGoldenTest, Avx2AndAvx512AgreeToTheLastBit) {
   for (const auto storage : {cpu::Storage::kFp32, cpu::Storage::kBf16}) {
     cpu::Forward a = MakeForward(GetParam(), storage, *first, 1),
                  b = MakeForward(GetParam(), storage, *second, 1);
-    EXPECT_EQ(RunInPieces(a, golden.tokens, 0, {31}), RunInPieces(b, golden.tokens, 0, {31}));
+    EXPECT_EQ(RunInChunks(a, golden.tokens, 0, {31}), RunInChunks(b, golden.tokens, 0, {31}));
   }
 }
 
@@ -101,7 +101,7 @@ TEST_P(CpuGoldenTest, Bf16StorageIsCloserToFp32ThanTransformersBf16) {
   const Golden golden(GetParam());
   cpu::Forward forward = MakeForward(GetParam(), cpu::Storage::kBf16, cpu::BestKernels(), 2);
   const std::vector<float> logits =
-      RunInPieces(forward, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
+      RunInChunks(forward, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
   const double error = DistanceTo(golden, logits).relative_l2;
   RecordProperty("relative_l2", std::to_string(error));
   EXPECT_LT(error, golden.transformers_bf16);

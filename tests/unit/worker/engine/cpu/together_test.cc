@@ -42,7 +42,7 @@ cpu::Forward MakeForward(const std::shared_ptr<const cpu::Weights>& weights, int
 }
 
 // A plan for the next `size` tokens of a sequence, with logits of every row.
-StepPlan Piece(const std::vector<uint32_t>& tokens, size_t at, size_t size) {
+StepPlan Chunk(const std::vector<uint32_t>& tokens, size_t at, size_t size) {
   std::vector<PageId> pages;
   for (PageId page = 0; page < kPages; ++page) pages.push_back(kPages - 1 - page);
   StepPlan plan;
@@ -87,7 +87,7 @@ TEST_P(TogetherTest, LogitsOfEveryRankAreBitEqualToOneRanks) {
       BarrierRanks(kind, ranks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
         cpu::Forward whole = MakeForward(weights, 1), part = MakeForward(weights, 1 + rank % 2);
         const std::vector<uint32_t> tokens = Tokens(rank);
-        const auto logits = whole.Run(Piece(tokens, 0, tokens.size()));
+        const auto logits = whole.Run(Chunk(tokens, 0, tokens.size()));
         const std::vector<float> wanted(logits.begin(), logits.end());
         std::vector<float> got;
         size_t at = 0;
@@ -102,7 +102,7 @@ TEST_P(TogetherTest, LogitsOfEveryRankAreBitEqualToOneRanks) {
                           kForever);
           StepPlan plan;
           plan.Clear();
-          if (size > 0) plan = Piece(tokens, at, size);
+          if (size > 0) plan = Chunk(tokens, at, size);
           const auto step_logits = part.RunTogether(plan, peers);
           ASSERT_TRUE(step_logits.ok()) << step_logits.status();
           got.insert(got.end(), step_logits->begin(), step_logits->end());

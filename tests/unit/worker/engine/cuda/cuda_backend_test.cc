@@ -23,7 +23,7 @@ namespace {
 using testing::EmulatedDevice;
 using testing::Golden;
 using ::testing::HasSubstr;
-using testing::RunInPieces;
+using testing::RunInChunks;
 
 DecodeOptions Options() {
   DecodeOptions options;
@@ -75,7 +75,7 @@ TEST_P(CudaBackendFamilyTest, LogitsAreWithinBf16OfTransformersFp32) {
   EmulatedDevice device;
   const auto backend = Make(GetParam(), Options(), device);
   const std::vector<float> logits =
-      RunInPieces(*backend, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
+      RunInChunks(*backend, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
   ASSERT_EQ(logits.size(), golden.top1.size() * golden.vocab());
   const testing::GoldenDistance distance = DistanceTo(golden, logits);
   RecordProperty("relative_l2", std::to_string(distance.relative_l2));
@@ -96,17 +96,17 @@ TEST_P(CudaBackendFamilyTest, LogitsAreWithinBf16OfTransformersFp32) {
 TEST_P(CudaBackendFamilyTest, LogitsAreBitEqualForAllChunksAndThreadOrders) {
   const Golden golden(GetParam());
   std::vector<float> whole;
-  const auto check = [&](const std::vector<int32_t>& pieces) {
+  const auto check = [&](const std::vector<int32_t>& chunks) {
     EmulatedDevice device;
     const auto backend = Make(GetParam(), Options(), device);
     const std::vector<float> logits =
-        RunInPieces(*backend, golden.tokens, static_cast<int32_t>(golden.tokens.size()) - 1, pieces);
+        RunInChunks(*backend, golden.tokens, static_cast<int32_t>(golden.tokens.size()) - 1, chunks);
     ASSERT_EQ(logits.size(), golden.vocab());
     if (whole.empty()) whole = logits;
-    EXPECT_EQ(logits, whole) << "pieces of " << pieces[0];
+    EXPECT_EQ(logits, whole) << "chunks of " << chunks[0];
   };
-  for (const std::vector<int32_t>& pieces : {std::vector<int32_t>{40, 47, 1}, {1, 39}, {7, 9, 12}}) {
-    check(pieces);
+  for (const std::vector<int32_t>& chunks : {std::vector<int32_t>{40, 47, 1}, {1, 39}, {7, 9, 12}}) {
+    check(chunks);
   }
   simt::SetOrder(simt::Order::kReverse);
   check({golden.prompt, 37, 16});

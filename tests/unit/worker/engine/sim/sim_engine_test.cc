@@ -310,22 +310,22 @@ TEST_F(SimEngineTest, TheFirstTokenFollowsTheLastPromptChunk) {
   ASSERT_TRUE(engine->Admit(Request(1, 230, 3)).ok());
   EXPECT_EQ(engine->prefill_state()->pending_tokens(), 230);
   StepOutput out;
-  for (const int64_t piece : {100, 100, 30}) {
+  for (const int64_t chunk : {100, 100, 30}) {
     const int64_t before_ns = now_ns_;
     ASSERT_TRUE(engine->Step(out).ok());
-    EXPECT_EQ(out.prefill_tokens, piece);
+    EXPECT_EQ(out.prefill_tokens, chunk);
     EXPECT_EQ(out.load_tokens, 230) << "whole from the first step on";
-    EXPECT_EQ(now_ns_ - before_ns, 1'000'000 + piece * 10'000);
-    EXPECT_EQ(out.tokens.size(), piece == 30 ? 1u : 0u);
+    EXPECT_EQ(now_ns_ - before_ns, 1'000'000 + chunk * 10'000);
+    EXPECT_EQ(out.tokens.size(), chunk == 30 ? 1u : 0u);
   }
   EXPECT_EQ(engine->prefill_state()->pending_tokens(), 0);
   const BatchCost cost = {.c_s = 1, .a_s_per_token = 1, .b0_tokens = 0};
   engine->SetPrefillLevel(PrefillLevel{cost.Seconds(20), cost});
   ASSERT_TRUE(engine->Admit(Request(2, 50, 1)).ok());
   // One row of the level's 20 is taken by each of the first request's last two decodes.
-  for (const int64_t piece : {19, 19, 12}) {
+  for (const int64_t chunk : {19, 19, 12}) {
     ASSERT_TRUE(engine->Step(out).ok());
-    EXPECT_EQ(out.prefill_tokens, piece);
+    EXPECT_EQ(out.prefill_tokens, chunk);
   }
   EXPECT_EQ(engine->active(), 0);
   EXPECT_EQ(Make(Options())->prefill_state(), std::nullopt);
@@ -335,10 +335,10 @@ TEST_F(SimEngineTest, APlannerChangesTheTimesOfTokensOnly) {
   SimOptions planned = Options();
   planned.plan = {.token_budget = 40};
   planned.plan->adapt.emplace().goal = BudgetGoal::kTpot;
-  auto whole = Make(Options()), pieces = Make(planned);
+  auto whole = Make(Options()), chunks = Make(planned);
   std::map<Handle, std::vector<uint32_t>> ids[2];
   int side = 0;
-  for (DecodeEngine* engine : {whole.get(), pieces.get()}) {
+  for (DecodeEngine* engine : {whole.get(), chunks.get()}) {
     StepOutput out;
     Handle next = 1;
     while (next <= 60 || engine->active() > 0) {

@@ -100,7 +100,7 @@ TEST_P(OnAGpu, LogitsAreWithinBf16OfTransformersFp32) {
   auto backend =
       gpu::CudaBackend::Create(Options(), (*model)->config(), *std::move(ops), *std::move(weights), quiet);
   ASSERT_TRUE(backend.ok()) << backend.status();
-  const auto logits = testing::RunInPieces(**backend, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
+  const auto logits = testing::RunInChunks(**backend, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
   ASSERT_EQ(logits.size(), golden.top1.size() * golden.vocab());
   const testing::GoldenDistance distance = DistanceTo(golden, logits);
   RecordProperty("relative_l2", std::to_string(distance.relative_l2));

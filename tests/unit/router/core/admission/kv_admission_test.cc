@@ -1,5 +1,5 @@
-// The router's KV-memory admission gate: what it admits, against what the admitted requests then hold.
-#include "router/core/admission/kv_gate.h"
+// The router's KV-memory admission: what it admits, against what the admitted requests then hold.
+#include "router/core/admission/kv_admission.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,14 +53,14 @@ struct Case {
   int64_t memory = 0;
 
   // Takes the waiting requests that fit, in order. Returns their indices in `waiting`.
-  std::vector<size_t> Admit(KvGate& gate, Lookahead& lookahead) {
-    KvGate::Worker worker;
+  std::vector<size_t> Admit(KvAdmission& admission, Lookahead& lookahead) {
+    KvAdmission::Worker worker;
     worker.residents = residents;
     worker.time = {100, 101};
     worker.kv_tokens = memory;
     for (const Resident& resident : residents) worker.load_tokens += Tokens(resident);
     KvCapacity capacity;
-    capacity.Reset(gate.Look(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
+    capacity.Reset(admission.Look(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
     std::vector<size_t> taken;
     for (size_t i = 0; i < waiting.size(); ++i) {
       if (!capacity.Fits(waiting[i].kv_need, 0)) continue;
@@ -118,28 +118,29 @@ void AddWaiting(Case& of, int64_t prompt, int64_t output, int64_t most) {
   of.outputs.push_back(output);
 }
 
-TEST(KvGate, ParsesItsSettingsAndExplainsErrors) {
-  EXPECT_EQ(ParseKvGate("none")->kind, KvGateOptions::Kind::kNone);
-  EXPECT_EQ(ParseKvGate("kv_feasible:confidence=0.9")->confidence, 0.9);
-  EXPECT_EQ(ParseKvGate("protection:alpha=0.25")->alpha, 0.25);
+TEST(KvAdmission, ParsesItsSettingsAndExplainsErrors) {
+  EXPECT_EQ(ParseKvAdmission("none")->kind, KvAdmissionOptions::Kind::kNone);
+  EXPECT_EQ(ParseKvAdmission("kv_feasible:confidence=0.9")->confidence, 0.9);
+  EXPECT_EQ(ParseKvAdmission("protection:alpha=0.25")->alpha, 0.25);
   for (const char* text : {"", "wait", "protection", "protection:alpha=", "protection:alpha=1",
                            "protection:alpha=-0.1", "protection:alpha=nan", "kv_feasible:x"}) {
-    EXPECT_EQ(ParseKvGate(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(ParseKvAdmission(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
   for (const char* confidence : {"0", "0.49", "1", "-1", "nan", ""}) {
     EXPECT_THAT(
-        std::string(ParseKvGate(absl::StrCat("kv_feasible:confidence=", confidence)).status().message()),
+        std::string(ParseKvAdmission(absl::StrCat("kv_feasible:confidence=", confidence)).status().message()),
         HasSubstr("confidence of kv_feasible"));
   }
-  const KvGateOptions feasible = *ParseKvGate("kv_feasible");
-  EXPECT_THAT(std::string(CheckKvGate(feasible, **MakeLookahead("none")).message()), HasSubstr("survival"));
-  EXPECT_TRUE(CheckKvGate(feasible, **MakeLookahead("survival")).ok());
-  EXPECT_TRUE(CheckKvGate(*ParseKvGate("protection:alpha=0"), **MakeLookahead("none")).ok());
+  const KvAdmissionOptions feasible = *ParseKvAdmission("kv_feasible");
+  EXPECT_THAT(std::string(CheckKvAdmission(feasible, **MakeLookahead("none")).message()),
+              HasSubstr("survival"));
+  EXPECT_TRUE(CheckKvAdmission(feasible, **MakeLookahead("survival")).ok());
+  EXPECT_TRUE(CheckKvAdmission(*ParseKvAdmission("protection:alpha=0"), **MakeLookahead("none")).ok());
 }
 
-TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
+TEST(KvAdmission, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
   const auto oracle = *MakeLookahead("oracle");
-  KvGate gate(*ParseKvGate("kv_feasible"));
+  KvAdmission admission(*ParseKvAdmission("kv_feasible"));
   Rng rng(5);
   int64_t taken_all = 0, reserved_all = 0;
   for (int trial = 0; trial < 8'000; ++trial) {
@@ -152,10 +153,10 @@ TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
     }
     for (uint64_t n = rng.Below(12); n > 0; --n)
       AddWaiting(c, 1 + Below(rng, sizes), 1 + Below(rng, most), most);
-    // Memory is at least what the residents need to their end, which holds whenever the gate has admitted
+    // Memory is at least what the residents need to their end, which holds whenever admission has admitted
     // them.
     c.memory = std::max(c.Peak({}), most + sizes) + Below(rng, 3 * (most + sizes));
-    const std::vector<size_t> taken = c.Admit(gate, *oracle);
+    const std::vector<size_t> taken = c.Admit(admission, *oracle);
     ASSERT_LE(c.Peak(taken), c.memory) << "trial " << trial;
     if (c.residents.empty() && !c.waiting.empty()) {
       ASSERT_FALSE(taken.empty());
@@ -172,9 +173,9 @@ TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
   EXPECT_GT(taken_all, reserved_all * 3 / 2) << "more than by reservation, or nothing is gained";
 }
 
-TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
+TEST(KvAdmission, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   for (const double confidence : {0.6, 0.9, 0.99}) {
-    KvGate gate(*ParseKvGate(absl::StrCat("kv_feasible:confidence=", confidence)));
+    KvAdmission admission(*ParseKvAdmission(absl::StrCat("kv_feasible:confidence=", confidence)));
     Rng rng(11);
     constexpr int kCases = 60, kDraws = 200;
     int over = 0;
@@ -189,7 +190,7 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
         AddResident(c, 1 + Below(rng, sizes), Below(rng, 300), 1, 400 + most);
       for (int n = 0; n < 80; ++n) AddWaiting(c, 1 + Below(rng, sizes), 1, most);
       c.memory = c.HeldNow() + most + 10 * sizes;
-      const std::vector<size_t> taken = c.Admit(gate, lookahead);
+      const std::vector<size_t> taken = c.Admit(admission, lookahead);
       taken_all += static_cast<int64_t>(taken.size());
       reserved_all += c.memory / (sizes / 2 + most);
       const auto draw = [&](int64_t limit) {
@@ -212,8 +213,8 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   }
 }
 
-TEST(KvGate, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
-  KvGate gate(*ParseKvGate("kv_feasible"));
+TEST(KvAdmission, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
+  KvAdmission admission(*ParseKvAdmission("kv_feasible"));
   Rng rng(17);
   constexpr int kCases = 30, kDraws = 200;
   int over = 0;
@@ -224,7 +225,7 @@ TEST(KvGate, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
     const auto most = static_cast<int64_t>((15 + 10 * rng.Uniform()) * mean);
     for (int n = 0; n < 80; ++n) AddWaiting(c, 1 + Below(rng, 200), 1, most);
     c.memory = 2 * most;
-    const std::vector<size_t> taken = c.Admit(gate, lookahead);
+    const std::vector<size_t> taken = c.Admit(admission, lookahead);
     // 30 to 50 of mean size would fill the memory; by their limits one fits.
     EXPECT_GE(taken.size(), 8U) << "mean " << mean << ", limit " << most;
     for (int i = 0; i < kDraws; ++i) {
@@ -238,51 +239,51 @@ TEST(KvGate, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
   EXPECT_LE(over, 0.01 * kCases * kDraws);
 }
 
-TEST(KvGate, DriftCountsAndAWorkerThatIsNotOpenTakesNothing) {
+TEST(KvAdmission, DriftCountsAndAWorkerThatIsNotOpenTakesNothing) {
   const auto lookahead = *MakeLookahead("max_tokens");
-  KvGate gate(*ParseKvGate("kv_feasible"));
+  KvAdmission admission(*ParseKvAdmission("kv_feasible"));
   std::vector<WaitingView> waiting(1);
   waiting[0].prefill_tokens = 50;
   waiting[0].max_new_tokens = 11;
-  std::vector<KvGate::Worker> workers(3);
-  for (KvGate::Worker& worker : workers) worker.kv_tokens = 60;
+  std::vector<KvAdmission::Worker> workers(3);
+  for (KvAdmission::Worker& worker : workers) worker.kv_tokens = 60;
   workers[1].drift = 1;
   workers[2].open = false;
   KvCapacity capacity;
-  capacity.Reset(gate.Look(*lookahead, workers, absl::MakeSpan(waiting)));
+  capacity.Reset(admission.Look(*lookahead, workers, absl::MakeSpan(waiting)));
   EXPECT_TRUE(capacity.Fits(0, 0)) << "50 + 10 tokens in its last step";
   EXPECT_FALSE(capacity.Fits(0, 1));
   EXPECT_FALSE(capacity.Fits(0, 2));
 }
 
-TEST(KvGate, ProtectionCountsAllThatAResidentHasReserved) {
+TEST(KvAdmission, ProtectionCountsAllThatAResidentHasReserved) {
   Geometric lookahead(0.1);
-  KvGate gate(*ParseKvGate("protection:alpha=0"));
+  KvAdmission admission(*ParseKvAdmission("protection:alpha=0"));
   Case of;
   of.memory = 1000;
   AddResident(of, 100, 10, 5, 200);
   AddWaiting(of, 600, 5, 10);
-  EXPECT_EQ(of.Admit(gate, lookahead).size(), 1u) << "110 tokens are held";
+  EXPECT_EQ(of.Admit(admission, lookahead).size(), 1u) << "110 tokens are held";
   of.residents[0].reserves_kv = true;
-  EXPECT_EQ(of.Admit(gate, lookahead).size(), 1u) << "299 tokens are reserved";
+  EXPECT_EQ(of.Admit(admission, lookahead).size(), 1u) << "299 tokens are reserved";
   of.waiting[0].prefill_tokens = 701;
-  EXPECT_EQ(of.Admit(gate, lookahead).size(), 1u);
+  EXPECT_EQ(of.Admit(admission, lookahead).size(), 1u);
   of.waiting[0].prefill_tokens = 702;
-  EXPECT_EQ(of.Admit(gate, lookahead).size(), 0u);
+  EXPECT_EQ(of.Admit(admission, lookahead).size(), 0u);
 }
 
-TEST(KvGate, ProtectionFitsThePromptWithinItsShare) {
+TEST(KvAdmission, ProtectionFitsThePromptWithinItsShare) {
   const auto none = *MakeLookahead("none");
-  KvGate gate(*ParseKvGate("protection:alpha=0.1"));
+  KvAdmission admission(*ParseKvAdmission("protection:alpha=0.1"));
   std::vector<WaitingView> waiting(2);
   waiting[0].prefill_tokens = 50;
   waiting[1].prefill_tokens = 41;
   waiting[0].max_new_tokens = waiting[1].max_new_tokens = 1000;
-  KvGate::Worker worker;
+  KvAdmission::Worker worker;
   worker.kv_tokens = 1000;
   worker.load_tokens = 850;
   KvCapacity capacity;
-  capacity.Reset(gate.Look(*none, {&worker, 1}, absl::MakeSpan(waiting)));
+  capacity.Reset(admission.Look(*none, {&worker, 1}, absl::MakeSpan(waiting)));
   EXPECT_TRUE(capacity.Fits(waiting[0].kv_need, 0));
   EXPECT_TRUE(capacity.Fits(waiting[1].kv_need, 0));
   capacity.Put(waiting[1].kv_need, 0, +1);

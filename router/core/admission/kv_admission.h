@@ -48,8 +48,8 @@
 // O(log residents) for each change and for each whose start or prompt is awaited, O(residents) for a worker's
 // capacities, whatever the lengths; memory O(residents); O(waiting) for a heap of those that wait, and G *
 // intervals for each that begins. Threads: the scheduler's. Deterministic. Tokens, steps.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
+#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
+#define BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_
 
 #include <array>
 #include <cstdint>
@@ -72,7 +72,7 @@
 
 namespace bfio::core {
 
-struct KvGateOptions {
+struct KvAdmissionOptions {
   enum class Kind { kNone, kFeasible, kProtection, kMcSf };
   Kind kind = Kind::kNone;
   // For kv_feasible, and mc_sf with learnt lengths; in [0.5, 1).
@@ -85,11 +85,11 @@ struct KvGateOptions {
 
 // Parses "none", "kv_feasible", "protection:alpha=A" or "mc_sf"; with settings as in
 // "kv_feasible:confidence=P" or "mc_sf:most=K,confidence=P". INVALID_ARGUMENT, naming the error.
-absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text);
-// INVALID_ARGUMENT when this lookahead does not make the predictions that the gate needs.
-absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead);
+absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text);
+// INVALID_ARGUMENT when this lookahead does not make the predictions that admission needs.
+absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead& lookahead);
 
-class KvGate {
+class KvAdmission {
  public:
   struct Worker {
     absl::Span<const Resident> residents;
@@ -108,13 +108,13 @@ class KvGate {
   // Expected number of steps, beyond one, for a prompt of that length.
   using StepsOfPrompt = absl::FunctionRef<int64_t(int64_t tokens)>;
 
-  explicit KvGate(const KvGateOptions& options) : options_(options) {}
+  explicit KvAdmission(const KvAdmissionOptions& options) : options_(options) {}
 
-  bool active() const { return options_.kind != KvGateOptions::Kind::kNone; }
+  bool active() const { return options_.kind != KvAdmissionOptions::Kind::kNone; }
   // Whether Look reads Worker::changes, and no prompt_steps.
   bool keeps_books(const Lookahead& lookahead) const { return chooses() && !lookahead.learns(); }
   // Whether Choose decides which requests begin.
-  bool chooses() const { return options_.kind == KvGateOptions::Kind::kMcSf; }
+  bool chooses() const { return options_.kind == KvAdmissionOptions::Kind::kMcSf; }
 
   // Computes the outlook and sets each waiting request's row of needs (WaitingView::kv_need). The outlook is
   // valid until the next call. REQUIRES: active().
@@ -187,7 +187,7 @@ class KvGate {
     }
   };
 
-  const KvGateOptions options_;
+  const KvAdmissionOptions options_;
   KvBooks books_;
   // By row of needs, for mc_sf: expected tokens.
   std::vector<double> lengths_;
@@ -214,4 +214,4 @@ class KvGate {
 
 }  // namespace bfio::core
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
+#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_ADMISSION_H_

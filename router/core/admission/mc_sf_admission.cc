@@ -1,8 +1,8 @@
-// What is MC-SF's of the gate: capacities from the books, and the choice of those that begin.
+// What mc_sf adds to admission: capacities from the books, and the choice of those that begin.
 #include <algorithm>
 #include <numeric>
 
-#include "router/core/admission/kv_gate.h"
+#include "router/core/admission/kv_admission.h"
 
 namespace bfio::core {
 namespace {
@@ -22,8 +22,8 @@ WorkerIndex LeastLoaded(const FreeCapacity& free, const WaitingView& request) {
 
 }  // namespace
 
-void KvGate::LookAtBooks(Lookahead& lookahead, absl::Span<const Worker> workers,
-                         absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
+void KvAdmission::LookAtBooks(Lookahead& lookahead, absl::Span<const Worker> workers,
+                              absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
   if (books_.workers() != workers.size()) books_.Reset(workers.size());
   int64_t longest = 1;
   for (size_t g = 0; g < workers.size(); ++g) {
@@ -64,7 +64,7 @@ void KvGate::LookAtBooks(Lookahead& lookahead, absl::Span<const Worker> workers,
   }
 }
 
-double KvGate::Expected(int64_t stay) const {
+double KvAdmission::Expected(int64_t stay) const {
   double steps = 0;
   for (size_t k = 0; k < intervals_.size() && intervals_[k].from < stay; ++k) {
     const int64_t width = std::min(stay, intervals_[k].to + 1) - intervals_[k].from;
@@ -73,7 +73,7 @@ double KvGate::Expected(int64_t stay) const {
   return steps;
 }
 
-bool KvGate::Before(const WaitingView& a, const WaitingView& b, int64_t step) const {
+bool KvAdmission::Before(const WaitingView& a, const WaitingView& b, int64_t step) const {
   if (a.priority != b.priority) return a.priority > b.priority;
   const bool overdue = Overdue(a, step);
   if (overdue != Overdue(b, step)) return overdue;
@@ -84,8 +84,8 @@ bool KvGate::Before(const WaitingView& a, const WaitingView& b, int64_t step) co
   return a.id < b.id;
 }
 
-void KvGate::Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
-                    std::vector<int32_t>& chosen) {
+void KvAdmission::Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
+                         std::vector<int32_t>& chosen) {
   chosen.clear();
   free_ = free;
   heap_.resize(waiting.size());

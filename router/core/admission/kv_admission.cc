@@ -1,4 +1,4 @@
-#include "router/core/admission/kv_gate.h"
+#include "router/core/admission/kv_admission.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,7 +14,7 @@
 namespace bfio::core {
 namespace {
 
-using Kind = KvGateOptions::Kind;
+using Kind = KvAdmissionOptions::Kind;
 
 // Width of the first intervals; width of later ones as a share of their distance. A larger share counts
 // tokens that were freed within the interval, a smaller share costs time. Beyond kFar few requests are left.
@@ -58,10 +58,10 @@ bool ReadSetting(absl::string_view rule, absl::string_view setting, absl::string
 
 }  // namespace
 
-absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text) {
+absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
   const auto& [name, settings] = parts;
-  KvGateOptions options;
+  KvAdmissionOptions options;
   if (name == "kv_feasible") options.kind = Kind::kFeasible;
   if (name == "protection" && !settings.empty()) options.kind = Kind::kProtection;
   if (name == "mc_sf") options.kind = Kind::kMcSf;
@@ -91,15 +91,15 @@ absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text) {
   return options;
 }
 
-absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead) {
+absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead& lookahead) {
   const bool predicts = options.kind == Kind::kFeasible || options.kind == Kind::kMcSf;
   if (!predicts || lookahead.predicts()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "admission kv_feasible or mc_sf needs a lookahead that predicts: survival, hint, max_tokens or oracle");
 }
 
-KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
-                       absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
+KvOutlook KvAdmission::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
+                            absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
   if (options_.kind == Kind::kProtection) {
     LookAtPrompts(workers, waiting);
     return {1, 1, capacity_, need_};
@@ -118,14 +118,14 @@ KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
   return {static_cast<int32_t>(intervals_.size()), kWays, capacity_, need_};
 }
 
-void KvGate::Take(int32_t need, WorkerIndex worker) {
+void KvAdmission::Take(int32_t need, WorkerIndex worker) {
   const size_t row = options_.kind == Kind::kProtection ? 1 : static_cast<size_t>(ways_) * intervals_.size();
   const int64_t* const needs = &need_[static_cast<size_t>(need) * row];
   int64_t* const capacity = &capacity_[static_cast<size_t>(worker) * row];
   for (size_t i = 0; i < row; ++i) capacity[i] -= needs[i];
 }
 
-void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
+void KvAdmission::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
   capacity_.clear();
   need_.clear();
   for (const Worker& worker : workers) {
@@ -142,8 +142,8 @@ void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingV
   }
 }
 
-void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
-                          StepsOfPrompt steps_of_prompt) {
+void KvAdmission::SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
+                               StepsOfPrompt steps_of_prompt) {
   int64_t longest = 1, residents = 0, prompt_steps = 0, memory = std::numeric_limits<int64_t>::max();
   double tokens = 0;
   for (const Worker& worker : workers) {
@@ -175,7 +175,7 @@ void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const Wai
   }
 }
 
-void KvGate::Divide(int64_t longest, int64_t near_share, int64_t far_share) {
+void KvAdmission::Divide(int64_t longest, int64_t near_share, int64_t far_share) {
   intervals_.clear();
   starts_.clear();
   for (int64_t from = 0; from < longest;) {
@@ -188,7 +188,7 @@ void KvGate::Divide(int64_t longest, int64_t near_share, int64_t far_share) {
 }
 
 template <class Use>
-void KvGate::ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use) const {
+void KvAdmission::ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use) const {
   double decay[kMostHalvings];
   int32_t halvings = 0;
   decay[0] = std::exp(-std::ldexp(intervals_[0].theta, intervals_[0].halvings) * static_cast<double>(tokens));
@@ -211,7 +211,7 @@ void KvGate::ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use
   }
 }
 
-void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* capacity) {
+void KvAdmission::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* capacity) {
   const size_t times = intervals_.size();
   if (!worker.open) {
     std::fill(capacity, capacity + kWays * times, kClosed);
@@ -258,8 +258,8 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   }
 }
 
-void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting,
-                           StepsOfPrompt steps_of_prompt) {
+void KvAdmission::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting,
+                                StepsOfPrompt steps_of_prompt) {
   const size_t row = kWays * intervals_.size();
   const bool exact = !lookahead.learns();
   kinds_.clear();
@@ -288,8 +288,8 @@ void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting
   }
 }
 
-void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens,
-                        int64_t prompt_steps, int64_t* need) {
+void KvAdmission::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens,
+                             int64_t prompt_steps, int64_t* need) {
   const int64_t stay = lookahead.Stay(request, starts_, absl::MakeSpan(alive_));
   if (chooses()) lengths_.back() = Expected(stay);
   ForEachInterval(

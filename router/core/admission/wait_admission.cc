@@ -1,4 +1,4 @@
-#include "router/core/admission/wait_gate.h"
+#include "router/core/admission/wait_admission.h"
 
 #include <algorithm>
 #include <bit>
@@ -33,13 +33,13 @@ constexpr double kRounding = 1e-9;
 
 }  // namespace
 
-absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text) {
+absl::StatusOr<WaitAdmissionOptions> ParseWaitAdmission(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
-  WaitGateOptions options;
+  WaitAdmissionOptions options;
   if (parts.first == "wait") {
-    options.kind = WaitGateOptions::Kind::kWait;
+    options.kind = WaitAdmissionOptions::Kind::kWait;
   } else if (parts.first == "nested_wait") {
-    options.kind = WaitGateOptions::Kind::kNestedWait;
+    options.kind = WaitAdmissionOptions::Kind::kNestedWait;
   } else {
     return absl::InvalidArgumentError(absl::StrCat("admission '", text, "' is unknown"));
   }
@@ -60,7 +60,7 @@ absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text) {
   return options;
 }
 
-WaitGate::WaitGate(const WaitGateOptions& options)
+WaitAdmission::WaitAdmission(const WaitAdmissionOptions& options)
     : options_(options),
       fixed_tokens_(options.fixed_tokens.value_or(kDefaultFixedTokens)),
       time_constant_(kRateSteps * 2 * fixed_tokens_),
@@ -68,35 +68,35 @@ WaitGate::WaitGate(const WaitGateOptions& options)
       rate_(time_constant_),
       thresholds_(nested() ? 1 : classes_.size(), 1) {}
 
-size_t WaitGate::ClassOf(int64_t output) {
+size_t WaitAdmission::ClassOf(int64_t output) {
   const auto length = static_cast<uint64_t>(std::max<int64_t>(1, output));
   return std::min<size_t>(kClasses - 1, static_cast<size_t>(std::bit_width(length) - 1) / 2);
 }
 
-void WaitGate::Class::TakeLengths(int64_t prompt_tokens, int64_t output_tokens) {
+void WaitAdmission::Class::TakeLengths(int64_t prompt_tokens, int64_t output_tokens) {
   const auto new_prompt = static_cast<double>(prompt_tokens), new_output = static_cast<double>(output_tokens);
   prompt += seen ? (new_prompt - prompt) / kLengthMemory : new_prompt;
   output += seen ? (new_output - output) / kLengthMemory : new_output;
   seen = true;
 }
 
-void WaitGate::Add(const RequestSpec& spec, int64_t enqueued_step) {
+void WaitAdmission::Add(const RequestSpec& spec, int64_t enqueued_step) {
   const int64_t length = spec.predicted_output_tokens.value_or(spec.max_new_tokens);
   const size_t at = nested() ? 0 : ClassOf(length);
   classes_[at].waiting.push_back({spec, enqueued_step});
   classes_of_.emplace(spec.id, at);
   if (!nested()) classes_[at].TakeLengths(spec.prefill_tokens, length);
-  // Arrivals while the gate's time stands still have no rate.
+  // Arrivals while the time of admission stands still have no rate.
   if (now_ > 0) (nested() ? rate_ : classes_[at].rate).OnArrival(now_);
 }
 
-const RequestSpec& WaitGate::Spec(RequestId id) const {
+const RequestSpec& WaitAdmission::Spec(RequestId id) const {
   const std::deque<Waiting>& waiting = classes_[classes_of_.at(id)].waiting;
   return std::find_if(waiting.begin(), waiting.end(), [&](const Waiting& w) { return w.spec.id == id; })
       ->spec;
 }
 
-bool WaitGate::Remove(RequestId id) {
+bool WaitAdmission::Remove(RequestId id) {
   const auto it = classes_of_.find(id);
   if (it == classes_of_.end()) return false;
   std::erase_if(classes_[it->second].waiting, [&](const Waiting& w) { return w.spec.id == id; });
@@ -104,13 +104,13 @@ bool WaitGate::Remove(RequestId id) {
   return true;
 }
 
-std::vector<WaitGate::Waiting> WaitGate::All() const {
+std::vector<WaitAdmission::Waiting> WaitAdmission::All() const {
   std::vector<Waiting> all;
   for (const Class& of : classes_) all.insert(all.end(), of.waiting.begin(), of.waiting.end());
   return all;
 }
 
-int64_t WaitGate::tokens_to_compute() const {
+int64_t WaitAdmission::tokens_to_compute() const {
   int64_t tokens = 0;
   for (const Class& of : classes_) {
     for (const Waiting& one : of.waiting) tokens += one.spec.tokens_to_compute();
@@ -118,7 +118,7 @@ int64_t WaitGate::tokens_to_compute() const {
   return tokens;
 }
 
-void WaitGate::Release(int64_t step, bool idle, std::vector<Waiting>& out) {
+void WaitAdmission::Release(int64_t step, bool idle, std::vector<Waiting>& out) {
   if (classes_of_.empty()) return;
   if (now_ >= looked_ + time_constant_ / kLooksPerTime || workers_ != solved_workers_) Solve();
   for (size_t j = 0; j < thresholds_.size(); ++j) {
@@ -132,12 +132,12 @@ void WaitGate::Release(int64_t step, bool idle, std::vector<Waiting>& out) {
   }
 }
 
-void WaitGate::OnStep(int64_t largest_load, int32_t workers) {
+void WaitAdmission::OnStep(int64_t largest_load, int32_t workers) {
   now_ += fixed_tokens_ + static_cast<double>(std::max<int64_t>(0, largest_load));
   workers_ = workers;
 }
 
-void WaitGate::OnCost(double fixed_tokens) {
+void WaitAdmission::OnCost(double fixed_tokens) {
   const double wanted = std::clamp(fixed_tokens, 1.0, kMostFixedTokens);
   if (!active() || options_.fixed_tokens || std::abs(wanted - fixed_tokens_) <= kCostStep * fixed_tokens_)
     return;
@@ -149,7 +149,7 @@ void WaitGate::OnCost(double fixed_tokens) {
   solved_workers_ = 0;
 }
 
-void WaitGate::OnEnd(int64_t prompt, int64_t output) {
+void WaitAdmission::OnEnd(int64_t prompt, int64_t output) {
   if (!nested()) return;
   for (Class& of : classes_) of.ends *= 1 - 1 / kLengthMemory;
   Class& of = classes_[ClassOf(output)];
@@ -157,7 +157,7 @@ void WaitGate::OnEnd(int64_t prompt, int64_t output) {
   of.TakeLengths(prompt, output);
 }
 
-void WaitGate::Solve() {
+void WaitAdmission::Solve() {
   looked_ = now_;
   bool changed = workers_ != solved_workers_ || now_ >= solved_at_ + time_constant_;
   if (nested()) {
@@ -196,7 +196,7 @@ void WaitGate::Solve() {
   for (size_t i = 0; i < classes.size() && !nested(); ++i) thresholds_[classes[i]] = threshold(types[i].rate);
 }
 
-std::vector<RequestType> WaitGate::Types(std::vector<size_t>& classes) const {
+std::vector<RequestType> WaitAdmission::Types(std::vector<size_t>& classes) const {
   double ends = 0;
   for (const Class& of : classes_) ends += of.ends;
   std::vector<RequestType> types;

@@ -11,7 +11,7 @@
 // Differences from the paper: running requests do not pause for others of their class, because their tokens
 // are streamed to clients. So a class counts the requests that it holds, not whole batches, and a rare class,
 // with less than one request per iteration, never waits. Requests beyond a threshold are also released,
-// because another rule bounds memory (kv_gate.h).
+// because another rule bounds memory (kv_admission.h).
 //
 // A group behind one barrier is the paper's one worker: with balanced loads, an iteration takes d0 + d1 / G
 // times the tokens that all G workers hold. Time is measured in tokens: a step takes d0 / d1 tokens plus the
@@ -21,8 +21,8 @@
 // however rare its class. Within a class the order is first come, first served, whatever the priorities.
 // Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to remove one;
 // thresholds are solved again when rates have changed.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
+#ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
+#define BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_
 
 #include <cstdint>
 #include <deque>
@@ -38,7 +38,7 @@
 
 namespace bfio::core {
 
-struct WaitGateOptions {
+struct WaitAdmissionOptions {
   enum class Kind { kNone, kWait, kNestedWait };
   Kind kind = Kind::kNone;
   // Fixed part of a step's time, in tokens of load: C / t_l. Above 0. Unset: derived from the workers' costs.
@@ -49,9 +49,9 @@ struct WaitGateOptions {
 
 // Parses "wait" or "nested_wait", with settings as in "wait:tokens=48620,most=32". INVALID_ARGUMENT, naming
 // the error.
-absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text);
+absl::StatusOr<WaitAdmissionOptions> ParseWaitAdmission(absl::string_view text);
 
-class WaitGate {
+class WaitAdmission {
  public:
   // A request that is held back, and the step in which it arrived.
   struct Waiting {
@@ -59,9 +59,9 @@ class WaitGate {
     int64_t enqueued_step = 0;
   };
 
-  explicit WaitGate(const WaitGateOptions& options);
+  explicit WaitAdmission(const WaitAdmissionOptions& options);
 
-  bool active() const { return options_.kind != WaitGateOptions::Kind::kNone; }
+  bool active() const { return options_.kind != WaitAdmissionOptions::Kind::kNone; }
 
   // --- requests that are held back ---
 
@@ -76,7 +76,7 @@ class WaitGate {
   // Prompt tokens of all held requests (RequestSpec::tokens_to_compute); O(n).
   int64_t tokens_to_compute() const;
   // All held requests by class, each in the order of arrival. Adding them again in this order restores the
-  // gate.
+  // admission.
   std::vector<Waiting> All() const;
 
   // Moves the requests that may be released at `step` to the end of `out`, by class, each in the order of
@@ -125,15 +125,15 @@ class WaitGate {
     void TakeLengths(int64_t prompt_tokens, int64_t output_tokens);
   };
 
-  bool nested() const { return options_.kind == WaitGateOptions::Kind::kNestedWait; }
+  bool nested() const { return options_.kind == WaitAdmissionOptions::Kind::kNestedWait; }
   void Solve();
   // The types with the rates for which thresholds are solved, without classes that have no arrivals. Sets
   // `classes` to the class of each type.
   std::vector<RequestType> Types(std::vector<size_t>& classes) const;
 
-  const WaitGateOptions options_;
+  const WaitAdmissionOptions options_;
   double fixed_tokens_;
-  // Time constant of the rates, in the gate's unit of time, tokens.
+  // Time constant of the rates, in admission's unit of time, tokens.
   double time_constant_;
   // For nested_wait these are classes of lengths, and all requests wait in the first.
   std::vector<Class> classes_;
@@ -148,4 +148,4 @@ class WaitGate {
 
 }  // namespace bfio::core
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
+#endif  // BFIO_ROUTER_CORE_ADMISSION_WAIT_ADMISSION_H_

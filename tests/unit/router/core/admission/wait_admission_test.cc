@@ -1,0 +1,291 @@
+// WAIT and Nested WAIT in the router: when which requests are released to the pool.
+#include "router/core/admission/wait_admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "router/core/admission/admission_text.h"
+#include "tools/sim/admission/fluid.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = WaitAdmissionOptions::Kind;
+
+constexpr double kFixed = 50'000;
+constexpr int64_t kLoad = 50'000;
+constexpr int32_t kWorkers = 8;
+
+RequestSpec Spec(RequestId id, int64_t prompt, int64_t output) {
+  RequestSpec spec;
+  spec.id = id;
+  spec.prefill_tokens = prompt;
+  spec.max_new_tokens = output;
+  return spec;
+}
+
+WaitAdmission Admission(Kind kind, int64_t most = 1'000'000) {
+  return WaitAdmission({kind, kFixed, most});
+}
+
+// Poisson arrivals of one kind of request, `per_step` of them per step, to a group whose load is kLoad
+// tokens.
+class Stream {
+ public:
+  Stream(WaitAdmission& admission, uint64_t seed) : admission_(admission), rng_(seed) {}
+
+  std::vector<WaitAdmission::Waiting> Run(int64_t steps, double per_step, int64_t prompt, int64_t output) {
+    std::vector<WaitAdmission::Waiting> released;
+    for (int64_t i = 0; i < steps; ++i) {
+      for (next_ -= per_step; next_ < 0; next_ += rng_.Exponential())
+        admission_.Add(Spec(++id_, prompt, output), step_);
+      admission_.OnStep(kLoad, kWorkers);
+      admission_.Release(++step_, false, released);
+    }
+    return released;
+  }
+  int64_t step() const { return step_; }
+  RequestId last_id() const { return id_; }
+
+ private:
+  WaitAdmission& admission_;
+  Rng rng_;
+  RequestId id_ = 0;
+  double next_ = 0;
+  int64_t step_ = 0;
+};
+
+int64_t Largest(const WaitAdmission& admission) {
+  return *std::max_element(admission.thresholds().begin(), admission.thresholds().end());
+}
+
+TEST(WaitAdmission, ArrivalsBeforeTheFirstStepAreNotARate) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    WaitAdmission admission = Admission(kind);
+    std::vector<WaitAdmission::Waiting> released;
+    for (RequestId id = 1; id <= 5000; ++id) admission.Add(Spec(1'000'000 + id, 100, 100), 0);
+    admission.Release(0, /*idle=*/true, released);
+    EXPECT_EQ(released.size(), 5000U);
+    Stream stream(admission, 1);
+    stream.Run(50, 0.2, 100, 100);
+    for (const int64_t threshold : admission.thresholds()) EXPECT_LT(threshold, 5);
+  }
+}
+
+TEST(WaitAdmission, ThresholdsFollowTheCostsThatWorkersHaveFitted) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    WaitAdmission admission({kind, std::nullopt, 1'000'000});
+    EXPECT_EQ(admission.fixed_tokens(), WaitAdmission::kDefaultFixedTokens);
+    Stream stream(admission, 1);
+    if (kind == Kind::kNestedWait)
+      for (int i = 0; i < 50; ++i) admission.OnEnd(100, 200);
+    stream.Run(2000, 8, 100, 200);
+    const int64_t before = Largest(admission);
+    admission.OnCost(4 * WaitAdmission::kDefaultFixedTokens);
+    EXPECT_EQ(admission.fixed_tokens(), 4 * WaitAdmission::kDefaultFixedTokens);
+    // At the same rate per unit of time, a step with four times the fixed part collects four times as many.
+    stream.Run(1, 8, 100, 200);
+    const double ratio = static_cast<double>(Largest(admission)) / static_cast<double>(before);
+    EXPECT_GT(ratio, 3);
+    EXPECT_LT(ratio, 5);
+  }
+}
+
+TEST(WaitAdmission, SmallChangesOfCostsChangeNothing) {
+  WaitAdmission admission({Kind::kWait, std::nullopt, 32});
+  admission.OnCost(100'000);
+  for (const double cost : {109'000.0, 91'000.0, 100'000.0, 109'900.0}) {
+    admission.OnCost(cost);
+    EXPECT_EQ(admission.fixed_tokens(), 100'000);
+  }
+  admission.OnCost(111'000);
+  EXPECT_EQ(admission.fixed_tokens(), 111'000);
+  admission.OnCost(-5);
+  EXPECT_EQ(admission.fixed_tokens(), 1) << "a fit may extrapolate to less than nothing";
+}
+
+TEST(WaitAdmission, AnExplicitSettingOverridesWorkersCosts) {
+  WaitAdmission admission({Kind::kWait, 30'000, 32});
+  admission.OnCost(90'000);
+  EXPECT_EQ(admission.fixed_tokens(), 30'000);
+}
+
+TEST(ArrivalRate, ItsTimeConstantChangesWithoutAJumpOfTheRate) {
+  ArrivalRate rate(100);
+  for (int i = 1; i <= 1000; ++i) rate.OnArrival(i);
+  const double before = rate.Rate(1000.5);
+  rate.SetTimeConstant(20, 1000.5);
+  EXPECT_NEAR(rate.Rate(1000.5), before, 1e-12);
+  // From now on it follows five times as fast: without arrivals, e^-1 after 20.
+  EXPECT_NEAR(rate.Rate(1020.5) / before, std::exp(-1), 1e-6);
+}
+
+TEST(ParseAdmission, ParsesAMemoryRuleABatchRuleOrBoth) {
+  const auto both = ParseAdmission("kv_feasible:confidence=0.9+nested_wait:tokens=1000,most=7");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->kv.kind, KvAdmissionOptions::Kind::kFeasible);
+  EXPECT_EQ(both->kv.confidence, 0.9);
+  EXPECT_EQ(both->wait.kind, Kind::kNestedWait);
+  EXPECT_EQ(both->wait.fixed_tokens, 1000);
+  EXPECT_EQ(both->wait.most_steps, 7);
+  EXPECT_EQ(ParseAdmission("wait")->kv.kind, KvAdmissionOptions::Kind::kNone);
+  EXPECT_EQ(ParseAdmission("wait+protection:alpha=0.1")->kv.alpha, 0.1);
+  const auto sorted = ParseAdmission("wait+mc_sf:most=9,confidence=0.9");
+  ASSERT_TRUE(sorted.ok()) << sorted.status();
+  EXPECT_EQ(sorted->kv.kind, KvAdmissionOptions::Kind::kMcSf);
+  EXPECT_EQ(sorted->kv.most_steps, 9);
+  EXPECT_EQ(sorted->kv.confidence, 0.9);
+  EXPECT_EQ(ParseAdmission("none")->wait.kind, Kind::kNone);
+  for (const char* text :
+       {"", "+", "wait+", "wait+nested_wait", "none+kv_feasible", "waits", "wait:most=0", "wait:most=1.5",
+        "wait:tokens=x", "wait:tokens=nan", "wait:a=1", "kv_feasible:most=3", "mc_sf:", "mc_sf:most=0",
+        "mc_sf:alpha=0", "mc_sf:most=nan", "mc_sf:most=3,", "mc_sf_paced"}) {
+    EXPECT_EQ(ParseAdmission(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(WaitAdmission, AClassIsReleasedAtTheFluidModelsThreshold) {
+  WaitAdmission admission = Admission(Kind::kWait);
+  Stream stream(admission, 1);
+  stream.Run(4000, 30, 40, 60);
+  // In this model's unit of time a step takes kFixed + kLoad; the group's load is divided among its workers.
+  const size_t of = WaitAdmission::ClassOf(60);
+  const RequestType type = {30 / (kFixed + kLoad), 40, 59};
+  const sim::IterationTime time = {kFixed, 1.0 / kWorkers};
+  const int64_t exact = (*sim::WaitThresholds({{type}}, time, 0.9))[0];
+  EXPECT_GE(exact, 15);
+  EXPECT_GE(admission.thresholds()[of], exact);
+  // Thresholds are solved for up to four standard errors above the measured rate, which raises them.
+  const RequestType above = {1.15 * type.rate, 40, 59};
+  EXPECT_LE(admission.thresholds()[of], (*sim::WaitThresholds({{above}}, time, 0.9))[0]);
+  for (size_t j = 0; j < admission.thresholds().size(); ++j) {
+    if (j == of) continue;
+    EXPECT_EQ(admission.thresholds()[j], 1) << "no request of class " << j << " has come";
+  }
+
+  const int64_t threshold = admission.thresholds()[of];
+  std::vector<WaitAdmission::Waiting> out;
+  admission.Release(stream.step(), true, out);
+  out.clear();
+  for (int64_t i = 1; i < threshold; ++i)
+    admission.Add(Spec(1'000'000 + static_cast<RequestId>(i), 40, 60), stream.step());
+  admission.Release(stream.step(), false, out);
+  EXPECT_TRUE(out.empty());
+  EXPECT_EQ(admission.size(), threshold - 1);
+  admission.Add(Spec(2'000'000, 40, 60), stream.step());
+  admission.Release(stream.step(), false, out);
+  EXPECT_EQ(static_cast<int64_t>(out.size()), threshold);
+  EXPECT_EQ(admission.size(), 0);
+}
+
+TEST(WaitAdmission, ThresholdsFollowRatesUpAndDown) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    WaitAdmission admission = Admission(kind);
+    Stream stream(admission, 3);
+    const size_t of = kind == Kind::kWait ? WaitAdmission::ClassOf(100) : 0;
+    for (int i = 0; i < 1000; ++i) admission.OnEnd(400, 100);
+    stream.Run(4000, 4, 400, 100);
+    const int64_t many = admission.thresholds()[of];
+    stream.Run(4000, 1, 400, 100);
+    const int64_t few = admission.thresholds()[of];
+    stream.Run(4000, 4, 400, 100);
+    EXPECT_GE(many, 2 * few);
+    EXPECT_GE(admission.thresholds()[of], 2 * few);
+  }
+}
+
+TEST(WaitAdmission, NestedWaitLearnsSegmentsFromEndedRequests) {
+  WaitAdmission admission = Admission(Kind::kNestedWait);
+  Stream stream(admission, 5);
+  // No request has ended, so no lengths are known, and no request waits.
+  stream.Run(500, 3, 300, 1000);
+  EXPECT_EQ(admission.thresholds(), std::vector<int64_t>{1});
+  for (int i = 0; i < 3000; ++i) admission.OnEnd(30, i % 4 == 0 ? 150 : 20);
+  stream.Run(4000, 30, 30, 1000);
+  const double rate = 30 / (kFixed + kLoad);
+  const auto nested = [&](double factor) {
+    const std::vector<RequestType> types = {{0.75 * factor * rate, 30, 19}, {0.25 * factor * rate, 30, 149}};
+    return static_cast<double>(
+        sim::NestedThresholds(SegmentsOf(types), {kFixed, 1.0 / kWorkers}, 1.1)->front());
+  };
+  EXPECT_GE(nested(1), 15);
+  EXPECT_GE(admission.thresholds()[0], 0.97 * nested(1)) << "rounding apart";
+  EXPECT_LE(admission.thresholds()[0], nested(1.2));
+}
+
+TEST(WaitAdmission, ARareClassNeitherWaitsNorDelaysOthers) {
+  WaitAdmission admission = Admission(Kind::kWait);
+  Stream stream(admission, 11);
+  stream.Run(3000, 30, 40, 60);
+  const int64_t before = admission.thresholds()[WaitAdmission::ClassOf(60)];
+  admission.Add(Spec(9'000'000, 40, 2'000), stream.step());
+  stream.Run(600, 30, 40, 60);
+  EXPECT_EQ(admission.thresholds()[WaitAdmission::ClassOf(2'000)], 1);
+  EXPECT_LE(admission.thresholds()[WaitAdmission::ClassOf(60)], before + before / 4);
+}
+
+TEST(WaitAdmission, AnInfeasibleLoadStillHasThresholds) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    WaitAdmission admission = Admission(kind);
+    Stream stream(admission, 7);
+    for (int i = 0; i < 1000; ++i) admission.OnEnd(2000, 1000);
+    const auto released = stream.Run(3000, 50, 2000, 1000);
+    EXPECT_GE(released.size(), 1000U);
+    EXPECT_GT(*std::max_element(admission.thresholds().begin(), admission.thresholds().end()), 1);
+  }
+}
+
+TEST(WaitAdmission, NoRequestIsLostDuplicatedOrKeptBeyondTheBound) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      Rng rng(seed);
+      const int64_t most = 1 + static_cast<int64_t>(rng.Below(40));
+      WaitAdmission admission({kind, 1 + static_cast<double>(rng.Below(100'000)), most});
+      std::set<RequestId> kept;
+      RequestId id = 0;
+      for (int64_t step = 1; step <= 2000; ++step) {
+        for (uint64_t n = rng.Below(2 + seed); n > 0; --n) {
+          RequestSpec spec = Spec(++id, 1 + static_cast<int64_t>(rng.Below(4000)), 1);
+          spec.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(uint64_t{1} << rng.Below(18)));
+          if (rng.Below(2) == 0) spec.predicted_output_tokens = 1 + static_cast<int64_t>(rng.Below(300));
+          admission.Add(spec, step);
+          kept.insert(id);
+        }
+        if (rng.Below(5) == 0 && !kept.empty()) {
+          EXPECT_EQ(admission.Spec(*kept.begin()).id, *kept.begin());
+          EXPECT_TRUE(admission.Remove(*kept.begin()));
+          kept.erase(kept.begin());
+        }
+        if (rng.Below(3) == 0)
+          admission.OnEnd(1 + static_cast<int64_t>(rng.Below(4000)),
+                          1 + static_cast<int64_t>(rng.Below(uint64_t{1} << rng.Below(18))));
+        if (rng.Below(50) != 0)
+          admission.OnStep(static_cast<int64_t>(rng.Below(200'000)), static_cast<int32_t>(1 + rng.Below(8)));
+        const bool idle = rng.Below(200) == 0;
+        std::vector<WaitAdmission::Waiting> out;
+        admission.Release(step, idle, out);
+        for (const WaitAdmission::Waiting& waiting : out) ASSERT_EQ(kept.erase(waiting.spec.id), 1U);
+        ASSERT_EQ(admission.size(), static_cast<int64_t>(kept.size()));
+        ASSERT_EQ(admission.All().size(), kept.size());
+        ASSERT_TRUE(!idle || kept.empty());
+        for (const WaitAdmission::Waiting& waiting : admission.All()) {
+          ASSERT_TRUE(admission.Contains(waiting.spec.id));
+          ASSERT_LT(step - waiting.enqueued_step, most);
+        }
+        for (const int64_t threshold : admission.thresholds()) ASSERT_GE(threshold, 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core
