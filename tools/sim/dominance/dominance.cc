@@ -183,7 +183,9 @@ SimOptions Dominance::OptionsOf(const DominanceCell& cell, const std::string& po
     return result;
   }
   const Trace& trace = PreparedTrace(cell);
-  result.warmup = std::max(result.warmup, LongestOutput(trace));
+  const double output = MeanOutputTokens(trace);
+  result.warmup = std::max({result.warmup, LongestOutput(trace), std::lround(kWarmupOutputs * output)});
+  result.steps = std::max<int64_t>(result.steps, std::lround(kCountedOutputs * output));
   result.load = cell.level / kSaturationLoad *
                 FullSlotRequestRate(trace, cell.workers, result.batch, result.cost) / ArrivalRate(trace);
   return result;
@@ -197,14 +199,15 @@ absl::StatusOr<RunMeasurements> Dominance::RunOne(const DominanceCell& cell, con
   const absl::StatusOr<nlohmann::ordered_json> run =
       (*simulation)->Run([&](int64_t done) { return done % 64 != 0 || go_on(); });
   if (!run.ok()) return run.status();
-  RunMeasurements figures;
-  figures.step_s_mean = run->at("step_s_mean");
-  figures.idle_fraction = run->at("idle_fraction");
-  figures.throughput_tokens_per_s = run->at("throughput_tokens_per_s");
-  figures.wait_steps_p50 = run->at("wait_steps_p50");
-  figures.wait_steps_p99 = run->at("wait_steps_p99");
-  figures.wait_steps_max = run->at("wait_steps_max");
-  return figures;
+  RunMeasurements measured;
+  measured.steps = run->at("steps");
+  measured.step_s_mean = run->at("step_s_mean");
+  measured.idle_fraction = run->at("idle_fraction");
+  measured.throughput_tokens_per_s = run->at("throughput_tokens_per_s");
+  measured.wait_steps_p50 = run->at("wait_steps_p50");
+  measured.wait_steps_p99 = run->at("wait_steps_p99");
+  measured.wait_steps_max = run->at("wait_steps_max");
+  return measured;
 }
 
 absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, size_t index)>& done,
@@ -220,15 +223,15 @@ absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, 
   const auto work = [&] {
     for (size_t task = next++; task < runs && !stop; task = next++) {
       const size_t index = task / policies, policy = task % policies;
-      const absl::StatusOr<RunMeasurements> figures =
+      const absl::StatusOr<RunMeasurements> measured =
           RunOne(cells_[index], policies_[policy], [&] { return !stop && go_on(); });
       const std::lock_guard<std::mutex> lock(mutex);
-      if (!figures.ok()) {
-        failure.Update(figures.status());
+      if (!measured.ok()) {
+        failure.Update(measured.status());
         stop = true;
         return;
       }
-      cells_[index].runs[policy] = *figures;
+      cells_[index].runs[policy] = *measured;
       --left[index];
       for (; told < cells_.size() && left[told] == 0; ++told) done(cells_[told], told);
     }

@@ -31,6 +31,9 @@ namespace bfio::sim {
 inline constexpr double kStepLossAbove = 1.005;
 // ... or the p99 wait is more than this share above FCFS's.
 inline constexpr double kWaitLossAbove = 1.2;
+// In arrivals mode, in mean outputs: the steps before counting, and the counted ones, at least.
+inline constexpr double kWarmupOutputs = 5;
+inline constexpr double kCountedOutputs = 10;
 // The load that means all slots taken.
 inline constexpr double kSaturationLoad = 72;
 
@@ -64,16 +67,19 @@ struct DominanceOptions {
   std::string candidate = "bf_io_auto";
   // FCFS is added when it is missing, the candidate left out.
   std::vector<std::string> baselines;
-  // Batch, cost, objective, horizon, lookahead, steps and warmup of every run. G = 64 counts half as many
-  // steps, G = 256 and above a quarter; a load below saturation 72 / load times as many, at most four times,
-  // because a cell's noise depends on its number of requests. In arrivals mode the group fills up first:
-  // counting starts no earlier than after the longest output.
+  // Batch, cost, objective, horizon, lookahead, plan mode, steps and warmup of every run. G = 64 counts half
+  // as many steps, G = 256 and above a quarter; a load below saturation 72 / load times as many, at most four
+  // times, because a cell's noise depends on its number of requests. In arrivals mode the group fills up
+  // first: counting starts no earlier than after the longest output and kWarmupOutputs mean outputs, and at
+  // least kCountedOutputs mean outputs are counted, because a choice by replay takes several mean stays.
   SimOptions base;
   int32_t threads = 1;
 };
 
 // The measurements of one run for the verdict.
 struct RunMeasurements {
+  // Counted ones.
+  int64_t steps = 0;
   double step_s_mean = 0;
   double idle_fraction = 0;
   double throughput_tokens_per_s = 0;
@@ -118,6 +124,8 @@ class Dominance {
   const std::vector<DominanceCell>& cells() const { return cells_; }
   // policies()[0] is the candidate.
   const std::vector<std::string>& policies() const { return policies_; }
+  // FCFS's index there.
+  int32_t fcfs() const { return fcfs_; }
   const DominanceOptions& options() const { return options_; }
 
   // Runs everything. `done(i)` after cell i, in order; false from it or from `go_on`, called from time to

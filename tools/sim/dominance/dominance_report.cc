@@ -67,7 +67,7 @@ double StudentPoint(absl::Span<const double> points, size_t seeds) {
   return points[std::min(seeds - 1, points.size()) - 1];
 }
 
-// The cell of one setting with the means over its seeds, the waits rounded.
+// The cell of one setting with the means over its seeds, the p99 waits rounded, and the longest waits.
 DominanceCell SeedMean(const Dominance& dominance, size_t first) {
   const size_t seeds = static_cast<size_t>(dominance.options().seeds);
   const std::vector<DominanceCell>& cells = dominance.cells();
@@ -77,6 +77,7 @@ DominanceCell SeedMean(const Dominance& dominance, size_t first) {
     for (size_t s = first; s < first + seeds; ++s) {
       step_s += cells[s].runs[p].step_s_mean;
       wait += static_cast<double>(cells[s].runs[p].wait_steps_p99);
+      mean.runs[p].wait_steps_max = std::max(mean.runs[p].wait_steps_max, cells[s].runs[p].wait_steps_max);
     }
     mean.runs[p].step_s_mean = step_s / static_cast<double>(seeds);
     mean.runs[p].wait_steps_p99 = static_cast<int64_t>(wait / static_cast<double>(seeds) + 0.5);
@@ -120,6 +121,7 @@ std::string LevelName(const DominanceCell& cell) {
 
 nlohmann::ordered_json RunJson(const std::string& policy, const RunMeasurements& run) {
   return {{"policy", policy},
+          {"steps", run.steps},
           {"step_s_mean", run.step_s_mean},
           {"idle_fraction", run.idle_fraction},
           {"throughput_tokens_per_s", run.throughput_tokens_per_s},
@@ -171,6 +173,8 @@ nlohmann::ordered_json SettingJson(const Dominance& dominance, size_t first) {
   if (excess.error) json["fair_step_loss_within_95"] = StudentPoint(kStudentWithin, seeds) * *excess.error;
   json["wait_steps_p99"] = verdict.wait_p99;
   json["fcfs_wait_steps_p99"] = verdict.fcfs_wait_p99;
+  json["wait_steps_max"] = mean.runs[0].wait_steps_max;
+  json["fcfs_wait_steps_max"] = mean.runs[static_cast<size_t>(dominance.fcfs())].wait_steps_max;
   return json;
 }
 
@@ -223,6 +227,7 @@ nlohmann::ordered_json DominanceJson(const Dominance& dominance) {
   json["objective"] = base.objective;
   json["horizon"] = base.horizon;
   json["lookahead"] = base.lookahead;
+  json["plan_mode"] = base.plan_mode;
   json["wait_ratio"] = base.wait_ratio;
   json["warmup"] = base.warmup;
   json["steps"] = base.steps;

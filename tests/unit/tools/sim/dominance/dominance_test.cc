@@ -107,6 +107,20 @@ TEST(DominanceTest, StructuredWorkloadsRun) {
   EXPECT_GT(dominance.cells()[9].runs[1].wait_steps_p99, dominance.cells()[7].runs[1].wait_steps_p99);
 }
 
+TEST(DominanceTest, BelowSaturationTenMeanOutputsAreCounted) {
+  DominanceOptions options = Corner();
+  for (TraceRequest& request : options.workloads[0].trace.requests) request.output_tokens = 100;
+  options.workloads.resize(1);
+  options.groups = {2};
+  options.loads = {72, 144};
+  options.depths = {4};
+  options.seeds = 1;
+  Dominance dominance = *Dominance::Create(std::move(options));
+  ASSERT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
+  for (const size_t cell : {0, 1}) EXPECT_EQ(dominance.cells()[cell].runs[0].steps, 1000) << cell;
+  EXPECT_EQ(dominance.cells()[2].runs[0].steps, 60) << "a pool that is always full has nothing to fill";
+}
+
 // A cell with the runs of the candidate, fcfs and two others, in this order.
 DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) {
   DominanceCell cell;
