@@ -252,11 +252,11 @@ void BM_Kv(benchmark::State& state, KvCall call) {
 // What a plan takes to say what memory each of 16 workers has left, where lengths are known and a hundredth
 // of its requests has ended, and others begun, since the plan before: from the books, or from all residents.
 // The first of a worker's residents are unsettled: their starts are not reported, or prompts not computed.
-void BM_KnownKv(benchmark::State& state, const char* admission) {
+void BM_KnownKv(benchmark::State& state, const char* text) {
   constexpr size_t kWorkers = 16;
   const int64_t length = state.range(1);
   const auto lookahead = *MakeLookahead("max_tokens");
-  KvAdmission admission(*ParseKvAdmission(admission));
+  KvAdmission admission(*ParseKvAdmission(text));
   const auto residents_each = static_cast<size_t>(state.range(0)),
              unsettled = static_cast<size_t>(state.range(2));
   Rng rng(4);

@@ -53,13 +53,13 @@ absl::Status CheckInstant(const SimOptions& options) {
 absl::Status CheckAdmission(const SimOptions& options) {
   const auto admission = core::ParseAdmission(options.admission);
   if (!admission.ok()) return admission.status();
-  const core::KvAdmissionOptions* const admission = &admission->kv;
+  const core::KvAdmissionOptions* const kv = &admission->kv;
   if (admission->wait.kind != core::WaitAdmissionOptions::Kind::kNone && options.dispatch != "pool") {
     return absl::InvalidArgumentError("--admission=wait needs --dispatch=pool");
   }
-  if (admission->kind == core::KvAdmissionOptions::Kind::kNone) return absl::OkStatus();
+  if (kv->kind == core::KvAdmissionOptions::Kind::kNone) return absl::OkStatus();
   if (const auto lookahead = core::MakeLookahead(options.lookahead); lookahead.ok()) {
-    if (absl::Status status = core::CheckKvAdmission(*admission, **lookahead); !status.ok()) return status;
+    if (absl::Status status = core::CheckKvAdmission(*kv, **lookahead); !status.ok()) return status;
   }
   if (options.kv_tokens == 0) return absl::InvalidArgumentError("--admission needs --kv_tokens");
   if (options.dispatch != "pool" || options.drift != "growth" || !options.dump_lp.empty()) {
