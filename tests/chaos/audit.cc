@@ -54,8 +54,7 @@ std::vector<Suspect> WronglyEnded(const std::vector<Suspect>& suspects,
 
 Verdict Audit(const AuditInput& input) {
   const Ledger& ledger = input.ledger;
-  Verdict verdict;
-  verdict.violations = input.other;
+  Verdict verdict = {.violations = input.other};
   const auto require_zero = [&](const std::string& what, int64_t count) {
     if (count != 0) verdict.violations.push_back(absl::StrCat(what, ": ", count));
   };

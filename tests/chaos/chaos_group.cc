@@ -11,7 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -135,8 +134,7 @@ void ChaosGroup::StartRouter() {
 
 void ChaosGroup::EndLease() {
   constexpr char kElectionKey[] = "/bfio/router";
-  router::EtcdOptions options;
-  options.endpoints = {means_.etcd->endpoint()};
+  router::EtcdOptions options = {.endpoints = {means_.etcd->endpoint()}};
   const auto etcd = router::Etcd::Create(options);
   if (!etcd.ok()) return;
   const auto owner = (*etcd)->Read(kElectionKey);
@@ -248,8 +246,7 @@ std::optional<GroupView> ChaosGroup::Look(std::vector<std::string>& broken) {
     under_way.told = !found.empty();
     if (under_way.told) broken.push_back(absl::StrCat(NameOf(kind), ": ", found));
   }
-  GroupView view;
-  view.router = router_->pid();
+  GroupView view = {.router = router_->pid()};
   view.router_kib = ResidentKib(view.router);
   std::string group;
   for (const v1::WorkerState& worker : state->workers()) {

@@ -52,8 +52,7 @@ std::string WriteResumeKey() {
 }
 
 GroupOptions OptionsOf(const RunOptions& run) {
-  GroupOptions group;
-  group.workers = run.workers;
+  GroupOptions group = {.workers = run.workers};
   group.router_flags = {
       absl::StrCat("--step_timeout=", absl::FormatDuration(run.step_timeout)),
       // A router that restarts while a worker is gone waits for it no longer than for a step.
@@ -196,14 +195,13 @@ void PrintFaults(const Director& director, int64_t altered_reports) {
 int RunChaos(const RunOptions& options) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   Means means = FindMeans(options.workers, options.engine == "sim");
-  ScheduleOptions schedule;
-  schedule.seed = options.seed;
-  schedule.workers = options.workers;
-  schedule.first = kCalm;
-  schedule.last = options.duration - kCalm;
-  schedule.mean_gap = options.mean_gap;
-  schedule.step_timeout = options.step_timeout;
-  schedule.kinds = PossibleKinds(options, means);
+  ScheduleOptions schedule = {.seed = options.seed,
+                              .workers = options.workers,
+                              .first = kCalm,
+                              .last = options.duration - kCalm,
+                              .mean_gap = options.mean_gap,
+                              .step_timeout = options.step_timeout,
+                              .kinds = PossibleKinds(options, means)};
   const std::vector<Fault> faults = DrawSchedule(schedule);
   absl::PrintF("seed %d, %d faults in %s, %d workers, engine %s, %g requests/s\n", options.seed,
                faults.size(), absl::FormatDuration(options.duration), options.workers, options.engine,
@@ -226,11 +224,8 @@ int RunChaos(const RunOptions& options) {
       ReleaseMeans(means);
       return 2;
     }
-    LoadOptions load_options;
-    load_options.address = group.address();
-    load_options.rate = options.rate;
-    load_options.seed = options.seed;
-    load_options.authenticated = true;
+    LoadOptions load_options = {
+        .address = group.address(), .rate = options.rate, .seed = options.seed, .authenticated = true};
     ClientLoad load(load_options, *workload);
     std::atomic<bool> loaded{true};
     // This thread starts the processes, because a child process is killed when the thread that started it

@@ -2,14 +2,12 @@
 // that follows its commands, attacks that reach their targets.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <functional>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -231,20 +229,25 @@ TEST(BarrierIntruder, CountsABarrierThatItJoined) {
   const std::string address = offer->substr(0, offer->find('/'));
   BarrierIntruder intruder({.barriers = {address}, .world_size = 2, .epoch = 5});
   EXPECT_TRUE((*hub)->Form({5, 0, 2, absl::StrCat(address, "/", std::string(64, '0'))}, kEnd, {}).ok());
-  const absl::Time give_up = MonotonicNow() + kEnd;
-  while (intruder.joined() == 0 && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
+  testing::Eventually([&] { return intruder.joined() > 0; });
   EXPECT_EQ(intruder.joined(), 1);
 }
 
-TEST(Flood, OpensAgainWhatIsClosed) {
+// A socket that listens at a free port, and its address.
+int ListenOnLoopback(sockaddr_in& address) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(listen(listener, 1024), 0);
+  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(listen(listener, 1024), 0);
   getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  return listener;
+}
+
+TEST(Flood, OpensAgainWhatIsClosed) {
+  sockaddr_in address{};
+  const int listener = ListenOnLoopback(address);
   Flood flood(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
   for (int i = 0; i < 300; ++i) close(accept(listener, nullptr, nullptr));
   EXPECT_GE(flood.connections(), 250);
@@ -298,9 +301,7 @@ Ledger LedgerOf(const TwistedService::Twist& twist, int poisoned = 0) {
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&service);
   const auto server = builder.BuildAndStart();
-  LoadOptions options;
-  options.address = absl::StrCat("127.0.0.1:", port);
-  options.rate = 20;
+  LoadOptions options = {.address = absl::StrCat("127.0.0.1:", port), .rate = 20};
   options.cancelled = options.dropped = 0;
   options.deadline = absl::Seconds(5 * testing::kSlowdown);
   ClientLoad load(options, *workload);
@@ -318,61 +319,49 @@ std::string Violations(const Ledger& ledger) {
   return all;
 }
 
+// The tokens of [begin, end), and a finish that counts all.
+grpc::Status WriteAll(const v1::GenerateRequest& request, TwistedService::Writer& writer,
+                      const Workload& workload, uint64_t n, uint32_t begin, uint32_t end) {
+  WriteTokens(writer, workload, n, begin, end);
+  WriteFinish(writer, request.max_new_tokens());
+  return grpc::Status::OK;
+}
+
 TEST(Audit, FindsNothingWhereNothingIsWrong) {
   const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    WriteTokens(writer, workload, n, 0, request.max_new_tokens());
-    WriteFinish(writer, request.max_new_tokens());
-    return grpc::Status::OK;
+    return WriteAll(request, writer, workload, n, 0, request.max_new_tokens());
   });
   EXPECT_EQ(Violations(ledger), "");
   EXPECT_GT(ledger.fates.at(Fate::kCompleted), 0);
 }
 
-TEST(Audit, FindsATokenThatComesTwice) {
-  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    WriteTokens(writer, workload, n, 0, request.max_new_tokens());
-    WriteTokens(writer, workload, n, request.max_new_tokens() - 1, request.max_new_tokens());
-    WriteFinish(writer, request.max_new_tokens());
-    return grpc::Status::OK;
-  });
-  EXPECT_THAT(Violations(ledger), HasSubstr("tokens repeated: "));
-}
-
-TEST(Audit, FindsATokenThatIsLeftOut) {
-  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    WriteTokens(writer, workload, n, 1, request.max_new_tokens());
-    WriteFinish(writer, request.max_new_tokens());
-    return grpc::Status::OK;
-  });
-  EXPECT_THAT(Violations(ledger), HasSubstr("tokens left out: "));
-}
-
-TEST(Audit, FindsAWrongToken) {
-  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    Write(writer, 0, {workload.Token(n, 0) + 1});
-    WriteTokens(writer, workload, n, 1, request.max_new_tokens());
-    WriteFinish(writer, request.max_new_tokens());
-    return grpc::Status::OK;
-  });
-  EXPECT_THAT(Violations(ledger), HasSubstr("tokens of another value than undisturbed: "));
-}
-
-TEST(Audit, FindsAnEndThatIsTooEarly) {
-  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    WriteTokens(writer, workload, n, 0, request.max_new_tokens() - 1);
-    WriteFinish(writer, request.max_new_tokens());
-    return grpc::Status::OK;
-  });
-  EXPECT_THAT(Violations(ledger), HasSubstr("finishes that contradict their streams: "));
-}
-
-TEST(Audit, FindsARequestThatTheRouterForgot) {
-  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-    if (request.has_resume_from_index()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
-    WriteTokens(writer, workload, n, 0, 1);
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
-  });
-  EXPECT_THAT(Violations(ledger), HasSubstr("requests lost: "));
+TEST(Audit, FindsStreamsThatAreWrong) {
+  const std::vector<std::pair<const char*, TwistedService::Twist>> twists = {
+      {"tokens repeated: ",
+       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+         WriteTokens(writer, workload, n, 0, request.max_new_tokens());
+         return WriteAll(request, writer, workload, n, request.max_new_tokens() - 1,
+                         request.max_new_tokens());
+       }},
+      {"tokens left out: ",
+       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+         return WriteAll(request, writer, workload, n, 1, request.max_new_tokens());
+       }},
+      {"tokens of another value than undisturbed: ",
+       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+         Write(writer, 0, {workload.Token(n, 0) + 1});
+         return WriteAll(request, writer, workload, n, 1, request.max_new_tokens());
+       }},
+      {"finishes that contradict their streams: ",
+       [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+         return WriteAll(request, writer, workload, n, 0, request.max_new_tokens() - 1);
+       }},
+      {"requests lost: ", [](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+         if (request.has_resume_from_index()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
+         WriteTokens(writer, workload, n, 0, 1);
+         return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+       }}};
+  for (const auto& [what, twist] : twists) EXPECT_THAT(Violations(LedgerOf(twist)), HasSubstr(what));
 }
 
 // The ledger of a service that ends some requests as poisoned requests must end.
@@ -380,9 +369,7 @@ Ledger LedgerOfPoison(const TwistedService::Twist& twist) {
   return LedgerOf(
       [&](const v1::GenerateRequest& request, auto& writer, const auto& workload, uint64_t n) {
         if (request.has_token_ids()) return twist(request, writer, workload, n);
-        WriteTokens(writer, workload, n, 0, request.max_new_tokens());
-        WriteFinish(writer, request.max_new_tokens());
-        return grpc::Status::OK;
+        return WriteAll(request, writer, workload, n, 0, request.max_new_tokens());
       },
       3);
 }
@@ -405,9 +392,7 @@ TEST(Audit, FindsAPoisonedRequestThatEndsOtherwise) {
 TEST(Audit, FindsAPoisonedRequestThatIsAnswered) {
   const Ledger ledger =
       LedgerOfPoison([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
-        WriteTokens(writer, workload, n, 0, request.max_new_tokens());
-        WriteFinish(writer, request.max_new_tokens());
-        return grpc::Status::OK;
+        return WriteAll(request, writer, workload, n, 0, request.max_new_tokens());
       });
   EXPECT_THAT(Violations(ledger), HasSubstr("tokens of poisoned requests: "));
 }
@@ -418,9 +403,7 @@ TEST(Audit, FollowsAStreamThatBreaksAndGoesOn) {
     WriteTokens(writer, workload, n, from, from + 1);
     if (from + 1 < request.max_new_tokens() && request.resumable())
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
-    WriteTokens(writer, workload, n, from + 1, request.max_new_tokens());
-    WriteFinish(writer, request.max_new_tokens());
-    return grpc::Status::OK;
+    return WriteAll(request, writer, workload, n, from + 1, request.max_new_tokens());
   });
   EXPECT_EQ(Violations(ledger), "");
   EXPECT_GT(ledger.resumed, 0);
@@ -438,19 +421,13 @@ TEST(Audit, FindsARequestWithoutAnEnd) {
 class Proxied : public ::testing::Test {
  protected:
   Proxied() {
-    const int listener = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(listen(listener, 1), 0);
-    getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    const int listener = ListenOnLoopback(address);
     proxy_ = std::make_unique<TcpProxy>("127.0.0.1", "127.0.0.1", ntohs(address.sin_port));
     const std::vector<std::string> parts = absl::StrSplit(proxy_->address(), ':');
     address.sin_port = htons(static_cast<uint16_t>(std::stoi(parts[1])));
     client_ = socket(AF_INET, SOCK_STREAM, 0);
-    EXPECT_EQ(connect(client_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(connect(client_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     server_ = accept(listener, nullptr, nullptr);
     close(listener);
   }

@@ -174,7 +174,7 @@ void ClientLoad::Run(absl::Duration duration) {
   std::vector<std::pair<uint64_t, grpc::Status>> ended;
   for (;;) {
     const absl::Time now = MonotonicNow();
-    const bool sending = now < end && !stop_;
+    const bool sending = now < end;
     for (; sending && next <= now; next += absl::Seconds(arrivals.Exponential() / options_.rate))
       Send(n++, false, now);
     for (int due = sending ? poisoned_due_.exchange(0) : 0; due > 0; --due) Send(n++, true, now);

@@ -101,8 +101,6 @@ class ClientLoad {
   void Run(absl::Duration duration);
   // Any thread: sends this many poisoned requests in addition. REQUIRES: workers with sim engines.
   void SendPoisoned(int count) { poisoned_due_ += count; }
-  // Any thread: sends nothing more from now on.
-  void StopSending() { stop_ = true; }
   int64_t completed() const { return completed_; }
 
   const Ledger& ledger() const { return ledger_; }
@@ -121,7 +119,6 @@ class ClientLoad {
   const LoadOptions options_;
   const Workload& workload_;
   std::unique_ptr<v1::Inference::Stub> stub_;
-  std::atomic<bool> stop_{false};
   std::atomic<int> poisoned_due_{0};
   std::atomic<int64_t> completed_{0};
   // When any client last received a token, in ns; updated by gRPC's threads.

@@ -129,16 +129,12 @@ MisbehavingWorker::MisbehavingWorker(const std::string& router, const std::strin
                                      const std::string& id, Misbehavior misbehavior,
                                      const worker::SimOptions& engine)
     : channel_(NewChannel(router, 1000)) {
-  worker::RouterLinkOptions link;
-  link.router = router;
-  link.worker_id = id;
+  worker::RouterLinkOptions link = {.router = router, .worker_id = id};
   link_ = std::make_unique<worker::RouterLink>(link, channel_);
   altered_link_ = std::make_unique<AlteredLink>(*link_, misbehavior);
   auto sim = worker::MakeSimEngine(engine);
   auto endpoint = worker::MakeBarrierEndpoint("star", {.host = barrier_host, .hub = nullptr, .device = 0});
-  worker::StepLoopOptions loop;
-  loop.worker_id = id;
-  loop.version = "misbehaving";
+  worker::StepLoopOptions loop = {.worker_id = id, .version = "misbehaving"};
   // With another model it would be alone in its group.
   loop.model = testing::kSimModel;
   loop_ = std::make_unique<worker::StepLoop>(loop, *std::move(sim), *std::move(endpoint), *altered_link_);

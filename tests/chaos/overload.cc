@@ -1,12 +1,9 @@
 #include "tests/chaos/overload.h"
 
-#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -37,14 +34,10 @@ struct Phase {
 
 Phase RunPhase(ChaosGroup& group, const Workload& workload, uint64_t seed, double rate,
                absl::Duration duration) {
-  LoadOptions options;
-  options.address = group.address();
-  options.rate = rate;
-  options.seed = seed;
+  LoadOptions options = {.address = group.address(), .rate = rate, .seed = seed};
   options.cancelled = options.dropped = 0;
   options.plain = 1;
-  Phase phase;
-  phase.load = std::make_unique<ClientLoad>(options, workload);
+  Phase phase = {.load = std::make_unique<ClientLoad>(options, workload)};
   std::thread clients([&] { phase.load->Run(duration); });
   const absl::Time start = MonotonicNow();
   const auto tokens = [&] {
@@ -67,11 +60,10 @@ Phase RunPhase(ChaosGroup& group, const Workload& workload, uint64_t seed, doubl
 
 int MeasureOverload(const OverloadOptions& options) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  GroupOptions group_options;
-  group_options.workers = options.workers;
-  group_options.router_flags = {absl::StrCat("--max_waiting=", options.max_waiting)};
-  group_options.worker_flags = {absl::StrCat("--c=", kOverloadStep), "--tl=0",
-                                absl::StrCat("--slots=", kOverloadSlots)};
+  GroupOptions group_options = {.workers = options.workers,
+                                .router_flags = {absl::StrCat("--max_waiting=", options.max_waiting)},
+                                .worker_flags = {absl::StrCat("--c=", kOverloadStep), "--tl=0",
+                                                 absl::StrCat("--slots=", kOverloadSlots)}};
   const Means means;
   ChaosGroup group(group_options, means);
   if (!group.WaitServing(options.workers, absl::Seconds(60))) {

@@ -85,11 +85,9 @@ class Recovery {
 
  private:
   static GroupOptions OptionsOf(const RecoveryOptions& options) {
-    GroupOptions group;
-    group.workers = options.workers;
-    group.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(options.step_timeout))};
-    group.worker_flags = {"--c=0.03", "--tl=0", absl::StrCat("--slots=", kRecoverySlots)};
-    return group;
+    return {.workers = options.workers,
+            .router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(options.step_timeout))},
+            .worker_flags = {"--c=0.03", "--tl=0", absl::StrCat("--slots=", kRecoverySlots)}};
   }
 
   double TokensPerSecond() {

@@ -80,8 +80,7 @@ bool IsRoutersLog(const Fault& fault) {
 
 ClockJump JumpOf(const Fault& fault) {
   Rng rng(static_cast<uint64_t>(fault.detail));
-  ClockJump jump;
-  jump.router = rng.Below(3) == 0;
+  ClockJump jump = {.router = rng.Below(3) == 0};
   jump.by =
       absl::Trunc(absl::Seconds(std::exp(rng.Uniform() * std::log(absl::ToDoubleSeconds(absl::Hours(24))))),
                   absl::Milliseconds(1));
@@ -98,10 +97,9 @@ std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
   Rng rng(options.seed);
   absl::Duration at = options.first;
   while (at < options.last) {
-    Fault fault;
-    fault.at = at;
-    fault.kind = urn[rng.Below(urn.size())];
-    fault.worker = static_cast<int>(rng.Below(static_cast<uint64_t>(options.workers)));
+    Fault fault = {.at = at,
+                   .kind = urn[rng.Below(urn.size())],
+                   .worker = static_cast<int>(rng.Below(static_cast<uint64_t>(options.workers)))};
     fault.peer =
         (fault.worker + 1 +
          static_cast<int>(rng.Below(static_cast<uint64_t>(options.workers > 1 ? options.workers - 1 : 1)))) %

@@ -1,7 +1,5 @@
 #include "tests/chaos/workload.h"
 
-#include <utility>
-
 #include "common/base/rng.h"
 #include "tests/testing/engine_alone.h"
 #include "worker/engine/cpu/cpu_engine.h"
@@ -32,8 +30,7 @@ class SimWorkload final : public Workload {
 
   uint32_t Token(uint64_t n, uint32_t index) const override {
     const v1::GenerateRequest request = Request(n);
-    worker::SequenceRequest sequence;
-    sequence.prompt_length = request.prompt_length();
+    worker::SequenceRequest sequence = {.prompt_length = request.prompt_length()};
     sequence.sampling.seed = request.sampling().seed();
     return worker::SimToken(worker::SimStreamKey(sequence), index, 0);
   }

@@ -1,7 +1,6 @@
 // Calls of agents through real processes: the order in which they are served, and the load generator's report
 // of them.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fstream>
 #include <mutex>
@@ -20,11 +19,9 @@ using ::testing::ElementsAre;
 constexpr uint32_t kAnswer = 50;
 
 ClusterOptions OneSlot(const std::string& order, const std::string& policy) {
-  ClusterOptions options;
-  options.worker_processes = 1;
-  options.router_flags = {absl::StrCat("--agent_order=", order), absl::StrCat("--policy=", policy)};
-  options.worker_flags = {"--c=0.02", "--tl=0", "--slots=1", "--kv_tokens=4000"};
-  return options;
+  return {.worker_processes = 1,
+          .router_flags = {absl::StrCat("--agent_order=", order), absl::StrCat("--policy=", policy)},
+          .worker_flags = {"--c=0.02", "--tl=0", "--slots=1", "--kv_tokens=4000"}};
 }
 
 v1::GenerateRequest CallOf(const std::string& parent, uint32_t output) {

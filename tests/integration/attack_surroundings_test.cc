@@ -1,6 +1,5 @@
 // Faults around the programs: no process reads their log, etcd is slow. Real programs over loopback.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <memory>
@@ -22,16 +21,7 @@
 namespace bfio::testing {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr absl::Duration kDayPatience = absl::Seconds(60 * kSlowdown);
-
-template <typename Condition>
-bool SoonOrLater(const Condition& condition) {
-  const absl::Time give_up = MonotonicNow() + kDayPatience;
-  while (!condition() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
-  return condition();
-}
 
 // --- a blocked standard error ---
 
@@ -98,7 +88,7 @@ TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
   for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
   ExpectDecoding();
   // The lines were kept until the reader continued.
-  EXPECT_TRUE(SoonOrLater([&] { return LinesWith(pipe.Read(), "steps in the pool") >= kLines; }))
+  EXPECT_TRUE(Eventually([&] { return LinesWith(pipe.Read(), "steps in the pool") >= kLines; }))
       << pipe.Read();
 }
 
@@ -110,7 +100,7 @@ TEST_F(BlockedLog, OfAWorkerStopsNoDecoding) {
     ASSERT_TRUE(result.status.ok()) << i << ": " << result.status.error_message();
   }
   ExpectDecoding();
-  EXPECT_TRUE(SoonOrLater([&] { return LinesWith(pipe.Read(), " prompt tokens, token ") >= kLines; }))
+  EXPECT_TRUE(Eventually([&] { return LinesWith(pipe.Read(), " prompt tokens, token ") >= kLines; }))
       << pipe.Read();
 }
 
@@ -169,7 +159,7 @@ TEST_P(SlowEtcd, LeavesAHealthyLeaderItsLease) {
   // Together these renewals take longer than the time to live of one lease.
   constexpr int kRenewals = 4;
   const auto ended = [&] { return router.Wait(absl::ZeroDuration()).has_value(); };
-  ASSERT_TRUE(SoonOrLater([&] { return ended() || Renewals().value_or(0) >= before + kRenewals; }))
+  ASSERT_TRUE(Eventually([&] { return ended() || Renewals().value_or(0) >= before + kRenewals; }))
       << router.Stderr();
   EXPECT_FALSE(ended()) << "the leader has ended: " << router.Stderr();
 }

@@ -2,16 +2,13 @@
 // workers. Real programs over loopback. Cases that are not fixed yet: KNOWN_OPEN in CMakeLists.txt
 // (tests/testing/known_open_main.cc describes how they count).
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -39,31 +36,10 @@ using ::testing::Not;
 constexpr char kLlama[] = "tests/golden/llama", kQwen3[] = "tests/golden/qwen3";
 constexpr absl::Duration kAttackPatience = absl::Seconds(60 * kSlowdown);
 
-size_t ServingOf(const v1::ClusterState& state) {
-  size_t serving = 0;
-  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
-  return serving;
-}
-
-template <typename Condition>
-bool Eventually(const Condition& condition) {
-  const absl::Time give_up = MonotonicNow() + kAttackPatience;
-  while (!condition() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
-  return condition();
-}
-
-size_t CountOf(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
 ClusterOptions CpuWorkers(int workers, const std::string& model) {
-  ClusterOptions options;
-  options.worker_processes = workers;
-  options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", model), "--slots=4", "--kv_tokens=4096",
-                          "--token_budget=48"};
-  return options;
+  return {.worker_processes = workers,
+          .worker_flags = {"--engine=cpu", absl::StrCat("--model=", model), "--slots=4", "--kv_tokens=4096",
+                           "--token_budget=48"}};
 }
 
 // --- requests that fail or kill their workers ---
@@ -159,9 +135,7 @@ TEST_P(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
 // The workers that run a request die, one after the other: whatever the cause, the fourth worker is not
 // affected.
 TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.router_flags = {"--workers=1", "--restart_settle=0s"};
+  ClusterOptions options = {.worker_processes = 0, .router_flags = {"--workers=1", "--restart_settle=0s"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   constexpr uint32_t kDeadly = 66, kHealthy = 7;
@@ -219,7 +193,7 @@ TEST(TwoModels, NeverServeInOneGroup) {
   ASSERT_TRUE(Eventually([&] { return CountOf(cluster.router().Stderr(), " attached ") == 2; }))
       << cluster.router().Stderr();
   cluster.StartWorker();
-  ASSERT_TRUE(cluster.WaitFor("a group of two", [](const v1::ClusterState& s) { return ServingOf(s) >= 2; }));
+  ASSERT_TRUE(cluster.WaitFor("a group of two", [](const v1::ClusterState& s) { return Serving(s) >= 2; }));
   // The worker with another model may serve alone, but not in a group with the others.
   const std::string odd = cluster.workers()[1].Stderr();
   EXPECT_THAT(odd, Not(AnyOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")))) << odd;
@@ -245,9 +219,9 @@ TEST(TwoModels, NeverServeInOneGroup) {
 // The intruder has all that can be guessed or observed: the port, the epoch, the rank and the group's size,
 // but not the secret.
 TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.router_flags = {"--workers=2", absl::StrCat("--step_timeout=", 30 * kSlowdown, "s")};
+  ClusterOptions options = {
+      .worker_processes = 0,
+      .router_flags = {"--workers=2", absl::StrCat("--step_timeout=", 30 * kSlowdown, "s")}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   cluster.StartWorker();
@@ -274,9 +248,8 @@ TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
 // --- the first worker after a restart ---
 
 TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
-  ClusterOptions options;
-  options.worker_processes = 2;
-  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
+  ClusterOptions options = {.worker_processes = 2,
+                            .worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   constexpr uint32_t kTokens = 300;
@@ -314,7 +287,7 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
     return std::any_of(cluster.workers().begin(), cluster.workers().end(),
                        [](Process& worker) { return worker.Wait(absl::ZeroDuration()).has_value(); });
   };
-  ASSERT_TRUE(Eventually([&] { return ended() || ServingOf(cluster.State()) == 2; }));
+  ASSERT_TRUE(Eventually([&] { return ended() || Serving(cluster.State()) == 2; }));
   for (Process& worker : cluster.workers())
     ASSERT_EQ(worker.Wait(absl::ZeroDuration()), std::nullopt) << worker.Stderr();
   for (v1::GenerateRequest& request : requests) {
@@ -328,9 +301,7 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
 }
 
 TEST(FirstWorker, ThatTheRouterRefusesRetries) {
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.router_flags = {"--workers=1", "--models=00000000"};
+  ClusterOptions options = {.worker_processes = 0, .router_flags = {"--workers=1", "--models=00000000"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   cluster.StartWorker();

@@ -1,7 +1,6 @@
 // Log-probabilities of generated tokens: those that transformers computes, by every way that a client may
 // take, and whatever happens to the workers and the router.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -36,11 +35,9 @@ std::vector<std::string> CpuFlags() {
 }
 
 ClusterOptions CpuCluster(int workers) {
-  ClusterOptions options;
-  options.worker_processes = workers;
-  options.router_flags = {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")};
-  options.worker_flags = CpuFlags();
-  return options;
+  return {.worker_processes = workers,
+          .router_flags = {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")},
+          .worker_flags = CpuFlags()};
 }
 
 // The prompt that a golden row follows, and one token.
@@ -142,8 +139,7 @@ TEST(LogprobsTest, EveryApiGivesTheSame) {
     ASSERT_TRUE(cluster.ok());
     own = Generate(cluster.inference(), request);
     ASSERT_NO_FATAL_FAILURE(ExpectComplete(own, 60));
-    const auto stub =
-        pb::VllmEngine::NewStub(grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+    const auto stub = StubAt(cluster.address());
     ExpectSame(Generate(*stub, AsVllm(request, true)), own);
     ExpectSame(Generate(*stub, AsVllm(request, false)), own);
     // Only those of the generated tokens; and none at all.
@@ -160,8 +156,7 @@ TEST(LogprobsTest, EveryApiGivesTheSame) {
   flags.insert(flags.end(), {"--serve=vllm", "--listen=" + port.address(), "--ranks_per_process=2"});
   Process worker("bfio_worker", flags);
   ASSERT_TRUE(worker.WaitForOutput("API at", kSlowdown * absl::Seconds(60))) << worker.Stderr();
-  const auto stub =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(port.address(), grpc::InsecureChannelCredentials()));
+  const auto stub = StubAt(port.address());
   ExpectSame(Generate(*stub, AsVllm(request, true)), own);
   ExpectSame(Generate(*stub, AsVllm(request, false)), own);
 }
@@ -176,8 +171,7 @@ TEST(LogprobsTest, SglangsApiGivesTheSame) {
   ASSERT_TRUE(cluster.ok());
   const GenerateResult own = Generate(cluster.inference(), request);
   ASSERT_NO_FATAL_FAILURE(ExpectComplete(own, 40));
-  const auto stub = sglang::pb::SglangScheduler::NewStub(
-      grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  const auto stub = sglang::StubAt(cluster.address());
   for (const bool stream : {true, false}) {
     sglang::pb::GenerateRequest asked = sglang::Request(40, stream);
     *asked.mutable_tokenized()->mutable_input_ids() = request.token_ids().ids();
@@ -266,8 +260,7 @@ TEST(LogprobsTest, UnsupportedLogprobsAreRefusedByName) {
   refused = Generate(cluster.inference(), request);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("logprobs is 21; must be at most 20"));
-  const auto stub =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  const auto stub = StubAt(cluster.address());
   for (const auto& [asked, message] : {std::pair(1, "logprobs is not supported"), {-1, "logprobs is -1"}}) {
     pb::GenerateRequest vllm = Request(5);
     vllm.mutable_sampling_params()->set_logprobs(asked);

@@ -28,12 +28,6 @@ std::string WriteTrace() {
   return path;
 }
 
-size_t Serving(const v1::ClusterState& state) {
-  size_t serving = 0;
-  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
-  return serving;
-}
-
 // A group whose router and workers write logs.
 struct LoggedCluster {
   LoggedCluster(const std::string& name, std::vector<std::string> router_flags)
@@ -167,8 +161,7 @@ TEST(Logs, BfIoInLockstepReplaysIdenticallyThoughItsRouterWasKilled) {
 
 TEST(Logs, FullDisksAffectNoRequest) {
   if (!std::ifstream("/dev/full")) GTEST_SKIP() << "no /dev/full";
-  ClusterOptions options;
-  options.router_flags = {"--decision_log=/dev/full"};
+  ClusterOptions options = {.router_flags = {"--decision_log=/dev/full"}};
   options.worker_flags.push_back("--step_log=/dev/full");
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
@@ -193,10 +186,10 @@ nlohmann::json LineWith(const std::string& log, const std::string& text) {
 
 TEST(Logs, JsonLinesSayInFieldsWhatTheyAreAbout) {
   const std::string trace = "0af7651916cd43dd8448eb211c80319c";
-  ClusterOptions options;
-  options.worker_processes = 1;
-  options.router_flags = {"--log_format=json", absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms")};
-  options.worker_flags = {"--log_format=json"};
+  ClusterOptions options = {
+      .worker_processes = 1,
+      .router_flags = {"--log_format=json", absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms")},
+      .worker_flags = {"--log_format=json"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60'000);

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <thread>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/testing/cluster.h"
@@ -13,15 +11,8 @@
 namespace bfio::testing {
 namespace {
 
-size_t Serving(const v1::ClusterState& state) {
-  size_t serving = 0;
-  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
-  return serving;
-}
-
 ClusterOptions Options(int workers) {
-  ClusterOptions options;
-  options.worker_processes = workers;
+  ClusterOptions options = {.worker_processes = workers};
   // Workers are lost by killing them, which is noticed at once; a long timeout, so that a machine that pauses
   // for a while loses no worker.
   options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s")};

@@ -1,4 +1,5 @@
-// A worker that violates the protocol is disconnected; the router and the other requests continue.
+// What a worker's messages do to the router: those of an earlier router, and of a worker that does not read.
+// What they do to a group is tested without connections, in tests/unit/router/group.
 //
 // The worker is a scripted client of WorkerLink; the router and every message are real.
 #include <gtest/gtest.h>
@@ -16,53 +17,12 @@ class Protocol : public ::testing::Test {
   Protocol() : cluster_(RouterOnly()) {}
   void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
   static ClusterOptions RouterOnly() {
-    ClusterOptions options;
-    options.worker_processes = 0;
-    options.router_flags = {"--workers=1", absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")};
-    return options;
-  }
-  // A request that runs in step 1 of the scripted worker; `plan` is the plan that placed it.
-  std::unique_ptr<RequestStream> StartRequest(ScriptedWorker& worker, v1::RouterMessage& plan) {
-    auto stream = std::make_unique<RequestStream>(cluster_.inference(), SyntheticRequest(10, 3));
-    EXPECT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
-    EXPECT_EQ(plan.plan().assignments_size(), 1);
-    return stream;
+    return {.worker_processes = 0,
+            .router_flags = {"--workers=1", absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")}};
   }
 
   Cluster cluster_;
 };
-
-TEST_F(Protocol, RefusesAHelloOutOfRange) {
-  ScriptedWorker worker(cluster_.address(), "w");
-  worker.hello().set_slots(0);
-  worker.SayHello();
-  const grpc::Status status = worker.End();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_NE(status.error_message().find("slots is 0"), std::string::npos);
-}
-
-TEST_F(Protocol, RefusesASecondWorkerOfTheSameName) {
-  ScriptedWorker first(cluster_.address(), "w"), second(cluster_.address(), "w");
-  ASSERT_TRUE(first.Join());
-  second.SayHello();
-  EXPECT_EQ(second.End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
-}
-
-// The first connection is half open: its worker has given it up, and the router has not noticed.
-TEST_F(Protocol, TheSameWorkerTakesItsPlaceOverAtOnce) {
-  ScriptedWorker first(cluster_.address(), "w"), second(cluster_.address(), "w"),
-      other(cluster_.address(), "w");
-  for (ScriptedWorker* worker : {&first, &second, &other}) worker->hello().set_worker_instance(7);
-  first.hello().set_stream(1);
-  second.hello().set_stream(2);
-  ASSERT_TRUE(first.Join());
-  ASSERT_TRUE(second.Join()) << "it has an epoch while the first is attached";
-  EXPECT_EQ(first.End().error_code(), grpc::StatusCode::ABORTED);
-  other.hello().set_worker_instance(8);
-  other.hello().set_stream(3);
-  other.SayHello();
-  EXPECT_EQ(other.End().error_code(), grpc::StatusCode::ALREADY_EXISTS) << "another process of that name";
-}
 
 // Requests that a worker announces from an earlier router are recovered or dropped. They are never confused
 // with a request of this router that has the same number, and no number is assigned that the earlier router
@@ -146,77 +106,6 @@ TEST_F(Protocol, UnknownFieldsAreNotKept) {
   EXPECT_LT(plan.ByteSizeLong(), 10'000u);
 }
 
-TEST_F(Protocol, CancelsUnknownRequestsOfANewWorker) {
-  ScriptedWorker worker(cluster_.address(), "w");
-  worker.hello().add_active()->set_handle(77);
-  ASSERT_TRUE(worker.Join());
-  ASSERT_EQ(worker.epoch().cancellations_size(), 1);
-  EXPECT_EQ(worker.epoch().cancellations(0), 77u);
-}
-
-TEST_F(Protocol, CutsOffAWorkerWhoseStepsDoNotFollow) {
-  ScriptedWorker worker(cluster_.address(), "w");
-  ASSERT_TRUE(worker.Join());
-  worker.Send(worker.Report(5, 0));
-  EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-}
-
-TEST_F(Protocol, CutsOffAWorkerWhoseReportContradictsItself) {
-  ScriptedWorker worker(cluster_.address(), "w");
-  ASSERT_TRUE(worker.Join());
-  v1::WorkerMessage report = worker.Report(1, 0);
-  report.mutable_step_report()->add_handles(1);
-  report.mutable_step_report()->add_token_ids(1);
-  report.mutable_step_report()->add_token_ids(2);
-  worker.Send(report);
-  EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-}
-
-TEST_F(Protocol, CutsOffAWorkerThatIsNeverReady) {
-  ScriptedWorker worker(cluster_.address(), "w");
-  worker.SayHello();
-  EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-}
-
-TEST_F(Protocol, IgnoresTokensOfUnknownRequestsAndBeyondTheLimit) {
-  ScriptedWorker worker(cluster_.address(), "w");
-  ASSERT_TRUE(worker.Join());
-  v1::RouterMessage plan;
-  const auto stream = StartRequest(worker, plan);
-  ASSERT_EQ(plan.plan().assignments_size(), 1);
-  const uint64_t handle = plan.plan().assignments(0).handle();
-  v1::WorkerMessage message = worker.Report(1, 1);
-  v1::StepReport& report = *message.mutable_step_report();
-  report.set_load_tokens(10);
-  report.add_handles(424242);  // unknown
-  report.add_token_counts(1);
-  report.add_token_ids(9);
-  report.add_handles(handle);  // five tokens where three were allowed
-  report.add_token_counts(5);
-  for (uint32_t token = 1; token <= 5; ++token) report.add_token_ids(token);
-  v1::Finished& finished = *report.add_finished();
-  finished.set_handle(handle);
-  finished.set_reason(v1::FINISH_REASON_LENGTH);
-  report.set_group_idle(true);
-  ASSERT_TRUE(worker.Send(message));
-  EXPECT_TRUE(stream->End().status.ok());
-  EXPECT_EQ(stream->result().tokens, (std::vector<uint32_t>{1, 2, 3}));
-}
-
-TEST_F(Protocol, ASilentWorkerIsFencedAndItsRequestGoesOnElsewhere) {
-  auto silent = std::make_unique<ScriptedWorker>(cluster_.address(), "silent");
-  ASSERT_TRUE(silent->Join());
-  v1::RouterMessage plan;
-  const auto stream = StartRequest(*silent, plan);
-  // The scripted worker never reports. A real worker joins: the scripted one is not ready for the new epoch
-  // and is removed.
-  cluster_.StartWorker();
-  EXPECT_TRUE(stream->End().status.ok());
-  EXPECT_EQ(stream->result().tokens.size(), 3u);
-  EXPECT_EQ(silent->End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(cluster_.State().requests().replayed(), 1u);
-}
-
 TEST_F(Protocol, AWorkerThatReportsAndNeverReadsIsCutOff) {
   grpc::ChannelArguments args;  // the windows stay small, however fast the link is
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -236,45 +125,6 @@ TEST_F(Protocol, AWorkerThatReportsAndNeverReadsIsCutOff) {
     absl::SleepFor(absl::Milliseconds(50));
     return state.requests().accepted() == 1 && state.workers_size() == 0;
   }));
-}
-
-TEST_F(Protocol, AWorkerThatCannotReachTheOthersDoesNotStopThem) {
-  cluster_.StartWorker();
-  ASSERT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 3)).status.ok());
-  ScriptedWorker newcomer(cluster_.address(), "newcomer");
-  newcomer.SayHello();
-  v1::RouterMessage message;
-  while (newcomer.ReadUntil(v1::RouterMessage::kEpoch, message)) {
-    v1::WorkerMessage failed;
-    failed.mutable_epoch_ready()->set_epoch(message.epoch().epoch());
-    failed.mutable_epoch_ready()->set_error("cannot reach rank 0");
-    newcomer.Send(failed);
-  }
-  EXPECT_EQ(newcomer.End().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 3)).status.ok())
-      << "the group serves again";
-  ScriptedWorker again(cluster_.address(), "newcomer");
-  again.SayHello();
-  EXPECT_EQ(again.End().error_code(), grpc::StatusCode::UNAVAILABLE) << "refused for a while";
-}
-
-TEST_F(Protocol, ARefusedAssignmentIsPlacedAgain) {
-  ScriptedWorker worker(cluster_.address(), "w");
-  ASSERT_TRUE(worker.Join());
-  v1::RouterMessage plan;
-  const auto stream = StartRequest(worker, plan);
-  ASSERT_EQ(plan.plan().assignments_size(), 1);
-  const uint64_t handle = plan.plan().assignments(0).handle();
-  v1::WorkerMessage message = worker.Report(1, 1);
-  v1::Rejection& rejection = *message.mutable_step_report()->add_rejected();
-  rejection.set_handle(handle);
-  rejection.set_code(static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED));
-  message.mutable_step_report()->set_group_idle(true);
-  ASSERT_TRUE(worker.Send(message));
-  ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
-  ASSERT_EQ(plan.plan().assignments_size(), 1);
-  EXPECT_EQ(plan.plan().assignments(0).handle(), handle);
-  EXPECT_EQ(plan.plan().apply_step(), 2u);
 }
 
 }  // namespace

@@ -3,26 +3,21 @@
 // The other ends use gRPC's own SSL credentials with PEM texts instead of the code under test.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "bfio/v1/admin.pb.h"
 #include "bfio/v1/worker.grpc.pb.h"
-#include "common/base/clock.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
 
 namespace bfio::testing {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -33,24 +28,7 @@ constexpr char kExpired[] = "gone-s3cr3t-gone-s3cr3t";
 constexpr char kOperator[] = "oper-s3cr3t-oper-s3cr3t";
 constexpr char kWrong[] = "nope-s3cr3t-nope-s3cr3t";
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-size_t Count(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
-void MakeCerts(const std::string& folder) {
-  const std::string command =
-      absl::StrCat("deploy/make_certs --out=", folder, " --workers=w0,w1 --for-tests >", folder, ".log 2>&1");
-  ASSERT_EQ(std::system(command.c_str()), 0) << ReadFile(folder + ".log");
-}
+constexpr char kCerts[] = "--workers=w0,w1 --for-tests";
 
 // New certificates and tokens for each test, so that it may change them.
 class Security : public ::testing::Test {
@@ -58,7 +36,7 @@ class Security : public ::testing::Test {
   void SetUp() override {
     static int number = 0;
     folder_ = absl::StrCat(TestDirectory(), "/certs", number++);
-    ASSERT_NO_FATAL_FAILURE(MakeCerts(folder_));
+    MakeCerts(folder_, kCerts);
     Write("tokens", absl::StrCat("acme token:", kAcme, "\nzeta token:", kZeta, "\nacme token:", kExpired,
                                  " expires=2001-01-01\n"));
     Write("operators",
@@ -109,13 +87,9 @@ class Security : public ::testing::Test {
     router_ = std::make_unique<Process>("bfio_router", args);
     ASSERT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
     const std::string line = router_->Stdout();
-    const auto after = [&](const std::string& before) {
-      const size_t start = line.find(before) + before.size();
-      return line.substr(start, line.find(',', start) - start);
-    };
-    client_ = after("serving on ");
-    worker_ = after("workers on ");
-    admin_ = after("admin on ");
+    client_ = AddressAfter("serving on ", line);
+    worker_ = AddressAfter("workers on ", line);
+    admin_ = AddressAfter("admin on ", line);
   }
   Process StartWorker(const std::string& id, const std::string& certificate,
                       const std::vector<std::string>& more = {}) {
@@ -249,9 +223,9 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
               grpc::StatusCode::UNAVAILABLE);
   }
   const std::string log = LogOfEnded(*router_);
-  EXPECT_EQ(Count(log, "refused: TLS handshake: certificate verify failed"), 1u) << log;
-  EXPECT_EQ(Count(log, "refused: TLS handshake: peer did not return a certificate"), 1u) << log;
-  EXPECT_EQ(Count(log, "refused: TLS handshake: wrong version number"), 1u) << log;
+  EXPECT_EQ(CountOf(log, "refused: TLS handshake: certificate verify failed"), 1u) << log;
+  EXPECT_EQ(CountOf(log, "refused: TLS handshake: peer did not return a certificate"), 1u) << log;
+  EXPECT_EQ(CountOf(log, "refused: TLS handshake: wrong version number"), 1u) << log;
 }
 
 TEST_F(Security, EveryMethodRequiresAToken) {
@@ -281,10 +255,10 @@ TEST_F(Security, EveryMethodRequiresAToken) {
   const std::string log = LogOfEnded(*router_);
   for (const char* api : {"client API", "admin API"}) {
     for (const char* why : {"no bearer token", "unknown bearer token", "the bearer token has expired"}) {
-      EXPECT_EQ(Count(log, absl::StrCat("refused: ", api, ": ", why)), 1u) << log;
+      EXPECT_EQ(CountOf(log, absl::StrCat("refused: ", api, ": ", why)), 1u) << log;
     }
   }
-  EXPECT_EQ(Count(log, "refused: client API: the bearer token is another tenant's"), 1u) << log;
+  EXPECT_EQ(CountOf(log, "refused: client API: the bearer token is another tenant's"), 1u) << log;
 }
 
 // By token and by certificate; the log names the operator of each action.
@@ -309,12 +283,12 @@ TEST_F(Security, RoleReadMayNotOperate) {
   EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, &undrain).error_code(),
             grpc::StatusCode::NOT_FOUND);
   const std::string log = LogOfEnded(*router_);
-  EXPECT_EQ(Count(log, "operator root: set policy lpt: done"), 1u) << log;
+  EXPECT_EQ(CountOf(log, "operator root: set policy lpt: done"), 1u) << log;
   EXPECT_EQ(
-      Count(log, absl::StrCat("operator root: undrain worker ", std::string(256, 'w'), "... (5000 bytes)")),
+      CountOf(log, absl::StrCat("operator root: undrain worker ", std::string(256, 'w'), "... (5000 bytes)")),
       1u)
       << log;
-  EXPECT_EQ(Count(log, "operator scraper"), 0u);
+  EXPECT_EQ(CountOf(log, "operator scraper"), 0u);
 }
 
 TEST_F(Security, ATenantNeitherSpeaksForAnotherNorEndsItsRequests) {
@@ -347,18 +321,15 @@ TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
   // Another CA for clients, and another for the router's own certificate.
   const std::string old = folder_;
   folder_ = old + "-new";
-  ASSERT_NO_FATAL_FAILURE(MakeCerts(folder_));
+  MakeCerts(folder_, kCerts);
   for (const std::string file : {"client-ca.crt", "client-server.crt", "client-server.key"}) {
     std::filesystem::copy_file(File(file), absl::StrCat(old, "/next"));
     // For a while the pair is half old and half new, which must have no effect.
     std::filesystem::rename(absl::StrCat(old, "/next"), absl::StrCat(old, "/", file));
     absl::SleepFor(absl::Milliseconds(700));
   }
-  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
-  while (!Call(Connect(client_, "client-ca", "client"), health, "").ok()) {
-    ASSERT_LT(MonotonicNow(), deadline) << "the new certificates are not taken up: " << router_->Stderr();
-    absl::SleepFor(absl::Milliseconds(50));
-  }
+  ASSERT_TRUE(Eventually([&] { return Call(Connect(client_, "client-ca", "client"), health, "").ok(); }))
+      << "the new certificates are not taken up: " << router_->Stderr();
   EXPECT_TRUE(Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", kAcme).ok());
   // The old client's certificate is now refused, also where the client trusts the router.
   grpc::SslCredentialsOptions stale;
@@ -378,12 +349,7 @@ TEST_F(Security, DamagedCertificateFilesStopNewConnectionsOnly) {
   const auto open = Connect(admin_, "admin-ca", "admin");
   ASSERT_TRUE(Call(open, health, "").ok());
   const auto becomes = [&](bool well) {
-    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
-    while (Call(Connect(admin_, "admin-ca", "admin"), health, "").ok() != well) {
-      if (MonotonicNow() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    return true;
+    return Eventually([&] { return Call(Connect(admin_, "admin-ca", "admin"), health, "").ok() == well; });
   };
   const std::string good = ReadFile(File("admin-server.crt"));
   Write("admin-server.crt", "no certificate\n");
@@ -400,12 +366,7 @@ TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
   ASSERT_TRUE(Abort(kAcme).ok());
   ASSERT_EQ(Abort(kWrong).error_code(), grpc::StatusCode::UNAUTHENTICATED);
   const auto becomes = [&](const std::string& token, grpc::StatusCode code) {
-    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
-    while (Abort(token).error_code() != code) {
-      if (MonotonicNow() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    return true;
+    return Eventually([&] { return Abort(token).error_code() == code; });
   };
   Write("tokens", absl::StrCat("acme token:", kAcme, "\nacme token:", kWrong, "\n"));
   EXPECT_TRUE(becomes(kWrong, grpc::StatusCode::OK)) << router_->Stderr();
@@ -413,10 +374,8 @@ TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
   Write("tokens", absl::StrCat("acme token:", kWrong, "\n"));
   EXPECT_TRUE(becomes(kAcme, grpc::StatusCode::UNAUTHENTICATED)) << router_->Stderr();
   Write("tokens", absl::StrCat("acme token:", kAcme, "\nzeta ", kZeta, "\n"));
-  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
-  while (Count(router_->Stderr(), "tokens:2: ") == 0 && MonotonicNow() < deadline)
-    absl::SleepFor(absl::Milliseconds(50));
-  EXPECT_EQ(Count(router_->Stderr(), "those in force stay"), 1u) << router_->Stderr();
+  Eventually([&] { return CountOf(router_->Stderr(), "tokens:2: ") > 0; });
+  EXPECT_EQ(CountOf(router_->Stderr(), "those in force stay"), 1u) << router_->Stderr();
   EXPECT_TRUE(Abort(kWrong).ok());
   EXPECT_EQ(Abort(kAcme).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
@@ -426,20 +385,17 @@ TEST_F(Security, AWorkerJoinsOnlyUnderItsCertificatesName) {
   Process impostor = StartWorker("w1", "w0");
   EXPECT_EQ(impostor.Wait(kSlowdown * absl::Seconds(60)), 1) << impostor.Stderr();
   EXPECT_THAT(impostor.Stderr(), HasSubstr("the certificate does not name this worker_id"));
-  EXPECT_EQ(Count(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
+  EXPECT_EQ(CountOf(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
   // Unauthenticated workers give up after --connect_timeout, or continue to try; they never join.
   for (const char* certificate : {"expired-worker", "wrong", "client"}) {
     Process intruder = StartWorker("w0", certificate);
     intruder.Wait(absl::Seconds(2));
     intruder.Signal(SIGKILL);
   }
-  EXPECT_EQ(Count(router_->Stderr(), " attached "), 0u) << router_->Stderr();
+  EXPECT_EQ(CountOf(router_->Stderr(), " attached "), 0u) << router_->Stderr();
   Process honest = StartWorker("w0", "w0");
-  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
-  while (Count(router_->Stderr(), "worker w0 attached") == 0 && MonotonicNow() < deadline) {
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  EXPECT_EQ(Count(router_->Stderr(), "worker w0 attached"), 1u) << router_->Stderr();
+  Eventually([&] { return CountOf(router_->Stderr(), "worker w0 attached") > 0; });
+  EXPECT_EQ(CountOf(router_->Stderr(), "worker w0 attached"), 1u) << router_->Stderr();
 }
 
 TEST_F(Security, OversizedMessagesAreRefused) {
@@ -470,7 +426,7 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
     const RunResult run = RunProgram("bfio_router", args);
     EXPECT_EQ(run.code, 2) << run.err;
     EXPECT_THAT(run.err, HasSubstr(why));
-    EXPECT_EQ(Count(run.err, "\n"), 1u) << run.err;
+    EXPECT_EQ(CountOf(run.err, "\n"), 1u) << run.err;
   };
   const std::string loopback = "--listen=127.0.0.1:0", admin = "--admin_listen=127.0.0.1:0";
   std::vector<std::string> encrypted = {
@@ -503,7 +459,7 @@ TEST_F(Security, WorldReadableSecretsCauseAWarning) {
   std::filesystem::permissions(File("tokens"), std::filesystem::perms::others_read,
                                std::filesystem::perm_options::add);
   StartRouter();
-  EXPECT_EQ(Count(router_->Stderr(), "every user of this machine may read it"), 1u) << router_->Stderr();
+  EXPECT_EQ(CountOf(router_->Stderr(), "every user of this machine may read it"), 1u) << router_->Stderr();
 }
 
 }  // namespace

@@ -1,9 +1,7 @@
 // A router in front of a scripted SGLang server (--engines=sglang://): conformance to its protocol, since no
 // SGLang runs without a GPU. What engines of any protocol do to the router is in engines_test.cc.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/scripted_engine.h"
 #include "tests/testing/sglang_calls.h"
@@ -21,7 +18,6 @@
 namespace bfio::testing::sglang {
 namespace {
 
-using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -159,8 +155,7 @@ class SglangEngines : public ::testing::Test {
     options.router_flags = {"--client_apis=bfio,sglang", "--engines=" + engines};
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
-    stub_ = pb::SglangScheduler::NewStub(
-        grpc::CreateChannel(cluster_->address(), grpc::InsecureChannelCredentials()));
+    stub_ = StubAt(cluster_->address());
   }
   static v1::GenerateRequest OwnRequest(const Tokens& prompt, uint32_t output) {
     v1::GenerateRequest request;
@@ -320,8 +315,7 @@ TEST_F(SglangEngines, AClientThatLeavesIsAborted) {
   ASSERT_TRUE(call.Read());
   call.Cancel();
   const std::string name = engine.requests().at(0).request_id();
-  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(20);
-  while (!engine.aborted().contains(name) && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  Eventually([&] { return engine.aborted().contains(name); });
   EXPECT_THAT(engine.aborted(), ::testing::ElementsAre(name));
 }
 

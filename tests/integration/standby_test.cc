@@ -1,13 +1,11 @@
 // Two routers and a real etcd: requests continue when the leader is killed, stopped, shut down, or cut off
 // from etcd.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -86,13 +84,6 @@ class Candidate {
   std::thread thread_;
 };
 
-template <typename Condition>
-bool Soon(const Condition& condition) {
-  const absl::Time give_up = MonotonicNow() + kPatience;
-  while (!condition() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
-  return condition();
-}
-
 TEST(Election, OneOfManyLeadsAndTermsGrow) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
@@ -101,7 +92,7 @@ TEST(Election, OneOfManyLeadsAndTermsGrow) {
     candidates.push_back(std::make_unique<Candidate>(etcd, absl::StrCat("router", i)));
   uint64_t term = 0;
   for (size_t left = candidates.size(); left > 0; --left) {
-    ASSERT_TRUE(Soon([&] {
+    ASSERT_TRUE(Eventually([&] {
       return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c->ended.load(); });
     }));
     const auto leader =
@@ -124,11 +115,11 @@ TEST(Election, AStandbyGetsTheLeaderAndMayGiveUp) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   Candidate first(etcd, "first");
-  ASSERT_TRUE(Soon([&] { return first.leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return first.leads.load(); }));
   Candidate second(etcd, "second");
-  ASSERT_TRUE(Soon([&] { return second.leader() == "first"; }));
+  ASSERT_TRUE(Eventually([&] { return second.leader() == "first"; }));
   second.give_up = true;
-  ASSERT_TRUE(Soon([&] { return second.ended.load(); }));
+  ASSERT_TRUE(Eventually([&] { return second.ended.load(); }));
   EXPECT_FALSE(second.leads);
   EXPECT_EQ(second.election->lease(), nullptr);
 }
@@ -137,19 +128,19 @@ TEST(Election, ALeaseIsKeptWhileEtcdAnswersAndEndsWhenItDoesNot) {
   SKIP_WITHOUT_ETCD();
   EtcdServer etcd;
   Candidate leader(etcd, "leader", kTtl);
-  ASSERT_TRUE(Soon([&] { return leader.leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return leader.leads.load(); }));
   const auto lease = leader.election->lease();
   const auto end = [&] { return router::Lease::Now() + lease->Left(); };
   const absl::Time first_end = end();
-  ASSERT_TRUE(Soon([&] { return end() > first_end + kTtl; })) << "it is renewed";
+  ASSERT_TRUE(Eventually([&] { return end() > first_end + kTtl; })) << "it is renewed";
   EXPECT_TRUE(lease->Look());
   etcd.Kill();
-  ASSERT_TRUE(Soon([&] { return !lease->Holds(); }));
+  ASSERT_TRUE(Eventually([&] { return !lease->Holds(); }));
   EXPECT_FALSE(lease->Look());
   etcd.Start();
   // A router that has lost the lease may not use it again, although etcd keeps leases over a restart.
   Candidate next(etcd, "next", kTtl);
-  ASSERT_TRUE(Soon([&] { return next.leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return next.leads.load(); }));
   EXPECT_FALSE(lease->Holds());
   EXPECT_GT(next.election->term(), leader.election->term());
 }
@@ -161,14 +152,14 @@ TEST_P(KeyTest, AKeyOfAnotherOwnerIsALostLease) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   Candidate leader(etcd, "leader");
-  ASSERT_TRUE(Soon([&] { return leader.leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return leader.leads.load(); }));
   std::vector<std::string> words = {"ETCDCTL_API=3", "etcdctl",
                                     absl::StrCat("--endpoints=", etcd.endpoint())};
   words.insert(words.end(), GetParam().begin(), GetParam().end());
   const RunResult run = RunProgram("/usr/bin/env", words);
   if (run.code == 127) GTEST_SKIP() << "etcdctl is not installed (etcd-client)";
   ASSERT_EQ(run.code, 0) << run.err;
-  ASSERT_TRUE(Soon([&] { return !leader.election->lease()->Holds(); }));
+  ASSERT_TRUE(Eventually([&] { return !leader.election->lease()->Holds(); }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Election, KeyTest,
@@ -182,18 +173,16 @@ TEST(Election, ARouterThatNoLongerDecidesLosesItsLease) {
   router::ElectionOptions options = Options(etcd, "stuck", kTtl);
   options.stuck_after = absl::ZeroDuration();
   Candidate leader(options);
-  ASSERT_TRUE(Soon([&] { return leader.leads.load(); }));
-  ASSERT_TRUE(Soon([&] { return !leader.election->lease()->Holds(); }));
+  ASSERT_TRUE(Eventually([&] { return leader.leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return !leader.election->lease()->Holds(); }));
 }
 
 TEST(Election, AnEtcdWithAWrongCertificateIsNotUsed) {
   SKIP_WITHOUT_ETCD();
   const std::string certs = absl::StrCat(TestDirectory(), "/certs");
-  ASSERT_EQ(std::system(absl::StrCat("deploy/make_certs --out=", certs, " >", certs, ".log 2>&1").c_str()),
-            0);
+  MakeCerts(certs, "");
   const EtcdServer etcd(certs);
-  router::EtcdOptions options;
-  options.endpoints = {etcd.endpoint()};
+  router::EtcdOptions options = {.endpoints = {etcd.endpoint()}};
   for (const bool right : {true, false}) {
     options.tls.ca = certs + (right ? "/admin-ca.crt" : "/client-ca.crt");
     auto client = router::Etcd::Create(options);
@@ -286,27 +275,20 @@ TEST(Standby, AKilledLeadersRequestsGoOnUnderTheNextAndBack) {
   ExpectUndisturbed(clients, kTokens);
 }
 
-// "HOST:PORT" after `before` in the program's output.
-std::string AddressIn(Process& process, const std::string& before) {
-  EXPECT_TRUE(process.WaitForOutput(before, kPatience)) << process.Stderr();
-  const std::string out = process.Stdout();
-  const size_t at = out.find(before) + before.size();
-  return out.substr(at, out.find('/', at) - at);
-}
-
 TEST(Standby, HasProbesAndReportsThatItDoesNotLead) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   auto leader = std::make_unique<Candidate>(etcd, "10.0.0.1:50051");
-  ASSERT_TRUE(Soon([&] { return leader->leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return leader->leads.load(); }));
   const HeldPort http;
   Process standby("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
                                   absl::StrCat("--http_listen=", http.address()),
                                   absl::StrCat("--election_etcd=", etcd.endpoint())});
-  const std::string web = AddressIn(standby, "probes on http://");
+  ASSERT_TRUE(standby.WaitForOutput("probes on http://", kPatience)) << standby.Stderr();
+  const std::string web = AddressAfter("probes on http://", standby.Stdout());
   EXPECT_EQ(web, http.address());
   const auto says = [&](const std::string& path, const std::string& text) {
-    return Soon([&] { return absl::StrContains(HttpGet(web, path).value_or(""), text); });
+    return Eventually([&] { return absl::StrContains(HttpGet(web, path).value_or(""), text); });
   };
   EXPECT_TRUE(says("/healthz", "standing by for the router at 10.0.0.1:50051"));
   EXPECT_EQ(HttpGet(web, "/readyz"), std::nullopt) << "clients belong to the leader";
@@ -323,7 +305,7 @@ TEST(Standby, AWrongSettingIsFoundWhenItIsStarted) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   Candidate leader(etcd, "leader");
-  ASSERT_TRUE(Soon([&] { return leader.leads.load(); }));
+  ASSERT_TRUE(Eventually([&] { return leader.leads.load(); }));
   const RunResult run =
       RunProgram("bfio_router", {absl::StrCat("--election_etcd=", etcd.endpoint()), "--listen=127.0.0.1:0",
                                  "--admin_listen=127.0.0.1:0", "--http_listen=", "--policy=best"});

@@ -1,10 +1,8 @@
 // A router and workers as a vLLM engine: what gateways do to them, those that behave and those that do not.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,11 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/net/channel.h"
-#include "common/net/status.h"
 #include "engines/vllm.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/testing/cluster.h"
@@ -32,10 +27,8 @@ class VllmApi : public ::testing::Test {
  protected:
   static ClusterOptions Options(std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16",
                                                                          "--max_sequence_tokens=100000"}) {
-    ClusterOptions options;
-    options.router_flags = {"--tokenizer=" + NumbersTokenizer(), "--max_waiting=8"};
-    options.worker_flags = std::move(worker_flags);
-    return options;
+    return {.router_flags = {"--tokenizer=" + NumbersTokenizer(), "--max_waiting=8"},
+            .worker_flags = std::move(worker_flags)};
   }
   explicit VllmApi(const ClusterOptions& options = Options()) : cluster_(options) {}
   void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
@@ -43,16 +36,6 @@ class VllmApi : public ::testing::Test {
   std::shared_ptr<grpc::Channel> NewChannel() {
     return grpc::CreateChannel(cluster_.address(), grpc::InsecureChannelCredentials());
   }
-  // All have ended, whether they were read or not.
-  bool WaitUntilIdle() {
-    return cluster_.WaitFor("all requests to end", [](const v1::ClusterState& state) {
-      uint32_t running = state.waiting_requests();
-      for (const v1::WorkerState& worker : state.workers())
-        running += worker.active_requests() + worker.inflight_requests();
-      return running == 0;
-    });
-  }
-
   Cluster cluster_;
   const std::shared_ptr<grpc::Channel> channel_ = NewChannel();
   const std::unique_ptr<pb::VllmEngine::Stub> stub_ = pb::VllmEngine::NewStub(channel_);
@@ -152,7 +135,7 @@ TEST_F(VllmApi, StopTokensAndTextsEndOutputsAndAreNamed) {
     EXPECT_EQ(by_text.ends.at(0).matched_stop_str(), text);
     EXPECT_EQ(by_text.ends.at(0).completion_tokens(), 4u);
   }
-  EXPECT_TRUE(WaitUntilIdle()) << "the workers have stopped, too";
+  EXPECT_TRUE(cluster_.WaitUntilIdle()) << "the workers have stopped, too";
 }
 
 TEST_F(VllmApi, TheRouterIsOneEngine) {
@@ -225,7 +208,7 @@ TEST_F(SlowVllmApi, AnAbortEndsEveryOutputWithWhatItHas) {
     EXPECT_EQ(outputs.reason(index), "abort");
     EXPECT_EQ(outputs.ends.at(index).completion_tokens(), outputs.tokens.at(index).size());
   }
-  EXPECT_TRUE(WaitUntilIdle());
+  EXPECT_TRUE(cluster_.WaitUntilIdle());
 }
 
 TEST_F(SlowVllmApi, ADeadlineEndsTheCallAndTheRequests) {
@@ -233,7 +216,7 @@ TEST_F(SlowVllmApi, ADeadlineEndsTheCallAndTheRequests) {
   request.mutable_sampling_params()->set_n(2);
   Call call(*stub_, request, kSlowdown * absl::Seconds(1));
   EXPECT_EQ(call.End().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(WaitUntilIdle());
+  EXPECT_TRUE(cluster_.WaitUntilIdle());
 }
 
 TEST_F(SlowVllmApi, AWorkersDeathLosesAndRepeatsNothing) {
@@ -272,37 +255,12 @@ TEST_F(SlowVllmApi, ARestartedRouterServesTheGatewayAgain) {
 
 // --- recorded sessions of SMG ---
 
-// Lines "METHOD STATUS BYTES", the bytes of the request in hexadecimal; '#' begins a comment.
 TEST_F(VllmApi, RecordedSessionsOfSmgGetTheirAnswers) {
   int calls = 0;
   for (const char* session : {"start", "chat", "refused"}) {
-    std::ifstream in(absl::StrCat("tests/integration/smg_sessions/", session, ".txt"));
-    ASSERT_TRUE(in.good()) << session;
-    for (std::string line; std::getline(in, line);) {
-      if (line.empty() || line[0] == '#') continue;
-      const std::vector<std::string> words = absl::StrSplit(line, ' ');
-      ASSERT_GE(words.size(), 2u) << line;
-      const std::string bytes = words.size() > 2 ? absl::HexStringToBytes(words[2]) : "";
-      const bool endless = words[0] == "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents";
-      const auto [messages, status] = RawCall(channel_, words[0], bytes, endless ? 1 : 1 << 20);
-      ++calls;
-      EXPECT_EQ(absl::StatusCodeToString(FromGrpcStatus(status).code()), words[1])
-          << session << ": " << words[0] << ": " << status.error_message();
-      if (words[0] != "/vllm.grpc.engine.VllmEngine/Generate" || !status.ok()) continue;
-      pb::GenerateRequest request;
-      ASSERT_TRUE(request.ParseFromString(bytes));
-      Outputs outputs;
-      for (const std::string& message : messages) {
-        pb::GenerateResponse response;
-        ASSERT_TRUE(response.ParseFromString(message));
-        outputs.Add(response);
-      }
-      EXPECT_THAT(outputs.ends, SizeIs(request.sampling_params().n())) << line;
-      for (const auto& [index, end] : outputs.ends) {
-        EXPECT_EQ(end.completion_tokens(), outputs.tokens.at(index).size());
-        EXPECT_LE(end.completion_tokens(), request.sampling_params().max_tokens());
-      }
-    }
+    calls += ReplaySession<pb::GenerateRequest, pb::GenerateResponse>(
+        channel_, session, "/vllm.grpc.engine.VllmEngine/",
+        [](const auto& request) { return request.sampling_params().max_tokens(); });
   }
   EXPECT_GE(calls, 24);
 }
@@ -407,7 +365,7 @@ TEST_F(SlowVllmApi, ALiveRequestIdIsTakenWhateverTheApi) {
   EXPECT_EQ(Generate(*stub_, request).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   running.Cancel();
   second.Cancel();
-  EXPECT_TRUE(WaitUntilIdle());
+  EXPECT_TRUE(cluster_.WaitUntilIdle());
 }
 
 TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
@@ -420,7 +378,7 @@ TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
     if (i % 2 == 0) calls.back()->Cancel();
   }
   calls.clear();  // the others, which have not been read
-  EXPECT_TRUE(WaitUntilIdle());
+  EXPECT_TRUE(cluster_.WaitUntilIdle());
   EXPECT_TRUE(Generate(*stub_, Request(3)).status.ok());
 }
 

@@ -1,7 +1,6 @@
 // The programs' HTTP ports as scrapers, probes and browsers use them; authorisation at the router's port,
 // with tokens and TLS; and bfio_top in a pipe and in a terminal.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
@@ -13,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -35,18 +33,14 @@ using ::testing::Not;
 constexpr char kOperator[] = "oper-s3cr3t-oper-s3cr3t";
 constexpr char kWrong[] = "nope-s3cr3t-nope-s3cr3t";
 
-// The first HOST:PORT after `before`; waits for it.
-std::string AddressAfter(const std::string& before, const std::function<std::string()>& text) {
-  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
-  while (MonotonicNow() < deadline) {
-    const std::string now = text();
-    const size_t at = now.find(before);
-    const size_t end = at == std::string::npos ? at : now.find_first_of("/\n ", at + before.size());
-    if (end != std::string::npos) return now.substr(at + before.size(), end - at - before.size());
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  ADD_FAILURE() << "no '" << before << "' in: " << text();
-  return "127.0.0.1:1";
+// Where a worker's metrics are; waits until it has said so.
+std::string WebOf(const Process& worker) {
+  constexpr char kBefore[] = "metrics and probes on http://";
+  Eventually([&] {
+    const std::string log = worker.Stderr();
+    return log.find('\n', log.find(kBefore)) != std::string::npos;
+  });
+  return AddressAfter(kBefore, worker.Stderr());
 }
 
 // Status -1 when there is no response.
@@ -58,13 +52,12 @@ httplib::Response Get(const std::string& address, const std::string& path) {
 }
 
 bool WaitForReply(const std::string& address, const std::string& path, int status, const std::string& body) {
-  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
   httplib::Response last;
-  while (MonotonicNow() < deadline) {
+  const auto says = [&] {
     last = Get(address, path);
-    if (last.status == status && last.body.find(body) != std::string::npos) return true;
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+    return last.status == status && last.body.find(body) != std::string::npos;
+  };
+  if (Eventually(says)) return true;
   ADD_FAILURE() << path << " never said " << status << " " << body << ", but " << last.status << " "
                 << last.body;
   return false;
@@ -83,14 +76,13 @@ double Value(const std::string& text, const std::string& series) {
 // The engine does not return from a step. The router has disconnected the worker by then; the failing probe
 // lets a supervisor restart it.
 TEST(WorkerWeb, AStuckStepLoopIsNotHealthy) {
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.router_flags = {"--workers=1", "--http_listen=", "--step_timeout=1s"};
+  ClusterOptions options = {.worker_processes = 0,
+                            .router_flags = {"--workers=1", "--http_listen=", "--step_timeout=1s"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   Process worker("bfio_worker",
                  {"--router=" + cluster.address(), "--c=3600", "--worker_id=w", "--http_listen=127.0.0.1:0"});
-  const std::string web = AddressAfter("metrics and probes on http://", [&] { return worker.Stderr(); });
+  const std::string web = WebOf(worker);
   ASSERT_TRUE(WaitForReply(web, "/healthz", 200, "1 serving"));
   std::thread client([&] { Generate(cluster.inference(), SyntheticRequest(10, 5), absl::Seconds(60)); });
   EXPECT_TRUE(WaitForReply(web, "/healthz", 503, "w: stuck computing step 1 for "));
@@ -100,9 +92,7 @@ TEST(WorkerWeb, AStuckStepLoopIsNotHealthy) {
 }
 
 TEST(WorkerWeb, PhasesAndMeasurementsFromStartToEnd) {
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.router_flags = {"--workers=2", "--http_listen="};
+  ClusterOptions options = {.worker_processes = 0, .router_flags = {"--workers=2", "--http_listen="}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   const std::vector<std::string> flags = {"--router=" + cluster.address(), "--c=0.0005", "--tl=1e-8",
@@ -114,7 +104,7 @@ TEST(WorkerWeb, PhasesAndMeasurementsFromStartToEnd) {
     return Process("bfio_worker", args);
   };
   Process first = start("w0");
-  const std::string web = AddressAfter("metrics and probes on http://", [&] { return first.Stderr(); });
+  const std::string web = WebOf(first);
   ASSERT_TRUE(WaitForReply(web, "/readyz", 503, "1 joined"));
   EXPECT_EQ(Get(web, "/healthz").status, 200) << "alive, though nothing to do";
   EXPECT_EQ(Value(Get(web, "/metrics").body, "bfio:worker_connected{worker=\"w0\"}"), 1);
@@ -128,7 +118,7 @@ TEST(WorkerWeb, PhasesAndMeasurementsFromStartToEnd) {
   }
   // The measurements of the last step are updated after its report.
   double tokens = 0, steps = 0, reports = 0, local = 0;
-  const std::string other = AddressAfter("metrics and probes on http://", [&] { return second.Stderr(); });
+  const std::string other = WebOf(second);
   const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
   while ((tokens < 200 || steps < 2 * 5 || reports < steps || local < steps) && MonotonicNow() < deadline) {
     tokens = steps = reports = local = 0;
@@ -168,7 +158,7 @@ TEST(WorkerWeb, AnUnusablePortIsReportedAndEndsTheProgram) {
   Process router("bfio_router",
                  {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"});
   ASSERT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30)));
-  const std::string taken = AddressAfter("metrics on http://", [&] { return router.Stdout(); });
+  const std::string taken = AddressAfter("metrics on http://", router.Stdout());
   for (const auto& [listen, message] :
        {std::pair<std::string, std::string>{taken, "cannot listen on"}, {"nowhere", "--http_listen"}}) {
     const RunResult run = RunProgram("bfio_worker", {"--router=127.0.0.1:1", "--http_listen=" + listen});
@@ -185,19 +175,11 @@ class RouterWeb : public ::testing::Test {
     // A client may still be writing when it is refused.
     signal(SIGPIPE, SIG_IGN);
     folder_ = absl::StrCat(TestDirectory(), "/web_certs");
-    ASSERT_NO_FATAL_FAILURE(MakeCerts());
+    MakeCerts(folder_);
     std::ofstream(folder_ + "/operators")
         << "root token:" << kOperator << "\nroot token:gone-s3cr3t-gone-s3cr3t expires=2001-01-01\n";
     std::filesystem::permissions(folder_ + "/operators",
                                  std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  }
-
-  // Creates certificates in folder_, which must not exist.
-  void MakeCerts() const {
-    ASSERT_EQ(
-        std::system(absl::StrCat("deploy/make_certs --for-tests --out=", folder_, " >", folder_, ".log 2>&1")
-                        .c_str()),
-        0);
   }
 
   void StartWithTls() {
@@ -213,7 +195,7 @@ class RouterWeb : public ::testing::Test {
     router_ = std::make_unique<Process>("bfio_router", args);
     ASSERT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
     const std::string scheme = more.empty() ? "http://" : "https://";
-    address_ = scheme + AddressAfter(absl::StrCat("metrics on ", scheme), [&] { return router_->Stdout(); });
+    address_ = scheme + AddressAfter(absl::StrCat("metrics on ", scheme), router_->Stdout());
   }
 
   // `certificate`: a name in folder_, without ".crt"; empty for none.
@@ -231,13 +213,10 @@ class RouterWeb : public ::testing::Test {
   }
   // Waits for a log line; calls repeatedly, because files are checked on new connections.
   bool LogComesToSay(const std::string& text) const {
-    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
-    while (!absl::StrContains(router_->Stderr(), text)) {
-      if (MonotonicNow() > deadline) return false;
+    return Eventually([&] {
       (void)Caller("", "admin")->Get("/healthz");
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    return true;
+      return absl::StrContains(router_->Stderr(), text);
+    });
   }
   std::string Policy() const { return Caller(kOperator)->Get("/metrics")->body; }
 
@@ -250,9 +229,11 @@ class StoppedThread {
  public:
   // Waits for a thread of this name, because a thread names itself.
   StoppedThread(pid_t process, const std::string& name) {
-    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
-    while (!found() && MonotonicNow() < deadline) Find(process, name);
-    if (!found()) return;
+    const auto find = [&] {
+      Find(process, name);
+      return found();
+    };
+    if (!Eventually(find)) return;
     stopped_ = ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0 &&
                ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0 &&
                waitpid(thread_, nullptr, __WALL) == thread_;
@@ -384,7 +365,7 @@ TEST_F(RouterWeb, CertificatesAreReplacedUnderARunningRouter) {
   ASSERT_EQ(Caller("", "admin")->Get("/healthz")->status, 200);
   const std::string old = folder_;
   folder_ = old + "-new";
-  ASSERT_NO_FATAL_FAILURE(MakeCerts());
+  MakeCerts(folder_);
   EXPECT_FALSE(Caller("", "admin")->Get("/healthz")) << "not yet";
   const auto replace = [&](const std::string& file) {
     std::filesystem::copy_file(folder_ + file, old + "/next");
@@ -459,8 +440,7 @@ class TopOnATerminal {
 };
 
 TEST(Top, OnePictureInAPipe) {
-  ClusterOptions options;
-  options.router_flags = {"--http_listen=", "--policy=lpt"};
+  ClusterOptions options = {.router_flags = {"--http_listen=", "--policy=lpt"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   Process load("bfio_loadgen",
@@ -478,9 +458,8 @@ TEST(Top, OnePictureInAPipe) {
 }
 
 TEST(Top, SwitchesAndDrainsFromATerminalAndLeavesItAsItWas) {
-  ClusterOptions options;
-  options.worker_processes = 0;
-  options.router_flags = {"--http_listen=", "--policy=lpt", "--workers=2"};
+  ClusterOptions options = {.worker_processes = 0,
+                            .router_flags = {"--http_listen=", "--policy=lpt", "--workers=2"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   std::vector<Process> workers;
@@ -513,9 +492,7 @@ TEST(Top, SwitchesAndDrainsFromATerminalAndLeavesItAsItWas) {
 
 TEST_F(RouterWeb, TopSendsItsTokenAndReportsAWrongOne) {
   Start({});
-  const std::string line = router_->Stdout();
-  const size_t at = line.find("admin on ") + 9;
-  const std::string admin = absl::StrCat("--admin=", line.substr(at, line.find(',', at) - at));
+  const std::string admin = absl::StrCat("--admin=", AddressAfter("admin on ", router_->Stdout()));
   std::ofstream(folder_ + "/token") << kOperator;
   std::ofstream(folder_ + "/wrong") << kWrong;
   for (const char* file : {"/token", "/wrong"}) {

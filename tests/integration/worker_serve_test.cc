@@ -1,6 +1,5 @@
 // bfio_worker --serve=vllm: ranks that gateways call without a router.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -14,8 +13,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "common/net/status.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/vllm_calls.h"
@@ -53,16 +50,8 @@ class Engine {
   std::vector<int> Waiting() { return Each(&pb::SchedulerLoad::num_waiting_reqs); }
   // Of those that wait.
   std::vector<int> PromptTokens() { return Each(&pb::SchedulerLoad::num_waiting_uncached_tokens); }
-  template <typename Condition>
-  bool WaitFor(Condition condition) {
-    for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
-      if (condition()) return true;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    return false;
-  }
   bool WaitUntilIdle() {
-    return WaitFor([&] {
+    return Eventually([&] {
       const auto loads = Loads();
       return std::all_of(loads.loads().begin(), loads.loads().end(),
                          [](const pb::SchedulerLoad& load) { return load.num_total_reqs() == 0; });
@@ -117,12 +106,10 @@ std::vector<pb::GenerateRequest> Requests(uint32_t vocabulary) {
 }
 
 void ExpectTheTokensOfARouter(const std::vector<std::string>& flags, uint32_t vocabulary) {
-  ClusterOptions options;
-  options.worker_flags = flags;
+  ClusterOptions options = {.worker_flags = flags};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  const auto behind =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  const auto behind = StubAt(cluster.address());
   Engine alone(With(flags, {"--ranks_per_process=2"}));
   const std::vector<pb::GenerateRequest> requests = Requests(vocabulary);
   // All at once here, one by one there.
@@ -222,7 +209,7 @@ TEST(WorkerServe, ARankThatIsNamedIsHeldTo) {
   request.set_data_parallel_rank(2);
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 5; ++i) calls.push_back(std::make_unique<Call>(engine.stub(), request));
-  EXPECT_TRUE(engine.WaitFor([&] {
+  EXPECT_TRUE(Eventually([&] {
     return engine.Waiting() == std::vector<int>{0, 0, 3} && engine.Running() == std::vector<int>{0, 0, 2};
   })) << "a rank has two slots; the others stay empty";
   EXPECT_EQ(engine.PromptTokens(), (std::vector<int>{0, 0, 3 * request.tokenized().input_ids_size()}));
@@ -238,7 +225,7 @@ TEST(WorkerServe, RequestsSpreadOverTheRanks) {
   Engine engine(kSlow);
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 9; ++i) calls.push_back(std::make_unique<Call>(engine.stub(), Request(30), kPatience));
-  EXPECT_TRUE(engine.WaitFor([&] {
+  EXPECT_TRUE(Eventually([&] {
     return engine.Waiting() == std::vector<int>{1, 1, 1} && engine.Running() == std::vector<int>{2, 2, 2};
   }));
   for (const auto& call : calls) {
@@ -411,7 +398,7 @@ TEST(WorkerServe, SigtermLetsRequestsEndAndTakesNoMore) {
   Call call(engine.stub(), Request(100), kPatience);
   ASSERT_TRUE(call.Read());
   engine.process().Signal(SIGTERM);
-  EXPECT_TRUE(engine.WaitFor([&] {
+  EXPECT_TRUE(Eventually([&] {
     pb::HealthCheckResponse health;
     grpc::ClientContext context;
     return engine.stub().HealthCheck(&context, {}, &health).ok() && !health.healthy();

@@ -1,11 +1,9 @@
 // The tokenizer that gateways fetch from a router which gets it from its workers.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,10 +34,8 @@ std::string ModelFolder(const std::string& name, size_t more_bytes = 0) {
 }
 
 ClusterOptions WorkersOf(const std::string& model, std::vector<std::string> router_flags = {}) {
-  ClusterOptions options;
-  options.router_flags = std::move(router_flags);
-  options.worker_flags = {"--engine=cpu", "--model=" + model, "--slots=2", "--kv_tokens=1024"};
-  return options;
+  return {.router_flags = std::move(router_flags),
+          .worker_flags = {"--engine=cpu", "--model=" + model, "--slots=2", "--kv_tokens=1024"}};
 }
 
 struct Tokenizer {
@@ -48,8 +44,7 @@ struct Tokenizer {
 };
 
 Tokenizer Fetch(Cluster& cluster) {
-  const auto stub =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  const auto stub = StubAt(cluster.address());
   grpc::ClientContext context;
   const auto reader = stub->GetTokenizer(&context, {});
   Tokenizer tokenizer;
@@ -63,8 +58,7 @@ Tokenizer Fetch(Cluster& cluster) {
 }
 
 pb::GetModelInfoResponse ModelInfo(Cluster& cluster) {
-  const auto stub =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  const auto stub = StubAt(cluster.address());
   grpc::ClientContext context;
   pb::GetModelInfoResponse info;
   EXPECT_TRUE(stub->GetModelInfo(&context, {}, &info).ok());
@@ -76,8 +70,7 @@ TEST(WorkerTokenizerTest, IsTheSameAsFromTheRoutersOwnFolder) {
   const std::string model = ModelFolder("small", size_t{3} << 20);
   Tokenizer expected;
   {
-    ClusterOptions options;
-    options.router_flags = {"--tokenizer=" + model};
+    ClusterOptions options = {.router_flags = {"--tokenizer=" + model}};
     Cluster cluster(options);
     ASSERT_TRUE(cluster.ok());
     expected = Fetch(cluster);
@@ -107,8 +100,7 @@ TEST(WorkerTokenizerTest, IsTheSameAsFromTheRoutersOwnFolder) {
 TEST(WorkerTokenizerTest, StopTextsAreFoundWithIt) {
   Cluster cluster(WorkersOf(ModelFolder("small")));
   ASSERT_TRUE(cluster.ok());
-  const auto stub =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  const auto stub = StubAt(cluster.address());
   const Tokens plain = Generate(*stub, Request(20)).tokens.at(0);
   pb::GenerateRequest request = Request(20);
   request.mutable_sampling_params()->add_stop(absl::StrCat("<", plain[7], ">"));
@@ -134,8 +126,7 @@ TEST(WorkerTokenizerTest, OneAboveTheBoundIsNotSentAndWorkersServe) {
   EXPECT_THAT(none.status.error_message(), HasSubstr("no worker has sent one"));
   EXPECT_THAT(cluster.workers()[0].Stderr(), HasSubstr("above 64 MiB"));
   EXPECT_EQ(ModelInfo(cluster).served_model_name(), "bfio");
-  const auto stub =
-      pb::VllmEngine::NewStub(grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  const auto stub = StubAt(cluster.address());
   EXPECT_EQ(Generate(*stub, Request(5)).tokens.at(0).size(), 5u);
 }
 

@@ -25,6 +25,19 @@ std::shared_ptr<grpc::Channel> AdminChannel(const std::string& address) {
 
 }  // namespace
 
+size_t Serving(const v1::ClusterState& state) {
+  size_t serving = 0;
+  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
+  return serving;
+}
+
+uint32_t Running(const v1::ClusterState& state) {
+  uint32_t running = 0;
+  for (const v1::WorkerState& worker : state.workers())
+    running += worker.active_requests() + worker.inflight_requests();
+  return running;
+}
+
 Cluster::Cluster(const ClusterOptions& options) : options_(options) {
   if (!StartRouter()) {
     ADD_FAILURE() << "the router did not start: " << router_->Stderr();
@@ -34,10 +47,7 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options) {
   admin_ = v1::Admin::NewStub(AdminChannel(admin_address()));
   for (int i = 0; i < options.worker_processes; ++i) StartWorker();
   ok_ = WaitFor("the first epoch", [&](const v1::ClusterState& state) {
-    size_t serving = 0;
-    for (const v1::WorkerState& worker : state.workers())
-      serving += worker.phase() == v1::WORKER_PHASE_SERVING;
-    return serving == static_cast<size_t>(ranks());
+    return Serving(state) == static_cast<size_t>(ranks());
   });
 }
 
@@ -104,6 +114,12 @@ bool Cluster::WaitFor(const std::string& what, const std::function<bool(const v1
   ADD_FAILURE() << "waited in vain for " << what << "; state: " << state.ShortDebugString()
                 << "\nrouter: " << router_->Stderr();
   return false;
+}
+
+bool Cluster::WaitUntilIdle() {
+  return WaitFor("all requests to end", [](const v1::ClusterState& state) {
+    return state.waiting_requests() + Running(state) == 0;
+  });
 }
 
 void Cluster::StopCleanly() {

@@ -34,6 +34,10 @@ struct ClusterOptions {
   int groups = 1;
 };
 
+// Workers that serve; requests on workers, or on their way to them.
+size_t Serving(const v1::ClusterState& state);
+uint32_t Running(const v1::ClusterState& state);
+
 class Cluster {
  public:
   // Starts all processes and waits until the first epoch serves. Errors fail the test through ADD_FAILURE and
@@ -58,6 +62,8 @@ class Cluster {
   // Polls State until `done` holds. After 30 s (more in slow builds) it fails the test with the last state
   // and returns false.
   bool WaitFor(const std::string& what, const std::function<bool(const v1::ClusterState&)>& done);
+  // Waits until no request waits or is on a worker.
+  bool WaitUntilIdle();
   // Sends SIGTERM to all processes; checks that each exits with 0.
   void StopCleanly();
 

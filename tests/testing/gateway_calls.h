@@ -17,7 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/net/status.h"
 #include "tests/testing/process.h"
 
 namespace bfio::testing {
@@ -118,6 +122,45 @@ struct OutputsOf {
     to.insert(to.end(), ids.begin(), ids.end());
   }
 };
+
+// Repeats a recorded session of SMG: lines "METHOD STATUS BYTES", the bytes of the request in hexadecimal;
+// '#' begins a comment. Each call ends with its STATUS, and outputs are complete. `limit`: of a request's
+// output. The number of calls.
+template <typename Request, typename Response, typename Limit>
+int ReplaySession(const std::shared_ptr<grpc::Channel>& channel, const std::string& session,
+                  const std::string& service, Limit limit) {
+  std::ifstream in(absl::StrCat("tests/integration/smg_sessions/", session, ".txt"));
+  EXPECT_TRUE(in.good()) << session;
+  int calls = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    const std::string bytes = words.size() > 2 ? absl::HexStringToBytes(words[2]) : "";
+    const bool endless = words[0] == service + "SubscribeKvEvents";
+    const auto [messages, status] = RawCall(channel, words[0], bytes, endless ? 1 : 1 << 20);
+    ++calls;
+    EXPECT_EQ(absl::StatusCodeToString(FromGrpcStatus(status).code()), words.at(1))
+        << session << ": " << words[0] << ": " << status.error_message();
+    if (words[0] != service + "Generate" || !status.ok()) continue;
+    Request request;
+    EXPECT_TRUE(request.ParseFromString(bytes));
+    OutputsOf<Response> outputs;
+    for (const std::string& message : messages) {
+      Response response;
+      EXPECT_TRUE(response.ParseFromString(message));
+      if constexpr (requires { response.request_id(); }) {
+        EXPECT_EQ(response.request_id(), request.request_id());
+      }
+      outputs.Add(response);
+    }
+    EXPECT_EQ(outputs.ends.size(), request.sampling_params().n()) << line;
+    for (const auto& [index, end] : outputs.ends) {
+      EXPECT_EQ(end.completion_tokens(), outputs.tokens.at(index).size());
+      EXPECT_LE(end.completion_tokens(), limit(request));
+    }
+  }
+  return calls;
+}
 
 template <typename Stub, typename Request, typename Response>
 class CallOf {

@@ -5,7 +5,6 @@
 #define BFIO_TESTS_TESTING_POLICY_CASE_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,12 +23,11 @@ class PolicyCase {
   }
   // Reserves as many KV tokens as its prefill, unless `kv` is given.
   PolicyCase& Waiting(int64_t prefill, int64_t age = 0, int64_t kv = 0, int32_t priority = 0) {
-    WaitingView view;
-    view.id = waiting_.size() + 1;
-    view.prefill_tokens = prefill;
-    view.kv_reserve_tokens = kv > 0 ? kv : prefill;
-    view.enqueued_step = kStep - age;
-    view.priority = priority;
+    WaitingView view = {.id = waiting_.size() + 1,
+                        .prefill_tokens = prefill,
+                        .kv_reserve_tokens = kv > 0 ? kv : prefill,
+                        .enqueued_step = kStep - age,
+                        .priority = priority};
     waiting_.push_back(view);
     return *this;
   }
@@ -110,8 +108,7 @@ class PolicyCase {
   }
   std::vector<int32_t> Decide(Policy& policy) const { return WorkersOf(Call(policy)); }
   std::vector<int32_t> Decide(const std::string& name, const std::string& objective = "square") const {
-    PolicyOptions options;
-    options.objective = objective;
+    PolicyOptions options = {.objective = objective};
     return Decide(**MakePolicy(name, options));
   }
 

@@ -7,26 +7,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 
 namespace bfio::testing {
 namespace {
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 // Programs are in build/bin/, tests in build/tests/.
 std::string ProgramPath(const std::string& program) {
@@ -41,6 +38,47 @@ void Redirect(const std::string& path, int fd) {
 }
 
 }  // namespace
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string AddressAfter(const std::string& before, const std::string& text) {
+  const size_t at = text.find(before);
+  if (at == std::string::npos) throw std::runtime_error(absl::StrCat("no '", before, "' in: ", text));
+  const size_t start = at + before.size();
+  return text.substr(start, text.find_first_of(",/ \n", start) - start);
+}
+
+size_t CountOf(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+void MakeCerts(const std::string& folder, const std::string& flags) {
+  const std::string command =
+      absl::StrCat("deploy/make_certs --out=", folder, " ", flags, " >", folder, ".log 2>&1");
+  if (system(command.c_str()) != 0) throw std::runtime_error(command + ": " + ReadFile(folder + ".log"));
+}
+
+std::vector<int64_t> StepLogColumn(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  const std::vector<std::string> names = absl::StrSplit(line, ',');
+  const auto at = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  std::vector<int64_t> values;
+  while (std::getline(file, line)) {
+    const std::vector<std::string> cells = absl::StrSplit(line, ',');
+    int64_t value = 0;
+    if (at < cells.size() && absl::SimpleAtoi(cells[at], &value)) values.push_back(value);
+  }
+  return values;
+}
 
 std::string TestDirectory() {
   struct Directory {

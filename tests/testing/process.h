@@ -7,11 +7,14 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 
 namespace bfio::testing {
 
@@ -60,6 +63,29 @@ struct RunResult {
 };
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
                      absl::Duration timeout = kSlowdown * absl::Seconds(120));
+
+// Whether the condition holds, now or before `patience` is over.
+template <typename Condition>
+bool Eventually(const Condition& condition, absl::Duration patience = kSlowdown * absl::Seconds(60)) {
+  const absl::Time give_up = MonotonicNow() + patience;
+  while (!condition() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
+  return condition();
+}
+
+// The address that follows `before` in the text that a program has printed: up to a comma, slash, space or
+// line's end.
+std::string AddressAfter(const std::string& before, const std::string& text);
+
+// How often `part` occurs in `text`.
+size_t CountOf(const std::string& text, const std::string& part);
+
+// Writes certificates of deploy/make_certs, with these flags, into a new folder.
+void MakeCerts(const std::string& folder, const std::string& flags = "--for-tests");
+
+std::string ReadFile(const std::string& path);
+
+// A column of a worker's step log, by line; empty if there is none of this name.
+std::vector<int64_t> StepLogColumn(const std::string& path, const std::string& name);
 
 // A directory for the files of this test process, removed at exit.
 std::string TestDirectory();

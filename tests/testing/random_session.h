@@ -77,10 +77,9 @@ class RandomSession {
   };
 
   void Arrive() {
-    core::RequestSpec spec;
-    spec.id = next_id_++;
-    spec.prefill_tokens = 1 + static_cast<int64_t>(rng_.Below(60));
-    spec.max_new_tokens = 1 + static_cast<int64_t>(rng_.Below(12));
+    core::RequestSpec spec = {.id = next_id_++,
+                              .prefill_tokens = 1 + static_cast<int64_t>(rng_.Below(60)),
+                              .max_new_tokens = 1 + static_cast<int64_t>(rng_.Below(12))};
     if (rng_.Below(3) == 0) spec.predicted_output_tokens = spec.max_new_tokens;
     spec.priority = rng_.Below(6) == 0 ? static_cast<int32_t>(rng_.Below(5)) - 2 : 0;
     spec.tenant = static_cast<uint32_t>(rng_.Below(4));

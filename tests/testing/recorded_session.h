@@ -66,9 +66,7 @@ struct SessionSetup {
 };
 
 inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
-  core::SchedulerOptions options;
-  options.plan_mode = setup.plan_mode;
-  options.max_waiting = 25;
+  core::SchedulerOptions options = {.max_waiting = 25, .plan_mode = setup.plan_mode};
   const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission);
   options.admission = admission.kv;
   options.wait = admission.wait;

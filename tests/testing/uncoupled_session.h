@@ -64,9 +64,7 @@ struct UncoupledWorker {
       applied = plans.front().apply_step;
       plans.pop_front();
     }
-    core::StepReport report;
-    report.step = step;
-    report.applied_plan = applied;
+    core::StepReport report = {.step = step, .applied_plan = applied};
     TakeOut(preempted.emplace_back());
     int64_t reserved = 0;
     for (auto& [id, request] : held) {
@@ -186,10 +184,9 @@ class UncoupledSession {
   }
 
   void Arrive() {
-    core::RequestSpec request;
-    request.id = ++last_;
-    request.prefill_tokens = 1 + static_cast<int64_t>(rng_.Below(30));
-    request.max_new_tokens = 1 + static_cast<int64_t>(rng_.Below(20));
+    core::RequestSpec request = {.id = ++last_,
+                                 .prefill_tokens = 1 + static_cast<int64_t>(rng_.Below(30)),
+                                 .max_new_tokens = 1 + static_cast<int64_t>(rng_.Below(20))};
     const absl::Status status = scheduler_->Enqueue(request);
     if (status.ok()) live_[request.id] = request;
     ++requests_;

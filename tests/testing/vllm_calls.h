@@ -25,6 +25,10 @@ inline pb::GenerateRequest Request(uint32_t output, bool stream = true) {
   return request;
 }
 
+inline std::unique_ptr<pb::VllmEngine::Stub> StubAt(const std::string& address) {
+  return pb::VllmEngine::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+}
+
 inline Outputs Generate(pb::VllmEngine::Stub& stub, const pb::GenerateRequest& request) {
   return Call(stub, request, absl::Seconds(60)).End();
 }

@@ -25,8 +25,7 @@ class FakeOperatorHandler final : public OperatorHandler {
  public:
   absl::Status State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) override {
     if (!refuse.ok()) return refuse;
-    RouterState state;
-    state.version = "1.2.3";
+    RouterState state = {.version = "1.2.3"};
     std::move(done)(std::move(state));
     return absl::OkStatus();
   }
@@ -167,9 +166,7 @@ TEST(ToPolicyChange, KeepsAllFields) {
 TEST_F(AdminServiceTest, StepsReachWatchers) {
   v1::WatchStepsRequest request;
   const auto reader = stub_->WatchSteps(&context_, request);
-  StepSummary summary;
-  summary.group = 3;
-  summary.step = 1;
+  StepSummary summary = {.group = 3, .step = 1};
   // Steps published before the watcher is registered do not reach it, so they are published repeatedly.
   std::thread publisher([&] {
     while (!seen_.load()) {

@@ -1,7 +1,6 @@
 #include "router/admin/router_state.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 
@@ -19,10 +18,7 @@ WorkerView Worker(const std::string& id, std::optional<int32_t> rank) {
   if (!rank) return worker;
   worker.member.rank = *rank;
   worker.straggler_steps = 4;
-  core::Scheduler::WorkerAccount account;
-  account.active = 2;
-  account.inflight = 1;
-  account.load_tokens = 50;
+  core::Scheduler::WorkerAccount account = {.active = 2, .inflight = 1, .load_tokens = 50};
   account.spec.time_per_token = 1.5;
   account.spec.time_offset = 20;
   account.prefill = core::PrefillReport{512, {{1, 10}, {2, 20}}};
@@ -31,11 +27,7 @@ WorkerView Worker(const std::string& id, std::optional<int32_t> rank) {
 }
 
 GroupView Group(core::GroupIndex index, const std::string& name, uint64_t epoch) {
-  GroupView group;
-  group.index = index;
-  group.name = name;
-  group.epoch = epoch;
-  group.ready = true;
+  GroupView group = {.index = index, .name = name, .epoch = epoch, .ready = true};
   group.steps.steps = 10;
   group.steps.barrier_wait_s = 0.5;
   group.steps.decide_max_s = 0.1 * static_cast<double>(epoch);
@@ -46,16 +38,15 @@ GroupView Group(core::GroupIndex index, const std::string& name, uint64_t epoch)
 }
 
 TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
-  RouterState state;
-  state.timestamp = absl::FromUnixMillis(1'500);
-  state.uptime = absl::Seconds(90);
-  state.version = "1.2.3";
-  state.policy = "bf_io";
-  state.horizon = 20;
-  state.objective = "square";
-  state.expected_workers = 2;
-  state.waiting = 3;
-  state.max_waiting = 4096;
+  RouterState state = {.timestamp = absl::FromUnixMillis(1'500),
+                       .uptime = absl::Seconds(90),
+                       .version = "1.2.3",
+                       .policy = "bf_io",
+                       .horizon = 20,
+                       .objective = "square",
+                       .expected_workers = 2,
+                       .waiting = 3,
+                       .max_waiting = 4096};
   state.scheduler.late_plans = 1;
   state.scheduler.held_back = 6;
   GroupView group = Group(0, "0", 7);
@@ -140,10 +131,7 @@ TEST(RouterStateTest, WorkersMeasurementsAreShown) {
   worker.member.service_s = 0.5;
   worker.member.telemetry.cost =
       StepCostEstimate{FittedValue{0.005, 1e-5}, std::nullopt, std::nullopt, 2e-5, 640, 3};
-  EnergyReading energy;
-  energy.device = "x";
-  energy.busy_j = 8;
-  energy.idle_watts = 60;
+  EnergyReading energy = {.device = "x", .busy_j = 8, .idle_watts = 60};
   worker.energy = energy;
   RouterState state;
   state.groups.push_back(Group(0, "0", 1));
@@ -171,10 +159,7 @@ TEST(RouterStateTest, RequestsTenantsAndShadowsAreCounted) {
   state.requests.accepted = 5;
   state.requests.refused_by_workers = 2;
   state.tenants.push_back({"acme", 3, 2, 100, 40});
-  ShadowView shadow;
-  shadow.policy = "fcfs";
-  shadow.decisions = 7;
-  shadow.missed_idle_tokens = 12.5;
+  ShadowView shadow = {.policy = "fcfs", .decisions = 7, .missed_idle_tokens = 12.5};
   state.shadows.push_back(shadow);
   state.latencies.queue_time_s.Add(0.01);
   const v1::ClusterState proto = ToProto(state);
@@ -207,19 +192,18 @@ TEST(RouterStateTest, PlacementIsAbsentWithoutAChoice) {
 }
 
 TEST(StepSummaryTest, KeepsAllFields) {
-  StepSummary summary;
-  summary.group = 2;
-  summary.epoch = 3;
-  summary.step = 4;
-  summary.load_tokens = {10, 20};
-  summary.active_requests = {1, 2};
-  summary.local = {absl::Nanoseconds(5), absl::Nanoseconds(6)};
-  summary.barrier_wait = {absl::Nanoseconds(7), absl::ZeroDuration()};
-  summary.imbalance_tokens = 10;
-  summary.waiting_requests = 8;
-  summary.assigned = 9;
-  summary.decide = absl::Microseconds(3);
-  summary.stopped_early = true;
+  StepSummary summary = {.group = 2,
+                         .epoch = 3,
+                         .step = 4,
+                         .load_tokens = {10, 20},
+                         .active_requests = {1, 2},
+                         .local = {absl::Nanoseconds(5), absl::Nanoseconds(6)},
+                         .barrier_wait = {absl::Nanoseconds(7), absl::ZeroDuration()},
+                         .imbalance_tokens = 10,
+                         .waiting_requests = 8,
+                         .assigned = 9,
+                         .decide = absl::Microseconds(3),
+                         .stopped_early = true};
   v1::StepSummary proto = ToProto(summary);
   EXPECT_EQ(proto.group(), 2u);
   EXPECT_EQ(proto.epoch(), 3u);

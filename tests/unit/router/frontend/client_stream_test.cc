@@ -212,10 +212,13 @@ TEST_F(ClientCall, LogprobsComeWithTheirTokens) {
 TEST_F(ClientCall, AFinishWithoutTokensSaysHowManyThereWere) {
   Begin();
   Finish finish;
+  finish.reason = FinishReason::kAbort;
   finish.completion_tokens = 9;
   EXPECT_TRUE(stream_->End(absl::OkStatus(), finish));
   stream_->Flush();
   const v1::GenerateResponse last = Read();
+  EXPECT_EQ(last.finish().reason(), v1::FINISH_REASON_ABORT);
+  EXPECT_FALSE(last.finish().timing().has_time_to_first_token() || last.finish().has_dp_rank());
   EXPECT_EQ(last.first_index(), 9u);
   EXPECT_EQ(last.token_ids_size(), 0);
   ExpectEnd(grpc::StatusCode::OK);

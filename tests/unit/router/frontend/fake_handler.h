@@ -9,10 +9,23 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "router/frontend/request_handler.h"
 
 namespace bfio::router {
+
+inline Finish FinishOf(FinishReason reason) {
+  Finish finish;
+  finish.reason = reason;
+  return finish;
+}
+inline void Deliver(TokenSink& sink, const std::vector<uint32_t>& tokens) {
+  if (sink.Deliver(0, tokens, {}, absl::UnixEpoch()) == TokenSink::Delivery::kFlush) sink.Flush();
+}
+inline void End(TokenSink& sink, const absl::Status& status, std::optional<Finish> finish) {
+  if (sink.End(status, std::move(finish))) sink.Flush();
+}
 
 // Takes one request at a time and does with it what the test says.
 class FakeHandler final : public RequestHandler {

@@ -128,24 +128,6 @@ TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
   EXPECT_EQ(handler_.submitted[0].prompt_tokens, 3u);
 }
 
-TEST_F(InferenceServiceTest, AFinishWithoutTokensStandsAtTheEnd) {
-  handler_.on_submit = [](core::RequestId, std::shared_ptr<TokenSink> sink) {
-    Finish finish;
-    finish.reason = FinishReason::kAbort;
-    finish.completion_tokens = 9;
-    EXPECT_TRUE(sink->End(absl::OkStatus(), finish));
-    sink->Flush();
-    return absl::OkStatus();
-  };
-  std::vector<v1::GenerateResponse> messages;
-  ASSERT_TRUE(Generate(Request(), messages).ok());
-  ASSERT_EQ(messages.size(), 1u);
-  EXPECT_EQ(messages[0].first_index(), 9u);
-  EXPECT_EQ(messages[0].finish().reason(), v1::FINISH_REASON_ABORT);
-  EXPECT_FALSE(messages[0].finish().timing().has_time_to_first_token());
-  EXPECT_FALSE(messages[0].finish().has_dp_rank());
-}
-
 TEST_F(InferenceServiceTest, ARefusalCarriesItsRetryDelay) {
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>&) {
     absl::Status full = absl::ResourceExhaustedError("full");
@@ -173,11 +155,7 @@ TEST_F(InferenceServiceTest, AClientThatLeavesIsCancelled) {
   std::shared_ptr<TokenSink> sink;
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> given) {
     sink = std::move(given);
-    const uint32_t token = 7;
-    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), {}, absl::UnixEpoch()) ==
-        TokenSink::Delivery::kFlush) {
-      sink->Flush();
-    }
+    Deliver(*sink, {7});
     return absl::OkStatus();
   };
   const auto reader = stub_->Generate(&context_, Request());
@@ -185,7 +163,7 @@ TEST_F(InferenceServiceTest, AClientThatLeavesIsCancelled) {
   ASSERT_TRUE(reader->Read(&message));
   context_.TryCancel();
   EXPECT_EQ(handler_.AwaitCancel(), std::make_optional(std::pair<uint64_t, bool>{41, false}));
-  if (sink->End(absl::CancelledError(), std::nullopt)) sink->Flush();
+  End(*sink, absl::CancelledError(), std::nullopt);
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
@@ -217,8 +195,7 @@ TEST_F(InferenceServiceTest, APassedDeadlineIsReported) {
     MutexLock lock(&mutex);
     over = true;
   }
-  for (const std::shared_ptr<TokenSink>& sink : sinks)
-    if (sink->End(absl::CancelledError(), std::nullopt)) sink->Flush();
+  for (const std::shared_ptr<TokenSink>& sink : sinks) End(*sink, absl::CancelledError(), std::nullopt);
 }
 
 TEST_F(InferenceServiceTest, ATracedCallHasItsTraceparent) {
@@ -236,14 +213,11 @@ TEST_F(InferenceServiceTest, ATracedCallHasItsTraceparent) {
 
 TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
-    const uint32_t token = 7;
     sink->SetModel("5eed");
-    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), {}, absl::UnixEpoch()) ==
-        TokenSink::Delivery::kFlush)
-      sink->Flush();
+    Deliver(*sink, {7});
     Finish finish;
     finish.completion_tokens = 1;
-    if (sink->End(absl::OkStatus(), finish)) sink->Flush();
+    End(*sink, absl::OkStatus(), finish);
     return absl::OkStatus();
   };
   v1::GenerateRequest request = Request();

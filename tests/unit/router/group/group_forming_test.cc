@@ -147,6 +147,25 @@ TEST_F(BarrierGroupTest, AWorkerThatNeverServedIsTheLikeliestCause) {
   EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
 }
 
+// Not the newest worker, which is blamed without better information.
+TEST_F(BarrierGroupTest, ARankThatDoesNotComeToTheFormingIsLeftOut) {
+  for (const bool all : {false, true}) {
+    SCOPED_TRACE(all);
+    Serve({"a", "b"});
+    world_->Join("c");
+    world_->Wait();
+    world_->alter_ready = [&](SimWorker& worker, EpochReady& ready) {
+      if (worker.name == "a")
+        ready.missing_ranks = all ? std::vector<uint32_t>{1, 2} : std::vector<uint32_t>{1};
+    };
+    for (const char* name : {"a", "b", "c"}) world_->Read(name, "did not form");
+    world_->alter_ready = nullptr;
+    Form();
+    EXPECT_THAT(world_->Ranks(), ElementsAre(all ? "b" : "a", "c"))
+        << "a rank that reaches no other is cut off itself";
+  }
+}
+
 TEST_F(BarrierGroupTest, AFailureBeforeASuccessDoesNotCount) {
   Serve({"a", "b"});
   for (int i = 0; i < 2; ++i) {

@@ -1,14 +1,12 @@
 // The decision log on disk: its size is bounded, it is readable after any end, and it endangers neither its
 // reader nor its router.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -99,38 +97,40 @@ Replayed ReplayLog(const std::string& path) {
   return result;
 }
 
-TEST(LoggedRequestTest, KeepsTheObjectiveForTheFirstToken) {
-  core::RequestSpec spec;
-  spec.id = 9;
-  spec.prefill_tokens = spec.max_new_tokens = 1;
+TEST(LoggedRequestTest, KeepsObjectiveComputedTokensAndHeldRank) {
+  core::RequestSpec spec = {.id = 9, .prefill_tokens = 10, .max_new_tokens = 1};
+  const auto logged = [&] {
+    v1::LoggedRequest to;
+    ToLog(spec, 3, to);
+    return to;
+  };
+  const auto read = [&] { return FromLog(logged(), 3).value(); };
+  const auto refused = [](const v1::LoggedRequest& wrong) {
+    return std::string(FromLog(wrong, 3).status().message());
+  };
   for (const std::optional<double> objective_s : {std::optional<double>(), std::optional<double>(0.25)}) {
     spec.ttft_objective_s = objective_s;
-    v1::LoggedRequest logged;
-    ToLog(spec, 3, logged);
-    const absl::StatusOr<core::RequestSpec> read = FromLog(logged, 3);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->ttft_objective_s, objective_s);
-    logged.set_ttft_objective_s(-1);
-    EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("ttft_objective_s"));
+    EXPECT_EQ(read().ttft_objective_s, objective_s);
   }
-}
-
-TEST(LoggedRequestTest, KeepsTheTokensThatComeComputed) {
-  core::RequestSpec spec;
-  spec.id = 9;
-  spec.prefill_tokens = 10;
-  spec.max_new_tokens = 1;
   for (const int64_t computed : {0, 9}) {
     spec.computed_tokens = computed;
-    v1::LoggedRequest logged;
-    ToLog(spec, 3, logged);
-    const absl::StatusOr<core::RequestSpec> read = FromLog(logged, 3);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->computed_tokens, computed);
-    for (const int64_t wrong : {-1, 10}) {
-      logged.set_computed_tokens(wrong);
-      EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("computed_tokens")) << wrong;
-    }
+    EXPECT_EQ(read().computed_tokens, computed);
+  }
+  using Held = std::optional<core::RequestSpec::HeldRank>;
+  for (const Held& held_to : {Held(), Held({0, 0}), Held({3, 5})}) {
+    spec.held_to = held_to;
+    EXPECT_EQ(read().held_to, held_to);
+  }
+  v1::LoggedRequest wrong = logged();
+  wrong.set_ttft_objective_s(-1);
+  EXPECT_THAT(refused(wrong), HasSubstr("ttft_objective_s"));
+  wrong = logged();
+  wrong.set_held_group(-1);
+  EXPECT_THAT(refused(wrong), HasSubstr("held_group"));
+  for (const int64_t computed : {-1, 10}) {
+    wrong = logged();
+    wrong.set_computed_tokens(computed);
+    EXPECT_THAT(refused(wrong), HasSubstr("computed_tokens")) << computed;
   }
 }
 
@@ -155,23 +155,6 @@ TEST(LoggedWorkerTimeTest, KeepsEveryTermOfTheCost) {
   const absl::StatusOr<core::SchedulerEvent> old = FromLog(logged);
   ASSERT_TRUE(old.ok()) << old.status();
   EXPECT_EQ(std::get<core::SetCost>(*old).cost.k1_s_per_pair, 0);
-}
-
-TEST(LoggedRequestTest, KeepsTheRankThatItIsHeldTo) {
-  core::RequestSpec spec;
-  spec.id = 9;
-  spec.prefill_tokens = spec.max_new_tokens = 1;
-  using Held = std::optional<core::RequestSpec::HeldRank>;
-  for (const Held& held_to : {Held(), Held({0, 0}), Held({3, 5})}) {
-    spec.held_to = held_to;
-    v1::LoggedRequest logged;
-    ToLog(spec, 3, logged);
-    const absl::StatusOr<core::RequestSpec> read = FromLog(logged, 3);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->held_to, held_to);
-    logged.set_held_group(-1);
-    EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("held_group"));
-  }
 }
 
 TEST_F(LogFile, AWrittenLogReplaysIdentically) {
@@ -282,9 +265,7 @@ std::vector<std::string> Payloads(const std::string& bytes) {
 }
 
 TEST_F(LogFile, AForgedLogCausesNothingWorseThanAnError) {
-  SessionSetup setup;
-  setup.lookahead = "hint";
-  setup.policy = "bf_io";
+  SessionSetup setup = {.policy = "bf_io", .lookahead = "hint"};
   setup.policy_options.horizon = 4;
   setup.policy_options.objective = "refill";
   RunRecorded(setup, 3, 60, Writer());

@@ -10,10 +10,7 @@ namespace bfio::router {
 namespace {
 
 ClientRequest Good() {
-  ClientRequest request;
-  request.prompt_tokens = 10;
-  request.max_new_tokens = 5;
-  return request;
+  return {.prompt_tokens = 10, .max_new_tokens = 5};
 }
 
 absl::Status Check(const ClientRequest& request) {
@@ -110,8 +107,7 @@ TEST(CheckRequest, ObjectivesAndTimesAreAboveZeroAndBounded) {
 }
 
 TEST(CheckRequest, ABareResumeNeedsNoPromptAndCarriesNoTokens) {
-  ClientRequest resume;
-  resume.resume_from = 7;
+  ClientRequest resume = {.resume_from = 7};
   EXPECT_TRUE(IsBareResume(resume));
   EXPECT_TRUE(Check(resume).ok());
   resume.resume_from = 65537;

@@ -25,8 +25,7 @@ class RequestLifecycleTest : public ::testing::Test {
   // Makes a router with one group, without an epoch and without requests.
   void Start(const RequestOptions& options, const OverloadOptions& overload = {},
              const std::string& limits = "") {
-    core::SchedulerOptions scheduler;
-    scheduler.max_waiting = overload.max_waiting;
+    core::SchedulerOptions scheduler = {.max_waiting = overload.max_waiting};
     requests_.reset();
     cluster_ = std::make_unique<core::Cluster>(scheduler, core::PolicySetting{"fcfs", {}});
     ASSERT_TRUE(cluster_->Apply(core::AddGroup{0, core::GroupKind::kBarrier}).status.ok());
@@ -49,13 +48,12 @@ class RequestLifecycleTest : public ::testing::Test {
     step_ = 0;
     for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id)
       requests_->OnLost(*id, now_);
-    GroupsView view;
-    view.kv_tokens = 1000;
-    view.max_sequence_tokens = 500;
-    view.complete = true;
-    view.logprobs = true;
-    view.passes = engines_;
-    view.ranks = {{0, 1}};
+    GroupsView view = {.kv_tokens = 1000,
+                       .max_sequence_tokens = 500,
+                       .complete = true,
+                       .logprobs = true,
+                       .passes = engines_,
+                       .ranks = {{0, 1}}};
     requests_->SetGroups(view);
     requests_->OnEpochOpened(now_);
   }
@@ -75,12 +73,7 @@ class RequestLifecycleTest : public ::testing::Test {
   }
 
   static ClientRequest Request(const std::string& name, uint32_t max_new_tokens = 10) {
-    ClientRequest request;
-    request.request_id = name;
-    request.prompt = {11, 12, 13};
-    request.prompt_tokens = 3;
-    request.max_new_tokens = max_new_tokens;
-    return request;
+    return {.request_id = name, .prompt = {11, 12, 13}, .prompt_tokens = 3, .max_new_tokens = max_new_tokens};
   }
   static ClientRequest ResumableRequest(const std::string& name, uint32_t max_new_tokens = 10) {
     ClientRequest request = Request(name, max_new_tokens);
@@ -89,25 +82,19 @@ class RequestLifecycleTest : public ::testing::Test {
     return request;
   }
   static ClientRequest ComeBack(const std::string& name, uint32_t from) {
-    ClientRequest request;
-    request.request_id = name;
-    request.resumable = true;
-    request.resume_token = "secret";
-    request.resume_from = from;
-    return request;
+    return {.request_id = name, .resumable = true, .resume_token = "secret", .resume_from = from};
   }
 
   // A resume of a request that no worker holds: its client has `received` tokens; `proven`: with a valid
   // resume ticket.
   static ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven) {
-    ClientRequest request;
-    request.request_id = name;
-    request.tenant = "t";
-    request.prompt = {11, 12, 13};
-    request.prompt_tokens = 3;
-    request.max_new_tokens = 10;
-    request.resumable = true;
-    request.resume_from = received;
+    ClientRequest request = {.request_id = name,
+                             .tenant = "t",
+                             .prompt = {11, 12, 13},
+                             .prompt_tokens = 3,
+                             .max_new_tokens = 10,
+                             .resumable = true,
+                             .resume_from = received};
     request.received.assign(received, 7);
     request.resume_proven = proven;
     return request;
@@ -130,9 +117,7 @@ class RequestLifecycleTest : public ::testing::Test {
       if (auto made = requests_->OnPlaced(placement.id, 0, placement.wait_steps, now_))
         assignments.push_back(*made);
     }
-    core::StepReport report;
-    report.step = ++step_;
-    report.applied_plan = outcome.plan->apply_step;
+    core::StepReport report = {.step = ++step_, .applied_plan = outcome.plan->apply_step};
     EXPECT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
     return assignments;
   }

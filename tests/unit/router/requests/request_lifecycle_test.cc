@@ -2,7 +2,6 @@
 #include "router/requests/request_lifecycle.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <map>
 #include <memory>
@@ -123,9 +122,7 @@ TEST_F(RequestLifecycleTest, RequestIdsAreScopedToTheirTenant) {
                 return again;
               }())
                   .open());
-  HeldRequest held;
-  held.id = 1000;
-  held.request = ResumableRequest("a", 4);
+  HeldRequest held = {.id = 1000, .request = ResumableRequest("a", 4)};
   held.request.tenant = "acme";
   const std::vector<HeldActive> active = {{1000, 3, 0}, {1001, 3, 0}};
   EXPECT_THAT(requests_->Recover("w", {held}, active), IsEmpty());
@@ -225,9 +222,7 @@ TEST_F(RequestLifecycleTest, AnAbortNeedsTheRightTenantAndSecret) {
 }
 
 TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
-  OverloadOptions overload;
-  overload.max_waiting_bytes = 30;
-  overload.max_waiting_kv = 1;
+  OverloadOptions overload = {.max_waiting_bytes = 30, .max_waiting_kv = 1};
   Start({}, overload);
   OpenEpoch();
   EXPECT_TRUE(Arrive(Request("a")).open());
@@ -249,8 +244,7 @@ TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
 }
 
 TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
-  OverloadOptions overload;
-  overload.max_waiting = 2;
+  OverloadOptions overload = {.max_waiting = 2};
   Start({}, overload);
   Arrive(Request("a"));
   Arrive(Request("b"));
@@ -292,9 +286,7 @@ TEST_F(RequestLifecycleTest, AParentsDeadlineEndsItsCalls) {
 
 TEST_F(RequestLifecycleTest, ACallThatCannotMeetItsParentsDeadlineIsRefused) {
   OpenEpoch();
-  GroupsView view;
-  view.max_sequence_tokens = 500;
-  view.shortest_step = absl::Seconds(1);
+  GroupsView view = {.max_sequence_tokens = 500, .shortest_step = absl::Seconds(1)};
   requests_->SetGroups(view);
   ClientRequest call = Request("a");
   call.ignore_eos = true;

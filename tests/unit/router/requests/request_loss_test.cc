@@ -2,7 +2,6 @@
 #include "router/requests/request_lifecycle.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
@@ -164,8 +163,7 @@ TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
   RecordingSink& sink = Arrive(Request("a"));
   Place();
   Tokens(sink, {7});
-  core::StepReport report;
-  report.step = ++step_;
+  core::StepReport report = {.step = ++step_};
   const std::vector<core::RequestId> preempted = {sink.id()};
   report.preempted = preempted;
   ASSERT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
@@ -342,8 +340,7 @@ TEST_F(PassingRequest, AMessageThatNoEngineCouldUseIsNotKept) {
 
 TEST_F(PassingRequest, WithoutSuchEnginesItIsRefused) {
   OpenEpoch();
-  GroupsView view;
-  view.max_sequence_tokens = 500;
+  GroupsView view = {.max_sequence_tokens = 500};
   requests_->SetGroups(view);
   EXPECT_TRUE(absl::IsInvalidArgument(*ArrivePassing({}).status));
 }

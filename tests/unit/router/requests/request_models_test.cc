@@ -2,10 +2,7 @@
 #include "router/requests/request_lifecycle.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -31,9 +28,7 @@ class RequestModelsTest : public RequestLifecycleTest {
       requests_->OnLost(*id, now_);
   }
   void Know(const std::vector<uint32_t>& models) {
-    GroupsView view;
-    view.kv_tokens = 1000;
-    view.max_sequence_tokens = 500;
+    GroupsView view = {.kv_tokens = 1000, .max_sequence_tokens = 500};
     for (const uint32_t model : models) view.models[model] = absl::StrCat("digest ", model);
     requests_->SetGroups(view);
   }
@@ -158,11 +153,7 @@ TEST_F(RequestModelsTest, ATicketForAnUnknownModelIsRefusedAtOnce) {
 
 TEST_F(RequestModelsTest, ARecoveredRequestKeepsItsWorkersModel) {
   Know({3, 4});
-  HeldRequest held;
-  held.id = 1000;
-  held.request = ResumableRequest("a", 9);
-  held.tokens = {5, 6};
-  held.model = 3;
+  HeldRequest held = {.id = 1000, .request = ResumableRequest("a", 9), .tokens = {5, 6}, .model = 3};
   requests_->SetTime(now_);
   const auto recovered = requests_->Recover("w", {held}, std::vector<HeldActive>{{1000, 5, 2}});
   ASSERT_EQ(recovered.size(), 1u);

@@ -2,9 +2,7 @@
 #include "router/requests/request_lifecycle.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,6 +30,11 @@ TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
     return request;
   }());
   EXPECT_TRUE(absl::IsNotFound(*other.status)) << "as if there were no such request";
+  ClientRequest plain = ResumableRequest("plain");
+  plain.resumable = false;
+  EXPECT_TRUE(Arrive(plain).open());
+  EXPECT_TRUE(absl::IsFailedPrecondition(*Arrive(ComeBack("plain", 0)).status))
+      << "it was not sent as resumable";
   RecordingSink& second = Arrive(ComeBack("a", 1));
   EXPECT_EQ(second.first_index, 1u);
   EXPECT_THAT(second.tokens, ElementsAre(2, 3));
@@ -159,10 +162,7 @@ TEST_F(RequestLifecycleTest, KeptEndedRequestsYieldToLiveOnes) {
 TEST_F(RequestLifecycleTest, EarlyResumesWaitForWorkersThatMayHoldTheRequest) {
   RecordingSink& early = Arrive(ComeBack("a", 1));
   EXPECT_TRUE(early.open());
-  HeldRequest held;
-  held.id = 1000;
-  held.request = ResumableRequest("a", 4);
-  held.tokens = {5, 6};
+  HeldRequest held = {.id = 1000, .request = ResumableRequest("a", 4), .tokens = {5, 6}};
   const std::vector<HeldActive> active = {{1000, 5, 2}};
   requests_->SetTime(now_);
   const std::vector<core::RequestSpec> recovered = requests_->Recover("w", {held}, active);
@@ -267,10 +267,7 @@ TEST_F(RequestLifecycleTest, ATicketIsValidOnceAndSoonAfterTheStart) {
 }
 
 TEST_F(RequestLifecycleTest, HeldRequestsWhoseTokensDisagreeAreNotRecovered) {
-  HeldRequest held;
-  held.id = 1000;
-  held.request = ResumableRequest("a", 4);
-  held.tokens = {5, 6};
+  HeldRequest held = {.id = 1000, .request = ResumableRequest("a", 4), .tokens = {5, 6}};
   EXPECT_THAT(requests_->Recover("w", {held}, std::vector<HeldActive>{{1000, 5, 3}}), IsEmpty());
   EXPECT_EQ(requests_->totals().tokens_lost, 1);
   EXPECT_THAT(requests_->Recover("w", {held}, {}), IsEmpty()) << "the worker does not run it";
@@ -278,11 +275,8 @@ TEST_F(RequestLifecycleTest, HeldRequestsWhoseTokensDisagreeAreNotRecovered) {
 }
 
 TEST_F(RequestLifecycleTest, AnEndedHeldRequestWaitsForItsClient) {
-  HeldRequest held;
-  held.id = 1000;
-  held.request = ResumableRequest("a", 2);
-  held.tokens = {5, 6};
-  held.ended = FinishReason::kLength;
+  HeldRequest held = {
+      .id = 1000, .request = ResumableRequest("a", 2), .tokens = {5, 6}, .ended = FinishReason::kLength};
   EXPECT_THAT(requests_->Recover("w", {held}, {}), IsEmpty());
   RecordingSink& sink = Arrive(ComeBack("a", 0));
   EXPECT_THAT(sink.tokens, ElementsAre(5, 6));

@@ -8,9 +8,7 @@ namespace bfio::router {
 namespace {
 
 ClientRequest Named(const std::string& name) {
-  ClientRequest request;
-  request.request_id = name;
-  return request;
+  return {.request_id = name};
 }
 
 TEST(RequestTable, NamesAndNumbersOfLiveRequestsAreUnique) {

@@ -6,10 +6,7 @@ namespace bfio::router {
 namespace {
 
 ClientRequest Sent() {
-  ClientRequest request;
-  request.tenant = "acme";
-  request.resume_token = "secret";
-  return request;
+  return {.tenant = "acme", .resume_token = "secret"};
 }
 
 TEST(MayResume, NeedsTheSecret) {

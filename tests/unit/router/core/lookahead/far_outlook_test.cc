@@ -2,10 +2,7 @@
 #include "router/core/lookahead/far_outlook.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -24,8 +21,7 @@ std::unique_ptr<Lookahead> Geometric() {
 }
 double Stays(int64_t steps) {
   static const std::unique_ptr<Lookahead> lookahead = Geometric();
-  WaitingView request;
-  request.max_new_tokens = 1 << 20;
+  WaitingView request = {.max_new_tokens = 1 << 20};
   double alive[2];
   lookahead->Stay(request, {0, steps}, alive);
   return alive[1];
@@ -33,12 +29,10 @@ double Stays(int64_t steps) {
 
 // `age` tokens made when step `plan_step` begins.
 Resident Of(Lookahead& lookahead, int64_t prompt, int64_t age, int64_t plan_step) {
-  Resident resident;
-  resident.prefill_tokens = prompt;
-  resident.first_step = plan_step - age;
-  resident.max_new_tokens = 1 << 20;
-  resident.group = lookahead.GroupOf(0, prompt);
-  return resident;
+  return {.first_step = plan_step - age,
+          .prefill_tokens = prompt,
+          .max_new_tokens = 1 << 20,
+          .group = lookahead.GroupOf(0, prompt)};
 }
 
 TEST(FarOutlook, StepsGrowByAFactorUpToThreeMeanStays) {

@@ -22,12 +22,11 @@ TEST(Oracle, ARequestThatOutlivesItsPredictionStillCounts) {
       int64_t last_end = 0;
       for (int64_t reported = 1; reported < kLimit; ++reported) {
         SCOPED_TRACE(::testing::Message() << predicted << " predicted, " << reported << " made");
-        Resident resident;
-        resident.id = 1;
-        resident.first_step = 1;
-        resident.prefill_tokens = kPrompt;
-        resident.max_new_tokens = kLimit;
-        resident.expected_tokens = predicted;
+        Resident resident = {.id = 1,
+                             .first_step = 1,
+                             .prefill_tokens = kPrompt,
+                             .max_new_tokens = kLimit,
+                             .expected_tokens = predicted};
         const PlanTime time = {reported, reported + ahead};
         // Steps that the request may still run by its limit.
         const int64_t left = kLimit - (reported + ahead - 1);

@@ -80,8 +80,7 @@ std::vector<double> BruteForceKaplanMeier(const std::vector<History>& histories,
 }
 
 LookaheadOptions Plain(int32_t ages_per_octave) {
-  LookaheadOptions options;
-  options.memory_requests = kForever;
+  LookaheadOptions options = {.memory_requests = kForever};
   options.prior_requests = options.pool_requests = 0;
   options.ages_per_octave = ages_per_octave;
   return options;

@@ -140,10 +140,7 @@ TEST(Hint, WithoutHintsItEqualsSurvival) {
 TEST(Hint, StaleHintsAreForgotten) {
   Race race([](int64_t left, Rng&) { return left <= 3 ? 0.8 : 0.001; });
   race.Run(1000);
-  Resident resident;
-  resident.first_step = 1;
-  resident.max_new_tokens = 10'000;
-  resident.group = race.hint.GroupOf(0, 10);
+  Resident resident = {.first_step = 1, .max_new_tokens = 10'000, .group = race.hint.GroupOf(0, 10)};
   HintTrail trail;
   race.hint.Hint(resident, trail, 10, 0.8);
   std::vector<double> load(6), fresh(6), stale(6);
@@ -163,8 +160,7 @@ class HintWithNobodyLeft : public ::testing::Test {
  protected:
   HintWithNobodyLeft()
       : hint_([] {
-          LookaheadOptions options;
-          options.prior_mean_tokens = 1;
+          LookaheadOptions options = {.prior_mean_tokens = 1};
           options.prior_requests = options.pool_requests = 1e9;
           return options;
         }()) {
@@ -175,12 +171,7 @@ class HintWithNobodyLeft : public ::testing::Test {
   }
 
   Resident Make() {
-    Resident resident;
-    resident.first_step = 1;
-    resident.prefill_tokens = 10;
-    resident.max_new_tokens = 10'000;
-    resident.group = hint_.GroupOf(0, 10);
-    return resident;
+    return {.first_step = 1, .prefill_tokens = 10, .max_new_tokens = 10'000, .group = hint_.GroupOf(0, 10)};
   }
 
   void ExpectProbabilities(const Resident& resident, int64_t age) {

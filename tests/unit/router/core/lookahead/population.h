@@ -105,12 +105,11 @@ class Population {
 // The lookahead's estimate of P(length > age + h | length > age) for h = 0 .. horizon.
 inline std::vector<double> AliveFrom(Lookahead& lookahead, int64_t age, int32_t horizon,
                                      uint32_t tenant = 0) {
-  Resident resident;
-  resident.first_step = 1;
-  resident.generated_tokens = age;
-  resident.max_new_tokens = 1 << 30;
-  resident.tenant = tenant;
-  resident.group = lookahead.GroupOf(tenant, 10);
+  Resident resident = {.first_step = 1,
+                       .generated_tokens = age,
+                       .max_new_tokens = 1 << 30,
+                       .tenant = tenant,
+                       .group = lookahead.GroupOf(tenant, 10)};
   std::vector<double> load(static_cast<size_t>(horizon) + 1), quiet(load.size());
   lookahead.Project({&resident, 1}, {0, 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
   return quiet;

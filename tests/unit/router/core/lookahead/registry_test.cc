@@ -23,8 +23,7 @@ TEST(LookaheadRegistry, AnUnknownNameIsRefusedWithTheKnownOnes) {
 }
 
 TEST(LookaheadRegistry, WrongSettingsAreNamed) {
-  LookaheadOptions options;
-  options.memory_requests = std::nan("");
+  LookaheadOptions options = {.memory_requests = std::nan("")};
   EXPECT_EQ(MakeLookahead("survival", options).status().message(),
             "lookahead: memory_requests is nan; must be at least 1");
   options = {};

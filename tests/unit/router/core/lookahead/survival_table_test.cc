@@ -65,13 +65,10 @@ TEST(SurvivalTable, NeverRisesAndStaysAProbabilityWhateverTheTail) {
 TEST(Survival, FewEndingsSayLittleOfLengthsFarBeyondThem) {
   const auto far = [](int endings) {
     SurvivalLookahead lookahead({});
-    Resident resident;
-    resident.group = lookahead.GroupOf(0, 100);
+    Resident resident = {.group = lookahead.GroupOf(0, 100)};
     for (int i = 0; i < endings; ++i) lookahead.Observe(resident, {}, 0, 1000 + i % 64 * 16, true);
     lookahead.Advance();
-    WaitingView view;
-    view.prefill_tokens = 100;
-    view.max_new_tokens = 65'536;
+    WaitingView view = {.prefill_tokens = 100, .max_new_tokens = 65'536};
     const std::vector<int64_t> steps = {0, 20'000};
     std::vector<double> alive(2);
     lookahead.Stay(view, steps, absl::MakeSpan(alive));

@@ -25,8 +25,7 @@ TEST(Survival, ExpectsAGeometricLengthWithoutObservations) {
 TEST(Survival, TheFirstFinishesCountAtOnce) {
   SurvivalLookahead lookahead({.prior_mean_tokens = 256});
   const double before = AliveFrom(lookahead, 0, 20)[20];
-  Resident resident;
-  resident.group = lookahead.GroupOf(0, 10);
+  Resident resident = {.group = lookahead.GroupOf(0, 10)};
   for (int i = 0; i < 5; ++i) lookahead.Observe(resident, {}, 0, 10, true);
   lookahead.Advance();
   EXPECT_LT(AliveFrom(lookahead, 0, 20)[20], before - 0.2);
@@ -95,8 +94,7 @@ TEST(Survival, ATenantsOwnDataOutweighThePoolAsTheyGrow) {
   SurvivalLookahead lookahead({.pool_requests = 6});
   Population others(lookahead, 300, 1, 8, Geometric(0.01));
   others.Run(2000);
-  Resident resident;
-  resident.group = lookahead.GroupOf(5, 10);
+  Resident resident = {.group = lookahead.GroupOf(5, 10)};
   const double pooled = AliveFrom(lookahead, 0, 20, 5)[20];
   double last = pooled;
   for (const int count : {3, 30, 300}) {
@@ -136,9 +134,7 @@ TEST(Survival, PromptsOfOtherLengthsGetCurvesOfTheirOwn) {
     lookahead.Advance();
   }
   std::vector<double> row(21);
-  WaitingView view;
-  view.max_new_tokens = 10'000;
-  view.prefill_tokens = 100;
+  WaitingView view = {.prefill_tokens = 100, .max_new_tokens = 10'000};
   lookahead.Curve(view, absl::MakeSpan(row));
   EXPECT_NEAR(row[20], std::pow(0.95, 20), 0.05);
   view.prefill_tokens = 5000;
@@ -169,13 +165,11 @@ struct Crowd {
 
 // Random requests in all states: started, planned but not started, near their limit, dropped.
 Crowd RandomCrowd(Rng& rng, int size) {
-  Crowd crowd;
-  crowd.time = {100, 101 + static_cast<int64_t>(rng.Below(2))};
+  Crowd crowd = {.time = {100, 101 + static_cast<int64_t>(rng.Below(2))}};
   for (int i = 0; i < size; ++i) {
-    Resident r;
-    r.id = static_cast<RequestId>(i + 1);
-    r.prefill_tokens = 1 + static_cast<int64_t>(rng.Below(2000));
-    r.inflight = rng.Below(8) == 0;
+    Resident r = {.id = static_cast<RequestId>(i + 1),
+                  .prefill_tokens = 1 + static_cast<int64_t>(rng.Below(2000)),
+                  .inflight = rng.Below(8) == 0};
     r.first_step = r.inflight ? crowd.time.plan_step - static_cast<int64_t>(rng.Below(2))
                               : crowd.time.reported_step - static_cast<int64_t>(rng.Below(60));
     const int64_t run = std::max<int64_t>(0, crowd.time.reported_step + 1 - r.first_step);
@@ -245,9 +239,7 @@ TEST(Projection, LockstepPresentIsExact) {
 
 TEST(Projection, MaxNewTokensEndsARequestForSure) {
   SurvivalLookahead lookahead({});
-  Resident resident;
-  resident.first_step = 41;
-  resident.prefill_tokens = 100;
+  Resident resident = {.first_step = 41, .prefill_tokens = 100};
   resident.max_new_tokens = 13;  // runs in the steps 41 .. 53
   std::vector<double> load(6), quiet(6);
   lookahead.Project({&resident, 1}, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
@@ -348,8 +340,7 @@ TEST(Determinism, TheSameEventsGiveIdenticalResults) {
     Rng rng(15);
     std::vector<double> all;
     for (int i = 0; i < 20'000; ++i) {
-      Resident resident;
-      resident.tenant = static_cast<uint32_t>(rng.Below(40)) * salt;
+      Resident resident = {.tenant = static_cast<uint32_t>(rng.Below(40)) * salt};
       resident.group = lookahead.GroupOf(resident.tenant, 10);
       lookahead.Observe(resident, {}, 0, GeometricLength(rng, 0.02), true);
       if (i % 5 == 0) lookahead.Advance();

@@ -1,6 +1,5 @@
 // br0 and br_h: the score, the subsets, and the two stages.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
@@ -110,8 +109,7 @@ TEST(BrTest, LookaheadCountsTheMarginThatIsAboutToVanish) {
   // Now worker 1 lies 100 below; two steps on it is the most loaded one: anything it takes is in the way.
   const PolicyCase two = PolicyCase().Worker(500, 0).Worker(400, 1).WaitingAll({100, 10});
   EXPECT_THAT(two.Decide("br0"), ElementsAre(1, -1));
-  PolicyOptions options;
-  options.horizon = 2;
+  PolicyOptions options = {.horizon = 2};
   EXPECT_THAT(PolicyCase(two)
                   .Ahead(2, {500, 400, 300, 400, 300, 400}, {1, 1, 1})
                   .Decide(**MakePolicy("br_h", options)),
@@ -119,8 +117,7 @@ TEST(BrTest, LookaheadCountsTheMarginThatIsAboutToVanish) {
 }
 
 TEST(BrTest, HorizonIsRequestedFromTheScheduler) {
-  PolicyOptions options;
-  options.horizon = 20;
+  PolicyOptions options = {.horizon = 20};
   EXPECT_EQ((*MakePolicy("br_h", options))->horizon(), 20);
   EXPECT_EQ((*MakePolicy("br0", options))->horizon(), 0);
   options.horizon = -1;

@@ -1,28 +1,130 @@
-// The rules that bf_io is measured against, each by what its name promises.
+// The rules that bf_io is measured against, and what engines and proxies do, each by what its name promises:
+// decisions small enough to be made by hand.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
 
 #include "tests/testing/policy_case.h"
 
 namespace bfio::core {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 
-TEST(FcfsTest, OldestGoesToTheWorkerWithMostFreeSlots) {
-  EXPECT_THAT(PolicyCase().Worker(0, 1).Worker(900, 3).WaitingAll({10, 20}).Decide("fcfs"),
-              ElementsAre(1, 1));
+// `workers`: of each request, by arrival; -1: it waits.
+void Expect(const char* policy, const char* claim, const PolicyCase& at_hand,
+            const std::vector<int32_t>& workers) {
+  EXPECT_THAT(at_hand.Decide(policy), ElementsAreArray(workers)) << policy << ": " << claim;
 }
 
-TEST(FcfsTest, TiesGoToTheLowestIndex) {
-  EXPECT_THAT(PolicyCase().Worker(9, 2).Worker(0, 2).WaitingAll({1, 1, 1, 1}).Decide("fcfs"),
-              ElementsAre(0, 1, 0, 1));
+// By tokens and requests, with slots to spare.
+PolicyCase Ranks(const std::vector<std::pair<int64_t, int32_t>>& ranks) {
+  PolicyCase result;
+  for (const auto& [tokens, active] : ranks) result.Worker(tokens, 9, kAmpleKv, active);
+  return result;
 }
 
-TEST(FcfsTest, YoungestWaitWhenSlotsRunOut) {
-  EXPECT_THAT(PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({5, 5, 5}).Decide("fcfs"),
-              ElementsAre(0, 1, -1));
+TEST(Baselines, DecideAsByHand) {
+  Expect("fcfs", "the oldest goes to the worker with most free slots",
+         PolicyCase().Worker(0, 1).Worker(900, 3).WaitingAll({10, 20}), {1, 1});
+  Expect("fcfs", "ties go to the lowest index",
+         PolicyCase().Worker(9, 2).Worker(0, 2).WaitingAll({1, 1, 1, 1}), {0, 1, 0, 1});
+  Expect("fcfs", "the youngest wait when slots run out",
+         PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({5, 5, 5}), {0, 1, -1});
+  Expect("fcfs_fill", "the first worker is filled before the next gets any",
+         PolicyCase().Worker(900, 2).Worker(0, 9).WaitingAll({1, 1, 1}), {0, 0, 1});
+  Expect("round_robin", "a full worker is skipped",
+         PolicyCase().Worker(0, 1).Worker(0, 0).Worker(0, 2).WaitingAll({1, 1, 1}), {0, 2, 2});
+  Expect("round_robin", "BF-IO paper: heavy requests at every i = 1 mod G all meet on one worker",
+         PolicyCase().Worker(0, 3).Worker(0, 3).WaitingAll({99, 1, 99, 1, 99, 1}), {0, 1, 0, 1, 0, 1});
+  Expect("least_requests", "requests count, and not slots or tokens",
+         PolicyCase().Worker(10, 9, kAmpleKv, 5).Worker(900, 2, kAmpleKv, 3).WaitingAll({1, 1}), {1, 1});
+  Expect("least_tokens", "in arrival order to the least loaded",
+         PolicyCase().Worker(50, 4).Worker(40, 4).WaitingAll({20, 5, 30}), {1, 0, 0});
+  Expect("least_tokens", "a full worker is skipped however light it is",
+         PolicyCase().Worker(0, 0).Worker(500, 1).Waiting(7), {1});
+  Expect("lpt", "the largest of the oldest first: loads of 9 and 3, in arrival order 10 and 2",
+         PolicyCase().Worker(0, 2).Worker(0, 2).WaitingAll({1, 2, 9}), {1, 1, 0});
+  Expect("lpt", "no older request is passed over",
+         PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({1, 2, 900}), {1, 0, -1});
+  Expect("lpt", "where KV binds the oldest still enter: largest first would leave the 7 out",
+         PolicyCase().Worker(0, 2, 10).WaitingAll({7, 8}), {0, -1});
+  Expect("power_of_two", "of two workers the emptier one",
+         PolicyCase()
+             .Worker(0, 99, kAmpleKv, 50)
+             .Worker(900, 99, kAmpleKv, 5)
+             .WaitingAll({1, 1, 1, 1, 1, 1, 1, 1}),
+         std::vector<int32_t>(8, 1));
+  Expect("power_of_two", "one worker with free capacity is enough",
+         PolicyCase().Worker(0, 0).Worker(0, 2).WaitingAll({1, 1}), {1, 1});
+  // Ready times 30 and 10. ECT of 20: 50, 30; of 5: 35, 15; of 40: 70, 50.
+  Expect("min_min", "5 to worker 1 (15); then 20: 50, 35, to worker 1 (35); then 40: 70, 75",
+         PolicyCase().Worker(30, 3).Worker(10, 3).WaitingAll({20, 5, 40}), {1, 1, 0});
+  Expect("max_min", "40 to worker 1 (50); then 20: 50, 70, to worker 0 (50); then 5: 55, 55",
+         PolicyCase().Worker(30, 3).Worker(10, 3).WaitingAll({20, 5, 40}), {0, 0, 1});
+  Expect("min_min", "the smallest of the whole pool enter",
+         PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({9, 8, 1, 2}), {-1, -1, 0, 1});
+  Expect("max_min", "the largest of the whole pool enter",
+         PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({1, 2, 9, 8}), {-1, -1, 0, 1});
+  Expect("min_min", "the older of two equals enters", PolicyCase().Worker(0, 1).WaitingAll({5, 5}), {0, -1});
+  Expect("min_min", "a higher class goes first however large",
+         PolicyCase().Worker(0, 1).Waiting(90, 0, 0, 1).Waiting(1, 0, 0, 0), {0, -1});
+  Expect("max_min", "what fits nowhere is passed over", PolicyCase().Worker(0, 2, 10).WaitingAll({5, 50, 4}),
+         {0, -1, 0});
+  Expect("throttled",
+         "the first worker below three quarters of its slots, however loaded: two of four are taken",
+         PolicyCase().Worker(900, 2, kAmpleKv, 2).Worker(0, 4).WaitingAll({1, 1, 1}), {0, 1, 1});
+  Expect("throttled", "the least loaded where all are at their threshold",
+         PolicyCase().Worker(50, 1, kAmpleKv, 3).Worker(40, 1, kAmpleKv, 3).WaitingAll({5, 5}), {1, 0});
+  // Counts 2 1 1: worker 1; 2 2 1, the search begins at 1: worker 2; 2 2 2, it begins at 2: worker 2.
+  Expect("vllm", "the fewest in flight, and the search rotates",
+         PolicyCase()
+             .Worker(0, 5, kAmpleKv, 2)
+             .TotalKv(kAmpleKv)
+             .Worker(900, 5, kAmpleKv, 1)
+             .TotalKv(kAmpleKv)
+             .Worker(0, 5, kAmpleKv, 1)
+             .TotalKv(kAmpleKv)
+             .WaitingAll({1, 1, 1}),
+         {1, 2, 2});
+  // Worker 0 has used 900 of 1,000 KV tokens, worker 1 none. For the first request no other waits anywhere:
+  // 0 against 1, to worker 0. Then worker 0 has 1 waiting and 950 used: 1 + 6 * 1 * 0.45 = 3.7 against 1.
+  // Counting requests alone, the third would go to worker 0 again.
+  Expect("vllm", "one that waits counts six times its KV above one half",
+         PolicyCase()
+             .Worker(0, 9, 100, 0)
+             .TotalKv(1000)
+             .Worker(0, 9, 1000, 1)
+             .TotalKv(1000)
+             .Waiting(1, 0, 50)
+             .Waiting(1, 0, 50)
+             .Waiting(1, 0, 50),
+         {0, 1, 1});
+  Expect("trtllm", "longest first to the rank with fewest tokens: 9 to rank 1 (19), 5 to 0 (20), 2 to 1 (21)",
+         Ranks({{15, 1}, {10, 1}}).WaitingAll({2, 5, 9}), {1, 0, 1});
+  // Cap: max(ceil((2 + 3 + 2) / 2), 3) = 4. Rank 1 is light but has three; it takes one and leaves the heap.
+  Expect("trtllm", "a rank at the cap takes no more however light",
+         Ranks({{900, 2}, {10, 3}}).WaitingAll({5, 9}), {0, 1});
+  Expect("trtllm", "equal tokens go to the rank with fewer requests",
+         Ranks({{10, 2}, {10, 1}}).WaitingAll({5, 5, 5}), {1, 0, 1});
+  // Cap 3, which rank 1 has reached with two more; but rank 0 has no slot, so rank 1 takes the third too.
+  Expect("trtllm", "the cap leaves no slot empty",
+         PolicyCase().Worker(10, 0, kAmpleKv, 2).Worker(10, 3, kAmpleKv, 1).WaitingAll({5, 5, 5}), {1, 1, 1});
+  // The scenarios of TensorRT-LLM's own tests of the rule (test_balance_requests_across_ranks_* of
+  // tests/unittest/_torch/executor/test_executor_request_queue.py).
+  Expect("trtllm", "single_request", Ranks({{10, 1}, {20, 2}, {5, 0}, {15, 1}}).WaitingAll({5}), {2});
+  Expect("trtllm", "multiple_requests", Ranks({{5, 0}, {15, 1}, {25, 2}, {10, 1}}).WaitingAll({3, 6, 2}),
+         {3, 0, 0});
+  Expect("trtllm", "capacity_limits", Ranks({{10, 1}, {10, 1}, {10, 1}, {10, 1}}).WaitingAll({1, 2, 3, 4}),
+         {3, 2, 1, 0});
+  Expect("trtllm", "heap_ordering", Ranks({{30, 3}, {10, 1}, {5, 0}, {20, 2}}).WaitingAll({3, 3, 3}),
+         {2, 2, 1});
+  Expect("trtllm", "token_count_sorting", Ranks({{5, 0}, {5, 0}, {5, 0}, {5, 0}}).WaitingAll({1, 5, 3}),
+         {2, 0, 1});
 }
 
 TEST(RoundRobinTest, TheOrderContinuesFromOneDecisionToTheNext) {
@@ -32,61 +134,10 @@ TEST(RoundRobinTest, TheOrderContinuesFromOneDecisionToTheNext) {
   EXPECT_THAT(two.Decide(*policy), ElementsAre(2, 0));
 }
 
-TEST(RoundRobinTest, FullWorkerIsSkipped) {
-  EXPECT_THAT(PolicyCase().Worker(0, 1).Worker(0, 0).Worker(0, 2).WaitingAll({1, 1, 1}).Decide("round_robin"),
-              ElementsAre(0, 2, 2));
-}
-
-// BF-IO paper: with a heavy request at every i = 1 mod G, round robin gives all of them to one worker.
-TEST(RoundRobinTest, PeriodicHeavyRequestsAllMeetOnOneWorker) {
-  EXPECT_THAT(PolicyCase().Worker(0, 3).Worker(0, 3).WaitingAll({99, 1, 99, 1, 99, 1}).Decide("round_robin"),
-              ElementsAre(0, 1, 0, 1, 0, 1));
-}
-
-TEST(LeastRequestsTest, CountsRequestsNotSlotsOrTokens) {
-  const PolicyCase few_slots_few_requests = PolicyCase()
-                                                .Worker(10, 9, kAmpleKv, /*active=*/5)
-                                                .Worker(900, 2, kAmpleKv, /*active=*/3)
-                                                .WaitingAll({1, 1});
-  EXPECT_THAT(few_slots_few_requests.Decide("least_requests"), ElementsAre(1, 1));
-}
-
 TEST(LeastRequestsTest, TiesRotateAcrossDecisions) {
   const auto policy = *MakePolicy("least_requests", {});
   const PolicyCase one = PolicyCase().Worker(0, 5).Worker(0, 5).Worker(0, 5).Waiting(1);
-  EXPECT_THAT(one.Decide(*policy), ElementsAre(0));
-  EXPECT_THAT(one.Decide(*policy), ElementsAre(1));
-  EXPECT_THAT(one.Decide(*policy), ElementsAre(2));
-}
-
-TEST(LeastTokensTest, ArrivalOrderToTheLeastLoaded) {
-  EXPECT_THAT(PolicyCase().Worker(50, 4).Worker(40, 4).WaitingAll({20, 5, 30}).Decide("least_tokens"),
-              ElementsAre(1, 0, 0));
-}
-
-TEST(LeastTokensTest, FullWorkerIsSkippedHoweverLightItIs) {
-  EXPECT_THAT(PolicyCase().Worker(0, 0).Worker(500, 1).Waiting(7).Decide("least_tokens"), ElementsAre(1));
-}
-
-TEST(LptTest, LargestOfTheOldestIsPlacedFirst) {
-  // In arrival order {1, 2, 9} would end at loads 10 and 2; largest first ends at 9 and 3.
-  EXPECT_THAT(PolicyCase().Worker(0, 2).Worker(0, 2).WaitingAll({1, 2, 9}).Decide("lpt"),
-              ElementsAre(1, 1, 0));
-}
-
-TEST(LptTest, NeverPassesOverAnOlderRequest) {
-  EXPECT_THAT(PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({1, 2, 900}).Decide("lpt"),
-              ElementsAre(1, 0, -1));
-}
-
-TEST(LptTest, WhenKvBindsTheOldestStillEnter) {
-  // Largest first would put the younger 8 in and leave the 7 out.
-  EXPECT_THAT(PolicyCase().Worker(0, 2, 10).WaitingAll({7, 8}).Decide("lpt"), ElementsAre(0, -1));
-}
-
-TEST(PowerOfTwoTest, WithTwoWorkersTheEmptierOneIsAlwaysChosen) {
-  const PolicyCase uneven = PolicyCase().Worker(0, 99, kAmpleKv, 50).Worker(900, 99, kAmpleKv, 5);
-  EXPECT_THAT(PolicyCase(uneven).WaitingAll({1, 1, 1, 1, 1, 1, 1, 1}).Decide("power_of_two"), Each(1));
+  for (const int32_t worker : {0, 1, 2}) EXPECT_THAT(one.Decide(*policy), ElementsAre(worker));
 }
 
 TEST(PowerOfTwoTest, SeedDecidesTheDraws) {
@@ -94,16 +145,23 @@ TEST(PowerOfTwoTest, SeedDecidesTheDraws) {
   for (int g = 0; g < 64; ++g) many.Worker(0, 9);
   many.WaitingAll(std::vector<int64_t>(32, 1));
   const auto decide = [&](uint64_t seed) {
-    PolicyOptions options;
-    options.seed = seed;
+    PolicyOptions options = {.seed = seed};
     return many.Decide(**MakePolicy("power_of_two", options));
   };
   EXPECT_EQ(decide(7), decide(7));
   EXPECT_NE(decide(7), decide(8));
 }
 
-TEST(PowerOfTwoTest, OneWorkerWithFreeCapacityIsEnough) {
-  EXPECT_THAT(PolicyCase().Worker(0, 0).Worker(0, 2).WaitingAll({1, 1}).Decide("power_of_two"), Each(1));
+TEST(PowerOfDTest, AllChoicesFindTheEmptiestAndOneIsRandom) {
+  PolicyCase uneven = PolicyCase().Worker(0, 99, kAmpleKv, 50).Worker(900, 99, kAmpleKv, 5);
+  uneven.Worker(0, 99, kAmpleKv, 60).WaitingAll(std::vector<int64_t>(40, 1));
+  PolicyOptions options = {.choices = 3};
+  EXPECT_THAT(uneven.Decide(**MakePolicy("power_of_d", options)), Each(1));
+  options.choices = 1;
+  const std::vector<int32_t> where = uneven.Decide(**MakePolicy("power_of_d", options));
+  for (const int32_t worker : {0, 1, 2}) EXPECT_THAT(where, Contains(worker));
+  options.choices = 0;
+  EXPECT_EQ(MakePolicy("power_of_d", options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

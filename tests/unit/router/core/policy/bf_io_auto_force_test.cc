@@ -50,10 +50,7 @@ TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
   std::vector<WaitingView> waiting(5);
   for (WaitingView& request : waiting) request.enqueued_step = 101;
   waiting[0].enqueued_step = 98;
-  Snapshot snapshot;
-  snapshot.step = 100;
-  snapshot.workers = views;
-  snapshot.waiting = waiting;
+  Snapshot snapshot = {.step = 100, .workers = views, .waiting = waiting};
   const PoolScale scale = {1'000, 100};
   UrgencyTracker urgencies(/*wait_ratio=*/1);
   urgencies.Observe(snapshot);

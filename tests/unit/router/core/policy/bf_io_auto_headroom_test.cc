@@ -1,6 +1,5 @@
 // Placement under bf_io_auto while there are slots for all.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
@@ -31,8 +30,7 @@ class HeadroomTest : public ::testing::Test {
       waiting.back().id = ++last_id_;
       waiting.back().prefill_tokens = prefill;
     }
-    Snapshot snapshot;
-    snapshot.waiting = waiting;
+    Snapshot snapshot = {.waiting = waiting};
     headroom_.Observe(snapshot);
   }
   // The worker of each, without having seen these before.
@@ -99,8 +97,7 @@ TEST_F(HeadroomTest, EachRequestIsSeenOnceHoweverLongItWaits) {
   std::vector<WaitingView> waits(1);
   waits[0].id = ++last_id_;
   waits[0].prefill_tokens = 300;
-  Snapshot snapshot;
-  snapshot.waiting = waits;
+  Snapshot snapshot = {.waiting = waits};
   for (int i = 0; i < 10'000; ++i) headroom_.Observe(snapshot);
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1)) << "one of two is large";
 }
@@ -237,10 +234,8 @@ TEST(BfIoAutoTest, LargestLoadsAreLowerThanUnderLptWhereSomeRequestsAreLarge) {
 TEST(BfIoAutoTest, LargestLoadsAreLowerThanUnderLptWhereRequestsGrow) {
   // Half of the slots are taken; nearly all tokens are made, few are brought.
   const Traffic traffic{0.4, [](Rng& rng) {
-                          Job job;
-                          job.prefill = 20 + static_cast<int64_t>(100 * rng.Uniform());
-                          job.output = 300 + static_cast<int64_t>(1'000 * rng.Uniform());
-                          return job;
+                          return Job{.prefill = 20 + static_cast<int64_t>(100 * rng.Uniform()),
+                                     .output = 300 + static_cast<int64_t>(1'000 * rng.Uniform())};
                         }};
   double ours = 0, lpt = 0;
   for (uint64_t seed : {1, 2, 3}) {

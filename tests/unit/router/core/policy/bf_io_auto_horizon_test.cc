@@ -1,7 +1,6 @@
 // Placement by the expected steps ahead: the price of a request against direct evaluation, and who goes
 // where.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -25,13 +24,7 @@ struct Group {
   double mean_stay = 1;
 
   FarOutlook Far() const { return {steps, load, variance, curve_of, curves, mean_stay}; }
-  Snapshot View() const {
-    Snapshot snapshot;
-    snapshot.workers = workers;
-    snapshot.waiting = waiting;
-    snapshot.far = Far();
-    return snapshot;
-  }
+  Snapshot View() const { return {.workers = workers, .waiting = waiting, .far = Far()}; }
   void Worker(const std::vector<double>& expected, int32_t free_slots = 100) {
     WorkerView& view = workers.emplace_back();
     view.load_tokens = static_cast<int64_t>(expected[0]);
@@ -93,9 +86,7 @@ Group With(Group group, size_t i, WorkerIndex g) {
 // Between 2 and 20 workers, unequal ones among them, and eight requests of any length.
 Group Random(uint64_t seed) {
   Rng rng(seed);
-  Group group;
-  group.steps = {0, 1, 5, 40, 300, 2000};
-  group.mean_stay = 1 + 1000 * rng.Uniform();
+  Group group = {.steps = {0, 1, 5, 40, 300, 2000}, .mean_stay = 1 + 1000 * rng.Uniform()};
   const bool unequal = rng.Below(2) == 0;
   for (uint64_t g = 2 + rng.Below(19); g > 0; --g) {
     std::vector<double> expected = {std::floor(20'000 * rng.Uniform())};
@@ -169,10 +160,7 @@ TEST(Horizon, EachGoesLargestFirstWhereTheSumGrowsLeast) {
 }
 
 TEST(Horizon, EnormousRequestsAndEmptyWorkersAreNoTrouble) {
-  Group group;
-  group.steps = {0, 1, 100};
-  group.variance = {0, 0, 0};
-  group.mean_stay = 50;
+  Group group = {.steps = {0, 1, 100}, .variance = {0, 0, 0}, .mean_stay = 50};
   group.Worker({0, 0, 0});
   group.Worker({1e7, 1e7, 1e7});
   group.Waits(1'000'000'000, {1, 1, 1});
@@ -183,10 +171,7 @@ TEST(Horizon, EnormousRequestsAndEmptyWorkersAreNoTrouble) {
 // The picture: the first worker is low now, but its residents are young and stay, the second one's leave
 // soon.
 Group LowNowHighLater() {
-  Group group;
-  group.steps = {0, 10, 100, 1000};
-  group.variance = {0, 100, 100, 100};
-  group.mean_stay = 1000;
+  Group group = {.steps = {0, 10, 100, 1000}, .variance = {0, 100, 100, 100}, .mean_stay = 1000};
   group.Worker({4'000, 4'400, 8'000, 40'000});
   group.Worker({6'000, 3'000, 1'000, 0});
   return group;

@@ -23,20 +23,11 @@ class OversizedRequestsTest : public ::testing::Test {
   }
 
   void Wait(int64_t prefill, int32_t priority = 0) {
-    WaitingView view;
-    view.id = waiting_.size() + 1;
-    view.prefill_tokens = prefill;
-    view.priority = priority;
+    WaitingView view = {.id = waiting_.size() + 1, .prefill_tokens = prefill, .priority = priority};
     waiting_.push_back(view);
     slacks_.push_back(1e6);
   }
-  Snapshot View() const {
-    Snapshot snapshot;
-    snapshot.step = step_;
-    snapshot.workers = workers_;
-    snapshot.waiting = waiting_;
-    return snapshot;
-  }
+  Snapshot View() const { return {.step = step_, .workers = workers_, .waiting = waiting_}; }
   // Each request grows by a token, and worker g loses `completions` requests that held `held` tokens in all.
   void Pass(size_t g, int32_t completions, int64_t held) {
     oversized_.Remember(View(), {});

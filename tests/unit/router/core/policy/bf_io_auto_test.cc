@@ -1,6 +1,5 @@
 // bf_io_auto as a policy: single decisions, and a group that it drives for a while.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,27 +18,6 @@ namespace {
 using ::testing::ElementsAre;
 
 // --- one decision ---
-
-TEST(BfIoAutoTest, ChoosesTheRequestThatClosesTheGap) {
-  const PolicyCase gap =
-      PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 9'000, 6'000, 2'000});
-  EXPECT_THAT(gap.Decide("bf_io_auto"), ElementsAre(-1, -1, 1, -1));
-}
-
-TEST(BfIoAutoTest, LowerPriorityNeverTakesTheSlotOfAHigherOne) {
-  const PolicyCase classes = PolicyCase()
-                                 .Worker(10'000, 0)
-                                 .Worker(4'000, 1)
-                                 .Waiting(300, 0, 300, /*priority=*/1)
-                                 .Waiting(5'000, 0, 5'000, /*priority=*/1)
-                                 .Waiting(6'000, 900'000, 6'000, /*priority=*/0);
-  EXPECT_THAT(classes.Decide("bf_io_auto"), ElementsAre(-1, 1, -1));
-}
-
-TEST(BfIoAutoTest, NoSlotsOrAnEmptyPoolIsAnEmptyPlan) {
-  EXPECT_THAT(PolicyCase().Worker(1, 0).Waiting(5).Decide("bf_io_auto"), ElementsAre(-1));
-  EXPECT_TRUE(PolicyCase().Worker(1, 3).Decide("bf_io_auto").empty());
-}
 
 TEST(BfIoAutoTest, DrainingWorkerDoesNotPullTheOthersDown) {
   // The third drains, full or nearly empty; the gap is the second's, against the first.
@@ -87,10 +65,8 @@ class Driven {
       : group(std::move(machines)), policy(*MakePolicy("bf_io_auto", {})), rng_(seed) {}
 
   Job Random() {
-    Job job;
-    job.prefill = 1 + static_cast<int64_t>(500 * rng_.Exponential());
-    job.output = 1 + static_cast<int64_t>(40 * rng_.Exponential());
-    return job;
+    return {.prefill = 1 + static_cast<int64_t>(500 * rng_.Exponential()),
+            .output = 1 + static_cast<int64_t>(40 * rng_.Exponential())};
   }
   std::vector<Admission> Step(size_t waiting = 40) {
     while (group.waiting() < waiting) group.Enqueue(Random());
@@ -186,8 +162,7 @@ TEST(BfIoAutoDriven, WorkerThatJoinsFillsAndTheOthersKeepTheirLevel) {
   };
   loads(200);
   const double before = loads(200).first;
-  Machine machine;
-  machine.slots = 20;
+  Machine machine = {.slots = 20};
   driven.group.AddWorker(machine);
   driven.joined = true;
   EXPECT_GT(loads(20).first, 0.7 * before);

@@ -1,7 +1,6 @@
 // Urgency under bf_io_auto: lateness, the price of waiting, overdue requests, classes and tenants.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -29,10 +28,7 @@ class UrgencyTest : public ::testing::Test {
 
   Snapshot View() {
     for (int64_t i = 0; i < kPool; ++i) waiting_[i].enqueued_step = step_ - ages_[i];
-    Snapshot snapshot;
-    snapshot.step = step_;
-    snapshot.workers = workers_;
-    snapshot.waiting = waiting_;
+    Snapshot snapshot = {.step = step_, .workers = workers_, .waiting = waiting_};
     class_wait_ = {0, first_come_.p99(), first_come_.long_run_p99()};
     snapshot.first_come = absl::MakeConstSpan(&class_wait_, 1);
     return snapshot;

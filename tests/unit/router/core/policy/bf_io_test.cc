@@ -1,5 +1,4 @@
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 
@@ -11,25 +10,33 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class BfIoTest : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Objectives, BfIoTest, ::testing::Values("square", "paper", "refill"),
+// By objective; "auto": bf_io_auto.
+class BfIoTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  static std::vector<int32_t> Decide(const PolicyCase& at_hand) {
+    const std::string objective = GetParam();
+    return objective == "auto" ? at_hand.Decide("bf_io_auto") : at_hand.Decide("bf_io", objective);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Objectives, BfIoTest, ::testing::Values("square", "paper", "refill", "auto"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST_P(BfIoTest, ChoosesTheRequestThatClosesTheGap) {
   const PolicyCase gap =
       PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 9'000, 6'000, 2'000});
-  EXPECT_THAT(gap.Decide("bf_io", GetParam()), ElementsAre(-1, -1, 1, -1));
+  EXPECT_THAT(Decide(gap), ElementsAre(-1, -1, 1, -1));
 }
 
 TEST_P(BfIoTest, FillsEverySlotEvenWhenThatUnbalances) {
   const PolicyCase balanced = PolicyCase().Worker(5'000, 1).Worker(5'000, 0).WaitingAll({3'000});
-  EXPECT_THAT(balanced.Decide("bf_io", GetParam()), ElementsAre(0));
+  EXPECT_THAT(Decide(balanced), ElementsAre(0));
 }
 
-TEST_P(BfIoTest, TwoGapsGetTheirOwnRequestsEach) {
+TEST(BfIoObjectives, TwoGapsGetTheirOwnRequestsEach) {
   const PolicyCase gaps = PolicyCase().Worker(9'000, 0).Worker(8'000, 1).Worker(4'000, 1).WaitingAll(
       {2'000, 5'000, 1'000, 9'000});
-  EXPECT_THAT(gaps.Decide("bf_io", GetParam()), ElementsAre(-1, 2, 1, -1));
+  for (const char* objective : {"square", "paper", "refill"})
+    EXPECT_THAT(gaps.Decide("bf_io", objective), ElementsAre(-1, 2, 1, -1)) << objective;
 }
 
 TEST_P(BfIoTest, LowerPriorityNeverTakesTheSlotOfAHigherOne) {
@@ -38,13 +45,13 @@ TEST_P(BfIoTest, LowerPriorityNeverTakesTheSlotOfAHigherOne) {
                                  .Worker(4'000, 1)
                                  .Waiting(300, 0, 300, /*priority=*/1)
                                  .Waiting(5'000, 0, 5'000, /*priority=*/1)
-                                 .Waiting(6'000, 0, 6'000, /*priority=*/0);
-  EXPECT_THAT(classes.Decide("bf_io", GetParam()), ElementsAre(-1, 1, -1));
+                                 .Waiting(6'000, 900'000, 6'000, /*priority=*/0);
+  EXPECT_THAT(Decide(classes), ElementsAre(-1, 1, -1));
 }
 
 TEST_P(BfIoTest, NoSlotsOrAnEmptyPoolIsAnEmptyPlan) {
-  EXPECT_THAT(PolicyCase().Worker(1, 0).Waiting(5).Decide("bf_io", GetParam()), ElementsAre(-1));
-  EXPECT_TRUE(PolicyCase().Worker(1, 3).Decide("bf_io", GetParam()).empty());
+  EXPECT_THAT(Decide(PolicyCase().Worker(1, 0).Waiting(5)), ElementsAre(-1));
+  EXPECT_TRUE(Decide(PolicyCase().Worker(1, 3)).empty());
 }
 
 TEST(BfIoSquareTest, AgeOutweighsAnyMisfitInTheEnd) {
@@ -121,10 +128,7 @@ PolicyCase OneWorkerEmptiesSoon() {
 }
 
 std::vector<int32_t> DecideAhead(const char* objective, int32_t horizon, double discount = 1) {
-  PolicyOptions options;
-  options.objective = objective;
-  options.horizon = horizon;
-  options.discount = discount;
+  PolicyOptions options = {.horizon = horizon, .objective = objective, .discount = discount};
   return OneWorkerEmptiesSoon().Decide(**MakePolicy("bf_io", options));
 }
 
@@ -144,9 +148,7 @@ TEST(BfIoHorizonTest, OutlookThatReachesFurtherThanThePolicyIsReadByItsOwnRows) 
                                  .Ahead(3, {9'000, 10'000, 9'000, 90'000, 10'000, 8'900, 500'000, 90'000},
                                         {1, 1, 1, 1}, std::vector<double>(8, 1));
   for (const char* objective : {"paper", "square"}) {
-    PolicyOptions options;
-    options.objective = objective;
-    options.horizon = 1;
+    PolicyOptions options = {.horizon = 1, .objective = objective};
     EXPECT_THAT(further.Decide(**MakePolicy("bf_io", options)), ElementsAre(1)) << objective;
     options.horizon = 3;
     EXPECT_THAT(further.Decide(**MakePolicy("bf_io", options)), ElementsAre(0)) << objective;
@@ -161,9 +163,7 @@ TEST(BfIoHorizonTest, DiscountWeighsFutureSteps) {
                              .WaitingAll({1'000})
                              .Ahead(1, {9'000, 10'000, 10'000, 8'900}, {1, 1}, {1, 1, 1, 1});
   for (const char* objective : {"paper", "square"}) {
-    PolicyOptions options;
-    options.objective = objective;
-    options.horizon = 1;
+    PolicyOptions options = {.horizon = 1, .objective = objective};
     EXPECT_THAT(tie.Decide(**MakePolicy("bf_io", options)), ElementsAre(1)) << objective;
     options.discount = 0.5;
     EXPECT_THAT(tie.Decide(**MakePolicy("bf_io", options)), ElementsAre(0)) << objective;
@@ -172,9 +172,7 @@ TEST(BfIoHorizonTest, DiscountWeighsFutureSteps) {
 
 // The first two workers are equal, and the second will soon finish a request; the third has no slot.
 std::vector<int32_t> RefillBeside(int64_t third_load) {
-  PolicyOptions options;
-  options.objective = "refill";
-  options.horizon = 2;
+  PolicyOptions options = {.horizon = 2, .objective = "refill"};
   const double a = 10'000, b = static_cast<double>(third_load);
   return PolicyCase()
       .Worker(10'000, 1, kAmpleKv, 10)
@@ -195,8 +193,7 @@ TEST(BfIoHorizonTest, RefillPutsASurplusWhereItWillNotLastAndAFitWhereItWill) {
 // Two alike, but for how long they will stay.
 TEST(BfIoHorizonTest, ShortLivedOneGoesWhereLoadWillBeHighAnyway) {
   const auto decide = [](double ahead) {
-    PolicyOptions options;
-    options.horizon = 1;
+    PolicyOptions options = {.horizon = 1};
     return PolicyCase()
         .Worker(10'000, 0, kAmpleKv, 10)
         .Worker(9'000, 1, kAmpleKv, 10)
@@ -214,9 +211,7 @@ TEST(BfIoHorizonTest, ShortLivedOneGoesWhereLoadWillBeHighAnyway) {
 // Both are equal now; a worker grows by a token a step for each request it runs.
 TEST(BfIoHorizonTest, RefillKeepsANewcomerFromTheWorkerThatGrowsFaster) {
   const auto decide = [](int32_t first_active, int32_t second_active) {
-    PolicyOptions options;
-    options.objective = "refill";
-    options.horizon = 3;
+    PolicyOptions options = {.horizon = 3, .objective = "refill"};
     return PolicyCase()
         .Worker(10'000, 1, kAmpleKv, first_active)
         .Worker(10'000, 1, kAmpleKv, second_active)
@@ -240,33 +235,26 @@ TEST(RegistryTest, EveryListedPolicyIsMadeUnderItsOwnName) {
     EXPECT_EQ((*MakePolicy(info.name, {}))->name(), info.name);
 }
 
-TEST(RegistryTest, HorizonBeyondTheLimitIsRefusedByName) {
-  PolicyOptions options;
-  options.horizon = 500;
+TEST(RegistryTest, OptionsOutOfRangeAreRefusedByName) {
+  const auto refused = [](const PolicyOptions& options, const char* text) {
+    const absl::Status status = MakePolicy("bf_io", options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  PolicyOptions options = {.horizon = 500};
   EXPECT_TRUE(MakePolicy("bf_io", options).ok());
-  for (int32_t horizon : {501, -1}) {
+  for (const int32_t horizon : {501, -1}) {
     options.horizon = horizon;
-    const auto policy = MakePolicy("bf_io", options);
-    EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(policy.status().message()), HasSubstr("must lie between 0 and 500"));
+    refused(options, "must lie between 0 and 500");
   }
-}
-
-TEST(RegistryTest, DiscountOutsideZeroToOneIsRefusedByName) {
-  PolicyOptions options;
-  for (double discount : {0.0, -0.5, 1.01, std::nan("")}) {
+  options = {};
+  for (const double discount : {0.0, -0.5, 1.01, std::nan("")}) {
     options.discount = discount;
-    const auto policy = MakePolicy("bf_io", options);
-    EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument) << discount;
-    EXPECT_THAT(std::string(policy.status().message()), HasSubstr("discount")) << discount;
+    refused(options, "discount");
   }
-}
-
-TEST(RegistryTest, UnknownObjectiveIsRefusedByName) {
-  PolicyOptions options;
+  options = {};
   options.objective = "cube";
-  EXPECT_THAT(std::string(MakePolicy("bf_io", options).status().message()),
-              HasSubstr("objective 'cube' is unknown"));
+  refused(options, "objective 'cube' is unknown");
 }
 
 }  // namespace

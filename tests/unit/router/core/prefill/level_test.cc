@@ -8,26 +8,17 @@
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::core {
 namespace {
 
 BatchCost CostOf(double c, double a, int64_t b0, double k1, double k2) {
-  BatchCost cost;
-  cost.c_s = c;
-  cost.a_s_per_token = a;
-  cost.b0_tokens = b0;
-  cost.k1_s_per_pair = k1;
-  cost.k2_s_per_token = k2;
-  return cost;
+  return {.c_s = c, .a_s_per_token = a, .b0_tokens = b0, .k1_s_per_pair = k1, .k2_s_per_token = k2};
 }
 
 // Time of a step with the first `tokens` prompt tokens, computed with the cost model itself.
 double SecondsWith(const RankWork& rank, int64_t tokens) {
-  BatchLoad load;
-  load.tokens = rank.decodes;
-  load.decode_context = rank.decode_context;
+  BatchLoad load = {.tokens = rank.decodes, .decode_context = rank.decode_context};
   for (const PromptLeft& prompt : rank.prompts) {
     const int64_t chunk = std::min(tokens, prompt.left);
     if (chunk > 0) load.AddPrefill(chunk, prompt.done);

@@ -8,7 +8,6 @@
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::core {
 namespace {
@@ -16,33 +15,24 @@ namespace {
 using ::testing::ElementsAre;
 
 BatchCost Cost() {
-  BatchCost cost;
-  cost.c_s = 0.01;
-  cost.a_s_per_token = 1e-4;
-  cost.b0_tokens = 0;
-  cost.k2_s_per_token = 1e-6;
-  return cost;
+  return {.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 0, .k2_s_per_token = 1e-6};
 }
 
 PrefillTraffic Traffic() {
-  PrefillTraffic traffic;
-  traffic.arrivals_per_s = 10;
-  traffic.mean_prompt_tokens = 200;
-  traffic.mean_prefill_s = 0.02;
-  traffic.mean_output_tokens = 100;
-  traffic.step_s = 0.012;
-  return traffic;
+  return {.arrivals_per_s = 10,
+          .mean_prompt_tokens = 200,
+          .mean_prefill_s = 0.02,
+          .mean_output_tokens = 100,
+          .step_s = 0.012};
 }
 
 PrefillRank RankOf(int64_t decodes, double context, int64_t free_slots = 10,
                    std::vector<PromptLeft> prompts = {}) {
-  PrefillRank rank;
-  rank.cost = Cost();
-  rank.decodes = decodes;
-  rank.decode_context = context;
-  rank.free_slots = free_slots;
-  rank.prompts = std::move(prompts);
-  return rank;
+  return {.cost = Cost(),
+          .decodes = decodes,
+          .decode_context = context,
+          .free_slots = free_slots,
+          .prompts = std::move(prompts)};
 }
 
 std::vector<int32_t> WaitingOf(const PrefillDecision& decision) {

@@ -9,7 +9,6 @@
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::core::release_planner_test {
 namespace {
@@ -61,8 +60,7 @@ TEST(PlanReleaseTest, ALonePromptWaitsAsLongAsItsUnevennessCosts) {
 // However many decode.
 TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanTwoStepsAndEightTimesItsHeight) {
   const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000), DecodingRank(200, 20000)};
-  PrefillTraffic traffic;
-  traffic.step_s = 0.05;
+  PrefillTraffic traffic = {.step_s = 0.05};
   // 0.02 s; a step passes until the plan takes effect.
   const double most_s = 2 * 0.05 + 8 * 0.02 - 0.05;
   EXPECT_THAT(PlanRelease(ranks, {{{200, most_s - 0.01}}}, traffic, {}), IsEmpty());
@@ -131,9 +129,7 @@ TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
 
 TEST(PlanReleaseTest, WhereArrivalsTakeTheCapacityNoneWaitsForOthers) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
-  PrefillTraffic traffic;
-  traffic.step_s = 0.01;
-  traffic.mean_prompt_tokens = 200;
+  PrefillTraffic traffic = {.mean_prompt_tokens = 200, .step_s = 0.01};
   // 100 tokens of room on each rank.
   const ReleaseSettings settings = {.step_tokens = 120};
   traffic.arrivals_per_s = 10;

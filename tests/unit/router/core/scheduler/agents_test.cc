@@ -1,6 +1,5 @@
 // Turns among the calls of agents: the parents' book and the order of the pool.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "router/core/agents/parents.h"
@@ -150,13 +149,7 @@ TEST(Parents, TheEarliestDeadlineOfItsCallsHoldsForAll) {
 }
 
 RequestSpec Call(RequestId id, int64_t seniority, int32_t priority = 0) {
-  RequestSpec spec;
-  spec.id = id;
-  spec.prefill_tokens = 10;
-  spec.max_new_tokens = 5;
-  spec.priority = priority;
-  spec.seniority = seniority;
-  return spec;
+  return {.id = id, .prefill_tokens = 10, .max_new_tokens = 5, .priority = priority, .seniority = seniority};
 }
 
 std::vector<RequestId> Order(const WaitingPool& pool) {

@@ -2,11 +2,8 @@
 #include "router/core/scheduler/cluster.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace bfio::core {
@@ -17,12 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 RequestSpec Call(RequestId id, int32_t priority = 0) {
-  RequestSpec spec;
-  spec.id = id;
-  spec.prefill_tokens = 10;
-  spec.max_new_tokens = 50;
-  spec.priority = priority;
-  return spec;
+  return {.id = id, .prefill_tokens = 10, .max_new_tokens = 50, .priority = priority};
 }
 
 class ClusterTest : public ::testing::Test {
@@ -50,11 +42,10 @@ class ClusterTest : public ::testing::Test {
   }
   // Step `step` of a rank that has `running` requests of 10 tokens that began in step 1.
   void Step(GroupIndex group, WorkerIndex worker, int64_t step, int64_t applied, int64_t running) {
-    StepReport report;
-    report.step = step;
-    report.applied_plan = applied;
-    report.load_tokens = running * (9 + step);
-    report.group_idle = running == 0;
+    StepReport report = {.step = step,
+                         .applied_plan = applied,
+                         .load_tokens = running * (9 + step),
+                         .group_idle = running == 0};
     const absl::Status status = cluster_.Apply(Report{group, worker, report}).status;
     ASSERT_TRUE(status.ok()) << status;
   }

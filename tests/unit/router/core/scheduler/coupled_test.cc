@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,10 +37,7 @@ class Engines {
   }
 
   void Enqueue(RequestId id, int64_t prompt, int64_t output) {
-    RequestSpec spec;
-    spec.id = id;
-    spec.prefill_tokens = prompt;
-    spec.max_new_tokens = output;
+    RequestSpec spec = {.id = id, .prefill_tokens = prompt, .max_new_tokens = output};
     ASSERT_TRUE(scheduler->Enqueue(spec).ok());
     requests_.push_back({id, prompt, output});
     ++in_system;
@@ -57,9 +53,7 @@ class Engines {
     for (size_t g = 0; g < ranks_.size(); ++g) {
       Rank& rank = ranks_[g];
       if (rank.runs.empty()) continue;
-      StepReport report;
-      report.step = ++rank.step;
-      report.applied_plan = rank.plan;
+      StepReport report = {.step = ++rank.step, .applied_plan = rank.plan};
       report.prefill.emplace().token_budget = kBudget;
       report.prefill->metered = metered_;
       BatchLoad batch;

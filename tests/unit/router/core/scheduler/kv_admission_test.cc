@@ -27,8 +27,7 @@ class Group {
   Group(const std::string& policy, const std::string& admission, const std::string& lookahead, int64_t hold,
         uint64_t seed, const std::string& of_workers = "none")
       : rng_(seed) {
-    SchedulerOptions options;
-    options.plan_mode = seed % 2 == 0 ? PlanMode::kLockstep : PlanMode::kPipelined;
+    SchedulerOptions options = {.plan_mode = seed % 2 == 0 ? PlanMode::kLockstep : PlanMode::kPipelined};
     const AdmissionSetting setting = *ParseAdmission(admission);
     options.admission = setting.kv;
     options.wait = setting.wait;
@@ -44,11 +43,10 @@ class Group {
   }
 
   RequestId Arrive(int64_t prompt, int64_t output) {
-    RequestSpec spec;
-    spec.id = ++last_id_;
-    spec.prefill_tokens = prompt;
-    spec.max_new_tokens = kLongest;
-    spec.predicted_output_tokens = std::max<int64_t>(1, output / understated_);
+    RequestSpec spec = {.id = ++last_id_,
+                        .prefill_tokens = prompt,
+                        .max_new_tokens = kLongest,
+                        .predicted_output_tokens = std::max<int64_t>(1, output / understated_)};
     EXPECT_TRUE(scheduler_->Enqueue(spec).ok());
     requests_[spec.id] = {spec, output, 0};
     return spec.id;
@@ -335,12 +333,7 @@ class OneWorkerGroup {
     scheduler->OpenEpoch({{{static_cast<int32_t>(slots), kv_tokens, true}, {}, {}}});
   }
   static RequestSpec Spec(RequestId id, int64_t prompt = 10, int64_t most = 100, uint32_t tenant = 0) {
-    RequestSpec spec;
-    spec.id = id;
-    spec.prefill_tokens = prompt;
-    spec.max_new_tokens = most;
-    spec.tenant = tenant;
-    return spec;
+    return {.id = id, .prefill_tokens = prompt, .max_new_tokens = most, .tenant = tenant};
   }
   // Placed by the plan that is due now.
   std::vector<Placement> Plan() {
@@ -423,8 +416,7 @@ TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
   const PoolState state = scheduler.Save().pool;
   ASSERT_EQ(state.waiting.size(), 6U);
   for (const PoolState::Waiting& waiting : state.waiting) EXPECT_TRUE(waiting.held_back);
-  SchedulerOptions options;
-  options.wait = ParseAdmission(admission)->wait;
+  SchedulerOptions options = {.wait = ParseAdmission(admission)->wait};
   OneGroup other(options, *MakePolicy("fcfs", {}), scheduler.Save());
   ASSERT_TRUE(other.restored().ok());
   EXPECT_EQ(other.waiting(), 6);

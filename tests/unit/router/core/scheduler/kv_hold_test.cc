@@ -2,7 +2,6 @@
 #include "router/core/scheduler/kv_hold.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <deque>
 #include <string>
@@ -142,9 +141,7 @@ TEST_P(KvHoldOfPolicyTest, LargeRequestGetsInAgainstAnEndlessStreamOfSmallOnes) 
       running[static_cast<size_t>(placement.worker)].push_back({placement.id, step});
     }
     for (int g = 0; g < kWorkers; ++g) {
-      StepReport report;
-      report.step = step;
-      report.applied_plan = plan->apply_step;
+      StepReport report = {.step = step, .applied_plan = plan->apply_step};
       for (const Running& request : running[g]) {
         report.load_tokens += kSmall + step - request.since;
       }

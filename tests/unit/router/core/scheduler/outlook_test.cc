@@ -77,19 +77,16 @@ struct Known {
 struct OutlookWorld {
   OutlookWorld(const std::string& lookahead, PlanMode mode, int32_t horizon, uint64_t seed, int32_t workers)
       : oracle(lookahead == "oracle"), rng(seed), workers(workers) {
-    SchedulerOptions options;
-    options.plan_mode = mode;
+    SchedulerOptions options = {.plan_mode = mode};
     auto owned = std::make_unique<Spy>(horizon, seed + 1);
     spy = owned.get();
     scheduler = std::make_unique<OneGroup>(options, std::move(owned), *MakeLookahead(lookahead));
-    EpochMember member;
-    member.spec = {kSlots, 1 << 30, true};
+    EpochMember member = {.spec = {kSlots, 1 << 30, true}};
     scheduler->OpenEpoch(std::vector<EpochMember>(workers, member));
   }
 
   void Arrive() {
-    RequestSpec spec;
-    spec.id = next++;
+    RequestSpec spec = {.id = next++};
     Known known;
     known.prefill = spec.prefill_tokens = 1 + static_cast<int64_t>(rng.Below(100));
     known.max_new = spec.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(12));
@@ -234,29 +231,20 @@ INSTANTIATE_TEST_SUITE_P(Settings, OutlookTest,
 
 struct One {
   explicit One(const std::string& lookahead, int32_t horizon = 3, PlanMode mode = PlanMode::kLockstep) {
-    SchedulerOptions options;
-    options.plan_mode = mode;
+    SchedulerOptions options = {.plan_mode = mode};
     auto owned = std::make_unique<Spy>(horizon, 1);
     spy = owned.get();
     scheduler = std::make_unique<OneGroup>(options, std::move(owned), *MakeLookahead(lookahead));
-    EpochMember member;
-    member.spec = {kSlots, 1000, true};
+    EpochMember member = {.spec = {kSlots, 1000, true}};
     scheduler->OpenEpoch({member});
   }
   void Enqueue(RequestId id, int64_t prefill, int64_t predicted, int64_t max_new = 50) {
-    RequestSpec spec;
-    spec.id = id;
-    spec.prefill_tokens = prefill;
-    spec.max_new_tokens = max_new;
-    spec.predicted_output_tokens = predicted;
+    RequestSpec spec = {
+        .id = id, .prefill_tokens = prefill, .max_new_tokens = max_new, .predicted_output_tokens = predicted};
     ASSERT_TRUE(scheduler->Enqueue(spec).ok());
   }
   void Report(int64_t step, int64_t applied, int64_t load, std::vector<RequestId> finished = {}) {
-    StepReport report;
-    report.step = step;
-    report.applied_plan = applied;
-    report.load_tokens = load;
-    report.finished = finished;
+    StepReport report = {.step = step, .applied_plan = applied, .load_tokens = load, .finished = finished};
     ASSERT_TRUE(scheduler->OnReport(0, report).ok());
   }
   Spy* spy = nullptr;
@@ -342,15 +330,10 @@ TEST(Outlook, ViewsCarryTheWorkersStateAndTheWaitingRequests) {
   auto owned = std::make_unique<Spy>(0, 1);
   Spy* spy = owned.get();
   OneGroup scheduler(options, std::move(owned));
-  EpochMember member;
-  member.spec = {.slots = 2, .kv_tokens = 77, .accepts_new = false, .time_per_token = 1.5, .time_offset = 9};
+  EpochMember member = {
+      .spec = {.slots = 2, .kv_tokens = 77, .accepts_new = false, .time_per_token = 1.5, .time_offset = 9}};
   scheduler.OpenEpoch({member});
-  RequestSpec spec;
-  spec.id = 1;
-  spec.prefill_tokens = 3;
-  spec.max_new_tokens = 21;
-  spec.tenant = 4;
-  spec.generated_tokens = 2;
+  RequestSpec spec = {.id = 1, .prefill_tokens = 3, .max_new_tokens = 21, .tenant = 4, .generated_tokens = 2};
   ASSERT_TRUE(scheduler.Enqueue(spec).ok());
   scheduler.MakePlan();
   EXPECT_EQ(spy->seen.workers[0].total_kv_tokens, 77);

@@ -1,7 +1,6 @@
 // Groups whose ranks compute prompts in chunks and have told what their batches cost: where prompts go, when,
 // and up to which level they are computed.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
@@ -24,11 +23,7 @@ using bfio::testing::OneGroup;
 constexpr BatchCost kCost = {.c_s = 10e-3, .a_s_per_token = 20e-6, .b0_tokens = 8, .k2_s_per_token = 1e-8};
 
 RequestSpec PromptOf(RequestId id, int64_t prefill, int64_t output = 50) {
-  RequestSpec spec;
-  spec.id = id;
-  spec.prefill_tokens = prefill;
-  spec.max_new_tokens = output;
-  return spec;
+  return {.id = id, .prefill_tokens = prefill, .max_new_tokens = output};
 }
 
 // Ranks that compute prompts in chunks, oldest first, up to the level and within a budget, as workers do
@@ -117,8 +112,7 @@ class LevelGroup {
   LevelGroup(int32_t ranks, PlanMode mode, std::unique_ptr<Policy> policy, int32_t slots, bool told,
              int64_t kv_tokens)
       : ranks_(static_cast<size_t>(ranks)) {
-    SchedulerOptions options;
-    options.plan_mode = mode;
+    SchedulerOptions options = {.plan_mode = mode};
     scheduler = std::make_unique<OneGroup>(options, std::move(policy));
     std::vector<EpochMember> members(static_cast<size_t>(ranks));
     for (EpochMember& member : members) {
@@ -395,8 +389,7 @@ TEST(PromptLevel, AnObjectiveForTheFirstTokenShortensThePace) {
 
 TEST(PromptReports, ThoseThatMakeNoSenseAreRefused) {
   LevelGroup group(1);
-  StepReport report;
-  report.step = 1;
+  StepReport report = {.step = 1};
   report.prefill.emplace().token_budget = -1;
   EXPECT_EQ(group.scheduler->OnReport(0, report).code(), absl::StatusCode::kInvalidArgument);
   report.prefill = {512, {{1, 0}}};

@@ -3,10 +3,8 @@
 #include "router/core/scheduler/rank_queues.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -210,8 +208,7 @@ TEST(RankQueuesTest, WithoutItsRankARequestWaitsAndCanBeCancelled) {
 }
 
 TEST(RankQueuesTest, HalfOfThePoolIsFreeOfHeldRequests) {
-  SchedulerOptions options;
-  options.max_waiting = 4;
+  SchedulerOptions options = {.max_waiting = 4};
   RankSteps steps("fcfs", {{.slots = 1, .kv_tokens = 100}}, options);
   steps.Enqueue(HeldSpec(1, 5));
   steps.Enqueue(HeldSpec(2, 5));
@@ -226,8 +223,7 @@ TEST(RankQueuesTest, SavedAndRestoredRequestsWaitForTheSameRank) {
   steps.Enqueue(HeldSpec(2, 1));
   steps.Step();
   ASSERT_THAT(steps.PlacedOn(1), ElementsAre(1));
-  SchedulerOptions options;
-  options.plan_mode = PlanMode::kLockstep;
+  SchedulerOptions options = {.plan_mode = PlanMode::kLockstep};
   OneGroup again(options, *MakePolicy("fcfs", {}), steps.group().Save());
   ASSERT_TRUE(again.restored().ok()) << again.restored();
   EXPECT_EQ(again.waiting(), 1);

@@ -1,6 +1,5 @@
 // The replay of placement rules keeps to the group's rate of requests, however rarely they come.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
@@ -30,10 +29,7 @@ class Replayed {
 
   void Enqueue(int requests) {
     for (; requests > 0; --requests) {
-      RequestSpec spec;
-      spec.id = ++last_;
-      spec.prefill_tokens = prompt_;
-      spec.max_new_tokens = 1 << 20;
+      RequestSpec spec = {.id = ++last_, .prefill_tokens = prompt_, .max_new_tokens = 1 << 20};
       ASSERT_TRUE(group_.Enqueue(spec).ok());
     }
   }
@@ -83,11 +79,7 @@ class Replayed {
   const RuleChooser& chooser() const { return group_.group().chooser(); }
 
  private:
-  static SchedulerOptions Options() {
-    SchedulerOptions options;
-    options.plan_mode = PlanMode::kLockstep;
-    return options;
-  }
+  static SchedulerOptions Options() { return {.plan_mode = PlanMode::kLockstep}; }
 
   struct Running {
     RequestId id;

@@ -1,6 +1,5 @@
 // A request that is suspected of killing workers runs by itself (RequestSpec::steps_alone).
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
@@ -48,9 +47,7 @@ class RunsAloneTest : public ::testing::TestWithParam<GroupKind> {
   void Step(const std::vector<std::vector<RequestId>>& finished) {
     ++step_;
     for (WorkerIndex g = 0; g < 2; ++g) {
-      StepReport report;
-      report.step = step_;
-      report.applied_plan = applied_[static_cast<size_t>(g)];
+      StepReport report = {.step = step_, .applied_plan = applied_[static_cast<size_t>(g)]};
       const auto account = group_.Account(g);
       report.load_tokens = account.load_tokens + 10 * account.inflight;
       report.finished = finished[static_cast<size_t>(g)];

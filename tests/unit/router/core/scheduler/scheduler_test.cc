@@ -1,6 +1,5 @@
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "tests/testing/one_group.h"
 
@@ -36,18 +35,12 @@ class FirstFit : public Policy {
 };
 
 RequestSpec Request(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
-  RequestSpec spec;
-  spec.id = id;
-  spec.prefill_tokens = prefill;
-  spec.max_new_tokens = max_new;
-  return spec;
+  return {.id = id, .prefill_tokens = prefill, .max_new_tokens = max_new};
 }
 
 struct Fixture {
   explicit Fixture(PlanMode mode, int32_t workers = 1, int32_t slots = 2, int64_t max_waiting = 100) {
-    SchedulerOptions options;
-    options.plan_mode = mode;
-    options.max_waiting = max_waiting;
+    SchedulerOptions options = {.max_waiting = max_waiting, .plan_mode = mode};
     auto owned = std::make_unique<FirstFit>();
     policy = owned.get();
     scheduler = std::make_unique<OneGroup>(options, std::move(owned));
@@ -59,13 +52,12 @@ struct Fixture {
   absl::Status Report(WorkerIndex worker, int64_t step, int64_t applied, int64_t load,
                       std::vector<RequestId> finished = {}, bool idle = false,
                       std::vector<RequestId> rejected = {}) {
-    StepReport report;
-    report.step = step;
-    report.applied_plan = applied;
-    report.load_tokens = load;
-    report.finished = finished;
-    report.rejected = rejected;
-    report.group_idle = idle;
+    StepReport report = {.step = step,
+                         .applied_plan = applied,
+                         .load_tokens = load,
+                         .finished = finished,
+                         .rejected = rejected,
+                         .group_idle = idle};
     return scheduler->OnReport(worker, report);
   }
 
@@ -142,10 +134,7 @@ TEST(Scheduler, APreemptedRequestLeavesTheAccountsAndComesBackToTheFront) {
   EXPECT_THAT(PlacedIds(*f.scheduler->MakePlan()), ElementsAre(1, 2));
   ASSERT_TRUE(f.Report(0, 1, 1, 20).ok());
   ASSERT_TRUE(f.scheduler->MakePlan().has_value());
-  StepReport report;
-  report.step = 2;
-  report.applied_plan = 2;
-  report.load_tokens = 11;
+  StepReport report = {.step = 2, .applied_plan = 2, .load_tokens = 11};
   const std::vector<RequestId> preempted = {2, 99};
   report.preempted = preempted;
   ASSERT_TRUE(f.scheduler->OnReport(0, report).ok());
@@ -270,9 +259,7 @@ TEST(Scheduler, ANewEpochKeepsRecoveredRequestsAndReturnsTheRest) {
   f.scheduler->CloseEpoch();
   EXPECT_EQ(f.scheduler->MakePlan(), std::nullopt);
   // Rank 0 is lost; the old rank 1 is the new rank 0 and also holds an unknown request.
-  EpochMember remaining;
-  remaining.spec = {2, 1000, true};
-  remaining.resident = {{2, 201}, {99, 50}};
+  EpochMember remaining = {.spec = {2, 1000, true}, .resident = {{2, 201}, {99, 50}}};
   EXPECT_THAT(f.scheduler->OpenEpoch({remaining}), ElementsAre(1));
   EXPECT_EQ(f.scheduler->WorkerOf(2), 0);
   EXPECT_EQ(f.scheduler->Account(0).load_tokens, 201);
@@ -310,8 +297,7 @@ TEST(Scheduler, WhatTwoMembersHoldOneOfThemDrops) {
 TEST(Scheduler, RecoversTheRequestsOfAJoiningMember) {
   Fixture f(PlanMode::kLockstep);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
-  EpochMember remaining;
-  remaining.spec = {3, 1000, true};
+  EpochMember remaining = {.spec = {3, 1000, true}};
   RequestSpec brought = Request(7, 30, 4);
   brought.generated_tokens = 20;
   // The second name is that of a request which waits here: that one is dropped on the worker.
@@ -341,8 +327,7 @@ TEST(Scheduler, ACancelledRequestIsNotReturnedWhenItsWorkerIsLost) {
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
   f.scheduler->MakePlan();
   f.scheduler->Cancel(1);
-  EpochMember fresh;
-  fresh.spec = {1, 1000, true};
+  EpochMember fresh = {.spec = {1, 1000, true}};
   EXPECT_THAT(f.scheduler->OpenEpoch({fresh}), IsEmpty());
   EXPECT_EQ(f.scheduler->placed(), 0);
 }
@@ -369,9 +354,7 @@ TEST(Scheduler, AResidentNamedTwiceIsOneRequest) {
   Fixture f(PlanMode::kPipelined, 1, 2);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
   f.scheduler->MakePlan();
-  EpochMember twice;
-  twice.spec = {2, 1000, true};
-  twice.resident = {{1, 10}, {1, 10}};
+  EpochMember twice = {.spec = {2, 1000, true}, .resident = {{1, 10}, {1, 10}}};
   EXPECT_THAT(f.scheduler->OpenEpoch({twice}), IsEmpty());
   EXPECT_EQ(f.scheduler->Account(0).active, 1);
   EXPECT_THAT(f.scheduler->MakePlan()->drops, IsEmpty());
@@ -454,21 +437,16 @@ class Clocked : public FirstFit {
 // the next epoch's first step comes after both.
 TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
   std::vector<int64_t> steps;
-  SchedulerOptions options;
-  options.plan_mode = PlanMode::kPipelined;
+  SchedulerOptions options = {.plan_mode = PlanMode::kPipelined};
   OneGroup scheduler(options, std::make_unique<Clocked>(&steps));
-  EpochMember member;
-  member.spec = {2, 1'000, true};
+  EpochMember member = {.spec = {2, 1'000, true}};
   scheduler.OpenEpoch({member});
   for (RequestId id : {1, 2, 3}) ASSERT_TRUE(scheduler.Enqueue(Request(id)).ok());
   ASSERT_TRUE(scheduler.MakePlan().has_value());
   scheduler.SetAcceptsNew(0, false);
   const std::vector<RequestId> both = {1, 2};
   for (int64_t step = 1; step <= 6; ++step) {
-    StepReport report;
-    report.step = step;
-    report.applied_plan = 1;
-    report.load_tokens = 20 + 2 * (step - 1);
+    StepReport report = {.step = step, .applied_plan = 1, .load_tokens = 20 + 2 * (step - 1)};
     if (step == 6) report.finished = both;
     report.group_idle = step == 6;
     ASSERT_TRUE(scheduler.OnReport(0, report).ok());
@@ -482,11 +460,9 @@ TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
 }
 
 TEST(SchedulerWindow, NeverLeavesSlotsEmpty) {
-  SchedulerOptions options;
-  options.window = 1;
+  SchedulerOptions options = {.window = 1};
   OneGroup scheduler(options, std::make_unique<FirstFit>());
-  EpochMember member;
-  member.spec = {3, 1'000, true};
+  EpochMember member = {.spec = {3, 1'000, true}};
   scheduler.OpenEpoch({member});
   for (RequestId id : {1, 2, 3, 4}) ASSERT_TRUE(scheduler.Enqueue(Request(id)).ok());
   const std::optional<Plan> plan = scheduler.MakePlan();

@@ -53,9 +53,7 @@ TEST(TenantService, ARequestRemovedFromThePoolKeepsNoTenantWaiting) {
   pool.service().ChargePrompt(1, 100);
   pool.service().ChargePrompt(2, 300);
   const auto enqueue = [&](uint32_t tenant) {
-    RequestSpec spec;
-    spec.id = tenant;
-    spec.tenant = tenant;
+    RequestSpec spec = {.id = tenant, .tenant = tenant};
     ASSERT_TRUE(pool.Enqueue(spec).ok());
   };
   enqueue(1);
@@ -118,18 +116,16 @@ struct TenantGroup {
     auto owned = std::make_unique<FirstFitPolicy>();
     policy = owned.get();
     scheduler = std::make_unique<OneGroup>(SchedulerOptions(), std::move(owned));
-    EpochMember member;
-    member.spec = {slots, 1 << 20, true};
+    EpochMember member = {.spec = {slots, 1 << 20, true}};
     scheduler->OpenEpoch({member});
   }
   void Enqueue(RequestId id, uint32_t tenant, int64_t prefill, int64_t generated = 0, int32_t priority = 0) {
-    RequestSpec spec;
-    spec.id = id;
-    spec.priority = priority;
-    spec.tenant = tenant;
-    spec.prefill_tokens = prefill;
-    spec.generated_tokens = generated;
-    spec.max_new_tokens = 100;
+    RequestSpec spec = {.id = id,
+                        .prefill_tokens = prefill,
+                        .max_new_tokens = 100,
+                        .priority = priority,
+                        .tenant = tenant,
+                        .generated_tokens = generated};
     ASSERT_TRUE(scheduler->Enqueue(spec).ok());
   }
   void Report(int64_t step, int64_t load, std::vector<RequestId> finished = {},

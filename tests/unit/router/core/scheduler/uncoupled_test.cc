@@ -16,11 +16,7 @@ namespace {
 using bfio::testing::OneGroup;
 
 RequestSpec Wanted(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
-  RequestSpec spec;
-  spec.id = id;
-  spec.prefill_tokens = prefill;
-  spec.max_new_tokens = max_new;
-  return spec;
+  return {.id = id, .prefill_tokens = prefill, .max_new_tokens = max_new};
 }
 
 std::unique_ptr<OneGroup> Uncoupled(const char* policy, std::vector<WorkerSpec> workers) {
@@ -34,12 +30,8 @@ std::unique_ptr<OneGroup> Uncoupled(const char* policy, std::vector<WorkerSpec> 
 
 absl::Status ReportStep(OneGroup& scheduler, WorkerIndex worker, int64_t step, int64_t applied, int64_t load,
                         std::vector<RequestId> finished = {}, bool idle = false) {
-  StepReport report;
-  report.step = step;
-  report.applied_plan = applied;
-  report.load_tokens = load;
-  report.finished = finished;
-  report.group_idle = idle;
+  StepReport report = {
+      .step = step, .applied_plan = applied, .load_tokens = load, .finished = finished, .group_idle = idle};
   return scheduler.OnReport(worker, report);
 }
 
@@ -160,8 +152,7 @@ struct Tally {
 // Runs a session over schedulers that take each other's state on.
 Tally RunSession(const char* policy, uint64_t seed, const char* admission) {
   const bool reserves = admission == std::string("none");
-  SchedulerOptions options;
-  options.admission = ParseAdmission(admission)->kv;
+  SchedulerOptions options = {.admission = ParseAdmission(admission)->kv};
   const auto lookahead = [&] { return *MakeLookahead(reserves ? "none" : "max_tokens"); };
   auto scheduler =
       std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), lookahead(), GroupKind::kIndependent);

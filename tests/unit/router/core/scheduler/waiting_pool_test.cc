@@ -1,7 +1,6 @@
 #include "router/core/scheduler/waiting_pool.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <map>
 #include <vector>
@@ -14,12 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 
 RequestSpec Waiting(RequestId id, int32_t priority = 0) {
-  RequestSpec spec;
-  spec.id = id;
-  spec.prefill_tokens = 10;
-  spec.max_new_tokens = 5;
-  spec.priority = priority;
-  return spec;
+  return {.id = id, .prefill_tokens = 10, .max_new_tokens = 5, .priority = priority};
 }
 
 std::vector<RequestId> Ids(const WaitingPool& pool) {

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -15,9 +14,8 @@ constexpr double kC = 0.005, kTl = 1e-7;
 constexpr int64_t kLoad = 50'000;
 
 WorkerCost Cost(double c, double tl, double relative_error = 0.001, int64_t load = kLoad) {
-  StepCostEstimate estimate;
-  estimate.c = FittedValue{c, relative_error * c};
-  estimate.tl = FittedValue{tl, relative_error * tl};
+  StepCostEstimate estimate = {.c = FittedValue{c, relative_error * c},
+                               .tl = FittedValue{tl, relative_error * tl}};
   return {estimate, load};
 }
 

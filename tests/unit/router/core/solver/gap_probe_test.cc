@@ -35,11 +35,8 @@ double LargestTime(const Instance& instance, const Solution& solution) {
 TEST(GapProbe, NoChoiceIsBetterByMore) {
   for (const ObjectiveKind kind : {ObjectiveKind::kPaper, ObjectiveKind::kSquare, ObjectiveKind::kRefill}) {
     Rng rng(3);
-    SolverCaseLimits limits;
-    limits.max_workers = 3;
-    limits.max_items = 6;
-    SolverSettings settings;
-    settings.objective = kind;
+    SolverCaseLimits limits = {.max_workers = 3, .max_items = 6};
+    SolverSettings settings = {.objective = kind};
     settings.max_evaluations = 1;  // too little to find the best, or to try everything
     Solver solver(settings);
     GapProbe probe(1);
@@ -64,9 +61,7 @@ TEST(GapProbe, NoChoiceIsBetterByMore) {
 }
 
 TEST(GapProbe, OneSolveInSoManyIsProven) {
-  Instance instance;
-  instance.workers = {{10, 0, 1, 1000}, {20, 0, 1, 1000}};
-  instance.items = {{7, 7}, {9, 9}, {2, 2}};
+  Instance instance = {.workers = {{10, 0, 1, 1000}, {20, 0, 1, 1000}}, .items = {{7, 7}, {9, 9}, {2, 2}}};
   Solver solver{SolverSettings{}};
   GapProbe probe(3);
   for (int round = 1; round <= 7; ++round) {
@@ -96,8 +91,7 @@ TEST(GapProbe, PoliciesDecideTheSameWithIt) {
     for (const char* objective : {"square", "paper"}) {
       if (std::string(name) == "bf_io_auto" && std::string(objective) == "paper")
         continue;  // has one of its own
-      PolicyOptions options;
-      options.objective = objective;
+      PolicyOptions options = {.objective = objective};
       const auto without = *MakePolicy(name, options);
       options.gap_every = 2;
       const auto with = *MakePolicy(name, options);

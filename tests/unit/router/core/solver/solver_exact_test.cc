@@ -1,6 +1,5 @@
 // The solver against exhaustive search, on every small instance of a grid and on random ones.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,9 +13,7 @@ namespace bfio::core {
 namespace {
 
 SolverSettings ExactSettings(ObjectiveKind kind) {
-  SolverSettings settings;
-  settings.objective = kind;
-  return settings;
+  return {.objective = kind};
 }
 
 void ExpectOptimal(const Instance& instance, ObjectiveKind kind) {
@@ -64,9 +61,7 @@ TEST_P(SolverExactTest, EverySmallInstanceOfAGridIsSolvedToOptimality) {
 
 TEST_P(SolverExactTest, RandomSmallInstancesAreSolvedToOptimality) {
   Rng rng(20240611);
-  SolverCaseLimits limits;
-  limits.max_workers = 3;
-  limits.max_items = 6;
+  SolverCaseLimits limits = {.max_workers = 3, .max_items = 6};
   for (int trial = 0; trial < 3000; ++trial) {
     ASSERT_NO_FATAL_FAILURE(ExpectOptimal(RandomInstance(limits, rng), GetParam())) << "trial " << trial;
   }
@@ -74,9 +69,7 @@ TEST_P(SolverExactTest, RandomSmallInstancesAreSolvedToOptimality) {
 
 TEST_P(SolverExactTest, TheLowerBoundIsNeverAboveTheOptimum) {
   Rng rng(12);
-  SolverCaseLimits limits;
-  limits.max_workers = 3;
-  limits.max_items = 6;
+  SolverCaseLimits limits = {.max_workers = 3, .max_items = 6};
   SolverSettings settings = ExactSettings(GetParam());
   settings.bound = true;
   // Too few evaluations for the enumeration, which would return its optimum as the bound.
@@ -97,9 +90,8 @@ TEST_P(SolverExactTest, AProvenOptimumHasNoGap) {
   SolverSettings settings = ExactSettings(GetParam());
   settings.bound = true;
   Solver solver(settings);
-  Instance instance;
-  instance.workers = {{10, 0, 1, kAmple}, {20, 0, 1, kAmple}};
-  instance.items = {{7, 7}, {9, 9}, {2, 2}};
+  Instance instance = {.workers = {{10, 0, 1, kAmple}, {20, 0, 1, kAmple}},
+                       .items = {{7, 7}, {9, 9}, {2, 2}}};
   solver.Solve(instance);
   EXPECT_TRUE(solver.statistics().exact);
   EXPECT_EQ(solver.statistics().Gap(), 0);
@@ -108,10 +100,9 @@ TEST_P(SolverExactTest, AProvenOptimumHasNoGap) {
 TEST_P(SolverExactTest, OneFreeSlotInALargePoolIsSolvedToOptimality) {
   Rng rng(7);
   for (int trial = 0; trial < 300; ++trial) {
-    Instance instance;
-    instance.workers = {{5000, 0, 0, kAmple},
-                        {static_cast<int64_t>(3000 + rng.Below(3000)), 0, 1, kAmple},
-                        {4800, 0, 0, kAmple}};
+    Instance instance = {.workers = {{5000, 0, 0, kAmple},
+                                     {static_cast<int64_t>(3000 + rng.Below(3000)), 0, 1, kAmple},
+                                     {4800, 0, 0, kAmple}}};
     for (int i = 0; i < 60; ++i) {
       instance.items.push_back({static_cast<int64_t>(1 + rng.Below(3000)), 1, 0, 1e5 * rng.Uniform()});
     }
@@ -123,12 +114,8 @@ TEST_P(SolverExactTest, OneFreeSlotInALargePoolIsSolvedToOptimality) {
 
 TEST_P(SolverExactTest, TheOrderOfWorkersAndItemsDoesNotChangeTheValue) {
   Rng rng(99);
-  SolverCaseLimits limits;
-  limits.max_workers = 3;
-  limits.max_items = 6;
-  limits.priorities = false;
-  limits.max_horizon = 0;
-  limits.tight_kv = false;
+  SolverCaseLimits limits = {
+      .max_workers = 3, .max_items = 6, .max_horizon = 0, .tight_kv = false, .priorities = false};
   const SolverSettings settings = ExactSettings(GetParam());
   for (int trial = 0; trial < 300; ++trial) {
     Instance instance = RandomInstance(limits, rng);

@@ -2,7 +2,6 @@
 #include "router/core/solver/solver.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
@@ -14,9 +13,7 @@ namespace bfio::core {
 namespace {
 
 SolverSettings Settings(ObjectiveKind kind) {
-  SolverSettings settings;
-  settings.objective = kind;
-  return settings;
+  return {.objective = kind};
 }
 
 // Sets the target to the load that every worker reaches if average items are admitted, as policies do.

@@ -91,8 +91,7 @@ TEST(LemmaOneTest, AnArbitraryMinMaxPartitionMayBeWider) {
 }
 
 TEST(LemmaOneTest, SquareFindsTheLexicographicOptimumPaperNeedNot) {
-  Instance instance;
-  instance.workers = {{0, 0, 2, kAmple}, {0, 0, 2, kAmple}, {0, 0, 2, kAmple}};
+  Instance instance = {.workers = {{0, 0, 2, kAmple}, {0, 0, 2, kAmple}, {0, 0, 2, kAmple}}};
   for (int64_t load : {1, 5, 5, 5, 5, 1}) instance.items.push_back({load, load});
   instance.target_load = 22.0 / 3;
   const Solution wide = {{2, 0, 0, 1, 1, 2}};   // loads 10, 10, 2: gap 8 > s_max = 5

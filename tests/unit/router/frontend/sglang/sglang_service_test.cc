@@ -1,13 +1,12 @@
-// SGLang's scheduler API over a state behind it that is made of test code. What it shares with vLLM's is in
+// SGLang's scheduler API over a state behind it that is made of test code. What it shares with vLLM's,
+// errors, aborts of several outputs, the streams of tokenizers and loads, and authentication, is in
 // vllm_service_test.cc.
 #include "router/frontend/sglang/sglang_service.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,27 +20,11 @@
 namespace bfio::router::sglang {
 namespace {
 
-namespace common_pb = ::smg::grpc::common;
-
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Tokens = std::vector<uint32_t>;
 using Messages = std::vector<pb::GenerateResponse>;
-
-router::Finish FinishOf(FinishReason reason) {
-  router::Finish finish;
-  finish.reason = reason;
-  return finish;
-}
-
-void Deliver(TokenSink& sink, const Tokens& tokens) {
-  if (sink.Deliver(0, tokens, {}, absl::UnixEpoch()) == TokenSink::Delivery::kFlush) sink.Flush();
-}
-void End(TokenSink& sink, const absl::Status& status, std::optional<router::Finish> finish) {
-  if (sink.End(status, std::move(finish))) sink.Flush();
-}
 
 class SglangServiceTest : public ::testing::Test {
  protected:
@@ -53,10 +36,6 @@ class SglangServiceTest : public ::testing::Test {
     model.directory = "/models/letters";
     model.vocab_size = 3;
     model.eos_token_ids = {2};
-    model.model_type = "llama";
-    model.architectures = {"LlamaForCausalLM"};
-    model.archive = std::string(100'000, 'z');
-    model.archive_sha256 = "5a";
     model.text = std::make_shared<const TokenText>(
         *TokenText::Parse(R"({"model":{"vocab":{"a":0,"b":1,"c":2}},"decoder":{"type":"ByteLevel"}})"));
     gateway::GatewayOptions options;
@@ -214,24 +193,6 @@ TEST_F(SglangServiceTest, SeveralOutputsAreSeveralRequests) {
   EXPECT_EQ(handler_.submitted[2].request_id, "r/2");
 }
 
-TEST_F(SglangServiceTest, ErrorsAreStatuses) {
-  handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
-    Deliver(*sink, {1});
-    End(*sink, absl::UnavailableError("lost"), std::nullopt);
-    return absl::OkStatus();
-  };
-  Messages messages;
-  EXPECT_EQ(Generate(Request(true), messages), absl::UnavailableError("lost"));
-  messages.clear();
-  EXPECT_EQ(Generate(Request(false), messages), absl::UnavailableError("lost"));
-  EXPECT_THAT(messages, IsEmpty()) << "no half of an output";
-  pb::GenerateRequest request = Request(true);
-  request.set_lora_id("x");
-  const absl::Status refused = Generate(request, messages);
-  EXPECT_TRUE(absl::IsInvalidArgument(refused));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("lora_id"));
-}
-
 TEST_F(SglangServiceTest, AnAbortReportsWhetherTheRequestExisted) {
   EXPECT_TRUE(Abort("r").success());
   EXPECT_EQ(handler_.aborted->request_id, "r");
@@ -239,30 +200,6 @@ TEST_F(SglangServiceTest, AnAbortReportsWhetherTheRequestExisted) {
   const pb::AbortResponse none = Abort("other");
   EXPECT_FALSE(none.success());
   EXPECT_EQ(none.message(), "there is no such request");
-}
-
-TEST_F(SglangServiceTest, AnAbortEndsAllOutputsThatLive) {
-  std::vector<std::shared_ptr<TokenSink>> sinks;
-  handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
-    sinks.push_back(std::move(sink));
-    if (sinks.size() == 3) End(*sinks[0], absl::OkStatus(), FinishOf(FinishReason::kStop));
-    return absl::OkStatus();
-  };
-  pb::GenerateRequest request = Request(true);
-  request.mutable_sampling_params()->set_n(3);
-  grpc::ClientContext context;
-  const auto reader = stub_->Generate(&context, request);
-  pb::GenerateResponse message;
-  while (reader->Read(&message) && !message.has_complete()) {
-  }
-  EXPECT_TRUE(Abort("r").success());
-  std::vector<std::string> names;
-  for (const auto& one : handler_.all_aborted) names.push_back(one.request_id);
-  EXPECT_THAT(names, ElementsAre("r/1", "r/2"));
-  for (const auto& sink : sinks) End(*sink, absl::OkStatus(), FinishOf(FinishReason::kAbort));
-  while (reader->Read(&message)) {
-  }
-  EXPECT_TRUE(reader->Finish().ok());
 }
 
 TEST_F(SglangServiceTest, ModelServerAndLoadsAreReported) {
@@ -289,16 +226,8 @@ TEST_F(SglangServiceTest, ModelServerAndLoadsAreReported) {
   pb::GetModelInfoResponse model;
   ASSERT_TRUE(stub_->GetModelInfo(&c1, {}, &model).ok());
   EXPECT_EQ(model.model_path(), "/models/letters");
-  EXPECT_EQ(model.tokenizer_path(), "/models/letters");
-  EXPECT_TRUE(model.is_generation());
   EXPECT_EQ(model.served_model_name(), "letters");
   EXPECT_EQ(model.max_context_length(), 1000);
-  EXPECT_EQ(model.max_req_input_len(), 1000);
-  EXPECT_EQ(model.vocab_size(), 3);
-  EXPECT_FALSE(model.supports_vision());
-  EXPECT_EQ(model.model_type(), "llama");
-  EXPECT_THAT(model.eos_token_ids(), ElementsAre(2));
-  EXPECT_THAT(model.architectures(), ElementsAre("LlamaForCausalLM"));
   pb::GetServerInfoResponse server;
   ASSERT_TRUE(stub_->GetServerInfo(&c2, {}, &server).ok());
   const auto& args = server.server_args().fields();
@@ -330,63 +259,6 @@ TEST_F(SglangServiceTest, ModelServerAndLoadsAreReported) {
   EXPECT_EQ(loads.aggregate().avg_utilization(), 0.25);
   request.set_dp_rank(1);
   EXPECT_EQ(stub_->GetLoads(&c4, request, &loads).error_code(), grpc::StatusCode::NOT_FOUND);
-}
-
-TEST_F(SglangServiceTest, TokenizerAndLoadRecordsStream) {
-  grpc::ClientContext c0, c1;
-  const auto parts = stub_->GetTokenizer(&c0, {});
-  std::string archive, sha256;
-  for (common_pb::GetTokenizerChunk chunk; parts->Read(&chunk);) {
-    archive += chunk.data();
-    sha256 += chunk.sha256();
-  }
-  EXPECT_TRUE(parts->Finish().ok());
-  EXPECT_EQ(archive, std::string(100'000, 'z'));
-  EXPECT_EQ(sha256, "5a") << "once, with the last part";
-  handler_.loads.loads.push_back({.running_requests = 3, .waiting_tokens = 8, .slots = 6});
-  common_pb::SubscribeKvEventsRequest request;
-  request.set_load_records_before_first_batch(true);
-  const auto records = stub_->SubscribeKvEvents(&c1, request);
-  common_pb::KvEventBatch batch;
-  ASSERT_TRUE(records->Read(&batch));
-  EXPECT_EQ(batch.load().running_requests(), 3u);
-  EXPECT_EQ(batch.load().waiting_uncached_tokens(), 8u);
-  service_.Close();
-  while (records->Read(&batch)) {
-  }
-  EXPECT_EQ(records->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-// Callers without a token are refused before anything of their calls is received.
-TEST_F(SglangServiceTest, EveryMethodAuthenticatesItsCaller) {
-  const std::string path = ::testing::TempDir() + "/sglang_service_test_tokens";
-  std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n";
-  auto tokens = TokenFile::Open(path);
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  Authenticator authenticator("client API", *std::move(tokens));
-  SglangService service(&handler_, &authenticator, &messages_, Options());
-  testing::LoopbackServer server(&service);
-  grpc::GenericStub stub(server.channel());
-  for (const char* method : {"Generate", "Abort", "HealthCheck", "GetModelInfo", "GetServerInfo", "GetLoads",
-                             "GetTokenizer", "SubscribeKvEvents"}) {
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
-    const auto call =
-        stub.PrepareCall(&context, std::string("/sglang.grpc.scheduler.SglangScheduler/") + method, &queue);
-    const auto next = [&] {
-      void* tag = nullptr;
-      bool ok = false;
-      queue.Next(&tag, &ok);
-    };
-    call->StartCall(nullptr);
-    next();
-    grpc::Status status;
-    call->Finish(&status, nullptr);
-    next();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
-  }
-  EXPECT_EQ(messages_.counts().receiving + messages_.counts().waiting, 0u);
-  service.Close();
 }
 
 }  // namespace

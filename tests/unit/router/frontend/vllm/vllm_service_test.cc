@@ -43,19 +43,6 @@ std::shared_ptr<const ModelFiles> Letters() {
   return std::make_shared<const ModelFiles>(*std::move(model));
 }
 
-router::Finish FinishOf(FinishReason reason) {
-  router::Finish finish;
-  finish.reason = reason;
-  return finish;
-}
-
-void Deliver(TokenSink& sink, const Tokens& tokens) {
-  if (sink.Deliver(0, tokens, {}, absl::UnixEpoch()) == TokenSink::Delivery::kFlush) sink.Flush();
-}
-void End(TokenSink& sink, const absl::Status& status, std::optional<router::Finish> finish) {
-  if (sink.End(status, std::move(finish))) sink.Flush();
-}
-
 class VllmServiceTest : public ::testing::Test {
  protected:
   VllmServiceTest() { handler_.serving = {true, 1000}; }

@@ -2,7 +2,6 @@
 #include "tools/sim/replay/session_replay.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
@@ -58,30 +57,31 @@ void ExpectIdentical(const SessionReplay& replay) {
   EXPECT_GT(replay.counts().decisions, 0);
 }
 
+// Sessions of six seeds, in both plan modes, repeat.
+void ExpectSessionsRepeat(SessionSetup setup, absl::string_view what, int64_t segment_bytes = 1 << 30) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(absl::StrCat(what, ", seed ", seed));
+    setup.plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
+    ExpectIdentical(Replay(Record(setup, seed, 200, segment_bytes)));
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
 TEST(SessionReplay, EveryPolicyRepeatsARecordedSession) {
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
-    for (uint64_t seed = 1; seed <= 6; ++seed) {
-      SCOPED_TRACE(absl::StrCat(policy.name, ", seed ", seed));
-      SessionSetup setup;
-      setup.policy = std::string(policy.name);
-      setup.plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
-      ExpectIdentical(Replay(Record(setup, seed, 200)));
-      if (HasFailure()) return;
-    }
+    SessionSetup setup = {.policy = std::string(policy.name)};
+    ExpectSessionsRepeat(setup, policy.name);
   }
 }
 
 TEST(SessionReplay, LookaheadsAndHintsAreRecordedToo) {
   for (const core::LookaheadInfo& lookahead : core::RegisteredLookaheads()) {
-    for (uint64_t seed = 1; seed <= 6; ++seed) {
-      SCOPED_TRACE(absl::StrCat(lookahead.name, ", seed ", seed));
-      SessionSetup setup;
-      setup.policy = seed % 2 == 0 ? "bf_io" : "br_h";
-      setup.lookahead = std::string(lookahead.name);
-      setup.policy_options.horizon = 8;
-      setup.policy_options.objective = "refill";
-      ExpectIdentical(Replay(Record(setup, seed, 200)));
-      if (HasFailure()) return;
+    SessionSetup setup = {.lookahead = std::string(lookahead.name)};
+    setup.policy_options.horizon = 8;
+    setup.policy_options.objective = "refill";
+    for (const char* policy : {"bf_io", "br_h"}) {
+      setup.policy = policy;
+      ExpectSessionsRepeat(setup, lookahead.name);
     }
   }
 }
@@ -89,16 +89,9 @@ TEST(SessionReplay, LookaheadsAndHintsAreRecordedToo) {
 TEST(SessionReplay, AdmissionIsRecordedToo) {
   for (const char* admission : {"kv_feasible", "mc_sf:most=7", "protection:alpha=0.1",
                                 "wait:tokens=100,most=6", "kv_feasible+nested_wait:tokens=100,most=6"}) {
-    for (uint64_t seed = 1; seed <= 6; ++seed) {
-      SCOPED_TRACE(absl::StrCat(admission, ", seed ", seed));
-      SessionSetup setup;
-      setup.admission = admission;
-      setup.lookahead = "max_tokens";
-      setup.plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
-      // In several segments: the states between them contain the requests that admission keeps back.
-      ExpectIdentical(Replay(Record(setup, seed, 200, 4000)));
-      if (HasFailure()) return;
-    }
+    SessionSetup setup = {.lookahead = "max_tokens", .admission = admission};
+    // In several segments: the states between them contain the requests that admission keeps back.
+    ExpectSessionsRepeat(setup, admission, 4000);
   }
 }
 
@@ -108,8 +101,7 @@ int64_t RecordAgents(MemoryLog::Segments& segments, std::optional<core::Placemen
                      int64_t segment_bytes = 1 << 30) {
   constexpr int kWorkers = 8, kSteps = 2'500, kTokens = 40;
   const core::PolicySetting setting = {"bf_io_auto", {}};
-  core::SchedulerOptions options;
-  options.plan_mode = core::PlanMode::kLockstep;
+  core::SchedulerOptions options = {.plan_mode = core::PlanMode::kLockstep};
   record::Recorder recorder(std::make_unique<MemoryLog>(&segments, segment_bytes), {"test", 1 << 20}, options,
                             setting, "survival");
   core::Cluster cluster(options, setting, {}, *core::MakeLookahead("survival"), &recorder);
@@ -128,10 +120,10 @@ int64_t RecordAgents(MemoryLog::Segments& segments, std::optional<core::Placemen
   for (int64_t step = 1; step <= kSteps; ++step) {
     // 30 of 72 slots are taken.
     for (double left = std::exp(-30.0 * kWorkers / kTokens); (left /= rng.Uniform()) < 1;) {
-      core::RequestSpec spec;
-      spec.id = ++last;
-      spec.prefill_tokens = static_cast<int64_t>(1 + std::exp(8.5 + 0.8 * rng.Normal()));
-      spec.max_new_tokens = 1'000;
+      core::RequestSpec spec = {
+          .id = ++last,
+          .prefill_tokens = static_cast<int64_t>(1 + std::exp(8.5 + 0.8 * rng.Normal())),
+          .max_new_tokens = 1'000};
       EXPECT_TRUE(cluster.Apply(core::Enqueue{spec}).status.ok());
       waiting[spec.id] = {spec.id, spec.prefill_tokens,
                           1 + static_cast<int64_t>(rng.Exponential() * kTokens)};
@@ -215,11 +207,10 @@ TEST(SessionReplay, SessionsWithoutTheRoutersBarrierReplay) {
   for (const char* policy : {"jffc", "sa_jsq", "bf_io_auto"}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
-      SessionSetup setup;
-      setup.policy = policy;
-      setup.kind = seed % 3 == 0 ? core::GroupKind::kCoupled : core::GroupKind::kIndependent;
-      setup.admission = seed % 2 == 0 ? "kv_feasible" : "none";
-      setup.lookahead = seed % 2 == 0 ? "max_tokens" : "none";
+      SessionSetup setup = {.policy = policy,
+                            .lookahead = seed % 2 == 0 ? "max_tokens" : "none",
+                            .kind = seed % 3 == 0 ? core::GroupKind::kCoupled : core::GroupKind::kIndependent,
+                            .admission = seed % 2 == 0 ? "kv_feasible" : "none"};
       const MemoryLog::Segments segments = Record(setup, seed, 300, 1000);
       ASSERT_GT(segments.size(), 1u);
       const SessionReplay replay = Replay(segments);
@@ -267,10 +258,8 @@ TEST(SessionReplay, MeteredRanksReplay) {
     };
     for (int step = 1; step <= 400; ++step) {
       if (rng.Below(3) == 0) {
-        core::RequestSpec spec;
-        spec.id = ++last;
-        spec.prefill_tokens = static_cast<int64_t>(20 + rng.Below(400));
-        spec.max_new_tokens = 100;
+        core::RequestSpec spec = {
+            .id = ++last, .prefill_tokens = static_cast<int64_t>(20 + rng.Below(400)), .max_new_tokens = 100};
         ASSERT_TRUE(cluster.Apply(core::Enqueue{spec}).status.ok());
         waiting[spec.id] = {spec.id, spec.prefill_tokens, spec.prefill_tokens,
                             1 + static_cast<int64_t>(rng.Below(60))};
@@ -278,9 +267,7 @@ TEST(SessionReplay, MeteredRanksReplay) {
       plan();
       for (int g = 0; g < kRanks; ++g) {
         if (running[g].empty()) continue;
-        core::StepReport report;
-        report.step = ++steps[g];
-        report.applied_plan = applied[g];
+        core::StepReport report = {.step = ++steps[g], .applied_plan = applied[g]};
         report.prefill.emplace().token_budget = 256;
         // For some steps one of them does not.
         report.prefill->metered = g > 0 || step % 100 < 80;
@@ -316,9 +303,9 @@ TEST(SessionReplay, SessionsOfSeveralGroupsReplay) {
     for (uint64_t seed = 1; seed <= 8; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
       MemoryLog::Segments segments;
-      core::SchedulerOptions options;
-      options.plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
-      options.max_waiting = 30;
+      core::SchedulerOptions options = {
+          .max_waiting = 30,
+          .plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined};
       const core::PolicySetting setting = {policy, {}};
       {
         record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 1000),
@@ -344,8 +331,7 @@ TEST(SessionReplay, SessionsOfSeveralGroupsReplay) {
 }
 
 TEST(SessionReplay, PoliciesMayChangeDuringASession) {
-  SessionSetup setup;
-  setup.others = {"power_of_two", "round_robin", "bf_io_auto", "vllm"};
+  SessionSetup setup = {.others = {"power_of_two", "round_robin", "bf_io_auto", "vllm"}};
   for (uint64_t seed = 1; seed <= 10; ++seed) ExpectIdentical(Replay(Record(setup, seed, 300)));
 }
 
@@ -361,8 +347,7 @@ TEST(SessionReplay, StatesBetweenSegmentsEqualTheReplays) {
 
 TEST(SessionReplay, StatelessPoliciesReplayFromAnySegment) {
   for (const char* policy : {"fcfs", "lpt", "least_tokens", "bf_io"}) {
-    SessionSetup setup;
-    setup.policy = policy;
+    SessionSetup setup = {.policy = policy};
     const MemoryLog::Segments segments = Record(setup, 3, 300, 4000);
     ASSERT_GT(segments.size(), 3u);
     for (size_t first = 1; first < segments.size(); ++first) {
@@ -422,8 +407,7 @@ TEST(SessionReplay, AnotherPolicysDecisionsAreDetected) {
 }
 
 TEST(SessionReplay, DecisionsCutShortByTheClockAreNotErrors) {
-  SessionSetup setup;
-  setup.policy = "bf_io";
+  SessionSetup setup = {.policy = "bf_io"};
   // The time for every decision is over at once.
   setup.policy_options.stop = [] { return true; };
   const SessionReplay replay = Replay(Record(setup, 1, 300));
@@ -441,8 +425,7 @@ TEST(SessionReplay, AChangedAnswerIsReported) {
 }
 
 TEST(SessionReplay, WhatIfRunsAnotherPolicyOnTheRecordedSnapshots) {
-  SessionSetup setup;
-  setup.policy = "fcfs";
+  SessionSetup setup = {.policy = "fcfs"};
   const MemoryLog::Segments segments = Record(setup, 1, 300);
   const SessionReplay same = Replay(segments, 0, core::PolicySetting{"fcfs", {}});
   EXPECT_GT(same.counts().asked, 0);

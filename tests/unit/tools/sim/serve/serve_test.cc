@@ -1,6 +1,5 @@
 // Engines with prompts and decodes: lives by hand, what must add up, the engines' rules as upstream states
 // them, and what bfio's gains.
-#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/serve/serve_grid.h"
 #include "tools/sim/serve/serve_group.h"
@@ -27,10 +25,15 @@ using ::testing::HasSubstr;
 // --- capacity ---
 
 Trace TraceOf(std::vector<TraceRequest> requests) {
-  Trace trace;
-  trace.source = "test";
-  trace.requests = std::move(requests);
-  return trace;
+  return {.source = "test", .requests = std::move(requests)};
+}
+
+BatchCost Cost(double k1_s_per_pair = 0) {
+  return {.c_s = 0.01,
+          .a_s_per_token = 1e-4,
+          .b0_tokens = 0,
+          .k1_s_per_pair = k1_s_per_pair,
+          .k2_s_per_token = 1e-6};
 }
 
 TEST(ServeCapacityTest, ByHand) {
@@ -40,12 +43,7 @@ TEST(ServeCapacityTest, ByHand) {
   EXPECT_DOUBLE_EQ(moments.output, 11);
   EXPECT_DOUBLE_EQ(moments.prompt_squared, 500);
   EXPECT_DOUBLE_EQ(moments.decode_context, 250);
-  BatchCost cost;
-  cost.c_s = 0.01;
-  cost.a_s_per_token = 1e-4;
-  cost.b0_tokens = 0;
-  cost.k1_s_per_pair = 1e-6;
-  cost.k2_s_per_token = 1e-6;
+  const BatchCost cost = Cost(/*k1_s_per_pair=*/1e-6);
   // One slot: a tenth of a request ends a step, with 2 prompt tokens of 3 rows.
   const ServeCapacity one = CapacityOf(moments, cost, 2, 1);
   EXPECT_NEAR(one.step_s, 0.01 + 3e-4 + 0.1 * 250e-6 + 0.1 * 250e-6, 1e-12);
@@ -57,12 +55,7 @@ TEST(ServeCapacityTest, ByHand) {
 
 TEST(ServeFloorTest, ByHand) {
   const LengthMoments moments = MomentsOf(TraceOf({{0, 10, 11}, {0, 30, 11}}));
-  BatchCost cost;
-  cost.c_s = 0.01;
-  cost.a_s_per_token = 1e-4;
-  cost.b0_tokens = 0;
-  cost.k1_s_per_pair = 1e-6;
-  cost.k2_s_per_token = 1e-6;
+  const BatchCost cost = Cost(/*k1_s_per_pair=*/1e-6);
   // Of each rank 5 decodes, half a request's worth of ends: 15 rows, 125 + 125 pairs and tokens of context.
   const double step_s = 0.01 + 15e-4 + 250e-6;
   const auto floor = FloorOf(moments, cost, 2, 40, 2 * 0.5 / step_s, 0);
@@ -88,15 +81,6 @@ TEST(ServeFloorTest, TheLargestOfRandomFactors) {
 }
 
 // --- a group's steps ---
-
-BatchCost Cost() {
-  BatchCost cost;
-  cost.c_s = 0.01;
-  cost.a_s_per_token = 1e-4;
-  cost.b0_tokens = 0;
-  cost.k2_s_per_token = 1e-6;
-  return cost;
-}
 
 TEST(ServeGroupTest, ALifeByHand) {
   std::vector<ServeRequest> requests = {{0, 30, 3}, {0, 10, 1}};
@@ -341,13 +325,9 @@ Trace Conversation() {
   return *SampleProfile("conversation", 5000, 7);
 }
 
-ServeOptions Options(const std::string& rule) {
-  ServeOptions options;
-  options.rule = rule;
-  options.cost = ServeEngines()[2].cost;
-  options.slots = ServeEngines()[2].slots;
-  options.load = 0.6;
-  return options;
+ServeOptions Options(const std::string& rule, size_t engine = 2) {
+  return {
+      .rule = rule, .slots = ServeEngines()[engine].slots, .load = 0.6, .cost = ServeEngines()[engine].cost};
 }
 
 ServeResult RunOf(const ServeOptions& options, const Trace& trace) {
@@ -417,9 +397,7 @@ TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
 
 TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
   const Trace trace = Conversation();
-  ServeOptions options = Options("bf_io");
-  options.cost = ServeEngines()[0].cost;
-  options.slots = ServeEngines()[0].slots;
+  ServeOptions options = Options("bf_io", 0);
   const double at_once = RunOf(options, trace).e2e_s.mean;
   options.lag = 2;
   EXPECT_LT(RunOf(options, trace).e2e_s.mean, 1.05 * at_once);
@@ -474,16 +452,29 @@ TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
   EXPECT_NEAR(tokens / MomentsOf(trace).output, 1, 0.1);
 }
 
+// One load of these profiles on one engine, with one seed.
+ServeGridOptions GridOf(const std::vector<const char*>& profiles, size_t engine, double load,
+                        int32_t ranks = 8) {
+  ServeGridOptions grid;
+  for (const char* profile : profiles) {
+    const bool short_one = std::string(profile) == "short";
+    grid.workloads.push_back(
+        {profile, short_one ? TraceOf({{0, 100, 10}}) : *SampleProfile(profile, 5000, 7)});
+  }
+  grid.engines = {ServeEngines()[engine]};
+  grid.loads = {load};
+  grid.groups = {ranks};
+  grid.seeds = 1;
+  return grid;
+}
+
+bool GoesOn() {
+  return true;
+}
+
 // No workload's best rule with its best budget is far better, in mean time end to end.
 TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
-  ServeGridOptions grid;
-  for (const char* profile : {"conversation", "burstgpt", "long_prompts"}) {
-    grid.workloads.push_back({profile, *SampleProfile(profile, 5000, 7)});
-  }
-  grid.engines = {ServeEngines()[2]};
-  grid.loads = {0.7};
-  grid.groups = {8};
-  grid.seeds = 1;
+  const ServeGridOptions grid = GridOf({"conversation", "burstgpt", "long_prompts"}, 2, 0.7);
   double sum = 0;
   int cells = 0;
   const auto judge = [&](const ServeCell& cell) {
@@ -492,19 +483,14 @@ TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
     sum += ratio;
     ++cells;
   };
-  ASSERT_TRUE(RunServeGrid(grid, judge, [] { return true; }).ok());
+  ASSERT_TRUE(RunServeGrid(grid, judge, GoesOn).ok());
   EXPECT_EQ(cells, 3);
   EXPECT_LT(sum / cells, 0.9);
 }
 
 // The same engines with the same budget, given their prompts in waves.
 TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgets) {
-  ServeGridOptions grid;
-  grid.workloads.push_back({"conversation", Conversation()});
-  grid.engines = {ServeEngines()[2]};
-  grid.loads = {0.6};
-  grid.groups = {8};
-  grid.seeds = 1;
+  ServeGridOptions grid = GridOf({"conversation"}, 2, 0.6);
   grid.candidate = "bf_io_release";
   grid.against = "vllm";
   grid.budgets = {256, 512};
@@ -515,20 +501,14 @@ TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgets) {
     EXPECT_LT(cell.candidate.e2e_s, (cell.budget == 256 ? 1.0 : 0.84) * cell.best.e2e_s);
     budgets.push_back(cell.budget);
   };
-  const absl::Status status = RunServeGrid(grid, judge, [] { return true; });
+  const absl::Status status = RunServeGrid(grid, judge, GoesOn);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_THAT(budgets, ElementsAre(256, 512));
 }
 
 // Budgets that prompts nearly use up: by age over length, long prompts never left the pool.
 TEST(ServeGridTest, ReleaseAloneKeepsUpWithASmallBudgetWhereVllmDoes) {
-  ServeGridOptions grid;
-  grid.workloads.push_back({"conversation", Conversation()});
-  grid.workloads.push_back({"long_prompts", *SampleProfile("long_prompts", 5000, 7)});
-  grid.engines = {ServeEngines()[1]};
-  grid.loads = {0.7};
-  grid.groups = {8};
-  grid.seeds = 1;
+  ServeGridOptions grid = GridOf({"conversation", "long_prompts"}, 1, 0.7);
   grid.candidate = "bf_io_release";
   grid.against = "vllm";
   grid.budgets = {256};
@@ -537,7 +517,7 @@ TEST(ServeGridTest, ReleaseAloneKeepsUpWithASmallBudgetWhereVllmDoes) {
     EXPECT_LT(cell.candidate.e2e_s, cell.best.e2e_s) << cell.workload;
     ++cells;
   };
-  const absl::Status status = RunServeGrid(grid, judge, [] { return true; });
+  const absl::Status status = RunServeGrid(grid, judge, GoesOn);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(cells, 2);
 }
@@ -545,9 +525,7 @@ TEST(ServeGridTest, ReleaseAloneKeepsUpWithASmallBudgetWhereVllmDoes) {
 // A wave costs many decodes more than the first token of a short prompt is ever worth.
 TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
   const Trace trace = *SampleProfile("reasoning", 5000, 7);
-  ServeOptions options = Options("bf_io_release");
-  options.cost = ServeEngines()[0].cost;
-  options.slots = ServeEngines()[0].slots;
+  ServeOptions options = Options("bf_io_release", 0);
   options.budget = 512;
   options.lag = 2;
   const ServeResult release = RunOf(options, trace);
@@ -559,9 +537,7 @@ TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
 // With noise, so that the fit is one.
 TEST(ServeRunTest, ACostFittedToTheStepsServesAsTheTrueOneUnlessAttentionIsLeftOut) {
   const Trace trace = *SampleProfile("long_prompts", 5000, 7);
-  ServeOptions options = Options("bf_io");
-  options.cost = ServeEngines()[1].cost;
-  options.slots = ServeEngines()[1].slots;
+  ServeOptions options = Options("bf_io", 1);
   options.load = 0.5;
   options.lag = 2;
   options.jitter = 0.05;
@@ -572,18 +548,8 @@ TEST(ServeRunTest, ACostFittedToTheStepsServesAsTheTrueOneUnlessAttentionIsLeftO
   EXPECT_GT(RunOf(options, trace).e2e_s.mean / exact.e2e_s.mean, 1.08);
 }
 
-ServeGridOptions ShortGrid() {
-  ServeGridOptions grid;
-  grid.workloads.push_back({"short", TraceOf({{0, 100, 10}})});
-  grid.engines = {ServeEngines()[2]};
-  grid.loads = {0.5};
-  grid.groups = {2};
-  grid.seeds = 1;
-  return grid;
-}
-
 TEST(ServeGridTest, ARuleThatKeepsUpWithNoBudgetIsAnErrorAfterTheLastCell) {
-  ServeGridOptions grid = ShortGrid();
+  ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
   grid.loads = {0.5, 0.6};
   grid.workloads[0].trace = TraceOf({{0, 4, 100}});
   // More than 8 decode: the engines' rules compute no prompt beside them, and equal_chunks computes 16
@@ -591,7 +557,7 @@ TEST(ServeGridTest, ARuleThatKeepsUpWithNoBudgetIsAnErrorAfterTheLastCell) {
   grid.budgets = {8};
   std::vector<ServeCell> cells;
   const absl::Status status = RunServeGrid(
-      grid, [&](const ServeCell& cell) { cells.push_back(cell); }, [] { return true; });
+      grid, [&](const ServeCell& cell) { cells.push_back(cell); }, GoesOn);
   ASSERT_EQ(cells.size(), 2U);
   EXPECT_EQ(cells[0].best.rule, "equal_chunks");
   EXPECT_THAT(cells[0].cannot_run, ::testing::Contains("vllm"));
@@ -603,7 +569,7 @@ TEST(ServeGridTest, ARuleThatKeepsUpWithNoBudgetIsAnErrorAfterTheLastCell) {
 }
 
 TEST(ServeGridTest, EveryCellHasAFloorBelowItsRuns) {
-  ServeGridOptions grid = ShortGrid();
+  ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
   grid.budgets = {2048};
   int cells = 0;
   const auto judge = [&](const ServeCell& cell) {
@@ -614,38 +580,33 @@ TEST(ServeGridTest, EveryCellHasAFloorBelowItsRuns) {
     EXPECT_GT(cell.floor->e2e_s, cell.best.e2e_s / 3);
     EXPECT_EQ(ServeCellJson(cell)["floor"]["e2e_s"], cell.floor->e2e_s);
   };
-  EXPECT_TRUE(RunServeGrid(grid, judge, [] { return true; }).ok());
+  EXPECT_TRUE(RunServeGrid(grid, judge, GoesOn).ok());
   EXPECT_EQ(cells, 1);
   grid.closed = true;
-  ASSERT_TRUE(
-      RunServeGrid(
-          grid, [](const ServeCell& cell) { EXPECT_FALSE(cell.floor.has_value()); }, [] { return true; })
-          .ok());
+  ASSERT_TRUE(RunServeGrid(
+                  grid, [](const ServeCell& cell) { EXPECT_FALSE(cell.floor.has_value()); }, GoesOn)
+                  .ok());
 }
 
 TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleIsNoCell) {
-  ServeGridOptions grid = ShortGrid();
+  ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
   grid.candidate = "bf_io_release";
   grid.against = "vllm";
   grid.budgets = {1, 2048};
   std::vector<int64_t> budgets;
   const auto add = [&](const ServeCell& cell) { budgets.push_back(cell.budget); };
-  const absl::Status status = RunServeGrid(grid, add, [] { return true; });
+  const absl::Status status = RunServeGrid(grid, add, GoesOn);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_THAT(budgets, ElementsAre(2048));
   grid.budgets = {1};
-  const absl::Status none = RunServeGrid(grid, add, [] { return true; });
+  const absl::Status none = RunServeGrid(grid, add, GoesOn);
   EXPECT_THAT(std::string(none.message()), HasSubstr("vllm in short on 8b"));
 }
 
 TEST(ServeGridTest, EndsOnASignal) {
-  ServeGridOptions grid;
-  grid.workloads.push_back({"conversation", Conversation()});
-  grid.engines = {ServeEngines()[2]};
-  grid.loads = {0.5};
-  grid.groups = {8};
   const absl::Status status = RunServeGrid(
-      grid, [](const ServeCell&) { FAIL() << "a cell that was not run"; }, [] { return false; });
+      GridOf({"conversation"}, 2, 0.5), [](const ServeCell&) { FAIL() << "a cell that was not run"; },
+      [] { return false; });
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
 }
 
