@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from common import Workload, experiment, main
+from network import ORDERS as ORDER_FLAGS, run_cell, verdict
 
 # Seconds of a batch of x tokens: Llama-3-70B on two A100, as the paper fits it.
 BUDGET = 512
@@ -18,13 +19,8 @@ CAPACITY = BUDGET / (45.5e-3 + 0.30e-3 * (BUDGET - 64))  # tokens per second
 REQUEST_TOKENS = 200
 
 SCHEDULERS = ("sarathi", "orca", "vllm_v0", "faster_transformer")
-ORDERS = {
-    "last call first": "exit_first",
-    "first call first": "entry_first",
-    "oldest call first": "call_age",
-    "oldest parent first (age)": "parent_age",
-    "parent due first (due)": "parent_due",
-}
+ORDERS = dict(zip(("last call first", "first call first", "oldest call first", "oldest parent first (age)",
+                   "parent due first (due)"), ORDER_FLAGS))
 LAST, FIRST, OLDEST, AGE, DUE = ORDERS
 
 # With fewer runs a verdict's rate of false alarms would be no figure to state.
@@ -32,17 +28,12 @@ VERDICT_SEEDS = 7
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Verdicts on growth (tools/sim/network/growth.h says what they rest on)
+# Verdicts on growth (network.py says what they rest on)
 
 
-def network(ctx, variants):
-    """`bfio_sim network` for every variant, with at least as many seeds as a verdict takes."""
-    return ctx.simulate(variants, words=["network"], seeds=max(ctx.seeds, VERDICT_SEEDS))
-
-
-def verdict(growths, threshold):
-    """All runs above the threshold: grows; all below: bounded."""
-    return "grows" if min(growths) > threshold else "bounded" if max(growths) < threshold else "undecided"
+def network(ctx, variants, seeds=VERDICT_SEEDS):
+    """A run of network.py for every variant, with at least as many seeds as a verdict takes."""
+    return ctx.simulate(variants, seeds=max(ctx.seeds, seeds), run=run_cell)
 
 
 def verdict_text(runs, variant, threshold):
@@ -177,6 +168,14 @@ def rybko_stolyar(ctx):
                    ours=slots_taken)
     ctx.expect("0.9, last call first: least of the runs' most tokens", runs.values((name, 0.9, LAST), "peak_tokens").min(),
                900_000, math.inf, paper="1,000,000 passed", ours=907_707)
+    if ctx.full:
+        # The paper shows one run, and extremes differ between runs: a sign test of the median. If it were 30,000 or more,
+        # 22 of 30 runs would stay below with a probability of 0.8 %.
+        more = network(ctx, {FIRST: {"network": name, "load": 0.9, "order": ORDERS[FIRST], "seconds": 9000}}, seeds=30)
+        peaks = more.values(FIRST, "peak_tokens")
+        ctx.expect("0.9, first call first: runs of 30 below 30,000 tokens", int((peaks < 30_000).sum()), 22, 30,
+                   paper="one run below")
+        ctx.expect("0.9, first call first: most tokens of 30 runs", peaks.max(), 0, 60_000, ours=37_000)
     ctx.expect("0.97: last call first's tokens over due's", peak[0.97, LAST] / peak[0.97, DUE], 5, 50, small=(1.5, 100))
 
 

@@ -17,9 +17,11 @@
 ABSL_DECLARE_FLAG(uint64_t, seed);
 ABSL_DECLARE_FLAG(uint64_t, requests);
 ABSL_DECLARE_FLAG(double, load);
-ABSL_DECLARE_FLAG(std::string, scheduler);
-ABSL_DECLARE_FLAG(uint32_t, slots);
-ABSL_DECLARE_FLAG(uint32_t, token_budget);
+ABSL_FLAG(std::string, scheduler, "sarathi", "engine: the batch scheduler, as bfio_worker's");
+ABSL_FLAG(uint32_t, slots, 0,
+          "engine: requests that an engine works on at a time; 0: any number. serve: slots of a rank, 256 "
+          "unless given");
+ABSL_FLAG(uint32_t, token_budget, 512, "engine: tokens of a batch");
 ABSL_FLAG(uint32_t, ranks, 0,
           "engine: so many engines that meet after every batch, under sarathi; 0: one engine by itself");
 ABSL_FLAG(
