@@ -105,8 +105,8 @@ class RunTest(unittest.TestCase):
         self.assertEqual(run.finished, [(0, 2 + 5 + 2, 1 + 3 + 1)] * 25)
 
     def test_every_batch_meets_the_rules_and_no_token_is_lost(self):
-        cases = [(scheduler, order, 60) for scheduler in network.WORK_CONSERVING for order in network.ORDERS]
-        for scheduler, order, seconds in (*cases, ("vllm_v0", "parent_due", 150), ("faster_transformer", "parent_due", 150)):
+        cases = [(scheduler, order, 30) for scheduler in network.WORK_CONSERVING for order in network.ORDERS]
+        for scheduler, order, seconds in (*cases, ("vllm_v0", "parent_due", 60), ("faster_transformer", "parent_due", 60)):
             batches, short = 0, 0
 
             def watch(engine, residents):
@@ -132,7 +132,7 @@ class RunTest(unittest.TestCase):
                 self.assertEqual([engine.tokens_left for engine in run.engines], [engine.count_left() for engine in run.engines])
                 self.assertEqual(run.arrived, run.ended + run.present)
                 self.assertGreater(run.present, 0)
-                self.assertGreater(run.tokens_computed, 20_000)
+                self.assertGreater(run.tokens_computed, 10_000)
                 self.assertGreater(batches, 100)
                 self.assertEqual(short == 0, scheduler in network.WORK_CONSERVING)
 
@@ -221,12 +221,12 @@ class GrowthTest(unittest.TestCase):
             def make():
                 return Network(1, 16, [AgentType("request", 4 * load, [CallType(0, 2, 2)])], seconds=None, poisson=False)
             self.assertAlmostEqual(make().load(0), load)
-            return rises(make, 8, order="call_age", horizon=6000)
+            return rises(make, 5, order="call_age", horizon=6000)
 
         stable, threshold = all_rises(0.97), 0.005 * 16
         self.assertLessEqual(sum(rise > threshold for rise in stable), 1)
         self.assertAlmostEqual(sum(stable) / len(stable), 0.029, delta=0.015)
-        self.assertGreaterEqual(sum(rise > threshold for rise in all_rises(1.02)), 7)
+        self.assertGreaterEqual(sum(rise > threshold for rise in all_rises(1.02)), 4)
 
 
 class StabilityTest(unittest.TestCase):
