@@ -54,7 +54,7 @@ std::vector<Subcommand> Subcommands() {
   commands.push_back(
       {"hindsight", "admission rules against the best schedule of small instances", RunHindsightCommand});
   commands.push_back({"engine",
-                      "an engine with a batch scheduler, or ranks that meet after every batch",
+                      "an engine with a batch scheduler",
                       RunEngineCommand,
                       {"load", "profile", "requests", "seed", "trace"}});
   commands.push_back({"serve",

@@ -15,7 +15,7 @@ namespace bfio::sim {
 absl::Status RunAdmitCommand();
 // Admission rules against the best schedule of small instances (tools/sim/admission/hindsight.h).
 absl::Status RunHindsightCommand();
-// One engine with a batch scheduler, or ranks that meet after every batch (tools/sim/step).
+// One engine with a batch scheduler (tools/sim/step).
 absl::Status RunEngineCommand();
 
 }  // namespace bfio::sim

@@ -61,10 +61,7 @@ class CellsTest(unittest.TestCase):
         self.assertEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=200000"))
         self.assertNotEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=1000"))
 
-    def test_planned_prompts_leave_ranks_less_idle_and_budgets_are_adapted(self):
-        [blind], [equal] = (cells(*ENGINE, "--ranks=4", "--slots=256", "--prefill_plan=" + plan)
-                            for plan in ("blind", "equalised"))
-        self.assertLess(equal["idle_fraction"], blind["idle_fraction"])
+    def test_budgets_are_adapted(self):
         [fixed], [adapted] = (cells("engine", "--profile=conversation", "--load=0.5", "--requests=2000", "--slots=512",
                                     "--token_budget=2048", "--budget_control=" + way) for way in ("off", "e2e"))
         self.assertEqual(fixed["mean_budget"], 2048)
@@ -98,7 +95,7 @@ class CellsTest(unittest.TestCase):
         text = run("admit", "--help").stdout
         self.assertIn("--belief=", text)
         self.assertIn("--seed=1", text)
-        self.assertNotIn("--prefill_plan", text)
+        self.assertNotIn("--budget_control", text)
         self.assertIn("--policy", run("--help").stdout)
 
 
