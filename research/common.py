@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
@@ -40,6 +40,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from scipy.stats import t as student_t  # noqa: E402
+
+from simulation import Refused  # noqa: E402
 
 plt.rcParams.update(
     {
@@ -279,7 +281,6 @@ class Context:
 
     def programs(self, commands):
         """Standard output of each command, in order; --jobs of them run at once. ProgramError at the first failure."""
-        started, last = time.monotonic(), 0.0
 
         def run(command):
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -288,8 +289,11 @@ class Context:
                 raise ProgramError(told[-1] if told else f"{command[0]} ended with {done.returncode}")
             return done.stdout
 
-        outputs = []
-        pool = ThreadPoolExecutor(max_workers=self.args.jobs)
+        return self._in_order(ThreadPoolExecutor(max_workers=self.args.jobs), run, commands)
+
+    def _in_order(self, pool, run, commands):
+        """run(command) of each, in order, and how far they are on standard error."""
+        started, last, outputs = time.monotonic(), 0.0, []
         try:
             for output in pool.map(run, commands):
                 outputs.append(output)
@@ -311,10 +315,11 @@ class Context:
             [json.loads(line) for line in text.splitlines() if line.startswith("{")] for text in self.programs(commands)
         ]
 
-    def simulate(self, variants, series=False, words=(), seeds=None):
+    def simulate(self, variants, series=False, words=(), seeds=None, run=None):
         """Runs `bfio_sim --json` for every variant with every seed.
 
-        variants: a dict of name -> flags. A flag's value may be a function of the seed. `words`: a subcommand.
+        variants: a dict of name -> flags. A flag's value may be a function of the seed. `words`: a subcommand. `run`:
+        run_cell of a simulator of this folder in place of bfio_sim.
         series: keep every step, for Runs.series.
         """
         commands, files = [], []
@@ -328,7 +333,11 @@ class Context:
                     files.append(self.scratch / f"steps-{self._simulated}-{len(files)}.csv")
                     own["steps_csv"] = files[-1]
                 commands.append(self.command("bfio_sim", *words, "--json", **own) + self.extra)
-        lines = [objects[0] for objects in self.json_lines(commands)]
+        if run:
+            pool = ProcessPoolExecutor(max_workers=self.args.jobs)
+            lines = self._in_order(pool, run, [command[1:] for command in commands])
+        else:
+            lines = [objects[0] for objects in self.json_lines(commands)]
         return Runs(variants, seeds, pd.DataFrame(lines), files)
 
     def write_trace(self, name, frame):
@@ -557,7 +566,7 @@ def main(description=None, argv=None):
         ctx = Context(entry, args, extra)
         entry.function(ctx)
         missed = ctx.finish(f"{entry.name}: {entry.summary}")
-    except (ProgramError, OSError) as error:
+    except (ProgramError, Refused, OSError) as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from common import Workload, experiment, main
+from network import ORDERS as ORDER_FLAGS, run_cell, verdict
 
 # Seconds of a batch of x tokens: Llama-3-70B on two A100, as the paper fits it.
 BUDGET = 512
@@ -18,13 +19,8 @@ CAPACITY = BUDGET / (45.5e-3 + 0.30e-3 * (BUDGET - 64))  # tokens per second
 REQUEST_TOKENS = 200
 
 SCHEDULERS = ("sarathi", "orca", "vllm_v0", "faster_transformer")
-ORDERS = {
-    "last call first": "exit_first",
-    "first call first": "entry_first",
-    "oldest call first": "call_age",
-    "oldest parent first (age)": "parent_age",
-    "parent due first (due)": "parent_due",
-}
+ORDERS = dict(zip(("last call first", "first call first", "oldest call first", "oldest parent first (age)",
+                   "parent due first (due)"), ORDER_FLAGS))
 LAST, FIRST, OLDEST, AGE, DUE = ORDERS
 
 # With fewer runs a verdict's rate of false alarms would be no figure to state.
@@ -32,17 +28,12 @@ VERDICT_SEEDS = 7
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Verdicts on growth (tools/sim/network/growth.h says what they rest on)
+# Verdicts on growth (network.py says what they rest on)
 
 
-def network(ctx, variants):
-    """`bfio_sim network` for every variant, with at least as many seeds as a verdict takes."""
-    return ctx.simulate(variants, words=["network"], seeds=max(ctx.seeds, VERDICT_SEEDS))
-
-
-def verdict(growths, threshold):
-    """All runs above the threshold: grows; all below: bounded."""
-    return "grows" if min(growths) > threshold else "bounded" if max(growths) < threshold else "undecided"
+def network(ctx, variants, seeds=VERDICT_SEEDS):
+    """A run of network.py for every variant, with at least as many seeds as a verdict takes."""
+    return ctx.simulate(variants, seeds=max(ctx.seeds, seeds), run=run_cell)
 
 
 def verdict_text(runs, variant, threshold):
@@ -177,6 +168,14 @@ def rybko_stolyar(ctx):
                    ours=slots_taken)
     ctx.expect("0.9, last call first: least of the runs' most tokens", runs.values((name, 0.9, LAST), "peak_tokens").min(),
                900_000, math.inf, paper="1,000,000 passed", ours=907_707)
+    if ctx.full:
+        # The paper shows one run, and extremes differ between runs: a sign test of the median. If it were 30,000 or more,
+        # 22 of 30 runs would stay below with a probability of 0.8 %.
+        more = network(ctx, {FIRST: {"network": name, "load": 0.9, "order": ORDERS[FIRST], "seconds": 9000}}, seeds=30)
+        peaks = more.values(FIRST, "peak_tokens")
+        ctx.expect("0.9, first call first: runs of 30 below 30,000 tokens", int((peaks < 30_000).sum()), 22, 30,
+                   paper="one run below")
+        ctx.expect("0.9, first call first: most tokens of 30 runs", peaks.max(), 0, 60_000, ours=37_000)
     ctx.expect("0.97: last call first's tokens over due's", peak[0.97, LAST] / peak[0.97, DUE], 5, 50, small=(1.5, 100))
 
 
@@ -388,39 +387,46 @@ def saturation(ctx):
                    ours - 0.06, ours + 0.06, ours=ours, small=(0.3, 1))
 
 
-PLANS = {"fewest tokens": "blind", "fewest prompt tokens to compute": "balanced", "so, and equal pieces": "equalised"}
+PLANS = {"vllm": {}, "equal_chunks": {}, "bf_io": {"lag": 2}}
+# C,A,B0,K1,K2 of Llama-3-70B on two A100: the paper's, and attention by architecture and bandwidth.
+LLAMA_70B = "45.5e-3,0.30e-3,64,4.2010256e-9,8.0353e-8"
 
 
-@experiment("barrier idle of four ranks by how the router plans long prompts", seeds=3)
+@experiment("barrier idle of four ranks by how the router plans long prompts", seeds=3, check="--seeds=1")
 def prefill_group(ctx):
-    ranks, loads, requests = 4, (0.3, 0.5, 0.7), ctx.shortened(6000, 300)
-    runs = ctx.simulate({(workload.name, load, plan): {**workload.flags, "load": load, "requests": requests, "slots": 256,
-                                                       "ranks": ranks, "prefill_plan": flag}
-                         for workload in workloads(ctx) for load in loads for plan, flag in PLANS.items()}, words=["engine"])
-    ctx.text("""Four ranks meet after every batch. A rank that computes a piece of a long prompt holds the others up. Placing a
-        request where the fewest prompt tokens wait spreads the pieces; bounding every rank's piece by the mean rank's work
-        makes them alike, at the price of long prompts' first token.""")
+    ranks, loads = 4, (0.3, 0.5, 0.7)
+    runs = ctx.simulate({(workload.name, load, rule): {**workload.flags, "load": load, "workers": ranks, "slots": 256,
+                                                       "budget": BUDGET, "cost": LLAMA_70B, "rule": rule, "lag": 0, **flags}
+                         for workload in workloads(ctx) for load in loads for rule, flags in PLANS.items()}, words=["serve"])
+    ctx.text("""Four ranks meet after every batch. A rank that computes a piece of a long prompt holds the others up. vllm places
+        a request where the fewest wait and run. equal_chunks places it where the fewest prompt tokens wait and bounds every
+        rank's piece by the mean rank's work. bf_io binds prompts late and fills all ranks up to one step time.""")
+
+    def median(variant, key, of="p50"):
+        first = runs.variants.index(variant) * runs.seeds
+        return float(np.mean([cell[of] for cell in runs.frame.iloc[first:first + runs.seeds][key]]))
+
     ctx.table("Barrier idle by how prompts are planned", [{
-        "workload": workload.name, "load": load, "a request goes to": plan,
-        "idle, %": runs.mean((workload.name, load, plan), "idle_fraction", 100),
-        **{name: runs.mean((workload.name, load, plan), key).mean for name, key in (
-            ("TTFT, s", "ttft_s_p50"), ("TTFT p99, s", "ttft_s_p99"), ("TPOT, s", "tpot_s_p50"), ("end to end, s", "e2e_s_p50"))}}
-        for workload in workloads(ctx) for load in loads for plan in PLANS],
+        "workload": workload.name, "load": load, "rule": rule,
+        "idle, %": runs.mean((workload.name, load, rule), "idle_fraction", 100),
+        **{name: median((workload.name, load, rule), key, of) for name, key, of in (
+            ("TTFT, s", "ttft_s", "p50"), ("TTFT p99, s", "ttft_s", "p99"), ("TPOT, s", "tpot_s", "p50"),
+            ("end to end, s", "e2e_s", "p50"))}}
+        for workload in workloads(ctx) for load in loads for rule in PLANS],
         note="Medians over requests but for p99, means over seeds.")
-    ctx.parameter("ranks", f"{ranks}, 256 slots each, sarathi with a budget of {BUDGET}")
-    ctx.parameter("least piece", "64 prompt tokens of a rank and step")
-    ctx.parameter("load", f"of the ranks' capacity at a budget of {BUDGET}, were there no barrier")
-    ctx.parameter("arrivals", f"Poisson, {requests:,} requests")
+    ctx.parameter("ranks", f"{ranks}, 256 slots each, token budget {BUDGET}; plans of bf_io are two steps late")
+    ctx.parameter("load", "of what an ideally levelled group can serve")
     if ctx.workloads:
         return
-    for name, figures in (("conversation", ((33.8, 21.5), (29.8, 18.4), (24.5, 15.6))),
-                          ("code", ((32.1, 3.38), (29.9, 2.96), (26.8, 2.80))),
-                          ("burstgpt", ((33.5, 1.92), (28.9, 1.39), (20.6, 1.23)))):
-        for plan, (idle, took) in zip(PLANS, figures):
-            cell = (f"profile {name}", 0.5, plan)
-            ctx.expect(f"{name}, 50 %, {plan}: idle, %", runs.mean(cell, "idle_fraction", 100), idle - 1, idle + 1, ours=idle,
-                       small=(5, 60))
-            ctx.expect(f"{name}, 50 %, {plan}: end to end, s", runs.mean(cell, "e2e_s_p50"), 0.94 * took, 1.06 * took, ours=took)
+    for name, figures in (("conversation", ((33.4, 21.8), (26.5, 16.9), (0.34, 8.46))),
+                          ("code", ((31.0, 3.48), (26.9, 2.91), (8.2, 2.05))),
+                          ("burstgpt", ((31.2, 1.57), (20.3, 1.33), (0.46, 0.93)))):
+        for rule, (idle, took) in zip(PLANS, figures):
+            cell = (f"profile {name}", 0.5, rule)
+            ctx.expect(f"{name}, 50 %, {rule}: idle, %", runs.mean(cell, "idle_fraction", 100), idle - 1, idle + 1, ours=idle,
+                       small=(0.6 * idle - 1, 1.4 * idle + 1))
+            ctx.expect(f"{name}, 50 %, {rule}: end to end, s", median(cell, "e2e_s"), 0.94 * took, 1.06 * took, ours=took,
+                       small=(0.8 * took, 1.2 * took))
 
 
 if __name__ == "__main__":

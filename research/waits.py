@@ -9,6 +9,7 @@ held (Llama-2-7B in fp16 on an A100 with 80 GB, by its bandwidth; the paper does
 
 import math
 
+import waiting
 from common import experiment, main
 
 C, TL, MEMORY = 6.6e-3, 2.57e-7, 120_000
@@ -70,8 +71,8 @@ def flags(types):
 
 
 def wait(ctx, variants):
-    """`bfio_sim wait` for every variant and seed."""
-    return ctx.simulate(variants, words=["wait"])
+    """A run of waiting.py for every variant and seed."""
+    return ctx.simulate(variants, run=waiting.run_cell)
 
 
 def share_of_sustained(runs, variant):

@@ -26,7 +26,6 @@ ABSL_FLAG(bool, use_all, false, "serve: blocks on every server; false: GBP-CR st
 ABSL_FLAG(double, demand, 0.2, "jobs per second");
 ABSL_FLAG(double, load, 0,
           "serve, in place of --demand: share of the composed rate, on all servers; 0: none");
-ABSL_FLAG(double, share, 0.5, "cache: share of the composed rate that is needed");
 ABSL_FLAG(int64_t, orders, 100, "placement: random orders of the servers");
 ABSL_FLAG(std::string, system, "composed",
           "serve: composed, petals, petals_slices or bprr; slices: besides these whole, tuned and bursts");
@@ -47,7 +46,8 @@ constexpr char kUsage[] =
     "bfio_chain_sim simulates a model that is spread over servers, once, and prints a JSON object.\n"
     "research/chains.py combines many runs into the results of docs/chains.md.\n\n"
     "  bfio_chain_sim placement --demand=0.3     reserved jobs of GBP-CR and of random orders\n"
-    "  bfio_chain_sim cache --share=0.5          jobs at once that a rate needs\n"
+    "  bfio_chain_sim chains                     the composed chains, and what cache allocation is made "
+    "from\n"
     "  bfio_chain_sim serve --load=0.9 --rule=sed\n"
     "  bfio_chain_sim serve --servers=10 --system=petals\n"
     "  bfio_chain_sim tuning --demand=0.4        every c, with bounds and simulated response\n"
@@ -72,7 +72,6 @@ absl::Status CheckNumbers() {
         Within("reserve", static_cast<double>(absl::GetFlag(FLAGS_reserve)), 0, 1e6),
         Within("demand", absl::GetFlag(FLAGS_demand), 1e-9, kMost),
         Within("load", absl::GetFlag(FLAGS_load), 0, 0.999),
-        Within("share", absl::GetFlag(FLAGS_share), 1e-6, 1),
         Within("orders", static_cast<double>(absl::GetFlag(FLAGS_orders)), 0, 1e6),
         Within("jobs", static_cast<double>(absl::GetFlag(FLAGS_jobs)), 1, 1e8),
         Within("compute", absl::GetFlag(FLAGS_compute), 1e-6, 1e6),
@@ -137,9 +136,9 @@ absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study) {
   if (study == "tuning") return RunTuning(*pool);
   if (pool->reserve == 0) return absl::InvalidArgumentError("--reserve=0 is for serve");
   if (study == "placement") return RunPlacement(*pool, absl::GetFlag(FLAGS_orders));
-  if (study == "cache") return RunCache(*pool, absl::GetFlag(FLAGS_share));
+  if (study == "chains") return RunChains(*pool);
   return absl::InvalidArgumentError(
-      absl::StrCat("unexpected argument '", study, "'; choose placement, cache, serve, tuning or slices"));
+      absl::StrCat("unexpected argument '", study, "'; choose placement, chains, serve, tuning or slices"));
 }
 
 }  // namespace
@@ -149,8 +148,8 @@ int main(int argc, char** argv) {
   const bfio::ProgramInfo info{"bfio_chain_sim", BFIO_VERSION, bfio::sim::kUsage};
   const auto arguments = bfio::InitProgram(argc, argv, info);
   if (arguments.size() != 1) {
-    return bfio::ExitWith(
-        info, absl::InvalidArgumentError("needs one of placement, cache, serve, tuning and slices (--help)"));
+    return bfio::ExitWith(info, absl::InvalidArgumentError(
+                                    "needs one of placement, chains, serve, tuning and slices (--help)"));
   }
   const auto object = bfio::sim::Run(arguments[0]);
   if (!object.ok()) return bfio::ExitWith(info, object.status());

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "chains/core/dispatcher.h"
 #include "chains/core/tuning.h"
-#include "chains/sim/cache_program.h"
 #include "chains/sim/response_bound.h"
 #include "chains/sim/rivals.h"
 #include "common/base/rng.h"
@@ -21,8 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Upper bound of the nodes in the search for the integer program's optimum; these pools need far fewer.
-constexpr int64_t kProgramNodes = 5'000'000;
 // BLOOM-176B's block in NF4 by PETALS' formula, with the cache of 4,096 tokens for one session.
 constexpr double kBloomPetalsBlockGb = 2466437120 * 0.53125 * 1.01 * 1e-9 + 2.0 * 14336 * 4096 * 2 * 1e-9;
 
@@ -42,19 +39,6 @@ Json Head(const PoolRun& run) {
 Json Surrogate(const core::BlockPlacement& placement) {
   if (!placement.meets_demand) return nullptr;
   return placement.reserved * static_cast<int64_t>(placement.chains.size());
-}
-
-// Concurrent jobs that GBP-CR's own chains need, c at a time, the fastest first; null if all of them give
-// less.
-Json Disjoint(const core::BlockPlacement& placement, double needed) {
-  double rate = 0;
-  int64_t places = 0;
-  for (const core::DisjointChain& chain : placement.chains) {
-    if (rate >= needed) break;
-    rate += static_cast<double>(placement.reserved) / chain.time;
-    places += placement.reserved;
-  }
-  return rate >= needed ? Json(places) : Json(nullptr);
 }
 
 // nullopt if the chains do not carry the rate.
@@ -138,20 +122,19 @@ Json RunPlacement(const PoolRun& run, int64_t orders) {
   return out;
 }
 
-Json RunCache(const PoolRun& run, double share) {
+Json RunChains(const PoolRun& run) {
   const WideAreaPool pool = PoolOf(run);
   const core::ChainPlan plan = core::PlanWithReserve(pool.servers, BloomService(), run.reserve, {});
-  const double needed = share * plan.rate;
   Json out = Head(run);
-  out["disjoint"] = Disjoint(plan.placement, needed);
-  const auto greedy = JobServersNeeded(plan.chains, needed);
-  out["gca"] = greedy.has_value() ? Json(*greedy) : Json(nullptr);
-  const auto slots = core::AllCacheSlots(pool.servers, BloomService(), plan.placement.ranges);
-  const auto solved = SolveCacheProgram({plan.chains, slots, needed}, kProgramNodes);
-  out["program"] = solved.has_value() ? Json(solved->jobs) : Json(nullptr);
-  out["proven"] = solved.has_value() && solved->optimal;
-  // Lower bound: every job on the fastest chain.
-  out["bound"] = std::ceil(needed * plan.chains[0].time - 1e-9);
+  out["slots"] = core::AllCacheSlots(pool.servers, BloomService(), plan.placement.ranges);
+  out["reserved"] = plan.placement.reserved;
+  out["disjoint_s"] = Json::array();
+  for (const core::DisjointChain& chain : plan.placement.chains) out["disjoint_s"].push_back(chain.time);
+  out["chains"] = Json::array();
+  for (const core::ServerChain& chain : plan.chains) {
+    Json& one = out["chains"].emplace_back(Json{{"time_s", chain.time}, {"capacity", chain.capacity}});
+    for (const core::ChainHop& hop : chain.hops) one["hops"].push_back({hop.server, hop.range.count});
+  }
   return out;
 }
 

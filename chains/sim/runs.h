@@ -40,8 +40,9 @@ struct PoolRun {
 // Block placement: c K(c) of GBP-CR, and of `orders` random orders of the servers, ascending.
 nlohmann::ordered_json RunPlacement(const PoolRun& run, int64_t orders);
 
-// Cache allocation: concurrent jobs for `share` of the total rate of GCA's chains.
-nlohmann::ordered_json RunCache(const PoolRun& run, double share);
+// Cache allocation: GCA's chains on all servers, the fastest first, the times of GBP-CR's disjoint chains,
+// and the cache slots of each server, from which research/chains.py computes the concurrent jobs for a rate.
+nlohmann::ordered_json RunChains(const PoolRun& run);
 
 // Simulates jobs. `system` is "petals", "petals_slices", "bprr", or the name of a dispatcher of composed
 // chains (dispatcher.h). INVALID_ARGUMENT for an unknown name.

@@ -53,13 +53,8 @@ std::vector<Subcommand> Subcommands() {
                       {"kv_tokens", "max_new_tokens", "profile", "requests", "seed", "trace"}});
   commands.push_back(
       {"hindsight", "admission rules against the best schedule of small instances", RunHindsightCommand});
-  commands.push_back({"wait",
-                      "one worker that waits for batches, compared with workers that do not",
-                      RunWaitCommand,
-                      {"c", "kv_tokens", "seed", "tl"}});
-  commands.push_back({"network", "agents in a network of engines", RunNetworkCommand, {"load", "seed"}});
   commands.push_back({"engine",
-                      "an engine with a batch scheduler, or ranks that meet after every batch",
+                      "an engine with a batch scheduler",
                       RunEngineCommand,
                       {"load", "profile", "requests", "seed", "trace"}});
   commands.push_back({"serve",
@@ -103,7 +98,7 @@ std::string Usage() {
 }
 
 // Whether the help of a flag begins with "NAME: ", or with a list of subcommands that contains NAME ("admit,
-// wait: ").
+// serve: ").
 bool IsFlagOf(const Subcommand& command, const absl::CommandLineFlag& flag) {
   if (command.shares.contains(flag.Name())) return true;
   const std::string help = flag.Help();

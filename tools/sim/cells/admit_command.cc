@@ -36,7 +36,7 @@ ABSL_FLAG(std::string, belief, "known",
           "all_to_twice "
           "(of it), limit (--max_new_tokens), survival (learnt: enough with probability 0.99) or "
           "survival:confidence=P");
-ABSL_FLAG(uint32_t, samples, 0, "admit, network: most samples over time that are printed; 0: none");
+ABSL_FLAG(uint32_t, samples, 0, "admit: most samples over time that are printed; 0: none");
 
 namespace bfio::sim {
 namespace {

@@ -1,7 +1,7 @@
-// `bfio_sim admit`, `hindsight`, `wait`, `network` and `engine`: one run of a simulator that does not contain
-// the router, configured by flags.
+// `bfio_sim admit`, `hindsight` and `engine`: one run of a simulator that does not contain the router,
+// configured by flags.
 //
-// Purpose: research/kv.py, waits.py and engines.py run these, cell by cell. Each prints one JSON object on a
+// Purpose: research/kv.py and engines.py run these, cell by cell. Each prints one JSON object on a
 // line (`hindsight` one for each instance of its file). Deterministic for --seed. Threads: call from main
 // after the flags are parsed. INVALID_ARGUMENT or NOT_FOUND, naming the flag, for bad input.
 #ifndef BFIO_TOOLS_SIM_CELLS_CELLS_H_
@@ -15,12 +15,7 @@ namespace bfio::sim {
 absl::Status RunAdmitCommand();
 // Admission rules against the best schedule of small instances (tools/sim/admission/hindsight.h).
 absl::Status RunHindsightCommand();
-// One worker that waits until batches fill, or baselines that do not wait (tools/sim/admission/wait_worker.h,
-// fcfs_worker.h).
-absl::Status RunWaitCommand();
-// Agents in a network of engines (tools/sim/network).
-absl::Status RunNetworkCommand();
-// One engine with a batch scheduler, or ranks that meet after every batch (tools/sim/step).
+// One engine with a batch scheduler (tools/sim/step).
 absl::Status RunEngineCommand();
 
 }  // namespace bfio::sim

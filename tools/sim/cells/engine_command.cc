@@ -11,21 +11,16 @@
 #include "nlohmann/json.hpp"
 #include "tools/sim/cells/cell.h"
 #include "tools/sim/cells/cells.h"
-#include "tools/sim/step/group.h"
 #include "tools/sim/step/one_engine.h"
 
 ABSL_DECLARE_FLAG(uint64_t, seed);
 ABSL_DECLARE_FLAG(uint64_t, requests);
 ABSL_DECLARE_FLAG(double, load);
-ABSL_DECLARE_FLAG(std::string, scheduler);
-ABSL_DECLARE_FLAG(uint32_t, slots);
-ABSL_DECLARE_FLAG(uint32_t, token_budget);
-ABSL_FLAG(uint32_t, ranks, 0,
-          "engine: so many engines that meet after every batch, under sarathi; 0: one engine by itself");
-ABSL_FLAG(
-    std::string, prefill_plan, "blind",
-    "engine, with --ranks: where a prompt goes: blind (fewest tokens), balanced (fewest prompt tokens to "
-    "compute), equalised (so, and no rank computes more of them in a step than the mean rank has)");
+ABSL_FLAG(std::string, scheduler, "sarathi", "engine: the batch scheduler, as bfio_worker's");
+ABSL_FLAG(uint32_t, slots, 0,
+          "engine: requests that an engine works on at a time; 0: any number. serve: slots of a rank, 256 "
+          "unless given");
+ABSL_FLAG(uint32_t, token_budget, 512, "engine: tokens of a batch");
 ABSL_FLAG(std::string, engine_cost, "llama_70b",
           "engine: the time of a batch: llama_70b (Llama-3-70B on two A100) or code_llama_34b (CodeLlama-34B "
           "on one, in steps of 128 tokens)");
@@ -45,16 +40,15 @@ constexpr size_t kBacklogSamples = 64;
 // Maximum growth of the backlog, as a share of the tokens that arrive, for an engine that keeps up.
 constexpr double kMostGrowth = 0.01;
 
-// Rows drawn with replacement, with Poisson arrivals. `load` is a share of the capacity of `engines` engines
-// at the reference budget, without a barrier and long contexts.
-std::vector<StepArrival> DrawStepArrivals(const Trace& rows, double load, int64_t engines, int64_t requests,
+// Rows drawn with replacement, with Poisson arrivals. `load` is a share of the engine's capacity at the
+// reference budget, without long contexts.
+std::vector<StepArrival> DrawStepArrivals(const Trace& rows, double load, int64_t requests,
                                           const BatchCost& cost, uint64_t seed) {
   const Trace drawn = DrawWithReplacement(rows, requests, seed);
   double tokens = 0;
   for (const TraceRequest& row : drawn.requests)
     tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
-  const double gap = tokens / static_cast<double>(requests) /
-                     (load * static_cast<double>(engines) * cost.Capacity(kReferenceBudget));
+  const double gap = tokens / static_cast<double>(requests) / (load * cost.Capacity(kReferenceBudget));
   Rng times = Rng(seed).Fork(1);
   std::vector<StepArrival> arrivals;
   double at = 0;
@@ -114,30 +108,9 @@ absl::Status RunOne(const std::vector<StepArrival>& arrivals, const BatchCost& c
   return absl::OkStatus();
 }
 
-absl::Status RunRanks(const std::vector<StepArrival>& arrivals, const BatchCost& cost, int32_t ranks,
-                      int64_t slots, size_t plan) {
-  StepGroupOptions options;
-  options.ranks = ranks;
-  options.plan = static_cast<PrefillPlan>(plan);
-  options.slots = slots;
-  options.token_budget = absl::GetFlag(FLAGS_token_budget);
-  options.cost = cost;
-  const absl::StatusOr<StepGroupRun> run = RunStepGroup(arrivals, options);
-  if (!run.ok()) return run.status();
-  nlohmann::ordered_json cell = Times(arrivals, run->lives);
-  cell.update({{"idle_fraction", run->idle_fraction},
-               {"steps", run->steps},
-               {"throughput_tokens_per_s", static_cast<double>(run->tokens) / run->end_s}});
-  PrintCell(cell);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status RunEngineCommand() {
-  const absl::StatusOr<size_t> plan =
-      ChoiceOf("prefill_plan", absl::GetFlag(FLAGS_prefill_plan), {"blind", "balanced", "equalised"});
-  if (!plan.ok()) return plan.status();
   const absl::StatusOr<size_t> control =
       ChoiceOf("budget_control", absl::GetFlag(FLAGS_budget_control), {"off", "e2e", "ttft", "tpot"});
   if (!control.ok()) return control.status();
@@ -145,11 +118,11 @@ absl::Status RunEngineCommand() {
       ChoiceOf("engine_cost", absl::GetFlag(FLAGS_engine_cost), {"llama_70b", "code_llama_34b"});
   if (!model.ok()) return model.status();
   const BatchCost cost = *model == 0 ? LongContextLlama70B() : LongContextCodeLlama34B();
-  const uint32_t ranks = absl::GetFlag(FLAGS_ranks), budget = absl::GetFlag(FLAGS_token_budget);
+  const uint32_t budget = absl::GetFlag(FLAGS_token_budget);
   for (const absl::Status& status :
        {CheckNumber("load", absl::GetFlag(FLAGS_load), 1e-6, 1e3),
         CheckNumber("requests", static_cast<double>(absl::GetFlag(FLAGS_requests)), 1, kMostStepRequests),
-        CheckNumber("ranks", ranks, 0, 10'000), CheckNumber("skip", absl::GetFlag(FLAGS_skip), 0, 0.99),
+        CheckNumber("skip", absl::GetFlag(FLAGS_skip), 0, 0.99),
         CheckNumber("token_budget", budget, *control > 0 ? kLeastBudget : 1, 1e9)}) {
     if (!status.ok()) return status;
   }
@@ -157,12 +130,11 @@ absl::Status RunEngineCommand() {
   if (!rows.ok()) return rows.status();
   if (rows->requests.empty()) return absl::InvalidArgumentError("engine needs --trace or --profile");
   const std::vector<StepArrival> arrivals =
-      DrawStepArrivals(*rows, absl::GetFlag(FLAGS_load), std::max<int64_t>(1, ranks),
-                       static_cast<int64_t>(absl::GetFlag(FLAGS_requests)), cost, absl::GetFlag(FLAGS_seed));
+      DrawStepArrivals(*rows, absl::GetFlag(FLAGS_load), static_cast<int64_t>(absl::GetFlag(FLAGS_requests)),
+                       cost, absl::GetFlag(FLAGS_seed));
   const int64_t slots =
       absl::GetFlag(FLAGS_slots) > 0 ? absl::GetFlag(FLAGS_slots) : worker::BatchCapacity::kUnbounded;
-  return ranks > 0 ? RunRanks(arrivals, cost, static_cast<int32_t>(ranks), slots, *plan)
-                   : RunOne(arrivals, cost, slots, *control);
+  return RunOne(arrivals, cost, slots, *control);
 }
 
 }  // namespace bfio::sim

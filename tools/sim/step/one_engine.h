@@ -1,7 +1,7 @@
 // One run of one engine with a scheduler, a batch cost and arriving requests.
 //
 // Purpose: drives worker/scheduler/engine_model.h for a single engine: stability, budgets, latencies.
-// Networks of engines are in tools/sim/network. Deterministic. Threads: any, no state.
+// Networks of engines are in research/network.py. Deterministic. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
 #define BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
 

@@ -13,7 +13,6 @@
 
 #include "common/base/rng.h"
 #include "router/core/admission/admission_text.h"
-#include "tools/sim/admission/fluid.h"
 
 namespace bfio::core {
 namespace {
@@ -31,6 +30,26 @@ RequestSpec Spec(RequestId id, int64_t prompt, int64_t output) {
   spec.prefill_tokens = prompt;
   spec.max_new_tokens = output;
   return spec;
+}
+
+// The smallest threshold of a single type with which an iteration takes at most 0.9 of the time in which as
+// many arrive.
+int64_t WaitThreshold(const RequestType& type) {
+  for (int64_t n = 1;; ++n) {
+    const double tokens = static_cast<double>(n) * StageTokens(type) / kWorkers;
+    if ((kFixed + tokens) * type.rate <= 0.9 * static_cast<double>(n)) return n;
+  }
+}
+
+// The first threshold of Nested WAIT with two types: each segment's 1.1 times what reaches it, a share of
+// 0.95 of the time.
+double NestedThreshold(const std::vector<RequestType>& types) {
+  const Segments segments = SegmentsOf(types);
+  for (double n = 1;; n = std::ceil(1.01 * n)) {
+    const double second = std::floor(1.1 * segments.survive[1] * n) + 1;
+    const double tokens = (n * SegmentTokens(segments, 0) + second * SegmentTokens(segments, 1)) / kWorkers;
+    if ((kFixed + tokens) * segments.rate <= 0.95 * n) return n;
+  }
 }
 
 WaitAdmission Admission(Kind kind, int64_t most = 1'000'000) {
@@ -160,13 +179,12 @@ TEST(WaitAdmission, AClassIsReleasedAtTheFluidModelsThreshold) {
   // In this model's unit of time a step takes kFixed + kLoad; the group's load is divided among its workers.
   const size_t of = WaitAdmission::ClassOf(60);
   const RequestType type = {30 / (kFixed + kLoad), 40, 59};
-  const sim::IterationTime time = {kFixed, 1.0 / kWorkers};
-  const int64_t exact = (*sim::WaitThresholds({{type}}, time, 0.9))[0];
+  const int64_t exact = WaitThreshold(type);
   EXPECT_GE(exact, 15);
   EXPECT_GE(admission.thresholds()[of], exact);
   // Thresholds are solved for up to four standard errors above the measured rate, which raises them.
   const RequestType above = {1.15 * type.rate, 40, 59};
-  EXPECT_LE(admission.thresholds()[of], (*sim::WaitThresholds({{above}}, time, 0.9))[0]);
+  EXPECT_LE(admission.thresholds()[of], WaitThreshold(above));
   for (size_t j = 0; j < admission.thresholds().size(); ++j) {
     if (j == of) continue;
     EXPECT_EQ(admission.thresholds()[j], 1) << "no request of class " << j << " has come";
@@ -213,9 +231,7 @@ TEST(WaitAdmission, NestedWaitLearnsSegmentsFromEndedRequests) {
   stream.Run(4000, 30, 30, 1000);
   const double rate = 30 / (kFixed + kLoad);
   const auto nested = [&](double factor) {
-    const std::vector<RequestType> types = {{0.75 * factor * rate, 30, 19}, {0.25 * factor * rate, 30, 149}};
-    return static_cast<double>(
-        sim::NestedThresholds(SegmentsOf(types), {kFixed, 1.0 / kWorkers}, 1.1)->front());
+    return NestedThreshold({{0.75 * factor * rate, 30, 19}, {0.25 * factor * rate, 30, 149}});
   };
   EXPECT_GE(nested(1), 15);
   EXPECT_GE(admission.thresholds()[0], 0.97 * nested(1)) << "rounding apart";
@@ -267,7 +283,7 @@ TEST(WaitAdmission, NoRequestIsLostDuplicatedOrKeptBeyondTheBound) {
         }
         if (rng.Below(3) == 0)
           admission.OnEnd(1 + static_cast<int64_t>(rng.Below(4000)),
-                          1 + static_cast<int64_t>(rng.Below(uint64_t{1} << rng.Below(18))));
+                     1 + static_cast<int64_t>(rng.Below(uint64_t{1} << rng.Below(18))));
         if (rng.Below(50) != 0)
           admission.OnStep(static_cast<int64_t>(rng.Below(200'000)), static_cast<int32_t>(1 + rng.Below(8)));
         const bool idle = rng.Below(200) == 0;

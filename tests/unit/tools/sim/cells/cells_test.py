@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests `bfio_sim admit`, hindsight, wait, network and engine: a JSON object per run, one line for bad input.
+"""Tests `bfio_sim admit`, hindsight and engine: a JSON object per run, one line for bad input.
 
 usage: cells_test.py BUILD
 """
@@ -11,8 +11,6 @@ import unittest
 
 SIM = sys.argv.pop(1) + "/bin/bfio_sim" if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build/bin/bfio_sim"
 ADMIT = ["admit", "--requests=400", "--kv_tokens=7629"]
-WAIT = ["wait", "--types=1000:10:10,1000:10:20", "--c=6.6e-3", "--tl=2.57e-7", "--seconds=4"]
-NETWORK = ["network", "--network=rybko_stolyar", "--load=0.9", "--seconds=2000"]
 ENGINE = ["engine", "--profile=code", "--load=0.5", "--requests=300"]
 
 
@@ -29,7 +27,7 @@ def cells(*arguments):
 class CellsTest(unittest.TestCase):
 
     def test_the_same_seed_gives_the_same_run_and_another_does_not(self):
-        for command in (ADMIT, WAIT, NETWORK, ENGINE):
+        for command in (ADMIT, ENGINE):
             with self.subTest(command[0]):
                 self.assertEqual(cells(*command, "--seed=3"), cells(*command, "--seed=3"))
                 self.assertNotEqual(cells(*command, "--seed=3"), cells(*command, "--seed=4"))
@@ -55,28 +53,6 @@ class CellsTest(unittest.TestCase):
             [given_up] = cells("hindsight", "--instances=" + file.name, "--most_places=3")
             self.assertIsNone(given_up["optimum"])
 
-    def test_no_batching_beats_the_fluid_benchmark_and_thresholds_are_told(self):
-        for batching in ("wait", "nested_wait", "prefill_first", "chunked"):
-            [cell] = cells(*WAIT, "--batching=" + batching, "--kv_tokens=120000")
-            self.assertLess(cell["throughput_tokens_per_s"], 1.02 * cell["fluid_tokens_per_s"], batching)
-            self.assertEqual(len(cell["thresholds"]), 2 if "wait" in batching else 0)
-        [given] = cells(*WAIT, "--thresholds=30,40")
-        self.assertEqual(given["thresholds"], [30, 40])
-
-    def test_memory_bounds_every_batching_and_merged_segments_have_bounds(self):
-        overload = ["wait", "--types=6000:20:100,4000:20:200,2000:20:300", "--c=6.6e-3", "--tl=2.57e-7", "--seconds=4",
-                    "--kv_tokens=60000"]
-        for batching in ("wait", "nested_wait", "prefill_first", "chunked"):
-            [cell] = cells(*overload, "--batching=" + batching)
-            self.assertIsNone(cell["fluid_tokens_per_s"])
-            self.assertLess(cell["throughput_tokens_per_s"], 1.1 * cell["sustained_tokens_per_s"], batching)
-            self.assertLessEqual(cell["peak_kv_tokens"], 60_000, batching)
-        [merged] = cells(*WAIT, "--batching=nested_wait", "--segments=1")
-        self.assertEqual(len(merged["thresholds"]), 1)
-        bound = merged["bound"]
-        self.assertEqual((bound["queues_tokens"], bound["excess_tokens"]), (0, 0))
-        self.assertLessEqual(merged["peak_kv_tokens"], bound["peak_tokens"])
-
     def test_batches_wait_by_the_cost_of_the_simulated_step(self):
         def step(*flags):
             [cell] = cells("--profile=conversation", "--mode=closed", "--concurrency=60", "--workers=2", "--batch=64", "--steps=1500",
@@ -85,15 +61,7 @@ class CellsTest(unittest.TestCase):
         self.assertEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=200000"))
         self.assertNotEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=1000"))
 
-    def test_the_order_decides_whether_the_rybko_stolyar_network_grows(self):
-        [last], [due] = (cells(*NETWORK, "--order=" + order) for order in ("exit_first", "parent_due"))
-        self.assertGreater(last["peak_tokens"], 3 * due["peak_tokens"])
-        self.assertEqual([of["type"] for of in due["types"]], ["A", "B"])
-
-    def test_planned_prompts_leave_ranks_less_idle_and_budgets_are_adapted(self):
-        [blind], [equal] = (cells(*ENGINE, "--ranks=4", "--slots=256", "--prefill_plan=" + plan)
-                            for plan in ("blind", "equalised"))
-        self.assertLess(equal["idle_fraction"], blind["idle_fraction"])
+    def test_budgets_are_adapted(self):
         [fixed], [adapted] = (cells("engine", "--profile=conversation", "--load=0.5", "--requests=2000", "--slots=512",
                                     "--token_budget=2048", "--budget_control=" + way) for way in ("off", "e2e"))
         self.assertEqual(fixed["mean_budget"], 2048)
@@ -112,14 +80,7 @@ class CellsTest(unittest.TestCase):
             bad = [(["admit"], "--requests"), ([*ADMIT, "--rule=best"], "best"), ([*ADMIT, "--belief=hope"], "--belief"),
                    ([*ADMIT, "--belief=limit"], "--max_new_tokens"), ([*ADMIT, "--rate=nan"], "--rate"),
                    ([*ADMIT, "--trace=/none"], "/none"), (["hindsight"], "--instances"),
-                   (["hindsight", "--instances=" + file.name], file.name + ":1"), (["wait"], "--types"),
-                   (["wait", "--types=1:2"], "RATE:PROMPT:OUTPUT"), (["wait", "--types=1:1:9,1:1:5"], "ascending"),
-                   ([*WAIT, "--batching=never"], "--batching"), ([*WAIT, "--thresholds=1"], "--thresholds"),
-                   ([*WAIT, "--intensity=2"], "--intensity"), ([*WAIT, "--batching=chunked"], "--kv_tokens"),
-                   (["wait", "--types=1e6:1000:1000", "--seconds=1"], "any batch size"), ([*WAIT, "--seconds=1e9"], "--seconds"),
-                   (["network", "--network=ring"], "--network"), ([*NETWORK, "--order=last"], "--order"),
-                   ([*NETWORK, "--seconds=1"], "--seconds"), ([*NETWORK, "--load=-1"], "--load"),
-                   ([*NETWORK, "--scheduler=none"], "none"), (["engine", "--requests=5"], "--profile"),
+                   (["hindsight", "--instances=" + file.name], file.name + ":1"), (["engine", "--requests=5"], "--profile"),
                    ([*ENGINE, "--scheduler=none"], "none"), ([*ENGINE, "--budget_control=best"], "--budget_control"),
                    ([*ENGINE, "--engine_cost=none"], "--engine_cost"),
                    ([*ENGINE, "--token_budget=64", "--budget_control=e2e"], "--token_budget")]
@@ -131,10 +92,10 @@ class CellsTest(unittest.TestCase):
                     self.assertIn(named, done.stderr)
 
     def test_help_of_a_subcommand_lists_its_flags_alone(self):
-        text = run("wait", "--help").stdout
-        self.assertIn("--types=", text)
+        text = run("admit", "--help").stdout
+        self.assertIn("--belief=", text)
         self.assertIn("--seed=1", text)
-        self.assertNotIn("--belief", text)
+        self.assertNotIn("--budget_control", text)
         self.assertIn("--policy", run("--help").stdout)
 
 

@@ -6,7 +6,6 @@
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/sim/step/group.h"
 #include "tools/sim/step/one_engine.h"
 #include "worker/scheduler/batch_check.h"
 
@@ -183,56 +182,6 @@ TEST(OneEngineTest, BadInputIsRefused) {
   EXPECT_THAT(std::string(RunOneEngine({{1, 1, 1}, {0, 1, 1}}, Options("sarathi", 8)).status().message()),
               HasSubstr("comes before"));
   EXPECT_FALSE(RunOneEngine({}, Options("nobody", 8)).ok());
-}
-
-StepGroupRun SimulateGroup(const std::vector<StepArrival>& arrivals, PrefillPlan plan, int32_t ranks = 4) {
-  StepGroupOptions options;
-  options.plan = plan;
-  options.ranks = ranks;
-  auto run = RunStepGroup(arrivals, options);
-  EXPECT_TRUE(run.ok()) << run.status();
-  return *std::move(run);
-}
-
-TEST(StepGroupTest, OneRankIsOneEngineAndNeverWaits) {
-  const std::vector<StepArrival> arrivals = {{1.0, 1000, 30}, {1.1, 10, 4}, {9, 5, 1}};
-  OneEngineOptions one = Options("sarathi", 512);
-  one.engine.prompt_gives_token = true;
-  const OneEngineRun alone = Simulate(arrivals, one);
-  const StepGroupRun group = SimulateGroup(arrivals, PrefillPlan::kBlind, 1);
-  EXPECT_EQ(group.idle_fraction, 0);
-  EXPECT_EQ(group.tokens, alone.tokens);
-  for (size_t i = 0; i < arrivals.size(); ++i) {
-    EXPECT_DOUBLE_EQ(group.lives[i].prefilled, alone.lives[i].prefilled);
-    EXPECT_DOUBLE_EQ(group.lives[i].completed, alone.lives[i].completed);
-  }
-}
-
-TEST(StepGroupTest, IdleFractionByHand) {
-  // A prompt of 512 tokens on one of two ranks; then that rank has a decode and the other nothing.
-  const StepGroupRun run = SimulateGroup({{0, 512, 2}}, PrefillPlan::kBlind, 2);
-  EXPECT_EQ(run.steps, 2);
-  EXPECT_NEAR(run.end_s, 0.1799 + 0.0455, 1e-9);
-  EXPECT_NEAR(run.idle_fraction, 0.5, 1e-9);
-}
-
-TEST(StepGroupTest, PromptsPlannedAsLoadLeaveLessIdle) {
-  Rng rng(11);
-  std::vector<StepArrival> arrivals;
-  double at = 0;
-  for (int i = 0; i < 1500; ++i) {
-    at += 0.15 * rng.Exponential();
-    // One prompt in ten is long.
-    const int64_t prompt = rng.Below(10) == 0 ? 3000 + rng.Below(3000) : 50 + rng.Below(300);
-    arrivals.push_back({at, prompt, 50 + static_cast<int64_t>(rng.Below(200))});
-  }
-  const StepGroupRun blind = SimulateGroup(arrivals, PrefillPlan::kBlind),
-                     balanced = SimulateGroup(arrivals, PrefillPlan::kBalanced),
-                     equalised = SimulateGroup(arrivals, PrefillPlan::kEqualised);
-  EXPECT_EQ(blind.tokens, equalised.tokens);
-  EXPECT_LT(balanced.idle_fraction, blind.idle_fraction);
-  EXPECT_LT(equalised.idle_fraction, 0.8 * blind.idle_fraction);
-  for (const StepLife& life : equalised.lives) EXPECT_GT(life.completed, 0);
 }
 
 }  // namespace
