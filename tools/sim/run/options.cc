@@ -51,10 +51,10 @@ absl::Status CheckInstant(const SimOptions& options) {
 }
 
 absl::Status CheckAdmission(const SimOptions& options) {
-  const auto admission = core::ParseAdmission(options.admission);
-  if (!admission.ok()) return admission.status();
-  const core::KvAdmissionOptions* const admission = &admission->kv;
-  if (admission->wait.kind != core::WaitAdmissionOptions::Kind::kNone && options.dispatch != "pool") {
+  const auto setting = core::ParseAdmission(options.admission);
+  if (!setting.ok()) return setting.status();
+  const core::KvAdmissionOptions* const admission = &setting->kv;
+  if (setting->wait.kind != core::WaitAdmissionOptions::Kind::kNone && options.dispatch != "pool") {
     return absl::InvalidArgumentError("--admission=wait needs --dispatch=pool");
   }
   if (admission->kind == core::KvAdmissionOptions::Kind::kNone) return absl::OkStatus();
