@@ -125,6 +125,8 @@ struct Assignment {
   const std::string* traceparent = nullptr;
   // The worker may start the request without reserving all KV tokens that it may need.
   bool kv_on_demand = false;
+  // Steps that it counts as waiting, the seniority of an agent's call included.
+  int64_t waited_steps = 0;
 };
 
 // A request that is active on a worker.

@@ -10,7 +10,7 @@
 
 namespace bfio::router {
 
-core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
+core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   core::RequestSpec spec;
   spec.id = id;
   spec.prefill_tokens = int64_t{request.prompt_tokens} + delivered;
@@ -28,6 +28,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   spec.model = model;
   spec.held_to = held_to;
   if (senior_step) spec.seniority = next_step - *senior_step;
+  seniority = spec.seniority;
   if (placed) spec.waited_steps = wait_steps;
   spec.deadline_us = deadline_us;
   if (request.ttft_objective && !first_token) {
@@ -68,6 +69,7 @@ bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_o
     assignment.ttft_left = *request.ttft_objective - (now - accepted);
   }
   assignment.traceparent = &traceparent;
+  assignment.waited_steps = wait_steps + seniority;
   assignment.kv_on_demand = kv_on_demand && !core::RequestSpec::ReservesAfter(refusals);
   return assignment;
 }

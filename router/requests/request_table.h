@@ -47,6 +47,8 @@ struct RequestRecord {
   // Time of the newest token; valid when first_token is set.
   absl::Time last_token;
   int64_t wait_steps = 0;
+  // Steps by which it counted as older when it last entered the pool (core::RequestSpec::seniority).
+  int64_t seniority = 0;
   // The rank that it ran on last, counted over all groups.
   std::optional<uint32_t> last_rank;
   // Number of tokens received from its workers, which is also the index of the next one.
@@ -105,8 +107,8 @@ struct RequestRecord {
   std::string LogName() const;
   std::vector<LogField> Fields() const;
   // The remaining work in the core's form, for a request that enters in that step; delivered tokens count as
-  // prompt.
-  core::RequestSpec Spec(int64_t next_step) const;
+  // prompt. Sets seniority.
+  core::RequestSpec Spec(int64_t next_step);
   // What its worker receives. Borrows from the record.
   bfio::router::Assignment MakeAssignment(absl::Time now, bool kv_on_demand) const;
   Finish MakeFinish(FinishReason reason, absl::Time now) const;

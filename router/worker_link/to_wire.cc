@@ -1,6 +1,8 @@
 #include "router/worker_link/to_wire.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "common/net/wire_time.h"
@@ -63,6 +65,8 @@ void ToWire(const Assignment& assignment, v1::Assignment& out) {
   if (assignment.traceparent != nullptr) out.set_traceparent(*assignment.traceparent);
   out.set_priority(request.priority);
   out.set_kv_on_demand(assignment.kv_on_demand);
+  out.set_waited_steps(static_cast<int32_t>(std::clamp<int64_t>(
+      assignment.waited_steps, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())));
   if (assignment.ttft_left) SetDuration(*assignment.ttft_left, out.mutable_ttft_left());
   if (request.tpot_objective) SetDuration(*request.tpot_objective, out.mutable_tpot_objective());
   if (request.resumable) {

@@ -75,6 +75,9 @@ struct SequenceRequest {
   bool ignore_eos = false;
   // A scheduler that orders by priority serves larger values first.
   int32_t priority = 0;
+  // Steps that it counted as waiting when it was placed; one that orders by urgency serves larger values of
+  // the same priority first.
+  int64_t waited_steps = 0;
   // Latency objectives in seconds: time left until its first token is due, and the largest time per output
   // token. Absent: the engine's own. Used by an engine that adapts its token budget
   // (worker/scheduler/budget_tuner.h).

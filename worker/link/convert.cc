@@ -217,6 +217,7 @@ SequenceRequest FromAssignment(const v1::Assignment& from) {
   if (sampling.has_logprobs())
     request.sampling.logprobs = static_cast<int32_t>(std::min<uint32_t>(sampling.logprobs(), INT32_MAX));
   request.kv_on_demand = from.kv_on_demand();
+  request.waited_steps = from.waited_steps();
   request.first_index = from.first_index();
   if (from.has_ttft_left()) request.ttft_left_s = SecondsOf(from.ttft_left());
   if (from.has_tpot_objective()) request.tpot_objective_s = SecondsOf(from.tpot_objective());

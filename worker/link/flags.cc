@@ -155,7 +155,8 @@ void AddSteps(OptionTable& table, WorkerSettings& settings) {
       "which prompt tokens and decodes share a step: sarathi (decodes first, then chunks of prompts), orca "
       "(chunks of prompts first), vllm_v0 (whole prompts alone, else decodes) or faster_transformer (a batch "
       "to its end); the last two need a --token_budget of --max_sequence_tokens. sarathi:ORDER: the order "
-      "within prompts and within decodes, fcfs, shortest (least left) or priority",
+      "within prompts and within decodes, fcfs, shortest (least left), priority or urgency (the "
+      "router's: priority, then age, of an agent's call that of the agent)",
       ParseScheduler);
   table.Add(
       "token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
@@ -166,11 +167,14 @@ void AddSteps(OptionTable& table, WorkerSettings& settings) {
                   "or so that most requests meet their objectives (objectives:ttft=TIME,tpot=TIME, the "
                   "defaults of requests without objectives). off: the budget is fixed",
                   ParseBudgetControl);
-  table.AddParsed("admission", &settings.worker.admission, "none",
-                  "which placed requests may begin, where the router admits more than certainly fits: none "
-                  "(each request that fits now), watermark:share=W (this share stays free) or kv_feasible "
-                  "(memory suffices if all reach their limits); the others go back to the router",
-                  ParseKvAdmission);
+  table.AddParsed(
+      "admission", &settings.worker.admission, "none",
+      "which placed requests may begin, where the router admits more than certainly fits: none "
+      "(each request that fits now), watermark:share=W (this share stays free), kv_feasible (memory "
+      "suffices if all reach their limits) or mc_sf (the same, the shortest limits first, and none "
+      "after the first that does not fit; none goes before one that has waited 256 steps, "
+      "mc_sf:most=K); the others go back to the router",
+      ParseKvAdmission);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "common/telemetry/log_fields.h"
 #include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/step_peers.h"
+#include "worker/scheduler/batch.h"
 
 namespace bfio::worker {
 namespace {
@@ -253,9 +254,11 @@ void StepLoop::Apply(Plan& plan, StepReport& report) {
   level_ = plan.level_s;
   level_step_ = report.step;
   for (const Handle handle : plan.cancellations) Drop(handle);
-  for (size_t i = 0; i < plan.assignments.size(); ++i) {
+  FillEntries(plan);
+  for (size_t place = 0; place < plan.assignments.size(); ++place) {
+    const size_t i = order_.empty() ? place : static_cast<size_t>(order_[place]);
     SequenceRequest& request = plan.assignments[i];
-    absl::Status admitted = Admit(request);
+    absl::Status admitted = Admit(request, entries_[i]);
     if (admitted.ok()) {
       ++admitted_;
       if (!plan.notes.empty()) held_.Admit(std::move(request), std::move(plan.notes[i]));
@@ -265,12 +268,31 @@ void StepLoop::Apply(Plan& plan, StepReport& report) {
   }
 }
 
-absl::Status StepLoop::Admit(const SequenceRequest& request) {
-  const KvAdmission::Request entry = {request.handle, request.prompt_length, request.max_new_tokens,
-                                      request.kv_on_demand};
+void StepLoop::FillEntries(const Plan& plan) {
+  entries_.clear();
+  for (const SequenceRequest& request : plan.assignments) {
+    entries_.push_back({request.handle, request.prompt_length, request.max_new_tokens, request.kv_on_demand,
+                        request.waited_steps});
+  }
+  admission_.Sort(entries_, order_);
+  pending_ = 0;
+  prompt_rate_.reset();
+  if (entries_.empty() || !admission_.tests_ends()) return;
+  const std::optional<PrefillState> prompts = engine_->prefill_state();
+  if (!prompts) return;
+  pending_ = prompts->pending_tokens();
+  // The rows that are left when every slot decodes.
+  prompt_rate_ = std::max(std::min(prompts->token_budget, kMinPrefillRows),
+                          prompts->token_budget - engine_->limits().slots);
+}
+
+absl::Status StepLoop::Admit(const SequenceRequest& request, KvAdmission::Request& entry) {
+  if (prompt_rate_) entry.prompt_steps = StepsOfPrompt(pending_, entry.prompt_tokens, *prompt_rate_);
   absl::Status status = admission_.Check(entry, engine_->free_kv_tokens());
   if (status.ok()) status = engine_->Admit(request);
-  if (status.ok()) admission_.Begin(entry);
+  if (!status.ok()) return status;
+  admission_.Begin(entry);
+  pending_ += entry.prompt_tokens;
   return status;
 }
 
@@ -278,6 +300,7 @@ void StepLoop::Follow(const StepOutput& output) {
   for (const StepOutput::Token& token : output.tokens) admission_.OnToken(token.handle);
   for (const StepOutput::Finish& finish : output.finished) admission_.Remove(finish.handle);
   for (const Handle handle : output.preempted) admission_.Remove(handle);
+  admission_.EndStep();
 }
 
 void StepLoop::EndFailed(StepReport& report) {

@@ -90,7 +90,9 @@ class StepLoop {
   void Apply(Plan& plan, StepReport& report);
   // Passes to the engine the time up to which the step may compute prompts.
   void SetLevel(int64_t step);
-  absl::Status Admit(const SequenceRequest& request);
+  // Sets entries_ and what follows it.
+  void FillEntries(const Plan& plan);
+  absl::Status Admit(const SequenceRequest& request, KvAdmission::Request& entry);
   void Drop(Handle handle);
   // Records the loop's present task.
   void Begin(LoopTask task, int64_t step = 0, absl::Duration timeout = absl::ZeroDuration()) const;
@@ -138,6 +140,12 @@ class StepLoop {
   bool parked_ = true;
   // When the last barrier ended; absent before the first step and after an idle wait.
   std::optional<int64_t> barrier_end_ns_;
+  // Scratch: what the admission tests of a plan, in which order; the prompt tokens to compute before the next
+  // one's, and the least number of them that a step computes (absent: all).
+  std::vector<KvAdmission::Request> entries_;
+  std::vector<int32_t> order_;
+  int64_t pending_ = 0;
+  std::optional<int64_t> prompt_rate_;
   // Scratch: plans of the present step. Freed after the step's local part, not before it.
   std::vector<Plan> due_;
 };

@@ -19,7 +19,7 @@ struct BatchRequest {
   // Exact, or an upper bound: only the shortest-remaining order uses the number; the others test whether it
   // is 0.
   int64_t decode_left = 0;
-  // Larger values are served first; used only by the priority order.
+  // Larger values are served first; used by the orders priority and urgency.
   int64_t priority = 0;
   // Whether the request holds a slot and its KV. One that does not has not started, so it has prompt tokens
   // left. The code that puts it into a batch reserves a slot and kv_tokens for it until it ends.
@@ -30,6 +30,9 @@ struct BatchRequest {
   int64_t passed_over = 0;
   // Tokens in its KV cache, which its next tokens attend to.
   int64_t cached = 0;
+  // The step, of the engine's count, from which on it counts as waiting; negative: before the engine's first.
+  // The urgency order serves smaller values of the same priority first.
+  int64_t senior_step = 0;
 
   bool decoding() const { return prefill_left == 0 && decode_left > 0; }
   // Tokens that the next batch could contain.

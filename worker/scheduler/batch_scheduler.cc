@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -69,8 +69,9 @@ absl::StatusOr<BatchOrder> ParseBatchOrder(absl::string_view name) {
   if (name == "fcfs") return BatchOrder::kFcfs;
   if (name == "shortest") return BatchOrder::kShortest;
   if (name == "priority") return BatchOrder::kPriority;
+  if (name == "urgency") return BatchOrder::kUrgency;
   return absl::InvalidArgumentError(
-      absl::StrCat("no order '", name, "': there are fcfs, shortest and priority"));
+      absl::StrCat("no order '", name, "': there are fcfs, shortest, priority and urgency"));
 }
 
 void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std::vector<int32_t>& sorted) {
@@ -80,12 +81,10 @@ void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std
   std::iota(sorted.begin(), sorted.end(), 0);
   const auto key = [&](int32_t i) {
     const BatchRequest& request = requests[i];
-    if (request.resident && request.passed_over >= kPatienceBatches) {
-      return std::pair<bool, int64_t>(false, 0);
-    }
-    return std::pair<bool, int64_t>(true, order == BatchOrder::kPriority
-                                              ? ~request.priority
-                                              : request.prefill_left + request.decode_left);
+    using Key = std::tuple<bool, int64_t, int64_t>;
+    if (request.resident && request.passed_over >= kPatienceBatches) return Key(false, 0, 0);
+    if (order == BatchOrder::kShortest) return Key(true, request.prefill_left + request.decode_left, 0);
+    return Key(true, ~request.priority, order == BatchOrder::kUrgency ? request.senior_step : 0);
   };
   std::stable_sort(sorted.begin(), sorted.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
 }

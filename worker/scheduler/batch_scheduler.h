@@ -41,6 +41,9 @@ enum class BatchOrder {
   kShortest,
   // Largest priority first.
   kPriority,
+  // The order of the router's pool: largest priority first, then least senior_step, so the calls of an agent
+  // go by the agent's age (router/core/agents/senior_step.h).
+  kUrgency,
 };
 
 class BatchScheduler {
@@ -84,7 +87,7 @@ class BatchScheduler {
 // The names of all schedulers, the default first.
 std::vector<std::string> SchedulerNames();
 
-// "fcfs", "shortest" or "priority". INVALID_ARGUMENT otherwise.
+// "fcfs", "shortest", "priority" or "urgency". INVALID_ARGUMENT otherwise.
 absl::StatusOr<BatchOrder> ParseBatchOrder(absl::string_view name);
 
 // The indices of `requests` in the order of service; empty for kFcfs, which means as given.

@@ -1,6 +1,7 @@
 #include "worker/scheduler/budget_tuner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,9 @@ namespace {
 constexpr double kBehind = 0.03;
 
 constexpr double kTieWeight = 1e-3;
+
+// Of a budget that is not replayed: worse than any that is.
+constexpr double kNotReplayed = 1e9;
 
 // 128, 192, 256, 384, ..: powers of two and the midpoints between them.
 std::vector<int64_t> Budgets(int64_t least, int64_t most) {
@@ -96,7 +100,15 @@ std::vector<ReplayedRequest> BudgetTuner::Snapshot() const {
   return requests;
 }
 
-void BudgetTuner::Begin() {
+bool BudgetTuner::Begin() {
+  int64_t tokens = 0;
+  for (const ReplayedRequest& request : requests_) tokens += request.prefill + request.decode;
+  const double needed = kLeastCapacity * BudgetReplay::kHeadroom * static_cast<double>(tokens) /
+                        (requests_.back().at - requests_.front().at);
+  // The largest budget is always replayed.
+  while (scores_.size() + 1 < budgets_.size() && cost_.Capacity(budgets_[scores_.size()]) < needed)
+    scores_.push_back({budgets_[scores_.size()], kNotReplayed, kNotReplayed, kNotReplayed});
+  if (scores_.size() == budgets_.size()) return false;
   EngineModelOptions engine;
   engine.token_budget = budgets_[scores_.size()];
   engine.slots = options_.slots;
@@ -104,6 +116,7 @@ void BudgetTuner::Begin() {
   engine.least_s = floor_s_;
   engine.prompt_gives_token = options_.prompt_gives_token;
   replay_.emplace(requests_, backlog_, engine, scheduler_);
+  return true;
 }
 
 int64_t BudgetTuner::UpdateBudget(int64_t backlog) {
@@ -122,11 +135,7 @@ int64_t BudgetTuner::UpdateBudget(int64_t backlog) {
     if (!replay_->GoOn(batches)) break;
     scores_.push_back(replay_->Score({options_.goal, options_.ttft_objective_s, options_.tpot_objective_s}));
     replay_.reset();
-    if (scores_.size() < budgets_.size()) {
-      Begin();
-    } else {
-      Choose();
-    }
+    if (!Begin()) Choose();
   }
   return budget_;
 }
@@ -140,12 +149,19 @@ void BudgetTuner::Choose() {
     best.e2e_s = std::min(best.e2e_s, score.e2e_s);
   }
   standing_.resize(scores_.size(), 0);
+  compared_.resize(scores_.size(), 0);
+  const auto requests = static_cast<double>(requests_.size());
   std::optional<size_t> chosen;
   double least = 0;
-  const double margin = options_.goal == BudgetGoal::kObjectives ? kMissMargin : kMargin;
+  const double margin = (options_.goal == BudgetGoal::kObjectives ? kMissMargin : kMargin) *
+                        std::sqrt(static_cast<double>(options_.window) / requests);
   for (size_t i = 0; i < scores_.size(); ++i) {
-    const double standing = StandingOf(scores_[i], best, options_.goal);
-    standing_[i] += (rounds_ == 1 ? 1 : kLast) * (standing - standing_[i]);
+    if (scores_[i].left < kNotReplayed) {
+      const double standing = StandingOf(scores_[i], best, options_.goal);
+      standing_[i] += requests / (requests + compared_[i]) * (standing - standing_[i]);
+      compared_[i] += requests;
+    }
+    compared_[i] *= 1 - kLast;
     if (scores_[i].left > best.left + kBehind) continue;
     const double wanted = standing_[i] * (budgets_[i] == budget_ ? 1 - margin : 1);
     if (chosen && wanted >= least) continue;

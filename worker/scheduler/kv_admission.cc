@@ -1,74 +1,146 @@
 #include "worker/scheduler/kv_admission.h"
 
 #include <algorithm>
-#include <functional>
+#include <numeric>
+#include <tuple>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
 namespace bfio::worker {
+namespace {
+
+using Kind = KvAdmissionOptions::Kind;
+
+}  // namespace
 
 absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
   if (text == "none") return KvAdmissionOptions();
-  if (text == "kv_feasible") return KvAdmissionOptions{KvAdmissionOptions::Kind::kKvFeasible};
+  if (text == "kv_feasible") return KvAdmissionOptions{Kind::kKvFeasible};
+  if (text == "mc_sf") return KvAdmissionOptions{Kind::kMcSf};
+  if (absl::ConsumePrefix(&text, "mc_sf:most=")) {
+    KvAdmissionOptions options{Kind::kMcSf};
+    if (absl::SimpleAtoi(text, &options.most_steps) && options.most_steps >= 1) return options;
+    return absl::InvalidArgumentError(
+        absl::StrCat("most of mc_sf is '", text, "', not a number of steps from 1"));
+  }
   if (absl::ConsumePrefix(&text, "watermark:share=")) {
-    KvAdmissionOptions options{KvAdmissionOptions::Kind::kWatermark};
+    KvAdmissionOptions options{Kind::kWatermark};
     if (absl::SimpleAtod(text, &options.share) && options.share >= 0 && options.share < 1) return options;
     return absl::InvalidArgumentError(
         absl::StrCat("share of watermark is '", text, "', not a number from 0 to below 1"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is unknown, choose one of none, kv_feasible, watermark:share=W"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text, "' is unknown, choose one of none, kv_feasible, mc_sf, mc_sf:most=K, watermark:share=W"));
+}
+
+void KvAdmission::Sort(absl::Span<const Request> requests, std::vector<int32_t>& order) const {
+  order.clear();
+  if (options_.kind != Kind::kMcSf) return;
+  order.resize(requests.size());
+  std::iota(order.begin(), order.end(), 0);
+  // Those that reserve start whatever the others do, and the others are tested beside them.
+  const auto key = [&](int32_t i) {
+    const Request& request = requests[static_cast<size_t>(i)];
+    const bool overdue = Overdue(request);
+    return std::tuple(request.on_demand, !overdue, overdue ? 0 : request.max_new_tokens,
+                      -request.waited_steps);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
 }
 
 absl::Status KvAdmission::Check(const Request& request, int64_t free_kv_tokens) {
-  const bool concerns =
-      options_.kind != KvAdmissionOptions::Kind::kNone && request.on_demand && !running_.empty();
-  if (!concerns || Holds(request, free_kv_tokens)) return absl::OkStatus();
+  const bool concerns = options_.kind != Kind::kNone && request.on_demand && !running_.empty();
+  if (!concerns || Fits(request, free_kv_tokens)) {
+    only_overdue_ = only_overdue_ || (request.on_demand && Overdue(request));
+    return absl::OkStatus();
+  }
+  closed_ = true;
   return absl::ResourceExhaustedError("memory would not be sure to suffice for it and for those that run");
 }
 
-bool KvAdmission::Holds(const Request& request, int64_t free_kv_tokens) {
-  if (options_.kind == KvAdmissionOptions::Kind::kKvFeasible) return HoldsToEveryEnd(request);
+bool KvAdmission::Fits(const Request& request, int64_t free_kv_tokens) {
+  if (options_.kind == Kind::kMcSf && (closed_ || (only_overdue_ && !Overdue(request)))) return false;
+  if (tests_ends()) {
+    return memory_.PeakWith(CourseOf({request.prompt_tokens, request.max_new_tokens, true, true,
+                                      request.prompt_steps})) <= kv_tokens_;
+  }
   const double kept = options_.share * static_cast<double>(kv_tokens_);
   return static_cast<double>(free_kv_tokens - request.prompt_tokens) >= kept;
 }
 
-bool KvAdmission::HoldsToEveryEnd(const Request& request) {
-  ends_.clear();
-  // KV that is reserved on admission counts until the end of every request.
-  int64_t reserved = 0;
-  for (const auto& [id, running] : running_) {
-    if (running.on_demand) {
-      ends_.push_back({running.steps, running.tokens});
-    } else {
-      reserved += running.tokens + running.steps - 1;
-    }
-  }
-  ends_.push_back({request.max_new_tokens, request.prompt_tokens});
-  // Memory peaks in the last step of some request. From the latest end backwards, more and more requests run.
-  std::sort(ends_.begin(), ends_.end(), std::greater<>());
-  int64_t tokens = 0;
-  for (size_t i = 0; i < ends_.size(); ++i) {
-    tokens += ends_[i].second;
-    if (i + 1 < ends_.size() && ends_[i + 1].first == ends_[i].first) continue;
-    const auto runs = static_cast<int64_t>(i) + 1;
-    if (reserved + tokens + runs * (ends_[i].first - 1) > kv_tokens_) return false;
-  }
-  return true;
+KvCourse KvAdmission::CourseOf(const Running& running) const {
+  const int64_t late = running.waits ? running.prompt_steps : 0;
+  if (running.on_demand) return {memory_.now(), running.tokens, running.steps, 0, late};
+  // Its largest size, from now on.
+  return {memory_.now(), running.tokens + running.steps - 1, 1, 0, running.steps - 1 + late};
+}
+
+void KvAdmission::Enter(uint64_t id, const Running& running) {
+  if (memory_.Find(id) != nullptr) memory_.Remove(id, memory_.now());
+  memory_.Add(id, CourseOf(running));
 }
 
 void KvAdmission::Begin(const Request& request) {
-  if (options_.kind == KvAdmissionOptions::Kind::kNone) return;
-  running_[request.id] = {request.prompt_tokens, request.max_new_tokens, request.on_demand};
+  if (options_.kind == Kind::kNone) return;
+  const Running& running =
+      running_[request.id] = {request.prompt_tokens, request.max_new_tokens, request.on_demand, true,
+                              request.prompt_steps,  memory_.now()};
+  if (!tests_ends()) return;
+  prompts_.push_back(request.id);
+  Enter(request.id, running);
 }
 
 void KvAdmission::OnToken(uint64_t id) {
   const auto it = running_.find(id);
+  if (it == running_.end() || !tests_ends()) return;
+  Running& running = it->second;
+  ++running.tokens;
+  running.steps = std::max<int64_t>(1, running.steps - 1);
+  running.token_step = memory_.now();
+  ++step_tokens_;
+}
+
+void KvAdmission::Remove(uint64_t id) {
+  const auto it = running_.find(id);
   if (it == running_.end()) return;
-  ++it->second.tokens;
-  it->second.steps = std::max<int64_t>(1, it->second.steps - 1);
+  if (it->second.token_step == memory_.now()) --step_tokens_;
+  if (memory_.Find(id) != nullptr) memory_.Remove(id, memory_.now());
+  running_.erase(it);
+}
+
+void KvAdmission::EndStep() {
+  closed_ = only_overdue_ = false;
+  if (!tests_ends()) return;
+  memory_.Advance(memory_.now() + 1);
+  EnterPrompts();
+  // Every request has its first token before it, has a token, or pauses.
+  if (step_tokens_ + static_cast<int64_t>(prompts_.size()) < static_cast<int64_t>(running_.size()))
+    EnterPaused();
+  step_tokens_ = 0;
+}
+
+void KvAdmission::EnterPrompts() {
+  std::erase_if(prompts_, [&](uint64_t id) {
+    const auto it = running_.find(id);
+    if (it == running_.end()) return true;
+    Running& running = it->second;
+    running.waits = running.token_step < 0;
+    const bool late = running.waits && memory_.now() - running.first_step > running.prompt_steps;
+    // Its first token was expected in every step up to the last possible one.
+    if (late || (!running.waits && running.prompt_steps > 0)) {
+      running.prompt_steps = 0;
+      Enter(id, running);
+    }
+    return !running.waits;
+  });
+}
+
+void KvAdmission::EnterPaused() {
+  for (const auto& [id, running] : running_) {
+    if (!running.waits && running.token_step < memory_.now() - 1) Enter(id, running);
+  }
 }
 
 }  // namespace bfio::worker

@@ -31,15 +31,15 @@
 // longer by the number of steps that prompts have taken recently. Each request alone certainly fits an empty
 // worker, so none waits forever (scheduler/kv_hold.h decides which requests must wait).
 //
-// mc_sf (mc_sf.h). Where lengths count as known, capacities are those of the workers' McSf, which the changes
-// since the last plan keep up to date (kv_books.h): an interval's is memory less the most that residents hold
-// in any of its steps. Where lengths are learnt, a request has no end to test, and memory is that of
-// kv_feasible. Of the requests that wait, Choose picks those that begin now: shortest expected length first,
-// each on the least loaded worker that it fits, up to the first that fits none. The policy gets no others,
-// and chooses workers for them. Classes of priority are strict. A request that has waited `most` steps goes
-// before all that have not: in a plan in which such a request fits a worker, only such requests may begin. A
-// request that fits nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request that has waited
-// less than `most` steps enters the worker that it waits for.
+// mc_sf (common/kv/mc_sf.h). Where lengths count as known, capacities are those of the workers' McSf, which
+// the changes since the last plan keep up to date (kv_books.h): an interval's is memory less the most that
+// residents hold in any of its steps. Where lengths are learnt, a request has no end to test, and memory is
+// that of kv_feasible. Of the requests that wait, Choose picks those that begin now: shortest expected length
+// first, each on the least loaded worker that it fits, up to the first that fits none. The policy gets no
+// others, and chooses workers for them. Classes of priority are strict. A request that has waited `most`
+// steps goes before all that have not: in a plan in which such a request fits a worker, only such requests
+// may begin. A request that fits nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request
+// that has waited less than `most` steps enters the worker that it waits for.
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their
@@ -63,8 +63,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/kv/mc_sf.h"
 #include "router/core/admission/kv_books.h"
-#include "router/core/admission/mc_sf.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/kv_capacity.h"

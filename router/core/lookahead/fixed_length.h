@@ -1,8 +1,15 @@
-// The lookaheads oracle and max_tokens: every request's length counts as known.
+// The lookaheads oracle, interval and max_tokens: every request's length, or a bound of it, counts as known.
 //
 //   oracle      o = predicted_output_tokens, where given, else max_new_tokens. Exact when the prediction is
 //               (the simulator's). A request that exceeds its prediction is expected to exceed it by as much
 //               again.
+//   interval    o is within a share E of predicted_output_tokens: |o - p| <= E p. Memory counts the upper end
+//               (Stay), so that it suffices where the predictions keep to E; "Online Scheduling for LLM
+//               Inference with KV Cache Constraints" takes the lower end, with which it does not. Loads count
+//               p, or, once a request has generated p tokens, the upper end: what it has generated is a lower
+//               end that rises. Without a prediction: max_new_tokens. A request that exceeds its upper end is
+//               treated like oracle's that exceeds its prediction. All intervals are alike in width, so their
+//               lower and upper ends sort requests alike.
 //   max_tokens  o = max_new_tokens, which admission reserves. Never too short.
 //
 // Cost: one pass over the residents and one over h (a difference array), integers throughout. Threads: one,
@@ -18,9 +25,12 @@ namespace bfio::core {
 
 class FixedLengthLookahead final : public Lookahead {
  public:
-  explicit FixedLengthLookahead(bool oracle) : oracle_(oracle) {}
+  enum class Kind { kMaxTokens, kOracle, kInterval };
 
-  absl::string_view name() const override { return oracle_ ? "oracle" : "max_tokens"; }
+  // `error`: E of kInterval, at least 0.
+  explicit FixedLengthLookahead(Kind kind, double error = 0) : kind_(kind), error_(error) {}
+
+  absl::string_view name() const override;
   void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
                absl::Span<double> quiet) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
@@ -31,11 +41,20 @@ class FixedLengthLookahead final : public Lookahead {
                absl::Span<double> alive) override;
 
  private:
-  // Number of steps that the resident stays, from the plan's step on; 0 or less: it has ended by then.
-  int64_t Stay(const Resident& resident, const Standing& standing) const;
+  // The upper end of what is left of a request, by the prediction of that, after the tokens that it generated
+  // in earlier placements.
+  int64_t Most(int64_t predicted, int64_t generated) const;
+  // Number of steps that the resident stays if its length is `length`, or more than that by as much as it has
+  // exceeded it, from the plan's step on; 0 or less: it has ended by then.
+  static int64_t StayOf(int64_t length, const Resident& resident, const Standing& standing);
+  // The same with the expected length, and with the largest.
+  int64_t Expected(const Resident& resident, const Standing& standing) const;
+  int64_t Longest(const Resident& resident, const Standing& standing) const;
+  // The expected length of a waiting request.
   int64_t Length(const WaitingView& request) const;
 
-  bool oracle_;
+  const Kind kind_;
+  const double error_;
   // [h]: requests that are active at h - 1 and not at h, and the tokens that they held at the plan's step.
   struct Gone {
     int64_t requests = 0;

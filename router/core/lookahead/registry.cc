@@ -2,7 +2,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "router/core/lookahead/fixed_length.h"
 #include "router/core/lookahead/hint.h"
 #include "router/core/lookahead/lookahead.h"
@@ -45,9 +47,19 @@ constexpr Registered kLookaheads[] = {
        return std::make_unique<HintLookahead>(options);
      }},
     {{"max_tokens", "every request runs to its max_new_tokens"},
-     [](const LookaheadOptions&) -> LookaheadPtr { return std::make_unique<FixedLengthLookahead>(false); }},
+     [](const LookaheadOptions&) -> LookaheadPtr {
+       return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kMaxTokens);
+     }},
     {{"oracle", "trusts the client's predicted_output_tokens, or max_new_tokens where there is none"},
-     [](const LookaheadOptions&) -> LookaheadPtr { return std::make_unique<FixedLengthLookahead>(true); }},
+     [](const LookaheadOptions&) -> LookaheadPtr {
+       return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kOracle);
+     }},
+    {{"interval",
+      "as oracle, for predictions within a quarter of the length; interval:error=E: within a share E"},
+     [](const LookaheadOptions& options) -> LookaheadPtr {
+       return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kInterval,
+                                                     options.interval_error);
+     }},
 };
 
 absl::Status Check(const LookaheadOptions& options) {
@@ -68,6 +80,9 @@ absl::Status Check(const LookaheadOptions& options) {
       !std::has_single_bit(static_cast<uint32_t>(options.ages_per_octave))) {
     return wrong("ages_per_octave", options.ages_per_octave, "a power of two within 1..65536");
   }
+  if (!(options.interval_error >= 0 && options.interval_error <= 100)) {
+    return wrong("interval_error", options.interval_error, "within 0..100");
+  }
   return absl::OkStatus();
 }
 
@@ -84,6 +99,12 @@ const std::vector<LookaheadInfo>& RegisteredLookaheads() {
 
 absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
                                                          const LookaheadOptions& options) {
+  if (absl::string_view error = name; absl::ConsumePrefix(&error, "interval:error=")) {
+    LookaheadOptions with = options;
+    if (absl::SimpleAtod(error, &with.interval_error)) return MakeLookahead("interval", with);
+    return absl::InvalidArgumentError(
+        absl::StrCat("lookahead: error of interval is '", error, "', not a number"));
+  }
   if (absl::Status status = Check(options); !status.ok()) return status;
   std::string known;
   for (const Registered& lookahead : kLookaheads) {

@@ -54,7 +54,7 @@ void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
   int passed = 0;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Entry& entry = requests_.at(std::get<RequestId>(*next));
-    const core::KvCourse course = CourseOf(entry, round);
+    const KvCourse course = CourseOf(entry, round);
     if (!Fits(entry, course)) break;
     // While half the memory stays free until its end, the pace does not apply.
     if (rule_.paced && 2 * memory_.PeakWith(course) > options_.memory &&
@@ -72,7 +72,7 @@ bool MemoryRule::BeginOverdue(int64_t round, AdmissionRound& out) {
   while (!came_.empty()) {
     Entry& entry = requests_.at(came_.begin()->second);
     if (round - entry.came < rule_.most) return true;
-    const core::KvCourse course = CourseOf(entry, round);
+    const KvCourse course = CourseOf(entry, round);
     if (!Fits(entry, course)) return false;
     waiting_.erase(PlaceOf(entry));
     Begin(entry, course, round, out);
@@ -80,19 +80,19 @@ bool MemoryRule::BeginOverdue(int64_t round, AdmissionRound& out) {
   return true;
 }
 
-core::KvCourse MemoryRule::CourseOf(const Entry& entry, int64_t round) const {
-  core::KvCourse course{round, entry.prompt(), entry.left + rule_.margin + 1};
+KvCourse MemoryRule::CourseOf(const Entry& entry, int64_t round) const {
+  KvCourse course{round, entry.prompt(), entry.left + rule_.margin + 1};
   if (options_.counts_first_round) return course;
   return {course.begin + 1, course.prompt + 1, course.output - 1};
 }
 
-bool MemoryRule::Fits(const Entry& entry, const core::KvCourse& course) const {
+bool MemoryRule::Fits(const Entry& entry, const KvCourse& course) const {
   if (memory_.PeakWith(course) <= options_.memory) return true;
   // A request whose prediction exceeds even an empty memory starts when the memory is empty.
   return began_.empty() && memory_.Peak(memory_.now(), course.last()) == 0;
 }
 
-void MemoryRule::Begin(Entry& entry, const core::KvCourse& course, int64_t round, AdmissionRound& out) {
+void MemoryRule::Begin(Entry& entry, const KvCourse& course, int64_t round, AdmissionRound& out) {
   const RequestId id = entry.request.id;
   came_.erase({entry.arrival, id});
   entry.began = round;

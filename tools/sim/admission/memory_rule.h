@@ -1,7 +1,7 @@
 // Rules that check memory until the end of all running requests: MC-SF, MC-Benchmark, and a paced variant.
 //
 // Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants; the test of memory is the
-// router's (router/core/admission/mc_sf.h). With exact lengths memory never exceeds M. The paper's
+// router's (common/kv/mc_sf.h). With exact lengths memory never exceeds M. The paper's
 // optimality claims fail (tests/unit/tools/sim/admission has the counterexamples): similar requests fill
 // memory in waves, which the pace (end_pace.h) prevents. Where requests end before their predicted length,
 // the pace is scaled up by the ratio of predicted to actual token-rounds of recent requests.
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "router/core/admission/mc_sf.h"
+#include "common/kv/mc_sf.h"
 #include "tools/sim/admission/admission_rule.h"
 #include "tools/sim/admission/end_pace.h"
 
@@ -70,9 +70,9 @@ class MemoryRule final : public AdmissionRule {
   void Wait(const Entry& entry);
   // Begins those that have waited `most` rounds, in the order of arrival; false: one does not fit.
   bool BeginOverdue(int64_t round, AdmissionRound& out);
-  bool Fits(const Entry& entry, const core::KvCourse& course) const;
-  core::KvCourse CourseOf(const Entry& entry, int64_t round) const;
-  void Begin(Entry& entry, const core::KvCourse& course, int64_t round, AdmissionRound& out);
+  bool Fits(const Entry& entry, const KvCourse& course) const;
+  KvCourse CourseOf(const Entry& entry, int64_t round) const;
+  void Begin(Entry& entry, const KvCourse& course, int64_t round, AdmissionRound& out);
   // Extends the courses of requests that should have ended and have not.
   void Extend(int64_t round);
   int64_t Left(const AdmissionRequest& request, int64_t made) const;
@@ -93,7 +93,7 @@ class MemoryRule final : public AdmissionRule {
   std::vector<RequestId> newcomers_;
   // Those that run, by the time at which they started.
   std::set<std::pair<int64_t, RequestId>> began_;
-  core::McSf memory_;
+  McSf memory_;
   EndPace pace_;
 };
 

@@ -154,6 +154,7 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   sequence.generated = 0;
   sequence.max_new_tokens = request.max_new_tokens;
   sequence.priority = request.priority;
+  sequence.senior_step = steps_ - request.waited_steps;
   sequence.number = admitted_++;
   sequence.passed_over = 0;
   if (planner_.adapts()) {
@@ -229,6 +230,7 @@ int64_t DecodeEngine::NextRows() {
 }
 
 absl::Status DecodeEngine::Finish(StepOutput& out) {
+  ++steps_;
   CountPassedOver(chunks_, active_);
   for (const Chunk& chunk : chunks_) {
     Sequence& sequence = active_[chunk.which];
@@ -246,6 +248,7 @@ BatchRequest DecodeEngine::Sequence::Left() const {
   left.prefill_left = std::max<int64_t>(0, given - started);
   left.decode_left = prompt_length + max_new_tokens - length - (drawing ? 1 : 0);
   left.priority = priority;
+  left.senior_step = senior_step;
   left.cached = started;
   left.passed_over = passed_over;
   return left;

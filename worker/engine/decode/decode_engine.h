@@ -121,6 +121,7 @@ class DecodeEngine final : public Engine {
     int64_t generated;
     int64_t max_new_tokens;
     int64_t priority;
+    int64_t senior_step;
     // Unique identifier for the planner; a handle may be reused.
     int64_t number;
     // Steps since a batch last contained it.
@@ -205,6 +206,8 @@ class DecodeEngine final : public Engine {
   PageTable table_;
   BatchPlanner planner_;
   int64_t admitted_ = 0;
+  // Steps that have ended.
+  int64_t steps_ = 0;
   // In the order of admission.
   std::vector<Sequence> active_;
 

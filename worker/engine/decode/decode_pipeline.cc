@@ -39,6 +39,7 @@ absl::Status DecodeEngine::StepPipelined(StepOutput& out) {
 
 void DecodeEngine::ChooseDue() {
   ChooseChunks();
+  ++steps_;
   CountPassedOver(chunks_, active_);
   due_.clear();
   int64_t rows = 0;

@@ -106,6 +106,13 @@ TEST(BatchSchedulerTest, OrdersHoldWithinAClass) {
               ElementsAre(std::pair(3, 1), std::pair(2, 1), std::pair(4, 20), std::pair(0, 8)));
   EXPECT_THAT(Form("orca", requests, capacity, BatchOrder::kPriority),
               ElementsAre(std::pair(4, 20), std::pair(0, 10)));
+  std::vector<BatchRequest> aged = requests;
+  aged[1].senior_step = -7;
+  aged[2].senior_step = -2;
+  aged[3].priority = 1;
+  EXPECT_THAT(Form("sarathi", aged, capacity, BatchOrder::kUrgency),
+              ElementsAre(std::pair(2, 1), std::pair(3, 1), std::pair(4, 20), std::pair(1, 8)))
+      << "the priority first, then who has waited longest";
 }
 
 TEST(BatchSchedulerTest, ARequestWithoutSlotOrKvBlocksOnlyLaterOnes) {
@@ -160,6 +167,8 @@ std::vector<int64_t> TokenByToken(const std::vector<BatchRequest>& requests, con
     };
     if (overdue(x) || overdue(y)) return overdue(x) && !overdue(y);
     if (order == BatchOrder::kPriority) return x.priority > y.priority;
+    if (order == BatchOrder::kUrgency)
+      return x.priority != y.priority ? x.priority > y.priority : x.senior_step < y.senior_step;
     return x.prefill_left + x.decode_left < y.prefill_left + y.decode_left;
   });
   std::vector<int64_t> given(requests.size(), 0);
@@ -232,6 +241,7 @@ class Traffic {
     request.prefill_left = 1 + static_cast<int64_t>(rng_.Below(longest));
     request.decode_left = 1 + static_cast<int64_t>(rng_.Below(40));
     request.priority = static_cast<int64_t>(rng_.Below(3));
+    request.senior_step = static_cast<int64_t>(rng_.Below(20)) - 10;
     request.resident = false;
     request.kv_tokens = request.prefill_left + request.decode_left;
     requests_.push_back(request);
@@ -285,7 +295,8 @@ class Traffic {
 
 TEST(BatchSchedulerPropertyTest, EveryBatchOnRandomTrafficMeetsTheRules) {
   for (const std::string& name : SchedulerNames()) {
-    for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kShortest, BatchOrder::kPriority}) {
+    for (const BatchOrder order :
+         {BatchOrder::kFcfs, BatchOrder::kShortest, BatchOrder::kPriority, BatchOrder::kUrgency}) {
       for (uint64_t seed = 1; seed <= 25; ++seed) {
         SCOPED_TRACE(absl::StrCat(name, ", order ", static_cast<int>(order), ", seed ", seed));
         Traffic(name, order, seed).Run();

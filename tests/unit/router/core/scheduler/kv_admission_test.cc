@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -46,13 +47,15 @@ class Group {
     RequestSpec spec = {.id = ++last_id_,
                         .prefill_tokens = prompt,
                         .max_new_tokens = kLongest,
-                        .predicted_output_tokens = std::max<int64_t>(1, output / understated_)};
+                        .predicted_output_tokens = Predicted(output)};
     EXPECT_TRUE(scheduler_->Enqueue(spec).ok());
     requests_[spec.id] = {spec, output, 0};
     return spec.id;
   }
   // What is said of lengths from now on is this many times too short.
   void Understate(int64_t times) { understated_ = times; }
+  // Lengths are within this share of what is said of them.
+  void Mislead(double error) { error_ = error; }
   // From now on plans come up to so many steps after their own.
   void DelayPlans(int64_t most) { most_late_ = most; }
   int64_t Small() { return 5 + static_cast<int64_t>(rng_.Below(30)); }
@@ -98,6 +101,7 @@ class Group {
         admissions_[g].Remove(id);
         return true;
       });
+      admissions_[g].EndStep();
       idle = idle && running.empty();
     }
     for (const Plan& plan : plans_) idle = idle && (here(plan) || plan.placements.empty());
@@ -118,7 +122,7 @@ class Group {
         request.spec.generated_tokens += request.made;
         request.spec.max_new_tokens -= request.made;
         request.output -= request.made;
-        request.spec.predicted_output_tokens = std::max<int64_t>(1, request.output / understated_);
+        request.spec.predicted_output_tokens = Predicted(request.output);
         request.made = 0;
         request.spec.priority = 1;
         request.spec.refusals = 0;
@@ -143,6 +147,14 @@ class Group {
     RequestSpec spec;
     int64_t output = 0, made = 0, preempted = 0;
   };
+  int64_t Predicted(int64_t output) {
+    if (error_ == 0) return std::max<int64_t>(1, output / understated_);
+    const double factor = 1 / (1 + error_ * (2 * rng_.Uniform() - 1));
+    const auto predicted = static_cast<int64_t>(std::round(static_cast<double>(output) * factor));
+    // Rounding may take it out of the interval.
+    const auto length = static_cast<double>(output), said = static_cast<double>(predicted);
+    return std::abs(length - said) > error_ * said ? output : predicted;
+  }
   // What the worker says to a request that is placed on it.
   bool Begin(size_t g, RequestId id) {
     Request& request = requests_.at(id);
@@ -182,6 +194,7 @@ class Group {
   std::vector<Plan> plans_;
   RequestId last_id_ = 0;
   int64_t step_ = 0, applied_ = 0, preempted_ = 0, understated_ = 1, most_late_ = 0, late_ = 0;
+  double error_ = 0;
 };
 
 // More come than fit for a while, and all end.
@@ -204,7 +217,8 @@ class KvAdmission : public ::testing::TestWithParam<Subject> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, KvAdmission,
                          ::testing::Values(Subject{"kv_feasible", "oracle"}, Subject{"mc_sf", "oracle"},
                                            Subject{"mc_sf:most=20", "max_tokens"},
-                                           Subject{"mc_sf", "survival"}, Subject{"kv_feasible", "max_tokens"},
+                                           Subject{"mc_sf", "survival"}, Subject{"mc_sf", "interval"},
+                                           Subject{"kv_feasible", "max_tokens"},
                                            Subject{"kv_feasible", "survival"},
                                            Subject{"protection:alpha=0.1", "none"},
                                            Subject{"protection:alpha=0", "none"},
@@ -245,6 +259,7 @@ TEST_P(KvAdmission, NoRequestIsPassedOverForLongerThanTheBound) {
 constexpr Subject kKnown[] = {{"kv_feasible", "oracle"},
                               {"kv_feasible", "max_tokens"},
                               {"mc_sf", "oracle"},
+                              {"mc_sf", "interval"},
                               {"mc_sf:most=10", "max_tokens"}};
 
 TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
@@ -261,6 +276,28 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
         ASSERT_EQ(group.preempted(), 0);
       }
     }
+  }
+}
+
+// Predictions within a share of the lengths: their upper ends keep every worker within its memory, and the
+// predictions themselves do not.
+TEST(KvAdmissionWithIntervals, UpperEndsKeepMemoryWherePredictionsThemselvesDoNot) {
+  for (const char* admission : {"kv_feasible", "mc_sf"}) {
+    int64_t by_predictions = 0;
+    for (uint64_t seed = 1; seed <= 100; ++seed) {
+      SCOPED_TRACE(absl::StrCat(admission, ", seed ", seed));
+      for (const char* lookahead : {"interval:error=0.5", "oracle"}) {
+        Group group("bf_io_auto", admission, lookahead, 64, seed);
+        group.Mislead(0.5);
+        const int64_t preempted = PreemptedInABusyHour(group);
+        if (absl::string_view(lookahead) == "oracle") {
+          by_predictions += preempted;
+        } else {
+          EXPECT_EQ(preempted, 0);
+        }
+      }
+    }
+    EXPECT_GT(by_predictions, 20) << admission;
   }
 }
 

@@ -409,7 +409,7 @@ TEST(DecodeEngineTest, TokensAreTheSameUnderEveryScheduler) {
     const std::vector<std::string> names = SchedulerNames();
     DecodeOptions other = Options();
     other.scheduler = names[seed % names.size()];
-    other.order = static_cast<BatchOrder>(rng.Below(3));
+    other.order = static_cast<BatchOrder>(rng.Below(4));
     // The longest prompt is that of a replay: 40 + 24 tokens.
     other.step_tokens = 64 + static_cast<int64_t>(rng.Below(100));
     other.limits.max_sequence_tokens = other.step_tokens;
@@ -458,6 +458,38 @@ TEST(DecodeEngineTest, TheSchedulerDecidesWhatAStepContains) {
   EXPECT_THAT(Steps(options, 2), ElementsAre(Handles{2, 3}, Handles{1, 2, 3}));
   options.scheduler = "faster_transformer";
   EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1}));
+}
+
+// Under the urgency order the prompt of a call that has waited longer, an agent's for instance, is computed
+// before those that were admitted earlier; steps on the worker count like steps in the pool.
+TEST(DecodeEngineTest, PromptsThatHaveWaitedLongerAreComputedFirstUnderTheUrgencyOrder) {
+  for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kUrgency}) {
+    DecodeOptions options = Options();
+    options.order = order;
+    const auto engine = Make(options);
+    StepOutput out;
+    SequenceRequest first = Request(1, 60, 2), older = Request(2, 20, 2), younger = Request(3, 4, 2);
+    first.waited_steps = 3;
+    older.waited_steps = 5;
+    younger.waited_steps = 4;
+    EXPECT_TRUE(engine->Admit(first).ok());
+    EXPECT_TRUE(engine->Step(out).ok());
+    // The first now counts as waiting for 4 steps, like the youngest, which was admitted later.
+    EXPECT_TRUE(engine->Admit(younger).ok());
+    EXPECT_TRUE(engine->Admit(older).ok());
+    std::vector<Handle> handles;
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_TRUE(engine->Step(out).ok());
+      for (const auto& token : out.tokens) {
+        if (std::count(handles.begin(), handles.end(), token.handle) == 0) handles.push_back(token.handle);
+      }
+    }
+    if (order == BatchOrder::kFcfs) {
+      EXPECT_THAT(handles, ElementsAre(1, 3, 2));
+    } else {
+      EXPECT_THAT(handles, ElementsAre(2, 1, 3));
+    }
+  }
 }
 
 TEST(DecodeEngineTest, TheTokenBudgetMayBeBelowTheStepCapacity) {

@@ -8,8 +8,8 @@
 //
 // Time is in rounds (decode steps), sizes in tokens. With n lines: memory O(n), O(log n) to add or remove
 // one, O(n) per query, whatever their lengths. A copyable value; threads as for a container.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
+#ifndef BFIO_COMMON_KV_KV_PROFILE_H_
+#define BFIO_COMMON_KV_KV_PROFILE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/types/span.h"
 
-namespace bfio::core {
+namespace bfio {
 
 // The tokens that a request holds over time: size + rate t at each time t from `from` to `to`, both included.
 struct KvLine {
@@ -83,6 +83,6 @@ class KvProfile {
   absl::btree_map<int64_t, Sum> bends_;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
+#endif  // BFIO_COMMON_KV_KV_PROFILE_H_

@@ -1,9 +1,9 @@
-#include "router/core/admission/mc_sf.h"
+#include "common/kv/mc_sf.h"
 
 #include <algorithm>
 #include <limits>
 
-namespace bfio::core {
+namespace bfio {
 
 std::array<KvLine, 3> KvCourse::Lines() const {
   const int64_t from = first(), grown = from + output - 1;
@@ -20,7 +20,7 @@ int64_t McSf::PeakWith(const KvCourse& course) const {
   return peak;
 }
 
-void McSf::Add(RequestId id, const KvCourse& course) {
+void McSf::Add(uint64_t id, const KvCourse& course) {
   for (const KvLine& line : course.Lines()) {
     if (line.from <= line.to && line.to >= now()) profile_.Add(line);
   }
@@ -28,7 +28,7 @@ void McSf::Add(RequestId id, const KvCourse& course) {
   ends_.emplace(course.last(), id);
 }
 
-void McSf::Extend(RequestId id, int64_t last) {
+void McSf::Extend(uint64_t id, int64_t last) {
   KvCourse& course = courses_.at(id);
   const int64_t before = course.last(), from = std::max(before + 1, now());
   profile_.Add({course.prompt - course.first(), from, last, 1});
@@ -37,7 +37,7 @@ void McSf::Extend(RequestId id, int64_t last) {
   ends_.emplace(last, id);
 }
 
-void McSf::Remove(RequestId id, int64_t from) {
+void McSf::Remove(uint64_t id, int64_t from) {
   const auto it = courses_.find(id);
   for (KvLine line : it->second.Lines()) {
     line.from = std::max(line.from, from);
@@ -47,12 +47,12 @@ void McSf::Remove(RequestId id, int64_t from) {
   courses_.erase(it);
 }
 
-const KvCourse* McSf::Find(RequestId id) const {
+const KvCourse* McSf::Find(uint64_t id) const {
   const auto it = courses_.find(id);
   return it == courses_.end() ? nullptr : &it->second;
 }
 
-std::optional<RequestId> McSf::EndsBefore(int64_t step) const {
+std::optional<uint64_t> McSf::EndsBefore(int64_t step) const {
   if (ends_.empty() || ends_.begin()->first >= step) return std::nullopt;
   return ends_.begin()->second;
 }
@@ -62,4 +62,4 @@ std::optional<int64_t> McSf::LastEnd() const {
   return ends_.rbegin()->first;
 }
 
-}  // namespace bfio::core
+}  // namespace bfio

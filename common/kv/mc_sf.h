@@ -1,14 +1,15 @@
 // MC-SF: shortest first, while memory suffices until every end; incremental, for one memory.
 //
 // Purpose: the test of Algorithms 1 and 2 of "Online Scheduling for LLM Inference with KV Cache Constraints",
-// shared by the router's admission (kv_admission.h) and the simulator (tools/sim/admission/memory_rule.h). A
-// request begins while at every end of a request what all hold stays within memory (equation (1)). Memory
-// only grows between ends, so these times suffice (kv_profile.h).
+// shared by the router's admission (router/core/admission/kv_admission.h), the worker's
+// (worker/scheduler/kv_admission.h) and the simulator (tools/sim/admission/memory_rule.h). A request begins
+// while at every end of a request what all hold stays within memory (equation (1)). Memory only grows between
+// ends, so these times suffice (kv_profile.h).
 //
 // Time in steps, sizes in tokens. Cost of McSf, with n requests of whatever length: memory O(n), O(log n) for
 // one that begins, ends or changes its course, O(n) to test another. Pure, deterministic. Threads: one.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
-#define BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
+#ifndef BFIO_COMMON_KV_MC_SF_H_
+#define BFIO_COMMON_KV_MC_SF_H_
 
 #include <array>
 #include <cstdint>
@@ -18,10 +19,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "router/core/admission/kv_profile.h"
-#include "router/core/model/request.h"
+#include "common/kv/kv_profile.h"
 
-namespace bfio::core {
+namespace bfio {
 
 // What a request holds from its first step to its last. A prompt that is computed in chunks fills memory as
 // it is computed, and tokens are generated from the step on that computes its end.
@@ -70,27 +70,27 @@ class McSf {
   int64_t At(int64_t step) const { return profile_.At(step); }
 
   // REQUIRES: !Find(id), course.last() >= now().
-  void Add(RequestId id, const KvCourse& course);
+  void Add(uint64_t id, const KvCourse& course);
   // It has not ended with its course and generates until the step `last`. REQUIRES: Find(id), a course
   // without `late`, and last > course.last().
-  void Extend(RequestId id, int64_t last);
+  void Extend(uint64_t id, int64_t last);
   // It holds nothing from the step `from` on. REQUIRES: Find(id), from >= now().
-  void Remove(RequestId id, int64_t from);
+  void Remove(uint64_t id, int64_t from);
 
   // Null: it is not here.
-  const KvCourse* Find(RequestId id) const;
+  const KvCourse* Find(uint64_t id) const;
   // A request whose course ends before the step `step`; of several the one that ends first.
-  std::optional<RequestId> EndsBefore(int64_t step) const;
+  std::optional<uint64_t> EndsBefore(int64_t step) const;
   // The last step of all courses; empty without requests.
   std::optional<int64_t> LastEnd() const;
   int64_t size() const { return static_cast<int64_t>(courses_.size()); }
 
  private:
   KvProfile profile_;
-  absl::flat_hash_map<RequestId, KvCourse> courses_;
-  std::set<std::pair<int64_t, RequestId>> ends_;
+  absl::flat_hash_map<uint64_t, KvCourse> courses_;
+  std::set<std::pair<int64_t, uint64_t>> ends_;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_MC_SF_H_
+#endif  // BFIO_COMMON_KV_MC_SF_H_

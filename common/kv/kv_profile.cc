@@ -1,6 +1,6 @@
-#include "router/core/admission/kv_profile.h"
+#include "common/kv/kv_profile.h"
 
-namespace bfio::core {
+namespace bfio {
 
 void KvProfile::Advance(int64_t now) {
   now_ = now;
@@ -51,4 +51,4 @@ void KvProfile::Peaks(absl::Span<const int64_t> starts, absl::Span<int64_t> peak
   }
 }
 
-}  // namespace bfio::core
+}  // namespace bfio

@@ -1,5 +1,5 @@
 // The memory profile against sums over all requests.
-#include "router/core/admission/kv_profile.h"
+#include "common/kv/kv_profile.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "common/base/rng.h"
 
-namespace bfio::core {
+namespace bfio {
 namespace {
 
 // Reference implementation that adds up all requests.
@@ -117,4 +117,4 @@ TEST(KvProfile, PeaksAreAtTheEndsOfRequests) {
 }
 
 }  // namespace
-}  // namespace bfio::core
+}  // namespace bfio

@@ -1,21 +1,16 @@
 // MC-SF's memory against its definition: what every request holds, summed in every step.
-#include "router/core/admission/mc_sf.h"
+#include "common/kv/mc_sf.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "router/core/admission/kv_books.h"
-#include "router/core/lookahead/lookahead.h"
-#include "tools/sim/admission/admission_rule.h"
-#include "tools/sim/admission/end_pace.h"
-#include "tools/sim/admission/one_worker.h"
 
-namespace bfio::core {
+namespace bfio {
 namespace {
 
 // What a request holds in a step, written down step by step: a chunk of its prompt more in each step until
@@ -43,7 +38,7 @@ struct PlainSum {
     KvCourse course;
     int64_t gone = int64_t{1} << 40;
   };
-  std::map<RequestId, Entry> entries;
+  std::map<uint64_t, Entry> entries;
 
   int64_t At(int64_t step) const {
     int64_t sum = 0;
@@ -87,7 +82,7 @@ TEST(McSf, IsTheSumOverAllRequestsUnderRandomEvents) {
     Rng rng(seed);
     McSf memory;
     PlainSum plain;
-    RequestId id = 0;
+    uint64_t id = 0;
     int64_t now = 0;
     for (int i = 0; i < 120; ++i) {
       const double draw = rng.Uniform();
@@ -97,13 +92,13 @@ TEST(McSf, IsTheSumOverAllRequestsUnderRandomEvents) {
         memory.Add(++id, course);
         plain.entries[id].course = course;
       } else if (draw < 0.55 && id > 0) {
-        const RequestId leaves = 1 + rng.Below(id);
+        const uint64_t leaves = 1 + rng.Below(id);
         if (memory.Find(leaves) != nullptr) {
           plain.entries[leaves].gone = now + static_cast<int64_t>(rng.Below(3));
           memory.Remove(leaves, plain.entries[leaves].gone);
         }
       } else if (draw < 0.65 && id > 0) {
-        const RequestId longer = 1 + rng.Below(id);
+        const uint64_t longer = 1 + rng.Below(id);
         const KvCourse* const course = memory.Find(longer);
         if (course != nullptr && course->late == 0 && course->last() >= now) {
           const int64_t more = 1 + static_cast<int64_t>(rng.Below(9));
@@ -145,7 +140,7 @@ TEST(McSf, AdmitsWhatTheAlgorithmAsWrittenAdmits) {
     McSf memory;
     PlainSum plain;
     const auto size = static_cast<int64_t>(150 + rng.Below(400));
-    for (RequestId id = 1; id <= 10; ++id) {
+    for (uint64_t id = 1; id <= 10; ++id) {
       const KvCourse course = RandomCourse(rng, 0);
       if (memory.PeakWith(course) > size) continue;
       memory.Add(id, course);
@@ -180,119 +175,5 @@ TEST(McSf, APromptInChunksLeavesItsMemoryToOthersUntilItIsComputed) {
   EXPECT_EQ((KvCourse{0, 60, 5, 10}.last()), 9);
 }
 
-// A worker's residents come, start late, outlive what is said of them and leave. Books that are told the
-// changes hold what books hold that are told of everybody.
-TEST(KvBooks, ChangesLeadWhereTellingOfEverybodyLeads) {
-  for (uint64_t seed = 1; seed <= 150; ++seed) {
-    Rng rng(seed);
-    const auto lookahead = *MakeLookahead(seed % 2 == 0 ? "oracle" : "max_tokens");
-    KvBooks books, fresh;
-    books.Reset(1);
-    fresh.Reset(1);
-    std::vector<Resident> residents;
-    std::vector<RequestId> changed;
-    PlanTime time;
-    RequestId id = 0;
-    for (int plan = 0; plan < 60; ++plan) {
-      for (uint64_t n = rng.Below(3); n > 0; --n) {
-        Resident& one = residents.emplace_back();
-        one.id = ++id;
-        one.first_step = time.plan_step;
-        one.prefill_tokens = 1 + static_cast<int64_t>(rng.Below(50));
-        one.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(30));
-        one.expected_tokens = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(one.max_new_tokens)));
-        one.inflight = true;
-        one.reserves_kv = rng.Below(5) == 0;
-        changed.push_back(id);
-      }
-      const int64_t passed = static_cast<int64_t>(rng.Below(3));
-      time.plan_step += passed;
-      time.reported_step += passed;
-      std::erase_if(residents, [&](Resident& one) {
-        if (one.inflight && rng.Below(2) == 0) {
-          one.inflight = false;
-          one.first_step = std::max(one.first_step, time.reported_step);
-        } else if (rng.Below(30) == 0) {
-          one.dropped = true;
-        } else if (one.inflight ||
-                   (time.reported_step < one.first_step + one.max_new_tokens - 1 && rng.Below(12) != 0)) {
-          return false;
-        } else {
-          changed.push_back(one.id);
-          return true;
-        }
-        changed.push_back(one.id);
-        return false;
-      });
-      KvChanges some, all;
-      all.anew = true;
-      for (size_t i = 0; i < residents.size(); ++i) {
-        const auto index = static_cast<int32_t>(i);
-        const int64_t prompt_steps = residents[i].inflight ? residents[i].prefill_tokens / 20 : 0;
-        all.changed.push_back({index, prompt_steps});
-        if (residents[i].inflight || std::count(changed.begin(), changed.end(), residents[i].id) > 0)
-          some.changed.push_back({index, prompt_steps});
-      }
-      for (const RequestId other : changed) {
-        if (std::none_of(residents.begin(), residents.end(), [&](auto& one) { return one.id == other; }))
-          some.gone.push_back(other);
-      }
-      changed.clear();
-      books.Update(0, *lookahead, residents, time, some);
-      fresh.Update(0, *lookahead, residents, time, all);
-      for (int64_t step = time.plan_step; step < time.plan_step + 70; ++step) {
-        ASSERT_EQ(books.memory(0).At(step), fresh.memory(0).At(step))
-            << "seed " << seed << ", plan " << plan << ", step " << step;
-      }
-      ASSERT_EQ(books.memory(0).size(), fresh.memory(0).size());
-    }
-  }
-}
-
-TEST(EndPace, OfSimilarRequestsNoMoreEndThanMemoryCarries) {
-  // Requests of 10 and 20 tokens: area 420; memory of 840 carries two a step.
-  sim::EndPace pace;
-  int64_t id = 0;
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_FALSE(pace.Wave(100, 10, 20, 840));
-    pace.Set(++id, 100, 30, 20);
-  }
-  EXPECT_TRUE(pace.Wave(100, 10, 20, 840));
-  EXPECT_FALSE(pace.Wave(101, 10, 20, 840));
-  EXPECT_FALSE(pace.Wave(100, 10, 40, 840)) << "not similar";
-  pace.Remove(1);
-  EXPECT_FALSE(pace.Wave(100, 10, 20, 840));
-}
-
-TEST(Aging, NoLaterRequestPassesOneThatHasWaitedForTheBound) {
-  for (const char* rule : {"mc_sf", "mc_sf_paced"}) {
-    for (uint64_t seed = 1; seed <= 20; ++seed) {
-      Rng rng(seed);
-      constexpr int64_t kMost = 30, kMemory = 300, kLongest = 60;
-      std::vector<sim::KvArrival> arrivals;
-      for (int i = 0; i < 400; ++i) {
-        const int64_t output = rng.Below(8) == 0 ? kLongest : 1 + static_cast<int64_t>(rng.Below(10));
-        arrivals.push_back({static_cast<double>(i / 2), static_cast<int64_t>(rng.Below(30)), output});
-      }
-      sim::KvRunOptions options;
-      options.rule.memory = kMemory;
-      const auto run = sim::RunOneWorker(absl::StrCat(rule, ":most=", kMost), arrivals, options);
-      ASSERT_TRUE(run.ok()) << run.status();
-      ASSERT_EQ(run->completed, 400);
-      int64_t passed_before = 0;
-      for (size_t i = 0; i < arrivals.size(); ++i) {
-        for (size_t later = i + 1; later < arrivals.size(); ++later) {
-          if (run->began[later] >= run->began[i]) continue;
-          passed_before += 1;
-          ASSERT_LT(run->began[later], arrivals[i].at + kMost) << rule << ", seed " << seed;
-        }
-        // All before it wait in turn, none longer than one that runs takes to end.
-        ASSERT_LE(run->began[i], arrivals[i].at + kMost + static_cast<double>(i + 1) * (kLongest + 1));
-      }
-      EXPECT_GT(passed_before, 0) << "shortest first";
-    }
-  }
-}
-
 }  // namespace
-}  // namespace bfio::core
+}  // namespace bfio
