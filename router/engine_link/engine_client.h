@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,13 @@ class EngineStream {
   virtual void Cancel() = 0;
 };
 
+// An engine's records of its ranks' loads.
+class EngineRecords : public EngineStream {
+ public:
+  // The newest record of each rank of which one has come since the last call.
+  virtual std::vector<EngineRankLoad> Take() = 0;
+};
+
 class EngineClient {
  public:
   struct StreamCallbacks {
@@ -42,6 +50,13 @@ class EngineClient {
     absl::AnyInvocable<void(EngineTokens)> on_tokens;
     // The end of the request; an error is the engine's, or the connection's.
     absl::AnyInvocable<void(absl::StatusOr<EngineEnd>) &&> on_end;
+  };
+
+  struct RecordCallbacks {
+    // There is something to Take; not called again before that.
+    absl::AnyInvocable<void()> on_records;
+    // The end of the records. UNIMPLEMENTED: the engine sends none.
+    absl::AnyInvocable<void(absl::Status) &&> on_end;
   };
 
   virtual ~EngineClient() = default;
@@ -54,8 +69,11 @@ class EngineClient {
   // Its reports of ranks; it may leave some out. UNIMPLEMENTED, DEADLINE_EXCEEDED.
   virtual void GetLoads(absl::Duration timeout,
                         absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) = 0;
-  // `name` is unique among the engine's requests; `rank` is where it runs, counted over the server's.
-  virtual std::shared_ptr<EngineStream> Generate(const EngineCall& call, int32_t rank,
+  // Subscribes to its records of ranks, which come as loads change. Some of an engine's ranks may have none.
+  virtual std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) = 0;
+  // `name` is unique among the engine's requests; `rank` is where it runs, counted over the server's; empty:
+  // the engine has one.
+  virtual std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
                                                  const std::string& name, StreamCallbacks callbacks) = 0;
 };
 

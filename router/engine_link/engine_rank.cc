@@ -82,6 +82,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     // The present step has begun without it.
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
     call.max_new_tokens = placement.call->max_new_tokens;
+    Await(call);
     calls_.emplace(number, std::move(call));
     by_id_[placement.id] = number;
     out.start.push_back({number, *std::move(placement.call)});
@@ -107,6 +108,7 @@ void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, 
   Call& call = it->second;
   call.tokens.insert(call.tokens.end(), tokens.begin(), tokens.end());
   if (message != nullptr) call.messages.push_back(std::move(message));
+  Await(call);
   first_token_at_ = std::min(first_token_at_, now);
   AfterTokens(now, out);
 }
@@ -128,6 +130,7 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
     call.tokens.resize(static_cast<size_t>(std::max<int64_t>(0, tokens - call.generated)));
     if (tokens > 0 && !AnyDecodes()) TakeStep((now - call.sent_at) / tokens);
   }
+  Await(call);
   first_token_at_ = std::min(first_token_at_, now);
   AfterTokens(now, out);
 }
@@ -161,6 +164,7 @@ void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
     Call& call = it->second;
     call.prompt_left = prompt.left;
     call.computed = prompt.left == 0;
+    Await(call);
     tokens_come = tokens_come || (call.computed && !call.whole);
   }
   decodes_ = step.decodes;
@@ -194,15 +198,13 @@ std::optional<int64_t> EngineRank::Allotment() const {
 
 // --- steps ---
 
-bool EngineRank::StepComplete() const {
-  return std::all_of(calls_.begin(), calls_.end(), [](const auto& entry) {
-    const Call& call = entry.second;
-    if (call.finished || call.whole) return true;
-    const int64_t generated = call.generated + static_cast<int64_t>(call.tokens.size());
-    // The end follows the last token at once, and belongs to its step.
-    if (generated >= call.max_new_tokens) return false;
-    return (call.generated == 0 && !call.computed) || !call.tokens.empty();
-  });
+void EngineRank::Await(Call& call) {
+  const int64_t generated = call.generated + static_cast<int64_t>(call.tokens.size());
+  const bool begun = call.generated > 0 || call.computed;
+  // The end follows the last token at once, and belongs to its step.
+  const bool awaited =
+      !call.finished && !call.whole && (generated >= call.max_new_tokens || (begun && call.tokens.empty()));
+  awaited_ += int64_t{awaited} - int64_t{std::exchange(call.awaited, awaited)};
 }
 
 bool EngineRank::AnyDecodes() const {
@@ -232,7 +234,7 @@ void EngineRank::Estimate(bool stepped, absl::Time now) {
 }
 
 void EngineRank::AfterTokens(absl::Time now, Output& out) {
-  if (open() && StepComplete()) EndStep(now, out);
+  if (open() && awaited_ == 0) EndStep(now, out);
 }
 
 bool EngineRank::Late(absl::Time now) const {
@@ -264,6 +266,8 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   if (stepped) ++token_reports_;
   Estimate(stepped || std::exchange(stepped_, false), now);
   std::vector<CallNumber> ended;
+  report.tokens.reserve(calls_.size());
+  report.token_ids.reserve(calls_.size());
   for (auto& [number, call] : calls_) {
     report.load_tokens += call.prompt_tokens + call.generated;
     const bool told = !call.messages.empty();
@@ -275,6 +279,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       if (!call.tokens.empty()) call.token_report = token_reports_;
       call.tokens.clear();
     }
+    Await(call);
     if (call.finished) {
       report.finished.push_back({call.id, *call.finished, call.whole_tokens});
       ended.push_back(number);
@@ -333,7 +338,12 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   const int64_t others =
       load_ ? std::clamp<int64_t>(load_->requests - std::ssize(calls_), 0, options_.slots - 1) : 0;
   const int64_t before = foreign_;
-  foreign_ = std::min(std::exchange(seen_foreign_, others), others);
+  if (now - foreign_since_ >= kForeignWindow) {
+    foreign_since_ = now;
+    last_foreign_ = std::exchange(seen_foreign_, others);
+  }
+  seen_foreign_ = std::min(seen_foreign_, others);
+  foreign_ = std::min(last_foreign_, seen_foreign_);
   if (foreign_ != before && open()) EndStep(now, out);
 }
 
@@ -388,6 +398,7 @@ void EngineRank::Forget(CallNumber number) {
   const auto it = calls_.find(number);
   const auto named = by_id_.find(it->second.id);
   if (named != by_id_.end() && named->second == number) by_id_.erase(named);
+  awaited_ -= int64_t{it->second.awaited};
   calls_.erase(it);
 }
 

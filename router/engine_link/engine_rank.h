@@ -32,7 +32,9 @@
 // Slots. The engine starts the next request when one ends, the router a round trip later. So that no slot
 // stays empty, as many requests as end in a round trip and a step, and one more, may wait inside the engine
 // (StepReport::extra_slots). Where the engine has requests of other clients, it has less slots for the
-// router, and more load; this follows from the engine's reports (OnLoad) in two consecutive answers.
+// router, and more load. This follows from the engine's reports (OnLoad): others' requests are the fewest
+// that any report of the present and the last kForeignWindow has had, because a request of the router that
+// has just ended may still be in a report.
 //
 // Epochs. The group takes no reports between EpochReady and the epoch's first plan: tokens are kept here.
 //
@@ -70,6 +72,9 @@ class EngineRank {
   static constexpr absl::Duration kQuietStep = absl::Milliseconds(500);
   // How long a report of the engine holds; it sends some four times a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
+  // Longer than most steps, and shorter than the time between two answers of GetLoads. Records of loads come
+  // up to once a step.
+  static constexpr absl::Duration kForeignWindow = absl::Milliseconds(500);
   // Steps that a plan's level is good for (bfio/v1/worker.proto, Plan.level_s).
   static constexpr int64_t kLevelSteps = 16;
 
@@ -163,6 +168,8 @@ class EngineRank {
     bool whole = false, seen = false;
     // As the engine reported at its end.
     std::optional<uint32_t> whole_tokens;
+    // The present step is not complete without something of it.
+    bool awaited = false;
     absl::Time sent_at;
   };
 
@@ -170,8 +177,9 @@ class EngineRank {
   bool open() const { return plans_ > 0; }
   // The engine reports its steps.
   bool Follows(absl::Time now) const { return now - heard_at_ < kFollows; }
-  // Every request that has generated tokens in earlier steps has generated some in this one.
-  bool StepComplete() const;
+  // Called after each change of a call: keeps `awaited`. Every request that has generated tokens in earlier
+  // steps generates some in this one.
+  void Await(Call& call);
   // Some request has generated tokens, by the engine's report, and has not ended.
   bool AnyDecodes() const;
   bool AnyWhole() const;
@@ -196,6 +204,8 @@ class EngineRank {
   Options options_;
   // By number, which is the order of arrival.
   std::map<CallNumber, Call> calls_;
+  // Those that are awaited. Counted, because every message of every request asks.
+  int64_t awaited_ = 0;
   absl::flat_hash_map<core::RequestId, CallNumber> by_id_;
   CallNumber next_call_ = 1;
 
@@ -231,9 +241,11 @@ class EngineRank {
   // Requests that end in a step with tokens, on average.
   double ended_per_step_ = 0;
   absl::Duration round_trip_;
-  // As the engine reported last; the requests of other clients in that answer, and in both of the last two.
+  // As the engine reported last; when the present kForeignWindow began; the fewest requests of other clients
+  // in its reports, in those of the last one, and in both.
   std::optional<EngineLoad> load_;
-  int64_t seen_foreign_ = 0, foreign_ = 0;
+  absl::Time foreign_since_ = absl::InfinitePast();
+  int64_t seen_foreign_ = 0, last_foreign_ = 0, foreign_ = 0;
   // Reports with tokens so far, but for those of late ones.
   int64_t token_reports_ = 0;
   // Steps with tokens so far; and the version of the batches' cost that was reported last.

@@ -108,7 +108,9 @@ EngineServer::EngineServer(EngineAddress address, const EngineLink::Options* opt
       barrier_(barrier),
       client_(options->make_client(address_)) {}
 
-EngineServer::~EngineServer() = default;
+EngineServer::~EngineServer() {
+  Unsubscribe();
+}
 
 // --- the connection ---
 
@@ -163,7 +165,9 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   last_error_.clear();
   retry_ = absl::ZeroDuration();
   ++connection_;
-  checking_ = asking_loads_ = tells_no_loads_ = false;
+  checking_ = asking_loads_ = tells_no_loads_ = sends_records_ = false;
+  subscribe_at_ = absl::InfinitePast();
+  subscribe_retry_ = absl::ZeroDuration();
   description_ = *std::move(description);
   if (description_.kv_tokens < 1)
     description_.kv_tokens = description_.slots * description_.max_sequence_tokens;
@@ -203,7 +207,7 @@ void EngineServer::OnHealth(const absl::Status& health) {
   const absl::Time now = MonotonicNow();
   next_at_ = now + EngineLink::kHealthCheck;
   for (Rank& rank : ranks_) rank.machine.OnRoundTrip(now - checked_at_);
-  AskLoads();
+  CheckLoads();
   // The server is alive: the failures belong to those requests.
   for (Failure& failure : std::exchange(doubtful_, {})) {
     Rank* rank = Find(failure.rank, failure.member);
@@ -214,8 +218,17 @@ void EngineServer::OnHealth(const absl::Status& health) {
   }
 }
 
-void EngineServer::AskLoads() {
-  if (tells_no_loads_ || std::exchange(asking_loads_, true)) return;
+// --- loads ---
+
+void EngineServer::CheckLoads() {
+  if (records_ == nullptr && MonotonicNow() >= subscribe_at_) Subscribe();
+  bool all_told = true;
+  for (Rank& rank : ranks_) {
+    if (std::exchange(rank.told, false)) continue;
+    all_told = false;
+    if (tells_no_loads_) TakeLoad(rank, std::nullopt);
+  }
+  if (all_told || tells_no_loads_ || std::exchange(asking_loads_, true)) return;
   client_->GetLoads(options_->patience, [post = Poster(), connection = connection_](
                                             absl::StatusOr<std::vector<EngineRankLoad>> loads) {
     post([connection, loads = std::move(loads)](EngineServer& server) {
@@ -228,20 +241,68 @@ void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& lo
   asking_loads_ = false;
   tells_no_loads_ = absl::IsUnimplemented(loads.status());
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    if (ranks_[r].channel == nullptr) continue;
-    EngineRank::Output out;
+    // An answer may be slow; the record is newer.
+    if (ranks_[r].told) continue;
     std::optional<EngineLoad> told;
     for (const EngineRankLoad& load : loads.ok() ? *loads : std::vector<EngineRankLoad>()) {
       if (load.rank == description_.first_rank + static_cast<int32_t>(r)) told = load.load;
     }
-    ranks_[r].machine.OnLoad(told, MonotonicNow(), out);
-    CarryOut(r, std::move(out));
+    TakeLoad(ranks_[r], told);
   }
+}
+
+void EngineServer::Subscribe() {
+  EngineClient::RecordCallbacks callbacks;
+  callbacks.on_records = [post = Poster(), connection = connection_] {
+    post([connection](EngineServer& server) {
+      if (server.Serves(connection)) server.OnRecords();
+    });
+  };
+  callbacks.on_end = [post = Poster(), connection = connection_](const absl::Status& why) {
+    post([connection, why](EngineServer& server) {
+      if (server.Serves(connection)) server.OnRecordsEnded(why);
+    });
+  };
+  records_ = client_->Subscribe(std::move(callbacks));
+}
+
+void EngineServer::Unsubscribe() {
+  if (records_ != nullptr) records_->Cancel();
+  records_ = nullptr;
+}
+
+void EngineServer::OnRecords() {
+  if (records_ == nullptr) return;
+  for (const EngineRankLoad& load : records_->Take()) {
+    const int64_t r = int64_t{load.rank} - description_.first_rank;
+    if (r < 0 || r >= std::ssize(ranks_)) continue;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    rank.told = true;
+    if (!std::exchange(sends_records_, true))
+      spdlog::info("engine {}: its loads come as records (SubscribeKvEvents)", name_);
+    TakeLoad(rank, load.load);
+    subscribe_retry_ = absl::ZeroDuration();
+  }
+}
+
+void EngineServer::OnRecordsEnded(const absl::Status& why) {
+  records_ = nullptr;
+  subscribe_retry_ = Longer(subscribe_retry_);
+  // Until it is another server.
+  subscribe_at_ = absl::IsUnimplemented(why) ? absl::InfiniteFuture() : MonotonicNow() + subscribe_retry_;
+}
+
+void EngineServer::TakeLoad(Rank& rank, std::optional<EngineLoad> load) {
+  if (rank.channel == nullptr) return;
+  EngineRank::Output out;
+  rank.machine.OnLoad(load, MonotonicNow(), out);
+  CarryOut(static_cast<size_t>(&rank - ranks_.data()), std::move(out));
 }
 
 void EngineServer::Lose(const absl::Status& why) {
   spdlog::warn("engine {} is lost: {}", name_, PeerText(why.message()));
   ++connection_;
+  Unsubscribe();
   for (Rank& rank : ranks_) {
     if (rank.channel != nullptr) handler_->OnWorkerEvent(rank.channel, Gone{});
     Detach(rank);
@@ -330,6 +391,7 @@ bool EngineServer::gone() const {
 }
 
 void EngineServer::CancelAll() {
+  Unsubscribe();
   for (Rank& rank : ranks_) Detach(rank);
 }
 
@@ -417,7 +479,10 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
       server.OnCallEnded(r, member, number, std::move(end));
     });
   };
-  rank.streams[number] = client_->Generate(start.call, static_cast<int32_t>(r), name, std::move(callbacks));
+  // An engine that reports a single rank may balance over several behind it, as a router does.
+  std::optional<int32_t> where;
+  if (description_.all_ranks > 1) where = static_cast<int32_t>(r);
+  rank.streams[number] = client_->Generate(start.call, where, name, std::move(callbacks));
 }
 
 void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, absl::StatusOr<EngineEnd> end) {

@@ -62,6 +62,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
     absl::Time attach_at = absl::InfiniteFuture();
     absl::Duration retry;
     bool drained = false;
+    // A record of its load has come since the last health check.
+    bool told = false;
     // It has requested to be drained.
     bool leaving = false;
   };
@@ -77,8 +79,15 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void OnDescription(absl::StatusOr<EngineDescription> description);
   void CheckHealth();
   void OnHealth(const absl::Status& health);
-  void AskLoads();
+  // Loads: records where the engine sends them, and a question about ranks without one.
+  void CheckLoads();
   void OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads);
+  void Subscribe();
+  void Unsubscribe();
+  void OnRecords();
+  void OnRecordsEnded(const absl::Status& why);
+  // As the engine reports it, in whichever way; empty: it does not.
+  void TakeLoad(Rank& rank, std::optional<EngineLoad> load);
   void Lose(const absl::Status& why);
   void Attach(size_t rank);
   // Drops the connection and ends its calls.
@@ -120,6 +129,11 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Time checked_at_;
   // A request for its loads is under way; it does not report loads.
   bool asking_loads_ = false, tells_no_loads_ = false;
+  // The subscription to its load records; null: none. When to subscribe again.
+  std::shared_ptr<EngineRecords> records_;
+  bool sends_records_ = false;
+  absl::Time subscribe_at_ = absl::InfinitePast();
+  absl::Duration subscribe_retry_;
   // Answers to questions of an earlier connection are ignored.
   uint64_t connection_ = 0;
   // Calls that failed as if the server was gone, until the next health check.

@@ -18,9 +18,7 @@
 #include "absl/time/clock.h"
 #include "bfio/v1/engine_steps.grpc.pb.h"
 #include "common/base/clock.h"
-#include "tests/testing/cluster.h"
-#include "tests/testing/scripted_engine.h"
-#include "tests/testing/vllm_calls.h"
+#include "tests/testing/engine_fixture.h"
 
 namespace bfio::testing {
 namespace {
@@ -30,67 +28,6 @@ using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
-
-// A gateway's request, greedy and as a stream.
-pb::GenerateRequest FromGateway(const Tokens& prompt, uint32_t output) {
-  pb::GenerateRequest request;
-  request.set_stream(true);
-  request.mutable_tokenized()->mutable_input_ids()->Add(prompt.begin(), prompt.end());
-  request.mutable_sampling_params()->set_temperature(0);
-  request.mutable_sampling_params()->set_max_tokens(output);
-  return request;
-}
-
-v1::GenerateRequest Request(const Tokens& prompt, uint32_t output) {
-  v1::GenerateRequest request;
-  request.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
-  request.set_max_new_tokens(output);
-  request.set_ignore_eos(true);
-  request.mutable_sampling()->set_temperature(0);
-  return request;
-}
-
-class EnginesTest : public ::testing::Test {
- protected:
-  static ScriptedEngine::Options At(const HeldPort& port, int32_t ranks = 1) {
-    ScriptedEngine::Options options;
-    options.listen = port.address();
-    options.ranks = ranks;
-    return options;
-  }
-  // A router in front of `engines`, which have so many ranks in all.
-  void ServeEngines(const std::string& engines, int ranks, std::vector<std::string> flags = {}) {
-    ClusterOptions options;
-    options.worker_processes = 0;
-    options.ranks = ranks;
-    options.router_flags = std::move(flags);
-    options.router_flags.push_back("--engines=" + engines);
-    cluster_ = std::make_unique<Cluster>(options);
-    ASSERT_TRUE(cluster_->ok());
-  }
-  // Of engines at these addresses; `query` as in --engines.
-  void Serve(const std::vector<std::string>& addresses, int ranks, std::vector<std::string> flags = {},
-             const std::string& query = "") {
-    std::string engines;
-    for (const std::string& address : addresses)
-      absl::StrAppend(&engines, engines.empty() ? "" : ",", "vllm://", address);
-    ServeEngines(engines + query, ranks, std::move(flags));
-  }
-  v1::Inference::Stub& stub() { return cluster_->inference(); }
-  // As a gateway calls it.
-  pb::VllmEngine::Stub& gateway() {
-    if (gateway_ == nullptr) {
-      gateway_ = pb::VllmEngine::NewStub(
-          grpc::CreateChannel(cluster_->address(), grpc::InsecureChannelCredentials()));
-    }
-    return *gateway_;
-  }
-  // Requests on an engine that makes no steps any more get their tokens from another one.
-  void ExpectToLeave(bool healthy);
-
-  std::unique_ptr<Cluster> cluster_;
-  std::unique_ptr<pb::VllmEngine::Stub> gateway_;
-};
 
 TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
   const HeldPort a, b;
@@ -195,97 +132,6 @@ TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {
   }
 }
 
-TEST_F(EnginesTest, LoadsOfRanksThatDoNotExistCountForNone) {
-  const HeldPort port;
-  ScriptedEngine engine(At(port, 2));
-  engine.SetOthers(3, 50);
-  Serve({port.address()}, 2);
-  EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
-  const auto wait = [&](const char* what, bool told) {
-    return cluster_->WaitFor(what, [told](const v1::ClusterState& state) {
-      return state.workers_size() == 2 && state.workers(0).has_engine_requests() == told &&
-             state.workers(1).has_engine_requests() == told;
-    });
-  };
-  std::vector<std::unique_ptr<RequestStream>> streams;
-  for (uint32_t i = 0; i < 2; ++i) {
-    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'000 + i), 3'900)));
-    ASSERT_TRUE(streams.back()->Read());
-  }
-  EXPECT_TRUE(wait("loads", true));
-  engine.SetLoads(ScriptedEngine::Loads::kWrongRank);
-  EXPECT_TRUE(wait("loads that are told no more", false));
-}
-
-TEST_F(EnginesTest, SlotsThatOtherClientsUseAreNotTheRouters) {
-  const HeldPort port;
-  ScriptedEngine::Options options = At(port);
-  options.step = absl::Milliseconds(10);
-  ScriptedEngine engine(options);
-  Serve({port.address()}, 1);
-  // A rank reports once it has had a plan.
-  EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
-  engine.SetOthers(3, 50);
-  // It has said so twice. Two more may wait for a slot, where one has ended lately.
-  ASSERT_TRUE(cluster_->WaitFor("slots that others use", [](const v1::ClusterState& state) {
-    return state.workers_size() == 1 && state.workers(0).extra_slots() < 0 &&
-           state.workers(0).engine_requests() == 3 && state.workers(0).engine_tokens() == 150;
-  }));
-  std::vector<std::unique_ptr<RequestStream>> streams;
-  for (uint32_t i = 0; i < 12; ++i)
-    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'100 + i), 30)));
-  for (const auto& stream : streams) EXPECT_EQ(stream->End().tokens.size(), 30u);
-  // Without the correction three would wait, and those that may wait for the next slot.
-  EXPECT_LE(engine.counts().longest_queue, 3);
-  engine.SetOthers(0, 0);
-  EXPECT_TRUE(cluster_->WaitFor("slots that are free again", [](const v1::ClusterState& state) {
-    return state.workers_size() == 1 && state.workers(0).extra_slots() >= 0;
-  }));
-}
-
-// vLLM reports for each rank the KV memory of all ranks of the server, and the rank's use as a share of that.
-TEST_F(EnginesTest, ARanksMemoryIsItsShareOfTheServers) {
-  const HeldPort port;
-  ScriptedEngine::Options options = At(port, 4);
-  options.kv_tokens = 1'000;
-  ScriptedEngine engine(options);
-  Serve({port.address()}, 4);
-  engine.SetOthers(2, 50);
-  EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
-  // Of its use a rank reports once it has had a plan.
-  EXPECT_TRUE(cluster_->WaitFor("use", [](const v1::ClusterState& state) {
-    return std::any_of(state.workers().begin(), state.workers().end(),
-                       [](const v1::WorkerState& worker) { return worker.engine_tokens() == 100; });
-  }));
-  const v1::ClusterState state = cluster_->State();
-  EXPECT_EQ(state.workers_size(), 4);
-  for (const v1::WorkerState& worker : state.workers()) EXPECT_EQ(worker.kv_tokens(), 1'000u);
-}
-
-TEST_F(EnginesTest, LoadsThatAreWrongOrNeverComeBlockNothing) {
-  const HeldPort port;
-  ScriptedEngine engine(At(port, 2));
-  Serve({port.address()}, 2);
-  for (const auto loads :
-       {ScriptedEngine::Loads::kTrue, ScriptedEngine::Loads::kWrong, ScriptedEngine::Loads::kSlow}) {
-    engine.SetLoads(loads);
-    if (loads == ScriptedEngine::Loads::kWrong) {
-      EXPECT_TRUE(cluster_->WaitFor("loads that are wrong", [](const v1::ClusterState& state) {
-        return state.workers_size() == 2 && state.workers(0).engine_requests() > 900'000 &&
-               state.workers(1).engine_requests() > 900'000;
-      }));
-    }
-    std::vector<std::unique_ptr<RequestStream>> streams;
-    std::vector<Tokens> prompts;
-    for (uint32_t i = 0; i < 12; ++i) {
-      prompts.push_back(Tokens(4, 3'200 + i));
-      streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompts.back(), 30)));
-    }
-    for (size_t i = 0; i < streams.size(); ++i)
-      EXPECT_EQ(streams[i]->End().tokens, TokensAfter(prompts[i], 30));
-  }
-}
-
 TEST_F(EnginesTest, AClientThatLeavesEndsItsRequestInTheEngine) {
   const HeldPort port;
   ScriptedEngine engine(At(port));
@@ -367,8 +213,14 @@ TEST_F(EnginesTest, AnEngineThatComesBackWithOtherSizesServesAgain) {
   EXPECT_EQ(Generate(stub(), Request({5, 6}, 4)).tokens, TokensAfter({5, 6}, 4));
 }
 
-// An engine that does not answer health checks, and one that answers them and makes no steps.
-void EnginesTest::ExpectToLeave(bool healthy) {
+// An engine that does not answer health checks, and one that answers them and makes no steps: requests on it
+// get their tokens from another one.
+class EnginesThatHang : public EnginesTest {
+ protected:
+  void ExpectToLeave(bool healthy);
+};
+
+void EnginesThatHang::ExpectToLeave(bool healthy) {
   const HeldPort a, b;
   ScriptedEngine one(At(a)), two(At(b));
   Serve({a.address(), b.address()}, 2, {"--step_timeout=1s"});
@@ -386,11 +238,11 @@ void EnginesTest::ExpectToLeave(bool healthy) {
   one.SetSilent(false);
 }
 
-TEST_F(EnginesTest, AnEngineThatHangsIsLeft) {
+TEST_F(EnginesThatHang, AnEngineThatHangsIsLeft) {
   ExpectToLeave(/*healthy=*/false);
 }
 
-TEST_F(EnginesTest, AHealthyEngineWhoseDecodesStallIsLeft) {
+TEST_F(EnginesThatHang, AHealthyEngineWhoseDecodesStallIsLeft) {
   ExpectToLeave(/*healthy=*/true);
 }
 
@@ -447,222 +299,6 @@ TEST_F(EnginesTest, ADrainedRankGetsNoNewRequestsAndLeaves) {
       cluster_->WaitFor("one rank", [](const v1::ClusterState& state) { return state.workers_size() == 1; }));
   for (uint32_t i = 0; i < 8; ++i) EXPECT_TRUE(Generate(stub(), Request({40 + i, 2}, 3)).status.ok());
   EXPECT_EQ(engine.counts().by_rank[1], 0);
-}
-
-// --- requests of gateways ---
-
-// Every byte but what the router sets, whether a field is known to it or not, there and back.
-TEST_F(EnginesTest, AGatewaysRequestPassesAsItCame) {
-  const HeldPort port;
-  ScriptedEngine engine(At(port, 2));
-  Serve({port.address()}, 2);
-  pb::GenerateRequest request = FromGateway({9, 8, 7}, 12);
-  request.set_request_id("chatcmpl-1");
-  pb::SamplingParams& sampling = *request.mutable_sampling_params();
-  sampling.set_logprobs(2);
-  sampling.set_min_p(0.25);
-  sampling.set_frequency_penalty(0.5);
-  sampling.set_min_tokens(3);
-  sampling.set_regex("a*");
-  sampling.add_stop("never");
-  sampling.set_prompt_logprobs(1);
-  (*sampling.mutable_logit_bias())[5] = 1;
-  sampling.GetReflection()->MutableUnknownFields(&sampling)->AddLengthDelimited(77, "unknown");
-  request.mutable_mm_inputs()
-      ->GetReflection()
-      ->MutableUnknownFields(request.mutable_mm_inputs())
-      ->AddVarint(1, 2);
-  request.set_kv_transfer_params_json(R"({"do_remote_prefill": true})");
-  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, "lora");
-  for (const bool stream : {true, false}) {
-    SCOPED_TRACE(stream);
-    request.set_stream(stream);
-    grpc::ClientContext context;
-    const auto reader = gateway().Generate(&context, request);
-    std::vector<std::string> got, sent;
-    pb::GenerateResponse response;
-    while (reader->Read(&response)) got.push_back(response.SerializeAsString());
-    const grpc::Status status = reader->Finish();
-    ASSERT_TRUE(status.ok()) << status.error_message();
-    const ScriptedEngine::Exchange exchange = engine.exchanges().back();
-    for (const pb::GenerateResponse& one : exchange.responses) sent.push_back(one.SerializeAsString());
-    EXPECT_EQ(got, sent);
-    EXPECT_EQ(got.size(), stream ? 13u : 1u);
-    pb::GenerateRequest expected = request;
-    expected.set_request_id(exchange.request.request_id());
-    expected.set_data_parallel_rank(exchange.request.data_parallel_rank());
-    EXPECT_EQ(exchange.request.SerializeAsString(), expected.SerializeAsString());
-    EXPECT_THAT(exchange.request.request_id(), StartsWith("bfio-"));
-  }
-  cluster_->StopCleanly();
-}
-
-// As vLLM itself makes them.
-TEST_F(EnginesTest, OfSeveralOutputsEachIsARequestOfItsOwn) {
-  const HeldPort port;
-  ScriptedEngine engine(At(port, 2));
-  Serve({port.address()}, 2);
-  pb::GenerateRequest request = FromGateway({9, 8, 7}, 6);
-  request.mutable_sampling_params()->set_n(3);
-  request.mutable_sampling_params()->set_seed(-1);
-  for (const bool stream : {true, false}) {
-    request.set_stream(stream);
-    const Outputs outputs = Generate(gateway(), request);
-    ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
-    ASSERT_EQ(outputs.ends.size(), 3u);
-    for (const auto& [index, tokens] : outputs.tokens) EXPECT_EQ(tokens, TokensAfter({9, 8, 7}, 6)) << index;
-  }
-  std::vector<int> seeds;
-  for (const ScriptedEngine::Exchange& one : engine.exchanges()) {
-    seeds.push_back(one.request.sampling_params().seed());
-    EXPECT_EQ(one.request.sampling_params().n(), 1u);
-  }
-  EXPECT_THAT(seeds, UnorderedElementsAre(-1, 0, 1, -1, 0, 1));
-}
-
-TEST_F(EnginesTest, OutputsThatComeWholeAreCountedMeanwhile) {
-  const HeldPort port;
-  ScriptedEngine::Options options = At(port);
-  options.step = absl::Milliseconds(10);
-  ScriptedEngine engine(options);
-  Serve({port.address()}, 1);
-  pb::GenerateRequest request = FromGateway(Tokens(10, 3), 20);
-  request.set_stream(false);
-  // From then on it is known how long a step takes.
-  EXPECT_EQ(Generate(gateway(), request).tokens.at(0), TokensAfter(Tokens(10, 3), 20));
-  request.mutable_sampling_params()->set_max_tokens(3'000);
-  Call whole(gateway(), request);
-  EXPECT_TRUE(cluster_->WaitFor("a load that grows", [](const v1::ClusterState& state) {
-    return state.workers_size() == 1 && state.workers(0).load_tokens() > 10 + 20;
-  }));
-  // With a stream beside it, too, whose steps are seen.
-  EXPECT_EQ(Generate(gateway(), FromGateway({4, 5}, 30)).tokens.at(0), TokensAfter({4, 5}, 30));
-  whole.Cancel();
-  EXPECT_TRUE(cluster_->WaitFor("a rank that is empty", [](const v1::ClusterState& state) {
-    return state.workers_size() == 1 && state.workers(0).load_tokens() == 0;
-  }));
-}
-
-TEST_F(EnginesTest, WhatPassesMovesWhereThatIsHonest) {
-  const HeldPort a, b;
-  ScriptedEngine::Options options = At(a);
-  options.slots = 8;
-  ScriptedEngine one(options);
-  options.listen = b.address();
-  ScriptedEngine two(options);
-  Serve({a.address(), b.address()}, 2);
-  const Tokens prompt(6, 4'000);
-  // min_tokens tells them apart in the engines.
-  const auto make = [&](uint32_t kind, auto change) {
-    pb::GenerateRequest request = FromGateway(prompt, 400);
-    request.mutable_sampling_params()->set_min_tokens(kind);
-    change(request, *request.mutable_sampling_params());
-    std::vector<std::unique_ptr<Call>> calls;
-    for (int i = 0; i < 3; ++i) calls.push_back(std::make_unique<Call>(gateway(), request));
-    for (const auto& call : calls) EXPECT_TRUE(!request.stream() || call->Read());
-    return calls;
-  };
-  const auto greedy = make(300, [](auto&, auto&) {});
-  const auto penalty = make(301, [](auto&, auto& sampling) { sampling.set_presence_penalty(1); });
-  const auto seeded =
-      make(302, [](auto&, auto& sampling) { sampling.set_temperature(1), sampling.set_seed(1); });
-  const auto whole = make(303, [](auto& request, auto&) { request.set_stream(false); });
-  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
-  while (one.counts().running + two.counts().running < 12 && MonotonicNow() < deadline)
-    absl::SleepFor(absl::Milliseconds(1));
-  ASSERT_EQ(one.counts().running + two.counts().running, 12);
-  one.Kill();
-  std::map<uint32_t, int> lost;
-  for (const ScriptedEngine::Exchange& exchange : one.exchanges())
-    ++lost[exchange.request.sampling_params().min_tokens()];
-  EXPECT_GT(lost[300], 0);
-  EXPECT_GT(lost[301] + lost[302], 0);
-  EXPECT_GT(lost[303], 0);
-  for (const auto* calls : {&greedy, &whole}) {
-    for (const auto& call : *calls) {
-      const Outputs& outputs = call->End();
-      EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
-      EXPECT_EQ(outputs.tokens.at(0), TokensAfter(prompt, 400));
-      EXPECT_EQ(outputs.ends.at(0).prompt_tokens(), 6u);
-      // As vLLM, which counts the last chunk's tokens where there are chunks.
-      EXPECT_EQ(outputs.ends.at(0).completion_tokens(), calls == &whole ? 400u : 1u);
-    }
-  }
-  int ended = 0;
-  for (const auto* calls : {&penalty, &seeded}) {
-    for (const auto& call : *calls) {
-      if (call->End().status.ok()) continue;
-      ++ended;
-      EXPECT_EQ(call->outputs().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-      EXPECT_THAT(call->outputs().status.error_message(), HasSubstr("another one cannot continue"));
-    }
-  }
-  EXPECT_EQ(ended, lost[301] + lost[302]);
-  int moved = 0;
-  for (const ScriptedEngine::Exchange& exchange : two.exchanges()) {
-    const int made = exchange.request.tokenized().input_ids_size() - 6;
-    if (made == 0) continue;
-    ++moved;
-    EXPECT_EQ(exchange.request.sampling_params().min_tokens(), 300 - std::min(made, 300));
-    EXPECT_EQ(exchange.request.sampling_params().max_tokens(), 400 - made);
-  }
-  EXPECT_EQ(moved, lost[300]);
-}
-
-TEST_F(EnginesTest, WhatMayBeSampledAnewMoves) {
-  const HeldPort a, b;
-  ScriptedEngine one(At(a)), two(At(b));
-  Serve({a.address(), b.address()}, 2);
-  pb::GenerateRequest request = FromGateway(Tokens(6, 4'000), 300);
-  request.mutable_sampling_params()->set_temperature(1);
-  request.mutable_sampling_params()->set_presence_penalty(1);
-  request.mutable_sampling_params()->set_seed(7);
-  const auto call = [&](const std::string& value) {
-    return std::make_unique<Call>(gateway(), request, absl::InfiniteDuration(),
-                                  std::map<std::string, std::string>{{"bfio-may-resample", value}});
-  };
-  EXPECT_EQ(call("yes")->End().status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  std::vector<std::unique_ptr<Call>> calls;
-  for (int i = 0; i < 6; ++i) {
-    calls.push_back(call("true"));
-    ASSERT_TRUE(calls.back()->Read());
-  }
-  ASSERT_GT(one.counts().taken, 0);
-  one.Kill();
-  for (const auto& moved : calls) {
-    EXPECT_TRUE(moved->End().status.ok()) << moved->outputs().status.error_message();
-    EXPECT_EQ(moved->outputs().tokens.at(0), TokensAfter(Tokens(6, 4'000), 300));
-  }
-  // A request that no other engine can continue ends at once, also when there is no other engine.
-  request.mutable_sampling_params()->set_regex("a*");
-  const std::unique_ptr<Call> constrained = call("true");
-  ASSERT_TRUE(constrained->Read());
-  two.Kill();
-  EXPECT_EQ(constrained->End().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST_F(EnginesTest, AnEnginesRefusalIsTheGatewaysAnswer) {
-  const HeldPort port;
-  ScriptedEngine engine(At(port));
-  Serve({port.address()}, 1);
-  const Outputs refused = Generate(gateway(), FromGateway({kBadRequest, 2}, 5));
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("that it does not like"));
-  for (const uint32_t fault : {kTooManyTokens, kTwice, kMissing, kSwapped}) {
-    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).status.error_code(),
-              grpc::StatusCode::DATA_LOSS)
-        << fault;
-  }
-  EXPECT_EQ(Generate(gateway(), FromGateway({kInternal, 2}, 5)).status.error_code(),
-            grpc::StatusCode::INTERNAL);
-  // Greedy ones go on where a stream alone has ended; others end with it.
-  for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
-    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).tokens.at(0), TokensAfter({fault, 2}, 5));
-    pb::GenerateRequest sampled = FromGateway({fault, 2}, 5);
-    sampled.mutable_sampling_params()->set_temperature(1);
-    EXPECT_EQ(Generate(gateway(), sampled).status.error_code(), grpc::StatusCode::UNAVAILABLE) << fault;
-  }
-  EXPECT_THAT(Generate(gateway(), FromGateway({}, 5)).status.error_message(), HasSubstr("prompt is missing"));
 }
 
 // --- lists that change ---

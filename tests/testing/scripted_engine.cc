@@ -10,6 +10,7 @@ namespace bfio::testing {
 namespace {
 
 namespace pb = ::vllm::grpc::engine;
+namespace common_pb = ::smg::grpc::common;
 
 // What an answer has beside its tokens.
 template <typename Message>
@@ -82,6 +83,11 @@ void ScriptedEngine::SetOthers(int requests, int tokens) {
 void ScriptedEngine::SetLoads(Loads loads) {
   std::lock_guard lock(mutex_);
   loads_ = loads;
+}
+
+void ScriptedEngine::SetRecords(Records records) {
+  std::lock_guard lock(mutex_);
+  records_ = records;
 }
 
 std::vector<ScriptedEngine::Exchange> ScriptedEngine::exchanges() {
@@ -160,6 +166,43 @@ grpc::Status ScriptedEngine::GetLoads(grpc::ServerContext* context, const pb::Ge
   return Status::OK;
 }
 
+grpc::Status ScriptedEngine::SubscribeKvEvents(grpc::ServerContext* context,
+                                               const common_pb::SubscribeKvEventsRequest* request,
+                                               grpc::ServerWriter<common_pb::KvEventBatch>* writer) {
+  std::unique_lock lock(mutex_);
+  ++counts_.subscriptions;
+  const Records records = records_;
+  if (records == Records::kNone || request->start_sequence_number() > 0)
+    return {grpc::StatusCode::UNIMPLEMENTED, "KV cache events not enabled"};
+  uint64_t sample = 0;
+  for (int sent = 0; !killed_ && !context->IsCancelled(); ++sent) {
+    if (records_ != records || (records == Records::kReset && sent == 3))
+      return {grpc::StatusCode::UNAVAILABLE, "reset"};
+    std::vector<common_pb::KvEventBatch> batches;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      common_pb::KvEventBatch& batch = batches.emplace_back();
+      const int32_t wrong = records == Records::kWrongRank ? 1'000 : 0;
+      batch.set_dp_rank(options_.first_rank + static_cast<int32_t>(r) + wrong);
+      common_pb::EngineLoad& load = *batch.mutable_load();
+      load.set_running_requests(static_cast<uint32_t>(ranks_[r].running + others_));
+      load.set_waiting_requests(static_cast<uint32_t>(ranks_[r].waiting));
+      load.set_token_usage((ranks_[r].tokens + others_ * others_tokens_ + 0.5) / options_.kv_tokens);
+      load.set_sample(sample += 2);
+      if (records != Records::kOutOfOrder) continue;
+      common_pb::KvEventBatch old = batch;
+      old.mutable_load()->set_running_requests(1'000'000);
+      old.mutable_load()->set_sample(sample - 1);
+      batches.push_back(std::move(old));
+    }
+    lock.unlock();
+    for (const common_pb::KvEventBatch& batch : batches)
+      if (records != Records::kSilent) writer->Write(batch);
+    lock.lock();
+    stepped_.wait_for(lock, std::chrono::milliseconds(20), [this] { return killed_; });
+  }
+  return Status::CANCELLED;
+}
+
 grpc::Status ScriptedEngine::HealthCheck(grpc::ServerContext* context, const pb::HealthCheckRequest*,
                                          pb::HealthCheckResponse* response) {
   std::unique_lock lock(mutex_);
@@ -180,7 +223,8 @@ grpc::Status ScriptedEngine::Generate(grpc::ServerContext* context, const pb::Ge
 grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::GenerateRequest& request,
                                  grpc::ServerWriter<pb::GenerateResponse>* writer) {
   const auto& ids = request.tokenized().input_ids();
-  if (ids.empty() || !request.has_data_parallel_rank() || request.data_parallel_rank() < 0 ||
+  const bool one_rank = std::max(options_.ranks, options_.all_ranks) == 1;
+  if (ids.empty() || request.has_data_parallel_rank() == one_rank || request.data_parallel_rank() < 0 ||
       request.data_parallel_rank() >= options_.ranks || request.sampling_params().n() > 1) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
   }

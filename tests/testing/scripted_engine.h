@@ -73,6 +73,12 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   // nothing (it does not answer).
   enum class Loads { kTrue, kWrong, kWrongRank, kSlow };
   void SetLoads(Loads loads);
+  // What SubscribeKvEvents sends from now on, while the truth is GetLoads' kTrue; streams that are open end.
+  // kNone: UNIMPLEMENTED. kTrue: records of loads, as vLLM sends them with events. kSilent: nothing. kReset:
+  // three, and the stream breaks. kOutOfOrder: after each record one with a lower number, and a million
+  // requests.
+  enum class Records { kNone, kTrue, kSilent, kReset, kWrongRank, kOutOfOrder };
+  void SetRecords(Records records);
   // While it holds, no rank steps, and health checks are answered only if `healthy`.
   void SetSilent(bool silent, bool healthy = false);
 
@@ -80,6 +86,8 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     // Of all ranks: requests in a slot, in the queue, the longest queue that a rank has had, and requests
     // taken and cancelled by the caller so far.
     int running = 0, waiting = 0, longest_queue = 0, taken = 0, cancelled = 0;
+    // Calls of SubscribeKvEvents.
+    int subscriptions = 0;
     // Taken, by rank.
     std::vector<int> by_rank;
   };
@@ -105,6 +113,9 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
                       ::vllm::grpc::engine::GetModelInfoResponse* response) override;
   Status GetLoads(grpc::ServerContext*, const ::vllm::grpc::engine::GetLoadsRequest*,
                   ::vllm::grpc::engine::GetLoadsResponse* response) override;
+  Status SubscribeKvEvents(grpc::ServerContext* context,
+                           const ::smg::grpc::common::SubscribeKvEventsRequest* request,
+                           grpc::ServerWriter<::smg::grpc::common::KvEventBatch>* writer) override;
   Status HealthCheck(grpc::ServerContext*, const ::vllm::grpc::engine::HealthCheckRequest*,
                      ::vllm::grpc::engine::HealthCheckResponse* response) override;
   Status Generate(grpc::ServerContext* context, const ::vllm::grpc::engine::GenerateRequest* request,
@@ -126,6 +137,7 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   bool silent_ = false, healthy_ = true, killed_ = false, was_full_ = false;
   int others_ = 0, others_tokens_ = 0;
   Loads loads_ = Loads::kTrue;
+  Records records_ = Records::kNone;
   Counts counts_;
   std::vector<Exchange> exchanges_;
   std::thread thread_;

@@ -18,12 +18,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/mutex.h"
 #include "common/net/status.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/protocol/stream_counts.h"
@@ -79,6 +82,99 @@ inline EngineFinish EngineFinishOf(const std::string& reason) {
   return reason == "error" || reason.empty() ? EngineFinish::kError : EngineFinish::kStop;
 }
 
+// As the engine said last; shared with answers that come late.
+struct EngineSizes {
+  std::atomic<int64_t> context_tokens{0};
+  // The KV tokens that it reports for a rank are those of this many ranks together.
+  std::atomic<int64_t> kv_share{1};
+  // Of a rank; 0: not reported.
+  std::atomic<int64_t> kv_tokens{0};
+};
+using SharedSizes = std::shared_ptr<EngineSizes>;
+
+// A subscription to KV events, of which only the load records are used; keeps itself until it is over.
+template <typename Wire>
+class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<typename Wire::KvEventBatch> {
+ public:
+  using Stub = typename Wire::Service::Stub;
+  using Load = std::remove_cvref_t<decltype(std::declval<typename Wire::KvEventBatch>().load())>;
+
+  RecordStream(std::shared_ptr<Stub> stub, SharedSizes sizes, EngineClient::RecordCallbacks callbacks)
+      : stub_(std::move(stub)), sizes_(std::move(sizes)), callbacks_(std::move(callbacks)) {
+    request_.set_load_records_before_first_batch(true);
+  }
+
+  static std::shared_ptr<RecordStream> Start(std::shared_ptr<RecordStream> stream) {
+    stream->self_ = stream;
+    stream->stub_->async()->SubscribeKvEvents(&stream->context_, &stream->request_, stream.get());
+    stream->StartRead(&stream->batch_);
+    stream->StartCall();
+    return stream;
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+  std::vector<EngineRankLoad> Take() override {
+    MutexLock lock(&mutex_);
+    told_ = false;
+    std::vector<EngineRankLoad> loads;
+    for (auto& [rank, record] : records_) {
+      if (std::exchange(record.taken, true)) continue;
+      loads.push_back({rank, record.load});
+    }
+    return loads;
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (batch_.has_load() && Keep()) callbacks_.on_records();
+    this->StartRead(&batch_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<RecordStream> last = std::move(self_);
+    std::move(callbacks_.on_end)(FromGrpcStatus(status));
+  }
+
+ private:
+  // Far above any server's.
+  static constexpr size_t kMostRanks = 1024;
+  struct Record {
+    uint64_t sample = 0;
+    EngineLoad load;
+    bool taken = false;
+  };
+
+  // Whether Take has to be called.
+  bool Keep() {
+    const Load& from = batch_.load();
+    MutexLock lock(&mutex_);
+    if (records_.size() >= kMostRanks && !records_.contains(batch_.dp_rank())) return false;
+    Record& record = records_[batch_.dp_rank()];
+    // Out of order. Some servers do not number them.
+    if (from.sample() > 0 && from.sample() <= record.sample) return false;
+    record = {from.sample(), {int64_t{from.running_requests()} + from.waiting_requests(), UsedTokens(from)}};
+    return !std::exchange(told_, true);
+  }
+  // Records that come with events have the share alone.
+  int64_t UsedTokens(const Load& from) const {
+    if (from.has_num_used_tokens()) return std::max<int64_t>(0, from.num_used_tokens()) / sizes_->kv_share;
+    const bool is_share = from.token_usage() >= 0 && from.token_usage() <= 1;
+    return is_share ? static_cast<int64_t>(from.token_usage() * static_cast<double>(sizes_->kv_tokens)) : 0;
+  }
+
+  const std::shared_ptr<Stub> stub_;
+  const SharedSizes sizes_;
+  EngineClient::RecordCallbacks callbacks_;
+  grpc::ClientContext context_;
+  typename Wire::SubscribeKvEventsRequest request_;
+  typename Wire::KvEventBatch batch_;
+  std::shared_ptr<RecordStream> self_;
+  Mutex mutex_;
+  // By the engine's number of the rank. `told_`: on_records has been called since the last Take.
+  absl::flat_hash_map<int32_t, Record> records_ ABSL_GUARDED_BY(mutex_);
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 // The stream of a call that the protocol cannot express.
 class NoStream final : public EngineStream {
  public:
@@ -95,8 +191,8 @@ class ProtocolStream final : public EngineStream,
   using Response = typename Wire::GenerateResponse;
 
   // `context_tokens`: the longest prompt + output of the engine; 0: not known.
-  ProtocolStream(std::shared_ptr<Stub> stub, const EngineCall& call, int32_t rank, const std::string& name,
-                 int64_t context_tokens, EngineClient::StreamCallbacks callbacks)
+  ProtocolStream(std::shared_ptr<Stub> stub, const EngineCall& call, std::optional<int32_t> rank,
+                 const std::string& name, int64_t context_tokens, EngineClient::StreamCallbacks callbacks)
       : stub_(std::move(stub)),
         counts_({.cumulative = Wire::kChunksCountAll,
                  .whole = call.passed.whole,
@@ -147,11 +243,13 @@ class ProtocolStream final : public EngineStream,
   }
 
  private:
-  static Request RequestOf(const EngineCall& call, int32_t rank, const std::string& name) {
+  static Request RequestOf(const EngineCall& call, std::optional<int32_t> rank, const std::string& name) {
     const auto* const passed = PassedMessage<Request>::In(call.passed.message.get());
     Request request = passed != nullptr ? Wire::ToPass(call, *passed) : Wire::Translate(call);
     request.set_request_id(name);
-    request.set_data_parallel_rank(rank);
+    // The client's counts over all servers.
+    request.clear_data_parallel_rank();
+    if (rank) request.set_data_parallel_rank(*rank);
     return request;
   }
 
@@ -283,8 +381,13 @@ class ProtocolClient final : public EngineClient {
                   });
   }
 
-  std::shared_ptr<EngineStream> Generate(const EngineCall& call, int32_t rank, const std::string& name,
-                                         StreamCallbacks callbacks) override {
+  std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
+    return RecordStream<Wire>::Start(
+        std::make_shared<RecordStream<Wire>>(stub_, sizes_, std::move(callbacks)));
+  }
+
+  std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
+                                         const std::string& name, StreamCallbacks callbacks) override {
     if (absl::Status status = Wire::Check(call); !status.ok()) {
       std::move(callbacks.on_end)(std::move(status));
       return std::make_shared<NoStream>();
@@ -295,13 +398,6 @@ class ProtocolClient final : public EngineClient {
 
  private:
   using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
-  // As the engine said last; shared with answers that come late.
-  struct Sizes {
-    std::atomic<int64_t> context_tokens{0};
-    // The KV tokens that it reports for a rank are those of this many ranks together.
-    std::atomic<int64_t> kv_share{1};
-  };
-  using SharedSizes = std::shared_ptr<Sizes>;
 
   static void DescribeModel(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes,
                             absl::Duration timeout, EngineDescription description, Described done) {
@@ -347,6 +443,7 @@ class ProtocolClient final : public EngineClient {
                       const auto& load = loads->loads(0);
                       if (load.max_total_num_tokens() > 0)
                         description.kv_tokens = load.max_total_num_tokens() / sizes->kv_share;
+                      sizes->kv_tokens = description.kv_tokens;
                       // Values of the server may be of all its ranks.
                       if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
                         description.slots = load.max_running_requests();
@@ -356,7 +453,7 @@ class ProtocolClient final : public EngineClient {
   }
 
   std::shared_ptr<Stub> stub_;
-  const SharedSizes sizes_ = std::make_shared<Sizes>();
+  const SharedSizes sizes_ = std::make_shared<EngineSizes>();
 };
 
 }  // namespace bfio::router

@@ -58,6 +58,8 @@ struct Wire {
   using GetLoadsResponse = pb::GetLoadsResponse;
   using HealthCheckRequest = pb::HealthCheckRequest;
   using HealthCheckResponse = pb::HealthCheckResponse;
+  using SubscribeKvEventsRequest = ::smg::grpc::common::SubscribeKvEventsRequest;
+  using KvEventBatch = ::smg::grpc::common::KvEventBatch;
 
   // A chunk's completion_tokens are those of the output so far. Outputs that end by their length may be
   // somewhat shorter than the longest sequence allows. GetLoads has the slots of a rank, and its KV tokens.

@@ -58,6 +58,8 @@ struct Wire {
   using GetLoadsResponse = pb::GetLoadsResponse;
   using HealthCheckRequest = pb::HealthCheckRequest;
   using HealthCheckResponse = pb::HealthCheckResponse;
+  using SubscribeKvEventsRequest = ::smg::grpc::common::SubscribeKvEventsRequest;
+  using KvEventBatch = ::smg::grpc::common::KvEventBatch;
 
   // A chunk's completion_tokens are its own. An output ends by its length at max_tokens or at the longest
   // sequence, nowhere else. GetServerInfo has the slots of a rank, and the number of ranks of all servers of

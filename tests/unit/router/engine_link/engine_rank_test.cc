@@ -771,6 +771,7 @@ TEST_F(EngineRankTest, RequestsOfOtherClientsTakeSlotsAndTokens) {
   Reports();
   rank_.OnLoad(EngineLoad{5, 500}, now_, out_);
   EXPECT_THAT(Reports(), IsEmpty()) << "they may be this router's own that have just ended";
+  now_ += absl::Seconds(1);
   rank_.OnLoad(EngineLoad{4, 500}, now_, out_);
   const std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(1));
@@ -785,8 +786,33 @@ TEST_F(EngineRankTest, AnEngineThatReportsTooMuchKeepsASlot) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
   Plan({1});
-  for (int i = 0; i < 2; ++i) rank_.OnLoad(EngineLoad{int64_t{1} << 40, 1}, now_, out_);
+  for (int i = 0; i < 2; ++i, now_ += absl::Seconds(1))
+    rank_.OnLoad(EngineLoad{int64_t{1} << 40, 1}, now_, out_);
   EXPECT_EQ(Reports().back().extra_slots, -7);
+}
+
+// As records of an engine's steps do.
+TEST_F(EngineRankTest, OtherClientsAreThoseOfAllReportsOfAWindow) {
+  rank_ = EngineRank({.slots = 8});
+  Epoch(1);
+  Plan({1});
+  Reports();
+  const auto report = [&](int64_t requests) {
+    now_ += absl::Milliseconds(100);
+    rank_.OnLoad(EngineLoad{requests, 10 * requests}, now_, out_);
+  };
+  for (const int64_t requests : {4, 4, 4, 4, 4}) report(requests);
+  EXPECT_THAT(Reports(), IsEmpty()) << "within a window they may be this router's own that have just ended";
+  for (const int64_t requests : {4, 4, 4, 4, 4}) report(requests);
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].extra_slots, -3);
+  report(2);
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].extra_slots, -1) << "fewer are believed at once";
+  for (const int64_t requests : {4, 4, 4, 4, 4}) report(requests);
+  EXPECT_THAT(Reports(), IsEmpty()) << "the last window had a report of fewer";
 }
 
 // Whatever comes in whatever order: each token is reported once and in order, steps count from 1, loads are

@@ -1,7 +1,10 @@
-// A server of a list that changes: when its ranks attach and leave.
+// A server's ranks and their loads: when the ranks of a list that changes attach and leave, what they are
+// told of the engine's loads, and how.
 #include "router/engine_link/engine_server.h"
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -18,28 +21,55 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
+using Loads = std::vector<EngineRankLoad>;
+using GotLoads = absl::AnyInvocable<void(absl::StatusOr<Loads>) &&>;
 
-// Answers to Describe wait in `asked`; nothing else is answered.
-class SilentClient final : public EngineClient {
+struct TestRecords final : EngineRecords {
+  explicit TestRecords(EngineClient::RecordCallbacks to) : callbacks(std::move(to)) {}
+  void Cancel() override { cancelled = true; }
+  Loads Take() override { return std::exchange(loads, {}); }
+
+  EngineClient::RecordCallbacks callbacks;
+  Loads loads;
+  bool cancelled = false;
+};
+
+// What the client was asked, and not answered yet; health checks are answered at once.
+struct Asked {
+  std::vector<Described> describe;
+  std::vector<GotLoads> loads;
+  std::vector<std::shared_ptr<TestRecords>> records;
+  absl::Status health;
+  // Of the requests, in order.
+  std::vector<std::optional<int32_t>> ranks;
+};
+
+class TestClient final : public EngineClient {
  public:
-  explicit SilentClient(std::vector<Described>* asked) : asked_(asked) {}
-  void Describe(absl::Duration, Described done) override { asked_->push_back(std::move(done)); }
-  void CheckHealth(absl::Duration, absl::AnyInvocable<void(absl::Status) &&>) override {}
-  void GetLoads(absl::Duration,
-                absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&>) override {}
-  std::shared_ptr<EngineStream> Generate(const EngineCall&, int32_t, const std::string&,
-                                         StreamCallbacks) override {
-    return nullptr;
+  explicit TestClient(Asked* asked) : asked_(asked) {}
+  void Describe(absl::Duration, Described done) override { asked_->describe.push_back(std::move(done)); }
+  void CheckHealth(absl::Duration, absl::AnyInvocable<void(absl::Status) &&> done) override {
+    std::move(done)(asked_->health);
+  }
+  void GetLoads(absl::Duration, GotLoads done) override { asked_->loads.push_back(std::move(done)); }
+  std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
+    asked_->records.push_back(std::make_shared<TestRecords>(std::move(callbacks)));
+    return asked_->records.back();
+  }
+  std::shared_ptr<EngineStream> Generate(const EngineCall&, std::optional<int32_t> rank, const std::string&,
+                                         StreamCallbacks callbacks) override {
+    asked_->ranks.push_back(rank);
+    return std::make_shared<TestRecords>(RecordCallbacks{});
   }
 
  private:
-  std::vector<Described>* const asked_;
+  Asked* const asked_;
 };
 
 class EngineServerTest : public ::testing::Test, public WorkerHandler {
  protected:
   EngineServerTest() {
-    options_.make_client = [this](const EngineAddress&) { return std::make_unique<SilentClient>(&asked_); };
+    options_.make_client = [this](const EngineAddress&) { return std::make_unique<TestClient>(&asked_); };
     server_ = std::make_shared<EngineServer>(EngineAddress{.protocol = "vllm", .server = {"a", 1}}, &options_,
                                              this, events_, &next_member_, nullptr);
   }
@@ -47,15 +77,50 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     if (std::holds_alternative<WorkerHello>(event)) {
       seen_.emplace_back("joins");
       channel_ = std::move(channel);
+      channels_.push_back(channel_);
     } else if (std::holds_alternative<Leave>(event)) {
       seen_.emplace_back("leaves");
+    } else if (const auto* const report = std::get_if<StepReport>(&event)) {
+      reported_[channel.get()] = report->engine_load;
     }
   }
   // The engine tells what it is.
-  void Describe() {
-    ASSERT_FALSE(asked_.empty());
-    std::move(asked_.back())(EngineDescription{.slots = 4, .max_sequence_tokens = 64});
-    asked_.pop_back();
+  void Describe(EngineDescription description = {.slots = 4, .max_sequence_tokens = 64}) {
+    ASSERT_FALSE(asked_.describe.empty());
+    std::move(asked_.describe.back())(std::move(description));
+    asked_.describe.pop_back();
+    RunEvents();
+  }
+  // Two ranks, numbered from 4 in reports, that have had their first plan.
+  void ServeTwoRanks() {
+    Later();
+    Describe({.ranks = 2, .first_rank = 4, .all_ranks = 8, .slots = 4, .max_sequence_tokens = 64});
+    ASSERT_EQ(channels_.size(), 2u);
+    for (const auto& channel : channels_) channel->SendEpoch({.epoch = 1});
+    RunEvents();
+  }
+  // The requests that a rank has by its report to the router; -1: it does not say.
+  int64_t Told(size_t rank) {
+    channels_[rank]->SendPlan({.epoch = 1}, {});
+    RunEvents();
+    const std::optional<EngineLoad> load = reported_[channels_[rank].get()];
+    return load ? load->requests : -1;
+  }
+  void Record(Loads loads) {
+    TestRecords& records = *asked_.records.back();
+    records.loads = std::move(loads);
+    records.callbacks.on_records();
+    RunEvents();
+  }
+  void Answer(absl::StatusOr<Loads> loads) {
+    ASSERT_EQ(asked_.loads.size(), 1u);
+    std::move(asked_.loads.back())(std::move(loads));
+    asked_.loads.clear();
+    RunEvents();
+  }
+  // Until the next health check has been answered.
+  void Check() {
+    Later();
     RunEvents();
   }
   void RunEvents() {
@@ -67,12 +132,14 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   void Later() { server_->OnTimer(MonotonicNow() + EngineLink::kLongestRetry); }
 
   EngineLink::Options options_;
-  std::vector<Described> asked_;
+  Asked asked_;
   const std::shared_ptr<EventQueue> events_ = std::make_shared<EventQueue>();
   MemberId next_member_ = 1;
   std::shared_ptr<EngineServer> server_;
   std::vector<std::string> seen_;
   std::shared_ptr<WorkerChannel> channel_;
+  std::vector<std::shared_ptr<WorkerChannel>> channels_;
+  std::map<WorkerChannel*, std::optional<EngineLoad>> reported_;
 };
 
 TEST_F(EngineServerTest, WhatIsListedNoMoreAsItAnswersNeverAttaches) {
@@ -115,6 +182,115 @@ TEST_F(EngineServerTest, WhatHasLeftIsGoneUntilItIsListedAgain) {
   server_->Keep();
   Later();
   EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins"));
+}
+
+// --- loads ---
+
+TEST_F(EngineServerTest, RecordsReplaceQuestionsWhileTheyCome) {
+  ServeTwoRanks();
+  Check();
+  ASSERT_EQ(asked_.records.size(), 1u);
+  Answer(Loads{{4, {1, 10}}, {5, {2, 20}}});
+  EXPECT_EQ(Told(0), 1);
+  EXPECT_EQ(Told(1), 2);
+  Record({{4, {3, 30}}, {5, {4, 40}}});
+  EXPECT_EQ(Told(0), 3);
+  EXPECT_EQ(Told(1), 4);
+  Check();
+  EXPECT_TRUE(asked_.loads.empty());
+  Check();
+  EXPECT_EQ(asked_.loads.size(), 1u) << "none has come since the last check";
+  EXPECT_EQ(asked_.records.size(), 1u);
+}
+
+// vLLM's servicer repeats the record of one rank while no rank has events.
+TEST_F(EngineServerTest, RanksWithoutRecordsAreAskedAbout) {
+  ServeTwoRanks();
+  Check();
+  Answer(Loads{{4, {1, 10}}, {5, {2, 20}}});
+  Record({{4, {3, 30}}, {0, {9, 90}}, {1'000, {9, 90}}, {-1, {9, 90}}});
+  Check();
+  Record({{4, {5, 50}}});
+  Answer(Loads{{4, {6, 60}}, {5, {7, 70}}});
+  EXPECT_EQ(Told(0), 5) << "the record came after the question";
+  EXPECT_EQ(Told(1), 7);
+}
+
+TEST_F(EngineServerTest, AnEngineThatSendsNoRecordsIsAskedEveryTime) {
+  ServeTwoRanks();
+  Check();
+  std::move(asked_.records.back()->callbacks.on_end)(absl::UnimplementedError("no events"));
+  for (int64_t i = 0; i < 5; ++i) {
+    Answer(Loads{{4, {i, 10}}, {5, {i, 20}}});
+    EXPECT_EQ(Told(1), i);
+    Check();
+  }
+  EXPECT_EQ(asked_.records.size(), 1u) << "it has said that it does not";
+}
+
+TEST_F(EngineServerTest, RecordsThatEndAreSubscribedToAgain) {
+  ServeTwoRanks();
+  Check();
+  std::move(asked_.records.back()->callbacks.on_end)(absl::DataLossError("a restarted publisher"));
+  RunEvents();
+  Answer(absl::UnimplementedError("no loads"));
+  EXPECT_EQ(Told(0), -1);
+  Check();
+  EXPECT_EQ(asked_.records.size(), 1u) << "at once";
+  absl::SleepFor(EngineLink::kShortestRetry);
+  Check();
+  ASSERT_EQ(asked_.records.size(), 2u);
+  Record({{5, {4, 40}}});
+  EXPECT_EQ(Told(1), 4);
+  Check();
+  EXPECT_EQ(Told(1), 4);
+  Check();
+  EXPECT_EQ(Told(1), -1) << "nothing has come of it for a while";
+}
+
+TEST_F(EngineServerTest, ALostServersRecordsAreCancelledAndIgnored) {
+  ServeTwoRanks();
+  Check();
+  const std::shared_ptr<TestRecords> first = asked_.records.back();
+  asked_.health = absl::UnavailableError("gone");
+  Check();
+  EXPECT_TRUE(first->cancelled);
+  asked_.health = absl::OkStatus();
+  channels_.clear();
+  ServeTwoRanks();
+  Check();
+  ASSERT_EQ(asked_.records.size(), 2u);
+  first->loads = {{4, {7, 70}}};
+  first->callbacks.on_records();
+  std::move(first->callbacks.on_end)(absl::UnimplementedError("late"));
+  RunEvents();
+  EXPECT_EQ(Told(0), -1);
+  Record({{4, {3, 30}}});
+  EXPECT_EQ(Told(0), 3);
+  server_.reset();
+  EXPECT_TRUE(asked_.records.back()->cancelled) << "a server that is forgotten";
+}
+
+// --- requests ---
+
+TEST_F(EngineServerTest, ARankIsNamedWhereThereAreSeveral) {
+  for (const int32_t all : {1, 2}) {
+    channels_.clear();
+    Later();
+    Describe({.ranks = all, .all_ranks = all, .slots = 4, .max_sequence_tokens = 64});
+    ASSERT_EQ(channels_.size(), static_cast<size_t>(all));
+    channels_.back()->SendEpoch({.epoch = 1});
+    ClientRequest request;
+    request.prompt_tokens = 3;
+    request.max_new_tokens = 2;
+    const std::vector<Assignment> assignments = {{.id = 7, .request = &request}};
+    channels_.back()->SendPlan({.epoch = 1}, assignments);
+    RunEvents();
+    asked_.health = absl::UnavailableError("gone");
+    Check();
+    asked_.health = absl::OkStatus();
+  }
+  EXPECT_THAT(asked_.ranks, ElementsAre(std::nullopt, 1));
 }
 
 }  // namespace

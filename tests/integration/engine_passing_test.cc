@@ -1,0 +1,240 @@
+// What passes a router in front of engines unchanged: requests of gateways, in vLLM's protocol.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "tests/testing/engine_fixture.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+using EnginePassing = EnginesTest;
+
+// Every byte but what the router sets, whether a field is known to it or not, there and back.
+TEST_F(EnginePassing, AGatewaysRequestPassesAsItCame) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  Serve({port.address()}, 2);
+  pb::GenerateRequest request = FromGateway({9, 8, 7}, 12);
+  request.set_request_id("chatcmpl-1");
+  pb::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.set_logprobs(2);
+  sampling.set_min_p(0.25);
+  sampling.set_frequency_penalty(0.5);
+  sampling.set_min_tokens(3);
+  sampling.set_regex("a*");
+  sampling.add_stop("never");
+  sampling.set_prompt_logprobs(1);
+  (*sampling.mutable_logit_bias())[5] = 1;
+  sampling.GetReflection()->MutableUnknownFields(&sampling)->AddLengthDelimited(77, "unknown");
+  request.mutable_mm_inputs()
+      ->GetReflection()
+      ->MutableUnknownFields(request.mutable_mm_inputs())
+      ->AddVarint(1, 2);
+  request.set_kv_transfer_params_json(R"({"do_remote_prefill": true})");
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, "lora");
+  for (const bool stream : {true, false}) {
+    SCOPED_TRACE(stream);
+    request.set_stream(stream);
+    grpc::ClientContext context;
+    const auto reader = gateway().Generate(&context, request);
+    std::vector<std::string> got, sent;
+    pb::GenerateResponse response;
+    while (reader->Read(&response)) got.push_back(response.SerializeAsString());
+    const grpc::Status status = reader->Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    const ScriptedEngine::Exchange exchange = engine.exchanges().back();
+    for (const pb::GenerateResponse& one : exchange.responses) sent.push_back(one.SerializeAsString());
+    EXPECT_EQ(got, sent);
+    EXPECT_EQ(got.size(), stream ? 13u : 1u);
+    pb::GenerateRequest expected = request;
+    expected.set_request_id(exchange.request.request_id());
+    expected.set_data_parallel_rank(exchange.request.data_parallel_rank());
+    EXPECT_EQ(exchange.request.SerializeAsString(), expected.SerializeAsString());
+    EXPECT_THAT(exchange.request.request_id(), StartsWith("bfio-"));
+  }
+  cluster_->StopCleanly();
+}
+
+// As vLLM itself makes them.
+TEST_F(EnginePassing, OfSeveralOutputsEachIsARequestOfItsOwn) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port, 2));
+  Serve({port.address()}, 2);
+  pb::GenerateRequest request = FromGateway({9, 8, 7}, 6);
+  request.mutable_sampling_params()->set_n(3);
+  request.mutable_sampling_params()->set_seed(-1);
+  for (const bool stream : {true, false}) {
+    request.set_stream(stream);
+    const Outputs outputs = Generate(gateway(), request);
+    ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+    ASSERT_EQ(outputs.ends.size(), 3u);
+    for (const auto& [index, tokens] : outputs.tokens) EXPECT_EQ(tokens, TokensAfter({9, 8, 7}, 6)) << index;
+  }
+  std::vector<int> seeds;
+  for (const ScriptedEngine::Exchange& one : engine.exchanges()) {
+    seeds.push_back(one.request.sampling_params().seed());
+    EXPECT_EQ(one.request.sampling_params().n(), 1u);
+  }
+  EXPECT_THAT(seeds, UnorderedElementsAre(-1, 0, 1, -1, 0, 1));
+}
+
+TEST_F(EnginePassing, OutputsThatComeWholeAreCountedMeanwhile) {
+  const HeldPort port;
+  ScriptedEngine::Options options = At(port);
+  options.step = absl::Milliseconds(10);
+  ScriptedEngine engine(options);
+  Serve({port.address()}, 1);
+  pb::GenerateRequest request = FromGateway(Tokens(10, 3), 20);
+  request.set_stream(false);
+  // From then on it is known how long a step takes.
+  EXPECT_EQ(Generate(gateway(), request).tokens.at(0), TokensAfter(Tokens(10, 3), 20));
+  request.mutable_sampling_params()->set_max_tokens(3'000);
+  Call whole(gateway(), request);
+  EXPECT_TRUE(cluster_->WaitFor("a load that grows", [](const v1::ClusterState& state) {
+    return state.workers_size() == 1 && state.workers(0).load_tokens() > 10 + 20;
+  }));
+  // With a stream beside it, too, whose steps are seen.
+  EXPECT_EQ(Generate(gateway(), FromGateway({4, 5}, 30)).tokens.at(0), TokensAfter({4, 5}, 30));
+  whole.Cancel();
+  EXPECT_TRUE(cluster_->WaitFor("a rank that is empty", [](const v1::ClusterState& state) {
+    return state.workers_size() == 1 && state.workers(0).load_tokens() == 0;
+  }));
+}
+
+TEST_F(EnginePassing, WhatPassesMovesWhereThatIsHonest) {
+  const HeldPort a, b;
+  ScriptedEngine::Options options = At(a);
+  options.slots = 8;
+  ScriptedEngine one(options);
+  options.listen = b.address();
+  ScriptedEngine two(options);
+  Serve({a.address(), b.address()}, 2);
+  const Tokens prompt(6, 4'000);
+  // min_tokens tells them apart in the engines.
+  const auto make = [&](uint32_t kind, auto change) {
+    pb::GenerateRequest request = FromGateway(prompt, 400);
+    request.mutable_sampling_params()->set_min_tokens(kind);
+    change(request, *request.mutable_sampling_params());
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int i = 0; i < 3; ++i) calls.push_back(std::make_unique<Call>(gateway(), request));
+    for (const auto& call : calls) EXPECT_TRUE(!request.stream() || call->Read());
+    return calls;
+  };
+  const auto greedy = make(300, [](auto&, auto&) {});
+  const auto penalty = make(301, [](auto&, auto& sampling) { sampling.set_presence_penalty(1); });
+  const auto seeded =
+      make(302, [](auto&, auto& sampling) { sampling.set_temperature(1), sampling.set_seed(1); });
+  const auto whole = make(303, [](auto& request, auto&) { request.set_stream(false); });
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+  while (one.counts().running + two.counts().running < 12 && MonotonicNow() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_EQ(one.counts().running + two.counts().running, 12);
+  one.Kill();
+  std::map<uint32_t, int> lost;
+  for (const ScriptedEngine::Exchange& exchange : one.exchanges())
+    ++lost[exchange.request.sampling_params().min_tokens()];
+  EXPECT_GT(lost[300], 0);
+  EXPECT_GT(lost[301] + lost[302], 0);
+  EXPECT_GT(lost[303], 0);
+  for (const auto* calls : {&greedy, &whole}) {
+    for (const auto& call : *calls) {
+      const Outputs& outputs = call->End();
+      EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+      EXPECT_EQ(outputs.tokens.at(0), TokensAfter(prompt, 400));
+      EXPECT_EQ(outputs.ends.at(0).prompt_tokens(), 6u);
+      // As vLLM, which counts the last chunk's tokens where there are chunks.
+      EXPECT_EQ(outputs.ends.at(0).completion_tokens(), calls == &whole ? 400u : 1u);
+    }
+  }
+  int ended = 0;
+  for (const auto* calls : {&penalty, &seeded}) {
+    for (const auto& call : *calls) {
+      if (call->End().status.ok()) continue;
+      ++ended;
+      EXPECT_EQ(call->outputs().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+      EXPECT_THAT(call->outputs().status.error_message(), HasSubstr("another one cannot continue"));
+    }
+  }
+  EXPECT_EQ(ended, lost[301] + lost[302]);
+  int moved = 0;
+  for (const ScriptedEngine::Exchange& exchange : two.exchanges()) {
+    const int made = exchange.request.tokenized().input_ids_size() - 6;
+    if (made == 0) continue;
+    ++moved;
+    EXPECT_EQ(exchange.request.sampling_params().min_tokens(), 300 - std::min(made, 300));
+    EXPECT_EQ(exchange.request.sampling_params().max_tokens(), 400 - made);
+  }
+  EXPECT_EQ(moved, lost[300]);
+}
+
+TEST_F(EnginePassing, WhatMayBeSampledAnewMoves) {
+  const HeldPort a, b;
+  ScriptedEngine one(At(a)), two(At(b));
+  Serve({a.address(), b.address()}, 2);
+  pb::GenerateRequest request = FromGateway(Tokens(6, 4'000), 300);
+  request.mutable_sampling_params()->set_temperature(1);
+  request.mutable_sampling_params()->set_presence_penalty(1);
+  request.mutable_sampling_params()->set_seed(7);
+  const auto call = [&](const std::string& value) {
+    return std::make_unique<Call>(gateway(), request, absl::InfiniteDuration(),
+                                  std::map<std::string, std::string>{{"bfio-may-resample", value}});
+  };
+  EXPECT_EQ(call("yes")->End().status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 6; ++i) {
+    calls.push_back(call("true"));
+    ASSERT_TRUE(calls.back()->Read());
+  }
+  ASSERT_GT(one.counts().taken, 0);
+  one.Kill();
+  for (const auto& moved : calls) {
+    EXPECT_TRUE(moved->End().status.ok()) << moved->outputs().status.error_message();
+    EXPECT_EQ(moved->outputs().tokens.at(0), TokensAfter(Tokens(6, 4'000), 300));
+  }
+  // A request that no other engine can continue ends at once, also when there is no other engine.
+  request.mutable_sampling_params()->set_regex("a*");
+  const std::unique_ptr<Call> constrained = call("true");
+  ASSERT_TRUE(constrained->Read());
+  two.Kill();
+  EXPECT_EQ(constrained->End().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(EnginePassing, AnEnginesRefusalIsTheGatewaysAnswer) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  const Outputs refused = Generate(gateway(), FromGateway({kBadRequest, 2}, 5));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("that it does not like"));
+  for (const uint32_t fault : {kTooManyTokens, kTwice, kMissing, kSwapped}) {
+    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).status.error_code(),
+              grpc::StatusCode::DATA_LOSS)
+        << fault;
+  }
+  EXPECT_EQ(Generate(gateway(), FromGateway({kInternal, 2}, 5)).status.error_code(),
+            grpc::StatusCode::INTERNAL);
+  // Greedy ones go on where a stream alone has ended; others end with it.
+  for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
+    EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).tokens.at(0), TokensAfter({fault, 2}, 5));
+    pb::GenerateRequest sampled = FromGateway({fault, 2}, 5);
+    sampled.mutable_sampling_params()->set_temperature(1);
+    EXPECT_EQ(Generate(gateway(), sampled).status.error_code(), grpc::StatusCode::UNAVAILABLE) << fault;
+  }
+  EXPECT_THAT(Generate(gateway(), FromGateway({}, 5)).status.error_message(), HasSubstr("prompt is missing"));
+}
+
+}  // namespace
+}  // namespace bfio::testing

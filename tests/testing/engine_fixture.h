@@ -1,0 +1,82 @@
+// A router in front of engines that know nothing of it (--engines), for tests of vLLM's protocol.
+//
+// Purpose: starts the router as a process; the engines are the test's. Threads: the test's.
+#ifndef BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
+#define BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/scripted_engine.h"
+#include "tests/testing/vllm_calls.h"
+
+namespace bfio::testing {
+
+// A gateway's request, greedy and as a stream.
+inline pb::GenerateRequest FromGateway(const Tokens& prompt, uint32_t output) {
+  pb::GenerateRequest request;
+  request.set_stream(true);
+  request.mutable_tokenized()->mutable_input_ids()->Add(prompt.begin(), prompt.end());
+  request.mutable_sampling_params()->set_temperature(0);
+  request.mutable_sampling_params()->set_max_tokens(output);
+  return request;
+}
+
+inline v1::GenerateRequest Request(const Tokens& prompt, uint32_t output) {
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
+  request.set_max_new_tokens(output);
+  request.set_ignore_eos(true);
+  request.mutable_sampling()->set_temperature(0);
+  return request;
+}
+
+class EnginesTest : public ::testing::Test {
+ protected:
+  static ScriptedEngine::Options At(const HeldPort& port, int32_t ranks = 1) {
+    ScriptedEngine::Options options;
+    options.listen = port.address();
+    options.ranks = ranks;
+    return options;
+  }
+  // A router in front of `engines`, which have so many ranks in all.
+  void ServeEngines(const std::string& engines, int ranks, std::vector<std::string> flags = {}) {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.ranks = ranks;
+    options.router_flags = std::move(flags);
+    options.router_flags.push_back("--engines=" + engines);
+    cluster_ = std::make_unique<Cluster>(options);
+    ASSERT_TRUE(cluster_->ok());
+  }
+  // Of engines at these addresses; `query` as in --engines.
+  void Serve(const std::vector<std::string>& addresses, int ranks, std::vector<std::string> flags = {},
+             const std::string& query = "") {
+    std::string engines;
+    for (const std::string& address : addresses)
+      absl::StrAppend(&engines, engines.empty() ? "" : ",", "vllm://", address);
+    ServeEngines(engines + query, ranks, std::move(flags));
+  }
+  v1::Inference::Stub& stub() { return cluster_->inference(); }
+  // As a gateway calls it.
+  pb::VllmEngine::Stub& gateway() {
+    if (gateway_ == nullptr) {
+      gateway_ = pb::VllmEngine::NewStub(
+          grpc::CreateChannel(cluster_->address(), grpc::InsecureChannelCredentials()));
+    }
+    return *gateway_;
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<pb::VllmEngine::Stub> gateway_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
