@@ -136,8 +136,7 @@ class Planner {
     const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
     const double company = std::min(ranks, std::sqrt(2 * Arriving() * decodes));
     const double paced_s = Horizon() * std::max(traffic_.step_s, least_s_);
-    // A rank computes at most a second of work per second above its knee.
-    const double paced = paced_s > 0 ? std::min(1.0, traffic_.mean_prefill_s / paced_s) : 0;
+    const double paced = paced_s > 0 ? traffic_.mean_prefill_s / paced_s : 0;
     LevelTerms terms;
     terms.least_s = least_s_;
     terms.wanted_tokens = wanted;
