@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 namespace bfio::core {
 namespace {
@@ -13,15 +14,19 @@ constexpr double kLeastAttention = 1e-3;
 struct Filled {
   int64_t tokens = 0;
   double sharing = 0;
+  // Every rank computes its own tokens.
+  bool own = true;
 };
 
-Filled FillTo(absl::Span<const RankWork> ranks, double level_s) {
+Filled FillTo(absl::Span<const RankWork> ranks, absl::Span<const int64_t> own_tokens, double level_s) {
   Filled filled;
-  for (const RankWork& rank : ranks) {
+  for (size_t g = 0; g < ranks.size(); ++g) {
+    const RankWork& rank = ranks[g];
     if (rank.prompts.empty()) continue;
     const int64_t tokens = TokensWithin(rank, level_s);
     filled.tokens += tokens;
     filled.sharing += SharingAt(rank, level_s);
+    if (!own_tokens.empty() && tokens < own_tokens[g]) filled.own = false;
   }
   return filled;
 }
@@ -75,17 +80,18 @@ double LevelWithin(double other_s, double least_s, double work_s, double left_s)
 Level FillLevel(absl::Span<const RankWork> ranks, const LevelTerms& terms) {
   const auto enough = [&](const Filled& filled) {
     if (filled.sharing >= terms.paying_sharing) return false;
-    return static_cast<double>(filled.tokens) >= terms.wanted_tokens || filled.sharing < terms.least_sharing;
+    if (filled.sharing < terms.least_sharing) return true;
+    return filled.own && static_cast<double>(filled.tokens) >= terms.wanted_tokens;
   };
   const double least_s = terms.least_s;
-  const Filled for_nothing = FillTo(ranks, least_s);
+  const Filled for_nothing = FillTo(ranks, terms.own_tokens, least_s);
   if (enough(for_nothing)) return {least_s, for_nothing.tokens};
   double low = least_s, high = LevelOfEverything(ranks, least_s);
   for (int i = 0; i < kHalvings; ++i) {
     const double middle = (low + high) / 2;
-    (enough(FillTo(ranks, middle)) ? high : low) = middle;
+    (enough(FillTo(ranks, terms.own_tokens, middle)) ? high : low) = middle;
   }
-  return {high, FillTo(ranks, high).tokens};
+  return {high, FillTo(ranks, terms.own_tokens, high).tokens};
 }
 
 }  // namespace bfio::core

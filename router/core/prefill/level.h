@@ -42,17 +42,21 @@ double LevelWithin(double other_s, double least_s, double work_s, double left_s)
 struct LevelTerms {
   // The slowest rank's time without prompts, which is the lowest level.
   double least_s = 0;
-  // Until all ranks together compute `wanted_tokens`, the level rises while at least `least_sharing` ranks
-  // share the rise.
+  // Until all ranks together compute `wanted_tokens`, and each its `own_tokens`, the level rises while at
+  // least `least_sharing` ranks share the rise.
   double wanted_tokens = 0;
   double least_sharing = 0;
-  // Beyond wanted_tokens it still rises while at least this number of ranks share the rise, because such a
+  // Beyond these it still rises while at least this number of ranks share the rise, because such a
   // rise pays at once.
   double paying_sharing = std::numeric_limits<double>::infinity();
+  // By rank, tokens that it has to compute itself before the level stops as for wanted_tokens; others' tokens
+  // do not replace these. Empty: none.
+  absl::Span<const int64_t> own_tokens;
 };
 
 // Finds the level by bisection with a relative accuracy of 2^-40: O(40 prompts). REQUIRES: least_s,
-// wanted_tokens and least_sharing are finite; costs have a positive slope.
+// wanted_tokens and least_sharing are finite; own_tokens is empty or has one per rank; costs have a positive
+// slope.
 Level FillLevel(absl::Span<const RankWork> ranks, const LevelTerms& terms);
 
 }  // namespace bfio::core

@@ -20,6 +20,8 @@ constexpr double kMostRise = 2;
 // of their pace. Measured on conversation lengths at load 0.8: longer steps keep requests in the group for
 // longer, which takes more capacity than there is, and then fewer first tokens are in time.
 constexpr double kMostRiseForObjectives = 0.5;
+// Tokens of a prompt that does not end within any step.
+constexpr int64_t kNoEnd = int64_t{1} << 40;
 
 class Planner {
  public:
@@ -86,21 +88,41 @@ class Planner {
     const double alone_s = settings_.pace * traffic_.mean_prefill_s * static_cast<double>(decodes_);
     return std::min(std::min(most, best) / per_step, alone_s / traffic_.step_s);
   }
-  double WithLag(double steps) const { return std::max(settings_.least_steps, steps + traffic_.lag_steps); }
+  double WithLag(double steps) const { return std::max(settings_.least_steps, steps) + traffic_.lag_steps; }
 
   // tau, steps.
   double Horizon() const { return WithLag(Spread()); }
 
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
 
-  // Mean over the ranks of the share of its time that is free for prompts; free rows count as the time that
-  // they would take above the knee.
+  // Tokens of the rank's first prompt that it should compute in a step, so that the prompt takes no longer
+  // than a mean one, as far as free rows are enough and cheap: the time of attention to the tokens before is
+  // what a free row does not save.
+  double OwnShare(const PrefillRank& rank) const {
+    if (rank.prompts.empty()) return 0;
+    const PromptLeft& first = rank.prompts.front();
+    const double attention =
+        rank.cost.k1_s_per_pair * static_cast<double>(first.done) / rank.cost.a_s_per_token;
+    const double cheap = static_cast<double>(WorkOf(rank).FreeRows()) * std::max(0.0, 1 - attention);
+    return std::min(
+        {static_cast<double>(first.left + first.done) / Horizon(), cheap, static_cast<double>(first.left)});
+  }
+
+  // Seconds of work per second that a rank computes at the lowest level if it has a prompt, as a mean over
+  // the ranks. Work is counted by the time that its rows would take above the knee. In the time below the
+  // slowest rank's it computes as many tokens as their attention allows, of its first prompt or of half a
+  // mean one.
   double FreeSpeed() const {
     double free_s = 0, all_s = 0;
     for (const PrefillRank& rank : ranks_) {
       const RankWork work = WorkOf(rank);
-      free_s += rank.cost.a_s_per_token * static_cast<double>(work.FreeRows()) +
-                std::max(0.0, least_s_ - work.SecondsWithoutPrompts());
+      const PromptLeft next = {.left = kNoEnd,
+                               .done = rank.prompts.empty()
+                                           ? static_cast<int64_t>(traffic_.mean_prompt_tokens / 2)
+                                           : rank.prompts.front().done};
+      const double below_s = std::max(0.0, least_s_ - work.SecondsWithoutPrompts());
+      free_s += rank.cost.a_s_per_token *
+                static_cast<double>(PromptPartWithin(rank.cost, next, work.FreeRows(), below_s));
       all_s += least_s_;
     }
     return all_s > 0 ? free_s / all_s : 0;
@@ -124,11 +146,13 @@ class Planner {
   }
 
   double WantedTokens() const {
-    double most = 0;
+    const double share = ShareOfAPrompt();
+    double wanted = static_cast<double>(could_run_) * share, most = 0;
     for (const PrefillRank& rank : ranks_) {
+      wanted += std::max(0.0, OwnShare(rank) - share);
       most += kMostRise * std::max(traffic_.mean_prompt_tokens, least_s_ / rank.cost.a_s_per_token);
     }
-    return std::min(static_cast<double>(could_run_) * ShareOfAPrompt(), most);
+    return std::min(wanted, most);
   }
 
   // --- the level if every rank with a free slot had unlimited prompts; context is not counted ---
@@ -170,9 +194,15 @@ class Planner {
 
   double LevelOf(double wanted) const {
     std::vector<RankWork> work;
-    for (const PrefillRank& rank : ranks_) work.push_back(WorkOf(rank));
+    std::vector<int64_t> own;
+    for (const PrefillRank& rank : ranks_) {
+      work.push_back(WorkOf(rank));
+      own.push_back(static_cast<int64_t>(OwnShare(rank)));
+    }
+    LevelTerms terms = Terms(wanted);
+    terms.own_tokens = own;
     const double most_s = least_s_ + kMostRise * std::max(traffic_.mean_prefill_s, least_s_);
-    return std::min(std::max(FillLevel(work, Terms(wanted)).seconds, LevelOfOverdue()), most_s);
+    return std::min(std::max(FillLevel(work, terms).seconds, LevelOfOverdue()), most_s);
   }
 
   // At which every rank whose first prompt is overdue computes that prompt's share.

@@ -8,7 +8,9 @@
 //   - together: m prompts on m ranks share the cost that one would have alone.
 //
 // When to lengthen a step. N requests decode; prompts of S seconds arrive at rate lambda; a share f of a
-// rank's time is free. A rise of dt costs N dt. It computes prompts earlier:
+// rank's time is free. (Free is what ranks compute at the lowest level: rows below the knee are free only
+// where there is time for their attention, so a rank that is nearly the slowest computes little of a long
+// prompt.) A rise of dt costs N dt. It computes prompts earlier:
 //   - A prompt that is otherwise computed at speed v (seconds of work per second) ends dt / v earlier. So
 //     where m >= N v, with v the free speed f or the pace below, the rise always pays.
 //   - With Q prompts on G ranks, Q / G wait for each rank, and free time alone works them off at the speed
@@ -22,9 +24,13 @@
 // rarely all have one in the next. So the delay is spread evenly: every prompt under way gets the mean
 // prompt's share of a horizon tau = k / lambda per step, by which k prompts are under way, by Little's law.
 // They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of which PrefillSettings::pace
-// takes more or less. A long prompt takes longer, and does not lengthen a step in proportion to its length.
-// Where k is below 1 no other prompt comes in time, and waiting is worth no more than what it saves: tau is N
-// S at most, times the pace. The steps that a plan takes to arrive come on top of tau.
+// takes more or less. A long prompt takes longer, and does not lengthen a step in proportion to its length,
+// unless that is cheap: a rank whose first prompt needs more than the share to end within tau should compute
+// so much of it, as far as its rows below the knee go, times the part of a row's time above the knee that is
+// saved there, 1 - k1 d / a after d tokens. Tokens of other ranks' prompts do not replace these, and the
+// number of ranks that share a rise bounds their cost as it does any other. Where k is below 1 no other
+// prompt comes in time, and waiting is worth no more than what it saves: tau is N S at most, times the pace.
+// tau is at least a step. The steps that a plan takes to arrive come on top.
 //
 // Objectives. The horizon serves the mean. A prompt with an objective for its first token may have less time,
 // and then the level rises until the work that stands before it, and its own, is done in time: on its rank
@@ -45,8 +51,8 @@
 // longest is r times the shortest, one that has waited at least sqrt(r) times as long as all others goes
 // first. In steps, whatever the other ranks do and whatever arrives:
 //   - A rank's last prompt is computed within tau (2 m + w) + 2 n steps: n prompts on the rank, w of their
-//     work left and m of the longest, in mean prompts and at least 1. tau is at most max(4, min(G / lambda, N
-//     S times the pace) / step time + lag).
+//     work left and m of the longest, in mean prompts and at least 1. tau is at most max(1, min(G / lambda, N
+//     S times the pace) / step time) + lag.
 //   - While prompts wait and a rank has a free slot, one leaves the pool within as many steps, those of the
 //     rank that has most, and those of a mean request: so long it may wait for a slot on a faster rank.
 //
@@ -73,8 +79,9 @@ struct PrefillSettings {
   // Limit of the prompts in progress, per rank: with one each, all ranks share a longer step, and further
   // prompts only wait. Positive.
   double prompts_per_rank = 1;
-  // Minimum number of steps over which the mean prompt is spread; limits how much consecutive steps differ.
-  double least_steps = 4;
+  // Minimum number of steps over which the mean prompt is spread, besides those that a plan takes to arrive:
+  // no prompt takes less than one. Positive.
+  double least_steps = 1;
   // The share of the best number of prompts that suffices to compute them together, since it takes long until
   // the last ranks get one. In (0, 1].
   double sharing = 0.9;

@@ -119,6 +119,31 @@ TEST(LevelWithinTest, TheLowestLevelThatIsInTimeHalfAStepEarly) {
   EXPECT_GT(met, 300);
 }
 
+TEST(FillLevelTest, EveryRankComputesItsOwnTokens) {
+  int raised = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const RandomRanks random(seed);
+    Rng rng = Rng(seed).Fork(3);
+    double least = 0;
+    std::vector<int64_t> own;
+    for (const RankWork& rank : random.ranks) {
+      least = std::max(least, rank.SecondsWithoutPrompts());
+      own.push_back(static_cast<int64_t>(rng.Uniform() * static_cast<double>(rank.PromptTokens())));
+    }
+    const Level level = FillLevel(random.ranks, {.least_s = least, .own_tokens = own});
+    bool all_below = true;
+    for (size_t g = 0; g < own.size(); ++g) {
+      const RankWork& rank = random.ranks[g];
+      EXPECT_GE(TokensWithin(rank, level.seconds), own[g]) << seed;
+      all_below = all_below && TokensWithin(rank, level.seconds - 1e-8) >= own[g];
+    }
+    if (level.seconds == least) continue;
+    ++raised;
+    EXPECT_FALSE(all_below) << seed << ": a lower one does";
+  }
+  EXPECT_GT(raised, 50);
+}
+
 TEST(FillLevelTest, FindsTheLowestLevelWithTheWantedTokens) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const RandomRanks random(seed);

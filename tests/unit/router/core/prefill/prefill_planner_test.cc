@@ -155,6 +155,89 @@ TEST(PlanPrefillTest, LongPromptsRaiseTheLevelNoMoreThanMeanOnes) {
   EXPECT_NEAR(level, SlowestWithoutPrompts(two_long) + 1e-4 * 200 / 16.7, 1e-4);
 }
 
+// The others compute more below the slowest rank's time than is wanted in all. The long prompt is on the
+// slowest rank, where the attention of its rows takes time that is not free.
+TEST(PlanPrefillTest, TokensOfOtherRanksDoNotReplaceThoseOfALongPrompt) {
+  PrefillTraffic traffic = Traffic();
+  // More than free time serves, so that it is enough that 3.6 ranks' worth of rows share a rise.
+  traffic.arrivals_per_s = 300;
+  // tau: 4 prompts under way arrive in 4 / (300 * 0.012) = 1.1 steps; 5.1 with the lag.
+  traffic.lag_steps = 4;
+  const auto tokens = [&](int64_t left, int64_t done) {
+    std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{left, done}})};
+    for (int i = 0; i < 3; ++i) ranks.push_back(RankOf(10, 0, 10, {{400, 50}}));
+    for (PrefillRank& rank : ranks) {
+      rank.cost.b0_tokens = 200;
+      rank.cost.k1_s_per_pair = 1e-8;
+    }
+    const double level_s = PlanPrefill(ranks, {}, traffic, {}).level_s;
+    const PrefillRank& rank = ranks.front();
+    return static_cast<double>(
+        TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, level_s));
+  };
+  EXPECT_NEAR(tokens(300, 200), 500 / 5.11, 1) << "so much that it takes tau steps";
+  // After 1,000 tokens a row's attention takes a tenth of its time above the knee; 180 rows are free.
+  EXPECT_NEAR(tokens(1200, 1000), 0.9 * 180, 1);
+  EXPECT_NEAR(tokens(9000, 5000), 0.5 * 180, 1);
+  EXPECT_EQ(tokens(9000, 20'000), 0) << "nothing is saved";
+}
+
+// Whatever the lengths of prompts, and whatever other ranks compute: where arrivals need all free time, a
+// level that stops while all ranks' worth of rows share its rise gives each rank's first prompt so much that
+// it takes tau steps, or what its cheap rows give.
+TEST(PlanPrefillTest, EveryFirstPromptGetsItsShareOfCheapRowsWhileEnoughRanksShare) {
+  int shared = 0, long_ones = 0;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    Rng rng(seed);
+    std::vector<PrefillRank> ranks;
+    const uint64_t count = 2 + rng.Below(7);
+    for (uint64_t g = 0; g < count; ++g) {
+      const auto rows = static_cast<int64_t>(20 + rng.Below(40));
+      std::vector<PromptLeft> prompts;
+      if (rng.Below(3) > 0) {
+        prompts.push_back({1 + static_cast<int64_t>(rng.Below(1000)), static_cast<int64_t>(rng.Below(1000))});
+      }
+      ranks.push_back(RankOf(rows, 100.0 * static_cast<double>(rows), 0, prompts));
+      ranks.back().cost.b0_tokens = 300;
+      ranks.back().cost.k1_s_per_pair = 1e-8 * rng.Uniform();
+    }
+    // So many that a prompt may take a step.
+    PrefillTraffic traffic = Traffic();
+    traffic.arrivals_per_s = 3 * static_cast<double>(count) / traffic.mean_prefill_s;
+    const double tau = 1;
+    const double level_s = PlanPrefill(ranks, {}, traffic, {}).level_s;
+    double sharing = 0;
+    for (const PrefillRank& rank : ranks) {
+      sharing += SharingAt({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, level_s);
+    }
+    if (sharing < static_cast<double>(count)) continue;
+    for (const PrefillRank& rank : ranks) {
+      if (rank.prompts.empty()) continue;
+      ++shared;
+      const RankWork work{rank.cost, rank.decodes, rank.decode_context, rank.prompts};
+      const PromptLeft& first = rank.prompts.front();
+      const double attention = rank.cost.k1_s_per_pair * static_cast<double>(first.done) / 1e-4;
+      const double cheap = static_cast<double>(work.FreeRows()) * std::max(0.0, 1 - attention);
+      const double share = std::min(
+          {static_cast<double>(first.left + first.done) / tau, cheap, static_cast<double>(first.left)});
+      EXPECT_GE(static_cast<double>(TokensWithin(work, level_s)), std::floor(share)) << seed;
+      long_ones += share > traffic.mean_prompt_tokens / tau ? 1 : 0;
+    }
+  }
+  EXPECT_GT(shared, 100);
+  EXPECT_GT(long_ones, 0);
+}
+
+TEST(PlanPrefillTest, AMeanPromptTakesAStepWhereArrivalsNeedIt) {
+  // 400 a second are 4.8 a step: two ranks with a prompt each are k, in less than a step.
+  PrefillTraffic busy = Traffic();
+  busy.arrivals_per_s = 400;
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{200, 0}}), RankOf(20, 2000, 10, {{200, 0}})};
+  EXPECT_NEAR(PlanPrefill(ranks, {}, busy, {}).level_s, SlowestWithoutPrompts(ranks) + 1e-4 * 200, 1e-9);
+  busy.lag_steps = 1;
+  EXPECT_NEAR(PlanPrefill(ranks, {}, busy, {}).level_s, SlowestWithoutPrompts(ranks) + 1e-4 * 100, 1e-9);
+}
+
 TEST(PlanPrefillTest, TheLagOfPlansAddsToTheHorizon) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{20000, 0}}),
                                           RankOf(20, 2000, 10, {{20000, 0}})};
@@ -303,9 +386,9 @@ TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
 }
 
 TEST(PlanPrefillTest, WithFewDecodesAPromptIsComputedAtOnce) {
-  // One request decodes: it waits 0.03 s for the prompt, which would otherwise take 16.7 steps of 0.012 s.
-  const std::vector<PrefillRank> ranks = {RankOf(0, 0, 10, {{300, 0}}), RankOf(1, 100)};
-  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, 0.01 + 1e-4 * 300, 1e-9);
+  // One request decodes: it waits 0.02 s for the prompt, which would otherwise take 16.7 steps of 0.012 s.
+  const std::vector<PrefillRank> ranks = {RankOf(0, 0, 10, {{200, 0}}), RankOf(1, 100)};
+  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, 0.01 + 1e-4 * 200, 1e-9);
 }
 
 // The bound holds however many prompts wait, and however long they are.

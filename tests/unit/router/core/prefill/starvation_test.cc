@@ -210,7 +210,7 @@ class LoopTest : public ::testing::Test {
     const double k =
         std::min(static_cast<double>(ranks_.size()), std::sqrt(traffic_.arrivals_per_s * cost_s));
     const double spread_s = std::min(k / traffic_.arrivals_per_s, cost_s);
-    return std::max(kSettings.least_steps, spread_s / traffic_.step_s + traffic_.lag_steps);
+    return std::max(kSettings.least_steps, spread_s / traffic_.step_s) + traffic_.lag_steps;
   }
   // Steps within which the last prompt of a rank's queue is computed.
   double MostSteps(const TestRank& rank) const {
