@@ -143,12 +143,12 @@ TEST_F(EngineLoads, RecordsTellTheLoadsWhereNoAnswerDoes) {
   Serve({port.address()}, 2);
   FirstPlans();
   engine.SetLoads(ScriptedEngine::Loads::kSlow);
-  engine.SetOthers(3, 50);
-  EXPECT_TRUE(WaitForRequests("records", 2, 3, 150));
-  // Those with lower numbers are old, and say something else.
-  engine.SetRecords(Records::kOutOfOrder);
   engine.SetOthers(2, 40);
-  EXPECT_TRUE(WaitForRequests("records that old ones follow", 2, 2, 80));
+  EXPECT_TRUE(WaitForRequests("records", 2, 2, 80));
+  // Those with lower numbers are old, and say that there are none; the fewest count.
+  engine.SetRecords(Records::kOutOfOrder);
+  engine.SetOthers(3, 50);
+  EXPECT_TRUE(WaitForRequests("records that old ones follow", 2, 3, 150));
   // Streams that end are opened again.
   engine.SetRecords(Records::kReset);
   const int subscriptions = engine.counts().subscriptions;

@@ -190,7 +190,7 @@ grpc::Status ScriptedEngine::SubscribeKvEvents(grpc::ServerContext* context,
       load.set_sample(sample += 2);
       if (records != Records::kOutOfOrder) continue;
       common_pb::KvEventBatch old = batch;
-      old.mutable_load()->set_running_requests(1'000'000);
+      old.mutable_load()->clear_running_requests();
       old.mutable_load()->set_sample(sample - 1);
       batches.push_back(std::move(old));
     }

@@ -75,7 +75,7 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   void SetLoads(Loads loads);
   // What SubscribeKvEvents sends from now on, while the truth is GetLoads' kTrue; streams that are open end.
   // kNone: UNIMPLEMENTED. kTrue: records of loads, as vLLM sends them with events. kSilent: nothing. kReset:
-  // three, and the stream breaks. kOutOfOrder: after each record one with a lower number, and a million
+  // three, and the stream breaks. kOutOfOrder: after each record one with a lower number, and no
   // requests.
   enum class Records { kNone, kTrue, kSilent, kReset, kWrongRank, kOutOfOrder };
   void SetRecords(Records records);
