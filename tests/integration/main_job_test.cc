@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -50,40 +49,29 @@ void RunTrace(Cluster& cluster, int requests) {
   EXPECT_EQ(state.waiting_requests(), 0u);
 }
 
-TEST(MainJob, FourProcessesPipelined) {
-  ClusterOptions options;
-  options.worker_processes = 4;
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  RunTrace(cluster, 400);
-  cluster.StopCleanly();
-}
-
-TEST(MainJob, FourProcessesLockstep) {
-  ClusterOptions options;
-  options.worker_processes = 4;
-  options.router_flags = {"--plan_mode=lockstep"};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  RunTrace(cluster, 400);
-  EXPECT_EQ(cluster.State().steps().late_plans(), 0u);
-  cluster.StopCleanly();
-}
-
-TEST(MainJob, ManyRanksInTwoProcesses) {
-  ClusterOptions options;
-  options.worker_processes = 2;
-  options.ranks_per_process = 12;  // 24 ranks use the tree barrier instead of the star
-  options.worker_flags = {"--c=0.002", "--tl=0", "--slots=4"};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  RunTrace(cluster, 400);
-  cluster.StopCleanly();
+TEST(MainJob, PipelinedLockstepAndManyRanksCompleteTheTrace) {
+  // 24 ranks use the tree barrier instead of the star.
+  const ClusterOptions pipelined{.worker_processes = 4},
+      lockstep{.worker_processes = 4, .router_flags = {"--plan_mode=lockstep"}},
+      many{.ranks_per_process = 12, .worker_flags = {"--c=0.002", "--tl=0", "--slots=4"}},
+      predicted{.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io"},
+                .worker_flags = {"--c=0.0005", "--tl=0", "--slots=4"}};
+  for (const ClusterOptions* options : {&pipelined, &lockstep, &many, &predicted}) {
+    Cluster cluster(*options);
+    ASSERT_TRUE(cluster.ok());
+    RunTrace(cluster, 400);
+    if (options == &lockstep) {
+      EXPECT_EQ(cluster.State().steps().late_plans(), 0u);
+    }
+    if (options == &predicted) {
+      EXPECT_EQ(cluster.State().policy().horizon(), 20);
+    }
+    cluster.StopCleanly();
+  }
 }
 
 TEST(MainJob, EveryPolicyCompletesTheTrace) {
-  ClusterOptions options;
-  options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=8"};
+  ClusterOptions options = {.worker_flags = {"--c=0.0005", "--tl=0", "--slots=8"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   uint64_t completed = 0;
@@ -107,22 +95,10 @@ TEST(MainJob, EveryPolicyCompletesTheTrace) {
   cluster.StopCleanly();
 }
 
-TEST(MainJob, ProgramOverAHorizonOfPredictionsCompletesTheTrace) {
-  ClusterOptions options;
-  options.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io"};
-  options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=4"};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  EXPECT_EQ(cluster.State().policy().horizon(), 20);
-  RunTrace(cluster, 300);
-  cluster.StopCleanly();
-}
-
 TEST(MainJob, DecisionsThatAreEndedEarlyAreCountedAndTheJobIsDone) {
-  ClusterOptions options;
-  options.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io", "--objective=paper",
-                          "--decide_budget_ms=0.001"};
-  options.worker_flags = {"--c=0.005", "--tl=0", "--slots=16"};
+  ClusterOptions options = {.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io",
+                                             "--objective=paper", "--decide_budget_ms=0.001"},
+                            .worker_flags = {"--c=0.005", "--tl=0", "--slots=16"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   RunTrace(cluster, 400);
@@ -133,10 +109,8 @@ TEST(MainJob, DecisionsThatAreEndedEarlyAreCountedAndTheJobIsDone) {
 }
 
 TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
-  ClusterOptions options;
-  options.worker_processes = 1;
-  options.ranks_per_process = 3;
-  options.worker_flags = {"--c=0.002", "--tl=0", "--slots=32"};
+  ClusterOptions options = {
+      .worker_processes = 1, .ranks_per_process = 3, .worker_flags = {"--c=0.002", "--tl=0", "--slots=32"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   const std::string dir = TestDirectory();
@@ -203,9 +177,7 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
 }
 
 TEST(MainJob, ShadowsPlanOnEveryDecisionAndTheJobIsDone) {
-  ClusterOptions options;
-  options.worker_processes = 2;
-  options.router_flags = {"--policy=fcfs", "--shadow=lpt,bf_io"};
+  ClusterOptions options = {.worker_processes = 2, .router_flags = {"--policy=fcfs", "--shadow=lpt,bf_io"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   RunTrace(cluster, 200);

@@ -76,14 +76,21 @@ TEST(HttpServerTest, RepliesAreNotCompressed) {
   }
 }
 
-// Sends `bytes`. Returns everything that the server replies until it closes the connection.
-std::string Exchange(int port, const std::string& bytes) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+// A socket that connects to `port`.
+int ConnectedTo(int port, int flags = 0) {
+  const int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const int failed = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  EXPECT_TRUE(failed == 0 || flags == SOCK_NONBLOCK);
+  return fd;
+}
+
+// Sends `bytes`. Returns everything that the server replies until it closes the connection.
+std::string Exchange(int port, const std::string& bytes) {
+  const int fd = ConnectedTo(port);
   EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   std::string all;
   char buffer[4096];
@@ -116,9 +123,14 @@ TEST(HttpServerTest, RequestSmugglingIsRefused) {
 TEST(HttpServerTest, RangeRequestsGetTheWholeReply) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
-  const auto reply = client.Get("/metrics", {{"Range", "bytes=0-,0-,0-,0-"}});
-  EXPECT_EQ(reply->status, 200);
-  EXPECT_EQ(reply->body, "figures\n");
+  std::string many = "bytes=0-";
+  for (int i = 0; i < 500; ++i) many += ",0-";
+  for (const std::string& ranges : {std::string("bytes=0-,0-,0-,0-"), many}) {
+    const auto reply = client.Get("/metrics", {{"Range", ranges}});
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 200);
+    EXPECT_EQ(reply->body, "figures\n");
+  }
 }
 
 TEST(HttpServerTest, TwoServersCannotShareAPort) {
@@ -223,17 +235,6 @@ TEST(HttpServerTest, ChunkedAndCompressedBodiesAreNotRead) {
   EXPECT_EQ(other.Post("/act", {{"Content-Encoding", "gzip"}}, "{}", "application/json")->status, 415);
 }
 
-TEST(HttpServerTest, ManyRangesDoNotMultiplyAReply) {
-  const auto server = Serving();
-  httplib::Client client("127.0.0.1", PortOf(*server));
-  std::string ranges = "bytes=0-";
-  for (int i = 0; i < 500; ++i) ranges += ",0-";
-  const auto reply = client.Get("/metrics", {{"Range", ranges}});
-  ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->status, 200);
-  EXPECT_EQ(reply->body, "figures\n");
-}
-
 TEST(HttpServerTest, AForeignHostNameIsNotServed) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
@@ -302,15 +303,7 @@ TEST(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
   auto server = Serving();
   const int port = PortOf(*server);
   std::vector<int> sockets;
-  for (int i = 0; i < 100; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
-    sockets.push_back(fd);
-  }
+  for (int i = 0; i < 100; ++i) sockets.push_back(ConnectedTo(port, SOCK_NONBLOCK));
   for (int fd : sockets) close(fd);
   server.reset();
   EXPECT_TRUE(HttpServer::Bind({absl::StrCat("127.0.0.1:", port), nullptr, "", "", ""}).ok())
@@ -322,12 +315,7 @@ TEST(HttpServerTest, SilentConnectionsDoNotDelayShutdown) {
 class Trickler {
  public:
   Trickler(int port, std::string first, absl::Duration pause = absl::Milliseconds(50))
-      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+      : fd_(ConnectedTo(port)) {
     thread_ = std::thread([this, first = std::move(first), pause] {
       bool open = send(fd_, first.data(), first.size(), MSG_NOSIGNAL) > 0;
       for (; open && !stop_; absl::SleepFor(pause)) {
@@ -399,12 +387,7 @@ TEST(HttpServerTest, AStalledReaderIsDroppedHoweverMuchItHasRead) {
     return [end]() -> std::optional<std::string> { return std::string(64 << 10, 'm'); };
   });
   server.Start();
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(PortOf(server)));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const int fd = ConnectedTo(PortOf(server));
   const std::string request = "GET /much HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
   ASSERT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
   std::vector<char> buffer(64 << 10);

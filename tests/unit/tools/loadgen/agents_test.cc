@@ -3,7 +3,6 @@
 #include <set>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/schedule.h"
 
@@ -18,9 +17,8 @@ using ::testing::IsEmpty;
 std::vector<TraceRequest> Rows(size_t n) {
   std::vector<TraceRequest> rows;
   for (size_t i = 1; i <= n; ++i) {
-    TraceRequest row;
-    row.prompt_tokens = 10 * static_cast<int64_t>(i);
-    row.output_tokens = static_cast<int64_t>(i);
+    TraceRequest row = {.prompt_tokens = 10 * static_cast<int64_t>(i),
+                        .output_tokens = static_cast<int64_t>(i)};
     rows.push_back(row);
   }
   return rows;
@@ -107,9 +105,7 @@ TEST(AgentsUnderWay, UnsentCallsFailTheirAgent) {
 }
 
 TEST(ScheduleOfAgents, TakesRowsInOrderAndIndicesForAllCalls) {
-  Trace trace;
-  trace.format = "generic";
-  trace.requests = Rows(14);
+  Trace trace = {.format = "generic", .requests = Rows(14)};
   const Options options = {.trace = "x", .agents = *ParseAgents("sequence:2,fork_join:3")};
   auto schedule = Schedule::Create(options, trace);
   ASSERT_TRUE(schedule.ok()) << schedule.status();

@@ -1,7 +1,10 @@
 #include "tools/loadgen/checker.h"
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -66,69 +69,43 @@ TEST_F(CheckerTest, AnErrorIsNotABreachByItself) {
   EXPECT_EQ(checker_.breach(), "");
 }
 
-TEST_F(CheckerTest, AGapIsABreach) {
-  Tokens(0, 1);
-  Tokens(2, 1);
-  EXPECT_THAT(checker_.breach(), HasSubstr("request r1: token index 2 where 1 was due"));
-}
-
-TEST_F(CheckerTest, ARepetitionIsABreach) {
-  Tokens(0, 2);
-  Tokens(1, 1);
-  EXPECT_THAT(checker_.breach(), HasSubstr("token index 1 where 2 was due"));
-}
-
-TEST_F(CheckerTest, AStreamThatDoesNotStartAtZeroIsABreach) {
-  Tokens(1, 1);
-  EXPECT_THAT(checker_.breach(), HasSubstr("token index 1 where 0 was due"));
-}
-
-TEST_F(CheckerTest, TooManyTokensAreABreach) {
-  Tokens(0, 5);
-  EXPECT_THAT(checker_.breach(), HasSubstr("5 tokens, 4 asked for"));
-}
-
-TEST_F(CheckerTest, TooFewTokensAreABreach) {
-  Tokens(0, 3);
-  End({.reason_is_length = true, .has_usage = true, .prompt_tokens = 100, .completion_tokens = 3});
-  EXPECT_THAT(checker_.breach(), HasSubstr("finished after 3 tokens, 4 asked for"));
-}
-
-TEST_F(CheckerTest, AnotherReasonThanLengthIsABreach) {
-  Tokens(0, 4);
-  End({.reason_is_length = false, .has_usage = true, .prompt_tokens = 100, .completion_tokens = 4});
-  EXPECT_THAT(checker_.breach(), HasSubstr("another reason"));
-}
-
-TEST_F(CheckerTest, MissingOrWrongUsageIsABreach) {
-  for (const Finish& finish :
-       {Finish{.reason_is_length = true},
-        Finish{.reason_is_length = true, .has_usage = true, .completion_tokens = 4},
-        Finish{.reason_is_length = true, .has_usage = true, .prompt_tokens = 100, .completion_tokens = 5}}) {
+TEST(StreamCheckerBreach, EveryMessageOrEndThatDoesNotFollowIsOne) {
+  using End = StreamChecker::End;
+  const StreamMessage all = {.tokens = 4};
+  const StreamMessage finish = {.finish = kGoodFinish};
+  const auto usage = [](uint32_t prompt, uint32_t completion, bool length = true) {
+    return StreamMessage{.finish = Finish{.reason_is_length = length,
+                                          .has_usage = true,
+                                          .prompt_tokens = prompt,
+                                          .completion_tokens = completion}};
+  };
+  const struct {
+    std::vector<StreamMessage> messages;
+    std::optional<End> end;
+    std::string want;
+  } cases[] = {
+      {{{.tokens = 1}, {.first_index = 2, .tokens = 1}}, {}, "request r1: token index 2 where 1 was due"},
+      {{{.tokens = 2}, {.first_index = 1, .tokens = 1}}, {}, "token index 1 where 2 was due"},
+      {{{.first_index = 1, .tokens = 1}}, {}, "token index 1 where 0 was due"},
+      {{{.tokens = 5}}, {}, "5 tokens, 4 asked for"},
+      {{{.tokens = 3}, usage(100, 3)}, {}, "finished after 3 tokens, 4 asked for"},
+      {{all, usage(100, 4, false)}, {}, "another reason"},
+      {{all, {.finish = Finish{.reason_is_length = true}}}, {}, "usage"},
+      {{all, usage(0, 4)}, {}, "usage"},
+      {{all, usage(100, 5)}, {}, "usage"},
+      {{all, finish, finish}, {}, "a message after the finish"},
+      {{all}, End::kOk, "without a finish"},
+      {{all, finish}, End::kError, "error after the finish"},
+      {{{.request_id = "r2", .tokens = 1}}, {}, "a message of request r2"},
+      // The first is kept.
+      {{{.first_index = 1, .tokens = 1}, {.first_index = 9, .tokens = 1}}, End::kOk, "token index 1 "},
+  };
+  for (const auto& broken : cases) {
     StreamChecker checker("r1", 100, 4);
-    checker.OnMessage({.first_index = 0, .tokens = 4, .finish = finish});
-    EXPECT_THAT(checker.breach(), HasSubstr("usage"));
+    for (const StreamMessage& message : broken.messages) checker.OnMessage(message);
+    if (broken.end) checker.OnEnd(*broken.end);
+    EXPECT_THAT(checker.breach(), HasSubstr(broken.want));
   }
-}
-
-TEST_F(CheckerTest, ASecondFinishIsABreach) {
-  Tokens(0, 4);
-  End(kGoodFinish);
-  End(kGoodFinish);
-  EXPECT_THAT(checker_.breach(), HasSubstr("a message after the finish"));
-}
-
-TEST_F(CheckerTest, AnOkStatusWithoutFinishIsABreach) {
-  Tokens(0, 4);
-  checker_.OnEnd(StreamChecker::End::kOk);
-  EXPECT_THAT(checker_.breach(), HasSubstr("without a finish"));
-}
-
-TEST_F(CheckerTest, AnErrorAfterTheFinishIsABreach) {
-  Tokens(0, 4);
-  End(kGoodFinish);
-  checker_.OnEnd(StreamChecker::End::kError);
-  EXPECT_THAT(checker_.breach(), HasSubstr("error after the finish"));
 }
 
 TEST_F(CheckerTest, AConnectionLostAfterTheFinishIsNotABreach) {
@@ -138,18 +115,6 @@ TEST_F(CheckerTest, AConnectionLostAfterTheFinishIsNotABreach) {
   EXPECT_TRUE(checker_.finished());
   checker_.OnEnd(StreamChecker::End::kConnectionLost);
   EXPECT_EQ(checker_.breach(), "");
-}
-
-TEST_F(CheckerTest, AnotherRequestsMessageIsABreach) {
-  checker_.OnMessage({.request_id = "r2", .first_index = 0, .tokens = 1});
-  EXPECT_THAT(checker_.breach(), HasSubstr("a message of request r2"));
-}
-
-TEST_F(CheckerTest, TheFirstBreachIsKept) {
-  Tokens(1, 1);
-  Tokens(9, 1);
-  checker_.OnEnd(StreamChecker::End::kOk);
-  EXPECT_THAT(checker_.breach(), HasSubstr("token index 1"));
 }
 
 }  // namespace

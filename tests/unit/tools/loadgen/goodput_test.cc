@@ -1,7 +1,6 @@
 #include "tools/loadgen/goodput.h"
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tools/loadgen/results.h"
 
 namespace bfio::loadgen {
@@ -71,8 +70,7 @@ TEST(GoodputTest, OneTokenHasNoTpotToMiss) {
 }
 
 TEST(GoodputTest, FailedAndUnsentAreNotGoodAndInterruptedDoNotCount) {
-  Results r;
-  r.goodput = Goodput({.ttft_s = 1});
+  Results r = {.goodput = Goodput({.ttft_s = 1})};
   EXPECT_FALSE(r.good_share().has_value());
   r.Add(Request(0.5, 0.1));
   EXPECT_EQ(r.good_share(), 1.0);

@@ -1,11 +1,7 @@
 #include "tools/loadgen/rate_profile.h"
 
-#include <cmath>
-#include <limits>
-
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tools/loadgen/schedule.h"
 
 namespace bfio::loadgen {
@@ -86,11 +82,7 @@ TEST(ProfileArrivalsTest, TimesAscendAndTheSeedRepeatsThem) {
 }
 
 Trace OneRow() {
-  Trace trace;
-  trace.source = "one";
-  trace.format = "generic";
-  trace.requests = {{0, 10, 1}};
-  return trace;
+  return {.source = "one", .format = "generic", .requests = {{0, 10, 1}}};
 }
 
 TEST(ProfileScheduleTest, StepTimesCountFromTheStartAndSweepTimesFromTheLevel) {

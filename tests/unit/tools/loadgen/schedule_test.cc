@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tools/loadgen/options.h"
 
 namespace bfio::loadgen {
@@ -13,12 +12,10 @@ namespace {
 using ::testing::HasSubstr;
 
 Trace ThreeRows() {
-  Trace trace;
-  trace.source = "three";
-  trace.format = "generic";
-  trace.has_arrivals = true;
-  trace.requests = {{0, 10, 1}, {1, 20, 2}, {4, 30, 3}};
-  return trace;
+  return {.source = "three",
+          .format = "generic",
+          .has_arrivals = true,
+          .requests = {{0, 10, 1}, {1, 20, 2}, {4, 30, 3}}};
 }
 
 std::vector<PlannedRequest> All(const Options& options, Trace trace) {

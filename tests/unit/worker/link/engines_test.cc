@@ -11,10 +11,7 @@ namespace bfio::worker {
 namespace {
 
 std::string DigestWith(const std::string& engine, const std::function<void(EngineOptions&)>& change) {
-  EngineOptions options;
-  options.name = engine;
-  options.limits = {4, 4096, 2048};
-  options.model = "tests/golden/llama";
+  EngineOptions options = {.name = engine, .limits = {4, 4096, 2048}, .model = "tests/golden/llama"};
   change(options);
   const auto engines = Engines::Create(options);
   EXPECT_TRUE(engines.ok()) << engines.status();

@@ -22,7 +22,6 @@
 #include "common/net/channel.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
-#include "gtest/gtest.h"
 #include "tests/testing/held_port.h"
 #include "tests/testing/wall_clock/wall_clock.h"
 #include "worker/barrier/local/local_barrier.h"
@@ -63,17 +62,14 @@ class FakeRouter final : public v1::WorkerLink::Service {
 // Runs one rank against `address` until it ends; returns how its link ended.
 absl::Status RunRank(const std::string& address, const std::function<void(RouterLink&)>& meanwhile = {},
                      absl::Duration connect_timeout = absl::Seconds(60)) {
-  RouterLinkOptions options;
-  options.router = address;
-  options.worker_id = "w";
-  options.connect_timeout = connect_timeout;
-  options.first_backoff = absl::Milliseconds(1);
-  options.first_refusal = absl::Milliseconds(1);
+  RouterLinkOptions options = {.router = address,
+                               .worker_id = "w",
+                               .connect_timeout = connect_timeout,
+                               .first_backoff = absl::Milliseconds(1),
+                               .first_refusal = absl::Milliseconds(1)};
   const auto channel = NewChannel(address);
   RouterLink link(options, channel);
-  SimOptions sim;
-  sim.limits = {4, 1000, 500};
-  sim.cost = {0, 0, 0};
+  SimOptions sim = {.limits = {4, 1000, 500}, .cost = {0, 0, 0}};
   StepLoop loop({"w", "0"}, *MakeSimEngine(sim),
                 std::make_unique<LocalBarrierEndpoint>(std::make_shared<LocalHub>()), link);
   std::thread stepping([&] {
@@ -381,8 +377,7 @@ TEST(RouterLinkTest, AWorkerWithoutRouterMayLeaveAfterAClockStep) {
 }
 
 TEST(ConvertTest, GroupsAreNamedBothWays) {
-  Hello hello;
-  hello.group = "blue";
+  Hello hello = {.group = "blue"};
   v1::WorkerMessage out;
   ToProto(hello, out);
   EXPECT_EQ(out.hello().group(), "blue");
@@ -441,8 +436,7 @@ TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
 }
 
 TEST(ConvertTest, AnAnnouncementKeepsWhatTheRouterNeeds) {
-  Announcement announcement;
-  announcement.epoch = 4;
+  Announcement announcement = {.epoch = 4};
   HeldRequest& held = announcement.requests.emplace_back();
   held.request.handle = 8;
   held.request.prompt = {11, 12, 13};
@@ -466,10 +460,7 @@ TEST(ConvertTest, AnAnnouncementKeepsWhatTheRouterNeeds) {
 }
 
 TEST(ConvertTest, AReportKeepsAllItsFields) {
-  StepReport report;
-  report.epoch = 2;
-  report.step = 5;
-  report.applied_plan = 4;
+  StepReport report = {.epoch = 2, .step = 5, .applied_plan = 4};
   report.output.tokens = {{1, 100}, {2, 200}};
   report.output.completion_hints = {0.5f, 0.25f};
   report.output.finished = {{2, FinishCause::kStop}};

@@ -2,12 +2,10 @@
 #include "worker/link/step_log.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -36,18 +34,17 @@ class StepLogFile : public ::testing::Test {
 };
 
 StepRow Row(int64_t step) {
-  StepRow row;
-  row.epoch = 3;
-  row.step = step;
-  row.rank = 1;
-  row.ranks = 2;
-  row.load_tokens = 1000 + step;
-  row.active = 7;
-  row.admitted = 2;
-  row.finished = 1;
-  row.prefill_tokens = 90;
-  row.local_ns = 5000;
-  row.barrier_wait_ns = 60;
+  StepRow row = {.epoch = 3,
+                 .step = step,
+                 .rank = 1,
+                 .ranks = 2,
+                 .load_tokens = 1000 + step,
+                 .active = 7,
+                 .admitted = 2,
+                 .finished = 1,
+                 .prefill_tokens = 90,
+                 .local_ns = 5000,
+                 .barrier_wait_ns = 60};
   if (step > 1) row.gap_ns = 8;
   row.end_ns = 12345;
   row.batch = {.tokens = 95, .prefill_pairs = 12345678, .decode_context = 4000};

@@ -11,7 +11,6 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/mutex.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "worker/barrier/local/local_barrier.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/barrier/view.h"
@@ -157,9 +156,7 @@ class StepTogetherTest : public ::testing::Test {
     shape.rank = static_cast<int>(ranks_.size());
     auto engine = std::make_unique<ToyEngine>(shape);
     rank->engine = engine.get();
-    StepLoopOptions options;
-    options.worker_id = absl::StrCat("w", shape.rank);
-    options.resume_buffer_bytes = 1 << 20;
+    StepLoopOptions options = {.worker_id = absl::StrCat("w", shape.rank), .resume_buffer_bytes = 1 << 20};
     rank->loop = std::make_unique<StepLoop>(options, std::move(engine),
                                             std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
     rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
@@ -171,8 +168,7 @@ class StepTogetherTest : public ::testing::Test {
   // Returns the ranks' errors of forming.
   std::vector<std::string> Open(uint64_t epoch, int count, const std::vector<Handle>& begins = {}) {
     for (int rank = 0; rank < count; ++rank) {
-      Epoch message;
-      message.group = {epoch, rank, count, hellos_[0].communicator_offer};
+      Epoch message = {.group = {epoch, rank, count, hellos_[0].communicator_offer}};
       message.form_timeout = message.step_timeout = kGroupForever;
       message.announce = epoch > 1;
       message.retain = kGroupForever;
@@ -181,9 +177,7 @@ class StepTogetherTest : public ::testing::Test {
     std::vector<std::string> errors;
     for (int rank = 0; rank < count; ++rank) {
       errors.push_back(ranks_[rank]->link.readies.Next().error);
-      Plan plan;
-      plan.epoch = epoch;
-      plan.apply_step = 1;
+      Plan plan = {.epoch = epoch, .apply_step = 1};
       for (const Handle handle : begins) {
         if (rank != 0) break;
         SequenceRequest& request = plan.assignments.emplace_back();
@@ -232,8 +226,7 @@ TEST_F(StepTogetherTest, RanksAgreeOnTheLargestBatchAndExchangeInAStep) {
 TEST_F(StepTogetherTest, AnEngineThatCannotEnterAGroupEndsItsRank) {
   const absl::Status status = absl::ResourceExhaustedError("no memory for the rows of all ranks");
   Add({.together = true, .signature = 5, .enters = status});
-  Epoch message;
-  message.group = {1, 0, 1, hellos_[0].communicator_offer};
+  Epoch message = {.group = {1, 0, 1, hellos_[0].communicator_offer}};
   message.form_timeout = message.step_timeout = kGroupForever;
   ranks_[0]->loop->inbox().OnEpoch(message);
   ranks_[0]->thread.join();

@@ -1,7 +1,6 @@
 #include "worker/metrics/worker_metrics.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fstream>
 #include <set>
@@ -19,18 +18,17 @@ using ::testing::Not;
 
 // A rank with a value in every field.
 RankTelemetry Known() {
-  RankTelemetry rank;
-  rank.worker_id = "w0";
-  rank.connected = true;
-  rank.epoch = 7;
-  rank.rank = 3;
-  rank.ranks = 4;
-  rank.epochs_formed = 2;
-  rank.steps = 5;
-  rank.failed_requests = 6;
-  rank.kv_tokens = 1000;
-  rank.free_kv_tokens = 400;
-  rank.undelivered_tokens = 11;
+  RankTelemetry rank = {.worker_id = "w0",
+                        .connected = true,
+                        .epoch = 7,
+                        .rank = 3,
+                        .ranks = 4,
+                        .epochs_formed = 2,
+                        .steps = 5,
+                        .failed_requests = 6,
+                        .kv_tokens = 1000,
+                        .free_kv_tokens = 400,
+                        .undelivered_tokens = 11};
   rank.local_s.Add(0.002);
   rank.cost.emplace();
   rank.cost->c = FittedValue{0.004, 0.001};
@@ -70,8 +68,7 @@ TEST(WorkerMetricsTest, MetricsOfARank) {
 
 // A value that is not known must be absent: zero joules or rank 0 would be wrong.
 TEST(WorkerMetricsTest, UnknownValuesAreAbsent) {
-  RankTelemetry fresh;
-  fresh.worker_id = "w1";
+  RankTelemetry fresh = {.worker_id = "w1"};
   const RankTelemetry ranks[] = {Known(), fresh};
   const std::string text = MetricsText("1", 0, ranks);
   for (const char* name : {"rank", "step_cost_fixed_seconds", "step_cost_token_seconds", "power_watts",

@@ -1,6 +1,5 @@
 // The dominance grid on a few cells that are small enough for a test.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 
@@ -125,9 +124,7 @@ TEST(DominanceTest, BelowSaturationTenMeanOutputsAreCounted) {
 DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) {
   DominanceCell cell;
   for (size_t i = 0; i < step_s.size(); ++i) {
-    RunMeasurements run;
-    run.step_s_mean = step_s[i];
-    run.wait_steps_p99 = wait_p99[i];
+    RunMeasurements run = {.step_s_mean = step_s[i], .wait_steps_p99 = wait_p99[i]};
     cell.runs.push_back(run);
   }
   return cell;

@@ -179,8 +179,7 @@ std::vector<Setting> Settings() {
 class ConservationTest : public ::testing::TestWithParam<Setting> {};
 
 Trace ShortRequests() {
-  Trace trace;
-  trace.source = "short";
+  Trace trace = {.source = "short"};
   Rng rng(5);
   for (int i = 0; i < 400; ++i) {
     trace.requests.push_back(

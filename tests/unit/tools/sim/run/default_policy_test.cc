@@ -18,14 +18,7 @@ constexpr double kSaturation = 72;
 
 // The setting of docs/benchmarks.md with fewer steps: 16 workers of 72 slots, 128 requests revealed.
 SimOptions Overload(const std::string& policy) {
-  SimOptions options;
-  options.policy = policy;
-  options.workers = 16;
-  options.batch = 72;
-  options.reveal = 128;
-  options.warmup = 300;
-  options.steps = 1'500;
-  return options;
+  return {.policy = policy, .reveal = 128, .warmup = 300, .steps = 1'500, .workers = 16, .batch = 72};
 }
 
 struct Figures {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/run/drift.h"
 #include "tools/sim/run/hints.h"
@@ -16,26 +15,16 @@ namespace bfio::sim {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::Gt;
 using ::testing::HasSubstr;
-using ::testing::Lt;
 
 Trace Requests(const std::vector<std::pair<int64_t, int64_t>>& lengths) {
-  Trace trace;
-  trace.source = "by hand";
+  Trace trace = {.source = "by hand"};
   for (const auto& [prompt, output] : lengths) trace.requests.push_back({0, prompt, output});
   return trace;
 }
 
 SimOptions Small(const std::string& policy, int32_t workers, int32_t batch) {
-  SimOptions options;
-  options.policy = policy;
-  options.workers = workers;
-  options.batch = batch;
-  options.warmup = 0;
-  options.steps = 0;
-  options.count_drain = true;
-  return options;
+  return {.policy = policy, .warmup = 0, .steps = 0, .count_drain = true, .workers = workers, .batch = batch};
 }
 
 nlohmann::ordered_json Simulate(const SimOptions& options, const Trace& trace, const StepTap& tap = {}) {
@@ -210,12 +199,7 @@ TEST(LatePlanTest, AFreedSlotStaysEmptyUntilThePlanComes) {
 
 TEST(LatePlanTest, DelayCostsSlots) {
   const Trace trace = *SampleProfile("conversation", 2000, 3);
-  SimOptions options;
-  options.workers = 4;
-  options.batch = 16;
-  options.reveal = 32;
-  options.warmup = 300;
-  options.steps = 600;
+  SimOptions options = {.reveal = 32, .warmup = 300, .steps = 600, .workers = 4, .batch = 16};
   double before = 2;
   for (int32_t delay : {0, 4, 16}) {
     options.report_delay = delay;
@@ -261,11 +245,7 @@ TEST(LocalTimeTest, JitterHasMeanOneAndTheGivenDeviation) {
 
 TEST(LocalTimeTest, APolicyWithKnownSpeedsHasShorterSteps) {
   const Trace trace = *SampleProfile("conversation", 4000, 3);
-  SimOptions options;
-  options.workers = 4;
-  options.batch = 32;
-  options.reveal = 64;
-  options.speeds = {1, 1, 1, 0.6};
+  SimOptions options = {.reveal = 64, .workers = 4, .batch = 32, .speeds = {1, 1, 1, 0.6}};
   options.cost.c_s = 1e-3;
   const double told = Simulate(options, trace).at("step_s_mean");
   options.tell_speeds = false;

@@ -1,6 +1,5 @@
 // The simulator against hand-computed numbers, and against the figures that the project's documents quote.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
@@ -16,8 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::UnorderedElementsAre;
 
 Trace SixRequests() {
-  Trace trace;
-  trace.source = "six";
+  Trace trace = {.source = "six"};
   for (auto [s, o] :
        std::vector<std::pair<int64_t, int64_t>>{{10, 2}, {20, 1}, {30, 3}, {40, 1}, {50, 2}, {60, 1}}) {
     trace.requests.push_back({static_cast<double>(trace.requests.size()), s, o});
@@ -26,13 +24,7 @@ Trace SixRequests() {
 }
 
 SimOptions ThreeWorkersOfOneSlot() {
-  SimOptions options;
-  options.policy = "fcfs";
-  options.workers = 3;
-  options.batch = 1;
-  options.reveal = 6;
-  options.warmup = 0;
-  options.steps = 3;
+  SimOptions options = {.policy = "fcfs", .reveal = 6, .warmup = 0, .steps = 3, .workers = 3, .batch = 1};
   options.cost.c_s = 1;
   options.cost.tl_s_per_token = 0.1;
   return options;
@@ -107,9 +99,7 @@ TEST(GoldenTest, EmptyTraceIsRefused) {
 
 TEST(GoldenTest, RunsRepeatExceptForMeasuredTimes) {
   const Trace trace = *SampleProfile("conversation", 2000, 3);
-  SimOptions options;
-  options.warmup = 50;
-  options.steps = 200;
+  SimOptions options = {.warmup = 50, .steps = 200};
   const auto run = [&] {
     auto result = *(*Simulation::Create(options, trace))->Run();
     for (const char* key : {"mean", "p50", "p99", "max"}) result.erase(std::string("decide_us_") + key);
@@ -145,8 +135,7 @@ class QuotedValueTest : public ::testing::TestWithParam<Figure> {
   static nlohmann::ordered_json Run(const std::string& workload, const std::string& policy) {
     const Trace trace =
         IsFile(workload) ? *ReadTrace(Path(workload)) : *SampleProfile(workload, kProfileRequests, 1);
-    SimOptions options;
-    options.policy = policy;
+    SimOptions options = {.policy = policy};
     return *(*Simulation::Create(options, trace))->Run();
   }
   static constexpr int64_t kProfileRequests = 20'000;

@@ -18,12 +18,7 @@ int64_t BytesInUse() {
 
 TEST(MemoryTest, IsFlatOverTenMillionRequestSteps) {
   const Trace trace = *SampleProfile("conversation", 5000, 1);
-  SimOptions options;
-  options.policy = "least_tokens";
-  options.workers = 64;
-  options.reveal = 512;
-  options.warmup = 0;
-  options.steps = 3600;
+  SimOptions options = {.policy = "least_tokens", .reveal = 512, .warmup = 0, .steps = 3600, .workers = 64};
   int64_t request_steps = 0, early = 0, late = 0;
   auto simulation = Simulation::Create(options, trace);
   ASSERT_TRUE(simulation.ok());

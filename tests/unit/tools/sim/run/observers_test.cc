@@ -1,6 +1,5 @@
 // Shadows, LP files, the CSV of steps and the overload condition observe a run without changing it.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,14 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 
 SimOptions Short() {
-  SimOptions options;
-  options.policy = "least_tokens";
-  options.workers = 4;
-  options.batch = 8;
-  options.reveal = 12;
-  options.warmup = 10;
-  options.steps = 20;
-  return options;
+  return {.policy = "least_tokens", .reveal = 12, .warmup = 10, .steps = 20, .workers = 4, .batch = 8};
 }
 
 // Requests of one step each, so that every step has a decision.

@@ -1,6 +1,5 @@
 // Seeds and loads have the same meaning for every workload.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <tuple>
@@ -25,10 +24,7 @@ TEST(WorkloadTest, BurstsComeTogetherAtTheSameRate) {
 }
 
 Trace Three() {
-  Trace trace;
-  trace.has_arrivals = true;
-  trace.requests = {{0, 10, 1}, {1, 20, 2}, {4, 30, 3}};
-  return trace;
+  return {.has_arrivals = true, .requests = {{0, 10, 1}, {1, 20, 2}, {4, 30, 3}}};
 }
 
 auto Row(const TraceRequest& request) {
@@ -62,10 +58,7 @@ TEST(RotatedTest, OtherSeedsStartElsewhereAndKeepTheGaps) {
 
 TEST(RotatedTest, SeedsOfATraceGiveDifferentRunsAndTheSameSeedTheSame) {
   const Trace trace = *SampleProfile("conversation", 2000, 1);
-  SimOptions options;
-  options.policy = "fcfs";
-  options.warmup = 50;
-  options.steps = 100;
+  SimOptions options = {.policy = "fcfs", .warmup = 50, .steps = 100};
   const auto imbalance = [&](uint64_t seed) {
     const Trace rotated = Rotated(trace, seed);
     return (*(*Simulation::Create(options, rotated))->Run())["avg_imbalance_tokens"].get<double>();
@@ -89,9 +82,7 @@ TEST(PoissonTest, ArrivalsAreOnePerSecondOrderedAndSeeded) {
 
 // Three requests of 1, 2, 3 steps: E[o] = 2; mean load of an occupied slot (10 + 2 * 20.5 + 3 * 31) / 6 = 24.
 TEST(FullSlotRateTest, ByHand) {
-  StepCost cost;
-  cost.c_s = 1;
-  cost.tl_s_per_token = 0.1;
+  StepCost cost = {.c_s = 1, .tl_s_per_token = 0.1};
   EXPECT_DOUBLE_EQ(MeanFreeSlots(Three(), 4, 5), 10);
   EXPECT_DOUBLE_EQ(FullSlotRequestRate(Three(), 4, 5, cost), 10 / (1 + 0.1 * 5 * 24));
 }
@@ -100,10 +91,7 @@ TEST(FullSlotRateTest, ByHand) {
 // offered nine tenths of it.
 TEST(FullSlotRateTest, IsWhereQueuesBegin) {
   const Trace trace = WithPoissonArrivals(*SampleProfile("code", 20'000, 1), 1);
-  SimOptions options;
-  options.policy = "lpt";
-  options.mode = "arrivals";
-  options.steps = 1500;
+  SimOptions options = {.policy = "lpt", .mode = "arrivals", .steps = 1500};
   const auto wait = [&](double utilisation) {
     options.load = utilisation * FullSlotRequestRate(trace, options.workers, options.batch, options.cost) /
                    ArrivalRate(trace);

@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -135,13 +136,16 @@ TEST(ServeGroupTest, AStepWithoutDecodesMakesTheirGapLonger) {
 
 // Ranks with so many decodes and bound prompt tokens.
 struct Scene {
+  explicit Scene(const std::vector<std::pair<int64_t, std::vector<int64_t>>>& of) {
+    for (const auto& [decodes, prompts] : of) AddRank(decodes, prompts);
+  }
   std::vector<ServeRank> ranks;
   std::vector<ServeRequest> requests;
   BatchCost cost = Cost();
   std::deque<ServeRequestIndex> pool;
   int64_t step = 0;
 
-  void AddRank(int64_t decodes, std::vector<int64_t> prompts = {}) {
+  void AddRank(int64_t decodes, const std::vector<int64_t>& prompts) {
     ServeRank& rank = ranks.emplace_back();
     rank.decodes = decodes;
     for (const int64_t tokens : prompts) {
@@ -182,24 +186,18 @@ auto Bound(ServeRequestIndex request, int32_t rank) {
 }
 
 TEST(ServeRulesTest, VllmFillsTheBudgetAfterDecodes) {
-  Scene scene;
-  scene.AddRank(10, {500});
-  scene.AddRank(600);
+  Scene scene({{10, {500}}, {600, {}}});
   EXPECT_THAT(Tokens(scene.Ask(*Rule("vllm", 512))), ElementsAre(502, 0));
 }
 
 TEST(ServeRulesTest, VllmCountsAWaitingRequestAsFourRunning) {
-  Scene scene;
-  scene.AddRank(7);
-  scene.AddRank(0, {100, 100});
+  Scene scene({{7, {}}, {0, {100, 100}}});
   scene.Arrive(50);
   EXPECT_EQ(scene.Ask(*Rule("vllm", 512)).bindings[0].rank, 0) << "7 against 8";
 }
 
 TEST(ServeRulesTest, TheCadenceLetsPromptsInEverySecondStepUntilTheyPileUp) {
-  Scene scene;
-  scene.AddRank(10, {100});
-  scene.AddRank(10);
+  Scene scene({{10, {100}}, {10, {}}});
   const auto rule = Rule("vllm_cadence", 256);
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "step 0";
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "step 1";
@@ -209,9 +207,7 @@ TEST(ServeRulesTest, TheCadenceLetsPromptsInEverySecondStepUntilTheyPileUp) {
 }
 
 TEST(ServeRulesTest, SglangsDelayerWaitsForAllRanksThirtyPassesAtMost) {
-  Scene scene;
-  scene.AddRank(10, {100});
-  scene.AddRank(10);
+  Scene scene({{10, {100}}, {10, {}}});
   const auto rule = Rule("sglang_delayer", 256);
   for (int pass = 0; pass < 30; ++pass) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << pass;
   const ServePlan plan = scene.Ask(*rule);
@@ -225,8 +221,7 @@ TEST(ServeRulesTest, SglangsDelayerWaitsForAllRanksThirtyPassesAtMost) {
 }
 
 TEST(ServeRulesTest, AtomHoldsUntilMostOfAStepWaits) {
-  Scene scene;
-  scene.AddRank(10, {100});
+  Scene scene({{10, {100}}});
   const auto rule = Rule("atom_coalescer", 1000);
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0));
   scene.SetPrompt(0, 700);
@@ -237,9 +232,7 @@ TEST(ServeRulesTest, AtomHoldsUntilMostOfAStepWaits) {
 }
 
 TEST(ServeRulesTest, TrtllmWaitsForEveryRankAndThenBatches) {
-  Scene scene;
-  scene.AddRank(10, {100});
-  scene.AddRank(10, {100});
+  Scene scene({{10, {100}}, {10, {100}}});
   const auto rule = Rule("trtllm_adp", 1000);
   for (int step = 0; step < 11; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990));
@@ -252,9 +245,7 @@ TEST(ServeRulesTest, TrtllmWaitsForEveryRankAndThenBatches) {
 }
 
 TEST(ServeRulesTest, TrtllmPlacesTheLongestFirstWhereTheFewestTokensAre) {
-  Scene scene;
-  scene.AddRank(3);
-  scene.AddRank(3);
+  Scene scene({{3, {}}, {3, {}}});
   scene.ranks[0].decode_context = 500;
   scene.ranks[1].decode_context = 100;
   for (const int64_t tokens : {50, 300, 200}) scene.Arrive(tokens);
@@ -264,9 +255,7 @@ TEST(ServeRulesTest, TrtllmPlacesTheLongestFirstWhereTheFewestTokensAre) {
 }
 
 TEST(ServeRulesTest, TrtllmGivesNoRankMoreThanItsShareOfRequests) {
-  Scene scene;
-  scene.AddRank(4);
-  scene.AddRank(3);
+  Scene scene({{4, {}}, {3, {}}});
   scene.ranks[0].decode_context = 10;
   scene.ranks[1].decode_context = 100'000;
   for (const int64_t tokens : {50, 60, 70}) scene.Arrive(tokens);
@@ -276,18 +265,14 @@ TEST(ServeRulesTest, TrtllmGivesNoRankMoreThanItsShareOfRequests) {
 }
 
 TEST(ServeRulesTest, TrtllmLeavesThoseWithoutASlotInThePool) {
-  Scene scene;
-  scene.AddRank(62, {100});
-  scene.AddRank(64);
+  Scene scene({{62, {100}}, {64, {}}});
   for (const int64_t tokens : {50, 900}) scene.Arrive(tokens);
   EXPECT_THAT(scene.Ask(*Rule("trtllm_adp", 1000)).bindings, ElementsAre(Bound(1, 0)));
   EXPECT_EQ(scene.pool.size(), 1U);
 }
 
 TEST(ServeRulesTest, TpuBatchWaitsForAPromptOnEveryRank) {
-  Scene scene;
-  scene.AddRank(10, {100});
-  scene.AddRank(10);
+  Scene scene({{10, {100}}, {10, {}}});
   const auto rule = Rule("tpu_batch", 1000);
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0));
   scene.Arrive(100);
@@ -295,16 +280,12 @@ TEST(ServeRulesTest, TpuBatchWaitsForAPromptOnEveryRank) {
 }
 
 TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
-  Scene scene;
-  scene.AddRank(10, {900});
-  scene.AddRank(10, {100});
+  Scene scene({{10, {900}}, {10, {100}}});
   EXPECT_THAT(Tokens(scene.Ask(*Rule("equal_chunks", 2048))), ElementsAre(500, 500));
 }
 
 TEST(ServeRulesTest, ReleasedPromptsFillTheEnginesBudget) {
-  Scene scene;
-  scene.AddRank(10, {500});
-  scene.AddRank(600);
+  Scene scene({{10, {500}}, {600, {}}});
   const auto rule = Rule("bf_io_release", 512);
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(502, 0)) << "vLLM's step";
   scene.ranks[1].decodes = 10;

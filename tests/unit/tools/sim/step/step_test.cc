@@ -1,5 +1,4 @@
 // One engine with a batch scheduler: the step time model, hand-computed runs, and conservation of tokens.
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -15,7 +14,6 @@ namespace {
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using worker::EngineModel;
 
 TEST(BatchTimeTest, ThePapersConstants) {
   const BatchCost llama;
@@ -32,11 +30,8 @@ TEST(BatchTimeTest, ThePapersConstants) {
 }
 
 TEST(BatchTimeTest, LongContextsAndOverflow) {
-  BatchCost cost;
-  cost.k1_s_per_pair = 1e-6;
-  cost.k2_s_per_token = 1e-5;
-  cost.swap_s_per_token = 3e-5;
-  cost.recompute_s_per_token = 2e-5;
+  BatchCost cost = {
+      .k1_s_per_pair = 1e-6, .k2_s_per_token = 1e-5, .swap_s_per_token = 3e-5, .recompute_s_per_token = 2e-5};
   BatchLoad load;
   load.AddPrefill(20, 1000);
   load.AddDecode(500);
@@ -60,8 +55,7 @@ TEST(BatchTimeTest, LongContextsAndOverflow) {
 }
 
 OneEngineOptions Options(const std::string& scheduler, int64_t budget) {
-  OneEngineOptions options;
-  options.scheduler = scheduler;
+  OneEngineOptions options = {.scheduler = scheduler};
   options.engine.token_budget = budget;
   return options;
 }
@@ -100,10 +94,9 @@ TEST(OneEngineTest, EveryTokenIsComputedOnceWhateverTheScheduler) {
     std::vector<StepArrival> arrivals;
     int64_t tokens = 0;
     for (int i = 0; i < 400; ++i) {
-      StepArrival arrival;
-      arrival.at = (arrivals.empty() ? 0 : arrivals.back().at) + 0.3 * rng.Exponential();
-      arrival.prefill = 1 + static_cast<int64_t>(rng.Below(250));
-      arrival.decode = 1 + static_cast<int64_t>(rng.Below(60));
+      StepArrival arrival = {.at = (arrivals.empty() ? 0 : arrivals.back().at) + 0.3 * rng.Exponential(),
+                             .prefill = 1 + static_cast<int64_t>(rng.Below(250)),
+                             .decode = 1 + static_cast<int64_t>(rng.Below(60))};
       tokens += arrival.prefill + arrival.decode;
       arrivals.push_back(arrival);
     }

@@ -6,12 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <string>
 #include <utility>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
 #include "tests/testing/golden.h"
 #include "tools/checkpoint/generate.h"
@@ -78,8 +76,7 @@ TEST(CpuEngineTest, GreedyLogProbabilitiesAreThoseOfTheLargestLogits) {
   const auto engine = Make(Options(), Load("llama"));
   for (size_t i = 0; i < golden.rows.size(); ++i) {
     const auto row = static_cast<size_t>(golden.rows[i]);
-    SequenceRequest request;
-    request.handle = i + 1;
+    SequenceRequest request = {.handle = i + 1};
     request.prompt.assign(golden.tokens.begin(),
                           golden.tokens.begin() + golden.prompt + static_cast<int64_t>(row));
     request.prompt_length = static_cast<int64_t>(request.prompt.size());
@@ -94,11 +91,7 @@ TEST(CpuEngineTest, GreedyLogProbabilitiesAreThoseOfTheLargestLogits) {
 
 TEST(CpuEngineTest, HintsAreTheProbabilityOfTheTokensThatEnd) {
   const auto engine = Make(Options(), Load("llama"));
-  SequenceRequest request;
-  request.handle = 1;
-  request.prompt_length = 5;
-  request.max_new_tokens = 3;
-  request.ignore_eos = true;
+  SequenceRequest request = {.handle = 1, .prompt_length = 5, .max_new_tokens = 3, .ignore_eos = true};
   // Every token ends the request.
   for (uint32_t id = 0; id < 256; ++id) request.stop_token_ids.push_back(id);
   ASSERT_TRUE(engine->Admit(request).ok());
@@ -112,10 +105,7 @@ TEST(CpuEngineTest, HintsAreTheProbabilityOfTheTokensThatEnd) {
 TEST(CpuEngineTest, TheModelLimitsTheSequenceAndTheCacheTheRequests) {
   const auto engine = Make(Options(), Load("llama"));
   EXPECT_EQ(engine->limits().max_sequence_tokens, 512);
-  SequenceRequest request;
-  request.handle = 1;
-  request.prompt_length = 300;
-  request.max_new_tokens = 100;
+  SequenceRequest request = {.handle = 1, .prompt_length = 300, .max_new_tokens = 100};
   ASSERT_TRUE(engine->Admit(request).ok());
   request.handle = 2;
   EXPECT_EQ(engine->Admit(request).code(), absl::StatusCode::kResourceExhausted);
@@ -131,8 +121,7 @@ TEST(CpuEngineTest, MistralsBf16FileIsUsedWithoutACopy) {
 }
 
 TEST(CpuEngineTest, AnFp16CheckpointIsConvertedExactly) {
-  checkpoint::CheckpointOptions random;
-  random.dtype = DType::kF16;
+  checkpoint::CheckpointOptions random = {.dtype = DType::kF16};
   random.model.family = ModelConfig::Family::kLlama;
   random.model.hidden = 32;
   random.model.intermediate = 48;
@@ -164,11 +153,7 @@ TEST(CpuEngineTest, AnFp16CheckpointIsConvertedExactly) {
   expect_same(weights->embedding(), shared->embedding());
   expect_same(weights->lm_head(), shared->lm_head());
   expect_same(weights->layers()[0].down, shared->layers()[0].down);
-  SequenceRequest request;
-  request.handle = 1;
-  request.prompt_length = 5;
-  request.max_new_tokens = 4;
-  request.ignore_eos = true;
+  SequenceRequest request = {.handle = 1, .prompt_length = 5, .max_new_tokens = 4, .ignore_eos = true};
   EXPECT_EQ(testing::RunAlone(*Make(Options(), cpu::Weights::Make(shared, cpu::Storage::kAuto)), request)
                 .tokens.size(),
             4u);
@@ -205,11 +190,7 @@ TEST(CpuEngineTest, MemoryIsLimitedByControlGroups) {
 
 // Widening bf16 to fp32 is exact.
 TEST(CpuEngineTest, ABf16CheckpointGivesTheSameTokensInFp32) {
-  SequenceRequest request;
-  request.handle = 1;
-  request.prompt_length = 20;
-  request.max_new_tokens = 40;
-  request.ignore_eos = true;
+  SequenceRequest request = {.handle = 1, .prompt_length = 20, .max_new_tokens = 40, .ignore_eos = true};
   const auto mapped = testing::RunAlone(*Make(Options(), Load("mistral")), request);
   const auto widened = testing::RunAlone(*Make(Options(), Load("mistral", cpu::Storage::kFp32)), request);
   EXPECT_EQ(mapped.tokens, widened.tokens);

@@ -46,15 +46,14 @@ Product Multiply(const Kernels& kernels, const std::vector<float>& x, const std:
   const auto outputs = static_cast<int64_t>(bias.size()), rows = static_cast<int64_t>(x.size()) / inputs;
   const std::vector<uint16_t> narrow = Bf16(w);
   Product product = {std::vector<float>(static_cast<size_t>(rows * outputs), -7), outputs};
-  Linear linear;
-  linear.x = x.data();
-  linear.x_stride = inputs;
-  linear.rows = rows;
-  linear.weight = bf16 ? static_cast<const void*>(narrow.data()) : w.data();
-  linear.inputs = inputs;
-  linear.bias = bias.data();
-  linear.y = product.y.data();
-  linear.y_stride = outputs;
+  Linear linear = {.x = x.data(),
+                   .x_stride = inputs,
+                   .rows = rows,
+                   .weight = bf16 ? static_cast<const void*>(narrow.data()) : w.data(),
+                   .inputs = inputs,
+                   .bias = bias.data(),
+                   .y = product.y.data(),
+                   .y_stride = outputs};
   for (int64_t begin = 0; begin < outputs; begin += split) {
     (bf16 ? kernels.linear_bf16 : kernels.linear_f32)(linear, begin, std::min(outputs, begin + split));
   }

@@ -1,8 +1,6 @@
 // Matrix products summed in the order of a tree: each node equals the sum over its terms to the last bit.
 #include <algorithm>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -33,9 +31,7 @@ std::vector<float> Plain(const Kernels& kernels, const std::vector<float>& x, co
   std::vector<uint16_t> narrow;
   for (const float value : w) narrow.push_back(ToBf16(value));
   std::vector<float> y(static_cast<size_t>(rows * outputs));
-  Linear linear;
-  linear.x = x.data();
-  linear.rows = rows;
+  Linear linear = {.x = x.data(), .rows = rows};
   linear.x_stride = linear.inputs = inputs;
   linear.weight = bf16 ? static_cast<const void*>(narrow.data()) : w.data();
   linear.y = y.data();
@@ -93,18 +89,17 @@ std::vector<float> Summed(const Kernels& kernels, const Case& c, TermRange range
   for (const float value : c.w) narrow.push_back(ToBf16(value));
   std::vector<float> y(static_cast<size_t>(nodes * c.rows * c.outputs), -7),
       scratch(static_cast<size_t>(TermScratch(c.rows)));
-  TermSum sum;
-  sum.x = x.data();
-  sum.x_stride = end - begin;
-  sum.rows = c.rows;
-  sum.weight = c.bf16 ? static_cast<const void*>(narrow.data() + begin) : c.w.data() + begin;
-  sum.weight_stride = c.width;
-  sum.terms = terms.data();
-  sum.count = static_cast<int32_t>(terms.size());
-  sum.y = y.data();
-  sum.node_stride = c.rows * c.outputs;
-  sum.y_stride = c.outputs;
-  sum.scratch = scratch.data();
+  TermSum sum = {.x = x.data(),
+                 .x_stride = end - begin,
+                 .rows = c.rows,
+                 .weight = c.bf16 ? static_cast<const void*>(narrow.data() + begin) : c.w.data() + begin,
+                 .weight_stride = c.width,
+                 .terms = terms.data(),
+                 .count = static_cast<int32_t>(terms.size()),
+                 .y = y.data(),
+                 .node_stride = c.rows * c.outputs,
+                 .y_stride = c.outputs,
+                 .scratch = scratch.data()};
   for (int64_t at = 0; at < c.outputs; at += split) {
     (c.bf16 ? kernels.sum_terms_bf16 : kernels.sum_terms_f32)(sum, at, std::min(c.outputs, at + split));
   }
@@ -120,10 +115,9 @@ TEST_P(SumTermsTest, EveryNodeIsTheTreeOverItsTerms) {
   Rng rng(5);
   // Widths below a vector, of fewer vectors than terms, with remainders, and with terms of several blocks.
   for (const int64_t width : {5, 72, 96, 144, 1000, 9000, 20'000}) {
-    Case c;
-    c.rows = 1 + static_cast<int64_t>(rng.Below(9));
-    c.width = width;
-    c.outputs = 1 + static_cast<int64_t>(rng.Below(width > 5000 ? 20 : 200));
+    Case c = {.rows = 1 + static_cast<int64_t>(rng.Below(9)),
+              .width = width,
+              .outputs = 1 + static_cast<int64_t>(rng.Below(width > 5000 ? 20 : 200))};
     c.x = RandomTerms(rng, c.rows * width);
     c.w = RandomTerms(rng, c.outputs * width);
     for (const bool bf16 : {false, true}) {

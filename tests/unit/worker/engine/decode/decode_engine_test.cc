@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
 
 namespace bfio::worker {
@@ -82,11 +81,7 @@ class HashBackend final : public Backend {
 };
 
 DecodeOptions Options() {
-  DecodeOptions options;
-  options.limits = {8, 400, 1000};
-  options.page_tokens = 5;
-  options.step_tokens = 24;
-  return options;
+  return {.limits = {8, 400, 1000}, .page_tokens = 5, .step_tokens = 24};
 }
 
 std::unique_ptr<DecodeEngine> Make(const DecodeOptions& options = Options()) {
@@ -104,12 +99,7 @@ std::unique_ptr<DecodeEngine> MakePoisoned() {
 }
 
 SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
-  SequenceRequest request;
-  request.handle = handle;
-  request.prompt_length = prompt;
-  request.max_new_tokens = output;
-  request.ignore_eos = true;
-  return request;
+  return {.handle = handle, .prompt_length = prompt, .max_new_tokens = output, .ignore_eos = true};
 }
 
 TEST(DecodeEngineTest, AShortPromptGivesATokenInItsFirstStep) {

@@ -8,10 +8,7 @@ namespace bfio::worker {
 namespace {
 
 DecodeOptions Asking(int64_t tokens) {
-  DecodeOptions options;
-  options.limits = {4, tokens, 1000};
-  options.page_tokens = 16;
-  return options;
+  return {.limits = {4, tokens, 1000}, .page_tokens = 16};
 }
 
 int64_t TenEachAnd100(int64_t tokens) {

@@ -9,7 +9,6 @@
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace bfio::worker {
 namespace {
@@ -47,8 +46,7 @@ TEST(SamplerTest, GreedyTakesTheSmallestIdOfTheLargestLogits) {
 TEST(SamplerTest, LogProbabilityDoesNotDependOnTheTemperature) {
   const std::vector<float> logits = {0, std::log(3.0f)};
   EXPECT_NEAR(Pick(logits, {}).log_probability, std::log(0.75), 1e-6);
-  Sampling sharp;
-  sharp.temperature = 0.01;
+  Sampling sharp = {.temperature = 0.01};
   EXPECT_NEAR(Pick(logits, sharp).log_probability, std::log(0.75), 1e-6);
 }
 
@@ -56,16 +54,13 @@ TEST(SamplerTest, EndProbabilitySumsDistinctEndsAtTheDrawsTemperature) {
   const std::vector<float> logits = {0, 0, std::log(2.0f)};
   EXPECT_NEAR(Pick(logits, {}, 0, {0, 1, 1, 77}).end_probability, 0.5, 1e-6);
   EXPECT_EQ(Pick(logits, {}, 0, {}).end_probability, 0);
-  Sampling flat;
-  flat.temperature = 2;
+  Sampling flat = {.temperature = 2};
   EXPECT_NEAR(Pick(logits, flat, 0, {2}).end_probability, std::sqrt(2) / (2 + std::sqrt(2)), 1e-6);
 }
 
 TEST(SamplerTest, DrawsDependOnlyOnSeedAndIndex) {
   const std::vector<float> logits = RandomLogits(1000, 1);
-  Sampling sampling;
-  sampling.temperature = 1;
-  sampling.seed = 7;
+  Sampling sampling = {.temperature = 1, .seed = 7};
   Sampler used;
   for (int i = 50; i >= 0; --i) {
     const uint32_t id = used.Pick(logits, {sampling, i, {}})->id;
@@ -83,8 +78,7 @@ TEST(SamplerTest, DrawsDependOnlyOnSeedAndIndex) {
 TEST(SamplerTest, FrequenciesAreTheSoftmaxAtTheTemperature) {
   const std::vector<float> logits = {0, 1, 2, -1};
   for (const double temperature : {0.5, 1.0, 2.0}) {
-    Sampling sampling;
-    sampling.temperature = temperature;
+    Sampling sampling = {.temperature = temperature};
     const auto share = Frequencies(logits, sampling, 20000);
     double mass = 0;
     for (const float logit : logits) mass += std::exp(logit / temperature);
@@ -98,9 +92,7 @@ TEST(SamplerTest, FrequenciesAreTheSoftmaxAtTheTemperature) {
 }
 
 TEST(SamplerTest, TopKKeepsTheKLargestAndRenormalises) {
-  Sampling sampling;
-  sampling.temperature = 1;
-  sampling.top_k = 2;
+  Sampling sampling = {.temperature = 1, .top_k = 2};
   const auto share = Frequencies({0, 1, 2, 1.5f}, sampling, 20000);
   ASSERT_EQ(share.size(), 2u);
   const double p = 1 / (1 + std::exp(-0.5));
@@ -112,9 +104,7 @@ TEST(SamplerTest, TopKKeepsTheKLargestAndRenormalises) {
 TEST(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
   // Probabilities 0.5, 0.3 and 0.2 of the ids 1, 2 and 0.
   const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
-  Sampling sampling;
-  sampling.temperature = 1;
-  sampling.top_p = 0.45;
+  Sampling sampling = {.temperature = 1, .top_p = 0.45};
   EXPECT_EQ(Frequencies(logits, sampling, 100).size(), 1u);
   sampling.top_p = 0.7;
   const auto share = Frequencies(logits, sampling, 20000);
@@ -125,8 +115,7 @@ TEST(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
 // Powers of two, which sum exactly: once the nucleus reaches top_p it takes no other token.
 TEST(SamplerTest, BoundariesOfTopPAndTopKAreTheDefinitions) {
   const std::vector<float> even(4, 0.5f);
-  Sampling sampling;
-  sampling.temperature = 1;
+  Sampling sampling = {.temperature = 1};
   for (const auto& [top_p, kept] :
        std::map<double, size_t>{{0.25, 1}, {0.26, 2}, {0.5, 2}, {0.75, 3}, {1, 4}}) {
     sampling.top_p = top_p;
@@ -160,9 +149,7 @@ TEST(SamplerTest, ABroadNucleusAgreesWithAPlainComputation) {
     double nucleus = 0;
     size_t size = 0;
     while (nucleus < top_p * mass) nucleus += std::exp(-sorted[size++].first);
-    Sampling sampling;
-    sampling.temperature = 1;
-    sampling.top_p = top_p;
+    Sampling sampling = {.temperature = 1, .top_p = top_p};
     for (int i = 0; i < 200; ++i) {
       double left = DrawUniform(0, i) * nucleus;
       size_t pick = 0;
@@ -183,8 +170,7 @@ TEST(SamplerTest, AlternativesAreTheMostLikelyTokensInOrder) {
     std::stable_sort(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
     double mass = 0;
     for (const float logit : logits) mass += std::exp(static_cast<double>(logit));
-    Sampling sampling;
-    sampling.temperature = 0.5;
+    Sampling sampling = {.temperature = 0.5};
     for (const int32_t asked : {0, 1, 4, kMaxLogprobs}) {
       sampling.logprobs = asked;
       const Drawn drawn = Pick(logits, sampling);

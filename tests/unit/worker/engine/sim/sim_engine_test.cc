@@ -5,7 +5,6 @@
 
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "worker/engine/sim/sim_tokens.h"
 
 namespace bfio::worker {
@@ -27,23 +26,14 @@ class FakeTimer final : public StepTimer {
 
 class SimEngineTest : public ::testing::Test {
  protected:
-  static SimOptions Options() {
-    SimOptions options;
-    options.limits = {4, 1000, 500};
-    options.cost = {1e-3, 1e-6, 0};
-    return options;
-  }
+  static SimOptions Options() { return {.limits = {4, 1000, 500}, .cost = {1e-3, 1e-6, 0}}; }
   std::unique_ptr<DecodeEngine> Make(const SimOptions& options) {
     auto engine = MakeSimEngine(options, std::make_unique<FakeTimer>(&now_ns_));
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);
   }
   static SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
-    SequenceRequest request;
-    request.handle = handle;
-    request.prompt_length = prompt;
-    request.max_new_tokens = output;
-    return request;
+    return {.handle = handle, .prompt_length = prompt, .max_new_tokens = output};
   }
   static std::vector<uint32_t> RunToEnd(Engine& engine) {
     std::vector<uint32_t> ids;
@@ -367,11 +357,10 @@ int64_t BudgetAfter(DecodeEngine& engine, int64_t& now_ns, std::optional<double>
     const double now_s = static_cast<double>(now_ns) * 1e-9;
     if (engine.active() == 0 && next_s > now_s) now_ns = static_cast<int64_t>(next_s * 1e9) + 1;
     while (handle <= 600 && next_s <= static_cast<double>(now_ns) * 1e-9 && engine.free_slots() > 0) {
-      SequenceRequest request;
-      request.handle = handle++;
-      request.prompt_length = 2000;
-      request.max_new_tokens = 28;
-      request.tpot_objective_s = tpot_objective_s;
+      SequenceRequest request = {.handle = handle++,
+                                 .prompt_length = 2000,
+                                 .max_new_tokens = 28,
+                                 .tpot_objective_s = tpot_objective_s};
       EXPECT_TRUE(engine.Admit(request).ok());
       next_s += 0.03 * rng.Exponential();
     }
