@@ -74,6 +74,8 @@ TEST(RequestTable, ASpecIncludesTheTenantAndDeliveredTokens) {
   EXPECT_EQ(spec.seniority, 0);
   record->senior_step = 4;
   EXPECT_EQ(record->Spec(7).seniority, 3) << "its age is kept wherever it waits";
+  record->wait_steps = 9;
+  EXPECT_EQ(record->MakeAssignment(absl::UnixEpoch(), false).waited_steps, 12);
 }
 
 TEST(RequestTable, ASpecHasTheObjectiveUntilTheFirstToken) {

@@ -230,6 +230,7 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   assignment.ttft_left = -absl::Nanoseconds(1);
   assignment.traceparent = &trace;
   assignment.kv_on_demand = true;
+  assignment.waited_steps = -5;
   PlanPart plan;
   plan.epoch = 7;
   plan.apply_step = 9;
@@ -259,6 +260,7 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   EXPECT_EQ(sent.traceparent(), trace);
   EXPECT_EQ(sent.priority(), -3);
   EXPECT_TRUE(sent.kv_on_demand());
+  EXPECT_EQ(sent.waited_steps(), -5);
   EXPECT_EQ(sent.ttft_left().seconds(), 0);
   EXPECT_EQ(sent.ttft_left().nanos(), -1);
   EXPECT_EQ(sent.tpot_objective().nanos(), 40'000'000);

@@ -402,6 +402,7 @@ TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
   from->add_stop_token_ids(13);
   from->set_ignore_eos(true);
   from->set_priority(-7);
+  from->set_waited_steps(-3);
   from->mutable_sampling()->set_temperature(0.5f);
   from->mutable_sampling()->set_top_k(40);
   from->mutable_sampling()->set_seed(1ull << 60);
@@ -420,6 +421,7 @@ TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
   EXPECT_THAT(request.stop_token_ids, ::testing::ElementsAre(13));
   EXPECT_TRUE(request.ignore_eos);
   EXPECT_EQ(request.priority, -7);
+  EXPECT_EQ(request.waited_steps, -3);
   EXPECT_EQ(request.sampling.temperature, 0.5);
   EXPECT_EQ(request.sampling.top_p, 1);
   EXPECT_EQ(request.sampling.top_k, 40);
