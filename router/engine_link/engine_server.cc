@@ -115,7 +115,7 @@ EngineServer::~EngineServer() {
 // --- the connection ---
 
 void EngineServer::OnTimer(absl::Time now) {
-  if (now >= next_at_) state_ == State::kServing ? CheckHealth() : Ask();
+  if (now >= next_at_) state_ == State::kServing ? CheckHealth() : RequestDescription();
   for (size_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = ranks_[r];
     if (now >= rank.attach_at) Attach(r);
@@ -132,7 +132,7 @@ absl::Time EngineServer::next_deadline() const {
   return next;
 }
 
-void EngineServer::Ask() {
+void EngineServer::RequestDescription() {
   state_ = State::kAsking;
   next_at_ = absl::InfiniteFuture();
   client_->Describe(options_->patience, [post = Poster()](absl::StatusOr<EngineDescription> description) {
@@ -165,7 +165,7 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   last_error_.clear();
   retry_ = absl::ZeroDuration();
   ++connection_;
-  checking_ = asking_loads_ = tells_no_loads_ = sends_records_ = false;
+  checking_ = loads_requested_ = loads_unimplemented_ = sends_records_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
   description_ = *std::move(description);
@@ -222,13 +222,13 @@ void EngineServer::OnHealth(const absl::Status& health) {
 
 void EngineServer::CheckLoads() {
   if (records_ == nullptr && MonotonicNow() >= subscribe_at_) Subscribe();
-  bool all_told = true;
+  bool all_have_records = true;
   for (Rank& rank : ranks_) {
-    if (std::exchange(rank.told, false)) continue;
-    all_told = false;
-    if (tells_no_loads_) TakeLoad(rank, std::nullopt);
+    if (std::exchange(rank.has_record, false)) continue;
+    all_have_records = false;
+    if (loads_unimplemented_) TakeLoad(rank, std::nullopt);
   }
-  if (all_told || tells_no_loads_ || std::exchange(asking_loads_, true)) return;
+  if (all_have_records || loads_unimplemented_ || std::exchange(loads_requested_, true)) return;
   client_->GetLoads(options_->patience, [post = Poster(), connection = connection_](
                                             absl::StatusOr<std::vector<EngineRankLoad>> loads) {
     post([connection, loads = std::move(loads)](EngineServer& server) {
@@ -238,16 +238,16 @@ void EngineServer::CheckLoads() {
 }
 
 void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads) {
-  asking_loads_ = false;
-  tells_no_loads_ = absl::IsUnimplemented(loads.status());
+  loads_requested_ = false;
+  loads_unimplemented_ = absl::IsUnimplemented(loads.status());
   for (size_t r = 0; r < ranks_.size(); ++r) {
     // An answer may be slow; the record is newer.
-    if (ranks_[r].told) continue;
-    std::optional<EngineLoad> told;
+    if (ranks_[r].has_record) continue;
+    std::optional<EngineLoad> reported;
     for (const EngineRankLoad& load : loads.ok() ? *loads : std::vector<EngineRankLoad>()) {
-      if (load.rank == description_.first_rank + static_cast<int32_t>(r)) told = load.load;
+      if (load.rank == description_.first_rank + static_cast<int32_t>(r)) reported = load.load;
     }
-    TakeLoad(ranks_[r], told);
+    TakeLoad(ranks_[r], reported);
   }
 }
 
@@ -277,7 +277,7 @@ void EngineServer::OnRecords() {
     const int64_t r = int64_t{load.rank} - description_.first_rank;
     if (r < 0 || r >= std::ssize(ranks_)) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
-    rank.told = true;
+    rank.has_record = true;
     if (!std::exchange(sends_records_, true))
       spdlog::info("engine {}: its loads come as records (SubscribeKvEvents)", name_);
     TakeLoad(rank, load.load);

@@ -63,7 +63,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
     absl::Duration retry;
     bool drained = false;
     // A record of its load has come since the last health check.
-    bool told = false;
+    bool has_record = false;
     // It has requested to be drained.
     bool leaving = false;
   };
@@ -75,11 +75,11 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   };
 
   bool Serves(uint64_t connection) const { return connection == connection_ && state_ == State::kServing; }
-  void Ask();
+  void RequestDescription();
   void OnDescription(absl::StatusOr<EngineDescription> description);
   void CheckHealth();
   void OnHealth(const absl::Status& health);
-  // Loads: records where the engine sends them, and a question about ranks without one.
+  // Loads: records where the engine sends them, and GetLoads for ranks without one.
   void CheckLoads();
   void OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads);
   void Subscribe();
@@ -128,13 +128,13 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   // for it.
   absl::Time checked_at_;
   // A request for its loads is under way; it does not report loads.
-  bool asking_loads_ = false, tells_no_loads_ = false;
+  bool loads_requested_ = false, loads_unimplemented_ = false;
   // The subscription to its load records; null: none. When to subscribe again.
   std::shared_ptr<EngineRecords> records_;
   bool sends_records_ = false;
   absl::Time subscribe_at_ = absl::InfinitePast();
   absl::Duration subscribe_retry_;
-  // Answers to questions of an earlier connection are ignored.
+  // Answers to calls of an earlier connection are ignored.
   uint64_t connection_ = 0;
   // Calls that failed as if the server was gone, until the next health check.
   std::vector<Failure> doubtful_;

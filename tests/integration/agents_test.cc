@@ -85,6 +85,45 @@ TEST(Agents, WithoutAnAgentOrderCallsAreIndependent) {
   EXPECT_THAT(OrderUnder("off", "bf_io_auto"), ElementsAre("plain", "other", "second call"));
 }
 
+// The second call of an older agent, placed while a worker computes a long prompt in chunks of 16 tokens,
+// gets its tokens before that prompt is computed.
+TEST(Agents, InsideAWorkerTheCallOfAnOlderAgentIsComputedFirst) {
+  for (const std::string order : {"fcfs", "urgency"}) {
+    SCOPED_TRACE(order);
+    ClusterOptions options;
+    options.worker_processes = 1;
+    options.worker_flags = {"--c=0.004",         "--tl=0",
+                            "--slots=3",         "--kv_tokens=20000",
+                            "--token_budget=16", absl::StrCat("--scheduler=sarathi:", order)};
+    Cluster cluster(options);
+    if (!cluster.ok()) return;
+    EXPECT_TRUE(Generate(cluster.inference(), CallOf("agent", 2)).status.ok());
+    // Steps pass, so that the plain request is younger than the agent's call.
+    EXPECT_TRUE(Generate(cluster.inference(), SyntheticRequest(10, 20)).status.ok());
+    std::mutex mutex;
+    std::vector<std::string> ended;
+    const auto run = [&](const std::string& name, const v1::GenerateRequest& request) {
+      EXPECT_TRUE(Generate(cluster.inference(), request).status.ok());
+      const std::lock_guard<std::mutex> lock(mutex);
+      ended.push_back(name);
+    };
+    std::thread plain([&] { run("plain", SyntheticRequest(10'000, 2)); });
+    EXPECT_TRUE(cluster.WaitFor("the long prompt on the worker", [](const v1::ClusterState& state) {
+      return state.workers_size() > 0 && state.workers(0).active_requests() == 1;
+    }));
+    v1::GenerateRequest second = CallOf("agent", 2);
+    second.set_stage(1);
+    run("second call", second);
+    plain.join();
+    if (order == "urgency") {
+      EXPECT_THAT(ended, ElementsAre("second call", "plain"));
+    } else {
+      EXPECT_THAT(ended, ElementsAre("plain", "second call"));
+    }
+    cluster.StopCleanly();
+  }
+}
+
 TEST(Agents, FewerRemainingTokensGoFirstAmongAgentsOfOneAge) {
   ClusterOptions options = OneSlot("due", "fcfs");
   // remaining_tokens moves a call by at most 64 steps, so fewer steps must pass between the two.

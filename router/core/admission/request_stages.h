@@ -1,7 +1,7 @@
 // Types of requests, their stages, and segments of stages for requests of unknown type.
 //
-// Purpose: the vocabulary of "Fluid-Based Online Scheduling under Memory Constraints", for wait_admission.h. A
-// request of a type passes stages 0 (its prompt is read) to l'; at stage k it holds l + k tokens. Rates per
+// Purpose: the vocabulary of "Fluid-Based Online Scheduling under Memory Constraints", for wait_admission.h.
+// A request of a type passes stages 0 (its prompt is read) to l'; at stage k it holds l + k tokens. Rates per
 // unit of time, sizes in tokens. Pure functions; any thread.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_REQUEST_STAGES_H_
 #define BFIO_ROUTER_CORE_ADMISSION_REQUEST_STAGES_H_

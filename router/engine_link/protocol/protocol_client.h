@@ -38,7 +38,7 @@ inline constexpr int kMaxEngineMessageBytes = 64 << 20;
 
 // A call with one answer; deletes itself when it is over.
 template <typename Service, typename Request, typename Response>
-class Question {
+class ClientUnaryCall {
  public:
   using Stub = typename Service::Stub;
   using AsyncStub = typename Service::StubInterface::async_interface;
@@ -46,26 +46,25 @@ class Question {
   using Method = void (AsyncStub::*)(grpc::ClientContext*, const Request*, Response*,
                                      std::function<void(grpc::Status)>);
 
-  static void Ask(
+  static void Start(
       const std::shared_ptr<Stub>& stub, Method method, absl::Duration timeout, Done done,
       absl::FunctionRef<void(Request&)> fill = [](Request&) {}) {
-    auto* question = new Question(stub, std::move(done));
-    fill(question->request_);
-    question->context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+    auto* call = new ClientUnaryCall(stub, std::move(done));
+    fill(call->request_);
+    call->context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
     AsyncStub* const async = stub->async();
-    (async->*method)(&question->context_, &question->request_, &question->response_,
-                     [question](const grpc::Status& status) {
-                       if (status.ok()) {
-                         std::move(question->done_)(std::move(question->response_));
-                       } else {
-                         std::move(question->done_)(FromGrpcStatus(status));
-                       }
-                       delete question;
-                     });
+    (async->*method)(&call->context_, &call->request_, &call->response_, [call](const grpc::Status& status) {
+      if (status.ok()) {
+        std::move(call->done_)(std::move(call->response_));
+      } else {
+        std::move(call->done_)(FromGrpcStatus(status));
+      }
+      delete call;
+    });
   }
 
  private:
-  Question(std::shared_ptr<Stub> stub, Done done) : stub_(std::move(stub)), done_(std::move(done)) {}
+  ClientUnaryCall(std::shared_ptr<Stub> stub, Done done) : stub_(std::move(stub)), done_(std::move(done)) {}
 
   const std::shared_ptr<Stub> stub_;
   grpc::ClientContext context_;
@@ -328,11 +327,13 @@ class ProtocolClient final : public EngineClient {
   using Service = typename Wire::Service;
   using Stub = typename Service::Stub;
   using AsyncStub = typename Service::StubInterface::async_interface;
-  using AskServer =
-      Question<Service, typename Wire::GetServerInfoRequest, typename Wire::GetServerInfoResponse>;
-  using AskModel = Question<Service, typename Wire::GetModelInfoRequest, typename Wire::GetModelInfoResponse>;
-  using AskLoads = Question<Service, typename Wire::GetLoadsRequest, typename Wire::GetLoadsResponse>;
-  using AskHealth = Question<Service, typename Wire::HealthCheckRequest, typename Wire::HealthCheckResponse>;
+  using ServerInfoCall =
+      ClientUnaryCall<Service, typename Wire::GetServerInfoRequest, typename Wire::GetServerInfoResponse>;
+  using ModelInfoCall =
+      ClientUnaryCall<Service, typename Wire::GetModelInfoRequest, typename Wire::GetModelInfoResponse>;
+  using LoadsCall = ClientUnaryCall<Service, typename Wire::GetLoadsRequest, typename Wire::GetLoadsResponse>;
+  using HealthCall =
+      ClientUnaryCall<Service, typename Wire::HealthCheckRequest, typename Wire::HealthCheckResponse>;
 
   explicit ProtocolClient(const std::string& server) {
     grpc::ChannelArguments arguments;
@@ -349,17 +350,18 @@ class ProtocolClient final : public EngineClient {
 
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
-    AskServer::Ask(stub_, &AsyncStub::GetServerInfo, timeout,
-                   [stub = stub_, sizes = sizes_, timeout, done = std::move(done)](auto server) mutable {
-                     if (!server.ok()) return std::move(done)(server.status());
-                     EngineDescription description;
-                     Wire::Describe(*server, description);
-                     DescribeModel(stub, sizes, timeout, std::move(description), std::move(done));
-                   });
+    ServerInfoCall::Start(
+        stub_, &AsyncStub::GetServerInfo, timeout,
+        [stub = stub_, sizes = sizes_, timeout, done = std::move(done)](auto server) mutable {
+          if (!server.ok()) return std::move(done)(server.status());
+          EngineDescription description;
+          Wire::Describe(*server, description);
+          DescribeModel(stub, sizes, timeout, std::move(description), std::move(done));
+        });
   }
 
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
-    AskHealth::Ask(stub_, &AsyncStub::HealthCheck, timeout, [done = std::move(done)](auto health) mutable {
+    HealthCall::Start(stub_, &AsyncStub::HealthCheck, timeout, [done = std::move(done)](auto health) mutable {
       if (health.ok() && !health->healthy())
         health = absl::UnavailableError(absl::StrCat("it is not healthy: ", health->message()));
       std::move(done)(health.status());
@@ -368,17 +370,17 @@ class ProtocolClient final : public EngineClient {
 
   void GetLoads(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) override {
-    AskLoads::Ask(stub_, &AsyncStub::GetLoads, timeout,
-                  [sizes = sizes_, done = std::move(done)](auto response) mutable {
-                    if (!response.ok()) return std::move(done)(response.status());
-                    std::vector<EngineRankLoad> loads;
-                    for (const auto& load : response->loads()) {
-                      loads.push_back({load.dp_rank(),
-                                       {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
-                                        std::max<int64_t>(0, load.num_used_tokens()) / sizes->kv_share}});
-                    }
-                    std::move(done)(std::move(loads));
-                  });
+    LoadsCall::Start(stub_, &AsyncStub::GetLoads, timeout,
+                     [sizes = sizes_, done = std::move(done)](auto response) mutable {
+                       if (!response.ok()) return std::move(done)(response.status());
+                       std::vector<EngineRankLoad> loads;
+                       for (const auto& load : response->loads()) {
+                         loads.push_back({load.dp_rank(),
+                                          {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
+                                           std::max<int64_t>(0, load.num_used_tokens()) / sizes->kv_share}});
+                       }
+                       std::move(done)(std::move(loads));
+                     });
   }
 
   std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
@@ -401,17 +403,18 @@ class ProtocolClient final : public EngineClient {
 
   static void DescribeModel(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes,
                             absl::Duration timeout, EngineDescription description, Described done) {
-    AskModel::Ask(stub, &AsyncStub::GetModelInfo, timeout,
-                  [stub, sizes, timeout, description = std::move(description),
-                   done = std::move(done)](auto model) mutable {
-                    if (!model.ok()) return std::move(done)(model.status());
-                    description.max_sequence_tokens = model->max_context_length();
-                    sizes->context_tokens = description.max_sequence_tokens;
-                    description.vocabulary = static_cast<uint32_t>(model->vocab_size());
-                    description.model =
-                        model->served_model_name().empty() ? model->model_path() : model->served_model_name();
-                    DescribeLoads(stub, sizes, timeout, std::move(description), std::move(done));
-                  });
+    ModelInfoCall::Start(stub, &AsyncStub::GetModelInfo, timeout,
+                         [stub, sizes, timeout, description = std::move(description),
+                          done = std::move(done)](auto model) mutable {
+                           if (!model.ok()) return std::move(done)(model.status());
+                           description.max_sequence_tokens = model->max_context_length();
+                           sizes->context_tokens = description.max_sequence_tokens;
+                           description.vocabulary = static_cast<uint32_t>(model->vocab_size());
+                           description.model = model->served_model_name().empty()
+                                                   ? model->model_path()
+                                                   : model->served_model_name();
+                           DescribeLoads(stub, sizes, timeout, std::move(description), std::move(done));
+                         });
   }
 
   // The server's ranks are those that its loads are of, and follow one another. Loads of ranks that do not
@@ -431,25 +434,25 @@ class ProtocolClient final : public EngineClient {
 
   static void DescribeLoads(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes,
                             absl::Duration timeout, EngineDescription description, Described done) {
-    AskLoads::Ask(stub, &AsyncStub::GetLoads, timeout,
-                  [sizes, description = std::move(description), done = std::move(done)](auto loads) mutable {
-                    // Older servers do not have it; the sizes are those of every rank.
-                    if (!loads.ok() && !absl::IsUnimplemented(loads.status()))
-                      return std::move(done)(loads.status());
-                    description.all_ranks = description.ranks;
-                    if (loads.ok() && loads->loads_size() > 0) {
-                      if (Wire::kLoadsNameRanks) TakeRanks(loads->loads(), description);
-                      if (Wire::kKvOfAllRanks) sizes->kv_share = description.ranks;
-                      const auto& load = loads->loads(0);
-                      if (load.max_total_num_tokens() > 0)
-                        description.kv_tokens = load.max_total_num_tokens() / sizes->kv_share;
-                      sizes->kv_tokens = description.kv_tokens;
-                      // Values of the server may be of all its ranks.
-                      if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
-                        description.slots = load.max_running_requests();
-                    }
-                    std::move(done)(std::move(description));
-                  });
+    LoadsCall::Start(
+        stub, &AsyncStub::GetLoads, timeout,
+        [sizes, description = std::move(description), done = std::move(done)](auto loads) mutable {
+          // Older servers do not have it; the sizes are those of every rank.
+          if (!loads.ok() && !absl::IsUnimplemented(loads.status())) return std::move(done)(loads.status());
+          description.all_ranks = description.ranks;
+          if (loads.ok() && loads->loads_size() > 0) {
+            if (Wire::kLoadsNameRanks) TakeRanks(loads->loads(), description);
+            if (Wire::kKvOfAllRanks) sizes->kv_share = description.ranks;
+            const auto& load = loads->loads(0);
+            if (load.max_total_num_tokens() > 0)
+              description.kv_tokens = load.max_total_num_tokens() / sizes->kv_share;
+            sizes->kv_tokens = description.kv_tokens;
+            // Values of the server may be of all its ranks.
+            if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
+              description.slots = load.max_running_requests();
+          }
+          std::move(done)(std::move(description));
+        });
   }
 
   std::shared_ptr<Stub> stub_;

@@ -81,8 +81,8 @@ struct Wire {
   }
   static pb::GenerateRequest Translate(const EngineCall& call) { return sglang::Translate(call); }
   static void Abort(const std::shared_ptr<Service::Stub>& stub, const std::string& name) {
-    using AskAbort = Question<Service, pb::AbortRequest, pb::AbortResponse>;
-    AskAbort::Ask(
+    using AbortCall = ClientUnaryCall<Service, pb::AbortRequest, pb::AbortResponse>;
+    AbortCall::Start(
         stub, &Service::StubInterface::async_interface::Abort, kAbortTimeout, [](const auto&) {},
         [&](pb::AbortRequest& request) { request.set_request_id(name); });
   }

@@ -283,7 +283,7 @@ TEST(WaitAdmission, NoRequestIsLostDuplicatedOrKeptBeyondTheBound) {
         }
         if (rng.Below(3) == 0)
           admission.OnEnd(1 + static_cast<int64_t>(rng.Below(4000)),
-                     1 + static_cast<int64_t>(rng.Below(uint64_t{1} << rng.Below(18))));
+                          1 + static_cast<int64_t>(rng.Below(uint64_t{1} << rng.Below(18))));
         if (rng.Below(50) != 0)
           admission.OnStep(static_cast<int64_t>(rng.Below(200'000)), static_cast<int32_t>(1 + rng.Below(8)));
         const bool idle = rng.Below(200) == 0;
