@@ -217,7 +217,7 @@ def fig1(ctx):
     idle = {key: runs.mean(key, "idle_fraction", 100) for key in watched}
     for name, workload, low, high, ours in (
         ("FCFS", AZURE, 11.5, 14, "12.6 ± 0.6"), ("FCFS", BURSTGPT, 19, 25, "22.2 ± 1.7"),
-        ("bf_io_auto", AZURE, 1.6, 2.4, "1.97 ± 0.13"), ("bf_io_auto", BURSTGPT, 1, 1.7, "1.32 ± 0.13"),
+        ("bf_io_auto", AZURE, 1.5, 2.1, "1.74 ± 0.07"), ("bf_io_auto", BURSTGPT, 1.3, 2.2, "1.73 ± 0.19"),
     ):
         if (name, workload) in idle:
             ctx.expect(
