@@ -18,12 +18,16 @@ FirstMessages::~FirstMessages() {
   thread_.join();
 }
 
+uint64_t FirstMessages::Add(const std::shared_ptr<Call>& call) {
+  call->number_ = next_++;
+  pending_.emplace(call->number_, Pending{MonotonicNow() + limits_.patience, call});
+  return call->number_;
+}
+
 void FirstMessages::Begin(const std::shared_ptr<Call>& call) {
   {
     MutexLock lock(&mutex_);
-    call->number_ = next_++;
-    pending_.emplace(call->number_, Pending{MonotonicNow() + limits_.patience, call});
-    waiting_.push_back(call->number_);
+    waiting_.push_back(Add(call));
   }
   ReceiveNext();
 }
@@ -44,15 +48,14 @@ void FirstMessages::ReceiveNext() {
     {
       MutexLock lock(&mutex_);
       if (waiting_.empty() || receiving_.size() >= limits_.at_once) return;
-      number = waiting_.front();
+      // Absent if its deadline has passed.
+      const auto found = pending_.find(waiting_.front());
       waiting_.pop_front();
-      // Absent if the message's deadline has passed.
-      const auto found = pending_.find(number);
-      if (found != pending_.end()) call = found->second.call.lock();
-      if (call == nullptr) {
-        pending_.erase(number);
-        continue;
-      }
+      if (found == pending_.end()) continue;
+      call = found->second.call.lock();
+      pending_.erase(found);
+      if (call == nullptr) continue;
+      number = Add(call);
       receiving_.insert(number);
     }
     if (call->Receive()) continue;

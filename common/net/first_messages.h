@@ -33,13 +33,14 @@ class FirstMessages {
 
    private:
     friend class FirstMessages;
-    // Set by Begin before any other method is called.
+    // Set before any other method is called, and again before Receive.
     uint64_t number_ = 0;
   };
   struct Limits {
     // Upper bound of calls that receive at the same time.
     size_t at_once = 64;
-    // From Begin to the message's last byte.
+    // From Begin until the call may receive, and again from then to the message's last byte: a call that has
+    // waited for others must not fail for the time that they took.
     absl::Duration patience = absl::Seconds(10);
   };
   struct Counts {
@@ -67,6 +68,8 @@ class FirstMessages {
     std::weak_ptr<Call> call;
   };
 
+  // Gives the call a number and a deadline.
+  uint64_t Add(const std::shared_ptr<Call>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch();
   // Starts the next waiting calls.
   void ReceiveNext() ABSL_LOCKS_EXCLUDED(mutex_);

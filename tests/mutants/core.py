@@ -45,7 +45,7 @@ MUTANTS = [
     ("scheduler/virtual_fcfs.cc", "if (admitted > 0) recent_.p99 = long_run_.p99 = -1;", "", "the yardstick stands still"),
     ("scheduler/virtual_fcfs.cc", "while (at != queue_.begin() && std::prev(at)->step > step) --at;", "", "requests that come back with their age wait last in the first-come queue"),
     ("scheduler/prefill_forecast.cc", "      Compute(step);\n", "", "plans forget what ranks compute until their step"),
-    ("prefill/prefill_planner.cc", "steps + traffic_.lag_steps); }", "steps); }", "a plan's way is not counted in the time that prompts take"),
+    ("prefill/prefill_planner.cc", "steps) + traffic_.lag_steps; }", "steps); }", "a plan's way is not counted in the time that prompts take"),
     ("prefill/prefill_planner.cc", "more = false; bind_below(decision_.level_s); more = true", "more = false; false;", "ranks run dry below a level that rose, with prompts in the pool"),
     ("prefill/prefill_planner.cc", "static_cast<double>(WorkOf(rank).PromptTokens()) < supply + 1", "static_cast<double>(WorkOf(rank).PromptTokens()) < supply", "a rank with exactly what fits stops the level's rise"),
     ("prefill/prefill_planner.cc", "kOverdue * means * Horizon()", "1e9 * means * Horizon()", "a prompt waits for company that never comes"),

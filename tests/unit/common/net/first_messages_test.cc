@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "common/base/clock.h"
 
 namespace bfio {
 namespace {
@@ -13,11 +17,19 @@ namespace {
 class FakeCall final : public FirstMessages::Call {
  public:
   bool Receive() override {
+    received_at = MonotonicNow();
     ++received;
     return !over;
   }
-  void OnTooLate() override { late = true; }
+  void OnTooLate() override {
+    late_at = MonotonicNow();
+    if (on_too_late) on_too_late();
+    late = true;
+  }
 
+  std::function<void()> on_too_late;
+  // Written before `received` and `late`.
+  absl::Time received_at, late_at;
   std::atomic<int> received{0};
   std::atomic<bool> over{false}, late{false};
 };
@@ -66,6 +78,21 @@ TEST(FirstMessages, ReceivingAndWaitingCallsTimeOut) {
   messages.End(*slow);
   EXPECT_EQ(behind->received, 0);
   EXPECT_EQ(messages.counts().receiving, 0u);
+}
+
+TEST(FirstMessages, ACallThatHasWaitedHasAllTheTimeToSend) {
+  constexpr absl::Duration kPatience = absl::Milliseconds(400);
+  FirstMessages messages({.at_once = 1, .patience = kPatience});
+  const auto slow = std::make_shared<FakeCall>(), behind = std::make_shared<FakeCall>();
+  slow->on_too_late = [&] { messages.End(*slow); };
+  messages.Begin(slow);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  messages.Begin(behind);
+  while (!slow->late || !behind->late) std::this_thread::yield();
+  // Where the machine paused for 200 ms between the two, it came too late to receive.
+  if (behind->received == 1) {
+    EXPECT_GT(behind->late_at - behind->received_at, kPatience * 3 / 4);
+  }
 }
 
 }  // namespace
