@@ -1,0 +1,66 @@
+// An engine's rank that is driven by hand, for tests.
+#ifndef BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_
+#define BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "router/engine_link/engine_rank.h"
+
+namespace bfio::router {
+
+class EngineRankTest : public ::testing::Test {
+ protected:
+  void Epoch(uint64_t epoch, std::vector<core::RequestId> drop = {}) {
+    EpochOffer offer;
+    offer.epoch = epoch_ = epoch;
+    offer.cancellations = std::move(drop);
+    plan_ = 0;
+    rank_.OnEpoch(offer, now_, out_);
+  }
+  // Places requests with prompts of 10 tokens.
+  void Plan(std::vector<core::RequestId> place, std::vector<core::RequestId> cancel = {}) {
+    PlanPart plan;
+    plan.epoch = epoch_;
+    plan.apply_step = ++plan_;
+    plan.cancellations = std::move(cancel);
+    std::vector<EngineRank::Placement> placements;
+    for (const core::RequestId id : place) placements.push_back({id, CallOf(id)});
+    rank_.OnPlan(plan, std::move(placements), now_, out_);
+  }
+  EngineCall CallOf(core::RequestId id) {
+    EngineCall call;
+    call.id = id;
+    call.prompt = std::vector<uint32_t>(10, 3);
+    call.max_new_tokens = max_new_tokens_;
+    call.passed = passed_;
+    return call;
+  }
+  void Token(CallNumber call, uint32_t token) { rank_.OnTokens(call, {token}, nullptr, now_, out_); }
+  void Wait(absl::Duration time) {
+    now_ += time;
+    rank_.OnTimer(now_, out_);
+  }
+  // Takes the reports so far.
+  std::vector<StepReport> Reports() { return std::exchange(out_.reports, {}); }
+
+  EngineRank rank_;
+  EngineRank::Output out_;
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t epoch_ = 0;
+  int64_t plan_ = 0;
+  uint32_t max_new_tokens_ = 5;
+  Passing passed_;
+};
+
+class AMessage final : public Passed {
+ public:
+  AMessage() : Passed(1) {}
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_

@@ -1,0 +1,344 @@
+// An engine's rank in a barrier, and one whose engine reports its steps: prompts, costs and levels.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/engine_link/engine_rank.h"
+#include "tests/unit/router/engine_link/engine_rank_fixture.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Tokens = std::vector<uint32_t>;
+
+// --- prompts of ranks in a barrier ---
+
+class BarrierRankTest : public EngineRankTest {
+ protected:
+  static constexpr int64_t kBudget = 8;
+  BarrierRankTest() {
+    max_new_tokens_ = 1'000;
+    rank_ = EngineRank({.slots = 16, .token_budget = kBudget, .barrier = &barrier_, .number = 1});
+    Epoch(1);
+  }
+  // Of the last report, by request.
+  std::map<core::RequestId, int64_t> Left() {
+    std::map<core::RequestId, int64_t> left;
+    for (const core::PendingPrompt& prompt : out_.reports.back().prefill->prompts)
+      left[prompt.id] = prompt.tokens;
+    return left;
+  }
+  using Prompts = std::map<core::RequestId, int64_t>;
+
+  BarrierCost barrier_;
+};
+
+TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2, 3});
+  Token(1, 102);
+  EXPECT_EQ(Left(), (Prompts{{2, 10}, {3, 10}})) << "the step that went on has begun without them";
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{2, 3}, {3, 10}})) << "a budget of 8, and one decode";
+  Token(1, 104);
+  EXPECT_EQ(Left(), (Prompts{{2, 1}, {3, 5}})) << "its first token has not come: one of its prompt is left";
+  // With 2's first token its prompt is known to be computed.
+  Token(2, 200);
+  Token(1, 105);
+  EXPECT_EQ(Left(), (Prompts{{3, 1}}));
+  EXPECT_EQ(out_.reports.back().prefill->token_budget, kBudget);
+}
+
+TEST_F(BarrierRankTest, WhatThePrefixCacheHadIsNoWork) {
+  rank_ = EngineRank({.slots = 16, .token_budget = 16, .barrier = &barrier_, .number = 1});
+  Epoch(1);
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2, 3});
+  Token(1, 102);
+  // Without the cache a step of 16 would have had 10 of 2's prompt beside the decode, and left 5 for 3.
+  rank_.OnCached(2, 7);
+  Token(2, 200);
+  rank_.OnCached(2, 7);
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{3, 1}}));
+  rank_.OnCached(3, 1'000);
+  Token(3, 300);
+  EXPECT_EQ(out_.reports.back().load_tokens, 10 + 3 + 10 + 10) << "cached tokens are in the KV memory, too";
+}
+
+TEST_F(BarrierRankTest, WhatWaitsForASlotIsNotComputed) {
+  rank_ = EngineRank({.slots = 2, .token_budget = 100, .barrier = &barrier_, .number = 1});
+  Epoch(1);
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2, 3});
+  Token(1, 102);
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{2, 1}, {3, 10}}));
+}
+
+// --- engines that report their steps ---
+
+class FollowingRankTest : public BarrierRankTest {
+ protected:
+  // A step that has computed so much of prompts (call, tokens left), beside so many decodes.
+  void Step(int64_t decodes, int64_t computed, std::vector<std::pair<CallNumber, int64_t>> prompts) {
+    EngineStep step;
+    step.step = ++steps_;
+    step.token_budget = 512;
+    step.decodes = step.decode_tokens = decodes;
+    step.decode_context = 20 * decodes;
+    step.prompt_tokens = computed;
+    for (const auto& [call, left] : prompts) step.prompts.push_back({{1, 1, call}, 0, left});
+    step.took = absl::Milliseconds(10) + absl::Microseconds(100) * (decodes + computed);
+    rank_.OnStep(step, now_, out_);
+  }
+  void PlanLevel(std::optional<double> level_s) {
+    PlanPart plan;
+    plan.epoch = epoch_;
+    plan.apply_step = ++plan_;
+    plan.level_s = level_s;
+    rank_.OnPlan(plan, {}, now_, out_);
+  }
+  // A chunk of so many tokens after so many others, beside a decode, at 1 ns a pair.
+  void ChunkStep(int64_t computed, int64_t done) {
+    EngineStep step;
+    step.step = ++steps_;
+    step.token_budget = 512;
+    step.decodes = step.decode_tokens = 1;
+    step.prompt_tokens = computed;
+    BatchLoad load;
+    load.AddPrefill(computed, done);
+    step.prefill_pairs = load.prefill_pairs;
+    step.took = absl::Milliseconds(10) + absl::Microseconds(100) * (1 + computed) +
+                absl::Nanoseconds(static_cast<int64_t>(load.prefill_pairs));
+    rank_.OnStep(step, now_, out_);
+  }
+  // Steps of many sizes, from which the cost is fitted.
+  void Learn() {
+    for (int i = 0; i < 200; ++i) Step(i % 7, i % 5 * 40, {});
+    Reports();
+  }
+
+  int64_t steps_ = 0;
+};
+
+TEST_F(FollowingRankTest, AStepWithoutTokensEndsWithItsReport) {
+  Plan({1});
+  Reports();
+  Step(0, 6, {{1, 4}});
+  std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].prefill->pending_tokens(), 4);
+  EXPECT_EQ(reports[0].prefill_tokens, 6);
+  EXPECT_EQ(reports[0].prefill->token_budget, 512);
+  EXPECT_TRUE(reports[0].prefill->metered);
+  Step(0, 4, {{1, 0}});
+  EXPECT_THAT(Reports(), IsEmpty()) << "its first token is on its way";
+  Token(1, 100);
+  reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].prefill_tokens, 4);
+  EXPECT_THAT(reports[0].prefill->prompts, IsEmpty());
+}
+
+TEST_F(FollowingRankTest, WhatTheEngineFoundInItsCacheIsNotLeft) {
+  Plan({1});
+  Reports();
+  // Of ten tokens one was computed and two are left.
+  Step(0, 1, {{1, 2}});
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].prefill->pending_tokens(), 2);
+  EXPECT_EQ(reports[0].prefill_tokens, 1);
+}
+
+TEST_F(FollowingRankTest, AStepWaitsForTheFirstTokenThatItsReportAnnounces) {
+  Plan({1});
+  Token(1, 100);
+  Token(1, 101);
+  Plan({2});
+  Step(1, 10, {{2, 0}});
+  Reports();
+  Token(1, 102);
+  EXPECT_THAT(Reports(), IsEmpty());
+  Token(2, 200);
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0].token_ids, ElementsAre(102, 200));
+}
+
+TEST_F(FollowingRankTest, TheSameReportAgainIsNoStep) {
+  Plan({1});
+  Step(0, 6, {{1, 4}});
+  Reports();
+  --steps_;
+  Step(0, 6, {{1, 4}});
+  EXPECT_THAT(Reports(), IsEmpty());
+}
+
+TEST_F(FollowingRankTest, AnOutputThatComesWholeGetsATokenForEachStep) {
+  passed_.on = passed_.whole = true;
+  Plan({1});
+  Step(0, 10, {{1, 0}});
+  Reports();
+  for (int i = 0; i < 3; ++i) Step(1, 0, {});
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_THAT(reports, SizeIs(3));
+  for (const StepReport& report : reports) EXPECT_THAT(report.token_ids, SizeIs(1));
+  Wait(absl::Milliseconds(400));
+  EXPECT_THAT(Reports(), IsEmpty()) << "only the engine says when a step has ended";
+}
+
+TEST_F(FollowingRankTest, ASilentEnginesStepsAreInferredAgain) {
+  Plan({1});
+  Step(0, 6, {{1, 4}});
+  now_ += EngineRank::kFollows;
+  Token(1, 100);
+  Token(1, 101);
+  EXPECT_FALSE(Reports().back().prefill->metered);
+  Plan({2});
+  Token(1, 102);
+  Token(1, 103);
+  EXPECT_EQ(Left(), (Prompts{{2, 3}})) << "a budget of 8, and one decode";
+}
+
+TEST_F(FollowingRankTest, AttentionOfPromptsIsPartOfTheFittedCost) {
+  for (int64_t i = 0; i < 200; ++i) ChunkStep(i % 5 * 40, i % 7 * 5'000);
+  ASSERT_TRUE(barrier_.cost().has_value());
+  EXPECT_NEAR(barrier_.cost()->k1_s_per_pair, 1e-9, 1e-11);
+  EXPECT_NEAR(barrier_.cost()->a_s_per_token, 100e-6, 1e-6);
+}
+
+TEST_F(FollowingRankTest, ALevelHoldsForSomeSteps) {
+  Plan({1});
+  Learn();
+  EXPECT_EQ(rank_.Allotment(), std::nullopt);
+  PlanLevel(0.030);
+  Step(5, 0, {});
+  ASSERT_TRUE(rank_.Allotment());
+  // 10 ms, and 0.1 ms for each token: 200 tokens, 5 of them decodes.
+  EXPECT_NEAR(static_cast<double>(*rank_.Allotment()), 195, 12);
+  for (int64_t i = 1; i < EngineRank::kLevelSteps; ++i) Step(0, 1, {{1, 9}});
+  EXPECT_EQ(rank_.Allotment(), std::nullopt);
+  PlanLevel(0.001);
+  EXPECT_EQ(rank_.Allotment(), 0);
+  PlanLevel(std::nullopt);
+  EXPECT_EQ(rank_.Allotment(), std::nullopt);
+}
+
+TEST(EngineRequestNameTest, NamesGoThereAndBack) {
+  const EngineRequestName name = {0xabcdef, (MemberId{1} << 62) + 3, 71};
+  EXPECT_EQ(EngineRequestName::Parse(name.ToString()), name);
+  EXPECT_EQ(EngineRequestName::Parse(name.ToString() + "-8e21fa00"), name) << "vLLM adds letters of its own";
+  for (const char* other :
+       {"", "bfio-", "bfio-1", "bfio-1-2", "bfio-1-2-", "bfio-x-2-3", "bfio-1-2-x", "cmpl-1-2-3"})
+    EXPECT_EQ(EngineRequestName::Parse(other), std::nullopt) << other;
+}
+
+// Two ranks: the time of a step is that of the slower one, whichever that is.
+TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
+  constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-7};
+  Rng rng(3);
+  BarrierCost barrier;
+  for (int step = 0; step < 2'000; ++step) {
+    BatchLoad batches[2];
+    double seconds = 0;
+    for (BatchLoad& batch : batches) {
+      for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
+        batch.AddDecode(100 + rng.Below(2'000));
+      if (rng.Below(4) == 0) batch.AddPrefill(static_cast<int64_t>(rng.Below(1'000)), 0);
+      batch.prefill_pairs = 0;
+      seconds = std::max(seconds, kTrue.Seconds(batch));
+    }
+    for (uint64_t rank = 0; rank < 2; ++rank) barrier.Add(rank, batches[rank], absl::Seconds(seconds));
+  }
+  ASSERT_TRUE(barrier.cost().has_value());
+  EXPECT_NEAR(barrier.cost()->c_s, kTrue.c_s, 0.1 * kTrue.c_s);
+  EXPECT_NEAR(barrier.cost()->a_s_per_token, kTrue.a_s_per_token, 0.05 * kTrue.a_s_per_token);
+  EXPECT_NEAR(barrier.cost()->k2_s_per_token, kTrue.k2_s_per_token, 0.2 * kTrue.k2_s_per_token);
+  EXPECT_GT(barrier.version(), 0);
+}
+
+// The tokens of some streams come when the step has been reported: two reports, and one step of that length.
+TEST_F(BarrierRankTest, LateTokensAreOfTheStepBefore) {
+  max_new_tokens_ = 1'000;
+  Plan({1, 2});
+  constexpr absl::Duration kStep = absl::Milliseconds(100), kLate = absl::Milliseconds(30);
+  uint32_t token = 100;
+  for (int step = 0; step < 10; ++step) {
+    now_ += kStep;
+    Token(1, ++token);
+    Token(2, ++token);
+  }
+  Reports();
+  const int64_t before = barrier_.version();
+  for (int step = 0; step < 64; ++step) {
+    now_ += kStep - kLate - EngineRank::kLongestGather;
+    Token(1, ++token);
+    Wait(kLate);
+    EXPECT_EQ(Reports().size(), 1u) << "the others' step goes on";
+    Token(2, ++token);
+    Wait(EngineRank::kLongestGather);
+    EXPECT_EQ(Reports().size(), 1u);
+  }
+  EXPECT_EQ(barrier_.version(), before + 2) << "64 steps";
+}
+
+TEST(BarrierCostTest, ExceptionsDoNotSpoilTheFitAndNewTimesAreLearnt) {
+  constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-6};
+  Rng rng(3);
+  BarrierCost barrier;
+  // The more there is in the caches, the more steps look much shorter than they are.
+  const auto run = [&](int steps, double times, bool exceptions) {
+    for (int step = 0; step < steps; ++step) {
+      BatchLoad batch;
+      for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
+        batch.AddDecode(100 + static_cast<int64_t>(rng.Below(2'000)));
+      const bool exception = exceptions && batch.decode_context > 15'000 && rng.Below(4) == 0;
+      barrier.Add(1, batch, absl::Seconds(kTrue.Seconds(batch) * times * (exception ? 0.1 : 1)));
+    }
+  };
+  run(1'000, 1, false);
+  run(4'000, 1, true);
+  EXPECT_GT(barrier.cost()->k2_s_per_token, 0.6 * kTrue.k2_s_per_token);
+  run(20'000, 3, false);
+  EXPECT_GT(barrier.cost()->c_s, 2.5 * kTrue.c_s);
+  EXPECT_GT(barrier.cost()->k2_s_per_token, 2.5 * kTrue.k2_s_per_token);
+}
+
+// Ranks are compared by it: those that ask earlier must not see another fit than those that ask later.
+TEST(BarrierCostTest, TheCostChangesOnlyWithItsVersion) {
+  Rng rng(4);
+  BarrierCost barrier;
+  std::optional<BatchCost> last;
+  int64_t version = barrier.version(), changes = 0;
+  for (int step = 0; step < 400; ++step) {
+    BatchLoad batch;
+    for (uint64_t decodes = 1 + rng.Below(20); decodes > 0; --decodes)
+      batch.AddDecode(100 + static_cast<int64_t>(rng.Below(2'000)));
+    barrier.Add(1, batch, absl::Milliseconds(20 + static_cast<int64_t>(rng.Below(9))));
+    const std::optional<BatchCost> now = barrier.cost();
+    const bool same = now.has_value() == last.has_value() &&
+                      (!now || (now->c_s == last->c_s && now->k2_s_per_token == last->k2_s_per_token));
+    EXPECT_TRUE(same || barrier.version() != version) << step;
+    changes += !same;
+    last = now;
+    version = barrier.version();
+  }
+  EXPECT_GT(changes, 5);
+}
+
+}  // namespace
+}  // namespace bfio::router
