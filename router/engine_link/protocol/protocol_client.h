@@ -115,7 +115,7 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
 
   std::vector<EngineRankLoad> Take() override {
     MutexLock lock(&mutex_);
-    told_ = false;
+    notified_ = false;
     std::vector<EngineRankLoad> loads;
     for (auto& [rank, record] : records_) {
       if (std::exchange(record.taken, true)) continue;
@@ -152,7 +152,7 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
     // Out of order. Some servers do not number them.
     if (from.sample() > 0 && from.sample() <= record.sample) return false;
     record = {from.sample(), {int64_t{from.running_requests()} + from.waiting_requests(), UsedTokens(from)}};
-    return !std::exchange(told_, true);
+    return !std::exchange(notified_, true);
   }
   // Records that come with events have the share alone.
   int64_t UsedTokens(const Load& from) const {
@@ -169,9 +169,9 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
   typename Wire::KvEventBatch batch_;
   std::shared_ptr<RecordStream> self_;
   Mutex mutex_;
-  // By the engine's number of the rank. `told_`: on_records has been called since the last Take.
+  // By the engine's number of the rank. `notified_`: on_records has been called since the last Take.
   absl::flat_hash_map<int32_t, Record> records_ ABSL_GUARDED_BY(mutex_);
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;
+  bool notified_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // The stream of a call that the protocol cannot express.
