@@ -3,22 +3,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "router/core/policy/balance_route/balance_route.h"
+#include "router/core/policy/baselines/baselines.h"
 #include "router/core/policy/bf_io/bf_io.h"
 #include "router/core/policy/bf_io/options.h"
 #include "router/core/policy/bf_io_auto/bf_io_auto.h"
 #include "router/core/policy/fastest_free/fastest_free.h"
-#include "router/core/policy/fcfs/fcfs.h"
-#include "router/core/policy/fcfs_fill/fcfs_fill.h"
-#include "router/core/policy/least_requests/least_requests.h"
-#include "router/core/policy/least_tokens/least_tokens.h"
-#include "router/core/policy/lpt/lpt.h"
-#include "router/core/policy/max_min/max_min.h"
 #include "router/core/policy/metered/metered.h"
-#include "router/core/policy/min_min/min_min.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/power_of_d/power_of_d.h"
-#include "router/core/policy/round_robin/round_robin.h"
-#include "router/core/policy/throttled/throttled.h"
 #include "router/core/policy/trtllm/trtllm.h"
 #include "router/core/policy/vllm/vllm.h"
 
@@ -32,16 +23,21 @@ MadePolicy Plain(const PolicyOptions&) {
   return std::make_unique<P>();
 }
 
-MadePolicy PowerOfTwo(const PolicyOptions& options) {
-  return std::make_unique<PowerOfDPolicy>("power_of_two", 2, options.seed);
+template <std::unique_ptr<Policy> (*kMake)()>
+MadePolicy Baseline(const PolicyOptions&) {
+  return kMake();
 }
 
-MadePolicy PowerOfD(const PolicyOptions& options) {
+MadePolicy PowerOfTwo(const PolicyOptions& options) {
+  return PowerOfD("power_of_two", 2, options.seed);
+}
+
+MadePolicy PowerOfMany(const PolicyOptions& options) {
   if (options.choices < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("power_of_d: choices ", options.choices, " must be at least 1"));
   }
-  return std::make_unique<PowerOfDPolicy>("power_of_d", options.choices, options.seed);
+  return PowerOfD("power_of_d", options.choices, options.seed);
 }
 
 MadePolicy Br0(const PolicyOptions&) {
@@ -105,22 +101,20 @@ constexpr Registered kPolicies[] = {
      BfIoHeadroom},
     {{"bf_io_horizon", "bf_io_auto that always places by the expected steps ahead below saturation"},
      BfIoHorizon},
-    {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
-    {{"fcfs_fill", "oldest first, to the first worker with free capacity"}, Plain<FcfsFillPolicy>},
-    {{"round_robin", "oldest first, to the workers in turn"}, Plain<RoundRobinPolicy>},
-    {{"least_requests", "oldest first, to the worker with fewest requests"}, Plain<LeastRequestsPolicy>},
+    {{"fcfs", "oldest first, to the worker with most free slots"}, Baseline<Fcfs>},
+    {{"fcfs_fill", "oldest first, to the first worker with free capacity"}, Baseline<FcfsFill>},
+    {{"round_robin", "oldest first, to the workers in turn"}, Baseline<RoundRobin>},
+    {{"least_requests", "oldest first, to the worker with fewest requests"}, Baseline<LeastRequests>},
     {{"power_of_two", "oldest first, to the one of two random workers with fewer requests"}, PowerOfTwo},
     {{"power_of_d",
       "oldest first, to the one of 4 random workers with fewest requests (bfio_sim: --choices)"},
-     PowerOfD},
-    {{"least_tokens", "oldest first, to the worker with the smallest load"}, Plain<LeastTokensPolicy>},
-    {{"lpt", "the oldest that fit, largest first, to the worker with the smallest load"}, Plain<LptPolicy>},
-    {{"min_min", "smallest of all that wait first, to the worker with the smallest load"},
-     Plain<MinMinPolicy>},
-    {{"max_min", "largest of all that wait first, to the worker with the smallest load"},
-     Plain<MaxMinPolicy>},
+     PowerOfMany},
+    {{"least_tokens", "oldest first, to the worker with the smallest load"}, Baseline<LeastTokens>},
+    {{"lpt", "the oldest that fit, largest first, to the worker with the smallest load"}, Baseline<Lpt>},
+    {{"min_min", "smallest of all that wait first, to the worker with the smallest load"}, Baseline<MinMin>},
+    {{"max_min", "largest of all that wait first, to the worker with the smallest load"}, Baseline<MaxMin>},
     {{"throttled", "oldest first, to the first worker below three quarters of its slots"},
-     Plain<ThrottledPolicy>},
+     Baseline<Throttled>},
     {{"vllm", "vLLM's internal balancer: requests, and KV use where some wait"}, Plain<VllmPolicy>},
     {{"trtllm", "TensorRT-LLM's: the oldest, longest first, to least tokens, counts capped"},
      Plain<TrtllmPolicy>},
