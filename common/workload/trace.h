@@ -24,7 +24,7 @@ struct TraceRequest {
 
 struct Trace {
   std::string source;
-  std::string format;  // "azure", "burstgpt", "mooncake", "generic", "profile", "synthetic"
+  std::string format;  // "azure", "burstgpt", "mooncake", "generic", "profile"
   bool has_arrivals = false;
   // Sorted by arrival (stable); every length is at least 1.
   std::vector<TraceRequest> requests;

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "common/workload/synthetic.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/uniform_prompts.h"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {
@@ -23,12 +23,14 @@ constexpr double kP = 0.05;
 constexpr double kPromptMean = 50.5, kPromptVariance = (100.0 * 100 - 1) / 12;
 
 const Trace& Constant() {
-  static const Trace* const kTrace = new Trace(UniformPromptsConstantOutputs(1, 100, 20, 200'000, 3));
+  static const Trace* const kTrace =
+      new Trace(bfio::testing::UniformPromptsConstantOutputs(1, 100, 20, 200'000, 3));
   return *kTrace;
 }
 
 const Trace& Geometric() {
-  static const Trace* const kTrace = new Trace(UniformPromptsGeometricOutputs(1, 100, kP, 200'000, 3));
+  static const Trace* const kTrace =
+      new Trace(bfio::testing::UniformPromptsGeometricOutputs(1, 100, kP, 200'000, 3));
   return *kTrace;
 }
 

@@ -1,6 +1,6 @@
 // Moments of a trace's lengths.
 //
-// Purpose: tests of profiles and synthetic workloads compare them with published or computed values. Threads:
+// Purpose: tests of profiles compare them with published or computed values. Threads:
 // any, no state.
 #ifndef BFIO_TESTS_TESTING_LENGTH_MOMENTS_H_
 #define BFIO_TESTS_TESTING_LENGTH_MOMENTS_H_

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <string>
 
-#include "common/workload/synthetic.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/uniform_prompts.h"
 #include "tools/sim/run/overload_watch.h"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/steps_csv.h"
@@ -162,7 +162,7 @@ TEST(OverloadWatchTest, OneLengthSetAsideMustLeaveEnoughForTheFreeSlots) {
 }
 
 TEST(OverloadWatchTest, ADeepPoolMeetsTheConditionAndAShallowOneDoesNot) {
-  const Trace trace = UniformPromptsGeometricOutputs(1, 100, 0.1, 3000, 7);
+  const Trace trace = bfio::testing::UniformPromptsGeometricOutputs(1, 100, 0.1, 3000, 7);
   SimOptions options = Short();
   options.policy = "fcfs";
   options.warmup = 50;
