@@ -160,6 +160,17 @@ TEST_P(SolverTest, TheDeadlineIsCheckedThroughoutConstruction) {
   EXPECT_GT(asked, 256 * Placed(solution) / 1024);
 }
 
+// The least loaded worker has no memory for any item, so each item is compared with all workers.
+TEST_P(SolverTest, TheDeadlineEndsTheFirstPlacement) {
+  Instance instance = ShortOfKv(256, 1024);
+  for (WorkerView& worker : instance.workers) worker.free_kv_tokens = kAmple;
+  instance.workers[0].load_tokens = 0;
+  instance.workers[0].free_kv_tokens = 0;
+  Solver solver(Settings(GetParam()));
+  EXPECT_EQ(Placed(solver.Solve(instance)), 1024);
+  EXPECT_LE(Placed(solver.Solve(instance, [] { return true; })), 8);
+}
+
 TEST_P(SolverTest, ADeadlineInConstructionLetsNoLowerClassGoFirst) {
   Instance instance = ShortOfKv(256, 1024);
   for (size_t i = 0; i < instance.items.size(); ++i) instance.items[i].priority = i < 100 ? 1 : 0;
