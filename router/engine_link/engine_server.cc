@@ -351,6 +351,7 @@ void EngineServer::Detach(Rank& rank) {
 void EngineServer::OnClosed(size_t r, MemberId member, const absl::Status& why) {
   Rank* rank = Find(r, member);
   if (rank == nullptr) return;
+  handler_->OnWorkerEvent(rank->channel, Gone{});
   Detach(*rank);
   if (rank->drained || retired_) return;
   spdlog::warn("engine {}: rank {} is not used for now: {}", name_, r, std::string(why.message()));
