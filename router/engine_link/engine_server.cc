@@ -192,6 +192,7 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
 void EngineServer::CheckHealth() {
   next_at_ = absl::InfiniteFuture();
   if (std::exchange(checking_, true)) return;
+  doubtful_ = std::exchange(unchecked_, {});
   checked_at_ = MonotonicNow();
   client_->CheckHealth(options_->patience,
                        [post = Poster(), connection = connection_](const absl::Status& health) {
@@ -216,6 +217,7 @@ void EngineServer::OnHealth(const absl::Status& health) {
     rank->machine.OnFailed(failure.call, failure.status, MonotonicNow(), out);
     CarryOut(failure.rank, std::move(out));
   }
+  if (!unchecked_.empty()) CheckHealth();
 }
 
 // --- loads ---
@@ -309,6 +311,7 @@ void EngineServer::Lose(const absl::Status& why) {
   }
   ranks_.clear();
   doubtful_.clear();
+  unchecked_.clear();
   state_ = State::kIdle;
   retry_ = EngineLink::kShortestRetry;
   next_at_ = MonotonicNow() + retry_;
@@ -490,7 +493,7 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, abs
   Rank* rank = Find(r, member);
   if (rank == nullptr || rank->streams.erase(number) == 0) return;
   if (MayBeLost(end.status())) {
-    doubtful_.push_back({r, member, number, end.status()});
+    unchecked_.push_back({r, member, number, end.status()});
     return CheckHealth();
   }
   EngineRank::Output out;

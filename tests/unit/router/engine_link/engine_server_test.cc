@@ -236,6 +236,33 @@ TEST_F(EngineServerTest, AConnectionThatTheRouterClosesIsGone) {
   EXPECT_THAT(gone_, ElementsAre(first, second)) << "once each";
 }
 
+TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
+  Later();
+  Describe();
+  Place();
+  Place();
+  ASSERT_EQ(asked_.streams.size(), 2u);
+  asked_.hold_health = true;
+  const auto fail = [&](size_t stream) {
+    std::move(asked_.streams[stream]->callbacks.on_end)(absl::UnavailableError("broken"));
+    RunEvents();
+  };
+  const auto answer = [&](size_t check, const absl::Status& health) {
+    std::move(asked_.held.at(check))(health);
+    RunEvents();
+  };
+  fail(0);
+  ASSERT_EQ(asked_.held.size(), 1u);
+  fail(1);
+  EXPECT_EQ(asked_.held.size(), 1u) << "one at a time";
+  answer(0, absl::OkStatus());
+  EXPECT_EQ(rejected_, 1u) << "the check began after the first failure, and before the second one";
+  ASSERT_EQ(asked_.held.size(), 2u);
+  answer(1, absl::UnavailableError("gone"));
+  EXPECT_EQ(rejected_, 1u) << "the request is lost with the server";
+  EXPECT_EQ(gone_.size(), 1u);
+}
+
 // --- loads ---
 
 TEST_F(EngineServerTest, RecordsReplaceQuestionsWhileTheyCome) {
