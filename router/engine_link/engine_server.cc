@@ -418,7 +418,6 @@ void EngineServer::OnPlan(size_t r, MemberId member, const PlanPart& plan,
                           std::vector<EngineRank::Placement> placements) {
   Rank* rank = Find(r, member);
   if (rank == nullptr) return;
-  rank->retry = absl::ZeroDuration();
   EngineRank::Output out;
   rank->machine.OnPlan(plan, std::move(placements), MonotonicNow(), out);
   CarryOut(r, std::move(out));
@@ -472,6 +471,8 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
     post([r, member, number, tokens = std::move(tokens)](EngineServer& server) mutable {
       Rank* rank = server.Find(r, member);
       if (rank == nullptr) return;
+      // Not at the first plan already: an engine that hangs takes plans, too.
+      rank->retry = absl::ZeroDuration();
       EngineRank::Output out;
       rank->machine.OnCached(number, tokens.cached_prompt_tokens);
       rank->machine.OnTokens(number, tokens.ids, std::move(tokens.message), MonotonicNow(), out);
@@ -498,6 +499,7 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, abs
   }
   EngineRank::Output out;
   if (end.ok()) {
+    rank->retry = absl::ZeroDuration();
     rank->machine.OnFinished(number, *std::move(end), MonotonicNow(), out);
   } else {
     rank->machine.OnFailed(number, end.status(), MonotonicNow(), out);

@@ -263,6 +263,28 @@ TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
   EXPECT_EQ(gone_.size(), 1u);
 }
 
+TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPauses) {
+  // So that the server has no other deadline.
+  asked_.hold_health = true;
+  Later();
+  Describe();
+  Later();
+  for (const int pauses : {1, 2, 4}) {
+    Place();
+    const absl::Time before = MonotonicNow();
+    CutOff();
+    EXPECT_GE(server_->next_deadline() - before, pauses * EngineLink::kShortestRetry);
+    Later();
+  }
+  Place();
+  EngineTokens tokens;
+  tokens.ids = {100};
+  asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
+  RunEvents();
+  CutOff();
+  EXPECT_LE(server_->next_deadline() - MonotonicNow(), EngineLink::kShortestRetry);
+}
+
 // --- loads ---
 
 TEST_F(EngineServerTest, RecordsReplaceQuestionsWhileTheyCome) {
