@@ -272,9 +272,9 @@ void DecisionThread::Decide() {
       group->Decided(took, commands_);
       CarryOut();
     }
-    group->Settle(now_, commands_);
-    CarryOut();
   }
+  groups_.Settle(now_, commands_);
+  CarryOut();
 }
 
 bool DecisionThread::DrainDone() {

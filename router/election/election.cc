@@ -1,6 +1,7 @@
 #include "router/election/election.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <utility>
 
@@ -147,17 +148,29 @@ void Election::KeepLease() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait)) return;
     }
     if (!lease_->Holds()) return;
-    if (lease_->Unwatched() > options_.ttl + options_.stuck_after) {
-      spdlog::critical("nothing has been decided for {}: the lease is given up",
-                       absl::FormatDuration(lease_->Unwatched()));
-      return lease_->Lose();
-    }
+    if (lease_->Unwatched() > options_.ttl + options_.stuck_after) return OnStuck();
     // A check may take a while, so it must not delay a renewal that is due.
     const absl::Time now = Lease::Now();
     const bool look = now >= look_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
     if (!look && now < renew_at_) continue;
     if (!(look ? LookAtKey() : Renew())) return lease_->Lose();
   }
+}
+
+void Election::OnStuck() {
+  spdlog::critical("nothing has been decided for {}: this router releases its lease and ends",
+                   absl::FormatDuration(lease_->Unwatched()));
+  lease_->Lose();
+  Release();
+  if (options_.end_process) return options_.end_process();
+  spdlog::default_logger()->flush();
+  std::_Exit(EXIT_FAILURE);
+}
+
+void Election::Release() {
+  const absl::Status status = etcd_->Revoke(lease_id_);
+  if (!status.ok() && !absl::IsNotFound(status))
+    spdlog::warn("the lease of {} is not given back: {}", options_.key, std::string(status.message()));
 }
 
 void Election::Resign() {
@@ -168,9 +181,7 @@ void Election::Resign() {
   if (!thread_.joinable()) return;
   thread_.join();
   lease_->Lose();
-  const absl::Status status = etcd_->Revoke(lease_id_);
-  if (!status.ok() && !absl::IsNotFound(status))
-    spdlog::warn("the lease of {} is not given back: {}", options_.key, std::string(status.message()));
+  Release();
 }
 
 }  // namespace bfio::router

@@ -13,7 +13,7 @@
 // A leader loses its lease when it cannot renew it within the lease's length, or is paused for that long. The
 // decision loop checks lease() in each iteration (Lease::Look). When the lease is lost, the process ends at
 // once, without a final message on its streams: the next leader recovers what its workers hold, as after a
-// crash. A loop that stops checking loses the lease as well.
+// crash. When a loop stops checking, the renewing thread releases the lease and ends the process.
 //
 // Threads: Campaign, Resign and destruction from one; a separate thread renews the lease.
 #ifndef BFIO_ROUTER_ELECTION_ELECTION_H_
@@ -45,6 +45,9 @@ struct ElectionOptions {
   // How long, in addition to the lease's length, the decision thread may leave the lease unchecked. After
   // that it counts as stuck, and another router takes over.
   absl::Duration stuck_after = absl::Seconds(30);
+  // Ends the process, whose decision thread cannot do it when it is stuck. Called on the renewing thread,
+  // after the lease has been released. Empty: the process exits with 1 at once. For tests.
+  std::function<void()> end_process;
 };
 
 // INVALID_ARGUMENT, naming the invalid setting.
@@ -79,6 +82,9 @@ class Election {
   bool Renew();
   // False when the key belongs to another router or is absent. A missing answer from etcd returns true.
   bool LookAtKey();
+  // The decision thread has stopped checking the lease.
+  void OnStuck();
+  void Release();
   // Shortens `duration` by a random share, so that routers that started together diverge.
   absl::Duration Jittered(absl::Duration duration);
 

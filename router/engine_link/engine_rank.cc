@@ -40,6 +40,7 @@ void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
         {call.id, call.prompt_tokens + call.generated, static_cast<uint32_t>(call.generated)});
   }
   epoch_ = offer.epoch;
+  longest_quiet_ = std::max(kLongestQuiet, kQuietStepTimeouts * offer.step_timeout);
   step_ = plans_ = applied_plan_ = level_step_ = 0;
   level_s_.reset();
   owed_ = false;
@@ -65,7 +66,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     Forget(it->second);
   }
   // A rank that was idle begins a step now.
-  if (calls_.empty()) last_report_at_ = now;
+  if (calls_.empty()) last_report_at_ = worked_at_ = now;
   for (Placement& placement : placements) {
     if (!placement.call.ok()) {
       Reject(placement.id, placement.call.status());
@@ -104,6 +105,7 @@ void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, 
                           absl::Time now, Output& out) {
   const auto it = calls_.find(number);
   if (it == calls_.end() || (tokens.empty() && message == nullptr)) return;
+  worked_at_ = now;
   if (!it->second.tokens.empty() && !tokens.empty() && open()) EndStep(now, out);
   Call& call = it->second;
   call.tokens.insert(call.tokens.end(), tokens.begin(), tokens.end());
@@ -121,6 +123,7 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
     return OnFailed(number, absl::UnavailableError("the engine aborted the request"), now, out);
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
+  worked_at_ = now;
   Call& call = it->second;
   call.finished = ReasonOf(end.finish);
   if (end.message != nullptr) call.messages.push_back(std::move(end.message));
@@ -157,6 +160,7 @@ void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
   heard_at_ = now;
   token_budget_ = step.token_budget.value_or(token_budget_);
   if (std::exchange(heard_step_, step.step) == step.step) return;
+  worked_at_ = now;
   bool tokens_come = step.decodes > 0 && AnyDecodes();
   for (const EngineStep::Prompt& prompt : step.prompts) {
     const auto it = calls_.find(prompt.name.call);
@@ -214,6 +218,14 @@ bool EngineRank::AnyDecodes() const {
 
 bool EngineRank::AnyWhole() const {
   return std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) { return entry.second.whole; });
+}
+
+absl::Time EngineRank::QuietEnd() const {
+  // Nothing of them comes before their end.
+  if (AnyWhole()) return absl::InfiniteFuture();
+  int64_t longest = 0;
+  for (const auto& [number, call] : calls_) longest = std::max(longest, call.prompt_tokens);
+  return worked_at_ + std::max(longest_quiet_, absl::Seconds(longest) / kSlowestPrefill);
 }
 
 void EngineRank::TakeStep(absl::Duration took) {
@@ -333,6 +345,8 @@ int32_t EngineRank::Credit() const {
 }
 
 void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) {
+  // Its KV cache changes: it may compute other clients' requests first.
+  if (load && load_ && load->tokens != load_->tokens) worked_at_ = now;
   load_ = load;
   // One slot stays the router's, whatever an engine reports.
   const int64_t others =
@@ -344,7 +358,8 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   }
   seen_foreign_ = std::min(seen_foreign_, others);
   foreign_ = std::min(last_foreign_, seen_foreign_);
-  if (foreign_ != before && open()) EndStep(now, out);
+  const bool hangs = !calls_.empty() && now >= QuietEnd();
+  if (foreign_ != before && open() && !hangs) EndStep(now, out);
 }
 
 BatchLoad EngineRank::TakeBatch(bool reported) {
@@ -383,7 +398,8 @@ absl::Time EngineRank::next_deadline() const {
   if (AnyDecodes() || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
   if (AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_))
     return last_report_at_ + std::max(usual_step_, kShortestGather);
-  return last_report_at_ + kQuietStep;
+  const absl::Time next = last_report_at_ + kQuietStep;
+  return calls_.empty() || next < QuietEnd() ? next : absl::InfiniteFuture();
 }
 
 // --- calls ---

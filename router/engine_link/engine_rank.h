@@ -10,8 +10,9 @@
 // second time, or when kGatherShare of a usual step has passed since its first token. Tokens that come later
 // are reported by themselves, and count as of that step in what is learnt of steps. While only prompts are
 // computed, a step without tokens is reported every kQuietStep, so that the group does not cut the rank off
-// during a long prompt. While some request decodes, only tokens make steps: a rank whose decodes stall is
-// silent, and the group cuts it off after its step timeout.
+// during a long prompt; but only until QuietEnd, because an engine that hangs brings nothing either. While
+// some request decodes, only tokens make steps. A rank whose decodes stall, or whose prompts take too long,
+// is silent, and the group cuts it off after its step timeout.
 //
 // Prompts. Ranks in a barrier also report how much of their prompts is left. The engine reports nothing
 // before a request's first token, so it is estimated: a step computes the prompts in the order in which they
@@ -70,6 +71,12 @@ class EngineRank {
   static constexpr absl::Duration kShortestGather = absl::Milliseconds(1);
   static constexpr absl::Duration kLongestGather = absl::Milliseconds(20);
   static constexpr absl::Duration kQuietStep = absl::Milliseconds(500);
+  // How long such steps are reported after the last sign that the engine works: the largest of these two, and
+  // the time of its longest prompt at kSlowestPrefill tokens per second. Not measured: a vLLM that computes
+  // prompts more slowly is of little use.
+  static constexpr absl::Duration kLongestQuiet = absl::Seconds(60);
+  static constexpr int kQuietStepTimeouts = 6;
+  static constexpr int64_t kSlowestPrefill = 1000;
   // How long a report of the engine holds; it sends some four times a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
   // Longer than most steps, and shorter than the time between two answers of GetLoads. Records of loads come
@@ -183,6 +190,8 @@ class EngineRank {
   // Some request has generated tokens, by the engine's report, and has not ended.
   bool AnyDecodes() const;
   bool AnyWhole() const;
+  // When an engine that brings nothing counts as hung. REQUIRES: it has requests.
+  absl::Time QuietEnd() const;
   // Adds the tokens that the step has brought to outputs that come whole; `stepped`: others had some, or the
   // engine reports it.
   void Estimate(bool stepped, absl::Time now);
@@ -233,6 +242,10 @@ class EngineRank {
   // In the present step: requests that ended, failed, or were removed.
   std::vector<RejectedRequest> rejected_;
   std::vector<core::RequestId> preempted_;
+  // The last sign that the engine works on its requests, or when it got the first of them.
+  absl::Time worked_at_ = absl::InfinitePast();
+  // The larger of kLongestQuiet and kQuietStepTimeouts.
+  absl::Duration longest_quiet_ = kLongestQuiet;
   absl::Time first_token_at_ = absl::InfiniteFuture();
   absl::Time last_report_at_ = absl::InfinitePast();
   absl::Time last_tokens_at_ = absl::InfinitePast();

@@ -192,6 +192,7 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
 void EngineServer::CheckHealth() {
   next_at_ = absl::InfiniteFuture();
   if (std::exchange(checking_, true)) return;
+  doubtful_ = std::exchange(unchecked_, {});
   checked_at_ = MonotonicNow();
   client_->CheckHealth(options_->patience,
                        [post = Poster(), connection = connection_](const absl::Status& health) {
@@ -216,6 +217,7 @@ void EngineServer::OnHealth(const absl::Status& health) {
     rank->machine.OnFailed(failure.call, failure.status, MonotonicNow(), out);
     CarryOut(failure.rank, std::move(out));
   }
+  if (!unchecked_.empty()) CheckHealth();
 }
 
 // --- loads ---
@@ -309,6 +311,7 @@ void EngineServer::Lose(const absl::Status& why) {
   }
   ranks_.clear();
   doubtful_.clear();
+  unchecked_.clear();
   state_ = State::kIdle;
   retry_ = EngineLink::kShortestRetry;
   next_at_ = MonotonicNow() + retry_;
@@ -351,6 +354,7 @@ void EngineServer::Detach(Rank& rank) {
 void EngineServer::OnClosed(size_t r, MemberId member, const absl::Status& why) {
   Rank* rank = Find(r, member);
   if (rank == nullptr) return;
+  handler_->OnWorkerEvent(rank->channel, Gone{});
   Detach(*rank);
   if (rank->drained || retired_) return;
   spdlog::warn("engine {}: rank {} is not used for now: {}", name_, r, std::string(why.message()));
@@ -414,7 +418,6 @@ void EngineServer::OnPlan(size_t r, MemberId member, const PlanPart& plan,
                           std::vector<EngineRank::Placement> placements) {
   Rank* rank = Find(r, member);
   if (rank == nullptr) return;
-  rank->retry = absl::ZeroDuration();
   EngineRank::Output out;
   rank->machine.OnPlan(plan, std::move(placements), MonotonicNow(), out);
   CarryOut(r, std::move(out));
@@ -468,6 +471,8 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
     post([r, member, number, tokens = std::move(tokens)](EngineServer& server) mutable {
       Rank* rank = server.Find(r, member);
       if (rank == nullptr) return;
+      // Not at the first plan already: an engine that hangs takes plans, too.
+      rank->retry = absl::ZeroDuration();
       EngineRank::Output out;
       rank->machine.OnCached(number, tokens.cached_prompt_tokens);
       rank->machine.OnTokens(number, tokens.ids, std::move(tokens.message), MonotonicNow(), out);
@@ -489,11 +494,12 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, abs
   Rank* rank = Find(r, member);
   if (rank == nullptr || rank->streams.erase(number) == 0) return;
   if (MayBeLost(end.status())) {
-    doubtful_.push_back({r, member, number, end.status()});
+    unchecked_.push_back({r, member, number, end.status()});
     return CheckHealth();
   }
   EngineRank::Output out;
   if (end.ok()) {
+    rank->retry = absl::ZeroDuration();
     rank->machine.OnFinished(number, *std::move(end), MonotonicNow(), out);
   } else {
     rank->machine.OnFailed(number, end.status(), MonotonicNow(), out);

@@ -136,8 +136,9 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Duration subscribe_retry_;
   // Answers to calls of an earlier connection are ignored.
   uint64_t connection_ = 0;
-  // Calls that failed as if the server was gone, until the next health check.
-  std::vector<Failure> doubtful_;
+  // Calls that failed as if the server was gone: before the health check under way began, and since then. The
+  // answer to a check says nothing about failures after its begin.
+  std::vector<Failure> doubtful_, unchecked_;
   // The error of the last attempt to reach it, to log each error once.
   std::string last_error_;
 };

@@ -267,6 +267,16 @@ absl::Time GroupSet::next_deadline() const {
   return next;
 }
 
+void GroupSet::Settle(absl::Time now, Commands& out) {
+  bool left = false;
+  for (const auto& group : groups_) {
+    const int32_t members = group->size();
+    group->Settle(now, out);
+    left = left || group->size() != members;
+  }
+  if (left) OnMembers(now, out);
+}
+
 // --- views ---
 
 int32_t GroupSet::CountIf(bool (Group::*state)() const) const {

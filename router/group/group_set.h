@@ -76,6 +76,8 @@ class GroupSet {
   absl::Status Undrain(absl::string_view worker_id, Commands& out);
   void OnTimer(absl::Time now, Commands& out);
   absl::Time next_deadline() const;
+  // Group::Settle for all groups, also those without an open epoch. Called when no decision is due.
+  void Settle(absl::Time now, Commands& out);
 
   // At least `groups` groups serve.
   bool ready() const;

@@ -89,6 +89,7 @@ absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
     const int64_t worker = int64_t{*record.request.rank} - before;
     if (worker < workers) {
       record.held_to = {group, static_cast<core::WorkerIndex>(worker)};
+      FitToRank(record);
       return absl::OkStatus();
     }
     before += workers;
@@ -98,6 +99,23 @@ absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
     return WithRetry(absl::UnavailableError(absl::StrCat(named, "; no rank serves now")), kFailedRetry);
   ++totals_.refused_invalid;
   return absl::InvalidArgumentError(absl::StrCat(named, "; it must be below ", before));
+}
+
+std::optional<int64_t> RequestLifecycle::LongestOnItsRank(const RequestRecord& record) const {
+  const core::Scheduler* const group = cluster_->group(record.held_to->group);
+  if (group == nullptr || !group->open() || record.held_to->worker >= group->num_workers())
+    return std::nullopt;
+  // The last token needs no KV memory.
+  return group->Account(record.held_to->worker).spec.kv_tokens + 1;
+}
+
+void RequestLifecycle::FitToRank(RequestRecord& record) const {
+  const std::optional<int64_t> longest = LongestOnItsRank(record);
+  if (!longest || !record.request.max_new_tokens_unset) return;
+  // A prompt that leaves no room is refused as too long.
+  const int64_t left = std::max<int64_t>(1, *longest - record.request.prompt_tokens);
+  record.request.max_new_tokens =
+      static_cast<uint32_t>(std::min(left, static_cast<int64_t>(record.request.max_new_tokens)));
 }
 
 absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead) {
@@ -140,10 +158,17 @@ absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
         "the request passes to engines as it came, and a worker is no such engine");
   }
   const int64_t tokens = int64_t{record.request.prompt_tokens} + record.request.max_new_tokens;
-  if (!groups_.max_sequence_tokens || tokens <= *groups_.max_sequence_tokens) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens,
-                                                 " tokens; the workers hold at most ",
-                                                 *groups_.max_sequence_tokens, " per request"));
+  const auto too_long = [&](absl::string_view where, int64_t longest) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens, " tokens; ", where,
+                                                   " at most ", longest, " per request"));
+  };
+  if (groups_.max_sequence_tokens && tokens > *groups_.max_sequence_tokens)
+    return too_long("the workers hold", *groups_.max_sequence_tokens);
+  if (!record.held_to) return absl::OkStatus();
+  // On another rank with more memory it would fit.
+  const std::optional<int64_t> longest = LongestOnItsRank(record);
+  if (!longest || tokens <= *longest) return absl::OkStatus();
+  return too_long(absl::StrCat("data_parallel_rank ", *record.request.rank, " holds"), *longest);
 }
 
 // --- resumes ---

@@ -38,6 +38,8 @@ struct ClientRequest {
   // estimate.
   uint32_t prompt_tokens = 0;
   uint32_t max_new_tokens = 0;
+  // The client has set no limit: max_new_tokens are as many as the workers accept.
+  bool max_new_tokens_unset = false;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
   // Where the request passes, only the seed is known here.

@@ -506,7 +506,7 @@ void RequestLifecycle::Forget(RequestRecord& record) {
 
 void RequestLifecycle::OnTimer(absl::Time now) {
   now_ = now;
-  while (const auto id = resumes_.TakeExpired(now)) {
+  while (const auto id = resumes_.TakeExpired(table_, now)) {
     RequestRecord* record = table_.Find(*id);
     if (record == nullptr || record->sink != nullptr || record->resume_by > now) continue;
     if (!record->ended) {

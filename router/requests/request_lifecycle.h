@@ -162,6 +162,11 @@ class RequestLifecycle final : public RequestBook {
   // Sets record.held_to for a request whose client has named a rank. INVALID_ARGUMENT: there is none of that
   // number; UNAVAILABLE: no rank serves.
   absl::Status FindRank(RequestRecord& record);
+  // Where the client has set no limit, the output is as long as its rank can hold. REQUIRES: record.held_to.
+  void FitToRank(RequestRecord& record) const;
+  // Longest prompt + output that the KV memory of the rank holds; empty: not known now. REQUIRES:
+  // record.held_to.
+  std::optional<int64_t> LongestOnItsRank(const RequestRecord& record) const;
   void Attach(RequestRecord& record, const std::shared_ptr<TokenSink>& sink, uint32_t from);
   // After a restart: true while workers may still connect with requests that clients already resume.
   bool Settling() const { return !settled_ && now_ < SettleEnd(); }

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/rng.h"
 #include "common/telemetry/trace_context.h"
 #include "router/requests/resume_rights.h"
 
@@ -62,7 +61,7 @@ bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_o
   if (!history_logprobs.empty()) assignment.history_logprobs = &history_logprobs;
   assignment.first_index = delivered;
   // A request keeps its random stream wherever it is placed.
-  assignment.seed = request.sampling.seed ? *request.sampling.seed : Mix64(id);
+  assignment.seed = request.sampling.seed ? *request.sampling.seed : SeedOfName(request.request_id);
   if (first_token) {
     assignment.ttft_left = -absl::Nanoseconds(1);
   } else if (request.ttft_objective) {
@@ -94,7 +93,7 @@ RequestRecord* RequestTable::Add(core::RequestId id, ClientRequest request, std:
   auto record = std::make_unique<RequestRecord>();
   record->id = id;
   record->request = std::move(request);
-  // The same in every run of the router, so that a restarted request generates the same tokens.
+  // Known to engines, too, so that a restarted request generates the same tokens.
   if (record->request.resumable && !record->request.sampling.seed)
     record->request.sampling.seed = SeedOfName(record->request.request_id);
   record->send_from = record->request.resume_from.value_or(0);

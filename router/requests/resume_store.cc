@@ -25,8 +25,12 @@ std::optional<core::RequestId> ResumeStore::TakeOldestEnded(const RequestTable& 
   return std::nullopt;
 }
 
-std::optional<core::RequestId> ResumeStore::TakeExpired(absl::Time now) {
-  if (deadlines_.empty() || deadlines_.front().first > now) return std::nullopt;
+std::optional<core::RequestId> ResumeStore::TakeExpired(const RequestTable& table, absl::Time now) {
+  if (deadlines_.empty() || deadlines_.front().first > now) {
+    // All wait equally long, so those that ended first are removed first.
+    while (!ended_.empty() && table.Find(ended_.front()) == nullptr) ended_.pop_front();
+    return std::nullopt;
+  }
   const core::RequestId id = deadlines_.front().second;
   deadlines_.pop_front();
   return id;

@@ -69,8 +69,10 @@ class ResumeStore {
   // Removes and returns the retained request that ended first; empty when there is none.
   std::optional<core::RequestId> TakeOldestEnded(const RequestTable& table);
   // Removes and returns a request whose client has not reconnected in time; its client may have done so
-  // meanwhile.
-  std::optional<core::RequestId> TakeExpired(absl::Time now);
+  // meanwhile. When there is none, the entries of removed requests are dropped.
+  std::optional<core::RequestId> TakeExpired(const RequestTable& table, absl::Time now);
+  // Entries kept for TakeOldestEnded, including those of removed requests.
+  size_t ended_entries() const { return ended_.size(); }
 
   // --- streams that have ended ---
 
@@ -96,7 +98,8 @@ class ResumeStore {
   ReplayBudget budget_;
   // When requests without a client expire; entries may be out of date.
   std::deque<std::pair<absl::Time, core::RequestId>> deadlines_;
-  // Oldest first; may include removed requests. ended_count_: those that are not removed.
+  // Oldest first; may include requests that were removed since the last TakeExpired. ended_count_: those that
+  // are not removed.
   std::deque<core::RequestId> ended_;
   int64_t ended_count_ = 0;
   std::deque<std::pair<absl::Time, std::weak_ptr<TokenSink>>> lingering_;

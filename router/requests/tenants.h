@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "router/requests/check_request.h"
 #include "router/requests/request.h"
 #include "router/requests/tenant_limits.h"
 #include "router/requests/tenant_totals.h"
@@ -35,6 +36,8 @@ class Tenants {
   }
   // INVALID_ARGUMENT when the tenant's requests may not have that priority. Any thread.
   absl::Status CheckPriority(const ClientRequest& request) const {
+    // It has no priority: it starts no request.
+    if (IsBareResume(request)) return absl::OkStatus();
     return limiter_.CheckPriority(request.tenant, request.priority);
   }
   // Number of requests that Enter has refused.

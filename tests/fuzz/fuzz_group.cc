@@ -243,7 +243,7 @@ class Router {
       Group& group = *groups_.Find(index);
       while (group.Decide(now_, out)) group.Decided(absl::Microseconds(1), out);
     }
-    for (const auto& group : groups_.groups()) group->Settle(now_, out);
+    groups_.Settle(now_, out);
   }
 
   // Carries commands out, and compares.

@@ -1,5 +1,6 @@
 // The group changes while requests run: deaths, late joins, drains. Streams continue, no token is lost or
 // repeated.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -10,6 +11,9 @@
 
 namespace bfio::testing {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 ClusterOptions Options(int workers) {
   ClusterOptions options = {.worker_processes = workers};
@@ -93,6 +97,23 @@ TEST(Membership, ATerminatedWorkerDrainsByItself) {
   ExpectWhole(clients.Join(), 400);
   EXPECT_EQ(cluster.workers()[0].Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.workers()[0].Stderr();
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
+}
+
+// The group lacks a worker, so it has no epoch.
+TEST(Membership, AWorkerThatHasNotServedYetLeavesAtOnce) {
+  ClusterOptions options = Options(0);
+  options.router_flags.push_back("--workers=2");
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  cluster.StartWorker();
+  ASSERT_TRUE(cluster.WaitFor("the worker to attach",
+                              [](const v1::ClusterState& s) { return s.workers_size() == 1; }));
+  Process& worker = cluster.workers()[0];
+  worker.Signal(SIGTERM);
+  EXPECT_EQ(worker.Wait(kSlowdown * absl::Seconds(60)), 0) << worker.Stderr();
+  // It would also end after its --drain_timeout.
+  EXPECT_THAT(worker.Stderr(), HasSubstr("leaving: waiting up to"));
+  EXPECT_THAT(worker.Stderr(), Not(HasSubstr("not drained in time")));
 }
 
 TEST(Membership, RequestsWaitForTheFirstWorker) {

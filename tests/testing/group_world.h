@@ -108,11 +108,9 @@ class GroupWorld {
         Carry(told);
       }
     }
-    for (const auto& group : groups().groups()) {
-      Commands out;
-      group->Settle(now, out);
-      Carry(out);
-    }
+    Commands out;
+    groups().Settle(now, out);
+    Carry(out);
   }
   void Timer() {
     Do([&](GroupSet& set, Commands& out) { set.OnTimer(now, out); });

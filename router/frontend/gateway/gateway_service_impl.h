@@ -185,6 +185,8 @@ absl::Status GatewayService<Wire>::SubmitOutputs(ConvertedRequest converted,
   for (uint32_t i = 0; i < ids.size(); ++i) {
     const absl::Status status = handler_->Submit(ids[i], OutputRequest(converted.request, i), sinks[i]);
     if (status.ok()) continue;
+    // First, because a cancelled output ends the call as cancelled.
+    stream->Close(ToGrpcStatus(status));
     for (uint32_t before = 0; before < i; ++before) handler_->Cancel(ids[before], /*timed_out=*/false);
     return status;
   }

@@ -122,6 +122,7 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   const absl::StatusOr<uint32_t> max_new_tokens = MaxNewTokens(limit, request.prompt.size(), context);
   if (!max_new_tokens.ok()) return max_new_tokens.status();
   request.max_new_tokens = *max_new_tokens;
+  request.max_new_tokens_unset = !limit.tokens.has_value();
   request.stop_token_ids.assign(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
   request.ignore_eos = sampling.ignore_eos();
   request.sampling = std::move(how);
@@ -154,6 +155,7 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   const absl::StatusOr<uint32_t> max_new_tokens = MaxNewTokens(limit, prompt_tokens, context);
   if (!max_new_tokens.ok()) return max_new_tokens.status();
   request.max_new_tokens = *max_new_tokens;
+  request.max_new_tokens_unset = !limit.tokens.has_value();
   if (rank) request.rank = static_cast<uint32_t>(*rank);
   request.passed.on = true;
   request.passed.whole = !from.stream();

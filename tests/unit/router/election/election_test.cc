@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_etcd.h"
@@ -29,6 +30,8 @@ class LeaderTest : public ::testing::Test {
     options.etcd.endpoints = std::move(endpoints);
     options.name = "router";
     options.ttl = kTtl;
+    options.stuck_after = stuck_after_;
+    options.end_process = end_process_;
     auto election = Election::Create(std::move(options));
     ASSERT_TRUE(election.ok()) << election.status();
     election_ = *std::move(election);
@@ -58,6 +61,8 @@ class LeaderTest : public ::testing::Test {
   }
 
   FakeEtcd etcd_;
+  absl::Duration stuck_after_ = absl::Seconds(30);
+  std::function<void()> end_process_;
   std::unique_ptr<Election> election_;
 };
 
@@ -145,6 +150,21 @@ TEST_F(LeaderTest, ALeaseEndedByEtcdIsLostAtOnce) {
   etcd_.EndLease();
   EXPECT_TRUE(Until([&] { return !Holds(); }));
   EXPECT_LT(End(), end) << "not at its end";
+}
+
+TEST_F(LeaderTest, AStuckDecisionThreadsLeaseIsReleasedAndTheProcessEnds) {
+  absl::Notification ended;
+  int released = 0;
+  stuck_after_ = absl::ZeroDuration();
+  end_process_ = [&] {
+    released = etcd_.answered("/v3/lease/revoke");
+    ended.Notify();
+  };
+  ASSERT_NO_FATAL_FAILURE(Lead());
+  // Nothing looks at the lease, which is renewed meanwhile.
+  ASSERT_TRUE(ended.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_EQ(released, 1) << "another router need not wait for its end";
+  EXPECT_FALSE(Holds());
 }
 
 }  // namespace

@@ -18,10 +18,11 @@ class EngineRankTest : public ::testing::Test {
     EpochOffer offer;
     offer.epoch = epoch_ = epoch;
     offer.cancellations = std::move(drop);
+    offer.step_timeout = step_timeout_;
     plan_ = 0;
     rank_.OnEpoch(offer, now_, out_);
   }
-  // Places requests with prompts of 10 tokens.
+  // Places requests with prompts of prompt_tokens_.
   void Plan(std::vector<core::RequestId> place, std::vector<core::RequestId> cancel = {}) {
     PlanPart plan;
     plan.epoch = epoch_;
@@ -34,7 +35,7 @@ class EngineRankTest : public ::testing::Test {
   EngineCall CallOf(core::RequestId id) {
     EngineCall call;
     call.id = id;
-    call.prompt = std::vector<uint32_t>(10, 3);
+    call.prompt = std::vector<uint32_t>(prompt_tokens_, 3);
     call.max_new_tokens = max_new_tokens_;
     call.passed = passed_;
     return call;
@@ -44,6 +45,14 @@ class EngineRankTest : public ::testing::Test {
     now_ += time;
     rank_.OnTimer(now_, out_);
   }
+  // How long the rank goes on to report steps while nothing comes; an hour at most.
+  absl::Duration ReportedFor() {
+    const absl::Time start = now_;
+    while (rank_.next_deadline() != absl::InfiniteFuture() && now_ - start < absl::Hours(1))
+      Wait(rank_.next_deadline() - now_);
+    Reports();
+    return now_ - start;
+  }
   // Takes the reports so far.
   std::vector<StepReport> Reports() { return std::exchange(out_.reports, {}); }
 
@@ -52,7 +61,9 @@ class EngineRankTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
   uint64_t epoch_ = 0;
   int64_t plan_ = 0;
+  size_t prompt_tokens_ = 10;
   uint32_t max_new_tokens_ = 5;
+  absl::Duration step_timeout_ = absl::Seconds(10);
   Passing passed_;
 };
 

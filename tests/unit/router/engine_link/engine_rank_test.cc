@@ -20,6 +20,11 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Tokens = std::vector<uint32_t>;
 
+// At most one quiet step less.
+MATCHER_P(IsAlmost, time, "") {
+  return arg <= time && arg >= time - EngineRank::kQuietStep;
+}
+
 TEST_F(EngineRankTest, PlansBecomeCallsAndTokensSteps) {
   Epoch(1);
   ASSERT_THAT(out_.ready, SizeIs(1));
@@ -130,6 +135,62 @@ TEST_F(EngineRankTest, ALongPromptIsReportedWhileNothingComes) {
   ASSERT_THAT(reports, SizeIs(2));
   EXPECT_EQ(reports[1].prefill->pending_tokens(), 10);
   EXPECT_EQ(reports[1].local, EngineRank::kQuietStep);
+}
+
+TEST_F(EngineRankTest, ARankThatBringsNothingForTooLongIsSilent) {
+  Epoch(1);
+  Plan({7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+  Wait(absl::Minutes(1));
+  EXPECT_THAT(Reports(), IsEmpty()) << "the group's step timeout has to see it";
+  // Neither more requests nor another epoch are a sign of the engine; each is acknowledged once.
+  Plan({8});
+  Epoch(2);
+  Plan({9});
+  Reports();
+  EXPECT_EQ(ReportedFor(), absl::ZeroDuration());
+  // Others' requests that come and go are no sign, either; those whose KV cache grows are.
+  rank_.OnLoad(EngineLoad{5, 100}, now_, out_);
+  rank_.OnLoad(EngineLoad{6, 100}, now_, out_);
+  EXPECT_EQ(ReportedFor(), absl::ZeroDuration());
+  rank_.OnLoad(EngineLoad{6, 101}, now_, out_);
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+}
+
+TEST_F(EngineRankTest, TokensAreASignThatTheRankWorks) {
+  max_new_tokens_ = 1;
+  Epoch(1);
+  Plan({7, 8});
+  Wait(EngineRank::kLongestQuiet - EngineRank::kQuietStep);
+  Token(1, 100);
+  rank_.OnFinished(1, {EngineFinish::kLength, nullptr, 0}, now_, out_);
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+}
+
+TEST_F(EngineRankTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTimeouts) {
+  prompt_tokens_ = 200'000;
+  Epoch(1);
+  Plan({7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(200)));
+  prompt_tokens_ = 10;
+  step_timeout_ = absl::Seconds(20);
+  rank_ = EngineRank();
+  Epoch(1);
+  Plan({7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
+  // An idle rank that gets its next request begins anew.
+  Plan({}, {7});
+  Reports();
+  Wait(absl::Minutes(10));
+  Plan({8});
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
+}
+
+TEST_F(EngineRankTest, OutputsThatComeWholeBringNothingHoweverLongTheyTake) {
+  passed_.on = passed_.whole = true;
+  Epoch(1);
+  Plan({7});
+  EXPECT_GE(ReportedFor(), absl::Hours(1));
 }
 
 TEST_F(EngineRankTest, ARankWhoseDecodesStallIsSilent) {

@@ -34,14 +34,24 @@ struct TestRecords final : EngineRecords {
   bool cancelled = false;
 };
 
-// What the client was asked, and not answered yet; health checks are answered at once.
+struct TestStream final : public EngineStream {
+  explicit TestStream(EngineClient::StreamCallbacks to) : callbacks(std::move(to)) {}
+  void Cancel() override {}
+
+  EngineClient::StreamCallbacks callbacks;
+};
+
+// What the client was asked, and not answered yet; health checks are answered at once, unless they are held.
 struct Asked {
+  bool hold_health = false;
+  std::vector<absl::AnyInvocable<void(absl::Status) &&>> held;
   std::vector<Described> describe;
   std::vector<GotLoads> loads;
   std::vector<std::shared_ptr<TestRecords>> records;
   absl::Status health;
   // Of the requests, in order.
   std::vector<std::optional<int32_t>> ranks;
+  std::vector<std::shared_ptr<TestStream>> streams;
 };
 
 class TestClient final : public EngineClient {
@@ -49,7 +59,11 @@ class TestClient final : public EngineClient {
   explicit TestClient(Asked* asked) : asked_(asked) {}
   void Describe(absl::Duration, Described done) override { asked_->describe.push_back(std::move(done)); }
   void CheckHealth(absl::Duration, absl::AnyInvocable<void(absl::Status) &&> done) override {
-    std::move(done)(asked_->health);
+    if (asked_->hold_health) {
+      asked_->held.push_back(std::move(done));
+    } else {
+      std::move(done)(asked_->health);
+    }
   }
   void GetLoads(absl::Duration, GotLoads done) override { asked_->loads.push_back(std::move(done)); }
   std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
@@ -59,7 +73,8 @@ class TestClient final : public EngineClient {
   std::shared_ptr<EngineStream> Generate(const EngineCall&, std::optional<int32_t> rank, const std::string&,
                                          StreamCallbacks callbacks) override {
     asked_->ranks.push_back(rank);
-    return std::make_shared<TestRecords>(RecordCallbacks{});
+    asked_->streams.push_back(std::make_shared<TestStream>(std::move(callbacks)));
+    return asked_->streams.back();
   }
 
  private:
@@ -82,6 +97,9 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
       seen_.emplace_back("leaves");
     } else if (const auto* const report = std::get_if<StepReport>(&event)) {
       reported_[channel.get()] = report->engine_load;
+      rejected_ += report->rejected.size();
+    } else if (std::holds_alternative<Gone>(event)) {
+      gone_.push_back(channel->id());
     }
   }
   // The engine tells what it is.
@@ -118,6 +136,21 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     asked_.loads.clear();
     RunEvents();
   }
+  // The rank that attached last gets its first plan, with a request.
+  void Place() {
+    channel_->SendEpoch({.epoch = 1});
+    ClientRequest request;
+    request.prompt_tokens = 3;
+    request.max_new_tokens = 2;
+    const std::vector<Assignment> assignments = {{.id = 7, .request = &request}};
+    channel_->SendPlan({.epoch = 1}, assignments);
+    RunEvents();
+  }
+  // The router cuts off the rank that attached last.
+  void CutOff() {
+    channel_->Close(absl::DeadlineExceededError("no step report in time"));
+    RunEvents();
+  }
   // Until the next health check has been answered.
   void Check() {
     Later();
@@ -140,6 +173,9 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   std::shared_ptr<WorkerChannel> channel_;
   std::vector<std::shared_ptr<WorkerChannel>> channels_;
   std::map<WorkerChannel*, std::optional<EngineLoad>> reported_;
+  // Requests that ranks have rejected; connections that are gone.
+  size_t rejected_ = 0;
+  std::vector<MemberId> gone_;
 };
 
 TEST_F(EngineServerTest, WhatIsListedNoMoreAsItAnswersNeverAttaches) {
@@ -182,6 +218,71 @@ TEST_F(EngineServerTest, WhatHasLeftIsGoneUntilItIsListedAgain) {
   server_->Keep();
   Later();
   EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins"));
+}
+
+// As its contract says; the router has an entry of each until then.
+TEST_F(EngineServerTest, AConnectionThatTheRouterClosesIsGone) {
+  Later();
+  Describe();
+  const MemberId first = channel_->id();
+  CutOff();
+  EXPECT_THAT(gone_, ElementsAre(first));
+  Later();
+  const MemberId second = channel_->id();
+  channel_->SendShutdown("drained");
+  CutOff();
+  asked_.health = absl::UnavailableError("gone");
+  Check();
+  EXPECT_THAT(gone_, ElementsAre(first, second)) << "once each";
+}
+
+TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
+  Later();
+  Describe();
+  Place();
+  Place();
+  ASSERT_EQ(asked_.streams.size(), 2u);
+  asked_.hold_health = true;
+  const auto fail = [&](size_t stream) {
+    std::move(asked_.streams[stream]->callbacks.on_end)(absl::UnavailableError("broken"));
+    RunEvents();
+  };
+  const auto answer = [&](size_t check, const absl::Status& health) {
+    std::move(asked_.held.at(check))(health);
+    RunEvents();
+  };
+  fail(0);
+  ASSERT_EQ(asked_.held.size(), 1u);
+  fail(1);
+  EXPECT_EQ(asked_.held.size(), 1u) << "one at a time";
+  answer(0, absl::OkStatus());
+  EXPECT_EQ(rejected_, 1u) << "the check began after the first failure, and before the second one";
+  ASSERT_EQ(asked_.held.size(), 2u);
+  answer(1, absl::UnavailableError("gone"));
+  EXPECT_EQ(rejected_, 1u) << "the request is lost with the server";
+  EXPECT_EQ(gone_.size(), 1u);
+}
+
+TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPauses) {
+  // So that the server has no other deadline.
+  asked_.hold_health = true;
+  Later();
+  Describe();
+  Later();
+  for (const int pauses : {1, 2, 4}) {
+    Place();
+    const absl::Time before = MonotonicNow();
+    CutOff();
+    EXPECT_GE(server_->next_deadline() - before, pauses * EngineLink::kShortestRetry);
+    Later();
+  }
+  Place();
+  EngineTokens tokens;
+  tokens.ids = {100};
+  asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
+  RunEvents();
+  CutOff();
+  EXPECT_LE(server_->next_deadline() - MonotonicNow(), EngineLink::kShortestRetry);
 }
 
 // --- loads ---
@@ -279,13 +380,7 @@ TEST_F(EngineServerTest, ARankIsNamedWhereThereAreSeveral) {
     Later();
     Describe({.ranks = all, .all_ranks = all, .slots = 4, .max_sequence_tokens = 64});
     ASSERT_EQ(channels_.size(), static_cast<size_t>(all));
-    channels_.back()->SendEpoch({.epoch = 1});
-    ClientRequest request;
-    request.prompt_tokens = 3;
-    request.max_new_tokens = 2;
-    const std::vector<Assignment> assignments = {{.id = 7, .request = &request}};
-    channels_.back()->SendPlan({.epoch = 1}, assignments);
-    RunEvents();
+    Place();
     asked_.health = absl::UnavailableError("gone");
     Check();
     asked_.health = absl::OkStatus();

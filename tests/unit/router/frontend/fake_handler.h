@@ -39,9 +39,12 @@ class FakeHandler final : public RequestHandler {
     return on_submit(id, std::move(sink));
   }
   void Cancel(uint64_t sink_id, bool timed_out) override {
-    MutexLock lock(&mutex_);
-    cancelled_ = {sink_id, timed_out};
-    all_cancelled_.push_back(sink_id);
+    {
+      MutexLock lock(&mutex_);
+      cancelled_ = {sink_id, timed_out};
+      all_cancelled_.push_back(sink_id);
+    }
+    if (on_cancel) on_cancel(sink_id);
   }
   absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override {
     aborted = request;
@@ -82,6 +85,8 @@ class FakeHandler final : public RequestHandler {
   }
 
   std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)> on_submit;
+  // May be empty.
+  std::function<void(uint64_t sink_id)> on_cancel;
   std::vector<ClientRequest> submitted;
   std::optional<AbortRequest> aborted;
   std::vector<AbortRequest> all_aborted;

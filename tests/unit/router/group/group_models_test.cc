@@ -234,6 +234,18 @@ TEST_F(UpdateTest, TheNewModelServesOnceItHasTheMajority) {
   EXPECT_THAT(Serving(), ElementsAre("b", "c", "d")) << "that it served once is no reason to serve alone now";
 }
 
+TEST_F(UpdateTest, AWorkerThatIsReleasedCountsNoLongerForTheMajority) {
+  for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
+  Settle();
+  for (const char* name : {"a", "b"}) Update(name);
+  ASSERT_TRUE(world_.group(1).gathering());
+  world_.Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("c", world_.now, out).ok()); });
+  EXPECT_FALSE(world_.Attached("c"));
+  EXPECT_FALSE(world_.group(1).gathering()) << "not only when another event comes";
+  Settle();
+  EXPECT_THAT(Serving(), ElementsAre("a", "b", "d"));
+}
+
 TEST_F(UpdateTest, AModelInTheRoutersFlagsNeedsNoMajority) {
   GroupSetOptions options = WithWorkers(4);
   options.models = {"aa", "bb"};

@@ -58,6 +58,23 @@ class RequestLifecycleTest : public ::testing::Test {
     requests_->OnEpochOpened(now_);
   }
 
+  // Opens an epoch of ranks with so much KV memory each.
+  void OpenRanks(const std::vector<int64_t>& kv_tokens) {
+    std::vector<core::EpochMember> members;
+    for (const int64_t kv : kv_tokens) {
+      core::EpochMember& member = members.emplace_back();
+      member.spec.slots = 4;
+      member.spec.kv_tokens = kv;
+    }
+    cluster_->Apply(core::OpenEpoch{0, std::move(members)});
+    requests_->SetGroups({.kv_tokens = 1000,
+                          .max_sequence_tokens = 1001,
+                          .complete = true,
+                          .passes = engines_,
+                          .ranks = {{0, static_cast<int32_t>(kv_tokens.size())}}});
+    requests_->OnEpochOpened(now_);
+  }
+
   // The worker dies with the requests placed on it, and another worker takes its slot in the group.
   void Die() {
     requests_->OnWorkerDied(0, 0);

@@ -318,5 +318,35 @@ TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerOfTheEpochEnds) {
   EXPECT_THAT(sink.status->message(), HasSubstr("at most 500"));
 }
 
+// It would wait for ever, and the others that are held to the rank behind it.
+TEST_F(RequestLifecycleTest, ARequestThatIsHeldToARankFitsTheKvMemoryOfThatRank) {
+  OpenRanks({1000, 100});
+  const auto held = [](const std::string& name, uint32_t rank, uint32_t max_new_tokens) {
+    ClientRequest request = Request(name, max_new_tokens);
+    request.rank = rank;
+    return request;
+  };
+  // Prompts of 3 tokens; the last token needs no memory.
+  const RecordingSink& large = Arrive(held("large", 0, 900));
+  const RecordingSink& small = Arrive(held("small", 1, 98));
+  EXPECT_EQ(Arrive(held("too large", 1, 99)).status,
+            absl::InvalidArgumentError("prompt + max_new_tokens is 102 tokens; data_parallel_rank 1 holds at "
+                                       "most 101 per request"));
+  EXPECT_TRUE(large.open());
+  EXPECT_TRUE(small.open());
+  ClientRequest unset = held("unset", 1, 998);
+  unset.max_new_tokens_unset = true;
+  const RecordingSink& fitted = Arrive(unset);
+  ASSERT_TRUE(fitted.open()) << *fitted.status;
+  EXPECT_EQ(WaitingSpec(fitted.id()).max_new_tokens, 98);
+  // The next epoch has a smaller rank in its place.
+  OpenRanks({1000, 99});
+  for (const RecordingSink* sink : {&small, &fitted}) {
+    ASSERT_FALSE(sink->open());
+    EXPECT_TRUE(absl::IsUnavailable(*sink->status)) << *sink->status;
+  }
+  EXPECT_TRUE(large.open());
+}
+
 }  // namespace
 }  // namespace bfio::router

@@ -78,6 +78,24 @@ TEST(RequestTable, ASpecIncludesTheTenantAndDeliveredTokens) {
   EXPECT_EQ(record->MakeAssignment(absl::UnixEpoch(), false).waited_steps, 12);
 }
 
+TEST(RequestTable, WithoutASeedTheNameIsTheSeed) {
+  RequestTable table;
+  const auto seed_of = [&](core::RequestId id, const ClientRequest& request) {
+    const uint64_t seed =
+        table.Add(id, request, nullptr, 0, absl::UnixEpoch())->MakeAssignment(absl::UnixEpoch(), false).seed;
+    table.Erase(id);
+    return seed;
+  };
+  const uint64_t seed = seed_of(1, Named("r"));
+  EXPECT_EQ(seed_of(2, Named("r")), seed) << "whatever its number in this run of the router";
+  EXPECT_NE(seed_of(3, Named("s")), seed);
+  ClientRequest request = Named("r");
+  request.resumable = true;
+  EXPECT_EQ(seed_of(4, request), seed);
+  request.sampling.seed = 5;
+  EXPECT_EQ(seed_of(5, request), 5u);
+}
+
 TEST(RequestTable, ASpecHasTheObjectiveUntilTheFirstToken) {
   RequestTable table;
   ClientRequest request = Named("r");

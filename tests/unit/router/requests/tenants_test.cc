@@ -18,6 +18,17 @@ TEST(Tenants, NamesKeepTheirNumbersAndLateNamesShareOne) {
   EXPECT_EQ(tenants.Number("1"), 1u);
 }
 
+TEST(Tenants, ABareResumeHasNoPriority) {
+  const Tenants tenants(*ParseTenantLimits("batch:priority=-20"));
+  ClientRequest request{.request_id = "a", .tenant = "batch", .resume_from = 3};
+  EXPECT_TRUE(tenants.CheckPriority(request).ok());
+  // With a prompt it may start again.
+  request.prompt_tokens = 10;
+  EXPECT_TRUE(absl::IsInvalidArgument(tenants.CheckPriority(request)));
+  request.priority = -20;
+  EXPECT_TRUE(tenants.CheckPriority(request).ok());
+}
+
 // Two series with the same name would break a metrics scrape, and a flood of names must not enlarge it.
 TEST(TenantTotals, LateNamesAndATenantNamedOtherShareOther) {
   Tenants tenants({});

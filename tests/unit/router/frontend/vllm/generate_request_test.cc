@@ -65,6 +65,7 @@ TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
   EXPECT_THAT(to.prompt, ElementsAre(5, 6, 7));
   EXPECT_EQ(to.prompt_tokens, 3u);
   EXPECT_EQ(to.max_new_tokens, 9u);
+  EXPECT_FALSE(to.max_new_tokens_unset);
   EXPECT_THAT(to.stop_token_ids, ElementsAre(11));
   EXPECT_TRUE(to.ignore_eos);
   EXPECT_EQ(to.sampling.temperature, 0.5f);
@@ -87,6 +88,7 @@ TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
   EXPECT_FALSE(converted->request.sampling.top_k.has_value());
   EXPECT_FALSE(converted->request.sampling.seed.has_value());
   EXPECT_EQ(converted->request.max_new_tokens, 997u) << "all that the workers hold behind the prompt";
+  EXPECT_TRUE(converted->request.max_new_tokens_unset);
 }
 
 TEST(VllmRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
@@ -303,6 +305,7 @@ TEST(PassingVllmRequest, WhatBoundsItIsChecked) {
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(text->request.prompt_tokens, 3u);
   EXPECT_EQ(text->request.max_new_tokens, 997u);
+  EXPECT_TRUE(text->request.max_new_tokens_unset);
 }
 
 TEST(PassingVllmRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {

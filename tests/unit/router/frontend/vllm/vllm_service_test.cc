@@ -223,6 +223,25 @@ TEST_F(VllmServiceTest, OutputsThatAreNotAllTakenAreNotTakenAtAll) {
   for (const auto& sink : sinks) End(*sink, absl::CancelledError(), std::nullopt);
 }
 
+TEST_F(VllmServiceTest, ARefusedOutputEndsTheCallWithItsStatusWhenTheOthersAreCancelledAtOnce) {
+  std::vector<std::shared_ptr<TokenSink>> sinks;
+  handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
+    if (sinks.size() == 2) return absl::ResourceExhaustedError("full");
+    sinks.push_back(std::move(sink));
+    return absl::OkStatus();
+  };
+  // As the decision thread may, before the refusal is written.
+  handler_.on_cancel = [&](uint64_t id) {
+    for (const auto& sink : sinks) {
+      if (sink->id() == id) End(*sink, absl::CancelledError(), std::nullopt);
+    }
+  };
+  pb::GenerateRequest request = Request(true);
+  request.mutable_sampling_params()->set_n(3);
+  std::vector<pb::GenerateResponse> messages;
+  EXPECT_EQ(Generate(request, messages), absl::ResourceExhaustedError("full"));
+}
+
 TEST_F(VllmServiceTest, AnOutputThatFailsAtOnceCancelsThoseSubmittedAfterIt) {
   std::atomic<int> submitted = 0;
   handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
