@@ -378,7 +378,8 @@ void LocalEngine::Place(Rank& rank, Plan& plan) {
   int64_t slots =
       std::min<int64_t>(rank.free_slots + static_cast<int64_t>(plan.cancellations.size()), rank.limits.slots);
   int64_t kv = rank.free_kv_tokens;
-  bool empty = rank.running == 0;
+  const bool was_empty = rank.running == 0;
+  bool empty = was_empty;
   while (slots > 0 && !rank.waiting.empty()) {
     const Handle handle = rank.waiting.front();
     Request& request = *requests_.at(handle);
@@ -389,13 +390,15 @@ void LocalEngine::Place(Rank& rank, Plan& plan) {
     rank.waiting.pop_front();
     CountWaiting(request, -1);
     SetRunning(request, true);
-    request.alone = empty;
+    request.alone = false;
     request.began = MonotonicNow();
     plan.assignments.push_back(SequenceOf(handle, request));
     --slots;
     kv -= tokens + kPageSlack;
     empty = false;
   }
+  // Of several the rank may begin any first, and the others are then not alone.
+  if (was_empty && plan.assignments.size() == 1) requests_.at(plan.assignments[0].handle)->alone = true;
 }
 
 SequenceRequest LocalEngine::SequenceOf(Handle handle, const Request& request) const {

@@ -92,7 +92,7 @@ class LocalEngine final : public router::RequestHandler {
     std::shared_ptr<router::TokenSink> sink;
     int rank = 0;
     bool running = false;
-    // It was placed on a rank that had no other.
+    // It was placed as the only request of its plan, on a rank that had no other.
     bool alone = false;
     uint64_t seed = 0;
     std::vector<uint32_t> tokens;

@@ -242,6 +242,20 @@ TEST_F(LocalEngineTest, ARefusedRequestIsTriedAgainUnlessItWasAlone) {
   EXPECT_EQ(sinks_[3]->Status(), absl::ResourceExhaustedError("no memory"));
 }
 
+// The rank begins the requests of a plan in an order of its own (--admission=mc_sf).
+TEST_F(LocalEngineTest, OfSeveralRequestsForAnEmptyRankARefusedOneIsTriedAgain) {
+  for (const uint64_t id : {1, 2, 3}) ASSERT_TRUE(Submit(id, 0).ok());
+  Begins(0, 1);
+  StepReport report = Report(1, {{1, 50}}, 2);
+  report.output.finished = {{1, FinishCause::kLength}};
+  Send(0, std::move(report));
+  ASSERT_THAT(BeginHandles(0, 2), ElementsAre(2, 3));
+  report = Report(2, {{3, 60}}, 1);
+  report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 3), ElementsAre(2));
+}
+
 TEST_F(LocalEngineTest, AHeadThatDoesNotFitHoldsTheOthersBack) {
   ASSERT_TRUE(Submit(1, 0).ok());
   ASSERT_TRUE(Submit(2, 0, /*prompt=*/800).ok());
