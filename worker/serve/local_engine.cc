@@ -139,7 +139,9 @@ absl::Status LocalEngine::Submit(core::RequestId id, router::ClientRequest reque
   record->client = std::move(request);
   record->sink = std::move(sink);
   CountWaiting(*record, 1);
-  ranks_[static_cast<size_t>(record->rank)].waiting.push_back(id);
+  Rank& rank = ranks_[static_cast<size_t>(record->rank)];
+  record->waits_since = rank.step;
+  rank.waiting.push_back(id);
   requests_.emplace(id, std::move(record));
   WakeIfIdle();
   return absl::OkStatus();
@@ -270,7 +272,7 @@ void LocalEngine::OnReport(int rank, const StepReport& report) {
   from.free_kv_tokens = report.free_kv_tokens;
   OnTokens(from, report.output, now);
   for (const Rejection& rejection : report.rejected) OnRejected(rejection);
-  for (const Handle handle : report.output.preempted) PutBack(handle);
+  for (const Handle handle : report.output.preempted) OnPreempted(handle);
   ReportToBalancer(rank, now);
   if (!report.barrier_error.empty()) return Fail(absl::UnavailableError(report.barrier_error));
   if (report.group_idle) {
@@ -295,6 +297,7 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
     if (it == requests_.end()) continue;
     Request& request = *it->second;
     if (!request.first_token) request.first_token = now;
+    request.refusals = 0;
     Deliver({request.sink, static_cast<uint32_t>(request.tokens.size()), token.id, std::move(logprobs)});
     request.tokens.push_back(token.id);
   }
@@ -318,11 +321,23 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
 void LocalEngine::OnRejected(const Rejection& rejection) {
   const auto it = requests_.find(rejection.handle);
   if (it == requests_.end()) return;
+  Request& request = *it->second;
   // A request that does not fit into an empty rank never fits.
-  if (rejection.code == absl::StatusCode::kResourceExhausted && !it->second->alone)
+  if (rejection.code == absl::StatusCode::kResourceExhausted && !request.alone) {
+    ++request.refusals;
     return PutBack(rejection.handle);
-  SetRunning(*it->second, false);
+  }
+  SetRunning(request, false);
   End(rejection.handle, absl::Status(rejection.code, rejection.message), std::nullopt);
+}
+
+void LocalEngine::OnPreempted(Handle handle) {
+  const auto it = requests_.find(handle);
+  if (it == requests_.end()) return;
+  Request& request = *it->second;
+  // The steps in which it ran do not count as waiting.
+  request.waits_since = ranks_[static_cast<size_t>(request.rank)].step - request.waited_steps;
+  PutBack(handle);
 }
 
 void LocalEngine::CountWaiting(const Request& request, int change) {
@@ -383,14 +398,16 @@ void LocalEngine::Place(Rank& rank, Plan& plan) {
   while (slots > 0 && !rank.waiting.empty()) {
     const Handle handle = rank.waiting.front();
     Request& request = *requests_.at(handle);
-    const int64_t tokens =
-        static_cast<int64_t>(request.client.prompt_tokens) + static_cast<int64_t>(request.tokens.size());
+    const int64_t more = request.reserves() ? int64_t{request.client.max_new_tokens}
+                                            : static_cast<int64_t>(request.tokens.size());
+    const int64_t tokens = static_cast<int64_t>(request.client.prompt_tokens) + more;
     // The head of the queue is not passed over.
     if (!empty && tokens + kPageSlack > kv) return;
     rank.waiting.pop_front();
     CountWaiting(request, -1);
     SetRunning(request, true);
     request.alone = false;
+    request.waited_steps = rank.step - request.waits_since;
     request.began = MonotonicNow();
     plan.assignments.push_back(SequenceOf(handle, request));
     --slots;
@@ -418,7 +435,8 @@ SequenceRequest LocalEngine::SequenceOf(Handle handle, const Request& request) c
     sequence.sampling.top_k = static_cast<int32_t>(std::min<uint32_t>(*client.sampling.top_k, INT32_MAX));
   sequence.sampling.seed = request.seed;
   if (client.sampling.logprobs) sequence.sampling.logprobs = static_cast<int32_t>(*client.sampling.logprobs);
-  sequence.kv_on_demand = true;
+  sequence.kv_on_demand = !request.reserves();
+  sequence.waited_steps = request.waited_steps;
   return sequence;
 }
 

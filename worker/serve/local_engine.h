@@ -2,8 +2,9 @@
 //
 // Purpose: the same as vLLM inside an engine with several ranks. A request goes to a rank at once
 // (rank_balancer.h, or the rank that it names) and waits there; a rank takes its waiting requests in order,
-// at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted goes back to
-// the head of its rank's queue. The ranks are the step loops of worker/link, their barrier is the same; for
+// at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted, or refused by
+// the rank's --admission, goes back to the head of its rank's queue with its age, and after 8 refusals its
+// largest size is reserved (core::RequestSpec::kRefusalsBeforeReserving). The ranks are the step loops of worker/link, their barrier is the same; for
 // them this object is the router, with plans that apply from the next step boundary on.
 //
 // Threads: the loops' threads call Send, any thread the handler's methods; one lock for all state. Tokens are
@@ -29,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "router/core/model/request.h"
 #include "router/frontend/request_handler.h"
 #include "router/requests/limits.h"
 #include "worker/link/inbox.h"
@@ -94,6 +96,12 @@ class LocalEngine final : public router::RequestHandler {
     bool running = false;
     // It was placed as the only request of its plan, on a rank that had no other.
     bool alone = false;
+    // Step of its rank since which it counts as waiting, and the steps that it had waited when it was placed.
+    int64_t waits_since = 0, waited_steps = 0;
+    // By the rank for lack of KV, since its last token.
+    int32_t refusals = 0;
+    // It is placed where its largest size fits, and the rank reserves that, so that no rule refuses it forever.
+    bool reserves() const { return core::RequestSpec::ReservesAfter(refusals); }
     uint64_t seed = 0;
     std::vector<uint32_t> tokens;
     absl::Time arrived, began;
@@ -142,6 +150,7 @@ class LocalEngine final : public router::RequestHandler {
   void OnReport(int rank, const StepReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTokens(Rank& rank, const StepOutput& output, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRejected(const Rejection& rejection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnPreempted(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The request has come into its rank's queue (1), or has left it (-1).
   void CountWaiting(const Request& request, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetRunning(Request& request, bool running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -129,6 +129,13 @@ class LocalEngineTest : public ::testing::Test {
     return handles;
   }
 
+  // The rank refuses a request that was to begin with that step.
+  void Refuse(int rank, int64_t step, std::vector<StepOutput::Token> tokens, Handle handle) {
+    StepReport report = Report(step, std::move(tokens), 1);
+    report.rejected = {{handle, absl::StatusCode::kResourceExhausted, "no memory"}};
+    Send(rank, std::move(report));
+  }
+
   // A report of a rank that is not full.
   static StepReport Report(int64_t step, std::vector<StepOutput::Token> tokens, int32_t free_slots) {
     StepReport report;
@@ -267,6 +274,54 @@ TEST_F(LocalEngineTest, AHeadThatDoesNotFitHoldsTheOthersBack) {
   EXPECT_THAT(BeginHandles(0, 2), IsEmpty());
   Send(0, Report(2, {{1, 51}}, 1));
   EXPECT_THAT(BeginHandles(0, 3), ElementsAre(2));
+}
+
+TEST_F(LocalEngineTest, ARequestThatIsRefusedTooOftenReservesItsLargestSize) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  Begins(0, 1);
+  ASSERT_TRUE(Submit(2, 0).ok());
+  ASSERT_TRUE(Submit(3, 0).ok());
+  Send(0, Report(1, {{1, 50}}, 1));
+  int64_t step = 2;
+  for (int refusals = 0; refusals < 8; ++refusals, ++step) {
+    const std::vector<SequenceRequest> begins = Begins(0, step);
+    ASSERT_EQ(begins.size(), 1u) << step;
+    EXPECT_EQ(begins[0].handle, 2u);
+    EXPECT_TRUE(begins[0].kv_on_demand) << step;
+    EXPECT_EQ(begins[0].waited_steps, step - 1) << "all steps since it came";
+    if (refusals < 7) Refuse(0, step, {{1, 51}}, 2);
+  }
+  // Its prompt of 10 tokens fits, but not 100 tokens more.
+  StepReport report = Report(9, {{1, 58}}, 1);
+  report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
+  report.free_kv_tokens = 150;
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 10), IsEmpty()) << "it is not passed either";
+  Send(0, Report(10, {{1, 59}}, 1));
+  const std::vector<SequenceRequest> begins = Begins(0, 11);
+  ASSERT_EQ(begins.size(), 1u);
+  EXPECT_EQ(begins[0].handle, 2u);
+  EXPECT_FALSE(begins[0].kv_on_demand);
+  EXPECT_EQ(begins[0].waited_steps, 10);
+}
+
+TEST_F(LocalEngineTest, ARequestThatRanCountsItsRefusalsAgainAndKeepsItsAge) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  ASSERT_TRUE(Submit(2, 0).ok());
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  for (int64_t step = 2; step < 9; ++step) Refuse(0, step, {{1, 51}}, 2);
+  Begins(0, 9);
+  Send(0, Report(9, {{1, 58}, {2, 60}}, 0));
+  StepReport report = Report(10, {{1, 59}}, 1);
+  report.output.preempted = {2};
+  Send(0, std::move(report));
+  Refuse(0, 11, {{1, 60}}, 2);
+  const std::vector<SequenceRequest> begins = Begins(0, 12);
+  ASSERT_EQ(begins.size(), 2u) << "it was placed with step 11 too";
+  EXPECT_TRUE(begins[1].kv_on_demand);
+  EXPECT_EQ(begins[0].waited_steps, 8) << "the steps before it began";
+  EXPECT_EQ(begins[1].waited_steps, 9);
 }
 
 TEST_F(LocalEngineTest, ACancelledRequestLeavesItsRankWithTheNextStep) {
