@@ -127,6 +127,7 @@ absl::Status LocalEngine::Submit(core::RequestId id, router::ClientRequest reque
   if (absl::Status status = Admission(request); !status.ok()) return status;
   const absl::Time now = MonotonicNow();
   auto record = std::make_unique<Request>();
+  record->number = ++submitted_;
   record->arrived = now;
   record->seed = request.sampling.seed ? *request.sampling.seed : Mix64(salt_ ^ Mix64(id));
   if (request.rank) {
@@ -358,7 +359,9 @@ void LocalEngine::PutBack(Handle handle) {
   Request& request = *it->second;
   SetRunning(request, false);
   CountWaiting(request, 1);
-  ranks_[static_cast<size_t>(request.rank)].waiting.push_front(handle);
+  std::deque<Handle>& waiting = ranks_[static_cast<size_t>(request.rank)].waiting;
+  const auto younger = [&](Handle other) { return requests_.at(other)->number > request.number; };
+  waiting.insert(std::find_if(waiting.begin(), waiting.end(), younger), handle);
 }
 
 void LocalEngine::ReportToBalancer(int rank, absl::Time now) {

@@ -3,7 +3,7 @@
 // Purpose: the same as vLLM inside an engine with several ranks. A request goes to a rank at once
 // (rank_balancer.h, or the rank that it names) and waits there; a rank takes its waiting requests in order,
 // at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted, or refused by
-// the rank's --admission, goes back to the head of its rank's queue with its age, and after 8 refusals its
+// the rank's --admission, goes back into its rank's queue before all that came later, and after 8 refusals its
 // largest size is reserved (core::RequestSpec::kRefusalsBeforeReserving). The ranks are the step loops of worker/link, their barrier is the same; for
 // them this object is the router, with plans that apply from the next step boundary on.
 //
@@ -92,6 +92,8 @@ class LocalEngine final : public router::RequestHandler {
   struct Request {
     router::ClientRequest client;
     std::shared_ptr<router::TokenSink> sink;
+    // Ascends in the order of arrival.
+    uint64_t number = 0;
     int rank = 0;
     bool running = false;
     // It was placed as the only request of its plan, on a rank that had no other.
@@ -154,7 +156,7 @@ class LocalEngine final : public router::RequestHandler {
   // The request has come into its rank's queue (1), or has left it (-1).
   void CountWaiting(const Request& request, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetRunning(Request& request, bool running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // To the head of its rank's queue.
+  // Into its rank's queue, before those that came later.
   void PutBack(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportToBalancer(int rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -191,6 +193,7 @@ class LocalEngine final : public router::RequestHandler {
   RankBalancer balancer_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Handle, std::unique_ptr<Request>> requests_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Name, Handle> names_ ABSL_GUARDED_BY(mutex_);
+  uint64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int ready_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -324,6 +324,36 @@ TEST_F(LocalEngineTest, ARequestThatRanCountsItsRefusalsAgainAndKeepsItsAge) {
   EXPECT_EQ(begins[1].waited_steps, 9);
 }
 
+TEST_F(LocalEngineTest, SeveralRefusedOrPreemptedRequestsKeepTheirOrder) {
+  for (const uint64_t id : {1, 2, 3, 4}) ASSERT_TRUE(Submit(id, 0).ok());
+  Begins(0, 1);
+  StepReport report = Report(1, {{1, 50}}, 2);
+  report.output.finished = {{1, FinishCause::kLength}};
+  Send(0, std::move(report));
+  int64_t step = 2;
+  // A rank tests the requests of a plan in an order of its own.
+  for (const std::vector<Handle>& order : std::vector<std::vector<Handle>>{{2, 3}, {3, 2}}) {
+    ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
+    report = Report(step++, {}, 2);
+    for (const Handle handle : order)
+      report.rejected.push_back({handle, absl::StatusCode::kResourceExhausted, "no memory"});
+    Send(0, std::move(report));
+  }
+  ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
+  Send(0, Report(step++, {{2, 60}, {3, 70}}, 0));
+  report = Report(step++, {}, 2);
+  report.output.preempted = {3, 2};
+  Send(0, std::move(report));
+  ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
+  // The older was refused, the younger ran and is preempted.
+  Refuse(0, step++, {{3, 71}}, 2);
+  report = Report(step, {}, 2);
+  report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
+  report.output.preempted = {3};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, step + 1), ElementsAre(2, 2, 3)) << "request 2 was placed with both steps";
+}
+
 TEST_F(LocalEngineTest, ACancelledRequestLeavesItsRankWithTheNextStep) {
   ASSERT_TRUE(Submit(1, 0).ok());
   ASSERT_TRUE(Submit(2, 0).ok());
