@@ -272,8 +272,8 @@ void LocalEngine::OnReport(int rank, const StepReport& report) {
   from.free_slots = report.free_slots;
   from.free_kv_tokens = report.free_kv_tokens;
   OnTokens(from, report.output, now);
-  for (const Rejection& rejection : report.rejected) OnRejected(rejection);
-  for (const Handle handle : report.output.preempted) OnPreempted(handle);
+  for (const Rejection& rejection : report.rejected) OnRejected(from, rejection);
+  for (const Handle handle : report.output.preempted) OnPreempted(from, handle);
   ReportToBalancer(rank, now);
   if (!report.barrier_error.empty()) return Fail(absl::UnavailableError(report.barrier_error));
   if (report.group_idle) {
@@ -310,7 +310,7 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
   }
   rank.tokens_now += static_cast<int64_t>(output.tokens.size());
   for (const StepOutput::Finish& finish : output.finished) {
-    const auto it = requests_.find(finish.handle);
+    const auto it = FindOn(rank, finish.handle);
     if (it == requests_.end()) continue;
     const auto reason =
         finish.cause == FinishCause::kLength ? router::FinishReason::kLength : router::FinishReason::kStop;
@@ -319,8 +319,14 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
   }
 }
 
-void LocalEngine::OnRejected(const Rejection& rejection) {
-  const auto it = requests_.find(rejection.handle);
+LocalEngine::Requests::iterator LocalEngine::FindOn(Rank& rank, Handle handle) {
+  const auto it = requests_.find(handle);
+  if (it == requests_.end()) std::erase(rank.cancellations, handle);
+  return it;
+}
+
+void LocalEngine::OnRejected(Rank& rank, const Rejection& rejection) {
+  const auto it = FindOn(rank, rejection.handle);
   if (it == requests_.end()) return;
   Request& request = *it->second;
   // A request that does not fit into an empty rank never fits.
@@ -332,12 +338,12 @@ void LocalEngine::OnRejected(const Rejection& rejection) {
   End(rejection.handle, absl::Status(rejection.code, rejection.message), std::nullopt);
 }
 
-void LocalEngine::OnPreempted(Handle handle) {
-  const auto it = requests_.find(handle);
+void LocalEngine::OnPreempted(Rank& rank, Handle handle) {
+  const auto it = FindOn(rank, handle);
   if (it == requests_.end()) return;
   Request& request = *it->second;
   // The steps in which it ran do not count as waiting.
-  request.waits_since = ranks_[static_cast<size_t>(request.rank)].step - request.waited_steps;
+  request.waits_since = rank.step - request.waited_steps;
   PutBack(handle);
 }
 

@@ -354,6 +354,32 @@ TEST_F(LocalEngineTest, SeveralRefusedOrPreemptedRequestsKeepTheirOrder) {
   EXPECT_THAT(BeginHandles(0, step + 1), ElementsAre(2, 2, 3)) << "request 2 was placed with both steps";
 }
 
+// Its slot is among the free ones of the report already.
+TEST_F(LocalEngineTest, ACancelledRequestThatEndedMeanwhileFreesOneSlot) {
+  for (const uint64_t id : {1, 2, 3, 4}) ASSERT_TRUE(Submit(id, 0).ok());
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  ASSERT_THAT(BeginHandles(0, 2), ElementsAre(2));
+  engine_.Cancel(1, /*timed_out=*/false);
+  StepReport report = Report(2, {{1, 51}, {2, 60}}, 1);
+  report.output.finished = {{1, FinishCause::kLength}};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 3), ElementsAre(3));
+  ASSERT_EQ(due_.size(), 1u);
+  EXPECT_THAT(due_[0].cancellations, IsEmpty());
+  // Preempted, and refused.
+  engine_.Cancel(2, /*timed_out=*/false);
+  report = Report(3, {{3, 70}}, 1);
+  report.output.preempted = {2};
+  Send(0, std::move(report));
+  ASSERT_TRUE(Submit(5, 0).ok());
+  EXPECT_THAT(BeginHandles(0, 4), ElementsAre(4));
+  engine_.Cancel(4, /*timed_out=*/false);
+  ASSERT_TRUE(Submit(6, 0).ok());
+  Refuse(0, 4, {{3, 71}}, 4);
+  EXPECT_THAT(BeginHandles(0, 5), ElementsAre(5));
+}
+
 TEST_F(LocalEngineTest, ACancelledRequestLeavesItsRankWithTheNextStep) {
   ASSERT_TRUE(Submit(1, 0).ok());
   ASSERT_TRUE(Submit(2, 0).ok());
