@@ -78,6 +78,8 @@ class ToyEngine final : public Engine {
     Handle takes_out = 0;
     // The number of rows that it reports; 0: three plus its rank.
     int64_t rows = 0;
+    // The most rows that it reports to a group that forms; 0: 50 plus its rank.
+    int64_t most_rows = 0;
     std::function<void()> before_step = [] {};
     absl::Status enters;
   };
@@ -93,7 +95,7 @@ class ToyEngine final : public Engine {
   }
   bool together() const override { return shape_.together; }
   uint64_t signature() const override { return shape_.signature; }
-  int64_t most_rows() const override { return 50 + shape_.rank; }
+  int64_t most_rows() const override { return shape_.most_rows != 0 ? shape_.most_rows : 50 + shape_.rank; }
   absl::Status EnterGroup(const StepPeers& peers) override {
     entered_for.push_back(peers.rows());
     return shape_.enters;
@@ -232,6 +234,24 @@ TEST_F(StepTogetherTest, AnEngineThatCannotEnterAGroupEndsItsRank) {
   ranks_[0]->thread.join();
   EXPECT_EQ(ranks_[0]->ended, status);
   ranks_.clear();
+}
+
+// The largest number of rows that a peer may have becomes the size of all ranks' buffers.
+TEST_F(StepTogetherTest, AGroupWithMoreRowsThanAnyEngineHasDoesNotForm) {
+  for (const int64_t rows : {int64_t{1} << 40, INT64_MAX}) {
+    SCOPED_TRACE(rows);
+    Add({.together = true});
+    Add({.together = true, .most_rows = rows});
+    for (const std::string& error : Open(1, 2))
+      EXPECT_THAT(error, HasSubstr(absl::StrCat("a rank says that it computes ", rows, " tokens")));
+    EXPECT_EQ(Open(2, 1), std::vector<std::string>{""});
+    EXPECT_EQ(Report(0).output.tokens.size(), 1u);
+    TearDown();
+    EXPECT_EQ(ranks_[0]->engine->entered_for, std::vector<int64_t>{50});
+    for (auto& rank : ranks_) EXPECT_TRUE(rank->ended.ok()) << rank->ended;
+    ranks_.clear();
+    hellos_.clear();
+  }
 }
 
 // Called before each step of an engine: blocks before the third until the test lets it continue.
