@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
+#include "worker/serve/serve.h"
 
 namespace bfio::worker {
 namespace {
@@ -417,6 +418,45 @@ TEST_F(LocalEngineTest, ABrokenGroupEndsAllRequests) {
   EXPECT_FALSE(engine_.failure().ok());
   EXPECT_FALSE(engine_.GetServing().ready);
   EXPECT_EQ(Submit(2, 0).code(), absl::StatusCode::kUnavailable);
+}
+
+// --- draining ---
+
+// The requests of a rank that has failed do not end by themselves.
+TEST_F(LocalEngineTest, ARankThatFailsEndsTheDrain) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  const absl::Status broken = absl::InternalError("the device is gone");
+  int asked = 0;
+  const auto ranks = [&] { return ++asked < 3 ? absl::OkStatus() : broken; };
+  EXPECT_EQ(AwaitDrained(engine_, ranks, absl::Minutes(1)), broken);
+}
+
+TEST_F(LocalEngineTest, AnEngineThatFailsWhileItDrainsIsAnError) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  Begins(0, 1);
+  const auto ranks = [&] {
+    StepReport report = Report(1, {{1, 50}}, 1);
+    report.barrier_error = "rank 1 is gone";
+    Send(0, std::move(report));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(AwaitDrained(engine_, ranks, absl::Minutes(1)), absl::UnavailableError("rank 1 is gone"));
+}
+
+TEST_F(LocalEngineTest, ADrainEndsWithTheLastRequestOrItsTime) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  const auto fine = [] { return absl::OkStatus(); };
+  EXPECT_TRUE(AwaitDrained(engine_, fine, absl::ZeroDuration()).ok());
+  EXPECT_FALSE(engine_.EmptyWithin(absl::ZeroDuration()));
+  Begins(0, 1);
+  const auto ends = [&] {
+    StepReport report = Report(1, {{1, 50}}, 2);
+    report.output.finished = {{1, FinishCause::kLength}};
+    Send(0, std::move(report));
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(AwaitDrained(engine_, ends, absl::Minutes(1)).ok());
+  EXPECT_TRUE(engine_.EmptyWithin(absl::ZeroDuration()));
 }
 
 TEST_F(LocalEngineTest, NamesAreUniqueAmongLiveRequests) {
