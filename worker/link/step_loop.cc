@@ -128,7 +128,13 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
     if (fits.ok()) {
       // Allocations and choices for the group's batches, so that they do not happen in a step.
       const StepPeers others(group, **barrier, 0, met->max_rows, absl::ZeroDuration());
-      if (absl::Status status = engine_->EnterGroup(others); !status.ok()) return status;
+      fits = engine_->EnterGroup(others);
+      if (!fits.ok() && !absl::IsResourceExhausted(fits)) return fits;
+      if (!fits.ok()) {
+        fits = absl::ResourceExhaustedError(
+            absl::StrCat("the group has ", group.world_size, " ranks of up to ", met->max_rows,
+                         " rows each; this rank has up to ", most, ": ", fits.message()));
+      }
     }
     if (!fits.ok()) barrier = fits;
   }

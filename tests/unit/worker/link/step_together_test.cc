@@ -80,6 +80,8 @@ class ToyEngine final : public Engine {
     int64_t rows = 0;
     // The most rows that it reports to a group that forms; 0: 50 plus its rank.
     int64_t most_rows = 0;
+    // The most rows of a group for which its memory suffices.
+    int64_t fits_rows = INT64_MAX;
     std::function<void()> before_step = [] {};
     absl::Status enters;
   };
@@ -97,6 +99,7 @@ class ToyEngine final : public Engine {
   uint64_t signature() const override { return shape_.signature; }
   int64_t most_rows() const override { return shape_.most_rows != 0 ? shape_.most_rows : 50 + shape_.rank; }
   absl::Status EnterGroup(const StepPeers& peers) override {
+    if (peers.rows() > shape_.fits_rows) return absl::ResourceExhaustedError("no memory for these rows");
     entered_for.push_back(peers.rows());
     return shape_.enters;
   }
@@ -226,7 +229,7 @@ TEST_F(StepTogetherTest, RanksAgreeOnTheLargestBatchAndExchangeInAStep) {
 }
 
 TEST_F(StepTogetherTest, AnEngineThatCannotEnterAGroupEndsItsRank) {
-  const absl::Status status = absl::ResourceExhaustedError("no memory for the rows of all ranks");
+  const absl::Status status = absl::UnavailableError("the device is gone");
   Add({.together = true, .signature = 5, .enters = status});
   Epoch message = {.group = {1, 0, 1, hellos_[0].communicator_offer}};
   message.form_timeout = message.step_timeout = kGroupForever;
@@ -252,6 +255,22 @@ TEST_F(StepTogetherTest, AGroupWithMoreRowsThanAnyEngineHasDoesNotForm) {
     ranks_.clear();
     hellos_.clear();
   }
+}
+
+TEST_F(StepTogetherTest, ARankWhoseMemoryIsTooSmallForAGroupWaitsForAnother) {
+  Add({.together = true, .fits_rows = 51});
+  Add({.together = true});
+  Add({.together = true});
+  const std::vector<std::string> errors = Open(1, 3);
+  EXPECT_THAT(errors[0], HasSubstr("3 ranks of up to 52 rows each; this rank has up to 50"));
+  EXPECT_THAT(errors[0], HasSubstr("no memory for these rows"));
+  EXPECT_EQ(errors[1], "");
+  for (const std::string& error : Open(2, 2)) EXPECT_EQ(error, "");
+  EXPECT_EQ(Report(0).output.tokens.size(), 1u);
+  TearDown();
+  EXPECT_EQ(ranks_[0]->engine->entered_for, std::vector<int64_t>{51});
+  EXPECT_TRUE(ranks_[0]->ended.ok()) << ranks_[0]->ended;
+  ranks_.clear();
 }
 
 // Called before each step of an engine: blocks before the third until the test lets it continue.
