@@ -163,6 +163,23 @@ TEST(WorkerServe, PreemptedRequestsGiveTheirTokens) {
   EXPECT_TRUE(narrow.WaitUntilIdle());
 }
 
+// The rank begins the shortest of those that are placed at once, and refuses others. None ends by that.
+TEST(WorkerServe, RequestsThatAreRefusedForKvEnd) {
+  for (const char* admission : {"mc_sf", "kv_feasible"}) {
+    SCOPED_TRACE(admission);
+    Engine engine(With(
+        kFast, {"--kv_tokens=300", "--max_sequence_tokens=250", absl::StrCat("--admission=", admission)}));
+    std::vector<std::unique_ptr<Call>> calls;
+    const std::vector<int> lengths = {100, 200, 90, 190, 80, 180, 70};
+    for (const int length : lengths)
+      calls.push_back(std::make_unique<Call>(engine.stub(), Request(length), kPatience));
+    for (size_t i = 0; i < calls.size(); ++i) {
+      EXPECT_TRUE(calls[i]->End().status.ok()) << i << ": " << calls[i]->End().status.error_message();
+      EXPECT_THAT(calls[i]->End().tokens.at(0), SizeIs(lengths[i]));
+    }
+  }
+}
+
 TEST(WorkerServe, TokensAreBelowTheVocabulary) {
   Engine engine(With(kFast, {"--vocab=300"}));
   EXPECT_THAT(Generate(engine.stub(), Request(200)).tokens.at(0), Each(Lt(300u)));

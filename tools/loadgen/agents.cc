@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +14,8 @@ namespace bfio::loadgen {
 namespace {
 
 constexpr uint32_t kMostCalls = 1000;
+// The API's lengths have 32 bits.
+constexpr int64_t kMostTokens = std::numeric_limits<uint32_t>::max();
 
 struct Shape {
   absl::string_view name;
@@ -51,13 +54,21 @@ std::string AgentsText(absl::Span<const AgentShape> shapes) {
   });
 }
 
-AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows) {
+absl::StatusOr<AgentPlan> PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows,
+                                    uint64_t first) {
   AgentPlan plan;
+  plan.first_index = first;
   const uint32_t n = shape.calls();
   plan.calls.resize(n);
+  const auto row_of = [&](uint32_t call) { return (first + call) % rows.size(); };
+  const auto too_many = [&](uint32_t call, const char* what, int64_t tokens) {
+    return absl::OutOfRangeError(absl::StrCat("row ", row_of(call) + 1, ", call ", call + 1, " of an agent ",
+                                              AgentsText({shape}), ": ", what, " ", tokens,
+                                              " tokens, more than ", kMostTokens));
+  };
   for (uint32_t i = 0; i < n; ++i) {
-    plan.calls[i].prompt_tokens = static_cast<uint32_t>(rows[i].prompt_tokens);
-    plan.calls[i].output_tokens = static_cast<uint32_t>(rows[i].output_tokens);
+    plan.calls[i].prompt_tokens = static_cast<uint32_t>(rows[row_of(i)].prompt_tokens);
+    plan.calls[i].output_tokens = static_cast<uint32_t>(rows[row_of(i)].output_tokens);
   }
   const auto follows = [&](uint32_t before, uint32_t after) {
     plan.calls[before].next.push_back(after);
@@ -68,7 +79,10 @@ AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows
     for (uint32_t i = 1; i < n; ++i) {
       follows(i - 1, i);
       if (shape.kind != AgentShape::kCycle) continue;
-      plan.calls[i].prompt_tokens += plan.calls[i - 1].prompt_tokens + plan.calls[i - 1].output_tokens;
+      const int64_t prompt = int64_t{plan.calls[i].prompt_tokens} + plan.calls[i - 1].prompt_tokens +
+                             plan.calls[i - 1].output_tokens;
+      if (prompt > kMostTokens) return too_many(i, "it reads", prompt);
+      plan.calls[i].prompt_tokens = static_cast<uint32_t>(prompt);
     }
   } else {
     for (uint32_t i = 1; i + 1 < n; ++i) follows(0, i);
@@ -76,8 +90,10 @@ AgentPlan PlanAgent(const AgentShape& shape, absl::Span<const TraceRequest> rows
   }
   for (uint32_t i = n; i-- > 0;) {
     for (const uint32_t next : plan.calls[i].next) {
-      plan.calls[i].remaining_tokens = std::max(
-          plan.calls[i].remaining_tokens, plan.calls[next].output_tokens + plan.calls[next].remaining_tokens);
+      const int64_t remaining = int64_t{plan.calls[next].output_tokens} + plan.calls[next].remaining_tokens;
+      if (remaining > kMostTokens) return too_many(i, "the calls after it generate", remaining);
+      plan.calls[i].remaining_tokens =
+          std::max(plan.calls[i].remaining_tokens, static_cast<uint32_t>(remaining));
     }
   }
   return plan;

@@ -51,13 +51,13 @@ Results Runner::Run() {
   if (!options_.sweep()) BeginLevels();
   for (;;) {
     const absl::Time now = MonotonicNow();
-    if (!stopped_ && stop_requested_()) {
+    if (!interrupted_ && stop_requested_()) {
       next_.reset();
-      stopped_ = true;
+      interrupted_ = sent_all_ = true;
       CancelAll();
     }
-    if (!stopped_ && options_.sweep()) AdvanceSweep(now);
-    if (!stopped_ && now >= send_end_) DropUnsent();
+    if (!sent_all_ && options_.sweep()) AdvanceSweep(now);
+    if (!sent_all_ && now >= send_end_) DropUnsent();
     progress_.Update(now, [&] { return View(now); });
     Step step;
     {
@@ -181,7 +181,7 @@ void Runner::StartAttempt(uint64_t index) {
 }
 
 void Runner::DropUnsent() {
-  stopped_ = true;
+  sent_all_ = true;
   MutexLock lock(&mutex_);
   // In a closed loop no request was due: the next one waits for the end of another.
   if (!options_.closed_loop()) {

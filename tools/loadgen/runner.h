@@ -111,7 +111,8 @@ class Runner {
   std::optional<uint32_t> level_;
   absl::Time level_end_ = absl::InfinitePast();
   std::optional<PlannedRequest> next_;
-  bool stopped_ = false;
+  // No new request is sent any more; and those under way were cancelled.
+  bool sent_all_ = false, interrupted_ = false;
 
   std::atomic<uint64_t> live_tokens_{0};
 

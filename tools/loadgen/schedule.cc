@@ -1,6 +1,9 @@
 #include "tools/loadgen/schedule.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -61,7 +64,35 @@ absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
     if (!process.ok()) return process.status();
     schedule.arrivals_ = *std::move(process);
   }
+  if (absl::Status status = schedule.CheckAgents(); !status.ok()) return status;
   return schedule;
+}
+
+absl::Status Schedule::CheckAgents() {
+  if (agents_.empty()) return absl::OkStatus();
+  int64_t longest = 0, most_calls = 0;
+  for (const TraceRequest& row : trace_.requests)
+    longest = std::max(longest, row.prompt_tokens + row.output_tokens);
+  for (const AgentShape& shape : agents_) most_calls = std::max<int64_t>(most_calls, shape.calls());
+  if (longest * most_calls <= std::numeric_limits<uint32_t>::max()) return absl::OkStatus();
+  // Each agent once: they repeat after a pass over the shapes that ends with the trace.
+  do {
+    const absl::StatusOr<AgentPlan> plan = NextAgent();
+    if (!plan.ok())
+      return absl::InvalidArgumentError(absl::StrCat(trace_.source, ": ", plan.status().message()));
+  } while ((total_ == 0 || next_ < total_) &&
+           (next_ % agents_.size() != 0 || row_ % trace_.requests.size() != 0));
+  next_ = row_ = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AgentPlan> Schedule::NextAgent() {
+  const AgentShape& shape = agents_[next_ % agents_.size()];
+  absl::StatusOr<AgentPlan> plan = PlanAgent(shape, trace_.requests, row_);
+  if (plan.ok()) plan->agent = next_;
+  ++next_;
+  row_ += shape.calls();
+  return plan;
 }
 
 PlannedRequest CallOf(const PlannedRequest& of, uint32_t call) {
@@ -104,14 +135,7 @@ std::optional<PlannedRequest> Schedule::Next() {
     ++next_;
     return planned;
   }
-  const AgentShape& shape = agents_[next_ % agents_.size()];
-  std::vector<TraceRequest> rows;
-  const uint64_t first = row_;
-  for (uint32_t i = 0; i < shape.calls(); ++i, ++row_) rows.push_back(Row());
-  AgentPlan plan = PlanAgent(shape, rows);
-  plan.agent = next_++;
-  plan.first_index = first;
-  planned.agent = std::make_shared<const AgentPlan>(std::move(plan));
+  planned.agent = std::make_shared<const AgentPlan>(*NextAgent());
   return CallOf(planned, 0);
 }
 

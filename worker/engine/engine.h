@@ -226,8 +226,8 @@ class Engine {
   // Upper bound of what NextRows returns, in rows.
   virtual int64_t most_rows() const { return 0; }
   // Prepares for the steps of a newly formed group in which no rank has more than peers.rows() rows; called
-  // before the group's first step. Does not communicate. An error means that the engine is permanently
-  // broken.
+  // before the group's first step. Does not communicate. RESOURCE_EXHAUSTED: memory does not suffice for this
+  // group; the engine may enter another. Any other error means that the engine is permanently broken.
   virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
   // Rows that this rank computes in the next step. Preempts requests if necessary (StepOutput::preempted).
   virtual int64_t NextRows() { return 0; }

@@ -27,6 +27,12 @@ constexpr int64_t kLevelSteps = 16;
 constexpr int kFailureLines = 5;
 constexpr absl::Duration kFailurePeriod = absl::Seconds(30);
 
+// `rows`: the largest number of a group's ranks. It is a peer's, and becomes the size of buffers.
+absl::Status CheckRows(int64_t rows, int64_t mine, absl::string_view when) {
+  if (rows >= mine && rows <= kMaxStepTokens) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a rank says that it computes ", rows, " tokens in ", when));
+}
+
 std::string Text(const absl::Status& status) {
   return status.ToString(absl::StatusToStringMode::kWithNoExtraData);
 }
@@ -116,14 +122,21 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   const absl::Time deadline = MonotonicNow() + epoch.form_timeout;
   auto barrier = endpoint_->Form(group, epoch.form_timeout, enter.over);
   if (barrier.ok() && engine_->together()) {
-    const auto met = (*barrier)->AllReduce(0, {.rows = engine_->most_rows()}, deadline - MonotonicNow());
-    if (met.ok()) {
+    const int64_t most = engine_->most_rows();
+    const auto met = (*barrier)->AllReduce(0, {.rows = most}, deadline - MonotonicNow());
+    absl::Status fits = met.ok() ? CheckRows(met->max_rows, most, "a step") : met.status();
+    if (fits.ok()) {
       // Allocations and choices for the group's batches, so that they do not happen in a step.
       const StepPeers others(group, **barrier, 0, met->max_rows, absl::ZeroDuration());
-      if (absl::Status status = engine_->EnterGroup(others); !status.ok()) return status;
-    } else {
-      barrier = met.status();
+      fits = engine_->EnterGroup(others);
+      if (!fits.ok() && !absl::IsResourceExhausted(fits)) return fits;
+      if (!fits.ok()) {
+        fits = absl::ResourceExhaustedError(
+            absl::StrCat("the group has ", group.world_size, " ranks of up to ", met->max_rows,
+                         " rows each; this rank has up to ", most, ": ", fits.message()));
+      }
     }
+    if (!fits.ok()) barrier = fits;
   }
   auto offer = endpoint_->Offer();
   if (!offer.ok()) return offer.status();
@@ -353,11 +366,7 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
   report.barrier_wait_ns = NowNs() - start_ns;
   peers = agreed.status();
-  // A peer's number becomes the size of a buffer.
-  if (peers.ok() && (agreed->max_rows < rows || agreed->max_rows > kMaxStepTokens)) {
-    peers = absl::InternalError(
-        absl::StrCat("a rank says that it computes ", agreed->max_rows, " tokens in step ", report.step));
-  }
+  if (peers.ok()) peers = CheckRows(agreed->max_rows, rows, absl::StrCat("step ", report.step));
   if (!peers.ok()) return absl::OkStatus();
   StepPeers others(group, barrier, report.step, agreed->max_rows, timeout);
   absl::Status engine = engine_->StepTogether(others, report.output);

@@ -21,8 +21,8 @@
 // may not suffice then: the engine preempts.
 //
 // Exempt from the rules: a request that reserves its largest size, and any request on an empty worker. No
-// request is refused forever: the router makes one that was refused too often reserve
-// (RequestSpec::refusals).
+// request is refused forever: the router, and worker/serve without one, make a request that was refused too
+// often reserve (RequestSpec::refusals).
 //
 // Pure. Threads: used by one thread. Units: tokens, steps. Cost of the last two rules, with n requests that
 // run: O(log n) for one that starts, has its first token or ends, O(n) for the test of one (a few ns for each

@@ -127,6 +127,7 @@ absl::Status LocalEngine::Submit(core::RequestId id, router::ClientRequest reque
   if (absl::Status status = Admission(request); !status.ok()) return status;
   const absl::Time now = MonotonicNow();
   auto record = std::make_unique<Request>();
+  record->number = ++submitted_;
   record->arrived = now;
   record->seed = request.sampling.seed ? *request.sampling.seed : Mix64(salt_ ^ Mix64(id));
   if (request.rank) {
@@ -139,7 +140,9 @@ absl::Status LocalEngine::Submit(core::RequestId id, router::ClientRequest reque
   record->client = std::move(request);
   record->sink = std::move(sink);
   CountWaiting(*record, 1);
-  ranks_[static_cast<size_t>(record->rank)].waiting.push_back(id);
+  Rank& rank = ranks_[static_cast<size_t>(record->rank)];
+  record->waits_since = rank.step;
+  rank.waiting.push_back(id);
   requests_.emplace(id, std::move(record));
   WakeIfIdle();
   return absl::OkStatus();
@@ -269,8 +272,8 @@ void LocalEngine::OnReport(int rank, const StepReport& report) {
   from.free_slots = report.free_slots;
   from.free_kv_tokens = report.free_kv_tokens;
   OnTokens(from, report.output, now);
-  for (const Rejection& rejection : report.rejected) OnRejected(rejection);
-  for (const Handle handle : report.output.preempted) PutBack(handle);
+  for (const Rejection& rejection : report.rejected) OnRejected(from, rejection);
+  for (const Handle handle : report.output.preempted) OnPreempted(from, handle);
   ReportToBalancer(rank, now);
   if (!report.barrier_error.empty()) return Fail(absl::UnavailableError(report.barrier_error));
   if (report.group_idle) {
@@ -295,6 +298,7 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
     if (it == requests_.end()) continue;
     Request& request = *it->second;
     if (!request.first_token) request.first_token = now;
+    request.refusals = 0;
     Deliver({request.sink, static_cast<uint32_t>(request.tokens.size()), token.id, std::move(logprobs)});
     request.tokens.push_back(token.id);
   }
@@ -306,7 +310,7 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
   }
   rank.tokens_now += static_cast<int64_t>(output.tokens.size());
   for (const StepOutput::Finish& finish : output.finished) {
-    const auto it = requests_.find(finish.handle);
+    const auto it = FindOn(rank, finish.handle);
     if (it == requests_.end()) continue;
     const auto reason =
         finish.cause == FinishCause::kLength ? router::FinishReason::kLength : router::FinishReason::kStop;
@@ -315,14 +319,32 @@ void LocalEngine::OnTokens(Rank& rank, const StepOutput& output, absl::Time now)
   }
 }
 
-void LocalEngine::OnRejected(const Rejection& rejection) {
-  const auto it = requests_.find(rejection.handle);
+LocalEngine::Requests::iterator LocalEngine::FindOn(Rank& rank, Handle handle) {
+  const auto it = requests_.find(handle);
+  if (it == requests_.end()) std::erase(rank.cancellations, handle);
+  return it;
+}
+
+void LocalEngine::OnRejected(Rank& rank, const Rejection& rejection) {
+  const auto it = FindOn(rank, rejection.handle);
   if (it == requests_.end()) return;
+  Request& request = *it->second;
   // A request that does not fit into an empty rank never fits.
-  if (rejection.code == absl::StatusCode::kResourceExhausted && !it->second->alone)
+  if (rejection.code == absl::StatusCode::kResourceExhausted && !request.alone) {
+    ++request.refusals;
     return PutBack(rejection.handle);
-  SetRunning(*it->second, false);
+  }
+  SetRunning(request, false);
   End(rejection.handle, absl::Status(rejection.code, rejection.message), std::nullopt);
+}
+
+void LocalEngine::OnPreempted(Rank& rank, Handle handle) {
+  const auto it = FindOn(rank, handle);
+  if (it == requests_.end()) return;
+  Request& request = *it->second;
+  // The steps in which it ran do not count as waiting.
+  request.waits_since = rank.step - request.waited_steps;
+  PutBack(handle);
 }
 
 void LocalEngine::CountWaiting(const Request& request, int change) {
@@ -343,7 +365,9 @@ void LocalEngine::PutBack(Handle handle) {
   Request& request = *it->second;
   SetRunning(request, false);
   CountWaiting(request, 1);
-  ranks_[static_cast<size_t>(request.rank)].waiting.push_front(handle);
+  std::deque<Handle>& waiting = ranks_[static_cast<size_t>(request.rank)].waiting;
+  const auto younger = [&](Handle other) { return requests_.at(other)->number > request.number; };
+  waiting.insert(std::find_if(waiting.begin(), waiting.end(), younger), handle);
 }
 
 void LocalEngine::ReportToBalancer(int rank, absl::Time now) {
@@ -378,24 +402,29 @@ void LocalEngine::Place(Rank& rank, Plan& plan) {
   int64_t slots =
       std::min<int64_t>(rank.free_slots + static_cast<int64_t>(plan.cancellations.size()), rank.limits.slots);
   int64_t kv = rank.free_kv_tokens;
-  bool empty = rank.running == 0;
+  const bool was_empty = rank.running == 0;
+  bool empty = was_empty;
   while (slots > 0 && !rank.waiting.empty()) {
     const Handle handle = rank.waiting.front();
     Request& request = *requests_.at(handle);
-    const int64_t tokens =
-        static_cast<int64_t>(request.client.prompt_tokens) + static_cast<int64_t>(request.tokens.size());
+    const int64_t more = request.reserves() ? int64_t{request.client.max_new_tokens}
+                                            : static_cast<int64_t>(request.tokens.size());
+    const int64_t tokens = static_cast<int64_t>(request.client.prompt_tokens) + more;
     // The head of the queue is not passed over.
     if (!empty && tokens + kPageSlack > kv) return;
     rank.waiting.pop_front();
     CountWaiting(request, -1);
     SetRunning(request, true);
-    request.alone = empty;
+    request.alone = false;
+    request.waited_steps = rank.step - request.waits_since;
     request.began = MonotonicNow();
     plan.assignments.push_back(SequenceOf(handle, request));
     --slots;
     kv -= tokens + kPageSlack;
     empty = false;
   }
+  // Of several the rank may begin any first, and the others are then not alone.
+  if (was_empty && plan.assignments.size() == 1) requests_.at(plan.assignments[0].handle)->alone = true;
 }
 
 SequenceRequest LocalEngine::SequenceOf(Handle handle, const Request& request) const {
@@ -415,7 +444,8 @@ SequenceRequest LocalEngine::SequenceOf(Handle handle, const Request& request) c
     sequence.sampling.top_k = static_cast<int32_t>(std::min<uint32_t>(*client.sampling.top_k, INT32_MAX));
   sequence.sampling.seed = request.seed;
   if (client.sampling.logprobs) sequence.sampling.logprobs = static_cast<int32_t>(*client.sampling.logprobs);
-  sequence.kv_on_demand = true;
+  sequence.kv_on_demand = !request.reserves();
+  sequence.waited_steps = request.waited_steps;
   return sequence;
 }
 

@@ -2,9 +2,11 @@
 //
 // Purpose: the same as vLLM inside an engine with several ranks. A request goes to a rank at once
 // (rank_balancer.h, or the rank that it names) and waits there; a rank takes its waiting requests in order,
-// at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted goes back to
-// the head of its rank's queue. The ranks are the step loops of worker/link, their barrier is the same; for
-// them this object is the router, with plans that apply from the next step boundary on.
+// at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted, or refused
+// by the rank's --admission, goes back into its rank's queue before all that came later, and after 8 refusals
+// its largest size is reserved (core::RequestSpec::kRefusalsBeforeReserving). The ranks are the step loops of
+// worker/link, their barrier is the same; for them this object is the router, with plans that apply from the
+// next step boundary on.
 //
 // Threads: the loops' threads call Send, any thread the handler's methods; one lock for all state. Tokens are
 // handed to their sinks on a thread of its own, so that no step waits for them. Bounded: requests and prompt
@@ -29,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "router/core/model/request.h"
 #include "router/frontend/request_handler.h"
 #include "router/requests/limits.h"
 #include "worker/link/inbox.h"
@@ -90,15 +93,26 @@ class LocalEngine final : public router::RequestHandler {
   struct Request {
     router::ClientRequest client;
     std::shared_ptr<router::TokenSink> sink;
+    // Ascends in the order of arrival.
+    uint64_t number = 0;
     int rank = 0;
     bool running = false;
-    // It was placed on a rank that had no other.
+    // It was placed as the only request of its plan, on a rank that had no other.
     bool alone = false;
+    // Step of its rank since which it counts as waiting, and the steps that it had waited when it was placed.
+    int64_t waits_since = 0, waited_steps = 0;
+    // By the rank for lack of KV, since its last token.
+    int32_t refusals = 0;
+    // It is placed where its largest size fits, and the rank reserves that, so that no rule refuses it
+    // forever.
+    bool reserves() const { return core::RequestSpec::ReservesAfter(refusals); }
     uint64_t seed = 0;
     std::vector<uint32_t> tokens;
     absl::Time arrived, began;
     std::optional<absl::Time> first_token;
   };
+
+  using Requests = absl::flat_hash_map<Handle, std::unique_ptr<Request>>;
 
   struct Rank {
     std::unique_ptr<Link> link;
@@ -141,11 +155,15 @@ class LocalEngine final : public router::RequestHandler {
   void OnReady(Rank& rank, const EpochReady& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnReport(int rank, const StepReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnTokens(Rank& rank, const StepOutput& output, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnRejected(const Rejection& rejection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRejected(Rank& rank, const Rejection& rejection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnPreempted(Rank& rank, Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A request that the rank no longer has. If it was cancelled meanwhile, there is nothing left to cancel:
+  // its slot is among the free ones of the report.
+  Requests::iterator FindOn(Rank& rank, Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The request has come into its rank's queue (1), or has left it (-1).
   void CountWaiting(const Request& request, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetRunning(Request& request, bool running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // To the head of its rank's queue.
+  // Into its rank's queue, before those that came later.
   void PutBack(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportToBalancer(int rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -180,8 +198,9 @@ class LocalEngine final : public router::RequestHandler {
   mutable Mutex mutex_;
   std::vector<Rank> ranks_ ABSL_GUARDED_BY(mutex_);
   RankBalancer balancer_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Handle, std::unique_ptr<Request>> requests_ ABSL_GUARDED_BY(mutex_);
+  Requests requests_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Name, Handle> names_ ABSL_GUARDED_BY(mutex_);
+  uint64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int ready_ ABSL_GUARDED_BY(mutex_) = 0;

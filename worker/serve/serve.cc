@@ -1,5 +1,6 @@
 #include "worker/serve/serve.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/auth/ticket_keys.h"
 #include "common/base/address.h"
+#include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
 #include "common/net/authenticator.h"
@@ -145,11 +147,27 @@ absl::Status ServeUntilSignal(const WorkerOptions& worker, LocalEngine& engine, 
   front.SetServing(false);
   loops.OnLeaving();
   engine.Drain();
-  if (!engine.EmptyWithin(worker.drain_timeout)) spdlog::warn("not drained in time: requests are cut off");
-  return absl::OkStatus();
+  return AwaitDrained(
+      engine, [&] { return loops.status(); }, worker.drain_timeout);
 }
 
 }  // namespace
+
+absl::Status AwaitDrained(LocalEngine& engine, absl::FunctionRef<absl::Status()> ranks,
+                          absl::Duration timeout) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  for (;;) {
+    const absl::Duration left = deadline - MonotonicNow();
+    const bool empty = engine.EmptyWithin(std::clamp(left, absl::ZeroDuration(), kPoll));
+    // A failed engine has ended its requests too.
+    if (absl::Status status = ranks(); !status.ok()) return status;
+    if (absl::Status status = engine.failure(); !status.ok()) return status;
+    if (empty) return absl::OkStatus();
+    if (left > absl::ZeroDuration()) continue;
+    spdlog::warn("not drained in time: requests are cut off");
+    return absl::OkStatus();
+  }
+}
 
 void AddServeOptions(OptionTable& table, ServeOptions& options) {
   table.AddChoice<ServeApi>(

@@ -9,7 +9,9 @@
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/config/options.h"
 #include "worker/link/worker.h"
 
@@ -35,6 +37,13 @@ absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, W
 // Runs until a signal (ShutdownSignal) and the drain that follows it: OK. An error when the port or an engine
 // is not available, or an engine has failed. REQUIRES: an API is to be served.
 absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& worker);
+
+class LocalEngine;
+
+// Waits until the engine has no request; OK also when `timeout` is over. An error of `ranks` (their step
+// loops' status) or of the engine ends the wait and is returned. For RunServing and its tests.
+absl::Status AwaitDrained(LocalEngine& engine, absl::FunctionRef<absl::Status()> ranks,
+                          absl::Duration timeout);
 
 }  // namespace bfio::worker
 

@@ -241,8 +241,11 @@ absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws
 }
 
 absl::Status CudaBackend::EnterGroup(const StepPeers& peers) {
-  if (broken_.ok() && options_.share_mlp) broken_ = mlp_->Enter(peers);
-  return broken_;
+  if (!broken_.ok() || !options_.share_mlp) return broken_;
+  absl::Status status = mlp_->Enter(peers);
+  // Where only memory does not suffice, the device is well.
+  if (!absl::IsResourceExhausted(status)) broken_ = status;
+  return status;
 }
 
 absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,

@@ -22,6 +22,8 @@ class GrowingMemory {
   // Ensures at least `bytes` bytes; new device memory is zeroed. RESOURCE_EXHAUSTED: not enough memory.
   // REQUIRES: no work is queued when it must grow.
   absl::Status Reserve(int64_t bytes);
+  // REQUIRES: no work is queued.
+  absl::Status Free();
 
   template <typename T>
   T* as() const {

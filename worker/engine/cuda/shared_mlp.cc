@@ -128,6 +128,18 @@ void SharedMlp::Cut(const StepPeers& peers) {
 }
 
 absl::Status SharedMlp::Reserve() {
+  const absl::Status status = ReserveAll();
+  if (status.ok()) return status;
+  // What was allocated is being zeroed.
+  BFIO_RETURN_IF_ERROR(ops_.Wait(kPartDeadline));
+  for (GrowingMemory* memory :
+       {&input_, &gathered_, &gates_, &activated_, &sums_, &output_, &host_rows_, &host_sums_, &host_sum_}) {
+    BFIO_RETURN_IF_ERROR(memory->Free());
+  }
+  return status;
+}
+
+absl::Status SharedMlp::ReserveAll() {
   const int64_t all = padded_rows_;
   const Sizes sizes = SizesOf(each_, all, hidden_, part_);
   BFIO_RETURN_IF_ERROR(input_.Reserve(sizes.input));

@@ -46,7 +46,8 @@ class SharedMlp {
   SharedMlp(const ModelConfig& config, const DeviceWeights& weights, DeviceOps& ops);
 
   // Prepares for the steps of a group in which no rank has more than peers.rows() rows. Waits for the device,
-  // not for peers. Does nothing if already prepared for the same. REQUIRES: 0 < peers.rows().
+  // not for peers. Does nothing if already prepared for the same. RESOURCE_EXHAUSTED: not enough memory; it
+  // then holds none, and may enter another group. REQUIRES: 0 < peers.rows().
   absl::Status Enter(const StepPeers& peers);
   // Begins a step in which this rank has `rows` rows. INTERNAL: Enter was called for another rank or group,
   // or for fewer rows. REQUIRES: 0 <= rows <= peers.rows(), 0 < peers.rows(); no queued work of the previous
@@ -77,7 +78,9 @@ class SharedMlp {
 
   void SetRows(const StepPeers& peers, int64_t rows);
   void Cut(const StepPeers& peers);
+  // Frees all if it does not succeed.
   absl::Status Reserve();
+  absl::Status ReserveAll();
   // Chooses products for the padded numbers of rows.
   absl::Status Prepare();
   GemmShape WideShape() const;

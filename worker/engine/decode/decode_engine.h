@@ -133,8 +133,11 @@ class DecodeEngine final : public Engine {
 
     // Its load in the next step, which is also the least KV that it reserves.
     int64_t load() const { return prompt_length + generated; }
-    // KV that the next rows to be started need at most.
-    int64_t next_kv() const { return load() + (drawing && max_new_tokens - generated > 1 ? 1 : 0); }
+    // KV that the next rows to be started need at most. A token that is generated again is part of load().
+    // Never falls, so it is never less than what is reserved.
+    int64_t next_kv() const {
+      return load() + (drawing && !silent() && max_new_tokens - generated > 1 ? 1 : 0);
+    }
     int64_t next_index() const { return length - original_length; }
     // Whether some tokens that an earlier placement delivered have not been generated again yet.
     bool silent() const { return length < prompt_length; }

@@ -40,7 +40,7 @@ TEST(ParseAgents, ParsesShapesAndNamesErrors) {
 }
 
 TEST(PlanAgent, ForkJoinHasStagesAndTheLongestRemainingPath) {
-  const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 3}, Rows(5));
+  const AgentPlan plan = *PlanAgent({AgentShape::kForkJoin, 3}, Rows(5));
   ASSERT_EQ(plan.calls.size(), 5u);
   EXPECT_THAT(plan.calls[0].next, ElementsAre(1, 2, 3));
   EXPECT_THAT(plan.calls[2].next, ElementsAre(4));
@@ -53,7 +53,7 @@ TEST(PlanAgent, ForkJoinHasStagesAndTheLongestRemainingPath) {
 }
 
 TEST(PlanAgent, ACallOfACycleReadsAllThatWasSaidBefore) {
-  const AgentPlan plan = PlanAgent({AgentShape::kCycle, 4}, Rows(4)), alone = PlanAgent({}, Rows(1));
+  const AgentPlan plan = *PlanAgent({AgentShape::kCycle, 4}, Rows(4)), alone = *PlanAgent({}, Rows(1));
   uint32_t said = 0;
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(plan.calls[i].prompt_tokens, said + 10 * (i + 1));
@@ -66,7 +66,7 @@ TEST(PlanAgent, ACallOfACycleReadsAllThatWasSaidBefore) {
 }
 
 TEST(AgentsUnderWay, CallsAreSentWhenTheirPredecessorsHaveEnded) {
-  const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 2}, Rows(4));
+  const AgentPlan plan = *PlanAgent({AgentShape::kForkJoin, 2}, Rows(4));
   AgentsUnderWay agents;
   agents.Begin(plan, 1.0);
   EXPECT_THAT(agents.OnEnded(plan, 0, true, 2.0), ElementsAre(1, 2));
@@ -80,7 +80,7 @@ TEST(AgentsUnderWay, CallsAreSentWhenTheirPredecessorsHaveEnded) {
 }
 
 TEST(AgentsUnderWay, AFailedCallEndsItsAgentWhenTheOthersHaveEnded) {
-  const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 2}, Rows(4));
+  const AgentPlan plan = *PlanAgent({AgentShape::kForkJoin, 2}, Rows(4));
   AgentsUnderWay agents;
   agents.Begin(plan, 0);
   agents.OnEnded(plan, 0, true, 1);
@@ -94,7 +94,7 @@ TEST(AgentsUnderWay, AFailedCallEndsItsAgentWhenTheOthersHaveEnded) {
 }
 
 TEST(AgentsUnderWay, UnsentCallsFailTheirAgent) {
-  const AgentPlan plan = PlanAgent({AgentShape::kSequence, 3}, Rows(3));
+  const AgentPlan plan = *PlanAgent({AgentShape::kSequence, 3}, Rows(3));
   AgentsUnderWay agents;
   agents.Begin(plan, 0);
   EXPECT_THAT(agents.OnEnded(plan, 0, true, 1), ElementsAre(1));
@@ -125,6 +125,39 @@ TEST(ScheduleOfAgents, TakesRowsInOrderAndIndicesForAllCalls) {
   EXPECT_EQ(agents, 4u);
   ASSERT_EQ(prompts.size(), 14u);
   for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(prompts[i], 10 * (i + 1));
+}
+
+// The lengths of calls are sent in 32 bits.
+TEST(ScheduleOfAgents, ACycleOfTooManyTokensIsRefusedByItsRow) {
+  Trace trace = {.source = "long.csv", .format = "generic", .requests = Rows(6)};
+  trace.requests[1].prompt_tokens = trace.requests[2].output_tokens = 2'147'483'647;
+  const auto create = [&](const char* agents, uint32_t count) {
+    Options options = {.trace = "x", .agents = *ParseAgents(agents), .requests = count};
+    if (count == 0) options.duration_s = 1;
+    return Schedule::Create(options, trace).status();
+  };
+  EXPECT_TRUE(create("sequence:6,fork_join:4", 4).ok()) << "only a cycle adds up prompts";
+  EXPECT_TRUE(create("cycle:2", 3).ok()) << "the two rows belong to different agents";
+  EXPECT_TRUE(create("cycle:3", 2).ok()) << "no call follows the second of them";
+  EXPECT_TRUE(create("sequence:1,cycle:5", 1).ok()) << "the cycle is not sent";
+  const absl::Status status = create("sequence:1,cycle:5", 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("long.csv: row 4"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cycle:5"));
+  // The fourth cycle takes the first four rows. Without a number of agents it will be sent.
+  EXPECT_TRUE(create("sequence:3,cycle:4", 6).ok());
+  EXPECT_EQ(create("sequence:3,cycle:4", 0).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ScheduleOfAgents, TooManyRemainingTokensAreRefusedByTheirRow) {
+  Trace trace = {.source = "long.csv", .format = "generic", .requests = Rows(5)};
+  for (const size_t row : {2, 3, 4}) trace.requests[row].output_tokens = 2'147'483'647;
+  const Options options = {.trace = "x", .agents = *ParseAgents("sequence:5"), .requests = 1};
+  const absl::Status status = Schedule::Create(options, trace).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("long.csv: row 2"));
+  trace.requests[3].output_tokens = trace.requests[4].output_tokens = 1;
+  EXPECT_TRUE(Schedule::Create(options, trace).ok());
 }
 
 TEST(OptionsOfAgents, AreRefusedWithChangingRates) {

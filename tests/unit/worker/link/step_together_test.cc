@@ -78,6 +78,10 @@ class ToyEngine final : public Engine {
     Handle takes_out = 0;
     // The number of rows that it reports; 0: three plus its rank.
     int64_t rows = 0;
+    // The most rows that it reports to a group that forms; 0: 50 plus its rank.
+    int64_t most_rows = 0;
+    // The most rows of a group for which its memory suffices.
+    int64_t fits_rows = INT64_MAX;
     std::function<void()> before_step = [] {};
     absl::Status enters;
   };
@@ -93,8 +97,9 @@ class ToyEngine final : public Engine {
   }
   bool together() const override { return shape_.together; }
   uint64_t signature() const override { return shape_.signature; }
-  int64_t most_rows() const override { return 50 + shape_.rank; }
+  int64_t most_rows() const override { return shape_.most_rows != 0 ? shape_.most_rows : 50 + shape_.rank; }
   absl::Status EnterGroup(const StepPeers& peers) override {
+    if (peers.rows() > shape_.fits_rows) return absl::ResourceExhaustedError("no memory for these rows");
     entered_for.push_back(peers.rows());
     return shape_.enters;
   }
@@ -224,13 +229,47 @@ TEST_F(StepTogetherTest, RanksAgreeOnTheLargestBatchAndExchangeInAStep) {
 }
 
 TEST_F(StepTogetherTest, AnEngineThatCannotEnterAGroupEndsItsRank) {
-  const absl::Status status = absl::ResourceExhaustedError("no memory for the rows of all ranks");
+  const absl::Status status = absl::UnavailableError("the device is gone");
   Add({.together = true, .signature = 5, .enters = status});
   Epoch message = {.group = {1, 0, 1, hellos_[0].communicator_offer}};
   message.form_timeout = message.step_timeout = kGroupForever;
   ranks_[0]->loop->inbox().OnEpoch(message);
   ranks_[0]->thread.join();
   EXPECT_EQ(ranks_[0]->ended, status);
+  ranks_.clear();
+}
+
+// The largest number of rows that a peer may have becomes the size of all ranks' buffers.
+TEST_F(StepTogetherTest, AGroupWithMoreRowsThanAnyEngineHasDoesNotForm) {
+  for (const int64_t rows : {int64_t{1} << 40, INT64_MAX}) {
+    SCOPED_TRACE(rows);
+    Add({.together = true});
+    Add({.together = true, .most_rows = rows});
+    for (const std::string& error : Open(1, 2))
+      EXPECT_THAT(error, HasSubstr(absl::StrCat("a rank says that it computes ", rows, " tokens")));
+    EXPECT_EQ(Open(2, 1), std::vector<std::string>{""});
+    EXPECT_EQ(Report(0).output.tokens.size(), 1u);
+    TearDown();
+    EXPECT_EQ(ranks_[0]->engine->entered_for, std::vector<int64_t>{50});
+    for (auto& rank : ranks_) EXPECT_TRUE(rank->ended.ok()) << rank->ended;
+    ranks_.clear();
+    hellos_.clear();
+  }
+}
+
+TEST_F(StepTogetherTest, ARankWhoseMemoryIsTooSmallForAGroupWaitsForAnother) {
+  Add({.together = true, .fits_rows = 51});
+  Add({.together = true});
+  Add({.together = true});
+  const std::vector<std::string> errors = Open(1, 3);
+  EXPECT_THAT(errors[0], HasSubstr("3 ranks of up to 52 rows each; this rank has up to 50"));
+  EXPECT_THAT(errors[0], HasSubstr("no memory for these rows"));
+  EXPECT_EQ(errors[1], "");
+  for (const std::string& error : Open(2, 2)) EXPECT_EQ(error, "");
+  EXPECT_EQ(Report(0).output.tokens.size(), 1u);
+  TearDown();
+  EXPECT_EQ(ranks_[0]->engine->entered_for, std::vector<int64_t>{51});
+  EXPECT_TRUE(ranks_[0]->ended.ok()) << ranks_[0]->ended;
   ranks_.clear();
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
+#include "worker/serve/serve.h"
 
 namespace bfio::worker {
 namespace {
@@ -129,6 +130,13 @@ class LocalEngineTest : public ::testing::Test {
     return handles;
   }
 
+  // The rank refuses a request that was to begin with that step.
+  void Refuse(int rank, int64_t step, std::vector<StepOutput::Token> tokens, Handle handle) {
+    StepReport report = Report(step, std::move(tokens), 1);
+    report.rejected = {{handle, absl::StatusCode::kResourceExhausted, "no memory"}};
+    Send(rank, std::move(report));
+  }
+
   // A report of a rank that is not full.
   static StepReport Report(int64_t step, std::vector<StepOutput::Token> tokens, int32_t free_slots) {
     StepReport report;
@@ -242,6 +250,20 @@ TEST_F(LocalEngineTest, ARefusedRequestIsTriedAgainUnlessItWasAlone) {
   EXPECT_EQ(sinks_[3]->Status(), absl::ResourceExhaustedError("no memory"));
 }
 
+// The rank begins the requests of a plan in an order of its own (--admission=mc_sf).
+TEST_F(LocalEngineTest, OfSeveralRequestsForAnEmptyRankARefusedOneIsTriedAgain) {
+  for (const uint64_t id : {1, 2, 3}) ASSERT_TRUE(Submit(id, 0).ok());
+  Begins(0, 1);
+  StepReport report = Report(1, {{1, 50}}, 2);
+  report.output.finished = {{1, FinishCause::kLength}};
+  Send(0, std::move(report));
+  ASSERT_THAT(BeginHandles(0, 2), ElementsAre(2, 3));
+  report = Report(2, {{3, 60}}, 1);
+  report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 3), ElementsAre(2));
+}
+
 TEST_F(LocalEngineTest, AHeadThatDoesNotFitHoldsTheOthersBack) {
   ASSERT_TRUE(Submit(1, 0).ok());
   ASSERT_TRUE(Submit(2, 0, /*prompt=*/800).ok());
@@ -253,6 +275,110 @@ TEST_F(LocalEngineTest, AHeadThatDoesNotFitHoldsTheOthersBack) {
   EXPECT_THAT(BeginHandles(0, 2), IsEmpty());
   Send(0, Report(2, {{1, 51}}, 1));
   EXPECT_THAT(BeginHandles(0, 3), ElementsAre(2));
+}
+
+TEST_F(LocalEngineTest, ARequestThatIsRefusedTooOftenReservesItsLargestSize) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  Begins(0, 1);
+  ASSERT_TRUE(Submit(2, 0).ok());
+  ASSERT_TRUE(Submit(3, 0).ok());
+  Send(0, Report(1, {{1, 50}}, 1));
+  int64_t step = 2;
+  for (int refusals = 0; refusals < 8; ++refusals, ++step) {
+    const std::vector<SequenceRequest> begins = Begins(0, step);
+    ASSERT_EQ(begins.size(), 1u) << step;
+    EXPECT_EQ(begins[0].handle, 2u);
+    EXPECT_TRUE(begins[0].kv_on_demand) << step;
+    EXPECT_EQ(begins[0].waited_steps, step - 1) << "all steps since it came";
+    if (refusals < 7) Refuse(0, step, {{1, 51}}, 2);
+  }
+  // Its prompt of 10 tokens fits, but not 100 tokens more.
+  StepReport report = Report(9, {{1, 58}}, 1);
+  report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
+  report.free_kv_tokens = 150;
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 10), IsEmpty()) << "it is not passed either";
+  Send(0, Report(10, {{1, 59}}, 1));
+  const std::vector<SequenceRequest> begins = Begins(0, 11);
+  ASSERT_EQ(begins.size(), 1u);
+  EXPECT_EQ(begins[0].handle, 2u);
+  EXPECT_FALSE(begins[0].kv_on_demand);
+  EXPECT_EQ(begins[0].waited_steps, 10);
+}
+
+TEST_F(LocalEngineTest, ARequestThatRanCountsItsRefusalsAgainAndKeepsItsAge) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  ASSERT_TRUE(Submit(2, 0).ok());
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  for (int64_t step = 2; step < 9; ++step) Refuse(0, step, {{1, 51}}, 2);
+  Begins(0, 9);
+  Send(0, Report(9, {{1, 58}, {2, 60}}, 0));
+  StepReport report = Report(10, {{1, 59}}, 1);
+  report.output.preempted = {2};
+  Send(0, std::move(report));
+  Refuse(0, 11, {{1, 60}}, 2);
+  const std::vector<SequenceRequest> begins = Begins(0, 12);
+  ASSERT_EQ(begins.size(), 2u) << "it was placed with step 11 too";
+  EXPECT_TRUE(begins[1].kv_on_demand);
+  EXPECT_EQ(begins[0].waited_steps, 8) << "the steps before it began";
+  EXPECT_EQ(begins[1].waited_steps, 9);
+}
+
+TEST_F(LocalEngineTest, SeveralRefusedOrPreemptedRequestsKeepTheirOrder) {
+  for (const uint64_t id : {1, 2, 3, 4}) ASSERT_TRUE(Submit(id, 0).ok());
+  Begins(0, 1);
+  StepReport report = Report(1, {{1, 50}}, 2);
+  report.output.finished = {{1, FinishCause::kLength}};
+  Send(0, std::move(report));
+  int64_t step = 2;
+  // A rank tests the requests of a plan in an order of its own.
+  for (const std::vector<Handle>& order : std::vector<std::vector<Handle>>{{2, 3}, {3, 2}}) {
+    ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
+    report = Report(step++, {}, 2);
+    for (const Handle handle : order)
+      report.rejected.push_back({handle, absl::StatusCode::kResourceExhausted, "no memory"});
+    Send(0, std::move(report));
+  }
+  ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
+  Send(0, Report(step++, {{2, 60}, {3, 70}}, 0));
+  report = Report(step++, {}, 2);
+  report.output.preempted = {3, 2};
+  Send(0, std::move(report));
+  ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
+  // The older was refused, the younger ran and is preempted.
+  Refuse(0, step++, {{3, 71}}, 2);
+  report = Report(step, {}, 2);
+  report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
+  report.output.preempted = {3};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, step + 1), ElementsAre(2, 2, 3)) << "request 2 was placed with both steps";
+}
+
+// Its slot is among the free ones of the report already.
+TEST_F(LocalEngineTest, ACancelledRequestThatEndedMeanwhileFreesOneSlot) {
+  for (const uint64_t id : {1, 2, 3, 4}) ASSERT_TRUE(Submit(id, 0).ok());
+  Begins(0, 1);
+  Send(0, Report(1, {{1, 50}}, 1));
+  ASSERT_THAT(BeginHandles(0, 2), ElementsAre(2));
+  engine_.Cancel(1, /*timed_out=*/false);
+  StepReport report = Report(2, {{1, 51}, {2, 60}}, 1);
+  report.output.finished = {{1, FinishCause::kLength}};
+  Send(0, std::move(report));
+  EXPECT_THAT(BeginHandles(0, 3), ElementsAre(3));
+  ASSERT_EQ(due_.size(), 1u);
+  EXPECT_THAT(due_[0].cancellations, IsEmpty());
+  // Preempted, and refused.
+  engine_.Cancel(2, /*timed_out=*/false);
+  report = Report(3, {{3, 70}}, 1);
+  report.output.preempted = {2};
+  Send(0, std::move(report));
+  ASSERT_TRUE(Submit(5, 0).ok());
+  EXPECT_THAT(BeginHandles(0, 4), ElementsAre(4));
+  engine_.Cancel(4, /*timed_out=*/false);
+  ASSERT_TRUE(Submit(6, 0).ok());
+  Refuse(0, 4, {{3, 71}}, 4);
+  EXPECT_THAT(BeginHandles(0, 5), ElementsAre(5));
 }
 
 TEST_F(LocalEngineTest, ACancelledRequestLeavesItsRankWithTheNextStep) {
@@ -292,6 +418,45 @@ TEST_F(LocalEngineTest, ABrokenGroupEndsAllRequests) {
   EXPECT_FALSE(engine_.failure().ok());
   EXPECT_FALSE(engine_.GetServing().ready);
   EXPECT_EQ(Submit(2, 0).code(), absl::StatusCode::kUnavailable);
+}
+
+// --- draining ---
+
+// The requests of a rank that has failed do not end by themselves.
+TEST_F(LocalEngineTest, ARankThatFailsEndsTheDrain) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  const absl::Status broken = absl::InternalError("the device is gone");
+  int asked = 0;
+  const auto ranks = [&] { return ++asked < 3 ? absl::OkStatus() : broken; };
+  EXPECT_EQ(AwaitDrained(engine_, ranks, absl::Minutes(1)), broken);
+}
+
+TEST_F(LocalEngineTest, AnEngineThatFailsWhileItDrainsIsAnError) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  Begins(0, 1);
+  const auto ranks = [&] {
+    StepReport report = Report(1, {{1, 50}}, 1);
+    report.barrier_error = "rank 1 is gone";
+    Send(0, std::move(report));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(AwaitDrained(engine_, ranks, absl::Minutes(1)), absl::UnavailableError("rank 1 is gone"));
+}
+
+TEST_F(LocalEngineTest, ADrainEndsWithTheLastRequestOrItsTime) {
+  ASSERT_TRUE(Submit(1, 0).ok());
+  const auto fine = [] { return absl::OkStatus(); };
+  EXPECT_TRUE(AwaitDrained(engine_, fine, absl::ZeroDuration()).ok());
+  EXPECT_FALSE(engine_.EmptyWithin(absl::ZeroDuration()));
+  Begins(0, 1);
+  const auto ends = [&] {
+    StepReport report = Report(1, {{1, 50}}, 2);
+    report.output.finished = {{1, FinishCause::kLength}};
+    Send(0, std::move(report));
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(AwaitDrained(engine_, ends, absl::Minutes(1)).ok());
+  EXPECT_TRUE(engine_.EmptyWithin(absl::ZeroDuration()));
 }
 
 TEST_F(LocalEngineTest, NamesAreUniqueAmongLiveRequests) {

@@ -272,16 +272,22 @@ TEST(CudaTogetherLossTest, AStepOfAGroupNotEnteredIsRefused) {
   });
 }
 
-TEST(CudaTogetherLossTest, AGroupBeyondTheDevicesMemoryIsAnError) {
+TEST(CudaTogetherLossTest, AGroupBeyondTheDevicesMemoryIsRefusedAndASmallerOneIsEntered) {
   const auto model = LoadGolden("llama");
   EmulatedDevice device;
   const auto backend = MakeBackend(*model, SharedOptions(), device);
-  device.memory_bytes = device.used_bytes + 1000;
+  const int64_t before = device.used_bytes;
+  // What groups of up to 16 rows need; and what is lost to alignment.
+  device.memory_bytes = before + SharedMlp::MostBytes(model->config(), 16) + 4096;
   RunEmulatedRanks({}, [&](int rank, Barrier& barrier) {
-    const StepPeers peers({1, rank, 1, ""}, barrier, 0, 48, testing::kLongEnough);
+    const StepPeers peers({1, rank, 1, ""}, barrier, 0, 480, testing::kLongEnough);
     const absl::Status status = backend->EnterGroup(peers);
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("no memory for"));
+    EXPECT_EQ(device.used_bytes, before) << "part of it was allocated";
+    const StepPeers fewer({1, rank, 1, ""}, barrier, 0, 16, testing::kLongEnough);
+    const absl::Status smaller = backend->EnterGroup(fewer);
+    EXPECT_TRUE(smaller.ok()) << smaller;
   });
 }
 

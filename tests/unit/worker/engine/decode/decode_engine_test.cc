@@ -1,6 +1,7 @@
 // The host's part of a decode engine, with a backend whose "cache" stores tokens and whose "model" is a hash.
 #include "worker/engine/decode/decode_engine.h"
 
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -80,12 +81,44 @@ class HashBackend final : public Backend {
   Sampler sampler_;
 };
 
+// The same with two plans under way.
+class PipelinedHashBackend final : public Backend {
+ public:
+  explicit PipelinedHashBackend(const DecodeOptions& options) : hash_(options) {}
+
+  absl::string_view name() const override { return "hash"; }
+  const ModelFacts& facts() const override { return hash_.facts(); }
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override {
+    return hash_.Run(plan, draws, drawn);
+  }
+  int32_t depth() const override { return 2; }
+  absl::Status Start(const StepPlan& plan) override {
+    under_way_.push_back(plan);
+    return absl::OkStatus();
+  }
+  absl::Status Collect(absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override {
+    const StepPlan plan = std::move(under_way_.front());
+    under_way_.pop_front();
+    return hash_.Run(plan, draws, drawn);
+  }
+
+ private:
+  HashBackend hash_;
+  std::deque<StepPlan> under_way_;
+};
+
 DecodeOptions Options() {
   return {.limits = {8, 400, 1000}, .page_tokens = 5, .step_tokens = 24};
 }
 
 std::unique_ptr<DecodeEngine> Make(const DecodeOptions& options = Options()) {
   auto engine = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+std::unique_ptr<DecodeEngine> MakePipelined(const DecodeOptions& options) {
+  auto engine = DecodeEngine::Create(options, std::make_unique<PipelinedHashBackend>(options));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
@@ -331,6 +364,50 @@ TEST(DecodeEngineTest, PreemptedRequestsGenerateTheSameTokens) {
               8);
   }
   EXPECT_GT(preemptions, 100);
+}
+
+TEST(DecodeEngineTest, PreemptedRequestsGenerateTheSameTokensWithPlansUnderWay) {
+  int preemptions = 0;
+  for (uint64_t seed = 1; seed <= 80; ++seed) {
+    Rng rng(seed);
+    DecodeOptions options = Options();
+    options.scheduler = SchedulerNames()[seed % SchedulerNames().size()];
+    options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));
+    options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
+    options.step_tokens = 64 + static_cast<int64_t>(rng.Below(60));
+    options.limits.max_sequence_tokens = 64;
+    testing::ScheduleShape shape{kVocab};
+    shape.on_demand = seed % 4 == 0 ? 0.5 : 1;
+    shape.preemptions = &preemptions;
+    SCOPED_TRACE(options.scheduler);
+    EXPECT_GT(testing::RunSchedule(
+                  seed, [&] { return MakePipelined(options); }, shape),
+              5);
+  }
+  EXPECT_GT(preemptions, 100);
+}
+
+// A token that is generated again needs no KV beyond the prompt, whether it is being drawn or not.
+TEST(DecodeEngineTest, ASilentReplayTakesNoKvFromOthersWithPlansUnderWay) {
+  const SequenceRequest request = Request(1, 10, 14);
+  const std::vector<uint32_t> whole = testing::RunAlone(*Make(), request).tokens;
+  DecodeOptions options = Options();
+  // Its decodes wait for whole prompts.
+  options.scheduler = "vllm_v0";
+  options.step_tokens = options.limits.max_sequence_tokens = 64;
+  options.limits.kv_tokens = 20 + 13;
+  const auto engine = MakePipelined(options);
+  SequenceRequest replay = testing::Replay(request, 2, {whole.begin(), whole.begin() + 10});
+  SequenceRequest other = Request(3, 12, 2);
+  replay.kv_on_demand = other.kv_on_demand = true;
+  StepOutput out;
+  ASSERT_TRUE(engine->Admit(replay).ok());
+  ASSERT_TRUE(engine->Step(out).ok());
+  EXPECT_EQ(engine->free_kv_tokens(), 13);
+  ASSERT_TRUE(engine->Admit(other).ok());
+  auto streams = testing::RunSteps(*engine);
+  EXPECT_EQ(streams[3].tokens.size(), 2u);
+  EXPECT_EQ(streams[2].tokens, std::vector<uint32_t>(whole.begin() + 10, whole.end()));
 }
 
 TEST(DecodeEngineTest, TheYoungestOnDemandRequestIsPreempted) {
