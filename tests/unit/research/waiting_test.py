@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""research/waiting.py against "Fluid-Based Online Scheduling under Memory Constraints": the fluid benchmark, thresholds, the
+"""research/waiting.py and its parts against "Fluid-Based Online Scheduling under Memory Constraints": the fluid benchmark, thresholds, the
 memory bound, and simulated workers that use them."""
 import importlib.util
 import json
@@ -14,9 +14,11 @@ if importlib.util.find_spec("numpy") is None:
     sys.exit(77)
 RESEARCH = pathlib.Path(__file__).resolve().parents[3] / "research"
 sys.path.insert(0, str(RESEARCH))
-import waiting  # noqa: E402
+import waiting_bounds as bounds  # noqa: E402
 from simulation import Refused, Rng  # noqa: E402
-from waiting import FcfsWorker, Options, RequestType, Segments, Time, Tuner, WaitWorker  # noqa: E402
+from waiting_bounds import RequestType, Segments, Time  # noqa: E402
+from waiting_tuner import Tuner  # noqa: E402
+from waiting_workers import FcfsWorker, Options, WaitWorker  # noqa: E402
 
 # Llama-2-7B on an A100: bytes of weights and KV divided by the memory bandwidth.
 TIME = Time(6.6e-3, 2.57e-7)
@@ -34,59 +36,59 @@ def wait(n, horizon):
 
 
 def thresholds_of(segments, margin=1.1):
-    return waiting.nested_thresholds(segments, TIME, margin, 0.95)
+    return bounds.nested_thresholds(segments, TIME, margin, 0.95)
 
 
 class FluidTest(unittest.TestCase):
 
     def test_equilibrium_of_the_low_load(self):
-        memory, throughput = waiting.equilibrium(LOW, TIME)
+        memory, throughput = bounds.equilibrium(LOW, TIME)
         self.assertAlmostEqual(memory, 4544, delta=1)
         self.assertEqual(throughput, 32_000)
         # A batch of the equilibrium's numbers of requests takes M* tokens.
         self.assertAlmostEqual(sum(of.rate * TIME(memory) * of.tokens for of in LOW), memory)
-        memory, throughput = waiting.equilibrium(NESTED, TIME)
+        memory, throughput = bounds.equilibrium(NESTED, TIME)
         self.assertAlmostEqual(throughput, 34_300, delta=1)
         self.assertAlmostEqual(memory, 58_200, delta=200)
 
     def test_an_infeasible_load_is_refused(self):
-        for solve in (lambda: waiting.equilibrium(HIGH, TIME), lambda: waiting.wait_thresholds(HIGH, TIME, 0.98),
+        for solve in (lambda: bounds.equilibrium(HIGH, TIME), lambda: bounds.wait_thresholds(HIGH, TIME, 0.98),
                       lambda: thresholds_of(Segments(HIGH))):
             self.assertRaisesRegex(Refused, "any batch size", solve)
 
     def test_the_smallest_stable_thresholds(self):
         def iteration(n):
-            return TIME(waiting.wait_peak(LOW, [n, n]))
+            return TIME(bounds.wait_peak(LOW, [n, n]))
         self.assertAlmostEqual(iteration(8), 7.803e-3, delta=1e-6)
         self.assertAlmostEqual(iteration(7), 7.652e-3, delta=1e-6)
-        self.assertEqual(waiting.wait_thresholds(LOW, TIME, 1), [8, 8], "7 per 7.652 ms are fewer than come")
+        self.assertEqual(bounds.wait_thresholds(LOW, TIME, 1), [8, 8], "7 per 7.652 ms are fewer than come")
         for load in (0.5, 0.9, 0.98):
-            n, _ = waiting.wait_thresholds(LOW, TIME, load)
+            n, _ = bounds.wait_thresholds(LOW, TIME, load)
             self.assertLessEqual(iteration(n) * 1000, load * n + 1e-9)
 
     def test_segments_of_types_and_merged(self):
         segments = Segments(NESTED)
         self.assertEqual((segments.last, segments.first, segments.rate), ([20, 40, 80, 160], [0, 21, 41, 81], 300))
         self.assertEqual(segments.survive, [1, 280 / 300, 240 / 280, 160 / 240])
-        merged = waiting.merged(NESTED, 2)
+        merged = bounds.merged(NESTED, 2)
         self.assertEqual((merged.last, merged.survive), ([80, 160], [1, 160 / 300]))
 
     def test_thresholds_within_memory_fill_it(self):
         segments = Segments(NESTED)
-        peak = segments.peak(waiting.nested_thresholds_within(segments, 1.1, 120_000))
+        peak = segments.peak(bounds.nested_thresholds_within(segments, 1.1, 120_000))
         self.assertTrue(0.9 * 120_000 < peak <= 120_000)
-        self.assertLessEqual(waiting.wait_peak(NESTED, waiting.wait_thresholds_within(NESTED, 60_000)), 60_000)
+        self.assertLessEqual(bounds.wait_peak(NESTED, bounds.wait_thresholds_within(NESTED, 60_000)), 60_000)
 
     def test_decay_of_a_segments_queue(self):
-        self.assertAlmostEqual(waiting.segment_decay(6, 10, 0.5), 0.822163, delta=1e-6)
-        self.assertAlmostEqual(waiting.segment_decay(60, 100, 0.5), 0.822163, delta=1e-6)
-        self.assertAlmostEqual(waiting.segment_decay(55, 100, 0.5), 0.402692, delta=1e-6)
+        self.assertAlmostEqual(bounds.segment_decay(6, 10, 0.5), 0.822163, delta=1e-6)
+        self.assertAlmostEqual(bounds.segment_decay(60, 100, 0.5), 0.822163, delta=1e-6)
+        self.assertAlmostEqual(bounds.segment_decay(55, 100, 0.5), 0.402692, delta=1e-6)
         for n in (51, 60, 80, 99):
-            self.assertGreaterEqual(waiting.segment_decay(n, 100, 0.5), 8 * (n - 50) / 100, "the lower bound of the lemma")
+            self.assertGreaterEqual(bounds.segment_decay(n, 100, 0.5), 8 * (n - 50) / 100, "the lower bound of the lemma")
 
     def test_a_segments_queue_is_under_the_exponential_bound(self):
         # Lindley's recursion of the queue: W <- max(W - n, 0) + Binomial(n_before, p).
-        theta, rng, w, steps = waiting.segment_decay(6, 10, 0.5), Rng(5), 0, 50_000
+        theta, rng, w, steps = bounds.segment_decay(6, 10, 0.5), Rng(5), 0, 50_000
         at = [0] * 60
         for _ in range(steps):
             w = max(w - 6, 0) + sum(rng.uniform() < 0.5 for _ in range(10))
@@ -99,8 +101,8 @@ class FluidTest(unittest.TestCase):
         shares = [math.exp(-k / 120) for k in range(1, 501)]
         types = [RequestType(50 * share / sum(shares), 62, k) for k, share in enumerate(shares, 1)]
         for count, peak in ((2, 81.0e3), (5, 16.3e3), (10, 11.9e3), (20, 11.0e3), (50, 13.3e3), (100, 24.3e3)):
-            segments = waiting.merged(types, count)
-            bound = waiting.nested_bound(segments, waiting.nested_fluid_thresholds(segments, TIME, 1.02, 1), 1e4, 0.1)
+            segments = bounds.merged(types, count)
+            bound = bounds.nested_bound(segments, bounds.nested_fluid_thresholds(segments, TIME, 1.02, 1), 1e4, 0.1)
             self.assertAlmostEqual(bound["peak_tokens"] / peak, 1, delta=0.05)
             self.assertEqual(bound["excess_tokens"] > bound["peak_tokens"], count > 2, "the last term dominates")
 
@@ -109,7 +111,7 @@ class WaitTest(unittest.TestCase):
 
     def test_below_the_threshold_the_iteration_time_bounds_throughput(self):
         for n, throughput in ((6, 25_578), (7, 29_249)):
-            self.assertAlmostEqual(n / TIME(waiting.wait_peak(LOW, [n, n])) * 32, throughput, delta=40)
+            self.assertAlmostEqual(n / TIME(bounds.wait_peak(LOW, [n, n])) * 32, throughput, delta=40)
             self.assertAlmostEqual(wait(n, 30).throughput, throughput, delta=0.008 * throughput)
 
     def test_above_it_throughput_is_the_arrival_rate_and_latency_grows(self):
@@ -140,14 +142,14 @@ class WaitTest(unittest.TestCase):
         # More arrives than memory sustains, and thresholds are too large for memory.
         types = scaled(NESTED, 2)
         options = Options(TIME, 60_000, horizon=10)
-        within = waiting.wait_thresholds_within(types, 0.99 * 60_000)
+        within = bounds.wait_thresholds_within(types, 0.99 * 60_000)
         for run in (WaitWorker(types, [40] * 4, options), WaitWorker(types, within, options),
                     WaitWorker(types, [40] * 4, options, Segments(types)), FcfsWorker(types, True, 512, 0, options),
                     FcfsWorker(types, False, 4096, 0, options)):
             run.run()
             self.assertTrue(40_000 < run.peak_held <= 60_000)
             self.assertGreater(run.completed, 0)
-            self.assertGreater(run.throughput, 0.3 * waiting.throughput_within(types, TIME, 60_000))
+            self.assertGreater(run.throughput, 0.3 * bounds.throughput_within(types, TIME, 60_000))
             if getattr(run, "thresholds", None) == within:
                 self.assertEqual(run.evictions, 0)
 
@@ -155,9 +157,9 @@ class WaitTest(unittest.TestCase):
 class NestedWaitTest(unittest.TestCase):
 
     def test_unknown_lengths_reach_the_fluid_throughput(self):
-        for segments, margin in ((Segments(NESTED), 1.1), (waiting.merged(NESTED, 8), 1.02)):
+        for segments, margin in ((Segments(NESTED), 1.1), (bounds.merged(NESTED, 8), 1.02)):
             thresholds = thresholds_of(segments, margin)
-            self.assertTrue(waiting.nested_stable(segments, thresholds, TIME))
+            self.assertTrue(bounds.nested_stable(segments, thresholds, TIME))
             run = WaitWorker(NESTED, thresholds, Options(TIME, horizon=200), segments).run()
             self.assertTrue(0.95 < run.throughput / 34_300 < 1.02, run.throughput)
 
@@ -169,7 +171,7 @@ class NestedWaitTest(unittest.TestCase):
             for seed in range(1, runs + 1):
                 run = WaitWorker(NESTED, thresholds, Options(TIME, horizon=8, seed=seed), segments).run()
                 for delta in deltas:
-                    bound = waiting.nested_bound(segments, thresholds, run.iterations, delta)
+                    bound = bounds.nested_bound(segments, thresholds, run.iterations, delta)
                     total = bound["peak_tokens"] + bound["queues_tokens"] + bound["excess_tokens"]
                     above[delta] += run.peak_held > total
                     largest = max(largest, run.peak_held / total)
@@ -183,7 +185,7 @@ class NestedWaitTest(unittest.TestCase):
         segments = Segments(types)
         thresholds = thresholds_of(segments)
         run = WaitWorker(types, thresholds, Options(TIME, horizon=60), segments).run()
-        bound = waiting.nested_bound(segments, thresholds, 1e4, 0.1)
+        bound = bounds.nested_bound(segments, thresholds, 1e4, 0.1)
         self.assertEqual(run.peak_batch, bound["peak_tokens"])
         self.assertLess(bound["printed_equal_peak_tokens"], 0.85 * bound["peak_tokens"], "B.2's form")
         self.assertGreater(bound["printed_peak_tokens"], 1.1 * bound["peak_tokens"], "the form of Theorem 5.1's proof")
@@ -209,7 +211,7 @@ class TunerTest(unittest.TestCase):
         self.assertAlmostEqual(run.throughput, 32_000, delta=0.02 * 32_000)
         self.assertLess(run.cell()["latency_s_mean"], 0.3)
         self.assertLessEqual(tuner.solved, 12, "noise alone is no drift")
-        for n, known in zip(tuner.thresholds(40), waiting.wait_thresholds(LOW, TIME, 0.9)):
+        for n, known in zip(tuner.thresholds(40), bounds.wait_thresholds(LOW, TIME, 0.9)):
             self.assertAlmostEqual(n, known, delta=4)
 
     def test_thresholds_follow_a_tripling_of_rates(self):
@@ -217,7 +219,7 @@ class TunerTest(unittest.TestCase):
         types = scaled(LOW, 3)
         options = Options(TIME, horizon=80, intensity=lambda at: 1 / 3 if at < 40 else 1)
         offered = 3000 * (11 + 21) * 2 / 3
-        fixed = WaitWorker(types, waiting.wait_thresholds(LOW, TIME, 0.9), options).run()
+        fixed = WaitWorker(types, bounds.wait_thresholds(LOW, TIME, 0.9), options).run()
         self.assertLess(fixed.throughput, 0.75 * offered)
         tuner = Tuner(types, TIME, 5)
         tuned = WaitWorker(types, None, options, tuner=tuner).run()
