@@ -16,6 +16,7 @@ from simulation import Parser, Refused, run_main
 from waiting_bounds import (RequestType, Segments, Time, equilibrium, merged, nested_bound, nested_fluid_thresholds,
                             nested_thresholds, nested_thresholds_within, throughput_within, wait_peak, wait_thresholds,
                             wait_thresholds_within)
+from waiting_router import Release
 from waiting_tuner import Tuner
 from waiting_workers import FcfsWorker, Options, WaitWorker
 
@@ -87,7 +88,11 @@ def cell_of(args):
     if args.seconds > MOST_ARRIVALS / sum(of.rate for of in types):
         raise Refused(f"--seconds={args.seconds:g}: more than {MOST_ARRIVALS:g} arrivals")
     options = Options(time, args.kv_tokens, horizon=args.seconds, seed=args.seed,
-                      intensity=intensity_of(args.intensity, args.seconds))
+                      intensity=intensity_of(args.intensity, args.seconds), streams=args.streams == 1)
+    if args.batching == "prefill_first" and args.streams:
+        raise Refused("--streams is not for --batching=prefill_first")
+    if args.release != "none" and not fcfs:
+        raise Refused("--release is for batching that does not wait")
     try:
         fluid = equilibrium(types, time)[1]
     except Refused:
@@ -96,7 +101,9 @@ def cell_of(args):
             raise
     thresholds, bound, fluid_bound = [], None, None
     if fcfs:
-        run = FcfsWorker(types, args.batching == "chunked", args.token_budget, args.most_running, options).run()
+        release = None if args.release == "none" else Release(args.release == "nested_wait", time, args.most_steps)
+        run = FcfsWorker(types, args.batching == "chunked", args.token_budget, args.most_running, options, release).run()
+        thresholds = release.thresholds if release else []
     else:
         segments = None
         if args.batching == "nested_wait":
@@ -104,10 +111,10 @@ def cell_of(args):
         if args.tuner:
             if segments:
                 raise Refused("--tuner is for --batching=wait")
-            run = WaitWorker(types, None, options, tuner=Tuner(types, time, args.tuner)).run()
+            run = WaitWorker(types, None, options, None, Tuner(types, time, args.tuner), args.most_steps, args.pause == 1).run()
         else:
             thresholds = thresholds_of(args, types, options, segments)
-            run = WaitWorker(types, thresholds, options, segments).run()
+            run = WaitWorker(types, thresholds, options, segments, None, args.most_steps, args.pause == 1).run()
         if segments:
             # An iteration takes d0 at least.
             iterations = math.ceil(args.seconds / args.c)
@@ -140,6 +147,12 @@ def run_cell(arguments):
                         "--seconds, or wave:LOW:HIGH:SECONDS; constant when empty")
     parser.number("token_budget", 512, 1, 1e9, "tokens of a batch (of a batch of prompts with prefill_first)", int)
     parser.number("most_running", 0, 0, 1e9, "prefill_first, chunked: requests in a batch; 0: what memory holds", int)
+    parser.add_argument("--release", choices=("none", "wait", "nested_wait"), default="none",
+                        help="prefill_first, chunked: requests start in batches, as the router has WAIT and Nested WAIT")
+    parser.number("most_steps", 0, 0, 1e9, "steps after which a request starts, or a type or segment goes on, without its "
+                  "threshold; 0: no bound", int)
+    parser.number("pause", 1, 0, 1, "wait, nested_wait: 0: requests that have started never pause", int)
+    parser.number("streams", 0, 0, 1, "1: gaps between the tokens of a stream, and memory of paused requests", int)
     return cell_of(parser.parse_args(arguments))
 
 

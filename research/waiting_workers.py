@@ -4,10 +4,12 @@ waiting.py has the model and the command line.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from typing import NamedTuple
 
-from simulation import Rng
+import numpy as np
+
+from simulation import Rng, quantile
 from waiting_bounds import Time
 
 
@@ -18,13 +20,37 @@ class Options(NamedTuple):
     horizon: float = 100  # seconds during which requests arrive
     seed: int = 1
     intensity: object = None  # factor of at most 1 on the rates at a time
+    streams: bool = False  # count the gaps between the tokens of a stream, and the memory of paused requests
 
 
 class Request:
-    __slots__ = ("arrived", "type", "prompt", "output", "started", "seen", "left", "ends")
+    __slots__ = ("arrived", "type", "prompt", "output", "started", "seen", "left", "ends", "sent", "last", "resumes")
 
     def __init__(self, arrived, j, of):
         self.arrived, self.type, self.prompt, self.output, self.started, self.seen = arrived, j, of.prompt, of.output, 0, False
+        # sent: tokens that its client had when it was evicted last; last: when its client got the last one.
+        self.sent, self.last = 0, 0.0
+
+
+class Gaps:
+    """Times between two tokens of a stream, each with how often it occurred."""
+
+    def __init__(self):
+        self.times, self.counts = [], []
+
+    def add(self, seconds, count):
+        if count:
+            self.times.append(seconds)
+            self.counts.append(count)
+
+    def cell(self):
+        if not self.times:
+            return {"gap_s_mean": 0, "gap_s_p99": 0, "gap_s_max": 0}
+        times, counts = np.array(self.times), np.array(self.counts)
+        order = times.argsort(kind="stable")
+        below = counts[order].cumsum()
+        return {"gap_s_mean": float(times @ counts / below[-1]), "gap_s_max": float(times.max()),
+                "gap_s_p99": float(times[order][np.searchsorted(below, 0.99 * below[-1])])}
 
 
 class Worker:
@@ -34,7 +60,8 @@ class Worker:
         self.types, self.options, self.rng = types, options, Rng(options.seed)
         self.memory = options.memory or math.inf
         self.usable = int((1 - options.watermark) * options.memory) if options.memory else math.inf
-        self.now = self.latency = self.ttft = 0.0
+        self.now = self.ttft = self.duration = self.paused = 0.0  # paused: tokens times seconds
+        self.latencies, self.gaps, self.peak_paused = [], Gaps() if options.streams else None, 0
         self.made = self.arrived = self.held = self.first_tokens = 0
         self.completed = self.iterations = self.evictions = self.peak_batch = self.peak_held = 0
         self.next = [self.arrival(j, 0) for j in range(len(types))]
@@ -62,25 +89,42 @@ class Worker:
             self.first_tokens += 1
 
     def ended(self, request):
-        self.latency += self.now - request.arrived
+        self.latencies.append(self.now - request.arrived)
         self.completed += 1
+
+    def paused_tokens(self):
+        """Held by requests that have started and are not in the batch."""
+        return 0
+
+    def count_paused(self, tokens, seconds):
+        self.paused += tokens * seconds
+        self.peak_paused = max(self.peak_paused, tokens)
 
     def run(self):
         while self.now < self.options.horizon:
             self.arrivals()
             tokens = self.form_batch()
             if tokens is None:
-                self.now = min(self.next)  # only an arrival may change that
+                arrival = min(self.next)  # only an arrival may change that
+                if self.gaps:
+                    self.count_paused(self.held, arrival - self.now)
+                self.now = arrival
                 continue
-            self.now += self.options.time(tokens)
+            self.duration = self.options.time(tokens)
+            self.now += self.duration
             self.iterations += 1
+            if self.gaps:
+                self.count_paused(self.paused_tokens(), self.duration)
             self.peak_batch = max(self.peak_batch, tokens)
             self.finish()
             self.peak_held = max(self.peak_held, self.held)
         return self
 
     def cell(self):
-        return {"latency_s_mean": self.latency / self.completed if self.completed else 0,
+        streams = {"paused_kv_tokens": self.paused / self.now, "peak_paused_kv_tokens": self.peak_paused,
+                  **self.gaps.cell()} if self.gaps else {}
+        return {"latency_s_mean": math.fsum(self.latencies) / self.completed if self.completed else 0,
+                "latency_s_p99": quantile(self.latencies, 0.99), **streams,
                 "ttft_s_mean": self.ttft / self.first_tokens if self.first_tokens else 0, "completed": self.completed,
                 "iterations": self.iterations, "peak_batch_tokens": self.peak_batch, "peak_kv_tokens": self.peak_held,
                 "evictions": self.evictions}
@@ -101,6 +145,7 @@ class Line:
     def __init__(self, first, last):
         self.first, self.stages, self.next = first, [[] for _ in range(first, last + 1)], None
         self.waiting = 0  # requests at the first stage, summed over the batches
+        self.passed = 0  # batches in which it had requests and took no part, since it did last
 
 
 class WaitWorker(Worker):
@@ -110,11 +155,13 @@ class WaitWorker(Worker):
     Memory, where it is bounded: a request starts only while memory suffices with the batch's new tokens. The paper leaves open
     what happens beyond. Here, as long as memory refuses a start, no request that has started pauses, because requests that
     end release memory. If the batch's new tokens do not fit, those of its requests that started last are evicted and start
-    again.
+    again. Not in the paper: with `most_steps` a type or segment pauses for no more batches than that; with `pause` False all
+    that have started advance in every batch, so that only starts wait.
     """
 
-    def __init__(self, types, thresholds, options, segments=None, tuner=None):
+    def __init__(self, types, thresholds, options, segments=None, tuner=None, most_steps=0, pause=True):
         super().__init__(types, options)
+        self.most_steps, self.pause = most_steps or math.inf, pause
         self.nested, self.thresholds, self.tuner = segments is not None, thresholds, tuner
         if segments:
             self.lines = [Line(first, last) for first, last in zip(segments.first, segments.last)]
@@ -146,20 +193,25 @@ class WaitWorker(Worker):
         """(line, most requests of a stage) of the lines that take part in the next batch."""
         thresholds = self.tuner.thresholds(self.now) if self.tuner else self.thresholds
         self.looks += 1
-        ready = []
+        ready, blocked = [], False
         for line in self.lines:
             line.waiting += len(line.stages[0])
         for line, threshold in zip(self.lines, thresholds):
-            if len(line.stages[0]) >= threshold:
+            if not blocked and len(line.stages[0]) >= threshold:
                 ready.append((line, threshold))
-            elif self.nested:
-                break
+                line.passed = 0
+                continue
+            blocked = self.nested
+            line.passed += any(line.stages)
+            if line.passed >= self.most_steps:
+                ready.append((line, threshold))
+                line.passed = 0
         return ready
 
     def form_batch(self):
         ready = self.ready()
         starts = [(line, most) for line, most in ready if line.first == 0]
-        for line, most in ready:
+        for line, most in ready if self.pause else [(line, None) for line in self.lines]:
             self.advance(line, most)
         count = sum(len(requests) for _, _, requests in self.moved)
         if self.held + count + sum(self.prompts(line.stages[0][:most]) for line, most in starts) > self.usable:
@@ -203,13 +255,30 @@ class WaitWorker(Worker):
             line, i, [newest] = moves.pop()
             self.held -= newest.prompt + line.first + i - 1
             self.made -= line.first + i
+            newest.sent = max(newest.sent, line.first + i)
             self.entry(newest).insert(0, newest)
             self.evictions += 1
         self.moved = moves
 
+    def paused_tokens(self):
+        return self.held - sum(self.prompts(requests) + len(requests) * (line.first + i - 1)
+                               for line, i, requests in self.moved if line.first + i > 0)
+
+    def sent_tokens(self, stage, requests):
+        """Their clients get a token, unless they had it before an eviction."""
+        if self.evictions:
+            requests = [request for request in requests if stage >= request.sent]
+        if stage:
+            for last, count in Counter(request.last for request in requests).items():
+                self.gaps.add(self.now - last, count)
+        for request in requests:
+            request.last = self.now
+
     def finish(self):
         for line, i, requests in self.moved:
             stage = line.first + i
+            if self.gaps:
+                self.sent_tokens(stage, requests)
             self.made += len(requests)
             self.held += len(requests) if stage else self.prompts(requests)
             if stage == 0:
@@ -234,22 +303,33 @@ class FcfsWorker(Worker):
     Requests start in the order of arrival while the tokens held, and those that the running requests add, stay within the
     memory minus a watermark. When these exceed the memory, the newest request is evicted and starts again. An iteration
     takes d0 + d1 times the prompt tokens that it computes and the tokens held by its decodes.
+
+    release: holds requests back before they may start (waiting_router.py).
     """
 
-    def __init__(self, types, chunked, budget, most_running, options):
+    def __init__(self, types, chunked, budget, most_running, options, release=None):
         super().__init__(types, options)
+        self.release = release
         self.chunked, self.budget, self.most_running = chunked, budget, most_running or math.inf
         self.waiting, self.running = deque(), {}  # `running`: in the order of their start
         self.reading, self.unread = [], 0  # those with prompt tokens left, and these tokens
         # Every decode is in every batch that decodes, so `steps`, the number of such batches, tells when requests end.
         self.steps, self.decodes, self.decode_held, self.ends = 0, 0, 0, {}
         self.just_read, self.just_ended = [], []
+        # Those that decode what their clients had before an eviction, and by step those that have caught up.
+        self.silent, self.resumed, self.resumes, self.streams = 0, [], {}, 0
 
     def arrivals(self):
         while (at := min(self.next)) <= self.now:
-            self.waiting.append(self.take_arrival(self.next.index(at)))
+            request = self.take_arrival(self.next.index(at))
+            if self.release:
+                self.release.add(request)
+            else:
+                self.waiting.append(request)
 
     def form_batch(self):
+        if self.release:
+            self.waiting.extend(self.release.take(idle=not self.running))
         if not self.running and not self.waiting:
             return None
         self.free_memory()
@@ -280,6 +360,10 @@ class FcfsWorker(Worker):
             self.ends.setdefault(request.ends, []).append(request)
             self.decodes += 1
             self.decode_held += request.prompt
+            if request.sent:
+                self.silent += 1
+                request.resumes = self.steps + request.sent
+                self.resumes.setdefault(request.resumes, []).append(request)
         del self.reading[:n]
         return tokens
 
@@ -290,6 +374,9 @@ class FcfsWorker(Worker):
         self.made += self.decodes
         self.decode_held += self.decodes
         held = self.decode_held
+        self.resumed = self.resumes.pop(self.steps, [])
+        self.streams = self.decodes - self.silent
+        self.silent -= len(self.resumed)
         self.just_ended = self.ends.pop(self.steps, [])
         for request in self.just_ended:
             self.decodes -= 1
@@ -311,10 +398,27 @@ class FcfsWorker(Worker):
                 self.decode_held -= newest.prompt + decoded
                 self.held -= newest.prompt + decoded
                 self.made -= 1 + decoded
+                self.stop_stream(newest, 1 + decoded)
             self.waiting.appendleft(newest)
             self.evictions += 1
 
+    def stop_stream(self, request, tokens):
+        """It is evicted with so many tokens."""
+        if request.sent and request.resumes > self.steps:
+            self.resumes[request.resumes].remove(request)
+            self.silent -= 1
+        else:
+            request.sent, request.last = tokens, self.now
+
     def finish(self):
+        if self.release:
+            self.release.on_step(self.duration)
+            for request in self.just_ended:
+                self.release.on_end(request)
+        if self.gaps:  # every batch decodes
+            self.gaps.add(self.duration, self.streams)
+            for request in self.resumed:
+                self.gaps.add(self.now - request.last, 1)
         for request in self.just_read:
             self.saw_first_token(request)
         for request in self.just_ended:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""research/waiting.py and its parts against "Fluid-Based Online Scheduling under Memory Constraints": the fluid benchmark, thresholds, the
-memory bound, and simulated workers that use them."""
+"""research/waiting.py and its parts against "Fluid-Based Online Scheduling under Memory Constraints": the fluid benchmark,
+thresholds, the memory bound, and simulated workers that use them."""
 import importlib.util
 import json
 import math
@@ -17,8 +17,9 @@ sys.path.insert(0, str(RESEARCH))
 import waiting_bounds as bounds  # noqa: E402
 from simulation import Refused, Rng  # noqa: E402
 from waiting_bounds import RequestType, Segments, Time  # noqa: E402
+from waiting_router import Release  # noqa: E402
 from waiting_tuner import Tuner  # noqa: E402
-from waiting_workers import FcfsWorker, Options, WaitWorker  # noqa: E402
+from waiting_workers import FcfsWorker, Options, Request, WaitWorker  # noqa: E402
 
 # Llama-2-7B on an A100: bytes of weights and KV divided by the memory bandwidth.
 TIME = Time(6.6e-3, 2.57e-7)
@@ -234,6 +235,94 @@ class TunerTest(unittest.TestCase):
         self.assertTrue(100 < tuner.thresholds(10)[0] < 1_000_000)
 
 
+class StreamTest(unittest.TestCase):
+
+    def test_a_type_that_pauses_holds_memory_and_its_streams_wait_for_the_threshold(self):
+        # Alone, a type of rate r with threshold n runs once in n / r seconds: all its streams have that gap.
+        one, options = [RequestType(100, 10, 20)], Options(TIME, horizon=60, streams=True)
+        paused = WaitWorker(one, [10], options).run().cell()
+        self.assertAlmostEqual(paused["gap_s_mean"], 0.1, delta=0.003)
+        self.assertGreater(paused["gap_s_max"], 0.2)
+        # 10 requests before each of 20 stages, paused except for the 7 ms of a batch.
+        self.assertEqual(paused["peak_paused_kv_tokens"], 10 * sum(10 + stage for stage in range(20)))
+        self.assertAlmostEqual(paused["paused_kv_tokens"] / 3900, 0.93, delta=0.03)
+
+    def test_without_pauses_a_gap_is_a_batch(self):
+        options = Options(TIME, horizon=5, streams=True)
+        run = WaitWorker(LOW, [20, 20], options, pause=False).run()
+        self.assertEqual(run.peak_paused, 0)
+        self.assertLessEqual(run.cell()["gap_s_max"], TIME(run.peak_batch) + 1e-9)
+        self.assertGreater(WaitWorker(LOW, [20, 20], options).run().peak_paused, 0)
+
+    def test_no_type_or_segment_pauses_for_more_steps_than_the_bound(self):
+        for segments in (None, Segments(LOW)):
+            # The second threshold is never reached: without a bound its requests would not end.
+            options = Options(TIME, horizon=5, streams=True)
+            run = WaitWorker(LOW, [9, 10**6], options, segments, most_steps=4).run()
+            self.assertGreater(run.completed, 5000)
+            self.assertLessEqual(run.cell()["gap_s_max"], 5 * TIME(run.peak_batch) + 1e-9)
+
+    def test_gaps_of_evicted_streams_last_until_their_next_new_token(self):
+        # Twice what memory sustains: running requests are evicted and start again.
+        types, seconds = scaled(NESTED, 2), 10
+        for run in (WaitWorker(types, [40] * 4, Options(TIME, 60_000, horizon=seconds, streams=True), Segments(types)),
+                    FcfsWorker(types, True, 8192, 0, Options(TIME, 60_000, horizon=seconds, streams=True))):
+            run.run()
+            self.assertGreater(run.evictions, 0)
+            longest = run.cell()["gap_s_max"]
+            self.assertTrue(10 * TIME(60_000) < longest < seconds, longest)
+            # Each token but a request's first follows one gap, however often it was computed.
+            self.assertLessEqual(sum(run.gaps.counts), run.arrived)
+            self.assertGreaterEqual(sum(run.gaps.counts), sum(of.output for of in types) / 4 * run.completed / 4)
+
+
+class ReleaseTest(unittest.TestCase):
+
+    @staticmethod
+    def request(output):
+        return Request(0, 0, RequestType(1, 10, output))
+
+    def test_classes_are_lengths_to_a_factor_of_four(self):
+        release = Release(False, TIME, 32)
+        release.thresholds = [1, 2, 2, 1, 1, 1, 1, 1, 1]
+        for output in (4, 14, 15):  # 5, 15 and 16 tokens: two of 4 to 15, one of 16 to 63
+            release.add(self.request(output))
+        self.assertEqual([request.output for request in release.take(idle=False)], [4, 14])
+        self.assertEqual([request.output for request in release.take(idle=True)], [15])
+
+    def test_no_request_waits_for_more_steps_than_the_bound(self):
+        for nested in (False, True):
+            release = Release(nested, TIME, 3)
+            release.thresholds = [100] * len(release.thresholds)
+            release.fresh = False
+            release.add(self.request(20))
+            for _ in range(2):
+                release.on_step(1e-9)
+                self.assertEqual(release.take(idle=False), [])
+            release.on_step(1e-9)
+            self.assertEqual(len(release.take(idle=False)), 1)
+
+    def test_thresholds_are_those_of_the_observed_rates(self):
+        # As many as equation (7) gives for a load of 0.9, within the two standard errors that estimates are above rates.
+        types = scaled(LOW, 3)
+        release = Release(False, TIME, 32)
+        FcfsWorker(types, True, 32_768, 0, Options(TIME, 120_000, horizon=20), release).run()
+        known = bounds.wait_thresholds(types, TIME, 0.9)
+        self.assertEqual([n for j, n in enumerate(release.thresholds) if j not in (1, 2)], [1] * 7)
+        for n, exact in zip(release.thresholds[1:3], known):
+            self.assertTrue(exact <= n <= 1.3 * exact, (n, exact))
+
+    def test_nested_wait_holds_all_back_until_one_threshold(self):
+        types = scaled(LOW, 3)
+        release = Release(True, TIME, 32)
+        run = FcfsWorker(types, True, 32_768, 0, Options(TIME, 120_000, horizon=20), release).run()
+        [n] = release.thresholds
+        segments = Segments(types)
+        exact = bounds.nested_fluid_thresholds(segments, TIME, 1.1, 0.9)[0]
+        self.assertTrue(0.9 * exact <= n <= 1.35 * exact, (n, exact))
+        self.assertAlmostEqual(run.throughput, 96_000, delta=0.02 * 96_000)
+
+
 class CommandTest(unittest.TestCase):
 
     TWO = ["--types=1000:10:10,1000:10:20", "--c=6.6e-3", "--tl=2.57e-7", "--seconds=4"]
@@ -269,7 +358,9 @@ class CommandTest(unittest.TestCase):
                                  ([*self.TWO, "--batching=never"], "--batching"), ([*self.TWO, "--thresholds=1"], "--thresholds"),
                                  ([*self.TWO, "--intensity=2"], "--intensity"), ([*self.TWO, "--batching=chunked"], "--kv_tokens"),
                                  (["--types=1e6:1000:1000", "--seconds=1"], "any batch size"),
-                                 ([*self.TWO, "--seconds=1e9"], "--seconds"), ([*self.TWO, "--c=nan"], "--c")):
+                                 ([*self.TWO, "--seconds=1e9"], "--seconds"), ([*self.TWO, "--release=wait"], "--release"),
+                                 ([*self.TWO, "--batching=prefill_first", "--kv_tokens=9999", "--streams=1"], "--streams"),
+                                 ([*self.TWO, "--c=nan"], "--c")):
             done = self.run_command(*arguments)
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), done.stderr)
             self.assertIn(named, done.stderr)
