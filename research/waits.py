@@ -269,6 +269,131 @@ def wait_real(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# What the router has of WAIT: starts in batches, and no pauses
+
+PAPER, NESTED, BOUNDED, NESTED_BOUNDED = "WAIT", "Nested WAIT", "WAIT, pauses <= 32 steps", "Nested WAIT, pauses <= 32 steps"
+STARTS, NESTED_STARTS = "WAIT, no pauses", "Nested WAIT, first segment, no pauses"
+ROUTER, NESTED_ROUTER, NO_WAITING = "router: wait", "router: nested_wait", "chunked, no waiting"
+PAUSE_RULES = (PAPER, BOUNDED, STARTS, NESTED, NESTED_BOUNDED, NESTED_STARTS, ROUTER, NESTED_ROUTER, NO_WAITING)
+ROUTER_STEPS = 32  # the router's default bound on a wait for a batch, in steps
+
+
+def pause_settings(types, filling, segments, shares):
+    """rule -> setting -> flags. filling: thresholds that fill memory instead of the smallest stable ones. shares: of the
+    requests that memory holds in the fluid's mix, that may run at once; 0: no limit."""
+    wait_rule = {"batching": "wait", "threshold_load": 0.99}
+    if filling:
+        fill = (max(1, round(MEMORY / stage_tokens(types) * rate)) for rate, _, _ in types)
+        wait_rule = {"batching": "wait", "thresholds": ",".join(map(str, fill))}
+    nested = {"batching": "nested_wait", "segments": segments, "threshold_margin": 1.01}
+    chunked = {f"32,768 tokens{f', {share:g} of the requests' if share else ''}": {
+        "batching": "chunked", "token_budget": 32_768, "most_running": round(share * mean_running(types))} for share in shares}
+    bound = {"most_steps": ROUTER_STEPS}
+    both = {PAPER: {}, BOUNDED: bound, STARTS: {**bound, "pause": 0}}
+    return {**{rule: {"thresholds that fill memory" if filling else "threshold load 0.99": {**wait_rule, **more}}
+               for rule, more in both.items()},
+            **{rule: {f"{segments} segments": {**nested, **more}}
+               for rule, more in zip((NESTED, NESTED_BOUNDED, NESTED_STARTS), both.values())},
+            **{rule: {way: {**own, **more} for way, own in chunked.items()} for rule, more in (
+                (ROUTER, {"release": "wait", **bound}), (NESTED_ROUTER, {"release": "nested_wait", **bound}), (NO_WAITING, {}))}}
+
+
+@experiment("what pauses cost and gain: WAIT and Nested WAIT in full, as the router has them, and no waiting", seeds=3,
+            check="--shorten=2 --seeds=1")
+def wait_pauses(ctx):
+    # Types, seconds, and the settings that are best in the runs of above: thresholds that fill memory, segments, shares.
+    scenes = {"two types, 0.5": (at_load(TWO_TYPES, 0.5), 10, False, 2, (0,)),
+              "two types, 0.85": (at_load(TWO_TYPES, 0.85), 10, True, 2, (0.9,)),
+              "high demand, 62": (HIGH_DEMAND, 20, True, 3, (0.6, 0.7)),
+              "LMSYS, 0.5": (at_load(LMSYS, 0.5), 40, False, 5, (0,)),
+              "LMSYS, 0.85": (at_load(LMSYS, 0.85), 40, False, 5, (0, 0.9))}
+    ways = {scene: pause_settings(types, *settings) for scene, (types, _, *settings) in scenes.items()}
+    runs = wait(ctx, {(scene, rule, way): {**flags(scenes[scene][0]), **own, "streams": 1,
+                                           "seconds": max(2, scenes[scene][1] / ctx.shorten)}
+                      for scene, rules in ways.items() for rule, some in rules.items() for way, own in some.items()})
+    ctx.parameter("iteration", f"{C:g} s + {TL:g} s per token")
+    ctx.parameter("memory of every rule", f"{MEMORY:,} tokens")
+    ctx.text("""A request of WAIT pauses until enough requests of its type wait at its first stage, and one of Nested WAIT until
+        enough wait at the entry of its segment. The router only holds requests back before they start. Each rule has the
+        setting that is best for it in hindsight. A paused request holds memory; it is not read, so it costs no time.""")
+    got = {}
+    for scene in scenes:
+        rows = []
+        for rule, some in ways[scene].items():
+            way = best_setting(runs, scene, rule, list(some))
+
+            def of(key, scale=1):
+                return runs.mean((scene, rule, way), key, scale)  # noqa: B023
+
+            got[scene, rule] = row = {
+                "of what memory sustains": share_of_sustained(runs, (scene, rule, way)),
+                "latency, s": of("latency_s_mean"), "latency p99, s": of("latency_s_p99"), "TTFT, s": of("ttft_s_mean"),
+                "gap, ms": of("gap_s_mean", 1e3), "gap p99, ms": of("gap_s_p99", 1e3), "gap, longest, ms": of("gap_s_max", 1e3),
+                "paused, % of memory": of("paused_kv_tokens", 100 / MEMORY),
+                "paused, most, % of memory": of("peak_paused_kv_tokens", 100 / MEMORY),
+                "evicted, of completed": of("evictions").mean / max(1, of("completed").mean)}
+            rows.append({"rule": rule, "setting": way, **row})
+        ctx.table(scene, rows, note="""Gap: between two tokens of a stream. Paused: memory of requests that have started and are not
+            in the batch, mean over time and most. Runs begin with an empty worker, so shares contain the requests in progress.""")
+    hold_pauses(ctx, got)
+
+
+SHARE, LATENCY, GAP_P99, LONGEST, PAUSED, MOST_PAUSED = (
+    "of what memory sustains", "latency, s", "gap p99, ms", "gap, longest, ms", "paused, % of memory", "paused, most, % of memory")
+
+
+def hold_pauses(ctx, got):
+    """Holds the tables to docs/admission.md."""
+    for scene, rows in {  # share, latency in s and 99th percentile of gaps in ms, by rule
+            "two types, 0.5": ((0.986, 0.234, 22.9), (0.986, 0.235, 23.6), (0.985, 0.226, 13.4), (0.984, 0.253, 32.0),
+                               (0.983, 0.253, 31.2), (0.986, 0.223, 13.8), (0.985, 0.222, 13.9), (0.985, 0.220, 13.9),
+                               (0.986, 0.215, 13.7)),
+            "two types, 0.85": ((0.966, 0.723, 43), (0.967, 0.707, 39.2), (0.972, 0.647, 37.1), (0.919, 0.974, 89.6),
+                                (0.923, 0.899, 88.8), (0.970, 0.656, 37.1), (0.950, 0.769, 37.3), (0.961, 0.670, 34.6),
+                                (0.961, 0.670, 34.6)),
+            "high demand, 62": ((1.028, 10.7, 37.4), (1.028, 10.7, 37.4), (1.028, 10.7, 37.4), (0.861, 10.6, 130),
+                                (0.861, 10.6, 130), (0.854, 10.6, 23.5), (0.975, 10.7, 36.9), (0.971, 10.7, 37.1),
+                                (0.971, 10.7, 37.1)),
+            "LMSYS, 0.5": ((0.738, 9.28, 586), (0.811, 9.18, 374), (0.960, 1.98, 14.9), (0.910, 3.42, 205), (0.911, 3.45, 205),
+                           (0.957, 2.02, 14.3), (0.964, 1.98, 14.5), (0.964, 1.98, 14.5), (0.964, 1.98, 14.5)),
+            "LMSYS, 0.85": ((0.742, 9.22, 296), (0.744, 9.23, 277), (0.916, 4.47, 35.2), (0.633, 8.65, 192), (0.633, 8.63, 212),
+                            (0.627, 8.40, 14.9), (0.923, 3.98, 36.9), (0.924, 3.93, 36.8), (0.926, 3.91, 36.9))}.items():
+        for rule, (share, latency, gap) in zip(PAUSE_RULES, rows):
+            cell = got[scene, rule]
+            ctx.expect(f"{scene}, {rule}: of what memory sustains", cell[SHARE], share - 0.01, share + 0.01, ours=share)
+            ctx.expect(f"{scene}, {rule}: latency, s", cell[LATENCY], latency * 0.95, latency * 1.05, ours=latency)
+            ctx.expect(f"{scene}, {rule}: gap p99, ms", cell[GAP_P99], gap * 0.9, gap * 1.1, ours=gap)
+
+    def ratio(scene, rule, other, what):
+        return got[scene, rule][what].mean / got[scene, other][what].mean
+
+    # Pauses against the same starts without them, and starts against no waiting; low and high are of short runs.
+    for scene, rule, other, what, low, high, ours in (
+            ("two types, 0.5", PAPER, STARTS, SHARE, 0.985, 1.015, 1.001),
+            ("two types, 0.5", PAPER, STARTS, LATENCY, 1, 1.1, 1.034),
+            ("two types, 0.5", PAPER, STARTS, GAP_P99, 1.3, 2.2, 1.71), ("two types, 0.85", PAPER, STARTS, SHARE, 0.97, 1, 0.993),
+            ("two types, 0.85", PAPER, STARTS, LATENCY, 1.03, 1.3, 1.118),
+            ("two types, 0.85", NESTED, NESTED_STARTS, LATENCY, 1.15, 1.8, 1.48),
+            ("two types, 0.85", STARTS, NO_WAITING, SHARE, 0.99, 1.04, 1.012),
+            ("two types, 0.85", STARTS, NO_WAITING, LATENCY, 0.9, 1.1, 0.966),
+            ("two types, 0.85", ROUTER, NO_WAITING, LATENCY, 1.05, 1.3, 1.148),
+            ("high demand, 62", PAPER, STARTS, SHARE, 1, 1, 1), ("high demand, 62", STARTS, NO_WAITING, SHARE, 1.02, 1.1, 1.058),
+            ("LMSYS, 0.5", PAPER, STARTS, SHARE, 0.25, 0.9, 0.769), ("LMSYS, 0.5", PAPER, STARTS, LATENCY, 1.5, 7, 4.69),
+            ("LMSYS, 0.5", PAPER, STARTS, GAP_P99, 15, 90, 39.3), ("LMSYS, 0.85", PAPER, STARTS, SHARE, 0.5, 0.95, 0.81),
+            ("LMSYS, 0.85", PAPER, STARTS, LATENCY, 1.2, 3, 2.06), ("LMSYS, 0.85", PAPER, STARTS, GAP_P99, 4, 30, 8.4),
+            ("LMSYS, 0.85", STARTS, NO_WAITING, LATENCY, 1, 1.4, 1.143)):
+        within = {SHARE: 0.01, LATENCY: 0.03, GAP_P99: 0.1}[what]
+        ctx.expect(f"{scene}: {what}, {rule} over {other}", ratio(scene, rule, other, what), ours * (1 - within),
+                   ours * (1 + within), small=(low, high), ours=ours)
+    for scene, rule, what, low, high, ours in (
+            ("two types, 0.85", PAPER, MOST_PAUSED, 50, 95, 74), ("high demand, 62", PAPER, MOST_PAUSED, 0, 0, 0),
+            ("LMSYS, 0.5", PAPER, PAUSED, 20, 50, 37), ("LMSYS, 0.5", PAPER, MOST_PAUSED, 60, 100, 98.7),
+            ("LMSYS, 0.85", PAPER, MOST_PAUSED, 90, 100, 98.7), ("LMSYS, 0.85", BOUNDED, MOST_PAUSED, 90, 100, 98.1),
+            ("LMSYS, 0.5", PAPER, LONGEST, 2_000, 15_000, 8_706), ("LMSYS, 0.85", BOUNDED, LONGEST, 2_000, 15_000, 9_455)):
+        ctx.expect(f"{scene}, {rule}: {what}", got[scene, rule][what], ours * 0.9, ours * 1.1, small=(low, high), ours=ours)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Figures 4 to 6: the memory bound of Nested WAIT over the number of segments, 500 types
 
 
