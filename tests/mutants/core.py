@@ -43,7 +43,7 @@ MUTANTS = [
     ("scheduler/kv_hold.cc", "step - request.enqueued_step < after_steps_", "step - request.enqueued_step <= after_steps_", "a request gets KV held a step late"),
     ("scheduler/tenant_service.cc", "waiting_ > 0 ? std::max(LeastWaiting(), floor_) : last_served_", "std::max(LeastWaiting(), floor_)", "a tenant that comes back to an empty pool brings credit along"),
     ("scheduler/virtual_fcfs.cc", "if (admitted > 0) recent_.p99 = long_run_.p99 = -1;", "", "the yardstick stands still"),
-    ("scheduler/virtual_fcfs.cc", "while (at != queue_.begin() && std::prev(at)->step > step) --at;", "", "requests that come back with their age wait last in the first-come queue"),
+    ("scheduler/virtual_fcfs.cc", "while (at != of.queue.begin() && std::prev(at)->step > step) --at;", "", "requests that come back with their age wait last in the first-come queue"),
     ("scheduler/prefill_forecast.cc", "      Compute(step);\n", "", "plans forget what ranks compute until their step"),
     ("prefill/prefill_planner.cc", "steps) + traffic_.lag_steps; }", "steps); }", "a plan's way is not counted in the time that prompts take"),
     ("prefill/prefill_planner.cc", "more = false; bind_below(decision_.level_s); more = true", "more = false; false;", "ranks run dry below a level that rose, with prompts in the pool"),

@@ -110,8 +110,10 @@ class MiniGroup {
     snapshot.workers = views_;
     snapshot.waiting = waiting_;
     class_waits_.clear();
-    for (const auto& [priority, waits] : first_come_)
-      class_waits_.push_back({priority, waits.p99(), waits.long_run_p99()});
+    for (const auto& [priority, waits] : first_come_) {
+      const int64_t next = waits.WaitOfNext(step_);
+      class_waits_.push_back({priority, std::max(next, waits.p99()), std::max(next, waits.long_run_p99())});
+    }
     snapshot.first_come = class_waits_;
     return snapshot;
   }

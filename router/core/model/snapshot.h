@@ -140,9 +140,10 @@ enum class PlacementRule : uint8_t {
   kCounts,
 };
 
-// The reference wait of a class: under first come, first served within the class, 99 % of its requests
-// admitted recently in any group would have waited at most `p99` steps; over a time ten times as long,
-// `long_run_p99`.
+// The reference wait of a class: under first come, first served within the class, and in fair order of its
+// tenants, 99 % of its requests admitted recently in any group would have waited at most `p99` steps; over a
+// time ten times as long, `long_run_p99`. In a burst both are at least the wait of the request that would
+// come next.
 struct ClassWait {
   int32_t priority = 0;
   int64_t p99 = 0;

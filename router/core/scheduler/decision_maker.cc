@@ -55,7 +55,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   views_.assign(free_.views().begin(), free_.views().end());
   snapshot.workers = views_;
   snapshot.pool_size = pool_->placeable();
-  if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits();
+  if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits(snapshot.step);
   snapshot.kv = kv;
   snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
   FollowRule(steps, snapshot);

@@ -1,32 +1,29 @@
 #include "router/core/scheduler/recent_waits.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace bfio::core {
-namespace {
 
-// Weights are scaled down before they overflow.
-constexpr double kMostWeight = 1e100;
-
-}  // namespace
-
-void RecentWaits::Add(int64_t steps, double memory) {
+void RecentWaits::Add(int64_t steps, int64_t block) {
+  if (filling_.samples >= block) {
+    std::swap(full_, filling_);
+    filling_.counts.clear();
+    filling_.samples = 0;
+  }
   const size_t bucket = Bucket(steps);
-  if (bucket >= weights_.size()) weights_.resize(bucket + 1, 0);
-  weights_[bucket] += next_;
-  total_ += next_;
-  next_ *= 1 + 1 / memory;
-  if (next_ < kMostWeight) return;
-  for (double& weight : weights_) weight /= next_;
-  total_ /= next_;
-  next_ = 1;
+  if (bucket >= filling_.counts.size()) filling_.counts.resize(bucket + 1, 0);
+  ++filling_.counts[bucket];
+  ++filling_.samples;
 }
 
 int64_t RecentWaits::Quantile(double above) const {
-  double seen = 0;
-  for (size_t bucket = weights_.size(); bucket-- > 0;) {
-    seen += weights_[bucket];
-    if (seen > above * total_) return Lowest(bucket);
+  const double most = above * static_cast<double>(full_.samples + filling_.samples);
+  int64_t seen = 0;
+  for (size_t bucket = std::max(full_.counts.size(), filling_.counts.size()); bucket-- > 0;) {
+    seen += full_.At(bucket) + filling_.At(bucket);
+    if (static_cast<double>(seen) > most) return Lowest(bucket);
   }
   return 0;
 }

@@ -1,8 +1,10 @@
-// The distribution of recent waits, with exponential decay.
+// The distribution of recent waits.
 //
 // Purpose: a quantile over the recent samples of a stream, in constant memory and a few hundred additions a
-// question. Each sample counts a little more than the one before it. Waits are whole steps, exact up to
-// kExact and within 3 % beyond. Threads: one.
+// question. It covers a full block of samples and the one that is being filled, so a burst has left it after
+// two blocks at the latest. (Weights that decay exponentially would keep the burst in a 99th percentile until
+// they have decayed by a factor of 100.) Waits are whole steps, exact up to kExact and within 3 % beyond.
+// Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_RECENT_WAITS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_RECENT_WAITS_H_
 
@@ -14,8 +16,8 @@ namespace bfio::core {
 
 class RecentWaits {
  public:
-  // Samples so many back count 1/e of the newest. REQUIRES: memory >= 1, steps >= 0.
-  void Add(int64_t steps, double memory);
+  // A block ends with `block` samples. REQUIRES: block >= 1, steps >= 0.
+  void Add(int64_t steps, int64_t block);
 
   // The least wait that at most a share `above` of the samples exceeds; 0 before the first sample.
   int64_t Quantile(double above) const;
@@ -24,14 +26,19 @@ class RecentWaits {
   static constexpr int64_t kExact = 256;
   static constexpr int64_t kPerDoubling = 32;
 
+  struct Block {
+    // By bucket.
+    std::vector<int64_t> counts;
+    int64_t samples = 0;
+
+    int64_t At(size_t bucket) const { return bucket < counts.size() ? counts[bucket] : 0; }
+  };
+
   static size_t Bucket(int64_t steps);
   // The smallest wait that falls into the bucket.
   static int64_t Lowest(size_t bucket);
 
-  std::vector<double> weights_;
-  double total_ = 0;
-  // Weight of the next sample.
-  double next_ = 1;
+  Block full_, filling_;
 };
 
 }  // namespace bfio::core

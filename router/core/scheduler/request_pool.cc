@@ -34,7 +34,7 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
     held_back_.Add(request, NextStep());
   } else {
     waiting_.Add(request, NextStep());
-    first_come_[request.priority].Arrive(NextStep());
+    first_come_[request.priority].Arrive(NextStep(), request.tenant);
   }
   service_.OnWaiting(request.tenant);
   return absl::OkStatus();
@@ -46,7 +46,7 @@ void RequestPool::Requeue(const RequestSpec& request) {
     for_ranks_.Enter(request).AddFront(request, since);
   } else {
     waiting_.AddFront(request, since);
-    first_come_[request.priority].Arrive(since);
+    first_come_[request.priority].Arrive(since, request.tenant);
   }
   service_.OnWaiting(request.tenant);
 }
@@ -56,7 +56,7 @@ void RequestPool::Return(const RequestSpec& request, int64_t enqueued_step) {
     for_ranks_.Enter(request).Return(request, enqueued_step);
   } else {
     waiting_.Return(request, enqueued_step);
-    first_come_[request.priority].Arrive(enqueued_step);
+    first_come_[request.priority].Arrive(enqueued_step, request.tenant);
   }
   service_.OnWaiting(request.tenant);
 }
@@ -64,7 +64,7 @@ void RequestPool::Return(const RequestSpec& request, int64_t enqueued_step) {
 bool RequestPool::Remove(RequestId id) {
   if (waiting_.Contains(id)) {
     service_.OnLeft(waiting_.Spec(id).tenant);
-    first_come_[waiting_.Spec(id).priority].Leave();
+    first_come_[waiting_.Spec(id).priority].Leave(waiting_.Spec(id).tenant);
     return waiting_.Remove(id);
   }
   if (for_ranks_.Contains(id)) {
@@ -83,7 +83,7 @@ int64_t RequestPool::ReleaseBatches(int64_t step, bool idle) {
   int64_t late = 0;
   for (const WaitAdmission::Waiting& released : released_) {
     waiting_.Add(released.spec, released.enqueued_step);
-    first_come_[released.spec.priority].Arrive(released.enqueued_step);
+    first_come_[released.spec.priority].Arrive(released.enqueued_step, released.spec.tenant);
     late += released.enqueued_step < step ? 1 : 0;
   }
   return late;
@@ -126,17 +126,21 @@ void RequestPool::Take(absl::Span<const Assignment> assignments, int64_t step) {
     int64_t admitted = 0;
     for (const Assignment& assignment : assignments)
       admitted += waiting_.views()[static_cast<size_t>(assignment.waiting_index)].priority == priority;
-    first_come.Decide(step, admitted);
+    first_come.Decide(step, admitted, [&](uint32_t tenant) { return service_.MeanCharge(tenant); });
   }
   for (const Assignment& assignment : assignments)
     service_.OnLeft(waiting_.views()[static_cast<size_t>(assignment.waiting_index)].tenant);
   waiting_.RemoveMany(assignments);
 }
 
-absl::Span<const ClassWait> RequestPool::FirstComeWaits() {
+absl::Span<const ClassWait> RequestPool::FirstComeWaits(int64_t step) {
   class_waits_.clear();
-  for (const auto& [priority, first_come] : first_come_)
-    class_waits_.push_back({priority, first_come.p99(), first_come.long_run_p99()});
+  for (const auto& [priority, first_come] : first_come_) {
+    // Percentiles are of the past; in a burst the wait that comes next is longer.
+    const int64_t next = first_come.WaitOfNext(step);
+    class_waits_.push_back(
+        {priority, std::max(next, first_come.p99()), std::max(next, first_come.long_run_p99())});
+  }
   return class_waits_;
 }
 
@@ -225,7 +229,7 @@ absl::Status RequestPool::Restore(const PoolState& state) {
       held_back_.Add(waiting.spec, waiting.enqueued_step);
     } else {
       waiting_.Append(waiting.spec, waiting.enqueued_step, waiting.passed_over);
-      first_come_[waiting.spec.priority].Arrive(waiting.enqueued_step);
+      first_come_[waiting.spec.priority].Arrive(waiting.enqueued_step, waiting.spec.tenant);
     }
     service_.RestoreWaiting(waiting.spec.tenant);
   }

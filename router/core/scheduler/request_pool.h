@@ -85,9 +85,9 @@ class RequestPool {
   void TakeForRank(RequestId id);
   // A decision at `step`: takes the requests at these indices out. None: no request was placed.
   void Take(absl::Span<const Assignment> assignments, int64_t step);
-  // How long recent requests of each class would have waited if its oldest always went first. Valid until the
-  // next decision.
-  absl::Span<const ClassWait> FirstComeWaits();
+  // How long recent requests of each class would have waited if its oldest always went first, in fair order
+  // of the tenants, and the next would at `step`. Valid until the next decision.
+  absl::Span<const ClassWait> FirstComeWaits(int64_t step);
   // Writes WaitingView::tenant_excess_tokens: what a tenant is ahead of the least served one of those that
   // have a request of the same priority in the window that fits a worker now. A tenant whose requests cannot
   // run now must not delay the others.

@@ -27,11 +27,27 @@ void TenantService::OnLeft(uint32_t tenant) {
 }
 
 void TenantService::ChargePrompt(uint32_t tenant, int64_t tokens) {
-  Of(tenant).served += kPromptWeight * static_cast<double>(tokens);
+  Charge(tenant, kPromptWeight * static_cast<double>(tokens), tokens < 0 ? -1 : 1);
 }
 
 void TenantService::ChargeOutput(uint32_t tenant, int64_t tokens) {
-  Of(tenant).served += kOutputWeight * static_cast<double>(tokens);
+  Charge(tenant, kOutputWeight * static_cast<double>(tokens), 0);
+}
+
+void TenantService::Charge(uint32_t tenant, double tokens, int64_t requests) {
+  Account& account = Of(tenant);
+  account.served += tokens;
+  for (Charges* charges : {&account.charges, &charges_}) {
+    charges->tokens += tokens;
+    charges->requests += requests;
+  }
+}
+
+double TenantService::MeanCharge(uint32_t tenant) const {
+  const auto it = index_.find(tenant);
+  const Charges* charges = it == index_.end() ? nullptr : &accounts_[it->second].charges;
+  if (charges == nullptr || charges->requests < 1) charges = &charges_;
+  return charges->requests < 1 ? 1 : std::max(1.0, charges->tokens / static_cast<double>(charges->requests));
 }
 
 double TenantService::Served(uint32_t tenant) const {

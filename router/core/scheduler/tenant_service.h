@@ -33,6 +33,9 @@ class TenantService {
   double Served(uint32_t tenant) const;
   // The least counter of the tenants that had a request waiting, at the last decision, that could run then.
   void SetFloor(double served) { floor_ = served; }
+  // Of a request of the tenant so far, in weighted tokens; of any tenant's where it has had none, and 1 where
+  // none has had any. Not part of a copy.
+  double MeanCharge(uint32_t tenant) const;
   int32_t tenants() const { return static_cast<int32_t>(accounts_.size()); }
 
   // What has been served, by tenant in the order they came; to the one whose leaving emptied the pool; floor.
@@ -55,10 +58,18 @@ class TenantService {
   // The least counter of the tenants that have a request waiting. REQUIRES: a request waits.
   double LeastWaiting() const;
 
+  // Weighted tokens, and the number of requests they were charged for.
+  struct Charges {
+    double tokens = 0;
+    int64_t requests = 0;
+  };
+  void Charge(uint32_t tenant, double tokens, int64_t requests);
+
   struct Account {
     uint32_t tenant = 0;
     double served = 0;
     int64_t waiting = 0;
+    Charges charges;
   };
   Account& Of(uint32_t tenant);
 
@@ -66,6 +77,8 @@ class TenantService {
   std::vector<Account> accounts_;
   absl::flat_hash_map<uint32_t, int32_t> index_;
   int64_t waiting_ = 0;
+  // Of all tenants.
+  Charges charges_;
   // The counter of the tenant whose last request emptied the pool.
   double last_served_ = 0;
   double floor_ = 0;

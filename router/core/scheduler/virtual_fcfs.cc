@@ -2,50 +2,102 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
 
 namespace bfio::core {
 namespace {
 
-// The recent wait covers so many decisions, and so many requests where decisions admit few: long enough
-// for a 99th percentile, short enough that the start of a group or a burst soon leaves it.
-constexpr double kMemorySteps = 30;
-constexpr double kMemoryRequests = 150;
+// The recent wait covers one to two times so many decisions, and so many requests where decisions admit few:
+// long enough for a 99th percentile, short enough that the start of a group or a burst soon leaves it.
+constexpr double kBlockSteps = 30;
+constexpr double kBlockRequests = 150;
 // Length of the long-run wait's window, relative to the recent one: its percentile varies by a third as much.
-constexpr double kLongRun = 10;
+constexpr int64_t kLongRun = 10;
 // Share above a 99th percentile.
 constexpr double kAbove = 0.01;
 // Weight of one decision in the mean of admissions.
 constexpr double kAdmittedGain = 0.02;
+// Tenants are looked through for idle ones when their number has doubled, and not below so many.
+constexpr size_t kLeastPruned = 64;
 
 }  // namespace
 
-void VirtualFcfs::Arrive(int64_t step) {
+void VirtualFcfs::Arrive(int64_t step, uint32_t tenant) {
   ++queued_;
+  Tenant& of = tenants_[tenant];
+  if (of.queue.empty()) {
+    of.served = std::max(of.served, floor_);
+    of.queue.push_back({step, 1});
+    order_.insert({of.served, step, tenant});
+    return;
+  }
   // At the end, except for requests that return with their age.
-  auto at = queue_.end();
-  while (at != queue_.begin() && std::prev(at)->step > step) --at;
-  if (at != queue_.begin() && std::prev(at)->step == step) {
+  auto at = of.queue.end();
+  while (at != of.queue.begin() && std::prev(at)->step > step) --at;
+  if (at != of.queue.begin() && std::prev(at)->step == step) {
     ++std::prev(at)->requests;
+    return;
+  }
+  const int64_t oldest = of.queue.front().step;
+  of.queue.insert(at, {step, 1});
+  if (step > oldest) return;
+  order_.erase({of.served, oldest, tenant});
+  order_.insert({of.served, step, tenant});
+}
+
+void VirtualFcfs::Leave(uint32_t tenant) {
+  const auto it = tenants_.find(tenant);
+  if (it == tenants_.end() || it->second.queue.empty()) {
+    TakeOldest(order_.begin(), 0);
   } else {
-    queue_.insert(at, {step, 1});
+    TakeOldest(order_.find({it->second.served, it->second.queue.front().step, tenant}), 0);
   }
 }
 
-void VirtualFcfs::Leave() {
+int64_t VirtualFcfs::TakeOldest(std::set<Turn>::const_iterator turn, double charge) {
+  auto node = order_.extract(turn);
+  Tenant& of = tenants_.find(node.value().tenant)->second;
+  const int64_t step = of.queue.front().step;
   --queued_;
-  if (--queue_.front().requests == 0) queue_.pop_front();
+  of.served += charge;
+  if (--of.queue.front().requests == 0) of.queue.pop_front();
+  if (of.queue.empty()) {
+    Prune();
+    return step;
+  }
+  node.value().served = of.served;
+  node.value().oldest = of.queue.front().step;
+  order_.insert(std::move(node));
+  return step;
 }
 
-void VirtualFcfs::Decide(int64_t step, int64_t admitted) {
+void VirtualFcfs::Prune() {
+  if (tenants_.size() < std::max(prune_at_, kLeastPruned)) return;
+  absl::erase_if(tenants_, [&](const auto& entry) {
+    return entry.second.queue.empty() && entry.second.served <= floor_;
+  });
+  prune_at_ = 2 * tenants_.size();
+}
+
+void VirtualFcfs::Decide(int64_t step, int64_t admitted, absl::FunctionRef<double(uint32_t tenant)> charge) {
   admitted_ += kAdmittedGain * (static_cast<double>(admitted) - admitted_);
-  const double memory = std::max(kMemoryRequests, kMemorySteps * admitted_);
+  const auto block = static_cast<int64_t>(std::max(kBlockRequests, kBlockSteps * admitted_));
   for (int64_t i = 0; i < admitted; ++i) {
-    const int64_t wait = std::max<int64_t>(0, step - queue_.front().step);
-    recent_.waits.Add(wait, memory);
-    long_run_.waits.Add(wait, kLongRun * memory);
-    Leave();
+    const auto turn = order_.begin();
+    floor_ = turn->served;
+    // One tenant needs no charges, and its counter must not lose precision.
+    const double charged = tenants_.size() == 1 ? 0 : charge(turn->tenant);
+    const int64_t wait = std::max<int64_t>(0, step - TakeOldest(turn, charged));
+    recent_.waits.Add(wait, block);
+    long_run_.waits.Add(wait, kLongRun * block);
   }
   if (admitted > 0) recent_.p99 = long_run_.p99 = -1;
+}
+
+int64_t VirtualFcfs::WaitOfNext(int64_t step) const {
+  return order_.empty() ? 0 : std::max<int64_t>(0, step - order_.begin()->oldest);
 }
 
 int64_t VirtualFcfs::Waits::P99() const {

@@ -15,8 +15,9 @@ constexpr double kReservedShare = 0.25;
 // Target share of late admissions. Slightly below the 1 % of a 99th percentile, because admissions come in
 // bursts.
 constexpr double kLateShare = 0.008;
-// Step of the price's logarithm for a late admission: dozens of them change the price by a factor of ten.
-constexpr double kPriceGain = 0.1;
+// Step of the price's logarithm for a late admission: some 50 of them change the price by a factor of ten. At
+// twice as much the price swings by more than that for a thousand steps after the start of a group.
+constexpr double kPriceGain = 0.05;
 // Bounds of the price, wide enough not to matter: far below and above the gain in balance of a swap.
 constexpr double kLeastPrice = 0.01;
 constexpr double kMostPrice = 1000;
@@ -83,11 +84,12 @@ void UrgencyTracker::Learn(const Snapshot& snapshot, absl::Span<const Assignment
   for (const Assignment& assignment : plan) {
     const auto index = static_cast<size_t>(assignment.waiting_index);
     const WaitingView& request = snapshot.waiting[index];
+    // Its own wait: a senior call comes late into the pool, not out of it, and the reference has the tenants
+    // in fair order already.
+    const auto wait = static_cast<double>(snapshot.step - request.enqueued_step);
     const auto long_run = static_cast<double>(snapshot.FirstCome(request.priority).long_run_p99);
     const double late = std::floor(wait_ratio_ * long_run + 1e-9);
-    // Its own wait: a senior call comes late into the pool, not out of it.
-    const bool is_late = AgeOf(snapshot, index) - static_cast<double>(request.seniority) > late;
-    steps += (is_late ? 1 : 0) - kLateShare;
+    steps += (wait > late ? 1 : 0) - kLateShare;
   }
   // KV may have admitted fewer than planned.
   const int64_t admitted = static_cast<int64_t>(plan.size());

@@ -1,9 +1,9 @@
 // Urgency: how late every waiting request is, and the weight of admitting it for that.
 //
 // Purpose: balance alone would always prefer requests that fit well; the others must be admitted too. The
-// reference is a first-come rule on the same arrivals, per class of priority (Snapshot::first_come). With P
-// its recent 99th percentile of waits, Q the same over a longer time, and r the configured wait ratio
-// (PolicyOptions::wait_ratio):
+// reference is a first-come rule on the same arrivals, per class of priority and in fair order of its tenants
+// (Snapshot::first_come). With P its recent 99th percentile of waits, Q the same over a longer time, and r
+// the configured wait ratio (PolicyOptions::wait_ratio):
 //   late      a request that has waited more than r Q. The price of waiting keeps their share of the
 //             admissions at kLateShare, so that the 99th percentile of the waits is r Q: it rises with every
 //             late admission and falls with every other one (stochastic approximation of a quantile; Robbins
@@ -56,7 +56,9 @@ class UrgencyTracker {
   double AgeOf(const Snapshot& snapshot, size_t waiting_index) const;
 
   const double wait_ratio_;
-  double price_ = 1;
+  // At first the middle of where it settles: 0.2 to 4 where prompts are alike or many requests are admitted
+  // per step, 60 to 200 where prompts are long or few are admitted.
+  double price_ = 20;
   double admissions_ = 0;
   // Tokens that a tenant may be ahead for each r P of age.
   double tokens_per_scale_ = 1;

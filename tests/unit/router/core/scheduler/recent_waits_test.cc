@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <utility>
+#include <functional>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -14,43 +15,41 @@
 namespace bfio::core {
 namespace {
 
-constexpr double kMemory = 333;
-// Requests that VirtualFcfs remembers where decisions admit few.
-constexpr double kQueueMemory = 150;
+// Requests in a block of VirtualFcfs where decisions admit few.
+constexpr size_t kQueueBlock = 150;
 
-// The least sample that at most a share `above` of the weight exceeds, the latest sample weighing most.
-int64_t SortedQuantile(const std::vector<int64_t>& samples, double above, double memory = kMemory) {
-  std::vector<std::pair<int64_t, double>> weighted;
-  double weight = 1, total = 0, beyond = 0;
-  for (size_t i = samples.size(); i-- > 0; weight /= 1 + 1 / memory) {
-    weighted.push_back({samples[i], weight});
-    total += weight;
-  }
-  std::sort(weighted.begin(), weighted.end(), std::greater<>());
-  for (const auto& [sample, w] : weighted) {
-    beyond += w;
-    if (beyond > above * total) return sample;
-  }
-  return 0;
+// The samples of the last full block and of the one after it.
+template <class Samples>
+Samples InBlocks(const Samples& samples, size_t block) {
+  const size_t full = samples.empty() ? 0 : (samples.size() - 1) / block;
+  return Samples(samples.begin() + static_cast<int64_t>((full > 0 ? full - 1 : 0) * block), samples.end());
+}
+
+// The least sample that at most a share `above` of them exceeds.
+int64_t SortedQuantile(std::vector<int64_t> samples, double above) {
+  std::sort(samples.begin(), samples.end(), std::greater<>());
+  const size_t exceeding = static_cast<size_t>(above * static_cast<double>(samples.size()));
+  return exceeding < samples.size() ? samples[exceeding] : 0;
 }
 
 class RecentWaitsTest : public ::testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, RecentWaitsTest, ::testing::Range(uint64_t{1}, uint64_t{11}));
 
-TEST_P(RecentWaitsTest, QuantilesAreThoseOfAWeightedSort) {
+TEST_P(RecentWaitsTest, QuantilesAreThoseOfASortOfTwoBlocks) {
   Rng rng(GetParam());
   RecentWaits waits;
   std::vector<int64_t> samples;
-  const double memory = std::pow(10, 1 + 3 * rng.Uniform());
+  const auto block = static_cast<int64_t>(std::pow(10, 1 + 2.5 * rng.Uniform()));
   // Up to 256 exactly, beyond within 3 %: half the seeds stay below.
   const int64_t most = GetParam() % 2 == 0 ? 256 : int64_t{1} << (9 + 4 * GetParam());
   for (int i = 0; i < 3'000; ++i) {
     const double size = std::pow(static_cast<double>(most), rng.Uniform());
     samples.push_back(std::min(most - 1, static_cast<int64_t>(size) - 1 + (size < 2 ? 0 : 1)));
-    waits.Add(samples.back(), memory);
+    waits.Add(samples.back(), block);
     if (i % 97 != 0) continue;
     for (double above : {0.0, 0.01, 0.1, 0.5, 0.9}) {
-      const int64_t expected = SortedQuantile(samples, above, memory), found = waits.Quantile(above);
+      const int64_t expected = SortedQuantile(InBlocks(samples, static_cast<size_t>(block)), above),
+                    found = waits.Quantile(above);
       if (expected < 256) {
         EXPECT_EQ(found, expected) << "sample " << i << ", above " << above;
       } else {
@@ -79,53 +78,71 @@ TEST(RecentWaitsTest, OneHugeSampleIsKeptWithinThreePercent) {
   }
 }
 
-TEST(RecentWaitsTest, OldSamplesFadeAtTheirRate) {
+TEST(RecentWaitsTest, BurstLeavesWithTheSecondBlockAfterIt) {
+  constexpr int64_t kBlock = 300;
   RecentWaits waits;
-  for (int i = 0; i < 100'000; ++i) waits.Add(50, kMemory);
-  // Of all weight, 1 - (1 + 1/333)^-n is younger than n samples: 1 % after four, half after 232, 99 % after
-  // 1,536.
+  for (int64_t i = 0; i < 10 * kBlock; ++i) waits.Add(50, kBlock);
   int64_t since = 0;
-  const auto until = [&](double above) {
-    while (waits.Quantile(above) != 7 && since < 5'000) waits.Add(7, kMemory), ++since;
-    return since;
-  };
-  EXPECT_EQ(until(0.99), 4);
-  EXPECT_EQ(until(0.5), 232);
-  EXPECT_EQ(until(0.01), 1'536);
+  while (waits.Quantile(0.01) == 50 && since < 5'000) waits.Add(7, kBlock), ++since;
+  EXPECT_EQ(since, kBlock + 1) << "the last block of the burst is dropped when the next one is full";
+  for (int64_t i = 0; i < kBlock; ++i) waits.Add(50, kBlock);
+  since = 0;
+  while (waits.Quantile(0.01) == 50 && since < 5'000) waits.Add(7, kBlock), ++since;
+  EXPECT_LE(since, 2 * kBlock) << "or at the latest when the block that it ended in is dropped";
 }
 
-// Weights grow without bound and are scaled down every 77,000 samples or so.
-TEST(RecentWaitsTest, QuantilesSurviveTheRescalingOfWeights) {
-  Rng rng(5);
-  RecentWaits waits;
-  std::vector<int64_t> recent;
-  for (int i = 0; i < 400'000; ++i) {
-    const int64_t wait = static_cast<int64_t>(rng.Below(100)) + (i / 1'000) % 7;
-    waits.Add(wait, kMemory);
-    recent.push_back(wait);
-    if (recent.size() > 20'000) recent.erase(recent.begin(), recent.begin() + 10'000);
-    if (i % 5'003 != 0) continue;
-    EXPECT_EQ(waits.Quantile(0.01), SortedQuantile(recent, 0.01)) << "sample " << i;
-  }
-}
-
-// A first-come queue of single requests.
+// A queue of single requests whose oldest of the least served tenant goes first.
 class Queue {
  public:
-  void Arrive(int64_t requests, int64_t step) { queue_.insert(queue_.end(), requests, step); }
-  void Cancel(int64_t requests) { queue_.erase(queue_.begin(), queue_.begin() + requests); }
+  // What a request of the tenant is charged: tenant 2 has long ones.
+  static double Charge(uint32_t tenant) { return tenant == 2 ? 7 : 2; }
+
+  void Arrive(int64_t step, uint32_t tenant) {
+    if (OldestOf(tenant) == queue_.size()) served_[tenant] = std::max(served_[tenant], floor_);
+    queue_.push_back({step, tenant});
+  }
+  void Cancel(uint32_t tenant) {
+    const size_t own = OldestOf(tenant);
+    queue_.erase(queue_.begin() + static_cast<int64_t>(own < queue_.size() ? own : Next()));
+  }
   void Admit(int64_t requests, int64_t step) {
     for (int64_t i = 0; i < requests; ++i) {
-      waits_.push_back(step - queue_.front());
-      queue_.pop_front();
+      const size_t next = Next();
+      floor_ = served_[queue_[next].tenant];
+      served_[queue_[next].tenant] += Charge(queue_[next].tenant);
+      waits_.push_back(step - queue_[next].step);
+      queue_.erase(queue_.begin() + static_cast<int64_t>(next));
     }
-    if (requests > 0) p99_ = SortedQuantile(waits_, 0.01, kQueueMemory);
+    if (requests > 0) p99_ = SortedQuantile(InBlocks(waits_, kQueueBlock), 0.01);
   }
   int64_t size() const { return static_cast<int64_t>(queue_.size()); }
   int64_t p99() const { return p99_; }
+  int64_t NextWait(int64_t step) { return queue_.empty() ? 0 : step - queue_[Next()].step; }
 
  private:
-  std::deque<int64_t> queue_;
+  struct Request {
+    int64_t step;
+    uint32_t tenant;
+  };
+  // Its oldest; as many as wait when it has none.
+  size_t OldestOf(uint32_t tenant) const {
+    size_t i = 0;
+    while (i < queue_.size() && queue_[i].tenant != tenant) ++i;
+    return i;
+  }
+  size_t Next() {
+    size_t best = 0;
+    for (size_t i = 1; i < queue_.size(); ++i) {
+      const auto rank = [&](const Request& r) { return std::tuple(served_[r.tenant], r.step, r.tenant); };
+      if (rank(queue_[i]) < rank(queue_[best])) best = i;
+    }
+    return best;
+  }
+
+  // In order of arrival.
+  std::vector<Request> queue_;
+  std::map<uint32_t, double> served_;
+  double floor_ = 0;
   std::vector<int64_t> waits_;
   int64_t p99_ = 0;
 };
@@ -139,26 +156,47 @@ TEST_P(VirtualFcfsTest, WaitsAreThoseOfAQueueThatIsSimulated) {
   Queue queue;
   int64_t step = 0;
   const bool bursts = rng.Below(2) == 0, cancels = rng.Below(2) == 0;
+  // Many, each with few requests, some of which are forgotten meanwhile; or few; or one.
+  constexpr uint64_t kTenants[] = {1, 3, 400};
+  const uint64_t tenants = kTenants[GetParam() % 3];
+  const auto tenant = [&] { return static_cast<uint32_t>(rng.Below(1 + rng.Below(tenants))); };
   int64_t longest = 0;
   for (int decision = 0; decision < 700; ++decision) {
     step += 1 + static_cast<int64_t>(rng.Below(3));
     if (cancels && queue.size() > 0 && rng.Below(6) == 0) {
-      const int64_t gone = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(queue.size())));
-      queue.Cancel(gone);
-      for (int64_t i = 0; i < gone; ++i) fcfs.Leave();
+      for (uint64_t gone = 1 + rng.Below(static_cast<uint64_t>(queue.size())); gone > 0; --gone) {
+        const uint32_t of = tenant();
+        queue.Cancel(of);
+        fcfs.Leave(of);
+      }
     } else if (bursts ? rng.Below(20) == 0 : rng.Below(3) != 0) {
-      const int64_t come = static_cast<int64_t>(rng.Below(bursts ? 60 : 6));
-      queue.Arrive(come, step);
-      for (int64_t i = 0; i < come; ++i) fcfs.Arrive(step);
+      for (uint64_t come = rng.Below(bursts ? 60 : 6); come > 0; --come) {
+        const uint32_t of = tenant();
+        queue.Arrive(step, of);
+        fcfs.Arrive(step, of);
+      }
     }
     ASSERT_EQ(fcfs.size(), queue.size());
+    ASSERT_EQ(fcfs.WaitOfNext(step + 1), queue.NextWait(step + 1));
     const int64_t admitted = std::min(queue.size(), static_cast<int64_t>(rng.Below(6)));
     queue.Admit(admitted, step);
-    fcfs.Decide(step, admitted);
+    fcfs.Decide(step, admitted, Queue::Charge);
     ASSERT_EQ(fcfs.p99(), queue.p99()) << "decision " << decision;
     longest = std::max(longest, fcfs.p99());
   }
   EXPECT_GT(longest, 0);
+}
+
+// One tenant floods the pool, the other sends a request at a time: its requests go next.
+TEST(VirtualFcfsTest, TenantWithFewRequestsDoesNotWaitBehindAFlood) {
+  VirtualFcfs fcfs;
+  for (int i = 0; i < 1'000; ++i) fcfs.Arrive(0, 1);
+  for (int64_t step = 1; step <= 100; ++step) {
+    fcfs.Arrive(step, 2);
+    fcfs.Decide(step, 2);
+    ASSERT_EQ(fcfs.WaitOfNext(step), step) << "only the flood is left";
+  }
+  EXPECT_EQ(fcfs.size(), 900);
 }
 
 void Arrive(VirtualFcfs& fcfs, int64_t requests, int64_t step) {
@@ -207,7 +245,7 @@ TEST(VirtualFcfsTest, RequestsThatComeBackWithTheirAgeGoFirst) {
   EXPECT_EQ(fcfs.size(), 0);
 }
 
-TEST(VirtualFcfsTest, LongRunWaitRemembersABurstTenTimesAsLong) {
+TEST(VirtualFcfsTest, LongRunWaitRemembersABurstTenTimesAsLongAndNoLonger) {
   VirtualFcfs fcfs;
   int64_t step = 1'000;
   // Serves single requests that have waited for `wait` steps, until one of the percentiles is that.
@@ -219,12 +257,13 @@ TEST(VirtualFcfsTest, LongRunWaitRemembersABurstTenTimesAsLong) {
     }
     return requests;
   };
-  for (int i = 0; i < 10'000; ++i) fcfs.Arrive(++step - 90), fcfs.Decide(step, 1);
+  for (size_t i = 0; i < 20 * kQueueBlock; ++i) fcfs.Arrive(++step - 90), fcfs.Decide(step, 1);
   EXPECT_EQ(fcfs.long_run_p99(), 90);
-  EXPECT_NEAR(static_cast<double>(serve(5, [&] { return fcfs.p99(); })), kQueueMemory * std::log(100), 5);
+  const int64_t recent = serve(5, [&] { return fcfs.p99(); });
+  EXPECT_LE(recent, 2 * static_cast<int64_t>(kQueueBlock));
   EXPECT_EQ(fcfs.long_run_p99(), 90);
   const int64_t more = serve(5, [&] { return fcfs.long_run_p99(); });
-  EXPECT_NEAR(static_cast<double>(more), 9 * kQueueMemory * std::log(100), 50);
+  EXPECT_EQ(recent + more, 10 * recent - 9);
 }
 
 // Of ten thousand a decision, a few thousand requests would be no memory at all.

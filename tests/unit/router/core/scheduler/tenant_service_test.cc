@@ -37,6 +37,36 @@ TEST(TenantService, AReturningTenantIsLiftedToTheLeastWaitingOne) {
   EXPECT_EQ(service.Served(3), 1300);
 }
 
+TEST(TenantService, MeanChargeIsThatOfTheTenantsOwnRequestsAndThatOfAllBefore) {
+  TenantService service;
+  EXPECT_EQ(service.MeanCharge(1), 1) << "no request has been charged for";
+  service.ChargePrompt(1, 100);
+  service.ChargeOutput(1, 50);
+  service.ChargePrompt(1, 300);
+  service.ChargePrompt(2, 10);
+  EXPECT_EQ(service.MeanCharge(1), 250);
+  EXPECT_EQ(service.MeanCharge(2), 10);
+  EXPECT_EQ(service.MeanCharge(3), 170);
+  service.ChargePrompt(1, -300);
+  EXPECT_EQ(service.MeanCharge(1), 200) << "it was paid back";
+}
+
+// A burst: requests come faster than they are admitted, and percentiles are of the past.
+TEST(TenantService, ReferenceWaitIsAtLeastThatOfTheNextRequestInFairOrder) {
+  RequestPool pool(SchedulerOptions(), nullptr);
+  const auto enqueue = [&](RequestId id, uint32_t tenant) {
+    RequestSpec spec = {.id = id, .tenant = tenant};
+    ASSERT_TRUE(pool.Enqueue(spec).ok());
+  };
+  enqueue(1, 1);
+  enqueue(2, 1);
+  const int64_t start = pool.NextStep();
+  EXPECT_EQ(pool.FirstComeWaits(start + 30)[0].p99, 30);
+  EXPECT_EQ(pool.FirstComeWaits(start + 30)[0].long_run_p99, 30);
+  pool.Take(std::vector<Assignment>{{0, 0}}, start + 4);
+  EXPECT_EQ(pool.FirstComeWaits(start + 3)[0].p99, 4);
+}
+
 // One that cannot run now (of a lower class, too large for the memory left) keeps a low counter.
 TEST(TenantService, AReturningTenantIsNotDelayedByOneThatCannotRun) {
   TenantService service;

@@ -50,6 +50,32 @@ TEST_P(DefaultPolicyTest, BalancesBetterThanLptWithTheWaitsOfFcfs) {
   EXPECT_LE(static_cast<double>(ours.longest), 2.5 * static_cast<double>(fcfs.longest));
 }
 
+// The docs' overload of 32 times the mean free slots, after a short start.
+TEST_P(DefaultPolicyTest, WaitsKeepToTheRatioWithClassesAndWithFewSlots) {
+  SimOptions classes = Overload("bf_io_auto");
+  classes.reveal = 176, classes.warmup = 500, classes.steps = 3'000, classes.classes = 2;
+  SimOptions few_slots = classes;
+  few_slots.reveal = 20, few_slots.classes = 1, few_slots.batch = 8;
+  for (SimOptions options : {classes, few_slots}) {
+    const Figures ours = FiguresOf(options, trace_);
+    options.policy = "fcfs";
+    const Figures fcfs = FiguresOf(options, trace_);
+    EXPECT_LE(static_cast<double>(ours.p99), 1.2 * static_cast<double>(fcfs.p99)) << options.batch;
+    EXPECT_LE(static_cast<double>(ours.longest), 2.5 * static_cast<double>(fcfs.longest)) << options.batch;
+  }
+}
+
+// A tenant that is ahead waits longer than first come, first served would have it. If that counted as late,
+// the price of waiting would rise without limit, and balance would be lost: the steps would be those of
+// requests chosen by age alone.
+TEST_P(DefaultPolicyTest, TenantsCostNoBalance) {
+  SimOptions options = Overload("bf_io_auto");
+  options.reveal = 176, options.warmup = 2'000, options.steps = 3'000;
+  const double alone = FiguresOf(options, trace_).imbalance;
+  options.tenants = 2;
+  EXPECT_LT(FiguresOf(options, trace_).imbalance, 1.5 * alone);
+}
+
 TEST_P(DefaultPolicyTest, IsAsFastAsLptBelowSaturation) {
   for (double level : {8, 20, 40}) {
     const Trace poisson = WithPoissonArrivals(trace_, GetParam());
