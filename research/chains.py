@@ -327,6 +327,73 @@ def tuning(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Not in the paper: a demand that changes
+
+# By servers and share fast: the largest rate that a composition has with each of five seeds, in jobs/s.
+LARGEST = {(10, 0.2): 0.86, (20, 0.1): 1.38, (20, 0.2): 1.9, (20, 0.4): 2.73, (40, 0.2): 3.94}
+
+
+@experiment("what a composition costs that keeps its c when the demand changes", name="chain-drift")
+def drift(ctx):
+    """Every composition is tuned for one demand (the lower bound picks c, blocks on all servers). The same jobs then run
+    on the compositions for the other demands."""
+    shares = (0.2, 0.5, 0.9)
+    jobs = ctx.shortened(20_000, 500)
+    ctx.parameter("jobs of a run", jobs)
+
+    def serve(cases):
+        commands = [
+            ctx.command(
+                "bfio_chain_sim", "serve", servers=pool[0], fast=pool[1], use_all=True, jobs=jobs, seed=seed, reserve=c,
+                demand=share * LARGEST[pool],
+            ) + ctx.extra
+            for pool, share, seed, c in cases
+        ]
+        return [objects[0] for objects in ctx.json_lines(commands)]
+
+    pools = [(pool, seed) for pool in LARGEST for seed in range(1, ctx.seeds + 1)]
+    tuned = [(pool, share, seed) for pool, seed in pools for share in shares]
+    picked = {case: one["c"] for case, one in zip(tuned, serve([(*case, 0) for case in tuned]))}
+    pairs = [(pool, seed, own, share) for pool, seed in pools for own in shares for share in shares]
+    ran = serve([(pool, share, seed, picked[pool, own, seed]) for pool, seed, own, share in pairs])
+    response = {pair: math.inf if one["response_s"] is None else one["response_s"] for pair, one in zip(pairs, ran)}
+
+    def above(pool, own, share):
+        """Per cent by seed that the composition for `own` responds slower at `share` than the one for it."""
+        return [
+            100 * (response[pool, seed, own, share] / response[pool, seed, share, share] - 1)
+            for seed in range(1, ctx.seeds + 1)
+        ]
+
+    rows, low_carries, slower = [], 0, []
+    for pool in LARGEST:
+        for share in shares:
+            row = {
+                "servers": pool[0], "share fast": pool[1], "demand, % of the largest rate": 100 * share,
+                "c tuned for it": estimate([picked[pool, share, seed] for seed in range(1, ctx.seeds + 1)]).mean,
+            }
+            for own in shares:
+                costs = finite(above(pool, own, share))
+                row[f"tuned for {100 * own:.0f} %: above, %"] = estimate(costs).mean if costs else None
+            rows.append(row)
+        low_carries += len(finite(above(pool, shares[0], shares[-1])))
+        slower.append(estimate(above(pool, shares[-1], shares[0])).mean)
+    ctx.table(
+        "Mean response of compositions for other demands above that of the one for the demand", rows,
+        "Empty: the composition does not carry the demand, so its queue grows without end.",
+    )
+    ctx.expect("pools whose composition for the low demand carries the high one", low_carries, 0, 0, small=(0, 0), ours=0)
+    ctx.expect(
+        "composition for the high demand at the low one, least above over the mixes, %", min(slower), 12.5,
+        16.5, small=(0, 100), ours=14.5,
+    )
+    ctx.expect(
+        "composition for the high demand at the low one, most above over the mixes, %", max(slower), 38,
+        44, small=(0, 150), ours=41,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Figure 8
 
 # Of the mixes, by servers: the composition on all servers below PETALS, %, with 10 to 40 % fast servers.
