@@ -167,14 +167,19 @@ INSTANTIATE_TEST_SUITE_P(Election, KeyTest,
                                            std::vector<std::string>{"put", "/bfio/router", "somebody"}),
                          [](const auto& test) { return test.param[0]; });
 
-TEST(Election, ARouterThatNoLongerDecidesLosesItsLease) {
+TEST(Election, ARouterThatNoLongerDecidesReleasesItsLeaseForTheNext) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   router::ElectionOptions options = Options(etcd, "stuck", kTtl);
   options.stuck_after = absl::ZeroDuration();
+  std::atomic<bool> ended = false;
+  options.end_process = [&] { ended = true; };
   Candidate leader(options);
   ASSERT_TRUE(Eventually([&] { return leader.leads.load(); }));
-  ASSERT_TRUE(Eventually([&] { return !leader.election->lease()->Holds(); }));
+  ASSERT_TRUE(Eventually([&] { return ended.load(); }));
+  EXPECT_FALSE(leader.election->lease()->Holds());
+  Candidate next(etcd, "next");
+  ASSERT_TRUE(Eventually([&] { return next.leads.load(); }));
 }
 
 TEST(Election, AnEtcdWithAWrongCertificateIsNotUsed) {

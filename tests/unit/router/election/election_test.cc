@@ -2,6 +2,7 @@
 // no longer.
 #include "router/election/election.h"
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -165,6 +166,17 @@ TEST_F(LeaderTest, AStuckDecisionThreadsLeaseIsReleasedAndTheProcessEnds) {
   ASSERT_TRUE(ended.WaitForNotificationWithTimeout(kPatience));
   EXPECT_EQ(released, 1) << "another router need not wait for its end";
   EXPECT_FALSE(Holds());
+}
+
+TEST_F(LeaderTest, AStuckRouterEndsItsProcess) {
+  // The renewing thread is not copied by a fork.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  stuck_after_ = absl::ZeroDuration();
+  const auto lead_without_deciding = [&] {
+    Lead();
+    absl::SleepFor(kPatience);
+  };
+  EXPECT_EXIT(lead_without_deciding(), ::testing::ExitedWithCode(EXIT_FAILURE), "");
 }
 
 }  // namespace
