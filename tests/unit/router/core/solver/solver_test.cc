@@ -161,25 +161,33 @@ TEST_P(SolverTest, TheDeadlineIsCheckedThroughoutConstruction) {
 }
 
 // The least loaded worker has no memory for any item, so each item is compared with all workers.
-TEST_P(SolverTest, TheDeadlineEndsTheFirstPlacement) {
+Instance FirstWorkerFull() {
   Instance instance = ShortOfKv(256, 1024);
   for (WorkerView& worker : instance.workers) worker.free_kv_tokens = kAmple;
   instance.workers[0].load_tokens = 0;
   instance.workers[0].free_kv_tokens = 0;
+  return instance;
+}
+
+TEST_P(SolverTest, TheDeadlineEndsTheFirstPlacement) {
+  const Instance instance = FirstWorkerFull();
   Solver solver(Settings(GetParam()));
   EXPECT_EQ(Placed(solver.Solve(instance)), 1024);
   EXPECT_LE(Placed(solver.Solve(instance, [] { return true; })), 8);
 }
 
 TEST_P(SolverTest, ADeadlineInConstructionLetsNoLowerClassGoFirst) {
-  Instance instance = ShortOfKv(256, 1024);
-  for (size_t i = 0; i < instance.items.size(); ++i) instance.items[i].priority = i < 100 ? 1 : 0;
-  // The lower class is larger, so it is placed first.
-  for (size_t i = 100; i < instance.items.size(); ++i) instance.items[i].load += 2'000;
-  Solver solver(Settings(GetParam()));
-  const Solution& solution = solver.Solve(instance, [] { return true; });
-  EXPECT_GE(Placed(solution), 1);
-  for (size_t i = 100; i < instance.items.size(); ++i) EXPECT_EQ(solution.worker_of[i], kUnassigned) << i;
+  // In the first the deadline comes while the largest are placed, in the second while requests are placed in
+  // order, because the largest fits nowhere.
+  for (Instance instance : {FirstWorkerFull(), ShortOfKv(256, 1024)}) {
+    for (size_t i = 0; i < instance.items.size(); ++i) instance.items[i].priority = i < 100 ? 1 : 0;
+    // The lower class is larger, so it is placed first.
+    for (size_t i = 100; i < instance.items.size(); ++i) instance.items[i].load += 20'000;
+    Solver solver(Settings(GetParam()));
+    const Solution& solution = solver.Solve(instance, [] { return true; });
+    EXPECT_GE(Placed(solution), 1);
+    for (size_t i = 100; i < instance.items.size(); ++i) EXPECT_EQ(solution.worker_of[i], kUnassigned) << i;
+  }
 }
 
 TEST_P(SolverTest, DeadlineEndsEnumeration) {
