@@ -277,8 +277,9 @@ std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worke
 bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held,
                                   absl::Span<const HeldActive> active,
                                   std::vector<core::RequestSpec>& recovered) {
-  // A client has started the request again meanwhile: the worker has to drop its copy.
-  if (table_.Find(held.id) != nullptr ||
+  // A client has started the request again meanwhile, or has ended it while another worker still computes it
+  // (it was placed again there): the worker has to drop its copy.
+  if (table_.Find(held.id) != nullptr || cluster_->Knows(held.id) ||
       table_.FindByName(held.request.tenant, held.request.request_id) != nullptr) {
     return false;
   }

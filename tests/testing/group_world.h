@@ -93,6 +93,10 @@ class GroupWorld {
     book().EndStranded(groups().models());
     if (decide) Decide();
     checker().Compare(cluster(), groups());
+    for (const auto& [id, record] : book().live) {
+      if (!cluster().Knows(id))
+        checker().Broken(absl::StrCat("request ", id, " is live, and the scheduler does not know it"));
+    }
   }
   // As in the decision thread: all groups, until none has a plan to make.
   void Decide() {

@@ -126,7 +126,8 @@ class SimpleBook final : public RequestBook {
                                          absl::Span<const HeldActive> active) override {
     std::vector<core::RequestSpec> specs;
     for (HeldRequest& request : held) {
-      if (live.contains(request.id) || completed.contains(request.id)) continue;
+      if (live.contains(request.id) || completed.contains(request.id) || cluster_->Knows(request.id))
+        continue;
       const auto resident =
           std::find_if(active.begin(), active.end(), [&](const HeldActive& a) { return a.id == request.id; });
       const auto known = static_cast<uint32_t>(request.tokens.size()) - request.first_index;

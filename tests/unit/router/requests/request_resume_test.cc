@@ -274,6 +274,17 @@ TEST_F(RequestLifecycleTest, HeldRequestsWhoseTokensDisagreeAreNotRecovered) {
   EXPECT_EQ(requests_->live(), 0);
 }
 
+TEST_F(RequestLifecycleTest, ARequestThatItsClientEndedIsNotRecoveredFromAnotherWorker) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(ResumableRequest("a", 4));
+  Place();
+  ASSERT_TRUE(requests_->Abort("", "a", "secret", now_));
+  ASSERT_TRUE(cluster_->Knows(sink.id())) << "its worker has not confirmed the end";
+  const HeldRequest copy = {.id = sink.id(), .request = ResumableRequest("a", 4)};
+  EXPECT_THAT(requests_->Recover("another", {copy}, std::vector<HeldActive>{{sink.id(), 3, 0}}), IsEmpty());
+  EXPECT_EQ(requests_->live(), 0);
+}
+
 TEST_F(RequestLifecycleTest, AnEndedHeldRequestWaitsForItsClient) {
   HeldRequest held = {
       .id = 1000, .request = ResumableRequest("a", 2), .tokens = {5, 6}, .ended = FinishReason::kLength};
