@@ -70,7 +70,10 @@ void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& ou
       members_.size(), " of ", options_.workers);
   const Context context{now, out};
   if (formed_once_) {
-    Reform(SettleAfterJoin(now), false, context);
+    // An epoch that forms already goes on: FinishForming adds the new member. Only a group that serves has
+    // something to lose by forming again, so only there do joins wait for longer and longer.
+    if (phase_ != Phase::kForming)
+      Reform(serving() ? SettleAfterJoin(now) : kSettleAfterJoin, false, context);
   } else if (static_cast<int64_t>(members_.size()) >= options_.workers) {
     Reform(absl::ZeroDuration(), false, context);
   } else if (added.recovering) {

@@ -15,7 +15,7 @@
 namespace bfio::router {
 namespace {
 
-constexpr int kSeeds = 25;
+constexpr int kSeeds = 50;
 constexpr int kEventsPerSeed = 4000;
 
 GroupSetOptions RandomOptions(Rng& rng) {

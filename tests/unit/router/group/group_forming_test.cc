@@ -242,6 +242,36 @@ TEST_F(BarrierGroupTest, TheMoreNewWorkersLeftTheLongerTheNextWait) {
   EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
 }
 
+TEST_F(BarrierGroupTest, NothingWaitsLongerForNewWorkersWhileNoEpochIsOpen) {
+  Serve({"a", "b"});
+  for (const char* name : {"c", "d", "e"}) {
+    world_->Join(name);
+    world_->Wait();
+    world_->Kill(name);
+    Form();
+  }
+  world_->Kill("a");
+  world_->Kill("b");
+  world_->Join("a");
+  EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
+  Form();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a"));
+}
+
+TEST_F(BarrierGroupTest, AJoinDoesNotAbortTheEpochThatForms) {
+  Serve({"a", "b"});
+  world_->Join("c");
+  world_->Wait();
+  world_->Read("a");
+  world_->Join("d");
+  world_->ReadAll();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(world_->group().epoch(), 2u);
+  EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
+  Form();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c", "d"));
+}
+
 TEST_F(BarrierGroupTest, NewWorkersWaitForAtMostHalfAMinute) {
   Serve({"a", "b"});
   for (int i = 0; i < 14; ++i) {
