@@ -1,13 +1,11 @@
 #include "tools/sim/run/request_source.h"
 
+#include "tools/sim/run/workload.h"
+
 namespace bfio::sim {
 
 RequestSource::RequestSource(const Trace& trace, double load, int64_t limit)
-    : trace_(trace), load_(load), limit_(limit) {
-  // The gap between repetitions of the trace is the mean gap within it.
-  const double last = trace.requests.back().arrival_s, count = static_cast<double>(trace.requests.size());
-  span_s_ = count > 1 ? last * count / (count - 1) : 1;
-}
+    : trace_(trace), load_(load), limit_(limit), span_s_(RoundSeconds(trace)) {}
 
 double RequestSource::NextArrival() const {
   const int64_t size = static_cast<int64_t>(trace_.requests.size());

@@ -10,13 +10,12 @@ namespace {
 // Random streams derived from the seed.
 constexpr uint64_t kRotation = 0, kArrivals = 1;
 
-// Seconds from the first request of one repetition of the trace to the first of the next.
+}  // namespace
+
 double RoundSeconds(const Trace& trace) {
   const double last = trace.requests.back().arrival_s, count = static_cast<double>(trace.requests.size());
   return count > 1 && last > 0 ? last * count / (count - 1) : 1;
 }
-
-}  // namespace
 
 Trace Rotated(const Trace& trace, uint64_t seed) {
   Trace result = trace;

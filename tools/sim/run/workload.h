@@ -24,6 +24,10 @@ Trace WithPoissonArrivals(const Trace& trace, uint64_t seed);
 inline constexpr double kBurstRequests = 64;
 Trace WithBurstArrivals(const Trace& trace, uint64_t seed);
 
+// Seconds from the first request of one repetition of the trace to the first of the next: the gap is the mean
+// gap; 1 for a trace whose requests all come at once. REQUIRES: not empty.
+double RoundSeconds(const Trace& trace);
+
 // Mean arrivals per second over the trace, including the gap to its repetition.
 double ArrivalRate(const Trace& trace);
 

@@ -15,9 +15,12 @@ namespace bfio::sim {
 namespace {
 
 constexpr int64_t kCadence = 2;
-constexpr int64_t kSglangPasses = 30;
-constexpr double kAtomShare = 0.7;
+// max_delay_passes 30: the thirtieth pass goes.
+constexpr int64_t kSglangDelays = 29;
+constexpr double kAtomFill = 0.7;
 constexpr int64_t kAtomTicks = 30;
+constexpr int64_t kAtomTicksOfABegunPrompt = 8;
+constexpr int64_t kAtomStallTicks = 3;
 constexpr int64_t kTrtllmTimeout = 50;
 constexpr int64_t kTrtllmBatchingWait = 10;
 constexpr int64_t kTpuTicks = 30;
@@ -43,6 +46,13 @@ bool Any(const std::vector<int64_t>& tokens) {
 
 bool All(const std::vector<int64_t>& tokens) {
   return std::all_of(tokens.begin(), tokens.end(), [](int64_t t) { return t > 0; });
+}
+
+// Of prompts that have begun.
+int64_t TokensBegun(const ServeRank& rank) {
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < rank.begun; ++i) tokens += rank.prompts[static_cast<size_t>(i)].left;
+  return tokens;
 }
 
 }  // namespace
@@ -89,37 +99,48 @@ void VllmCadenceRule::Meter(const ServeView& view, const std::vector<int64_t>& t
 }
 
 void SglangDelayerRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
-  if (!Any(tokens)) {
-    delayed_ = 0;
-    return;
-  }
-  if (!All(tokens) && SomethingDecodes(view) && delayed_ < kSglangPasses) {
-    ++delayed_;
-    return;
-  }
-  delayed_ = 0;
+  std::vector<int64_t> begun, queued;
   for (size_t g = 0; g < tokens.size(); ++g) {
-    // A new request needs a slot; a rank whose slots are taken continues to decode.
-    const ServeRank& rank = view.ranks[g];
-    const bool can_begin = rank.begun > 0 || rank.running() < view.slots;
-    if (tokens[g] == 0 || !can_begin) continue;
-    plan.orders[g] = {budget(), false};
+    begun.push_back(TokensBegun(view.ranks[g]));
+    // A new request needs a slot; a rank whose slots are taken has none to vote for.
+    queued.push_back(view.ranks[g].running() < view.slots ? tokens[g] - begun[g] : 0);
+  }
+  const bool delay = Any(queued) && !All(queued) && SomethingDecodes(view) && delayed_ < kSglangDelays;
+  delayed_ = delay ? delayed_ + 1 : 0;
+  for (size_t g = 0; g < tokens.size(); ++g) {
+    // A prompt that has begun goes on in any case.
+    const int64_t most = std::min(budget(), begun[g] + (delay ? 0 : queued[g]));
+    if (most > 0) plan.orders[g] = {most, false};
   }
 }
 
 void AtomCoalescerRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
-  if (!Any(tokens)) {
-    held_ = 0;
-    return;
+  int64_t pending = 0, ready = 0;
+  bool begun = false;
+  for (size_t g = 0; g < tokens.size(); ++g) {
+    const ServeRank& rank = view.ranks[g];
+    begun |= rank.begun > 0;
+    if (tokens[g] == 0 || (rank.begun == 0 && rank.running() >= view.slots)) continue;
+    ++ready;
+    pending += std::min(tokens[g], budget());
   }
-  const auto most = static_cast<double>(*std::max_element(tokens.begin(), tokens.end()));
-  const bool full = most >= kAtomShare * static_cast<double>(budget());
-  if (!full && SomethingDecodes(view) && held_ < kAtomTicks) {
+  if (Holds(view, ready, pending, begun)) {
     ++held_;
     return;
   }
-  held_ = 0;
+  held_ = stalled_ = 0;
+  pending_before_ = -1;
   Release(view, plan);
+}
+
+bool AtomCoalescerRule::Holds(const ServeView& view, int64_t ready, int64_t pending, bool begun) {
+  if (ready == 0 || !SomethingDecodes(view) || held_ >= kAtomTicks) return false;
+  if (begun && held_ >= kAtomTicksOfABegunPrompt) return false;
+  if (ready < std::ssize(view.ranks)) return true;
+  if (static_cast<double>(pending) >= kAtomFill * static_cast<double>(ready * budget())) return false;
+  stalled_ = pending <= pending_before_ ? stalled_ + 1 : 0;
+  pending_before_ = pending;
+  return stalled_ < kAtomStallTicks;
 }
 
 void TrtllmAdpRule::Place(const ServeView& view, std::deque<ServeRequestIndex>& pool,
@@ -159,14 +180,18 @@ void TrtllmAdpRule::Place(const ServeView& view, std::deque<ServeRequestIndex>& 
 }
 
 void TrtllmAdpRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
-  if (!Any(tokens)) return;
-  if (All(tokens)) {
+  const bool slots = std::all_of(view.ranks.begin(), view.ranks.end(),
+                                 [&](const ServeRank& rank) { return rank.decodes < view.slots; });
+  // Steps in which no rank has a prompt count, too.
+  if (slots && All(tokens)) {
     waited_ = 0;
-    if (AllDecode(view) && batched_ <= kTrtllmBatchingWait) {
-      ++batched_;
-      return;
+    if (AllDecode(view)) {
+      if (batched_ < kTrtllmBatchingWait) {
+        ++batched_;
+        return;
+      }
+      batched_ = 0;
     }
-    batched_ = 0;
   } else {
     if (++waited_ < kTrtllmTimeout && AllDecode(view)) return;
     waited_ = 0;
@@ -223,10 +248,8 @@ void EqualChunksRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>&
 
 namespace {
 
-// When the plan's step begins.
 double DueIn(const ServeView& view, ServeRequestIndex request) {
-  const double begins_s = view.now_s + view.traffic.lag_steps * view.traffic.step_s;
-  return view.ttft_objective_s - (begins_s - view.requests[request].arrival_s);
+  return view.ttft_objective_s - (view.begins_s - view.requests[request].arrival_s);
 }
 
 std::vector<core::PrefillRank> RanksOf(const ServeView& view) {
@@ -240,7 +263,9 @@ std::vector<core::PrefillRank> RanksOf(const ServeView& view) {
     for (const BoundPrompt& prompt : rank.prompts) {
       to.Add({prompt.left, prompt.done}, DueIn(view, prompt.request));
     }
-    if (!rank.prompts.empty()) to.first_bound_for_s = view.now_s - rank.prompts.front().bound_at_s;
+    if (!rank.prompts.empty()) {
+      to.first_bound_for_s = std::max(0.0, view.begins_s - rank.prompts.front().bound_at_s);
+    }
   }
   return ranks;
 }
@@ -306,9 +331,11 @@ constexpr Entry kRules[] = {
     {{"vllm", "decodes first, prompts up to the budget; fewest waiting and running"}, Make<VllmRule>},
     {{"vllm_cadence", "the same, with prompts in every second step only, until saturated"},
      Make<VllmCadenceRule>},
-    {{"sglang_delayer", "prompts and decodes in batches of their own, prompts when all ranks have some"},
+    {{"sglang_delayer",
+      "prompts and decodes in batches of their own; prompts begin when all ranks have some"},
      Make<SglangDelayerRule>},
-    {{"atom_coalescer", "prompts when 0.7 of a full step waits, 30 steps at most"}, Make<AtomCoalescerRule>},
+    {{"atom_coalescer", "prompts when all ranks have some and 0.7 of a full step waits, 30 steps at most"},
+     Make<AtomCoalescerRule>},
     {{"trtllm_adp", "prompts when every rank has one, 50 steps at most, and 10 more to batch"},
      Make<TrtllmAdpRule>},
     {{"tpu_batch", "prompts when every rank has one, 30 steps at most"}, Make<TpuBatchRule>},

@@ -53,9 +53,11 @@ class VllmCadenceRule final : public InstantRule {
   bool saturated_ = false;
 };
 
-// SGLang with its prefill delayer: a step of a rank is a chunk of prompts or decodes, never both. Ranks vote:
-// where all have prompts they compute them, where some have none they wait, 30 passes at most. Requests go to
-// the rank with the fewest. Its watermark on KV use is left out, as KV is not limited here.
+// SGLang with its prefill delayer: a step of a rank is a chunk of prompts or decodes, never both. Ranks vote
+// whether they have a prompt to begin: where all have they begin, where some have none they wait, and begin
+// in the thirtieth pass at the latest. A prompt that has begun goes on in every pass. Requests go to the rank
+// with the fewest. Its watermark on KV use is left out, as KV is not limited here, and nobody waits where no
+// request decodes.
 class SglangDelayerRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
@@ -66,23 +68,28 @@ class SglangDelayerRule final : public InstantRule {
   int64_t delayed_ = 0;
 };
 
-// ATOM's coalescer (#930): prompts are delayed until 0.7 of a full step's tokens wait on some rank, for 30
-// steps at most.
+// ATOM's coalescer (#930, #1611, with the bounds documented there): prompts are held until every rank has
+// some and, over all ranks, 0.7 of a full step waits, or has not grown for 3 steps; for 30 steps at most, 8
+// where a prompt has begun. Not where no request decodes.
 class AtomCoalescerRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;
 
  private:
   void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
-  int64_t held_ = 0;
+  // `ready`: ranks that could compute prompts. `pending`: their tokens, of each at most a budget.
+  bool Holds(const ServeView& view, int64_t ready, int64_t pending, bool begun);
+  int64_t held_ = 0, stalled_ = 0;
+  // In the step before, of this delay; -1: there was none.
+  int64_t pending_before_ = -1;
 };
 
 // TensorRT-LLM's attention-DP balance. Placement, as router/core/policy/trtllm: as many requests as have a
 // slot leave the pool, the oldest first. The longest prompt is placed first, on the rank with the fewest
 // tokens, then requests, among those below max(ceil(requests / ranks), most requests of any rank). Tokens are
 // the residents' KV tokens and prompts; the source counts prompts alone. Metering: prompts wait until every
-// rank has one, timeout_iters 50 at most, and then batching_wait_iters 10 more steps; not where some rank has
-// no decodes.
+// rank has one and a slot, and then batching_wait_iters 10 more steps; not where some rank has no decodes.
+// Every 50th step (timeout_iters) in which not every rank has one lets them go.
 class TrtllmAdpRule final : public InstantRule {
  public:
   using InstantRule::InstantRule;

@@ -25,9 +25,10 @@ struct ServeView {
   const std::vector<ServeRequest>& requests;
   const BatchCost& cost;
   int64_t slots = 0;
-  // Number of the step that the plan is for, from 0, and the time now.
+  // Number of the step that the plan is for, from 0; the time now, and when that step begins, about.
   int64_t step = 0;
   double now_s = 0;
+  double begins_s = 0;
   core::PrefillTraffic traffic;
   // Objective of every request, in seconds from its arrival; only bfio's rule uses it.
   double ttft_objective_s = core::kNoObjective;

@@ -24,8 +24,10 @@ namespace {
 // Stream of the run's seed; noise has another (serve_group.cc).
 constexpr uint64_t kArrivalStream = 0;
 // How long a run is, in mean lives of a request in the group at its capacity: until the mix of ages is that
-// of the traffic, and then long enough, with so many requests at least that a p99 has thirty beyond it.
+// of the traffic, and the ranks hold nearly as many tokens as in the long run, and then long enough, with so
+// many requests at least that a p99 has thirty beyond it.
 constexpr double kWarmupLives = 2;
+constexpr double kFilled = 0.97;
 // Where their number is fixed all come at once, and a rule that delays long prompts has them left at the end.
 constexpr double kClosedWarmupLives = 6;
 constexpr double kCountedLives = 4;
@@ -60,12 +62,12 @@ class RecentMean {
   double sum_ = 0;
 };
 
-// The ranks after `plan`, under the assumption that no request ends.
+// The ranks after `plan`, whose step begins at `begins_s`, under the assumption that no request ends.
 void Forecast(const ServePlan& plan, const std::vector<ServeRequest>& requests, const BatchCost& cost,
-              std::vector<ServeRank>& ranks) {
+              double begins_s, std::vector<ServeRank>& ranks) {
   for (const ServePlan::Binding& binding : plan.bindings) {
     const int64_t tokens = requests[binding.request].prompt;
-    ranks[binding.rank].prompts.push_back({binding.request, tokens, 0, 0});
+    ranks[binding.rank].prompts.push_back({binding.request, tokens, 0, begins_s});
     ranks[binding.rank].prompt_tokens += tokens;
   }
   for (size_t g = 0; g < ranks.size(); ++g) {
@@ -141,7 +143,9 @@ class Run {
     // In a closed loop arrivals follow the group's capacity; the length of the run is estimated from it.
     result_.arrivals_per_s = (options.closed ? 1 : options.load) * result_.capacity.requests_per_s;
     const double life_s = moments.output * result_.capacity.step_s;
-    result_.warmup_s = (options.closed ? kClosedWarmupLives : kWarmupLives) * life_s;
+    result_.warmup_s =
+        std::max((options.closed ? kClosedWarmupLives : kWarmupLives) * life_s,
+                 static_cast<double>(StepsUntilFilled(trace, kFilled)) * result_.capacity.step_s);
     result_.counted_s = std::max(kCountedLives * life_s, kLeastRequests / result_.arrivals_per_s);
     ServeGroup::Options group{options.workers, options.slots, options.cost, options.jitter, options.seed, 1};
     for (const TraceRequest& request : trace.requests) {
@@ -248,9 +252,13 @@ class Run {
 
   // The plan for this step.
   ServePlan NextPlan() {
-    if (delay_ == 0) return PlanFrom(group_->ranks());
+    if (delay_ == 0) return PlanFrom(group_->ranks(), now_s_);
     forecast_ = group_->ranks();
-    for (const ServePlan& plan : plans_) Forecast(plan, requests_, known_, forecast_);
+    double begins_s = now_s_;
+    for (const ServePlan& plan : plans_) {
+      Forecast(plan, requests_, known_, begins_s, forecast_);
+      begins_s += mean_step_s_;
+    }
     ServePlan plan = std::move(plans_.front());
     plans_.pop_front();
     return plan;
@@ -273,19 +281,20 @@ class Run {
     now_s_ += delay_s;
     // In a closed loop requests come as others end, with a step.
     for (; !options_.closed && next_arrival_s_ <= now_s_; DrawNext()) ArriveAt(next_arrival_s_);
-    plans_.push_back(PlanFrom(forecast_));
+    plans_.push_back(PlanFrom(forecast_, begin_s + delay_ * mean_step_s_));
     now_s_ = begin_s;
     last_plan_ = plans_.back();
     last_plan_.bindings.clear();
   }
 
-  ServePlan PlanFrom(const std::vector<ServeRank>& ranks) {
+  ServePlan PlanFrom(const std::vector<ServeRank>& ranks, double begins_s) {
     const ServeView view{ranks,
                          requests_,
                          known_,
                          options_.slots,
                          step_number_ + delay_,
                          now_s_,
+                         begins_s,
                          Traffic(),
                          options_.ttft_objective_s > 0 ? options_.ttft_objective_s : core::kNoObjective};
     ServePlan plan = EmptyPlan();

@@ -42,6 +42,31 @@ LengthMoments MomentsOf(const Trace& trace) {
   return moments;
 }
 
+int64_t StepsUntilFilled(const Trace& trace, double share) {
+  // Tokens that the requests' first `steps` decodes read in all.
+  const auto read = [&](int64_t steps) {
+    double tokens = 0;
+    for (const TraceRequest& request : trace.requests) {
+      const auto decodes = static_cast<double>(std::min(steps, request.output_tokens - 1));
+      tokens += decodes * static_cast<double>(request.prompt_tokens) + decodes * decodes / 2;
+    }
+    return tokens;
+  };
+  int64_t most = 0;
+  for (const TraceRequest& request : trace.requests) most = std::max(most, request.output_tokens);
+  const double wanted = share * read(most);
+  int64_t least = 0;
+  while (least < most) {
+    const int64_t middle = least + (most - least) / 2;
+    if (read(middle) < wanted) {
+      least = middle + 1;
+    } else {
+      most = middle;
+    }
+  }
+  return least;
+}
+
 ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks, int64_t slots) {
   ServeCapacity best;
   for (int64_t decodes = 1; decodes <= slots; ++decodes) {

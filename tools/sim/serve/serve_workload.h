@@ -23,6 +23,11 @@ struct LengthMoments {
 };
 LengthMoments MomentsOf(const Trace& trace);
 
+// Steps until the decodes of a group that was empty attend to `share` of the tokens to which they attend in
+// the long run, where as many requests begin in every step. Few requests with long outputs hold much of
+// these, so this can be many mean lives.
+int64_t StepsUntilFilled(const Trace& trace, double share);
+
 struct ServeCapacity {
   // lambda*.
   double requests_per_s = 0;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "nlohmann/json.hpp"
+#include "tools/sim/run/request_source.h"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/wait_counts.h"
 #include "tools/sim/run/workload.h"
@@ -25,6 +26,14 @@ TEST(WorkloadTest, BurstsComeTogetherAtTheSameRate) {
 
 Trace Three() {
   return {.has_arrivals = true, .requests = {{0, 10, 1}, {1, 20, 2}, {4, 30, 3}}};
+}
+
+// The gap to a repetition is never 0: a run that reveals what has come by a time ends.
+TEST(RequestSourceTest, RequestsThatComeTogetherComeAgainLater) {
+  const Trace trace{.has_arrivals = true, .requests = {{0, 10, 1}, {0, 20, 2}, {0, 30, 3}}};
+  RequestSource source(trace, 2, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(source.Next().arrival_s, 0);
+  EXPECT_EQ(source.NextArrival(), 0.5);
 }
 
 auto Row(const TraceRequest& request) {

@@ -54,6 +54,16 @@ TEST(ServeCapacityTest, ByHand) {
   EXPECT_GT(CapacityOf(moments, cost, 2, 40).requests_per_s, 10 * one.requests_per_s);
 }
 
+TEST(ServeCapacityTest, AGroupIsFilledWhenItsLongOutputsAre) {
+  // One request of 101 tokens reads 100 * 0 + 100^2 / 2 = 5,000, nine of 11 read 50 each: half of all 5,450
+  // is read after n decodes with n^2 / 2 + 450 = 2,725.
+  std::vector<TraceRequest> requests(9, {0, 0, 11});
+  requests.push_back({0, 0, 101});
+  const Trace trace = TraceOf(requests);
+  EXPECT_EQ(StepsUntilFilled(trace, 0.5), 68);
+  EXPECT_EQ(StepsUntilFilled(trace, 1), 100);
+}
+
 TEST(ServeFloorTest, ByHand) {
   const LengthMoments moments = MomentsOf(TraceOf({{0, 10, 11}, {0, 30, 11}}));
   const BatchCost cost = Cost(/*k1_s_per_pair=*/1e-6);
@@ -164,7 +174,7 @@ struct Scene {
   ServePlan Ask(ServeRule& rule) {
     ServePlan plan;
     plan.orders.resize(ranks.size());
-    rule.Plan({ranks, requests, cost, 64, step++, 1.0, {}}, pool, plan);
+    rule.Plan({ranks, requests, cost, 64, step++, 1.0, 1.0, {}}, pool, plan);
     return plan;
   }
 };
@@ -209,39 +219,93 @@ TEST(ServeRulesTest, TheCadenceLetsPromptsInEverySecondStepUntilTheyPileUp) {
 TEST(ServeRulesTest, SglangsDelayerWaitsForAllRanksThirtyPassesAtMost) {
   Scene scene({{10, {100}}, {10, {}}});
   const auto rule = Rule("sglang_delayer", 256);
-  for (int pass = 0; pass < 30; ++pass) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << pass;
+  for (int pass = 0; pass < 29; ++pass) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << pass;
   const ServePlan plan = scene.Ask(*rule);
-  EXPECT_THAT(Tokens(plan), ElementsAre(256, 0));
+  EXPECT_THAT(Tokens(plan), ElementsAre(100, 0));
   EXPECT_FALSE(plan.orders[0].decodes) << "a batch of prompts alone";
   EXPECT_TRUE(plan.orders[1].decodes);
   scene.AddRank(10, {100});
   scene.ranks[1].prompts = scene.ranks[2].prompts;
   scene.ranks[1].prompt_tokens = 100;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(256, 256, 256)) << "all have some: at once";
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(100, 100, 100)) << "all have some: at once";
 }
 
-TEST(ServeRulesTest, AtomHoldsUntilMostOfAStepWaits) {
-  Scene scene({{10, {100}}});
+TEST(ServeRulesTest, SglangsDelayerLetsAPromptThatHasBegunGoOn) {
+  Scene scene({{10, {1000, 50}}, {10, {}}});
+  scene.ranks[0].begun = 1;
+  const auto rule = Rule("sglang_delayer", 256);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(256, 0));
+  scene.SetPrompt(0, 200);
+  scene.ranks[0].prompt_tokens = 250;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(200, 0)) << "the next one waits for the other rank";
+  scene.ranks[0].prompts.pop_back();
+  scene.ranks[0].prompt_tokens = 200;
+  scene.Arrive(30);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(200, 0))
+      << "its rank has nothing to begin, so the other waits";
+}
+
+TEST(ServeRulesTest, SglangsDelayerCountsNoPromptThatHasNoSlot) {
+  Scene scene({{64, {100}}, {10, {100}}});
+  const auto rule = Rule("sglang_delayer", 256);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0));
+  scene.ranks[0].decodes = 63;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(100, 100));
+}
+
+TEST(ServeRulesTest, AtomHoldsUntilAllRanksTogetherHaveMostOfAStep) {
+  Scene scene({{10, {900}}, {10, {}}});
   const auto rule = Rule("atom_coalescer", 1000);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0));
-  scene.SetPrompt(0, 700);
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990));
-  scene.SetPrompt(0, 100);
-  for (int tick = 0; tick < 30; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0)) << tick;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990)) << "30 ticks at most";
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "one rank has none, however much the other has";
+  scene.Arrive(400);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "0.65 of two steps";
+  scene.AddRank(10, {500});
+  std::swap(scene.ranks[1], scene.ranks[2]);
+  scene.ranks.pop_back();
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "0.7";
+}
+
+TEST(ServeRulesTest, AtomGivesUpWhereNothingComesAndAfterThirtySteps) {
+  Scene scene({{10, {100}}, {10, {100}}});
+  const auto rule = Rule("atom_coalescer", 1000);
+  for (int tick = 0; tick < 3; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "3 steps without growth";
+  scene.ranks[1].prompts.clear();
+  scene.ranks[1].prompt_tokens = 0;
+  for (int tick = 0; tick < 30; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "30 at most";
+  scene.ranks[0].begun = 1;
+  for (int tick = 0; tick < 8; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "8 where a prompt has begun";
 }
 
 TEST(ServeRulesTest, TrtllmWaitsForEveryRankAndThenBatches) {
   Scene scene({{10, {100}}, {10, {100}}});
   const auto rule = Rule("trtllm_adp", 1000);
-  for (int step = 0; step < 11; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  for (int step = 0; step < 10; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990));
   scene.ranks[1].prompts.clear();
   scene.ranks[1].prompt_tokens = 0;
   for (int step = 0; step < 49; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
-  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "50 at most";
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "every 50th step";
   scene.ranks[1].decodes = 0;
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 1000)) << "a rank idles: at once";
+}
+
+TEST(ServeRulesTest, TrtllmCountsStepsWithoutAnyPrompt) {
+  Scene scene({{10, {}}, {10, {}}});
+  const auto rule = Rule("trtllm_adp", 1000);
+  for (int step = 0; step < 40; ++step) scene.Ask(*rule);
+  scene.Arrive(100);
+  for (int step = 40; step < 49; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990));
+}
+
+TEST(ServeRulesTest, TrtllmWaitsWhereARankHasNoSlot) {
+  Scene scene({{64, {100}}, {10, {100}}});
+  const auto rule = Rule("trtllm_adp", 1000);
+  for (int step = 0; step < 49; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(936, 990));
 }
 
 TEST(ServeRulesTest, TrtllmPlacesTheLongestFirstWhereTheFewestTokensAre) {
@@ -377,11 +441,16 @@ TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
 }
 
 TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
-  const Trace trace = Conversation();
-  ServeOptions options = Options("bf_io", 0);
-  const double at_once = RunOf(options, trace).e2e_s.mean;
-  options.lag = 2;
-  EXPECT_LT(RunOf(options, trace).e2e_s.mean, 1.05 * at_once);
+  const auto cost = [](const Trace& trace, double load) {
+    ServeOptions options = Options("bf_io", 0);
+    options.load = load;
+    const double at_once = RunOf(options, trace).e2e_s.mean;
+    options.lag = 2;
+    return RunOf(options, trace).e2e_s.mean / at_once;
+  };
+  EXPECT_LT(cost(Conversation(), 0.6), 1.05);
+  // Prompts that a plan on its way binds are not overdue when the next is made: that would be 1.05 here.
+  EXPECT_LT(cost(*SampleProfile("code", 5000, 7), 0.85), 1.03);
 }
 
 // As a pipelined router: reports of step k, a plan for k + 2. Of the step that passes in between, requests
