@@ -31,6 +31,15 @@ struct Line {
   double rest = 0;
 };
 
+BatchMoments AboutOrigin(const BatchMoments& m) {
+  BatchMoments moments;
+  moments.weight = m.weight;
+  for (size_t i = 0; i < moments.mean.size(); ++i) {
+    for (size_t j = 0; j < moments.mean.size(); ++j) moments.co[i][j] = m.About({}, i, j);
+  }
+  return moments;
+}
+
 // Least squares with those terms; absent where they do not determine it, or a slope is not positive. Without
 // the tokens among the terms, their slope is `given`.
 std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> terms, double given = 0) {
@@ -64,11 +73,12 @@ std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> t
   line.slopes[kTokens] += given;
   line.c = m.mean[kStepTime];
   for (size_t i = 0; i < kTerms; ++i) line.c -= line.slopes[i] * m.mean[i];
-  if (line.c < 0) {
-    // A negative constant is replaced by a line through the origin.
-    line.rest += m.weight * line.c * line.c;
-    line.c = 0;
-  }
+  if (line.c >= 0) return line;
+  // No batch takes less than no time: the best line through the origin instead, or the one that is higher by
+  // the constant where that is not determined.
+  if (auto through = Solve(AboutOrigin(m), terms, given)) return through;
+  line.rest += m.weight * line.c * line.c;
+  line.c = 0;
   return line;
 }
 

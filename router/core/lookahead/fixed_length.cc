@@ -64,8 +64,17 @@ int64_t FixedLengthLookahead::Length(const WaitingView& request) const {
                              std::max<int64_t>(1, request.max_new_tokens));
 }
 
+int64_t FixedLengthLookahead::Longest(const WaitingView& request) const {
+  return std::min(std::max<int64_t>(1, request.max_new_tokens),
+                  Most(Length(request), request.generated_tokens));
+}
+
 uint64_t FixedLengthLookahead::CurveKey(const WaitingView& request, int32_t horizon) {
-  return static_cast<uint64_t>(std::clamp<int64_t>(Length(request), 1, int64_t{horizon} + 1));
+  const auto within = [&](int64_t steps) {
+    return static_cast<uint64_t>(std::clamp<int64_t>(steps, 1, int64_t{horizon} + 1));
+  };
+  // Requests of one length may stay for different times.
+  return within(Longest(request)) << 32 | within(Length(request));
 }
 
 void FixedLengthLookahead::Curve(const WaitingView& request, absl::Span<double> row) {
@@ -82,8 +91,7 @@ int64_t FixedLengthLookahead::Stay(const Resident& resident, const PlanTime& tim
 int64_t FixedLengthLookahead::Stay(const WaitingView& request, absl::Span<const int64_t>,
                                    absl::Span<double> alive) {
   std::fill(alive.begin(), alive.end(), 1);
-  return std::min(std::max<int64_t>(1, request.max_new_tokens),
-                  Most(Length(request), request.generated_tokens));
+  return Longest(request);
 }
 
 }  // namespace bfio::core

@@ -50,8 +50,9 @@ class FixedLengthLookahead final : public Lookahead {
   // The same with the expected length, and with the largest.
   int64_t Expected(const Resident& resident, const Standing& standing) const;
   int64_t Longest(const Resident& resident, const Standing& standing) const;
-  // The expected length of a waiting request.
+  // The expected and the largest length of a waiting request.
   int64_t Length(const WaitingView& request) const;
+  int64_t Longest(const WaitingView& request) const;
 
   const Kind kind_;
   const double error_;

@@ -129,7 +129,7 @@ class Lookahead {
   virtual void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
                        absl::Span<double> quiet) = 0;
 
-  // Requests with equal keys have equal curves.
+  // Requests with equal keys have equal curves (Curve), and stay equally long (Stay), within the horizon.
   virtual uint64_t CurveKey(const WaitingView& request, int32_t horizon) = 0;
 
   // Probability that a request started at the plan's step is active h steps later; row[0] = 1.

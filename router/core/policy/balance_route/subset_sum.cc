@@ -7,6 +7,7 @@ namespace bfio::core {
 namespace {
 
 constexpr int64_t kBits = 64;
+constexpr int64_t kMostSums = 65536;
 
 }  // namespace
 
@@ -19,6 +20,10 @@ const std::vector<int32_t>& SubsetSum::Best(absl::Span<const int64_t> sizes, int
     TakeSmallest(sizes, k);
     return chosen_;
   }
+  const int64_t unit = limit_ / kMostSums + 1;
+  limit_ /= unit;
+  units_.clear();
+  for (const int64_t size : sizes) units_.push_back((size + unit - 1) / unit);
   const size_t words = static_cast<size_t>(limit_ / kBits + 1);
   reachable_.resize(std::max(reachable_.size(), static_cast<size_t>(k) + 1));
   opened_by_.resize(reachable_.size());
@@ -29,7 +34,7 @@ const std::vector<int32_t>& SubsetSum::Best(absl::Span<const int64_t> sizes, int
   reachable_[0][0] = 1;
   for (int32_t i = 0; i < static_cast<int32_t>(sizes.size()); ++i) {
     // Downwards, so that an item counts once.
-    for (int32_t count = std::min(i + 1, k); count >= 1; --count) Open(count, i, sizes[i]);
+    for (int32_t count = std::min(i + 1, k); count >= 1; --count) Open(count, i, units_[i]);
   }
   int64_t sum = limit_;
   while (sum >= 0 && !(reachable_[k][sum / kBits] >> (sum % kBits) & 1)) --sum;
@@ -40,7 +45,7 @@ const std::vector<int32_t>& SubsetSum::Best(absl::Span<const int64_t> sizes, int
   for (int32_t count = k; count >= 1; --count) {
     // Whatever opened the sum with `count` items came after whatever opened the rest with one less.
     chosen_.push_back(opened_by_[count][sum]);
-    sum -= sizes[chosen_.back()];
+    sum -= units_[chosen_.back()];
   }
   std::reverse(chosen_.begin(), chosen_.end());
   return chosen_;

@@ -48,6 +48,29 @@ TEST(BatchFitTest, FindsFloorSlopeKneeAndContextCost) {
   }
 }
 
+// A knee beyond those that are tried makes the best line's constant negative.
+TEST(BatchFitTest, ALineBelowTheOriginBecomesOneThroughIt) {
+  const auto seconds = [](int64_t tokens) {
+    return 2e-3 + 5e-5 * static_cast<double>(std::max<int64_t>(0, tokens - 512));
+  };
+  Rng rng(5);
+  BatchFit fit;
+  for (int i = 0; i < 1500; ++i) {
+    BatchLoad load;
+    load.tokens = 520 + static_cast<int64_t>(rng.Below(1529));
+    fit.Add(load, seconds(load.tokens));
+  }
+  const auto found = fit.cost();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_GE(found->c_s, 0);
+  double bias = 0, sum = 0;
+  for (int64_t tokens = 520; tokens <= 2048; ++tokens) {
+    bias += found->Seconds(tokens) - seconds(tokens);
+    sum += seconds(tokens);
+  }
+  EXPECT_LT(std::abs(bias), 0.1 * sum);
+}
+
 // Prompts in chunks, whose attention grows with what is computed before them.
 BatchLoad RandomChunkLoad(Rng& rng, int64_t longest) {
   BatchLoad load = RandomLoad(rng);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/lookahead/fixed_length.h"
 #include "router/core/lookahead/survival_table.h"
 
 namespace bfio::core {
@@ -125,6 +126,30 @@ TEST(FarOutlook, RequestsOfOneKindShareACurve) {
   for (size_t k = 0; k < kKnots; ++k) {
     EXPECT_NEAR(far.curves[k], Stays(far.steps[k]), 1e-6);
     EXPECT_NEAR(far.curves[kKnots + k], far.steps[k] < 5 ? Stays(far.steps[k]) : 0, 1e-6);
+  }
+}
+
+// Predictions with errors: how long a request may stay depends on more than its expected length.
+TEST(FarOutlook, EveryRequestStaysForItsOwnTime) {
+  FixedLengthLookahead lookahead(FixedLengthLookahead::Kind::kInterval, 0.25);
+  std::vector<WaitingView> waiting(3);
+  for (WaitingView& view : waiting) {
+    view.prefill_tokens = 100;
+    view.max_new_tokens = 1'000;
+    view.predicted_output_tokens = 100;
+  }
+  waiting[1].max_new_tokens = 100;
+  waiting[2].generated_tokens = 900;
+  FarOutlookBuilder builder;
+  builder.Begin(0);
+  builder.AddWaiting(lookahead, waiting);
+  const FarOutlook far = builder.View();
+  const int64_t stays[] = {125, 100, 350};
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t k = 0; k < kKnots; ++k)
+      EXPECT_EQ(far.curves[static_cast<size_t>(far.curve_of[i]) * kKnots + k],
+                far.steps[k] < stays[i] ? 1 : 0)
+          << i << " at " << far.steps[k];
   }
 }
 

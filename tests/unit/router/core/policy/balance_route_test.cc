@@ -81,6 +81,14 @@ TEST(SubsetSumTest, AsGoodAsTryingAllSubsets) {
   }
 }
 
+TEST(SubsetSumTest, LargeSizesTakeNoMoreTimeAndMemory) {
+  SubsetSum subset_sum;
+  std::vector<int64_t> sizes = {1'000'000'000, 2'000'000'000, 500'000'000, 1};
+  EXPECT_THAT(subset_sum.Best(sizes, 1, 1'999'999'999), ElementsAre(0));
+  EXPECT_THAT(subset_sum.Best(sizes, 2, 1'600'000'000), ElementsAre(0, 2));
+  EXPECT_THAT(subset_sum.Best(sizes, 2, 2'999'000'000), ElementsAre(1, 2)) << "3e9 is above the limit";
+}
+
 TEST(BrTest, TwoSlotsAreFilledUpToTheMarginExactly) {
   // Worker 1 lies 100 below; of all pairs 70 + 30 fits best.
   EXPECT_THAT(PolicyCase().Worker(500, 0).Worker(400, 2).WaitingAll({90, 70, 60, 30}).Decide("br0"),
