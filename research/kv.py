@@ -392,13 +392,21 @@ def kv_paces(ctx):
         "lengths": profile, "per second": rate, "M": f"{memory:,}", "MC-SF, s": latency(runs, (profile, "MC-SF")),
         **{name: runs.ratio((profile, name), (profile, "MC-SF"), "latency_s_mean") for name in list(rules)[1:]},
     } for profile, rate, memory in PACED], note=f"""Bound: nobody passes a request that has waited {most:,} rounds.""")
-    for profile, _, _ in PACED:
-        ratio = runs.ratio((profile, "paced"), (profile, "MC-SF"), "latency_s_mean")
-        ctx.expect(f"{profile}: paced against MC-SF", ratio, 0.5, 1.01, small=(0.3, 1.2))
+    ratios = {profile: runs.ratio((profile, "paced"), (profile, "MC-SF"), "latency_s_mean") for profile, _, _ in PACED}
+    for profile, ratio in ratios.items():
+        ctx.expect(f"{profile}: paced against MC-SF", ratio, 0.5, 1.006, small=(0.3, 1.2))
+    near(ctx, "the least of these", min(ratio.mean for ratio in ratios.values()), 0.70, small=(0.3, 1.2))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The router's admission where KV is short
+
+# Throughput against the best watermark, of the traces that docs/benchmarks.md shows.
+TIGHT = {workload: dict(zip((("none", "none", None), ("kv_feasible", "oracle", None), ("kv_feasible", "survival", 0.99),
+                             ("mc_sf", "oracle", None), ("mc_sf", "survival", 0.99)), ours))
+         for workload, ours in {"profile conversation": (0.863, 1.011, 1.011, 1.045, 1.08),
+                                "AzureLLMInferenceTrace_conv": (0.98, 1.006, 1.006, 1.113, 1.153),
+                                "burstgpt_sample_8000": (0.693, 1.013, 0.918, 1.042, 0.938)}.items()}
 
 
 @experiment("throughput and overflows of the router's admission with KV for 60 % of the slots", profile="conversation",
@@ -442,20 +450,13 @@ def kv_tight(ctx):
             if not gate[0].startswith("protection") and gate[1] != "survival":
                 ctx.expect(f"{workload.name}, {gate[0]}, {gate[1]}: overflows", runs.mean(gate, "overflows"), 0, 0,
                            small=(0, 0))
-        ctx.expect(f"{workload.name}, kv_feasible, oracle, against the best watermark",
-                   runs.ratio(("kv_feasible", "oracle", None), best, "throughput_tokens_per_s"), 0.95, 1.15, ours=1.011,
-                   small=(0.8, 1.3))
-        ctx.expect(f"{workload.name}, kv_feasible, survival 0.99, against the best watermark",
-                   runs.ratio(("kv_feasible", "survival", 0.99), best, "throughput_tokens_per_s"), 0.85, 1.15, ours=1.011,
-                   small=(0.75, 1.3))
-        for lookahead, confidence, ours in (("oracle", None, 1.045), ("survival", 0.99, 1.08)):
-            ctx.expect(f"{workload.name}, mc_sf, {lookahead}, against the best watermark",
-                       runs.ratio(("mc_sf", lookahead, confidence), best, "throughput_tokens_per_s"), 0.9, 1.4, ours=ours,
-                       small=(0.75, 1.6))
+        for gate, ours in TIGHT.get(workload.name, {}).items():
+            # The built-in lengths are the same everywhere, so only shortened runs have wider bounds.
+            small = (ours * 0.97, ours * 1.03) if ctx.shorten == 1 else (0.5, 1.6)
+            near(ctx, f"{workload.name}, {gate[0]}, {gate[1]}, against the best watermark",
+                 runs.ratio(gate, best, "throughput_tokens_per_s"), ours, share=0.03, small=small)
         ctx.expect(f"{workload.name}, mc_sf, survival: overflows", runs.mean(("mc_sf", "survival", 0.99), "overflows"), 0, 0,
                    small=(0, 100))
-        ctx.expect(f"{workload.name}, reservation against the best watermark",
-                   runs.ratio(("none", "none", None), best, "throughput_tokens_per_s"), 0.65, 1.02, ours=0.86, small=(0.5, 1.1))
     ctx.parameter("workers, slots", f"{workers}, {batch}")
 
 
