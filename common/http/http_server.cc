@@ -201,8 +201,7 @@ class HttpServer::Impl {
     if (authenticate_ && route.access == Access::kEverybody) {
       // No access check.
     } else if (authenticate_) {
-      absl::StatusOr<std::string> entered = authenticate_(
-          {request.get_header_value("Authorization"), request.remote_addr, Names(), route.method == "POST"});
+      absl::StatusOr<std::string> entered = authenticate_(CallerOf(route, request));
       if (!entered.ok()) {
         const bool forbidden = entered.status().code() == absl::StatusCode::kPermissionDenied;
         if (!forbidden) response.set_header("WWW-Authenticate", "Bearer");
@@ -228,6 +227,10 @@ class HttpServer::Impl {
     return connection == nullptr ? std::vector<std::string>() : connection->PeerNames();
   }
 
+  static HttpCaller CallerOf(const Route& route, const httplib::Request& request) {
+    return {request.get_header_value("Authorization"), request.remote_addr, Names(), route.method == "POST"};
+  }
+
   void Begin(const Route& route, const httplib::Request& request, httplib::Response& response) {
     if (request.method == "HEAD") return response.set_content("", route.content_type);
     if (streams_.fetch_add(1) >= kMaxStreams) {
@@ -236,11 +239,14 @@ class HttpServer::Impl {
       return Refuse(response, 503, "too many watch already");
     }
     response.status = 200;
+    // A token may be removed while its stream is open.
+    const bool checks = authenticate_ && route.access != Access::kEverybody;
     response.set_chunked_content_provider(
         route.content_type,
-        [this, stream = route.stream(ToRequest(request, ""))](size_t, httplib::DataSink& sink) {
+        [this, checks, caller = CallerOf(route, request), stream = route.stream(ToRequest(request, ""))](
+            size_t, httplib::DataSink& sink) {
           std::optional<std::string> piece;
-          if (!stopping_ && !server_.ending()) piece = stream();
+          if (!stopping_ && !server_.ending() && (!checks || authenticate_(caller).ok())) piece = stream();
           if (!piece.has_value()) {
             sink.done();
             return true;

@@ -50,7 +50,8 @@ class HttpServer {
   // ended.
   using Stream = std::function<std::optional<std::string>()>;
   using StreamHandler = std::function<Stream(const HttpRequest&)>;
-  // Called before a handler, unless its access is kEverybody. Returns the caller's name to admit it.
+  // Called before a handler, unless its access is kEverybody, and before each part of an endless reply, which
+  // ends when it is refused. Returns the caller's name to admit it.
   using Authenticate = std::function<absl::StatusOr<std::string>(const HttpCaller&)>;
 
   // Endless replies (server-sent events) at the same time; more are refused with a retry delay.

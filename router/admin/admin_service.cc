@@ -1,7 +1,10 @@
 #include "router/admin/admin_service.h"
 
+#include <pthread.h>
+
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "router/admin/operator_log.h"
 #include "router/admin/policy_change.h"
@@ -60,16 +63,36 @@ AdminService::AdminService(OperatorHandler* handler, Authenticator* authenticato
       });
   Add<v1::WatchStepsRequest, v1::StepSummary>(
       "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext* context) {
-        return steps_->Subscribe(authenticator_->Operator(*context, Role::kRead).status(), &messages_);
+        return steps_->Subscribe(authenticator_->Operator(*context, Role::kRead).status(), &messages_,
+                                 [this, context] { return authenticator_->Knows(*context); });
       });
+  thread_ = std::thread([this] { Convert(); });
+}
+
+AdminService::~AdminService() {
+  conversions_.Close();
+  thread_.join();
+}
+
+void AdminService::Convert() {
+  pthread_setname_np(pthread_self(), "bfio-admin");
+  std::vector<EventQueue::Event> events;
+  do {
+    conversions_.WaitAndTake(absl::InfiniteDuration(), events);
+    for (EventQueue::Event& event : events) std::move(event)();
+  } while (!events.empty() || !conversions_.closed());
 }
 
 void AdminService::GetState(const Call<v1::GetClusterStateRequest, v1::ClusterState>& call) {
-  const absl::Status asked = handler_->State([this, call](const absl::StatusOr<RouterState>& state) {
+  const absl::Status asked = handler_->State([this, call](absl::StatusOr<RouterState> state) {
     if (!state.ok()) return call->Reply(state.status());
-    v1::ClusterState response = ToProto(*state);
-    if (extras_) extras_(response);
-    call->Reply(std::move(response));
+    const auto convert = [this, call, state = *std::move(state)] {
+      v1::ClusterState response = ToProto(state);
+      if (extras_) extras_(response);
+      call->Reply(std::move(response));
+    };
+    if (!conversions_.PostBounded(convert, kMaxConversions))
+      call->Reply(absl::ResourceExhaustedError("too many calls wait for the state"));
   });
   if (!asked.ok()) call->Reply(asked);
 }

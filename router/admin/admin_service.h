@@ -2,8 +2,8 @@
 //
 // Purpose: authenticates by the headers before any message is received, checks the role that a method needs,
 // validates and converts. Each change is logged with the operator's name. Threads: methods run on gRPC's
-// threads and never block. The constructor's arguments outlive the server with which the service is
-// registered.
+// threads and never block; states are converted on a thread of this object, as `extras` may read files. The
+// constructor's arguments outlive the server with which the service is registered.
 #ifndef BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 #define BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 
@@ -11,8 +11,10 @@
 
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "bfio/v1/admin.pb.h"
+#include "common/base/event_queue.h"
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
@@ -29,6 +31,8 @@ class AdminService final : public CallService {
  public:
   AdminService(OperatorHandler* handler, Authenticator* authenticator, StepBroadcast* steps,
                StateExtras extras = nullptr);
+  // Answers the calls that have their states, then stops. REQUIRES: the server has ended.
+  ~AdminService() override;
 
   FirstMessages::Counts messages() const { return messages_.counts(); }
 
@@ -40,6 +44,10 @@ class AdminService final : public CallService {
   template <typename Request, typename Response>
   using Call = std::shared_ptr<UnaryCall<Request, Response>>;
 
+  // States that wait to be converted; more calls get RESOURCE_EXHAUSTED.
+  static constexpr size_t kMaxConversions = 64;
+
+  void Convert();
   void GetState(const Call<v1::GetClusterStateRequest, v1::ClusterState>& call);
   void SetPolicy(const std::string& who, const v1::SetPolicyRequest& request,
                  const Call<v1::SetPolicyRequest, v1::SetPolicyResponse>& call);
@@ -49,6 +57,8 @@ class AdminService final : public CallService {
   StepBroadcast* const steps_;
   const StateExtras extras_;
   FirstMessages messages_;
+  EventQueue conversions_;
+  std::thread thread_;
 };
 
 }  // namespace bfio::router

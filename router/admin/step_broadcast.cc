@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/net/server_call.h"
 #include "router/admin/router_state.h"
 
@@ -13,8 +14,8 @@ namespace bfio::router {
 class StepBroadcast::Watcher final
     : public ServerCall<StepBroadcast::Watcher, v1::WatchStepsRequest, v1::StepSummary> {
  public:
-  static std::shared_ptr<Watcher> Create(StepBroadcast* steps) {
-    std::shared_ptr<Watcher> watcher(new Watcher(steps));
+  static std::shared_ptr<Watcher> Create(StepBroadcast* steps, std::function<bool()> still_allowed) {
+    std::shared_ptr<Watcher> watcher(new Watcher(steps, std::move(still_allowed)));
     watcher->Open(watcher);
     return watcher;
   }
@@ -29,6 +30,14 @@ class StepBroadcast::Watcher final
   bool Push(const std::shared_ptr<const StepSummary>& summary) {
     MutexLock lock(&mutex_);
     if (ended()) return false;
+    if (const absl::Time now = MonotonicNow(); now >= check_at_) {
+      check_at_ = now + kCheckEvery;
+      if (!still_allowed_()) {
+        queue_.clear();
+        if (SetEnd({grpc::StatusCode::UNAUTHENTICATED, "the caller's token is no longer valid"})) Advance();
+        return false;
+      }
+    }
     if (counts_[summary->group]++ % every_ != 0) return true;
     if (queue_.size() >= kMaxQueued) {
       queue_.pop_front();
@@ -49,7 +58,8 @@ class StepBroadcast::Watcher final
  private:
   static constexpr size_t kMaxQueued = 256;
 
-  explicit Watcher(StepBroadcast* steps) : ServerCall(/*context=*/nullptr), steps_(steps) {}
+  Watcher(StepBroadcast* steps, std::function<bool()> still_allowed)
+      : ServerCall(/*context=*/nullptr), steps_(steps), still_allowed_(std::move(still_allowed)) {}
 
   void OnMessage(v1::WatchStepsRequest request) override {
     steps_->Add(shared_from_this(), request.has_every() ? request.every() : 1);
@@ -63,6 +73,9 @@ class StepBroadcast::Watcher final
   }
 
   StepBroadcast* const steps_;
+  // Reads the call's context, which lives until the call has ended.
+  const std::function<bool()> still_allowed_;
+  absl::Time check_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint32_t every_ ABSL_GUARDED_BY(mutex_) = 1;
   std::deque<std::shared_ptr<const StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
   // By group: number of summaries pushed.
@@ -70,8 +83,9 @@ class StepBroadcast::Watcher final
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-StepBroadcast::Stream* StepBroadcast::Subscribe(const absl::Status& allowed, FirstMessages* messages) {
-  const std::shared_ptr<Watcher> watcher = Watcher::Create(this);
+StepBroadcast::Stream* StepBroadcast::Subscribe(const absl::Status& allowed, FirstMessages* messages,
+                                                std::function<bool()> still_allowed) {
+  const std::shared_ptr<Watcher> watcher = Watcher::Create(this, std::move(still_allowed));
   watcher->Begin(allowed, messages);
   return watcher.get();
 }

@@ -9,10 +9,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "bfio/v1/admin.pb.h"
 #include "common/base/mutex.h"
 #include "common/net/first_messages.h"
@@ -28,9 +30,11 @@ class StepBroadcast {
 
   // A stream of the summaries that its request selects; gRPC owns the result. If `allowed` is an error, the
   // stream ends with it before its request is received. `messages` receives the request, and outlives the
-  // stream. It ends with INVALID_ARGUMENT for every = 0, and with RESOURCE_EXHAUSTED when there are
-  // kMaxWatchers already.
-  Stream* Subscribe(const absl::Status& allowed, FirstMessages* messages);
+  // stream. It ends with INVALID_ARGUMENT for every = 0, with RESOURCE_EXHAUSTED when there are kMaxWatchers
+  // already, and with UNAUTHENTICATED once `still_allowed`, which is called about every kCheckEvery while the
+  // stream is open, is false: its token was removed or has expired.
+  Stream* Subscribe(const absl::Status& allowed, FirstMessages* messages,
+                    std::function<bool()> still_allowed);
 
   // Number of streams that receive summaries.
   size_t watchers();
@@ -42,6 +46,7 @@ class StepBroadcast {
 
  private:
   static constexpr size_t kMaxWatchers = 64;
+  static constexpr absl::Duration kCheckEvery = absl::Seconds(1);
 
   // Called when the watcher's request has been received.
   void Add(const std::shared_ptr<Watcher>& watcher, uint32_t every);

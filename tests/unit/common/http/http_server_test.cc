@@ -281,6 +281,24 @@ TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerCloses) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(HttpServerTest, AStreamEndsWhenItsCallerIsNoLongerAdmitted) {
+  std::atomic<bool> valid = true;
+  const auto server = Serving([&](const HttpCaller&) -> absl::StatusOr<std::string> {
+    if (!valid) return absl::UnauthenticatedError("the token was removed");
+    return "root";
+  });
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  size_t received = 0;
+  const auto reply = client.Get("/events", [&](const char*, size_t size) {
+    received += size;
+    valid = false;
+    return true;
+  });
+  EXPECT_TRUE(reply) << "the stream has an end";
+  EXPECT_GT(received, 0u);
+  EXPECT_EQ(client.Get("/events")->status, 401);
+}
+
 TEST(HttpServerTest, ConcurrentCallersAreAllAnswered) {
   const auto server = Serving();
   const int port = PortOf(*server);

@@ -25,6 +25,7 @@ class FakeOperatorHandler final : public OperatorHandler {
  public:
   absl::Status State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) override {
     if (!refuse.ok()) return refuse;
+    answered = std::this_thread::get_id();
     RouterState state = {.version = "1.2.3"};
     std::move(done)(std::move(state));
     return absl::OkStatus();
@@ -45,6 +46,8 @@ class FakeOperatorHandler final : public OperatorHandler {
   absl::Duration SinceLastIteration() const override { return absl::ZeroDuration(); }
 
   absl::Status refuse;
+  // The thread that answered last.
+  std::thread::id answered;
   std::optional<PolicyChange> changed;
 };
 
@@ -84,6 +87,25 @@ TEST_F(AdminServiceTest, TheHandlersErrorIsTheCallsStatus) {
   grpc::ClientContext again;
   EXPECT_EQ(FromGrpcStatus(stub_->UndrainWorker(&again, undrain, &undrained)),
             absl::FailedPreconditionError("w9 is not drained"));
+}
+
+// What is added to a state may read files, and the handler answers on the decision thread.
+TEST(AdminStates, AreConvertedOnAnotherThreadThanTheHandlers) {
+  FakeOperatorHandler handler;
+  Authenticator authenticator("admin API", nullptr);
+  StepBroadcast steps;
+  std::thread::id converted;
+  AdminService service(&handler, &authenticator, &steps, [&](v1::ClusterState& state) {
+    converted = std::this_thread::get_id();
+    state.set_epoch(7);
+  });
+  testing::LoopbackServer server(&service);
+  grpc::ClientContext context;
+  v1::ClusterState state;
+  ASSERT_TRUE(v1::Admin::NewStub(server.channel())->GetClusterState(&context, {}, &state).ok());
+  EXPECT_EQ(state.epoch(), 7u);
+  EXPECT_NE(converted, handler.answered);
+  steps.Close();
 }
 
 // A metrics scraper and an operator, distinguished by their tokens.

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -18,8 +19,9 @@ class WatchService final : public CallService {
  public:
   WatchService() {
     Add<v1::WatchStepsRequest, v1::StepSummary>(
-        "/bfio.v1.Admin/WatchSteps",
-        [this](grpc::CallbackServerContext*) { return steps_.Subscribe(absl::OkStatus(), &messages_); });
+        "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
+          return steps_.Subscribe(absl::OkStatus(), &messages_, [this] { return allowed_.load(); });
+        });
   }
   void AwaitWatcher() {
     while (steps_.watchers() == 0) std::this_thread::yield();
@@ -33,8 +35,11 @@ class WatchService final : public CallService {
     steps_.Publish(summary);
   }
   void Close() { steps_.Close(); }
+  // The watchers' token is removed.
+  void Revoke() { allowed_ = false; }
 
  private:
+  std::atomic<bool> allowed_ = true;
   FirstMessages messages_;
   StepBroadcast steps_;
 };
@@ -109,6 +114,26 @@ TEST_F(StepBroadcastTest, CloseEndsAStreamAndDiscardsItsQueue) {
   EXPECT_EQ(Read()->step(), 0u);
   EXPECT_FALSE(Read().has_value());
   EXPECT_EQ(reader_->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(StepBroadcastTest, AStreamEndsSoonAfterItsTokenIsRemoved) {
+  Watch(1);
+  service_.Publish(0);
+  EXPECT_EQ(Read()->step(), 0u);
+  service_.Revoke();
+  // A parked group publishes nothing; this one goes on.
+  std::atomic<bool> ended = false;
+  std::thread steps([&] {
+    for (int64_t step = 1; !ended; ++step) {
+      service_.Publish(step);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  while (Read().has_value()) {
+  }
+  ended = true;
+  steps.join();
+  EXPECT_EQ(reader_->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(StepBroadcastTest, EveryOfZeroIsRefused) {
