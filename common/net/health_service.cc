@@ -109,7 +109,7 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
     watch->Begin(absl::OkStatus(), &messages_);
   } else {
     watch->set_service(first_service_);
-    AddWatch(watch);
+    AddUnknownWatch(watch);
   }
   return watch.get();  // owns itself until OnDone
 }
@@ -117,15 +117,31 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
 void HealthService::AddWatch(const std::shared_ptr<Watch>& watch) {
   MutexLock lock(&mutex_);
   std::erase_if(watches_, [](const auto& other) { return other->HasEnded(); });
-  if (watches_.size() >= kMaxWatches) {
+  if (watches_.size() >= kMaxWatches)
     return watch->Close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"});
+  Join(watches_, watch);
+}
+
+void HealthService::AddUnknownWatch(const std::shared_ptr<Watch>& watch) {
+  MutexLock lock(&mutex_);
+  std::erase_if(unknown_watches_, [](const auto& other) { return other->HasEnded(); });
+  if (unknown_watches_.size() >= kMaxUnknownWatches) {
+    unknown_watches_.front()->Close(
+        {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches without a token"});
+    unknown_watches_.erase(unknown_watches_.begin());
   }
-  watches_.push_back(watch);
+  Join(unknown_watches_, watch);
+}
+
+void HealthService::Join(Watches& watches, const std::shared_ptr<Watch>& watch) {
+  watches.push_back(watch);
   watch->Notify(StatusOf(watch->service()));
 }
 
 void HealthService::NotifyWatchers() {
-  for (const auto& watch : watches_) watch->Notify(StatusOf(watch->service()));
+  for (const Watches* watches : {&watches_, &unknown_watches_}) {
+    for (const auto& watch : *watches) watch->Notify(StatusOf(watch->service()));
+  }
 }
 
 }  // namespace bfio

@@ -23,8 +23,10 @@ namespace bfio {
 
 class HealthService final : public CallService {
  public:
-  // Upper bound of concurrent Watch calls; more get RESOURCE_EXHAUSTED.
-  static constexpr size_t kMaxWatches = 64;
+  // Upper bound of concurrent Watch calls of authenticated callers; more get RESOURCE_EXHAUSTED. Others have
+  // a bound of their own, beyond which their oldest ends, so that they take no place of the former and none
+  // of them can hold places for long.
+  static constexpr size_t kMaxWatches = 64, kMaxUnknownWatches = 16;
 
   // For `services`, all NOT_SERVING at first. `authenticator` is the port's. REQUIRES: at least one service.
   HealthService(const std::vector<std::string>& services, const Authenticator* authenticator);
@@ -45,8 +47,11 @@ class HealthService final : public CallService {
   grpc::ServerBidiReactor<Request, Response>* BeginWatch(grpc::CallbackServerContext* context);
   // SERVICE_UNKNOWN for an unknown service.
   Status StatusOf(const std::string& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Watches = std::vector<std::shared_ptr<Watch>>;
   // Called when the watch has named its service.
   void AddWatch(const std::shared_ptr<Watch>& watch);
+  void AddUnknownWatch(const std::shared_ptr<Watch>& watch);
+  void Join(Watches& watches, const std::shared_ptr<Watch>& watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyWatchers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string first_service_;
@@ -55,7 +60,8 @@ class HealthService final : public CallService {
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Watch>> watches_ ABSL_GUARDED_BY(mutex_);
+  // Oldest first.
+  Watches watches_ ABSL_GUARDED_BY(mutex_), unknown_watches_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bfio

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/testing/loopback_server.h"
@@ -90,6 +91,28 @@ TEST_P(HealthServiceTest, AWatchReceivesChanges) {
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
   context.TryCancel();
   EXPECT_FALSE(reader->Read(&response));
+}
+
+TEST_P(HealthServiceWithTokensTest, WatchesWithoutATokenTakeNoPlaceOfOthers) {
+  struct Watching {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader;
+    HealthCheckResponse response;
+  };
+  const auto watch = [&](bool token) {
+    auto watching = std::make_unique<Watching>();
+    if (token) watching->context.AddMetadata("authorization", std::string("Bearer ") + kToken);
+    watching->reader = stub_->Watch(&watching->context, HealthCheckRequest());
+    EXPECT_TRUE(watching->reader->Read(&watching->response)) << token;
+    return watching;
+  };
+  std::vector<std::unique_ptr<Watching>> open;
+  for (size_t i = 0; i < HealthService::kMaxWatches + 5; ++i) open.push_back(watch(false));
+  const auto known = watch(true);
+  EXPECT_FALSE(open.front()->reader->Read(&open.front()->response)) << "the oldest has made room";
+  EXPECT_EQ(open.front()->reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  open.back()->context.TryCancel();
+  known->context.TryCancel();
 }
 
 }  // namespace
