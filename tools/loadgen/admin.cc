@@ -18,7 +18,7 @@ absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>&
   BarrierReading reading = {
       .policy = state.policy().name(),
       .epoch = state.epoch(),
-      .uptime_s = static_cast<double>(state.uptime().seconds()) + state.uptime().nanos() * 1e-9,
+      .started_s = static_cast<double>(state.timestamp().seconds() - state.uptime().seconds()),
       .steps = totals.steps(),
       .imbalance_tokens = totals.imbalance_tokens(),
       .max_load_tokens = totals.max_load_tokens(),

@@ -3,6 +3,9 @@
 namespace bfio::loadgen {
 namespace {
 
+// Seconds: uptimes are whole seconds.
+constexpr double kSameStart = 2;
+
 double Ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
 }
@@ -10,7 +13,12 @@ double Ratio(double part, double whole) {
 }  // namespace
 
 absl::StatusOr<BarrierMeasurements> Between(const BarrierReading& before, const BarrierReading& after) {
-  if (after.uptime_s < before.uptime_s || after.steps < before.steps) {
+  // A younger router may have taken more steps than the first had before the run.
+  const bool restarted = after.started_s > before.started_s + kSameStart;
+  if (restarted || after.steps < before.steps || after.gap_count < before.gap_count ||
+      after.decisions < before.decisions || after.late_plans < before.late_plans ||
+      after.saturated_steps < before.saturated_steps ||
+      after.decisions_stopped_early < before.decisions_stopped_early) {
     return absl::UnavailableError("the router restarted during the run; no barrier results");
   }
   if (after.steps == before.steps)

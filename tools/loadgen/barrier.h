@@ -26,7 +26,8 @@ struct BarrierReading {
   uint64_t epoch = 0;
   // Number of workers in the epoch at the time of the reading.
   uint32_t ranks = 0;
-  double uptime_s = 0;
+  // When the router started, by its clock, in seconds since 1970, to a second.
+  double started_s = 0;
   uint64_t steps = 0;
   double imbalance_tokens = 0;
   double max_load_tokens = 0;

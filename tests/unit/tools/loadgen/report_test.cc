@@ -133,7 +133,7 @@ BarrierReading Reading(double factor) {
   return {.policy = "bf_io",
           .epoch = 1,
           .ranks = 4,
-          .uptime_s = 10 * factor,
+          .started_s = 1000,
           .steps = static_cast<uint64_t>(100 * factor),
           .imbalance_tokens = 5000 * factor,
           .max_load_tokens = 1000 * factor,
@@ -195,6 +195,16 @@ TEST(BarrierTest, WithoutABarrierEveryStepIsThatOfOneRank) {
 TEST(BarrierTest, ARestartOrNoStepGivesNoStatistics) {
   EXPECT_EQ(Between(Reading(2), Reading(1)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Between(Reading(1), Reading(1)).status().code(), absl::StatusCode::kUnavailable);
+  // The first router was 6 s old before the run, the second is 23 s old after it, and has taken more steps.
+  BarrierReading after = Reading(3);
+  after.started_s += 10;
+  EXPECT_EQ(Between(Reading(1), after).status().code(), absl::StatusCode::kUnavailable);
+  after = Reading(3);
+  after.late_plans = 0;
+  EXPECT_EQ(Between(Reading(1), after).status().code(), absl::StatusCode::kUnavailable) << "not 1.8e19";
+  after = Reading(3);
+  after.started_s += 1;
+  EXPECT_TRUE(Between(Reading(1), after).ok()) << "times are of whole seconds";
 }
 
 TEST(ProgressTest, ProgressFollowsTheNearerEnd) {
