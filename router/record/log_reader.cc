@@ -50,6 +50,8 @@ std::vector<std::string> Candidates(const std::string& path) {
 absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
   struct Found {
     std::string path;
+    // Of a segment of another format, or damaged at its start: why it cannot be read.
+    absl::Status status;
     v1::LoggedHeader header;
   };
   std::vector<Found> found;
@@ -71,8 +73,7 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
           candidate, ": a decision log of format ", record.header().format(), ", which version '",
           absl::CHexEscape(record.header().version()), "' wrote; this program reads format ", kFormat));
     }
-    if (!status.ok()) return status;
-    found.push_back({candidate, record.header()});
+    found.push_back({candidate, std::move(status), record.header()});
   }
   if (found.empty()) {
     return absl::NotFoundError(
@@ -81,10 +82,24 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
   // When `path` names a segment, its session is read; otherwise the last session.
   std::error_code error;
   const bool named = std::filesystem::is_regular_file(path, error);
-  const uint64_t session = named ? found.front().header.session() : found.back().header.session();
+  const Found& chosen = named ? found.front() : found.back();
+  if (!chosen.status.ok()) return chosen.status;
+  const uint64_t session = chosen.header.session();
+  const auto of_session = [&](const Found& one) {
+    return one.status.ok() && one.header.session() == session;
+  };
+  const auto first = std::find_if(found.begin(), found.end(), of_session);
+  const auto last = std::find_if(found.rbegin(), found.rend(), of_session).base();
+  // Of other sessions only their number matters, so what is unusable there prevents nothing.
+  for (auto one = first; one != last; ++one) {
+    if (!one->status.ok()) return one->status;
+  }
+  if (first != found.begin() && !std::prev(first)->status.ok() && first->header.segment() > 0)
+    return std::prev(first)->status;
   LogReader reader;
   std::set<uint64_t> earlier;
   for (Found& one : found) {
+    if (!one.status.ok()) continue;
     if (one.header.session() != session) {
       if (reader.files_.empty()) earlier.insert(one.header.session());
       continue;

@@ -32,7 +32,8 @@ class LogReader {
   };
 
   // `path`: a log, of which the last session is read, or one segment, with which reading starts. NOT_FOUND
-  // when there is no such log; DATA_LOSS when it is damaged.
+  // when there is no such log; DATA_LOSS when that session is damaged. Segments of other sessions may be
+  // damaged, or of another format.
   static absl::StatusOr<LogReader> Open(const std::string& path);
 
   // Header of the segment with which reading starts.

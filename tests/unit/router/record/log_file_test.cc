@@ -332,6 +332,23 @@ TEST_F(LogFile, ALogOfAnOlderFormatIsRefusedInOneLine) {
                                   "reads format 2");
 }
 
+TEST_F(LogFile, WhatIsUnusableInOtherSessionsPreventsNothing) {
+  WriteSession(1, 300);
+  WriteSession(2, 100);
+  const std::vector<SegmentFile> files = ListSegments(path());
+  ASSERT_EQ(files.size(), 2u);
+  const std::string older = Contents(files[0].path);
+  Put(files[0].path, std::string(1000, '\0'));
+  const Replayed last = ReplayLog(path());
+  EXPECT_TRUE(last.status.ok()) << last.status;
+  EXPECT_GT(last.decisions, 0);
+  EXPECT_FALSE(ReplayLog(files[0].path).status.ok());
+  Put(files[0].path, older);
+  Put(files[1].path, std::string(1000, '\0'));
+  EXPECT_FALSE(ReplayLog(path()).status.ok()) << "the last session is the one that was asked for";
+  EXPECT_TRUE(ReplayLog(files[0].path).status.ok());
+}
+
 // --- a failing log must not affect its router ---
 
 // A session that is recorded to `writer`.
