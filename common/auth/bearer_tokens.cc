@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
 
 namespace bfio {
 namespace {
@@ -81,18 +82,14 @@ absl::StatusOr<BearerTokens::Entry> BearerTokens::ParseEntry(const std::vector<a
     if (secret.empty()) return absl::InvalidArgumentError("cert: is followed by a name in the certificate");
     entry.certificate = std::string(secret);
   } else {
-    const absl::StatusOr<Sha256Digest> digest = ParseSecret(secret);
-    if (!digest.ok()) return digest.status();
-    entry.digest = *digest;
+    BFIO_ASSIGN_OR_RETURN(entry.digest, ParseSecret(secret));
   }
   for (size_t i = 2; i < words.size(); ++i) {
     if (words[i] == "role=read" || words[i] == "role=operate") {
       entry.role = words[i] == "role=read" ? Role::kRead : Role::kOperate;
       continue;
     }
-    const absl::StatusOr<absl::Time> expires = ParseExpiry(words[i]);
-    if (!expires.ok()) return expires.status();
-    entry.expires = *expires;
+    BFIO_ASSIGN_OR_RETURN(entry.expires, ParseExpiry(words[i]));
   }
   return entry;
 }

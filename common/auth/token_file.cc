@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 
 namespace bfio {
 namespace {
@@ -35,11 +36,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::StatusOr<std::shared_ptr<const BearerTokens>> Load(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<BearerTokens> tokens = BearerTokens::Parse(*text, path);
-  if (!tokens.ok()) return tokens.status();
-  return std::make_shared<const BearerTokens>(*std::move(tokens));
+  BFIO_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  BFIO_ASSIGN_OR_RETURN(BearerTokens tokens, BearerTokens::Parse(text, path));
+  return std::make_shared<const BearerTokens>(std::move(tokens));
 }
 
 }  // namespace
@@ -47,10 +46,9 @@ absl::StatusOr<std::shared_ptr<const BearerTokens>> Load(const std::string& path
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(std::string path) {
   // Taken before reading, so that a change during the read is detected at the next check.
   std::string version = VersionOf(path);
-  auto tokens = Load(path);
-  if (!tokens.ok()) return tokens.status();
+  BFIO_ASSIGN_OR_RETURN(auto tokens, Load(path));
   WarnIfWorldReadable(path);
-  return std::unique_ptr<TokenFile>(new TokenFile(std::move(path), std::move(version), *std::move(tokens)));
+  return std::unique_ptr<TokenFile>(new TokenFile(std::move(path), std::move(version), std::move(tokens)));
 }
 
 TokenFile::TokenFile(std::string path, std::string version, std::shared_ptr<const BearerTokens> tokens)
@@ -110,9 +108,8 @@ void TokenFile::Watch() {
 }
 
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) return text.status();
-  const absl::string_view token = absl::StripAsciiWhitespace(*text);
+  BFIO_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  const absl::string_view token = absl::StripAsciiWhitespace(text);
   const bool one_word = std::none_of(
       token.begin(), token.end(), [](char c) { return !absl::ascii_isgraph(static_cast<unsigned char>(c)); });
   if (token.empty() || token.size() > BearerTokens::kMaxTokenBytes || !one_word) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
 
 namespace bfio {
 namespace {
@@ -67,9 +68,8 @@ std::string Target::ToString() const {
 absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls) {
   Target target;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    absl::StatusOr<Address> address = ParseAddress(part);
-    if (!address.ok()) return address.status();
-    target.addresses.push_back(*std::move(address));
+    BFIO_ASSIGN_OR_RETURN(Address address, ParseAddress(part));
+    target.addresses.push_back(std::move(address));
   }
   if (target.addresses.size() > 1 && tls) {
     return absl::InvalidArgumentError(absl::StrCat(

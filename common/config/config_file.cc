@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/config/one_line.h"
 #include "common/config/options.h"
 #include "google/protobuf/descriptor.h"
@@ -124,12 +125,11 @@ absl::Status OptionTable::ReadConfig(const std::string& text, const std::string&
   google::protobuf::DynamicMessageFactory factory(&pool);
   const auto* file = pool.BuildFile(ConfigFile(options_));
   const std::unique_ptr<google::protobuf::Message> config(factory.GetPrototype(file->message_type(0))->New());
-  if (absl::Status status = ParseConfig(text, source, *config); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(ParseConfig(text, source, *config));
   std::vector<const FieldDescriptor*> fields;
   config->GetReflection()->ListFields(*config, &fields);
   for (const FieldDescriptor* field : fields) {
-    absl::Status status = Set(*Find(field->name()), FieldText(*config, field), absl::StrCat(source, ": "));
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Set(*Find(field->name()), FieldText(*config, field), absl::StrCat(source, ": ")));
   }
   return absl::OkStatus();
 }

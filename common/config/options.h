@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 
 namespace bfio {
 
@@ -91,9 +92,7 @@ class OptionTable {
                  Parse parse) {
     Insert({std::string(name), Option::Type::kText, std::string(default_text), "", std::string(help),
             [value, parse, may_be_empty = default_text.empty()](const std::string& text) -> absl::Status {
-              absl::StatusOr<T> parsed = text.empty() && may_be_empty ? T() : parse(text);
-              if (!parsed.ok()) return parsed.status();
-              *value = *std::move(parsed);
+              BFIO_ASSIGN_OR_RETURN(*value, text.empty() && may_be_empty ? T() : parse(text));
               return absl::OkStatus();
             }});
   }

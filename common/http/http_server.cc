@@ -14,6 +14,7 @@
 #include "common/base/address.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/http/bounded_server.h"
 #include "common/http/host_name.h"
 #include "common/http/plain_requests.h"
@@ -274,18 +275,14 @@ class HttpServer::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
-  const absl::StatusOr<Address> address = ParseAddress(options.listen, true);
-  if (!address.ok()) return address.status();
+  BFIO_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.listen, true));
   std::unique_ptr<ReloadedTls> tls;
   if (!options.tls_cert.empty()) {
-    absl::StatusOr<std::unique_ptr<ReloadedTls>> loaded =
-        ReloadedTls::Load(options.tls_cert, options.tls_key, options.tls_ca);
-    if (!loaded.ok()) return loaded.status();
-    tls = *std::move(loaded);
+    BFIO_ASSIGN_OR_RETURN(tls, ReloadedTls::Load(options.tls_cert, options.tls_key, options.tls_ca));
   }
   const bool certified = tls != nullptr && !options.tls_ca.empty();
   auto impl = std::make_unique<Impl>(std::move(options.authenticate), certified, std::move(tls));
-  if (absl::Status status = impl->Bind(*address); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(impl->Bind(address));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/net/tls.h"
 #include "common/telemetry/refusal_log.h"
 
@@ -39,10 +40,9 @@ absl::StatusOr<std::unique_ptr<ReloadedTls>> ReloadedTls::Load(std::string cert,
                                                                std::string ca) {
   std::unique_ptr<ReloadedTls> result(new ReloadedTls(std::move(cert), std::move(key), std::move(ca)));
   std::string stamp = result->Stamp();
-  absl::StatusOr<Context> context = result->Read();
-  if (!context.ok()) return context.status();
+  BFIO_ASSIGN_OR_RETURN(Context context, result->Read());
   MutexLock lock(&result->mutex_);
-  result->context_ = *std::move(context);
+  result->context_ = std::move(context);
   result->stamp_ = std::move(stamp);
   result->looked_ = MonotonicNow();
   return result;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
 #include "common/base/address.h"
+#include "common/base/status_macros.h"
 #include "common/net/exposure.h"
 
 namespace bfio {
@@ -12,15 +13,14 @@ namespace bfio {
 absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view api, const TlsFiles& tls,
                                 const std::string& token_file) {
   const std::string tls_flag = absl::StrCat(api, "_tls");
-  if (absl::Status status = CheckTlsFiles(tls, tls_flag, TlsEnd::kClient); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckTlsFiles(tls, tls_flag, TlsEnd::kClient));
   if (tls.enabled() && !address.empty()) {
     if (auto target = ParseTarget(address, /*tls=*/true); !target.ok()) return target.status();
   }
   Login login;
   if (!token_file.empty()) {
-    const absl::StatusOr<Target> router = ParseTarget(address);
-    if (!router.ok()) return router.status();
-    if (!tls.enabled() && !IsLoopback(*router)) {
+    BFIO_ASSIGN_OR_RETURN(const Target router, ParseTarget(address));
+    if (!tls.enabled() && !IsLoopback(router)) {
       return absl::InvalidArgumentError(absl::StrCat("--", api, "_token_file: the token would go to ",
                                                      address, " unencrypted; give --", tls_flag, "=ca=FILE"));
     }

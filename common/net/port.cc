@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/address.h"
+#include "common/base/status_macros.h"
 #include "common/net/channel.h"
 
 namespace bfio {
@@ -38,30 +39,28 @@ FirstMessages::Limits MessageLimits(int max_message_bytes) {
 }
 
 absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
-  absl::StatusOr<Address> address = ParseAddress(spec.listen, /*port_may_be_0=*/true);
-  if (!address.ok()) return address.status();
-  absl::StatusOr<std::unique_ptr<ConnectionListener>> listener = ConnectionListener::Bind(*address);
-  if (!listener.ok()) return listener.status();
+  BFIO_ASSIGN_OR_RETURN(Address address, ParseAddress(spec.listen, /*port_may_be_0=*/true));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<ConnectionListener> listener, ConnectionListener::Bind(address));
   for (Authenticator* authenticator : spec.authenticators) {
     authenticator->set_on_accepted(
-        [raw = listener->get()](const std::string& peer) { raw->Authenticated(peer); });
+        [raw = listener.get()](const std::string& peer) { raw->Authenticated(peer); });
   }
   grpc::ServerBuilder builder;
   ConfigurePort(builder);
   builder.SetMaxReceiveMessageSize(spec.max_message_bytes);
   builder.SetResourceQuota(grpc::ResourceQuota(spec.listen).Resize(spec.memory_bytes));
   if (spec.reflection) builder.SetOption(std::make_unique<WithReflection>());
-  (*listener)->AddTo(builder, ServerCredentials(spec.tls));
+  listener->AddTo(builder, ServerCredentials(spec.tls));
   for (grpc::Service* service : spec.services) {
     if (service != nullptr) builder.RegisterService(service);
   }
   Port opened;
   opened.server = builder.BuildAndStart();
   if (opened.server == nullptr) return absl::InternalError("the gRPC server does not start");
-  opened.listener = *std::move(listener);
+  opened.listener = std::move(listener);
   opened.listener->Serve();
-  address->port = opened.listener->port();
-  opened.address = address->ToString();
+  address.port = opened.listener->port();
+  opened.address = address.ToString();
   return opened;
 }
 

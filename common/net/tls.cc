@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/auth/token_file.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
 
@@ -46,24 +47,21 @@ void WarnOfExpiry(const X509* certificate, const std::string& path) {
 
 // The first certificate of a PEM file.
 absl::StatusOr<Certificate> ReadCertificate(absl::string_view flag, const std::string& path) {
-  const absl::StatusOr<File> file = OpenFile(flag, path);
-  if (!file.ok()) return file.status();
-  Certificate certificate(PEM_read_X509(file->get(), nullptr, nullptr, nullptr));
+  BFIO_ASSIGN_OR_RETURN(const File file, OpenFile(flag, path));
+  Certificate certificate(PEM_read_X509(file.get(), nullptr, nullptr, nullptr));
   if (certificate == nullptr) return Bad(flag, path, "holds no PEM certificate");
   WarnOfExpiry(certificate.get(), path);
   return certificate;
 }
 
 absl::Status CheckPair(const TlsFiles& files, absl::string_view flag) {
-  const absl::StatusOr<Certificate> certificate = ReadCertificate(flag, files.cert);
-  if (!certificate.ok()) return certificate.status();
-  const absl::StatusOr<File> file = OpenFile(flag, files.key);
-  if (!file.ok()) return file.status();
+  BFIO_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(flag, files.cert));
+  BFIO_ASSIGN_OR_RETURN(const File file, OpenFile(flag, files.key));
   // Without this OpenSSL would ask for a key's password on the terminal.
   const auto no_password = [](char*, int, int, void*) { return -1; };
-  const Key key(PEM_read_PrivateKey(file->get(), nullptr, no_password, nullptr));
+  const Key key(PEM_read_PrivateKey(file.get(), nullptr, no_password, nullptr));
   if (key == nullptr) return Bad(flag, files.key, "holds no PEM private key without a password");
-  if (X509_check_private_key(certificate->get(), key.get()) != 1) {
+  if (X509_check_private_key(certificate.get(), key.get()) != 1) {
     return Bad(flag, files.key, absl::StrCat("is not the key of the certificate in ", files.cert));
   }
   WarnIfWorldReadable(files.key);
@@ -127,7 +125,7 @@ absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flag, TlsEnd
         absl::StrCat("--", flag, ": cert=FILE needs ca=FILE: who vouches for the router"));
   }
   if (!files.cert.empty()) {
-    if (absl::Status status = CheckPair(files, flag); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(CheckPair(files, flag));
   }
   return files.ca.empty() ? absl::OkStatus() : ReadCertificate(flag, files.ca).status();
 }

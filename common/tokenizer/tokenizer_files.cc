@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio {
 namespace {
@@ -56,9 +57,8 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& directory, 
   std::sort(names.begin(), names.end());
   TokenizerFiles files;
   for (const std::string& name : names) {
-    absl::StatusOr<std::string> content = ReadFile(std::filesystem::path(directory) / name);
-    if (!content.ok()) return content.status();
-    files.emplace_back(name, *std::move(content));
+    BFIO_ASSIGN_OR_RETURN(std::string content, ReadFile(std::filesystem::path(directory) / name));
+    files.emplace_back(name, std::move(content));
   }
   return files;
 }

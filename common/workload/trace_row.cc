@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "common/workload/csv.h"
 #include "nlohmann/json.hpp"
 
@@ -89,16 +90,12 @@ class CsvRowParser : public RowParser {
           absl::StrCat(fields_.size(), " fields, at least ", needed, " expected"));
     }
     TraceRequest row;
-    const absl::StatusOr<int64_t> prompt = ParseLength(format_.prompt, fields_[static_cast<size_t>(prompt_)]);
-    if (!prompt.ok()) return prompt.status();
-    const absl::StatusOr<int64_t> output = ParseLength(format_.output, fields_[static_cast<size_t>(output_)]);
-    if (!output.ok()) return output.status();
-    row.prompt_tokens = *prompt;
-    row.output_tokens = *output;
+    BFIO_ASSIGN_OR_RETURN(row.prompt_tokens,
+                          ParseLength(format_.prompt, fields_[static_cast<size_t>(prompt_)]));
+    BFIO_ASSIGN_OR_RETURN(row.output_tokens,
+                          ParseLength(format_.output, fields_[static_cast<size_t>(output_)]));
     if (arrival_ >= 0) {
-      const absl::StatusOr<double> arrival = ParseArrival(fields_[static_cast<size_t>(arrival_)]);
-      if (!arrival.ok()) return arrival.status();
-      row.arrival_s = *arrival;
+      BFIO_ASSIGN_OR_RETURN(row.arrival_s, ParseArrival(fields_[static_cast<size_t>(arrival_)]));
     }
     return row;
   }
@@ -106,11 +103,10 @@ class CsvRowParser : public RowParser {
  private:
   absl::StatusOr<double> ParseArrival(const std::string& text) {
     if (!format_.dates) return ParseSeconds(format_.arrival, text);
-    const absl::StatusOr<absl::Time> time = ParseDate(format_.arrival, text);
-    if (!time.ok()) return time.status();
+    BFIO_ASSIGN_OR_RETURN(const absl::Time time, ParseDate(format_.arrival, text));
     // A double holds seconds since 1970 only to about 0.2 us; relative to the first row no precision is lost.
-    if (!origin_) origin_ = *time;
-    return absl::ToDoubleSeconds(*time - *origin_);
+    if (!origin_) origin_ = time;
+    return absl::ToDoubleSeconds(time - *origin_);
   }
 
   const CsvFormat& format_;
@@ -128,13 +124,10 @@ class MooncakeRowParser : public RowParser {
   absl::StatusOr<TraceRequest> Parse(absl::string_view line) override {
     const auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
     if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
-    const absl::StatusOr<double> timestamp = Number(json, "timestamp");
-    if (!timestamp.ok()) return timestamp.status();
-    const absl::StatusOr<int64_t> prompt = Length(json, "input_length");
-    if (!prompt.ok()) return prompt.status();
-    const absl::StatusOr<int64_t> output = Length(json, "output_length");
-    if (!output.ok()) return output.status();
-    return TraceRequest{.arrival_s = *timestamp / 1000, .prompt_tokens = *prompt, .output_tokens = *output};
+    BFIO_ASSIGN_OR_RETURN(const double timestamp, Number(json, "timestamp"));
+    BFIO_ASSIGN_OR_RETURN(const int64_t prompt, Length(json, "input_length"));
+    BFIO_ASSIGN_OR_RETURN(const int64_t output, Length(json, "output_length"));
+    return TraceRequest{.arrival_s = timestamp / 1000, .prompt_tokens = prompt, .output_tokens = output};
   }
 
  private:
@@ -147,9 +140,8 @@ class MooncakeRowParser : public RowParser {
   }
 
   static absl::StatusOr<int64_t> Length(const nlohmann::json& json, const char* key) {
-    const absl::StatusOr<double> value = Number(json, key);
-    if (!value.ok()) return value.status();
-    return CheckLength(key, *value, json.find(key)->dump());
+    BFIO_ASSIGN_OR_RETURN(const double value, Number(json, key));
+    return CheckLength(key, value, json.find(key)->dump());
   }
 };
 

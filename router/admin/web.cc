@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
+#include "common/base/status_macros.h"
 #include "router/admin/live/live_page.h"
 #include "router/admin/operator_log.h"
 #include "router/admin/policy_change.h"
@@ -48,10 +49,9 @@ absl::StatusOr<v1::ClusterState> ReadState(OperatorHandler* handler, const State
 }
 
 absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& setting, const std::string& who) {
-  absl::StatusOr<PolicyChange> change = ToPolicyChange(setting);
-  if (!change.ok()) return change.status();
+  BFIO_ASSIGN_OR_RETURN(PolicyChange change, ToPolicyChange(setting));
   return Await<absl::Status>([&](auto done) {
-    return handler->SetPolicy(*std::move(change), Told(who, "set policy", setting.name(), std::move(done)));
+    return handler->SetPolicy(std::move(change), Told(who, "set policy", setting.name(), std::move(done)));
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/base/overloaded.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/telemetry/log_fields.h"
 #include "router/requests/retry.h"
 
@@ -79,15 +80,13 @@ absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
                                     std::shared_ptr<TokenSink> sink) {
   TenantLimiter::Ticket ticket;
   if (!request.resume_proven) {
-    if (absl::Status status = tenants_.CheckPriority(request); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(tenants_.CheckPriority(request));
   }
   if (!request.resume_from) {
     // A flood is refused here, before it costs the decision thread anything.
     if (absl::Status status = overload_.CheckPool(); !status.ok())
       return WithRetry(std::move(status), kFullRetry);
-    auto entered = tenants_.Enter(request, MonotonicNow());
-    if (!entered.ok()) return entered.status();
-    ticket = *std::move(entered);
+    BFIO_ASSIGN_OR_RETURN(ticket, tenants_.Enter(request, MonotonicNow()));
   }
   // Prompts in the mailbox are bounded, too.
   const int64_t bytes = request.prompt_bytes();

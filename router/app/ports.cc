@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/address.h"
+#include "common/base/status_macros.h"
 #include "common/net/exposure.h"
 
 namespace bfio::router {
@@ -35,12 +36,12 @@ absl::Status CheckWorkerPort(const RouterOptions& options) {
 }  // namespace
 
 absl::Status CheckPorts(const RouterOptions& options) {
-  if (absl::Status status = CheckWorkerPort(options); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckWorkerPort(options));
   for (const auto& [flags, tls] :
        {std::pair<absl::string_view, const TlsFiles&>{"client_tls", options.client_tls},
         {"worker_tls", options.worker_tls},
         {"admin_tls", options.admin_tls}}) {
-    if (absl::Status status = CheckTlsFiles(tls, flags, TlsEnd::kServer); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(CheckTlsFiles(tls, flags, TlsEnd::kServer));
   }
   const PortSetup client = {"listen", "client_tls", "--client_tls=ca=FILE or --client_tokens",
                             options.client_tls.enabled(),
@@ -50,17 +51,14 @@ absl::Status CheckPorts(const RouterOptions& options) {
   const PortSetup admin = {"admin_listen", "admin_tls", "--admin_tls=ca=FILE or --admin_tokens",
                            options.admin_tls.enabled(),
                            !options.admin_tls.ca.empty() || !options.admin_tokens.empty()};
-  if (absl::Status status = CheckPort(options.listen, client, options.insecure); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckPort(options.listen, client, options.insecure));
   if (!options.worker_listen.empty()) {
-    if (absl::Status status = CheckPort(options.worker_listen, worker, options.insecure); !status.ok()) {
-      return status;
-    }
+    BFIO_RETURN_IF_ERROR(CheckPort(options.worker_listen, worker, options.insecure));
   }
   if (!options.http_listen.empty()) {
     PortSetup http = admin;
     http.listen_flag = "http_listen";
-    if (absl::Status status = CheckPort(options.http_listen, http, options.insecure); !status.ok())
-      return status;
+    BFIO_RETURN_IF_ERROR(CheckPort(options.http_listen, http, options.insecure));
   }
   return CheckPort(options.admin_listen, admin, options.insecure);
 }

@@ -10,6 +10,7 @@
 #include "common/base/process_memory.h"
 #include "common/base/router_instance.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "router/admin/web.h"
@@ -48,14 +49,12 @@ struct Components {
 };
 
 absl::StatusOr<Components> Make(const RouterOptions& options) {
-  if (absl::Status status = CheckPorts(options); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckPorts(options));
   Components components;
-  auto client = MakeAuthenticator("client API", options.client_tokens, "client_tokens");
-  if (!client.ok()) return client.status();
-  components.client_authenticator = *std::move(client);
-  auto admin = MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens");
-  if (!admin.ok()) return admin.status();
-  components.admin_authenticator = *std::move(admin);
+  BFIO_ASSIGN_OR_RETURN(components.client_authenticator,
+                        MakeAuthenticator("client API", options.client_tokens, "client_tokens"));
+  BFIO_ASSIGN_OR_RETURN(components.admin_authenticator,
+                        MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens"));
   if (!options.resume_key_file.empty()) {
     absl::StatusOr<TicketKeys> keys = TicketKeys::Open(options.resume_key_file);
     if (!keys.ok()) {
@@ -82,11 +81,9 @@ absl::StatusOr<Components> Make(const RouterOptions& options) {
     return core::MakeShadowedPolicy(setting.name, with_stop, shadows, stop_shadows);
   };
   if (auto policy = parts.policies(options.policy_setting()); !policy.ok()) return policy.status();
-  auto lookahead = core::MakeLookahead(options.lookahead);
-  if (!lookahead.ok()) return lookahead.status();
-  if (absl::Status status = core::CheckKvAdmission(options.admission, **lookahead); !status.ok())
-    return status;
-  parts.lookahead = *std::move(lookahead);
+  BFIO_ASSIGN_OR_RETURN(auto lookahead, core::MakeLookahead(options.lookahead));
+  BFIO_RETURN_IF_ERROR(core::CheckKvAdmission(options.admission, *lookahead));
+  parts.lookahead = std::move(lookahead);
   parts.first_id = RequestIds::FirstAt(absl::Now());
   parts.instance =
       options.term > 0 ? kElected + options.term : static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
@@ -100,16 +97,15 @@ absl::Status RouterServer::Check(const RouterOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {
-  absl::StatusOr<Components> components = Make(options);
-  if (!components.ok()) return components.status();
+  BFIO_ASSIGN_OR_RETURN(Components components, Make(options));
   if (!options.decision_log.empty()) {
     auto writer = record::LogWriter::Open({options.decision_log, options.decision_log_bytes});
     if (!writer.ok()) {
       return absl::Status(writer.status().code(),
                           absl::StrCat("--decision_log: ", writer.status().message()));
     }
-    components->parts.recorder = std::make_unique<record::Recorder>(
-        *std::move(writer), record::SessionInfo{options.version, components->parts.first_id},
+    components.parts.recorder = std::make_unique<record::Recorder>(
+        *std::move(writer), record::SessionInfo{options.version, components.parts.first_id},
         options.scheduler(), options.policy_setting(), options.lookahead);
   }
   // Once per process, before the first server is built.
@@ -121,8 +117,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
 
   std::unique_ptr<RouterServer> router(new RouterServer);
   RouterServer* self = router.get();
-  router->client_authenticator_ = std::move(components->client_authenticator);
-  router->admin_authenticator_ = std::move(components->admin_authenticator);
+  router->client_authenticator_ = std::move(components.client_authenticator);
+  router->admin_authenticator_ = std::move(components.admin_authenticator);
   router->MakeHealth(options);
   DecisionThread::Hooks hooks;
   hooks.on_serving = [self, apis = options.client_apis](bool serving) {
@@ -135,8 +131,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
   };
   router->web_wanted_ = !options.http_listen.empty();
-  const uint64_t instance = components->parts.instance;
-  router->thread_ = std::make_unique<DecisionThread>(options, std::move(components->parts), std::move(hooks));
+  const uint64_t instance = components.parts.instance;
+  router->thread_ = std::make_unique<DecisionThread>(options, std::move(components.parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
   if (!options.engines.empty()) {
     const auto make_client = [](const EngineAddress& engine) {
@@ -149,8 +145,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
                                                                         .make_client = make_client},
                                                     thread);
   }
-  router->MakeServices(options, std::move(components->secrets), std::move(components->model));
-  if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
+  router->MakeServices(options, std::move(components.secrets), std::move(components.model));
+  BFIO_RETURN_IF_ERROR(router->OpenPorts(options));
   if (router->web_wanted_) {
     auto web = OpenWeb(
         {options.http_listen, options.admin_tls, !options.admin_tokens.empty(), HttpOperates(options)},
@@ -264,9 +260,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
     client.authenticators.push_back(worker_authenticator_.get());
   }
   const auto open = [this](const char* name, const PortSpec& spec, Port& port) {
-    absl::StatusOr<Port> opened = OpenPort(spec);
-    if (!opened.ok()) return opened.status();
-    port = *std::move(opened);
+    BFIO_ASSIGN_OR_RETURN(port, OpenPort(spec));
     MutexLock lock(&ports_mutex_);
     opened_.push_back(
         {name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()}, spec.tls.cert});

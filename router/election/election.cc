@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::router {
 namespace {
@@ -38,11 +39,10 @@ absl::Status CheckElection(const ElectionOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Election>> Election::Create(ElectionOptions options) {
-  if (absl::Status status = CheckElection(options); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckElection(options));
   options.etcd.timeout = std::min({options.etcd.timeout, options.ttl / kTries, kLongestTry});
-  auto etcd = Etcd::Create(options.etcd);
-  if (!etcd.ok()) return etcd.status();
-  return std::unique_ptr<Election>(new Election(std::move(options), *std::move(etcd)));
+  BFIO_ASSIGN_OR_RETURN(auto etcd, Etcd::Create(options.etcd));
+  return std::unique_ptr<Election>(new Election(std::move(options), std::move(etcd)));
 }
 
 Election::Election(ElectionOptions options, std::unique_ptr<Etcd> etcd)
@@ -78,17 +78,14 @@ bool Election::Campaign(const std::function<bool(absl::Duration)>& pause,
 }
 
 absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
-  const absl::StatusOr<EtcdOwner> owner = etcd_->Read(options_.key);
-  if (!owner.ok()) return owner.status();
-  leader = *owner;
+  BFIO_ASSIGN_OR_RETURN(leader, etcd_->Read(options_.key));
   if (!leader.name.empty()) return false;
   const absl::Time asked = Lease::Now();
-  const absl::StatusOr<int64_t> lease = etcd_->Grant(options_.ttl);
-  if (!lease.ok()) return lease.status();
-  const absl::StatusOr<EtcdClaim> claimed = etcd_->Claim(options_.key, options_.name, *lease);
+  BFIO_ASSIGN_OR_RETURN(const int64_t lease, etcd_->Grant(options_.ttl));
+  const absl::StatusOr<EtcdClaim> claimed = etcd_->Claim(options_.key, options_.name, lease);
   const absl::Time end = asked + kShare * options_.ttl;
   if (claimed.ok() && claimed->mine && Lease::Now() < end) {
-    lease_id_ = *lease;
+    lease_id_ = lease;
     term_ = static_cast<uint64_t>(claimed->owner.revision);
     lease_ = std::make_shared<Lease>(end);
     renew_at_ = asked + Jittered(options_.ttl / kRenewals);
@@ -97,7 +94,7 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
   }
   // The key may have been claimed without an answer, or too late: revoked, it does not keep the next router
   // waiting.
-  etcd_->Revoke(*lease).IgnoreError();
+  etcd_->Revoke(lease).IgnoreError();
   if (!claimed.ok()) return claimed.status();
   if (claimed->mine) return absl::UnavailableError("etcd took longer than the lease");
   leader = claimed->owner;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/address.h"
+#include "common/base/status_macros.h"
 #include "common/net/tls.h"
 
 namespace bfio::router {
@@ -73,16 +74,14 @@ absl::StatusOr<std::unique_ptr<Etcd>> Etcd::Create(EtcdOptions options) {
           absl::StrCat("'", endpoint, "': an endpoint of etcd is http://HOST:PORT or https://HOST:PORT"));
     }
     absl::ConsumeSuffix(&address, "/");
-    const absl::StatusOr<Address> parsed = ParseAddress(address);
-    if (!parsed.ok()) return parsed.status();
-    endpoint = absl::StrCat(tls ? "https://" : "http://", parsed->ToString());
+    BFIO_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(address));
+    endpoint = absl::StrCat(tls ? "https://" : "http://", parsed.ToString());
     encrypted = encrypted || tls;
   }
   if (options.tls.enabled() && !encrypted)
     return absl::InvalidArgumentError("TLS files are given, and no endpoint of etcd is https://");
   if (encrypted) {
-    if (absl::Status status = CheckTlsFiles(options.tls, "election_tls", TlsEnd::kClient); !status.ok())
-      return status;
+    BFIO_RETURN_IF_ERROR(CheckTlsFiles(options.tls, "election_tls", TlsEnd::kClient));
   }
   auto etcd = std::unique_ptr<Etcd>(new Etcd(std::move(options)));
   for (size_t i = 0; i < etcd->connections_.size(); ++i) {
@@ -129,9 +128,9 @@ absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::strin
 
 absl::StatusOr<int64_t> Etcd::Grant(absl::Duration ttl) {
   const auto seconds = static_cast<int64_t>(std::ceil(absl::ToDoubleSeconds(ttl)));
-  const auto reply = PostToAny("/v3/lease/grant", json{{"TTL", absl::StrCat(seconds)}}.dump());
-  if (!reply.ok()) return reply.status();
-  return LeaseIn(*reply);
+  BFIO_ASSIGN_OR_RETURN(const auto reply,
+                        PostToAny("/v3/lease/grant", json{{"TTL", absl::StrCat(seconds)}}.dump()));
+  return LeaseIn(reply);
 }
 
 absl::StatusOr<bool> Etcd::Renew(int64_t lease) {
@@ -154,9 +153,9 @@ absl::StatusOr<EtcdOwner> Etcd::ReadOnce(const std::string& key) {
 }
 
 absl::StatusOr<EtcdOwner> Etcd::ReadFrom(const std::string& key, size_t tries) {
-  const auto reply = Post("/v3/kv/range", json{{"key", absl::Base64Escape(key)}}.dump(), tries);
-  if (!reply.ok()) return reply.status();
-  return OwnerIn(*reply);
+  BFIO_ASSIGN_OR_RETURN(const auto reply,
+                        Post("/v3/kv/range", json{{"key", absl::Base64Escape(key)}}.dump(), tries));
+  return OwnerIn(reply);
 }
 
 absl::StatusOr<EtcdClaim> Etcd::Claim(const std::string& key, const std::string& name, int64_t lease) {
@@ -170,9 +169,8 @@ absl::StatusOr<EtcdClaim> Etcd::Claim(const std::string& key, const std::string&
       json::array({{{"target", "CREATE"}, {"key", place}, {"createRevision", "0"}, {"result", "EQUAL"}}});
   transaction["success"] = json::array({put});
   transaction["failure"] = json::array({range});
-  const auto reply = PostToAny("/v3/kv/txn", transaction.dump());
-  if (!reply.ok()) return reply.status();
-  return ClaimIn(*reply, name);
+  BFIO_ASSIGN_OR_RETURN(const auto reply, PostToAny("/v3/kv/txn", transaction.dump()));
+  return ClaimIn(reply, name);
 }
 
 }  // namespace bfio::router

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::router {
 namespace {
@@ -104,10 +105,9 @@ absl::StatusOr<EtcdClaim> ClaimIn(absl::string_view reply, const std::string& na
   const json& responses = Member(said, "responses");
   if (!responses.is_array() || responses.empty())
     return absl::UnavailableError("etcd's answer does not name the key's owner");
-  absl::StatusOr<EtcdOwner> owner = OwnerOf(Member(responses[0], "response_range"));
-  if (!owner.ok()) return owner.status();
-  if (owner->name.empty()) return absl::UnavailableError("the key was given up meanwhile");
-  return EtcdClaim{false, *std::move(owner)};
+  BFIO_ASSIGN_OR_RETURN(EtcdOwner owner, OwnerOf(Member(responses[0], "response_range")));
+  if (owner.name.empty()) return absl::UnavailableError("the key was given up meanwhile");
+  return EtcdClaim{false, std::move(owner)};
 }
 
 }  // namespace bfio::router

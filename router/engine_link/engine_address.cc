@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
 #include "router/group/group_key.h"
 
 namespace bfio::router {
@@ -61,10 +62,8 @@ absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text, "' is neither vllm://HOST:PORT nor vllm+dns://NAME:PORT, nor of sglang"));
   }
-  const absl::StatusOr<Address> server = ParseAddress(std::string(split.second));
-  if (!server.ok()) return server.status();
   engine.protocol = std::string(protocol);
-  engine.server = *server;
+  BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(std::string(split.second)));
   return engine;
 }
 
@@ -81,17 +80,16 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> split =
         absl::StrSplit(part, absl::MaxSplits('?', 1));
-    absl::StatusOr<EngineAddress> engine = ParseServer(split.first);
-    if (!engine.ok()) return engine.status();
+    BFIO_ASSIGN_OR_RETURN(EngineAddress engine, ParseServer(split.first));
     if (std::any_of(engines.begin(), engines.end(),
-                    [&](const EngineAddress& other) { return other.server == engine->server; })) {
+                    [&](const EngineAddress& other) { return other.server == engine.server; })) {
       return absl::InvalidArgumentError(absl::StrCat("'", part, "' is there twice"));
     }
-    if (!engines.empty() && engines.front().protocol != engine->protocol)
+    if (!engines.empty() && engines.front().protocol != engine.protocol)
       return absl::InvalidArgumentError(absl::StrCat("'", part, "': a router's engines speak one protocol"));
-    engines.push_back(*std::move(engine));
+    engines.push_back(std::move(engine));
     if (split.first.size() == part.size()) continue;
-    if (absl::Status status = ReadQuery(split.second, engines.back()); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(ReadQuery(split.second, engines.back()));
     for (; first_bare < engines.size(); ++first_bare) {
       engines[first_bare].barrier = engines.back().barrier;
       engines[first_bare].token_budget = engines.back().token_budget;

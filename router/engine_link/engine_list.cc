@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::router {
 namespace {
@@ -56,9 +57,7 @@ absl::StatusOr<EngineSource> ReadEngineSource(const std::string& text) {
   absl::string_view path = text;
   const bool of_file = absl::ConsumePrefix(&path, "file:");
   if (of_file) source.file = std::string(path);
-  absl::StatusOr<std::vector<EngineAddress>> engines = of_file ? ReadFile(source.file) : ParseEngines(text);
-  if (!engines.ok()) return engines.status();
-  source.engines = *std::move(engines);
+  BFIO_ASSIGN_OR_RETURN(source.engines, of_file ? ReadFile(source.file) : ParseEngines(text));
   return source;
 }
 

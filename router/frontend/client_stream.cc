@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/clock.h"
 #include "common/net/status.h"
 #include "common/net/wire_time.h"
 
@@ -52,21 +51,14 @@ std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* 
   return stream;
 }
 
-bool ClientStream::MarkDirty() {
-  if (dirty_ || writing()) return false;  // the thread that writes will see the change
-  dirty_ = true;
-  return true;
-}
-
 ClientStream::Delivery ClientStream::Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
                                              const LogprobsView& logprobs, absl::Time now) {
   MutexLock lock(&mutex_);
   if (ended() || broken()) return Delivery::kTaken;
-  const absl::Duration untaken = Untaken(now);
-  const bool full =
-      !MayQueue(static_cast<int64_t>(pending_.size()) + pending_logprobs_.view().words(),
-                static_cast<int64_t>(tokens.size()) + logprobs.words(), options_.limits.buffer_tokens);
-  if (writing() && (full || untaken > options_.limits.timeout)) return Delivery::kTooSlow;
+  if (TooSlow(static_cast<int64_t>(pending_.size()) + pending_logprobs_.view().words(),
+              static_cast<int64_t>(tokens.size()) + logprobs.words(), options_.limits, now)) {
+    return Delivery::kTooSlow;
+  }
   if (pending_.empty()) pending_first_index_ = index;
   pending_.insert(pending_.end(), tokens.begin(), tokens.end());
   pending_logprobs_.Append(logprobs);
@@ -93,12 +85,6 @@ bool ClientStream::End(const absl::Status& status, std::optional<router::Finish>
   return MarkDirty();
 }
 
-void ClientStream::Flush() {
-  MutexLock lock(&mutex_);
-  dirty_ = false;
-  Advance();
-}
-
 bool ClientStream::Next(v1::GenerateResponse& response) {
   if (pending_.empty() && !finish_) return false;
   if (response.request_id().empty()) response.set_request_id(request_id_);
@@ -112,14 +98,6 @@ bool ClientStream::Next(v1::GenerateResponse& response) {
   if (issue_ticket_ != nullptr) response.set_resume_ticket(std::exchange(issue_ticket_, nullptr)(model_));
   if (finish_) FillFinish(*std::exchange(finish_, std::nullopt), *response.mutable_finish());
   return true;
-}
-
-void ClientStream::BreakOff() {
-  {
-    MutexLock lock(&mutex_);
-    if (!ended()) return;
-  }
-  BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
 }
 
 }  // namespace bfio::router

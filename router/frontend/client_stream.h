@@ -69,8 +69,8 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
                                  const LogprobsView& logprobs, absl::Time now) override;
   void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs) override;
   [[nodiscard]] bool End(const absl::Status& status, std::optional<router::Finish> finish) override;
-  void Flush() override;
-  void BreakOff() override;
+  void Flush() override { WriteDirty(); }
+  void BreakOff() override { BreakOffEnded(); }
 
  private:
   ClientStream(grpc::CallbackServerContext* context, Options options)
@@ -78,8 +78,6 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
 
   void OnAbandoned(bool timed_out) override { options_.on_cancel(timed_out); }
   bool Next(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   std::string request_id_;
@@ -91,7 +89,6 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
   // The log-probabilities of pending_, for requests with log-probabilities.
   Logprobs pending_logprobs_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush
   std::optional<router::Finish> finish_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "common/net/status.h"
 #include "common/net/wire_time.h"
 #include "router/frontend/client_stream.h"
@@ -82,19 +83,17 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
   std::string request_id = request.request_id().empty() ? secrets_.new_request_id() : request.request_id();
   stream->SetRequestId(request_id);
   std::string tenant = request.tenant();
-  if (absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant); !status.ok())
-    return status;
-  absl::StatusOr<ClientRequest> converted =
-      ToClientRequest(request, std::move(request_id), std::move(tenant), request_limits_);
-  if (!converted.ok()) return converted.status();
+  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(caller.name, caller.peer, tenant));
+  BFIO_ASSIGN_OR_RETURN(ClientRequest converted,
+                        ToClientRequest(request, std::move(request_id), std::move(tenant), request_limits_));
   const absl::Time now = absl::Now();
-  if (auto model = secrets_.tickets.ModelOf(request.resume_ticket(), *converted, now)) {
-    converted->resume_proven = true;
-    converted->model = *std::move(model);
+  if (auto model = secrets_.tickets.ModelOf(request.resume_ticket(), converted, now)) {
+    converted.resume_proven = true;
+    converted.model = *std::move(model);
   }
-  stream->SetResumeTicket(secrets_.tickets.Prepare(*converted, caller.deadline, now));
+  stream->SetResumeTicket(secrets_.tickets.Prepare(converted, caller.deadline, now));
   request = v1::GenerateRequest();  // its prompt is in `converted`, and would be there twice
-  return handler_->Submit(id, *std::move(converted), stream);
+  return handler_->Submit(id, std::move(converted), stream);
 }
 
 InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {

@@ -19,9 +19,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/net/server_call.h"
 #include "common/net/status.h"
 #include "common/telemetry/trace_context.h"
+#include "router/requests/limits.h"
 
 namespace bfio::router {
 
@@ -58,6 +61,31 @@ class RequestCall : public ServerCall<Derived, In, Out> {
  protected:
   using Base = ServerCall<Derived, In, Out>;
   using Base::mutex_;
+
+  // Whether the caller must have the call flushed: it is not waiting for that yet, and no thread is writing,
+  // which would see the change.
+  bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (dirty_ || this->writing()) return false;
+    dirty_ = true;
+    return true;
+  }
+  // Starts the write for which MarkDirty was called.
+  void WriteDirty() {
+    MutexLock lock(&mutex_);
+    dirty_ = false;
+    this->Advance();
+  }
+  // Breaks off an ended call whose client does not take the end.
+  void BreakOffEnded() {
+    if (this->HasEnded()) this->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
+  }
+  // Whether the client has left so much unread, or for so long, that it takes no more: `waiting` and `coming`
+  // in token ids.
+  bool TooSlow(int64_t waiting, int64_t coming, const StreamLimits& limits, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool full = !this->MayQueue(waiting, coming, limits.buffer_tokens);
+    return this->writing() && (full || this->Untaken(now) > limits.timeout);
+  }
 
   // `open` counts the calls that are open; may be null, outlives the call.
   RequestCall(grpc::CallbackServerContext* context, std::atomic<int64_t>* open, OnRequest on_request)
@@ -118,6 +146,7 @@ class RequestCall : public ServerCall<Derived, In, Out> {
   const std::chrono::system_clock::time_point created_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kAwaiting;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for WriteDirty
 };
 
 }  // namespace bfio::router

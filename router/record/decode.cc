@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "router/record/codec.h"
 
 namespace bfio::record {
@@ -103,16 +104,13 @@ absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   Check check;
   check.In("slots", spec.slots, 1, kMaxSlots).In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens);
   CostIn(worker, check, spec.cost);
-  absl::Status status = CheckTimes(spec, check).status();
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckTimes(spec, check).status());
   return spec;
 }
 
 absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
                       core::GroupState::Worker& to) {
-  absl::StatusOr<core::WorkerSpec> spec = SpecIn(from.worker());
-  if (!spec.ok()) return spec.status();
-  to.spec = *spec;
+  BFIO_ASSIGN_OR_RETURN(to.spec, SpecIn(from.worker()));
   to.last_step = from.last_step();
   to.planned_step = from.planned_step();
   to.applied = from.applied();
@@ -126,9 +124,8 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
       .In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens)
       .In("extra_slots", to.extra_slots, -kMaxSlots, kMaxSlots);
   for (const v1::LoggedState::Resident& resident : from.residents()) {
-    absl::StatusOr<core::RequestSpec> request = FromLog(resident.request(), base);
-    if (!request.ok()) return request.status();
-    to.residents.push_back({*std::move(request), resident.inflight(), resident.first_step(),
+    BFIO_ASSIGN_OR_RETURN(core::RequestSpec request, FromLog(resident.request(), base));
+    to.residents.push_back({std::move(request), resident.inflight(), resident.first_step(),
                             resident.enqueued_step(), resident.dropped(), resident.settled_age(),
                             resident.drift(), resident.planned_for()});
     check.In("first_step", resident.first_step(), -kMaxStep, kMaxStep)
@@ -256,20 +253,19 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
     out.wait.most_steps = options.wait_most_steps();
   }
   if (options.hold_after_steps() != 0) out.hold_after_steps = options.hold_after_steps();
-  absl::Status status = Check()
-                            .In("admission", options.admission(), 0, 3)
-                            .In("admission_most_steps", out.admission.most_steps, 1, kMaxCount)
-                            .In("wait", options.wait(), 0, 2)
-                            .Real("wait_fixed_tokens", out.wait.fixed_tokens.value_or(1), 1.0, 1e12)
-                            .In("wait_most_steps", out.wait.most_steps, 1, kMaxCount)
-                            .Real("admission_confidence", out.admission.confidence, 0.0, 1 - 1e-15)
-                            .Real("admission_alpha", out.admission.alpha, 0.0, 1.0)
-                            .In("hold_after_steps", out.hold_after_steps, 1, kMaxCount)
-                            .In("max_waiting", out.max_waiting, 0, kMaxCount)
-                            .In("window", out.window, 0, kMaxCount)
-                            .In("report_delay_steps", out.report_delay_steps, 0, 1 << 20)
-                            .status();
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Check()
+                           .In("admission", options.admission(), 0, 3)
+                           .In("admission_most_steps", out.admission.most_steps, 1, kMaxCount)
+                           .In("wait", options.wait(), 0, 2)
+                           .Real("wait_fixed_tokens", out.wait.fixed_tokens.value_or(1), 1.0, 1e12)
+                           .In("wait_most_steps", out.wait.most_steps, 1, kMaxCount)
+                           .Real("admission_confidence", out.admission.confidence, 0.0, 1 - 1e-15)
+                           .Real("admission_alpha", out.admission.alpha, 0.0, 1.0)
+                           .In("hold_after_steps", out.hold_after_steps, 1, kMaxCount)
+                           .In("max_waiting", out.max_waiting, 0, kMaxCount)
+                           .In("window", out.window, 0, kMaxCount)
+                           .In("report_delay_steps", out.report_delay_steps, 0, 1 << 20)
+                           .status());
   return out;
 }
 
@@ -282,14 +278,13 @@ absl::StatusOr<core::PolicySetting> FromLog(const v1::LoggedPolicy& policy) {
   out.options.discount = policy.discount();
   out.options.choices = policy.choices();
   if (policy.wait_ratio() != 0) out.options.wait_ratio = policy.wait_ratio();
-  absl::Status status =
+  BFIO_RETURN_IF_ERROR(
       Check()
           .In("length of the policy's name", static_cast<int64_t>(out.name.size()), 1, 100)
           .In("horizon", out.options.horizon, 0, core::kMaxHorizonSteps)
           .In("choices", out.options.choices, 1, 1 << 16)
           .Real("wait_ratio", out.options.wait_ratio, core::kLeastWaitRatio, core::kMostWaitRatio)
-          .status();
-  if (!status.ok()) return status;
+          .status());
   return out;
 }
 
@@ -313,7 +308,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   if (request.has_held_group()) spec.held_to = {request.held_group(), request.held_worker()};
   if (request.has_ttft_objective_s()) spec.ttft_objective_s = request.ttft_objective_s();
   if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();
-  absl::Status status =
+  BFIO_RETURN_IF_ERROR(
       Check()
           .In("prefill_tokens", spec.prefill_tokens, 1, kMaxRequestTokens)
           .In("computed_tokens", spec.computed_tokens, 0, spec.prefill_tokens - 1)
@@ -327,8 +322,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
           .Real("ttft_objective_s", spec.ttft_objective_s.value_or(0), 0, kMaxTime)
           .In("held_group", spec.held_to ? spec.held_to->group : 0, 0, std::numeric_limits<int32_t>::max())
           .In("held_worker", spec.held_to ? spec.held_to->worker : 0, 0, kMaxWorkers - 1)
-          .status();
-  if (!status.ok()) return status;
+          .status());
   return spec;
 }
 
@@ -338,18 +332,16 @@ absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& ep
   std::vector<core::EpochMember> members(static_cast<size_t>(epoch.members_size()));
   for (int g = 0; g < epoch.members_size(); ++g) {
     const v1::LoggedMember& from = epoch.members(g);
-    absl::StatusOr<core::WorkerSpec> spec = SpecIn(from.worker());
-    if (!spec.ok()) return spec.status();
+    BFIO_ASSIGN_OR_RETURN(core::WorkerSpec spec, SpecIn(from.worker()));
     status = Check().Same("resident", from.resident_size(), from.resident_kv_tokens_size()).status();
     if (!status.ok()) return status;
-    members[g].spec = *spec;
+    members[g].spec = spec;
     const std::vector<core::RequestId> ids = IdsIn(from.resident(), base);
     for (int i = 0; i < from.resident_size(); ++i)
       members[g].resident.push_back({ids[i], from.resident_kv_tokens(i)});
     for (const v1::LoggedRequest& request : from.recovered()) {
-      absl::StatusOr<core::RequestSpec> recovered = FromLog(request, base);
-      if (!recovered.ok()) return recovered.status();
-      members[g].recovered.push_back(*std::move(recovered));
+      BFIO_ASSIGN_OR_RETURN(core::RequestSpec recovered, FromLog(request, base));
+      members[g].recovered.push_back(std::move(recovered));
     }
   }
   return members;
@@ -361,12 +353,11 @@ absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::R
   if (status.ok()) status = GroupsIn(state, base, out);
   if (!status.ok()) return status;
   for (const v1::LoggedState::Waiting& waiting : state.waiting()) {
-    absl::StatusOr<core::RequestSpec> spec = FromLog(waiting.request(), base);
-    if (!spec.ok()) return spec.status();
+    BFIO_ASSIGN_OR_RETURN(core::RequestSpec spec, FromLog(waiting.request(), base));
     status = Check().In("enqueued_step", waiting.enqueued_step(), -kMaxStep, kMaxStep).status();
     if (!status.ok()) return status;
     out.pool.waiting.push_back(
-        {*std::move(spec), waiting.enqueued_step(), waiting.held_back(), waiting.passed_over()});
+        {std::move(spec), waiting.enqueued_step(), waiting.held_back(), waiting.passed_over()});
   }
   for (const v1::LoggedState::Tenant& tenant : state.tenants()) {
     status = Check().Real("served", tenant.served(), -1e300, 1e300).status();
@@ -389,26 +380,24 @@ absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time) {
     spec.time_offset = time.time_offset();
     spec.prefill_time = time.prefill_time();
   }
-  if (absl::Status status = CheckTimes(spec, check).status(); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckTimes(spec, check).status());
   if (spec.cost) return core::SetCost{time.group(), time.rank(), *spec.cost};
   if (time.has_service_time()) return core::SetServiceTime{time.group(), time.rank(), spec.service_time};
   return core::SetTime{time.group(), time.rank(), spec.time_per_token, spec.time_offset, spec.prefill_time};
 }
 
 absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add) {
-  absl::Status status =
-      Check().In("group", add.group(), 0, kMaxGroup).In("kind", add.kind(), 0, kMaxKind).status();
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(
+      Check().In("group", add.group(), 0, kMaxGroup).In("kind", add.kind(), 0, kMaxKind).status());
   return core::AddGroup{add.group(), static_cast<core::GroupKind>(add.kind())};
 }
 
 absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base) {
-  absl::Status status = Check()
-                            .Same("placed, workers", plan.placed_size(), plan.workers_size())
-                            .Same("placed, wait_steps", plan.placed_size(), plan.wait_steps_size())
-                            .Same("dropped, drop_workers", plan.dropped_size(), plan.drop_workers_size())
-                            .status();
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Check()
+                           .Same("placed, workers", plan.placed_size(), plan.workers_size())
+                           .Same("placed, wait_steps", plan.placed_size(), plan.wait_steps_size())
+                           .Same("dropped, drop_workers", plan.dropped_size(), plan.drop_workers_size())
+                           .status());
   core::Plan out;
   out.apply_step = plan.apply_step();
   out.apply_steps.assign(plan.apply_steps().begin(), plan.apply_steps().end());
@@ -424,8 +413,7 @@ absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId b
 absl::StatusOr<std::optional<core::PlacementRule>> RuleFromLog(const v1::LoggedPlan& plan) {
   if (!plan.has_placement_rule()) return std::nullopt;
   constexpr auto kLast = static_cast<int32_t>(core::PlacementRule::kCounts);
-  absl::Status status = Check().In("placement_rule", plan.placement_rule(), 0, kLast).status();
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Check().In("placement_rule", plan.placement_rule(), 0, kLast).status());
   return static_cast<core::PlacementRule>(plan.placement_rule());
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "router/record/crc32c.h"
 #include "router/record/log_format.h"
@@ -114,8 +115,7 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     reader.headers_.push_back(std::move(one.header));
   }
   reader.earlier_sessions_ = static_cast<int64_t>(earlier.size());
-  absl::Status status = reader.OpenFile(0);
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(reader.OpenFile(0));
   return reader;
 }
 
@@ -188,8 +188,7 @@ absl::StatusOr<bool> LogReader::Next(v1::DecisionRecord& record) {
       ending_ = Ending::kNoEnd;
       break;
     }
-    absl::Status status = OpenFile(at_ + 1);
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(OpenFile(at_ + 1));
   }
   return false;
 }

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "router/record/codec.h"
 #include "router/record/log_format.h"
 #include "router/record/segment_files.h"
@@ -74,8 +75,7 @@ class LogWriter::Files {
 
   absl::Status Write(const Item& item) {
     if (item.start) {
-      absl::Status status = Begin(*item.start);
-      if (!status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(Begin(*item.start));
     }
     return Block(item.bytes);
   }
@@ -87,19 +87,18 @@ class LogWriter::Files {
     if (file_.is_open()) older_.push_back({file_.path(), next_ - 1, file_.bytes()});
     file_ = AppendFile();
     while (older_.size() + 1 > kMaxFiles) RemoveOldest();
-    auto file = special_ ? AppendFile::Open(options_.path, AppendFile::Mode::kAppend)
-                         : AppendFile::Open(SegmentPath(options_.path, next_), AppendFile::Mode::kCreate);
-    if (!file.ok()) return file.status();
+    BFIO_ASSIGN_OR_RETURN(
+        auto file, special_ ? AppendFile::Open(options_.path, AppendFile::Mode::kAppend)
+                            : AppendFile::Open(SegmentPath(options_.path, next_), AppendFile::Mode::kCreate));
     ++next_;
-    file_ = *std::move(file);
+    file_ = std::move(file);
     return absl::OkStatus();
   }
 
   absl::Status Begin(const SegmentStart& start) {
     // Open has already created the first file, to check that it can.
     if (began_) {
-      absl::Status status = NextFile();
-      if (!status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(NextFile());
     }
     began_ = true;
     absl::Status status = Put(kMagic);
@@ -163,8 +162,7 @@ absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Open(const LogWriterOption
         absl::StrCat("a decision log of ", options.max_bytes, " bytes: at least ", kMinBytes, " are needed"));
   }
   Files files(options);
-  absl::Status status = files.Open();
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(files.Open());
   const int64_t segment =
       IsSpecialFile(options.path) ? std::numeric_limits<int64_t>::max() : options.max_bytes / kSegments;
   const int64_t queue = std::clamp<int64_t>(options.max_bytes / 4, kMinBytes / 4, 16 << 20);

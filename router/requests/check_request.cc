@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "common/base/status_macros.h"
+
 namespace bfio::router {
 namespace {
 
@@ -42,9 +44,7 @@ absl::Status CheckDuration(absl::string_view field, const std::optional<absl::Du
 }
 
 absl::Status CheckObjectives(const ClientRequest& request) {
-  if (absl::Status status = CheckDuration("ttft_objective", request.ttft_objective, 1); !status.ok()) {
-    return status;
-  }
+  BFIO_RETURN_IF_ERROR(CheckDuration("ttft_objective", request.ttft_objective, 1));
   return CheckDuration("tpot_objective", request.tpot_objective, 1);
 }
 
@@ -103,10 +103,10 @@ absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& lim
     return OutOfRange("tenant's length", request.tenant.size(),
                       absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
   }
-  if (absl::Status status = CheckParent(request, limits); !status.ok()) return status;
-  if (absl::Status status = CheckObjectives(request); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckParent(request, limits));
+  BFIO_RETURN_IF_ERROR(CheckObjectives(request));
   if (IsBareResume(request)) return CheckResume(request, limits);
-  if (absl::Status status = CheckPrompt(request, limits); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckPrompt(request, limits));
   if (request.max_new_tokens < 1 || request.max_new_tokens > limits.max_new_tokens) {
     return OutOfRange("max_new_tokens", request.max_new_tokens,
                       absl::StrCat("within 1..", limits.max_new_tokens));
@@ -122,7 +122,7 @@ absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& lim
   if (request.predicted_output_tokens && *request.predicted_output_tokens < 1) {
     return OutOfRange("predicted_output_tokens", *request.predicted_output_tokens, "at least 1, or unset");
   }
-  if (absl::Status status = CheckResume(request, limits); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckResume(request, limits));
   if (request.resume_from && *request.resume_from > request.max_new_tokens) {
     return OutOfRange("resume_from_index", *request.resume_from,
                       absl::StrCat("at most max_new_tokens, ", request.max_new_tokens));

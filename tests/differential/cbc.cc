@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::testing {
 namespace {
@@ -56,12 +57,11 @@ absl::StatusOr<CbcVariables> RunCbc(absl::string_view lp, double seconds) {
 }
 
 absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instance& instance, double seconds) {
-  const absl::StatusOr<CbcVariables> variables = RunCbc(lp, seconds);
-  if (!variables.ok()) return variables.status();
+  BFIO_ASSIGN_OR_RETURN(const CbcVariables variables, RunCbc(lp, seconds));
   CbcAnswer answer;
-  answer.optimal = variables->optimal;
+  answer.optimal = variables.optimal;
   answer.solution.worker_of.assign(instance.items.size(), core::kUnassigned);
-  for (const auto& [name, value] : variables->values) {
+  for (const auto& [name, value] : variables.values) {
     int item = 0, worker = 0;
     if (value < 0.5 || std::sscanf(name.c_str(), "x_%d_%d", &item, &worker) != 2) continue;
     answer.solution.worker_of[item] = worker;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/status_macros.h"
 #include "common/workload/trace.h"
 #include "router/core/solver/solver.h"
 #include "tests/differential/cbc.h"
@@ -56,17 +57,14 @@ double LargestLoad(const core::Instance& instance) {
 // Empty when CBC found no plan.
 absl::StatusOr<Result> Compare(const core::Instance& instance, double seconds) {
   std::string lp;
-  if (absl::Status status = sim::AppendLp(instance, core::ObjectiveKind::kPaper, {}, lp); !status.ok()) {
-    return status;
-  }
-  const auto cbc = SolveWithCbc(lp, instance, seconds);
-  if (!cbc.ok()) return cbc.status();
-  if (!cbc->found) return absl::NotFoundError("cbc found no plan");
+  BFIO_RETURN_IF_ERROR(sim::AppendLp(instance, core::ObjectiveKind::kPaper, {}, lp));
+  BFIO_ASSIGN_OR_RETURN(const auto cbc, SolveWithCbc(lp, instance, seconds));
+  if (!cbc.found) return absl::NotFoundError("cbc found no plan");
   core::Solver solver(Settings());
   const double ours = core::Evaluate(instance, Settings(), solver.Solve(instance));
-  const double best = std::min(ours, core::Evaluate(instance, Settings(), cbc->solution));
+  const double best = std::min(ours, core::Evaluate(instance, Settings(), cbc.solution));
   const double scale = static_cast<double>(instance.workers.size()) * LargestLoad(instance);
-  Result result{instance.horizon, cbc->optimal, 100 * (ours - best) / scale,
+  Result result{instance.horizon, cbc.optimal, 100 * (ours - best) / scale,
                 100 * (ours - best) / std::max(1.0, best)};
   result.bound_gap = 100 * solver.statistics().Gap().value_or(NAN) / scale;
   return result;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/status_macros.h"
 #include "gtest/gtest.h"
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/emulated_ranks.h"
@@ -103,13 +104,12 @@ inline absl::StatusOr<std::vector<float>> FeedTogether(worker::gpu::CudaBackend&
       plan.AddRun(0, static_cast<int64_t>(at), absl::MakeConstSpan(feed.tokens).subspan(at, size), pages,
                   true);
     }
-    const auto agreed = barrier.AllReduce(step, {.rows = static_cast<int64_t>(size)}, kLongEnough);
-    if (!agreed.ok()) return agreed.status();
-    worker::StepPeers peers(group, barrier, step, agreed->max_rows, kLongEnough);
+    BFIO_ASSIGN_OR_RETURN(const auto agreed,
+                          barrier.AllReduce(step, {.rows = static_cast<int64_t>(size)}, kLongEnough));
+    worker::StepPeers peers(group, barrier, step, agreed.max_rows, kLongEnough);
     const std::vector<worker::Draw> draws(size > 0 ? 1 : 0);
     std::vector<worker::Drawn> drawn(draws.size());
-    const absl::Status status = backend.RunTogether(plan, draws, absl::MakeSpan(drawn), peers);
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(backend.RunTogether(plan, draws, absl::MakeSpan(drawn), peers));
     at += size;
     if (size == 0) continue;
     const std::vector<float> row = LogitsOf(backend, 1);

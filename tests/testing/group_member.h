@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/engine.h"
 
@@ -32,15 +33,16 @@ class GroupMember {
     // Has no effect on an engine that has entered already; here several engines may use the membership in
     // turn.
     const worker::StepPeers all(group_, barrier_, 0, kMostRows, kPatience);
-    if (absl::Status status = engine.EnterGroup(all); !status.ok()) return status;
-    const auto agreed = barrier_.AllReduce(++step_, {.active = busy, .rows = engine.NextRows()}, kPatience);
-    if (!agreed.ok()) return agreed.status();
-    worker::StepPeers peers(group_, barrier_, step_, agreed->max_rows, kPatience);
+    BFIO_RETURN_IF_ERROR(engine.EnterGroup(all));
+    BFIO_ASSIGN_OR_RETURN(
+        const auto agreed,
+        barrier_.AllReduce(++step_, {.active = busy, .rows = engine.NextRows()}, kPatience));
+    worker::StepPeers peers(group_, barrier_, step_, agreed.max_rows, kPatience);
     const absl::Status status = engine.StepTogether(peers, out);
     if (status != peers.status())
       return absl::InternalError(absl::StrCat("the engine's fault: ", status.ToString()));
     if (!status.ok()) return status;
-    return agreed->sum_active;
+    return agreed.sum_active;
   }
 
   // Steps until no rank has work; returns the tokens that `engine` generated.
@@ -48,9 +50,8 @@ class GroupMember {
     std::map<worker::Handle, std::vector<uint32_t>> tokens;
     worker::StepOutput out;
     for (;;) {
-      const auto busy = Step(engine, engine.active() > 0, out);
-      if (!busy.ok()) return busy.status();
-      if (*busy == 0) return tokens;
+      BFIO_ASSIGN_OR_RETURN(const auto busy, Step(engine, engine.active() > 0, out));
+      if (busy == 0) return tokens;
       for (const auto& token : out.tokens) tokens[token.handle].push_back(token.id);
     }
   }

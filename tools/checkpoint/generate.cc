@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/append_file.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/checkpoint/random_tensor.h"
 #include "worker/engine/model/layout.h"
@@ -69,23 +70,21 @@ std::string Header(const std::vector<TensorSpec>& tensors, worker::DType dtype) 
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
-  absl::StatusOr<AppendFile> file = AppendFile::Open(path, AppendFile::Mode::kCreate);
-  if (!file.ok()) return file.status();
-  return file->Append(text);
+  BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate));
+  return file.Append(text);
 }
 
 absl::Status WriteFile(const std::string& path, const std::vector<TensorSpec>& tensors,
                        const CheckpointOptions& options) {
-  absl::StatusOr<AppendFile> file = AppendFile::Open(path, AppendFile::Mode::kCreate);
-  if (!file.ok()) return file.status();
-  absl::Status status = file->Append(Header(tensors, options.dtype));
+  BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate));
+  absl::Status status = file.Append(Header(tensors, options.dtype));
   std::string bytes;
   for (const TensorSpec& spec : tensors) {
     RandomTensor values(options.seed, spec.name, SpreadOf(spec, options));
     for (int64_t left = Elements(spec); left > 0 && status.ok(); left -= kChunk) {
       bytes.clear();
       values.Append(std::min(left, kChunk), options.dtype, bytes);
-      status = file->Append(bytes);
+      status = file.Append(bytes);
     }
   }
   return status;
@@ -118,8 +117,7 @@ absl::Status WriteShards(const std::string& directory, const CheckpointOptions& 
   int64_t total = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
-    const absl::Status written = WriteFile(absl::StrCat(directory, "/", name), files[i], options);
-    if (!written.ok()) return written;
+    BFIO_RETURN_IF_ERROR(WriteFile(absl::StrCat(directory, "/", name), files[i], options));
     for (const TensorSpec& spec : files[i]) {
       map[spec.name] = name;
       total += Elements(spec) * SizeOf(options.dtype);

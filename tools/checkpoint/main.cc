@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "common/config/absl_flags.h"
 #include "common/config/program.h"
 #include "tools/checkpoint/generate.h"
@@ -81,11 +82,10 @@ absl::Status ReadEosTokens(ModelConfig& model) {
 }
 
 absl::Status ReadRope(RopeConfig& rope) {
-  const absl::StatusOr<Kind> kind =
+  BFIO_ASSIGN_OR_RETURN(
+      rope.kind,
       Choose<Kind>("rope", absl::GetFlag(FLAGS_rope),
-                   {{"default", Kind::kDefault}, {"linear", Kind::kLinear}, {"llama3", Kind::kLlama3}});
-  if (!kind.ok()) return kind.status();
-  rope.kind = *kind;
+                   {{"default", Kind::kDefault}, {"linear", Kind::kLinear}, {"llama3", Kind::kLlama3}}));
   rope.theta = absl::GetFlag(FLAGS_rope_theta);
   rope.factor = absl::GetFlag(FLAGS_rope_factor);
   rope.original_max_positions = absl::GetFlag(FLAGS_rope_original_max_positions);
@@ -113,26 +113,23 @@ void ReadSizes(ModelConfig& model) {
 absl::StatusOr<CheckpointOptions> ReadOptions() {
   CheckpointOptions options;
   ModelConfig& model = options.model;
-  const absl::StatusOr<Family> family = Choose<Family>("family", absl::GetFlag(FLAGS_family),
-                                                       {{"llama", Family::kLlama},
-                                                        {"mistral", Family::kMistral},
-                                                        {"qwen2", Family::kQwen2},
-                                                        {"qwen3", Family::kQwen3}});
-  if (!family.ok()) return family.status();
-  const absl::StatusOr<DType> dtype =
-      Choose<DType>("dtype", absl::GetFlag(FLAGS_dtype),
-                    {{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f32", DType::kF32}});
-  if (!dtype.ok()) return dtype.status();
-  model.family = *family;
-  options.dtype = *dtype;
+  BFIO_ASSIGN_OR_RETURN(const Family family, Choose<Family>("family", absl::GetFlag(FLAGS_family),
+                                                            {{"llama", Family::kLlama},
+                                                             {"mistral", Family::kMistral},
+                                                             {"qwen2", Family::kQwen2},
+                                                             {"qwen3", Family::kQwen3}}));
+  BFIO_ASSIGN_OR_RETURN(options.dtype,
+                        Choose<DType>("dtype", absl::GetFlag(FLAGS_dtype),
+                                      {{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f32", DType::kF32}}));
+  model.family = family;
   ReadSizes(model);
   model.tied_embeddings = absl::GetFlag(FLAGS_tied);
   model.qkv_bias = absl::GetFlag(FLAGS_attention_bias);
   model.mlp_bias = absl::GetFlag(FLAGS_mlp_bias);
-  if (model.qkv_bias && (*family == Family::kMistral || *family == Family::kQwen2)) {
+  if (model.qkv_bias && (family == Family::kMistral || family == Family::kQwen2)) {
     return absl::InvalidArgumentError("--attention_bias is for llama and qwen3");
   }
-  if (model.mlp_bias && *family != Family::kLlama)
+  if (model.mlp_bias && family != Family::kLlama)
     return absl::InvalidArgumentError("--mlp_bias is for llama");
   absl::Status status = ReadRope(model.rope);
   if (status.ok()) status = ReadEosTokens(model);
@@ -149,9 +146,8 @@ absl::Status Run(const std::vector<std::string>& arguments) {
   }
   const std::string out = absl::GetFlag(FLAGS_out);
   if (out.empty()) return absl::InvalidArgumentError("--out=DIR is needed");
-  const absl::StatusOr<CheckpointOptions> options = ReadOptions();
-  if (!options.ok()) return options.status();
-  return WriteRandomCheckpoint(*options, out);
+  BFIO_ASSIGN_OR_RETURN(const CheckpointOptions options, ReadOptions());
+  return WriteRandomCheckpoint(options, out);
 }
 
 }  // namespace

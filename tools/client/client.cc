@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/address.h"
+#include "common/base/status_macros.h"
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
 #include "common/net/status.h"
@@ -22,13 +23,10 @@ void Prepare(grpc::ClientContext& context, const std::string& token, absl::Durat
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  const absl::StatusOr<Target> router = ParseTarget(options.target, options.tls.enabled());
-  if (!router.ok()) return router.status();
-  if (absl::Status status = CheckTlsFiles(options.tls, "client_tls", TlsEnd::kClient); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = CheckMetadata({{"authorization", options.token}}); !status.ok()) return status;
-  const bool private_link = options.tls.enabled() || IsLoopback(*router);
+  BFIO_ASSIGN_OR_RETURN(const Target router, ParseTarget(options.target, options.tls.enabled()));
+  BFIO_RETURN_IF_ERROR(CheckTlsFiles(options.tls, "client_tls", TlsEnd::kClient));
+  BFIO_RETURN_IF_ERROR(CheckMetadata({{"authorization", options.token}}));
+  const bool private_link = options.tls.enabled() || IsLoopback(router);
   if (!options.token.empty() && !private_link) {
     return absl::InvalidArgumentError(
         absl::StrCat("the token would go to ", options.target, " unencrypted; give --client_tls=ca=FILE"));
@@ -36,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   const std::shared_ptr<grpc::ChannelCredentials> credentials = ChannelCredentials(options.tls);
   std::vector<std::unique_ptr<Link>> links;
   for (int i = 0; i < std::max(options.connections, 1); ++i) {
-    links.push_back(std::make_unique<Link>(NewChannel(router->ToString(), i, credentials)));
+    links.push_back(std::make_unique<Link>(NewChannel(router.ToString(), i, credentials)));
   }
   return std::unique_ptr<Client>(new Client(options.token, private_link, std::move(links)));
 }

@@ -17,6 +17,7 @@
 #include "common/base/rng.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/config/program.h"
 #include "common/net/channel.h"
 #include "common/net/connection_wait.h"
@@ -100,11 +101,11 @@ absl::Status WriteReport(const Report& report) {
   std::fputs(json_only ? ToJson(report).c_str() : ToTable(report).c_str(), stdout);
   std::fflush(stdout);
   if (!json_only) {
-    if (absl::Status status = WriteFile(options.json, ToJson(report)); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(WriteFile(options.json, ToJson(report)));
   }
   if (options.save.empty() && options.report.empty()) return absl::OkStatus();
   const std::string saved = ToSavedJson(report);
-  if (absl::Status status = WriteFile(options.save, saved); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(WriteFile(options.save, saved));
   if (options.report.empty()) return absl::OkStatus();
   const absl::StatusOr<RunDocument> run = RunDocument::Parse(saved, "this run");
   return run.ok() ? WriteFile(options.report, RunPage({*run})) : run.status();
@@ -112,59 +113,55 @@ absl::Status WriteReport(const Report& report) {
 
 absl::StatusOr<int> RunProgram(const Settings& settings) {
   const Options& options = settings.options;
-  absl::StatusOr<Trace> trace = LoadTrace(options);
-  if (!trace.ok()) return trace.status();
-  absl::StatusOr<Schedule> schedule = Schedule::Create(options, *std::move(trace));
-  if (!schedule.ok()) return schedule.status();
+  BFIO_ASSIGN_OR_RETURN(Trace trace, LoadTrace(options));
+  BFIO_ASSIGN_OR_RETURN(Schedule schedule, Schedule::Create(options, std::move(trace)));
 
-  const absl::StatusOr<Login> login =
-      MakeLogin(options.target, "client", settings.client_tls, settings.client_token_file);
-  if (!login.ok()) return login.status();
-  const absl::StatusOr<Login> admin_login =
-      MakeLogin(options.admin, "admin", settings.admin_tls, settings.admin_token_file);
-  if (!admin_login.ok()) return admin_login.status();
+  BFIO_ASSIGN_OR_RETURN(const Login login,
+                        MakeLogin(options.target, "client", settings.client_tls, settings.client_token_file));
+  BFIO_ASSIGN_OR_RETURN(const Login admin_login,
+                        MakeLogin(options.admin, "admin", settings.admin_tls, settings.admin_token_file));
 
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (uint32_t i = 0; i < options.connections; ++i) {
     channels.push_back(
-        NewChannel(ParseTarget(options.target)->ToString(), static_cast<int>(i), login->credentials));
+        NewChannel(ParseTarget(options.target)->ToString(), static_cast<int>(i), login.credentials));
   }
-  if (absl::Status status = Connect(channels, options); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Connect(channels, options));
   const std::shared_ptr<grpc::Channel> admin =
       options.admin.empty() ? nullptr
-                            : NewChannel(ParseTarget(options.admin)->ToString(), 0, admin_login->credentials);
+                            : NewChannel(ParseTarget(options.admin)->ToString(), 0, admin_login.credentials);
 
   const absl::Time started_at = absl::Now();
   const uint64_t id =
       Mix64(static_cast<uint64_t>(absl::ToUnixNanos(started_at)) ^ static_cast<uint64_t>(getpid()));
   Progress progress(isatty(STDERR_FILENO) != 0);
-  const std::optional<BarrierReading> before = TryReadBarrier(admin, *admin_login);
+  const std::optional<BarrierReading> before = TryReadBarrier(admin, admin_login);
   std::unique_ptr<StepWatch> watch;
   if (before.has_value() && !(options.save.empty() && options.report.empty())) {
-    watch = std::make_unique<StepWatch>(admin, *admin_login, MonotonicNow());
+    watch = std::make_unique<StepWatch>(admin, admin_login, MonotonicNow());
   }
   Runner runner(
-      options, *login, *schedule, channels, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
+      options, login, schedule, channels, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
       [] { return ShutdownSignal::Requested(); }, progress);
   const Results results = runner.Run();
   progress.Clear();
   const bool interrupted = ShutdownSignal::Requested();
 
   Report report = {.options = options,
-                   .trace = schedule->trace(),
+                   .trace = schedule.trace(),
                    .results = results,
                    .version = BFIO_VERSION,
                    .started_at = started_at,
                    .interrupted = interrupted};
   if (watch != nullptr) report.group = watch->Finish();
   const std::optional<BarrierReading> after =
-      before.has_value() ? TryReadBarrier(admin, *admin_login) : std::nullopt;
+      before.has_value() ? TryReadBarrier(admin, admin_login) : std::nullopt;
   if (after.has_value()) {
     absl::StatusOr<BarrierMeasurements> figures = Between(*before, *after);
     if (figures.ok()) report.barrier = *std::move(figures);
     if (!figures.ok()) spdlog::warn("{}", std::string(figures.status().message()));
   }
-  if (absl::Status status = WriteReport(report); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(WriteReport(report));
   return ExitCode(results, interrupted);
 }
 
@@ -173,12 +170,11 @@ absl::Status RunCompare(const std::vector<std::string>& paths, const std::string
   if (paths.size() < 2) return absl::InvalidArgumentError("compare needs two result files or more");
   std::vector<RunDocument> runs;
   for (const std::string& path : paths) {
-    absl::StatusOr<RunDocument> run = RunDocument::Read(path);
-    if (!run.ok()) return run.status();
+    BFIO_ASSIGN_OR_RETURN(RunDocument run, RunDocument::Read(path));
     for (const RunDocument& other : runs) {
-      if (other.name() == run->name()) run->set_name(path);
+      if (other.name() == run.name()) run.set_name(path);
     }
-    runs.push_back(*std::move(run));
+    runs.push_back(std::move(run));
   }
   std::fputs(ComparisonText(runs).c_str(), stdout);
   return WriteFile(page, RunPage(runs));

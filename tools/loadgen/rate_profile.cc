@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -34,10 +35,9 @@ absl::StatusOr<std::vector<double>> Numbers(absl::string_view text, char separat
 
 absl::StatusOr<std::vector<double>> ParseRates(absl::string_view text) {
   if (!absl::StrContains(text, ':')) return Numbers(text, ',');
-  absl::StatusOr<std::vector<double>> ends = Numbers(text, ':');
-  if (!ends.ok()) return ends.status();
-  if (ends->size() != 3) return BadRates(absl::StrCat("'", text, "' is not FROM:TO:STEP"));
-  const double from = (*ends)[0], to = (*ends)[1], step = (*ends)[2];
+  BFIO_ASSIGN_OR_RETURN(std::vector<double> ends, Numbers(text, ':'));
+  if (ends.size() != 3) return BadRates(absl::StrCat("'", text, "' is not FROM:TO:STEP"));
+  const double from = ends[0], to = ends[1], step = ends[2];
   if (from > to) return BadRates(absl::StrCat("'", text, "' goes down"));
   // The tolerance keeps the end of a range such as 0.1:0.3:0.1.
   const double steps = std::floor((to - from) / step + 1e-9);
@@ -65,10 +65,10 @@ std::vector<RateLevel> StepLevels(const std::vector<double>& rates, double step_
 
 absl::StatusOr<ProfileArrivals> ProfileArrivals::Create(std::vector<RateLevel> levels, double burstiness,
                                                         uint64_t seed) {
-  absl::StatusOr<ArrivalProcess> unit =
-      ArrivalProcess::Create({.kind = "gamma", .rate = 1, .burstiness = burstiness}, Trace(), seed);
-  if (!unit.ok()) return unit.status();
-  return ProfileArrivals(std::move(levels), *std::move(unit));
+  BFIO_ASSIGN_OR_RETURN(
+      ArrivalProcess unit,
+      ArrivalProcess::Create({.kind = "gamma", .rate = 1, .burstiness = burstiness}, Trace(), seed));
+  return ProfileArrivals(std::move(levels), std::move(unit));
 }
 
 std::optional<ProfileArrivals::Arrival> ProfileArrivals::Next() {

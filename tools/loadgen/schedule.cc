@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -42,10 +43,8 @@ absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
   schedule.max_new_tokens_ = options.max_new_tokens;
   const std::vector<RateLevel> levels = options.levels();
   if (!levels.empty()) {
-    absl::StatusOr<ProfileArrivals> profile =
-        ProfileArrivals::Create(levels, options.burstiness, options.seed);
-    if (!profile.ok()) return profile.status();
-    schedule.profile_ = *std::move(profile);
+    BFIO_ASSIGN_OR_RETURN(schedule.profile_,
+                          ProfileArrivals::Create(levels, options.burstiness, options.seed));
     double start = 0;
     for (const RateLevel& level : levels) {
       schedule.level_start_s_.push_back(start);
@@ -59,12 +58,10 @@ absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
                                             .rate = options.rate,
                                             .burstiness = options.burstiness,
                                             .time_scale = options.time_scale};
-    absl::StatusOr<ArrivalProcess> process =
-        ArrivalProcess::Create(arrival_options, schedule.trace_, options.seed);
-    if (!process.ok()) return process.status();
-    schedule.arrivals_ = *std::move(process);
+    BFIO_ASSIGN_OR_RETURN(schedule.arrivals_,
+                          ArrivalProcess::Create(arrival_options, schedule.trace_, options.seed));
   }
-  if (absl::Status status = schedule.CheckAgents(); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(schedule.CheckAgents());
   return schedule;
 }
 

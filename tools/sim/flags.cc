@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "common/config/absl_flags.h"
 #include "router/core/policy/policy.h"
 #include "tools/sim/run/workload.h"
@@ -149,9 +150,7 @@ absl::StatusOr<SimOptions> OptionsFromFlags() {
   options.cost.tl_s_per_token = absl::GetFlag(FLAGS_tl);
   options.cost.prefill_s_per_token = absl::GetFlag(FLAGS_prefill);
   options.overhead_s = absl::GetFlag(FLAGS_overhead);
-  absl::StatusOr<std::vector<double>> speeds = Speeds(absl::GetFlag(FLAGS_speeds));
-  if (!speeds.ok()) return speeds.status();
-  options.speeds = *std::move(speeds);
+  BFIO_ASSIGN_OR_RETURN(options.speeds, Speeds(absl::GetFlag(FLAGS_speeds)));
   options.tell_speeds = absl::GetFlag(FLAGS_tell_speeds);
   options.jitter = absl::GetFlag(FLAGS_jitter);
   options.drift = absl::GetFlag(FLAGS_drift);

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/flags.h"
 #include "tools/sim/run/policy_stack.h"
@@ -54,38 +55,34 @@ void Print(const nlohmann::ordered_json& run, bool json) {
 }
 
 absl::Status RunOne(const SimOptions& options, const Trace& trace, bool json) {
-  absl::StatusOr<std::unique_ptr<Simulation>> simulation = Simulation::Create(options, trace);
-  if (!simulation.ok()) return simulation.status();
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Simulation> simulation, Simulation::Create(options, trace));
   std::optional<StepsCsv> steps;
   StepTap tap;
   if (const std::string path = absl::GetFlag(FLAGS_steps_csv); !path.empty()) {
     steps.emplace(path, options.workers);
     tap = [&steps](const StepView& view) { steps->Write(view); };
   }
-  const absl::StatusOr<nlohmann::ordered_json> run = (*simulation)->Run(ShowProgress(options), tap);
-  if (!run.ok()) return run.status();
+  BFIO_ASSIGN_OR_RETURN(const nlohmann::ordered_json run, simulation->Run(ShowProgress(options), tap));
   if (steps) {
-    if (absl::Status status = steps->Close(); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(steps->Close());
   }
-  Print(*run, json);
+  Print(run, json);
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status RunPolicies() {
-  absl::StatusOr<SimOptions> options = OptionsFromFlags();
-  if (!options.ok()) return options.status();
-  const absl::StatusOr<Trace> trace = WorkloadFromFlags(options->seed, options->requests);
-  if (!trace.ok()) return trace.status();
+  BFIO_ASSIGN_OR_RETURN(SimOptions options, OptionsFromFlags());
+  BFIO_ASSIGN_OR_RETURN(const Trace trace, WorkloadFromFlags(options.seed, options.requests));
   std::vector<SimOptions> runs;
   for (const auto& policy : absl::StrSplit(absl::GetFlag(FLAGS_policy), ',')) {
-    options->policy = std::string(policy);
+    options.policy = std::string(policy);
     // Errors in any run are reported before the first one starts.
-    if (const auto simulation = Simulation::Create(*options, *trace); !simulation.ok()) {
+    if (const auto simulation = Simulation::Create(options, trace); !simulation.ok()) {
       return simulation.status();
     }
-    runs.push_back(*options);
+    runs.push_back(options);
   }
   if (runs.size() > 1 && !absl::GetFlag(FLAGS_steps_csv).empty()) {
     return absl::InvalidArgumentError("--steps_csv takes the steps of one policy");
@@ -94,7 +91,7 @@ absl::Status RunPolicies() {
   if (!json) std::cout << TableHeader() << std::endl;
   // One after the other, because concurrent runs would distort each other's decision times.
   for (const SimOptions& run : runs) {
-    if (absl::Status status = RunOne(run, *trace, json); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(RunOne(run, trace, json));
   }
   return absl::OkStatus();
 }

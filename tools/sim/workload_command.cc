@@ -6,6 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/flags.h"
 #include "tools/sim/run/workload.h"
@@ -43,17 +44,14 @@ void PrintSummary(const Trace& trace, const SimOptions& options) {
 }  // namespace
 
 absl::Status RunWorkloadCommand() {
-  const absl::StatusOr<SimOptions> options = OptionsFromFlags();
-  if (!options.ok()) return options.status();
-  if (absl::Status status = Validate(*options); !status.ok()) return status;
-  const absl::StatusOr<Trace> trace = WorkloadFromFlags(options->seed, options->requests);
-  if (!trace.ok()) return trace.status();
-  if (trace->requests.empty())
-    return absl::InvalidArgumentError(absl::StrCat(trace->source, ": no requests"));
+  BFIO_ASSIGN_OR_RETURN(const SimOptions options, OptionsFromFlags());
+  BFIO_RETURN_IF_ERROR(Validate(options));
+  BFIO_ASSIGN_OR_RETURN(const Trace trace, WorkloadFromFlags(options.seed, options.requests));
+  if (trace.requests.empty()) return absl::InvalidArgumentError(absl::StrCat(trace.source, ": no requests"));
   if (absl::GetFlag(FLAGS_json)) {
-    PrintSummary(*trace, *options);
+    PrintSummary(trace, options);
   } else {
-    PrintRequests(*trace);
+    PrintRequests(trace);
   }
   std::cout.flush();
   return absl::OkStatus();

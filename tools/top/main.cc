@@ -11,6 +11,7 @@
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
 #include "common/config/program.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
@@ -142,9 +143,8 @@ std::pair<std::string, bool> Do(Feed& feed, const Action& action) {
 
 absl::Status Watch(Feed& feed, const Settings& settings) {
   Recent recent;
-  auto first = feed.State();
-  if (!first.ok()) return first.status();
-  recent.Add(*std::move(first));
+  BFIO_ASSIGN_OR_RETURN(auto first, feed.State());
+  recent.Add(std::move(first));
   Terminal terminal;
   Prompt prompt;
   std::pair<std::string, bool> message;
@@ -179,12 +179,12 @@ absl::Status Run(const Settings& settings) {
   if (auto parsed = ParseAddress(settings.admin); !parsed.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--admin: ", parsed.status().message()));
   }
-  auto login = MakeLogin(settings.admin, "admin", settings.admin_tls, settings.admin_token_file);
-  if (!login.ok()) return login.status();
+  BFIO_ASSIGN_OR_RETURN(auto login,
+                        MakeLogin(settings.admin, "admin", settings.admin_tls, settings.admin_token_file));
   if (!settings.once && !IsTerminal()) {
     return absl::InvalidArgumentError("standard input and output are no terminal: --once prints one picture");
   }
-  Feed feed(settings.admin, *std::move(login));
+  Feed feed(settings.admin, std::move(login));
   return settings.once ? Once(feed, settings) : Watch(feed, settings);
 }
 

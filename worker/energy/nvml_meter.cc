@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "worker/energy/nvml_api.h"
 
 namespace bfio::worker {
@@ -86,8 +87,7 @@ absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Load(const std::string& library) {
   if (init == nullptr || nvml->shutdown_ == nullptr) {
     return absl::UnimplementedError(absl::StrCat(library, " lacks nvmlInit_v2 or nvmlShutdown"));
   }
-  absl::Status status = nvml->StatusOf(init(), "nvmlInit_v2");
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(nvml->StatusOf(init(), "nvmlInit_v2"));
   nvml->initialised_ = true;
   return nvml;
 }
@@ -170,8 +170,7 @@ absl::StatusOr<NvmlDevice> FindDevice(const Nvml& nvml, absl::string_view name) 
     if (nvml.handle_by_pci == nullptr) return absl::UnimplementedError("NVML finds no devices by PCI bus id");
     result = nvml.handle_by_pci(text.c_str(), &device);
   }
-  absl::Status status = nvml.StatusOf(result, absl::StrCat("device '", name, "'"));
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(nvml.StatusOf(result, absl::StrCat("device '", name, "'")));
   return device;
 }
 
@@ -186,13 +185,11 @@ std::string NameOf(const Nvml& nvml, NvmlDevice device, absl::string_view given)
 
 absl::StatusOr<std::unique_ptr<EnergyMeter>> MakeNvmlMeter(absl::string_view device,
                                                            const std::string& library) {
-  auto nvml = Nvml::Load(library);
-  if (!nvml.ok()) return nvml.status();
-  const auto handle = FindDevice(**nvml, device);
-  if (!handle.ok()) return handle.status();
-  std::string name = NameOf(**nvml, *handle, device);
-  auto meter = std::make_unique<NvmlMeter>(*std::move(nvml), *handle, std::move(name));
-  if (absl::Status status = meter->Begin(); !status.ok()) return status;
+  BFIO_ASSIGN_OR_RETURN(auto nvml, Nvml::Load(library));
+  BFIO_ASSIGN_OR_RETURN(const auto handle, FindDevice(*nvml, device));
+  std::string name = NameOf(*nvml, handle, device);
+  auto meter = std::make_unique<NvmlMeter>(std::move(nvml), handle, std::move(name));
+  BFIO_RETURN_IF_ERROR(meter->Begin());
   return meter;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/saturate.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cpu/machine_memory.h"
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/engine/cuda/device_weights.h"
@@ -104,7 +105,7 @@ absl::Status CheckEngineOptions(const EngineOptions& options) {
 }
 
 absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ranks) {
-  if (absl::Status status = CheckEngineOptions(options); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckEngineOptions(options));
   Engines engines(options);
   engines.options_.sim.limits = engines.options_.cpu.decode.limits = options.limits;
   engines.options_.cuda.decode.limits = options.limits;
@@ -131,9 +132,7 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
   if (!model.ok()) {
     return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
   }
-  const auto kv_tokens = FitKv(options, **model, ranks);
-  if (!kv_tokens.ok()) return kv_tokens.status();
-  engines.options_.cpu.decode.limits.kv_tokens = *kv_tokens;
+  BFIO_ASSIGN_OR_RETURN(engines.options_.cpu.decode.limits.kv_tokens, FitKv(options, **model, ranks));
   engines.digest_ = DigestOf(options, **model);
   engines.weights_ = cpu::Weights::Make(*std::move(model), options.weights);
   LogModel(options.model, *engines.weights_);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::worker {
 namespace {
@@ -51,9 +52,7 @@ class BoundedFile {
       const auto old = std::filesystem::file_size(path_ + ".1", error);
       if (!error && static_cast<int64_t>(old) > half_) std::filesystem::remove(path_ + ".1", error);
     }
-    auto file = AppendFile::Open(path_, AppendFile::Mode::kAppend);
-    if (!file.ok()) return file.status();
-    file_ = *std::move(file);
+    BFIO_ASSIGN_OR_RETURN(file_, AppendFile::Open(path_, AppendFile::Mode::kAppend));
     return absl::OkStatus();
   }
 
@@ -61,8 +60,7 @@ class BoundedFile {
   absl::Status Write(absl::string_view lines) {
     while (!lines.empty()) {
       if (file_.bytes() == 0 && !began_) {
-        absl::Status status = file_.Append(StepLog::kHeader);
-        if (!status.ok()) return status;
+        BFIO_RETURN_IF_ERROR(file_.Append(StepLog::kHeader));
         began_ = true;
       }
       const int64_t capacity = special_ ? static_cast<int64_t>(lines.size()) : half_ - file_.bytes();
@@ -72,8 +70,7 @@ class BoundedFile {
             capacity <= 0 ? absl::string_view::npos : lines.rfind('\n', static_cast<size_t>(capacity - 1));
         take = end == absl::string_view::npos ? 0 : end + 1;
       }
-      absl::Status status = take == 0 ? Restart() : file_.Append(lines.substr(0, take));
-      if (!status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(take == 0 ? Restart() : file_.Append(lines.substr(0, take)));
       lines.remove_prefix(take);
     }
     return absl::OkStatus();
@@ -123,8 +120,7 @@ absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, 
         absl::StrCat("a step log of ", max_bytes, " bytes: at least ", kMinBytes, " are needed"));
   }
   auto state = std::make_shared<State>(path, max_bytes);
-  absl::Status status = state->file.Next();
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(state->file.Next());
   return std::unique_ptr<StepLog>(new StepLog(std::move(state)));
 }
 

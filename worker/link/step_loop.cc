@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/telemetry/log_fields.h"
 #include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/step_peers.h"
@@ -73,8 +74,6 @@ void StepLoop::Begin(LoopTask task, int64_t step, absl::Duration timeout) const 
 }
 
 absl::Status StepLoop::Greet(uint64_t stream) {
-  auto offer = endpoint_->Offer();
-  if (!offer.ok()) return offer.status();
   Hello hello;
   hello.worker_id = options_.worker_id;
   hello.limits = engine_->limits();
@@ -82,7 +81,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.barrier = std::string(endpoint_->name());
   // The router lets no two barriers into one group, and these ranks can only meet ranks of the same kind.
   if (engine_->together()) absl::StrAppend(&hello.barrier, "+tp:", absl::Hex(engine_->signature()));
-  hello.communicator_offer = *std::move(offer);
+  BFIO_ASSIGN_OR_RETURN(hello.communicator_offer, endpoint_->Offer());
   hello.active = engine_->resident();
   hello.version = options_.version;
   hello.router_instance = router_instance_;
@@ -104,12 +103,11 @@ absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   applied_plan_ = 0;
   parked_ = true;
   barrier_end_ns_.reset();
-  auto barrier = FormGroup(enter);
-  if (!barrier.ok()) return barrier.status();
-  if (*barrier == nullptr) return absl::OkStatus();
+  BFIO_ASSIGN_OR_RETURN(auto barrier, FormGroup(enter));
+  if (barrier == nullptr) return absl::OkStatus();
   // Aborts at once if the epoch is over already. Gone before the barrier is.
-  const std::stop_callback abort(enter.over, [&] { (*barrier)->Abort(); });
-  absl::Status status = RunSteps(enter, **barrier);
+  const std::stop_callback abort(enter.over, [&] { barrier->Abort(); });
+  absl::Status status = RunSteps(enter, *barrier);
   if (options_.recorder != nullptr) options_.recorder->OnEpochEnd();
   return status;
 }
@@ -138,11 +136,9 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
     }
     if (!fits.ok()) barrier = fits;
   }
-  auto offer = endpoint_->Offer();
-  if (!offer.ok()) return offer.status();
   EpochReady ready;
   ready.epoch = epoch.group.epoch;
-  ready.communicator_offer = *std::move(offer);
+  BFIO_ASSIGN_OR_RETURN(ready.communicator_offer, endpoint_->Offer());
   ready.active = engine_->resident();
   if (!barrier.ok()) {
     ready.error = Text(barrier.status());
@@ -170,11 +166,10 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
   for (int64_t step = 1;; ++step) {
     // A new router gets a hello at once; the group steps on until that router opens an epoch.
     if (const auto stream = inbox_.TakeGreeting()) {
-      if (absl::Status status = Greet(*stream); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(Greet(*stream));
     }
-    const absl::StatusOr<bool> go_on = AwaitPlan(enter, step);
-    if (!go_on.ok()) return go_on.status();
-    if (!*go_on) return absl::OkStatus();
+    BFIO_ASSIGN_OR_RETURN(const bool go_on, AwaitPlan(enter, step));
+    if (!go_on) return absl::OkStatus();
     StepReport report;
     report.epoch = enter.epoch.group.epoch;
     report.step = step;
@@ -228,7 +223,7 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   Inbox::PlanWait wait;
   while ((wait = inbox_.WaitForPlan(least, parked_, timeout)) == Inbox::PlanWait::kGreet) {
     if (const auto stream = inbox_.TakeGreeting()) {
-      if (absl::Status status = Greet(*stream); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(Greet(*stream));
     }
   }
   if (wait == Inbox::PlanWait::kReady) router_instance_ = enter.epoch.router_instance;

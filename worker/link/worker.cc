@@ -9,6 +9,7 @@
 #include "common/base/address.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
 #include "worker/link/rank.h"
@@ -40,10 +41,10 @@ absl::Status RunParts(const WorkerOptions& options, WorkerProcess& process,
   return options.parts->Run(
       options, channel,
       [&options, &process, channel](PartRank part) -> absl::StatusOr<std::unique_ptr<Rank>> {
-        auto parts = process.MakeRank(absl::StrCat(options.worker_id, "#", part.suffix), 0,
-                                      std::move(part.engine), {std::move(part.model), part.service_s});
-        if (!parts.ok()) return parts.status();
-        return AttachRank(options, *std::move(parts), channel);
+        BFIO_ASSIGN_OR_RETURN(
+            auto parts, process.MakeRank(absl::StrCat(options.worker_id, "#", part.suffix), 0,
+                                         std::move(part.engine), {std::move(part.model), part.service_s}));
+        return AttachRank(options, std::move(parts), channel);
       });
 }
 
@@ -77,10 +78,9 @@ absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& rout
 absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   const auto router = ParseTarget(options.router, options.tls.enabled());
   if (!router.ok()) return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
-  if (absl::Status status = CheckBarrierSecret(options, *router); !status.ok()) return status;
-  if (absl::Status status = CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient); !status.ok())
-    return status;
-  if (absl::Status status = CheckEngineOptions(options.engine); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckBarrierSecret(options, *router));
+  BFIO_RETURN_IF_ERROR(CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient));
+  BFIO_RETURN_IF_ERROR(CheckEngineOptions(options.engine));
   const bool limited =
       options.engine.name == "cpu" || (options.engine.name == "cuda" && options.parts != nullptr);
   if (options.engine.memory_limit_bytes != 0 && !limited) {
@@ -102,18 +102,16 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
 }
 
 absl::Status RunWorker(const WorkerOptions& options) {
-  if (absl::Status status = CheckWorkerOptions(options); !status.ok()) return status;
-  auto process = WorkerProcess::Open(options);
-  if (!process.ok()) return process.status();
+  BFIO_RETURN_IF_ERROR(CheckWorkerOptions(options));
+  BFIO_ASSIGN_OR_RETURN(auto process, WorkerProcess::Open(options));
   // Outlives the ranks: a reactor must never hold the last reference.
   const std::shared_ptr<grpc::Channel> channel =
       NewChannel(ParseTarget(options.router)->ToString(), 0, ChannelCredentials(options.tls));
-  if (options.parts != nullptr) return RunParts(options, **process, channel);
-  auto parts = (*process)->MakeRanks();
-  if (!parts.ok()) return parts.status();
+  if (options.parts != nullptr) return RunParts(options, *process, channel);
+  BFIO_ASSIGN_OR_RETURN(auto parts, process->MakeRanks());
   RunningRanks running(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
-  for (RankParts& rank : *parts) {
+  for (RankParts& rank : parts) {
     // One of them sends it for all.
     ranks.push_back(AttachRank(options, std::move(rank), channel, ranks.empty() ? options.engine.model : ""));
   }

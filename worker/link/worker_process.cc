@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "worker/energy/nvml_meter.h"
 #include "worker/link/rank.h"
 #include "worker/link/worker_web.h"
@@ -59,10 +60,10 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Open(const WorkerO
 
 absl::StatusOr<RankParts> WorkerProcess::MakeRank(std::string id, int index, std::unique_ptr<Engine> engine,
                                                   RankModel model) {
-  auto endpoint = MakeBarrierEndpoint(
-      options_.barrier,
-      {.host = options_.barrier_host, .hub = hub_, .device = options_.engine.cuda.device + index});
-  if (!endpoint.ok()) return endpoint.status();
+  BFIO_ASSIGN_OR_RETURN(
+      auto endpoint, MakeBarrierEndpoint(options_.barrier, {.host = options_.barrier_host,
+                                                            .hub = hub_,
+                                                            .device = options_.engine.cuda.device + index}));
   recorder(index).OnLimits(engine->limits());
   RankParts parts;
   parts.energy = MeterEnergy(options_, index);
@@ -79,21 +80,18 @@ absl::StatusOr<RankParts> WorkerProcess::MakeRank(std::string id, int index, std
   loop.instance = NewInstance();
   loop.model = std::move(model.digest);
   parts.engine = std::move(engine);
-  parts.endpoint = *std::move(endpoint);
+  parts.endpoint = std::move(endpoint);
   return parts;
 }
 
 absl::StatusOr<std::vector<RankParts>> WorkerProcess::MakeRanks() {
-  const auto engines = Engines::Create(options_.engine, options_.ranks_per_process);
-  if (!engines.ok()) return engines.status();
-  const std::string model = engines->digest().Hex();
+  BFIO_ASSIGN_OR_RETURN(const auto engines, Engines::Create(options_.engine, options_.ranks_per_process));
+  const std::string model = engines.digest().Hex();
   std::vector<RankParts> ranks;
   for (int i = 0; i < options_.ranks_per_process; ++i) {
-    auto engine = engines->Make(i);
-    if (!engine.ok()) return engine.status();
-    auto rank = MakeRank(IdOfRank(options_, i), i, *std::move(engine), {model});
-    if (!rank.ok()) return rank.status();
-    ranks.push_back(*std::move(rank));
+    BFIO_ASSIGN_OR_RETURN(auto engine, engines.Make(i));
+    BFIO_ASSIGN_OR_RETURN(auto rank, MakeRank(IdOfRank(options_, i), i, std::move(engine), {model}));
+    ranks.push_back(std::move(rank));
   }
   // Bad input has been reported by now, in a separate line.
   spdlog::info("model {}", model);

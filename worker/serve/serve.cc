@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
+#include "common/base/status_macros.h"
 #include "common/net/authenticator.h"
 #include "common/net/exposure.h"
 #include "common/net/health_service.h"
@@ -134,8 +135,8 @@ absl::StatusOr<std::shared_ptr<const router::ModelFiles>> LoadFiles(const std::s
 absl::Status ServeUntilSignal(const WorkerOptions& worker, LocalEngine& engine, Loops& loops, Front& front) {
   bool serving = false;
   while (!ShutdownSignal::WaitFor(kPoll)) {
-    if (absl::Status status = loops.status(); !status.ok()) return status;
-    if (absl::Status status = engine.failure(); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(loops.status());
+    BFIO_RETURN_IF_ERROR(engine.failure());
     if (serving || !engine.GetServing().ready) continue;
     serving = true;
     front.SetServing(true);
@@ -160,8 +161,8 @@ absl::Status AwaitDrained(LocalEngine& engine, absl::FunctionRef<absl::Status()>
     const absl::Duration left = deadline - MonotonicNow();
     const bool empty = engine.EmptyWithin(std::clamp(left, absl::ZeroDuration(), kPoll));
     // A failed engine has ended its requests too.
-    if (absl::Status status = ranks(); !status.ok()) return status;
-    if (absl::Status status = engine.failure(); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(ranks());
+    BFIO_RETURN_IF_ERROR(engine.failure());
     if (empty) return absl::OkStatus();
     if (left > absl::ZeroDuration()) continue;
     spdlog::warn("not drained in time: requests are cut off");
@@ -213,21 +214,18 @@ absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, W
 }
 
 absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& worker) {
-  if (absl::Status status = CheckWorkerOptions(worker); !status.ok()) return status;
-  auto model = LoadFiles(serve.tokenizer);
-  if (!model.ok()) return model.status();
-  auto process = WorkerProcess::Open(worker);
-  if (!process.ok()) return process.status();
-  auto parts = (*process)->MakeRanks();
-  if (!parts.ok()) return parts.status();
+  BFIO_RETURN_IF_ERROR(CheckWorkerOptions(worker));
+  BFIO_ASSIGN_OR_RETURN(auto model, LoadFiles(serve.tokenizer));
+  BFIO_ASSIGN_OR_RETURN(auto process, WorkerProcess::Open(worker));
+  BFIO_ASSIGN_OR_RETURN(auto parts, process->MakeRanks());
   LocalEngine engine({.ranks = worker.ranks_per_process, .version = worker.version});
   // The sim engine's memory has no pages that a model would see.
   const int32_t page_tokens = worker.engine.name == "sim" ? 0 : DecodeOptions().page_tokens;
-  Front front(serve, page_tokens, engine, *std::move(model));
-  if (absl::Status status = front.Open(serve.listen); !status.ok()) return status;
+  Front front(serve, page_tokens, engine, std::move(model));
+  BFIO_RETURN_IF_ERROR(front.Open(serve.listen));
   absl::Status status;
   {
-    Loops loops(*std::move(parts), engine);
+    Loops loops(std::move(parts), engine);
     status = ServeUntilSignal(worker, engine, loops, front);
     engine.Stop(
         absl::UnavailableError(status.ok() ? "the engine is shutting down" : "the engine has failed"));

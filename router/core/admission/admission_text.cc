@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::core {
 
@@ -18,13 +19,9 @@ absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text) {
     }
     (waits ? wait : kv) = true;
     if (waits) {
-      auto parsed = ParseWaitAdmission(rule);
-      if (!parsed.ok()) return parsed.status();
-      setting.wait = *parsed;
+      BFIO_ASSIGN_OR_RETURN(setting.wait, ParseWaitAdmission(rule));
     } else {
-      auto parsed = ParseKvAdmission(rule);
-      if (!parsed.ok()) return parsed.status();
-      setting.kv = *parsed;
+      BFIO_ASSIGN_OR_RETURN(setting.kv, ParseKvAdmission(rule));
     }
   }
   return setting;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::core {
 namespace {
@@ -38,9 +39,8 @@ Outcome Cluster::Apply(const SchedulerEvent& event) {
 // --- groups ---
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Cluster::MakeGroup(GroupKind kind) {
-  absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(setting_);
-  if (!policy.ok()) return policy.status();
-  return MakeScheduler(kind, options_, &pool_, *std::move(policy));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy, factory_(setting_));
+  return MakeScheduler(kind, options_, &pool_, std::move(policy));
 }
 
 Outcome Cluster::Dispatch(const AddGroup& event) {

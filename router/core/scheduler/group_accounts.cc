@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::core {
 
@@ -314,8 +315,7 @@ absl::Status GroupAccounts::Restore(const GroupState& state) {
   workers_.assign(state.workers.size(), {});
   residents_.Reset(state.workers.size());
   for (size_t g = 0; g < state.workers.size(); ++g) {
-    absl::Status status = RestoreWorker(static_cast<WorkerIndex>(g), state.workers[g]);
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(RestoreWorker(static_cast<WorkerIndex>(g), state.workers[g]));
   }
   levels_ = state.levels;
   traffic_ = state.traffic;
@@ -336,8 +336,7 @@ absl::Status GroupAccounts::RestoreWorker(WorkerIndex index, const GroupState::W
   for (const GroupState::Inflight& entry : from.inflight)
     worker.inflight.push_back({entry.apply_step, entry.id, entry.drop});
   for (const GroupState::Resident& resident : from.residents) {
-    absl::Status status = RestoreResident(index, resident);
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(RestoreResident(index, resident));
   }
   return absl::OkStatus();
 }

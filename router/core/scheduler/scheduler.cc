@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "router/core/scheduler/barrier_scheduler.h"
 #include "router/core/scheduler/independent_scheduler.h"
 
@@ -56,8 +57,7 @@ void Scheduler::SetCost(WorkerIndex worker, const BatchCost& cost) {
 
 absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
   const int64_t planned = Has(worker) ? PlannedStep(accounts_.worker(worker)) : 0;
-  absl::Status status = accounts_.Check(worker, report, planned);
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(accounts_.Check(worker, report, planned));
   accounts_.Take(worker, report);
   CountReport(report.step);
   return absl::OkStatus();
@@ -134,8 +134,7 @@ GroupState Scheduler::Save() const {
 }
 
 absl::Status Scheduler::Restore(const GroupState& state) {
-  absl::Status status = accounts_.Restore(state);
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(accounts_.Restore(state));
   open_ = state.open && num_workers() > 0;
   model_ = state.model;
   reported_step_ = state.reported_step;

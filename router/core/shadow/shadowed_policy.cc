@@ -1,5 +1,7 @@
 #include "router/core/shadow/shadowed_policy.h"
 
+#include "common/base/status_macros.h"
+
 namespace bfio::core {
 
 absl::StatusOr<ShadowSet> MakeShadows(const PolicyOptions& options, const std::vector<std::string>& shadows,
@@ -9,9 +11,8 @@ absl::StatusOr<ShadowSet> MakeShadows(const PolicyOptions& options, const std::v
   unhurried.gap_every = 0;
   std::vector<std::unique_ptr<Policy>> made;
   for (const std::string& shadow : shadows) {
-    absl::StatusOr<std::unique_ptr<Policy>> policy = MakePolicy(shadow, unhurried);
-    if (!policy.ok()) return policy.status();
-    made.push_back(*std::move(policy));
+    BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy, MakePolicy(shadow, unhurried));
+    made.push_back(std::move(policy));
   }
   return ShadowSet(std::move(made), std::move(stop));
 }
@@ -22,9 +23,8 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeShadowedPolicy(absl::string_view nam
                                                            StopSignal stop) {
   absl::StatusOr<std::unique_ptr<Policy>> acting = MakePolicy(name, options);
   if (!acting.ok() || shadows.empty()) return acting;
-  absl::StatusOr<ShadowSet> set = MakeShadows(options, shadows, std::move(stop));
-  if (!set.ok()) return set.status();
-  return std::make_unique<ShadowedPolicy>(*std::move(acting), *std::move(set));
+  BFIO_ASSIGN_OR_RETURN(ShadowSet set, MakeShadows(options, shadows, std::move(stop)));
+  return std::make_unique<ShadowedPolicy>(*std::move(acting), std::move(set));
 }
 
 }  // namespace bfio::core

@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
+#include "common/base/status_macros.h"
 #include "common/net/status.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/protocol/stream_counts.h"
@@ -258,11 +259,8 @@ class ProtocolStream final : public EngineStream,
       const auto& complete = response_.complete();
       if (complete.index() != 0) return WrongOutput(complete.index());
       const EngineFinish finish = EngineFinishOf(complete.finish_reason());
-      if (absl::Status status = counts_.OnComplete(complete.output_ids(), complete.completion_tokens(),
-                                                   complete.prompt_tokens(), finish);
-          !status.ok()) {
-        return status;
-      }
+      BFIO_RETURN_IF_ERROR(counts_.OnComplete(complete.output_ids(), complete.completion_tokens(),
+                                              complete.prompt_tokens(), finish));
       // With a stream its output_ids repeat the last chunk's.
       end_ = EngineEnd{finish, nullptr, complete.output_ids_size()};
       end_->message = Message();
@@ -272,7 +270,7 @@ class ProtocolStream final : public EngineStream,
     if (chunk.index() != 0) return WrongOutput(chunk.index());
     const absl::Span<const uint32_t> ids(chunk.token_ids().data(),
                                          static_cast<size_t>(chunk.token_ids_size()));
-    if (absl::Status status = counts_.OnChunk(ids, chunk.completion_tokens()); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(counts_.OnChunk(ids, chunk.completion_tokens()));
     if (ids.empty() && !passes_) return absl::OkStatus();
     EngineTokens tokens;
     tokens.ids.assign(ids.begin(), ids.end());

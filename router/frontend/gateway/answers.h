@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "engines/smg_common.pb.h"
 #include "router/frontend/request_handler.h"
 #include "router/frontend/tokenizer/model_files.h"
@@ -83,13 +84,12 @@ ModelInfo ModelInfoOf(const std::string& name, const ModelFiles* model, const Se
 
 template <typename LoadsResponse>
 absl::StatusOr<LoadsResponse> LoadsOf(const Loads& loads, RankView view, std::optional<int32_t> rank) {
-  const absl::StatusOr<std::vector<RankLoad>> selected = SelectedRanks(loads, view, rank);
-  if (!selected.ok()) return selected.status();
+  BFIO_ASSIGN_OR_RETURN(const std::vector<RankLoad> selected, SelectedRanks(loads, view, rank));
   LoadsResponse out;
   out.set_timestamp(absl::FormatTime("%Y-%m-%dT%H:%M:%E6S+00:00", loads.timestamp, absl::UTCTimeZone()));
   out.set_version(loads.version);
   out.set_dp_rank_count(Clamped(SizeOf(loads, view).ranks));
-  for (const RankLoad& from : *selected) {
+  for (const RankLoad& from : selected) {
     auto& load = *out.add_loads();
     load.set_dp_rank(static_cast<int32_t>(from.rank));
     load.set_num_running_reqs(Clamped(from.running_requests));

@@ -1,11 +1,10 @@
 // An engine's API as gateways call it, on the callback API.
 //
 // Purpose: presents the handler as one engine; the handler balances among the ranks. `Wire` is the engine's
-// protocol (wire.h of its folder): its messages, and their conversion. Authenticates by the headers, before
-// any message is received; then receives, checks and converts. The tenant is that of the caller's token, or
-// of the header "bfio-tenant"; the protocol has no field for it.
-// Threads: methods run on gRPC's threads and never block. Handler and authenticator outlive the server that
-// the service is registered with.
+// protocol (the header of its service): its messages, and their conversion. Authenticates by the headers,
+// before any message is received; then receives, checks and converts. The tenant is that of the caller's
+// token, or of the header "bfio-tenant"; the protocol has no field for it. Threads: methods run on gRPC's
+// threads and never block. Handler and authenticator outlive the server that the service is registered with.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
 

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "common/net/status.h"
 #include "router/frontend/gateway/gateway_service.h"
 #include "router/frontend/gateway/generate_stream_impl.h"
@@ -105,9 +106,8 @@ void GatewayService<Wire>::AddInformation() {
 template <typename Wire>
 absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::CallerOf(
     const grpc::CallbackServerContext& context) {
-  absl::StatusOr<std::optional<std::string>> name = authenticator_->Caller(context);
-  if (!name.ok()) return name.status();
-  Caller caller{*std::move(name), context.peer(), ""};
+  BFIO_ASSIGN_OR_RETURN(std::optional<std::string> name, authenticator_->Caller(context));
+  Caller caller{std::move(name), context.peer(), ""};
   const auto tenant = context.client_metadata().find(kTenantHeader);
   if (tenant != context.client_metadata().end())
     caller.tenant.assign(tenant->second.data(), tenant->second.size());
@@ -151,8 +151,7 @@ template <typename Wire>
 absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller& caller,
                                           const std::shared_ptr<Stream>& stream) {
   std::string tenant = caller.tenant;
-  if (absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant); !status.ok())
-    return status;
+  BFIO_RETURN_IF_ERROR(authenticator_->CheckTenant(caller.name, caller.peer, tenant));
   RequestContext context{options_.request_limits, handler_->GetServing().max_sequence_tokens, "",
                          options_.passes, caller.may_resample};
   const std::shared_ptr<const ModelFiles> model = Model();
@@ -161,11 +160,11 @@ absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller&
   } else if (model->text == nullptr) {
     context.no_stop_texts = model->why_no_text;
   }
-  absl::StatusOr<ConvertedRequest> converted = Wire::Convert(std::move(request), std::move(tenant), context);
-  if (!converted.ok()) return converted.status();
+  BFIO_ASSIGN_OR_RETURN(ConvertedRequest converted,
+                        Wire::Convert(std::move(request), std::move(tenant), context));
   request = GenerateRequest();  // its prompt is in `converted`, and would be there twice
-  if (converted->request.request_id.empty()) converted->request.request_id = options_.new_request_id();
-  return SubmitOutputs(*std::move(converted), stream);
+  if (converted.request.request_id.empty()) converted.request.request_id = options_.new_request_id();
+  return SubmitOutputs(std::move(converted), stream);
 }
 
 template <typename Wire>

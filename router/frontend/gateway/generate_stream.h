@@ -6,7 +6,7 @@
 // max_new_tokens per output at most. Texts that end an output are searched here. Outputs fail together: with
 // an error of one, or a client that is gone, the others are cancelled. Messages of an engine to which the
 // request passes are written as they are, but for the output's index and the request's id. `Wire` is a
-// protocol (wire.h of its folder): its messages, and where they differ.
+// protocol (the header of its service): its messages, and where they differ.
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
 // whose rules for clients that do not read apply here, too.
@@ -117,8 +117,6 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
                               absl::Time now);
   TokenSink::Delivery Pass(uint32_t index, absl::Span<const PassedPtr> messages, absl::Time now);
   bool EndOutput(uint32_t index, const absl::Status& status, const std::optional<router::Finish>& finish);
-  void Flush();
-  void BreakOff();
 
   void OnAbandoned(bool timed_out) override { CancelAll(timed_out); }
   bool Next(Response& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -126,7 +124,6 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   // Those up to the one with which a text ends the output, if there is one.
   absl::Span<const uint32_t> UpToStop(Output& output, absl::Span<const uint32_t> tokens)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillChunk(uint32_t index, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves what an output has pending into the message.
   template <typename Message>
@@ -147,7 +144,6 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   // such units (WordsOf); and outputs that have not ended.
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t live_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush
 };
 
 }  // namespace bfio::router::gateway

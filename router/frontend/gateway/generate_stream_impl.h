@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/net/status.h"
 #include "router/frontend/gateway/generate_stream.h"
 
@@ -52,8 +51,8 @@ class GenerateStream<Wire>::Sink final : public TokenSink {
   bool End(const absl::Status& status, std::optional<router::Finish> finish) override {
     return call_->EndOutput(index_, status, finish);
   }
-  void Flush() override { call_->Flush(); }
-  void BreakOff() override { call_->BreakOff(); }
+  void Flush() override { call_->WriteDirty(); }
+  void BreakOff() override { call_->BreakOffEnded(); }
 
  private:
   GenerateStream* const call_;
@@ -111,13 +110,6 @@ std::vector<uint32_t> GenerateStream<Wire>::LiveOutputs() {
 }
 
 template <typename Wire>
-bool GenerateStream<Wire>::MarkDirty() {
-  if (dirty_ || this->writing()) return false;  // the thread that writes will see the change
-  dirty_ = true;
-  return true;
-}
-
-template <typename Wire>
 absl::Span<const uint32_t> GenerateStream<Wire>::UpToStop(Output& output, absl::Span<const uint32_t> tokens) {
   if (!output.stop_text) return tokens;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -136,9 +128,8 @@ TokenSink::Delivery GenerateStream<Wire>::Deliver(uint32_t index, absl::Span<con
   MutexLock lock(&mutex_);
   Output& output = outputs_[index];
   if (this->ended() || this->broken() || output.ended || tokens.empty()) return Delivery::kTaken;
-  const bool full = !this->MayQueue(waiting_, static_cast<int64_t>(tokens.size()) + logprobs.words(),
-                                    options_.limits.buffer_tokens);
-  if (this->writing() && (full || this->Untaken(now) > options_.limits.timeout)) return Delivery::kTooSlow;
+  const int64_t words = static_cast<int64_t>(tokens.size()) + logprobs.words();
+  if (this->TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
   tokens = UpToStop(output, tokens);
   output.pending.insert(output.pending.end(), tokens.begin(), tokens.end());
   output.tokens += static_cast<uint32_t>(tokens.size());
@@ -148,7 +139,7 @@ TokenSink::Delivery GenerateStream<Wire>::Deliver(uint32_t index, absl::Span<con
   waiting_ += static_cast<int64_t>(tokens.size()) + kept.words();
   if (!output.matched_text.empty()) return Delivery::kEnough;
   if (!shape_.stream) return Delivery::kTaken;
-  return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
+  return this->MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
 }
 
 template <typename Wire>
@@ -160,8 +151,7 @@ TokenSink::Delivery GenerateStream<Wire>::Pass(uint32_t index, absl::Span<const 
   if (this->ended() || this->broken() || output.ended) return Delivery::kTaken;
   int64_t words = 0;
   for (const PassedPtr& message : messages) words += WordsOf(message);
-  const bool full = !this->MayQueue(waiting_, words, options_.limits.buffer_tokens);
-  if (this->writing() && (full || this->Untaken(now) > options_.limits.timeout)) return Delivery::kTooSlow;
+  if (this->TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
   for (const PassedPtr& message : messages) {
     const Response* const response = PassedMessage<Response>::In(message.get());
     if (response == nullptr) continue;  // not this protocol's
@@ -171,7 +161,7 @@ TokenSink::Delivery GenerateStream<Wire>::Pass(uint32_t index, absl::Span<const 
     waiting_ += WordsOf(message);
   }
   if (!shape_.stream) return Delivery::kTaken;
-  return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
+  return this->MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
 }
 
 template <typename Wire>
@@ -186,7 +176,7 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
     --live_;
     if (!status.ok() || !finish) {
       failed = live_ > 0;
-      flush = this->SetEnd(ToGrpcStatus(status)) && MarkDirty();
+      flush = this->SetEnd(ToGrpcStatus(status)) && this->MarkDirty();
       // What remains of a cancelled request is not read; and what is kept until all have ended is not sent.
       for (Output& one : outputs_) {
         if (absl::IsCancelled(status) || !shape_.stream) {
@@ -204,27 +194,11 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
         output.matched_token = output.last_token;
       }
       if (live_ == 0) this->SetEnd(grpc::Status::OK);
-      flush = (shape_.stream || live_ == 0) && MarkDirty();
+      flush = (shape_.stream || live_ == 0) && this->MarkDirty();
     }
   }
   if (failed) CancelAll(/*timed_out=*/false);
   return flush;
-}
-
-template <typename Wire>
-void GenerateStream<Wire>::Flush() {
-  MutexLock lock(&mutex_);
-  dirty_ = false;
-  this->Advance();
-}
-
-template <typename Wire>
-void GenerateStream<Wire>::BreakOff() {
-  {
-    MutexLock lock(&mutex_);
-    if (!this->ended()) return;
-  }
-  this->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
 }
 
 template <typename Wire>

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/status_macros.h"
 #include "google/protobuf/message.h"
 #include "router/requests/check_request.h"
 #include "router/requests/limits.h"
@@ -96,14 +97,14 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   const auto& sampling = from.sampling_params();
   for (const google::protobuf::Message* message :
        std::initializer_list<const google::protobuf::Message*>{&from, &from.tokenized(), &sampling}) {
-    if (absl::Status status = CheckNoUnknownFields(*message); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(CheckNoUnknownFields(*message));
   }
   ConvertedRequest to;
   to.stops.assign(sampling.stop().begin(), sampling.stop().end());
-  if (absl::Status status = CheckStops(to.stops, context); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckStops(to.stops, context));
   std::optional<int32_t> rank;
   if (from.has_data_parallel_rank()) rank = from.data_parallel_rank();
-  if (absl::Status status = CheckRank(rank); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckRank(rank));
   if (sampling.n() > kMaxOutputs)
     return OutOfRange("sampling_params.n", sampling.n(), absl::StrCat("at most ", kMaxOutputs));
   if (from.tokenized().input_ids_size() < 1) {
@@ -119,15 +120,13 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   request.tenant = std::move(tenant);
   request.prompt.assign(from.tokenized().input_ids().begin(), from.tokenized().input_ids().end());
   request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
-  const absl::StatusOr<uint32_t> max_new_tokens = MaxNewTokens(limit, request.prompt.size(), context);
-  if (!max_new_tokens.ok()) return max_new_tokens.status();
-  request.max_new_tokens = *max_new_tokens;
+  BFIO_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(limit, request.prompt.size(), context));
   request.max_new_tokens_unset = !limit.tokens.has_value();
   request.stop_token_ids.assign(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
   request.ignore_eos = sampling.ignore_eos();
   request.sampling = std::move(how);
   if (rank) request.rank = static_cast<uint32_t>(*rank);
-  if (absl::Status status = CheckRequest(request, context.limits); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckRequest(request, context.limits));
   return to;
 }
 
@@ -142,7 +141,7 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   ConvertedRequest to;
   std::optional<int32_t> rank;
   if (from.has_data_parallel_rank()) rank = from.data_parallel_rank();
-  if (absl::Status status = CheckRank(rank); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckRank(rank));
   const uint32_t outputs = from.sampling_params().n();
   if (outputs > kMaxOutputs)
     return OutOfRange("sampling_params.n", outputs, absl::StrCat("at most ", kMaxOutputs));
@@ -152,14 +151,12 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   request.request_id = from.request_id();
   request.tenant = std::move(tenant);
   request.prompt_tokens = prompt_tokens;
-  const absl::StatusOr<uint32_t> max_new_tokens = MaxNewTokens(limit, prompt_tokens, context);
-  if (!max_new_tokens.ok()) return max_new_tokens.status();
-  request.max_new_tokens = *max_new_tokens;
+  BFIO_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(limit, prompt_tokens, context));
   request.max_new_tokens_unset = !limit.tokens.has_value();
   if (rank) request.rank = static_cast<uint32_t>(*rank);
   request.passed.on = true;
   request.passed.whole = !from.stream();
-  if (absl::Status status = CheckRequest(request, context.limits); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckRequest(request, context.limits));
   return to;
 }
 

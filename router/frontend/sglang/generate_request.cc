@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::router::sglang {
 namespace {
@@ -29,7 +30,7 @@ absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
   const auto refused = [](const char* field) {
     return NotSupported(absl::StrCat("sampling_params.", field));
   };
-  if (absl::Status status = gateway::CheckUnsupportedSampling(sampling); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(gateway::CheckUnsupportedSampling(sampling));
   if (sampling.min_new_tokens() != 0) return refused("min_new_tokens");
   // Tokens are sent as they come.
   if (sampling.has_stream_interval() && sampling.stream_interval() != 1) return refused("stream_interval");
@@ -64,7 +65,7 @@ absl::Status CheckUnsupported(const pb::GenerateRequest& request) {
   if (request.has_disaggregated_params()) return NotSupported("disaggregated_params");
   if (!request.custom_logit_processor().empty()) return NotSupported("custom_logit_processor");
   if (!request.lora_id().empty()) return NotSupported("lora_id");
-  if (absl::Status status = CheckLogprobs(request); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckLogprobs(request));
   return CheckUnsupportedSampling(request.sampling_params());
 }
 
@@ -100,10 +101,9 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
 absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
                                                const gateway::OutputLimit& limit,
                                                const gateway::RequestContext& context) {
-  const absl::StatusOr<uint32_t> prompt =
-      gateway::PromptTokens(from.tokenized().input_ids_size(), /*text=*/"");
-  if (!prompt.ok()) return prompt.status();
-  auto to = gateway::PassFields(from, std::move(tenant), limit, *prompt, context);
+  BFIO_ASSIGN_OR_RETURN(const uint32_t prompt,
+                        gateway::PromptTokens(from.tokenized().input_ids_size(), /*text=*/""));
+  auto to = gateway::PassFields(from, std::move(tenant), limit, prompt, context);
   if (!to.ok()) return to;
   Passing& passed = to->request.passed;
   passed.continues = Continues(from, context.may_resample);
@@ -120,7 +120,7 @@ absl::StatusOr<gateway::ConvertedRequest> Convert(pb::GenerateRequest from, std:
   gateway::OutputLimit limit{.name = "sampling_params.max_new_tokens"};
   if (sampling.has_max_new_tokens()) limit.tokens = sampling.max_new_tokens();
   if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
-  if (absl::Status status = CheckUnsupported(from); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckUnsupported(from));
   return gateway::ConvertFields(from, std::move(tenant), limit, ToSampling(from), context);
 }
 

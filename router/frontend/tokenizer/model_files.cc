@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/auth/bearer_tokens.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "router/frontend/tokenizer/zip_archive.h"
 
@@ -56,9 +57,8 @@ void ReadConfig(const json& config, ModelFiles& model) {
 
 absl::StatusOr<ModelFiles> LoadModelFiles(std::string directory) {
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
-  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(directory, kMaxBytes);
-  if (!files.ok()) return files.status();
-  return MakeModelFiles(std::move(directory), *files);
+  BFIO_ASSIGN_OR_RETURN(const TokenizerFiles files, ReadTokenizerFiles(directory, kMaxBytes));
+  return MakeModelFiles(std::move(directory), files);
 }
 
 absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const TokenizerFiles& files) {

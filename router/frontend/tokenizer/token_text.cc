@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace bfio::router {
@@ -89,15 +90,13 @@ absl::Status ForEachToken(const json& vocabulary, const OnToken& on_token) {
       const json& entry = vocabulary[i];
       if (!entry.is_array() || entry.empty() || !entry[0].is_string())
         return absl::InvalidArgumentError("its vocabulary is no list of tokens");
-      const absl::Status status = on_token(entry[0].get<std::string>(), static_cast<int64_t>(i));
-      if (!status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(on_token(entry[0].get<std::string>(), static_cast<int64_t>(i)));
     }
     return absl::OkStatus();
   }
   if (!vocabulary.is_object()) return absl::InvalidArgumentError("it has no vocabulary");
   for (const auto& [spelt, id] : vocabulary.items()) {
-    const absl::Status status = on_token(spelt, id.is_number_integer() ? id.get<int64_t>() : -1);
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(on_token(spelt, id.is_number_integer() ? id.get<int64_t>() : -1));
   }
   return absl::OkStatus();
 }
@@ -118,8 +117,7 @@ absl::StatusOr<TokenText> TokenText::Parse(absl::string_view tokenizer_json) {
   const auto model = tokenizer.find("model");
   if (model == tokenizer.end() || !model->is_object() || !model->contains("vocab"))
     return absl::InvalidArgumentError("it has no vocabulary");
-  const absl::StatusOr<Spelling> spelling = SpellingOf(tokenizer.value("decoder", json()));
-  if (!spelling.ok()) return spelling.status();
+  BFIO_ASSIGN_OR_RETURN(const Spelling spelling, SpellingOf(tokenizer.value("decoder", json())));
   TokenText out;
   const auto put = [&](int64_t id, std::string text, bool special) -> absl::Status {
     if (id < 0 || id >= kMaxTokens)
@@ -129,8 +127,7 @@ absl::StatusOr<TokenText> TokenText::Parse(absl::string_view tokenizer_json) {
     return absl::OkStatus();
   };
   absl::Status status = ForEachToken((*model)["vocab"], [&](const std::string& spelt, int64_t id) {
-    return put(id, *spelling == Spelling::kByteLevel ? FromByteLevel(spelt) : FromSentencePiece(spelt),
-               false);
+    return put(id, spelling == Spelling::kByteLevel ? FromByteLevel(spelt) : FromSentencePiece(spelt), false);
   });
   // Added tokens are written as they are, and may be in the vocabulary, too.
   const json added = tokenizer.value("added_tokens", json::array());

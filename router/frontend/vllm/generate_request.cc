@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace bfio::router::vllm {
@@ -46,7 +47,7 @@ absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
   const auto refused = [](const char* field) {
     return NotSupported(absl::StrCat("sampling_params.", field));
   };
-  if (absl::Status status = gateway::CheckUnsupportedSampling(sampling); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(gateway::CheckUnsupportedSampling(sampling));
   if (sampling.min_tokens() != 0) return refused("min_tokens");
   if (sampling.has_prompt_logprobs()) return refused("prompt_logprobs");
   if (sampling.has_truncate_prompt_tokens()) return refused("truncate_prompt_tokens");
@@ -104,11 +105,11 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
                                                const gateway::OutputLimit& limit,
                                                const gateway::RequestContext& context) {
   const pb::SamplingParams& sampling = from.sampling_params();
-  absl::StatusOr<uint32_t> prompt = gateway::PromptTokens(from.tokenized().input_ids_size(), from.text());
-  if (!prompt.ok()) return prompt.status();
+  BFIO_ASSIGN_OR_RETURN(uint32_t prompt,
+                        gateway::PromptTokens(from.tokenized().input_ids_size(), from.text()));
   if (sampling.has_truncate_prompt_tokens() && sampling.truncate_prompt_tokens() > 0)
-    *prompt = std::min(*prompt, static_cast<uint32_t>(sampling.truncate_prompt_tokens()));
-  auto to = gateway::PassFields(from, std::move(tenant), limit, *prompt, context);
+    prompt = std::min(prompt, static_cast<uint32_t>(sampling.truncate_prompt_tokens()));
+  auto to = gateway::PassFields(from, std::move(tenant), limit, prompt, context);
   if (!to.ok()) return to;
   ClientRequest& request = to->request;
   if (sampling.has_seed()) request.sampling.seed = static_cast<uint32_t>(sampling.seed());
@@ -126,8 +127,8 @@ absl::StatusOr<gateway::ConvertedRequest> Convert(pb::GenerateRequest from, std:
   gateway::OutputLimit limit{.name = "sampling_params.max_tokens"};
   if (sampling.has_max_tokens()) limit.tokens = sampling.max_tokens();
   if (context.passes) return Pass(std::move(from), std::move(tenant), limit, context);
-  if (absl::Status status = CheckUnsupported(from); !status.ok()) return status;
-  if (absl::Status status = CheckLogprobs(sampling); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckUnsupported(from));
+  BFIO_RETURN_IF_ERROR(CheckLogprobs(sampling));
   return gateway::ConvertFields(from, std::move(tenant), limit, ToSampling(sampling), context);
 }
 

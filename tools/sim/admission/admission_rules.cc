@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "tools/sim/admission/admission_rule.h"
 #include "tools/sim/admission/memory_rule.h"
 #include "tools/sim/admission/protection_rule.h"
@@ -49,9 +50,7 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
   const absl::string_view name = parts.first;
   if (name == "mc_sf" || name == "mc_sf_paced" || name == "mc_fcfs") {
     std::optional<double> margin, most;
-    if (absl::Status status = ReadNumbers(name, parts.second, {{"margin", &margin}, {"most", &most}});
-        !status.ok())
-      return status;
+    BFIO_RETURN_IF_ERROR(ReadNumbers(name, parts.second, {{"margin", &margin}, {"most", &most}}));
     MemoryRuleOptions rule;
     rule.order = name == "mc_fcfs" ? Order::kArrival : Order::kShortestFirst;
     rule.paced = name == "mc_sf_paced";
@@ -61,9 +60,7 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
   }
   if (name == "protect") {
     std::optional<double> alpha, beta;
-    if (absl::Status status = ReadNumbers(name, parts.second, {{"alpha", &alpha}, {"beta", &beta}});
-        !status.ok())
-      return status;
+    BFIO_RETURN_IF_ERROR(ReadNumbers(name, parts.second, {{"alpha", &alpha}, {"beta", &beta}}));
     if (alpha.value_or(0) >= 1) return absl::InvalidArgumentError("protect: alpha is 1 or more");
     if (beta && (*beta <= 0 || *beta > 1))
       return absl::InvalidArgumentError("protect: beta is not within (0, 1]");
@@ -71,9 +68,7 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
   }
   if (name == "watermark") {
     std::optional<double> share, block;
-    if (absl::Status status = ReadNumbers(name, parts.second, {{"share", &share}, {"block", &block}});
-        !status.ok())
-      return status;
+    BFIO_RETURN_IF_ERROR(ReadNumbers(name, parts.second, {{"share", &share}, {"block", &block}}));
     if (share.value_or(0) >= 1) return absl::InvalidArgumentError("watermark: share is 1 or more");
     if (block.value_or(1) < 1) return absl::InvalidArgumentError("watermark: block is less than 1");
     return std::make_unique<WatermarkRule>(options, share.value_or(kWatermark),

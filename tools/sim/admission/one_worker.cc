@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::sim {
 namespace {
@@ -159,15 +160,14 @@ class KvWorker {
 
 absl::StatusOr<KvRun> RunOneWorker(absl::string_view rule, const std::vector<KvArrival>& arrivals,
                                    const KvRunOptions& options) {
-  auto made = MakeAdmissionRule(rule, options.rule);
-  if (!made.ok()) return made.status();
+  BFIO_ASSIGN_OR_RETURN(auto made, MakeAdmissionRule(rule, options.rule));
   for (size_t i = 0; i < arrivals.size(); ++i) {
     const int64_t need = arrivals[i].prompt + arrivals[i].output;
     if (need <= options.rule.memory) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("request ", i, " needs ", need, " tokens of KV and there are ", options.rule.memory));
   }
-  return KvWorker(**made, arrivals, options).Run();
+  return KvWorker(*made, arrivals, options).Run();
 }
 
 }  // namespace bfio::sim

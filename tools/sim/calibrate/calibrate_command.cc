@@ -7,6 +7,7 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "common/config/absl_flags.h"
 #include "tools/sim/calibrate/calibration.h"
 #include "tools/sim/flags.h"
@@ -21,16 +22,14 @@ absl::Status RunCalibrateCommand() {
     return absl::InvalidArgumentError("calibrate needs --steps=LOG,.. of workers' --step_log");
   }
   const std::vector<std::string> paths = absl::StrSplit(absl::GetFlag(FLAGS_steps), ',', absl::SkipEmpty());
-  const absl::StatusOr<StepRows> rows = ReadStepRows(paths);
-  if (!rows.ok()) return rows.status();
-  const absl::StatusOr<Calibration> calibration = Calibrate(*rows);
-  if (!calibration.ok()) return calibration.status();
+  BFIO_ASSIGN_OR_RETURN(const StepRows rows, ReadStepRows(paths));
+  BFIO_ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(rows));
   if (absl::GetFlag(FLAGS_json)) {
     std::cout
-        << CalibrationJson(*rows, *calibration).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+        << CalibrationJson(rows, calibration).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
         << std::endl;
   } else {
-    std::cout << CalibrationText(*rows, *calibration) << std::flush;
+    std::cout << CalibrationText(rows, calibration) << std::flush;
   }
   return absl::OkStatus();
 }

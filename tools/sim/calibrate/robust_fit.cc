@@ -7,6 +7,7 @@
 
 #include "Eigen/Dense"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::sim {
 namespace {
@@ -115,9 +116,8 @@ absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& co
   if (n < 3 * p) {
     return absl::InvalidArgumentError(absl::StrCat(n, " points do not tell ", p, " coefficients"));
   }
-  const absl::StatusOr<Design> design = MakeDesign(columns, n);
-  if (!design.ok()) return design.status();
-  const MatrixXd& x = design->x;
+  BFIO_ASSIGN_OR_RETURN(const Design design, MakeDesign(columns, n));
+  const MatrixXd& x = design.x;
   const Eigen::Map<const ArrayXd> y(values.data(), n);
   // Noise below a millionth of the measured values comes from the clock.
   const double floor = std::max(1e-6 * MedianOfAbsolute(y), std::numeric_limits<double>::min());
@@ -151,10 +151,10 @@ absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& co
   fit.outliers = (w == 0).count();
   const double mean = (w * y).sum() / w.sum(), total = (w * (y - mean).square()).sum();
   fit.r_squared = total > 0 ? 1 - (w * residuals.square()).sum() / total : 0;
-  const VectorXd coefficients = design->unscale * *beta;
+  const VectorXd coefficients = design.unscale * *beta;
   VectorXd errors = VectorXd::Zero(p);
   if (const std::optional<MatrixXd> covariance = Sandwich(x, residuals, fit.scale); covariance.has_value()) {
-    const MatrixXd unscaled = design->unscale * *covariance * design->unscale.transpose();
+    const MatrixXd unscaled = design.unscale * *covariance * design.unscale.transpose();
     errors = unscaled.diagonal().cwiseMax(0).cwiseSqrt();
   }
   fit.coefficients.assign(coefficients.begin(), coefficients.end());

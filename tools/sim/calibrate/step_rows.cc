@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::sim {
 namespace {
@@ -110,8 +111,7 @@ absl::Status ParseStepRows(absl::string_view text, absl::string_view source, Ste
     text.remove_prefix(end == absl::string_view::npos ? text.size() : end + 1);
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     if (++number == 1) {
-      absl::Status status = parser.Header(line);
-      if (!status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(parser.Header(line));
       continue;
     }
     if (rows.samples.size() >= kMaxStepRows) {
@@ -133,8 +133,7 @@ absl::StatusOr<StepRows> ReadStepRows(const std::vector<std::string>& paths) {
       if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", file));
       const std::string text((std::istreambuf_iterator<char>(in)), {});
       if (in.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", file));
-      absl::Status status = ParseStepRows(text, file, rows);
-      if (!status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(ParseStepRows(text, file, rows));
       rows.files.push_back(file);
     }
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/rng.h"
 #include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
 #include "common/cost/batch_time.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/admission/lengths.h"
@@ -131,11 +132,10 @@ absl::Status CheckAdmitFlags(Belief belief) {
 
 // The arrivals that --rate, --requests and other flags define, with the predictions that the rule receives.
 absl::StatusOr<std::vector<KvArrival>> ArrivalsFromFlags(Belief belief) {
-  const absl::StatusOr<Trace> rows = RowsFromFlags();
-  if (!rows.ok()) return rows.status();
+  BFIO_ASSIGN_OR_RETURN(const Trace rows, RowsFromFlags());
   const uint64_t seed = absl::GetFlag(FLAGS_seed);
   std::vector<KvArrival> arrivals =
-      DrawKvArrivals(*rows, absl::GetFlag(FLAGS_rate), static_cast<int64_t>(absl::GetFlag(FLAGS_requests)),
+      DrawKvArrivals(rows, absl::GetFlag(FLAGS_rate), static_cast<int64_t>(absl::GetFlag(FLAGS_requests)),
                      static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens)), seed);
   if (arrivals.empty()) return absl::InvalidArgumentError("no request fits into --kv_tokens");
   Believe(belief, absl::GetFlag(FLAGS_max_new_tokens), seed, arrivals);
@@ -155,18 +155,16 @@ absl::Status RunAdmitCommand() {
     }
     name = "survival";
   }
-  const absl::StatusOr<size_t> choice = ChoiceOf(
-      "belief", name, {"known", "within_quarter", "half_to_all", "all_to_twice", "limit", "survival"});
-  if (!choice.ok()) return choice.status();
-  const auto belief = static_cast<Belief>(*choice);
-  if (const absl::Status status = CheckAdmitFlags(belief); !status.ok()) return status;
-  const absl::StatusOr<std::vector<KvArrival>> arrivals = ArrivalsFromFlags(belief);
-  if (!arrivals.ok()) return arrivals.status();
+  BFIO_ASSIGN_OR_RETURN(const size_t choice, ChoiceOf("belief", name,
+                                                      {"known", "within_quarter", "half_to_all",
+                                                       "all_to_twice", "limit", "survival"}));
+  const auto belief = static_cast<Belief>(choice);
+  BFIO_RETURN_IF_ERROR(CheckAdmitFlags(belief));
+  BFIO_ASSIGN_OR_RETURN(const std::vector<KvArrival> arrivals, ArrivalsFromFlags(belief));
   std::unique_ptr<Lengths> lengths;
   if (belief == Belief::kSurvival) {
-    auto lookahead = core::MakeLookahead("survival");
-    if (!lookahead.ok()) return lookahead.status();
-    lengths = std::make_unique<LookaheadLengths>(*std::move(lookahead), confidence);
+    BFIO_ASSIGN_OR_RETURN(auto lookahead, core::MakeLookahead("survival"));
+    lengths = std::make_unique<LookaheadLengths>(std::move(lookahead), confidence);
   }
   KvRunOptions options;
   options.rule.memory = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
@@ -178,10 +176,9 @@ absl::Status RunAdmitCommand() {
   };
   options.memory_every = absl::GetFlag(FLAGS_samples) > 0 ? 1 : 0;
   options.go_on = [] { return !ShutdownSignal::Requested(); };
-  const absl::StatusOr<KvRun> run = RunOneWorker(absl::GetFlag(FLAGS_rule), *arrivals, options);
-  if (!run.ok()) return run.status();
+  BFIO_ASSIGN_OR_RETURN(const KvRun run, RunOneWorker(absl::GetFlag(FLAGS_rule), arrivals, options));
   if (ShutdownSignal::Requested()) return absl::CancelledError("stopped by a signal");
-  PrintCell(Told(*run, absl::GetFlag(FLAGS_samples)));
+  PrintCell(Told(run, absl::GetFlag(FLAGS_samples)));
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "common/base/rng.h"
 #include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/cells/cell.h"
 #include "tools/sim/cells/cells.h"
@@ -88,22 +89,20 @@ absl::Status RunOne(const std::vector<StepArrival>& arrivals, const BatchCost& c
   options.engine.prompt_gives_token = true;
   options.engine.token_budget = absl::GetFlag(FLAGS_token_budget);
   if (control > 0) {
-    const auto goal = worker::ParseBudgetGoal(absl::GetFlag(FLAGS_budget_control));
-    if (!goal.ok()) return goal.status();
+    BFIO_ASSIGN_OR_RETURN(const auto goal, worker::ParseBudgetGoal(absl::GetFlag(FLAGS_budget_control)));
     options.adapt.emplace();
-    options.adapt->goal = *goal;
+    options.adapt->goal = goal;
     options.adapt->min_budget = kLeastBudget;
   }
   options.sample_s = arrivals.back().at / kBacklogSamples;
   options.go_on = [] { return !ShutdownSignal::Requested(); };
-  const absl::StatusOr<OneEngineRun> run = RunOneEngine(arrivals, options);
-  if (!run.ok()) return run.status();
+  BFIO_ASSIGN_OR_RETURN(const OneEngineRun run, RunOneEngine(arrivals, options));
   if (ShutdownSignal::Requested()) return absl::CancelledError("stopped by a signal");
-  nlohmann::ordered_json cell = Times(arrivals, run->lives);
-  cell.update({{"mean_budget", run->mean_budget},
-               {"keeps_up", KeepsUp(*run)},
-               {"completed", run->completed},
-               {"throughput_tokens_per_s", static_cast<double>(run->tokens) / run->end_s}});
+  nlohmann::ordered_json cell = Times(arrivals, run.lives);
+  cell.update({{"mean_budget", run.mean_budget},
+               {"keeps_up", KeepsUp(run)},
+               {"completed", run.completed},
+               {"throughput_tokens_per_s", static_cast<double>(run.tokens) / run.end_s}});
   PrintCell(cell);
   return absl::OkStatus();
 }
@@ -111,30 +110,27 @@ absl::Status RunOne(const std::vector<StepArrival>& arrivals, const BatchCost& c
 }  // namespace
 
 absl::Status RunEngineCommand() {
-  const absl::StatusOr<size_t> control =
-      ChoiceOf("budget_control", absl::GetFlag(FLAGS_budget_control), {"off", "e2e", "ttft", "tpot"});
-  if (!control.ok()) return control.status();
-  const absl::StatusOr<size_t> model =
-      ChoiceOf("engine_cost", absl::GetFlag(FLAGS_engine_cost), {"llama_70b", "code_llama_34b"});
-  if (!model.ok()) return model.status();
-  const BatchCost cost = *model == 0 ? LongContextLlama70B() : LongContextCodeLlama34B();
+  BFIO_ASSIGN_OR_RETURN(const size_t control, ChoiceOf("budget_control", absl::GetFlag(FLAGS_budget_control),
+                                                       {"off", "e2e", "ttft", "tpot"}));
+  BFIO_ASSIGN_OR_RETURN(const size_t model, ChoiceOf("engine_cost", absl::GetFlag(FLAGS_engine_cost),
+                                                     {"llama_70b", "code_llama_34b"}));
+  const BatchCost cost = model == 0 ? LongContextLlama70B() : LongContextCodeLlama34B();
   const uint32_t budget = absl::GetFlag(FLAGS_token_budget);
   for (const absl::Status& status :
        {CheckNumber("load", absl::GetFlag(FLAGS_load), 1e-6, 1e3),
         CheckNumber("requests", static_cast<double>(absl::GetFlag(FLAGS_requests)), 1, kMostStepRequests),
         CheckNumber("skip", absl::GetFlag(FLAGS_skip), 0, 0.99),
-        CheckNumber("token_budget", budget, *control > 0 ? kLeastBudget : 1, 1e9)}) {
+        CheckNumber("token_budget", budget, control > 0 ? kLeastBudget : 1, 1e9)}) {
     if (!status.ok()) return status;
   }
-  const absl::StatusOr<Trace> rows = RowsFromFlags();
-  if (!rows.ok()) return rows.status();
-  if (rows->requests.empty()) return absl::InvalidArgumentError("engine needs --trace or --profile");
+  BFIO_ASSIGN_OR_RETURN(const Trace rows, RowsFromFlags());
+  if (rows.requests.empty()) return absl::InvalidArgumentError("engine needs --trace or --profile");
   const std::vector<StepArrival> arrivals =
-      DrawStepArrivals(*rows, absl::GetFlag(FLAGS_load), static_cast<int64_t>(absl::GetFlag(FLAGS_requests)),
+      DrawStepArrivals(rows, absl::GetFlag(FLAGS_load), static_cast<int64_t>(absl::GetFlag(FLAGS_requests)),
                        cost, absl::GetFlag(FLAGS_seed));
   const int64_t slots =
       absl::GetFlag(FLAGS_slots) > 0 ? absl::GetFlag(FLAGS_slots) : worker::BatchCapacity::kUnbounded;
-  return RunOne(arrivals, cost, slots, *control);
+  return RunOne(arrivals, cost, slots, control);
 }
 
 }  // namespace bfio::sim

@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/admission/hindsight.h"
 #include "tools/sim/admission/one_worker.h"
@@ -90,9 +91,8 @@ absl::Status RunHindsightCommand() {
     for (const std::string& rule : rules) {
       KvRunOptions options;
       options.rule = instance->options;
-      const absl::StatusOr<KvRun> run = RunOneWorker(rule, instance->arrivals, options);
-      if (!run.ok()) return run.status();
-      cell[rule] = run->looped ? NAN : run->total_latency;
+      BFIO_ASSIGN_OR_RETURN(const KvRun run, RunOneWorker(rule, instance->arrivals, options));
+      cell[rule] = run.looped ? NAN : run.total_latency;
     }
     PrintCell(cell);
   }

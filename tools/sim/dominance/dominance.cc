@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "router/core/policy/policy.h"
 #include "tools/sim/run/simulation.h"
@@ -93,7 +94,7 @@ std::vector<DominanceWorkload> StructuredWorkloads() {
 }
 
 absl::StatusOr<Dominance> Dominance::Create(DominanceOptions options) {
-  if (absl::Status status = CheckLists(options); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckLists(options));
   Dominance result(std::move(options));
   result.policies_.push_back(result.options_.candidate);
   for (const std::string& name : result.options_.baselines) {
@@ -107,12 +108,11 @@ absl::StatusOr<Dominance> Dominance::Create(DominanceOptions options) {
   if (result.policies_.size() < 2) {
     return absl::InvalidArgumentError("dominance: the candidate needs a baseline other than itself");
   }
-  if (absl::Status status = CheckPolicies(result.policies_, result.options_.base); !status.ok())
-    return status;
-  if (absl::Status status = result.PrepareTraces(); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckPolicies(result.policies_, result.options_.base));
+  BFIO_RETURN_IF_ERROR(result.PrepareTraces());
   result.MakeCells();
   for (const DominanceCell& cell : result.cells_) {
-    if (absl::Status status = Validate(result.OptionsOf(cell, "fcfs")); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Validate(result.OptionsOf(cell, "fcfs")));
   }
   return result;
 }
@@ -193,11 +193,10 @@ SimOptions Dominance::OptionsOf(const DominanceCell& cell, const std::string& po
 
 absl::StatusOr<RunMeasurements> Dominance::RunOne(const DominanceCell& cell, const std::string& policy,
                                                   const std::function<bool()>& go_on) const {
-  absl::StatusOr<std::unique_ptr<Simulation>> simulation =
-      Simulation::Create(OptionsOf(cell, policy), PreparedTrace(cell));
-  if (!simulation.ok()) return simulation.status();
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Simulation> simulation,
+                        Simulation::Create(OptionsOf(cell, policy), PreparedTrace(cell)));
   const absl::StatusOr<nlohmann::ordered_json> run =
-      (*simulation)->Run([&](int64_t done) { return done % 64 != 0 || go_on(); });
+      simulation->Run([&](int64_t done) { return done % 64 != 0 || go_on(); });
   if (!run.ok()) return run.status();
   RunMeasurements measured;
   measured.steps = run->at("steps");

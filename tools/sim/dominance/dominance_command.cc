@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json.hpp"
 #include "router/core/policy/policy.h"
@@ -72,9 +73,7 @@ absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::string& trac
     DominanceWorkload workload;
     workload.name = std::filesystem::path(path).stem().string();
     if (!Wanted(workload.name)) continue;
-    absl::StatusOr<Trace> trace = ReadTrace(path);
-    if (!trace.ok()) return trace.status();
-    workload.trace = *std::move(trace);
+    BFIO_ASSIGN_OR_RETURN(workload.trace, ReadTrace(path));
     result.push_back(std::move(workload));
   }
   for (const std::string& profile : ProfileNames()) {
@@ -103,25 +102,18 @@ std::vector<std::string> AllBaselines() {
 
 absl::StatusOr<DominanceOptions> OptionsOfCommand() {
   DominanceOptions options;
-  absl::StatusOr<std::vector<DominanceWorkload>> workloads = Workloads(absl::GetFlag(FLAGS_trace));
-  if (!workloads.ok()) return workloads.status();
-  auto groups = Numbers<int32_t>("groups", absl::GetFlag(FLAGS_groups), absl::SimpleAtoi<int32_t>);
-  if (!groups.ok()) return groups.status();
-  auto loads = Numbers<double>("loads", absl::GetFlag(FLAGS_loads), absl::SimpleAtod);
-  if (!loads.ok()) return loads.status();
-  auto depths = Numbers<double>("depths", absl::GetFlag(FLAGS_depths), absl::SimpleAtod);
-  if (!depths.ok()) return depths.status();
-  options.workloads = *std::move(workloads);
-  options.groups = *std::move(groups);
-  options.loads = *std::move(loads);
-  options.depths = *std::move(depths);
+  BFIO_ASSIGN_OR_RETURN(options.workloads, Workloads(absl::GetFlag(FLAGS_trace)));
+  BFIO_ASSIGN_OR_RETURN(options.groups,
+                        Numbers<int32_t>("groups", absl::GetFlag(FLAGS_groups), absl::SimpleAtoi<int32_t>));
+  BFIO_ASSIGN_OR_RETURN(options.loads,
+                        Numbers<double>("loads", absl::GetFlag(FLAGS_loads), absl::SimpleAtod));
+  BFIO_ASSIGN_OR_RETURN(options.depths,
+                        Numbers<double>("depths", absl::GetFlag(FLAGS_depths), absl::SimpleAtod));
   options.seeds = absl::GetFlag(FLAGS_seeds);
   options.candidate = absl::GetFlag(FLAGS_candidate);
   options.baselines = PoliciesFromFlags();
   if (options.baselines.empty()) options.baselines = AllBaselines();
-  absl::StatusOr<SimOptions> base = OptionsFromFlags();
-  if (!base.ok()) return base.status();
-  options.base = *std::move(base);
+  BFIO_ASSIGN_OR_RETURN(options.base, OptionsFromFlags());
   options.threads = ThreadsFromFlags();
   return options;
 }
@@ -129,24 +121,21 @@ absl::StatusOr<DominanceOptions> OptionsOfCommand() {
 }  // namespace
 
 absl::Status RunDominanceCommand() {
-  absl::StatusOr<DominanceOptions> options = OptionsOfCommand();
   const bool json = absl::GetFlag(FLAGS_json);
-  if (!options.ok()) return options.status();
-  absl::StatusOr<Dominance> dominance = Dominance::Create(*std::move(options));
-  if (!dominance.ok()) return dominance.status();
+  BFIO_ASSIGN_OR_RETURN(DominanceOptions options, OptionsOfCommand());
+  BFIO_ASSIGN_OR_RETURN(Dominance dominance, Dominance::Create(std::move(options)));
   if (!json) std::cout << DominanceHeader() << std::endl;
   absl::Time next = MonotonicNow() + kDominanceProgress;
   const auto done = [&](const DominanceCell& cell, size_t index) {
-    if (!json) std::cout << DominanceLine(*dominance, cell) << std::endl;
+    if (!json) std::cout << DominanceLine(dominance, cell) << std::endl;
     if (MonotonicNow() < next) return;
-    std::cerr << "dominance: " << index + 1 << " of " << dominance->cells().size() << " cells\n";
+    std::cerr << "dominance: " << index + 1 << " of " << dominance.cells().size() << " cells\n";
     next = MonotonicNow() + kDominanceProgress;
   };
-  const absl::Status status = dominance->Run(done, [] { return !ShutdownSignal::Requested(); });
+  const absl::Status status = dominance.Run(done, [] { return !ShutdownSignal::Requested(); });
   if (!status.ok()) return status;
-  std::cout << (json
-                    ? DominanceJson(*dominance).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-                    : DominanceSummary(*dominance))
+  std::cout << (json ? DominanceJson(dominance).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+                     : DominanceSummary(dominance))
             << std::endl;
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
 #include "router/record/log_reader.h"
 #include "tools/sim/flags.h"
 #include "tools/sim/replay/replay_report.h"
@@ -52,9 +53,8 @@ std::string EndingName(record::LogReader::Ending ending) {
 absl::Status TakeAll(record::LogReader& reader, SessionReplay& replay) {
   v1::DecisionRecord record;
   for (int64_t n = 0; n % kLook != 0 || !ShutdownSignal::Requested(); ++n) {
-    const absl::StatusOr<bool> more = reader.Next(record);
-    if (!more.ok()) return more.status();
-    if (!*more) return absl::OkStatus();
+    BFIO_ASSIGN_OR_RETURN(const bool more, reader.Next(record));
+    if (!more) return absl::OkStatus();
     absl::Status status = replay.Take(record);
     if (!status.ok())
       return absl::Status(status.code(), absl::StrCat(reader.Where(), ": ", status.message()));
@@ -64,18 +64,16 @@ absl::Status TakeAll(record::LogReader& reader, SessionReplay& replay) {
 
 absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& policy) {
   if (policy.empty()) return std::optional<core::PolicySetting>();
-  const absl::StatusOr<SimOptions> flags = OptionsFromFlags();
-  if (!flags.ok()) return flags.status();
+  BFIO_ASSIGN_OR_RETURN(const SimOptions flags, OptionsFromFlags());
   core::PolicySetting setting;
   setting.name = policy;
-  setting.options.seed = flags->seed;
-  setting.options.horizon = flags->horizon;
-  setting.options.objective = flags->objective;
-  setting.options.discount = flags->discount;
-  setting.options.wait_ratio = flags->wait_ratio;
-  setting.options.choices = flags->choices;
-  absl::Status status = core::MakePolicy(setting.name, setting.options).status();
-  if (!status.ok()) return status;
+  setting.options.seed = flags.seed;
+  setting.options.horizon = flags.horizon;
+  setting.options.objective = flags.objective;
+  setting.options.discount = flags.discount;
+  setting.options.wait_ratio = flags.wait_ratio;
+  setting.options.choices = flags.choices;
+  BFIO_RETURN_IF_ERROR(core::MakePolicy(setting.name, setting.options).status());
   return setting;
 }
 
@@ -84,19 +82,18 @@ absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& pol
 absl::Status RunReplayCommand() {
   const std::string path = absl::GetFlag(FLAGS_log);
   if (path.empty()) return absl::InvalidArgumentError("replay needs --log=PATH of a decision log");
-  const absl::StatusOr<std::optional<core::PolicySetting>> what_if = WhatIf(absl::GetFlag(FLAGS_what_if));
-  if (!what_if.ok()) return what_if.status();
-  absl::StatusOr<record::LogReader> reader = record::LogReader::Open(path);
-  if (!reader.ok()) return reader.status();
-  SessionReplay replay(*what_if, ClockSeconds);
-  const absl::Status read = TakeAll(*reader, replay);
+  BFIO_ASSIGN_OR_RETURN(const std::optional<core::PolicySetting> what_if,
+                        WhatIf(absl::GetFlag(FLAGS_what_if)));
+  BFIO_ASSIGN_OR_RETURN(record::LogReader reader, record::LogReader::Open(path));
+  SessionReplay replay(what_if, ClockSeconds);
+  const absl::Status read = TakeAll(reader, replay);
   ReplayedLog log;
   log.path = path;
-  log.segments = reader->segments();
-  log.earlier_sessions = reader->earlier_sessions();
-  log.bytes = reader->bytes();
-  log.ending = read.ok() ? EndingName(reader->ending()) : "damaged";
-  if (*what_if) log.what_if = (*what_if)->name;
+  log.segments = reader.segments();
+  log.earlier_sessions = reader.earlier_sessions();
+  log.bytes = reader.bytes();
+  log.ending = read.ok() ? EndingName(reader.ending()) : "damaged";
+  if (what_if) log.what_if = what_if->name;
   if (absl::GetFlag(FLAGS_json)) {
     std::cout << ReplayJson(log, replay).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
               << std::endl;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "router/core/lookahead/lookahead.h"
 
 namespace bfio::sim {
@@ -150,9 +151,8 @@ absl::Status SessionReplay::TakeEvent(const v1::DecisionRecord& record) {
                                           record.accepts_new().accepts_new()});
       return absl::OkStatus();
     case v1::DecisionRecord::kWorkerTime: {
-      const absl::StatusOr<core::SchedulerEvent> time = record::FromLog(record.worker_time());
-      if (!time.ok()) return time.status();
-      cluster_->Apply(*time);
+      BFIO_ASSIGN_OR_RETURN(const core::SchedulerEvent time, record::FromLog(record.worker_time()));
+      cluster_->Apply(time);
       return absl::OkStatus();
     }
     case v1::DecisionRecord::kSetPolicy:
@@ -187,27 +187,23 @@ absl::Status SessionReplay::TakeHeader(const v1::LoggedHeader& header) {
 }
 
 absl::Status SessionReplay::Begin(const core::ClusterState* state) {
-  const absl::StatusOr<core::SchedulerOptions> options = record::FromLog(header_.options());
-  if (!options.ok()) return options.status();
-  const absl::StatusOr<core::PolicySetting> setting = record::FromLog(header_.policy());
-  if (!setting.ok()) return setting.status();
-  absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(header_.lookahead());
-  if (!lookahead.ok()) return lookahead.status();
+  BFIO_ASSIGN_OR_RETURN(const core::SchedulerOptions options, record::FromLog(header_.options()));
+  BFIO_ASSIGN_OR_RETURN(const core::PolicySetting setting, record::FromLog(header_.policy()));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Lookahead> lookahead, core::MakeLookahead(header_.lookahead()));
   const auto factory = [instead = instead_, decision = decision_.get()](
                            const core::PolicySetting& of) -> absl::StatusOr<std::unique_ptr<core::Policy>> {
     const core::PolicySetting& asked = instead ? *instead : of;
-    absl::StatusOr<std::unique_ptr<core::Policy>> made = core::MakePolicy(asked.name, asked.options);
-    if (!made.ok()) return made.status();
-    bool meters_prompts = (*made)->meters_prompts();
+    BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Policy> made, core::MakePolicy(asked.name, asked.options));
+    bool meters_prompts = made->meters_prompts();
     if (instead) {
-      const absl::StatusOr<std::unique_ptr<core::Policy>> recorded = core::MakePolicy(of.name, of.options);
-      if (!recorded.ok()) return recorded.status();
-      meters_prompts = (*recorded)->meters_prompts();
+      BFIO_ASSIGN_OR_RETURN(const std::unique_ptr<core::Policy> recorded,
+                            core::MakePolicy(of.name, of.options));
+      meters_prompts = recorded->meters_prompts();
     }
-    return std::make_unique<FollowedPolicy>(*std::move(made), meters_prompts, instead.has_value(), decision);
+    return std::make_unique<FollowedPolicy>(std::move(made), meters_prompts, instead.has_value(), decision);
   };
-  if (absl::Status status = factory(*setting).status(); !status.ok()) return status;
-  cluster_ = std::make_unique<core::Cluster>(*options, *setting, factory, *std::move(lookahead));
+  BFIO_RETURN_IF_ERROR(factory(setting).status());
+  cluster_ = std::make_unique<core::Cluster>(options, setting, factory, std::move(lookahead));
   if (state == nullptr) return absl::OkStatus();
   counts_.groups = static_cast<int64_t>(state->groups.size());
   return cluster_->Restore(*state);
@@ -215,9 +211,8 @@ absl::Status SessionReplay::Begin(const core::ClusterState* state) {
 
 absl::Status SessionReplay::TakePolicy(const v1::LoggedPolicy& policy) {
   if (instead_) return absl::OkStatus();
-  const absl::StatusOr<core::PolicySetting> setting = record::FromLog(policy);
-  if (!setting.ok()) return setting.status();
-  return cluster_->Apply(core::SetPolicy{*setting}).status;
+  BFIO_ASSIGN_OR_RETURN(const core::PolicySetting setting, record::FromLog(policy));
+  return cluster_->Apply(core::SetPolicy{setting}).status;
 }
 
 absl::Status SessionReplay::TakeState(const v1::LoggedState& state) {
@@ -228,10 +223,8 @@ absl::Status SessionReplay::TakeState(const v1::LoggedState& state) {
   if (cluster_ != nullptr) {
     CompareState();
   } else {
-    const absl::StatusOr<core::ClusterState> from = record::FromLog(state_, header_.id_base());
-    if (!from.ok()) return from.status();
-    absl::Status status = Begin(&*from);
-    if (!status.ok()) return status;
+    BFIO_ASSIGN_OR_RETURN(const core::ClusterState from, record::FromLog(state_, header_.id_base()));
+    BFIO_RETURN_IF_ERROR(Begin(&from));
   }
   state_.Clear();
   return absl::OkStatus();
@@ -257,9 +250,8 @@ void SessionReplay::CompareState() {
 // --- groups and requests ---
 
 absl::Status SessionReplay::TakeGroup(const v1::LoggedAddGroup& add) {
-  const absl::StatusOr<core::AddGroup> event = record::FromLog(add);
-  if (!event.ok()) return event.status();
-  const auto code = static_cast<int32_t>(cluster_->Apply(*event).status.code());
+  BFIO_ASSIGN_OR_RETURN(const core::AddGroup event, record::FromLog(add));
+  const auto code = static_cast<int32_t>(cluster_->Apply(event).status.code());
   counts_.groups += code == 0 ? 1 : 0;
   Answer(code == add.status(), absl::StrCat("status of the addition of group ", add.group()),
          CodeName(add.status()), CodeName(code));
@@ -275,12 +267,11 @@ absl::Status SessionReplay::TakeGroup(const v1::LoggedRemoveGroup& remove) {
 }
 
 absl::Status SessionReplay::TakeEpoch(const v1::LoggedEpoch& epoch) {
-  absl::StatusOr<std::vector<core::EpochMember>> members = record::FromLog(epoch, header_.id_base());
-  if (!members.ok()) return members.status();
+  BFIO_ASSIGN_OR_RETURN(std::vector<core::EpochMember> members, record::FromLog(epoch, header_.id_base()));
   ++counts_.epochs;
   group_ = epoch.group();
   partial_.erase(group_);
-  const core::OpenEpoch event{group_, *std::move(members), epoch.model()};
+  const core::OpenEpoch event{group_, std::move(members), epoch.model()};
   CompareDisplaced(epoch.displaced(), cluster_->Apply(event).displaced, "by a new epoch");
   return absl::OkStatus();
 }
@@ -292,14 +283,13 @@ void SessionReplay::CompareDisplaced(const record::IdField& expected,
 }
 
 absl::Status SessionReplay::TakeArrival(const v1::LoggedArrival& arrival, bool front) {
-  const absl::StatusOr<core::RequestSpec> spec = record::FromLog(arrival.request(), header_.id_base());
-  if (!spec.ok()) return spec.status();
+  BFIO_ASSIGN_OR_RETURN(const core::RequestSpec spec, record::FromLog(arrival.request(), header_.id_base()));
   const core::SchedulerEvent event =
-      front ? core::SchedulerEvent(core::Requeue{*spec}) : core::SchedulerEvent(core::Enqueue{*spec});
+      front ? core::SchedulerEvent(core::Requeue{spec}) : core::SchedulerEvent(core::Enqueue{spec});
   const auto code = static_cast<int32_t>(cluster_->Apply(event).status.code());
   ++(front ? counts_.requeued : arrival.status() == 0 ? counts_.accepted : counts_.refused);
   Answer(code == arrival.status(),
-         absl::StrCat("status of the ", front ? "return" : "arrival", " of request ", spec->id),
+         absl::StrCat("status of the ", front ? "return" : "arrival", " of request ", spec.id),
          CodeName(arrival.status()), CodeName(code));
   return absl::OkStatus();
 }
@@ -307,8 +297,7 @@ absl::Status SessionReplay::TakeArrival(const v1::LoggedArrival& arrival, bool f
 // --- steps ---
 
 absl::Status SessionReplay::TakeReport(const v1::LoggedReport& report) {
-  absl::Status status = record::FromLog(report, header_.id_base(), report_);
-  if (!status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(record::FromLog(report, header_.id_base(), report_));
   ++counts_.reports;
   group_ = report_.event.group;
   const auto code = static_cast<int32_t>(cluster_->Apply(report_.event).status.code());
@@ -340,19 +329,16 @@ void SessionReplay::CountStep(const core::Report& event) {
 absl::Status SessionReplay::TakePlan(const v1::LoggedPlan& logged) {
   std::optional<core::Plan> expected;
   if (!logged.none()) {
-    absl::StatusOr<core::Plan> plan = record::FromLog(logged, header_.id_base());
-    if (!plan.ok()) return plan.status();
-    expected = *std::move(plan);
+    BFIO_ASSIGN_OR_RETURN(expected, record::FromLog(logged, header_.id_base()));
   }
   // Another policy makes its own choice among its rules.
-  absl::StatusOr<std::optional<core::PlacementRule>> rule = record::RuleFromLog(logged);
-  if (!rule.ok()) return rule.status();
-  if (instead_) rule->reset();
+  BFIO_ASSIGN_OR_RETURN(std::optional<core::PlacementRule> rule, record::RuleFromLog(logged));
+  if (instead_) rule.reset();
   group_ = logged.group();
   *decision_ = {};
   decision_->recorded = expected ? &*expected : nullptr;
   const double before = clock_();
-  const core::Outcome outcome = cluster_->Apply(core::MakePlan{group_, logged.force(), *rule});
+  const core::Outcome outcome = cluster_->Apply(core::MakePlan{group_, logged.force(), rule});
   counts_.replayed_decide_s.Add(clock_() - before);
   counts_.recorded_decide_s.Add(static_cast<double>(logged.decide_ns()) * 1e-9);
   after_s_ += static_cast<double>(logged.after_us()) * 1e-6;

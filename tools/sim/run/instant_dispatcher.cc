@@ -4,15 +4,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::sim {
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> InstantDispatcher::Create(const SimOptions& options,
                                                                       std::vector<core::WorkerSpec> workers) {
-  absl::StatusOr<PolicyStack> policy = MakePolicyStack(options);
-  if (!policy.ok()) return policy.status();
+  BFIO_ASSIGN_OR_RETURN(PolicyStack policy, MakePolicyStack(options));
   return std::unique_ptr<Dispatcher>(
-      new InstantDispatcher(*std::move(policy), options.report_delay, std::move(workers)));
+      new InstantDispatcher(std::move(policy), options.report_delay, std::move(workers)));
 }
 
 InstantDispatcher::InstantDispatcher(PolicyStack policy, int32_t report_delay,
@@ -34,7 +34,7 @@ absl::Status InstantDispatcher::Enqueue(const core::RequestSpec& request) {
 
 absl::Status InstantDispatcher::Start(int64_t step, std::vector<Started>& started) {
   if (!fresh_.empty()) {
-    if (absl::Status status = Dispatch(step); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Dispatch(step));
   }
   for (size_t g = 0; g < workers_.size(); ++g) StartQueued(static_cast<core::WorkerIndex>(g), step, started);
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "common/base/status_macros.h"
 #include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
 #include "tools/sim/run/drift.h"
@@ -51,15 +52,14 @@ absl::Status CheckInstant(const SimOptions& options) {
 }
 
 absl::Status CheckAdmission(const SimOptions& options) {
-  const auto admission = core::ParseAdmission(options.admission);
-  if (!admission.ok()) return admission.status();
-  const core::KvAdmissionOptions* const kv = &admission->kv;
-  if (admission->wait.kind != core::WaitAdmissionOptions::Kind::kNone && options.dispatch != "pool") {
+  BFIO_ASSIGN_OR_RETURN(const auto admission, core::ParseAdmission(options.admission));
+  const core::KvAdmissionOptions* const kv = &admission.kv;
+  if (admission.wait.kind != core::WaitAdmissionOptions::Kind::kNone && options.dispatch != "pool") {
     return absl::InvalidArgumentError("--admission=wait needs --dispatch=pool");
   }
   if (kv->kind == core::KvAdmissionOptions::Kind::kNone) return absl::OkStatus();
   if (const auto lookahead = core::MakeLookahead(options.lookahead); lookahead.ok()) {
-    if (absl::Status status = core::CheckKvAdmission(*kv, **lookahead); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(core::CheckKvAdmission(*kv, **lookahead));
   }
   if (options.kv_tokens == 0) return absl::InvalidArgumentError("--admission needs --kv_tokens");
   if (options.dispatch != "pool" || options.drift != "growth" || !options.dump_lp.empty()) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "router/core/shadow/shadowed_policy.h"
 
@@ -17,13 +18,10 @@ absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options) {
   policy_options.discount = options.discount;
   policy_options.wait_ratio = options.wait_ratio;
   PolicyStack stack;
-  absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(options.policy, policy_options);
-  if (!policy.ok()) return policy.status();
-  stack.policy = *std::move(policy);
+  BFIO_ASSIGN_OR_RETURN(stack.policy, core::MakePolicy(options.policy, policy_options));
   if (!options.shadow.empty()) {
-    absl::StatusOr<core::ShadowSet> shadows = core::MakeShadows(policy_options, options.shadow);
-    if (!shadows.ok()) return shadows.status();
-    auto shadowed = std::make_unique<core::ShadowedPolicy>(std::move(stack.policy), *std::move(shadows));
+    BFIO_ASSIGN_OR_RETURN(core::ShadowSet shadows, core::MakeShadows(policy_options, options.shadow));
+    auto shadowed = std::make_unique<core::ShadowedPolicy>(std::move(stack.policy), std::move(shadows));
     stack.shadows = &shadowed->mutable_shadows();
     stack.policy = std::move(shadowed);
   }

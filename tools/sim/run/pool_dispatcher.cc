@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
 
@@ -35,12 +36,10 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> PoolDispatcher::Create(const SimOptions& options,
                                                                    std::vector<core::WorkerSpec> workers) {
-  absl::StatusOr<PolicyStack> policy = MakePolicyStack(options);
-  if (!policy.ok()) return policy.status();
-  absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(options.lookahead);
-  if (!lookahead.ok()) return lookahead.status();
+  BFIO_ASSIGN_OR_RETURN(PolicyStack policy, MakePolicyStack(options));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<core::Lookahead> lookahead, core::MakeLookahead(options.lookahead));
   return std::unique_ptr<Dispatcher>(
-      new PoolDispatcher(options, *std::move(policy), *std::move(lookahead), std::move(workers)));
+      new PoolDispatcher(options, std::move(policy), std::move(lookahead), std::move(workers)));
 }
 
 PoolDispatcher::PoolDispatcher(const SimOptions& options, PolicyStack policy,
@@ -85,7 +84,7 @@ absl::Status PoolDispatcher::OnReport(GroupReport report) {
   delay_.Push(std::move(report));
   applied_.push_back(applied_plan_);
   while (const GroupReport* due = delay_.Front()) {
-    if (absl::Status status = Deliver(*due); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Deliver(*due));
     delay_.Pop();
     applied_.pop_front();
   }
@@ -107,8 +106,7 @@ absl::Status PoolDispatcher::Deliver(const GroupReport& group) {
     report.preempted = preempted;
     report.group_idle = group.idle;
     const auto worker = static_cast<core::WorkerIndex>(g);
-    absl::Status status = cluster_.Apply(core::Report{kGroup, worker, report}).status;
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(cluster_.Apply(core::Report{kGroup, worker, report}).status);
   }
   for (const std::vector<core::RequestSpec>& requests : group.preempted) {
     for (const core::RequestSpec& request : requests) cluster_.Apply(core::Requeue{request});

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/run/policy_stack.h"
 
@@ -52,18 +53,17 @@ std::vector<core::WorkerSpec> WorkerSpecs(const SimOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions& options,
                                                                const Trace& trace) {
-  if (absl::Status status = Validate(options); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Validate(options));
   if (trace.requests.empty()) return absl::InvalidArgumentError(absl::StrCat(trace.source, ": no requests"));
   if (options.mode == "arrivals" && !trace.has_arrivals) {
     return absl::InvalidArgumentError(
         absl::StrCat(trace.source, " has no arrival times, which --mode=arrivals needs"));
   }
-  absl::StatusOr<Drift> drift = Drift::Parse(options.drift, options.seed);
-  if (!drift.ok()) return drift.status();
-  absl::StatusOr<std::unique_ptr<Dispatcher>> dispatcher = MakeDispatcher(options, WorkerSpecs(options));
-  if (!dispatcher.ok()) return dispatcher.status();
-  std::unique_ptr<Simulation> simulation(new Simulation(options, trace, *std::move(drift)));
-  simulation->dispatcher_ = *std::move(dispatcher);
+  BFIO_ASSIGN_OR_RETURN(Drift drift, Drift::Parse(options.drift, options.seed));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Dispatcher> dispatcher,
+                        MakeDispatcher(options, WorkerSpecs(options)));
+  std::unique_ptr<Simulation> simulation(new Simulation(options, trace, std::move(drift)));
+  simulation->dispatcher_ = std::move(dispatcher);
   return simulation;
 }
 
@@ -81,7 +81,7 @@ Simulation::Simulation(const SimOptions& options, const Trace& trace, Drift drif
 absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress, const StepTap& tap) {
   while (!Done()) {
     if (step_ == options_.warmup + 1) dispatcher_->BeginCounting();
-    if (absl::Status status = Step(tap); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Step(tap));
     if (progress && !progress(step_ - 1)) return absl::CancelledError("stopped by a signal");
   }
   for (const auto& [id, waiting] : waiting_) statistics_.AddStillWaiting(step_ - 1 - waiting.since_step);
@@ -105,7 +105,7 @@ bool Simulation::Done() const {
 }
 
 absl::Status Simulation::Step(const StepTap& tap) {
-  if (absl::Status status = Reveal(); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Reveal());
   if (Done()) return absl::OkStatus();  // the last requests were refused
   if (step_ > options_.warmup) {
     overload_.Decide(int64_t{options_.workers} * options_.batch - group_.active());
@@ -162,7 +162,7 @@ absl::Status Simulation::Reveal() {
   while (wanted()) {
     SimRequest request = source_.Next();
     if (options_.mode != "arrivals") request.arrival_s = now_s_;
-    if (absl::Status status = Enqueue(request); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Enqueue(request));
   }
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
 #include "common/config/absl_flags.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/cells/cell.h"
@@ -79,19 +80,18 @@ std::string RuleFromFlag() {
 }
 
 absl::StatusOr<BatchCost> CostFromFlag() {
-  const absl::StatusOr<std::vector<double>> values = NumbersOf("cost", absl::GetFlag(FLAGS_cost), ',');
-  if (!values.ok()) return values.status();
-  if (values->size() != 5) {
+  BFIO_ASSIGN_OR_RETURN(const std::vector<double> values, NumbersOf("cost", absl::GetFlag(FLAGS_cost), ','));
+  if (values.size() != 5) {
     return absl::InvalidArgumentError(
         absl::StrCat("--cost=", absl::GetFlag(FLAGS_cost), ": five numbers, C,A,B0,K1,K2"));
   }
-  if (absl::Status rows = CheckNumber("cost", (*values)[2], 0, kMostRows); !rows.ok()) return rows;
+  BFIO_RETURN_IF_ERROR(CheckNumber("cost", values[2], 0, kMostRows));
   BatchCost cost;
-  cost.c_s = (*values)[0];
-  cost.a_s_per_token = (*values)[1];
-  cost.b0_tokens = static_cast<int64_t>((*values)[2]);
-  cost.k1_s_per_pair = (*values)[3];
-  cost.k2_s_per_token = (*values)[4];
+  cost.c_s = values[0];
+  cost.a_s_per_token = values[1];
+  cost.b0_tokens = static_cast<int64_t>(values[2]);
+  cost.k1_s_per_pair = values[3];
+  cost.k2_s_per_token = values[4];
   return cost;
 }
 
@@ -130,52 +130,42 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads() {
   std::vector<ServeWorkload> workloads;
   const std::vector<std::string> paths = absl::StrSplit(absl::GetFlag(FLAGS_trace), ',', absl::SkipEmpty());
   for (const std::string& path : paths) {
-    absl::StatusOr<Trace> trace = ReadTrace(path);
-    if (!trace.ok()) return trace.status();
-    workloads.push_back({std::filesystem::path(path).stem().string(), *std::move(trace)});
+    BFIO_ASSIGN_OR_RETURN(Trace trace, ReadTrace(path));
+    workloads.push_back({std::filesystem::path(path).stem().string(), std::move(trace)});
   }
   // Without traces the profiles of the same distributions are used.
   std::vector<const char*> profiles = {"code", "reasoning", "long_prompts"};
   if (workloads.empty()) profiles.insert(profiles.begin(), {"conversation", "burstgpt"});
   for (const char* profile : profiles) {
-    absl::StatusOr<Trace> trace = SampleProfile(profile, kGridRows, kGridRowsSeed);
-    if (!trace.ok()) return trace.status();
-    workloads.push_back({profile, *std::move(trace)});
+    BFIO_ASSIGN_OR_RETURN(Trace trace, SampleProfile(profile, kGridRows, kGridRowsSeed));
+    workloads.push_back({profile, std::move(trace)});
   }
   return workloads;
 }
 
 absl::StatusOr<ServeGridOptions> GridFromFlags() {
   ServeGridOptions grid;
-  absl::StatusOr<std::vector<ServeWorkload>> workloads = GridWorkloads();
-  if (!workloads.ok()) return workloads.status();
-  grid.workloads = *std::move(workloads);
+  BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads());
   grid.engines = ServeEngines();
   grid.loads.assign(std::begin(kGridLoads), std::end(kGridLoads));
   grid.groups = {4, 8, 16};
   if (FlagWasGiven("loads")) {
-    auto loads = NumbersOf("loads", absl::GetFlag(FLAGS_loads), ',');
-    if (!loads.ok()) return loads.status();
-    grid.loads = *loads;
+    BFIO_ASSIGN_OR_RETURN(grid.loads, NumbersOf("loads", absl::GetFlag(FLAGS_loads), ','));
   }
   if (FlagWasGiven("groups")) {
-    auto groups = NumbersOf("groups", absl::GetFlag(FLAGS_groups), ',');
-    if (!groups.ok()) return groups.status();
-    for (const double group : *groups) {
-      if (absl::Status status = CheckNumber("groups", group, 1, kMostWorkers); !status.ok()) return status;
+    BFIO_ASSIGN_OR_RETURN(auto groups, NumbersOf("groups", absl::GetFlag(FLAGS_groups), ','));
+    for (const double group : groups) {
+      BFIO_RETURN_IF_ERROR(CheckNumber("groups", group, 1, kMostWorkers));
     }
-    grid.groups.assign(groups->begin(), groups->end());
+    grid.groups.assign(groups.begin(), groups.end());
   }
-  const auto budgets = NumbersOf("budgets", absl::GetFlag(FLAGS_budgets), ',');
-  if (!budgets.ok()) return budgets.status();
-  for (const double budget : *budgets) {
-    if (absl::Status status = CheckNumber("budgets", budget, 1, kMostRows); !status.ok()) return status;
+  BFIO_ASSIGN_OR_RETURN(const auto budgets, NumbersOf("budgets", absl::GetFlag(FLAGS_budgets), ','));
+  for (const double budget : budgets) {
+    BFIO_RETURN_IF_ERROR(CheckNumber("budgets", budget, 1, kMostRows));
   }
-  grid.budgets.assign(budgets->begin(), budgets->end());
+  grid.budgets.assign(budgets.begin(), budgets.end());
   grid.against = absl::GetFlag(FLAGS_against);
-  if (absl::Status status = CheckNumber("seeds", absl::GetFlag(FLAGS_seeds), 1, kMostSeeds); !status.ok()) {
-    return status;
-  }
+  BFIO_RETURN_IF_ERROR(CheckNumber("seeds", absl::GetFlag(FLAGS_seeds), 1, kMostSeeds));
   grid.seeds = static_cast<int32_t>(absl::GetFlag(FLAGS_seeds));
   grid.candidate = RuleFromFlag();
   grid.candidate_lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
@@ -284,29 +274,22 @@ absl::Status RunServeCommand() {
   options.ttft_objective_s = absl::GetFlag(FLAGS_ttft_objective);
   options.closed = absl::GetFlag(FLAGS_closed);
   options.seed = absl::GetFlag(FLAGS_seed);
-  absl::StatusOr<BatchCost> cost = CostFromFlag();
-  if (!cost.ok()) return cost.status();
-  options.cost = *cost;
-  absl::StatusOr<KnownCost> known = KnownCostFromFlag();
-  if (!known.ok()) return known.status();
-  options.known_cost = *known;
-  absl::StatusOr<Trace> trace = WorkloadFromFlags(1, 0);
-  if (!trace.ok()) return trace.status();
-  absl::StatusOr<ServeResult> run = RunServe(options, *trace);
-  if (!run.ok()) return run.status();
+  BFIO_ASSIGN_OR_RETURN(options.cost, CostFromFlag());
+  BFIO_ASSIGN_OR_RETURN(options.known_cost, KnownCostFromFlag());
+  BFIO_ASSIGN_OR_RETURN(Trace trace, WorkloadFromFlags(1, 0));
+  BFIO_ASSIGN_OR_RETURN(ServeResult run, RunServe(options, trace));
   if (absl::GetFlag(FLAGS_json)) {
-    std::cout << ServeJson(options, trace->source, *run)
+    std::cout << ServeJson(options, trace.source, run)
                      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
               << std::endl;
   } else {
-    PrintRun(options, trace->source, *run);
+    PrintRun(options, trace.source, run);
   }
   return absl::OkStatus();
 }
 
 absl::Status RunServeGridCommand() {
-  absl::StatusOr<ServeGridOptions> grid = GridFromFlags();
-  if (!grid.ok()) return grid.status();
+  BFIO_ASSIGN_OR_RETURN(ServeGridOptions grid, GridFromFlags());
   const bool json = absl::GetFlag(FLAGS_json);
   if (!json) {
     std::cout
@@ -321,7 +304,7 @@ absl::Status RunServeGridCommand() {
     summary.Add(cell);
     std::cout << (json ? ServeCellJson(cell).dump() : CellLine(cell)) << std::endl;
   };
-  const absl::Status status = RunServeGrid(*grid, done, [] { return !ShutdownSignal::Requested(); });
+  const absl::Status status = RunServeGrid(grid, done, [] { return !ShutdownSignal::Requested(); });
   if (!json && summary.any()) std::cout << summary.Text() << std::flush;
   return status;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/serve/serve_run.h"
@@ -60,14 +61,13 @@ absl::StatusOr<ServeMeasurements> MeanMeasurements(const Contender& contender, c
     options.jitter = grid.jitter;
     options.closed = grid.closed;
     options.seed = static_cast<uint64_t>(seed);
-    const absl::StatusOr<ServeResult> run = RunServe(options, workload.trace);
-    if (!run.ok()) return run.status();
-    mean.e2e_s += run->e2e_s.mean / grid.seeds;
-    mean.ttft_p50_s += run->ttft_s.p50 / grid.seeds;
-    mean.ttft_p99_s += run->ttft_s.p99 / grid.seeds;
-    mean.tpot_s += run->tpot_s.mean / grid.seeds;
-    mean.idle_prefill_fraction += run->idle_prefill_fraction / grid.seeds;
-    mean.throughput_tokens_per_s += run->throughput_tokens_per_s / grid.seeds;
+    BFIO_ASSIGN_OR_RETURN(const ServeResult run, RunServe(options, workload.trace));
+    mean.e2e_s += run.e2e_s.mean / grid.seeds;
+    mean.ttft_p50_s += run.ttft_s.p50 / grid.seeds;
+    mean.ttft_p99_s += run.ttft_s.p99 / grid.seeds;
+    mean.tpot_s += run.tpot_s.mean / grid.seeds;
+    mean.idle_prefill_fraction += run.idle_prefill_fraction / grid.seeds;
+    mean.throughput_tokens_per_s += run.throughput_tokens_per_s / grid.seeds;
   }
   return mean;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "common/base/status_macros.h"
 #include "common/cost/batch_fit.h"
 #include "nlohmann/json.hpp"
 #include "router/core/prefill/level.h"
@@ -437,10 +438,9 @@ nlohmann::ordered_json LatenciesJson(const Latencies& latencies) {
 }  // namespace
 
 absl::StatusOr<ServeResult> RunServe(const ServeOptions& options, const Trace& trace) {
-  if (absl::Status status = Check(options, trace); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<ServeRule>> rule = MakeServeRule(options.rule, options.budget);
-  if (!rule.ok()) return rule.status();
-  return Run(options, trace, *std::move(rule)).Go();
+  BFIO_RETURN_IF_ERROR(Check(options, trace));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<ServeRule> rule, MakeServeRule(options.rule, options.budget));
+  return Run(options, trace, std::move(rule)).Go();
 }
 
 nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string& workload,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::sim {
 namespace {
@@ -114,10 +115,9 @@ absl::Status CheckStepArrivals(const std::vector<StepArrival>& arrivals) {
 
 absl::StatusOr<OneEngineRun> RunOneEngine(const std::vector<StepArrival>& arrivals,
                                           const OneEngineOptions& options) {
-  if (absl::Status status = CheckStepArrivals(arrivals); !status.ok()) return status;
-  auto scheduler = worker::BatchScheduler::Create(options.scheduler, options.order);
-  if (!scheduler.ok()) return scheduler.status();
-  return Driver(arrivals, options, *scheduler).Run();
+  BFIO_RETURN_IF_ERROR(CheckStepArrivals(arrivals));
+  BFIO_ASSIGN_OR_RETURN(auto scheduler, worker::BatchScheduler::Create(options.scheduler, options.order));
+  return Driver(arrivals, options, scheduler).Run();
 }
 
 StepLatencies LatenciesOf(const std::vector<StepArrival>& arrivals, absl::Span<const StepLife> lives,

@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {
@@ -60,8 +61,7 @@ class LocalGroup {
       if (last) result_ = folded_;
       result = result_;
     };
-    const absl::Status status = Meet({Kind::kReduce, step, 0}, deadline, bring, take);
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Meet({Kind::kReduce, step, 0}, deadline, bring, take));
     return result;
   }
 
@@ -250,7 +250,7 @@ std::shared_ptr<LocalGroup> LocalHub::Find(const GroupSpec& spec) {
 absl::StatusOr<std::unique_ptr<Barrier>> LocalBarrierEndpoint::Form(const GroupSpec& spec,
                                                                     absl::Duration timeout,
                                                                     std::stop_token stop) {
-  if (absl::Status status = CheckGroup(spec); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckGroup(spec));
   std::shared_ptr<LocalGroup> group = hub_->Find(spec);
   auto barrier = std::make_unique<LocalBarrier>(group, spec.rank);
   // Refers to the object, not to `barrier`, which is moved into the result before the callback is destroyed.

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/device_collectives.h"
 #include "worker/barrier/summation_tree.h"
 #include "worker/barrier/view.h"
@@ -116,7 +117,7 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
 
   absl::Status Init(const std::string& communicator_id, absl::Duration timeout) {
     const Patience patience(timeout, aborted_);
-    if (absl::Status status = Allocate(); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Allocate());
     ncclUniqueId id;
     std::memcpy(&id, communicator_id.data(), sizeof(id));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -268,10 +269,10 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
     for (;;) {
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-      if (absl::Status status = NcclStatus(asked, "ncclCommGetAsyncError"); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(NcclStatus(asked, "ncclCommGetAsyncError"));
       if (state == ncclSuccess) return absl::OkStatus();
-      if (absl::Status status = NcclStatus(state, "NCCL"); !status.ok()) return status;
-      if (absl::Status status = patience.Wait(); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(NcclStatus(state, "NCCL"));
+      BFIO_RETURN_IF_ERROR(patience.Wait());
     }
   }
 
@@ -300,8 +301,8 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
       if (state != cudaErrorNotReady) return CudaStatus(state, "all-reduce");
       ncclResult_t comm_state = ncclSuccess;
       ncclCommGetAsyncError(comm_, &comm_state);
-      if (absl::Status status = NcclStatus(comm_state, "NCCL"); !status.ok()) return status;
-      if (absl::Status status = patience.Wait(); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(NcclStatus(comm_state, "NCCL"));
+      BFIO_RETURN_IF_ERROR(patience.Wait());
     }
   }
 
@@ -350,7 +351,7 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
 // The first communicator of a process loads NCCL's kernels, which takes seconds to a minute and cannot be
 // aborted. Doing it here keeps it out of the forming of an epoch.
 absl::Status LoadNccl(int device) {
-  if (absl::Status status = CudaStatus(cudaSetDevice(device), "cudaSetDevice"); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
   ncclUniqueId id;
   ncclComm_t comm = nullptr;
   absl::Status status = NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -369,15 +370,14 @@ absl::StatusOr<std::unique_ptr<BarrierEndpoint>> NcclEndpoint::Create(const Nccl
         absl::StrCat("barrier 'nccl' needs GPU ", options.device, "; this machine has ", count,
                      error == cudaSuccess ? "" : absl::StrCat(" (", cudaGetErrorString(error), ")")));
   }
-  if (absl::Status status = LoadNccl(options.device); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(LoadNccl(options.device));
   return std::unique_ptr<BarrierEndpoint>(new NcclEndpoint(options));
 }
 
 absl::StatusOr<std::string> NcclEndpoint::Offer() {
   if (offer_.empty()) {
     ncclUniqueId id;
-    if (absl::Status status = NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId"); !status.ok())
-      return status;
+    BFIO_RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId"));
     offer_.assign(reinterpret_cast<const char*>(&id), sizeof(id));
   }
   return offer_;
@@ -385,7 +385,7 @@ absl::StatusOr<std::string> NcclEndpoint::Offer() {
 
 absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& group, absl::Duration timeout,
                                                             std::stop_token stop) {
-  if (absl::Status status = CheckGroup(group); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckGroup(group));
   if (group.communicator_id.size() != sizeof(ncclUniqueId)) {
     return absl::InvalidArgumentError("the communicator id is not an ncclUniqueId");
   }
@@ -393,11 +393,11 @@ absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& gro
   const absl::Time deadline = MonotonicNow() + timeout;
   auto barrier = std::make_unique<NcclBarrier>(group, options_);
   std::stop_callback on_stop(stop, [running = barrier.get()] { running->Abort(); });
-  if (absl::Status status = barrier->Init(group.communicator_id, timeout); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(barrier->Init(group.communicator_id, timeout));
   // The first collective connects the ranks and loads the kernels; doing it here keeps that out of step 1.
-  auto met = barrier->AllReduce(0, SignatureContribution(group.signature), deadline - MonotonicNow());
-  if (!met.ok()) return met.status();
-  if (!SameSignature(*met)) return SignatureError(group.epoch);
+  BFIO_ASSIGN_OR_RETURN(
+      auto met, barrier->AllReduce(0, SignatureContribution(group.signature), deadline - MonotonicNow()));
+  if (!SameSignature(met)) return SignatureError(group.epoch);
   if (group.signature == 0) return barrier;
   // Ranks that compute together also use the other collectives, which have their own kernels and connections.
   const float mine = 0;

@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/star/socket.h"
 
 namespace bfio::worker {
@@ -85,10 +86,8 @@ absl::StatusOr<StarId> ParseStarId(absl::string_view text) {
       })) {
     return absl::InvalidArgumentError("the communicator id's secret is not 64 hexadecimal digits");
   }
-  absl::StatusOr<Address> root = ParseAddress(text.substr(0, slash));
-  if (!root.ok()) return root.status();
   StarId id;
-  id.root = *std::move(root);
+  BFIO_ASSIGN_OR_RETURN(id.root, ParseAddress(text.substr(0, slash)));
   const std::string secret = absl::HexStringToBytes(digits);
   std::copy(secret.begin(), secret.end(), id.secret.begin());
   return id;

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/missing_ranks.h"
 
 namespace bfio::worker {
@@ -55,15 +56,13 @@ struct Introduced {
 
 absl::StatusOr<Introduced> Introduce(const RendezvousSpec& spec, const Address& to, WireType type,
                                      absl::string_view who) {
-  auto fd = Connect(to, spec.deadline_ns, spec.interrupt);
-  if (!fd.ok()) return fd.status();
+  BFIO_ASSIGN_OR_RETURN(auto fd, Connect(to, spec.deadline_ns, spec.interrupt));
   Nonce nonce;
-  if (absl::Status status = FillRandom(absl::MakeSpan(nonce)); !status.ok()) return status;
-  Introduced out{Connection(*std::move(fd)), JoinerProof(spec.id.secret, nonce)};
+  BFIO_RETURN_IF_ERROR(FillRandom(absl::MakeSpan(nonce)));
+  Introduced out{Connection(std::move(fd)), JoinerProof(spec.id.secret, nonce)};
   const auto left = [&] { return absl::UnavailableError(absl::StrCat(who, " closed the connection")); };
   if (!out.connection.Send(out.proof.Open())) return left();
-  if (absl::Status status = AwaitMessage(spec, out.connection, kChallengeBytes, who); !status.ok())
-    return status;
+  BFIO_RETURN_IF_ERROR(AwaitMessage(spec, out.connection, kChallengeBytes, who));
   const auto introduction = out.proof.OnChallenge(out.connection.message(), Introduction(spec, type));
   if (!introduction.has_value()) {
     return absl::UnavailableError(absl::StrCat("what listens there is not ", who, " in this epoch"));
@@ -95,14 +94,12 @@ struct Welcome {
 };
 
 absl::StatusOr<Welcome> JoinOnce(const RendezvousSpec& spec) {
-  auto root = Introduce(spec, spec.id.root, WireType::kJoin, "rank 0");
-  if (!root.ok()) return root.status();
-  if (absl::Status status = AwaitMessage(spec, root->connection, kSealedBytes, "rank 0"); !status.ok())
-    return status;
-  const auto answer = root->proof.OnAnswer(root->connection.message());
+  BFIO_ASSIGN_OR_RETURN(auto root, Introduce(spec, spec.id.root, WireType::kJoin, "rank 0"));
+  BFIO_RETURN_IF_ERROR(AwaitMessage(spec, root.connection, kSealedBytes, "rank 0"));
+  const auto answer = root.proof.OnAnswer(root.connection.message());
   if (!answer.has_value()) return absl::UnavailableError("garbage instead of rank 0's answer");
   if (answer->type == WireType::kWelcome && answer->epoch == spec.group.epoch)
-    return Welcome{std::move(root->connection), answer->address};
+    return Welcome{std::move(root.connection), answer->address};
   if (answer->type == WireType::kReject && answer->epoch > spec.group.epoch) {
     return absl::FailedPreconditionError(absl::StrCat("rank 0 is in epoch ", answer->epoch, " already"));
   }
@@ -115,15 +112,14 @@ absl::StatusOr<Welcome> Join(const RendezvousSpec& spec) {
 
 absl::StatusOr<Connection> Attach(const RendezvousSpec& spec, const Address& parent) {
   return Retry(spec, parent, [&]() -> absl::StatusOr<Connection> {
-    auto attached = Introduce(spec, parent, WireType::kAttach, "the parent");
-    if (!attached.ok()) return attached.status();
-    return std::move(attached->connection);
+    BFIO_ASSIGN_OR_RETURN(auto attached, Introduce(spec, parent, WireType::kAttach, "the parent"));
+    return std::move(attached.connection);
   });
 }
 
 absl::StatusOr<Links> Host(const RendezvousSpec& spec) {
   Acceptor acceptor(spec, WireType::kJoin, {1, spec.group.world_size});
-  if (absl::Status status = acceptor.Run(); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(acceptor.Run());
   Links links;
   for (int32_t rank = 1; rank < spec.group.world_size; ++rank) {
     Acceptor::Arrival& arrival = acceptor.arrivals()[rank - 1];
@@ -139,20 +135,17 @@ absl::StatusOr<Links> Host(const RendezvousSpec& spec) {
 }
 
 absl::StatusOr<Links> Visit(const RendezvousSpec& spec) {
-  auto welcome = Join(spec);
-  if (!welcome.ok()) return welcome.status();
+  BFIO_ASSIGN_OR_RETURN(auto welcome, Join(spec));
   Links links;
-  if (welcome->parent.host.empty()) {
-    links.parent = std::move(welcome->root);
+  if (welcome.parent.host.empty()) {
+    links.parent = std::move(welcome.root);
   } else {
-    auto parent = Attach(spec, welcome->parent);
-    if (!parent.ok()) return parent.status();
-    links.parent = *std::move(parent);
+    BFIO_ASSIGN_OR_RETURN(links.parent, Attach(spec, welcome.parent));
   }
   const RankRange children = ChildrenOf(spec.group.rank, spec.fan_out, spec.group.world_size);
   if (children.size() > 0) {
     Acceptor acceptor(spec, WireType::kAttach, children);
-    if (absl::Status status = acceptor.Run(); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(acceptor.Run());
     for (Acceptor::Arrival& arrival : acceptor.arrivals())
       links.children.push_back(std::move(arrival.connection));
   }
@@ -160,17 +153,15 @@ absl::StatusOr<Links> Visit(const RendezvousSpec& spec) {
 }
 
 absl::Status Encrypt(const RendezvousSpec& spec, Connection& connection, TlsEnd end) {
-  auto session = TlsSession::Create(connection.fd(), end, spec.id.secret);
-  if (!session.ok()) return session.status();
+  BFIO_ASSIGN_OR_RETURN(auto session, TlsSession::Create(connection.fd(), end, spec.id.secret));
   for (;;) {
-    const auto events = (*session)->Handshake();
-    if (!events.ok()) return events.status();
-    if (*events == 0) break;
-    std::array<pollfd, 2> fds{{{spec.interrupt.fd(), POLLIN, 0}, {connection.fd(), *events, 0}}};
+    BFIO_ASSIGN_OR_RETURN(const auto events, session->Handshake());
+    if (events == 0) break;
+    std::array<pollfd, 2> fds{{{spec.interrupt.fd(), POLLIN, 0}, {connection.fd(), events, 0}}};
     if (!Poll(absl::MakeSpan(fds), spec.deadline_ns)) return absl::DeadlineExceededError("TLS took too long");
     if (fds[0].revents != 0) return absl::CancelledError("interrupted");
   }
-  connection.Encrypt(*std::move(session));
+  connection.Encrypt(std::move(session));
   return absl::OkStatus();
 }
 
@@ -178,10 +169,10 @@ absl::Status Encrypt(const RendezvousSpec& spec, Connection& connection, TlsEnd 
 // which wait.
 absl::Status Encrypt(const RendezvousSpec& spec, Links& links) {
   if (links.parent.valid()) {
-    if (absl::Status status = Encrypt(spec, links.parent, TlsEnd::kJoiner); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Encrypt(spec, links.parent, TlsEnd::kJoiner));
   }
   for (Connection& child : links.children) {
-    if (absl::Status status = Encrypt(spec, child, TlsEnd::kAcceptor); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Encrypt(spec, child, TlsEnd::kAcceptor));
   }
   return absl::OkStatus();
 }
@@ -191,7 +182,7 @@ absl::Status Encrypt(const RendezvousSpec& spec, Links& links) {
 absl::StatusOr<Links> Rendezvous(const RendezvousSpec& spec) {
   auto links = spec.group.rank == 0 ? Host(spec) : Visit(spec);
   if (!links.ok() || !spec.tls) return links;
-  if (absl::Status status = Encrypt(spec, *links); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Encrypt(spec, *links));
   return links;
 }
 

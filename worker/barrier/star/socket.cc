@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
+#include "common/base/status_macros.h"
 
 namespace bfio::worker {
 namespace {
@@ -205,10 +206,9 @@ std::optional<size_t> Connection::SendSome(absl::Span<const uint8_t> bytes) {
 }
 
 absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port) {
-  auto list = Resolve(host, 0, AI_PASSIVE);
-  if (!list.ok()) return list.status();
+  BFIO_ASSIGN_OR_RETURN(auto list, Resolve(host, 0, AI_PASSIVE));
   absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", host, "'"));
-  for (const addrinfo* at = list->get(); at != nullptr && !fd.ok(); at = at->ai_next) fd = ListenAt(*at);
+  for (const addrinfo* at = list.get(); at != nullptr && !fd.ok(); at = at->ai_next) fd = ListenAt(*at);
   if (!fd.ok()) {
     auto any = Resolve("", 0, AI_PASSIVE);
     if (any.ok()) fd = ListenAt(**any);
@@ -230,10 +230,9 @@ Accepted Accept(const Fd& listener) {
 }
 
 absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
-  auto list = ResolveBy(address, deadline_ns, interrupt);
-  if (!list.ok()) return list.status();
+  BFIO_ASSIGN_OR_RETURN(auto list, ResolveBy(address, deadline_ns, interrupt));
   absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", address.host, "'"));
-  for (const addrinfo* to = list->get(); to != nullptr && !fd.ok(); to = to->ai_next) {
+  for (const addrinfo* to = list.get(); to != nullptr && !fd.ok(); to = to->ai_next) {
     fd = ConnectTo(*to, std::min(deadline_ns, MonotonicNs() + kConnectNs), interrupt);
     if (absl::IsCancelled(fd.status())) break;
   }

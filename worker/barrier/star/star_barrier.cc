@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/view.h"
 
@@ -83,8 +84,7 @@ absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& v
     if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
     // Before the parent has this rank's contribution, it sends only errors.
     if (poll_set_[kParent].revents != 0) {
-      auto frame = Receive(links_.parent, ranks_.parent, WireType::kError, step);
-      if (!frame.ok()) return frame.status();
+      BFIO_RETURN_IF_ERROR(Receive(links_.parent, ranks_.parent, WireType::kError, step).status());
     }
     auto taken = TakeChildren(step, view);
     // A child's deadline may pass before this rank's: it began to wait earlier for the same ranks.
@@ -101,10 +101,10 @@ absl::StatusOr<size_t> StarBarrier::TakeChildren(int64_t step, GroupView& view) 
     if (poll_set_[kFirstChild + i].revents == 0) continue;
     // A child that has contributed sends only errors until it gets the result.
     const WireType expected = arrived_[i] ? WireType::kError : WireType::kReduce;
-    auto frame = Receive(links_.children[i], ranks_.first_child + static_cast<int32_t>(i), expected, step);
-    if (!frame.ok()) return frame.status();
-    if (!frame->has_value()) continue;
-    Fold((*frame)->view, view);
+    BFIO_ASSIGN_OR_RETURN(auto frame, Receive(links_.children[i],
+                                              ranks_.first_child + static_cast<int32_t>(i), expected, step));
+    if (!frame.has_value()) continue;
+    Fold(frame->view, view);
     arrived_[i] = true;
     ++taken;
   }
@@ -118,13 +118,11 @@ absl::StatusOr<GroupView> StarBarrier::AwaitResult(int64_t step, int64_t deadlin
     }
     if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
     if (poll_set_[kParent].revents != 0) {
-      auto frame = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
-      if (!frame.ok()) return frame.status();
-      if (frame->has_value()) return (*frame)->view;
+      BFIO_ASSIGN_OR_RETURN(auto frame, Receive(links_.parent, ranks_.parent, WireType::kResult, step));
+      if (frame.has_value()) return frame->view;
     }
     GroupView ignored;
-    auto bad_news = TakeChildren(step, ignored);
-    if (!bad_news.ok()) return bad_news.status();
+    BFIO_RETURN_IF_ERROR(TakeChildren(step, ignored).status());
   }
 }
 

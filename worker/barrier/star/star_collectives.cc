@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/star/star_barrier.h"
 #include "worker/barrier/view.h"
 
@@ -51,12 +52,10 @@ absl::Status StarBarrier::Gather(int64_t step, absl::Span<const float> mine, abs
                                  int64_t deadline_ns) {
   const size_t n = mine.size();
   const auto unit = [&](int32_t) { return n; };
-  if (absl::Status status = BringUp(step, WireType::kGather, mine, unit, deadline_ns); !status.ok()) {
-    return status;
-  }
+  BFIO_RETURN_IF_ERROR(BringUp(step, WireType::kGather, mine, unit, deadline_ns));
   if (links_.parent.valid()) {
     Expect(kParent, WireType::kGathered, all);
-    if (absl::Status status = Exchange(step, deadline_ns, true); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Exchange(step, deadline_ns, true));
   } else {
     for (size_t i = 0; i < subtree_.size(); ++i) {
       std::copy_n(up_.data() + i * n, n, all.data() + static_cast<size_t>(subtree_[i]) * n);
@@ -73,13 +72,11 @@ absl::Status StarBarrier::Scatter(int64_t step, absl::Span<const float> mine, ab
   const auto unit = [&](int32_t rank) {
     return static_cast<size_t>(NodeCount(rank, world_size_)) * world * n;
   };
-  if (absl::Status status = BringUp(step, WireType::kScatter, mine, unit, deadline_ns); !status.ok()) {
-    return status;
-  }
+  BFIO_RETURN_IF_ERROR(BringUp(step, WireType::kScatter, mine, unit, deadline_ns));
   down_.resize(subtree_.size() * n);
   if (links_.parent.valid()) {
     Expect(kParent, WireType::kScattered, absl::MakeSpan(down_));
-    if (absl::Status status = Exchange(step, deadline_ns, true); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(Exchange(step, deadline_ns, true));
   } else {
     AddUp(n);
   }
@@ -139,7 +136,7 @@ absl::Status StarBarrier::BringUp(int64_t step, WireType type, absl::Span<const 
     Expect(kFirstChild + i, type, absl::MakeSpan(up_).subspan(at, brings));
     at += brings;
   }
-  if (absl::Status status = Exchange(step, deadline_ns, true); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Exchange(step, deadline_ns, true));
   if (links_.parent.valid()) Post(kParent, type, step, up_);
   return Exchange(step, deadline_ns, true);
 }
@@ -215,13 +212,12 @@ absl::Status StarBarrier::Serve(size_t slot, short events, int64_t step) {
 
 absl::Status StarBarrier::Advance(Incoming& in, int64_t step) {
   if (!in.begun) {
-    const auto frame = Receive(At(in.slot), RankAt(in.slot), in.type, step);
-    if (!frame.ok()) return frame.status();
-    if (!frame->has_value()) return absl::OkStatus();
+    BFIO_ASSIGN_OR_RETURN(const auto frame, Receive(At(in.slot), RankAt(in.slot), in.type, step));
+    if (!frame.has_value()) return absl::OkStatus();
     const uint64_t expected = in.payload.size() / sizeof(float);
-    if ((*frame)->payload != expected) {
+    if (frame->payload != expected) {
       return absl::InternalError(absl::StrCat("ranks disagree: rank ", RankAt(in.slot), " brings ",
-                                              (*frame)->payload, " numbers to step ", step, ", rank ", rank_,
+                                              frame->payload, " numbers to step ", step, ", rank ", rank_,
                                               " expects ", expected));
     }
     in.begun = true;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/star/rendezvous.h"
 #include "worker/barrier/star/star_barrier.h"
 #include "worker/barrier/view.h"
@@ -28,32 +29,31 @@ absl::StatusOr<std::unique_ptr<StarEndpoint>> StarEndpoint::Create(const StarOpt
 
 absl::StatusOr<std::string> StarEndpoint::Offer() {
   StarId id{address_, {}};
-  if (absl::Status status = FillRandom(absl::MakeSpan(id.secret)); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(FillRandom(absl::MakeSpan(id.secret)));
   return FormatStarId(id);
 }
 
 absl::StatusOr<std::unique_ptr<Barrier>> StarEndpoint::Form(const GroupSpec& group, absl::Duration timeout,
                                                             std::stop_token stop) {
-  if (absl::Status status = CheckGroup(group); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckGroup(group));
   absl::StatusOr<StarId> id = StarId();
   if (group.world_size > 1) id = ParseStarId(group.communicator_id);
   if (!id.ok()) return id.status();
   auto interrupt = std::make_shared<Signal>();
   std::stop_callback on_stop(stop, [&] { interrupt->Set(); });
   const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(timeout);
-  auto links = Rendezvous({group, *id, options_.fan_out, options_.tls, listener_, address_,
-                           options_.handshake_timeout, *interrupt, deadline_ns});
-  if (!links.ok()) return links.status();
+  BFIO_ASSIGN_OR_RETURN(auto links,
+                        Rendezvous({group, *id, options_.fan_out, options_.tls, listener_, address_,
+                                    options_.handshake_timeout, *interrupt, deadline_ns}));
   const RankRange children = ChildrenOf(group.rank, options_.fan_out, group.world_size);
   const int32_t parent = group.rank == 0 ? -1 : ParentOf(group.rank, options_.fan_out);
   auto barrier = std::make_unique<StarBarrier>(group, StarRanks{parent, children.begin, options_.fan_out},
-                                               *std::move(links), interrupt);
+                                               std::move(links), interrupt);
   // A first all-reduce, so that success means that the whole group has formed, not only this rank's
   // neighbours.
-  auto met = barrier->AllReduce(0, SignatureContribution(group.signature),
-                                absl::Nanoseconds(deadline_ns - MonotonicNs()));
-  if (!met.ok()) return met.status();
-  if (!SameSignature(*met)) return SignatureError(group.epoch);
+  BFIO_ASSIGN_OR_RETURN(auto met, barrier->AllReduce(0, SignatureContribution(group.signature),
+                                                     absl::Nanoseconds(deadline_ns - MonotonicNs())));
+  if (!SameSignature(met)) return SignatureError(group.epoch);
   return barrier;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/barrier/summation_tree.h"
 #include "worker/engine/cpu/part_memory.h"
@@ -40,7 +41,7 @@ absl::string_view WeightTypes(cpu::Storage storage, const Model& model) {
 }  // namespace
 
 absl::Status CheckCpuOptions(const CpuOptions& options) {
-  if (absl::Status status = CheckDecodeOptions(options.decode); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckDecodeOptions(options.decode));
   if (options.decode.page_tokens % cpu::kLanes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_size must be a multiple of ", cpu::kLanes, ", not ", options.decode.page_tokens));
@@ -68,16 +69,14 @@ ModelFacts FactsOf(const ModelConfig& config) {
 
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
                                                                    cpu::Storage storage) {
-  auto model = LoadModel(directory);
-  if (!model.ok()) return model.status();
-  return std::shared_ptr<const cpu::Weights>(cpu::Weights::Make(*std::move(model), storage));
+  BFIO_ASSIGN_OR_RETURN(auto model, LoadModel(directory));
+  return std::shared_ptr<const cpu::Weights>(cpu::Weights::Make(std::move(model), storage));
 }
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCpuEngine(const CpuOptions& options,
                                                             std::shared_ptr<const cpu::Weights> weights) {
-  auto backend = CpuBackend::Create(options, std::move(weights));
-  if (!backend.ok()) return backend.status();
-  return DecodeEngine::Create(options.decode, *std::move(backend));
+  BFIO_ASSIGN_OR_RETURN(auto backend, CpuBackend::Create(options, std::move(weights)));
+  return DecodeEngine::Create(options.decode, std::move(backend));
 }
 
 absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const CpuOptions& options,
@@ -89,10 +88,9 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const CpuOptions&
 absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const CpuOptions& options,
                                                                std::shared_ptr<const cpu::Weights> weights,
                                                                const BlockRange& blocks) {
-  if (absl::Status status = CheckCpuOptions(options); !status.ok()) return status;
-  auto cache = cpu::KvCache::Create(ShapeOf(options, weights->config(), blocks));
-  if (!cache.ok()) return cache.status();
-  return std::unique_ptr<CpuBackend>(new CpuBackend(options, std::move(weights), blocks, *std::move(cache)));
+  BFIO_RETURN_IF_ERROR(CheckCpuOptions(options));
+  BFIO_ASSIGN_OR_RETURN(auto cache, cpu::KvCache::Create(ShapeOf(options, weights->config(), blocks)));
+  return std::unique_ptr<CpuBackend>(new CpuBackend(options, std::move(weights), blocks, std::move(cache)));
 }
 
 CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Weights> weights,
@@ -117,9 +115,8 @@ absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw
     return absl::InternalError(
         absl::StrCat("a batch of ", plan.rows(), " rows, and the group agreed on ", peers.rows()));
   }
-  const auto logits = forward_.RunTogether(plan, peers);
-  if (!logits.ok()) return logits.status();
-  samplers_.Run(forward_.threads(), *logits, draws, drawn);
+  BFIO_ASSIGN_OR_RETURN(const auto logits, forward_.RunTogether(plan, peers));
+  samplers_.Run(forward_.threads(), logits, draws, drawn);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "worker/engine/model/rope.h"
 
 namespace bfio::worker::cpu {
@@ -96,8 +97,7 @@ absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& pla
   if (peers.rows() == 0) return absl::Span<const float>();
   for (int64_t index = 0; index < blocks_.count; ++index) {
     if (rows_ > 0) RunAttention(plan, index);
-    absl::Status status = mlp_.RunTogether(layer(index), normed_.data(), hidden_.data(), rows_, peers);
-    if (!status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(mlp_.RunTogether(layer(index), normed_.data(), hidden_.data(), rows_, peers));
   }
   return ComputeLogits(plan);
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/decode/kv_fit.h"
 
 namespace bfio::worker::gpu {
@@ -64,25 +65,23 @@ absl::Status CudaBackend::Check(const DecodeOptions& options, const ModelConfig&
 
 absl::StatusOr<int64_t> CudaBackend::FitKv(const DecodeOptions& options, const ModelConfig& config,
                                            const DeviceWeights& weights, DeviceOps& ops, bool fewer) {
-  const auto grid = ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim));
-  if (!grid.ok()) return grid.status();
-  const auto memory = ops.Memory();
-  if (!memory.ok()) return memory.status();
-  int64_t reserve = std::min(memory->total_bytes / kReserveShare, kMostReserve);
+  BFIO_ASSIGN_OR_RETURN(const auto grid, ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim)));
+  BFIO_ASSIGN_OR_RETURN(const auto memory, ops.Memory());
+  int64_t reserve = std::min(memory.total_bytes / kReserveShare, kMostReserve);
   if (options.share_mlp) reserve += SharedMlp::MostBytes(config, MaxRowsOf(options));
-  const int64_t asked = options.limits.kv_tokens, capacity = memory->free_bytes - reserve;
+  const int64_t asked = options.limits.kv_tokens, capacity = memory.free_bytes - reserve;
   const auto bytes = [&](int64_t tokens) {
     DecodeOptions sized = options;
     sized.limits.kv_tokens = tokens;
-    const AttentionSizes sizes = SizesFor(ShapeOf(options, config), LimitsOf(sized, *grid));
+    const AttentionSizes sizes = SizesFor(ShapeOf(options, config), LimitsOf(sized, grid));
     return StepLayout(StepLimitsOf(sized, sizes)).bytes() +
-           BytesOf(config, weights, ForwardOptionsOf(sized, *grid), sizes).total();
+           BytesOf(config, weights, ForwardOptionsOf(sized, grid), sizes).total();
   };
   if (const auto fits = FitKvTokens(options, fewer, capacity, bytes)) return *fits;
   return absl::ResourceExhaustedError(absl::StrFormat(
       "--kv_tokens=%d needs %.2f GiB with the activations, and %.2f of %.2f GiB are free on %s beside the "
       "weights, of which %.2f are kept for graphs and the barrier: %s",
-      asked, bytes(asked) / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB, ops.Describe(),
+      asked, bytes(asked) / kGiB, memory.free_bytes / kGiB, memory.total_bytes / kGiB, ops.Describe(),
       reserve / kGiB,
       fewer ? absl::StrCat("not even a page fits for each of ", options.limits.slots, " --slots")
             : absl::StrCat("at most ", MostKvTokens(asked, capacity, bytes), " tokens fit")));
@@ -93,15 +92,14 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOpt
                                                                  std::unique_ptr<DeviceOps> ops,
                                                                  DeviceWeights weights,
                                                                  const Progress& progress) {
-  if (absl::Status status = Check(options, config, *ops); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Check(options, config, *ops));
   if (options.share_mlp && !IsWhole(config, weights)) {
     return absl::InvalidArgumentError("--mlp=tp needs all of the model on every rank, not a part of it");
   }
   if (auto fits = FitKv(options, config, weights, *ops, /*fewer=*/false); !fits.ok()) return fits.status();
-  const auto grid = ops->FullAttentionGrid(static_cast<int32_t>(config.head_dim));
-  if (!grid.ok()) return grid.status();
+  BFIO_ASSIGN_OR_RETURN(const auto grid, ops->FullAttentionGrid(static_cast<int32_t>(config.head_dim)));
   auto backend = std::unique_ptr<CudaBackend>(
-      new CudaBackend(options, config, *grid, std::move(ops), std::move(weights)));
+      new CudaBackend(options, config, grid, std::move(ops), std::move(weights)));
   if (absl::Status status = backend->Start(progress); !status.ok()) {
     backend->broken_ = status;
     return status;
@@ -159,43 +157,39 @@ absl::Status CudaBackend::Allocate() {
 }
 
 absl::Status CudaBackend::Start(const Progress& progress) {
-  if (absl::Status status = Allocate(); !status.ok()) return status;
-  auto forward = Forward::Create(config_, weights_, ForwardOptionsOf(options_, grid_), sizes_, *ops_);
-  if (!forward.ok()) return forward.status();
-  forward_ = *std::move(forward);
+  BFIO_RETURN_IF_ERROR(Allocate());
+  BFIO_ASSIGN_OR_RETURN(forward_,
+                        Forward::Create(config_, weights_, ForwardOptionsOf(options_, grid_), sizes_, *ops_));
   if (options_.share_mlp) {
     signature_ = CudaDigestOf(weights_.model, /*share_mlp=*/true).Number();
     mlp_ = std::make_unique<SharedMlp>(config_, weights_, *ops_);
   }
   for (const int32_t draws : draw_buckets_.sizes()) {
-    auto recorded = RecordBucket({draws, draws, false});
-    if (!recorded.ok()) return recorded.status();
-    decodes_.push_back(*recorded);
+    BFIO_ASSIGN_OR_RETURN(auto recorded, RecordBucket({draws, draws, false}));
+    decodes_.push_back(recorded);
     if (whole() || weights_.embedding == nullptr) continue;
-    const auto drawing = RecordDraws(draws);
-    if (!drawing.ok()) return drawing.status();
-    draws_.push_back(*drawing);
+    BFIO_ASSIGN_OR_RETURN(const auto drawing, RecordDraws(draws));
+    draws_.push_back(drawing);
   }
   for (const int32_t rows : row_buckets_.sizes()) {
     const int32_t most = std::min(rows, options_.limits.slots);
-    auto recorded = RecordBucket({rows, draw_buckets_.sizes()[draw_buckets_.Index(most)], true});
-    if (!recorded.ok()) return recorded.status();
-    prompts_.push_back(*recorded);
+    BFIO_ASSIGN_OR_RETURN(auto recorded,
+                          RecordBucket({rows, draw_buckets_.sizes()[draw_buckets_.Index(most)], true}));
+    prompts_.push_back(recorded);
   }
   if (options_.share_mlp) {
-    if (absl::Status status = LoadKernels(prompts_.back().bucket); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(LoadKernels(prompts_.back().bucket));
   }
-  const auto left = ops_->Memory();
-  if (!left.ok()) return left.status();
+  BFIO_ASSIGN_OR_RETURN(const auto left, ops_->Memory());
   progress(absl::StrFormat("%s: products chosen%s for %d + %d sizes of batch; %d KV tokens, %.2f GiB free",
                            ops_->Describe(), options_.share_mlp ? "" : " and steps recorded",
                            draw_buckets_.count(), row_buckets_.count(), options_.limits.kv_tokens,
-                           left->free_bytes / kGiB));
+                           left.free_bytes / kGiB));
   return absl::OkStatus();
 }
 
 absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket& bucket) {
-  if (absl::Status status = forward_->Prepare(bucket); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(forward_->Prepare(bucket));
   if (options_.share_mlp) return Recorded{bucket};
   const StepInputs inputs = layout_.At(inputs_);
   const auto enqueue = [=, this] {
@@ -203,13 +197,12 @@ absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket
   };
   // Run once without recording: what CUDA loads at a kernel's first launch must not be loaded during a
   // recording.
-  if (absl::Status status = enqueue(); !status.ok()) return status;
-  if (absl::Status status = ops_->Wait(kStepDeadline); !status.ok()) return status;
-  const auto step = ops_->Record(enqueue);
-  if (!step.ok()) return step.status();
+  BFIO_RETURN_IF_ERROR(enqueue());
+  BFIO_RETURN_IF_ERROR(ops_->Wait(kStepDeadline));
+  BFIO_ASSIGN_OR_RETURN(const auto step, ops_->Record(enqueue));
   const auto attention = ops_->Record([=, this] { return forward_->EnqueueAttention(bucket, inputs); });
   if (!attention.ok()) return attention.status();
-  return Recorded{bucket, *step, *attention};
+  return Recorded{bucket, step, *attention};
 }
 
 absl::Status CudaBackend::LoadKernels(const StepBucket& bucket) {
@@ -222,8 +215,8 @@ absl::Status CudaBackend::LoadKernels(const StepBucket& bucket) {
 absl::StatusOr<int> CudaBackend::RecordDraws(int32_t draws) {
   const StepInputs inputs = layout_.At(inputs_);
   const auto enqueue = [=, this] { return forward_->EnqueueDraws({draws, draws, false}, inputs); };
-  if (absl::Status status = enqueue(); !status.ok()) return status;
-  if (absl::Status status = ops_->Wait(kStepDeadline); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(enqueue());
+  BFIO_RETURN_IF_ERROR(ops_->Wait(kStepDeadline));
   return ops_->Record(enqueue);
 }
 
@@ -303,17 +296,15 @@ absl::Status CudaBackend::CopyHidden(absl::Span<const float> hidden) {
 
 absl::StatusOr<const CudaBackend::Recorded*> CudaBackend::Stage(const StepPlan& plan,
                                                                 absl::Span<const Draw> draws) {
-  if (absl::Status status = attention_.Build(plan); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(attention_.Build(plan));
   const int64_t bytes =
       FillStepInputs(plan, attention_, draws, config_.vocab, options_.page_tokens, layout_, staged_);
-  if (absl::Status status = ops_->CopyIn(inputs_, staged_, bytes); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(ops_->CopyIn(inputs_, staged_, bytes));
   return &Choose(plan);
 }
 
 absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> draws) {
-  const auto recorded = Stage(plan, draws);
-  if (!recorded.ok()) return recorded.status();
-  last_ = *recorded;
+  BFIO_ASSIGN_OR_RETURN(last_, Stage(plan, draws));
   return ops_->Replay(last_->step);
 }
 
@@ -409,11 +400,9 @@ absl::Status CudaBackend::TakeDrawn(absl::Span<const Draw> draws, absl::Span<Dra
 
 absl::StatusOr<CudaBackend::StepTime> CudaBackend::TimeLastStep() {
   if (last_ == nullptr) return absl::FailedPreconditionError("no step was run");
-  const auto step = ops_->Time(last_->step);
-  if (!step.ok()) return step.status();
-  const auto attention = ops_->Time(last_->attention);
-  if (!attention.ok()) return attention.status();
-  return StepTime{*step, *attention};
+  BFIO_ASSIGN_OR_RETURN(const auto step, ops_->Time(last_->step));
+  BFIO_ASSIGN_OR_RETURN(const auto attention, ops_->Time(last_->attention));
+  return StepTime{step, attention};
 }
 
 }  // namespace bfio::worker::gpu

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_backend.h"
 
 namespace bfio::worker::gpu {
@@ -15,15 +16,11 @@ CudaParts::CudaParts(std::shared_ptr<const Model> model, OpenDevice open, Progre
 absl::StatusOr<DeviceWeights> CudaParts::Hosted(const DecodeOptions& options, const ModelPart& hosted) {
   std::shared_ptr<DeviceOps> memory = memory_.lock();
   if (memory == nullptr || hosted_ != hosted) {
-    auto opened = open_();
-    if (!opened.ok()) return opened.status();
-    if (absl::Status status = CudaBackend::Check(options, model_->config(), **opened); !status.ok()) {
-      return status;
-    }
-    auto weights = UploadWeights(*model_, hosted, **opened, progress_);
-    if (!weights.ok()) return weights.status();
-    memory = *std::move(opened);
-    weights_ = *std::move(weights);
+    BFIO_ASSIGN_OR_RETURN(auto opened, open_());
+    BFIO_RETURN_IF_ERROR(CudaBackend::Check(options, model_->config(), *opened));
+    BFIO_ASSIGN_OR_RETURN(auto weights, UploadWeights(*model_, hosted, *opened, progress_));
+    memory = std::move(opened);
+    weights_ = std::move(weights);
     memory_ = memory;
     hosted_ = hosted;
   }
@@ -35,15 +32,13 @@ absl::StatusOr<DeviceWeights> CudaParts::Hosted(const DecodeOptions& options, co
 absl::StatusOr<std::unique_ptr<PartBackend>> CudaParts::Make(const DecodeOptions& options,
                                                              const ModelPart& hosted,
                                                              const BlockRange& blocks) {
-  auto weights = Hosted(options, hosted);
-  if (!weights.ok()) return weights.status();
-  const auto first = weights->layers.begin() + (blocks.first - hosted.blocks.first);
-  weights->layers = std::vector<DeviceLayer>(first, first + blocks.count);
+  BFIO_ASSIGN_OR_RETURN(auto weights, Hosted(options, hosted));
+  const auto first = weights.layers.begin() + (blocks.first - hosted.blocks.first);
+  weights.layers = std::vector<DeviceLayer>(first, first + blocks.count);
   // Only the part that begins a chain needs the embedding, even if another part here has it.
-  if (blocks.first != 0) weights->embedding = weights->lm_head = weights->final_norm = nullptr;
-  auto ops = open_();
-  if (!ops.ok()) return ops.status();
-  return CudaBackend::Create(options, model_->config(), *std::move(ops), *std::move(weights), progress_);
+  if (blocks.first != 0) weights.embedding = weights.lm_head = weights.final_norm = nullptr;
+  BFIO_ASSIGN_OR_RETURN(auto ops, open_());
+  return CudaBackend::Create(options, model_->config(), std::move(ops), std::move(weights), progress_);
 }
 
 }  // namespace bfio::worker::gpu

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
 #include "worker/engine/model/element.h"
 
@@ -120,17 +121,15 @@ class PieceList {
 
 // Allocates memory for all pieces and sets their pointers.
 absl::Status Place(const PieceList& list, DeviceOps& ops) {
-  const auto memory = ops.Memory();
-  if (!memory.ok()) return memory.status();
+  BFIO_ASSIGN_OR_RETURN(const auto memory, ops.Memory());
   const int64_t bytes = list.bytes();
-  if (bytes > memory->free_bytes) {
+  if (bytes > memory.free_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("the weights need %.2f GiB in bf16, and %.2f of %.2f GiB are free on %s",
-                        bytes / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB, ops.Describe()));
+                        bytes / kGiB, memory.free_bytes / kGiB, memory.total_bytes / kGiB, ops.Describe()));
   }
-  const auto block = ops.Allocate(bytes, "the weights");
-  if (!block.ok()) return block.status();
-  auto* at = static_cast<std::byte*>(*block);
+  BFIO_ASSIGN_OR_RETURN(const auto block, ops.Allocate(bytes, "the weights"));
+  auto* at = static_cast<std::byte*>(block);
   for (const Piece& piece : list.pieces()) {
     *piece.place = reinterpret_cast<const Bf16*>(at);
     at += piece.bytes();
@@ -142,9 +141,9 @@ absl::Status Place(const PieceList& list, DeviceOps& ops) {
 class Staging {
  public:
   static absl::StatusOr<Staging> Create(DeviceOps& ops) {
-    const auto memory = ops.AllocatePinned(2 * kStagingBytes, "the weights' way to the device");
-    if (!memory.ok()) return memory.status();
-    return Staging(ops, static_cast<std::byte*>(*memory));
+    BFIO_ASSIGN_OR_RETURN(const auto memory,
+                          ops.AllocatePinned(2 * kStagingBytes, "the weights' way to the device"));
+    return Staging(ops, static_cast<std::byte*>(memory));
   }
 
   absl::Status Send(const TensorView& tensor, Bf16* to) {
@@ -154,8 +153,8 @@ class Staging {
       std::byte* const half = memory_ + turn_ * kStagingBytes;
       Fill(tensor, first, elements, half);
       // Waits for the other half's copy.
-      if (absl::Status status = ops_.Wait(kCopyDeadline); !status.ok()) return status;
-      if (absl::Status status = ops_.CopyIn(to + first, half, elements * 2); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(ops_.Wait(kCopyDeadline));
+      BFIO_RETURN_IF_ERROR(ops_.CopyIn(to + first, half, elements * 2));
       turn_ = 1 - turn_;
     }
     return absl::OkStatus();
@@ -194,15 +193,14 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart&
   DeviceWeights weights;
   weights.model = model.digest();
   const PieceList list(model.config(), &model, part, weights);
-  if (absl::Status status = Place(list, ops); !status.ok()) return status;
-  auto staging = Staging::Create(ops);
-  if (!staging.ok()) return staging.status();
+  BFIO_RETURN_IF_ERROR(Place(list, ops));
+  BFIO_ASSIGN_OR_RETURN(auto staging, Staging::Create(ops));
   const int64_t total = list.bytes();
   int64_t done = 0, told = 0;
   for (const Piece& piece : list.pieces()) {
     Bf16* to = Writable(piece);
     for (const TensorView& tensor : piece.from) {
-      if (absl::Status status = staging->Send(tensor, to); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(staging.Send(tensor, to));
       to += tensor.elements();
     }
     done += piece.bytes();
@@ -211,7 +209,7 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart&
       told = done;
     }
   }
-  if (absl::Status status = ops.Wait(kCopyDeadline); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(ops.Wait(kCopyDeadline));
   if (model.config().tied_embeddings) weights.lm_head = weights.embedding;
   return weights;
 }
@@ -228,7 +226,7 @@ ModelBytes BytesOf(const ModelConfig& config) {
 absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, DeviceOps& ops) {
   DeviceWeights weights;
   const PieceList list(config, nullptr, WholeModel(config.layers), weights);
-  if (absl::Status status = Place(list, ops); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Place(list, ops));
   uint64_t seed = 1;
   for (const Piece& piece : list.pieces()) {
     const char* const error =
@@ -236,7 +234,7 @@ absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, Devic
     if (error != nullptr) return LaunchStatus(error, "FillRandom");
     seed += static_cast<uint64_t>(piece.elements);
   }
-  if (absl::Status status = ops.Wait(kCopyDeadline); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(ops.Wait(kCopyDeadline));
   if (config.tied_embeddings) weights.lm_head = weights.embedding;
   return weights;
 }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/return_if_error.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/kernels/attention.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
 #include "worker/engine/model/rope.h"
@@ -127,10 +127,9 @@ absl::Status Forward::Allocate(const ForwardBytes& bytes) {
   allocate(values_, bytes.kv_pool, "the KV cache");
   if (!status.ok()) return status;
   const std::vector<float> frequencies = InverseFrequencies(config_.rope, config_.head_dim);
-  const auto pinned = ops_.AllocatePinned(bytes.frequencies, "rotary frequencies");
-  if (!pinned.ok()) return pinned.status();
-  std::memcpy(*pinned, frequencies.data(), static_cast<size_t>(bytes.frequencies));
-  BFIO_RETURN_IF_ERROR(ops_.CopyIn(frequencies_, *pinned, bytes.frequencies));
+  BFIO_ASSIGN_OR_RETURN(const auto pinned, ops_.AllocatePinned(bytes.frequencies, "rotary frequencies"));
+  std::memcpy(pinned, frequencies.data(), static_cast<size_t>(bytes.frequencies));
+  BFIO_RETURN_IF_ERROR(ops_.CopyIn(frequencies_, pinned, bytes.frequencies));
   return ops_.Wait(kSetupDeadline);
 }
 

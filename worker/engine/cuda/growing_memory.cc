@@ -2,15 +2,15 @@
 
 #include <utility>
 
+#include "common/base/status_macros.h"
+
 namespace bfio::worker::gpu {
 
 absl::Status GrowingMemory::Reserve(int64_t bytes) {
   if (bytes <= bytes_) return absl::OkStatus();
-  if (absl::Status status = Free(); !status.ok()) return status;
-  const auto memory =
-      kind_ == Kind::kDevice ? ops_.Allocate(bytes, what_) : ops_.AllocatePinned(bytes, what_);
-  if (!memory.ok()) return memory.status();
-  data_ = *memory;
+  BFIO_RETURN_IF_ERROR(Free());
+  BFIO_ASSIGN_OR_RETURN(
+      data_, kind_ == Kind::kDevice ? ops_.Allocate(bytes, what_) : ops_.AllocatePinned(bytes, what_));
   bytes_ = bytes;
   return kind_ == Kind::kDevice ? ops_.FillZero(data_, bytes) : absl::OkStatus();
 }

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/base/return_if_error.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
 #include "worker/engine/cuda/row_buckets.h"
 #include "worker/engine/model/element.h"

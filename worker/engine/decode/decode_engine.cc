@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "common/base/status_macros.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/request_check.h"
 
@@ -39,7 +40,7 @@ PageTableOptions PageTableOptionsOf(const DecodeOptions& options) {
 }
 
 absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
-  if (absl::Status status = CheckLimits(options.limits); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckLimits(options.limits));
   if (options.limits.slots > kMaxSlots) {
     return absl::InvalidArgumentError(
         absl::StrCat("slots must be at most ", kMaxSlots, ", not ", options.limits.slots));
@@ -65,19 +66,16 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeOptions& options,
                                                                    std::unique_ptr<Backend> backend) {
-  if (absl::Status status = CheckDecodeOptions(options, backend->facts().has_model); !status.ok())
-    return status;
-  auto table = PageTable::Create(PageTableOptionsOf(options));
-  if (!table.ok()) return table.status();
+  BFIO_RETURN_IF_ERROR(CheckDecodeOptions(options, backend->facts().has_model));
+  BFIO_ASSIGN_OR_RETURN(auto table, PageTable::Create(PageTableOptionsOf(options)));
   if (options.adapt && backend->signature()) {
     return absl::InvalidArgumentError(
         "budget_control: ranks that step together (--mlp=tp) take the time of all, not of their own tokens");
   }
   const DecodeOptions within = WithinModel(options, backend->facts());
-  auto planner = BatchPlanner::Create(PlannerOptions(within));
-  if (!planner.ok()) return planner.status();
+  BFIO_ASSIGN_OR_RETURN(auto planner, BatchPlanner::Create(PlannerOptions(within)));
   return std::unique_ptr<DecodeEngine>(
-      new DecodeEngine(within, std::move(backend), *std::move(table), *std::move(planner)));
+      new DecodeEngine(within, std::move(backend), std::move(table), std::move(planner)));
 }
 
 DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table,
@@ -129,9 +127,9 @@ std::vector<uint32_t> DecodeEngine::PromptOf(const SequenceRequest& request) con
 }
 
 absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
-  if (absl::Status status = CheckRequest(request, options_.limits); !status.ok()) return status;
-  if (absl::Status status = CheckPrompt(request); !status.ok()) return status;
-  if (absl::Status status = CheckLogprobs(request); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckRequest(request, options_.limits));
+  BFIO_RETURN_IF_ERROR(CheckPrompt(request));
+  BFIO_RETURN_IF_ERROR(CheckLogprobs(request));
   const bool has_model = backend_->facts().has_model;
   // To continue a replay, a model needs the ids of the delivered tokens.
   const bool replays = has_model && request.prompt.empty();
@@ -140,11 +138,10 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   if (std::any_of(active_.begin(), active_.end(), same)) {
     return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
   }
-  const auto index = table_.Admit(FirstKvTokens(request));
-  if (!index.ok()) return index.status();
+  BFIO_ASSIGN_OR_RETURN(const auto index, table_.Admit(FirstKvTokens(request)));
   Sequence& sequence = active_.emplace_back();
   sequence.handle = request.handle;
-  sequence.index = *index;
+  sequence.index = index;
   if (has_model) sequence.tokens = PromptOf(request);
   sequence.length = sequence.given = given;
   sequence.computed = sequence.started = 0;
@@ -197,10 +194,10 @@ std::vector<ResidentSequence> DecodeEngine::resident() const {
 absl::Status DecodeEngine::Step(StepOutput& out) {
   out.Clear();
   if (backend_->depth() > 1) return StepPipelined(out);
-  if (absl::Status status = MakePlan(out); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(MakePlan(out));
   drawn_.resize(draws_.size());
   const double start_s = planner_.adapts() ? options_.clock() : 0;
-  if (absl::Status status = backend_->Run(plan_, draws_, absl::MakeSpan(drawn_)); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(backend_->Run(plan_, draws_, absl::MakeSpan(drawn_)));
   if (planner_.adapts()) planner_.Took(left_, chunks_, out.batch, options_.clock() - start_s);
   return Finish(out);
 }
@@ -307,9 +304,8 @@ absl::Status DecodeEngine::MakePlan(StepOutput& out) {
   drawing_.clear();
   for (const Chunk& chunk : chunks_) {
     const Sequence& sequence = active_[chunk.which];
-    const auto draws = AddRows(sequence, chunk.rows, out.batch, out.prefill_tokens);
-    if (!draws.ok()) return draws.status();
-    if (!*draws) continue;
+    BFIO_ASSIGN_OR_RETURN(const auto draws, AddRows(sequence, chunk.rows, out.batch, out.prefill_tokens));
+    if (!draws) continue;
     draws_.push_back({sequence.sampling, sequence.next_index(), sequence.ends, sequence.index});
     drawing_.push_back(chunk.which);
   }
@@ -321,7 +317,7 @@ absl::Status DecodeEngine::MakePlan(StepOutput& out) {
 absl::StatusOr<bool> DecodeEngine::AddRows(const Sequence& sequence, int32_t rows, BatchLoad& batch,
                                            int64_t& prefill_tokens) {
   const int64_t begin = sequence.started, end = begin + rows;
-  if (absl::Status status = table_.Grow(sequence.index, end); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(table_.Grow(sequence.index, end));
   if (begin < sequence.given) {
     batch.AddPrefill(rows, begin);
   } else {
@@ -368,7 +364,7 @@ absl::Status DecodeEngine::RemoveEnded() {
   for (size_t i = 0; i < active_.size(); ++i) {
     if (ended_[i]) {
       planner_.End(active_[i].number, active_[i].generated);
-      if (absl::Status status = table_.Release(active_[i].index); !status.ok()) return status;
+      BFIO_RETURN_IF_ERROR(table_.Release(active_[i].index));
       continue;
     }
     if (kept != i) active_[kept] = std::move(active_[i]);

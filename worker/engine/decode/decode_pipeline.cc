@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "worker/engine/decode/decode_engine.h"
 
 namespace bfio::worker {
@@ -23,15 +24,15 @@ absl::Status DecodeEngine::StepPipelined(StepOutput& out) {
   for (const Sequence& sequence : active_) out.load_tokens += sequence.load();
   ChooseDue();
   if (under_way_.empty()) {
-    if (absl::Status status = StartDue(/*last=*/true); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(StartDue(/*last=*/true));
     ReserveStep(out.preempted);
     ChooseDue();
   }
   size_t left = under_way_.size();
-  if (absl::Status status = StartDue(left == 0); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(StartDue(left == 0));
   for (; left > 0; --left) {
-    if (absl::Status status = CollectOne(out); !status.ok()) return status;
-    if (absl::Status status = StartDue(left == 1); !status.ok()) return status;
+    BFIO_RETURN_IF_ERROR(CollectOne(out));
+    BFIO_RETURN_IF_ERROR(StartDue(left == 1));
   }
   if (planner_.adapts()) planner_.Took(left_, chunks_, out.batch, options_.clock() - start_s);
   return absl::OkStatus();
@@ -55,9 +56,8 @@ absl::Status DecodeEngine::StartDue(bool last) {
   const auto depth = static_cast<size_t>(backend_->depth());
   while (under_way_.size() < depth) {
     const bool all = last && under_way_.size() + 1 == depth;
-    const auto started = StartOne(all ? BatchCapacity::kUnbounded : most_rows_each_);
-    if (!started.ok()) return started.status();
-    if (!*started) break;
+    BFIO_ASSIGN_OR_RETURN(const auto started, StartOne(all ? BatchCapacity::kUnbounded : most_rows_each_));
+    if (!started) break;
   }
   return absl::OkStatus();
 }
@@ -71,11 +71,10 @@ absl::StatusOr<bool> DecodeEngine::StartOne(int64_t most_rows) {
     if (sequence == nullptr) continue;
     const auto rows = static_cast<int32_t>(std::min<int64_t>(due.rows, most_rows));
     if (rows > 0 && !sequence->drawing) {
-      const auto draws = AddRows(*sequence, rows, batch.batch, batch.prefill_tokens);
-      if (!draws.ok()) return draws.status();
-      batch.parts.push_back({due.number, rows, *draws});
+      BFIO_ASSIGN_OR_RETURN(const auto draws, AddRows(*sequence, rows, batch.batch, batch.prefill_tokens));
+      batch.parts.push_back({due.number, rows, draws});
       sequence->started += rows;
-      sequence->drawing = *draws;
+      sequence->drawing = draws;
       most_rows -= rows;
       due.rows -= rows;
     }
@@ -83,7 +82,7 @@ absl::StatusOr<bool> DecodeEngine::StartOne(int64_t most_rows) {
   }
   due_.resize(kept);
   if (batch.parts.empty()) return false;
-  if (absl::Status status = backend_->Start(plan_); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(backend_->Start(plan_));
   under_way_.push_back(std::move(batch));
   return true;
 }
@@ -101,7 +100,7 @@ absl::Status DecodeEngine::CollectOne(StepOutput& out) {
                          : Draw{sequence->sampling, sequence->next_index(), sequence->ends, sequence->index});
   }
   drawn_.resize(draws_.size());
-  if (absl::Status status = backend_->Collect(draws_, absl::MakeSpan(drawn_)); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(backend_->Collect(draws_, absl::MakeSpan(drawn_)));
   out.prefill_tokens += batch.prefill_tokens;
   Add(batch.batch, out.batch);
   ended_.assign(active_.size(), 0);

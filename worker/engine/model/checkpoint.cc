@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/model/json.h"
 #include "worker/engine/model/mapped_file.h"
 #include "worker/engine/model/quote.h"
@@ -121,42 +122,37 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
         absl::StrCat(directory, ": has both ", kSingle, " and ", kIndex, "; which one is meant?"));
   }
   if (Exists(index)) {
-    const absl::Status added = checkpoint->AddShards(directory, index);
-    if (!added.ok()) return added;
+    BFIO_RETURN_IF_ERROR(checkpoint->AddShards(directory, index));
     return checkpoint;
   }
   if (!Exists(single)) {
     return absl::NotFoundError(absl::StrCat(directory, ": has neither ", kSingle, " nor ", kIndex,
                                             ", and other formats are not read"));
   }
-  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(single);
-  if (!file.ok()) return file.status();
-  checkpoint->Add(*std::move(file));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(single));
+  checkpoint->Add(std::move(file));
   return checkpoint;
 }
 
 absl::Status Checkpoint::AddShards(const std::string& directory, const std::string& index) {
-  const absl::StatusOr<MappedFile> text = MappedFile::Open(index);
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<WeightMap> map = ParseWeightMap(text->text(), index);
-  if (!map.ok()) return map.status();
+  BFIO_ASSIGN_OR_RETURN(const MappedFile text, MappedFile::Open(index));
+  BFIO_ASSIGN_OR_RETURN(const WeightMap map, ParseWeightMap(text.text(), index));
   std::set<std::string> shards;
-  for (const auto& [tensor, shard] : *map) shards.insert(shard);
+  for (const auto& [tensor, shard] : map) shards.insert(shard);
   for (const std::string& shard : shards) {
-    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
-        SafetensorsFile::Open(absl::StrCat(directory, "/", shard));
-    if (!file.ok()) return file.status();
-    for (const auto& [tensor, view] : (*file)->tensors()) {
-      const auto place = map->find(tensor);
-      if (place != map->end() && place->second == shard) continue;
+    BFIO_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file,
+                          SafetensorsFile::Open(absl::StrCat(directory, "/", shard)));
+    for (const auto& [tensor, view] : file->tensors()) {
+      const auto place = map.find(tensor);
+      if (place != map.end() && place->second == shard) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat((*file)->path(), ": tensor ", Quote(tensor), ": ",
-                       place == map->end() ? "is not in the index"
-                                           : absl::StrCat("the index has it in ", Quote(place->second))));
+          absl::StrCat(file->path(), ": tensor ", Quote(tensor), ": ",
+                       place == map.end() ? "is not in the index"
+                                          : absl::StrCat("the index has it in ", Quote(place->second))));
     }
-    Add(*std::move(file));
+    Add(std::move(file));
   }
-  for (const auto& [tensor, shard] : *map) {
+  for (const auto& [tensor, shard] : map) {
     if (tensors_.contains(tensor)) continue;
     return absl::InvalidArgumentError(absl::StrCat(directory, "/", shard, ": tensor ", Quote(tensor),
                                                    ": is in the index and not in the file"));

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/model/json.h"
 
 namespace bfio::worker {
@@ -39,10 +40,9 @@ std::vector<int32_t> ReadEosTokens(JsonFields& fields, const std::vector<int32_t
 
 absl::StatusOr<std::vector<int32_t>> ParseGenerationEosTokens(absl::string_view text, absl::string_view name,
                                                               int64_t vocab) {
-  const absl::StatusOr<json> document = ParseJsonObject(text, name);
-  if (!document.ok()) return document.status();
+  BFIO_ASSIGN_OR_RETURN(const json document, ParseJsonObject(text, name));
   absl::Status status;
-  JsonFields fields(*document, absl::StrCat(name, ": "), &status);
+  JsonFields fields(document, absl::StrCat(name, ": "), &status);
   std::vector<int32_t> ids = ReadEosTokens(fields, {}, vocab);
   if (!status.ok()) return status;
   return ids;

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/model/eos_tokens.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/mapped_file.h"
@@ -101,9 +102,8 @@ class ModelBuilder {
 namespace {
 
 absl::StatusOr<ModelConfig> ReadConfig(const std::string& directory) {
-  const absl::StatusOr<MappedFile> file = MappedFile::Open(absl::StrCat(directory, "/config.json"));
-  if (!file.ok()) return file.status();
-  return ParseModelConfig(file->text(), file->path());
+  BFIO_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(absl::StrCat(directory, "/config.json")));
+  return ParseModelConfig(file.text(), file.path());
 }
 
 // Chat models end an assistant message with tokens that only generation_config.json names.
@@ -112,14 +112,13 @@ absl::Status AddGenerationEosTokens(const std::string& directory, ModelConfig& c
       MappedFile::Open(absl::StrCat(directory, "/generation_config.json"));
   if (absl::IsNotFound(file.status())) return absl::OkStatus();
   if (!file.ok()) return file.status();
-  const absl::StatusOr<std::vector<int32_t>> more =
-      ParseGenerationEosTokens(file->text(), file->path(), config.vocab);
-  if (!more.ok()) return more.status();
+  BFIO_ASSIGN_OR_RETURN(const std::vector<int32_t> more,
+                        ParseGenerationEosTokens(file->text(), file->path(), config.vocab));
   std::vector<int32_t>& ids = config.eos_token_ids;
   // The family's default is replaced by what the model's files say: token 2 is an ordinary token in Llama 3's
   // vocabulary.
-  if (config.eos_by_default && !more->empty()) ids.clear();
-  ids.insert(ids.end(), more->begin(), more->end());
+  if (config.eos_by_default && !more.empty()) ids.clear();
+  ids.insert(ids.end(), more.begin(), more.end());
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return absl::OkStatus();
@@ -128,13 +127,10 @@ absl::Status AddGenerationEosTokens(const std::string& directory, ModelConfig& c
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory) {
-  absl::StatusOr<ModelConfig> config = ReadConfig(directory);
-  if (!config.ok()) return config.status();
-  const absl::Status added = AddGenerationEosTokens(directory, *config);
-  if (!added.ok()) return added;
-  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(directory);
-  if (!checkpoint.ok()) return checkpoint.status();
-  return ModelBuilder(*std::move(config), *std::move(checkpoint), directory).Build();
+  BFIO_ASSIGN_OR_RETURN(ModelConfig config, ReadConfig(directory));
+  BFIO_RETURN_IF_ERROR(AddGenerationEosTokens(directory, config));
+  BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(directory));
+  return ModelBuilder(std::move(config), std::move(checkpoint), directory).Build();
 }
 
 }  // namespace bfio::worker

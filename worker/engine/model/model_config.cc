@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/model/eos_tokens.h"
 #include "worker/engine/model/json.h"
 #include "worker/engine/model/json_fields.h"
@@ -205,11 +206,10 @@ absl::string_view FamilyName(ModelConfig::Family family) {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view name) {
-  const absl::StatusOr<json> document = ParseJsonObject(text, name);
-  if (!document.ok()) return document.status();
+  BFIO_ASSIGN_OR_RETURN(const json document, ParseJsonObject(text, name));
   absl::Status status;
   const std::string where = absl::StrCat(name, ": ");
-  JsonFields fields(*document, where, &status);
+  JsonFields fields(document, where, &status);
   const Defaults* const defaults = ReadFamily(fields);
   if (defaults == nullptr) return status;
   ModelConfig config;
@@ -220,7 +220,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   ReadHeadDim(fields, *defaults, config);
   ReadBiases(fields, config);
   config.tied_embeddings = fields.Boolean("tie_word_embeddings", false);
-  config.rope = ReadRopeConfig(*document, config.max_positions, where, &status);
+  config.rope = ReadRopeConfig(document, config.max_positions, where, &status);
   // After ReadRopeConfig, which needs the maximum position without a window.
   ReadSlidingWindow(fields, config);
   std::vector<int32_t> absent;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/model/quote.h"
 #include "worker/engine/model/safetensors_header.h"
 
@@ -117,13 +118,11 @@ absl::Status CheckCoverage(std::vector<SafetensorsEntry>& entries, uint64_t data
 }
 
 absl::StatusOr<TensorMap> ParseFile(absl::Span<const std::byte> file) {
-  const absl::StatusOr<absl::string_view> header = Header(file);
-  if (!header.ok()) return header.status();
-  absl::StatusOr<std::vector<SafetensorsEntry>> entries = ParseSafetensorsHeader(*header);
-  if (!entries.ok()) return entries.status();
-  const absl::Span<const std::byte> data = file.subspan(kPrefix + header->size());
+  BFIO_ASSIGN_OR_RETURN(const absl::string_view header, Header(file));
+  BFIO_ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries, ParseSafetensorsHeader(header));
+  const absl::Span<const std::byte> data = file.subspan(kPrefix + header.size());
   TensorMap tensors;
-  for (const SafetensorsEntry& entry : *entries) {
+  for (const SafetensorsEntry& entry : entries) {
     absl::StatusOr<TensorView> view = View(entry, data);
     if (!view.ok()) {
       return absl::Status(view.status().code(),
@@ -131,8 +130,7 @@ absl::StatusOr<TensorMap> ParseFile(absl::Span<const std::byte> file) {
     }
     tensors.emplace(entry.name, *std::move(view));
   }
-  const absl::Status coverage = CheckCoverage(*entries, data.size());
-  if (!coverage.ok()) return coverage;
+  BFIO_RETURN_IF_ERROR(CheckCoverage(entries, data.size()));
   return tensors;
 }
 
@@ -161,12 +159,10 @@ absl::StatusOr<TensorMap> ParseSafetensors(absl::Span<const std::byte> file, abs
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  absl::StatusOr<MappedFile> file = MappedFile::Open(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<TensorMap> tensors = ParseSafetensors(file->bytes(), path);
-  if (!tensors.ok()) return tensors.status();
+  BFIO_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  BFIO_ASSIGN_OR_RETURN(TensorMap tensors, ParseSafetensors(file.bytes(), path));
   // A moved mapping keeps its address, so the tensors' views stay valid.
-  return std::unique_ptr<SafetensorsFile>(new SafetensorsFile(*std::move(file), *std::move(tensors)));
+  return std::unique_ptr<SafetensorsFile>(new SafetensorsFile(std::move(file), std::move(tensors)));
 }
 
 }  // namespace bfio::worker

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/return_if_error.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/device/cuda_status.h"
 #include "worker/engine/cuda/device/recorded.h"
 
@@ -38,10 +38,9 @@ absl::StatusOr<int> CudaDevices() {
 }
 
 absl::StatusOr<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::Create(int device) {
-  const auto count = CudaDevices();
-  if (!count.ok()) return count.status();
-  if (device < 0 || device >= *count) {
-    return absl::UnavailableError(absl::StrCat("no CUDA device ", device, ": there are ", *count));
+  BFIO_ASSIGN_OR_RETURN(const auto count, CudaDevices());
+  if (device < 0 || device >= count) {
+    return absl::UnavailableError(absl::StrCat("no CUDA device ", device, ": there are ", count));
   }
   auto ops = std::unique_ptr<CudaDeviceOps>(new CudaDeviceOps(device));
   BFIO_RETURN_IF_ERROR(ops->Open());
@@ -65,11 +64,8 @@ absl::Status CudaDeviceOps::Open() {
   BFIO_CUDA(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
   BFIO_CUDA(cudaEventCreate(&begin_));
   BFIO_CUDA(cudaEventCreate(&end_));
-  const auto workspace = Allocate(kGemmWorkspaceBytes, "cuBLASLt");
-  if (!workspace.ok()) return workspace.status();
-  auto gemms = Gemms::Create(*workspace);
-  if (!gemms.ok()) return gemms.status();
-  gemms_ = *std::move(gemms);
+  BFIO_ASSIGN_OR_RETURN(const auto workspace, Allocate(kGemmWorkspaceBytes, "cuBLASLt"));
+  BFIO_ASSIGN_OR_RETURN(gemms_, Gemms::Create(workspace));
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_parts.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
 #include "worker/engine/cuda/engine_on_device.h"
@@ -10,22 +11,20 @@
 namespace bfio::worker {
 
 absl::Status CheckCudaDevice(int32_t device) {
-  const auto count = gpu::CudaDevices();
-  if (!count.ok()) return count.status();
-  if (device >= 0 && device < *count) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("no CUDA device ", device, ": there are ", *count));
+  BFIO_ASSIGN_OR_RETURN(const auto count, gpu::CudaDevices());
+  if (device >= 0 && device < count) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("no CUDA device ", device, ": there are ", count));
 }
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
     const CudaOptions& options, const Model& model, const std::function<void(const std::string&)>& progress) {
-  auto ops = gpu::CudaDeviceOps::Create(options.device);
-  if (!ops.ok()) return ops.status();
-  return gpu::MakeEngineOn(*std::move(ops), options.decode, options.fit_kv, model, progress);
+  BFIO_ASSIGN_OR_RETURN(auto ops, gpu::CudaDeviceOps::Create(options.device));
+  return gpu::MakeEngineOn(std::move(ops), options.decode, options.fit_kv, model, progress);
 }
 
 absl::StatusOr<std::unique_ptr<PartSource>> MakeCudaParts(int32_t device, std::shared_ptr<const Model> model,
                                                           std::function<void(const std::string&)> progress) {
-  if (absl::Status status = CheckCudaDevice(device); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(CheckCudaDevice(device));
   const auto open = [device]() -> absl::StatusOr<std::unique_ptr<gpu::DeviceOps>> {
     return gpu::CudaDeviceOps::Create(device);
   };

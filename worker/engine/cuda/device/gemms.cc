@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/device/cuda_status.h"
 #include "worker/engine/cuda/device/recorded.h"
 
@@ -31,9 +32,8 @@ std::string Text(const GemmShape& shape) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Gemms>> Gemms::Create(void* workspace) {
-  const auto lt = LoadCublasLt();
-  if (!lt.ok()) return lt.status();
-  auto gemms = std::unique_ptr<Gemms>(new Gemms(**lt, workspace));
+  BFIO_ASSIGN_OR_RETURN(const auto lt, LoadCublasLt());
+  auto gemms = std::unique_ptr<Gemms>(new Gemms(*lt, workspace));
   absl::Status status = gemms->lt_.Check(gemms->lt_.Create(&gemms->handle_), "Create");
   status.Update(CudaStatus(cudaEventCreate(&gemms->begin_), "cudaEventCreate"));
   status.Update(CudaStatus(cudaEventCreate(&gemms->end_), "cudaEventCreate"));
@@ -121,7 +121,7 @@ absl::Status Gemms::Run(const Plan& plan, const Bf16* x, const Bf16* weight, voi
 absl::StatusOr<float> Gemms::TimeOf(const Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x,
                                     void* y, cudaStream_t stream) const {
   // A first run without timing: it loads the kernel and shows its errors.
-  if (absl::Status status = Run(plan, x, weights[0], y, stream); !status.ok()) return status;
+  BFIO_RETURN_IF_ERROR(Run(plan, x, weights[0], y, stream));
   const auto recorded = RecordWork(stream, [&] {
     absl::Status status;
     for (size_t i = 0; i < kTimedProducts && status.ok(); ++i) {
@@ -180,13 +180,12 @@ absl::Status Gemms::Prepare(const GemmShape& shape, absl::Span<const Bf16* const
 
 absl::Status Gemms::Choose(Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x, void* y,
                            cudaStream_t stream) {
-  const auto candidates = Candidates(plan);
-  if (!candidates.ok()) return candidates.status();
+  BFIO_ASSIGN_OR_RETURN(const auto candidates, Candidates(plan));
   float best = -1;
   Plan tried = plan;
   // The last error of a candidate; others may still succeed.
   absl::Status refused;
-  for (const cublasLtMatmulHeuristicResult_t& candidate : *candidates) {
+  for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
     if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
     tried.algorithm = candidate.algo;
     tried.workspace_bytes = candidate.workspaceSize;

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "router/frontend/vllm/wire.h"
+#include "router/frontend/vllm/vllm_service.h"
 
 namespace bfio::router::gateway {
 namespace {

@@ -2,6 +2,7 @@
 // emulator, its matrix products are plain loops (tests/testing/emulated_device_ops.h). Not covered: CUDA
 // itself and cuBLASLt.
 #include "worker/engine/cuda/cuda_backend.h"
+#include "common/base/status_macros.h"
 
 #include <algorithm>
 #include <map>
@@ -44,9 +45,8 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> TryMake(const std::string& name, co
   const std::unique_ptr<Model> model = Load(name);
   auto ops = std::make_unique<testing::EmulatedDeviceOps>(device);
   const Progress quiet = [](const std::string&) {};
-  auto weights = UploadWeights(*model, *ops, quiet);
-  if (!weights.ok()) return weights.status();
-  return CudaBackend::Create(options, model->config(), std::move(ops), *std::move(weights), quiet);
+  BFIO_ASSIGN_OR_RETURN(auto weights, UploadWeights(*model, *ops, quiet));
+  return CudaBackend::Create(options, model->config(), std::move(ops), std::move(weights), quiet);
 }
 
 std::unique_ptr<CudaBackend> Make(const std::string& name, const DecodeOptions& options,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/decode/decode_engine.h"
 
 namespace bfio::worker {
@@ -59,9 +60,7 @@ class HashBackend final : public Backend {
       std::vector<float> logits;
       for (int64_t id = 0; id < kVocab; ++id) logits.push_back(static_cast<float>(2 * rng.Normal()));
       if (poisoned_) logits[kPoison] = -std::numeric_limits<float>::infinity();
-      auto pick = sampler_.Pick(logits, draws[i]);
-      if (!pick.ok()) return pick.status();
-      drawn[i] = *pick;
+      BFIO_ASSIGN_OR_RETURN(drawn[i], sampler_.Pick(logits, draws[i]));
     }
     if (ran_) ran_(plan.rows());
     return absl::OkStatus();

@@ -1,6 +1,7 @@
 // The CUDA engine as a program creates it: its errors without CUDA, and its results with it. Without a GPU
 // the second part is skipped; deploy/gpu_check runs it.
 #include "worker/engine/cuda/device/cuda_engine.h"
+#include "common/base/status_macros.h"
 
 #include <cstdlib>
 #include <map>
@@ -34,11 +35,10 @@ DecodeOptions Options() {
 }
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngine(const std::string& name, bool share_mlp = false) {
-  auto model = LoadModel(testing::GoldenFolder(name));
-  if (!model.ok()) return model.status();
+  BFIO_ASSIGN_OR_RETURN(auto model, LoadModel(testing::GoldenFolder(name)));
   DecodeOptions options = Options();
   options.share_mlp = share_mlp;
-  return MakeCudaEngine({options, 0}, **model, [](const std::string&) {});
+  return MakeCudaEngine({options, 0}, *model, [](const std::string&) {});
 }
 
 TEST(CudaEngineTest, WithoutCudaOrAGpuTheErrorSaysSo) {
