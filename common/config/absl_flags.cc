@@ -40,8 +40,4 @@ std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& i
   return InitProgram(argc, argv, info, Flags());
 }
 
-bool FlagWasGiven(absl::string_view name) {
-  return Flags().given(name);
-}
-
 }  // namespace bfio

@@ -1,4 +1,4 @@
-// Options that a program defines with ABSL_FLAG, if its modules define their own flags (bfio_sim, tests).
+// Options that a program defines with ABSL_FLAG, if its modules define their own flags (chains, tests).
 //
 // Purpose: the same command line, config file and --help as an OptionTable. absl's own parser is not used
 // because it exits by itself, with several lines and code 1. Threads: call before threads are started.
@@ -8,16 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "common/config/program.h"
 
 namespace bfio {
 
 // As InitProgram, with a table of all flags of the program.
 std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info);
-
-// Whether the command line or config file set the flag, even to its default.
-bool FlagWasGiven(absl::string_view name);
 
 }  // namespace bfio
 

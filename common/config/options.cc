@@ -123,6 +123,8 @@ void OptionTable::Add(absl::string_view name, T* value, Within within, absl::str
   Insert(MakeOption<T>(name, *value, within, help, [value](T v) { *value = v; }));
 }
 template void OptionTable::Add(absl::string_view, bool*, absl::string_view);
+template void OptionTable::Add(absl::string_view, int32_t*, absl::string_view);
+template void OptionTable::Add(absl::string_view, int64_t*, absl::string_view);
 template void OptionTable::Add(absl::string_view, uint64_t*, absl::string_view);
 template void OptionTable::Add(absl::string_view, uint32_t*, absl::string_view);
 template void OptionTable::Add(absl::string_view, double*, absl::string_view);

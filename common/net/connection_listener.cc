@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,14 +38,6 @@ constexpr uint64_t kListener = uint64_t{1} << 62, kWake = uint64_t{1} << 61;
 void SetOption(int fd, int level, int option, int value) {
   // Options that this kernel does not support are skipped.
   (void)setsockopt(fd, level, option, &value, sizeof(value));
-}
-
-// Each connection needs two descriptors, and the usual soft limit is 1,024.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 uint16_t PortOf(const sockaddr_storage& address) {
@@ -162,7 +153,6 @@ void Watch(int poll, int fd, uint32_t events, uint64_t number) {
 
 absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Bind(const Address& address,
                                                                              Limits limits) {
-  RaiseDescriptorLimit();
   uint16_t port = address.port;
   std::vector<int> listeners;
   // 0.0.0.0 includes IPv6 where available, as in gRPC.

@@ -6,8 +6,8 @@
 // (Authenticated). Until then it may send at most `unauthenticated_bytes` and last for `patience`, and the
 // number of such connections is bounded; further ones wait in the kernel's queue. Connections to a lost host
 // are ended by TCP keepalive. Ownership: gRPC owns the sockets; this object has a second descriptor of each,
-// to see its end and to end it. Threads: Bind, Serve, Stop and destruction from one thread; the others from
-// any.
+// to see its end and to end it: two for each connection, for which InitProgram raises the limit. Threads:
+// Bind, Serve, Stop and destruction from one thread; the others from any.
 #ifndef BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 #define BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 

@@ -1,5 +1,3 @@
-#include "tools/sim/run_command.h"
-
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -7,24 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/flags.h"
+#include "tools/sim/commands.h"
 #include "tools/sim/run/policy_stack.h"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/statistics.h"
 #include "tools/sim/run/steps_csv.h"
-
-ABSL_DECLARE_FLAG(std::string, policy);
-ABSL_FLAG(bool, json, false, "JSON on standard output instead of tables; one object per run");
-ABSL_FLAG(std::string, steps_csv, "",
-          "file that gets a line for each step of the run: loads and requests of every worker. One policy");
 
 namespace bfio::sim {
 namespace {
@@ -46,20 +36,20 @@ Progress ShowProgress(const SimOptions& options) {
 }
 
 void Print(const nlohmann::ordered_json& run, bool json) {
-  std::cout << (json ? run.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : TableLine(run))
-            << std::endl;
-  if (!json && run.contains("shadows")) std::cout << ShadowLines(run.at("shadows"));
-  if (const int64_t refused = run.at("refused"); !json && refused > 0) {
+  if (json) return PrintJson(run);
+  std::cout << TableLine(run) << std::endl;
+  if (run.contains("shadows")) std::cout << ShadowLines(run.at("shadows"));
+  if (const int64_t refused = run.at("refused"); refused > 0) {
     std::cout << "  " << refused << " requests were refused: they may come to hold more than --kv_tokens\n";
   }
 }
 
-absl::Status RunOne(const SimOptions& options, const Trace& trace, bool json) {
+absl::Status RunOne(const SimOptions& options, const Trace& trace, const std::string& steps_csv, bool json) {
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Simulation> simulation, Simulation::Create(options, trace));
   std::optional<StepsCsv> steps;
   StepTap tap;
-  if (const std::string path = absl::GetFlag(FLAGS_steps_csv); !path.empty()) {
-    steps.emplace(path, options.workers);
+  if (!steps_csv.empty()) {
+    steps.emplace(steps_csv, options.workers);
     tap = [&steps](const StepView& view) { steps->Write(view); };
   }
   BFIO_ASSIGN_OR_RETURN(const nlohmann::ordered_json run, simulation->Run(ShowProgress(options), tap));
@@ -72,26 +62,37 @@ absl::Status RunOne(const SimOptions& options, const Trace& trace, bool json) {
 
 }  // namespace
 
-absl::Status RunPolicies() {
-  BFIO_ASSIGN_OR_RETURN(SimOptions options, OptionsFromFlags());
-  BFIO_ASSIGN_OR_RETURN(const Trace trace, WorkloadFromFlags(options.seed, options.requests));
-  std::vector<SimOptions> runs;
-  for (const auto& policy : absl::StrSplit(absl::GetFlag(FLAGS_policy), ',')) {
-    options.policy = std::string(policy);
-    // Errors in any run are reported before the first one starts.
-    if (const auto simulation = Simulation::Create(options, trace); !simulation.ok()) {
-      return simulation.status();
-    }
-    runs.push_back(options);
-  }
-  if (runs.size() > 1 && !absl::GetFlag(FLAGS_steps_csv).empty()) {
+absl::Status RunPolicies(const ReadOptions& read) {
+  SimOptions options;
+  WorkloadOptions workload;
+  std::vector<std::string> policies = {options.policy};
+  std::string steps_csv;
+  bool json = false;
+  OptionTable table;
+  AddRunOptions(table, options);
+  AddWorkload(table, workload);
+  AddJson(table, json);
+  table.Add("policy", &policies, "policy, or several separated by commas");
+  table.Add("steps_csv", &steps_csv,
+            "file that gets a line for each step of the run: loads and requests of every worker. One policy");
+  read(table);
+  EndWithRequests(table, options);
+  if (policies.empty()) return absl::InvalidArgumentError("--policy names none");
+  if (policies.size() > 1 && !steps_csv.empty()) {
     return absl::InvalidArgumentError("--steps_csv takes the steps of one policy");
   }
-  const bool json = absl::GetFlag(FLAGS_json);
+  BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, options.seed, options.requests));
+  std::vector<SimOptions> runs;
+  for (const std::string& policy : policies) {
+    options.policy = policy;
+    // Errors in any run are reported before the first one starts.
+    BFIO_RETURN_IF_ERROR(Simulation::Create(options, trace).status());
+    runs.push_back(options);
+  }
   if (!json) std::cout << TableHeader() << std::endl;
   // One after the other, because concurrent runs would distort each other's decision times.
   for (const SimOptions& run : runs) {
-    BFIO_RETURN_IF_ERROR(RunOne(run, trace, json));
+    BFIO_RETURN_IF_ERROR(RunOne(run, trace, steps_csv, json));
   }
   return absl::OkStatus();
 }

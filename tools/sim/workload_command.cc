@@ -1,17 +1,11 @@
-#include "tools/sim/workload_command.h"
-
 #include <iostream>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/flags.h"
+#include "tools/sim/commands.h"
 #include "tools/sim/run/workload.h"
-
-ABSL_DECLARE_FLAG(bool, json);
 
 namespace bfio::sim {
 namespace {
@@ -38,17 +32,25 @@ void PrintSummary(const Trace& trace, const SimOptions& options) {
   summary["batch"] = options.batch;
   summary["saturation_requests_per_s"] =
       FullSlotRequestRate(trace, options.workers, options.batch, options.cost);
-  std::cout << summary.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  PrintJson(summary);
 }
 
 }  // namespace
 
-absl::Status RunWorkloadCommand() {
-  BFIO_ASSIGN_OR_RETURN(const SimOptions options, OptionsFromFlags());
+absl::Status RunWorkloadCommand(const ReadOptions& read) {
+  SimOptions options;
+  WorkloadOptions workload;
+  bool json = false;
+  OptionTable table;
+  AddRunOptions(table, options);
+  AddWorkload(table, workload);
+  AddJson(table, json);
+  read(table);
+  EndWithRequests(table, options);
   BFIO_RETURN_IF_ERROR(Validate(options));
-  BFIO_ASSIGN_OR_RETURN(const Trace trace, WorkloadFromFlags(options.seed, options.requests));
+  BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, options.seed, options.requests));
   if (trace.requests.empty()) return absl::InvalidArgumentError(absl::StrCat(trace.source, ": no requests"));
-  if (absl::GetFlag(FLAGS_json)) {
+  if (json) {
     PrintSummary(trace, options);
   } else {
     PrintRequests(trace);

@@ -8,25 +8,11 @@
 #include "router/core/lookahead/fixed_length.h"
 #include "router/core/lookahead/hint.h"
 #include "router/core/lookahead/lookahead.h"
+#include "router/core/lookahead/no_lookahead.h"
 #include "router/core/lookahead/survival.h"
 
 namespace bfio::core {
 namespace {
-
-class NoLookahead final : public Lookahead {
- public:
-  absl::string_view name() const override { return "none"; }
-  bool predicts() const override { return false; }
-  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>, absl::Span<double>) override {
-  }
-  uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
-  void Curve(const WaitingView&, absl::Span<double>) override {}
-  int64_t Stay(const Resident&, const PlanTime&, absl::Span<const int64_t>,
-               absl::Span<double>) const override {
-    return 0;
-  }
-  int64_t Stay(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
-};
 
 using LookaheadPtr = std::unique_ptr<Lookahead>;
 

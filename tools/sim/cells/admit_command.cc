@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -17,32 +15,11 @@
 #include "nlohmann/json.hpp"
 #include "tools/sim/admission/lengths.h"
 #include "tools/sim/admission/one_worker.h"
-#include "tools/sim/cells/cell.h"
-#include "tools/sim/cells/cells.h"
-
-ABSL_DECLARE_FLAG(uint64_t, seed);
-ABSL_DECLARE_FLAG(uint64_t, requests);
-ABSL_DECLARE_FLAG(uint64_t, kv_tokens);
-ABSL_DECLARE_FLAG(uint32_t, max_new_tokens);
-ABSL_FLAG(
-    std::string, rule, "mc_sf_paced",
-    "admit, hindsight: mc_sf_paced, mc_sf or mc_fcfs (each with :margin=N,most=K), protect:alpha=A,beta=B or "
-    "watermark:share=W,block=K; hindsight takes several, separated by commas. serve, serve-grid: bf_io "
-    "unless "
-    "another of the list in bfio_sim --help is given");
-ABSL_FLAG(double, rate, 50, "admit: Poisson arrivals per second");
-ABSL_FLAG(double, batch_time_factor, 1, "admit: multiplies the seconds of a batch");
-ABSL_FLAG(std::string, belief, "known",
-          "admit: the length that a rule is told: known, within_quarter (of the truth), half_to_all or "
-          "all_to_twice "
-          "(of it), limit (--max_new_tokens), survival (learnt: enough with probability 0.99) or "
-          "survival:confidence=P");
-ABSL_FLAG(uint32_t, samples, 0, "admit: most samples over time that are printed; 0: none");
+#include "tools/sim/commands.h"
 
 namespace bfio::sim {
 namespace {
 
-constexpr int64_t kMostRequests = 10'000'000;
 constexpr int64_t kLongestLmsys = 2000;
 // Medians of lmsys-chat-1m as the paper states them; exp(sigma^2 / 2) is mean / median.
 constexpr double kPromptMedian = 11, kPromptSigma = 1.616, kOutputMedian = 45, kOutputSigma = 1.131;
@@ -116,69 +93,86 @@ nlohmann::ordered_json Told(const KvRun& run, int64_t samples) {
   return cell;
 }
 
-absl::Status CheckAdmitFlags(Belief belief) {
-  for (const absl::Status& status :
-       {CheckNumber("rate", absl::GetFlag(FLAGS_rate), 1e-6, 1e9),
-        CheckNumber("batch_time_factor", absl::GetFlag(FLAGS_batch_time_factor), 1e-6, 1e6),
-        CheckNumber("requests", static_cast<double>(absl::GetFlag(FLAGS_requests)), 1, kMostRequests),
-        CheckNumber("kv_tokens", static_cast<double>(absl::GetFlag(FLAGS_kv_tokens)), 1, 1e12)}) {
-    if (!status.ok()) return status;
-  }
-  if (absl::GetFlag(FLAGS_max_new_tokens) == 0 && (belief == Belief::kSurvival || belief == Belief::kLimit)) {
-    return absl::InvalidArgumentError("this --belief needs --max_new_tokens");
-  }
-  return absl::OkStatus();
-}
+// --belief, and for kSurvival the probability with which the predicted length is enough.
+struct BeliefSetting {
+  Belief belief = Belief::kKnown;
+  double confidence = 0.99;
+};
 
-// The arrivals that --rate, --requests and other flags define, with the predictions that the rule receives.
-absl::StatusOr<std::vector<KvArrival>> ArrivalsFromFlags(Belief belief) {
-  BFIO_ASSIGN_OR_RETURN(const Trace rows, RowsFromFlags());
-  const uint64_t seed = absl::GetFlag(FLAGS_seed);
-  std::vector<KvArrival> arrivals =
-      DrawKvArrivals(rows, absl::GetFlag(FLAGS_rate), static_cast<int64_t>(absl::GetFlag(FLAGS_requests)),
-                     static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens)), seed);
-  if (arrivals.empty()) return absl::InvalidArgumentError("no request fits into --kv_tokens");
-  Believe(belief, absl::GetFlag(FLAGS_max_new_tokens), seed, arrivals);
-  return arrivals;
+absl::StatusOr<BeliefSetting> ParseBelief(absl::string_view text) {
+  if (text == "known") return BeliefSetting{Belief::kKnown};
+  if (text == "within_quarter") return BeliefSetting{Belief::kWithinQuarter};
+  if (text == "half_to_all") return BeliefSetting{Belief::kHalfToAll};
+  if (text == "all_to_twice") return BeliefSetting{Belief::kAllToTwice};
+  if (text == "limit") return BeliefSetting{Belief::kLimit};
+  BeliefSetting survival{Belief::kSurvival};
+  if (text == "survival") return survival;
+  if (!absl::ConsumePrefix(&text, "survival:confidence=")) {
+    return absl::InvalidArgumentError(
+        "choose one of known, within_quarter, half_to_all, all_to_twice, limit, survival");
+  }
+  if (!absl::SimpleAtod(text, &survival.confidence) ||
+      !(survival.confidence >= 1e-6 && survival.confidence <= 1 - 1e-9)) {
+    return absl::InvalidArgumentError("the confidence must be above 0 and below 1");
+  }
+  return survival;
 }
 
 }  // namespace
 
-absl::Status RunAdmitCommand() {
-  const std::string belief_text = absl::GetFlag(FLAGS_belief);
-  double confidence = 0.99;
-  absl::string_view name = belief_text;
-  if (absl::ConsumePrefix(&name, "survival:confidence=")) {
-    if (!absl::SimpleAtod(name, &confidence) || !(confidence >= 1e-6 && confidence <= 1 - 1e-9)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--belief=", belief_text, ": the confidence must be above 0 and below 1"));
-    }
-    name = "survival";
+absl::Status RunAdmitCommand(const ReadOptions& read) {
+  WorkloadOptions workload;
+  std::string rule = "mc_sf_paced";
+  BeliefSetting believed;
+  double rate = 50, batch_time_factor = 1;
+  int64_t requests = 0, memory = 0, limit = 0, samples = 0;
+  uint64_t seed = 1;
+  bool json = true;
+  OptionTable table;
+  AddRows(table, workload);
+  table.Add("rule", &rule, kAdmissionRules);
+  table.AddParsed("belief", &believed, "known",
+                  "the length that a rule is told: known, within_quarter (of the truth), half_to_all or "
+                  "all_to_twice (of it), limit (--max_new_tokens), survival (learnt: enough with probability "
+                  "0.99) or survival:confidence=P",
+                  ParseBelief);
+  table.Add("rate", &rate, Within(1e-6, 1e9), "Poisson arrivals per second");
+  table.Add("batch_time_factor", &batch_time_factor, Within(1e-6, 1e6), "multiplies the seconds of a batch");
+  table.Add("requests", &requests, Within(1, 10'000'000), "requests that arrive");
+  table.Add("kv_tokens", &memory, Within(1, 1e12), "KV tokens of the worker");
+  table.Add("max_new_tokens", &limit, Within(0, 1e9), "max_new_tokens of every request; 0: none");
+  table.Add("samples", &samples, Within(0, 1e9), "most samples over time that are printed; 0: none");
+  table.Add("seed", &seed, "seed of arrivals and lengths");
+  AddJson(table, json);
+  read(table);
+  if (requests == 0 || memory == 0) {
+    return absl::InvalidArgumentError("admit needs --requests and --kv_tokens");
   }
-  BFIO_ASSIGN_OR_RETURN(const size_t choice, ChoiceOf("belief", name,
-                                                      {"known", "within_quarter", "half_to_all",
-                                                       "all_to_twice", "limit", "survival"}));
-  const auto belief = static_cast<Belief>(choice);
-  BFIO_RETURN_IF_ERROR(CheckAdmitFlags(belief));
-  BFIO_ASSIGN_OR_RETURN(const std::vector<KvArrival> arrivals, ArrivalsFromFlags(belief));
+  if (limit == 0 && (believed.belief == Belief::kSurvival || believed.belief == Belief::kLimit)) {
+    return absl::InvalidArgumentError("this --belief needs --max_new_tokens");
+  }
+  BFIO_ASSIGN_OR_RETURN(const Trace rows, ReadRows(workload));
+  std::vector<KvArrival> arrivals = DrawKvArrivals(rows, rate, requests, memory, seed);
+  if (arrivals.empty()) return absl::InvalidArgumentError("no request fits into --kv_tokens");
+  Believe(believed.belief, limit, seed, arrivals);
   std::unique_ptr<Lengths> lengths;
-  if (belief == Belief::kSurvival) {
+  if (believed.belief == Belief::kSurvival) {
     BFIO_ASSIGN_OR_RETURN(auto lookahead, core::MakeLookahead("survival"));
-    lengths = std::make_unique<LookaheadLengths>(std::move(lookahead), confidence);
+    lengths = std::make_unique<LookaheadLengths>(std::move(lookahead), believed.confidence);
   }
   KvRunOptions options;
-  options.rule.memory = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
-  options.rule.seed = absl::GetFlag(FLAGS_seed);
+  options.rule.memory = memory;
+  options.rule.seed = seed;
   options.rule.lengths = lengths.get();
   // An empty round takes as long as a round with one token.
-  options.round_seconds = [factor = absl::GetFlag(FLAGS_batch_time_factor)](int64_t tokens) {
-    return factor * BatchCost().Seconds(std::max<int64_t>(1, tokens));
+  options.round_seconds = [batch_time_factor](int64_t tokens) {
+    return batch_time_factor * BatchCost().Seconds(std::max<int64_t>(1, tokens));
   };
-  options.memory_every = absl::GetFlag(FLAGS_samples) > 0 ? 1 : 0;
+  options.memory_every = samples > 0 ? 1 : 0;
   options.go_on = [] { return !ShutdownSignal::Requested(); };
-  BFIO_ASSIGN_OR_RETURN(const KvRun run, RunOneWorker(absl::GetFlag(FLAGS_rule), arrivals, options));
+  BFIO_ASSIGN_OR_RETURN(const KvRun run, RunOneWorker(rule, arrivals, options));
   if (ShutdownSignal::Requested()) return absl::CancelledError("stopped by a signal");
-  PrintCell(Told(run, absl::GetFlag(FLAGS_samples)));
+  PrintJson(Told(run, samples));
   return absl::OkStatus();
 }
 

@@ -1,39 +1,21 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
 #include "common/base/rng.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/cells/cell.h"
-#include "tools/sim/cells/cells.h"
+#include "tools/sim/commands.h"
 #include "tools/sim/step/one_engine.h"
-
-ABSL_DECLARE_FLAG(uint64_t, seed);
-ABSL_DECLARE_FLAG(uint64_t, requests);
-ABSL_DECLARE_FLAG(double, load);
-ABSL_FLAG(std::string, scheduler, "sarathi", "engine: the batch scheduler, as bfio_worker's");
-ABSL_FLAG(uint32_t, slots, 0,
-          "engine: requests that an engine works on at a time; 0: any number. serve: slots of a rank, 256 "
-          "unless given");
-ABSL_FLAG(uint32_t, token_budget, 512, "engine: tokens of a batch");
-ABSL_FLAG(std::string, engine_cost, "llama_70b",
-          "engine: the time of a batch: llama_70b (Llama-3-70B on two A100) or code_llama_34b (CodeLlama-34B "
-          "on one, in steps of 128 tokens)");
-ABSL_FLAG(std::string, budget_control, "off",
-          "engine: off, or e2e, ttft or tpot: the budget is adapted for it, from 128 to --token_budget");
-ABSL_FLAG(double, skip, 0.1,
-          "engine: share of the arrivals' time at the start whose requests are not counted");
 
 namespace bfio::sim {
 namespace {
 
-constexpr double kMostStepRequests = 1e6;
 // The token budget for which capacity is defined, and the smallest budget that the tuner may choose.
 constexpr int64_t kReferenceBudget = 512, kLeastBudget = 128;
 // Number of samples of the backlog while requests arrive.
@@ -71,66 +53,93 @@ bool KeepsUp(const OneEngineRun& run) {
   return quarter(3) - quarter(1) < kMostGrowth * static_cast<double>(run.tokens);
 }
 
-nlohmann::ordered_json Times(const std::vector<StepArrival>& arrivals, absl::Span<const StepLife> lives) {
-  const StepLatencies latencies =
-      LatenciesOf(arrivals, lives, absl::GetFlag(FLAGS_skip) * arrivals.back().at, true);
+// Linear interpolation between the two samples around rank q (n - 1); NaN without samples. REQUIRES: 0 <= q
+// <= 1.
+double SampleQuantile(std::vector<double> samples, double q) {
+  if (samples.empty()) return std::nan("");
+  const double rank = q * static_cast<double>(samples.size() - 1);
+  const auto below = static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(samples.begin(), samples.begin() + below, samples.end());
+  const double low = samples[below];
+  if (below + 1 == static_cast<std::ptrdiff_t>(samples.size())) return low;
+  const double high = *std::min_element(samples.begin() + below + 1, samples.end());
+  return low + (rank - static_cast<double>(below)) * (high - low);
+}
+
+nlohmann::ordered_json Times(const std::vector<StepArrival>& arrivals, absl::Span<const StepLife> lives,
+                             double skip) {
+  const StepLatencies latencies = LatenciesOf(arrivals, lives, skip * arrivals.back().at, true);
   return {{"e2e_s_p50", SampleQuantile(latencies.e2e, 0.5)},
           {"ttft_s_p50", SampleQuantile(latencies.ttft, 0.5)},
           {"ttft_s_p99", SampleQuantile(latencies.ttft, 0.99)},
           {"tpot_s_p50", SampleQuantile(latencies.tpot, 0.5)}};
 }
 
-absl::Status RunOne(const std::vector<StepArrival>& arrivals, const BatchCost& cost, int64_t slots,
-                    size_t control) {
+}  // namespace
+
+absl::Status RunEngineCommand(const ReadOptions& read) {
+  using worker::BudgetGoal;
+  WorkloadOptions workload;
   OneEngineOptions options;
-  options.scheduler = absl::GetFlag(FLAGS_scheduler);
-  options.engine.cost = cost;
-  options.engine.slots = slots;
+  int64_t requests = 0, slots = 0;
+  int64_t& budget = options.engine.token_budget;
+  budget = 512;
+  bool code_llama = false;
+  std::optional<BudgetGoal> goal;
+  double load = 1, skip = 0.1;
+  uint64_t seed = 1;
+  bool json = true;
+  OptionTable table;
+  AddRows(table, workload);
+  table.Add("scheduler", &options.scheduler, "the batch scheduler, as bfio_worker's");
+  table.Add("slots", &slots, Within(0, 1e9), "requests that an engine works on at a time; 0: any number");
+  table.Add("token_budget", &budget, Within(1, 1e9), "tokens of a batch");
+  table.AddChoice("engine_cost", &code_llama,
+                  std::vector<std::pair<std::string, bool>>{{"llama_70b", false}, {"code_llama_34b", true}},
+                  "the time of a batch: llama_70b (Llama-3-70B on two A100) or code_llama_34b (CodeLlama-34B "
+                  "on one, in steps of 128 tokens)");
+  table.AddChoice("budget_control", &goal,
+                  std::vector<std::pair<std::string, std::optional<BudgetGoal>>>{{"off", std::nullopt},
+                                                                                 {"e2e", BudgetGoal::kE2e},
+                                                                                 {"ttft", BudgetGoal::kTtft},
+                                                                                 {"tpot", BudgetGoal::kTpot}},
+                  "off, or e2e, ttft or tpot: the budget is adapted for it, from 128 to --token_budget");
+  table.Add("load", &load, Within(1e-6, 1e3),
+            "arrivals as a share of the engine's capacity at a budget of 512 tokens, without long contexts");
+  table.Add("requests", &requests, Within(1, 1e6), "requests that arrive");
+  table.Add("skip", &skip, Within(0, 0.99),
+            "share of the arrivals' time at the start whose requests are not counted");
+  table.Add("seed", &seed, "seed of arrivals and lengths");
+  AddJson(table, json);
+  read(table);
+  if (goal && budget < kLeastBudget) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token_budget=", budget, ": at least ", kLeastBudget, " with --budget_control"));
+  }
+  BFIO_ASSIGN_OR_RETURN(const Trace rows, ReadRows(workload));
+  if (rows.requests.empty() || requests == 0) {
+    return absl::InvalidArgumentError("engine needs --requests, and --trace or --profile");
+  }
+  options.engine.cost = code_llama ? LongContextCodeLlama34B() : LongContextLlama70B();
+  options.engine.slots = slots > 0 ? slots : worker::BatchCapacity::kUnbounded;
   options.engine.prompt_gives_token = true;
-  options.engine.token_budget = absl::GetFlag(FLAGS_token_budget);
-  if (control > 0) {
-    BFIO_ASSIGN_OR_RETURN(const auto goal, worker::ParseBudgetGoal(absl::GetFlag(FLAGS_budget_control)));
+  if (goal) {
     options.adapt.emplace();
-    options.adapt->goal = goal;
+    options.adapt->goal = *goal;
     options.adapt->min_budget = kLeastBudget;
   }
+  const std::vector<StepArrival> arrivals = DrawStepArrivals(rows, load, requests, options.engine.cost, seed);
   options.sample_s = arrivals.back().at / kBacklogSamples;
   options.go_on = [] { return !ShutdownSignal::Requested(); };
   BFIO_ASSIGN_OR_RETURN(const OneEngineRun run, RunOneEngine(arrivals, options));
   if (ShutdownSignal::Requested()) return absl::CancelledError("stopped by a signal");
-  nlohmann::ordered_json cell = Times(arrivals, run.lives);
+  nlohmann::ordered_json cell = Times(arrivals, run.lives, skip);
   cell.update({{"mean_budget", run.mean_budget},
                {"keeps_up", KeepsUp(run)},
                {"completed", run.completed},
                {"throughput_tokens_per_s", static_cast<double>(run.tokens) / run.end_s}});
-  PrintCell(cell);
+  PrintJson(cell);
   return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status RunEngineCommand() {
-  BFIO_ASSIGN_OR_RETURN(const size_t control, ChoiceOf("budget_control", absl::GetFlag(FLAGS_budget_control),
-                                                       {"off", "e2e", "ttft", "tpot"}));
-  BFIO_ASSIGN_OR_RETURN(const size_t model, ChoiceOf("engine_cost", absl::GetFlag(FLAGS_engine_cost),
-                                                     {"llama_70b", "code_llama_34b"}));
-  const BatchCost cost = model == 0 ? LongContextLlama70B() : LongContextCodeLlama34B();
-  const uint32_t budget = absl::GetFlag(FLAGS_token_budget);
-  for (const absl::Status& status :
-       {CheckNumber("load", absl::GetFlag(FLAGS_load), 1e-6, 1e3),
-        CheckNumber("requests", static_cast<double>(absl::GetFlag(FLAGS_requests)), 1, kMostStepRequests),
-        CheckNumber("skip", absl::GetFlag(FLAGS_skip), 0, 0.99),
-        CheckNumber("token_budget", budget, control > 0 ? kLeastBudget : 1, 1e9)}) {
-    if (!status.ok()) return status;
-  }
-  BFIO_ASSIGN_OR_RETURN(const Trace rows, RowsFromFlags());
-  if (rows.requests.empty()) return absl::InvalidArgumentError("engine needs --trace or --profile");
-  const std::vector<StepArrival> arrivals =
-      DrawStepArrivals(rows, absl::GetFlag(FLAGS_load), static_cast<int64_t>(absl::GetFlag(FLAGS_requests)),
-                       cost, absl::GetFlag(FLAGS_seed));
-  const int64_t slots =
-      absl::GetFlag(FLAGS_slots) > 0 ? absl::GetFlag(FLAGS_slots) : worker::BatchCapacity::kUnbounded;
-  return RunOne(arrivals, cost, slots, control);
 }
 
 }  // namespace bfio::sim

@@ -4,24 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/admission/hindsight.h"
 #include "tools/sim/admission/one_worker.h"
-#include "tools/sim/cells/cell.h"
-#include "tools/sim/cells/cells.h"
-
-ABSL_DECLARE_FLAG(std::string, rule);
-ABSL_FLAG(std::string, instances, "",
-          "hindsight: file of instances, one a line: {\"kv_tokens\": M, \"first_round_counts\": true, "
-          "\"requests\": "
-          "[[ROUND, PROMPT, OUTPUT], ..]}");
-ABSL_FLAG(uint64_t, most_places, 1'000'000,
-          "hindsight: places that the search tries before it gives an instance up");
+#include "tools/sim/commands.h"
 
 namespace bfio::sim {
 namespace {
@@ -73,19 +61,28 @@ absl::StatusOr<SmallInstance> ParseInstance(const std::string& line) {
 
 }  // namespace
 
-absl::Status RunHindsightCommand() {
-  const std::string path = absl::GetFlag(FLAGS_instances);
+absl::Status RunHindsightCommand(const ReadOptions& read) {
+  std::string path;
+  std::vector<std::string> rules = {"mc_sf_paced"};
+  int64_t most_places = 1'000'000;
+  bool json = true;
+  OptionTable table;
+  table.Add("rule", &rules, kAdmissionRules);
+  table.Add("instances", &path,
+            "file of instances, one a line: {\"kv_tokens\": M, \"first_round_counts\": true, \"requests\": "
+            "[[ROUND, PROMPT, OUTPUT], ..]}");
+  table.Add("most_places", &most_places, "places that the search tries before it gives an instance up");
+  AddJson(table, json);
+  read(table);
   std::ifstream in(path);
   if (!in) return absl::NotFoundError(absl::StrCat("--instances=", path, ": cannot be read"));
-  const std::vector<std::string> rules = absl::StrSplit(absl::GetFlag(FLAGS_rule), ',', absl::SkipEmpty());
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
     const absl::StatusOr<SmallInstance> instance = ParseInstance(line);
     if (!instance.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", instance.status().message()));
     }
-    const auto best = HindsightOptimum(instance->arrivals, instance->options,
-                                       static_cast<int64_t>(absl::GetFlag(FLAGS_most_places)));
+    const auto best = HindsightOptimum(instance->arrivals, instance->options, most_places);
     nlohmann::ordered_json cell = {
         {"optimum", best.has_value() ? static_cast<double>(best->total_latency) : NAN}};
     for (const std::string& rule : rules) {
@@ -94,7 +91,7 @@ absl::Status RunHindsightCommand() {
       BFIO_ASSIGN_OR_RETURN(const KvRun run, RunOneWorker(rule, instance->arrivals, options));
       cell[rule] = run.looped ? NAN : run.total_latency;
     }
-    PrintCell(cell);
+    PrintJson(cell);
   }
   return absl::OkStatus();
 }

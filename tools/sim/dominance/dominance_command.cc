@@ -1,18 +1,12 @@
-#include "tools/sim/dominance/dominance_command.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <utility>
 #include <vector>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
@@ -20,74 +14,43 @@
 #include "common/workload/trace.h"
 #include "nlohmann/json.hpp"
 #include "router/core/policy/policy.h"
+#include "tools/sim/commands.h"
 #include "tools/sim/dominance/dominance.h"
 #include "tools/sim/dominance/dominance_report.h"
-#include "tools/sim/flags.h"
-
-ABSL_DECLARE_FLAG(std::string, trace);
-ABSL_DECLARE_FLAG(bool, json);
-ABSL_FLAG(std::string, candidate, "bf_io_auto", "dominance: the policy that is to be beaten by no baseline");
-ABSL_FLAG(std::string, loads, "8,20,40,60,68,72",
-          "dominance: loads of arrivals mode, 72 being saturation; none for no such cells");
-ABSL_FLAG(std::string, depths, "1,4,32",
-          "dominance: pool depths of overload mode, in mean free slots per step; none for no such cells");
-ABSL_FLAG(uint32_t, seeds, 3, "dominance: seeds 1 to this");
-ABSL_FLAG(std::string, groups, "4,16,64,256", "dominance: numbers of workers");
-ABSL_FLAG(std::string, workloads, "",
-          "dominance: only the workloads whose name contains one of these; a trace is named by its file, and "
-          "there are conversation and code");
 
 namespace bfio::sim {
 namespace {
 
 constexpr absl::Duration kDominanceProgress = absl::Seconds(10);
 
-std::vector<std::string> List(const std::string& text) {
-  if (text == "none") return {};
-  return absl::StrSplit(text, ',', absl::SkipEmpty());
-}
-
-template <class Number, class Parse>
-absl::StatusOr<std::vector<Number>> Numbers(const char* flag, const std::string& text, Parse parse) {
-  std::vector<Number> result;
-  for (const std::string& item : List(text)) {
-    Number number;
-    if (!parse(item, &number)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": '", item, "' is no number"));
-    }
-    result.push_back(number);
-  }
-  return result;
-}
-
-bool Wanted(const std::string& name) {
-  const std::vector<std::string> filter = List(absl::GetFlag(FLAGS_workloads));
+bool Wanted(const std::string& name, const std::vector<std::string>& filter) {
   return filter.empty() || std::any_of(filter.begin(), filter.end(), [&](const std::string& part) {
            return absl::StrContains(absl::AsciiStrToLower(name), absl::AsciiStrToLower(part));
          });
 }
 
-absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::string& traces) {
+absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::vector<std::string>& traces,
+                                                         const std::vector<std::string>& filter) {
   std::vector<DominanceWorkload> result;
-  for (const std::string& path : List(traces)) {
+  for (const std::string& path : traces) {
     DominanceWorkload workload;
     workload.name = std::filesystem::path(path).stem().string();
-    if (!Wanted(workload.name)) continue;
+    if (!Wanted(workload.name, filter)) continue;
     BFIO_ASSIGN_OR_RETURN(workload.trace, ReadTrace(path));
     result.push_back(std::move(workload));
   }
   for (const std::string& profile : ProfileNames()) {
-    if (!Wanted(profile)) continue;
+    if (!Wanted(profile, filter)) continue;
     DominanceWorkload workload;
     workload.name = workload.profile = profile;
     result.push_back(std::move(workload));
   }
   for (DominanceWorkload& workload : StructuredWorkloads()) {
-    if (Wanted(workload.name)) result.push_back(std::move(workload));
+    if (Wanted(workload.name, filter)) result.push_back(std::move(workload));
   }
   if (result.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--workloads=", absl::GetFlag(FLAGS_workloads), " leaves none"));
+        absl::StrCat("--workloads=", absl::StrJoin(filter, ","), " leaves none"));
   }
   return result;
 }
@@ -100,29 +63,35 @@ std::vector<std::string> AllBaselines() {
   return names;
 }
 
-absl::StatusOr<DominanceOptions> OptionsOfCommand() {
-  DominanceOptions options;
-  BFIO_ASSIGN_OR_RETURN(options.workloads, Workloads(absl::GetFlag(FLAGS_trace)));
-  BFIO_ASSIGN_OR_RETURN(options.groups,
-                        Numbers<int32_t>("groups", absl::GetFlag(FLAGS_groups), absl::SimpleAtoi<int32_t>));
-  BFIO_ASSIGN_OR_RETURN(options.loads,
-                        Numbers<double>("loads", absl::GetFlag(FLAGS_loads), absl::SimpleAtod));
-  BFIO_ASSIGN_OR_RETURN(options.depths,
-                        Numbers<double>("depths", absl::GetFlag(FLAGS_depths), absl::SimpleAtod));
-  options.seeds = absl::GetFlag(FLAGS_seeds);
-  options.candidate = absl::GetFlag(FLAGS_candidate);
-  options.baselines = PoliciesFromFlags();
-  if (options.baselines.empty()) options.baselines = AllBaselines();
-  BFIO_ASSIGN_OR_RETURN(options.base, OptionsFromFlags());
-  options.threads = ThreadsFromFlags();
-  return options;
-}
-
 }  // namespace
 
-absl::Status RunDominanceCommand() {
-  const bool json = absl::GetFlag(FLAGS_json);
-  BFIO_ASSIGN_OR_RETURN(DominanceOptions options, OptionsOfCommand());
+absl::Status RunDominanceCommand(const ReadOptions& read) {
+  DominanceOptions options;
+  std::vector<std::string> traces, workloads;
+  int32_t threads = 0;
+  bool json = false;
+  OptionTable table;
+  AddRunOptions(table, options.base);
+  table.Add("trace", &traces, "traces, separated by commas");
+  table.Add(
+      "workloads", &workloads,
+      "only the workloads whose name contains one of these; a trace is named by its file, and there are "
+      "conversation and code");
+  table.Add("candidate", &options.candidate, "the policy that is to be beaten by no baseline");
+  table.Add("policy", &options.baselines, "baselines, separated by commas; empty: all");
+  AddNumbers(table, "groups", &options.groups, Within(1, 65536), "numbers of workers");
+  AddNumbers(table, "loads", &options.loads, Within(1e-9, 1e9),
+             "loads of arrivals mode, 72 being saturation; none for no such cells");
+  AddNumbers(table, "depths", &options.depths, Within(1e-9, 1e9),
+             "pool depths of overload mode, in mean free slots per step; none for no such cells");
+  table.Add("seeds", &options.seeds, Within(1, 1e6), "seeds 1 to this");
+  AddThreads(table, threads);
+  AddJson(table, json);
+  read(table);
+  EndWithRequests(table, options.base);
+  options.threads = NumThreads(threads);
+  if (options.baselines.empty()) options.baselines = AllBaselines();
+  BFIO_ASSIGN_OR_RETURN(options.workloads, Workloads(traces, workloads));
   BFIO_ASSIGN_OR_RETURN(Dominance dominance, Dominance::Create(std::move(options)));
   if (!json) std::cout << DominanceHeader() << std::endl;
   absl::Time next = MonotonicNow() + kDominanceProgress;
@@ -132,11 +101,12 @@ absl::Status RunDominanceCommand() {
     std::cerr << "dominance: " << index + 1 << " of " << dominance.cells().size() << " cells\n";
     next = MonotonicNow() + kDominanceProgress;
   };
-  const absl::Status status = dominance.Run(done, [] { return !ShutdownSignal::Requested(); });
-  if (!status.ok()) return status;
-  std::cout << (json ? DominanceJson(dominance).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-                     : DominanceSummary(dominance))
-            << std::endl;
+  BFIO_RETURN_IF_ERROR(dominance.Run(done, [] { return !ShutdownSignal::Requested(); }));
+  if (json) {
+    PrintJson(DominanceJson(dominance));
+  } else {
+    std::cout << DominanceSummary(dominance) << std::endl;
+  }
   return absl::OkStatus();
 }
 

@@ -1,25 +1,15 @@
-#include "tools/sim/replay/replay_command.h"
-
 #include <iostream>
 #include <utility>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "router/record/log_reader.h"
-#include "tools/sim/flags.h"
+#include "tools/sim/commands.h"
 #include "tools/sim/replay/replay_report.h"
 #include "tools/sim/replay/session_replay.h"
-
-ABSL_FLAG(std::string, log, "", "replay: PATH of a router's --decision_log, or of one of its files");
-ABSL_FLAG(
-    std::string, what_if, "",
-    "replay: a policy that is asked instead of the recorded one, and not obeyed; with --objective, --horizon "
-    "and so on");
-ABSL_DECLARE_FLAG(bool, json);
 
 namespace bfio::sim {
 namespace {
@@ -62,45 +52,53 @@ absl::Status TakeAll(record::LogReader& reader, SessionReplay& replay) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& policy) {
+absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& policy,
+                                                          const SimOptions& options) {
   if (policy.empty()) return std::optional<core::PolicySetting>();
-  BFIO_ASSIGN_OR_RETURN(const SimOptions flags, OptionsFromFlags());
   core::PolicySetting setting;
   setting.name = policy;
-  setting.options.seed = flags.seed;
-  setting.options.horizon = flags.horizon;
-  setting.options.objective = flags.objective;
-  setting.options.discount = flags.discount;
-  setting.options.wait_ratio = flags.wait_ratio;
-  setting.options.choices = flags.choices;
+  setting.options.seed = options.seed;
+  setting.options.horizon = options.horizon;
+  setting.options.objective = options.objective;
+  setting.options.discount = options.discount;
+  setting.options.wait_ratio = options.wait_ratio;
+  setting.options.choices = options.choices;
   BFIO_RETURN_IF_ERROR(core::MakePolicy(setting.name, setting.options).status());
   return setting;
 }
 
 }  // namespace
 
-absl::Status RunReplayCommand() {
-  const std::string path = absl::GetFlag(FLAGS_log);
+absl::Status RunReplayCommand(const ReadOptions& read) {
+  std::string path, policy;
+  SimOptions options;
+  bool json = false;
+  OptionTable table;
+  table.Add("log", &path, "PATH of a router's --decision_log, or of one of its files");
+  table.Add("what_if", &policy,
+            "a policy that is asked instead of the recorded one, and not obeyed; with --objective, --horizon "
+            "and so on");
+  AddPolicySettings(table, options);
+  AddJson(table, json);
+  read(table);
   if (path.empty()) return absl::InvalidArgumentError("replay needs --log=PATH of a decision log");
-  BFIO_ASSIGN_OR_RETURN(const std::optional<core::PolicySetting> what_if,
-                        WhatIf(absl::GetFlag(FLAGS_what_if)));
+  BFIO_ASSIGN_OR_RETURN(const std::optional<core::PolicySetting> what_if, WhatIf(policy, options));
   BFIO_ASSIGN_OR_RETURN(record::LogReader reader, record::LogReader::Open(path));
   SessionReplay replay(what_if, ClockSeconds);
-  const absl::Status read = TakeAll(reader, replay);
+  const absl::Status taken = TakeAll(reader, replay);
   ReplayedLog log;
   log.path = path;
   log.segments = reader.segments();
   log.earlier_sessions = reader.earlier_sessions();
   log.bytes = reader.bytes();
-  log.ending = read.ok() ? EndingName(reader.ending()) : "damaged";
+  log.ending = taken.ok() ? EndingName(reader.ending()) : "damaged";
   if (what_if) log.what_if = what_if->name;
-  if (absl::GetFlag(FLAGS_json)) {
-    std::cout << ReplayJson(log, replay).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-              << std::endl;
+  if (json) {
+    PrintJson(ReplayJson(log, replay));
   } else {
     std::cout << ReplayText(log, replay) << std::flush;
   }
-  if (!read.ok()) return read;
+  if (!taken.ok()) return taken;
   if (replay.Failed()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the core decides otherwise than was recorded: ", replay.counts().first_difference));

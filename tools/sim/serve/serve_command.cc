@@ -1,5 +1,3 @@
-#include "tools/sim/serve/serve_command.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -10,98 +8,48 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/declare.h"
-#include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "common/base/shutdown.h"
 #include "common/base/status_macros.h"
-#include "common/config/absl_flags.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/cells/cell.h"
-#include "tools/sim/flags.h"
+#include "tools/sim/commands.h"
 #include "tools/sim/serve/serve_grid.h"
 #include "tools/sim/serve/serve_run.h"
-
-ABSL_DECLARE_FLAG(std::string, trace);
-ABSL_DECLARE_FLAG(uint32_t, workers);
-ABSL_DECLARE_FLAG(std::string, rule);
-ABSL_DECLARE_FLAG(uint32_t, slots);
-ABSL_DECLARE_FLAG(uint64_t, seed);
-ABSL_DECLARE_FLAG(uint32_t, seeds);
-ABSL_DECLARE_FLAG(double, load);
-ABSL_DECLARE_FLAG(double, jitter);
-ABSL_DECLARE_FLAG(std::string, loads);
-ABSL_DECLARE_FLAG(std::string, groups);
-ABSL_DECLARE_FLAG(bool, json);
-ABSL_FLAG(uint32_t, budget, 2048, "serve: tokens of a rank's step at most, for rules that have a budget");
-ABSL_FLAG(
-    std::string, cost, "7.5e-3,0.027e-3,220,1.05e-9,4.85e-8",
-    "serve: C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
-    "that decodes attend to, seconds; an 8-billion model per GPU by default");
-ABSL_FLAG(std::string, known_cost, "true",
-          "serve: the cost of a step by which the rule plans and ranks fill their steps: true, fitted to the "
-          "steps as workers do, or fitted_without_k1");
-ABSL_FLAG(
-    uint32_t, lag, 2,
-    "serve: a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
-    "where the group waits for its plan");
-ABSL_FLAG(double, ttft_objective, 0,
-          "serve: objective of every request for the time to its first token, seconds; 0: none");
-ABSL_FLAG(bool, closed, false,
-          "serve, serve-grid: a request comes whenever one ends; --load is the share of all slots that the "
-          "requests in the system would fill");
-ABSL_FLAG(std::string, budgets, "128,256,512,1024,2048,4096,8192",
-          "serve-grid: tokens of a rank's step that rules with a budget are run with");
-ABSL_FLAG(std::string, against, "",
-          "serve-grid: compare --rule with this rule alone, at equal budgets, each a cell; empty: with all "
-          "others, each with its best budget in hindsight");
 
 namespace bfio::sim {
 namespace {
 
-// Defaults: bfio's rule, an engine's usual slots, and a load below saturation. Other subcommands have these
-// flags, too, with other defaults.
-constexpr char kDefaultRule[] = "bf_io";
-constexpr int64_t kDefaultSlots = 256;
-constexpr double kDefaultLoad = 0.7;
-// More than any step has; so that it is a whole number in any type.
-constexpr double kMostRows = 1e9;
-constexpr double kMostWorkers = 1024;
+// Of a pipelined router.
+constexpr int32_t kDefaultLag = 2;
 constexpr int64_t kGridRows = 20'000;
 constexpr uint64_t kGridRowsSeed = 7;
-constexpr double kMostSeeds = 1000;
-constexpr double kGridLoads[] = {0.3, 0.5, 0.7, 0.85, 0.95};
 
-std::string RuleFromFlag() {
-  return FlagWasGiven("rule") ? absl::GetFlag(FLAGS_rule) : kDefaultRule;
-}
-
-absl::StatusOr<BatchCost> CostFromFlag() {
-  BFIO_ASSIGN_OR_RETURN(const std::vector<double> values, NumbersOf("cost", absl::GetFlag(FLAGS_cost), ','));
-  if (values.size() != 5) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--cost=", absl::GetFlag(FLAGS_cost), ": five numbers, C,A,B0,K1,K2"));
-  }
-  BFIO_RETURN_IF_ERROR(CheckNumber("cost", values[2], 0, kMostRows));
+absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
+  if (numbers.size() != 5) return absl::InvalidArgumentError("--cost: five numbers, C,A,B0,K1,K2");
   BatchCost cost;
-  cost.c_s = values[0];
-  cost.a_s_per_token = values[1];
-  cost.b0_tokens = static_cast<int64_t>(values[2]);
-  cost.k1_s_per_pair = values[3];
-  cost.k2_s_per_token = values[4];
+  cost.c_s = numbers[0];
+  cost.a_s_per_token = numbers[1];
+  cost.b0_tokens = static_cast<int64_t>(numbers[2]);
+  cost.k1_s_per_pair = numbers[3];
+  cost.k2_s_per_token = numbers[4];
   return cost;
 }
 
-absl::StatusOr<KnownCost> KnownCostFromFlag() {
-  const std::string name = absl::GetFlag(FLAGS_known_cost);
-  if (name == "true") return KnownCost::kTrue;
-  if (name == "fitted") return KnownCost::kFitted;
-  if (name == "fitted_without_k1") return KnownCost::kFittedWithoutK1;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--known_cost=", name, ": true, fitted or fitted_without_k1"));
+// The options that both subcommands have.
+void AddServeOptions(OptionTable& table, std::string& rule, int32_t& lag, double& jitter, bool& closed,
+                     bool& json) {
+  table.Add("rule", &rule, "a rule of the list in bfio_sim --help");
+  table.Add("lag", &lag,
+            "a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
+            "where the group waits for its plan");
+  table.Add("jitter", &jitter,
+            "standard deviation of the logarithm of a random factor on every rank's local time");
+  table.Add("closed", &closed,
+            "a request comes whenever one ends; the load is the share of all slots that the requests in the "
+            "system would fill");
+  AddJson(table, json);
 }
 
 void PrintRun(const ServeOptions& options, const std::string& workload, const ServeResult& run) {
@@ -126,9 +74,8 @@ void PrintRun(const ServeOptions& options, const std::string& workload, const Se
 
 // --- the grid ---
 
-absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads() {
+absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::string>& paths) {
   std::vector<ServeWorkload> workloads;
-  const std::vector<std::string> paths = absl::StrSplit(absl::GetFlag(FLAGS_trace), ',', absl::SkipEmpty());
   for (const std::string& path : paths) {
     BFIO_ASSIGN_OR_RETURN(Trace trace, ReadTrace(path));
     workloads.push_back({std::filesystem::path(path).stem().string(), std::move(trace)});
@@ -141,38 +88,6 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads() {
     workloads.push_back({profile, std::move(trace)});
   }
   return workloads;
-}
-
-absl::StatusOr<ServeGridOptions> GridFromFlags() {
-  ServeGridOptions grid;
-  BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads());
-  grid.engines = ServeEngines();
-  grid.loads.assign(std::begin(kGridLoads), std::end(kGridLoads));
-  grid.groups = {4, 8, 16};
-  if (FlagWasGiven("loads")) {
-    BFIO_ASSIGN_OR_RETURN(grid.loads, NumbersOf("loads", absl::GetFlag(FLAGS_loads), ','));
-  }
-  if (FlagWasGiven("groups")) {
-    BFIO_ASSIGN_OR_RETURN(auto groups, NumbersOf("groups", absl::GetFlag(FLAGS_groups), ','));
-    for (const double group : groups) {
-      BFIO_RETURN_IF_ERROR(CheckNumber("groups", group, 1, kMostWorkers));
-    }
-    grid.groups.assign(groups.begin(), groups.end());
-  }
-  BFIO_ASSIGN_OR_RETURN(const auto budgets, NumbersOf("budgets", absl::GetFlag(FLAGS_budgets), ','));
-  for (const double budget : budgets) {
-    BFIO_RETURN_IF_ERROR(CheckNumber("budgets", budget, 1, kMostRows));
-  }
-  grid.budgets.assign(budgets.begin(), budgets.end());
-  grid.against = absl::GetFlag(FLAGS_against);
-  BFIO_RETURN_IF_ERROR(CheckNumber("seeds", absl::GetFlag(FLAGS_seeds), 1, kMostSeeds));
-  grid.seeds = static_cast<int32_t>(absl::GetFlag(FLAGS_seeds));
-  grid.candidate = RuleFromFlag();
-  grid.candidate_lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
-  grid.jitter = absl::GetFlag(FLAGS_jitter);
-  grid.closed = absl::GetFlag(FLAGS_closed);
-  grid.threads = ThreadsFromFlags();
-  return grid;
 }
 
 std::string CellLine(const ServeCell& cell) {
@@ -262,35 +177,70 @@ class Summary {
 
 }  // namespace
 
-absl::Status RunServeCommand() {
+absl::Status RunServeCommand(const ReadOptions& read) {
   ServeOptions options;
-  options.rule = RuleFromFlag();
-  options.workers = static_cast<int32_t>(absl::GetFlag(FLAGS_workers));
-  options.slots = FlagWasGiven("slots") ? absl::GetFlag(FLAGS_slots) : kDefaultSlots;
-  options.budget = absl::GetFlag(FLAGS_budget);
-  options.load = FlagWasGiven("load") ? absl::GetFlag(FLAGS_load) : kDefaultLoad;
-  options.lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
-  options.jitter = absl::GetFlag(FLAGS_jitter);
-  options.ttft_objective_s = absl::GetFlag(FLAGS_ttft_objective);
-  options.closed = absl::GetFlag(FLAGS_closed);
-  options.seed = absl::GetFlag(FLAGS_seed);
-  BFIO_ASSIGN_OR_RETURN(options.cost, CostFromFlag());
-  BFIO_ASSIGN_OR_RETURN(options.known_cost, KnownCostFromFlag());
-  BFIO_ASSIGN_OR_RETURN(Trace trace, WorkloadFromFlags(1, 0));
-  BFIO_ASSIGN_OR_RETURN(ServeResult run, RunServe(options, trace));
-  if (absl::GetFlag(FLAGS_json)) {
-    std::cout << ServeJson(options, trace.source, run)
-                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-              << std::endl;
+  options.workers = 16;
+  options.lag = kDefaultLag;
+  // An 8-billion model per GPU.
+  std::vector<double> cost = {7.5e-3, 0.027e-3, 220, 1.05e-9, 4.85e-8};
+  WorkloadOptions workload;
+  bool json = false;
+  OptionTable table;
+  AddServeOptions(table, options.rule, options.lag, options.jitter, options.closed, json);
+  AddWorkload(table, workload);
+  table.Add("workers", &options.workers, "ranks behind one barrier");
+  table.Add("slots", &options.slots, "slots of a rank");
+  table.Add("budget", &options.budget, "tokens of a rank's step at most, for rules that have a budget");
+  table.Add("load", &options.load, "share of the capacity of a perfectly balanced group");
+  table.Add("ttft_objective", &options.ttft_objective_s,
+            "objective of every request for the time to its first token, seconds; 0: none");
+  table.Add("seed", &options.seed, "seed of arrivals and step times");
+  AddNumbers(table, "cost", &cost, Within(0, 1e9),
+             "C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
+             "that decodes attend to, seconds; an 8-billion model per GPU by default");
+  table.AddChoice(
+      "known_cost", &options.known_cost,
+      std::vector<std::pair<std::string, KnownCost>>{{"true", KnownCost::kTrue},
+                                                     {"fitted", KnownCost::kFitted},
+                                                     {"fitted_without_k1", KnownCost::kFittedWithoutK1}},
+      "the cost of a step by which the rule plans and ranks fill their steps: true, fitted to the "
+      "steps as workers do, or fitted_without_k1");
+  read(table);
+  BFIO_ASSIGN_OR_RETURN(options.cost, CostOf(cost));
+  BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, 1, 0));
+  BFIO_ASSIGN_OR_RETURN(const ServeResult run, RunServe(options, trace));
+  if (json) {
+    PrintJson(ServeJson(options, trace.source, run));
   } else {
     PrintRun(options, trace.source, run);
   }
   return absl::OkStatus();
 }
 
-absl::Status RunServeGridCommand() {
-  BFIO_ASSIGN_OR_RETURN(ServeGridOptions grid, GridFromFlags());
-  const bool json = absl::GetFlag(FLAGS_json);
+absl::Status RunServeGridCommand(const ReadOptions& read) {
+  ServeGridOptions grid;
+  grid.engines = ServeEngines();
+  grid.loads = {0.3, 0.5, 0.7, 0.85, 0.95};
+  grid.groups = {4, 8, 16};
+  std::vector<std::string> traces;
+  int32_t threads = 0;
+  bool json = false;
+  OptionTable table;
+  AddServeOptions(table, grid.candidate, grid.candidate_lag, grid.jitter, grid.closed, json);
+  table.Add("trace", &traces, "traces, separated by commas, in place of profiles of the same distributions");
+  AddNumbers(table, "groups", &grid.groups, Within(1, 1024), "numbers of ranks");
+  AddNumbers(table, "loads", &grid.loads, Within(1e-9, 10), "loads, as serve's --load");
+  AddNumbers(table, "budgets", &grid.budgets, Within(1, 1e9),
+             "tokens of a rank's step that rules with a budget are run with");
+  table.Add(
+      "against", &grid.against,
+      "compare --rule with this rule alone, at equal budgets, each a cell; empty: with all others, each "
+      "with its best budget in hindsight");
+  table.Add("seeds", &grid.seeds, Within(1, 1000), "seeds 1 to this");
+  AddThreads(table, threads);
+  read(table);
+  grid.threads = NumThreads(threads);
+  BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads(traces));
   if (!json) {
     std::cout
         << "                                           | the best other         | ratios to it            | "

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/lookahead/no_lookahead.h"
 
 namespace bfio::core {
 namespace {
@@ -17,14 +18,11 @@ namespace {
 using ::testing::HasSubstr;
 
 // Geometric lengths beyond the first token: every later token is the last with the same probability.
-class Geometric final : public Lookahead {
+class Geometric final : public NoLookahead {
  public:
   explicit Geometric(double ends) : stays_(1 - ends) {}
   absl::string_view name() const override { return "geometric"; }
-  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>, absl::Span<double>) override {
-  }
-  uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
-  void Curve(const WaitingView&, absl::Span<double>) override {}
+  bool predicts() const override { return true; }
   int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
                absl::Span<double> alive) const override {
     Fill(steps, alive);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "router/core/lookahead/no_lookahead.h"
 #include "router/core/policy/place_in_order.h"
 #include "tests/testing/one_group.h"
 
@@ -144,24 +145,14 @@ TEST_F(ChunkedPrefillTest, ATenantPaysForTokensNotForSteps) {
 }
 
 // Remembers the lengths it is told.
-class Lengths final : public Lookahead {
+class Lengths final : public NoLookahead {
  public:
   explicit Lengths(std::vector<int64_t>* seen) : seen_(seen) {}
   absl::string_view name() const override { return "lengths"; }
   bool learns() const override { return true; }
-  bool predicts() const override { return false; }
   void Observe(const Resident&, const HintTrail&, int64_t, int64_t to, bool finished) override {
     if (finished) seen_->push_back(to);
   }
-  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>, absl::Span<double>) override {
-  }
-  uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
-  void Curve(const WaitingView&, absl::Span<double>) override {}
-  int64_t Stay(const Resident&, const PlanTime&, absl::Span<const int64_t>,
-               absl::Span<double>) const override {
-    return 0;
-  }
-  int64_t Stay(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
 
  private:
   std::vector<int64_t>* const seen_;

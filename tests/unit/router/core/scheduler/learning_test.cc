@@ -5,6 +5,7 @@
 #include <map>
 
 #include "common/base/rng.h"
+#include "router/core/lookahead/no_lookahead.h"
 #include "tests/testing/one_group.h"
 
 namespace bfio::core {
@@ -13,7 +14,7 @@ namespace {
 using bfio::testing::OneGroup;
 
 // Everything it hears, by request.
-class Recorder : public Lookahead {
+class Recorder : public NoLookahead {
  public:
   struct Life {
     int64_t from = -1, to = -1;
@@ -21,6 +22,7 @@ class Recorder : public Lookahead {
     std::vector<std::pair<int64_t, double>> hints;
   };
   absl::string_view name() const override { return "recorder"; }
+  bool predicts() const override { return true; }
   bool learns() const override { return true; }
   bool uses_hints() const override { return true; }
   int32_t GroupOf(uint32_t tenant, int64_t prompt_tokens) override {
@@ -42,15 +44,6 @@ class Recorder : public Lookahead {
     lives[resident.id].hints.emplace_back(age, probability);
   }
   void Advance() override { ++steps; }
-  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>, absl::Span<double>) override {
-  }
-  uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
-  void Curve(const WaitingView&, absl::Span<double>) override {}
-  int64_t Stay(const Resident&, const PlanTime&, absl::Span<const int64_t>,
-               absl::Span<double>) const override {
-    return 0;
-  }
-  int64_t Stay(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
 
   std::map<RequestId, Life> lives;
   int64_t steps = 0;

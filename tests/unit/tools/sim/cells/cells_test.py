@@ -83,6 +83,7 @@ class CellsTest(unittest.TestCase):
                    (["hindsight", "--instances=" + file.name], file.name + ":1"), (["engine", "--requests=5"], "--profile"),
                    ([*ENGINE, "--scheduler=none"], "none"), ([*ENGINE, "--budget_control=best"], "--budget_control"),
                    ([*ENGINE, "--engine_cost=none"], "--engine_cost"),
+                   ([*ADMIT, "--policy=fcfs"], "--policy"), ([*ADMIT, "--requests=1.5"], "--requests"),
                    ([*ENGINE, "--token_budget=64", "--budget_control=e2e"], "--token_budget")]
             for arguments, named in bad:
                 done = run(*arguments)

@@ -1,0 +1,121 @@
+// The subcommands of bfio_sim, and what several of them share.
+//
+// Purpose: a subcommand describes its options in a table of its own, reads them and runs. The errors are
+// INVALID_ARGUMENT or NOT_FOUND, naming the option, for bad input. Threads: call from main.
+#ifndef BFIO_TOOLS_SIM_COMMANDS_H_
+#define BFIO_TOOLS_SIM_COMMANDS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/config/options.h"
+#include "common/workload/trace.h"
+#include "nlohmann/json_fwd.hpp"
+#include "tools/sim/run/options.h"
+
+namespace bfio::sim {
+
+// Reads the command line into the table's variables. Ends the program on --help and on a bad option.
+using ReadOptions = std::function<void(OptionTable& table)>;
+
+// Without a subcommand: each policy on one workload, as a table or JSON lines.
+absl::Status RunPolicies(const ReadOptions& read);
+// Replays a router's decision log and compares the decisions. DATA_LOSS when the log is damaged,
+// FAILED_PRECONDITION when a decision differs from the recorded one.
+absl::Status RunReplayCommand(const ReadOptions& read);
+// Fits the cost of a step to workers' step logs. INVALID_ARGUMENT also when they do not determine it.
+absl::Status RunCalibrateCommand(const ReadOptions& read);
+// Writes the requests of a workload as a trace with generic columns, or the demand that they place on a
+// group.
+absl::Status RunWorkloadCommand(const ReadOptions& read);
+// A policy against every baseline over a grid. Progress goes to standard error.
+absl::Status RunDominanceCommand(const ReadOptions& read);
+// The next three run a simulator that does not contain the router, and print one JSON object on a line
+// (`hindsight` one for each instance of its file): research/kv.py and engines.py run them, cell by cell.
+// One worker's KV memory under an admission rule (tools/sim/admission/one_worker.h).
+absl::Status RunAdmitCommand(const ReadOptions& read);
+// Admission rules against the best schedule of small instances (tools/sim/admission/hindsight.h).
+absl::Status RunHindsightCommand(const ReadOptions& read);
+// One engine with a batch scheduler (tools/sim/step).
+absl::Status RunEngineCommand(const ReadOptions& read);
+// Prompts and decodes of engines behind a barrier: one run of a rule.
+absl::Status RunServeCommand(const ReadOptions& read);
+// A rule against all others, each with its best budget in hindsight.
+absl::Status RunServeGridCommand(const ReadOptions& read);
+
+// --- options that several subcommands have; the value of each variable is the default ---
+
+// --seed and the settings of policies.
+void AddPolicySettings(OptionTable& table, SimOptions& options);
+// Those, and all others of a simulated run except the policy's name.
+void AddRunOptions(OptionTable& table, SimOptions& options);
+// With --requests, nothing is left out or ends before them unless --warmup or --steps is given, too.
+void EndWithRequests(const OptionTable& table, SimOptions& options);
+
+struct WorkloadOptions {
+  std::string trace, profile;
+  bool with_replacement = false;
+};
+// --trace and --profile.
+void AddRows(OptionTable& table, WorkloadOptions& workload);
+// The rows of the workload, in order, to draw from; none when it has neither trace nor profile.
+absl::StatusOr<Trace> ReadRows(const WorkloadOptions& workload);
+// --trace, --profile and --draw.
+void AddWorkload(OptionTable& table, WorkloadOptions& workload);
+// The workload, varied by `seed`: rotated to another start, sampled anew, or with rows drawn with
+// replacement. The profile conversation when it has neither trace nor profile. `requests` > 0: number of rows
+// of a drawn workload. Dropped rows of a file are reported on standard error.
+absl::StatusOr<Trace> ReadWorkload(const WorkloadOptions& workload, uint64_t seed, int64_t requests);
+
+// --threads, 0 for one per processor.
+void AddThreads(OptionTable& table, int32_t& threads);
+// The number of processors when `threads` is 0.
+int32_t NumThreads(int32_t threads);
+
+// Where the output is always JSON, the option is accepted for scripts that always give it.
+void AddJson(OptionTable& table, bool& json);
+
+// Help of --rule of admit and hindsight.
+inline constexpr char kAdmissionRules[] =
+    "mc_sf_paced, mc_sf or mc_fcfs (each with :margin=N,most=K), protect:alpha=A,beta=B or "
+    "watermark:share=W,block=K; hindsight takes several, separated by commas";
+
+// A list of numbers separated by commas; `none` is an empty one.
+template <typename T>
+void AddNumbers(OptionTable& table, absl::string_view name, std::vector<T>* numbers, Within within,
+                absl::string_view help) {
+  const auto parse = [within](const std::string& text) -> absl::StatusOr<std::vector<T>> {
+    std::vector<T> parsed;
+    if (text == "none") return parsed;
+    for (const absl::string_view item : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+      double number = 0;
+      const bool valid = absl::SimpleAtod(item, &number) && number >= within.least && number <= within.most &&
+                         (!std::is_integral_v<T> || number == std::floor(number));
+      if (!valid) {
+        return absl::InvalidArgumentError(absl::StrCat("'", item, "' is no ",
+                                                       std::is_integral_v<T> ? "whole " : "",
+                                                       "number within ", within.least, "..", within.most));
+      }
+      parsed.push_back(static_cast<T>(number));
+    }
+    return parsed;
+  };
+  table.AddParsed(name, numbers, absl::StrJoin(*numbers, ","), help, parse);
+}
+
+// Prints the object on standard output as one line. NaN becomes null; names that are not UTF-8 are repaired.
+void PrintJson(const nlohmann::ordered_json& json);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_COMMANDS_H_
