@@ -49,7 +49,7 @@ MUTANTS = [
     ("link/held_requests.cc", "if (it != held_.end()) it->second.held.tokens.push_back(token.id);", "if (it != held_.end()) it->second.held.tokens.assign(1, token.id);", "only the last token is kept"),
     ("link/held_requests.cc", "std::sort(handles.begin(), handles.end());", "", "requests are announced in no order"),
     ("engine/decode/kv_fit.cc", "if (bytes(most) <= capacity) return most;", "", "what fits is lowered by a token"),
-    ("engine/cuda/device_weights.cc", "      if (absl::Status status = ops_.Wait(kCopyDeadline); !status.ok()) return status;\n", "", "weights are staged in memory that a copy still reads"),
+    ("engine/cuda/device_weights.cc", "      BFIO_RETURN_IF_ERROR(ops_.Wait(kCopyDeadline));\n", "", "weights are staged in memory that a copy still reads"),
     ("engine/cuda/cuda_backend.cc", "status = AwaitShared(*peers);\n  } else if (status.ok()) {\n    status = ops_->Wait(kStepDeadline);", "status = AwaitShared(*peers);\n  } else if (status.ok()) {", "tokens are taken before they have come from the device"),
     ("engine/cuda/cuda_backend.cc", "if (options.share_mlp) reserve +=", "if (!options.share_mlp) reserve +=", "KV tokens take the memory for the rows of all ranks"),
     ("engine/cuda/shared_mlp.cc", "BFIO_RETURN_IF_ERROR(ops_.CopyOut(rows, input(), mine * kNarrow));\n    BFIO_RETURN_IF_ERROR(ops_.Wait(kPartDeadline));", "BFIO_RETURN_IF_ERROR(ops_.CopyOut(rows, input(), mine * kNarrow));", "rows are sent to the peers before they have come from the device"),
