@@ -9,6 +9,8 @@ namespace {
 
 // Times RetuneTimes::after_s for which a composition must have been better where no overload is.
 constexpr double kLonger = 5;
+// Share of the largest rate for which servers are composed at most.
+constexpr double kMostLoad = 0.9;
 
 }  // namespace
 
@@ -31,8 +33,15 @@ std::optional<Retuning> BetterComposition(absl::Span<const PoolServer> servers, 
     server.hosts.reset();
     server.slots_used = 0;
   }
-  const auto plan = PlanChains(free, sizes, max_slots, better.demand);
+  auto plan = PlanChains(free, sizes, max_slots, better.demand);
   if (!plan.ok()) return std::nullopt;
+  if (const double most = TotalRate(Rates(plan->chains)); better.near_overload && most <= better.demand) {
+    // Nothing carries it, and this is the largest rate there is. A composition for somewhat less responds
+    // faster.
+    better.demand = std::max(demand, kMostLoad * most);
+    plan = PlanChains(free, sizes, max_slots, better.demand);
+    if (!plan.ok()) return std::nullopt;
+  }
   better.then = ResponseOf(plan->chains, {}, demand);
   const Response then_high = ResponseOf(plan->chains, {}, high);
   // Where nothing carries the upper end, chains that carry the measured demand are kept: a change-over costs

@@ -7,7 +7,7 @@
 //
 // The measured rate varies by chance, so a check looks at a band above it: there the other composition must
 // not be worse, so that a change-over is not undone by chance. Deterministic, without I/O and clock; times in
-// seconds. Threads: one. Cost of a check: two compositions, 0.4 s for 200 servers.
+// seconds. Threads: one. Cost of a check: two compositions at most, 0.04 s each for 200 servers.
 #ifndef BFIO_CHAINS_CORE_RETUNE_H_
 #define BFIO_CHAINS_CORE_RETUNE_H_
 
@@ -24,9 +24,9 @@ inline constexpr double kRetuneGain = 0.1;
 // Factor within which the demand is at least uncertain.
 inline constexpr double kRetuneBand = 1.25;
 
-// Factor of the measured demand for which servers are composed that did not carry it. A demand that has risen
-// may rise further, and another change-over at a higher demand costs more: more requests wait, and those that
-// have waited take longer to catch up.
+// Factor of the measured demand for which servers are composed that did not carry it, up to 90 % of the
+// largest rate. A demand that has risen may rise further, and another change-over at a higher demand costs
+// more: more requests wait, and those that have waited take longer to catch up.
 inline constexpr double kRetuneMargin = 2;
 
 // The factor by which the demand may exceed a rate that was measured with an exponential memory: two standard

@@ -17,8 +17,8 @@ namespace bfio::sim {
 namespace {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
-// As in the router: the memory of the measured rate, and the time between checks.
-constexpr double kRateMemory = 60, kCheck = 30;
+// As in the router: the memory of the measured rate, the time between checks, and the time for a drain.
+constexpr double kRateMemory = 60, kCheck = 30, kDrainTimeout = 60;
 // Mean service times within which most running requests end.
 constexpr double kDrainServices = 3;
 // More than the servers' memory holds, so that it does not limit a chain's requests.
@@ -81,11 +81,13 @@ class Drift {
     while (next_ < jobs_.size() || !running_.empty() || !waiting_.empty()) {
       const double arrival = next_ < jobs_.size() ? jobs_[next_].arrival : kForever;
       const double end = running_.empty() ? kForever : running_.top().time;
-      const double now = std::min({arrival, end, loaded_at_, check});
+      const double now = std::min({arrival, end, loaded_at_, drained_by_, check});
       if (now == end) {
         --chains_[running_.top().chain].running;
         running_.pop();
-        if (compose_for_.has_value() && running_.empty()) loaded_at_ = now + run_.loading;
+        if (compose_for_.has_value() && running_.empty()) Load(now);
+      } else if (now == drained_by_) {
+        Break(now);
       } else if (now == loaded_at_) {
         loaded_at_ = kForever;
         pauses_s_ += now - drained_at_;
@@ -124,7 +126,7 @@ class Drift {
   };
   struct Running {
     double time = 0;
-    size_t chain = 0;
+    size_t chain = 0, job = 0;
 
     bool operator<(const Running& other) const { return other.time < time; }
   };
@@ -142,14 +144,33 @@ class Drift {
     const double rate = rate_ * std::exp((rate_at_ - now) / kRateMemory);
     double service_s = 0;
     for (const Chain& chain : chains_) service_s = std::max(service_s, chain.time);
+    const double drain_s = std::min(kDrainServices * service_s, kDrainTimeout);
     const auto better = core::BetterComposition(servers_, Sizes(), kMostRequests, rate,
                                                 core::RateBand(rate, kRateMemory), standing_);
-    if (!patience_.Check(now, better, {kRateMemory, kDrainServices * service_s + run_.loading})) return;
+    if (!patience_.Check(now, better, {kRateMemory, drain_s + run_.loading})) return;
     patience_.Forget();
     compose_for_ = better->demand;
     drained_at_ = now;
     ++changes_;
-    if (running_.empty()) loaded_at_ = now + run_.loading;
+    drained_by_ = now + kDrainTimeout;
+    if (running_.empty()) Load(now);
+  }
+
+  void Load(double now) {
+    drained_by_ = kForever;
+    loaded_at_ = now + run_.loading;
+  }
+
+  // The rest of the running jobs is for the new chains.
+  void Break(double now) {
+    std::vector<size_t> jobs;
+    for (; !running_.empty(); running_.pop()) {
+      const Running& one = running_.top();
+      jobs_[one.job].size = (one.time - now) / chains_[one.chain].time;
+      jobs.push_back(one.job);
+    }
+    waiting_.insert(waiting_.begin(), jobs.begin(), jobs.end());
+    Load(now);
   }
 
   // JFFC.
@@ -166,7 +187,7 @@ class Drift {
       const double end = now + jobs_[job].size * chains_[fastest].time;
       response_[job] = end - jobs_[job].arrival;
       ++chains_[fastest].running;
-      running_.push({end, fastest});
+      running_.push({end, fastest, job});
     }
   }
 
@@ -175,7 +196,7 @@ class Drift {
   const bool retunes_;
   // The measured rate at `rate_at_`.
   double rate_, rate_at_ = 0;
-  const std::vector<DriftJob> jobs_;
+  std::vector<DriftJob> jobs_;
   std::vector<double> response_;
   std::vector<core::StandingChain> standing_;
   std::vector<Chain> chains_;
@@ -185,7 +206,7 @@ class Drift {
   core::RetunePatience patience_;
   // In a change-over: the demand for which to compose.
   std::optional<double> compose_for_;
-  double drained_at_ = 0, loaded_at_ = kForever, pauses_s_ = 0;
+  double drained_at_ = 0, drained_by_ = kForever, loaded_at_ = kForever, pauses_s_ = 0;
   int64_t changes_ = 0;
 };
 

@@ -2,9 +2,9 @@
 // anew.
 //
 // Purpose: what a change of demand costs a composition, and what the router's change-over
-// (chains/core/retune.h) gains, with its pause: all chains end their jobs, without a deadline, and then load
-// other blocks, while arriving jobs wait. Deterministic for the seed. Times in seconds. Threads: any, no
-// state.
+// (chains/core/retune.h) gains, with its pause: all chains end their jobs, and then load other blocks, while
+// arriving jobs wait. Jobs that have not ended in time continue in the new chains; that their tokens are
+// computed again costs nothing here. Deterministic for the seed. Times in seconds. Threads: any, no state.
 #ifndef BFIO_CHAINS_SIM_DRIFT_H_
 #define BFIO_CHAINS_SIM_DRIFT_H_
 

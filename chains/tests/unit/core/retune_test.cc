@@ -55,7 +55,7 @@ TEST(BetterCompositionTest, ChainsThatDoNotCarryTheDemandAreReplaced) {
   ASSERT_TRUE(over.has_value());
   EXPECT_TRUE(over->overload);
   EXPECT_FALSE(std::isinf(over->then.bound));
-  EXPECT_FALSE(BetterComposition(servers, kSizes, kSlots, 0.4, 10, alone).has_value())
+  EXPECT_FALSE(BetterComposition(servers, kSizes, kSlots, 0.2, 10, alone).has_value())
       << "nothing carries the upper end, and the chains carry the demand";
   // Where nothing carries the demand, more is better than less.
   const auto beyond = BetterComposition(servers, kSizes, kSlots, 50, 1.25, alone);
