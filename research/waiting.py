@@ -101,7 +101,7 @@ def cell_of(args):
             raise
     thresholds, bound, fluid_bound = [], None, None
     if fcfs:
-        release = None if args.release == "none" else Release(args.release == "nested_wait", time, args.most_steps)
+        release = None if args.release == "none" else Release(args.release == "nested_wait", time, args.most_steps, args.kv_tokens)
         run = FcfsWorker(types, args.batching == "chunked", args.token_budget, args.most_running, options, release).run()
         thresholds = release.thresholds if release else []
     else:

@@ -33,9 +33,10 @@ class Class:
 
 
 class Release:
-    """`most_steps`: after so many a request is released whatever its class."""
+    """`most_steps`: after so many a request is released whatever its class. `memory`: tokens that thresholds may fill."""
 
-    def __init__(self, nested, time, most_steps):
+    def __init__(self, nested, time, most_steps, memory=0):
+        self.memory = memory or math.inf
         self.nested, self.time, self.most_steps = nested, time, most_steps or math.inf
         self.tau = RATE_STEPS * 2 * time.d0
         self.classes = [Class(self.tau) for _ in range(CLASSES)]
@@ -103,8 +104,13 @@ class Release:
         share = max(1, load / (LOAD * MOST_CARRIED))
         seconds = self.time.d0 / (LOAD - load / share)
 
+        # With as many requests at every stage, batches of the thresholds hold so many tokens.
+        held = tokens * seconds / share
+        filling = min(1, self.memory / held)
+
         def threshold(rate):
-            return max(1, math.ceil(rate * seconds / share - 1e-9))
+            n = rate * seconds / share
+            return max(1, math.ceil(n - 1e-9) if filling == 1 else math.floor(n * filling + 1e-9))
 
         if self.nested:
             self.thresholds[0] = threshold(segments.rate)

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "chains/core/retune.h"
+#include "chains/router/server_times.h"
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
 
@@ -21,6 +23,12 @@ constexpr int kMaxStages = 256;
 // Upper bound of the servers to which a server measures round trips.
 constexpr size_t kMaxPeers = 64;
 constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
+// Checks whether another composition is better, per options.retune_after. One takes 0.1 s for 200 servers.
+constexpr int kRetuneChecks = 2;
+// Mean service times within which most running requests end; for the expected pause of a change-over.
+constexpr double kDrainServices = 3;
+// The time constant of the measured demand (router/requests/arrival_rate.h).
+constexpr double kDemandMemory = 60;
 
 absl::Status CheckHello(const v1::ServerHello& hello) {
   const auto bad = [](absl::string_view field) {
@@ -176,7 +184,8 @@ absl::Status ChainPool::OnTimes(Session session, const v1::PeerTimes& times, abs
   return absl::OkStatus();
 }
 
-std::optional<std::vector<ServerTimes>> ChainPool::MeasuredTimes(const std::vector<Session>& sessions) const {
+std::optional<std::vector<core::ServerTimes>> ChainPool::MeasuredTimes(
+    const std::vector<Session>& sessions) const {
   if (!options_.use_times) return std::nullopt;
   std::vector<ServerTelemetry> telemetry;
   for (const Session session : sessions) {
@@ -248,6 +257,7 @@ absl::Status ChainPool::OnReady(Session session, const v1::ChainReady& ready, ab
   }
   chain.serving = true;
   chain.deadline = absl::InfiniteFuture();
+  longest_load_ = std::max(longest_load_, now - chain.begun);
   spdlog::info("chain {}: {} servers are ready", ready.chain(), chain.stages.size());
   v1::PoolMessage start;
   start.mutable_start()->set_chain(ready.chain());
@@ -269,7 +279,12 @@ void ChainPool::OnGone(Session session, absl::Time now) {
 void ChainPool::EndChain(uint64_t chain, const std::string& why, Session except, absl::Time now) {
   const auto found = chains_.find(chain);
   if (found == chains_.end()) return;
-  spdlog::warn("chain {}: ends: {}", chain, why);
+  if (found->second.draining) {
+    spdlog::info("chain {}: ends: {}", chain, why);
+  } else {
+    spdlog::warn("chain {}: ends: {}", chain, why);
+  }
+  patience_.Forget();
   for (const auto& stage : found->second.stages) {
     if (!stage.has_value()) continue;
     if (const auto server = servers_.find(*stage); server != servers_.end())
@@ -291,6 +306,11 @@ void ChainPool::OnTime(absl::Time now, double demand) {
   }
   for (const uint64_t number : late) {
     const Chain& chain = chains_[number];
+    if (chain.draining) {
+      // Its requests continue in the new chains, with their generated tokens as part of the prompt.
+      EndChain(number, "its requests have not ended in time", 0, now);
+      continue;
+    }
     std::string who;
     for (size_t i = 0; i < chain.stages.size(); ++i) {
       if (chain.ready[i]) continue;
@@ -302,6 +322,7 @@ void ChainPool::OnTime(absl::Time now, double demand) {
     EndChain(number, absl::StrCat("not ready in time: ", who), 0, now);
   }
   if (now >= compose_at_) Compose(now, demand);
+  if (now >= check_at_ && Quiet()) Retune(now, demand);
 }
 
 absl::Time ChainPool::NextTimer() const {
@@ -315,7 +336,7 @@ int64_t ChainPool::SequenceTokens(const v1::ServerHello& hello) const {
   return std::min(options_.sequence_tokens, static_cast<int64_t>(std::min(hello.max_positions(), kMost)));
 }
 
-BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
+core::BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
   // Rounded up to whole pages, plus the one more page per sequence that a cache has (worker/kv/page_table.h).
   const auto page = static_cast<int64_t>(hello.page_tokens());
   const int64_t pages = (SequenceTokens(hello) + page - 1) / page + 1;
@@ -333,58 +354,106 @@ void ChainPool::Compose(absl::Time now, double demand) {
   }
   if (compose_at_ != absl::InfiniteFuture()) return;
   wait_end_ = absl::InfiniteFuture();
-  // Ordered by name, so that a pool's plan does not depend on the order of arrival.
-  std::map<std::string, Session> names;
-  for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
-  std::vector<Session> sessions;
-  std::vector<PoolServer> pool;
-  bool any_free = false;
-  for (const auto& [name, session] : names) {
-    const Server& server = servers_[session];
-    // Every server reserves memory for the ends of the model, because any may become a head.
-    const int64_t memory =
-        static_cast<int64_t>(server.hello.memory_bytes()) - static_cast<int64_t>(server.hello.ends_bytes());
-    if (server.failed || memory <= 0) continue;
-    PoolServer& one = pool.emplace_back();
-    sessions.push_back(session);
-    one.name = name;
-    one.memory = memory;
-    any_free |= server.chains.empty();
-    if (server.chains.empty()) continue;
-    one.hosts = server.hosts;
-    for (const auto& [chain, slots] : server.chains) one.slots_used += slots;
-  }
-  if (!any_free) return;
+  // In a change-over all servers are composed together; the end of each chain leads here again.
+  if (std::any_of(chains_.begin(), chains_.end(), [](const auto& entry) { return entry.second.draining; }))
+    return;
+  if (compose_for_.has_value()) demand = *std::exchange(compose_for_, std::nullopt);
+  const Members members = MembersNow();
+  if (!members.any_free) return;
   composed_ = true;
-  const BlockSizes sizes = SizesOf(servers_[sessions[0]].hello);
-  const auto times = MeasuredTimes(sessions);
-  for (size_t j = 0; times.has_value() && j < pool.size(); ++j) pool[j].times = (*times)[j];
-  std::vector<StandingChain> standing;
-  for (const auto& [number, chain] : chains_) {
-    StandingChain& one = standing.emplace_back();
-    one.rate = chain.rate;
-    one.slots = chain.slots;
-    for (const auto& stage : chain.stages) {
-      const auto at = std::find(sessions.begin(), sessions.end(), stage.value_or(0));
-      // A server that is not in the pool: no new chain can have it.
-      one.servers.push_back(at == sessions.end() ? -1 : static_cast<int32_t>(at - sessions.begin()));
-    }
-  }
-  const auto plan = PlanChains(pool, sizes, options_.slots, times.has_value() ? demand : 0, standing);
-  if (times.has_value()) composed_pool_ = {pool, sizes};
+  const core::BlockSizes sizes = SizesOf(servers_[members.sessions[0]].hello);
+  if (members.measured) composed_pool_ = {members.servers, sizes};
+  const auto plan = core::PlanChains(members.servers, sizes, options_.slots, members.measured ? demand : 0,
+                                     members.standing);
   if (!plan.ok()) {
     spdlog::warn("chains: none of the free servers: {}", std::string(plan.status().message()));
     return;
   }
-  for (size_t j = 0; j < sessions.size(); ++j) servers_[sessions[j]].hosts = plan->placement[j];
+  for (size_t j = 0; j < members.sessions.size(); ++j)
+    servers_[members.sessions[j]].hosts = plan->placement[j];
   for (const core::ServerChain& chain : plan->chains)
-    Begin(chain, sessions, times.has_value() ? chain.time : 0, now);
+    Begin(chain, members.sessions, members.measured ? chain.time : 0, now);
+}
+
+ChainPool::Members ChainPool::MembersNow() const {
+  std::map<std::string, Session> names;
+  for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
+  Members members;
+  for (const auto& [name, session] : names) {
+    const Server& server = servers_.at(session);
+    // Every server reserves memory for the ends of the model, because any may become a head.
+    const int64_t memory =
+        static_cast<int64_t>(server.hello.memory_bytes()) - static_cast<int64_t>(server.hello.ends_bytes());
+    if (server.failed || memory <= 0) continue;
+    core::PoolServer& one = members.servers.emplace_back();
+    members.sessions.push_back(session);
+    one.name = name;
+    one.memory = memory;
+    members.any_free |= server.chains.empty();
+    if (server.chains.empty()) continue;
+    one.hosts = server.hosts;
+    for (const auto& [chain, slots] : server.chains) one.slots_used += slots;
+  }
+  const auto times = MeasuredTimes(members.sessions);
+  members.measured = times.has_value();
+  for (size_t j = 0; times.has_value() && j < times->size(); ++j) members.servers[j].times = (*times)[j];
+  for (const auto& [number, chain] : chains_) {
+    core::StandingChain& one = members.standing.emplace_back();
+    one.rate = chain.rate;
+    one.slots = chain.slots;
+    for (const auto& stage : chain.stages) {
+      const auto at = std::find(members.sessions.begin(), members.sessions.end(), stage.value_or(0));
+      // A server that is not in the pool: no new chain can have it.
+      one.servers.push_back(
+          at == members.sessions.end() ? -1 : static_cast<int32_t>(at - members.sessions.begin()));
+    }
+  }
+  return members;
+}
+
+bool ChainPool::Quiet() const {
+  return options_.retune_after > absl::ZeroDuration() && compose_at_ == absl::InfiniteFuture() &&
+         !chains_.empty() && std::all_of(chains_.begin(), chains_.end(), [](const auto& entry) {
+           return entry.second.serving && !entry.second.draining && entry.second.rate > 0;
+         });
+}
+
+void ChainPool::Retune(absl::Time now, double demand) {
+  check_at_ = now + options_.retune_after / kRetuneChecks;
+  const Members members = MembersNow();
+  std::optional<core::Retuning> better;
+  if (demand > 0 && members.measured) {
+    better =
+        core::BetterComposition(members.servers, SizesOf(servers_[members.sessions[0]].hello), options_.slots,
+                                demand, core::RateBand(demand, kDemandMemory), members.standing);
+  }
+  double service_s = 0;
+  for (const core::StandingChain& chain : members.standing) service_s = std::max(service_s, 1 / chain.rate);
+  core::RetuneTimes times;
+  times.after_s = absl::ToDoubleSeconds(options_.retune_after);
+  times.pause_s = std::min(kDrainServices * service_s, absl::ToDoubleSeconds(options_.drain_timeout)) +
+                  absl::ToDoubleSeconds(longest_load_);
+  if (!patience_.Check(absl::ToDoubleSeconds(now - absl::UnixEpoch()), better, times)) return;
+  patience_.Forget();
+  compose_for_ = better->demand;
+  spdlog::info(
+      "chains: for {:.3g} requests/s another composition carries {:.3g} requests/s in place of {:.3g}, "
+      "with a mean response of at least {:.3g} s in place of {:.3g}; draining {} chains",
+      demand, better->then.rate, better->now.rate, better->then.bound, better->now.bound, chains_.size());
+  for (auto& [number, chain] : chains_) {
+    chain.draining = true;
+    chain.deadline = now + options_.drain_timeout;
+    v1::PoolMessage message;
+    message.mutable_drain()->set_chain(number);
+    Send(*chain.stages[0], std::move(message));
+  }
 }
 
 void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
                       absl::Time now) {
   const uint64_t number = next_chain_++;
   Chain& chain = chains_[number];
+  chain.begun = now;
   chain.deadline = now + options_.load_timeout;
   chain.slots = plan.capacity;
   if (service_s > 0) chain.rate = 1 / service_s;

@@ -1,12 +1,14 @@
 // The pool of servers that serve parts of a model, and the chains made of them.
 //
-// Purpose: keeps the connected servers, composes chains (compose_chains.h), and manages each chain from
-// loading to its end. A server may be in several chains, with the same hosted blocks. A chain ends when one
-// of its servers is lost, fails to load its part, or reports an error. Servers that are in no other chain are
-// then free and are composed again after a short delay, so that several losses cause one composition.
-// Complete chains are not changed: interrupting their requests costs more than a better composition gains. A
-// restarted router recovers the chains that all their servers announce. Servers measure round trips to the
-// others on request; composing waits for their answers for a bounded time.
+// Purpose: keeps the connected servers, composes chains (chains/core/pool_plan.h), and manages each chain
+// from loading to its end. A server may be in several chains, with the same hosted blocks. A chain ends when
+// one of its servers is lost, fails to load its part, or reports an error. Servers that are in no other chain
+// are then free and are composed again after a short delay, so that several losses cause one composition.
+// When chains no longer fit the demand (chains/core/retune.h), all are drained: they get no new requests, and
+// end those that they have. Waiting requests wait until all servers have been composed anew. A chain that is
+// not drained within a deadline ends all the same, and its requests continue in the new chains. A restarted
+// router recovers the chains that all their servers announce. Servers measure round trips to the others on
+// request; composing waits for their answers for a bounded time.
 //
 // Ownership: sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
@@ -22,8 +24,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "bfio/v1/pipeline.pb.h"
+#include "chains/core/pool_plan.h"
+#include "chains/core/retune.h"
 #include "chains/router/chain_options.h"
-#include "chains/router/compose_chains.h"
 
 namespace bfio::router {
 
@@ -42,8 +45,9 @@ class ChainPool {
   // ALREADY_EXISTS (a connected server has that name) or RESOURCE_EXHAUSTED (the pool is full).
   absl::Status OnMessage(Session session, const v1::ServerMessage& message, absl::Time now);
   void OnGone(Session session, absl::Time now);
-  // Composes, and ends chains that are late; call it after each event and when NextTimer is due. `demand`:
-  // arriving requests per second, 0 if unknown.
+  // Composes, ends chains that are late, and drains chains that no longer fit the demand. Call it after each
+  // event, when NextTimer is due, and every few seconds. `demand`: arriving requests per second, 0 if
+  // unknown.
   void OnTime(absl::Time now, double demand = 0);
   absl::Time NextTimer() const;
   // Sessions to end with FAILED_PRECONDITION: servers in no chain whose model or version differs from that of
@@ -54,13 +58,13 @@ class ChainPool {
   std::vector<Outgoing> TakeOutgoing();
   // The servers and sizes of the last composition, returned once; absent if times were not measured.
   struct Composed {
-    std::vector<PoolServer> servers;
-    BlockSizes sizes;
+    std::vector<core::PoolServer> servers;
+    core::BlockSizes sizes;
   };
   std::optional<Composed> TakeComposed() { return std::exchange(composed_pool_, std::nullopt); }
 
   int64_t servers() const { return static_cast<int64_t>(servers_.size()); }
-  // The number of serving chains.
+  // The number of serving chains, with those that are drained.
   int64_t chains() const;
 
  private:
@@ -82,7 +86,9 @@ class ChainPool {
     std::vector<std::optional<Session>> stages;
     std::vector<bool> ready;
     bool serving = false;
-    absl::Time deadline;
+    // It ends when it has ended its requests, or at the deadline.
+    bool draining = false;
+    absl::Time begun, deadline;
     int64_t slots = 0;
     // Requests per second of one slot; 0 if times were not measured.
     double rate = 0;
@@ -95,13 +101,27 @@ class ChainPool {
   void TakeOver(const v1::ServerHello& hello, absl::Time now);
   void RequestTimes(Session session, Server& server, absl::Time now);
   // The times of these servers, in the same order.
-  std::optional<std::vector<ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
+  std::optional<std::vector<core::ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
   void RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
   void Compose(absl::Time now, double demand);
+  // The usable servers, ordered by name, so that a plan does not depend on the order of arrival, and the
+  // chains.
+  struct Members {
+    std::vector<Session> sessions;
+    std::vector<core::PoolServer> servers;
+    bool any_free = false;
+    bool measured = false;
+    std::vector<core::StandingChain> standing;
+  };
+  Members MembersNow() const;
+  // Whether chains serve, none of them begins or ends, and nothing is to be composed.
+  bool Quiet() const;
+  // Drains all chains if another composition has been better for long enough.
+  void Retune(absl::Time now, double demand);
   // `service_s`: 0 if times are not measured.
   void Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
              absl::Time now);
-  BlockSizes SizesOf(const v1::ServerHello& hello) const;
+  core::BlockSizes SizesOf(const v1::ServerHello& hello) const;
   // Upper bound of a request's prompt + output, in tokens.
   int64_t SequenceTokens(const v1::ServerHello& hello) const;
   // Ends a chain and notifies all of its servers except `except`.
@@ -125,6 +145,13 @@ class ChainPool {
   absl::Time compose_at_ = absl::InfiniteFuture();
   // The time until which a pending composition waits for measurements at most.
   absl::Time wait_end_ = absl::InfiniteFuture();
+  // When to check next whether another composition is better.
+  absl::Time check_at_ = absl::InfinitePast();
+  core::RetunePatience patience_;
+  // In a change-over: the demand for which to compose.
+  std::optional<double> compose_for_;
+  // The longest time in which a chain has loaded its parts.
+  absl::Duration longest_load_ = absl::ZeroDuration();
   // Whether the first composition has been made.
   bool composed_ = false;
   std::optional<Composed> composed_pool_;

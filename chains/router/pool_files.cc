@@ -8,9 +8,9 @@
 
 namespace bfio::router {
 
-std::string PoolJson(absl::Span<const PoolServer> servers) {
+std::string PoolJson(absl::Span<const core::PoolServer> servers) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const PoolServer& server : servers) {
+  for (const core::PoolServer& server : servers) {
     list.push_back({{"name", server.name},
                     {"memory_gb", static_cast<double>(server.memory) * 1e-9},
                     {"block_ms", server.times.compute * 1e3},
@@ -21,15 +21,15 @@ std::string PoolJson(absl::Span<const PoolServer> servers) {
       2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-std::string ModelJson(const BlockSizes& sizes) {
+std::string ModelJson(const core::BlockSizes& sizes) {
   return nlohmann::ordered_json{{"blocks", sizes.blocks},
                                 {"block_gb", static_cast<double>(sizes.block) * 1e-9},
                                 {"cache_gb", static_cast<double>(sizes.request) * 1e-9}}
       .dump(2);
 }
 
-absl::Status WritePoolFiles(const std::string& folder, absl::Span<const PoolServer> servers,
-                            const BlockSizes& sizes) {
+absl::Status WritePoolFiles(const std::string& folder, absl::Span<const core::PoolServer> servers,
+                            const core::BlockSizes& sizes) {
   const std::filesystem::path path(folder);
   std::error_code error;
   std::filesystem::create_directories(path, error);

@@ -9,20 +9,20 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "chains/router/compose_chains.h"
+#include "chains/core/pool_plan.h"
 
 namespace bfio::router {
 
 // {"servers": [{"name", "memory_gb", "block_ms", "communication_ms"}, ...]}, with the times of a mean
 // request.
-std::string PoolJson(absl::Span<const PoolServer> servers);
+std::string PoolJson(absl::Span<const core::PoolServer> servers);
 // {"blocks", "block_gb", "cache_gb"}, with the cache of one request.
-std::string ModelJson(const BlockSizes& sizes);
+std::string ModelJson(const core::BlockSizes& sizes);
 
 // Writes FOLDER/pool.json and FOLDER/model.json, each atomically; creates the folder. An error names the
 // file.
-absl::Status WritePoolFiles(const std::string& folder, absl::Span<const PoolServer> servers,
-                            const BlockSizes& sizes);
+absl::Status WritePoolFiles(const std::string& folder, absl::Span<const core::PoolServer> servers,
+                            const core::BlockSizes& sizes);
 
 }  // namespace bfio::router
 

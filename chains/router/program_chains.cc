@@ -42,6 +42,13 @@ SetChains AddChainOptions(OptionTable& table) {
       "chain_job", &chains->job, "512:128",
       "INPUT:OUTPUT, tokens of a mean request, for which chains are composed where servers differ in speed",
       ParseJob);
+  table.Add(
+      "chain_retune_after", &chains->retune_after, Within(absl::ZeroDuration(), absl::Hours(24)),
+      "time for which chains must not have carried the demand before all are composed anew; five times as "
+      "long where they do, or nearly, but others respond faster; 0: never. Needs measured times");
+  table.Add("chain_drain_timeout", &chains->drain_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
+            "time within which chains that are composed anew end their requests; those that have not ended "
+            "then continue in the new chains. Other requests wait meanwhile");
   table.Add("chain_plan", &chains->plan_folder,
             "folder for pool.json and model.json with the measured servers, for bfio_plan; rewritten with "
             "every composition. Empty: none");

@@ -24,8 +24,8 @@ double Mean(absl::Span<const double> values) {
 
 }  // namespace
 
-std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
-                                                const core::JobShape& job) {
+std::optional<std::vector<core::ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
+                                                      const core::JobShape& job) {
   const auto compute_of = [&](const ServerTelemetry& server) {
     return job.output_tokens * server.block_step_s + job.input_tokens * server.block_row_s;
   };
@@ -44,7 +44,7 @@ std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerTelemetry
   }
   LevelToMedian(compute);
   LevelToMedian(hops);
-  std::vector<ServerTimes> times(servers.size());
+  std::vector<core::ServerTimes> times(servers.size());
   for (size_t j = 0; j < servers.size(); ++j) times[j] = {compute[j], hops[j]};
   return times;
 }

@@ -12,6 +12,7 @@
 
 #include "absl/types/span.h"
 #include "chains/core/job_times.h"
+#include "chains/core/pool_plan.h"
 
 namespace bfio::router {
 
@@ -22,12 +23,6 @@ struct ServerTelemetry {
   std::vector<double> round_trips_s;
 };
 
-// For a mean request, over all its tokens, in seconds (as in core::ChainServer).
-struct ServerTimes {
-  double compute = 1;
-  double communication = 1;
-};
-
 // Relative distance to the median within which a time counts as the median.
 inline constexpr double kAlike = 0.25;
 
@@ -35,8 +30,8 @@ inline constexpr double kAlike = 0.25;
 // share of a hop is half its mean round trip; a server without measured round trips has the mean of the
 // others. A server that has not measured its blocks has the median of the others; the result is absent if no
 // server has.
-std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
-                                                const core::JobShape& job);
+std::optional<std::vector<core::ServerTimes>> TimesOf(absl::Span<const ServerTelemetry> servers,
+                                                      const core::JobShape& job);
 
 }  // namespace bfio::router
 

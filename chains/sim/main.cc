@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "chains/sim/drift.h"
 #include "chains/sim/runs.h"
 #include "chains/sim/slice_runs.h"
 #include "common/base/shutdown.h"
@@ -34,6 +35,14 @@ ABSL_FLAG(int64_t, jobs, 5000, "jobs of a run");
 ABSL_FLAG(uint64_t, seed, 1, "seed of places, jobs and orders");
 ABSL_FLAG(std::string, rtt, "",
           "CSV of round-trip times in ms, a line per node; empty: 320 generated places in Europe");
+ABSL_FLAG(std::string, tuning, "retuned",
+          "drift: low or high keeps the composition for that demand; retuned: composed anew when it changes");
+ABSL_FLAG(double, low, 0.2, "drift: low demand, a share of the largest composed rate");
+ABSL_FLAG(double, high, 0.9, "drift: high demand, as --low");
+ABSL_FLAG(double, hold, 3600, "drift: seconds of the low and of the high demand");
+ABSL_FLAG(double, ramp, 3600, "drift: seconds from one to the other; 0: at once");
+ABSL_FLAG(int64_t, cycles, 2, "drift: low, up, high, down");
+ABSL_FLAG(double, loading, 60, "drift: seconds in which servers load other blocks");
 ABSL_FLAG(double, compute, 1, "slices: multiplies the times of computing");
 ABSL_FLAG(double, communication, 1, "slices: multiplies the times of hops");
 ABSL_FLAG(std::string, trace, "", "slices: file that lengths are drawn from");
@@ -51,6 +60,7 @@ constexpr char kUsage[] =
     "  bfio_chain_sim serve --load=0.9 --rule=sed\n"
     "  bfio_chain_sim serve --servers=10 --system=petals\n"
     "  bfio_chain_sim tuning --demand=0.4        every c, with bounds and simulated response\n"
+    "  bfio_chain_sim drift --tuning=high        demand that rises and falls for hours\n"
     "  bfio_chain_sim slices --system=tuned      LLaMA-2-7B on nine slices of GPUs, in bursts";
 
 // The number of nodes that the paper draws from.
@@ -73,6 +83,11 @@ absl::Status CheckNumbers() {
         Within("demand", absl::GetFlag(FLAGS_demand), 1e-9, kMost),
         Within("load", absl::GetFlag(FLAGS_load), 0, 0.999),
         Within("orders", static_cast<double>(absl::GetFlag(FLAGS_orders)), 0, 1e6),
+        Within("low", absl::GetFlag(FLAGS_low), 1e-3, 1.5),
+        Within("high", absl::GetFlag(FLAGS_high), 1e-3, 1.5),
+        Within("hold", absl::GetFlag(FLAGS_hold), 1, 1e6), Within("ramp", absl::GetFlag(FLAGS_ramp), 0, 1e6),
+        Within("cycles", static_cast<double>(absl::GetFlag(FLAGS_cycles)), 1, 1000),
+        Within("loading", absl::GetFlag(FLAGS_loading), 0, 1e6),
         Within("jobs", static_cast<double>(absl::GetFlag(FLAGS_jobs)), 1, 1e8),
         Within("compute", absl::GetFlag(FLAGS_compute), 1e-6, 1e6),
         Within("communication", absl::GetFlag(FLAGS_communication), 0, 1e6)}) {
@@ -134,11 +149,16 @@ absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study) {
   if (!pool.ok()) return pool.status();
   if (study == "serve") return RunServe(*pool, absl::GetFlag(FLAGS_system), absl::GetFlag(FLAGS_rule));
   if (study == "tuning") return RunTuning(*pool);
+  if (study == "drift") {
+    return RunDrift({*pool, absl::GetFlag(FLAGS_low), absl::GetFlag(FLAGS_high), absl::GetFlag(FLAGS_hold),
+                     absl::GetFlag(FLAGS_ramp), absl::GetFlag(FLAGS_cycles), absl::GetFlag(FLAGS_loading)},
+                    absl::GetFlag(FLAGS_tuning));
+  }
   if (pool->reserve == 0) return absl::InvalidArgumentError("--reserve=0 is for serve");
   if (study == "placement") return RunPlacement(*pool, absl::GetFlag(FLAGS_orders));
   if (study == "chains") return RunChains(*pool);
-  return absl::InvalidArgumentError(
-      absl::StrCat("unexpected argument '", study, "'; choose placement, chains, serve, tuning or slices"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unexpected argument '", study, "'; choose placement, chains, serve, tuning, drift or slices"));
 }
 
 }  // namespace
@@ -148,8 +168,9 @@ int main(int argc, char** argv) {
   const bfio::ProgramInfo info{"bfio_chain_sim", BFIO_VERSION, bfio::sim::kUsage};
   const auto arguments = bfio::InitProgram(argc, argv, info);
   if (arguments.size() != 1) {
-    return bfio::ExitWith(info, absl::InvalidArgumentError(
-                                    "needs one of placement, chains, serve, tuning and slices (--help)"));
+    return bfio::ExitWith(info,
+                          absl::InvalidArgumentError(
+                              "needs one of placement, chains, serve, tuning, drift and slices (--help)"));
   }
   const auto object = bfio::sim::Run(arguments[0]);
   if (!object.ok()) return bfio::ExitWith(info, object.status());

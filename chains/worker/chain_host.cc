@@ -146,6 +146,12 @@ void ChainHost::Drop(uint64_t chain) {
   setup_.service->Unregister(chain);
 }
 
+void ChainHost::Drain(uint64_t chain) {
+  const auto found = parts_.find(chain);
+  if (found == parts_.end() || found->second->rank == nullptr) return;
+  found->second->rank->Leave("the pool composes its servers anew");
+}
+
 bool ChainHost::Leave(const std::string& reason) {
   bool any = false;
   for (const auto& [chain, part] : parts_) {

@@ -194,6 +194,8 @@ class Member {
     } else if (message.has_drop()) {
       spdlog::warn("chain {}: ends: {}", message.drop().chain(), message.drop().reason());
       host_.Drop(message.drop().chain());
+    } else if (message.has_drain()) {
+      host_.Drain(message.drain().chain());
     } else if (message.has_measure()) {
       pings_.Measure(message.measure());
     }

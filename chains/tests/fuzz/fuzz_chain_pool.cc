@@ -65,6 +65,11 @@ class Servers {
           Send(
               session, [&](v1::ServerMessage& message) { message.mutable_ready()->set_chain(number); }, now);
       }
+      for (const Part& part : std::set<Part>(draining_)) {
+        Send(
+            part.first, [&](v1::ServerMessage& message) { message.mutable_broken()->set_chain(part.second); },
+            now);
+      }
       if (pool_.NextTimer() == absl::InfiniteFuture()) break;
       now = std::max(now, pool_.NextTimer());
       PassTime(now, 0);
@@ -86,6 +91,7 @@ class Servers {
   using Part = std::pair<ChainPool::Session, uint64_t>;
 
   void End(const Part& part) {
+    draining_.erase(part);
     if (parts_.erase(part) > 0) started_.erase(part.second);
   }
   void Forget(ChainPool::Session session) {
@@ -100,7 +106,12 @@ class Servers {
       Check(blocks_.contains(to), "only who is there is spoken to");
       if (message.has_stage()) TakeStage(to, message.stage());
       if (message.has_start()) TakeStart(message.start().chain());
+      if (message.has_drain()) {
+        const Part head = {to, message.drain().chain()};
+        Check(draining_.insert(head).second, "a chain is drained once");
+      }
       if (message.has_drop()) {
+        draining_.erase({to, message.drop().chain()});
         parts_.erase({to, message.drop().chain()});
         started_.erase(message.drop().chain());
       }
@@ -123,7 +134,7 @@ class Servers {
 
   ChainPool pool_;
   std::map<ChainPool::Session, uint32_t> blocks_;
-  std::set<Part> parts_, ready_;
+  std::set<Part> parts_, ready_, draining_;
   std::set<uint64_t> started_;
   uint64_t newest_ = kFirstChain;
 };
@@ -173,6 +184,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.slots = 1 + input.Byte() % 4;
   options.use_times = input.Byte() % 2 == 0;
   options.sequence_tokens = 64;
+  options.retune_after = absl::Nanoseconds(4);
   Servers servers(options);
   absl::Time now = absl::UnixEpoch();
   for (ChainPool::Session next = 1; !input.empty() && next < 200; ++next) {

@@ -377,32 +377,85 @@ TEST(Uncoupled, AStalledWorkerDelaysItsOwnRequestsOnlyAndIsRemoved) {
   EXPECT_TRUE(cluster.WaitFor("both again", [](const auto& state) { return Ranks(state, 0) == 2; }));
 }
 
+// Three servers that hold four of the twelve blocks with memory for eight requests, or all blocks with memory
+// for one. Their links delay every message.
+struct SlowLinks {
+  SlowLinks(absl::Duration delay, double bytes_per_s, const std::vector<std::string>& worker_flags) {
+    options = FourServers();
+    options.worker_processes = kServers;
+    options.router_flags[0] = absl::StrCat("--chain_servers=", kServers);
+    options.router_flags.back() = absl::StrCat("--step_timeout=", 30 * kSlowdown, "s");
+    options.worker_flags.pop_back();
+    for (const std::string& flag : worker_flags) options.worker_flags.push_back(flag);
+    options.more_flags.clear();
+    for (int i = 0; i < kServers; ++i) {
+      const std::vector<std::string> address = absl::StrSplit(ports[i].address(), ':');
+      uint32_t port = 0;
+      EXPECT_TRUE(absl::SimpleAtoi(address[1], &port));
+      links.push_back(
+          std::make_unique<chaos::TcpProxy>("127.0.0.1", "127.0.0.1", static_cast<uint16_t>(port)));
+      links.back()->Delay(delay);
+      if (bytes_per_s > 0) links.back()->Limit(bytes_per_s);
+      options.more_flags.push_back({"--memory_limit_mb=7", absl::StrCat("--worker_id=server", i),
+                                    absl::StrCat("--pipeline_listen=", ports[i].address()),
+                                    absl::StrCat("--pipeline_address=", links.back()->address())});
+    }
+  }
+
+  static constexpr int kServers = 3;
+  std::array<HeldPort, kServers> ports;
+  std::vector<std::unique_ptr<chaos::TcpProxy>> links;
+  ClusterOptions options;
+};
+
+// Ten requests in a chain of three servers, of which two wait, and two more while it is drained. Each server
+// alone would respond faster.
+v1::RequestTotals ComposeAnew(const std::string& drain_timeout,
+                              const std::vector<v1::GenerateRequest>& requests,
+                              const std::vector<std::vector<uint32_t>>& alone) {
+  SlowLinks slow(absl::Milliseconds(15), 0, {});
+  for (const char* flag : {"--worker_speeds=auto", "--chain_job=16:4", "--chain_retune_after=0.2s"})
+    slow.options.router_flags.push_back(flag);
+  slow.options.router_flags.push_back(absl::StrCat("--chain_drain_timeout=", drain_timeout));
+  Cluster cluster(slow.options);
+  if (!cluster.ok()) return {};
+  EXPECT_TRUE(ServesWith(cluster.State(), 8)) << cluster.State().ShortDebugString();
+  const std::vector<v1::GenerateRequest> first(requests.begin(), requests.end() - 2);
+  const std::vector<v1::GenerateRequest> last(requests.end() - 2, requests.end());
+  TokenClients clients(cluster, first);
+  AwaitLog(cluster.router(), "draining 1 chains");
+  TokenClients late(cluster, last);
+  const v1::ClusterState draining = cluster.State();
+  const v1::WorkerState* const worker = Serving(draining);
+  EXPECT_GT(draining.waiting_requests(), 0u) << "the test begins too late";
+  EXPECT_TRUE(worker == nullptr || worker->slots() == 8);
+  clients.ExpectTokens({alone.begin(), alone.end() - 2});
+  late.ExpectTokens({alone.end() - 2, alone.end()});
+  EXPECT_TRUE(cluster.WaitFor("each server alone", [](const v1::ClusterState& state) {
+    return Ranks(state, 0) == 3 && ServesWith(state, 1);
+  }));
+  const v1::RequestTotals totals = cluster.State().requests();
+  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
+  cluster.StopCleanly();
+  return totals;
+}
+
+TEST(Chain, AllAreComposedAnewForTheDemandAndRunningRequestsEndBefore) {
+  const auto requests = Requests(12, 120);
+  EXPECT_EQ(ComposeAnew("600s", requests, TokensAlone(Model(), requests)).replayed(), 0u);
+}
+
+TEST(Chain, RequestsThatDoNotEndWithinTheDrainTimeoutContinueInTheNewChains) {
+  const auto requests = Requests(12, 250);
+  EXPECT_EQ(ComposeAnew("0.2s", requests, TokensAlone(Model(), requests)).replayed(), 8u);
+}
+
 // Tokens per second of eight requests in a chain of three servers, whose links take 15 ms and carry 24 kB/s:
 // a row of a micro-batch takes some 12 ms per link.
 double TokensPerSecondOverSlowLinks(int micro_batches, const std::vector<v1::GenerateRequest>& requests,
                                     const std::vector<std::vector<uint32_t>>& alone) {
-  constexpr int kServers = 3;
-  std::array<HeldPort, kServers> ports;
-  std::vector<std::unique_ptr<chaos::TcpProxy>> links;
-  ClusterOptions options = FourServers();
-  options.worker_processes = kServers;
-  options.router_flags[0] = absl::StrCat("--chain_servers=", kServers);
-  options.router_flags.back() = absl::StrCat("--step_timeout=", 30 * kSlowdown, "s");
-  options.worker_flags.pop_back();
-  options.worker_flags.push_back(absl::StrCat("--micro_batches=", micro_batches));
-  options.more_flags.clear();
-  for (int i = 0; i < kServers; ++i) {
-    const std::vector<std::string> address = absl::StrSplit(ports[i].address(), ':');
-    uint32_t port = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(address[1], &port));
-    links.push_back(std::make_unique<chaos::TcpProxy>("127.0.0.1", "127.0.0.1", static_cast<uint16_t>(port)));
-    links.back()->Delay(absl::Milliseconds(15));
-    links.back()->Limit(24e3);
-    options.more_flags.push_back({"--memory_limit_mb=7", absl::StrCat("--worker_id=server", i),
-                                  absl::StrCat("--pipeline_listen=", ports[i].address()),
-                                  absl::StrCat("--pipeline_address=", links.back()->address())});
-  }
-  Cluster cluster(options);
+  SlowLinks slow(absl::Milliseconds(15), 24e3, {absl::StrCat("--micro_batches=", micro_batches)});
+  Cluster cluster(slow.options);
   if (!cluster.ok()) return 0;
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,4) server1[4,8) server2[8,12)"));
   // The first tokens are left out, because prompts are longer, and the last, because requests end.

@@ -28,7 +28,7 @@ constexpr double kMargin = 1.1;
 constexpr double kLengthMemory = 256;
 // Bound of the fixed part of a step, in tokens.
 constexpr double kMostFixedTokens = 1e12;
-// Rounding error that may lift a threshold above an integer.
+// Rounding error that may move a threshold across an integer.
 constexpr double kRounding = 1e-9;
 
 }  // namespace
@@ -149,6 +149,13 @@ void WaitAdmission::OnCost(double fixed_tokens) {
   solved_workers_ = 0;
 }
 
+void WaitAdmission::OnMemory(double kv_tokens) {
+  if (kv_tokens == memory_) return;
+  memory_ = kv_tokens;
+  // Solve with the next release.
+  solved_workers_ = 0;
+}
+
 void WaitAdmission::OnEnd(int64_t prompt, int64_t output) {
   if (!nested()) return;
   for (Class& of : classes_) of.ends *= 1 - 1 / kLengthMemory;
@@ -189,8 +196,12 @@ void WaitAdmission::Solve() {
   const double load = tokens / workers_, share = std::max(1.0, load / (kBatchLoad * kMostCarried));
   // Solves d0 + d1 n = load n / rate, with n proportional to the rates.
   const double time = fixed_tokens_ / (kBatchLoad - load / share);
+  // Share of that with which the requests of all stages fit into memory.
+  const double fits = std::min(1.0, memory_ * share / (tokens * time));
   const auto threshold = [&](double of) {
-    return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(of * time / share - kRounding)));
+    const double n = of * time / share;
+    return std::max<int64_t>(
+        1, static_cast<int64_t>(fits < 1 ? std::floor(n * fits + kRounding) : std::ceil(n - kRounding)));
   };
   if (nested()) thresholds_[0] = threshold(rate);
   for (size_t i = 0; i < classes.size() && !nested(); ++i) thresholds_[classes[i]] = threshold(types[i].rate);

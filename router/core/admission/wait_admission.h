@@ -11,7 +11,8 @@
 // Differences from the paper: running requests do not pause for others of their class, because their tokens
 // are streamed to clients. So a class counts the requests that it holds, not whole batches, and a rare class,
 // with less than one request per iteration, never waits. Requests beyond a threshold are also released,
-// because another rule bounds memory (kv_admission.h).
+// because another rule bounds memory (kv_admission.h). Batches of the thresholds hold no more tokens than the
+// workers' memory (OnMemory): larger ones would wait for requests that cannot start together.
 //
 // A group behind one barrier is the paper's one worker: with balanced loads, an iteration takes d0 + d1 / G
 // times the tokens that all G workers hold. Time is measured in tokens: a step takes d0 / d1 tokens plus the
@@ -26,6 +27,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -91,11 +93,15 @@ class WaitAdmission {
   // differs from the one in use by more than kCostStep, so that thresholds do not follow the noise of the
   // fits; ignored when the option is set. Rates remain those counted. REQUIRES: finite.
   void OnCost(double fixed_tokens);
+  // KV memory of the group's workers together, in tokens, above 0. Not called: thresholds are not bounded.
+  void OnMemory(double kv_tokens);
   // A request has ended by itself or by its limit, with `output` tokens in all.
   void OnEnd(int64_t prompt, int64_t output);
 
   // Fixed part of a step's time in use, in tokens of load.
   double fixed_tokens() const { return fixed_tokens_; }
+  // As OnMemory was told; infinite before.
+  double memory() const { return memory_; }
   // In use until workers have reported their costs: the BF-IO authors' C / t_l (16 workers, 72 slots).
   static constexpr double kDefaultFixedTokens = 48'620;
   // Relative change of the fixed part that is followed. Thresholds are proportional to it and whole numbers,
@@ -144,6 +150,7 @@ class WaitAdmission {
   std::vector<int64_t> thresholds_;
   double now_ = 0, looked_ = 0, solved_at_ = 0;
   int32_t workers_ = 0, solved_workers_ = 0;
+  double memory_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace bfio::core

@@ -205,8 +205,14 @@ Outcome Cluster::Dispatch(const Cancel& event) {
 
 void Cluster::UpdateClock() {
   int64_t ranks = 0;
-  for (const auto& [index, group] : groups_) ranks += group->open() ? group->num_workers() : 0;
+  double kv_tokens = 0;
+  for (const auto& [index, group] : groups_) {
+    if (!group->open()) continue;
+    ranks += group->num_workers();
+    kv_tokens += group->KvTokens();
+  }
   pool_.pool_clock().SetOpenRanks(ranks);
+  if (kv_tokens > 0) pool_.wait_admission().OnMemory(kv_tokens);
   UpdateLead();
 }
 

@@ -105,6 +105,13 @@ Scheduler::Slots Scheduler::slots() const {
   return slots;
 }
 
+double Scheduler::KvTokens() const {
+  double sum = 0;
+  for (const GroupAccounts::Worker& worker : accounts_.workers())
+    sum += static_cast<double>(worker.spec.kv_tokens);
+  return sum;
+}
+
 Scheduler::StepCost Scheduler::StepCosts() const {
   StepCost sum;
   for (const GroupAccounts::Worker& worker : accounts_.workers()) {

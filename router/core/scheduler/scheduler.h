@@ -101,6 +101,9 @@ class Scheduler {
   // Free: of workers that take new requests.
   Slots slots() const;
 
+  // KV memory of its workers together, in tokens.
+  double KvTokens() const;
+
   // Sums over the workers whose fitted costs include a cost of resident tokens.
   struct StepCost {
     // Time of a step that decodes the requests that are active now, without their contexts; seconds.

@@ -312,6 +312,22 @@ class ReleaseTest(unittest.TestCase):
         for n, exact in zip(release.thresholds[1:3], known):
             self.assertTrue(exact <= n <= 1.3 * exact, (n, exact))
 
+    def test_thresholds_hold_no_more_than_memory(self):
+        types = scaled(LOW, 3)
+        for nested in (False, True):
+            held = []
+            for memory in (0, 3000):
+                release = Release(nested, TIME, 32, memory)
+                FcfsWorker(types, True, 32_768, 0, Options(TIME, 120_000, horizon=20), release).run()
+                if nested:
+                    segments, [n] = Segments(types), release.thresholds
+                    held.append(n * (segments.tokens[0] + min(1, 1.1 * segments.survive[1]) * segments.tokens[1]))
+                else:
+                    held.append(sum(n * of.tokens for n, of in zip(release.thresholds[1:3], types)))
+            self.assertGreater(held[0], 6000)
+            self.assertLess(held[1], 3000 * 1.02)  # lengths are measured
+            self.assertGreater(held[1], 2000)
+
     def test_nested_wait_holds_all_back_until_one_threshold(self):
         types = scaled(LOW, 3)
         release = Release(True, TIME, 32)

@@ -1,4 +1,4 @@
-// The pool of servers: block placement, and what happens to a chain when one of its servers is lost.
+// The pool of servers: what they have measured, and what happens to a chain when one of its servers is lost.
 #include "chains/router/chain_pool.h"
 
 #include <cmath>
@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "chains/router/pool_files.h"
+#include "chains/router/server_times.h"
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,114 +19,6 @@ namespace bfio::router {
 namespace {
 
 using ::testing::HasSubstr;
-
-// --- placement ---
-
-std::vector<std::string> Text(const core::ServerChain& chain, absl::Span<const PoolServer> servers) {
-  std::vector<std::string> text;
-  for (const core::ChainHop& hop : chain.hops) {
-    text.push_back(absl::StrCat(servers[hop.server].name, hop.range.first, "-", hop.range.end()));
-  }
-  return text;
-}
-
-TEST(PlanChainsTest, ServersHoldWhatFitsTheirMemory) {
-  // Sizes in bytes: a block takes 100, and 10 more per request. With memory for 4 requests that is 140 a
-  // block: the servers hold 4, 3, 3 and 2 blocks.
-  const BlockSizes sizes = {12, 100, 10};
-  const std::vector<PoolServer> servers = {{"d", 280}, {"a", 560}, {"b", 420}, {"c", 420}};
-  for (const int64_t max_slots : {4, 40}) {
-    const auto plan = PlanChains(servers, sizes, max_slots);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    ASSERT_EQ(plan->chains.size(), 1u);
-    EXPECT_EQ(plan->chains[0].capacity, 4);
-    EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-4", "b4-7", "c7-10", "d10-12"));
-  }
-}
-
-TEST(PlanChainsTest, TooLittleMemoryIsReportedWithTheMissingBlocks) {
-  const std::vector<PoolServer> servers = {{"a", 330}, {"b", 10}};
-  const auto plan = PlanChains(servers, {12, 100, 10}, 8);
-  EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
-  EXPECT_EQ(plan.status().message(), "2 servers hold 3 of 12 blocks with memory for one request at a time");
-}
-
-TEST(PlanChainsTest, AServerInAChainKeepsItsBlocksAndLendsItsFreeCache) {
-  const BlockSizes sizes = {6, 100, 10};
-  // Server a hosts the last 3 blocks and has cache for 30 slots, one slot per request and block, of which 18
-  // are free.
-  std::vector<PoolServer> servers = {{"a", 600, BlockRange{3, 3}, 12}, {"b", 600}};
-  const auto plan = PlanChains(servers, sizes, 9);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->placement[0], (BlockRange{3, 3}));
-  ASSERT_EQ(plan->chains.size(), 1u);
-  // With memory for 9 requests a block takes 190 bytes on server b: 3 blocks, and cache for 10 requests.
-  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("b0-3", "a3-6"));
-  EXPECT_EQ(plan->chains[0].capacity, 6) << "18 slots over 3 blocks";
-  servers[0].slots_used = 30;
-  servers[1].memory = 500;
-  EXPECT_TRUE(absl::IsResourceExhausted(PlanChains(servers, sizes, 4).status())) << "nothing is left there";
-}
-
-TEST(PlanChainsTest, CacheAboveTheLimitIsForChainsThatOverlap) {
-  // Servers a and b have cache for 8 requests in 3 blocks, c for 4. With at most 4 requests for a chain, a
-  // and b have as much left, which c can use but not they again.
-  const BlockSizes sizes = {6, 100, 10};
-  std::vector<PoolServer> servers = {{"a", 555}, {"b", 555}, {"c", 420}};
-  const auto plan = PlanChains(servers, sizes, 4);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  ASSERT_EQ(plan->chains.size(), 2u);
-  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-3", "b3-6"));
-  EXPECT_THAT(Text(plan->chains[1], servers), ::testing::ElementsAre("c0-3", "b3-6"));
-  EXPECT_EQ(plan->chains[0].capacity, 4);
-  EXPECT_EQ(plan->chains[1].capacity, 4);
-  // The same when c joins later.
-  servers[0].hosts = BlockRange{0, 3};
-  servers[1].hosts = BlockRange{3, 3};
-  servers[0].slots_used = servers[1].slots_used = 12;
-  const auto later = PlanChains(servers, sizes, 4, 0, {{{0, 4, {0, 1}}}});
-  ASSERT_TRUE(later.ok()) << later.status();
-  ASSERT_EQ(later->chains.size(), 1u);
-  EXPECT_THAT(Text(later->chains[0], servers), ::testing::ElementsAre("c0-3", "b3-6"));
-}
-
-TEST(PlanChainsTest, ChainsCoverTheModelWithinEveryServersMemory) {
-  Rng rng(9);
-  int made = 0;
-  for (int round = 0; round < 300; ++round) {
-    const BlockSizes sizes = {static_cast<int32_t>(1 + rng.Below(40)),
-                              static_cast<int64_t>(1 + rng.Below(100)),
-                              static_cast<int64_t>(1 + rng.Below(30))};
-    std::vector<PoolServer> servers(1 + rng.Below(10));
-    for (size_t i = 0; i < servers.size(); ++i) {
-      servers[i] = {absl::StrCat(i), static_cast<int64_t>(1 + rng.Below(3000))};
-    }
-    const auto max_slots = static_cast<int64_t>(1 + rng.Below(20));
-    const auto plan = PlanChains(servers, sizes, max_slots);
-    if (!plan.ok()) continue;
-    made += static_cast<int>(plan->chains.size());
-    std::vector<int64_t> taken(servers.size());
-    std::set<std::vector<int32_t>> different;
-    for (const core::ServerChain& chain : plan->chains) {
-      EXPECT_GE(chain.capacity, 1);
-      EXPECT_LE(chain.capacity, max_slots);
-      int32_t next = 0;
-      for (const core::ChainHop& hop : chain.hops) {
-        EXPECT_EQ(hop.range.first, next);
-        EXPECT_GE(hop.range.first, plan->placement[hop.server].first);
-        EXPECT_LE(hop.range.end(), plan->placement[hop.server].end());
-        next = hop.range.end();
-        taken[hop.server] += chain.capacity * hop.range.count * sizes.request;
-      }
-      EXPECT_EQ(next, sizes.blocks);
-      EXPECT_TRUE(different.insert(core::ServersOf(chain)).second) << "two chains of the same servers";
-    }
-    for (size_t j = 0; j < servers.size(); ++j) {
-      EXPECT_LE(plan->placement[j].count * sizes.block + taken[j], servers[j].memory);
-    }
-  }
-  EXPECT_GT(made, 100);
-}
 
 // --- what servers have measured ---
 
@@ -153,49 +46,8 @@ TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
   EXPECT_FALSE(TimesOf({}, {100, 10}).has_value());
 }
 
-TEST(PlanChainsTest, FastAndNearServersAreUsedFirst) {
-  const BlockSizes sizes = {6, 100, 10};
-  std::vector<PoolServer> servers = {{"a", 420}, {"b", 420}, {"c", 420}, {"d", 420}};
-  servers[0].times = servers[2].times = {1, 1};
-  servers[1].times = {9, 1};
-  servers[3].times = {1, 9};
-  const auto plan = PlanChains(servers, sizes, 4);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-3", "c3-6"));
-  EXPECT_DOUBLE_EQ(plan->chains[0].time, 8);
-}
-
-TEST(PlanChainsTest, DemandChoosesBetweenShortChainsAndManyRequests) {
-  // With memory for one request at a time a server holds the whole model; for 8 requests it takes two
-  // servers, which hold 8 each.
-  const BlockSizes sizes = {6, 100, 10};
-  std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
-  for (PoolServer& server : servers) server.times = {1, 0.01};
-  const auto alone = PlanChains(servers, sizes, 8, 0.01);
-  ASSERT_TRUE(alone.ok()) << alone.status();
-  EXPECT_EQ(alone->chains.size(), 2u);
-  EXPECT_EQ(alone->chains[0].hops.size(), 1u);
-  const auto many = PlanChains(servers, sizes, 8, 1);
-  ASSERT_TRUE(many.ok());
-  EXPECT_EQ(many->chains[0].hops.size(), 2u) << "two at a time do not carry it";
-}
-
-TEST(PlanChainsTest, ExistingChainsCarryTheirShareOfTheDemand) {
-  // One server alone takes 9 s per request, one request at a time; two servers take 12 s for up to 8.
-  const BlockSizes sizes = {6, 100, 10};
-  std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
-  for (PoolServer& server : servers) server.times = {1, 3};
-  const auto hops = [&](double demand, absl::Span<const StandingChain> standing) {
-    const auto plan = PlanChains(servers, sizes, 8, demand, standing);
-    return plan.ok() ? plan->chains[0].hops.size() : 0;
-  };
-  EXPECT_EQ(hops(0.5, {}), 2u) << "two at a time do not carry it";
-  EXPECT_EQ(hops(1, {{{0.1, 20, {-1}}}}), 1u) << "the others carry it";
-  EXPECT_EQ(hops(1, {{{0.1, 2, {-1}}}}), 2u) << "nothing carries it: as much as can be";
-}
-
 TEST(PoolFilesTest, HaveThePlannersFormat) {
-  std::vector<PoolServer> servers = {{"a\"b", 2'000'000'000}, {"c\xff", 1}};
+  std::vector<core::PoolServer> servers = {{"a\"b", 2'000'000'000}, {"c\xff", 1}};
   servers[0].times = {0.25, 0.5};
   const nlohmann::json pool = nlohmann::json::parse(PoolJson(servers));
   EXPECT_EQ(pool["servers"][0]["name"], "a\"b");
@@ -228,7 +80,14 @@ constexpr uint64_t kFirst = 1000;
 
 class ChainPoolTest : public ::testing::Test {
  protected:
-  ChainPoolTest() : pool_({2, 4, 64, absl::Seconds(1), absl::Seconds(60), absl::Seconds(10)}, kFirst) {}
+  explicit ChainPoolTest(absl::Duration retune_after = absl::Minutes(1))
+      : pool_(Options(retune_after), kFirst) {}
+
+  static ChainOptions Options(absl::Duration retune_after) {
+    ChainOptions options = {2, 4, 64, absl::Seconds(1), absl::Seconds(60), absl::Seconds(10)};
+    options.retune_after = retune_after;
+    return options;
+  }
 
   // Six blocks; pages of 16 tokens, so a request of 64 tokens takes 5 pages, 80 bytes in a block.
   static v1::ServerMessage Hello(const std::string& id, uint64_t memory) {
@@ -261,7 +120,7 @@ class ChainPoolTest : public ::testing::Test {
   // Advances the time. Returns the messages that the pool has sent, as text.
   std::vector<std::string> After(absl::Duration time) {
     now_ += time;
-    pool_.OnTime(now_);
+    pool_.OnTime(now_, demand_);
     std::vector<std::string> sent;
     for (const ChainPool::Outgoing& out : pool_.TakeOutgoing()) {
       if (out.message.has_measure()) {
@@ -274,6 +133,8 @@ class ChainPoolTest : public ::testing::Test {
         const v1::ChainStage& stage = out.message.stage();
         sent.push_back(absl::StrCat(out.to, ": stage ", stage.chain(), " [", stage.first_block(), ",",
                                     stage.end_block(), ") x", stage.slots(), " -> ", stage.successor()));
+      } else if (out.message.has_drain()) {
+        sent.push_back(absl::StrCat(out.to, ": drain ", out.message.drain().chain()));
       } else if (out.message.has_start()) {
         sent.push_back(absl::StrCat(out.to, ": start ", out.message.start().chain()));
       } else {
@@ -299,7 +160,45 @@ class ChainPoolTest : public ::testing::Test {
     EXPECT_EQ(pool_.chains(), 1);
   }
 
+  void Broken(ChainPool::Session session, uint64_t chain) {
+    v1::ServerMessage broken;
+    broken.mutable_broken()->set_chain(chain);
+    EXPECT_TRUE(pool_.OnMessage(session, broken, now_).ok());
+  }
+  void JoinMeasured(ChainPool::Session session) {
+    v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 6 * 180), times;
+    hello.mutable_hello()->set_block_step_s(0.001);
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
+    times.mutable_times();
+    for (ChainPool::Session other = 1; other < session; ++other) {
+      auto* peer = times.mutable_times()->add_peers();
+      peer->set_server_id(absl::StrCat("s", other));
+      peer->set_round_trip_s(0.005);
+    }
+    EXPECT_TRUE(pool_.OnMessage(session, times, now_).ok());
+    After(absl::ZeroDuration());
+  }
+  // Four servers that each serve one request at a time in 1.1 s. In pairs they would serve three, in 1.4 s.
+  void ServeWithFourAlone() {
+    demand_ = 0.1;
+    for (const ChainPool::Session session : {1, 2, 3, 4}) JoinMeasured(session);
+    EXPECT_THAT(After(absl::Seconds(1)),
+                ::testing::ElementsAre("1: stage 1000 [0,6) x1 -> s1:1", "2: stage 1001 [0,6) x1 -> s2:1",
+                                       "3: stage 1002 [0,6) x1 -> s3:1", "4: stage 1003 [0,6) x1 -> s4:1"));
+    for (const ChainPool::Session session : {1, 2, 3, 4})
+      EXPECT_TRUE(pool_.OnMessage(session, Ready(kFirst + session - 1), now_).ok());
+    EXPECT_EQ(After(absl::ZeroDuration()).size(), 4u);
+    EXPECT_EQ(pool_.chains(), 4);
+  }
+  // The first messages that are sent within `most`, looking every second.
+  std::vector<std::string> Within(absl::Duration most) {
+    std::vector<std::string> sent;
+    for (const absl::Time end = now_ + most; sent.empty() && now_ < end;) sent = After(absl::Seconds(1));
+    return sent;
+  }
+
   ChainPool pool_;
+  double demand_ = 0;
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
 };
 
@@ -390,14 +289,107 @@ TEST_F(ChainPoolTest, ALostServerEndsItsChainAndTheOthersAreComposedAgain) {
               ::testing::ElementsAre("1: stage 1002 [0,4) x2 -> s2:1", "2: stage 1002 [4,6) x2 -> s1:1"));
 }
 
+TEST_F(ChainPoolTest, ChainsThatDoNotCarryTheDemandAreDrainedAndTheirServersComposedAnew) {
+  ServeWithFourAlone();
+  EXPECT_TRUE(Within(absl::Minutes(30)).empty()) << "they are composed for this demand";
+  demand_ = 4;
+  EXPECT_TRUE(Within(absl::Seconds(40)).empty());
+  demand_ = 0.1;
+  EXPECT_TRUE(Within(absl::Minutes(5)).empty()) << "the rise was short";
+  demand_ = 4;
+  const absl::Time changed = now_;
+  EXPECT_THAT(Within(absl::Minutes(5)),
+              ::testing::ElementsAre("1: drain 1000", "2: drain 1001", "3: drain 1002", "4: drain 1003"));
+  EXPECT_GE(now_ - changed, absl::Minutes(1));
+  demand_ = 0.1;
+  for (const ChainPool::Session session : {1, 2, 3}) {
+    EXPECT_TRUE(Within(absl::Seconds(5)).empty()) << "not all requests have ended";
+    Broken(session, kFirst + session - 1);
+  }
+  EXPECT_EQ(pool_.chains(), 1);
+  EXPECT_TRUE(Within(absl::Seconds(5)).empty()) << "all servers are composed together";
+  Broken(4, 1003);
+  EXPECT_EQ(pool_.chains(), 0);
+  EXPECT_THAT(Within(absl::Seconds(5)),
+              ::testing::ElementsAre("1: stage 1004 [0,3) x3 -> s2:1", "2: stage 1004 [3,6) x3 -> s1:1",
+                                     "3: stage 1005 [0,3) x3 -> s4:1", "4: stage 1005 [3,6) x3 -> s3:1"))
+      << "for the demand that was the reason";
+  for (const ChainPool::Session session : {1, 2, 3, 4})
+    EXPECT_TRUE(pool_.OnMessage(session, Ready(session < 3 ? 1004 : 1005), now_).ok());
+  EXPECT_EQ(Within(absl::Seconds(5)).size(), 4u) << "start";
+  EXPECT_EQ(pool_.chains(), 2);
+  demand_ = 4;
+  EXPECT_TRUE(Within(absl::Hours(1)).empty()) << "with a constant demand nothing changes";
+}
+
+TEST_F(ChainPoolTest, ChainsThatRespondSlowerAreDrainedWhenTheLossHasReachedTheCost) {
+  demand_ = 4;
+  for (const ChainPool::Session session : {1, 2, 3, 4}) JoinMeasured(session);
+  EXPECT_EQ(After(absl::Seconds(1)).size(), 4u);
+  for (const ChainPool::Session session : {1, 2, 3, 4}) {
+    // The parts are loaded in 20 s.
+    if (session == 4) {
+      EXPECT_EQ(After(absl::Seconds(20)).size(), 2u) << "start";
+    }
+    EXPECT_TRUE(pool_.OnMessage(session, Ready(session < 3 ? 1000 : 1001), now_).ok());
+  }
+  EXPECT_EQ(After(absl::ZeroDuration()).size(), 2u);
+  EXPECT_EQ(pool_.chains(), 2);
+  // A pause of 20 s and three services of 1.4 s costs 24.2^2 / 2 = 293 s; in every second 0.3 s are lost.
+  demand_ = 0.1;
+  const absl::Time changed = now_;
+  EXPECT_THAT(Within(absl::Hours(1)), ::testing::ElementsAre("1: drain 1000", "3: drain 1001"));
+  EXPECT_GT(now_ - changed, absl::Seconds(900));
+  EXPECT_LT(now_ - changed, absl::Seconds(1100));
+}
+
+TEST_F(ChainPoolTest, AChainThatIsNotDrainedInTimeEndsAllTheSame) {
+  ServeWithFourAlone();
+  EXPECT_TRUE(Within(absl::Minutes(1)).empty());
+  demand_ = 4;
+  EXPECT_EQ(Within(absl::Minutes(5)).size(), 4u);
+  const absl::Time drained = now_;
+  Broken(1, 1000);
+  Broken(2, 1001);
+  EXPECT_TRUE(After(absl::Seconds(5)).empty());
+  EXPECT_EQ(pool_.NextTimer(), drained + absl::Minutes(1));
+  EXPECT_THAT(Within(absl::Minutes(5)), ::testing::ElementsAre("3: drop 1002", "4: drop 1003"));
+  EXPECT_EQ(now_ - drained, absl::Minutes(1));
+  EXPECT_EQ(Within(absl::Seconds(5)).size(), 4u) << "and all servers are composed";
+}
+
+TEST_F(ChainPoolTest, MembershipChangesWhileChainsAreDrainedAreComposedWithTheRest) {
+  ServeWithFourAlone();
+  EXPECT_TRUE(Within(absl::Minutes(1)).empty());
+  demand_ = 4;
+  EXPECT_EQ(Within(absl::Minutes(5)).size(), 4u);
+  Broken(1, 1000);
+  JoinMeasured(5);
+  pool_.OnGone(2, now_);
+  EXPECT_TRUE(Within(absl::Seconds(30)).empty());
+  Broken(3, 1002);
+  Broken(4, 1003);
+  EXPECT_THAT(Within(absl::Seconds(5)),
+              ::testing::ElementsAre("1: stage 1004 [0,3) x3 -> s3:1", "3: stage 1004 [3,6) x3 -> s1:1",
+                                     "4: stage 1005 [0,3) x3 -> s5:1", "5: stage 1005 [3,6) x3 -> s4:1"));
+}
+
+class ChainPoolThatKeepsChainsTest : public ChainPoolTest {
+ protected:
+  ChainPoolThatKeepsChainsTest() : ChainPoolTest(absl::ZeroDuration()) {}
+};
+
+TEST_F(ChainPoolThatKeepsChainsTest, ChainsKeepTheirComposition) {
+  ServeWithFourAlone();
+  demand_ = 4;
+  EXPECT_TRUE(Within(absl::Hours(1)).empty());
+}
+
 TEST_F(ChainPoolTest, AServerWithABrokenChainIsComposedAgain) {
   ServeWithThree();
-  v1::ServerMessage broken;
-  broken.mutable_broken()->set_chain(999);
-  EXPECT_TRUE(pool_.OnMessage(2, broken, now_).ok());
+  Broken(2, 999);
   EXPECT_TRUE(After(absl::ZeroDuration()).empty()) << "of another chain";
-  broken.mutable_broken()->set_chain(kFirst);
-  EXPECT_TRUE(pool_.OnMessage(2, broken, now_).ok());
+  Broken(2, kFirst);
   EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 1000", "3: drop 1000"));
   EXPECT_EQ(After(absl::Seconds(1)).size(), 3u);
 }

@@ -119,6 +119,50 @@ TEST(WaitAdmission, ThresholdsFollowTheCostsThatWorkersHaveFitted) {
   }
 }
 
+TEST(WaitAdmission, ThresholdsHoldNoMoreThanTheWorkersMemory) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    const auto threshold = [&](std::optional<double> memory) {
+      WaitAdmission admission = Admission(kind);
+      if (memory) admission.OnMemory(*memory);
+      if (kind == Kind::kNestedWait)
+        for (int i = 0; i < 50; ++i) admission.OnEnd(100, 200);
+      Stream(admission, 1).Run(2000, 16, 100, 200);
+      return Largest(admission);
+    };
+    const double held = StageTokens({1, 100, 199});
+    const int64_t free = threshold(std::nullopt);
+    ASSERT_GT(free, 20);
+    EXPECT_EQ(threshold(static_cast<double>(free + 1) * held), free);
+    EXPECT_EQ(threshold(10.5 * held), 10);
+    EXPECT_EQ(threshold(0.5 * held), 1) << "one request may always start";
+  }
+}
+
+TEST(WaitAdmission, MemoryIsSharedByTheClassesAsTheirRates) {
+  WaitAdmission admission = Admission(Kind::kWait);
+  const double both = StageTokens({1, 100, 19}) + StageTokens({1, 100, 199});
+  admission.OnMemory(12 * both);
+  Stream stream(admission, 1);
+  for (int i = 0; i < 2000; ++i) {
+    stream.Run(1, 30, 100, 20);
+    stream.Run(1, 30, 100, 200);
+  }
+  const int64_t first = admission.thresholds()[WaitAdmission::ClassOf(20)];
+  const int64_t second = admission.thresholds()[WaitAdmission::ClassOf(200)];
+  EXPECT_NEAR(first, 12, 2);
+  EXPECT_NEAR(second, 12, 2);
+  EXPECT_LE(first * StageTokens({1, 100, 19}) + second * StageTokens({1, 100, 199}), 12 * both);
+}
+
+TEST(WaitAdmission, ThresholdsFollowAChangeOfMemoryAtOnce) {
+  WaitAdmission admission = Admission(Kind::kWait);
+  Stream stream(admission, 1);
+  stream.Run(2000, 8, 100, 200);
+  admission.OnMemory(7.5 * StageTokens({1, 100, 199}));
+  stream.Run(1, 8, 100, 200);
+  EXPECT_EQ(Largest(admission), 7);
+}
+
 TEST(WaitAdmission, SmallChangesOfCostsChangeNothing) {
   WaitAdmission admission({Kind::kWait, std::nullopt, 32});
   admission.OnCost(100'000);

@@ -1,6 +1,8 @@
 // Admission by batches follows the costs that the workers have fitted.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "router/core/policy/policy.h"
 #include "tests/testing/one_group.h"
 
@@ -52,6 +54,17 @@ TEST(BatchCosts, AnEpochBeginsWithTheCostsThatItsMembersHad) {
   const OneGroup restored(WaitOptions(), *MakePolicy("fcfs", {}), group.Save());
   ASSERT_TRUE(restored.restored().ok()) << restored.restored();
   EXPECT_NEAR(FixedTokens(restored), 100'000, 1);
+}
+
+TEST(BatchMemory, ThresholdsAreBoundedByTheMemoryOfTheMembers) {
+  OneGroup group(WaitOptions(), *MakePolicy("fcfs", {}));
+  const auto memory = [](const OneGroup& of) { return of.cluster().pool().wait_admission().memory(); };
+  EXPECT_EQ(memory(group), std::numeric_limits<double>::infinity());
+  group.OpenEpoch({CostMember(), CostMember()});
+  EXPECT_EQ(memory(group), 200'000);
+  const OneGroup restored(WaitOptions(), *MakePolicy("fcfs", {}), group.Save());
+  ASSERT_TRUE(restored.restored().ok()) << restored.restored();
+  EXPECT_EQ(memory(restored), 200'000);
 }
 
 TEST(BatchCosts, AnExplicitSettingTakesPrecedence) {

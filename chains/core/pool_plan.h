@@ -9,10 +9,12 @@
 //
 // Servers that have not measured count as equally fast and equally distant: GBP-CR then takes the large ones
 // first, and GCA prefers chains with few servers.
-#ifndef BFIO_CHAINS_ROUTER_COMPOSE_CHAINS_H_
-#define BFIO_CHAINS_ROUTER_COMPOSE_CHAINS_H_
+#ifndef BFIO_CHAINS_CORE_POOL_PLAN_H_
+#define BFIO_CHAINS_CORE_POOL_PLAN_H_
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,9 +24,15 @@
 #include "chains/core/composition.h"
 #include "chains/core/occupancy.h"
 #include "chains/core/server_pool.h"
-#include "chains/router/server_times.h"
+#include "common/base/block_range.h"
 
-namespace bfio::router {
+namespace bfio::core {
+
+// For a mean request, over all its tokens, in seconds (as in ChainServer).
+struct ServerTimes {
+  double compute = 1;
+  double communication = 1;
+};
 
 struct PoolServer {
   std::string name;
@@ -54,20 +62,35 @@ struct StandingChain {
   std::vector<int32_t> servers;
 };
 
-struct ChainPlan {
+struct PoolPlan {
   // By server of the argument; servers in no chain may also have blocks.
-  core::BlockRanges placement;
+  BlockRanges placement;
   // At least one chain. Capacities are concurrent requests, at most the requested number.
-  std::vector<core::ServerChain> chains;
+  std::vector<ServerChain> chains;
 };
 
 // RESOURCE_EXHAUSTED, with the missing blocks, if there is no chain even for one request at a time;
 // INVALID_ARGUMENT for sizes out of range. `demand`: requests per second if `times` are in seconds, otherwise
 // 0. A new chain has other servers than every existing one with max_slots slots.
-absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
-                                     int64_t max_slots, double demand = 0,
-                                     absl::Span<const StandingChain> standing = {});
+absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
+                                    int64_t max_slots, double demand = 0,
+                                    absl::Span<const StandingChain> standing = {});
 
-}  // namespace bfio::router
+// The response with all chains that serve the demand; larger is worse.
+struct Response {
+  // Lower bound of the mean response time in seconds; infinite if the chains do not carry the demand.
+  double bound = std::numeric_limits<double>::infinity();
+  double rate = 0;
 
-#endif  // BFIO_CHAINS_ROUTER_COMPOSE_CHAINS_H_
+  friend bool operator<(const Response& a, const Response& b) {
+    return std::isinf(a.bound) && std::isinf(b.bound) ? a.rate > b.rate : a.bound < b.bound;
+  }
+};
+
+// With `chains` and those of `standing` that have a rate. REQUIRES: demand > 0.
+Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const StandingChain> standing,
+                    double demand);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_CHAINS_CORE_POOL_PLAN_H_

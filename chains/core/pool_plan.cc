@@ -1,0 +1,106 @@
+#include "chains/core/pool_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "chains/core/placement.h"
+
+namespace bfio::core {
+namespace {
+
+ChainServer ServerOf(const PoolServer& from) {
+  // WholeUnits tolerates a billionth of a unit, but a server does not tolerate a missing byte.
+  return {from.name, static_cast<double>(from.memory - from.memory / 1'000'000'000), from.times.communication,
+          from.times.compute};
+}
+
+ChainService ServiceOf(const BlockSizes& sizes) {
+  return {sizes.blocks, static_cast<double>(sizes.block), static_cast<double>(sizes.request)};
+}
+
+// GCA on the remaining cache, with at most max_slots requests for a chain. What a chain with so many leaves
+// is for chains with other servers: a second one with the same servers would only evade the limit. At most
+// one chain for each server, as in GCA, where each chain uses up a server's cache.
+std::vector<ServerChain> OverlappingChains(absl::Span<const PoolServer> pool,
+                                           absl::Span<const ChainServer> servers, const ChainService& service,
+                                           const BlockRanges& placement, int64_t max_slots,
+                                           absl::Span<const StandingChain> standing) {
+  std::vector<std::vector<int32_t>> full;
+  for (const StandingChain& chain : standing) {
+    if (chain.slots >= max_slots) full.push_back(chain.servers);
+  }
+  std::vector<int64_t> left = AllCacheSlots(servers, service, placement);
+  for (size_t j = 0; j < pool.size(); ++j) left[j] = std::max<int64_t>(0, left[j] - pool[j].slots_used);
+  std::vector<ServerChain> chains;
+  while (chains.size() < pool.size()) {
+    auto chain = FastestOtherChain(servers, service, placement, left, full);
+    if (!chain.has_value()) break;
+    chain->capacity = max_slots;
+    for (const ChainHop& hop : chain->hops) {
+      chain->capacity = std::min(chain->capacity, left[hop.server] / hop.range.count);
+    }
+    for (const ChainHop& hop : chain->hops) left[hop.server] -= chain->capacity * hop.range.count;
+    if (chain->capacity == max_slots) full.push_back(ServersOf(*chain));
+    chains.push_back(*std::move(chain));
+  }
+  return chains;
+}
+
+}  // namespace
+
+Response ResponseOf(absl::Span<const ServerChain> chains, absl::Span<const StandingChain> standing,
+                    double demand) {
+  std::vector<ChainRate> all = Rates(chains);
+  for (const StandingChain& chain : standing) {
+    if (chain.rate > 0) all.push_back({chain.rate, chain.slots});
+  }
+  Response response;
+  response.rate = TotalRate(all);
+  if (response.rate > demand) response.bound = OccupancyBounds(all, demand).lower / demand;
+  return response;
+}
+
+absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> pool, const BlockSizes& sizes,
+                                    int64_t max_slots, double demand,
+                                    absl::Span<const StandingChain> standing) {
+  const ChainService service = ServiceOf(sizes);
+  std::vector<ChainServer> servers, free;
+  std::vector<size_t> free_places;
+  for (const PoolServer& server : pool) {
+    if (!server.hosts.has_value()) {
+      free_places.push_back(servers.size());
+      free.push_back(ServerOf(server));
+    }
+    servers.push_back(ServerOf(server));
+  }
+  if (absl::Status status = CheckPool(servers, service); !status.ok()) return status;
+  PoolPlan best;
+  Response least;
+  // Every small c; larger ones in steps of a sixteenth.
+  for (int64_t c = max_slots; c >= 1; c -= std::max<int64_t>(1, c / 16)) {
+    const BlockPlacement placed = GreedyPlacement(free, service, c, Demand());
+    PoolPlan plan;
+    plan.placement.resize(pool.size());
+    for (size_t j = 0; j < pool.size(); ++j) {
+      if (pool[j].hosts.has_value()) plan.placement[j] = *pool[j].hosts;
+    }
+    for (size_t i = 0; i < free.size(); ++i) plan.placement[free_places[i]] = placed.ranges[i];
+    plan.chains = OverlappingChains(pool, servers, service, plan.placement, max_slots, standing);
+    if (plan.chains.empty()) continue;
+    if (demand <= 0) return plan;
+    const Response response = ResponseOf(plan.chains, standing, demand);
+    if (best.chains.empty() || response < least) {
+      best = std::move(plan);
+      least = response;
+    }
+  }
+  if (!best.chains.empty()) return best;
+  int64_t blocks = 0;
+  for (const ChainServer& server : free) blocks += BlocksWithReserve(server, service, 1);
+  return absl::ResourceExhaustedError(absl::StrCat(free.size(), " servers hold ", blocks, " of ",
+                                                   sizes.blocks,
+                                                   " blocks with memory for one request at a time"));
+}
+
+}  // namespace bfio::core
