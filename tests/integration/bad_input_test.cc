@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <map>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +25,7 @@
 namespace bfio::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST(BadInput, UnknownPolicy) {
@@ -246,6 +251,39 @@ TEST(BadInput, MessagesAreTheDocumentedOnes) {
     if (absl::StrContains(message, ": ") && !skipped) documented.insert(message);
   }
   EXPECT_EQ(documented, tried) << "docs/operations.md has other messages";
+}
+
+// The help of a subcommand lists the flags of every command line of it in the documentation.
+TEST(BadInput, HelpOfASimulationListsTheFlagsOfTheDocumentation) {
+  const std::regex command(
+      "\\bbfio_sim "
+      "(replay|calibrate|workload|dominance|admit|hindsight|engine|serve-grid|serve)\\b([^`|;&#]*)");
+  const std::regex flag("[^\\w-]--([a-z_]+)");
+  std::map<std::string, std::set<std::string>> flags;
+  for (const char* folder : {".", "docs"}) {
+    for (const auto& page : std::filesystem::directory_iterator(folder)) {
+      if (page.path().extension() != ".md") continue;
+      std::stringstream text;
+      text << std::ifstream(page.path()).rdbuf();
+      // A command line may go on in the next line.
+      const std::string lines = std::regex_replace(text.str(), std::regex("\\\\\n\\s*"), " ");
+      for (const absl::string_view part : absl::StrSplit(lines, '\n')) {
+        std::string line(part);
+        for (std::smatch of; std::regex_search(line, of, command); line = of.suffix()) {
+          const std::string rest = of[2];
+          for (std::sregex_iterator at(rest.begin(), rest.end(), flag), end; at != end; ++at)
+            flags[of[1]].insert((*at)[1]);
+        }
+      }
+    }
+  }
+  for (const char* name : {"calibrate", "workload", "dominance", "serve"})
+    EXPECT_FALSE(flags[name].empty()) << name << ": no command line found in the documentation";
+  for (const auto& [name, used] : flags) {
+    const std::string help = RunProgram("bfio_sim", {name, "--help"}).out;
+    for (const std::string& of : used)
+      EXPECT_THAT(help, ContainsRegex(absl::StrCat("\n  --", of, "[= \n]"))) << "bfio_sim " << name;
+  }
 }
 
 TEST(BadInput, HelpAndVersion) {
