@@ -9,7 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/config/nearest_option.h"
 #include "common/config/one_line.h"
 #include "common/config/options.h"
 #include "google/protobuf/descriptor.h"
@@ -25,43 +27,60 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::FieldDescriptorProto;
 
+std::string UnknownKey(absl::string_view key, const OptionTable& table) {
+  if (key == "config") return "a config file cannot name another one";
+  const std::string nearest = NearestOption(key, table);
+  return absl::StrCat("no flag is named ", key,
+                      nearest.empty() || nearest == "config"
+                          ? " (--help lists them)"
+                          : absl::StrCat(" (did you mean ", nearest, "?)"));
+}
+
 // Keeps the first error; protobuf counts lines from 0.
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
-  explicit FirstError(absl::string_view source) : source_(source) {}
+  FirstError(absl::string_view source, const OptionTable& table) : source_(source), table_(table) {}
 
   void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
-    if (text_.empty()) text_ = absl::StrCat(source_, ":", line + 1, ": ", OneLine(message));
+    if (!text_.empty()) return;
+    // protobuf's message names its type, which users do not know.
+    absl::string_view key = message;
+    const bool unknown = absl::ConsumePrefix(&key, "Message type \"Config\" has no field named \"") &&
+                         absl::ConsumeSuffix(&key, "\".");
+    text_ = absl::StrCat(source_, ":", line + 1, ": ", unknown ? UnknownKey(key, table_) : OneLine(message));
   }
 
   const std::string& text() const { return text_; }
 
  private:
   const std::string source_;
+  const OptionTable& table_;
   std::string text_;
 };
 
 // protobuf's JSON parser reports "key: Cannot find field." or "(key): invalid value ..." without a line; the
 // key's first occurrence in the text gives the line.
-std::string JsonError(const std::string& text, absl::string_view source, const std::string& message) {
+std::string JsonError(const std::string& text, absl::string_view source, const std::string& message,
+                      const OptionTable& table) {
   const auto is_key = [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   const auto begin = message.begin() + (absl::StartsWith(message, "(") ? 1 : 0);
   const std::string key(begin, std::find_if_not(begin, message.end(), is_key));
   const size_t at = key.empty() ? std::string::npos : text.find(absl::StrCat("\"", key, "\""));
   if (at == std::string::npos) return absl::StrCat(source, ": ", OneLine(message));
   const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
-  return absl::StrCat(source, ":", line, ": ", OneLine(message));
+  const bool unknown = absl::StrContains(message, "Cannot find field");
+  return absl::StrCat(source, ":", line, ": ", unknown ? UnknownKey(key, table) : OneLine(message));
 }
 
-absl::Status ParseConfig(const std::string& text, absl::string_view source,
+absl::Status ParseConfig(const std::string& text, absl::string_view source, const OptionTable& table,
                          google::protobuf::Message& config) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') {
     const auto status = google::protobuf::util::JsonStringToMessage(text, &config);
     if (status.ok()) return absl::OkStatus();
-    return absl::InvalidArgumentError(JsonError(text, source, std::string(status.message())));
+    return absl::InvalidArgumentError(JsonError(text, source, std::string(status.message()), table));
   }
-  FirstError error(source);
+  FirstError error(source, table);
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   if (parser.ParseFromString(text, &config)) return absl::OkStatus();
@@ -125,7 +144,7 @@ absl::Status OptionTable::ReadConfig(const std::string& text, const std::string&
   google::protobuf::DynamicMessageFactory factory(&pool);
   const auto* file = pool.BuildFile(ConfigFile(options_));
   const std::unique_ptr<google::protobuf::Message> config(factory.GetPrototype(file->message_type(0))->New());
-  BFIO_RETURN_IF_ERROR(ParseConfig(text, source, *config));
+  BFIO_RETURN_IF_ERROR(ParseConfig(text, source, *this, *config));
   std::vector<const FieldDescriptor*> fields;
   config->GetReflection()->ListFields(*config, &fields);
   for (const FieldDescriptor* field : fields) {

@@ -60,7 +60,9 @@ absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
   engine.by_name = absl::ConsumeSuffix(&protocol, "+dns");
   if ((protocol != "vllm" && protocol != "sglang") || split.second.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' is neither vllm://HOST:PORT nor vllm+dns://NAME:PORT, nor of sglang"));
+        absl::StrCat("'", text,
+                     "' is none of vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
+                     "sglang+dns://NAME:PORT and file:PATH"));
   }
   engine.protocol = std::string(protocol);
   BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(std::string(split.second)));

@@ -2,13 +2,30 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/workload/trace.h"
 #include "tests/testing/bad_input.h"
 #include "tests/testing/cluster.h"
 
 namespace bfio::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST(BadInput, UnknownPolicy) {
@@ -101,6 +118,172 @@ TEST(BadInput, NoRouterThere) {
                                                     "--requests=1", "--connect_timeout=1s"});
   EXPECT_EQ(run.code, 1) << run.err;
   EXPECT_THAT(run.err, HasSubstr("127.0.0.1:1"));
+  ExpectOneLine("bfio_top", {"--admin=127.0.0.1:1", "--once"}, 1,
+                "bfio_top: no router answers at 127.0.0.1:1 (--admin)\n");
+}
+
+TEST(BadInput, ACheckpointForTheSimEngine) {
+  ExpectOneLine("bfio_worker", {"--model=tests/golden/llama"}, 2, "give --engine=cpu or cuda");
+}
+
+TEST(BadInput, HelpNamesEveryProfile) {
+  const std::string help = RunProgram("bfio_loadgen", {"--help"}).out;
+  for (const std::string& profile : ProfileNames()) EXPECT_THAT(help, HasSubstr(profile));
+}
+
+// --- the table "Exit codes and messages" of docs/operations.md ---
+
+// A message of the table, without the program's name, and the command that prints it. "..." in the message
+// stands for any text. Where a command cannot use the message's file or address, `instead` gives the one that
+// it uses.
+struct DocumentedMessage {
+  std::string program, message;
+  int code;
+  std::vector<std::string> args;
+  std::vector<std::pair<std::string, std::string>> instead = {};
+};
+
+std::vector<DocumentedMessage> DocumentedMessages() {
+  const std::string config = WriteFile("listn.textproto", "listn: \"127.0.0.1:1\"\n");
+  const std::string table = WriteFile("a_b.csv", "a,b\n1,2\n");
+  const std::string folder = absl::StrCat(TestDirectory(), "/absent");
+  const std::string router = "127.0.0.1:50051", nowhere = "127.0.0.1:1";
+  return {
+      {"bfio_router", "policy 'foo' is unknown, choose one of bf_io_auto, bf_io, ...", 2, {"--policy=foo"}},
+      {"bfio_router",
+       "lookahead 'foo' is unknown, choose one of none, survival, hint, max_tokens, oracle, interval",
+       2,
+       {"--lookahead=foo"}},
+      {"bfio_router",
+       "bf_io: objective 'foo' is unknown, choose paper, square or refill",
+       2,
+       {"--policy=bf_io", "--objective=foo"}},
+      {"bfio_router", "--horizon=501: must be within 0..500", 2, {"--horizon=501"}},
+      {"bfio_sim", "bf_io: discount 0 must be above 0 and at most 1", 2, {"--policy=bf_io", "--discount=0"}},
+      {"bfio_router",
+       "--listen=0.0.0.0:50051: other machines can reach it, and nothing is encrypted: give ...",
+       2,
+       {"--listen=0.0.0.0:50051"}},
+      {"bfio_router",
+       "router.textproto:1: no flag is named listn (did you mean listen?)",
+       2,
+       {absl::StrCat("--config=", config)},
+       {{"router.textproto", config}}},
+      {"bfio_router", "unknown flag ... (--help lists them)", 2, {"--zzzzzzzz"}},
+      {"bfio_worker",
+       "no router at 127.0.0.1:50051 for 1m",
+       1,
+       {absl::StrCat("--router=", nowhere), "--connect_timeout=100ms"},
+       {{router, nowhere}, {"1m", "100ms"}}},
+      {"bfio_worker",
+       "--barrier_host=10.0.0.11: other machines can reach the barrier, and the link to the router, ..., is "
+       "not "
+       "encrypted: give ...",
+       2,
+       {"--router=10.0.0.1:50051", "--barrier_host=10.0.0.11"}},
+      {"bfio_worker", "--slots=0: must be within 1..65536", 2, {"--slots=0"}},
+      {"bfio_loadgen",
+       "no router answers at 127.0.0.1:50051 within 10s",
+       1,
+       {absl::StrCat("--target=", nowhere), "--connect_timeout=100ms"},
+       {{router, nowhere}, {"10s", "100ms"}}},
+      {"bfio_loadgen",
+       "FILE: the header 'a,b' fits no known trace format (columns ...)",
+       2,
+       {absl::StrCat("--trace=", table)},
+       {{"FILE", table}}},
+      {"bfio_router",
+       "--decision_log: cannot write DIR/log.000001: No such file or directory",
+       2,
+       {absl::StrCat("--decision_log=", folder, "/log"), "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+        "--http_listen="},
+       {{"DIR", folder}}},
+      {"bfio_sim",
+       "FILE: no column 'worker': is it a worker's --step_log?",
+       2,
+       {"calibrate", absl::StrCat("--steps=", table)},
+       {{"FILE", table}}},
+  };
+}
+
+// Messages of the table for which a port, a GPU, a leader or a damaged log is needed.
+const char* const kNotTried[] = {
+    "bfio_router: cannot listen on 127.0.0.1:50051: ",
+    "bfio_router: standing by for the router at ",
+    "bfio_worker: ncclCommAbort hangs: ",
+    "bfio_worker: --kv_tokens=1048576 needs 128.33 GiB ",
+    "bfio_worker: barrier 'nccl' needs GPU 0; ",
+    "bfio_sim: the decision log is damaged: ",
+    "bfio_sim: the core decides otherwise than was recorded: ",
+};
+
+TEST(BadInput, MessagesAreTheDocumentedOnes) {
+  std::set<std::string> tried;
+  for (const DocumentedMessage& documented : DocumentedMessages()) {
+    tried.insert(absl::StrCat(documented.program, ": ", documented.message));
+    const std::string expected =
+        absl::StrReplaceAll(absl::StrCat(documented.program, ": ", documented.message), documented.instead);
+    const RunResult run = RunProgram(documented.program, documented.args, kSlowdown * absl::Seconds(30));
+    EXPECT_EQ(run.code, documented.code) << expected << "\n" << run.err;
+    // A worker's log is before it.
+    const std::vector<std::string> lines = absl::StrSplit(run.err, '\n', absl::SkipEmpty());
+    ASSERT_FALSE(lines.empty()) << expected;
+    absl::string_view rest = lines.back();
+    const std::vector<std::string> parts = absl::StrSplit(expected, "...");
+    ASSERT_TRUE(absl::ConsumePrefix(&rest, parts.front())) << expected << "\n" << run.err;
+    for (size_t i = 1; i < parts.size(); ++i) {
+      const size_t at = i + 1 == parts.size() && !parts[i].empty() && absl::EndsWith(rest, parts[i])
+                            ? rest.size() - parts[i].size()
+                            : rest.find(parts[i]);
+      ASSERT_NE(at, absl::string_view::npos) << expected << "\n" << run.err;
+      rest.remove_prefix(parts[i].empty() ? rest.size() : at + parts[i].size());
+    }
+    EXPECT_EQ(rest, "") << expected << "\n" << run.err;
+  }
+  std::ifstream page("docs/operations.md");
+  std::set<std::string> documented;
+  for (std::string line; std::getline(page, line);) {
+    absl::string_view row = line;
+    if (!absl::ConsumePrefix(&row, "| `bfio_")) continue;
+    const std::string message = absl::StrCat("bfio_", row.substr(0, row.find('`')));
+    const bool skipped = std::any_of(std::begin(kNotTried), std::end(kNotTried),
+                                     [&](const char* begin) { return absl::StartsWith(message, begin); });
+    if (absl::StrContains(message, ": ") && !skipped) documented.insert(message);
+  }
+  EXPECT_EQ(documented, tried) << "docs/operations.md has other messages";
+}
+
+// The help of a subcommand lists the flags of every command line of it in the documentation.
+TEST(BadInput, HelpOfASimulationListsTheFlagsOfTheDocumentation) {
+  const std::regex command(
+      "\\bbfio_sim "
+      "(replay|calibrate|workload|dominance|admit|hindsight|engine|serve-grid|serve)\\b([^`|;&#]*)");
+  const std::regex flag("[^\\w-]--([a-z_]+)");
+  std::map<std::string, std::set<std::string>> flags;
+  for (const char* folder : {".", "docs"}) {
+    for (const auto& page : std::filesystem::directory_iterator(folder)) {
+      if (page.path().extension() != ".md") continue;
+      std::stringstream text;
+      text << std::ifstream(page.path()).rdbuf();
+      // A command line may go on in the next line.
+      const std::string lines = std::regex_replace(text.str(), std::regex("\\\\\n\\s*"), " ");
+      for (const absl::string_view part : absl::StrSplit(lines, '\n')) {
+        std::string line(part);
+        for (std::smatch of; std::regex_search(line, of, command); line = of.suffix()) {
+          const std::string rest = of[2];
+          for (std::sregex_iterator at(rest.begin(), rest.end(), flag), end; at != end; ++at)
+            flags[of[1]].insert((*at)[1]);
+        }
+      }
+    }
+  }
+  for (const char* name : {"calibrate", "workload", "dominance", "serve"})
+    EXPECT_FALSE(flags[name].empty()) << name << ": no command line found in the documentation";
+  for (const auto& [name, used] : flags) {
+    const std::string help = RunProgram("bfio_sim", {name, "--help"}).out;
+    for (const std::string& of : used)
+      EXPECT_THAT(help, ContainsRegex(absl::StrCat("\n  --", of, "[= \n]"))) << "bfio_sim " << name;
+  }
 }
 
 TEST(BadInput, HelpAndVersion) {

@@ -4,7 +4,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/address.h"
+#include "common/workload/trace.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -37,10 +39,9 @@ void AddTraffic(OptionTable& table, Options& o) {
   table.Add("target", &o.target, "HOST:PORT of the router's client API");
   table.Add("trace", &o.trace,
             "trace file: Azure, BurstGPT, Mooncake or generic columns, detected by the header");
-  table.Add(
-      "profile", &o.profile,
-      "built-in lengths instead of a trace: conversation, code or burstgpt; conversation when neither is "
-      "given");
+  table.Add("profile", &o.profile,
+            absl::StrCat("built-in lengths instead of a trace, conversation when neither is given: ",
+                         absl::StrJoin(ProfileNames(), ", ")));
   table.Add(
       "arrival", &o.arrival,
       "closed: --concurrency requests at any time; open loop: trace (its own times), poisson or gamma "

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/net/channel.h"
 #include "common/net/status.h"
 #include "grpcpp/client_context.h"
@@ -12,10 +14,23 @@ namespace {
 // Pause before a broken stream is opened again.
 constexpr absl::Duration kPause = absl::Seconds(1);
 
+// gRPC's message about a missing connection names neither the flag nor, if the address is a name, the
+// address. The reason of a failed TLS handshake is kept.
+absl::Status WithAddress(absl::Status status, const std::string& address) {
+  const absl::string_view text = status.message();
+  if (!absl::IsUnavailable(status) || !absl::StartsWith(text, "failed to connect to all addresses"))
+    return status;
+  constexpr absl::string_view kRefused = "Connection refused";
+  return absl::UnavailableError(
+      absl::StrCat("no router answers at ", address, " (--admin)",
+                   absl::StrContains(text, kRefused) ? "" : absl::StrCat(": ", text)));
+}
+
 }  // namespace
 
 Feed::Feed(const std::string& address, Login login)
-    : login_(std::move(login)),
+    : address_(address),
+      login_(std::move(login)),
       channel_(NewChannel(address, 0, login_.credentials)),
       stub_(v1::Admin::NewStub(channel_)),
       thread_([this] { Follow(); }) {}
@@ -39,7 +54,7 @@ absl::StatusOr<v1::ClusterState> Feed::State() {
   Prepare(context);
   v1::ClusterState state;
   const grpc::Status status = stub_->GetClusterState(&context, {}, &state);
-  if (!status.ok()) return FromGrpcStatus(status);
+  if (!status.ok()) return WithAddress(FromGrpcStatus(status), address_);
   return state;
 }
 

@@ -31,6 +31,7 @@ class Feed {
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
+  // UNAVAILABLE "no router answers at HOST:PORT (--admin)" if there is no connection.
   absl::StatusOr<v1::ClusterState> State();
   absl::Status SetPolicy(const std::string& name);
   absl::Status Drain(const std::string& worker_id);
@@ -43,6 +44,7 @@ class Feed {
   void Follow();
   void Prepare(grpc::ClientContext& context) const;
 
+  const std::string address_;
   const Login login_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Admin::Stub> stub_;

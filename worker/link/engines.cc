@@ -85,6 +85,11 @@ absl::Status CheckEngineOptions(const EngineOptions& options) {
     return absl::InvalidArgumentError(
         "--mlp=tp needs an engine with a model that it can share out: --engine=cpu or cuda");
   }
+  if (options.name == "sim" && !options.model.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--model=", options.model,
+        ": --engine=sim, the default, generates its tokens without a checkpoint: give --engine=cpu or cuda"));
+  }
   if (options.name == "sim") return absl::OkStatus();
   if (options.name != "cpu" && options.name != "cuda") {
     return absl::InvalidArgumentError(

@@ -59,7 +59,9 @@ TEST(EngineAddress, MistakesAreNamed) {
   EXPECT_EQ(ParseEngines("sglang://a:1")->front().protocol, "sglang");
   EXPECT_THAT(ParseEngines("sglang://a:1,vllm://b:1").status().message(), HasSubstr("one protocol"));
   EXPECT_THAT(ParseEngines("trt://a:1").status().message(), HasSubstr("'trt://a:1'"));
-  EXPECT_THAT(ParseEngines("a:1").status().message(), HasSubstr("vllm://HOST:PORT"));
+  EXPECT_EQ(ParseEngines("a:1").status().message(),
+            "'a:1' is none of vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
+            "sglang+dns://NAME:PORT and file:PATH");
   EXPECT_FALSE(ParseEngines("vllm://").ok());
   EXPECT_FALSE(ParseEngines("vllm://a").ok());
   EXPECT_FALSE(ParseEngines("vllm://a:0").ok());

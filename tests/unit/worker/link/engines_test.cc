@@ -11,7 +11,8 @@ namespace bfio::worker {
 namespace {
 
 std::string DigestWith(const std::string& engine, const std::function<void(EngineOptions&)>& change) {
-  EngineOptions options = {.name = engine, .limits = {4, 4096, 2048}, .model = "tests/golden/llama"};
+  EngineOptions options = {
+      .name = engine, .limits = {4, 4096, 2048}, .model = engine == "sim" ? "" : "tests/golden/llama"};
   change(options);
   const auto engines = Engines::Create(options);
   EXPECT_TRUE(engines.ok()) << engines.status();
@@ -28,6 +29,15 @@ TEST(Engines, SimWorkersOfAnySpeedHaveTheSameModel) {
               options.sim.cost = {1, 2, 3};
             }));
   EXPECT_NE(sim, DigestWith("sim", [](EngineOptions& options) { options.sim.eos_probability = 0.01; }));
+}
+
+// Otherwise a worker without --engine would serve generated tokens in place of the checkpoint's.
+TEST(Engines, SimWorkersRefuseACheckpoint) {
+  EXPECT_EQ(
+      CheckEngineOptions({.name = "sim", .model = "tests/golden/llama"}).message(),
+      "--model=tests/golden/llama: --engine=sim, the default, generates its tokens without a checkpoint: "
+      "give --engine=cpu or cuda");
+  EXPECT_TRUE(CheckEngineOptions({.name = "sim"}).ok());
 }
 
 TEST(Engines, SettingsThatChangeTokensAreInTheDigest) {
