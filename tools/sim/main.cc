@@ -21,19 +21,33 @@ namespace {
 struct Subcommand {
   const char* name;
   const char* summary;
+  // A command line that the help shows.
+  const char* example;
   absl::Status (*run)(const ReadOptions& read);
 };
 
 constexpr Subcommand kSubcommands[] = {
-    {"replay", "repeats the decisions of a router's --decision_log and compares them", RunReplayCommand},
-    {"calibrate", "the cost of a step, from workers' --step_log", RunCalibrateCommand},
-    {"workload", "the requests of --trace or --profile as CSV; --json: their load", RunWorkloadCommand},
-    {"dominance", "compares a policy with every baseline over a grid", RunDominanceCommand},
-    {"admit", "one worker's KV memory under an admission rule", RunAdmitCommand},
-    {"hindsight", "admission rules against the best schedule of small instances", RunHindsightCommand},
-    {"engine", "an engine with a batch scheduler", RunEngineCommand},
-    {"serve", "prompts and decodes of engines behind a barrier, by rule", RunServeCommand},
-    {"serve-grid", "one such rule against all others with their best budgets", RunServeGridCommand},
+    {"replay", "repeats the decisions of a router's --decision_log and compares them",
+     "bfio_sim replay --log=/var/log/bfio/decisions --what_if=lpt", RunReplayCommand},
+    {"calibrate", "the cost of a step, from workers' --step_log",
+     "bfio_sim calibrate --steps=worker-0.csv,worker-1.csv", RunCalibrateCommand},
+    {"workload", "the requests of --trace or --profile as CSV; --json: their load",
+     "bfio_sim workload --profile=code --requests=1000 >code.csv", RunWorkloadCommand},
+    {"dominance", "compares a policy with every baseline over a grid",
+     "bfio_sim dominance --groups=16 --loads=20,60 --depths=none --policy=fcfs,lpt --json",
+     RunDominanceCommand},
+    {"admit", "one worker's KV memory under an admission rule",
+     "bfio_sim admit --profile=conversation --kv_tokens=16492 --rule=mc_sf --rate=20 --requests=1000",
+     RunAdmitCommand},
+    {"hindsight", "admission rules against the best schedule of small instances",
+     "bfio_sim hindsight --instances=instances.jsonl --rule=mc_sf,mc_fcfs", RunHindsightCommand},
+    {"engine", "an engine with a batch scheduler",
+     "bfio_sim engine --profile=conversation --load=0.7 --scheduler=sarathi --requests=5000",
+     RunEngineCommand},
+    {"serve", "prompts and decodes of engines behind a barrier, by rule",
+     "bfio_sim serve --profile=conversation --rule=bf_io --load=0.7", RunServeCommand},
+    {"serve-grid", "one such rule against all others with their best budgets",
+     "bfio_sim serve-grid --groups=4 --loads=0.7 --seeds=1 --threads=2", RunServeGridCommand},
 };
 
 std::string Usage() {
@@ -76,7 +90,7 @@ int main(int argc, char** argv) {
     const auto at = std::find(arguments.begin(), arguments.end(), absl::string_view(command.name));
     if (at == arguments.end()) continue;
     arguments.erase(at);
-    info.usage = absl::StrCat("bfio_sim ", command.name, ": ", command.summary);
+    info.usage = absl::StrCat("bfio_sim ", command.name, ": ", command.summary, "\n\n  ", command.example);
     run = command.run;
     break;
   }
