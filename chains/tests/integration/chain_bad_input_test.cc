@@ -22,7 +22,7 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
 }
 
 TEST(ChainBadInput, Simulations) {
-  ExpectOneLine("bfio_chain_sim", {}, 2, "needs one of placement, chains, serve, tuning and slices");
+  ExpectOneLine("bfio_chain_sim", {}, 2, "needs one of placement, chains, serve, tuning, drift and slices");
   ExpectOneLine("bfio_chain_sim", {"guess"}, 2, "unexpected argument 'guess'");
   ExpectOneLine("bfio_chain_sim", {"serve", "--rtt=/nonexistent"}, 2, "--rtt=/nonexistent: cannot be read");
   ExpectOneLine("bfio_chain_sim", {"serve", "--servers=400"}, 2, "400 servers and an orchestrator");

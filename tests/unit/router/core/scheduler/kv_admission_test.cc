@@ -396,7 +396,7 @@ class OneWorkerGroup {
 
 TEST(WaitInTheScheduler, AnIdleGroupTakesAllAndABusyOneWaitsUpToTheBound) {
   for (const char* admission : {"wait:most=5", "nested_wait:most=5", "kv_feasible+wait:most=5"}) {
-    OneWorkerGroup group(admission, "max_tokens");
+    OneWorkerGroup group(admission, "max_tokens", 4, 1 << 20);
     ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1)).ok());
     EXPECT_EQ(group.scheduler->waiting(), 1);
     ASSERT_EQ(group.Plan().size(), 1U) << "an idle group does not wait for others to come";
