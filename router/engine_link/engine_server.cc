@@ -152,15 +152,27 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   if (description.ok()) {
     if (absl::Status status = Check(*description); !status.ok()) description = status;
   }
-  if (!description.ok()) {
-    state_ = State::kIdle;
-    retry_ = Longer(retry_);
-    next_at_ = MonotonicNow() + retry_;
-    const std::string error(description.status().message());
-    if (std::exchange(last_error_, error) != error)
-      spdlog::warn("engine {} cannot be used, and is asked again until it can: {}", name_, PeerText(error));
-    return;
-  }
+  if (!description.ok()) return AskAgain(description.status());
+  description_ = *std::move(description);
+  // A server whose engine has died may still describe itself.
+  client_->CheckHealth(options_->patience, [post = Poster()](const absl::Status& health) {
+    post([health](EngineServer& server) {
+      if (server.state_ == State::kAsking) health.ok() ? server.Serve() : server.AskAgain(health);
+    });
+  });
+}
+
+void EngineServer::AskAgain(const absl::Status& why) {
+  state_ = State::kIdle;
+  retry_ = Longer(retry_);
+  next_at_ = MonotonicNow() + retry_;
+  const std::string error(why.message());
+  if (std::exchange(last_error_, error) != error)
+    spdlog::warn("engine {} cannot be used, and is asked again until it can: {}", name_, PeerText(error));
+}
+
+void EngineServer::Serve() {
+  if (retired_) return AskAgain(absl::CancelledError("it is no longer listed"));
   state_ = State::kServing;
   last_error_.clear();
   retry_ = absl::ZeroDuration();
@@ -168,7 +180,6 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   checking_ = loads_requested_ = loads_unimplemented_ = sends_records_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
-  description_ = *std::move(description);
   if (description_.kv_tokens < 1)
     description_.kv_tokens = description_.slots * description_.max_sequence_tokens;
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,

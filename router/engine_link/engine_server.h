@@ -77,6 +77,10 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   bool Serves(uint64_t connection) const { return connection == connection_ && state_ == State::kServing; }
   void RequestDescription();
   void OnDescription(absl::StatusOr<EngineDescription> description);
+  // It cannot be used now: asks after longer and longer pauses.
+  void AskAgain(const absl::Status& why);
+  // Its ranks, which description_ has, attach.
+  void Serve();
   void CheckHealth();
   void OnHealth(const absl::Status& health);
   // Loads: records where the engine sends them, and GetLoads for ranks without one.

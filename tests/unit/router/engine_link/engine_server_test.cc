@@ -156,10 +156,13 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     Later();
     RunEvents();
   }
+  // Until there are none left.
   void RunEvents() {
     std::vector<EventQueue::Event> events;
-    events_->WaitAndTake(absl::ZeroDuration(), events);
-    for (EventQueue::Event& event : events) std::move(event)();
+    do {
+      events_->WaitAndTake(absl::ZeroDuration(), events);
+      for (EventQueue::Event& event : events) std::move(event)();
+    } while (!events.empty());
   }
   // As if the longest wait before it attaches or asks again had passed.
   void Later() { server_->OnTimer(MonotonicNow() + EngineLink::kLongestRetry); }
@@ -177,6 +180,24 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   size_t rejected_ = 0;
   std::vector<MemberId> gone_;
 };
+
+// Its ranks would be the emptiest, and be gone with what is placed there a second later.
+TEST_F(EngineServerTest, WhatIsDescribedButNotHealthyDoesNotAttachAndIsAskedLessAndLess) {
+  asked_.health = absl::UnavailableError("the engine has died");
+  absl::Duration before = absl::ZeroDuration();
+  for (int i = 0; i < 3; ++i) {
+    Later();
+    Describe();
+    EXPECT_THAT(seen_, IsEmpty());
+    const absl::Duration pause = server_->next_deadline() - MonotonicNow();
+    EXPECT_GT(pause, before);
+    before = pause;
+  }
+  asked_.health = absl::OkStatus();
+  Later();
+  Describe();
+  EXPECT_THAT(seen_, ElementsAre("joins"));
+}
 
 TEST_F(EngineServerTest, WhatIsListedNoMoreAsItAnswersNeverAttaches) {
   Later();
@@ -264,10 +285,10 @@ TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
 }
 
 TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPauses) {
-  // So that the server has no other deadline.
-  asked_.hold_health = true;
   Later();
   Describe();
+  // So that the server has no other deadline.
+  asked_.hold_health = true;
   Later();
   for (const int pauses : {1, 2, 4}) {
     Place();
