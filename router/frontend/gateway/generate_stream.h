@@ -86,6 +86,9 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
 
   // Outputs that have not ended.
   std::vector<uint32_t> LiveOutputs();
+  // Whether the end of this output was the call's: the time that its client has for reading the end runs from
+  // there. Any output's, when the call ended otherwise.
+  bool MayBreakOff(uint32_t index);
 
  private:
   using Call = RequestCall<GenerateStream, Request, Response>;
@@ -144,6 +147,8 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   // such units (WordsOf); and outputs that have not ended.
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t live_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The output with which the call ended; absent while it has not, or when it ended otherwise.
+  std::optional<uint32_t> ends_call_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace bfio::router::gateway

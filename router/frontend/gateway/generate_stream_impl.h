@@ -52,7 +52,9 @@ class GenerateStream<Wire>::Sink final : public TokenSink {
     return call_->EndOutput(index_, status, finish);
   }
   void Flush() override { call_->WriteDirty(); }
-  void BreakOff() override { call_->BreakOffEnded(); }
+  void BreakOff() override {
+    if (call_->MayBreakOff(index_)) call_->BreakOffEnded();
+  }
 
  private:
   GenerateStream* const call_;
@@ -176,6 +178,7 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
     --live_;
     if (!status.ok() || !finish) {
       failed = live_ > 0;
+      ends_call_ = index;
       flush = this->SetEnd(ToGrpcStatus(status)) && this->MarkDirty();
       // What remains of a cancelled request is not read; and what is kept until all have ended is not sent.
       for (Output& one : outputs_) {
@@ -193,12 +196,21 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
           (Wire::kNamesEos || std::find(stops.begin(), stops.end(), output.last_token) != stops.end())) {
         output.matched_token = output.last_token;
       }
-      if (live_ == 0) this->SetEnd(grpc::Status::OK);
+      if (live_ == 0) {
+        ends_call_ = index;
+        this->SetEnd(grpc::Status::OK);
+      }
       flush = (shape_.stream || live_ == 0) && this->MarkDirty();
     }
   }
   if (failed) CancelAll(/*timed_out=*/false);
   return flush;
+}
+
+template <typename Wire>
+bool GenerateStream<Wire>::MayBreakOff(uint32_t index) {
+  MutexLock lock(&mutex_);
+  return this->ended() && (!ends_call_ || *ends_call_ == index);
 }
 
 template <typename Wire>

@@ -121,6 +121,19 @@ TEST_F(UnboundCall, AnOutputEndsOnce) {
   EXPECT_THAT(stream_->LiveOutputs(), IsEmpty());
 }
 
+// Each output's sink is broken off some time after its own end. When the client of the whole call has had
+// that time is known by the output that ended last.
+TEST_F(UnboundCall, OnlyTheOutputThatEndedTheCallBreaksItOff) {
+  Begin(3, /*stream=*/true);
+  EXPECT_TRUE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
+  EXPECT_FALSE(stream_->MayBreakOff(1)) << "the others go on";
+  (void)sinks_[2]->End(absl::OkStatus(), EndedBy(FinishReason::kStop));
+  (void)sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop));
+  EXPECT_FALSE(stream_->MayBreakOff(1)) << "the end of the call is new";
+  EXPECT_FALSE(stream_->MayBreakOff(2));
+  EXPECT_TRUE(stream_->MayBreakOff(0));
+}
+
 TEST_F(UnboundCall, ATextThatEndsAnOutputEndsItsRequest) {
   auto text = TokenText::Parse(R"({"model":{"vocab":{"a":0,"b":1,"c":2}},"decoder":{"type":"ByteLevel"}})");
   ASSERT_TRUE(text.ok());
