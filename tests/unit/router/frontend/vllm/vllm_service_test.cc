@@ -224,16 +224,18 @@ TEST_F(VllmServiceTest, OutputsThatAreNotAllTakenAreNotTakenAtAll) {
 }
 
 TEST_F(VllmServiceTest, ARefusedOutputEndsTheCallWithItsStatusWhenTheOthersAreCancelledAtOnce) {
-  std::vector<std::shared_ptr<TokenSink>> sinks;
-  handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
-    if (sinks.size() == 2) return absl::ResourceExhaustedError("full");
-    sinks.push_back(std::move(sink));
+  // Cancellations may come after the call's end, and so after this function's.
+  const auto submitted = std::make_shared<std::vector<std::weak_ptr<TokenSink>>>();
+  handler_.on_submit = [submitted](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
+    if (submitted->size() == 2) return absl::ResourceExhaustedError("full");
+    submitted->push_back(sink);
     return absl::OkStatus();
   };
   // As the decision thread may, before the refusal is written.
-  handler_.on_cancel = [&](uint64_t id) {
-    for (const auto& sink : sinks) {
-      if (sink->id() == id) End(*sink, absl::CancelledError(), std::nullopt);
+  handler_.on_cancel = [submitted](uint64_t id) {
+    for (const auto& kept : *submitted) {
+      const std::shared_ptr<TokenSink> sink = kept.lock();
+      if (sink != nullptr && sink->id() == id) End(*sink, absl::CancelledError(), std::nullopt);
     }
   };
   pb::GenerateRequest request = Request(true);
