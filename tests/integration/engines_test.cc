@@ -96,6 +96,25 @@ TEST_F(EnginesTest, RequestsWaitInTheRouterNotInTheEngine) {
   EXPECT_EQ(engine.counts().taken, kRequests);
 }
 
+// Gateways set max_tokens to the rest of the context. Memory for that many tokens would have room for one
+// request.
+TEST_F(EnginesTest, LargeLimitsDoNotLeaveSlotsEmpty) {
+  constexpr int kSlots = 6;
+  const HeldPort port;
+  ScriptedEngine::Options options = At(port);
+  options.slots = kSlots;
+  options.kv_tokens = 5'000;
+  options.step = absl::Milliseconds(50);
+  ScriptedEngine engine(options);
+  Serve({port.address()}, 1);
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (uint32_t i = 0; i < kSlots; ++i)
+    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(50, 3'000 + i), 4'000)));
+  for (const auto& stream : streams) ASSERT_TRUE(stream->Read());
+  EXPECT_EQ(engine.counts().running, kSlots);
+  for (const auto& stream : streams) stream->Cancel();
+}
+
 // One server with all ranks, one for each, and two with half of them each: external and hybrid load balancing
 // of vLLM, whose servers name all ranks in GetServerInfo, and their own in GetLoads.
 TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {

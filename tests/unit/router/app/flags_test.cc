@@ -94,6 +94,17 @@ TEST_F(RouterFlags, AdmissionSetsBothGates) {
   EXPECT_EQ(options().wait.kind, core::WaitAdmissionOptions::Kind::kWait);
 }
 
+TEST_F(RouterFlags, EnginesTakeRequestsWhileMemoryIsFree) {
+  using Kind = core::KvAdmissionOptions::Kind;
+  ASSERT_TRUE(Read({}).ok());
+  EXPECT_EQ(options().admission.kind, Kind::kNone);
+  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1"}).ok());
+  EXPECT_EQ(options().admission.kind, Kind::kProtection);
+  EXPECT_EQ(options().admission.alpha, 0.05);
+  ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1", "--admission=none"}).ok());
+  EXPECT_EQ(options().admission.kind, Kind::kNone);
+}
+
 TEST_F(RouterFlags, ListsAndTls) {
   ASSERT_TRUE(Read({"--shadow=fcfs,lpt", "--models=0123abcd", "--admin_tls=cert=a,key=b",
                     "--election_etcd=http://a:1", "--listen=10.0.0.1:5"})
