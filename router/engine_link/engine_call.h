@@ -54,6 +54,8 @@ struct EngineCall {
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
   Sampling sampling;
+  // W3C trace context of the client's call; empty: none.
+  std::string traceparent;
 
   int64_t prompt_tokens() const {
     return static_cast<int64_t>(prompt.size()) + synthetic_tokens + passed_tokens;

@@ -24,6 +24,7 @@ namespace bfio::testing {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -162,6 +163,20 @@ TEST_F(EnginesTest, AClientThatLeavesEndsItsRequestInTheEngine) {
   while (engine.counts().running > 0 && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_EQ(engine.counts().running, 0);
   EXPECT_EQ(engine.counts().cancelled, 1);
+}
+
+TEST_F(EnginesTest, TheTraceContextReachesTheEngine) {
+  const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  for (const auto& metadata : {client::Metadata{{"traceparent", trace}}, {{"traceparent", "invalid"}}, {}}) {
+    RequestStream stream(stub(), Request({7, 8, 9}, 4), {.metadata = metadata});
+    ASSERT_TRUE(stream.End().status.ok());
+  }
+  std::vector<std::string> sent;
+  for (const ScriptedEngine::Exchange& exchange : engine.exchanges()) sent.push_back(exchange.traceparent);
+  EXPECT_THAT(sent, ElementsAre(trace, "", ""));
 }
 
 TEST_F(EnginesTest, RequestsOfAKilledEngineContinueOnAnother) {

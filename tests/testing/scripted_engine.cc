@@ -236,7 +236,12 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
     return {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"};
   Rank& rank = ranks_[r];
   const size_t number = exchanges_.size();
-  exchanges_.push_back({request, {}});
+  const auto trace = context->client_metadata().find("traceparent");
+  exchanges_.push_back({request,
+                        {},
+                        trace == context->client_metadata().end()
+                            ? std::string()
+                            : std::string(trace->second.data(), trace->second.size())});
   ++counts_.taken;
   ++counts_.by_rank[r];
   ++rank.waiting;

@@ -96,6 +96,8 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   struct Exchange {
     ::vllm::grpc::engine::GenerateRequest request;
     std::vector<::vllm::grpc::engine::GenerateResponse> responses;
+    // Of the call's metadata; empty: none.
+    std::string traceparent;
   };
   std::vector<Exchange> exchanges();
 

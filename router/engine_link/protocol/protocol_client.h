@@ -202,7 +202,9 @@ class ProtocolStream final : public EngineStream,
         passes_(call.passed.on),
         before_(call.passed.on ? static_cast<uint32_t>(call.prompt.size()) : 0),
         request_(RequestOf(call, rank, name)),
-        callbacks_(std::move(callbacks)) {}
+        callbacks_(std::move(callbacks)) {
+    if (!call.traceparent.empty()) context_.AddMetadata("traceparent", call.traceparent);
+  }
 
   static std::shared_ptr<ProtocolStream> Start(std::shared_ptr<ProtocolStream> stream) {
     stream->self_ = stream;
