@@ -407,7 +407,7 @@ TEST(WorkerServe, WhatItCannotDoIsRefusedByName) {
   Engine small(With(kFast, {"--max_sequence_tokens=20"}));
   const Outputs outputs = Generate(small.stub(), Request(50));
   EXPECT_EQ(outputs.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(outputs.status.error_message(), HasSubstr("exceeds the limit of 20"));
+  EXPECT_THAT(outputs.status.error_message(), HasSubstr("the engine holds at most 20"));
 }
 
 TEST(WorkerServe, SigtermLetsRequestsEndAndTakesNoMore) {

@@ -120,9 +120,10 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
     return engines;
   }
   if (options.name == "cuda") {
-    // Before minutes go by.
-    if (absl::Status status = CheckCudaDevice(options.cuda.device); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
+    // Before minutes go by. Ranks use the next GPUs each.
+    for (const int32_t device : {options.cuda.device, options.cuda.device + ranks - 1}) {
+      if (absl::Status status = CheckCudaDevice(device); !status.ok())
+        return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
     }
     auto model = LoadModel(options.model);
     if (!model.ok()) {

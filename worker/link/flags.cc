@@ -34,6 +34,7 @@ absl::StatusOr<std::pair<std::string, BatchOrder>> ParseScheduler(const std::str
   absl::StatusOr<BatchOrder> order = BatchOrder::kFcfs;
   if (absl::StrContains(text, ':')) order = ParseBatchOrder(parts.second);
   if (!order.ok()) return order.status();
+  BFIO_RETURN_IF_ERROR(BatchScheduler::Create(parts.first).status());
   return std::pair(parts.first, *order);
 }
 

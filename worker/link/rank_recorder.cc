@@ -81,23 +81,31 @@ void RankRecorder::OnEpochEnd() {
   telemetry_.waiting_requests = 0;
 }
 
-void RankRecorder::OnStep(const StepRow& row, const Standing& standing) {
+void RankRecorder::OnResidents(int64_t active_requests, int64_t free_kv_tokens) {
   MutexLock lock(&mutex_);
-  ++telemetry_.steps;
+  telemetry_.active_requests = active_requests;
+  telemetry_.free_kv_tokens = free_kv_tokens;
+  if (active_requests == 0) telemetry_.load_tokens = 0;
+}
+
+void RankRecorder::OnStep(const StepRow& row, const Standing& standing, bool met) {
+  MutexLock lock(&mutex_);
   telemetry_.generated_tokens += static_cast<uint64_t>(row.active);
   telemetry_.prefill_tokens += static_cast<uint64_t>(row.prefill_tokens);
   telemetry_.finished_requests += static_cast<uint64_t>(row.finished);
   telemetry_.preempted_requests += static_cast<uint64_t>(standing.preempted);
   telemetry_.failed_requests += static_cast<uint64_t>(standing.failed);
-  telemetry_.local_s.Add(Seconds(row.local_ns));
-  telemetry_.barrier_wait_s.Add(Seconds(row.barrier_wait_ns));
-  if (row.gap_ns.has_value()) telemetry_.gap_s.Add(Seconds(*row.gap_ns));
   telemetry_.load_tokens = row.load_tokens;
   telemetry_.active_requests = standing.active_requests;
   telemetry_.free_kv_tokens = standing.free_kv_tokens;
   telemetry_.waiting_requests = standing.waiting_requests;
   telemetry_.held_requests = standing.held_requests;
   telemetry_.held_bytes = standing.held_bytes;
+  if (!met) return;
+  ++telemetry_.steps;
+  telemetry_.local_s.Add(Seconds(row.local_ns));
+  telemetry_.barrier_wait_s.Add(Seconds(row.barrier_wait_ns));
+  if (row.gap_ns.has_value()) telemetry_.gap_s.Add(Seconds(*row.gap_ns));
 }
 
 void RankRecorder::OnCost(const StepCostEstimate& cost) {

@@ -72,7 +72,11 @@ class RankRecorder {
   void OnEpochEnd();
   // Begins a task that may take `timeout`; of kForming, `step` is none.
   void OnTask(LoopTask task, int64_t step, absl::Duration timeout, absl::Time now = MonotonicNow());
-  void OnStep(const StepRow& row, const Standing& standing);
+  // What is left after the cancellations between two epochs.
+  void OnResidents(int64_t active_requests, int64_t free_kv_tokens);
+  // A step whose ranks have not met counts by its tokens and requests, which the router gets, but not as a
+  // step.
+  void OnStep(const StepRow& row, const Standing& standing, bool met);
   // The meter's results.
   void OnCost(const StepCostEstimate& cost);
   void OnEnergy(const EnergyReading& energy);

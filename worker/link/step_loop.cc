@@ -97,6 +97,8 @@ absl::Status StepLoop::Greet(uint64_t stream) {
 
 absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   for (const Handle handle : enter.epoch.cancellations) Drop(handle);
+  if (options_.recorder != nullptr)
+    options_.recorder->OnResidents(engine_->active(), engine_->free_kv_tokens());
   held_.set_retain(enter.epoch.retain);
   if (!enter.epoch.group_name.empty()) group_ = enter.epoch.group_name;
   level_.reset();
@@ -191,13 +193,12 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
       report.missing_ranks = MissingRanks(met);
     }
     std::optional<StepRow> row;
-    if (met.ok() && (options_.step_log != nullptr || options_.recorder != nullptr))
-      row = RowOf(enter, report);
+    if (options_.step_log != nullptr || options_.recorder != nullptr) row = RowOf(enter, report);
     const auto preempted = static_cast<int64_t>(report.output.preempted.size());
     const auto failed = static_cast<int64_t>(report.output.failed.size());
     link_.Send(enter.stream, std::move(report));
     // After the report, which others wait for.
-    if (row) Record(*row, preempted, failed);
+    if (row) Record(*row, preempted, failed, met.ok());
     if (!met.ok()) {
       const ScopedLogFields fields{{"worker", options_.worker_id},
                                    {"group", group_},
@@ -394,11 +395,13 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   return status;
 }
 
-void StepLoop::Record(const StepRow& row, int64_t preempted, int64_t failed) {
-  if (options_.step_log != nullptr) options_.step_log->Append(row);
+void StepLoop::Record(const StepRow& row, int64_t preempted, int64_t failed, bool met) {
+  if (options_.step_log != nullptr && met) options_.step_log->Append(row);
   if (options_.recorder == nullptr) return;
-  options_.recorder->OnStep(row, {engine_->active(), engine_->free_kv_tokens(), inbox_.pending_assignments(),
-                                  static_cast<int64_t>(held_.size()), held_.bytes(), preempted, failed});
+  options_.recorder->OnStep(row,
+                            {engine_->active(), engine_->free_kv_tokens(), inbox_.pending_assignments(),
+                             static_cast<int64_t>(held_.size()), held_.bytes(), preempted, failed},
+                            met);
 }
 
 StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) const {

@@ -109,7 +109,7 @@ class StepLoop {
   // The step's barrier. An error when it failed, or when some rank's engine did.
   absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
   // Passes a step whose report is out to the log and the recorder.
-  void Record(const StepRow& row, int64_t preempted, int64_t failed);
+  void Record(const StepRow& row, int64_t preempted, int64_t failed, bool met);
   // REQUIRES: the barrier has ended well, and the report is whole.
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;

@@ -1,6 +1,7 @@
 #include "worker/serve/local_engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <string>
 #include <utility>
@@ -114,6 +115,13 @@ absl::Status LocalEngine::Admission(const router::ClientRequest& request) const 
     return absl::AlreadyExistsError(
         absl::StrCat("a live request has the request_id \"", request.request_id, "\""));
   }
+  // No rank can ever hold it; at the head of a queue it would wait until the rank is empty.
+  const int64_t tokens = int64_t{request.prompt_tokens} + request.max_new_tokens;
+  if (tokens > LongestSequence()) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens,
+                                                   " tokens; the engine holds at most ", LongestSequence(),
+                                                   " per request"));
+  }
   if (waiting_ >= options_.max_waiting ||
       waiting_tokens_ + request.prompt_tokens > options_.max_waiting_tokens) {
     return absl::ResourceExhaustedError(absl::StrCat("the engine has ", waiting_, " requests waiting"));
@@ -216,10 +224,15 @@ router::Serving LocalEngine::GetServing() const {
   router::Serving serving;
   if (ready_ < options_.ranks) return serving;
   serving.ready = refusal_.ok();
-  // The ranks are alike.
-  const EngineLimits& limits = ranks_[0].limits;
-  serving.max_sequence_tokens = std::min(limits.max_sequence_tokens, limits.kv_tokens);
+  serving.max_sequence_tokens = LongestSequence();
   return serving;
+}
+
+int64_t LocalEngine::LongestSequence() const {
+  int64_t longest = std::numeric_limits<int64_t>::max();
+  for (const Rank& rank : ranks_)
+    longest = std::min({longest, rank.limits.max_sequence_tokens, rank.limits.kv_tokens});
+  return longest;
 }
 
 // --- ranks ---

@@ -183,6 +183,8 @@ class LocalEngine final : public router::RequestHandler {
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver(Delivery delivery) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Admission(const router::ClientRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Prompt and output that each rank can hold: which rank a request goes to is not known when it is checked.
+  int64_t LongestSequence() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   router::RankLoad LoadOf(int rank, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The delivery thread.

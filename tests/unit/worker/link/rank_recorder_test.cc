@@ -70,9 +70,9 @@ TEST(RankRecorderTest, AStuckStepLoopIsUnhealthyAndNamesItsTask) {
 
 TEST(RankRecorderTest, StepsAddUp) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
-  recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60});
+  recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60}, true);
   recorder.OnStep(Row(2, 2'000'000, 500'000),
-                  {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1, .failed = 2});
+                  {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1, .failed = 2}, true);
   const RankTelemetry telemetry = recorder.telemetry();
   EXPECT_EQ(telemetry.steps, 2u);
   EXPECT_EQ(telemetry.generated_tokens, 5u);
@@ -86,6 +86,24 @@ TEST(RankRecorderTest, StepsAddUp) {
   EXPECT_EQ(telemetry.free_kv_tokens, 80);
   EXPECT_EQ(telemetry.held_requests, 1);
   EXPECT_EQ(telemetry.load_tokens, 77);
+}
+
+TEST(RankRecorderTest, WhatABrokenStepGeneratedCountsButNotTheStep) {
+  RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
+  recorder.OnStep(Row(3, 1'000'000, 500'000), {.active_requests = 2, .free_kv_tokens = 60, .failed = 1},
+                  false);
+  RankTelemetry telemetry = recorder.telemetry();
+  EXPECT_EQ(telemetry.generated_tokens, 3u);
+  EXPECT_EQ(telemetry.failed_requests, 1u);
+  EXPECT_EQ(telemetry.active_requests, 2);
+  EXPECT_EQ(telemetry.steps, 0u);
+  EXPECT_EQ(telemetry.local_s.count(), 0u);
+  EXPECT_EQ(telemetry.gap_s.count(), 0u);
+  recorder.OnResidents(0, 100);
+  telemetry = recorder.telemetry();
+  EXPECT_EQ(telemetry.active_requests, 0) << "they were cancelled between two epochs";
+  EXPECT_EQ(telemetry.free_kv_tokens, 100);
+  EXPECT_EQ(telemetry.load_tokens, 0);
 }
 
 TEST(RankRecorderTest, UnreportedTokensCountUntilARouterGetsThem) {

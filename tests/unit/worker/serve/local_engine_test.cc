@@ -86,7 +86,7 @@ class LocalEngineTest : public ::testing::Test {
     for (int rank = 0; rank < kRanks; ++rank) {
       ASSERT_TRUE(std::holds_alternative<Inbox::Greet>(inboxes_[rank].WaitForTask()));
       Hello hello;
-      hello.limits = {.slots = 2, .kv_tokens = 1000, .max_sequence_tokens = 900};
+      hello.limits = {.slots = 2, .kv_tokens = rank == 0 ? 1000 : 900, .max_sequence_tokens = 950};
       hello.communicator_offer = absl::StrCat("offer ", rank);
       engine_.link(rank).Send(1, std::move(hello));
     }
@@ -189,6 +189,15 @@ TEST_F(LocalEngineTest, ARankTakesItsRequestsInOrderAsSlotsAllow) {
 TEST_F(LocalEngineTest, WhatWaitsIsBounded) {
   for (const uint64_t id : {1, 2, 3, 4, 5}) ASSERT_TRUE(Submit(id, 0).ok()) << "the first is placed";
   EXPECT_EQ(Submit(6, 0).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LocalEngineTest, WhatSomeRankCannotHoldIsRefusedAtOnce) {
+  EXPECT_EQ(engine_.GetServing().max_sequence_tokens, 900) << "of the smaller rank";
+  EXPECT_TRUE(Submit(1, std::nullopt, 800).ok());
+  const absl::Status refused = Submit(2, std::nullopt, 801);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "prompt + max_new_tokens is 901 tokens; the engine holds at most 900 per request");
 }
 
 TEST_F(LocalEngineTest, ThePromptsThatWaitAreCountedByRank) {
