@@ -44,6 +44,9 @@ class OperatorHandler {
 
   // Time since the decision thread last looked at its events. Does not wait for that thread.
   virtual absl::Duration SinceLastIteration() const = 0;
+  // A stop has been requested: no new request is accepted, accepted ones may still run. Does not wait for the
+  // decision thread.
+  virtual bool Stopping() const = 0;
 };
 
 }  // namespace bfio::router

@@ -70,6 +70,11 @@ absl::Status CheckAlive(const OperatorHandler& handler) {
                                              absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
 }
 
+absl::Status CheckReady(const OperatorHandler& handler) {
+  if (handler.Stopping()) return absl::UnavailableError("the router is shutting down");
+  return CheckAlive(handler);
+}
+
 // Adds policy switches and drains, for a port that operates.
 void AddLevers(OperatorHandler* handler, LiveSource& source) {
   source.set_policy = [handler](const v1::PolicySetting& setting, const std::string& who) {
@@ -106,6 +111,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, O
   LiveSource source;
   source.state = [handler, extras = std::move(extras)] { return ReadState(handler, extras); };
   source.alive = [handler] { return CheckAlive(*handler); };
+  source.ready = [handler] { return CheckReady(*handler); };
   if (options.operates) AddLevers(handler, source);
   AddLivePage(**server, std::move(history), std::move(source));
   (*server)->Start();

@@ -95,6 +95,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   // Time since the thread last looked at its events. It does so at least every kLongestWait, so a much larger
   // value means that it is stuck.
   absl::Duration SinceLastIteration() const override;
+  bool Stopping() const override { return stop_requested_.load(std::memory_order_relaxed); }
 
   const ArrivalRate& arrivals() const { return requests_.arrivals(); }
 

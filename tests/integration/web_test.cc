@@ -154,6 +154,24 @@ TEST(WorkerWeb, PhasesAndMeasurementsFromStartToEnd) {
   }
 }
 
+// A load balancer that checks /readyz must send no new requests to a router that refuses them.
+TEST(RouterProbes, OnlyReadinessFailsWhileRequestsDrain) {
+  Cluster cluster({.worker_processes = 1,
+                   .router_flags = {"--http_listen=127.0.0.1:0", "--drain_timeout=1h"},
+                   .worker_flags = {"--c=0.01", "--tl=0", "--slots=16"}});
+  ASSERT_TRUE(cluster.ok());
+  const std::string web = AddressAfter("metrics on http://", cluster.router().Stdout());
+  RequestStream stream(cluster.inference(), SyntheticRequest(10, 60000));
+  ASSERT_TRUE(stream.Read());
+  EXPECT_EQ(Get(web, "/readyz").status, 200);
+  cluster.router().Signal(SIGTERM);
+  EXPECT_TRUE(WaitForReply(web, "/readyz", 503, "the router is shutting down"));
+  EXPECT_EQ(Get(web, "/healthz").status, 200) << "a supervisor must not end the requests that still run";
+  EXPECT_TRUE(stream.Read()) << "the request runs on";
+  stream.Cancel();
+  EXPECT_EQ(cluster.router().Wait(kSlowdown * absl::Seconds(60)), 0) << cluster.router().Stderr();
+}
+
 TEST(WorkerWeb, AnUnusablePortIsReportedAndEndsTheProgram) {
   Process router("bfio_router",
                  {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"});

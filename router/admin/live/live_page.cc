@@ -78,15 +78,14 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
   server.Get("/figures.js", File(kScript, page::kFiguresJs), kEverybody);
   server.Get("/charts.js", File(kScript, page::kChartsJs), kEverybody);
   server.Get("/live.js", File(kScript, page::kLiveJs), kEverybody);
-  for (const char* const probe : {"/healthz", "/readyz"}) {
-    server.Get(
-        probe,
-        [shared](const HttpRequest&) {
-          if (const absl::Status alive = shared->alive(); !alive.ok()) return ReplyOf(alive);
-          return HttpReply{200, "text/plain; charset=utf-8", "ok\n"};
-        },
-        kEverybody);
-  }
+  const auto probe = [shared](std::function<absl::Status()> LiveSource::*check) {
+    return [shared, check](const HttpRequest&) {
+      if (const absl::Status status = ((*shared).*check)(); !status.ok()) return ReplyOf(status);
+      return HttpReply{200, "text/plain; charset=utf-8", "ok\n"};
+    };
+  };
+  server.Get("/healthz", probe(&LiveSource::alive), kEverybody);
+  server.Get("/readyz", probe(&LiveSource::ready), kEverybody);
   server.Get("/metrics", [shared](const HttpRequest&) {
     const absl::StatusOr<v1::ClusterState> state = shared->state();
     if (!state.ok()) return ReplyOf(state.status());

@@ -5,7 +5,10 @@
 //   /  /live.css  /*.js         the page, without any data; it has an input for the token where one is
 //   required
 //   /healthz, /readyz           200 while the decision thread makes progress, else 503. They do not require
-//                               workers, because workers may reach the router only once it is ready.
+//                               workers, because workers may reach the router only once it is ready. /readyz
+//                               is also 503 from a requested stop on, so that load balancers send no new
+//                               requests; /healthz stays 200, so that nothing ends the requests that still
+//                               run.
 // with authentication:
 //   /metrics                    Prometheus (docs/metrics.md)
 //   /api/state                  admin.proto's ClusterState as JSON
@@ -35,6 +38,8 @@ namespace bfio::router {
 struct LiveSource {
   // An error when the decision thread makes no progress; does not wait for that thread.
   std::function<absl::Status()> alive;
+  // The same, and an error when the router accepts no new requests because it stops.
+  std::function<absl::Status()> ready;
   // DEADLINE_EXCEEDED when the router is too busy to answer.
   std::function<absl::StatusOr<v1::ClusterState>()> state;
   // Null where the port is read-only. `who`: the caller's name in the log.

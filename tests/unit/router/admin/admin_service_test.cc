@@ -44,6 +44,7 @@ class FakeOperatorHandler final : public OperatorHandler {
     return absl::OkStatus();
   }
   absl::Duration SinceLastIteration() const override { return absl::ZeroDuration(); }
+  bool Stopping() const override { return false; }
 
   absl::Status refuse;
   // The thread that answered last.

@@ -28,6 +28,7 @@ class LivePageTest : public ::testing::Test {
     server_ = *std::move(server);
     AddLivePage(*server_, history_,
                 {[this] { return stuck_ ? absl::UnavailableError("stuck") : absl::OkStatus(); },
+                 [this] { return stuck_ || stopping_ ? absl::UnavailableError("no") : absl::OkStatus(); },
                  [this]() -> absl::StatusOr<v1::ClusterState> {
                    if (busy_) return absl::DeadlineExceededError("the router is busy");
                    v1::ClusterState state;
@@ -74,7 +75,7 @@ class LivePageTest : public ::testing::Test {
   std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<httplib::Client> client_;
-  std::atomic<bool> busy_{false}, stuck_{false};
+  std::atomic<bool> busy_{false}, stuck_{false}, stopping_{false};
   std::string policy_, drained_, undrained_;
 };
 
@@ -182,6 +183,9 @@ TEST_F(LivePageTest, StateAndMetrics) {
   EXPECT_EQ(client_->Get("/metrics")->status, 503);
   EXPECT_EQ(client_->Get("/healthz")->status, 200) << "busy is not stuck";
   EXPECT_EQ(client_->Get("/readyz")->status, 200);
+  stopping_ = true;
+  EXPECT_EQ(client_->Get("/healthz")->status, 200) << "its requests may run to their end";
+  EXPECT_EQ(client_->Get("/readyz")->status, 503);
   stuck_ = true;
   EXPECT_EQ(client_->Get("/healthz")->status, 503);
   EXPECT_EQ(client_->Get("/readyz")->status, 503);
@@ -231,7 +235,7 @@ TEST(LivePageWatching, WhereThePortOnlyShowsNothingCanBeDone) {
   ASSERT_TRUE(server.ok()) << server.status();
   const auto history = std::make_shared<LiveHistory>();
   LiveSource source;
-  source.alive = [] { return absl::OkStatus(); };
+  source.alive = source.ready = [] { return absl::OkStatus(); };
   source.state = [] { return v1::ClusterState(); };
   AddLivePage(**server, history, std::move(source));
   (*server)->Start();
