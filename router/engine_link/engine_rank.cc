@@ -331,6 +331,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   if (any_tokens) ended_per_step_ += kEndedWeight * static_cast<double>(ended.size());
   if (stepped) ended_per_step_ -= kEndedWeight * ended_per_step_;
   report.extra_slots = Credit() - static_cast<int32_t>(foreign_);
+  report.shared_kv_tokens = shared_;
   first_token_at_ = absl::InfiniteFuture();
   last_report_at_ = now;
   owed_ = false;
@@ -352,14 +353,31 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   const int64_t others =
       load_ ? std::clamp<int64_t>(load_->requests - std::ssize(calls_), 0, options_.slots - 1) : 0;
   const int64_t before = foreign_;
-  if (now - foreign_since_ >= kForeignWindow) {
-    foreign_since_ = now;
-    last_foreign_ = std::exchange(seen_foreign_, others);
+  if (now - window_since_ >= kLoadWindow) {
+    window_since_ = now;
+    recent_foreign_.BeginWindow();
+    recent_shared_.BeginWindow();
   }
-  seen_foreign_ = std::min(seen_foreign_, others);
-  foreign_ = std::min(last_foreign_, seen_foreign_);
+  foreign_ = recent_foreign_.Take(others);
+  shared_ = recent_shared_.Take(Shared());
   const bool hangs = !calls_.empty() && now >= QuietEnd();
   if (foreign_ != before && open() && !hangs) EndStep(now, out);
+}
+
+int64_t EngineRank::Shared() const {
+  // An engine that reports no use does not count it.
+  if (!load_ || load_->tokens <= 0) return 0;
+  int64_t requests = 0, tokens = 0;
+  for (const auto& [number, call] : calls_) {
+    if (call.generated == 0 || call.finished || call.whole) continue;
+    ++requests;
+    tokens += call.prompt_tokens + call.generated;
+  }
+  // So many cannot share more than all but one of them have.
+  const double times = std::min(static_cast<double>(tokens) / static_cast<double>(load_->tokens),
+                                static_cast<double>(requests));
+  constexpr double kMost = int64_t{1} << 40;
+  return static_cast<int64_t>(std::clamp((times - 1) * static_cast<double>(options_.kv_tokens), 0.0, kMost));
 }
 
 BatchLoad EngineRank::TakeBatch(bool reported) {

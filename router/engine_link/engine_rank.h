@@ -34,8 +34,14 @@
 // stays empty, as many requests as end in a round trip and a step, and one more, may wait inside the engine
 // (StepReport::extra_slots). Where the engine has requests of other clients, it has less slots for the
 // router, and more load. This follows from the engine's reports (OnLoad): others' requests are the fewest
-// that any report of the present and the last kForeignWindow has had, because a request of the router that
+// that any report of the present and the last kLoadWindow has had, because a request of the router that
 // has just ended may still be in a report.
+//
+// Shared memory. Engines keep a prefix that several prompts have once. The requests' tokens then exceed what
+// the engine reports to be in use. If the next requests share as much, the rank holds more tokens by the same
+// factor (StepReport::shared_kv_tokens). What counts is again the least of two windows, and of the requests
+// those that decode: memory of a prompt that is being computed may not be in use yet. If they share less,
+// some wait in the engine, or it preempts.
 //
 // Epochs. The group takes no reports between EpochReady and the epoch's first plan: tokens are kept here.
 //
@@ -44,9 +50,12 @@
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_RANK_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -81,7 +90,7 @@ class EngineRank {
   static constexpr absl::Duration kFollows = absl::Seconds(2);
   // Longer than most steps, and shorter than the time between two answers of GetLoads. Records of loads come
   // up to once a step.
-  static constexpr absl::Duration kForeignWindow = absl::Milliseconds(500);
+  static constexpr absl::Duration kLoadWindow = absl::Milliseconds(500);
   // Steps that a plan's level is good for (bfio/v1/worker.proto, Plan.level_s).
   static constexpr int64_t kLevelSteps = 16;
 
@@ -92,6 +101,7 @@ class EngineRank {
 
   struct Options {
     int32_t slots = 1;
+    int64_t kv_tokens = 0;
     // For a rank in a barrier: tokens of a step, prompts and decodes; where the batches' cost is fitted, and
     // the rank's number there. Null: it steps independently.
     int64_t token_budget = 0;
@@ -203,6 +213,8 @@ class EngineRank {
   void TakeStep(absl::Duration took);
   // Requests that may wait inside the engine.
   int32_t Credit() const;
+  // KV tokens that it holds beyond its memory, by the engine's present report.
+  int64_t Shared() const;
   // What a step that ends with tokens has computed; nothing where the engine has reported it.
   BatchLoad TakeBatch(bool reported);
   // Ends the step if it is complete.
@@ -254,11 +266,22 @@ class EngineRank {
   // Requests that end in a step with tokens, on average.
   double ended_per_step_ = 0;
   absl::Duration round_trip_;
-  // As the engine reported last; when the present kForeignWindow began; the fewest requests of other clients
-  // in its reports, in those of the last one, and in both.
+  // The least value of the present window and the last one.
+  class RecentLeast {
+   public:
+    void BeginWindow() { last_ = std::exchange(present_, std::numeric_limits<int64_t>::max()); }
+    int64_t Take(int64_t value) { return std::min(last_, present_ = std::min(present_, value)); }
+
+   private:
+    int64_t last_ = 0, present_ = 0;
+  };
+
+  // As the engine reported last; when the present kLoadWindow began; requests of other clients, and tokens of
+  // its requests that share memory.
   std::optional<EngineLoad> load_;
-  absl::Time foreign_since_ = absl::InfinitePast();
-  int64_t seen_foreign_ = 0, last_foreign_ = 0, foreign_ = 0;
+  absl::Time window_since_ = absl::InfinitePast();
+  RecentLeast recent_foreign_, recent_shared_;
+  int64_t foreign_ = 0, shared_ = 0;
   // Reports with tokens so far, but for those of late ones.
   int64_t token_reports_ = 0;
   // Steps with tokens so far; and the version of the batches' cost that was reported last.

@@ -337,6 +337,7 @@ void EngineServer::Attach(size_t r) {
   const std::string name = absl::StrCat(name_, "#", r);
   rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, weak_from_this(), r, events_);
   rank.machine = EngineRank({.slots = description_.slots,
+                             .kv_tokens = description_.kv_tokens,
                              .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
                              .barrier = barrier_ == nullptr ? nullptr : &barrier_->cost,
                              .number = rank.channel->id(),

@@ -68,6 +68,7 @@ absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report
   event.report.hints = report.hints;
   event.report.group_idle = report.group_idle;
   event.report.extra_slots = report.extra_slots;
+  event.report.shared_kv_tokens = report.shared_kv_tokens;
   event.report.prefill = report.prefill;
   const int64_t drift_before = scheduler().totals().drift_tokens;
   absl::Status status = cluster_->Apply(event).status;

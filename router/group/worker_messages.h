@@ -149,6 +149,8 @@ struct StepReport {
   bool group_idle = false;
   // core::StepReport::extra_slots.
   int32_t extra_slots = 0;
+  // core::StepReport::shared_kv_tokens.
+  int64_t shared_kv_tokens = 0;
   // Empty: the barrier was met.
   std::string barrier_error;
   std::vector<uint32_t> missing_ranks;

@@ -117,12 +117,14 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
   to.idle = from.idle();
   to.drift = from.drift();
   to.extra_slots = from.extra_slots();
+  to.shared_kv_tokens = from.shared_kv_tokens();
   Check check;
   check.In("last_step", to.last_step, 0, kMaxStep)
       .In("planned_step", to.planned_step, 0, kMaxStep)
       .In("applied", to.applied, 0, kMaxStep)
       .In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens)
-      .In("extra_slots", to.extra_slots, -kMaxSlots, kMaxSlots);
+      .In("extra_slots", to.extra_slots, -kMaxSlots, kMaxSlots)
+      .In("shared_kv_tokens", to.shared_kv_tokens, 0, kMaxLoadTokens);
   for (const v1::LoggedState::Resident& resident : from.residents()) {
     BFIO_ASSIGN_OR_RETURN(core::RequestSpec request, FromLog(resident.request(), base));
     to.residents.push_back({std::move(request), resident.inflight(), resident.first_step(),
@@ -422,6 +424,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   absl::Status status = Check()
                             .In("load_tokens", report.load_tokens(), -kMaxLoadTokens, kMaxLoadTokens)
                             .In("extra_slots", report.extra_slots(), -kMaxSlots, kMaxSlots)
+                            .In("shared_kv_tokens", report.shared_kv_tokens(), 0, kMaxLoadTokens)
                             .Same("hint_ids, hints", report.hint_ids_size(),
                                   exact ? report.exact_hints_size() : report.hints_size())
                             .status();
@@ -446,6 +449,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   to.load_tokens = report.load_tokens();
   to.group_idle = report.group_idle();
   to.extra_slots = report.extra_slots();
+  to.shared_kv_tokens = report.shared_kv_tokens();
   to.finished = out.finished;
   to.rejected = out.rejected;
   to.preempted = out.preempted;

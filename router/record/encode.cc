@@ -55,7 +55,7 @@ void CostOut(const std::optional<BatchCost>& cost, Logged& out) {
 
 void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
   const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill,
-               extra_slots] = from;
+               extra_slots, shared_kv_tokens] = from;
   ToLog(spec, *out.mutable_worker());
   out.set_last_step(last_step);
   out.set_planned_step(planned_step);
@@ -63,6 +63,7 @@ void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::L
   out.set_idle(idle);
   out.set_drift(drift);
   out.set_extra_slots(extra_slots);
+  out.set_shared_kv_tokens(shared_kv_tokens);
   for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share,
                     planned_for] : residents) {
     v1::LoggedState::Resident& to = *out.add_residents();
@@ -222,7 +223,7 @@ void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1
 void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
            v1::LoggedReport& out) {
   const auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle, extra_slots,
-               prefill] = report;
+               shared_kv_tokens, prefill] = report;
   out.set_rank(rank);
   out.set_step(step);
   out.set_applied_behind(
@@ -233,6 +234,7 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
   IdsOut(preempted, base, *out.mutable_preempted());
   out.set_group_idle(group_idle);
   out.set_extra_slots(extra_slots);
+  out.set_shared_kv_tokens(shared_kv_tokens);
   PrefillOut(prefill, base, out);
   if (with_hints) HintsOut(hints, base, out);
 }

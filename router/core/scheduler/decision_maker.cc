@@ -106,9 +106,9 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
     view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * target);
     view.free_slots = w.free_slots();
     free_slots_ += view.free_slots;
-    view.free_kv_tokens = w.spec.kv_tokens - w.reserved_kv;
+    view.free_kv_tokens = w.kv_tokens() - w.reserved_kv;
     if (!admission_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
-    view.total_kv_tokens = w.spec.kv_tokens;
+    view.total_kv_tokens = w.kv_tokens();
     view.accepts_new = w.spec.accepts_new;
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
@@ -133,7 +133,7 @@ KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
     }
     kv_workers_.push_back({accounts_->ResidentsOf(g),
                            {w.last_step, steps.targets[g]},
-                           w.spec.kv_tokens,
+                           w.kv_tokens(),
                            views_[g].load_tokens,
                            w.drift,
                            views_[g].free_slots > 0,

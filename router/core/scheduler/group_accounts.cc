@@ -294,6 +294,7 @@ void GroupAccounts::Save(GroupState& state) const {
     to.drops = from.drops;
     to.prefill = from.prefill;
     to.extra_slots = from.extra_slots;
+    to.shared_kv_tokens = from.shared_kv_tokens;
     to.inflight.reserve(from.inflight.size());
     for (const Worker::Inflight& entry : from.inflight)
       to.inflight.push_back({entry.apply_step, entry.id, entry.drop});
@@ -333,6 +334,7 @@ absl::Status GroupAccounts::RestoreWorker(WorkerIndex index, const GroupState::W
   worker.drops = from.drops;
   worker.prefill = from.prefill;
   worker.extra_slots = from.extra_slots;
+  worker.shared_kv_tokens = from.shared_kv_tokens;
   for (const GroupState::Inflight& entry : from.inflight)
     worker.inflight.push_back({entry.apply_step, entry.id, entry.drop});
   for (const GroupState::Resident& resident : from.residents) {

@@ -72,6 +72,7 @@ class GroupAccounts {
     bool idle = true;
     // As of the last report.
     int32_t extra_slots = 0;
+    int64_t shared_kv_tokens = 0;
     // Placements among `inflight`, and the sum of (prefill - first_step) over them.
     int32_t inflight_placements = 0;
     int64_t inflight_base = 0;
@@ -82,6 +83,8 @@ class GroupAccounts {
     std::vector<RequestId> drops;
 
     int32_t placed() const { return active + inflight_placements; }
+    // KV tokens of requests that it can hold.
+    int64_t kv_tokens() const { return spec.kv_tokens + shared_kv_tokens; }
     int32_t free_slots() const {
       const int32_t slots = spec.slots + extra_slots;
       return spec.accepts_new && alone == 0 && slots > placed() ? slots - placed() : 0;

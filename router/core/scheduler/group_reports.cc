@@ -53,6 +53,7 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   worker.prefill = report.prefill;
   worker.idle = report.group_idle;
   worker.extra_slots = report.extra_slots;
+  worker.shared_kv_tokens = report.shared_kv_tokens;
   worker.applied = std::max(worker.applied, report.applied_plan);
 }
 

@@ -101,6 +101,7 @@ struct GroupState {
     std::vector<RequestId> drops;
     std::optional<PrefillReport> prefill;
     int32_t extra_slots = 0;
+    int64_t shared_kv_tokens = 0;
   };
 
   GroupIndex group = 0;

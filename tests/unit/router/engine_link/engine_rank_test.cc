@@ -505,6 +505,38 @@ TEST_F(EngineRankTest, OtherClientsAreThoseOfAllReportsOfAWindow) {
   EXPECT_THAT(Reports(), IsEmpty()) << "the last window had a report of fewer";
 }
 
+// Four prompts of 100 tokens begin with the same 80: the engine holds 80 + 4 * 20, and what it has generated.
+TEST_F(EngineRankTest, MemoryThatPromptsShareIsFree) {
+  prompt_tokens_ = 100;
+  max_new_tokens_ = 100;
+  rank_ = EngineRank({.slots = 8, .kv_tokens = 1000});
+  Epoch(1);
+  Plan({1, 2, 3, 4});
+  std::vector<CallNumber> running = {1, 2, 3, 4};
+  int64_t generated = 0;
+  // The engine's report, then a token of each. What the step's report has.
+  const auto shared = [&](std::optional<int64_t> in_use) {
+    now_ += absl::Milliseconds(300);
+    rank_.OnLoad(in_use ? std::optional(EngineLoad{std::ssize(running), *in_use}) : std::nullopt, now_, out_);
+    for (const CallNumber call : running) Token(call, 7);
+    ++generated;
+    Wait(EngineRank::kLongestGather);
+    return Reports().back().shared_kv_tokens;
+  };
+  const auto in_use = [&] { return 80 + std::ssize(running) * (20 + generated); };
+  const auto all = [&] { return std::ssize(running) * (100 + generated); };
+  EXPECT_EQ(shared(in_use()), 0) << "no prompt is known to be computed";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(shared(in_use()), 0) << "not in all of two windows";
+  int64_t expected = 1000 * all() / in_use() - 1000;
+  EXPECT_EQ(shared(in_use()), expected) << "1,000 tokens of memory hold so many more";
+  rank_.OnFinished(4, {EngineFinish::kStop, nullptr, 0}, now_, out_);
+  running.pop_back();
+  expected = 1000 * all() / in_use() - 1000;
+  EXPECT_EQ(shared(in_use()), expected) << "less is believed at once";
+  EXPECT_EQ(shared(std::nullopt), 0);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(shared(0), 0) << "it does not count";
+}
+
 // Whatever comes in whatever order: each token is reported once and in order, steps count from 1, loads are
 // prompts plus tokens reported before, and what ends is never reported again.
 TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {

@@ -387,11 +387,12 @@ class OneWorkerGroup {
     report.preempted = preempted;
     report.finished = finished;
     report.group_idle = idle;
+    report.shared_kv_tokens = shared;
     ASSERT_TRUE(scheduler->OnReport(0, report).ok());
   }
 
   std::unique_ptr<OneGroup> scheduler;
-  int64_t step = 0, applied = 0;
+  int64_t step = 0, applied = 0, shared = 0;
 };
 
 TEST(WaitInTheScheduler, AnIdleGroupTakesAllAndABusyOneWaitsUpToTheBound) {
@@ -461,6 +462,29 @@ TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
   EXPECT_EQ(other.waiting(), 5);
   EXPECT_FALSE(other.Knows(id));
   EXPECT_EQ(other.Cancel(id), CancelOutcome::kUnknown);
+}
+
+TEST(SharedKv, MakesRoomUnderEveryRuleAndSurvivesACopy) {
+  for (const char* admission : {"none", "kv_feasible", "mc_sf", "protection:alpha=0"}) {
+    SCOPED_TRACE(admission);
+    OneWorkerGroup group(admission, "max_tokens");
+    for (RequestId id = 1; id <= 4; ++id)
+      ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id, 400, 50)).ok());
+    ASSERT_EQ(group.Plan().size(), 2U) << "of 1,000 tokens";
+    group.Report(800);
+    group.Report(802);
+    EXPECT_TRUE(group.Plan().empty());
+    group.shared = 399;
+    group.Report(804);
+    SchedulerOptions options = {.admission = ParseAdmission(admission)->kv};
+    OneGroup copy(options, *MakePolicy("fcfs", {}), *MakeLookahead("max_tokens"), group.scheduler->Save());
+    ASSERT_TRUE(copy.restored().ok());
+    EXPECT_EQ(copy.SaveGroup().workers[0].shared_kv_tokens, 399);
+    ASSERT_EQ(group.Plan().size(), 1U) << "two of the three share 399 of 400 tokens";
+    group.shared = 0;
+    group.Report(1206);
+    EXPECT_TRUE(group.Plan().empty());
+  }
 }
 
 TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
