@@ -37,6 +37,8 @@ struct EngineDescription {
   uint32_t vocabulary = 0;
   // As gateways name it.
   std::string model;
+
+  bool operator==(const EngineDescription&) const = default;
 };
 
 // A request on its way to an engine: an Assignment without what it borrows.

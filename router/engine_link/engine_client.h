@@ -1,9 +1,10 @@
 // An engine's protocol: the router's calls to one engine server.
 //
 // Purpose: the boundary between the ranks' accounts (engine_link.h) and a wire format. A protocol is a folder
-// beside this file; wire types stay in it. Ownership: the link owns a client per server, and calls own what
-// they need to end on their own. Threads: every method may be called from any thread and does not block;
-// callbacks come on gRPC's threads, those of one call in order and the last one once.
+// beside this file; wire types stay in it. Ownership: the link owns a client per server, and replaces one
+// whose calls get no answer; calls own what they need to end on their own. Threads: every method may be
+// called from any thread and does not block; callbacks come on gRPC's threads, those of one call in order and
+// the last one once.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_CLIENT_H_
 
@@ -61,7 +62,7 @@ class EngineClient {
 
   virtual ~EngineClient() = default;
 
-  // Requests ranks and sizes; DEADLINE_EXCEEDED after `timeout`.
+  // Requests ranks and sizes; DEADLINE_EXCEEDED after `timeout`, however many calls it takes.
   virtual void Describe(absl::Duration timeout,
                         absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) = 0;
   // OK when the engine reports that it is healthy.

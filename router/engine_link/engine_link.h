@@ -12,8 +12,15 @@
 // time. A check is made every kHealthCheck, and when a call fails with a code that may mean that the server
 // has failed (UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED). The ranks of a lost server leave, the router places
 // their requests again, and the link contacts the server again, after kShortestRetry at first and
-// kLongestRetry at most. A rank that the router has cut off attaches again in the same way. A drained rank
-// attaches again when its server has been lost and found.
+// kLongestRetry at most, over a new connection where the old one brought no answer. A rank that the router
+// has cut off attaches again in the same way. A drained rank attaches again when its server has been lost and
+// found.
+//
+// Replaced servers. Another server may take over an address without a moment in which none is healthy. A
+// check therefore includes a new description when a call has failed in that way, when the server's load
+// records have ended, and when the last description is kDescribeAgain old. Descriptions begin at least
+// kHealthCheck apart; a check that needs one waits for that, and failed calls for the check. A server whose
+// description has changed is lost, and attaches with the new one.
 //
 // The list of engines may change (engine_list.h). Ranks of a server that it no longer names take no new
 // requests, and leave when theirs have ended; a server keeps the settings that it came with until then.
@@ -56,6 +63,7 @@ struct EngineBarrier {
 class EngineLink {
  public:
   static constexpr absl::Duration kHealthCheck = absl::Seconds(1);
+  static constexpr absl::Duration kDescribeAgain = absl::Seconds(10);
   static constexpr absl::Duration kShortestRetry = absl::Milliseconds(200);
   static constexpr absl::Duration kLongestRetry = absl::Seconds(5);
 

@@ -29,16 +29,17 @@ void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
   const absl::flat_hash_set<core::RequestId> dropped(offer.cancellations.begin(), offer.cancellations.end());
   EpochReady ready;
   ready.epoch = offer.epoch;
-  for (const CallNumber number : Calls()) {
-    Call& call = calls_.at(number);
+  std::vector<CallNumber> cancelled;
+  for (const auto& [number, call] : calls_) {
     if (dropped.contains(call.id)) {
-      out.cancel.push_back(number);
-      Forget(number);
-      continue;
+      cancelled.push_back(number);
+    } else {
+      ready.active.push_back(
+          {call.id, call.prompt_tokens + call.generated, static_cast<uint32_t>(call.generated)});
     }
-    ready.active.push_back(
-        {call.id, call.prompt_tokens + call.generated, static_cast<uint32_t>(call.generated)});
   }
+  out.cancel.insert(out.cancel.end(), cancelled.begin(), cancelled.end());
+  Drop(cancelled, now);
   epoch_ = offer.epoch;
   longest_quiet_ = std::max(kLongestQuiet, kQuietStepTimeouts * offer.step_timeout);
   step_ = plans_ = applied_plan_ = level_step_ = 0;
@@ -59,12 +60,14 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   level_s_ = plan.level_s;
   level_step_ = step_;
   owed_ = true;
+  std::vector<CallNumber> cancelled;
   for (const core::RequestId id : plan.cancellations) {
     const auto it = by_id_.find(id);
     if (it == by_id_.end()) continue;
-    out.cancel.push_back(it->second);
-    Forget(it->second);
+    cancelled.push_back(it->second);
   }
+  out.cancel.insert(out.cancel.end(), cancelled.begin(), cancelled.end());
+  Drop(cancelled, now);
   // A rank that was idle begins a step now.
   if (calls_.empty()) last_report_at_ = worked_at_ = now;
   for (Placement& placement : placements) {
@@ -84,6 +87,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
     call.max_new_tokens = placement.call->max_new_tokens;
     Await(call);
+    calls_changed_ = true;
     calls_.emplace(number, std::move(call));
     by_id_[placement.id] = number;
     out.start.push_back({number, *std::move(placement.call)});
@@ -145,7 +149,7 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   // Tokens that came before it are delivered; it can only be placed again after them.
   if ((!it->second.tokens.empty() || !it->second.messages.empty()) && open()) EndStep(now, out);
   const bool begun = it->second.generated > 0;
-  Forget(number);
+  Drop({number}, now);
   // It may run elsewhere, from the token that it has come to.
   const bool again = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
   if (again && begun) {
@@ -221,11 +225,23 @@ bool EngineRank::AnyWhole() const {
 }
 
 absl::Time EngineRank::QuietEnd() const {
-  // Nothing of them comes before their end.
-  if (AnyWhole()) return absl::InfiniteFuture();
-  int64_t longest = 0;
-  for (const auto& [number, call] : calls_) longest = std::max(longest, call.prompt_tokens);
-  return worked_at_ + std::max(longest_quiet_, absl::Seconds(longest) / kSlowestPrefill);
+  const bool shows_work = (load_ && load_shows_work_) || Follows(last_report_at_);
+  const absl::Duration step = usual_step_ > absl::ZeroDuration() ? kSlowerSteps * usual_step_ : kSlowestStep;
+  absl::Duration quiet = longest_quiet_;
+  for (const auto& [number, call] : calls_) {
+    absl::Duration needs = absl::Seconds(call.prompt_tokens) / kSlowestPrefill;
+    if (call.whole && !shows_work) needs += call.max_new_tokens * step;
+    quiet = std::max(quiet, needs);
+  }
+  return worked_at_ + quiet;
+}
+
+void EngineRank::Drop(absl::Span<const CallNumber> numbers, absl::Time now) {
+  const bool hung = Hangs(now);
+  for (const CallNumber number : numbers) {
+    if (calls_.contains(number)) Forget(number);
+  }
+  if (!hung && Hangs(now)) worked_at_ = now;
 }
 
 void EngineRank::TakeStep(absl::Duration took) {
@@ -347,7 +363,11 @@ int32_t EngineRank::Credit() const {
 
 void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) {
   // Its KV cache changes: it may compute other clients' requests first.
-  if (load && load_ && load->tokens != load_->tokens) worked_at_ = now;
+  if (load && load_ && load->tokens != load_->tokens) {
+    worked_at_ = now;
+    if (!calls_changed_ && !calls_.empty() && load->requests == load_->requests) load_shows_work_ = true;
+  }
+  calls_changed_ = false;
   load_ = load;
   // One slot stays the router's, whatever an engine reports.
   const int64_t others =
@@ -360,8 +380,7 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   }
   foreign_ = recent_foreign_.Take(others);
   shared_ = recent_shared_.Take(Shared());
-  const bool hangs = !calls_.empty() && now >= QuietEnd();
-  if (foreign_ != before && open() && !hangs) EndStep(now, out);
+  if (foreign_ != before && open() && !Hangs(now)) EndStep(now, out);
 }
 
 int64_t EngineRank::Shared() const {
@@ -414,9 +433,9 @@ absl::Time EngineRank::next_deadline() const {
   if (first_token_at_ != absl::InfiniteFuture())
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
   if (AnyDecodes() || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
-  if (AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_))
-    return last_report_at_ + std::max(usual_step_, kShortestGather);
-  const absl::Time next = last_report_at_ + kQuietStep;
+  const bool steps_estimated = AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_);
+  const absl::Time next =
+      last_report_at_ + (steps_estimated ? std::max(usual_step_, kShortestGather) : kQuietStep);
   return calls_.empty() || next < QuietEnd() ? next : absl::InfiniteFuture();
 }
 
@@ -433,6 +452,7 @@ void EngineRank::Forget(CallNumber number) {
   const auto named = by_id_.find(it->second.id);
   if (named != by_id_.end() && named->second == number) by_id_.erase(named);
   awaited_ -= int64_t{it->second.awaited};
+  calls_changed_ = true;
   calls_.erase(it);
 }
 

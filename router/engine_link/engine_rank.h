@@ -28,7 +28,11 @@
 //
 // Outputs that come whole (Passing). The engine reports nothing of them before their end: each step adds a
 // token to them, and the end what is missing. Where no other request has tokens, a step is taken to last as
-// long as the steps before; a stall of such a rank is not detected here.
+// long as the steps before. QuietEnd holds for them where the engine shows otherwise that it works: by its
+// steps, or by its reported use of KV memory, which must have been seen to change while the rank's requests
+// stayed the same (that of state-space models does not). Elsewhere it comes later by the time that such an
+// output may take: its max_new_tokens at kSlowerSteps times the usual step, or at kSlowestStep where no step
+// has been seen.
 //
 // Slots. The engine starts the next request when one ends, the router a round trip later. So that no slot
 // stays empty, as many requests as end in a round trip and a step, and one more, may wait inside the engine
@@ -86,6 +90,10 @@ class EngineRank {
   static constexpr absl::Duration kLongestQuiet = absl::Seconds(60);
   static constexpr int kQuietStepTimeouts = 6;
   static constexpr int64_t kSlowestPrefill = 1000;
+  // For outputs that come whole, above. Not measured: steps of a full rank take several times as long as
+  // those of an empty one.
+  static constexpr int kSlowerSteps = 10;
+  static constexpr absl::Duration kSlowestStep = absl::Seconds(1);
   // How long a report of the engine holds; it sends some four times a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
   // Longer than most steps, and shorter than the time between two answers of GetLoads. Records of loads come
@@ -109,6 +117,8 @@ class EngineRank {
     uint64_t number = 0;
     // Compares its steps with the others'; may be null.
     BarrierWatch* watch = nullptr;
+    // As load_shows_work of another rank, or connection, of the engine.
+    bool load_shows_work = false;
   };
 
   struct StartCall {
@@ -129,7 +139,8 @@ class EngineRank {
   };
 
   EngineRank() = default;
-  explicit EngineRank(const Options& options) : options_(options) {}
+  explicit EngineRank(const Options& options)
+      : options_(options), load_shows_work_(options.load_shows_work) {}
 
   void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out);
   void OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now, Output& out);
@@ -153,6 +164,9 @@ class EngineRank {
   void OnRoundTrip(absl::Duration round_trip) { round_trip_ = round_trip; }
   // The engine's report of the rank; empty: none, or none in time.
   void OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out);
+
+  // The engine's reports of its KV memory have changed while the rank's requests were the same: it decodes.
+  bool load_shows_work() const { return load_shows_work_; }
 
   // Acts when next_deadline() has passed.
   void OnTimer(absl::Time now, Output& out);
@@ -202,6 +216,10 @@ class EngineRank {
   bool AnyWhole() const;
   // When an engine that brings nothing counts as hung. REQUIRES: it has requests.
   absl::Time QuietEnd() const;
+  bool Hangs(absl::Time now) const { return !calls_.empty() && now >= QuietEnd(); }
+  // Ends calls at the router's wish, or the engine's. Requests that have waited for one that may take longer
+  // than they get their own time from now on.
+  void Drop(absl::Span<const CallNumber> numbers, absl::Time now);
   // Adds the tokens that the step has brought to outputs that come whole; `stepped`: others had some, or the
   // engine reports it.
   void Estimate(bool stepped, absl::Time now);
@@ -276,9 +294,13 @@ class EngineRank {
     int64_t last_ = 0, present_ = 0;
   };
 
-  // As the engine reported last; when the present kLoadWindow began; requests of other clients, and tokens of
-  // its requests that share memory.
+  // As the engine reported last.
   std::optional<EngineLoad> load_;
+  bool load_shows_work_ = false;
+  // Calls have begun or ended since that report.
+  bool calls_changed_ = false;
+  // When the present kLoadWindow began; requests of other clients, and KV tokens that the rank holds beyond its
+  // memory.
   absl::Time window_since_ = absl::InfinitePast();
   RecentLeast recent_foreign_, recent_shared_;
   int64_t foreign_ = 0, shared_ = 0;

@@ -68,13 +68,15 @@ class EngineChannel final : public WorkerChannel {
   const std::shared_ptr<EventQueue> events_;
 };
 
-absl::Status Check(const EngineDescription& description) {
+// Completes what a group needs, or says why there is no group for it.
+absl::Status Complete(EngineDescription& description) {
   if (description.ranks < 1 || description.ranks > kMostRanks)
     return absl::InvalidArgumentError(absl::StrCat("it says that it has ", description.ranks, " ranks"));
   if (description.slots < 1)
     return absl::InvalidArgumentError("it does not say how many requests it runs at a time (max_num_seqs)");
   if (description.max_sequence_tokens < 2)
     return absl::InvalidArgumentError("it does not say how long a sequence may be (max_context_length)");
+  if (description.kv_tokens < 1) description.kv_tokens = description.slots * description.max_sequence_tokens;
   return absl::OkStatus();
 }
 
@@ -115,7 +117,7 @@ EngineServer::~EngineServer() {
 // --- the connection ---
 
 void EngineServer::OnTimer(absl::Time now) {
-  if (now >= next_at_) state_ == State::kServing ? CheckHealth() : RequestDescription();
+  if (now >= next_at_) state_ == State::kServing ? CheckHealth(now) : RequestDescription();
   for (size_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = ranks_[r];
     if (now >= rank.attach_at) Attach(r);
@@ -150,7 +152,7 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
     return;
   }
   if (description.ok()) {
-    if (absl::Status status = Check(*description); !status.ok()) description = status;
+    if (absl::Status status = Complete(*description); !status.ok()) description = status;
   }
   if (!description.ok()) return AskAgain(description.status());
   description_ = *std::move(description);
@@ -166,6 +168,7 @@ void EngineServer::AskAgain(const absl::Status& why) {
   state_ = State::kIdle;
   retry_ = Longer(retry_);
   next_at_ = MonotonicNow() + retry_;
+  ReplaceClientIfSilent(why);
   const std::string error(why.message());
   if (std::exchange(last_error_, error) != error)
     spdlog::warn("engine {} cannot be used, and is asked again until it can: {}", name_, PeerText(error));
@@ -177,11 +180,11 @@ void EngineServer::Serve() {
   last_error_.clear();
   retry_ = absl::ZeroDuration();
   ++connection_;
-  checking_ = loads_requested_ = loads_unimplemented_ = sends_records_ = false;
+  checking_ = describing_ = false;
+  described_at_ = MonotonicNow();
+  records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = load_shows_work_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
-  if (description_.kv_tokens < 1)
-    description_.kv_tokens = description_.slots * description_.max_sequence_tokens;
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
   if (description_.ranks < description_.all_ranks) {
@@ -200,10 +203,24 @@ void EngineServer::Serve() {
   next_at_ = MonotonicNow() + EngineLink::kHealthCheck;
 }
 
-void EngineServer::CheckHealth() {
+void EngineServer::CheckHealth(absl::Time now) {
   next_at_ = absl::InfiniteFuture();
   if (std::exchange(checking_, true)) return;
-  doubtful_ = std::exchange(unchecked_, {});
+  if (!describing_) doubtful_ = std::exchange(unchecked_, {});
+  // Another server may have taken over the address: a service's, or a container's that was started again. It
+  // may be as healthy, and have another model or other sizes.
+  if (!describing_ &&
+      (records_ended_ || !doubtful_.empty() || now >= described_at_ + EngineLink::kDescribeAgain)) {
+    describing_ = true;
+    records_ended_ = false;
+    described_at_ = MonotonicNow();
+    client_->Describe(options_->patience, [post = Poster(), connection = connection_](
+                                              absl::StatusOr<EngineDescription> description) {
+      post([connection, description = std::move(description)](EngineServer& server) mutable {
+        if (server.Serves(connection)) server.OnDescribedAgain(std::move(description));
+      });
+    });
+  }
   checked_at_ = MonotonicNow();
   client_->CheckHealth(options_->patience,
                        [post = Poster(), connection = connection_](const absl::Status& health) {
@@ -213,6 +230,26 @@ void EngineServer::CheckHealth() {
                        });
 }
 
+void EngineServer::CheckSoon() {
+  if (checking_ || describing_) return;
+  const absl::Time now = MonotonicNow(), at = described_at_ + EngineLink::kHealthCheck;
+  if (now >= at) return CheckHealth(now);
+  next_at_ = std::min(next_at_, at);
+}
+
+void EngineServer::OnDescribedAgain(absl::StatusOr<EngineDescription> description) {
+  if (description.ok()) {
+    if (const absl::Status status = Complete(*description); !status.ok()) return Lose(status);
+    if (*description != description_)
+      return Lose(absl::AbortedError("another server answers at its address, or it has other sizes"));
+  } else if (absl::IsUnavailable(description.status())) {
+    return Lose(description.status());
+  }
+  // A healthy server that does not describe itself now is taken for what it was.
+  describing_ = false;
+  ResolveFailures();
+}
+
 void EngineServer::OnHealth(const absl::Status& health) {
   checking_ = false;
   if (!health.ok()) return Lose(health);
@@ -220,7 +257,11 @@ void EngineServer::OnHealth(const absl::Status& health) {
   next_at_ = now + EngineLink::kHealthCheck;
   for (Rank& rank : ranks_) rank.machine.OnRoundTrip(now - checked_at_);
   CheckLoads();
-  // The server is alive: the failures belong to those requests.
+  ResolveFailures();
+}
+
+void EngineServer::ResolveFailures() {
+  if (checking_ || describing_) return;
   for (Failure& failure : std::exchange(doubtful_, {})) {
     Rank* rank = Find(failure.rank, failure.member);
     if (rank == nullptr) continue;
@@ -228,7 +269,7 @@ void EngineServer::OnHealth(const absl::Status& health) {
     rank->machine.OnFailed(failure.call, failure.status, MonotonicNow(), out);
     CarryOut(failure.rank, std::move(out));
   }
-  if (!unchecked_.empty()) CheckHealth();
+  if (!unchecked_.empty() || records_ended_) CheckSoon();
 }
 
 // --- loads ---
@@ -303,6 +344,9 @@ void EngineServer::OnRecordsEnded(const absl::Status& why) {
   subscribe_retry_ = Longer(subscribe_retry_);
   // Until it is another server.
   subscribe_at_ = absl::IsUnimplemented(why) ? absl::InfiniteFuture() : MonotonicNow() + subscribe_retry_;
+  if (absl::IsUnimplemented(why)) return;
+  records_ended_ = true;
+  CheckSoon();
 }
 
 void EngineServer::TakeLoad(Rank& rank, std::optional<EngineLoad> load) {
@@ -326,6 +370,11 @@ void EngineServer::Lose(const absl::Status& why) {
   state_ = State::kIdle;
   retry_ = EngineLink::kShortestRetry;
   next_at_ = MonotonicNow() + retry_;
+  ReplaceClientIfSilent(why);
+}
+
+void EngineServer::ReplaceClientIfSilent(const absl::Status& why) {
+  if (absl::IsDeadlineExceeded(why)) client_ = options_->make_client(address_);
 }
 
 // --- ranks come and go ---
@@ -341,7 +390,8 @@ void EngineServer::Attach(size_t r) {
                              .token_budget = barrier_ == nullptr ? 0 : address_.token_budget,
                              .barrier = barrier_ == nullptr ? nullptr : &barrier_->cost,
                              .number = rank.channel->id(),
-                             .watch = barrier_ == nullptr ? nullptr : &barrier_->watch});
+                             .watch = barrier_ == nullptr ? nullptr : &barrier_->watch,
+                             .load_shows_work = load_shows_work_});
   WorkerHello hello;
   hello.worker_id = name;
   hello.group = address_.barrier;
@@ -359,6 +409,7 @@ void EngineServer::Detach(Rank& rank) {
   for (auto& [number, stream] : rank.streams) stream->Cancel();
   rank.streams.clear();
   if (barrier_ != nullptr && rank.channel != nullptr) barrier_->watch.OnIdle(rank.channel->id());
+  load_shows_work_ = load_shows_work_ || rank.machine.load_shows_work();
   rank.machine = EngineRank();
   rank.channel = nullptr;
 }
@@ -507,7 +558,7 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, abs
   if (rank == nullptr || rank->streams.erase(number) == 0) return;
   if (MayBeLost(end.status())) {
     unchecked_.push_back({r, member, number, end.status()});
-    return CheckHealth();
+    return CheckSoon();
   }
   EngineRank::Output out;
   if (end.ok()) {

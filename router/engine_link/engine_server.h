@@ -77,12 +77,18 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   bool Serves(uint64_t connection) const { return connection == connection_ && state_ == State::kServing; }
   void RequestDescription();
   void OnDescription(absl::StatusOr<EngineDescription> description);
+  void OnDescribedAgain(absl::StatusOr<EngineDescription> description);
   // It cannot be used now: asks after longer and longer pauses.
   void AskAgain(const absl::Status& why);
   // Its ranks, which description_ has, attach.
   void Serve();
-  void CheckHealth();
+  // Checks whether it is alive, and, if need be at `now`, whether it is still the server that it was.
+  void CheckHealth(absl::Time now);
+  // For what may mean that the server is gone, or is another one: as soon as it may describe itself again.
+  void CheckSoon();
   void OnHealth(const absl::Status& health);
+  // The server is alive, and the same, if no answer is outstanding: the failures belong to those requests.
+  void ResolveFailures();
   // Loads: records where the engine sends them, and GetLoads for ranks without one.
   void CheckLoads();
   void OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads);
@@ -93,6 +99,9 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   // As the engine reports it, in whichever way; empty: it does not.
   void TakeLoad(Rank& rank, std::optional<EngineLoad> load);
   void Lose(const absl::Status& why);
+  // A connection on which a call about the server itself got no answer may be dead, and gRPC would keep it
+  // for as long as the kernel repeats what it has sent, some 15 minutes: the next call opens another one.
+  void ReplaceClientIfSilent(const absl::Status& why);
   void Attach(size_t rank);
   // Drops the connection and ends its calls.
   void Detach(Rank& rank);
@@ -118,7 +127,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   const std::shared_ptr<EventQueue> events_;
   MemberId* const next_member_;
   EngineBarrier* const barrier_;
-  const std::unique_ptr<EngineClient> client_;
+  std::unique_ptr<EngineClient> client_;
 
   State state_ = State::kIdle;
   bool retired_ = false;
@@ -128,6 +137,11 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   absl::Time next_at_ = absl::InfinitePast();
   absl::Duration retry_;
   bool checking_ = false;
+  // It has been asked to describe itself again, which may take longer than health checks, and they go on;
+  // when it was asked last; its records have ended since then.
+  bool describing_ = false;
+  absl::Time described_at_ = absl::InfinitePast();
+  bool records_ended_ = false;
   // Start of the health check under way. Its duration is the round trip, because the engine does little else
   // for it.
   absl::Time checked_at_;
@@ -136,12 +150,14 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   // The subscription to its load records; null: none. When to subscribe again.
   std::shared_ptr<EngineRecords> records_;
   bool sends_records_ = false;
+  // EngineRank::load_shows_work, of all connections of its ranks so far.
+  bool load_shows_work_ = false;
   absl::Time subscribe_at_ = absl::InfinitePast();
   absl::Duration subscribe_retry_;
   // Answers to calls of an earlier connection are ignored.
   uint64_t connection_ = 0;
-  // Calls that failed as if the server was gone: before the health check under way began, and since then. The
-  // answer to a check says nothing about failures after its begin.
+  // Calls that failed as if the server was gone: before the health check and the description under way began,
+  // and since then. The answers say nothing about failures after the questions.
   std::vector<Failure> doubtful_, unchecked_;
   // The error of the last attempt to reach it, to log each error once.
   std::string last_error_;

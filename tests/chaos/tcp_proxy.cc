@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -69,6 +70,14 @@ void TcpProxy::Cut() {
 void TcpProxy::Stall(bool stalled) {
   std::lock_guard lock(mutex_);
   stalled_ = stalled;
+}
+void TcpProxy::BlackHole() {
+  std::lock_guard lock(mutex_);
+  black_hole_ = true;
+}
+void TcpProxy::SetUpstream(uint16_t port) {
+  std::lock_guard lock(mutex_);
+  upstream_port_ = port;
 }
 void TcpProxy::HalfClose() {
   std::lock_guard lock(mutex_);
@@ -178,13 +187,15 @@ void TcpProxy::Run() {
       for (Connection& connection : connections_) {
         for (int end = 0; end < 2; ++end) {
           const Pipe& pipe = connection.pipes[end];
-          if (!stalled_ && !pipe.ended && pipe.buffered < kMaxBuffered)
+          if (!stalled_ && !connection.black_hole && !pipe.ended && pipe.buffered < kMaxBuffered)
             set.push_back({connection.ends[end], POLLIN, 0});
         }
       }
     }
     ppoll(set.data(), set.size(), &pause, nullptr);
     std::lock_guard lock(mutex_);
+    if (std::exchange(black_hole_, false))
+      for (Connection& connection : connections_) connection.black_hole = true;
     Accept();
     const absl::Time now = MonotonicNow();
     for (auto it = connections_.begin(); it != connections_.end();) {
@@ -195,7 +206,8 @@ void TcpProxy::Run() {
         connection.pipes[0].ended = connection.pipes[0].shut = true;
         connection.pipes[0].chunks.clear();
       }
-      for (int end = 0; end < 2 && !stalled_ && !connection.broken; ++end) Pump(connection, end, now);
+      const bool carries = !stalled_ && !connection.black_hole;
+      for (int end = 0; end < 2 && carries && !connection.broken; ++end) Pump(connection, end, now);
       const bool over = connection.broken || (connection.pipes[0].shut && connection.pipes[1].shut);
       if (over) CloseBoth(connection, connection.broken);
       it = over ? connections_.erase(it) : std::next(it);

@@ -1,8 +1,9 @@
 // A TCP proxy that can disturb its connections.
 //
-// Purpose: sits between a worker and the router and cuts, stalls, delays or half-closes connections, which
-// signals to the processes cannot do. Threads: one of its own; any thread may call the methods. Memory: at
-// most 1 MiB per direction and connection; beyond it the sender is blocked, as on a real network.
+// Purpose: sits between a worker and the router, or a router and an engine, and cuts, stalls, delays or
+// half-closes connections, which signals to the processes cannot do. Threads: one of its own; any thread may
+// call the methods. Memory: at most 1 MiB per direction and connection; beyond it the sender is blocked, as
+// on a real network.
 #ifndef BFIO_TESTS_CHAOS_TCP_PROXY_H_
 #define BFIO_TESTS_CHAOS_TCP_PROXY_H_
 
@@ -31,6 +32,10 @@ class TcpProxy {
   // While stalled, nothing passes in either direction and nothing is closed; connections are accepted and not
   // forwarded.
   void Stall(bool stalled);
+  // Connections that there are now carry nothing any more, and are not closed; later ones do.
+  void BlackHole();
+  // Later connections go to this port of the upstream host.
+  void SetUpstream(uint16_t port);
   // Shuts down one direction of every connection; the other direction stays open.
   void HalfClose();
   // Data is forwarded with this delay.
@@ -56,7 +61,7 @@ class TcpProxy {
     int ends[2] = {-1, -1};
     // Pipe i goes from end i to end 1 - i.
     Pipe pipes[2];
-    bool broken = false;
+    bool broken = false, black_hole = false;
   };
 
   void Run();
@@ -68,11 +73,11 @@ class TcpProxy {
   static void CloseBoth(Connection& connection, bool reset);
 
   const std::string upstream_host_;
-  const uint16_t upstream_port_;
   std::string address_;
   int listener_ = -1;
   std::mutex mutex_;
-  bool stop_ = false, stalled_ = false, cut_ = false, half_close_ = false;
+  uint16_t upstream_port_;
+  bool stop_ = false, stalled_ = false, cut_ = false, half_close_ = false, black_hole_ = false;
   absl::Duration delay_;
   double bytes_per_s_ = 0;
   // Used only by its thread.

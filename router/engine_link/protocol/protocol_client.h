@@ -10,6 +10,7 @@
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,6 +27,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/net/status.h"
@@ -337,8 +339,8 @@ class ProtocolClient final : public EngineClient {
 
   explicit ProtocolClient(const std::string& server) {
     grpc::ChannelArguments arguments;
-    // No pings: Python's gRPC servers end connections on which they come every few seconds, and the link's
-    // health checks detect a lost server.
+    // No pings: Python's gRPC servers end connections on which they come every few seconds. The link's health
+    // checks detect a lost server, and it replaces the client of one that does not answer.
     arguments.SetMaxReceiveMessageSize(kMaxEngineMessageBytes);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
@@ -350,14 +352,14 @@ class ProtocolClient final : public EngineClient {
 
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
-    ServerInfoCall::Start(
-        stub_, &AsyncStub::GetServerInfo, timeout,
-        [stub = stub_, sizes = sizes_, timeout, done = std::move(done)](auto server) mutable {
-          if (!server.ok()) return std::move(done)(server.status());
-          EngineDescription description;
-          Wire::Describe(*server, description);
-          DescribeModel(stub, sizes, timeout, std::move(description), std::move(done));
-        });
+    ServerInfoCall::Start(stub_, &AsyncStub::GetServerInfo, timeout,
+                          [stub = stub_, sizes = sizes_, deadline = MonotonicNow() + timeout,
+                           done = std::move(done)](auto server) mutable {
+                            if (!server.ok()) return std::move(done)(server.status());
+                            EngineDescription description;
+                            Wire::Describe(*server, description);
+                            DescribeModel(stub, sizes, deadline, std::move(description), std::move(done));
+                          });
   }
 
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
@@ -401,10 +403,10 @@ class ProtocolClient final : public EngineClient {
  private:
   using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
 
-  static void DescribeModel(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes,
-                            absl::Duration timeout, EngineDescription description, Described done) {
-    ModelInfoCall::Start(stub, &AsyncStub::GetModelInfo, timeout,
-                         [stub, sizes, timeout, description = std::move(description),
+  static void DescribeModel(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes, absl::Time deadline,
+                            EngineDescription description, Described done) {
+    ModelInfoCall::Start(stub, &AsyncStub::GetModelInfo, deadline - MonotonicNow(),
+                         [stub, sizes, deadline, description = std::move(description),
                           done = std::move(done)](auto model) mutable {
                            if (!model.ok()) return std::move(done)(model.status());
                            description.max_sequence_tokens = model->max_context_length();
@@ -413,7 +415,7 @@ class ProtocolClient final : public EngineClient {
                            description.model = model->served_model_name().empty()
                                                    ? model->model_path()
                                                    : model->served_model_name();
-                           DescribeLoads(stub, sizes, timeout, std::move(description), std::move(done));
+                           DescribeLoads(stub, sizes, deadline, std::move(description), std::move(done));
                          });
   }
 
@@ -432,10 +434,10 @@ class ProtocolClient final : public EngineClient {
     description.ranks = last - first + 1;
   }
 
-  static void DescribeLoads(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes,
-                            absl::Duration timeout, EngineDescription description, Described done) {
+  static void DescribeLoads(const std::shared_ptr<Stub>& stub, const SharedSizes& sizes, absl::Time deadline,
+                            EngineDescription description, Described done) {
     LoadsCall::Start(
-        stub, &AsyncStub::GetLoads, timeout,
+        stub, &AsyncStub::GetLoads, deadline - MonotonicNow(),
         [sizes, description = std::move(description), done = std::move(done)](auto loads) mutable {
           // Older servers do not have it; the sizes are those of every rank.
           if (!loads.ok() && !absl::IsUnimplemented(loads.status())) return std::move(done)(loads.status());

@@ -186,11 +186,62 @@ TEST_F(EngineRankTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTime
   EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
 }
 
-TEST_F(EngineRankTest, OutputsThatComeWholeBringNothingHoweverLongTheyTake) {
+// Nothing comes of them before their end, which may be late.
+TEST_F(EngineRankTest, OutputsThatComeWholeMayTakeAsLongAsTheirTokens) {
   passed_.on = passed_.whole = true;
+  max_new_tokens_ = 500;
   Epoch(1);
   Plan({7});
-  EXPECT_GE(ReportedFor(), absl::Hours(1));
+  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::ZeroDuration())) << "the group's step timeout has to see it";
+  // Steps of 50 ms: the next one gets ten times as long.
+  now_ += absl::Seconds(1);
+  Plan({}, {7});
+  Plan({8});
+  now_ += absl::Seconds(1);
+  rank_.OnFinished(2, {EngineFinish::kStop, nullptr, 20}, now_, out_);
+  Plan({9});
+  Reports();
+  EXPECT_THAT(ReportedFor(), IsAlmost(250 * EngineRank::kSlowestStep));
+}
+
+TEST_F(EngineRankTest, OutputsThatComeWholeAreHeldToTheUseThatTheEngineReports) {
+  passed_.on = passed_.whole = true;
+  max_new_tokens_ = 500;
+  Epoch(1);
+  Plan({7});
+  // That of a state-space model changes with the requests alone.
+  rank_.OnLoad(EngineLoad{0, 0}, now_, out_);
+  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  Plan({8});
+  rank_.OnLoad(EngineLoad{1, 200}, now_, out_);
+  EXPECT_FALSE(rank_.load_shows_work());
+  EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
+  // That of others grows with their tokens.
+  rank_.OnLoad(EngineLoad{1, 201}, now_, out_);
+  EXPECT_TRUE(rank_.load_shows_work());
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+  rank_.OnLoad(EngineLoad{1, 202}, now_, out_);
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet)) << "while it grows";
+  rank_.OnLoad(std::nullopt, now_, out_);
+  EXPECT_GE(ReportedFor(), 500 * EngineRank::kSlowestStep - 2 * EngineRank::kLongestQuiet)
+      << "it reports no use any more";
+}
+
+TEST_F(EngineRankTest, WhatHasWaitedForALongerRequestGetsItsOwnTime) {
+  prompt_tokens_ = 200'000;
+  Epoch(1);
+  Plan({7});
+  Wait(absl::Seconds(100));
+  prompt_tokens_ = 10;
+  Plan({8});
+  Wait(absl::Seconds(50));
+  Plan({}, {7});
+  EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
+  // No longer than that, although they come and go.
+  Plan({9});
+  Plan({}, {8});
+  EXPECT_THAT(ReportedFor(), IsAlmost(absl::ZeroDuration()));
 }
 
 TEST_F(EngineRankTest, ARankWhoseDecodesStallIsSilent) {

@@ -1,5 +1,5 @@
 // A server's ranks and their loads: when the ranks of a list that changes attach and leave, what they are
-// told of the engine's loads, and how.
+// told of the engine's loads, and how; and when a server is taken for another one.
 #include "router/engine_link/engine_server.h"
 
 #include <map>
@@ -84,7 +84,10 @@ class TestClient final : public EngineClient {
 class EngineServerTest : public ::testing::Test, public WorkerHandler {
  protected:
   EngineServerTest() {
-    options_.make_client = [this](const EngineAddress&) { return std::make_unique<TestClient>(&asked_); };
+    options_.make_client = [this](const EngineAddress&) {
+      ++clients_;
+      return std::make_unique<TestClient>(&asked_);
+    };
     server_ = std::make_shared<EngineServer>(EngineAddress{.protocol = "vllm", .server = {"a", 1}}, &options_,
                                              this, events_, &next_member_, nullptr);
   }
@@ -104,9 +107,14 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   }
   // The engine tells what it is.
   void Describe(EngineDescription description = {.slots = 4, .max_sequence_tokens = 64}) {
-    ASSERT_FALSE(asked_.describe.empty());
-    std::move(asked_.describe.back())(std::move(description));
-    asked_.describe.pop_back();
+    described_ = description;
+    AnswerDescribe(std::move(description));
+  }
+  void AnswerDescribe(absl::StatusOr<EngineDescription> description) {
+    ASSERT_EQ(asked_.describe.size(), 1u);
+    Described done = std::move(asked_.describe.back());
+    asked_.describe.clear();
+    std::move(done)(std::move(description));
     RunEvents();
   }
   // Two ranks, numbered from 4 in reports, that have had their first plan.
@@ -151,10 +159,16 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     channel_->Close(absl::DeadlineExceededError("no step report in time"));
     RunEvents();
   }
-  // Until the next health check has been answered.
+  // A call of the rank that attached last fails.
+  void Fail(size_t stream, const absl::Status& why = absl::UnavailableError("broken")) {
+    std::move(asked_.streams.at(stream)->callbacks.on_end)(why);
+    RunEvents();
+  }
+  // Until the next health check has been answered; the server is still what it was.
   void Check() {
     Later();
     RunEvents();
+    if (!asked_.describe.empty()) AnswerDescribe(described_);
   }
   // Until there are none left.
   void RunEvents() {
@@ -179,6 +193,9 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   // Requests that ranks have rejected; connections that are gone.
   size_t rejected_ = 0;
   std::vector<MemberId> gone_;
+  // As the engine described itself last; clients so far.
+  EngineDescription described_;
+  int clients_ = 0;
 };
 
 // Its ranks would be the emptiest, and be gone with what is placed there a second later.
@@ -264,20 +281,18 @@ TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
   Place();
   ASSERT_EQ(asked_.streams.size(), 2u);
   asked_.hold_health = true;
-  const auto fail = [&](size_t stream) {
-    std::move(asked_.streams[stream]->callbacks.on_end)(absl::UnavailableError("broken"));
-    RunEvents();
-  };
   const auto answer = [&](size_t check, const absl::Status& health) {
     std::move(asked_.held.at(check))(health);
     RunEvents();
   };
-  fail(0);
+  Fail(0);
+  Check();
   ASSERT_EQ(asked_.held.size(), 1u);
-  fail(1);
+  Fail(1);
   EXPECT_EQ(asked_.held.size(), 1u) << "one at a time";
   answer(0, absl::OkStatus());
   EXPECT_EQ(rejected_, 1u) << "the check began after the first failure, and before the second one";
+  Check();
   ASSERT_EQ(asked_.held.size(), 2u);
   answer(1, absl::UnavailableError("gone"));
   EXPECT_EQ(rejected_, 1u) << "the request is lost with the server";
@@ -304,6 +319,138 @@ TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPause
   RunEvents();
   CutOff();
   EXPECT_LE(server_->next_deadline() - MonotonicNow(), EngineLink::kShortestRetry);
+}
+
+// --- servers that are replaced ---
+
+// A health check says nothing of that: the server that has taken over the address is healthy.
+TEST_F(EngineServerTest, AServerWithAnotherDescriptionLeavesAndAttachesWithIt) {
+  for (const EngineDescription& other :
+       std::vector<EngineDescription>{{.slots = 4, .max_sequence_tokens = 64, .model = "other"},
+                                      {.slots = 4, .kv_tokens = 100, .max_sequence_tokens = 64},
+                                      {.slots = 4, .max_sequence_tokens = 65},
+                                      {.slots = 5, .max_sequence_tokens = 64},
+                                      {.ranks = 2, .all_ranks = 2, .slots = 4, .max_sequence_tokens = 64}}) {
+    SCOPED_TRACE(gone_.size());
+    Later();
+    Describe();
+    channels_.clear();
+    Place();
+    const MemberId before = channel_->id();
+    gone_.clear();
+    rejected_ = 0;
+    Fail(asked_.streams.size() - 1);
+    Later();
+    RunEvents();
+    EXPECT_EQ(rejected_, 0u) << "not before the engine has described itself";
+    AnswerDescribe(other);
+    EXPECT_EQ(rejected_, 0u) << "the request is lost with the server";
+    EXPECT_THAT(gone_, ElementsAre(before));
+    Later();
+    Describe(other);
+    EXPECT_EQ(channels_.size(), static_cast<size_t>(other.ranks));
+    asked_.health = absl::UnavailableError("gone");
+    Check();
+    asked_.health = absl::OkStatus();
+  }
+}
+
+TEST_F(EngineServerTest, AServerWithTheSameDescriptionGoesOn) {
+  Later();
+  Describe();
+  Place();
+  Place();
+  Fail(0);
+  Later();
+  RunEvents();
+  EXPECT_EQ(rejected_, 0u);
+  AnswerDescribe(described_);
+  EXPECT_EQ(rejected_, 1u);
+  Fail(1);
+  Later();
+  RunEvents();
+  AnswerDescribe(absl::DeadlineExceededError("no loads in time"));
+  EXPECT_EQ(rejected_, 2u) << "the failures belong to the requests";
+  EXPECT_THAT(gone_, IsEmpty());
+  EXPECT_EQ(clients_, 1);
+}
+
+TEST_F(EngineServerTest, AServerThatIsGoneAsItDescribesItselfIsLost) {
+  Later();
+  Describe();
+  Place();
+  Fail(0);
+  Later();
+  RunEvents();
+  AnswerDescribe(absl::UnavailableError("gone"));
+  EXPECT_EQ(rejected_, 0u);
+  EXPECT_EQ(gone_.size(), 1u);
+}
+
+TEST_F(EngineServerTest, AServerWhoseRecordsEndDescribesItselfAgain) {
+  ServeTwoRanks();
+  Check();
+  std::move(asked_.records.back()->callbacks.on_end)(absl::UnavailableError("connection reset"));
+  RunEvents();
+  Later();
+  RunEvents();
+  AnswerDescribe(described_);
+  EXPECT_THAT(gone_, IsEmpty());
+  Later();
+  RunEvents();
+  EXPECT_THAT(asked_.describe, IsEmpty()) << "they have ended once";
+}
+
+// An idle server without records may be replaced without a failure.
+TEST_F(EngineServerTest, AServerDescribesItselfAgainFromTimeToTime) {
+  Later();
+  Describe();
+  server_->OnTimer(MonotonicNow() + EngineLink::kHealthCheck);
+  RunEvents();
+  EXPECT_THAT(asked_.describe, IsEmpty());
+  server_->OnTimer(MonotonicNow() + EngineLink::kHealthCheck + EngineLink::kDescribeAgain);
+  RunEvents();
+  AnswerDescribe(EngineDescription{.slots = 9, .max_sequence_tokens = 64});
+  EXPECT_EQ(gone_.size(), 1u);
+}
+
+TEST_F(EngineServerTest, HoweverManyCallsFailTheServerDescribesItselfOnceASecond) {
+  Later();
+  Describe();
+  constexpr size_t kCalls = 20;
+  for (size_t i = 0; i < kCalls; ++i) Place();
+  const absl::Time start = MonotonicNow();
+  int64_t descriptions = 0;
+  for (size_t i = 0; i < kCalls; ++i) {
+    Fail(i, i % 2 == 0 ? absl::UnavailableError("broken") : absl::InternalError("broken"));
+    server_->OnTimer(MonotonicNow());
+    RunEvents();
+    if (asked_.describe.empty()) continue;
+    ++descriptions;
+    AnswerDescribe(described_);
+  }
+  EXPECT_LE(descriptions, 1 + (MonotonicNow() - start) / EngineLink::kHealthCheck);
+  Check();
+  EXPECT_EQ(rejected_, kCalls) << "none waits for a description of its own";
+}
+
+// The kernel would repeat for many minutes what a dead connection does not carry.
+TEST_F(EngineServerTest, AServerThatDoesNotAnswerIsContactedOverANewConnection) {
+  Later();
+  Describe();
+  EXPECT_EQ(clients_, 1);
+  asked_.health = absl::UnavailableError("gone");
+  Check();
+  Later();
+  EXPECT_EQ(clients_, 1) << "its connection is well";
+  asked_.health = absl::OkStatus();
+  Describe();
+  asked_.health = absl::DeadlineExceededError("no answer");
+  Check();
+  EXPECT_EQ(clients_, 2);
+  Later();
+  AnswerDescribe(absl::DeadlineExceededError("no answer"));
+  EXPECT_EQ(clients_, 3);
 }
 
 // --- loads ---
