@@ -54,6 +54,7 @@ void Fill(const core::Scheduler::WorkerAccount& from, v1::WorkerState& out) {
   out.set_active_requests(static_cast<uint32_t>(from.active));
   out.set_inflight_requests(static_cast<uint32_t>(from.inflight));
   out.set_load_tokens(Count(from.load_tokens));
+  out.set_reserved_kv_tokens(Count(from.reserved_kv_tokens));
   out.set_time_per_token(from.spec.time_per_token);
   out.set_time_offset(from.spec.time_offset);
   if (from.prefill) {

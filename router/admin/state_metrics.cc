@@ -241,6 +241,12 @@ const std::vector<RankMetric>& RankMetrics() {
        [](const WorkerState& w) { return double(w.slots()); }},
       {{"bfio:kv_cache_usage_perc", kGauge, "group, rank", "share of the rank's KV tokens in use, 0 to 1"},
        [](const WorkerState& w) { return w.kv_tokens() == 0 ? 0 : Load(w) / double(w.kv_tokens()); }},
+      {{"bfio:rank_kv_reserved_tokens", kGauge, "group, rank",
+        "KV tokens that the rank's requests reserve: prompt and max_new_tokens of each. Requests wait while "
+        "what is left is too small for them, even if slots are free"},
+       [](const WorkerState& w) { return double(w.reserved_kv_tokens()); }},
+      {{"bfio:rank_kv_capacity_tokens", kGauge, "group, rank", "the rank's capacity in KV tokens"},
+       [](const WorkerState& w) { return double(w.kv_tokens()); }},
       {{"bfio:rank_draining", kGauge, "group, rank", "1 while the rank takes no new requests"},
        [](const WorkerState& w) { return w.phase() == v1::WORKER_PHASE_DRAINING ? 1.0 : 0.0; }},
       {{"bfio:rank_pending_prefill_tokens", kGauge, "group, rank",

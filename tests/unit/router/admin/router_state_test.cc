@@ -18,7 +18,8 @@ WorkerView Worker(const std::string& id, std::optional<int32_t> rank) {
   if (!rank) return worker;
   worker.member.rank = *rank;
   worker.straggler_steps = 4;
-  core::Scheduler::WorkerAccount account = {.active = 2, .inflight = 1, .load_tokens = 50};
+  core::Scheduler::WorkerAccount account = {
+      .active = 2, .inflight = 1, .load_tokens = 50, .reserved_kv_tokens = 400};
   account.spec.time_per_token = 1.5;
   account.spec.time_offset = 20;
   account.prefill = core::PrefillReport{512, {{1, 10}, {2, 20}}};
@@ -80,6 +81,7 @@ TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
   EXPECT_EQ(serving.active_requests(), 2u);
   EXPECT_EQ(serving.inflight_requests(), 1u);
   EXPECT_EQ(serving.load_tokens(), 50u);
+  EXPECT_EQ(serving.reserved_kv_tokens(), 400u);
   EXPECT_EQ(serving.straggler_steps(), 4u);
   EXPECT_EQ(serving.time_per_token(), 1.5);
   EXPECT_EQ(serving.time_offset(), 20);

@@ -38,6 +38,7 @@ v1::ClusterState State() {
     worker.set_slots(8);
     worker.set_kv_tokens(1000);
     worker.set_load_tokens(rank == 0 ? 300 : 100);
+    worker.set_reserved_kv_tokens(900);
     worker.set_active_requests(3);
     worker.set_inflight_requests(1);
   }
@@ -83,6 +84,9 @@ TEST(StateMetricsTest, MetricsOfAGroup) {
   EXPECT_THAT(text, HasSubstr("\nbfio:balance_ratio 0.66666"));
   EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.33333"));
   EXPECT_THAT(text, HasSubstr("\nbfio:kv_cache_usage_perc{group=\"0\",rank=\"0\"} 0.3"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:rank_kv_reserved_tokens{group=\"0\",rank=\"0\"} 900\n"))
+      << "what keeps a request waiting while slots are free and the usage is low";
+  EXPECT_THAT(text, HasSubstr("\nbfio:rank_kv_capacity_tokens{group=\"0\",rank=\"0\"} 1000\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{group=\"0\",rank=\"1\"} 100\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:policy_info{policy=\"bf_io_auto\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
