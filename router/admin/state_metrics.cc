@@ -451,6 +451,11 @@ void AddPlacement(const v1::GroupState& group, Exposition& out) {
   out.Add(kPlacementSwitches, static_cast<double>(placement.switches()), {group.name()});
 }
 
+// Ranks are numbered anew in every epoch, so alerts on a rank need it to find the machine.
+constexpr MetricInfo kRankInfo = {
+    "bfio:rank_info", kGauge, "group, rank, worker",
+    "1; the label worker is the name of the worker that has the rank in the present epoch: its --worker_id, "
+    "or vllm://HOST:PORT#RANK of an engine"};
 constexpr MetricInfo kBuildInfo = {"bfio:build_info", kGauge, "version",
                                    "1; the label is the router's version"};
 constexpr MetricInfo kIsLeader = {"bfio:is_leader", kGauge, "",
@@ -466,6 +471,7 @@ absl::Span<const MetricInfo> RouterMetrics() {
                                               kPlacementRule, kPlacementStepRatio, kPlacementSwitches};
     for (const auto& metric : StateMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ReasonMetrics()) infos->push_back(metric.info);
+    infos->push_back(kRankInfo);
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
     for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ShadowMetrics()) infos->push_back(metric.info);
@@ -486,6 +492,10 @@ std::string MetricsText(const ClusterState& state) {
   for (const auto& metric : StateMetrics()) out.Add(metric.info, metric.value(state));
   for (const auto& metric : ReasonMetrics()) {
     for (const auto& [reason, value] : metric.reasons) out.Add(metric.info, value(state.requests()), reason);
+  }
+  for (const WorkerState& worker : state.workers()) {
+    if (!Serving(worker)) continue;
+    out.Add(kRankInfo, 1, {worker.group(), absl::StrCat(worker.rank()), worker.worker_id()});
   }
   for (const auto& metric : RankMetrics()) {
     for (const WorkerState& worker : state.workers()) {

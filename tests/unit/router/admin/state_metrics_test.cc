@@ -34,6 +34,7 @@ v1::ClusterState State() {
   for (uint32_t rank = 0; rank < 2; ++rank) {
     v1::WorkerState& worker = *state.add_workers();
     worker.set_rank(rank);
+    worker.set_worker_id(absl::StrCat("vllm://10.0.0.1:50100#", 1 - rank));
     worker.set_group("0");
     worker.set_slots(8);
     worker.set_kv_tokens(1000);
@@ -105,6 +106,14 @@ TEST(StateMetricsTest, PlacementRuleAndWhatTheOthersWouldCost) {
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_switches_total{group=\"0\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"young\",rule=\"counts\"} 1\n"));
   EXPECT_THAT(text, Not(HasSubstr("step_ratio{group=\"young\""))) << "not measured yet";
+}
+
+TEST(StateMetricsTest, EveryRankNamesItsWorker) {
+  const std::string text = MetricsText(State());
+  EXPECT_THAT(text,
+              HasSubstr("\nbfio:rank_info{group=\"0\",rank=\"0\",worker=\"vllm://10.0.0.1:50100#1\"} 1\n"
+                        "bfio:rank_info{group=\"0\",rank=\"1\",worker=\"vllm://10.0.0.1:50100#0\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("joining"))) << "it has no rank";
 }
 
 TEST(StateMetricsTest, AStandbyIsNotLeader) {
