@@ -139,6 +139,7 @@ void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_refused_tenant(Count(from.refused_tenant));
   out.set_refused_memory(Count(from.refused_memory));
   out.set_slow_readers(Count(from.slow_readers));
+  out.set_queue_timeouts(Count(from.queue_timeouts));
   out.set_preempted(Count(from.preempted));
   out.set_agent_calls(Count(from.agent_calls));
   out.set_refused_parent_deadline(Count(from.refused_parent_deadline));

@@ -198,6 +198,10 @@ const std::vector<StateMetric>& StateMetrics() {
         "resumable requests that no worker held after a restart of the router, and that their client started "
         "again"},
        [](const ClusterState& s) { return double(s.requests().restarted()); }},
+      {{"bfio:queue_timeouts_total", kCounter, "",
+        "accepted requests that ended because they were not placed within --max_queue_time; part of the "
+        "failed ones"},
+       [](const ClusterState& s) { return double(s.requests().queue_timeouts()); }},
       {{"bfio:slow_readers_total", kCounter, "", "clients disconnected because they did not read"},
        [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
       {{"bfio:tokens_lost_total", kCounter, "",

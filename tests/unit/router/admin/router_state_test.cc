@@ -50,6 +50,7 @@ TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
                        .max_waiting = 4096};
   state.scheduler.late_plans = 1;
   state.scheduler.held_back = 6;
+  state.requests.queue_timeouts = 2;
   GroupView group = Group(0, "0", 7);
   group.workers.push_back(Worker("w0", 0));
   group.workers.push_back(Worker("w1", std::nullopt));
@@ -72,6 +73,7 @@ TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
   EXPECT_EQ(proto.steps().steps(), 10u);
   EXPECT_EQ(proto.steps().late_plans(), 1u);
   EXPECT_EQ(proto.requests().held_back(), 6u);
+  EXPECT_EQ(proto.requests().queue_timeouts(), 2u);
   ASSERT_EQ(proto.workers_size(), 2);
   const v1::WorkerState& serving = proto.workers(0);
   EXPECT_EQ(serving.worker_id(), "w0");
