@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/telemetry/metrics/vllm_names.h"
 
 namespace bfio::router {
 namespace {
@@ -67,10 +68,23 @@ double One(const WorkerState&) {
   return 1;
 }
 
+double Running(const ClusterState& state) {
+  return OverRanks(
+      state, [](const WorkerState& w) { return double(w.active_requests()) + w.inflight_requests(); }, Sum);
+}
 double MeanLoad(const ClusterState& state) {
   const double ranks = OverRanks(state, One, Sum);
   return ranks == 0 ? 0 : OverRanks(state, Load, Sum) / ranks;
 }
+ServedLoad Served(const ClusterState& state) {
+  return {.model_name = state.served_model_name(),
+          .running = Running(state),
+          .waiting = static_cast<double>(state.waiting_requests()),
+          .kv_used = OverRanks(state, Load, Sum),
+          .kv_capacity = OverRanks(
+              state, [](const WorkerState& w) { return double(w.kv_tokens()); }, Sum)};
+}
+
 // Load / (ranks * largest load of the group), both summed over groups, because no rank waits for another
 // group's ranks; 1 when there is no load.
 double Balance(const ClusterState& state) {
@@ -95,11 +109,7 @@ constexpr MetricInfo kUptime = {"bfio:uptime_seconds", kGauge, "", "since the ro
 const std::vector<StateMetric>& StateMetrics() {
   static const auto* const metrics = new std::vector<StateMetric>{
       {{"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are in flight to one"},
-       [](const ClusterState& s) {
-         return OverRanks(
-             s, [](const WorkerState& w) { return double(w.active_requests()) + w.inflight_requests(); },
-             Sum);
-       }},
+       Running},
       {{"bfio:num_requests_waiting", kGauge, "", "requests in the waiting pool"},
        [](const ClusterState& s) { return double(s.waiting_requests()); }},
       {{"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)"},
@@ -473,6 +483,7 @@ absl::Span<const MetricInfo> RouterMetrics() {
   static const auto* const all = [] {
     auto* infos = new std::vector<MetricInfo>{kBuildInfo,     kIsLeader,           kPolicyInfo,
                                               kPlacementRule, kPlacementStepRatio, kPlacementSwitches};
+    infos->insert(infos->end(), VllmMetrics().begin(), VllmMetrics().end());
     for (const auto& metric : StateMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ReasonMetrics()) infos->push_back(metric.info);
     infos->push_back(kRankInfo);
@@ -493,6 +504,7 @@ std::string MetricsText(const ClusterState& state) {
   out.Add(kIsLeader, 1);
   out.Add(kPolicyInfo, 1, state.policy().name());
   for (const v1::GroupState& group : state.groups()) AddPlacement(group, out);
+  AddVllmMetrics(Served(state), out);
   for (const auto& metric : StateMetrics()) out.Add(metric.info, metric.value(state));
   for (const auto& metric : ReasonMetrics()) {
     for (const auto& [reason, value] : metric.reasons) out.Add(metric.info, value(state.requests()), reason);

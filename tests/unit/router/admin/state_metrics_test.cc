@@ -31,6 +31,7 @@ v1::ClusterState State() {
   state.set_version("1.2.3");
   state.mutable_policy()->set_name("bf_io_auto");
   state.set_waiting_requests(9);
+  state.set_served_model_name("Qwen/Qwen3-0.6B");
   for (uint32_t rank = 0; rank < 2; ++rank) {
     v1::WorkerState& worker = *state.add_workers();
     worker.set_rank(rank);
@@ -108,6 +109,13 @@ TEST(StateMetricsTest, PlacementRuleAndWhatTheOthersWouldCost) {
   EXPECT_THAT(text, Not(HasSubstr("step_ratio{group=\"young\""))) << "not measured yet";
 }
 
+TEST(StateMetricsTest, AutoscalersFindTheNamesThatVllmHasGiven) {
+  const std::string text = MetricsText(State());
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_running{model_name=\"Qwen/Qwen3-0.6B\"} 8\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_waiting{model_name=\"Qwen/Qwen3-0.6B\"} 9\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:kv_cache_usage_perc{model_name=\"Qwen/Qwen3-0.6B\"} 0.2"));
+}
+
 TEST(StateMetricsTest, EveryRankNamesItsWorker) {
   const std::string text = MetricsText(State());
   EXPECT_THAT(text,
@@ -159,7 +167,7 @@ TEST(StateMetricsTest, ThePageListsEveryExposedMetric) {
   for (const MetricInfo& info : RouterMetrics()) {
     EXPECT_TRUE(listed.emplace(info.name).second) << info.name << " twice";
     EXPECT_EQ(info.kind == MetricKind::kCounter, absl::EndsWith(info.name, "_total")) << info.name;
-    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:")) << info.name;
+    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:") || absl::StartsWith(info.name, "vllm:")) << info.name;
     EXPECT_FALSE(info.help.empty()) << info.name;
   }
   EXPECT_EQ(exposed, listed);
