@@ -54,6 +54,7 @@ void Fill(const core::Scheduler::WorkerAccount& from, v1::WorkerState& out) {
   out.set_active_requests(static_cast<uint32_t>(from.active));
   out.set_inflight_requests(static_cast<uint32_t>(from.inflight));
   out.set_load_tokens(Count(from.load_tokens));
+  out.set_reserved_kv_tokens(Count(from.reserved_kv_tokens));
   out.set_time_per_token(from.spec.time_per_token);
   out.set_time_offset(from.spec.time_offset);
   if (from.prefill) {
@@ -138,6 +139,7 @@ void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_refused_tenant(Count(from.refused_tenant));
   out.set_refused_memory(Count(from.refused_memory));
   out.set_slow_readers(Count(from.slow_readers));
+  out.set_queue_timeouts(Count(from.queue_timeouts));
   out.set_preempted(Count(from.preempted));
   out.set_agent_calls(Count(from.agent_calls));
   out.set_refused_parent_deadline(Count(from.refused_parent_deadline));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/telemetry/metrics/vllm_names.h"
 
 namespace bfio::router {
 namespace {
@@ -67,10 +68,23 @@ double One(const WorkerState&) {
   return 1;
 }
 
+double Running(const ClusterState& state) {
+  return OverRanks(
+      state, [](const WorkerState& w) { return double(w.active_requests()) + w.inflight_requests(); }, Sum);
+}
 double MeanLoad(const ClusterState& state) {
   const double ranks = OverRanks(state, One, Sum);
   return ranks == 0 ? 0 : OverRanks(state, Load, Sum) / ranks;
 }
+ServedLoad Served(const ClusterState& state) {
+  return {.model_name = state.served_model_name(),
+          .running = Running(state),
+          .waiting = static_cast<double>(state.waiting_requests()),
+          .kv_used = OverRanks(state, Load, Sum),
+          .kv_capacity = OverRanks(
+              state, [](const WorkerState& w) { return double(w.kv_tokens()); }, Sum)};
+}
+
 // Load / (ranks * largest load of the group), both summed over groups, because no rank waits for another
 // group's ranks; 1 when there is no load.
 double Balance(const ClusterState& state) {
@@ -95,11 +109,7 @@ constexpr MetricInfo kUptime = {"bfio:uptime_seconds", kGauge, "", "since the ro
 const std::vector<StateMetric>& StateMetrics() {
   static const auto* const metrics = new std::vector<StateMetric>{
       {{"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are in flight to one"},
-       [](const ClusterState& s) {
-         return OverRanks(
-             s, [](const WorkerState& w) { return double(w.active_requests()) + w.inflight_requests(); },
-             Sum);
-       }},
+       Running},
       {{"bfio:num_requests_waiting", kGauge, "", "requests in the waiting pool"},
        [](const ClusterState& s) { return double(s.waiting_requests()); }},
       {{"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)"},
@@ -198,6 +208,10 @@ const std::vector<StateMetric>& StateMetrics() {
         "resumable requests that no worker held after a restart of the router, and that their client started "
         "again"},
        [](const ClusterState& s) { return double(s.requests().restarted()); }},
+      {{"bfio:queue_timeouts_total", kCounter, "",
+        "accepted requests that ended because they were not placed within --max_queue_time; part of the "
+        "failed ones"},
+       [](const ClusterState& s) { return double(s.requests().queue_timeouts()); }},
       {{"bfio:slow_readers_total", kCounter, "", "clients disconnected because they did not read"},
        [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
       {{"bfio:tokens_lost_total", kCounter, "",
@@ -241,6 +255,12 @@ const std::vector<RankMetric>& RankMetrics() {
        [](const WorkerState& w) { return double(w.slots()); }},
       {{"bfio:kv_cache_usage_perc", kGauge, "group, rank", "share of the rank's KV tokens in use, 0 to 1"},
        [](const WorkerState& w) { return w.kv_tokens() == 0 ? 0 : Load(w) / double(w.kv_tokens()); }},
+      {{"bfio:rank_kv_reserved_tokens", kGauge, "group, rank",
+        "KV tokens that the rank's requests reserve: prompt and max_new_tokens of each. Requests wait while "
+        "what is left is too small for them, even if slots are free"},
+       [](const WorkerState& w) { return double(w.reserved_kv_tokens()); }},
+      {{"bfio:rank_kv_capacity_tokens", kGauge, "group, rank", "the rank's capacity in KV tokens"},
+       [](const WorkerState& w) { return double(w.kv_tokens()); }},
       {{"bfio:rank_draining", kGauge, "group, rank", "1 while the rank takes no new requests"},
        [](const WorkerState& w) { return w.phase() == v1::WORKER_PHASE_DRAINING ? 1.0 : 0.0; }},
       {{"bfio:rank_pending_prefill_tokens", kGauge, "group, rank",
@@ -445,6 +465,11 @@ void AddPlacement(const v1::GroupState& group, Exposition& out) {
   out.Add(kPlacementSwitches, static_cast<double>(placement.switches()), {group.name()});
 }
 
+// Ranks are numbered anew in every epoch, so alerts on a rank need it to find the machine.
+constexpr MetricInfo kRankInfo = {
+    "bfio:rank_info", kGauge, "group, rank, worker",
+    "1; the label worker is the name of the worker that has the rank in the present epoch: its --worker_id, "
+    "or vllm://HOST:PORT#RANK of an engine"};
 constexpr MetricInfo kBuildInfo = {"bfio:build_info", kGauge, "version",
                                    "1; the label is the router's version"};
 constexpr MetricInfo kIsLeader = {"bfio:is_leader", kGauge, "",
@@ -458,8 +483,10 @@ absl::Span<const MetricInfo> RouterMetrics() {
   static const auto* const all = [] {
     auto* infos = new std::vector<MetricInfo>{kBuildInfo,     kIsLeader,           kPolicyInfo,
                                               kPlacementRule, kPlacementStepRatio, kPlacementSwitches};
+    infos->insert(infos->end(), VllmMetrics().begin(), VllmMetrics().end());
     for (const auto& metric : StateMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ReasonMetrics()) infos->push_back(metric.info);
+    infos->push_back(kRankInfo);
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
     for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ShadowMetrics()) infos->push_back(metric.info);
@@ -477,9 +504,14 @@ std::string MetricsText(const ClusterState& state) {
   out.Add(kIsLeader, 1);
   out.Add(kPolicyInfo, 1, state.policy().name());
   for (const v1::GroupState& group : state.groups()) AddPlacement(group, out);
+  AddVllmMetrics(Served(state), out);
   for (const auto& metric : StateMetrics()) out.Add(metric.info, metric.value(state));
   for (const auto& metric : ReasonMetrics()) {
     for (const auto& [reason, value] : metric.reasons) out.Add(metric.info, value(state.requests()), reason);
+  }
+  for (const WorkerState& worker : state.workers()) {
+    if (!Serving(worker)) continue;
+    out.Add(kRankInfo, 1, {worker.group(), absl::StrCat(worker.rank()), worker.worker_id()});
   }
   for (const auto& metric : RankMetrics()) {
     for (const WorkerState& worker : state.workers()) {

@@ -175,6 +175,12 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
   RouterOptions& o = settings.router;
   table.Add("max_waiting", &o.max_waiting, Within(1, 1'000'000),
             "bound of the waiting pool in requests; beyond it clients get RESOURCE_EXHAUSTED");
+  table.Add("max_queue_time", &o.max_queue_time, kTime,
+            "how long a request may wait for a worker before it ends with RESOURCE_EXHAUSTED, or UNAVAILABLE "
+            "while no rank serves; requests that have been placed once do not end by it. Long enough for "
+            "batches of requests and for workers that restart and load a large model, and shorter than the "
+            "10 minutes after which OpenAI's clients give up; a client that wants less sets its deadline. "
+            "0: no bound");
   table.Add("max_prompt_tokens", &o.limits.max_prompt_tokens, "longest prompt accepted, in tokens");
   table.Add("max_new_tokens", &o.limits.max_new_tokens, "largest max_new_tokens accepted");
   table.AddScaled("request_memory_mb",

@@ -29,6 +29,7 @@ RequestOptions RouterOptions::requests() const {
   out.restart_settle = restart_settle;
   // Connected workers may have waited that long for others, and then form an epoch, or try to.
   out.announce_settle = restart_settle + 2 * step_timeout;
+  out.max_queue_time = max_queue_time;
   out.stream = stream();
   return out;
 }

@@ -89,6 +89,8 @@ struct RouterOptions {
   absl::Duration step_timeout = absl::Seconds(10);
   // Time limit of a decision's search, which then returns its best plan so far; 0: no limit.
   absl::Duration decide_budget = absl::Milliseconds(5);
+  // How long an accepted request may wait for its first placement; 0: no bound.
+  absl::Duration max_queue_time = RequestOptions().max_queue_time;
   // How long accepted requests may continue after SIGTERM.
   absl::Duration drain_timeout = absl::Seconds(30);
   // File in which every decision is recorded (router/record), and its size limit; empty: no log.

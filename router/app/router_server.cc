@@ -19,6 +19,7 @@
 #include "router/engine_link/steps/engine_steps_service.h"
 #include "router/engine_link/vllm/vllm_client.h"
 #include "router/frontend/message_bytes.h"
+#include "router/frontend/tokenizer/model_files.h"
 #include "router/record/log_writer.h"
 #include "router/record/recorder.h"
 
@@ -189,6 +190,7 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
                                 std::shared_ptr<const ModelFiles> model) {
   DecisionThread* const thread = thread_.get();
   model_ = std::make_shared<ModelSource>(std::move(model));
+  served_model_name_ = options.served_model_name;
   client_messages_ = std::make_unique<FirstMessages>(MessageLimits(MaxClientMessageBytes(options.limits)));
   gateway::GatewayOptions gateways{options.limits, options.stream(), options.served_model_name, model_,
                                    secrets.new_request_id};
@@ -273,6 +275,9 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
 }
 
 void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
+  const std::shared_ptr<const ModelFiles> model = model_->Get();
+  state.set_served_model_name(!served_model_name_.empty() ? served_model_name_
+                                                          : ModelNameOf(model ? model->directory : ""));
   MutexLock lock(&ports_mutex_);
   const bool together = own_worker_port_.listener == nullptr;
   for (const OpenedPort& opened : opened_) {

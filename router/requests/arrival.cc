@@ -64,6 +64,8 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   if (!restarts) arrivals_.Add(now_);
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
   overload_->Charge(*record);
+  // What an earlier router had accepted, or has begun, waits as long as it takes.
+  if (!ahead && record->delivered == 0) queue_.Add(*record, now_);
   SetModelOf(*record);
   if (record->send_from < record->delivered) {
     // A client with log-probabilities has all the tokens whose log-probabilities are gone (check_request.h).

@@ -53,6 +53,7 @@ RequestLifecycle::RequestLifecycle(const RequestOptions& options, core::Cluster*
       overload_(overload),
       resumes_(options.resume),
       agents_(options.agent_order),
+      queue_(options.max_queue_time),
       now_(now),
       started_(now) {}
 
@@ -358,6 +359,7 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   record->worker_died = false;
   record->placed_at = record->delivered;
   record->wait_steps = wait_steps;
+  queue_.Remove(*record);
   if (!record->placed) {
     record->placed = now_;
     latencies_.OnPlaced(now_ - record->accepted);
@@ -426,6 +428,18 @@ void RequestLifecycle::Fail(RequestRecord& record, const absl::Status& status) {
   End(record, status, std::nullopt);
 }
 
+void RequestLifecycle::EndQueued(RequestRecord& record) {
+  ++totals_.queue_timeouts;
+  const bool served = std::any_of(groups_.ranks.begin(), groups_.ranks.end(),
+                                  [](const auto& group) { return group.second > 0; });
+  const std::string waited = absl::StrCat("no worker was found for the request within ",
+                                          absl::FormatDuration(queue_.longest()), " (--max_queue_time)");
+  // Without a rank that serves, a retry at this router is no better than one at another.
+  Fail(record, served ? WithRetry(absl::ResourceExhaustedError(waited), kFullRetry)
+                      : WithRetry(absl::UnavailableError(absl::StrCat(waited, "; no rank serves now")),
+                                  kFailedRetry));
+}
+
 void RequestLifecycle::End(RequestRecord& record, const absl::Status& status, std::optional<Finish> finish) {
   if (record.sink != nullptr) EndSink(record.sink, status, std::move(finish));
   resumes_.OnForgotten(record);
@@ -435,6 +449,7 @@ void RequestLifecycle::End(RequestRecord& record, const absl::Status& status, st
 }
 
 void RequestLifecycle::Discharge(RequestRecord& record) {
+  queue_.Remove(record);
   overload_->Discharge(record);
   record.ticket.set_used(int64_t{record.request.prompt_tokens} + record.delivered);
   record.ticket.Release();
@@ -526,10 +541,11 @@ void RequestLifecycle::OnTimer(absl::Time now) {
     ++totals_.cancelled;
     End(*record, AgentCalls::DeadlinePassed(), std::nullopt);
   }
+  while (const auto id = queue_.Due(now)) EndQueued(*table_.Find(*id));
 }
 
 absl::Time RequestLifecycle::next_deadline() const {
-  absl::Time next = std::min(resumes_.next_deadline(), agents_.next_deadline());
+  absl::Time next = std::min({resumes_.next_deadline(), agents_.next_deadline(), queue_.next_deadline()});
   if (resumes_.has_early()) next = std::min(next, SettleEnd());
   return next;
 }

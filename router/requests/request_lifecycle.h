@@ -4,7 +4,7 @@
 // scheduler's pool (core::Cluster), delivers their tokens, ends them, replays those whose worker was lost,
 // keeps the state of resumable streams, and recovers requests that workers hold from an earlier router. Parts
 // with separate state are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
-// agent_calls.h.
+// agent_calls.h, queue_deadlines.h.
 //
 // Ownership: borrows cluster, ids, tenants and overload control. flushes() collects the sinks that need a
 // Flush. Threads: one, the decision thread's; time is passed in (MonotonicNow).
@@ -31,6 +31,7 @@
 #include "router/requests/latency_recorder.h"
 #include "router/requests/limits.h"
 #include "router/requests/overload.h"
+#include "router/requests/queue_deadlines.h"
 #include "router/requests/request_book.h"
 #include "router/requests/request_ids.h"
 #include "router/requests/request_table.h"
@@ -51,6 +52,8 @@ struct RequestOptions {
   // longer while workers have connected and not announced their requests yet.
   absl::Duration restart_settle = absl::Seconds(5);
   absl::Duration announce_settle = absl::Seconds(25);
+  // How long a request may wait for its first placement; 0: no bound.
+  absl::Duration max_queue_time = absl::Minutes(5);
   // Limits of unread tokens; the sink enforces them.
   StreamLimits stream;
 };
@@ -183,6 +186,8 @@ class RequestLifecycle final : public RequestBook {
   // Ends a request's stream and deletes the request. REQUIRES: the scheduler has removed it.
   void End(RequestRecord& record, const absl::Status& status, std::optional<Finish> finish);
   void Complete(RequestRecord& record, FinishReason reason);
+  // Ends a request that no worker was found for in time.
+  void EndQueued(RequestRecord& record);
   void Fail(RequestRecord& record, const absl::Status& status);
   // Ends a stream, and makes sure that the call ends even if its client reads nothing.
   void EndSink(const std::shared_ptr<TokenSink>& sink, const absl::Status& status,
@@ -224,6 +229,7 @@ class RequestLifecycle final : public RequestBook {
   RequestTable table_;
   ResumeStore resumes_;
   AgentCalls agents_;
+  QueueDeadlines queue_;
   RequestTotals totals_;
   LatencyRecorder latencies_;
   ArrivalRate arrivals_;

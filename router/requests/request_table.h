@@ -43,6 +43,8 @@ struct RequestRecord {
   // Monotonic times.
   absl::Time accepted;
   std::optional<absl::Time> placed;
+  // When it ends if no worker has been found for it; only until it is placed (queue_deadlines.h).
+  std::optional<absl::Time> queue_deadline;
   std::optional<absl::Time> first_token;
   // Time of the newest token; valid when first_token is set.
   absl::Time last_token;

@@ -35,6 +35,8 @@ struct RequestTotals {
   int64_t refused_tenant = 0;
   int64_t refused_memory = 0;
   int64_t slow_readers = 0;
+  // Not placed within RequestOptions::max_queue_time; included in `failed`.
+  int64_t queue_timeouts = 0;
   int64_t preempted = 0;
   int64_t agent_calls = 0;
   int64_t refused_parent_deadline = 0;

@@ -124,6 +124,7 @@ class World {
     options.resume.request_bytes = 60;
     options.resume.max_early = 4;
     options.resume.max_early_bytes = 100;
+    options.max_queue_time = absl::Seconds(8);
     return options;
   }
 

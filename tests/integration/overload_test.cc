@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -146,6 +147,46 @@ TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
   EXPECT_EQ(state.requests().refused_pool_full(), static_cast<uint64_t>(refused));
   EXPECT_EQ(state.requests().completed(), static_cast<uint64_t>(served));
   EXPECT_EQ(state.requests().accepted(), static_cast<uint64_t>(served));
+}
+
+TEST(Overload, ARequestThatFindsNoSlotInTimeEndsAndARunningOneDoesNot) {
+  ClusterOptions options = Fast({"--max_queue_time=1s"});
+  options.worker_flags = {"--c=0.01", "--tl=0", "--slots=1"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  RequestStream running(cluster.inference(), SyntheticRequest(10, 60000));
+  ASSERT_TRUE(running.Read());
+  const grpc::Status full = Generate(cluster.inference(), SyntheticRequest(10, 5)).status;
+  EXPECT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << full.error_message();
+  EXPECT_THAT(full.error_message(), HasSubstr("--max_queue_time"));
+  EXPECT_TRUE(GetRetryDelay(full).has_value());
+  EXPECT_TRUE(running.Read());
+  running.Cancel();
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().queue_timeouts(), 1u);
+  EXPECT_EQ(state.requests().failed(), 1u);
+}
+
+TEST(Overload, WithoutAWorkerNewRequestsEndInTimeAndThoseThatRanAreReplayed) {
+  ClusterOptions options = Fast({"--max_queue_time=1s"});
+  options.worker_flags = {"--c=0.001", "--tl=0", "--slots=4"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  RequestStream running(cluster.inference(), SyntheticRequest(10, 3000));
+  ASSERT_TRUE(running.Read());
+  cluster.workers().front().Signal(SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("the worker to be gone",
+                              [](const v1::ClusterState& s) { return s.workers_size() == 0; }));
+  // When this one ends, the lost one has waited longer.
+  const grpc::Status unserved = Generate(cluster.inference(), SyntheticRequest(10, 5)).status;
+  EXPECT_EQ(unserved.error_code(), grpc::StatusCode::UNAVAILABLE) << unserved.error_message();
+  EXPECT_THAT(unserved.error_message(), HasSubstr("no rank serves"));
+  EXPECT_TRUE(GetRetryDelay(unserved).has_value());
+  cluster.StartWorker();
+  const GenerateResult result = running.End();
+  EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.tokens.size(), 3000u);
+  EXPECT_TRUE(result.contiguous);
 }
 
 TEST(Overload, TenantLimitsAffectNoOtherTenant) {

@@ -146,6 +146,7 @@ TEST_F(VllmApi, TheRouterIsOneEngine) {
   pb::GetModelInfoResponse model;
   ASSERT_TRUE(stub_->GetModelInfo(&c2, {}, &model).ok());
   EXPECT_EQ(model.served_model_name(), "numbers");
+  EXPECT_EQ(cluster_.State().served_model_name(), "numbers") << "the label of vllm:num_requests_waiting";
   EXPECT_TRUE(model.is_generation());
   EXPECT_GT(model.max_context_length(), 0u);
   pb::GetServerInfoResponse server;

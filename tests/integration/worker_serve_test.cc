@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "common/net/status.h"
 #include "tests/testing/cluster.h"
+#include "tests/testing/http_get.h"
 #include "tests/testing/vllm_calls.h"
 
 namespace bfio::testing {
@@ -221,7 +222,8 @@ TEST(WorkerServe, ItsRanksAreShown) {
 // --- ranks ---
 
 TEST(WorkerServe, ARankThatIsNamedIsHeldTo) {
-  Engine engine(kSlow);
+  const HeldPort web;
+  Engine engine(With(kSlow, {"--served_model_name=m", "--http_listen=" + web.address()}));
   pb::GenerateRequest request = Request(2000);
   request.set_data_parallel_rank(2);
   std::vector<std::unique_ptr<Call>> calls;
@@ -230,6 +232,15 @@ TEST(WorkerServe, ARankThatIsNamedIsHeldTo) {
     return engine.Waiting() == std::vector<int>{0, 0, 3} && engine.Running() == std::vector<int>{0, 0, 2};
   })) << "a rank has two slots; the others stay empty";
   EXPECT_EQ(engine.PromptTokens(), (std::vector<int>{0, 0, 3 * request.tokenized().input_ids_size()}));
+  const std::string metrics = HttpGet(web.address(), "/metrics").value_or("");
+  EXPECT_THAT(metrics, HasSubstr("\nvllm:num_requests_running{model_name=\"m\"} 2\n"));
+  EXPECT_THAT(metrics, HasSubstr("\nvllm:num_requests_waiting{model_name=\"m\"} 3\n"));
+  // 2 requests of some 2,000 tokens each, of 300,000; as of the rank's next report.
+  EXPECT_TRUE(Eventually([&] {
+    return HttpGet(web.address(), "/metrics")
+               .value_or("")
+               .find("\nvllm:kv_cache_usage_perc{model_name=\"m\"} 0.01") != std::string::npos;
+  }));
   request.set_data_parallel_rank(3);
   const Outputs refused = Generate(engine.stub(), request);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);

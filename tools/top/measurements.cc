@@ -108,6 +108,7 @@ void AddWorkers(const v1::ClusterState& before, absl::Span<const v1::StepSummary
     row.slots = worker.slots();
     row.load_tokens = worker.load_tokens();
     row.kv_tokens = worker.kv_tokens();
+    row.reserved_kv_tokens = worker.reserved_kv_tokens();
     if (!worker.has_rank()) continue;
     row.rank = worker.rank();
     figures.running += row.running;

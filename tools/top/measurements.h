@@ -25,6 +25,7 @@ struct WorkerMeasurements {
   uint32_t slots = 0;
   uint64_t load_tokens = 0;
   uint64_t kv_tokens = 0;
+  uint64_t reserved_kv_tokens = 0;
   // Times of the last step seen; absent when no step of this epoch was seen.
   std::optional<double> local_s;
   std::optional<double> wait_s;

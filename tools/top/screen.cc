@@ -216,8 +216,12 @@ std::string WorkerLine(const WorkerMeasurements& worker, const Measurements& f,
   line.Text(absl::StrFormat("%8s", worker.kv_tokens == 0 ? "-"
                                                          : Percent(static_cast<double>(worker.load_tokens) /
                                                                    static_cast<double>(worker.kv_tokens))));
-  line.Text(absl::StrFormat("%9s%9s%9s ", Or(worker.local_s, Seconds), Or(worker.wait_s, Seconds),
+  line.Text(absl::StrFormat("%9s%9s%9s", Or(worker.local_s, Seconds), Or(worker.wait_s, Seconds),
                             Or(worker.slowest, Percent)));
+  line.Text(absl::StrFormat("%10s ", worker.kv_tokens == 0
+                                         ? "-"
+                                         : Percent(static_cast<double>(worker.reserved_kv_tokens) /
+                                                   static_cast<double>(worker.kv_tokens))));
   if (f.max_load == 0 || line.capacity() < 8) return line.Take();
   const int wide = std::min(60, line.capacity());
   const bool top = worker.load_tokens == f.max_load;
@@ -229,8 +233,8 @@ std::string WorkerLine(const WorkerMeasurements& worker, const Measurements& f,
 
 std::string WorkerHead(const Measurements& f, const ScreenOptions& options) {
   Line line(options);
-  line.Text(absl::StrFormat("%*s %-20s %-9s%10s%10s%8s%9s%9s%9s", RankColumns(f), "rank", "worker", "state",
-                            "load", "running", "KV", "local", "waited", "slowest"),
+  line.Text(absl::StrFormat("%*s %-20s %-9s%10s%10s%8s%9s%9s%9s%10s", RankColumns(f), "rank", "worker",
+                            "state", "load", "running", "KV", "local", "waited", "slowest", "reserved"),
             Style::kSoft);
   return line.Take();
 }

@@ -7,6 +7,7 @@
 #define BFIO_WORKER_LINK_WORKER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/net/tls.h"
+#include "common/telemetry/metrics/vllm_names.h"
 #include "worker/link/engines.h"
 #include "worker/link/part_server.h"
 #include "worker/scheduler/kv_admission.h"
@@ -50,6 +52,9 @@ struct WorkerOptions {
   KvAdmissionOptions admission;
   // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
   std::string http_listen;
+  // What this process serves without a router (worker/serve); null: a router tells it what to run. Called
+  // from the threads of http_listen.
+  std::function<ServedLoad()> served;
   // Serves parts of a model with other servers in place of ranks of its own; null: an ordinary worker.
   std::shared_ptr<const PartServer> parts;
   std::string version;

@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Open(const WorkerO
     readers.push_back(process->recorders_.back().get());
   }
   if (!options.http_listen.empty()) {
-    auto opened = OpenWorkerWeb(options.http_listen, options.version, std::move(readers));
+    auto opened = OpenWorkerWeb(options.http_listen, options.version, std::move(readers), options.served);
     if (!opened.ok()) return WithFlag("http_listen", opened.status());
     process->web_ = *std::move(opened);
     spdlog::info("metrics and probes on http://{}", process->web_->address());

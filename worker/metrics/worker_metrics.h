@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/telemetry/metrics/exposition.h"
+#include "common/telemetry/metrics/vllm_names.h"
 #include "worker/metrics/rank_telemetry.h"
 
 namespace bfio::worker {
@@ -21,9 +22,10 @@ namespace bfio::worker {
 absl::Span<const MetricInfo> WorkerMetrics();
 
 // The Prometheus text of a process with these ranks. `dropped_log_lines`: as counted by
-// common/telemetry/log.h. Values that do not exist (a cost, energy without a meter) are left out.
+// common/telemetry/log.h. `served`: what a worker without a router serves; null: the router says that of all
+// its workers. Values that do not exist (a cost, energy without a meter) are left out.
 std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
-                        absl::Span<const RankTelemetry> ranks);
+                        absl::Span<const RankTelemetry> ranks, const ServedLoad* served = nullptr);
 
 }  // namespace bfio::worker
 

@@ -123,6 +123,21 @@ class Front {
   Port port_;
 };
 
+ServedLoad ServedBy(LocalEngine& engine, const std::string& model_name) {
+  ServedLoad served{.model_name = model_name};
+  // Called before it returns, and with all ranks there are.
+  (void)engine.GetLoads(std::nullopt, [&served](absl::StatusOr<router::Loads> loads) {
+    if (!loads.ok()) return;
+    for (const router::RankLoad& load : loads->loads) {
+      served.running += static_cast<double>(load.running_requests);
+      served.waiting += static_cast<double>(load.waiting_requests);
+      served.kv_used += static_cast<double>(load.used_tokens);
+      served.kv_capacity += static_cast<double>(load.max_tokens);
+    }
+  });
+  return served;
+}
+
 absl::StatusOr<std::shared_ptr<const router::ModelFiles>> LoadFiles(const std::string& directory) {
   if (directory.empty()) return nullptr;
   absl::StatusOr<router::ModelFiles> files = router::LoadModelFiles(directory);
@@ -213,12 +228,15 @@ absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, W
   return absl::OkStatus();
 }
 
-absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& worker) {
-  BFIO_RETURN_IF_ERROR(CheckWorkerOptions(worker));
+absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& options) {
+  BFIO_RETURN_IF_ERROR(CheckWorkerOptions(options));
   BFIO_ASSIGN_OR_RETURN(auto model, LoadFiles(serve.tokenizer));
+  // Before the process, whose metrics ask it.
+  LocalEngine engine({.ranks = options.ranks_per_process, .version = options.version});
+  WorkerOptions worker = options;
+  worker.served = [&engine, &serve] { return ServedBy(engine, serve.served_model_name); };
   BFIO_ASSIGN_OR_RETURN(auto process, WorkerProcess::Open(worker));
   BFIO_ASSIGN_OR_RETURN(auto parts, process->MakeRanks());
-  LocalEngine engine({.ranks = worker.ranks_per_process, .version = worker.version});
   // The sim engine's memory has no pages that a model would see.
   const int32_t page_tokens = worker.engine.name == "sim" ? 0 : DecodeOptions().page_tokens;
   Front front(serve, page_tokens, engine, std::move(model));

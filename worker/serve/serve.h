@@ -36,7 +36,7 @@ absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, W
 
 // Runs until a signal (ShutdownSignal) and the drain that follows it: OK. An error when the port or an engine
 // is not available, or an engine has failed. REQUIRES: an API is to be served.
-absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& worker);
+absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& options);
 
 class LocalEngine;
 

@@ -20,6 +20,7 @@ json Of(const v1::WorkerState& worker) {
                  {"engine", worker.engine()},
                  {"slots", worker.slots()},
                  {"kvTokens", worker.kv_tokens()},
+                 {"reservedKvTokens", worker.reserved_kv_tokens()},
                  {"activeRequests", worker.active_requests()},
                  {"loadTokens", worker.load_tokens()},
                  {"stragglerSteps", worker.straggler_steps()},

@@ -140,7 +140,8 @@ function showWorkers(state) {
     fill.className = load === most && load > 0 ? 'most' : '';
     set(at(3).querySelector('span'), plain.format(load));
     set(at(4), plain.format(number(w.activeRequests)) + ' / ' + plain.format(number(w.slots)));
-    set(at(5), number(w.kvTokens) ? percent(load / number(w.kvTokens)) : '–');
+    const kv = number(w.kvTokens);
+    set(at(5), kv ? percent(load / kv) + ' / ' + percent(number(w.reservedKvTokens) / kv) : '–');
     set(at(6), plain.format(number(w.stepPrefillTokens)));
     set(at(7), steps[w.group] ? percent(number(w.stragglerSteps) / steps[w.group]) : '–');
     const drain = at(8).querySelector('button'), drains = w.phase === 'WORKER_PHASE_DRAINING';

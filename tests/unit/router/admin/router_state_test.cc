@@ -18,7 +18,8 @@ WorkerView Worker(const std::string& id, std::optional<int32_t> rank) {
   if (!rank) return worker;
   worker.member.rank = *rank;
   worker.straggler_steps = 4;
-  core::Scheduler::WorkerAccount account = {.active = 2, .inflight = 1, .load_tokens = 50};
+  core::Scheduler::WorkerAccount account = {
+      .active = 2, .inflight = 1, .load_tokens = 50, .reserved_kv_tokens = 400};
   account.spec.time_per_token = 1.5;
   account.spec.time_offset = 20;
   account.prefill = core::PrefillReport{512, {{1, 10}, {2, 20}}};
@@ -49,6 +50,7 @@ TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
                        .max_waiting = 4096};
   state.scheduler.late_plans = 1;
   state.scheduler.held_back = 6;
+  state.requests.queue_timeouts = 2;
   GroupView group = Group(0, "0", 7);
   group.workers.push_back(Worker("w0", 0));
   group.workers.push_back(Worker("w1", std::nullopt));
@@ -71,6 +73,7 @@ TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
   EXPECT_EQ(proto.steps().steps(), 10u);
   EXPECT_EQ(proto.steps().late_plans(), 1u);
   EXPECT_EQ(proto.requests().held_back(), 6u);
+  EXPECT_EQ(proto.requests().queue_timeouts(), 2u);
   ASSERT_EQ(proto.workers_size(), 2);
   const v1::WorkerState& serving = proto.workers(0);
   EXPECT_EQ(serving.worker_id(), "w0");
@@ -80,6 +83,7 @@ TEST(RouterStateTest, OneGroupsFieldsAreAlsoTheRouters) {
   EXPECT_EQ(serving.active_requests(), 2u);
   EXPECT_EQ(serving.inflight_requests(), 1u);
   EXPECT_EQ(serving.load_tokens(), 50u);
+  EXPECT_EQ(serving.reserved_kv_tokens(), 400u);
   EXPECT_EQ(serving.straggler_steps(), 4u);
   EXPECT_EQ(serving.time_per_token(), 1.5);
   EXPECT_EQ(serving.time_offset(), 20);

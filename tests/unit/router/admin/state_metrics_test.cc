@@ -31,13 +31,16 @@ v1::ClusterState State() {
   state.set_version("1.2.3");
   state.mutable_policy()->set_name("bf_io_auto");
   state.set_waiting_requests(9);
+  state.set_served_model_name("Qwen/Qwen3-0.6B");
   for (uint32_t rank = 0; rank < 2; ++rank) {
     v1::WorkerState& worker = *state.add_workers();
     worker.set_rank(rank);
+    worker.set_worker_id(absl::StrCat("vllm://10.0.0.1:50100#", 1 - rank));
     worker.set_group("0");
     worker.set_slots(8);
     worker.set_kv_tokens(1000);
     worker.set_load_tokens(rank == 0 ? 300 : 100);
+    worker.set_reserved_kv_tokens(900);
     worker.set_active_requests(3);
     worker.set_inflight_requests(1);
   }
@@ -83,6 +86,9 @@ TEST(StateMetricsTest, MetricsOfAGroup) {
   EXPECT_THAT(text, HasSubstr("\nbfio:balance_ratio 0.66666"));
   EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.33333"));
   EXPECT_THAT(text, HasSubstr("\nbfio:kv_cache_usage_perc{group=\"0\",rank=\"0\"} 0.3"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:rank_kv_reserved_tokens{group=\"0\",rank=\"0\"} 900\n"))
+      << "what keeps a request waiting while slots are free and the usage is low";
+  EXPECT_THAT(text, HasSubstr("\nbfio:rank_kv_capacity_tokens{group=\"0\",rank=\"0\"} 1000\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{group=\"0\",rank=\"1\"} 100\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:policy_info{policy=\"bf_io_auto\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
@@ -101,6 +107,21 @@ TEST(StateMetricsTest, PlacementRuleAndWhatTheOthersWouldCost) {
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_switches_total{group=\"0\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:placement_rule{group=\"young\",rule=\"counts\"} 1\n"));
   EXPECT_THAT(text, Not(HasSubstr("step_ratio{group=\"young\""))) << "not measured yet";
+}
+
+TEST(StateMetricsTest, AutoscalersFindTheNamesThatVllmHasGiven) {
+  const std::string text = MetricsText(State());
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_running{model_name=\"Qwen/Qwen3-0.6B\"} 8\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_waiting{model_name=\"Qwen/Qwen3-0.6B\"} 9\n"));
+  EXPECT_THAT(text, HasSubstr("\nvllm:kv_cache_usage_perc{model_name=\"Qwen/Qwen3-0.6B\"} 0.2"));
+}
+
+TEST(StateMetricsTest, EveryRankNamesItsWorker) {
+  const std::string text = MetricsText(State());
+  EXPECT_THAT(text,
+              HasSubstr("\nbfio:rank_info{group=\"0\",rank=\"0\",worker=\"vllm://10.0.0.1:50100#1\"} 1\n"
+                        "bfio:rank_info{group=\"0\",rank=\"1\",worker=\"vllm://10.0.0.1:50100#0\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("joining"))) << "it has no rank";
 }
 
 TEST(StateMetricsTest, AStandbyIsNotLeader) {
@@ -146,7 +167,7 @@ TEST(StateMetricsTest, ThePageListsEveryExposedMetric) {
   for (const MetricInfo& info : RouterMetrics()) {
     EXPECT_TRUE(listed.emplace(info.name).second) << info.name << " twice";
     EXPECT_EQ(info.kind == MetricKind::kCounter, absl::EndsWith(info.name, "_total")) << info.name;
-    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:")) << info.name;
+    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:") || absl::StartsWith(info.name, "vllm:")) << info.name;
     EXPECT_FALSE(info.help.empty()) << info.name;
   }
   EXPECT_EQ(exposed, listed);

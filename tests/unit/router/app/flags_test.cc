@@ -76,6 +76,13 @@ TEST_F(RouterFlags, OneTimeoutForClientsAndOneForSteps) {
   EXPECT_EQ(options().group_set(1).group.step_timeout, absl::Seconds(3));
 }
 
+TEST_F(RouterFlags, TheTimeInTheQueueIsBoundedUnlessItIsZero) {
+  ASSERT_TRUE(Read({}).ok());
+  EXPECT_EQ(options().requests().max_queue_time, absl::Minutes(5));
+  ASSERT_TRUE(Read({"--max_queue_time=0"}).ok());
+  EXPECT_EQ(options().requests().max_queue_time, absl::ZeroDuration());
+}
+
 TEST_F(RouterFlags, OptionsWithoutAFlagHaveTheirConstants) {
   ASSERT_TRUE(Read({}).ok());
   EXPECT_EQ(options().scheduler().window, 4096) << "the whole pool";

@@ -31,6 +31,7 @@ Picture Of(uint32_t ranks) {
     worker.set_slots(72);
     worker.set_kv_tokens(100000);
     worker.set_load_tokens(1000 + 10 * rank);
+    worker.set_reserved_kv_tokens(97000);
   }
   picture.figures = Compare(state, state);
   for (int i = 0; i < 100; ++i) picture.idle.push_back(0.01 * (i % 10));
@@ -63,6 +64,7 @@ TEST(ScreenTest, FourWorkersAtAGlance) {
   EXPECT_THAT(text, HasSubstr("against fcfs"));
   for (int rank = 0; rank < 4; ++rank) EXPECT_THAT(text, HasSubstr(absl::StrCat("node-", rank, " ")));
   EXPECT_THAT(text, HasSubstr("draining"));
+  EXPECT_THAT(text, HasSubstr("97.0 %")) << "reserved KV";
   EXPECT_THAT(text, HasSubstr("q quit"));
 }
 

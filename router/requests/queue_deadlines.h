@@ -1,0 +1,56 @@
+// When requests that have never been placed have waited too long.
+//
+// Purpose: the bound on the time in the waiting pool (--max_queue_time). Each request has its deadline from
+// its arrival to its first placement or its end, whichever comes first; all wait equally long. A client's own
+// deadline ends the request earlier, independently of this. Threads: the decision thread's; time is passed
+// in.
+#ifndef BFIO_ROUTER_REQUESTS_QUEUE_DEADLINES_H_
+#define BFIO_ROUTER_REQUESTS_QUEUE_DEADLINES_H_
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "router/requests/request_table.h"
+
+namespace bfio::router {
+
+class QueueDeadlines {
+ public:
+  // 0: no bound.
+  explicit QueueDeadlines(absl::Duration longest) : longest_(longest) {}
+
+  absl::Duration longest() const { return longest_; }
+
+  // The request begins to wait.
+  void Add(RequestRecord& record, absl::Time now) {
+    if (longest_ <= absl::ZeroDuration()) return;
+    record.queue_deadline = now + longest_;
+    // Times ascend, so it is the last one.
+    waiting_.emplace_hint(waiting_.end(), *record.queue_deadline, record.id);
+  }
+  // The request is placed, or ends. Without effect where it has no deadline.
+  void Remove(RequestRecord& record) {
+    if (!record.queue_deadline) return;
+    waiting_.erase({*record.queue_deadline, record.id});
+    record.queue_deadline.reset();
+  }
+
+  // A request whose deadline has passed; it stays until Remove.
+  std::optional<core::RequestId> Due(absl::Time now) const {
+    if (waiting_.empty() || waiting_.begin()->first > now) return std::nullopt;
+    return waiting_.begin()->second;
+  }
+  absl::Time next_deadline() const {
+    return waiting_.empty() ? absl::InfiniteFuture() : waiting_.begin()->first;
+  }
+
+ private:
+  const absl::Duration longest_;
+  std::set<std::pair<absl::Time, core::RequestId>> waiting_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_REQUESTS_QUEUE_DEADLINES_H_
