@@ -299,8 +299,8 @@ class EngineRank {
   bool load_shows_work_ = false;
   // Calls have begun or ended since that report.
   bool calls_changed_ = false;
-  // When the present kLoadWindow began; requests of other clients, and KV tokens that the rank holds beyond its
-  // memory.
+  // When the present kLoadWindow began; requests of other clients, and KV tokens that the rank holds beyond
+  // its memory.
   absl::Time window_since_ = absl::InfinitePast();
   RecentLeast recent_foreign_, recent_shared_;
   int64_t foreign_ = 0, shared_ = 0;

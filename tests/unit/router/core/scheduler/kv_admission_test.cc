@@ -476,8 +476,7 @@ TEST(SharedKv, MakesRoomUnderEveryRuleAndSurvivesACopy) {
     EXPECT_TRUE(group.Plan().empty());
     group.shared = 399;
     group.Report(804);
-    SchedulerOptions options = {.admission = ParseAdmission(admission)->kv};
-    OneGroup copy(options, *MakePolicy("fcfs", {}), *MakeLookahead("max_tokens"), group.scheduler->Save());
+    OneGroup copy({}, *MakePolicy("fcfs", {}), group.scheduler->Save());
     ASSERT_TRUE(copy.restored().ok());
     EXPECT_EQ(copy.SaveGroup().workers[0].shared_kv_tokens, 399);
     ASSERT_EQ(group.Plan().size(), 1U) << "two of the three share 399 of 400 tokens";
