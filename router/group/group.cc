@@ -32,6 +32,7 @@ void Group::SetKey(const GroupKey& key, uint32_t model) {
   if (key_ == key) return;
   // The next members are not the workers that the group has served with.
   formed_once_ = false;
+  capacity_ = {};
   key_ = key;
   model_ = model;
 }
@@ -163,12 +164,10 @@ void Group::Remove(MemberId id, const absl::Status& why, const Context& context)
   context.out.push_back(CloseMember{id, why});
   if (ranked || members_.empty()) Reform(kSettleAfterLoss, true, context);
   if (!members_.empty() || !formed_once_) return;
-  // A worker may come back with its requests; those of engines have ended with the connection.
-  if (capacity_.passes) {
-    LosePlaced(context.out);
-  } else {
-    give_up_at_ = context.now + options_.restart_settle;
-  }
+  // A worker may come back with its requests; those of engines have ended with the connection. The capacity
+  // counts until GiveUp in both cases.
+  if (capacity_.passes) LosePlaced(context.out);
+  give_up_at_ = context.now + options_.restart_settle;
 }
 
 bool Group::MayLeave(const Member& member) const {

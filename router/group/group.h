@@ -112,8 +112,9 @@ class Group {
 
   // --- events ---
 
-  // Refuses with CloseMember: ALREADY_EXISTS, FAILED_PRECONDITION, UNAVAILABLE. REQUIRES: the hello's key is
-  // key().
+  // Whether the worker can be a member: ALREADY_EXISTS, FAILED_PRECONDITION, UNAVAILABLE. Whatever its key.
+  absl::Status CheckHello(const WorkerHello& hello, absl::Time now) const;
+  // Refuses what CheckHello refuses, with CloseMember. REQUIRES: the hello's key is key().
   void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
   // `elsewhere_bytes`: announced to other groups, with which this one shares the bound.
   void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out,
@@ -180,8 +181,8 @@ class Group {
   // True when a worker of that id was draining when its connection broke.
   bool RemembersDraining(const std::string& worker_id) const { return history_.WasDraining(worker_id); }
 
-  // When an empty group should give up its placed requests, provided that another group serves. Infinite when
-  // it has members or nothing to give up.
+  // When an empty group should give up its placed requests and its capacity, provided that another group
+  // serves. Infinite when it has members or has never served.
   absl::Time give_up_at() const { return give_up_at_; }
   // Gives up the placed requests for other groups: each is lost (RequestLost). REQUIRES: empty().
   void GiveUp(absl::Time now, Commands& out);
@@ -299,7 +300,6 @@ class Group {
   // No members, and no placed requests.
   bool free() const { return members_.empty() && scheduler().placed() == 0; }
   absl::Duration SettleAfterJoin(absl::Time now) const;
-  absl::Status CheckHello(const WorkerHello& hello, absl::Time now) const;
   void BeginDraining(Member& member);
   bool MayLeave(const Member& member) const;
   // Notifies a drained member to exit; the others re-form without it.

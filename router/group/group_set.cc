@@ -107,6 +107,8 @@ absl::StatusOr<Group*> GroupSet::Assign(MemberId member, const WorkerHello& hell
     }
     group = Add(added);
   }
+  // Before SetKey: a worker that is refused changes nothing for those that will return to the group.
+  if (absl::Status status = group->CheckHello(hello, now); !status.ok()) return status;
   group->SetKey(key, models_.NumberOf(key.model));
   if (const Group* named = FindNamed(name); named != nullptr && named != group)
     LogAssignedElsewhere(member, hello, *named, *group, out);

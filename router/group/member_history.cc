@@ -32,13 +32,19 @@ bool MemberHistory::Refuses(const std::string& worker_id, absl::Time now) const 
 }
 
 void MemberHistory::RememberDraining(const std::string& worker_id, uint64_t instance) {
-  if (draining_.size() < kMaxWorkers) draining_[worker_id] = instance;
+  // The oldest is the likeliest to have gone for good: names of pods do not return.
+  if (draining_.size() >= kMaxWorkers && !draining_.contains(worker_id)) {
+    draining_.erase(std::min_element(draining_.begin(), draining_.end(), [](const auto& a, const auto& b) {
+      return a.second.sequence < b.second.sequence;
+    }));
+  }
+  draining_[worker_id] = {instance, next_sequence_++};
 }
 
 bool MemberHistory::TakeDraining(const std::string& worker_id, uint64_t followed, uint64_t own) {
   const auto it = draining_.find(worker_id);
   if (it == draining_.end()) return false;
-  const uint64_t before = it->second;
+  const uint64_t before = it->second.instance;
   draining_.erase(it);
   return followed != 0 && (followed == own || followed == before);
 }

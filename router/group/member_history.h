@@ -37,7 +37,8 @@ class MemberHistory {
   void Forgive(const std::string& worker_id) { penalties_.erase(worker_id); }
   bool Refuses(const std::string& worker_id, absl::Time now) const;
 
-  // `instance`: the router that the worker had followed when it attached.
+  // `instance`: the router that the worker had followed when it attached. Evicts the oldest entry when the
+  // map is full.
   void RememberDraining(const std::string& worker_id, uint64_t instance);
   bool WasDraining(const std::string& worker_id) const { return draining_.contains(worker_id); }
   // Removes the worker's entry. True when the worker that has followed router `followed` is the same process
@@ -51,13 +52,19 @@ class MemberHistory {
     int left = 0;
     absl::Time until = absl::InfinitePast();
   };
+  struct Draining {
+    uint64_t instance = 0;
+    // Position in the order of RememberDraining.
+    uint64_t sequence = 0;
+  };
   // Evicts entries when the map is full.
   Penalty& PenaltyOf(const std::string& worker_id);
 
   // Times of recent departures, oldest first.
   std::deque<absl::Time> left_;
   std::map<std::string, Penalty> penalties_;
-  std::map<std::string, uint64_t> draining_;
+  std::map<std::string, Draining> draining_;
+  uint64_t next_sequence_ = 0;
 };
 
 }  // namespace bfio::router

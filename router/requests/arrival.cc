@@ -302,7 +302,7 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   record->history = std::move(held.tokens);
   record->history_logprobs = std::move(held.logprobs);
   record->placed = now_;
-  if (record->delivered > 0) record->first_token = now_;
+  if (record->delivered > 0) record->first_token = record->last_token = now_;
   ids_->SkipPast(record->id);
   ++totals_.accepted;
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);

@@ -109,7 +109,9 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     // Nothing that is timed.
   } else if (!record.first_token) {
     record.first_token = now_;
-    latencies_.OnFirstToken(now_ - record.accepted);
+    // A client that has sent a started request again has had its first token.
+    if (record.had == 0 && record.request.resume_from.value_or(0) == 0)
+      latencies_.OnFirstToken(now_ - record.accepted);
     if (tokens.size() > 1) latencies_.OnTokens(tokens.size() - 1, absl::ZeroDuration());
   } else {
     latencies_.OnTokens(tokens.size(), now_ - record.last_token);
@@ -304,6 +306,7 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
   const bool other_models = groups.models != groups_.models;
   const bool other_ranks = ranks_named_ && groups.ranks != groups_.ranks;
   groups_ = std::move(groups);
+  overload_->SetCapacity(groups_.kv_tokens);
   if (other_ranks) {
     for (const core::RequestId id : table_.Ids()) {
       if (RequestRecord* record = table_.Find(id); record != nullptr) EndIfRankGone(*record);
@@ -371,7 +374,6 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
 
 void RequestLifecycle::OnEpochOpened(absl::Time now) {
   now_ = now;
-  overload_->SetCapacity(groups_.kv_tokens);
   for (const core::RequestId id : table_.Ids()) {
     RequestRecord* record = table_.Find(id);
     if (record == nullptr || record->ended || cluster_->LocationOf(id)) continue;

@@ -196,6 +196,47 @@ TEST_F(ModelsTest, UncoupledRanksNeedNoMatchingBarriers) {
   EXPECT_NE(GroupOf("c"), "0");
 }
 
+TEST_F(ModelsTest, ARefusedWorkerDoesNotChangeTheModelOfAnEmptyGroup) {
+  GroupSetOptions options = WithWorkers(2);
+  options.group.instance = (uint64_t{1} << 63) + 4;
+  world_.SetOptions(options);
+  world_.Start();
+  JoinModel("a", "aa");
+  JoinModel("b", "aa");
+  Settle();
+  world_.Kill("a");
+  world_.Kill("b");
+  // It has followed a router that was elected later.
+  world_.Worker("late").followed = (uint64_t{1} << 63) + 9;
+  JoinModel("late", "bb");
+  EXPECT_EQ(world_.closed.back().status,
+            absl::UnavailableError("this worker has followed a router that was elected later"));
+  EXPECT_THAT(world_.log, Contains(HasSubstr("worker late is refused: this worker has followed a router")));
+  JoinModel("a", "aa");
+  Settle();
+  EXPECT_THAT(Serving(), ElementsAre("a")) << "the group has served, so it need not be complete";
+}
+
+TEST_F(ModelsTest, AGroupThatGetsAnotherModelHasNoCapacityUntilItServes) {
+  GroupSetOptions options = WithWorkers(2);
+  options.groups = 2;
+  world_.SetOptions(options);
+  world_.Start();
+  for (const char* name : {"a", "b"}) world_.Worker(name).kv_tokens = 100;
+  for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
+  Settle();
+  ASSERT_EQ(Serving().size(), 4u);
+  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2200);
+  world_.Kill("a");
+  world_.Kill("b");
+  JoinModel("e", "bb");
+  EXPECT_EQ(GroupOf("e"), "0");
+  world_.Kill("e");
+  world_.Advance(absl::Hours(1));
+  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 1000);
+}
+
 // --- a rolling update ---
 
 class UpdateTest : public ModelsTest {

@@ -159,6 +159,29 @@ TEST_F(GroupSetTest, RequestsOfAGroupWithoutMembersMoveToOthers) {
   EXPECT_EQ(world_.book().completed.size(), 16u);
 }
 
+TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerBoundsRequests) {
+  for (const char* name : {"a", "b", "c", "d"}) world_.Worker(name).passes = true;
+  for (const char* name : {"a", "b"}) world_.Worker(name).kv_tokens = 100;
+  world_.Serve({"a", "b", "c", "d"});
+  Submit(1, 8, 50);
+  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 100);
+  world_.Kill("a");
+  world_.Kill("b");
+  EXPECT_EQ(world_.lost.size(), 2u) << "at once: their requests ended with the connections";
+  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 100) << "they may return";
+  world_.Advance(Options(2).group.restart_settle);
+  EXPECT_EQ(world_.groups().capacity().max_sequence_tokens, 1000);
+  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
+  EXPECT_EQ(world_.lost.size(), 2u);
+  EXPECT_EQ(world_.group(0).give_up_at(), absl::InfiniteFuture());
+  // Without another group that serves, whatever waits is still bound for engines.
+  world_.Kill("c");
+  world_.Kill("d");
+  world_.Advance(absl::Hours(1));
+  EXPECT_TRUE(world_.groups().capacity().passes);
+  EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
+}
+
 TEST_F(GroupSetTest, RequestsStayWithoutAnotherServingGroup) {
   world_.Serve({"a", "b"});
   Submit(1, 8, 100);

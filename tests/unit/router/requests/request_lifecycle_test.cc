@@ -46,6 +46,18 @@ TEST_F(RequestLifecycleTest, TokensAndFinishReachTheClient) {
   EXPECT_EQ(overload_->committed_kv(), 0);
 }
 
+TEST_F(RequestLifecycleTest, MemoryThatHasGoneAdmitsNoRequests) {
+  Start({}, {.max_waiting_kv = 1});
+  OpenEpoch();
+  EXPECT_TRUE(Arrive(Request("a", 397)).open());
+  EXPECT_TRUE(Arrive(Request("b", 397)).open());
+  // One of two groups has given up its memory; no epoch opens for that.
+  requests_->SetGroups({.kv_tokens = 500, .max_sequence_tokens = 500, .complete = true});
+  const absl::Status refused = *Arrive(Request("c", 397)).status;
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("800 KV tokens already; the workers have 500"));
+}
+
 TEST_F(RequestLifecycleTest, TokensBeyondTheLimitAreCutOff) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Request("a", 2));

@@ -177,6 +177,37 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForWorkersThatMayHoldTheRequest) {
   EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
 }
 
+TEST_F(RequestLifecycleTest, ARecoveredRequestsTokensAreTimedFromItsRecovery) {
+  HeldRequest held = {.id = 1000, .request = ResumableRequest("a", 4), .tokens = {5, 6}};
+  requests_->SetTime(now_);
+  const std::vector<core::RequestSpec> recovered =
+      requests_->Recover("w", {held}, std::vector<HeldActive>{{1000, 5, 2}});
+  OpenEpoch({{1000, 5}}, recovered);
+  now_ += absl::Seconds(2);
+  requests_->OnTokens(1000, std::vector<uint32_t>{7}, {}, now_);
+  const RequestLatencies& latencies = requests_->latencies().latencies();
+  EXPECT_EQ(latencies.inter_token_s.count(), 1u);
+  EXPECT_EQ(latencies.inter_token_s.sum(), 2);
+  EXPECT_EQ(latencies.time_to_first_token_s.count(), 0u);
+}
+
+TEST_F(RequestLifecycleTest, OnlyTheFirstTokenOfAClientIsTimedAsItsFirst) {
+  OpenEpoch();
+  const Distribution& first = requests_->latencies().latencies().time_to_first_token_s;
+  // Of one received token nothing is left: it is made again.
+  for (const uint32_t received : {1, 3}) {
+    RecordingSink& sink = Arrive(Interrupted(absl::StrCat("a", received), received, false));
+    Place();
+    Tokens(sink, {7, 8});
+    EXPECT_THAT(sink.tokens, ElementsAre(8));
+    EXPECT_EQ(first.count(), 0u) << received;
+  }
+  RecordingSink& sink = Arrive(Interrupted("b", 0, false));
+  Place();
+  Tokens(sink, {7});
+  EXPECT_EQ(first.count(), 1u) << "its client had none yet";
+}
+
 TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesBlockNoOther) {
   RequestOptions options;
   options.resume.max_early = 8;
