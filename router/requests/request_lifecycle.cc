@@ -75,16 +75,20 @@ void RequestLifecycle::OnCancel(uint64_t sink_id, bool timed_out, absl::Time now
 bool RequestLifecycle::Abort(const std::string& tenant, const std::string& request_id,
                              absl::string_view resume_token, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.FindByName(tenant, request_id);
-  if (record == nullptr || !MayAbort(record->request, resume_token)) return false;
-  if (record->ended) {  // nothing left to abort; its id becomes free
-    End(*record, absl::OkStatus(), std::nullopt);
-    return false;
+  bool found = false;
+  for (const core::RequestId id : table_.IdsOf(tenant, request_id)) {
+    RequestRecord& record = *table_.Find(id);
+    if (!MayAbort(record.request, resume_token)) continue;
+    if (record.ended) {  // nothing left to abort; its id becomes free
+      End(record, absl::OkStatus(), std::nullopt);
+      continue;
+    }
+    found = true;
+    Cancel(id);
+    ++totals_.aborted;
+    End(record, absl::OkStatus(), record.MakeFinish(FinishReason::kAbort, now_));
   }
-  Cancel(record->id);
-  ++totals_.aborted;
-  End(*record, absl::OkStatus(), record->MakeFinish(FinishReason::kAbort, now_));
-  return true;
+  return found;
 }
 
 // --- groups ---

@@ -368,6 +368,27 @@ TEST_F(SlowVllmApi, ALiveRequestIdIsTakenWhateverTheApi) {
   EXPECT_TRUE(cluster_.WaitUntilIdle());
 }
 
+TEST_F(SlowVllmApi, AnIdIsTakenUntilTheLastOutputEnds) {
+  const uint32_t first = Generate(*stub_, Request(1)).tokens.at(0).at(0);
+  pb::GenerateRequest request = Request(2000);
+  request.set_request_id("mine");
+  request.mutable_sampling_params()->set_n(2);
+  // The other output has another seed.
+  request.mutable_sampling_params()->add_stop_token_ids(first);
+  Call call(*stub_, request);
+  while (!call.outputs().ends.contains(0)) ASSERT_TRUE(call.Read());
+  request.mutable_sampling_params()->set_n(1);
+  EXPECT_EQ(Generate(*stub_, request).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  pb::AbortRequest abort;
+  abort.add_request_ids("mine");
+  pb::AbortResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->Abort(&context, abort, &response).ok());
+  EXPECT_EQ(call.End().reason(0), "stop");
+  EXPECT_EQ(call.outputs().reason(1), "abort");
+  EXPECT_EQ(Generate(*stub_, request).reason(), "stop");
+}
+
 TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
   std::vector<std::unique_ptr<Call>> calls;
   for (int i = 0; i < 8; ++i) {
@@ -443,6 +464,30 @@ TEST_F(SlowVllmApi, ATenantsRequestsAreItsOwn) {
   };
   EXPECT_EQ(reason(*other), "abort");
   EXPECT_EQ(reason(*reader), "length");
+}
+
+class LimitedVllmApi : public VllmApi {
+ protected:
+  static ClusterOptions Limited() {
+    ClusterOptions options = Options();
+    options.router_flags.push_back("--tenant_limits=*:concurrent=4,rps=4");
+    return options;
+  }
+  LimitedVllmApi() : VllmApi(Limited()) {}
+};
+
+TEST_F(LimitedVllmApi, OutputsOfACallEnterTheirTenantsLimitsTogether) {
+  pb::GenerateRequest request = Request(3);
+  request.mutable_sampling_params()->set_n(5);
+  const Outputs refused = Generate(*stub_, request);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.status.error_message(),
+            "n is 5; must be at most 4, the requests that tenant \"\" may have at a time");
+  // It was charged nothing: all that the tenant may have is left.
+  request.mutable_sampling_params()->set_n(4);
+  const Outputs outputs = Generate(*stub_, request);
+  EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+  EXPECT_THAT(outputs.ends, SizeIs(4));
 }
 
 class OneApi : public VllmApi, public ::testing::WithParamInterface<const char*> {

@@ -166,10 +166,6 @@ bool AllKnown(const Message& message) {
   return message.GetReflection()->GetUnknownFields(message).empty();
 }
 
-// The request of the output `index`, named apart from the others and with another seed, and that name.
-std::string OutputName(const std::string& request_id, uint32_t index);
-ClientRequest OutputRequest(const ClientRequest& first, uint32_t index);
-
 }  // namespace bfio::router::gateway
 
 #endif  // BFIO_ROUTER_FRONTEND_GATEWAY_REQUEST_FIELDS_H_

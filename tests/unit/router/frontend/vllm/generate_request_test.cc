@@ -231,12 +231,12 @@ TEST(VllmRequest, FieldsOfLaterVersionsAreRefusedByNumber) {
 TEST(VllmRequest, OutputsDifferInNameAndSeed) {
   ClientRequest first;
   first.request_id = "r";
-  EXPECT_EQ(gateway::OutputRequest(first, 0).request_id, "r");
-  EXPECT_EQ(gateway::OutputRequest(first, 2).request_id, "r/2");
-  EXPECT_FALSE(gateway::OutputRequest(first, 2).sampling.seed.has_value()) << "each draws its own";
+  EXPECT_EQ(OutputName(OutputOf(first, 0)), "r");
+  EXPECT_EQ(OutputName(OutputOf(first, 2)), "r/2");
+  EXPECT_FALSE(OutputOf(first, 2).sampling.seed.has_value()) << "each draws its own";
   first.sampling.seed = 7;
-  EXPECT_EQ(gateway::OutputRequest(first, 0).sampling.seed, 7u);
-  EXPECT_EQ(gateway::OutputRequest(first, 2).sampling.seed, 9u);
+  EXPECT_EQ(OutputOf(first, 0).sampling.seed, 7u);
+  EXPECT_EQ(OutputOf(first, 2).sampling.seed, 9u);
 }
 
 // --- requests that pass ---
