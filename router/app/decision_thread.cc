@@ -368,7 +368,9 @@ void DecisionThread::OnMembershipChanged() {
   view.passes = capacity.passes;
   for (const std::unique_ptr<Group>& group : groups_.groups()) {
     const core::GroupIndex index = group->options().index;
-    view.ranks.emplace_back(index, group->serving() ? cluster_.group(index)->num_workers() : 0);
+    view.ranks.push_back({.group = index,
+                          .ranks = group->serving() ? cluster_.group(index)->num_workers() : 0,
+                          .returns = !group->serving() && group->returns()});
   }
   requests_.SetGroups(std::move(view));
   max_sequence_tokens_.store(capacity.max_sequence_tokens, std::memory_order_relaxed);

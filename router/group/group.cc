@@ -65,6 +65,7 @@ void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& ou
   const Member& added = *member;
   members_.emplace(id, std::move(member));
   give_up_at_ = absl::InfiniteFuture();
+  returns_ |= formed_once_;
   Log(out, LogLine::Level::kInfo, added.hello, " attached (", added.hello.slots, " slots, ",
       added.hello.kv_tokens, " KV tokens, engine ", added.hello.engine, ", ", Describe(*key_), "); ",
       members_.size(), " of ", options_.workers);
@@ -164,11 +165,8 @@ void Group::Remove(MemberId id, const absl::Status& why, const Context& context)
   if (ranked || members_.empty()) Reform(kSettleAfterLoss, true, context);
   if (!members_.empty() || !formed_once_) return;
   // A worker may come back with its requests; those of engines have ended with the connection.
-  if (capacity_.passes) {
-    LosePlaced(context.out);
-  } else {
-    give_up_at_ = context.now + options_.restart_settle;
-  }
+  if (capacity_.passes) LosePlaced(context.out);
+  give_up_at_ = context.now + options_.restart_settle;
 }
 
 bool Group::MayLeave(const Member& member) const {
@@ -207,6 +205,7 @@ void Group::Settle(absl::Time now, Commands& out) {
 
 void Group::GiveUp(absl::Time now, Commands& out) {
   give_up_at_ = absl::InfiniteFuture();
+  returns_ = false;
   capacity_ = {};
   LosePlaced(out);
 }

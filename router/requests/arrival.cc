@@ -133,19 +133,24 @@ bool RequestLifecycle::MayGoAhead(const ClientRequest& request) {
 absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
   if (!record.request.rank) return absl::OkStatus();
   ranks_named_ = true;
+  const std::string named = absl::StrCat("data_parallel_rank is ", *record.request.rank);
+  const auto later = [&](absl::string_view why) {
+    return WithRetry(absl::UnavailableError(absl::StrCat(named, "; ", why)), kFailedRetry);
+  };
   int64_t before = 0;
-  for (const auto& [group, workers] : groups_.ranks) {
+  for (const GroupRanks& group : groups_.ranks) {
+    // Its ranks will have the numbers from here on, and ranks of later groups must not be taken for them.
+    if (group.returns) return later("the ranks from that number on are forming their group again");
     const int64_t worker = int64_t{*record.request.rank} - before;
-    if (worker < workers) {
-      record.held_to = {group, static_cast<core::WorkerIndex>(worker)};
+    if (worker < group.ranks) {
+      record.held_to = {group.group, static_cast<core::WorkerIndex>(worker)};
       FitToRank(record);
       return absl::OkStatus();
     }
-    before += workers;
+    before += group.ranks;
   }
-  const std::string named = absl::StrCat("data_parallel_rank is ", *record.request.rank);
-  if (before == 0)
-    return WithRetry(absl::UnavailableError(absl::StrCat(named, "; no rank serves now")), kFailedRetry);
+  if (before == 0) return later("no rank serves now");
+  if (!groups_.complete) return later("not all workers have come yet");
   ++totals_.refused_invalid;
   return absl::InvalidArgumentError(absl::StrCat(named, "; it must be below ", before));
 }

@@ -327,8 +327,12 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
 bool RequestLifecycle::RankGone(const RequestRecord& record) const {
   const core::Scheduler* const group = cluster_->group(record.held_to->group);
   if (group == nullptr) return true;
-  // While the group forms anew, the ranks that it will have are not known.
-  if (!group->open()) return false;
+  if (!group->open()) {
+    // While the group forms anew, the ranks that it will have are not known. One that was given up has none.
+    const auto its = [&](const GroupRanks& one) { return one.group == record.held_to->group; };
+    const auto ranks = std::find_if(groups_.ranks.begin(), groups_.ranks.end(), its);
+    return ranks == groups_.ranks.end() || !ranks->returns;
+  }
   return record.held_to->worker >= group->num_workers() ||
          (record.model != 0 && group->model() != 0 && record.model != group->model());
 }

@@ -64,6 +64,16 @@ struct Arrival {
   TenantLimiter::Ticket ticket;
 };
 
+// The ranks of a group, as clients name them.
+struct GroupRanks {
+  core::GroupIndex group = 0;
+  // 0 while the group does not serve.
+  int32_t ranks = 0;
+  // It does not serve, and will again: how many ranks it will have is not known.
+  bool returns = false;
+  friend bool operator==(const GroupRanks&, const GroupRanks&) = default;
+};
+
 // The properties of the groups that requests depend on.
 struct GroupsView {
   // KV capacity of all groups, and the longest prompt + output that every group accepts; empty before the
@@ -78,8 +88,8 @@ struct GroupsView {
   // The engines of all workers compute log-probabilities; all are engines to which requests can pass.
   bool logprobs = false;
   bool passes = false;
-  // The groups, in the order in which ranks are counted, and their ranks; 0 while a group does not serve.
-  std::vector<std::pair<core::GroupIndex, int32_t>> ranks;
+  // In the order in which ranks are counted.
+  std::vector<GroupRanks> ranks;
   // Models that started requests may wait for: digests by number.
   std::map<uint32_t, std::string> models;
 };
@@ -178,7 +188,7 @@ class RequestLifecycle final : public RequestBook {
   void CountAccepted(const RequestRecord& record);
   absl::Status CheckFits(const RequestRecord& record) const;
   // Sets record.held_to for a request whose client has named a rank. INVALID_ARGUMENT: there is none of that
-  // number; UNAVAILABLE: no rank serves.
+  // number; UNAVAILABLE: no rank serves, or which rank has that number depends on a group that forms.
   absl::Status FindRank(RequestRecord& record);
   // Where the client has set no limit, the output is as long as its rank can hold. REQUIRES: record.held_to.
   void FitToRank(RequestRecord& record) const;

@@ -331,6 +331,63 @@ TEST_F(RanksOfVllmApi, ARankThatHasLeftEndsWhatWaitsForIt) {
   EXPECT_THAT(refused.status.error_message(), HasSubstr("data_parallel_rank is 2; it must be below 2"));
 }
 
+// Two groups of a rank each; a group that has lost its rank is given up after so long.
+class GroupsOfVllmApi : public VllmApi {
+ protected:
+  static ClusterOptions TwoGroups(const std::string& settle) {
+    ClusterOptions options = Options({"--c=0.01", "--tl=0", "--slots=2", "--kv_tokens=100000"});
+    options.router_flags = {"--max_waiting=100", "--restart_settle=" + settle};
+    options.groups = 2;
+    options.more_flags = {{"--group=0"}, {"--group=1"}};
+    return options;
+  }
+  explicit GroupsOfVllmApi(const std::string& settle = "1s") : VllmApi(TwoGroups(settle)) {}
+
+  std::unique_ptr<Call> Start(int32_t rank) {
+    pb::GenerateRequest request = Request(2000);
+    request.set_data_parallel_rank(rank);
+    return std::make_unique<Call>(*stub_, request);
+  }
+  void LoseTheSecond() {
+    cluster_.workers()[1].Signal(SIGKILL);
+    ASSERT_TRUE(
+        cluster_.WaitFor("the loss", [](const v1::ClusterState& state) { return Serving(state) == 1; }));
+  }
+};
+
+TEST_F(GroupsOfVllmApi, WhatIsHeldToAGroupThatIsGivenUpEnds) {
+  std::vector<std::unique_ptr<Call>> held;
+  for (int i = 0; i < 4; ++i) held.push_back(Start(1));
+  const std::unique_ptr<Call> elsewhere = Start(0);
+  ASSERT_TRUE(elsewhere->Read());
+  ASSERT_TRUE(cluster_.WaitFor("two to run and two to wait", [](const v1::ClusterState& state) {
+    return Running(state) == 3 && state.waiting_requests() == 2;
+  }));
+  LoseTheSecond();
+  for (const auto& call : held) {
+    const grpc::Status& status = call->End().status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_THAT(status.error_message(), HasSubstr("data_parallel_rank 1 has left"));
+  }
+  EXPECT_TRUE(elsewhere->Read());
+  const Outputs late = Start(1)->End();
+  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(late.status.error_message(), HasSubstr("data_parallel_rank is 1; it must be below 1"));
+}
+
+class PatientGroupsOfVllmApi : public GroupsOfVllmApi {
+ protected:
+  PatientGroupsOfVllmApi() : GroupsOfVllmApi("60s") {}
+};
+
+TEST_F(PatientGroupsOfVllmApi, ARankThatMayComeBackIsUnavailable) {
+  LoseTheSecond();
+  const Outputs refused = Start(1)->End();
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("data_parallel_rank is 1; "));
+  EXPECT_TRUE(Start(0)->Read());
+}
+
 TEST_F(VllmApi, WhatIsTooLargeIsRefusedByName) {
   const auto refused = [&](const pb::GenerateRequest& request, const std::string& name) {
     const grpc::Status status = Generate(*stub_, request).status;
