@@ -47,7 +47,7 @@ TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
   sampling.set_temperature(0.5);
   sampling.set_top_p(0.25);
   sampling.set_top_k(4);
-  sampling.set_seed(-1);
+  sampling.set_seed(-2);
   sampling.set_ignore_eos(true);
   sampling.add_stop_token_ids(11);
   sampling.add_stop("end");
@@ -71,7 +71,7 @@ TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
   EXPECT_EQ(to.sampling.temperature, 0.5f);
   EXPECT_EQ(to.sampling.top_p, 0.25f);
   EXPECT_EQ(to.sampling.top_k, 4u);
-  EXPECT_EQ(to.sampling.seed, 0xffffffffu) << "32 bits, whatever their sign";
+  EXPECT_EQ(to.sampling.seed, 0xfffffffeu) << "32 bits, whatever their sign";
   EXPECT_FALSE(to.resumable);
 }
 
@@ -92,6 +92,20 @@ TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
 }
 
 TEST(VllmRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
+// Otherwise the outputs above the first would be the same in every call: their seeds are 0, 1, ...
+TEST(VllmRequest, TheSeedMinusOneIsNone) {
+  pb::GenerateRequest request = Plain();
+  request.mutable_sampling_params()->set_seed(-1);
+  const auto converted = ConvertPlain(request);
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(converted->request.sampling.seed, std::nullopt);
+  gateway::RequestContext passing = Context();
+  passing.passes = true;
+  const auto passed = Convert(request, "acme", passing);
+  ASSERT_TRUE(passed.ok()) << passed.status();
+  EXPECT_EQ(passed->request.sampling.seed, std::nullopt);
+}
+
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->clear_max_tokens();
   gateway::RequestContext context = Context();
@@ -257,7 +271,7 @@ TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
     pb::SamplingParams& sampling = *request.mutable_sampling_params();
     sampling.set_temperature(NAN);
     sampling.set_n(2);
-    sampling.set_seed(-1);
+    sampling.set_seed(-2);
     sampling.set_regex("a");
     sampling.set_logprobs(-1);
     request.set_data_parallel_rank(3);
@@ -276,7 +290,7 @@ TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
   EXPECT_EQ(request.prompt_tokens, 3u);
   EXPECT_EQ(request.max_new_tokens, 9u);
   EXPECT_EQ(request.rank, 3u);
-  EXPECT_EQ(request.sampling.seed, 0xffffffffu);
+  EXPECT_EQ(request.sampling.seed, 0xfffffffeu);
   EXPECT_EQ(request.sampling.logprobs, std::nullopt);
   EXPECT_TRUE(request.passed.on);
   EXPECT_FALSE(request.passed.whole);
