@@ -50,6 +50,8 @@ struct ClientRequest {
   // For engines that speak the client's protocol.
   Passing passed;
   int32_t priority = 0;
+  // The client's protocol has no priority: it is 0, or its tenant's largest where that is lower.
+  bool priority_unset = false;
   std::optional<uint32_t> predicted_output_tokens;
   std::optional<absl::Duration> ttft_objective;
   std::optional<absl::Duration> tpot_objective;

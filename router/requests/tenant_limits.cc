@@ -98,6 +98,11 @@ absl::Status TenantLimiter::CheckPriority(const std::string& tenant, int32_t pri
                     absl::StrCat("at most ", *limit->second.priority, " for tenant \"", tenant, "\""));
 }
 
+int32_t TenantLimiter::FitPriority(const std::string& tenant, int32_t priority) const {
+  const TenantLimits::value_type* const limit = LimitOf(tenant);
+  return limit == nullptr ? priority : std::min(priority, limit->second.priority.value_or(priority));
+}
+
 TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::string& name, absl::Time now) {
   const TenantLimits::value_type* const limit = LimitOf(tenant);
   if (limit == nullptr) return nullptr;

@@ -93,6 +93,8 @@ class TenantLimiter {
 
   // INVALID_ARGUMENT when a request of the tenant may not have that priority.
   absl::Status CheckPriority(const std::string& tenant, int32_t priority) const;
+  // That priority, or the largest that a request of the tenant may have.
+  int32_t FitPriority(const std::string& tenant, int32_t priority) const;
 
   // For a call of one output, or of `outputs`, which may come to use so many tokens each: a ticket for each,
   // or none. RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant exceeds a limit;

@@ -73,6 +73,7 @@ TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
   EXPECT_EQ(to.sampling.top_k, 4u);
   EXPECT_EQ(to.sampling.seed, 0xfffffffeu) << "32 bits, whatever their sign";
   EXPECT_FALSE(to.resumable);
+  EXPECT_TRUE(to.priority_unset) << "the protocol has none";
 }
 
 TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
@@ -91,7 +92,6 @@ TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
   EXPECT_TRUE(converted->request.max_new_tokens_unset);
 }
 
-TEST(VllmRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
 // Otherwise the outputs above the first would be the same in every call: their seeds are 0, 1, ...
 TEST(VllmRequest, TheSeedMinusOneIsNone) {
   pb::GenerateRequest request = Plain();
@@ -106,6 +106,7 @@ TEST(VllmRequest, TheSeedMinusOneIsNone) {
   EXPECT_EQ(passed->request.sampling.seed, std::nullopt);
 }
 
+TEST(VllmRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->clear_max_tokens();
   gateway::RequestContext context = Context();
@@ -292,6 +293,7 @@ TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
   EXPECT_EQ(request.rank, 3u);
   EXPECT_EQ(request.sampling.seed, 0xfffffffeu);
   EXPECT_EQ(request.sampling.logprobs, std::nullopt);
+  EXPECT_TRUE(request.priority_unset);
   EXPECT_TRUE(request.passed.on);
   EXPECT_FALSE(request.passed.whole);
   const auto* const message = PassedMessage<pb::GenerateRequest>::In(request.passed.message.get());
