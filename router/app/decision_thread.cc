@@ -76,32 +76,46 @@ absl::Status DecisionThread::PostClient(int64_t limit, Event event) {
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
 }
 
-absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
-                                    std::shared_ptr<TokenSink> sink) {
-  TenantLimiter::Ticket ticket;
+absl::Status DecisionThread::Submit(ClientRequest request, std::vector<Output> outputs) {
+  const auto count = static_cast<int64_t>(outputs.size());
+  std::vector<TenantLimiter::Ticket> tickets(outputs.size());
   if (!request.resume_proven) {
     BFIO_RETURN_IF_ERROR(tenants_.CheckPriority(request));
   }
   if (!request.resume_from) {
     // A flood is refused here, before it costs the decision thread anything.
-    if (absl::Status status = overload_.CheckPool(); !status.ok())
-      return WithRetry(std::move(status), kFullRetry);
-    BFIO_ASSIGN_OR_RETURN(ticket, tenants_.Enter(request, MonotonicNow()));
+    if (absl::Status status = overload_.CheckPool(count, request.rank.has_value()); !status.ok())
+      return absl::IsResourceExhausted(status) ? WithRetry(std::move(status), kFullRetry) : status;
+    BFIO_ASSIGN_OR_RETURN(tickets, tenants_.EnterAll(request, outputs.size(), MonotonicNow()));
   }
-  // Prompts in the mailbox are bounded, too.
-  const int64_t bytes = request.prompt_bytes();
-  if (mailbox_bytes_.fetch_add(bytes) + bytes > options_.max_waiting_bytes) {
+  // What the events in the mailbox hold is bounded, too.
+  const int64_t bytes = count * request.prompt_bytes();
+  const auto take_out = [this, count, bytes] {
+    mailbox_requests_.fetch_sub(count);
     mailbox_bytes_.fetch_sub(bytes);
+  };
+  const bool too_many = mailbox_requests_.fetch_add(count) + count > ArrivalsLimit();
+  const bool too_large = mailbox_bytes_.fetch_add(bytes) + bytes > options_.max_waiting_bytes;
+  if (too_many || too_large) {
+    take_out();
     return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
   }
+  std::vector<Arrival> arrivals(outputs.size());
+  for (size_t i = outputs.size(); i-- > 0;) {
+    // The first one last, because it takes the prompt.
+    arrivals[i] = {outputs[i].id, i > 0 ? OutputOf(request, static_cast<uint32_t>(i)) : std::move(request),
+                   std::move(outputs[i].sink), std::move(tickets[i])};
+  }
+  // One event, so that the decision thread sees the call whole or not at all.
   absl::Status posted =
-      PostClient(ArrivalsLimit(), [this, id, bytes, request = std::move(request), sink = std::move(sink),
-                                   ticket = std::move(ticket)]() mutable {
-        mailbox_bytes_.fetch_sub(bytes);
-        if (!request.model.empty() && groups_.ExpectModel(request.model, now_)) OnMembershipChanged();
-        requests_.OnArrival(id, std::move(request), std::move(sink), std::move(ticket), now_);
+      PostClient(ArrivalsLimit(), [this, take_out, arrivals = std::move(arrivals)]() mutable {
+        take_out();
+        if (arrivals.size() > 1) return requests_.OnCall(std::move(arrivals), now_);
+        const std::string& model = arrivals[0].request.model;
+        if (!model.empty() && groups_.ExpectModel(model, now_)) OnMembershipChanged();
+        requests_.OnArrival(std::move(arrivals[0]), now_);
       });
-  if (!posted.ok()) mailbox_bytes_.fetch_sub(bytes);
+  if (!posted.ok()) take_out();
   return posted;
 }
 
@@ -354,7 +368,9 @@ void DecisionThread::OnMembershipChanged() {
   view.passes = capacity.passes;
   for (const std::unique_ptr<Group>& group : groups_.groups()) {
     const core::GroupIndex index = group->options().index;
-    view.ranks.emplace_back(index, group->serving() ? cluster_.group(index)->num_workers() : 0);
+    view.ranks.push_back({.group = index,
+                          .ranks = group->serving() ? cluster_.group(index)->num_workers() : 0,
+                          .returns = !group->serving() && group->returns()});
   }
   requests_.SetGroups(std::move(view));
   max_sequence_tokens_.store(capacity.max_sequence_tokens, std::memory_order_relaxed);

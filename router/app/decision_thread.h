@@ -76,7 +76,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   // --- any thread ---
 
   core::RequestId NextId() override { return ids_.Next(); }
-  absl::Status Submit(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink) override;
+  absl::Status Submit(ClientRequest request, std::vector<Output> outputs) override;
   void Cancel(uint64_t sink_id, bool timed_out) override;
   absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override;
   absl::Status GetLoads(std::optional<uint32_t> rank,
@@ -137,8 +137,8 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   const std::shared_ptr<DecideBudget> budget_;
   std::atomic<absl::Time> last_iteration_{MonotonicNow()};
   EventQueue events_;
-  // Bytes of the prompts in the mailbox.
-  std::atomic<int64_t> mailbox_bytes_{0};
+  // Requests in the mailbox, of which a call with several outputs has several; and bytes of their prompts.
+  std::atomic<int64_t> mailbox_requests_{0}, mailbox_bytes_{0};
   // The values that GetServing returns.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> max_sequence_tokens_{0};

@@ -93,7 +93,7 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
   }
   stream->SetResumeTicket(secrets_.tickets.Prepare(converted, caller.deadline, now));
   request = v1::GenerateRequest();  // its prompt is in `converted`, and would be there twice
-  return handler_->Submit(id, std::move(converted), stream);
+  return handler_->Submit(std::move(converted), {{id, stream}});
 }
 
 InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {

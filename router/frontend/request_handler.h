@@ -63,9 +63,17 @@ class RequestHandler {
 
   // Names a request and its sink; never used twice.
   virtual core::RequestId NextId() = 0;
-  // Takes a checked request. RESOURCE_EXHAUSTED or UNAVAILABLE when it is refused at once: the sink is then
-  // the caller's to end. Otherwise the sink is ended by the router.
-  virtual absl::Status Submit(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink) = 0;
+
+  // One of the outputs of a call: a request of its own, and the sink of its tokens.
+  struct Output {
+    core::RequestId id = 0;
+    std::shared_ptr<TokenSink> sink;
+  };
+  // Takes a checked call with its outputs, all or none, in one step: no cancellation or abort comes between
+  // them. `request` is that of the first (OutputOf). INVALID_ARGUMENT, RESOURCE_EXHAUSTED or UNAVAILABLE when
+  // it is refused at once: the sinks are then the caller's to end. Otherwise they are ended by the router.
+  // REQUIRES: one output at least; one only for a resumable request or a resume.
+  virtual absl::Status Submit(ClientRequest request, std::vector<Output> outputs) = 0;
   // The client of that sink is gone, or its time is up.
   virtual void Cancel(uint64_t sink_id, bool timed_out) = 0;
 
@@ -75,7 +83,8 @@ class RequestHandler {
     std::string request_id;
     std::string resume_token;
   };
-  // `done` is called once, with whether there was such a live request that this caller may end.
+  // Ends a request, with all its outputs. `done` is called once, with whether there was such a live request
+  // that this caller may end.
   // RESOURCE_EXHAUSTED or UNAVAILABLE when the request is not submitted; `done` is then not called.
   virtual absl::Status Abort(AbortRequest request,
                              absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) = 0;

@@ -66,6 +66,7 @@ void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& ou
   const Member& added = *member;
   members_.emplace(id, std::move(member));
   give_up_at_ = absl::InfiniteFuture();
+  returns_ |= formed_once_;
   Log(out, LogLine::Level::kInfo, added.hello, " attached (", added.hello.slots, " slots, ",
       added.hello.kv_tokens, " KV tokens, engine ", added.hello.engine, ", ", Describe(*key_), "); ",
       members_.size(), " of ", options_.workers);
@@ -206,6 +207,7 @@ void Group::Settle(absl::Time now, Commands& out) {
 
 void Group::GiveUp(absl::Time now, Commands& out) {
   give_up_at_ = absl::InfiniteFuture();
+  returns_ = false;
   capacity_ = {};
   LosePlaced(out);
 }

@@ -181,10 +181,13 @@ class Group {
   // True when a worker of that id was draining when its connection broke.
   bool RemembersDraining(const std::string& worker_id) const { return history_.WasDraining(worker_id); }
 
+  // It serves, or is expected to serve again: it has served, and was not given up since.
+  bool returns() const { return returns_; }
   // When an empty group should give up its placed requests and its capacity, provided that another group
   // serves. Infinite when it has members or has never served.
   absl::Time give_up_at() const { return give_up_at_; }
-  // Gives up the placed requests for other groups: each is lost (RequestLost). REQUIRES: empty().
+  // Gives up the placed requests for other groups: each is lost (RequestLost); and the group does not return
+  // until it has members again. REQUIRES: empty().
   void GiveUp(absl::Time now, Commands& out);
 
  protected:
@@ -349,6 +352,7 @@ class Group {
   uint64_t next_sequence_ = 0;
   bool formed_once_ = false;
   bool complete_ = false;
+  bool returns_ = false;
   // At least one member is draining.
   bool some_drain_ = false;
   absl::Time give_up_at_ = absl::InfiniteFuture();

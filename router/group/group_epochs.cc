@@ -184,7 +184,7 @@ void Group::OnEpochReady(MemberId id, EpochReady ready, absl::Time now, Commands
 void Group::FinishForming(const Context& context) {
   phase_ = Phase::kServing;
   deadline_ = absl::InfiniteFuture();
-  formed_once_ = true;
+  formed_once_ = returns_ = true;
   complete_ |= static_cast<int64_t>(ranks_.size()) >= options_.workers;
   for (const Member* member : ranks_) history_.Forgive(member->hello.worker_id);
   Log(context.out, LogLine::Level::kInfo, "epoch ", epoch_, " serves with ", ranks_.size(), " ranks");

@@ -21,48 +21,35 @@ bool HasTokensOfAModel(const ClientRequest& request) {
 
 }  // namespace
 
-void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
-                                 TenantLimiter::Ticket ticket, absl::Time now) {
+void RequestLifecycle::OnArrival(Arrival arrival, absl::Time now) {
   now_ = now;
+  const std::shared_ptr<TokenSink> sink = arrival.sink;
   const auto refuse = [&](const absl::Status& status) {
     if (sink->End(status, std::nullopt)) FlushLater(sink);
   };
   if (draining_) return refuse(ShuttingDown());
-  const bool restarts = request.resume_from.has_value();
+  const bool restarts = arrival.request.resume_from.has_value();
   bool ahead = false;
   if (restarts) {
-    if (Resume(id, request, sink)) return;
-    ahead = MayGoAhead(request);
+    if (Resume(arrival.id, arrival.request, sink)) return;
+    ahead = MayGoAhead(arrival.request);
     if (!ahead) {
-      auto entered = tenants_->Enter(request, now_);
+      auto entered = tenants_->Enter(arrival.request, now_);
       if (!entered.ok()) return refuse(entered.status());
-      ticket = *std::move(entered);
+      arrival.ticket = *std::move(entered);
     }
   }
-  const std::pair<std::string, std::string> name(request.tenant, request.request_id);
-  const uint32_t tenant = tenants_->Number(request.tenant);
-  RequestRecord* record = table_.Add(id, std::move(request), sink, tenant, now_);
-  if (record == nullptr && table_.FindByName(name.first, name.second) == nullptr) {
-    // A worker has announced a request with that id since the id was assigned.
-    return refuse(
-        WithRetry(absl::UnavailableError("the router has just taken over from another"), kFailedRetry));
-  }
-  if (record == nullptr) {
-    ++totals_.refused_invalid;
-    return refuse(absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name.second)));
-  }
-  record->ticket = std::move(ticket);
+  const absl::StatusOr<RequestRecord*> added = AddToTable(arrival);
+  if (!added.ok()) return refuse(added.status());
+  RequestRecord* const record = *added;
   if (restarts) TakeReceived(*record);
   if (!ahead) record->claimed = record->had;
   if (absl::Status status = Admit(*record, ahead); !status.ok()) {
-    table_.Erase(id);
+    table_.Erase(arrival.id);
     return refuse(status);
   }
-  ++totals_.accepted;
-  if (ahead) went_ahead_.insert(name);
-  // An earlier router has counted the arrival of a restarted request.
-  if (!restarts) arrivals_.Add(now_);
-  tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
+  if (ahead) went_ahead_.emplace(record->request.tenant, record->request.request_id);
+  CountAccepted(*record);
   overload_->Charge(*record);
   // What an earlier router had accepted, or has begun, waits as long as it takes.
   if (!ahead && record->delivered == 0) queue_.Add(*record, now_);
@@ -71,6 +58,71 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
     // A client with log-probabilities has all the tokens whose log-probabilities are gone (check_request.h).
     sink->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from), {});
     FlushLater(sink);
+  }
+}
+
+absl::StatusOr<RequestRecord*> RequestLifecycle::AddToTable(Arrival& arrival) {
+  const uint32_t tenant = tenants_->Number(arrival.request.tenant);
+  const std::string name = arrival.request.request_id;
+  const bool taken =
+      arrival.request.output == 0 && table_.FindByName(arrival.request.tenant, name) != nullptr;
+  if (taken) {
+    ++totals_.refused_invalid;
+    return absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name));
+  }
+  RequestRecord* const record =
+      table_.Add(arrival.id, std::move(arrival.request), arrival.sink, tenant, now_);
+  // A worker has announced a request with that id since the id was assigned.
+  if (record == nullptr)
+    return WithRetry(absl::UnavailableError("the router has just taken over from another"), kFailedRetry);
+  record->ticket = std::move(arrival.ticket);
+  return record;
+}
+
+void RequestLifecycle::CountAccepted(const RequestRecord& record) {
+  ++totals_.accepted;
+  // An earlier router has counted the arrival of a restarted request.
+  if (!record.request.resume_from) arrivals_.Add(now_);
+  tenants_->totals().OnAccepted(record.tenant, record.request.tenant, record.request.prompt_tokens);
+}
+
+absl::Status RequestLifecycle::AdmitOutputs(std::vector<Arrival>& outputs,
+                                            std::vector<RequestRecord*>& admitted) {
+  int64_t own_kv = 0;
+  for (Arrival& output : outputs) {
+    const absl::StatusOr<RequestRecord*> added = AddToTable(output);
+    if (!added.ok()) return added.status();
+    if (absl::Status status = Admit(**added, /*ahead=*/false, own_kv); !status.ok()) {
+      table_.Erase(output.id);
+      return status;
+    }
+    overload_->Charge(**added);
+    own_kv += (*added)->committed_kv;
+    admitted.push_back(*added);
+  }
+  return absl::OkStatus();
+}
+
+void RequestLifecycle::OnCall(std::vector<Arrival> outputs, absl::Time now) {
+  now_ = now;
+  std::vector<RequestRecord*> admitted;
+  const absl::Status status = draining_ ? ShuttingDown() : AdmitOutputs(outputs, admitted);
+  if (status.ok()) {
+    for (RequestRecord* record : admitted) {
+      CountAccepted(*record);
+      queue_.Add(*record, now_);
+    }
+    return;
+  }
+  // As if they had never come: their tickets return all that their tenant was charged.
+  for (RequestRecord* record : admitted) {
+    Cancel(record->id);
+    overload_->Discharge(*record);
+    agents_.Leave(*record, cluster_->NextStep());
+    table_.Erase(record->id);
+  }
+  for (const Arrival& output : outputs) {
+    if (output.sink->End(status, std::nullopt)) FlushLater(output.sink);
   }
 }
 
@@ -86,19 +138,24 @@ bool RequestLifecycle::MayGoAhead(const ClientRequest& request) {
 absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
   if (!record.request.rank) return absl::OkStatus();
   ranks_named_ = true;
+  const std::string named = absl::StrCat("data_parallel_rank is ", *record.request.rank);
+  const auto later = [&](absl::string_view why) {
+    return WithRetry(absl::UnavailableError(absl::StrCat(named, "; ", why)), kFailedRetry);
+  };
   int64_t before = 0;
-  for (const auto& [group, workers] : groups_.ranks) {
+  for (const GroupRanks& group : groups_.ranks) {
+    // Its ranks will have the numbers from here on, and ranks of later groups must not be taken for them.
+    if (group.returns) return later("the ranks from that number on are forming their group again");
     const int64_t worker = int64_t{*record.request.rank} - before;
-    if (worker < workers) {
-      record.held_to = {group, static_cast<core::WorkerIndex>(worker)};
+    if (worker < group.ranks) {
+      record.held_to = {group.group, static_cast<core::WorkerIndex>(worker)};
       FitToRank(record);
       return absl::OkStatus();
     }
-    before += workers;
+    before += group.ranks;
   }
-  const std::string named = absl::StrCat("data_parallel_rank is ", *record.request.rank);
-  if (before == 0)
-    return WithRetry(absl::UnavailableError(absl::StrCat(named, "; no rank serves now")), kFailedRetry);
+  if (before == 0) return later("no rank serves now");
+  if (!groups_.complete) return later("not all workers have come yet");
   ++totals_.refused_invalid;
   return absl::InvalidArgumentError(absl::StrCat(named, "; it must be below ", before));
 }
@@ -120,13 +177,13 @@ void RequestLifecycle::FitToRank(RequestRecord& record) const {
       static_cast<uint32_t>(std::min(left, static_cast<int64_t>(record.request.max_new_tokens)));
 }
 
-absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead) {
+absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t own_kv) {
   if (absl::Status status = FindRank(record); !status.ok()) return status;
   if (absl::Status status = CheckFits(record); !status.ok()) {
     ++totals_.refused_invalid;
     return status;
   }
-  if (absl::Status status = overload_->Check(record); !status.ok()) {
+  if (absl::Status status = overload_->Check(record, own_kv); !status.ok()) {
     ++totals_.refused_memory;
     return WithRetry(std::move(status), kFullRetry);
   }
@@ -259,7 +316,7 @@ absl::Time RequestLifecycle::SettleEnd() const {
 void RequestLifecycle::AnswerEarlyResumes() {
   // Resumes of requests that are still unknown are held again, until SettleEnd.
   for (EarlyResume& early : resumes_.TakeEarly())
-    OnArrival(early.id, std::move(early.request), early.sink, {}, now_);
+    OnArrival({early.id, std::move(early.request), early.sink, {}}, now_);
 }
 
 // --- requests of an earlier router ---

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/scheduler/request_pool.h"
+#include "router/requests/check_request.h"
 
 namespace bfio::router {
 namespace {
@@ -16,23 +18,29 @@ int64_t KvOf(const ClientRequest& request) {
 
 }  // namespace
 
-absl::Status OverloadControl::CheckPool() {
-  if (waiting_.load(std::memory_order_relaxed) < options_.max_waiting) return absl::OkStatus();
+absl::Status OverloadControl::CheckPool(int64_t outputs, bool held) {
+  const int64_t most = held ? core::RequestPool::MostForRanks(options_.max_waiting) : options_.max_waiting;
+  if (outputs > most) {
+    return OutOfRange("n", outputs,
+                      absl::StrCat("at most ", most, ", the requests that may wait ",
+                                   held ? "for single ranks" : "at a time", " (--max_waiting)"));
+  }
+  if (waiting_.load(std::memory_order_relaxed) + outputs <= options_.max_waiting) return absl::OkStatus();
   refused_early_.fetch_add(1, std::memory_order_relaxed);
   return absl::ResourceExhaustedError(
       absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)"));
 }
 
-absl::Status OverloadControl::Check(const RequestRecord& record) const {
+absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv) const {
   if (waiting_bytes_ + record.request.prompt_bytes() + record.history_bytes() > options_.max_waiting_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the prompts of waiting requests take ", waiting_bytes_, " bytes already"));
   }
-  // The groups' KV capacity, plus max_waiting_kv times as much for waiting requests. The first request is
+  // The groups' KV capacity, plus max_waiting_kv times as much for waiting requests. The first call is
   // accepted whatever its size.
   const double capacity = (1 + options_.max_waiting_kv) * static_cast<double>(kv_tokens_);
   const int64_t wanted = committed_kv_ + KvOf(record.request);
-  if (options_.max_waiting_kv > 0 && kv_tokens_ > 0 && committed_kv_ > 0 &&
+  if (options_.max_waiting_kv > 0 && kv_tokens_ > 0 && committed_kv_ > own_kv &&
       static_cast<double>(wanted) > capacity) {
     return absl::ResourceExhaustedError(absl::StrCat("accepted requests may come to need ", committed_kv_,
                                                      " KV tokens already; the workers have ", kv_tokens_));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "router/core/model/request.h"
 #include "router/requests/logprobs.h"
@@ -29,8 +30,10 @@ struct Sampling {
 };
 
 struct ClientRequest {
-  // Unique among its tenant's live requests.
+  // The client's name of its call, unique among its tenant's live calls. The outputs of a call share it.
   std::string request_id;
+  // Which output of its call it is.
+  uint32_t output = 0;
   std::string tenant;
   // Token ids of the prompt; empty when the client gave only its length, and where the request passes.
   std::vector<uint32_t> prompt;
@@ -47,6 +50,8 @@ struct ClientRequest {
   // For engines that speak the client's protocol.
   Passing passed;
   int32_t priority = 0;
+  // The client's protocol has no priority: it is 0, or its tenant's largest where that is lower.
+  bool priority_unset = false;
   std::optional<uint32_t> predicted_output_tokens;
   std::optional<absl::Duration> ttft_objective;
   std::optional<absl::Duration> tpot_objective;
@@ -78,6 +83,20 @@ struct ClientRequest {
     return int64_t{4} * static_cast<int64_t>(prompt.size()) + (passed.message ? passed.message->bytes() : 0);
   }
 };
+
+// The request of one output of a call, given that of the first: the same but for the seed.
+inline ClientRequest OutputOf(const ClientRequest& first, uint32_t output) {
+  ClientRequest request = first;
+  request.output = output;
+  if (request.sampling.seed) *request.sampling.seed += output;
+  return request;
+}
+
+// The request_id, with the number of the output behind it except for the first: for logs, and for what must
+// differ among the outputs of a call.
+inline std::string OutputName(const ClientRequest& request) {
+  return request.output == 0 ? request.request_id : absl::StrCat(request.request_id, "/", request.output);
+}
 
 // With temperature 0 the next token follows from the tokens before it.
 inline bool IsGreedy(const Sampling& sampling) {

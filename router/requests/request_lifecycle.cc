@@ -76,16 +76,20 @@ void RequestLifecycle::OnCancel(uint64_t sink_id, bool timed_out, absl::Time now
 bool RequestLifecycle::Abort(const std::string& tenant, const std::string& request_id,
                              absl::string_view resume_token, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.FindByName(tenant, request_id);
-  if (record == nullptr || !MayAbort(record->request, resume_token)) return false;
-  if (record->ended) {  // nothing left to abort; its id becomes free
-    End(*record, absl::OkStatus(), std::nullopt);
-    return false;
+  bool found = false;
+  for (const core::RequestId id : table_.IdsOf(tenant, request_id)) {
+    RequestRecord& record = *table_.Find(id);
+    if (!MayAbort(record.request, resume_token)) continue;
+    if (record.ended) {  // nothing left to abort; its id becomes free
+      End(record, absl::OkStatus(), std::nullopt);
+      continue;
+    }
+    found = true;
+    Cancel(id);
+    ++totals_.aborted;
+    End(record, absl::OkStatus(), record.MakeFinish(FinishReason::kAbort, now_));
   }
-  Cancel(record->id);
-  ++totals_.aborted;
-  End(*record, absl::OkStatus(), record->MakeFinish(FinishReason::kAbort, now_));
-  return true;
+  return found;
 }
 
 // --- groups ---
@@ -327,8 +331,12 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
 bool RequestLifecycle::RankGone(const RequestRecord& record) const {
   const core::Scheduler* const group = cluster_->group(record.held_to->group);
   if (group == nullptr) return true;
-  // While the group forms anew, the ranks that it will have are not known.
-  if (!group->open()) return false;
+  if (!group->open()) {
+    // While the group forms anew, the ranks that it will have are not known. One that was given up has none.
+    const auto its = [&](const GroupRanks& one) { return one.group == record.held_to->group; };
+    const auto ranks = std::find_if(groups_.ranks.begin(), groups_.ranks.end(), its);
+    return ranks == groups_.ranks.end() || !ranks->returns;
+  }
   return record.held_to->worker >= group->num_workers() ||
          (record.model != 0 && group->model() != 0 && record.model != group->model());
 }
@@ -433,7 +441,7 @@ void RequestLifecycle::Fail(RequestRecord& record, const absl::Status& status) {
 void RequestLifecycle::EndQueued(RequestRecord& record) {
   ++totals_.queue_timeouts;
   const bool served = std::any_of(groups_.ranks.begin(), groups_.ranks.end(),
-                                  [](const auto& group) { return group.second > 0; });
+                                  [](const GroupRanks& group) { return group.ranks > 0; });
   const std::string waited = absl::StrCat("no worker was found for the request within ",
                                           absl::FormatDuration(queue_.longest()), " (--max_queue_time)");
   // Without a rank that serves, a retry at this router is no better than one at another.

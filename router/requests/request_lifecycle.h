@@ -21,6 +21,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -58,6 +59,24 @@ struct RequestOptions {
   StreamLimits stream;
 };
 
+// An output of a call as it arrives. `ticket` holds its share of its tenant's limits; a resume has none.
+struct Arrival {
+  core::RequestId id = 0;
+  ClientRequest request;
+  std::shared_ptr<TokenSink> sink;
+  TenantLimiter::Ticket ticket;
+};
+
+// The ranks of a group, as clients name them.
+struct GroupRanks {
+  core::GroupIndex group = 0;
+  // 0 while the group does not serve.
+  int32_t ranks = 0;
+  // It does not serve, and will again: how many ranks it will have is not known.
+  bool returns = false;
+  friend bool operator==(const GroupRanks&, const GroupRanks&) = default;
+};
+
 // The properties of the groups that requests depend on.
 struct GroupsView {
   // KV capacity of all groups, and the longest prompt + output that every group accepts; empty before the
@@ -72,8 +91,8 @@ struct GroupsView {
   // The engines of all workers compute log-probabilities; all are engines to which requests can pass.
   bool logprobs = false;
   bool passes = false;
-  // The groups, in the order in which ranks are counted, and their ranks; 0 while a group does not serve.
-  std::vector<std::pair<core::GroupIndex, int32_t>> ranks;
+  // In the order in which ranks are counted.
+  std::vector<GroupRanks> ranks;
   // Models that started requests may wait for: digests by number.
   std::map<uint32_t, std::string> models;
 };
@@ -85,13 +104,15 @@ class RequestLifecycle final : public RequestBook {
 
   // --- clients ---
 
-  // Accepts or refuses a checked request; its end comes through `sink`. `ticket` holds its share of its
-  // tenant's limits; a resume has none.
-  void OnArrival(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
-                 TenantLimiter::Ticket ticket, absl::Time now);
+  // Accepts or refuses a checked request; its end comes through its sink.
+  void OnArrival(Arrival arrival, absl::Time now);
+  // The same for a call of several outputs, in their order: accepts all or none. REQUIRES: none is resumable
+  // or a resume.
+  void OnCall(std::vector<Arrival> outputs, absl::Time now);
   // Cancels the request of a stream whose client has disconnected or whose deadline has passed.
   void OnCancel(uint64_t sink_id, bool timed_out, absl::Time now);
-  // Ends a live request. False when there is none that this caller may end. `tenant`: the caller's.
+  // Ends a live request, or all live outputs of a call. False when there is none that this caller may end.
+  // `tenant`: the caller's.
   bool Abort(const std::string& tenant, const std::string& request_id, absl::string_view resume_token,
              absl::Time now);
 
@@ -159,11 +180,18 @@ class RequestLifecycle final : public RequestBook {
   // Whether an unknown request skips limits and pool bounds because an earlier router had accepted it;
   // allowed once per request, so that a router crash ends no running request.
   bool MayGoAhead(const ClientRequest& request);
-  // Checks all bounds and enqueues the request; counts refusals.
-  absl::Status Admit(RequestRecord& record, bool ahead);
+  // Puts the request into the table; counts refusals. `arrival` keeps its sink.
+  absl::StatusOr<RequestRecord*> AddToTable(Arrival& arrival);
+  // Checks all bounds and enqueues the request; counts refusals. `own_kv`: as of OverloadControl::Check.
+  absl::Status Admit(RequestRecord& record, bool ahead, int64_t own_kv = 0);
+  // Admits the outputs of a call and charges overload control with them; with an error, those before the
+  // failed one are in `admitted`.
+  absl::Status AdmitOutputs(std::vector<Arrival>& outputs, std::vector<RequestRecord*>& admitted);
+  // Counts an admitted request as accepted.
+  void CountAccepted(const RequestRecord& record);
   absl::Status CheckFits(const RequestRecord& record) const;
   // Sets record.held_to for a request whose client has named a rank. INVALID_ARGUMENT: there is none of that
-  // number; UNAVAILABLE: no rank serves.
+  // number; UNAVAILABLE: no rank serves, or which rank has that number depends on a group that forms.
   absl::Status FindRank(RequestRecord& record);
   // Where the client has set no limit, the output is as long as its rank can hold. REQUIRES: record.held_to.
   void FitToRank(RequestRecord& record) const;

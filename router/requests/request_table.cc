@@ -39,7 +39,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
 }
 
 std::string RequestRecord::LogName() const {
-  std::string name = request.request_id;
+  std::string name = OutputName(request);
   if (!request.tenant.empty()) absl::StrAppend(&name, " of tenant ", request.tenant);
   const absl::string_view trace = TraceIdOf(traceparent);
   if (!trace.empty()) absl::StrAppend(&name, " (trace ", trace, ")");
@@ -48,7 +48,7 @@ std::string RequestRecord::LogName() const {
 
 std::vector<LogField> RequestRecord::Fields() const {
   std::vector<LogField> fields = {
-      {"request_id", request.request_id}, {"tenant", request.tenant}, {"trace_id", TraceIdOf(traceparent)}};
+      {"request_id", OutputName(request)}, {"tenant", request.tenant}, {"trace_id", TraceIdOf(traceparent)}};
   if (last_rank) fields.emplace_back("rank", *last_rank);
   return fields;
 }
@@ -61,7 +61,7 @@ bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_o
   if (!history_logprobs.empty()) assignment.history_logprobs = &history_logprobs;
   assignment.first_index = delivered;
   // A request keeps its random stream wherever it is placed.
-  assignment.seed = request.sampling.seed ? *request.sampling.seed : SeedOfName(request.request_id);
+  assignment.seed = request.sampling.seed ? *request.sampling.seed : SeedOfName(OutputName(request));
   if (first_token) {
     assignment.ttft_left = -absl::Nanoseconds(1);
   } else if (request.ttft_objective) {
@@ -88,14 +88,16 @@ Finish RequestRecord::MakeFinish(FinishReason reason, absl::Time now) const {
 
 RequestRecord* RequestTable::Add(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                                  uint32_t tenant, absl::Time now) {
-  if (records_.contains(id) || !names_.try_emplace({request.tenant, request.request_id}, id).second)
-    return nullptr;
+  if (records_.contains(id)) return nullptr;
+  const auto [name, is_new] = names_.try_emplace(std::pair(request.tenant, request.request_id));
+  if (!is_new && request.output == 0) return nullptr;
+  name->second.push_back(id);
   auto record = std::make_unique<RequestRecord>();
   record->id = id;
   record->request = std::move(request);
   // Known to engines, too, so that a restarted request generates the same tokens.
   if (record->request.resumable && !record->request.sampling.seed)
-    record->request.sampling.seed = SeedOfName(record->request.request_id);
+    record->request.sampling.seed = SeedOfName(OutputName(record->request));
   record->send_from = record->request.resume_from.value_or(0);
   if (sink != nullptr) record->traceparent = sink->traceparent();
   SetSink(*record, std::move(sink));
@@ -116,7 +118,13 @@ RequestRecord* RequestTable::Find(core::RequestId id) {
 
 RequestRecord* RequestTable::FindByName(const std::string& tenant, const std::string& request_id) {
   const auto it = names_.find(std::pair(tenant, request_id));
-  return it == names_.end() ? nullptr : Find(it->second);
+  return it == names_.end() ? nullptr : Find(it->second.front());
+}
+
+std::vector<core::RequestId> RequestTable::IdsOf(const std::string& tenant,
+                                                 const std::string& request_id) const {
+  const auto it = names_.find(std::pair(tenant, request_id));
+  return it == names_.end() ? std::vector<core::RequestId>() : it->second;
 }
 
 RequestRecord* RequestTable::FindBySink(uint64_t sink_id) {
@@ -135,7 +143,9 @@ void RequestTable::Erase(core::RequestId id) {
   if (it == records_.end()) return;
   SetSink(*it->second, nullptr);
   const ClientRequest& request = it->second->request;
-  names_.erase(std::pair(request.tenant, request.request_id));
+  const auto name = names_.find(std::pair(request.tenant, request.request_id));
+  std::erase(name->second, id);
+  if (name->second.empty()) names_.erase(name);
   records_.erase(it);
 }
 

@@ -118,14 +118,17 @@ struct RequestRecord {
 
 class RequestTable {
  public:
-  // Null, without any change, when the table has a request with that id, or one of that tenant with the same
-  // request_id. `sink` may be null.
+  // Null, without any change, when the table has a request with that id, or the tenant has a live call with
+  // the same request_id. Outputs above the first join their call. `sink` may be null.
   RequestRecord* Add(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                      uint32_t tenant, absl::Time now);
   // Null when unknown. Pointers are valid until the record is erased.
   RequestRecord* Find(core::RequestId id);
   const RequestRecord* Find(core::RequestId id) const;
+  // A request of that call; its only one unless it has several outputs.
   RequestRecord* FindByName(const std::string& tenant, const std::string& request_id);
+  // The requests of that call.
+  std::vector<core::RequestId> IdsOf(const std::string& tenant, const std::string& request_id) const;
   // The request that this stream belongs to; null when unknown.
   RequestRecord* FindBySink(uint64_t sink_id);
   // Sets the stream of a request; null: none.
@@ -138,8 +141,8 @@ class RequestTable {
 
  private:
   absl::flat_hash_map<core::RequestId, std::unique_ptr<RequestRecord>> records_;
-  // Ids by tenant and request_id.
-  absl::flat_hash_map<std::pair<std::string, std::string>, core::RequestId> names_;
+  // Ids by tenant and request_id: those of a call's outputs.
+  absl::flat_hash_map<std::pair<std::string, std::string>, std::vector<core::RequestId>> names_;
   absl::flat_hash_map<uint64_t, core::RequestId> sinks_;
 };
 

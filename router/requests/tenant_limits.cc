@@ -98,6 +98,11 @@ absl::Status TenantLimiter::CheckPriority(const std::string& tenant, int32_t pri
                     absl::StrCat("at most ", *limit->second.priority, " for tenant \"", tenant, "\""));
 }
 
+int32_t TenantLimiter::FitPriority(const std::string& tenant, int32_t priority) const {
+  const TenantLimits::value_type* const limit = LimitOf(tenant);
+  return limit == nullptr ? priority : std::min(priority, limit->second.priority.value_or(priority));
+}
+
 TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::string& name, absl::Time now) {
   const TenantLimits::value_type* const limit = LimitOf(tenant);
   if (limit == nullptr) return nullptr;
@@ -123,29 +128,48 @@ TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::stri
 
 absl::StatusOr<TenantLimiter::Ticket> TenantLimiter::Enter(const std::string& tenant, int64_t tokens,
                                                            absl::Time now) {
-  Ticket ticket;
-  if (limits_.empty()) return ticket;
+  absl::StatusOr<std::vector<Ticket>> tickets = EnterAll(tenant, tokens, 1, now);
+  if (!tickets.ok()) return tickets.status();
+  return std::move(tickets->front());
+}
+
+absl::StatusOr<std::vector<TenantLimiter::Ticket>> TenantLimiter::EnterAll(const std::string& tenant,
+                                                                           int64_t tokens, int64_t outputs,
+                                                                           absl::Time now) {
+  std::vector<Ticket> tickets(static_cast<size_t>(outputs));
+  if (limits_.empty()) return tickets;
   MutexLock lock(&mutex_);
-  Account* account = Find(tenant, ticket.account_, now);
-  if (account == nullptr) return ticket;
+  std::string name;
+  Account* account = Find(tenant, name, now);
+  if (account == nullptr) return tickets;
   const TenantLimit& limit = account->limit;
-  if (limit.concurrent > 0 && account->running >= limit.concurrent) {
+  if (limit.concurrent > 0 && outputs > limit.concurrent) {
+    return OutOfRange("n", outputs,
+                      absl::StrCat("at most ", limit.concurrent, ", the requests that tenant \"", tenant,
+                                   "\" may have at a time"));
+  }
+  if (limit.concurrent > 0 && account->running + outputs > limit.concurrent) {
     return Refusal(tenant, absl::StrCat(limit.concurrent, " requests at a time"), kFullRetry);
   }
-  const absl::Duration for_request = account->requests.Wait(1, now);
+  const auto requests = static_cast<double>(outputs);
+  const double all_tokens = requests * static_cast<double>(tokens);
+  const absl::Duration for_request = account->requests.Wait(requests, now);
   if (for_request > absl::ZeroDuration()) {
     return Refusal(tenant, absl::StrCat(limit.requests_per_s, " requests per second"), for_request);
   }
-  const absl::Duration for_tokens = account->tokens.Wait(static_cast<double>(tokens), now);
+  const absl::Duration for_tokens = account->tokens.Wait(all_tokens, now);
   if (for_tokens > absl::ZeroDuration()) {
     return Refusal(tenant, absl::StrCat(limit.tokens_per_s, " tokens per second"), for_tokens);
   }
-  account->requests.Take(1);
-  account->tokens.Take(static_cast<double>(tokens));
-  ++account->running;
-  ticket.limiter_ = this;
-  ticket.charged_ = tokens;
-  return ticket;
+  account->requests.Take(requests);
+  account->tokens.Take(all_tokens);
+  account->running += outputs;
+  for (Ticket& ticket : tickets) {
+    ticket.limiter_ = this;
+    ticket.account_ = name;
+    ticket.charged_ = tokens;
+  }
+  return tickets;
 }
 
 void TenantLimiter::Leave(const Ticket& ticket) {

@@ -3,8 +3,9 @@
 // Purpose: a flood of one tenant is refused before it costs the others anything. Each rate has a token
 // bucket, at least one second deep. A request larger than its bucket passes when the bucket is full, and
 // leaves it negative. A request is charged its prompt and its maximal output; what it does not use is
-// returned at its end. Bounded: beyond max_tenants names, further tenants share one account. Threads: any. A
-// ticket may be destroyed on any thread, but not after its limiter.
+// returned at its end. The outputs of a call enter together or not at all. Bounded: beyond max_tenants names,
+// further tenants share one account. Threads: any. A ticket may be destroyed on any thread, but not after its
+// limiter.
 #ifndef BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
 #define BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
 
@@ -13,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -91,9 +93,15 @@ class TenantLimiter {
 
   // INVALID_ARGUMENT when a request of the tenant may not have that priority.
   absl::Status CheckPriority(const std::string& tenant, int32_t priority) const;
+  // That priority, or the largest that a request of the tenant may have.
+  int32_t FitPriority(const std::string& tenant, int32_t priority) const;
 
-  // RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant exceeds a limit.
+  // For a call of one output, or of `outputs`, which may come to use so many tokens each: a ticket for each,
+  // or none. RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant exceeds a limit;
+  // INVALID_ARGUMENT for more outputs than the tenant may have requests at a time.
   absl::StatusOr<Ticket> Enter(const std::string& tenant, int64_t tokens, absl::Time now);
+  absl::StatusOr<std::vector<Ticket>> EnterAll(const std::string& tenant, int64_t tokens, int64_t outputs,
+                                               absl::Time now);
 
  private:
   struct Account {

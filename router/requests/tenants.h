@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -27,20 +28,30 @@ class Tenants {
 
   explicit Tenants(TenantLimits limits) : limiter_(std::move(limits), kMaxTenants) {}
 
-  // Charges the request to its tenant's limits. RESOURCE_EXHAUSTED, with a retry delay. Any thread.
+  // Charges the request, or the outputs of a call like it, to its tenant's limits: all or none.
+  // RESOURCE_EXHAUSTED, with a retry delay; INVALID_ARGUMENT for more outputs than can ever enter. Any
+  // thread.
   absl::StatusOr<TenantLimiter::Ticket> Enter(const ClientRequest& request, absl::Time now) {
+    auto entered = EnterAll(request, 1, now);
+    if (!entered.ok()) return entered.status();
+    return std::move(entered->front());
+  }
+  absl::StatusOr<std::vector<TenantLimiter::Ticket>> EnterAll(const ClientRequest& request, size_t outputs,
+                                                              absl::Time now) {
     const int64_t tokens = int64_t{request.prompt_tokens} + request.max_new_tokens;
-    auto entered = limiter_.Enter(request.tenant, tokens, now);
+    auto entered = limiter_.EnterAll(request.tenant, tokens, static_cast<int64_t>(outputs), now);
     if (!entered.ok()) refused_.fetch_add(1, std::memory_order_relaxed);
     return entered;
   }
-  // INVALID_ARGUMENT when the tenant's requests may not have that priority. Any thread.
-  absl::Status CheckPriority(const ClientRequest& request) const {
+  // INVALID_ARGUMENT when the tenant's requests may not have that priority. Lowers one that the client has
+  // not chosen. Any thread.
+  absl::Status CheckPriority(ClientRequest& request) const {
     // It has no priority: it starts no request.
     if (IsBareResume(request)) return absl::OkStatus();
+    if (request.priority_unset) request.priority = limiter_.FitPriority(request.tenant, request.priority);
     return limiter_.CheckPriority(request.tenant, request.priority);
   }
-  // Number of requests that Enter has refused.
+  // Number of calls that Enter and EnterAll have refused.
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
   // 0 for the default tenant "", 1 .. kMaxTenants for the first names, kMaxTenants + 1 for the others.

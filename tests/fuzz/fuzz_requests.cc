@@ -218,7 +218,7 @@ class World {
     owners_.push_back(owner);
     const auto sink = std::make_shared<CheckingSink>(id, &owners_, owner, request.resume_from.value_or(0));
     sinks_.push_back(sink);
-    requests_.OnArrival(id, std::move(request), sink, std::move(ticket), now_);
+    requests_.OnArrival({id, std::move(request), sink, std::move(ticket)}, now_);
   }
 
   // --- the worker ---

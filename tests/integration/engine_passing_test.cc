@@ -75,9 +75,10 @@ TEST_F(EnginePassing, OfSeveralOutputsEachIsARequestOfItsOwn) {
   Serve({port.address()}, 2);
   pb::GenerateRequest request = FromGateway({9, 8, 7}, 6);
   request.mutable_sampling_params()->set_n(3);
-  request.mutable_sampling_params()->set_seed(-1);
   for (const bool stream : {true, false}) {
     request.set_stream(stream);
+    // -1 is none, for the outputs too.
+    request.mutable_sampling_params()->set_seed(stream ? -2 : -1);
     const Outputs outputs = Generate(gateway(), request);
     ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
     ASSERT_EQ(outputs.ends.size(), 3u);
@@ -88,7 +89,7 @@ TEST_F(EnginePassing, OfSeveralOutputsEachIsARequestOfItsOwn) {
     seeds.push_back(one.request.sampling_params().seed());
     EXPECT_EQ(one.request.sampling_params().n(), 1u);
   }
-  EXPECT_THAT(seeds, UnorderedElementsAre(-1, 0, 1, -1, 0, 1));
+  EXPECT_THAT(seeds, UnorderedElementsAre(-2, -1, 0, -1, -1, -1));
 }
 
 TEST_F(EnginePassing, OutputsThatComeWholeAreCountedMeanwhile) {

@@ -332,6 +332,63 @@ TEST_F(RanksOfVllmApi, ARankThatHasLeftEndsWhatWaitsForIt) {
   EXPECT_THAT(refused.status.error_message(), HasSubstr("data_parallel_rank is 2; it must be below 2"));
 }
 
+// Two groups of a rank each; a group that has lost its rank is given up after so long.
+class GroupsOfVllmApi : public VllmApi {
+ protected:
+  static ClusterOptions TwoGroups(const std::string& settle) {
+    ClusterOptions options = Options({"--c=0.01", "--tl=0", "--slots=2", "--kv_tokens=100000"});
+    options.router_flags = {"--max_waiting=100", "--restart_settle=" + settle};
+    options.groups = 2;
+    options.more_flags = {{"--group=0"}, {"--group=1"}};
+    return options;
+  }
+  explicit GroupsOfVllmApi(const std::string& settle = "1s") : VllmApi(TwoGroups(settle)) {}
+
+  std::unique_ptr<Call> Start(int32_t rank) {
+    pb::GenerateRequest request = Request(2000);
+    request.set_data_parallel_rank(rank);
+    return std::make_unique<Call>(*stub_, request);
+  }
+  void LoseTheSecond() {
+    cluster_.workers()[1].Signal(SIGKILL);
+    ASSERT_TRUE(
+        cluster_.WaitFor("the loss", [](const v1::ClusterState& state) { return Serving(state) == 1; }));
+  }
+};
+
+TEST_F(GroupsOfVllmApi, WhatIsHeldToAGroupThatIsGivenUpEnds) {
+  std::vector<std::unique_ptr<Call>> held;
+  for (int i = 0; i < 4; ++i) held.push_back(Start(1));
+  const std::unique_ptr<Call> elsewhere = Start(0);
+  ASSERT_TRUE(elsewhere->Read());
+  ASSERT_TRUE(cluster_.WaitFor("two to run and two to wait", [](const v1::ClusterState& state) {
+    return Running(state) == 3 && state.waiting_requests() == 2;
+  }));
+  LoseTheSecond();
+  for (const auto& call : held) {
+    const grpc::Status& status = call->End().status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_THAT(status.error_message(), HasSubstr("data_parallel_rank 1 has left"));
+  }
+  EXPECT_TRUE(elsewhere->Read());
+  const Outputs late = Start(1)->End();
+  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(late.status.error_message(), HasSubstr("data_parallel_rank is 1; it must be below 1"));
+}
+
+class PatientGroupsOfVllmApi : public GroupsOfVllmApi {
+ protected:
+  PatientGroupsOfVllmApi() : GroupsOfVllmApi("60s") {}
+};
+
+TEST_F(PatientGroupsOfVllmApi, ARankThatMayComeBackIsUnavailable) {
+  LoseTheSecond();
+  const Outputs refused = Start(1)->End();
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("data_parallel_rank is 1; "));
+  EXPECT_TRUE(Start(0)->Read());
+}
+
 TEST_F(VllmApi, WhatIsTooLargeIsRefusedByName) {
   const auto refused = [&](const pb::GenerateRequest& request, const std::string& name) {
     const grpc::Status status = Generate(*stub_, request).status;
@@ -367,6 +424,27 @@ TEST_F(SlowVllmApi, ALiveRequestIdIsTakenWhateverTheApi) {
   running.Cancel();
   second.Cancel();
   EXPECT_TRUE(cluster_.WaitUntilIdle());
+}
+
+TEST_F(SlowVllmApi, AnIdIsTakenUntilTheLastOutputEnds) {
+  const uint32_t first = Generate(*stub_, Request(1)).tokens.at(0).at(0);
+  pb::GenerateRequest request = Request(2000);
+  request.set_request_id("mine");
+  request.mutable_sampling_params()->set_n(2);
+  // The other output has another seed.
+  request.mutable_sampling_params()->add_stop_token_ids(first);
+  Call call(*stub_, request);
+  while (!call.outputs().ends.contains(0)) ASSERT_TRUE(call.Read());
+  request.mutable_sampling_params()->set_n(1);
+  EXPECT_EQ(Generate(*stub_, request).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  pb::AbortRequest abort;
+  abort.add_request_ids("mine");
+  pb::AbortResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->Abort(&context, abort, &response).ok());
+  EXPECT_EQ(call.End().reason(0), "stop");
+  EXPECT_EQ(call.outputs().reason(1), "abort");
+  EXPECT_EQ(Generate(*stub_, request).reason(), "stop");
 }
 
 TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
@@ -444,6 +522,30 @@ TEST_F(SlowVllmApi, ATenantsRequestsAreItsOwn) {
   };
   EXPECT_EQ(reason(*other), "abort");
   EXPECT_EQ(reason(*reader), "length");
+}
+
+class LimitedVllmApi : public VllmApi {
+ protected:
+  static ClusterOptions Limited() {
+    ClusterOptions options = Options();
+    options.router_flags.push_back("--tenant_limits=*:concurrent=4,rps=4");
+    return options;
+  }
+  LimitedVllmApi() : VllmApi(Limited()) {}
+};
+
+TEST_F(LimitedVllmApi, OutputsOfACallEnterTheirTenantsLimitsTogether) {
+  pb::GenerateRequest request = Request(3);
+  request.mutable_sampling_params()->set_n(5);
+  const Outputs refused = Generate(*stub_, request);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.status.error_message(),
+            "n is 5; must be at most 4, the requests that tenant \"\" may have at a time");
+  // It was charged nothing: all that the tenant may have is left.
+  request.mutable_sampling_params()->set_n(4);
+  const Outputs outputs = Generate(*stub_, request);
+  EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+  EXPECT_THAT(outputs.ends, SizeIs(4));
 }
 
 class OneApi : public VllmApi, public ::testing::WithParamInterface<const char*> {

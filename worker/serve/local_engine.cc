@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
+#include "router/requests/check_request.h"
 
 namespace bfio::worker {
 namespace {
@@ -102,7 +103,7 @@ void LocalEngine::Fail(const absl::Status& status) {
 
 // --- clients ---
 
-absl::Status LocalEngine::Admission(const router::ClientRequest& request) const {
+absl::Status LocalEngine::Admission(const router::ClientRequest& request, int64_t outputs) const {
   if (!refusal_.ok()) return refusal_;
   if (ready_ < options_.ranks) return absl::UnavailableError("the engine is starting");
   if (request.rank && *request.rank >= ranks_.size()) {
@@ -122,38 +123,44 @@ absl::Status LocalEngine::Admission(const router::ClientRequest& request) const 
                                                    " tokens; the engine holds at most ", LongestSequence(),
                                                    " per request"));
   }
-  if (waiting_ >= options_.max_waiting ||
-      waiting_tokens_ + request.prompt_tokens > options_.max_waiting_tokens) {
+  if (outputs > options_.max_waiting)
+    return router::OutOfRange("n", outputs, absl::StrCat("at most ", options_.max_waiting));
+  if (waiting_ + outputs > options_.max_waiting ||
+      waiting_tokens_ + outputs * int64_t{request.prompt_tokens} > options_.max_waiting_tokens) {
     return absl::ResourceExhaustedError(absl::StrCat("the engine has ", waiting_, " requests waiting"));
   }
   return absl::OkStatus();
 }
 
-absl::Status LocalEngine::Submit(core::RequestId id, router::ClientRequest request,
-                                 std::shared_ptr<router::TokenSink> sink) {
+absl::Status LocalEngine::Submit(router::ClientRequest request, std::vector<Output> outputs) {
   MutexLock lock(&mutex_);
-  if (absl::Status status = Admission(request); !status.ok()) return status;
+  if (absl::Status status = Admission(request, static_cast<int64_t>(outputs.size())); !status.ok())
+    return status;
   const absl::Time now = MonotonicNow();
+  for (uint32_t i = 0; i < outputs.size(); ++i) Add(outputs[i], OutputOf(request, i), now);
+  WakeIfIdle();
+  return absl::OkStatus();
+}
+
+void LocalEngine::Add(const Output& output, router::ClientRequest request, absl::Time now) {
   auto record = std::make_unique<Request>();
   record->number = ++submitted_;
   record->arrived = now;
-  record->seed = request.sampling.seed ? *request.sampling.seed : Mix64(salt_ ^ Mix64(id));
+  record->seed = request.sampling.seed ? *request.sampling.seed : Mix64(salt_ ^ Mix64(output.id));
   if (request.rank) {
     record->rank = static_cast<int>(*request.rank);
     balancer_.Pin(record->rank);
   } else {
     record->rank = balancer_.Choose(now);
   }
-  names_.emplace(Name(request.tenant, request.request_id), id);
+  names_[Name(request.tenant, request.request_id)].push_back(output.id);
   record->client = std::move(request);
-  record->sink = std::move(sink);
+  record->sink = output.sink;
   CountWaiting(*record, 1);
   Rank& rank = ranks_[static_cast<size_t>(record->rank)];
   record->waits_since = rank.step;
-  rank.waiting.push_back(id);
-  requests_.emplace(id, std::move(record));
-  WakeIfIdle();
-  return absl::OkStatus();
+  rank.waiting.push_back(output.id);
+  requests_.emplace(output.id, std::move(record));
 }
 
 void LocalEngine::Cancel(uint64_t sink_id, bool timed_out) {
@@ -171,8 +178,8 @@ absl::Status LocalEngine::Abort(AbortRequest request,
     MutexLock lock(&mutex_);
     const auto it = names_.find(Name(request.tenant, request.request_id));
     found = it != names_.end();
-    if (found) {
-      const Handle handle = it->second;
+    // A copy, because each end takes its request out.
+    for (const Handle handle : found ? std::vector<Handle>(it->second) : std::vector<Handle>()) {
       End(handle, absl::OkStatus(),
           FinishOf(*requests_.at(handle), router::FinishReason::kAbort, MonotonicNow()));
     }
@@ -482,7 +489,9 @@ std::unique_ptr<LocalEngine::Request> LocalEngine::Remove(Handle handle) {
   if (it == requests_.end()) return nullptr;
   std::unique_ptr<Request> request = std::move(it->second);
   requests_.erase(it);
-  names_.erase(Name(request->client.tenant, request->client.request_id));
+  const auto name = names_.find(Name(request->client.tenant, request->client.request_id));
+  std::erase(name->second, handle);
+  if (name->second.empty()) names_.erase(name);
   Rank& rank = ranks_[static_cast<size_t>(request->rank)];
   if (request->running) {
     SetRunning(*request, false);

@@ -76,10 +76,9 @@ class LocalEngine final : public router::RequestHandler {
   absl::Status failure();
 
   core::RequestId NextId() override { return next_id_.fetch_add(1, std::memory_order_relaxed); }
-  // INVALID_ARGUMENT: there is no such rank; ALREADY_EXISTS: a live request of the tenant has that
-  // request_id; RESOURCE_EXHAUSTED, UNAVAILABLE.
-  absl::Status Submit(core::RequestId id, router::ClientRequest request,
-                      std::shared_ptr<router::TokenSink> sink) override;
+  // INVALID_ARGUMENT: there is no such rank, or there are more outputs than may wait; ALREADY_EXISTS: a live
+  // request of the tenant has that request_id; RESOURCE_EXHAUSTED, UNAVAILABLE.
+  absl::Status Submit(router::ClientRequest request, std::vector<Output> outputs) override;
   void Cancel(uint64_t sink_id, bool timed_out) override;
   absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override;
   absl::Status GetLoads(std::optional<uint32_t> rank,
@@ -182,7 +181,10 @@ class LocalEngine final : public router::RequestHandler {
   std::unique_ptr<Request> Remove(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver(Delivery delivery) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Admission(const router::ClientRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admission(const router::ClientRequest& request, int64_t outputs) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(const Output& output, router::ClientRequest request, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Prompt and output that each rank can hold: which rank a request goes to is not known when it is checked.
   int64_t LongestSequence() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   router::RankLoad LoadOf(int rank, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -201,7 +203,8 @@ class LocalEngine final : public router::RequestHandler {
   std::vector<Rank> ranks_ ABSL_GUARDED_BY(mutex_);
   RankBalancer balancer_ ABSL_GUARDED_BY(mutex_);
   Requests requests_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Name, Handle> names_ ABSL_GUARDED_BY(mutex_);
+  // The outputs of each call that have not ended.
+  absl::flat_hash_map<Name, std::vector<Handle>> names_ ABSL_GUARDED_BY(mutex_);
   uint64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -20,8 +20,7 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
         absl::StrCat("the waiting pool is full (", max_waiting_, " requests)"));
   }
   if (request.held_to) {
-    // Those of a full rank must not fill the pool of all.
-    if (for_ranks_.size() >= (max_waiting_ + 1) / 2) {
+    if (for_ranks_.size() >= MostForRanks(max_waiting_)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("half of the waiting pool (", max_waiting_, " requests) waits for single ranks"));
     }

@@ -41,6 +41,9 @@ class RequestPool {
 
   // --- requests come and go ---
 
+  // How many of max_waiting requests may wait for single ranks: those of a full rank must not fill the pool
+  // of all.
+  static int64_t MostForRanks(int64_t max_waiting) { return (max_waiting + 1) / 2; }
   // RESOURCE_EXHAUSTED when the pool is full. REQUIRES: !Waits(request.id).
   absl::Status Enqueue(const RequestSpec& request);
   // Ahead of its class, whatever the bound. REQUIRES: !Waits(request.id).

@@ -18,7 +18,7 @@ pb::GenerateRequest ToPass(const EngineCall& call, pb::GenerateRequest request) 
   if (sampling.n() > 1) {
     // vLLM, too, makes requests of several outputs out of them, with seeds that follow one another.
     sampling.set_n(1);
-    if (sampling.has_seed()) sampling.set_seed(static_cast<int32_t>(*call.sampling.seed));
+    if (call.sampling.seed) sampling.set_seed(static_cast<int32_t>(*call.sampling.seed));
   }
   if (!sampling.has_max_tokens() || !call.prompt.empty()) sampling.set_max_tokens(call.max_new_tokens);
   if (call.prompt.empty()) return request;

@@ -20,10 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/base/mutex.h"
 #include "common/net/authenticator.h"
 #include "common/net/call_service.h"
 #include "common/net/first_messages.h"
@@ -87,8 +85,6 @@ class GatewayService final : public CallService {
   using GenerateRequest = typename Wire::GenerateRequest;
   using AbortRequest = typename Wire::AbortRequest;
   using AbortCall = UnaryCall<AbortRequest, typename Wire::AbortResponse>;
-  // A tenant and a request_id.
-  using Name = std::pair<std::string, std::string>;
 
   // UNAUTHENTICATED, or INVALID_ARGUMENT for a header that is no tenant's name.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
@@ -114,10 +110,6 @@ class GatewayService final : public CallService {
 
   AbortCall* Abort(grpc::CallbackServerContext* context);
   void AbortAll(const std::shared_ptr<AbortCall>& call, const AbortRequest& request, const Caller& caller);
-  // The names of a request's outputs that have not ended.
-  std::vector<std::string> OutputNames(const std::string& tenant, const std::string& request_id);
-  // A request of several outputs.
-  void Remember(const ClientRequest& request, const std::shared_ptr<Stream>& stream);
 
   RequestHandler* const handler_;
   Authenticator* const authenticator_;
@@ -127,11 +119,6 @@ class GatewayService final : public CallService {
   std::list<std::string> paths_;
   std::atomic<int64_t> streams_{0};
   LoadFeed feed_;
-
-  Mutex mutex_;
-  // Streams of requests with several outputs; those that have ended are removed from time to time.
-  absl::flat_hash_map<Name, std::weak_ptr<Stream>> several_ ABSL_GUARDED_BY(mutex_);
-  size_t sweep_at_ ABSL_GUARDED_BY(mutex_) = 64;
 };
 
 }  // namespace bfio::router::gateway

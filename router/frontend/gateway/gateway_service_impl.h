@@ -171,57 +171,20 @@ template <typename Wire>
 absl::Status GatewayService<Wire>::SubmitOutputs(ConvertedRequest converted,
                                                  const std::shared_ptr<Stream>& stream) {
   typename Stream::Shape shape;
-  for (uint32_t i = 0; i < converted.outputs; ++i) shape.ids.push_back(handler_->NextId());
-  const std::vector<core::RequestId> ids = shape.ids;
+  std::vector<RequestHandler::Output> outputs(converted.outputs);
+  for (RequestHandler::Output& output : outputs) shape.ids.push_back(output.id = handler_->NextId());
   shape.request_id = converted.request.request_id;
   shape.stream = converted.stream;
   shape.prompt_tokens = converted.request.prompt_tokens;
   shape.stop_token_ids = converted.request.stop_token_ids;
   if (!converted.stops.empty())
     shape.stop_text.emplace(Model()->text, std::move(converted.stops), converted.special_text);
-  if (ids.size() > 1) Remember(converted.request, stream);
-  const std::vector<std::shared_ptr<TokenSink>> sinks = stream->BeginOutputs(std::move(shape));
-  for (uint32_t i = 0; i < ids.size(); ++i) {
-    const absl::Status status = handler_->Submit(ids[i], OutputRequest(converted.request, i), sinks[i]);
-    if (status.ok()) continue;
-    // First, because a cancelled output ends the call as cancelled.
-    stream->Close(ToGrpcStatus(status));
-    for (uint32_t before = 0; before < i; ++before) handler_->Cancel(ids[before], /*timed_out=*/false);
-    return status;
-  }
-  stream->OutputsSubmitted();
-  return absl::OkStatus();
+  std::vector<std::shared_ptr<TokenSink>> sinks = stream->BeginOutputs(std::move(shape));
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].sink = std::move(sinks[i]);
+  return handler_->Submit(std::move(converted.request), std::move(outputs));
 }
 
 // --- Abort ---
-
-template <typename Wire>
-void GatewayService<Wire>::Remember(const ClientRequest& request, const std::shared_ptr<Stream>& stream) {
-  MutexLock lock(&mutex_);
-  if (several_.size() >= sweep_at_) {
-    absl::erase_if(several_, [](const auto& entry) { return entry.second.expired(); });
-    sweep_at_ = std::max<size_t>(64, 2 * several_.size());
-  }
-  // A second one of that name is refused by the router while the first is live.
-  std::weak_ptr<Stream>& there = several_[Name(request.tenant, request.request_id)];
-  if (const auto first = there.lock(); first != nullptr && !first->LiveOutputs().empty()) return;
-  there = stream;
-}
-
-template <typename Wire>
-std::vector<std::string> GatewayService<Wire>::OutputNames(const std::string& tenant,
-                                                           const std::string& request_id) {
-  std::shared_ptr<Stream> stream;
-  {
-    MutexLock lock(&mutex_);
-    const auto it = several_.find(Name(tenant, request_id));
-    if (it != several_.end()) stream = it->second.lock();
-  }
-  if (stream == nullptr) return {request_id};
-  std::vector<std::string> names;
-  for (const uint32_t index : stream->LiveOutputs()) names.push_back(OutputName(request_id, index));
-  return names;
-}
 
 template <typename Wire>
 typename GatewayService<Wire>::AbortCall* GatewayService<Wire>::Abort(grpc::CallbackServerContext* context) {
@@ -239,19 +202,15 @@ void GatewayService<Wire>::AbortAll(const std::shared_ptr<AbortCall>& call, cons
   std::string tenant = caller.tenant;
   absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant);
   if (!status.ok()) return call->Reply(status);
-  const std::vector<std::string> ids = Wire::AbortedIds(request);
+  std::vector<std::string> ids = Wire::AbortedIds(request);
   if (ids.size() > kMaxAborts) {
     return call->Reply(OutOfRange("the number of request_ids", static_cast<int64_t>(ids.size()),
                                   absl::StrCat("at most ", kMaxAborts)));
   }
-  std::vector<std::string> names;
-  for (const std::string& id : ids) {
-    for (std::string& name : OutputNames(tenant, id)) names.push_back(std::move(name));
-  }
-  if (names.empty()) return call->Reply(Wire::Aborted(/*found=*/false));
-  const auto pending = std::make_shared<PendingAborts>(names.size());
-  for (std::string& name : names) {
-    status = handler_->Abort({tenant, std::move(name), /*resume_token=*/""},
+  if (ids.empty()) return call->Reply(Wire::Aborted(/*found=*/false));
+  const auto pending = std::make_shared<PendingAborts>(ids.size());
+  for (std::string& id : ids) {
+    status = handler_->Abort({tenant, std::move(id), /*resume_token=*/""},
                              [call, pending](const absl::StatusOr<bool>& found) {
                                if (!found.ok()) return call->Reply(found.status());
                                if (*found) pending->found = true;

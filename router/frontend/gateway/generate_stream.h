@@ -80,10 +80,6 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   // on_request.
   std::vector<std::shared_ptr<TokenSink>> BeginOutputs(Shape shape);
 
-  // Called when the requests of all outputs have been submitted. Cancels them when one has failed by now: the
-  // cancellations that its failure caused came before the requests that were submitted after it.
-  void OutputsSubmitted();
-
   // Outputs that have not ended.
   std::vector<uint32_t> LiveOutputs();
   // Whether the end of this output was the call's: the time that its client has for reading the end runs from

@@ -93,15 +93,6 @@ std::vector<std::shared_ptr<TokenSink>> GenerateStream<Wire>::BeginOutputs(Shape
 }
 
 template <typename Wire>
-void GenerateStream<Wire>::OutputsSubmitted() {
-  {
-    MutexLock lock(&mutex_);
-    if (!this->ended()) return;
-  }
-  CancelAll(/*timed_out=*/false);
-}
-
-template <typename Wire>
 std::vector<uint32_t> GenerateStream<Wire>::LiveOutputs() {
   MutexLock lock(&mutex_);
   std::vector<uint32_t> live;

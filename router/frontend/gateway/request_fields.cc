@@ -59,15 +59,4 @@ absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {
   return absl::InvalidArgumentError("the prompt is missing: neither tokenized.input_ids nor a text");
 }
 
-std::string OutputName(const std::string& request_id, uint32_t index) {
-  return index == 0 ? request_id : absl::StrCat(request_id, "/", index);
-}
-
-ClientRequest OutputRequest(const ClientRequest& first, uint32_t index) {
-  ClientRequest request = first;
-  request.request_id = OutputName(first.request_id, index);
-  if (request.sampling.seed) *request.sampling.seed += index;
-  return request;
-}
-
 }  // namespace bfio::router::gateway

@@ -122,6 +122,7 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   BFIO_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(limit, request.prompt.size(), context));
   request.max_new_tokens_unset = !limit.tokens.has_value();
+  request.priority_unset = true;
   request.stop_token_ids.assign(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
   request.ignore_eos = sampling.ignore_eos();
   request.sampling = std::move(how);
@@ -153,6 +154,7 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   request.prompt_tokens = prompt_tokens;
   BFIO_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(limit, prompt_tokens, context));
   request.max_new_tokens_unset = !limit.tokens.has_value();
+  request.priority_unset = true;
   if (rank) request.rank = static_cast<uint32_t>(*rank);
   request.passed.on = true;
   request.passed.whole = !from.stream();
@@ -165,10 +167,6 @@ template <typename Message>
 bool AllKnown(const Message& message) {
   return message.GetReflection()->GetUnknownFields(message).empty();
 }
-
-// The request of the output `index`, named apart from the others and with another seed, and that name.
-std::string OutputName(const std::string& request_id, uint32_t index);
-ClientRequest OutputRequest(const ClientRequest& first, uint32_t index);
 
 }  // namespace bfio::router::gateway
 

@@ -73,12 +73,18 @@ absl::Status CheckLogprobs(const pb::SamplingParams& sampling) {
   return OutOfRange("sampling_params.logprobs", sampling.logprobs(), "at least 0, or unset");
 }
 
+// vLLM takes -1 for none. As a seed it would make the outputs above the first the same in every call.
+std::optional<uint64_t> SeedOf(const pb::SamplingParams& from) {
+  if (!from.has_seed() || from.seed() == -1) return std::nullopt;
+  return static_cast<uint32_t>(from.seed());
+}
+
 Sampling ToSampling(const pb::SamplingParams& from) {
   Sampling sampling;
   sampling.temperature = from.has_temperature() ? from.temperature() : 1.0f;
   if (from.top_p() != 0) sampling.top_p = from.top_p();
   if (from.top_k() != 0) sampling.top_k = from.top_k();
-  if (from.has_seed()) sampling.seed = static_cast<uint32_t>(from.seed());
+  sampling.seed = SeedOf(from);
   if (from.has_logprobs()) sampling.logprobs = static_cast<uint32_t>(from.logprobs());
   return sampling;
 }
@@ -112,7 +118,7 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
   auto to = gateway::PassFields(from, std::move(tenant), limit, prompt, context);
   if (!to.ok()) return to;
   ClientRequest& request = to->request;
-  if (sampling.has_seed()) request.sampling.seed = static_cast<uint32_t>(sampling.seed());
+  request.sampling.seed = SeedOf(sampling);
   request.passed.continues = Continues(from, context.may_resample);
   request.passed.kv_from_elsewhere = KvFromElsewhere(from);
   request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));

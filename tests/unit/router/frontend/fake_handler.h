@@ -31,12 +31,17 @@ inline void End(TokenSink& sink, const absl::Status& status, std::optional<Finis
 class FakeHandler final : public RequestHandler {
  public:
   core::RequestId NextId() override { return next_id_++; }
-  absl::Status Submit(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink) override {
-    {
-      MutexLock lock(&mutex_);
-      submitted.push_back(std::move(request));
+  absl::Status Submit(ClientRequest request, std::vector<Output> outputs) override {
+    ++calls;
+    for (uint32_t i = 0; i < outputs.size(); ++i) {
+      {
+        MutexLock lock(&mutex_);
+        submitted.push_back(OutputOf(request, i));
+      }
+      if (absl::Status status = on_submit(outputs[i].id, std::move(outputs[i].sink)); !status.ok())
+        return status;
     }
-    return on_submit(id, std::move(sink));
+    return absl::OkStatus();
   }
   void Cancel(uint64_t sink_id, bool timed_out) override {
     {
@@ -84,7 +89,9 @@ class FakeHandler final : public RequestHandler {
     return std::exchange(cancelled_, std::nullopt);
   }
 
+  // For each output, in order. An error refuses its call.
   std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)> on_submit;
+  std::atomic<int> calls = 0;
   // May be empty.
   std::function<void(uint64_t sink_id)> on_cancel;
   std::vector<ClientRequest> submitted;

@@ -182,6 +182,23 @@ TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerBoundsRequests) {
   EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
 }
 
+// Requests that are held to its ranks wait for it until then.
+TEST_F(GroupSetTest, AGroupReturnsUntilItIsGivenUp) {
+  EXPECT_FALSE(world_.group(1).returns()) << "it has never served";
+  world_.Serve({"a", "b", "c", "d"});
+  world_.Kill("d");
+  EXPECT_FALSE(world_.group(1).serving());
+  EXPECT_TRUE(world_.group(1).returns());
+  world_.Kill("c");
+  EXPECT_TRUE(world_.group(1).returns());
+  world_.Advance(Options(2).group.restart_settle);
+  EXPECT_FALSE(world_.group(1).returns());
+  EXPECT_TRUE(world_.group(0).returns());
+  JoinGroup("c", "1");
+  EXPECT_FALSE(world_.group(1).serving());
+  EXPECT_TRUE(world_.group(1).returns()) << "it forms again";
+}
+
 TEST_F(GroupSetTest, RequestsStayWithoutAnotherServingGroup) {
   world_.Serve({"a", "b"});
   Submit(1, 8, 100);

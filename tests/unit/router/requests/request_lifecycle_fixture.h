@@ -121,8 +121,22 @@ class RequestLifecycleTest : public ::testing::Test {
     const core::RequestId id = ids_->Next();
     sinks_[id] = std::make_shared<RecordingSink>(id);
     auto ticket = request.resume_from ? TenantLimiter::Ticket() : *tenants_->Enter(request, now_);
-    requests_->OnArrival(id, std::move(request), sinks_[id], std::move(ticket), now_);
+    requests_->OnArrival({id, std::move(request), sinks_[id], std::move(ticket)}, now_);
     return *sinks_[id];
+  }
+  // A call of several outputs. REQUIRES: its tenant's limits admit it.
+  std::vector<RecordingSink*> ArriveAll(const ClientRequest& request, uint32_t outputs) {
+    auto tickets = *tenants_->EnterAll(request, outputs, now_);
+    std::vector<Arrival> arrivals;
+    std::vector<RecordingSink*> sinks;
+    for (uint32_t i = 0; i < outputs; ++i) {
+      const core::RequestId id = ids_->Next();
+      sinks_[id] = std::make_shared<RecordingSink>(id);
+      sinks.push_back(sinks_[id].get());
+      arrivals.push_back({id, OutputOf(request, i), sinks_[id], std::move(tickets[i])});
+    }
+    requests_->OnCall(std::move(arrivals), now_);
+    return sinks;
   }
 
   // Makes a plan, which the worker applies. Returns its assignments.

@@ -262,9 +262,9 @@ TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
   Arrive(Request("b"));
   EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Request("c")).status));
   EXPECT_EQ(requests_->totals().refused_pool_full, 1);
-  EXPECT_TRUE(overload_->CheckPool().ok());
+  EXPECT_TRUE(overload_->CheckPool(1, false).ok());
   overload_->SetWaiting(cluster_->waiting());
-  EXPECT_TRUE(absl::IsResourceExhausted(overload_->CheckPool()));
+  EXPECT_TRUE(absl::IsResourceExhausted(overload_->CheckPool(1, false)));
   EXPECT_EQ(overload_->refused_early(), 1);
 }
 

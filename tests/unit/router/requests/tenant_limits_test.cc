@@ -122,6 +122,32 @@ TEST(TenantLimiter, EachLimitRefusesWithARetryDelay) {
   refused("r", 1, "2 requests per second");
 }
 
+TEST(TenantLimiter, OutputsOfACallEnterTogetherOrNotAtAll) {
+  TenantLimiter limiter(*ParseTenantLimits("c:concurrent=4;r:rps=2;t:tps=100"), Tenants::kMaxTenants);
+  // More than can ever enter.
+  EXPECT_EQ(limiter.EnterAll("c", 1, 5, kStart).status(),
+            absl::InvalidArgumentError(
+                "n is 5; must be at most 4, the requests that tenant \"c\" may have at a time"));
+  auto three = limiter.EnterAll("c", 1, 3, kStart);
+  ASSERT_TRUE(three.ok()) << three.status();
+  EXPECT_THAT(*three, SizeIs(3));
+  const absl::Status full = limiter.EnterAll("c", 1, 2, kStart).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_TRUE(GetRetryDelay(full).has_value());
+  EXPECT_TRUE(limiter.Enter("c", 1, kStart).ok()) << "the refused call has taken nothing";
+  three->pop_back();
+  EXPECT_TRUE(limiter.EnterAll("c", 1, 2, kStart).ok()) << "each ticket is one output's";
+  // A full bucket passes more than it holds, so that a large call is not refused for ever.
+  EXPECT_TRUE(limiter.EnterAll("r", 1, 3, kStart).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(limiter.Enter("r", 1, kStart + absl::Milliseconds(900)).status()));
+  EXPECT_TRUE(limiter.Enter("r", 1, kStart + absl::Seconds(1)).ok());
+  auto large = limiter.EnterAll("t", 60, 3, kStart);
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(limiter.Enter("t", 1, kStart).status()));
+  large->clear();
+  EXPECT_TRUE(limiter.Enter("t", 100, kStart).ok()) << "all 180 were returned";
+}
+
 TEST(TenantLimiter, OnlyUsedTokensAreCharged) {
   TenantLimiter limiter(*ParseTenantLimits("t:tps=100"), Tenants::kMaxTenants);
   {

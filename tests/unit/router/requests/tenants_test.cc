@@ -29,6 +29,20 @@ TEST(Tenants, ABareResumeHasNoPriority) {
   EXPECT_TRUE(tenants.CheckPriority(request).ok());
 }
 
+// Otherwise the tenant could not use protocols without priorities at all.
+TEST(Tenants, APriorityThatNobodyHasChosenIsLowered) {
+  const Tenants tenants(*ParseTenantLimits("batch:priority=-20;acme:priority=10"));
+  const auto priority = [&](const std::string& tenant, bool unset) {
+    ClientRequest request{.request_id = "a", .tenant = tenant, .prompt_tokens = 1, .priority_unset = unset};
+    EXPECT_EQ(tenants.CheckPriority(request).ok(), unset || tenant != "batch");
+    return request.priority;
+  };
+  EXPECT_EQ(priority("batch", /*unset=*/true), -20);
+  EXPECT_EQ(priority("acme", true), 0);
+  EXPECT_EQ(priority("free", true), 0);
+  EXPECT_EQ(priority("batch", /*unset=*/false), 0) << "it is refused as it is";
+}
+
 // Two series with the same name would break a metrics scrape, and a flood of names must not enlarge it.
 TEST(TenantTotals, LateNamesAndATenantNamedOtherShareOther) {
   Tenants tenants({});

@@ -111,7 +111,7 @@ class LocalEngineTest : public ::testing::Test {
     request.max_new_tokens = 100;
     request.rank = rank;
     sinks_[id] = std::make_shared<Sink>(id);
-    return engine_.Submit(id, std::move(request), sinks_[id]);
+    return engine_.Submit(std::move(request), {{id, sinks_[id]}});
   }
 
   // What the rank is to begin with that step.
@@ -482,6 +482,34 @@ TEST_F(LocalEngineTest, NamesAreUniqueAmongLiveRequests) {
   EXPECT_EQ(first->reason(), router::FinishReason::kAbort);
   EXPECT_FALSE(abort());
   EXPECT_TRUE(Submit(1, 0).ok());
+}
+
+TEST_F(LocalEngineTest, OutputsOfACallAreTakenNamedAndAbortedTogether) {
+  const auto submit = [&](uint64_t first, uint32_t outputs) {
+    router::ClientRequest request;
+    request.request_id = "call";
+    request.prompt = {7};
+    request.prompt_tokens = 1;
+    request.max_new_tokens = 100;
+    std::vector<router::RequestHandler::Output> to;
+    for (uint32_t i = 0; i < outputs; ++i) {
+      sinks_[first + i] = std::make_shared<Sink>(first + i);
+      to.push_back({first + i, sinks_[first + i]});
+    }
+    return engine_.Submit(std::move(request), std::move(to));
+  };
+  EXPECT_EQ(submit(10, 5), absl::InvalidArgumentError("n is 5; must be at most 4"));
+  ASSERT_TRUE(submit(20, 3).ok());
+  EXPECT_EQ(submit(30, 3).code(), absl::StatusCode::kAlreadyExists);
+  engine_.Cancel(20, /*timed_out=*/false);
+  EXPECT_TRUE(absl::IsCancelled(sinks_[20]->Status()));
+  EXPECT_EQ(submit(30, 1).code(), absl::StatusCode::kAlreadyExists) << "two are live";
+  EXPECT_TRUE(engine_.Abort({"", "call", ""}, [](absl::StatusOr<bool> found) { EXPECT_TRUE(*found); }).ok());
+  for (const uint64_t id : {21, 22}) {
+    EXPECT_TRUE(sinks_[id]->Status().ok());
+    EXPECT_EQ(sinks_[id]->reason(), router::FinishReason::kAbort);
+  }
+  EXPECT_TRUE(submit(40, 2).ok());
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
   sampling.set_temperature(0.5);
   sampling.set_top_p(0.25);
   sampling.set_top_k(4);
-  sampling.set_seed(-1);
+  sampling.set_seed(-2);
   sampling.set_ignore_eos(true);
   sampling.add_stop_token_ids(11);
   sampling.add_stop("end");
@@ -71,8 +71,9 @@ TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
   EXPECT_EQ(to.sampling.temperature, 0.5f);
   EXPECT_EQ(to.sampling.top_p, 0.25f);
   EXPECT_EQ(to.sampling.top_k, 4u);
-  EXPECT_EQ(to.sampling.seed, 0xffffffffu) << "32 bits, whatever their sign";
+  EXPECT_EQ(to.sampling.seed, 0xfffffffeu) << "32 bits, whatever their sign";
   EXPECT_FALSE(to.resumable);
+  EXPECT_TRUE(to.priority_unset) << "the protocol has none";
 }
 
 TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
@@ -89,6 +90,20 @@ TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
   EXPECT_FALSE(converted->request.sampling.seed.has_value());
   EXPECT_EQ(converted->request.max_new_tokens, 997u) << "all that the workers hold behind the prompt";
   EXPECT_TRUE(converted->request.max_new_tokens_unset);
+}
+
+// Otherwise the outputs above the first would be the same in every call: their seeds are 0, 1, ...
+TEST(VllmRequest, TheSeedMinusOneIsNone) {
+  pb::GenerateRequest request = Plain();
+  request.mutable_sampling_params()->set_seed(-1);
+  const auto converted = ConvertPlain(request);
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(converted->request.sampling.seed, std::nullopt);
+  gateway::RequestContext passing = Context();
+  passing.passes = true;
+  const auto passed = Convert(request, "acme", passing);
+  ASSERT_TRUE(passed.ok()) << passed.status();
+  EXPECT_EQ(passed->request.sampling.seed, std::nullopt);
 }
 
 TEST(VllmRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
@@ -231,12 +246,12 @@ TEST(VllmRequest, FieldsOfLaterVersionsAreRefusedByNumber) {
 TEST(VllmRequest, OutputsDifferInNameAndSeed) {
   ClientRequest first;
   first.request_id = "r";
-  EXPECT_EQ(gateway::OutputRequest(first, 0).request_id, "r");
-  EXPECT_EQ(gateway::OutputRequest(first, 2).request_id, "r/2");
-  EXPECT_FALSE(gateway::OutputRequest(first, 2).sampling.seed.has_value()) << "each draws its own";
+  EXPECT_EQ(OutputName(OutputOf(first, 0)), "r");
+  EXPECT_EQ(OutputName(OutputOf(first, 2)), "r/2");
+  EXPECT_FALSE(OutputOf(first, 2).sampling.seed.has_value()) << "each draws its own";
   first.sampling.seed = 7;
-  EXPECT_EQ(gateway::OutputRequest(first, 0).sampling.seed, 7u);
-  EXPECT_EQ(gateway::OutputRequest(first, 2).sampling.seed, 9u);
+  EXPECT_EQ(OutputOf(first, 0).sampling.seed, 7u);
+  EXPECT_EQ(OutputOf(first, 2).sampling.seed, 9u);
 }
 
 // --- requests that pass ---
@@ -257,7 +272,7 @@ TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
     pb::SamplingParams& sampling = *request.mutable_sampling_params();
     sampling.set_temperature(NAN);
     sampling.set_n(2);
-    sampling.set_seed(-1);
+    sampling.set_seed(-2);
     sampling.set_regex("a");
     sampling.set_logprobs(-1);
     request.set_data_parallel_rank(3);
@@ -276,8 +291,9 @@ TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
   EXPECT_EQ(request.prompt_tokens, 3u);
   EXPECT_EQ(request.max_new_tokens, 9u);
   EXPECT_EQ(request.rank, 3u);
-  EXPECT_EQ(request.sampling.seed, 0xffffffffu);
+  EXPECT_EQ(request.sampling.seed, 0xfffffffeu);
   EXPECT_EQ(request.sampling.logprobs, std::nullopt);
+  EXPECT_TRUE(request.priority_unset);
   EXPECT_TRUE(request.passed.on);
   EXPECT_FALSE(request.passed.whole);
   const auto* const message = PassedMessage<pb::GenerateRequest>::In(request.passed.message.get());

@@ -1,0 +1,117 @@
+// Calls of several outputs: each output is a request, and the call is accepted, named and aborted as one.
+#include <gmock/gmock.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/retry_delay.h"
+#include "tests/unit/router/requests/request_lifecycle_fixture.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::SizeIs;
+
+TEST_F(RequestLifecycleTest, OutputsOfACallAreRequestsWithSeedsOfTheirOwn) {
+  OpenEpoch();
+  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 3), 3);
+  EXPECT_EQ(requests_->totals().accepted, 3);
+  std::set<uint64_t> seeds;
+  for (const Assignment& assignment : Place()) seeds.insert(assignment.seed);
+  EXPECT_THAT(seeds, SizeIs(3));
+  for (RecordingSink* sink : sinks) {
+    Tokens(*sink, {1, 2, 3});
+    requests_->OnFinished(sink->id(), FinishReason::kLength, now_);
+    EXPECT_EQ(sink->finish->completion_tokens, 3u);
+  }
+  EXPECT_EQ(requests_->live(), 0);
+  EXPECT_EQ(overload_->committed_kv(), 0);
+}
+
+TEST_F(RequestLifecycleTest, AnAbortEndsAllOutputsOfACall) {
+  OpenEpoch();
+  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 1), 3);
+  Place();
+  Tokens(*sinks[0], {1});
+  requests_->OnFinished(sinks[0]->id(), FinishReason::kLength, now_);
+  const RecordingSink& other = Arrive(Request("b"));
+  EXPECT_TRUE(requests_->Abort("", "a", "", now_));
+  for (const size_t i : {1, 2}) {
+    ASSERT_FALSE(sinks[i]->open());
+    EXPECT_EQ(sinks[i]->finish->reason, FinishReason::kAbort);
+  }
+  EXPECT_EQ(sinks[0]->finish->reason, FinishReason::kLength);
+  EXPECT_EQ(requests_->totals().aborted, 2);
+  EXPECT_FALSE(requests_->Abort("", "a", "", now_));
+  EXPECT_TRUE(other.open());
+}
+
+TEST_F(RequestLifecycleTest, ACallHasItsNameUntilItsLastOutputEnds) {
+  OpenEpoch();
+  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 1), 2);
+  Place();
+  Tokens(*sinks[0], {1});
+  requests_->OnFinished(sinks[0]->id(), FinishReason::kLength, now_);
+  const auto taken = absl::AlreadyExistsError("a live request has the request_id a");
+  EXPECT_EQ(Arrive(Request("a")).status, taken);
+  for (const RecordingSink* again : ArriveAll(Request("a"), 3)) EXPECT_EQ(again->status, taken);
+  EXPECT_TRUE(Arrive(Request("a/1")).open()) << "a name like any other";
+  EXPECT_TRUE(sinks[1]->open());
+  Tokens(*sinks[1], {1});
+  requests_->OnFinished(sinks[1]->id(), FinishReason::kLength, now_);
+  EXPECT_TRUE(Arrive(Request("a")).open()) << "whether or not the client has read the outputs";
+  EXPECT_TRUE(requests_->Abort("", "a", "", now_));
+}
+
+TEST_F(RequestLifecycleTest, ACallIsAcceptedWholeOrNotAtAll) {
+  Start({}, {.max_waiting = 4}, "t:tps=100");
+  OpenEpoch();
+  ClientRequest call = Request("a");
+  call.tenant = "t";
+  Arrive(Request("b"));
+  Arrive(Request("c"));
+  for (const RecordingSink* sink : ArriveAll(call, 3)) {
+    ASSERT_FALSE(sink->open());
+    EXPECT_TRUE(absl::IsResourceExhausted(*sink->status)) << *sink->status;
+    EXPECT_TRUE(GetRetryDelay(*sink->status).has_value());
+  }
+  EXPECT_EQ(requests_->totals().refused_pool_full, 1);
+  EXPECT_EQ(requests_->totals().accepted, 2);
+  EXPECT_EQ(requests_->live(), 2);
+  EXPECT_EQ(cluster_->waiting(), 2);
+  EXPECT_EQ(overload_->committed_kv(), 2 * 13);
+  call.max_new_tokens = 97;
+  EXPECT_TRUE(tenants_->Enter(call, now_).ok()) << "its tenant has paid nothing";
+  Place();
+  EXPECT_TRUE(ArriveAll(call, 3)[2]->open()) << "nor is its name taken";
+}
+
+TEST_F(RequestLifecycleTest, TheFirstCallIsAcceptedWhateverItsSize) {
+  Start({}, {.max_waiting_kv = 1});
+  OpenEpoch();
+  // 5 times 403 tokens are more than twice the 1000 that the worker has.
+  const std::vector<RecordingSink*> sinks = ArriveAll(Request("a", 400), 5);
+  for (const RecordingSink* sink : sinks) EXPECT_TRUE(sink->open()) << *sink->status;
+  EXPECT_TRUE(requests_->Abort("", "a", "", now_));
+  EXPECT_TRUE(Arrive(Request("b")).open());
+  EXPECT_TRUE(absl::IsResourceExhausted(*ArriveAll(Request("a", 400), 5)[0]->status));
+}
+
+TEST(OverloadControl, ACallThatNoPoolHoldsIsInvalid) {
+  OverloadControl control({.max_waiting = 10});
+  EXPECT_TRUE(control.CheckPool(10, /*held=*/false).ok());
+  EXPECT_EQ(control.CheckPool(11, false),
+            absl::InvalidArgumentError(
+                "n is 11; must be at most 10, the requests that may wait at a time (--max_waiting)"));
+  EXPECT_TRUE(control.CheckPool(5, /*held=*/true).ok());
+  EXPECT_EQ(control.CheckPool(6, true),
+            absl::InvalidArgumentError(
+                "n is 6; must be at most 5, the requests that may wait for single ranks (--max_waiting)"));
+  control.SetWaiting(7);
+  EXPECT_TRUE(control.CheckPool(3, false).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(control.CheckPool(4, false)));
+}
+
+}  // namespace
+}  // namespace bfio::router
