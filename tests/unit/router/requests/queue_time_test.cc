@@ -38,6 +38,18 @@ TEST_F(QueueTimeTest, ARequestThatIsNotPlacedInTimeEnds) {
   EXPECT_EQ(requests_->totals().cancelled, 0);
 }
 
+TEST_F(QueueTimeTest, EachOutputOfACallWaitsForItself) {
+  OpenEpoch();
+  const std::vector<RecordingSink*> placed = ArriveAll(Request("a"), 2);
+  EXPECT_EQ(Place().size(), 2u);
+  PassTime(absl::Seconds(1));
+  const std::vector<RecordingSink*> waiting = ArriveAll(Request("b"), 2);
+  PassTime(absl::Seconds(10));
+  for (const RecordingSink* sink : placed) EXPECT_TRUE(sink->open());
+  for (const RecordingSink* sink : waiting) EXPECT_TRUE(absl::IsResourceExhausted(*sink->status));
+  EXPECT_EQ(requests_->totals().queue_timeouts, 2);
+}
+
 TEST_F(QueueTimeTest, WithoutARankThatServesItIsUnavailable) {
   RecordingSink& early = Arrive(Request("a"));
   PassTime(absl::Seconds(10));
