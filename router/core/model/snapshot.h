@@ -81,6 +81,9 @@ struct WaitingView {
   uint32_t tenant = 0;
   // Weighted tokens served to its tenant beyond those of the least served tenant with a waiting request.
   double tenant_excess_tokens = 0;
+  // Steps that its tenant's next request has waited in the fair reference (scheduler/virtual_fcfs.h); 0 where
+  // that has none left. Set where there is more than one tenant.
+  int64_t tenant_reference_wait = 0;
   // Row of Outlook::curves with its survival probabilities; 0 without an outlook.
   int32_t curve = 0;
   // It reserves all of kv_reserve_tokens at once (RequestSpec::reserves_kv).

@@ -44,7 +44,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   // The window is shorter without them: admission has not tested the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
   if (pool_->placeable() == 0) return DecideLevelOnly(steps, kind, reported_step, plan);
-  pool_->FillTenantExcess(Window(), free_);
+  pool_->FillTenants(Window(), free_, steps.clock);
   Snapshot snapshot;
   snapshot.step = steps.clock;
   snapshot.waiting = Window().subspan(0, static_cast<size_t>(seen));

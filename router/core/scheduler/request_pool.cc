@@ -163,7 +163,7 @@ std::optional<double> RequestPool::LeastServed(absl::Span<const WaitingView> vie
   return least;
 }
 
-void RequestPool::FillTenantExcess(absl::Span<WaitingView> window, const FreeCapacity& free) {
+void RequestPool::FillTenants(absl::Span<WaitingView> window, const FreeCapacity& free, int64_t step) {
   if (service_.tenants() <= 1) return;  // 0 for the only one
   std::optional<double> least_of_all;
   for (size_t begin = 0, end = 0; begin < window.size(); begin = end) {
@@ -171,8 +171,11 @@ void RequestPool::FillTenantExcess(absl::Span<WaitingView> window, const FreeCap
     const absl::Span<WaitingView> of_class = window.subspan(begin, end - begin);
     const std::optional<double> least = LeastServed(of_class, free);
     if (least && (!least_of_all || *least < *least_of_all)) least_of_all = least;
-    for (WaitingView& view : of_class)
+    const VirtualFcfs& first_come = first_come_[of_class[0].priority];
+    for (WaitingView& view : of_class) {
       view.tenant_excess_tokens = least ? std::max(0.0, service_.Served(view.tenant) - *least) : 0;
+      view.tenant_reference_wait = first_come.WaitOfNext(step, view.tenant);
+    }
   }
   if (least_of_all) service_.SetFloor(*least_of_all);
 }

@@ -93,8 +93,8 @@ class RequestPool {
   absl::Span<const ClassWait> FirstComeWaits(int64_t step);
   // Writes WaitingView::tenant_excess_tokens: what a tenant is ahead of the least served one of those that
   // have a request of the same priority in the window that fits a worker now. A tenant whose requests cannot
-  // run now must not delay the others.
-  void FillTenantExcess(absl::Span<WaitingView> window, const FreeCapacity& free);
+  // run now must not delay the others. And tenant_reference_wait, at `step`.
+  void FillTenants(absl::Span<WaitingView> window, const FreeCapacity& free, int64_t step);
   // The views name rows of an outlook: ClearCurves sets them back, where that is not done already.
   void CurvesAreSet() { curves_set_ = true; }
   void ClearCurves();

@@ -100,6 +100,12 @@ int64_t VirtualFcfs::WaitOfNext(int64_t step) const {
   return order_.empty() ? 0 : std::max<int64_t>(0, step - order_.begin()->oldest);
 }
 
+int64_t VirtualFcfs::WaitOfNext(int64_t step, uint32_t tenant) const {
+  const auto it = tenants_.find(tenant);
+  if (it == tenants_.end() || it->second.queue.empty()) return 0;
+  return std::max<int64_t>(0, step - it->second.queue.front().step);
+}
+
 int64_t VirtualFcfs::Waits::P99() const {
   if (p99 < 0) p99 = waits.Quantile(kAbove);
   return p99;

@@ -55,6 +55,8 @@ class VirtualFcfs {
   int64_t long_run_p99() const { return long_run_.P99(); }
   // Steps that the request which it would admit next has waited at `step`; 0 when none waits.
   int64_t WaitOfNext(int64_t step) const;
+  // The same of the tenant's oldest; 0 when the tenant has none here.
+  int64_t WaitOfNext(int64_t step, uint32_t tenant) const;
 
  private:
   struct Arrivals {

@@ -58,7 +58,7 @@ class WaitingPool {
 
   // The requests that are not hidden.
   absl::Span<const WaitingView> views() const { return views_; }
-  // For the fields that change with every plan (curve, tenant_excess_tokens, passed_over); do not write
+  // For the fields that change with every plan (curve, those of the tenant, passed_over); do not write
   // others.
   absl::Span<WaitingView> mutable_views() { return absl::MakeSpan(views_); }
   int64_t size() const { return static_cast<int64_t>(views_.size()); }

@@ -24,29 +24,34 @@ constexpr double kMostPrice = 1000;
 // Weight of one decision in the mean of admissions: it covers some 50 decisions.
 constexpr double kAdmissionsGain = 0.02;
 
-}  // namespace
-
-double UrgencyTracker::AgeOf(const Snapshot& snapshot, size_t waiting_index) const {
-  const WaitingView& request = snapshot.waiting[waiting_index];
-  const double age = static_cast<double>(snapshot.step - request.senior_step());
-  if (request.tenant_excess_tokens <= 0) return age;
-  return age - scales_[waiting_index] * request.tenant_excess_tokens / tokens_per_scale_;
+double AgeOf(const Snapshot& snapshot, size_t waiting_index) {
+  return static_cast<double>(snapshot.step - snapshot.waiting[waiting_index].senior_step());
 }
+
+}  // namespace
 
 void UrgencyTracker::Observe(const Snapshot& snapshot) {
   double load = 0;
   for (const WorkerView& worker : snapshot.workers) load += static_cast<double>(worker.load_tokens);
-  tokens_per_scale_ = std::max(1.0, load / static_cast<double>(snapshot.workers.size()));
+  // A tenant counts as r P younger for each mean load of a worker that it is ahead.
+  const double tokens_per_scale = std::max(1.0, load / static_cast<double>(snapshot.workers.size()));
   scales_.clear();
+  leads_.clear();
+  delays_.clear();
   slacks_.clear();
+  int64_t p99 = 0;
   for (size_t i = 0; i < snapshot.waiting.size(); ++i) {
-    const int32_t priority = snapshot.waiting[i].priority;
+    const WaitingView& request = snapshot.waiting[i];
     // The pool is in order of priority.
-    const bool same_class = i > 0 && snapshot.waiting[i - 1].priority == priority;
-    scales_.push_back(
-        same_class ? scales_.back()
-                   : std::max(1.0, wait_ratio_ * static_cast<double>(snapshot.FirstCome(priority).p99)));
-    slacks_.push_back(kDueFactor * scales_[i] - AgeOf(snapshot, i));
+    if (i == 0 || snapshot.waiting[i - 1].priority != request.priority)
+      p99 = snapshot.FirstCome(request.priority).p99;
+    scales_.push_back(std::max(1.0, wait_ratio_ * static_cast<double>(p99)));
+    leads_.push_back(scales_[i] * request.tenant_excess_tokens / tokens_per_scale);
+    // The lead grows as long as a request of the tenant that is behind fits no gap, so it must not delay the
+    // limit alone: only as far as a fair order, too, lets the tenant's requests wait longer than P.
+    const auto beyond = static_cast<double>(request.tenant_reference_wait - p99);
+    delays_.push_back(std::clamp(beyond, 0.0, leads_[i]));
+    slacks_.push_back(kDueFactor * scales_[i] + delays_[i] - AgeOf(snapshot, i));
   }
 }
 
@@ -67,15 +72,16 @@ void UrgencyTracker::SetWeights(const Snapshot& snapshot, const PoolScale& scale
   const double unit = price_ * scale.deviation * scale.deviation;
   for (size_t i = 0; i < instance.items.size(); ++i) {
     SolverItem& item = instance.items[i];
-    const double age = AgeOf(snapshot, i), lateness = age / scales_[i];
-    item.weight = rate * rate * (kLeastAgeWeight * age + unit * lateness * std::abs(lateness));
     // What is left to the next decision waits a step more.
     const double slack = slacks_[i] - 1;
-    if (slack > 0) continue;
     const bool reserved_closed =
         item.reserved_worker != kNoReservedWorker && instance.workers[item.reserved_worker].free_slots == 0;
-    if (reserved_closed && slack > -kReservedShare * scales_[i]) continue;
-    item.weight += forced * (1 - slack);
+    const bool overdue = slack <= (reserved_closed ? -kReservedShare * scales_[i] : 0);
+    // Once it is overdue the lead counts as for the limit, or it could outweigh what follows.
+    const double age = AgeOf(snapshot, i) - (overdue ? delays_[i] : leads_[i]);
+    const double lateness = age / scales_[i];
+    item.weight = rate * rate * (kLeastAgeWeight * age + unit * lateness * std::abs(lateness));
+    if (overdue) item.weight += forced * (1 - slack);
   }
 }
 

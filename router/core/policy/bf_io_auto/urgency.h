@@ -12,7 +12,8 @@
 //             token adds to the mean worker.
 //   overdue   a step before age kDueFactor * r P it is admitted next whatever the imbalance; on its reserved
 //             worker (oversized_requests.h), if that gets a free slot within kReservedShare * r P steps.
-// A tenant that has been served more than others ages more slowly by its lead.
+// Requests of a tenant that has been served more than others count as younger by its lead. That delays their
+// limit only as far as a fair order of the tenants, too, lets them wait longer than P.
 //
 // Threads: one. Cost: O(waiting) per decision.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_URGENCY_H_
@@ -52,18 +53,14 @@ class UrgencyTracker {
   double price() const { return price_; }
 
  private:
-  // REQUIRES: `snapshot` is the one observed last.
-  double AgeOf(const Snapshot& snapshot, size_t waiting_index) const;
-
   const double wait_ratio_;
   // At first the middle of where it settles: 0.2 to 4 where prompts are alike or many requests are admitted
   // per step, 60 to 200 where prompts are long or few are admitted.
   double price_ = 20;
   double admissions_ = 0;
-  // Tokens that a tenant may be ahead for each r P of age.
-  double tokens_per_scale_ = 1;
-  // By waiting index: r P of its class, at least a step; steps until it is overdue.
-  std::vector<double> scales_, slacks_;
+  // By waiting index: r P of its class, at least a step; steps that it counts as younger by its tenant's
+  // lead, and those of them that delay its limit; steps until it is overdue.
+  std::vector<double> scales_, leads_, delays_, slacks_;
 };
 
 }  // namespace bfio::core

@@ -253,14 +253,28 @@ TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
   waiting_[2].tenant_excess_tokens = 25'000;
   ages_[0] = ages_[1] = ages_[2] = 12;
   Settle();
-  const double late = Late();
-  EXPECT_DOUBLE_EQ(urgency_.slacks()[0], kDue - 12);
-  EXPECT_NEAR(urgency_.slacks()[1], kDue - 12 + late, 1e-6);
-  EXPECT_NEAR(urgency_.slacks()[2], kDue - 12 + 2.5 * late, 1e-6);
   const Instance instance = Weights();
   EXPECT_GT(instance.items[0].weight, instance.items[1].weight);
   EXPECT_GT(instance.items[1].weight, instance.items[2].weight) << "far ahead has a negative weight";
   EXPECT_LT(instance.items[2].weight, 0);
+}
+
+// The lead alone has no bound: it grows while a request of the other tenant waits for a gap.
+TEST_F(UrgencyTest, LeadDelaysTheLimitAsFarAsTheTenantsWaitInFairOrderExceedsTheClasss) {
+  ages_[0] = ages_[1] = ages_[2] = ages_[3] = 12;
+  waiting_[1].tenant_excess_tokens = waiting_[2].tenant_excess_tokens = 1e9;
+  waiting_[3].tenant_excess_tokens = 10'000;
+  Settle();
+  const auto p99 = first_come_.p99();
+  waiting_[1].tenant_reference_wait = p99;
+  waiting_[2].tenant_reference_wait = p99 + 7;
+  waiting_[3].tenant_reference_wait = p99 + 1'000;
+  Observe();
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[0], kDue - 12);
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[1], kDue - 12)
+      << "fair order lets its tenant wait no longer than others";
+  EXPECT_DOUBLE_EQ(urgency_.slacks()[2], kDue - 12 + 7);
+  EXPECT_NEAR(urgency_.slacks()[3], kDue - 12 + Late(), 1e-6) << "no more than its lead";
 }
 
 // The reference has the tenants in fair order, so that its limit is one for the waits that tenants have.
@@ -276,13 +290,14 @@ TEST_F(UrgencyTest, RequestIsLateByItsOwnWaitWhateverItsTenantsLead) {
   EXPECT_GT(urgency_.price(), price);
 }
 
-TEST_F(UrgencyTest, TenantThatIsAheadBecomesOverdueNevertheless) {
-  waiting_[1].tenant_excess_tokens = 10'000;
+TEST_F(UrgencyTest, OverdueRequestIsForcedHoweverFarItsTenantIsAhead) {
+  waiting_[1].tenant_excess_tokens = 1e9;
   Settle();
-  const auto due = static_cast<int64_t>(std::ceil(kDue + Late())) - 1;
+  const auto due = static_cast<int64_t>(std::ceil(kDue)) - 1;
   ages_[1] = due - 1;
   Observe();
   EXPECT_GT(urgency_.slacks()[1], 1);
+  EXPECT_LT(Weights().items[1].weight, 0);
   ages_[1] = due;
   Observe();
   EXPECT_LE(urgency_.slacks()[1], 1);

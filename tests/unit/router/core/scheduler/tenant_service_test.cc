@@ -67,6 +67,27 @@ TEST(TenantService, ReferenceWaitIsAtLeastThatOfTheNextRequestInFairOrder) {
   EXPECT_EQ(pool.FirstComeWaits(start + 3)[0].p99, 4);
 }
 
+TEST(TenantService, EachRequestIsGivenItsTenantsWaitInTheFairReference) {
+  RequestPool pool(SchedulerOptions(), nullptr);
+  const auto enqueue = [&](RequestId id, uint32_t tenant) {
+    RequestSpec spec = {.id = id, .tenant = tenant};
+    ASSERT_TRUE(pool.Enqueue(spec).ok());
+  };
+  for (RequestId id = 1; id <= 3; ++id) enqueue(id, 1);
+  enqueue(4, 2);
+  pool.service().ChargePrompt(1, 10);
+  const int64_t start = pool.NextStep();
+  // The reference admits one of each tenant, the pool two of the first.
+  pool.Take(std::vector<Assignment>{{0, 0}, {1, 0}}, start + 4);
+  const WorkerView worker = {.free_slots = 1, .free_kv_tokens = 1'000};
+  FreeCapacity free;
+  free.Reset({&worker, 1}, {});
+  pool.FillTenants(pool.Window(2), free, start + 9);
+  EXPECT_EQ(pool.views().views()[0].tenant, 1);
+  EXPECT_EQ(pool.views().views()[0].tenant_reference_wait, 9);
+  EXPECT_EQ(pool.views().views()[1].tenant_reference_wait, 0) << "it has been admitted in the reference";
+}
+
 // One that cannot run now (of a lower class, too large for the memory left) keeps a low counter.
 TEST(TenantService, AReturningTenantIsNotDelayedByOneThatCannotRun) {
   TenantService service;
