@@ -101,18 +101,22 @@ int Main(int argc, char** argv) {
   if (absl::Status status = InitLogging(info.name, settings.log_level, settings.log_format); !status.ok()) {
     return ExitWith(info, status);
   }
+  const auto exit_with = [&](const absl::Status& status) {
+    FlushLog();  // the reason is the last line
+    return ExitWith(info, status);
+  };
   ShutdownSignal::Install();
   const absl::StatusOr<std::unique_ptr<Election>> election = MakeElection(settings.election);
-  if (!election.ok()) return ExitWith(info, election.status());
+  if (!election.ok()) return exit_with(election.status());
   if (*election != nullptr) {
     // Checked now, not only when this router has to take over.
-    if (absl::Status status = RouterServer::Check(options); !status.ok()) return ExitWith(info, status);
+    if (absl::Status status = RouterServer::Check(options); !status.ok()) return exit_with(status);
     const absl::StatusOr<bool> leads = Lead(**election, options);
-    if (!leads.ok()) return ExitWith(info, leads.status());
+    if (!leads.ok()) return exit_with(leads.status());
     if (!*leads) return 0;
   }
   absl::StatusOr<std::unique_ptr<RouterServer>> router = RouterServer::Start(options);
-  if (!router.ok()) return ExitWith(info, router.status());
+  if (!router.ok()) return exit_with(router.status());
   if (const std::string page = (*router)->http_address(); !page.empty()) {
     std::printf("bfio_router: live page and metrics on http%s://%s/\n",
                 options.admin_tls.enabled() ? "s" : "", page.c_str());

@@ -13,7 +13,7 @@ MUTANTS = [
     ("group.cc", "account.active + account.inflight < account.spec.slots", "account.active + account.inflight <= account.spec.slots", "no group is ever saturated"),
     ("group.cc", "capacity_ = {};\n  LosePlaced", "LosePlaced", "a group that has given up counts for admission"),
     ("group.cc", "give_up_at_ = context.now + options_.restart_settle;", "(void)context;", "a group without members keeps its requests"),
-    ("group.cc", "if (capacity_.passes) {\n    LosePlaced", "if (false) {\n    LosePlaced", "requests of engines wait for an engine to come back"),
+    ("group.cc", "if (capacity_.passes) LosePlaced(context.out);", "", "requests of engines wait for an engine to come back"),
     ("group.cc", "} else if (added.recovering) {", "} else if (false) {", "after a restart an incomplete group waits for ever"),
     ("group.cc", "if (!MayFollow(hello.router_instance, options_.instance))", "if (false)", "a worker follows an older router"),
     ("group_epochs.cc", "std::min(deadline_, step_deadline())", "deadline_", "nobody wakes the group for a step's deadlines"),

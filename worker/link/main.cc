@@ -46,5 +46,6 @@ int main(int argc, char** argv) {
   bfio::worker::ExitOnBusError("bfio_worker");
   status = serve.api == bfio::worker::ServeApi::kNone ? bfio::worker::RunWorker(settings.worker)
                                                       : bfio::worker::RunServing(serve, settings.worker);
+  bfio::FlushLog();  // the reason is the last line
   return status.ok() ? 0 : bfio::ExitWith(info, status);
 }
