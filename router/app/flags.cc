@@ -239,8 +239,8 @@ std::string NameFor(const std::string& listen) {
 }
 
 // The share of an engine's KV memory that stays free for the growth of its requests. With lengths that nobody
-// knows, shares of 0.04 and 0.08 are within 1 % of the best one on chat, 3 % on long prompts
-// (docs/benchmarks.md, "KV that is short").
+// knows, shares of 0.04 and 0.08 are within 1 % of the best one on chat and 3 % on long prompts; with outputs
+// of thousands of tokens 0.08 is the best, and 0.04 has 10 % less (docs/benchmarks.md, "KV that is short").
 constexpr double kFreeShareOfEngines = 0.05;
 
 // An engine takes KV memory as outputs grow, and preempts. Reservations of max_new_tokens, which gateways set

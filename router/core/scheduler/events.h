@@ -121,8 +121,8 @@ struct StepReport {
   bool group_idle = false;
   // Requests that it takes beyond its slots, to wait there for one; below 0: slots that others use.
   int32_t extra_slots = 0;
-  // By how many tokens its requests exceed their KV memory, because prompts that begin alike share it (prefix
-  // caching). It can hold so many more.
+  // KV tokens that it can hold beyond its memory, because prompts that begin alike share some (prefix
+  // caching).
   int64_t shared_kv_tokens = 0;
   // None: it computes a prompt whole, in its first step.
   std::optional<PrefillReport> prefill;
