@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "router/core/policy/least_first.h"
 
@@ -33,22 +34,20 @@ void Headroom::Observe(const Snapshot& snapshot) {
     newest = std::max(newest, request.id);
   }
   last_id_ = newest;
-  const bool sorts = new_.size() > kMostInserted;
-  for (const double tokens : new_) Learn(tokens, !sorts);
-  if (!sorts) return;
-  sorted_.assign(recent_.begin(), recent_.end());
-  std::sort(sorted_.begin(), sorted_.end());
+  // Other rules do without sorted prompts, so Place sorts them.
+  unsorted_ = unsorted_ || new_.size() > kMostInserted;
+  for (const double tokens : new_) Learn(tokens);
 }
 
-void Headroom::Learn(double tokens, bool inserts) {
+void Headroom::Learn(double tokens) {
   if (recent_.size() == kRecent) {
-    if (inserts) sorted_.erase(std::lower_bound(sorted_.begin(), sorted_.end(), recent_.front()));
+    if (!unsorted_) sorted_.erase(std::lower_bound(sorted_.begin(), sorted_.end(), recent_.front()));
     recent_sum_ -= recent_.front();
     recent_.pop_front();
   }
   recent_.push_back(tokens);
   recent_sum_ += tokens;
-  if (inserts) sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), tokens), tokens);
+  if (!unsorted_) sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), tokens), tokens);
 }
 
 double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_tokens) const {
@@ -72,6 +71,10 @@ double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_token
 bool Headroom::Place(const Snapshot& snapshot, double growth, const StopSignal& stop, FreeCapacity& free,
                      Decision& decision) {
   growth_ = growth;
+  if (std::exchange(unsorted_, false)) {
+    sorted_.assign(recent_.begin(), recent_.end());
+    std::sort(sorted_.begin(), sorted_.end());
+  }
   order_.resize(snapshot.waiting.size());
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {

@@ -61,8 +61,7 @@ class Headroom {
     }
   };
 
-  // `inserts`: into sorted_ as well.
-  void Learn(double tokens, bool inserts);
+  void Learn(double tokens);
   double T(const WorkerView& worker) const {
     return worker.Time() + worker.time_per_token * growth_ * static_cast<double>(worker.active);
   }
@@ -80,9 +79,10 @@ class Headroom {
   // The worker at that place has become slower: moves it to where it belongs.
   void Sink(size_t place, double time);
 
-  // Prompt lengths of recent requests, by age and by size, and their sum.
+  // Prompt lengths of recent requests, by age and, unless unsorted_, by size; their sum.
   std::deque<double> recent_;
   std::vector<double> sorted_;
+  bool unsorted_ = false;
   double recent_sum_ = 0;
   RequestId last_id_ = 0;
   // [i]: sum of sorted_[i] and all larger.
