@@ -73,6 +73,7 @@ struct OwnedReport {
   std::vector<core::RequestId> rejected;
   std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
+  std::vector<core::CachedPrompt> cached;
 };
 absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, OwnedReport& out);
 

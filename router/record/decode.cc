@@ -101,6 +101,8 @@ absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   if (worker.has_time_offset()) spec.time_offset = worker.time_offset();
   if (worker.has_service_time()) spec.service_time = worker.service_time();
   spec.prefill_time = worker.prefill_time();
+  spec.prefix_cache = worker.prefix_cache();
+  spec.member = worker.member();
   Check check;
   check.In("slots", spec.slots, 1, kMaxSlots).In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens);
   CostIn(worker, check, spec.cost);
@@ -324,7 +326,12 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
           .Real("ttft_objective_s", spec.ttft_objective_s.value_or(0), 0, kMaxTime)
           .In("held_group", spec.held_to ? spec.held_to->group : 0, 0, std::numeric_limits<int32_t>::max())
           .In("held_worker", spec.held_to ? spec.held_to->worker : 0, 0, kMaxWorkers - 1)
+          .In("prefix", request.prefix_size(), 0, spec.prefill_tokens / core::kPrefixBlockTokens)
           .status());
+  if (request.prefix_size() > 0) {
+    spec.prefix =
+        std::make_shared<const std::vector<uint64_t>>(request.prefix().begin(), request.prefix().end());
+  }
   return spec;
 }
 
@@ -425,6 +432,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
                             .In("load_tokens", report.load_tokens(), -kMaxLoadTokens, kMaxLoadTokens)
                             .In("extra_slots", report.extra_slots(), -kMaxSlots, kMaxSlots)
                             .In("shared_kv_tokens", report.shared_kv_tokens(), 0, kMaxLoadTokens)
+                            .Same("cached_ids, cached_tokens", report.cached_ids_size(), report.cached_tokens_size())
                             .Same("hint_ids, hints", report.hint_ids_size(),
                                   exact ? report.exact_hints_size() : report.hints_size())
                             .status();
@@ -456,6 +464,12 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   to.hints = out.hints;
   to.prefill.reset();
   Check check;
+  out.cached.clear();
+  for (int i = 0; i < report.cached_ids_size(); ++i) {
+    out.cached.push_back({IdIn(report.cached_ids(i), base), report.cached_tokens(i)});
+    check.In("cached_tokens", report.cached_tokens(i), 0, kMaxLoadTokens);
+  }
+  to.cached = out.cached;
   return PrefillIn(report, base, check, to.prefill).status();
 }
 

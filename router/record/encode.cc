@@ -171,7 +171,7 @@ void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out) {
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
   const auto& [id, prefill, computed, max_new, predicted, priority, tenant, generated, seniority, deadline_us,
-               ttft_objective_s, waited, refusals, steps_alone, model, held_to] = spec;
+               ttft_objective_s, waited, refusals, steps_alone, model, held_to, prefix] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_computed_tokens(computed);
@@ -191,11 +191,12 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   }
   if (ttft_objective_s) out.set_ttft_objective_s(*ttft_objective_s);
   if (deadline_us != core::RequestSpec::kNoDeadline) out.set_deadline_us(deadline_us);
+  if (prefix != nullptr) out.mutable_prefix()->Add(prefix->begin(), prefix->end());
 }
 
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
-  const auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, prefill_time, service_time, cost] =
-      spec;
+  const auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, prefill_time, service_time,
+               prefix_cache, member, cost] = spec;
   out.set_slots(slots);
   out.set_kv_tokens(kv_tokens);
   out.set_refuses_new(!accepts_new);
@@ -203,6 +204,8 @@ void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
   if (time_offset != 0) out.set_time_offset(time_offset);
   if (service_time != 1) out.set_service_time(service_time);
   out.set_prefill_time(prefill_time);
+  out.set_prefix_cache(prefix_cache);
+  out.set_member(member);
   CostOut(cost, out);
 }
 
@@ -223,7 +226,7 @@ void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1
 void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
            v1::LoggedReport& out) {
   const auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle, extra_slots,
-               shared_kv_tokens, prefill] = report;
+               shared_kv_tokens, prefill, cached] = report;
   out.set_rank(rank);
   out.set_step(step);
   out.set_applied_behind(
@@ -236,6 +239,10 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
   out.set_extra_slots(extra_slots);
   out.set_shared_kv_tokens(shared_kv_tokens);
   PrefillOut(prefill, base, out);
+  for (const auto& [id, tokens] : cached) {
+    out.add_cached_ids(IdOut(id, base));
+    out.add_cached_tokens(tokens);
+  }
   if (with_hints) HintsOut(hints, base, out);
 }
 

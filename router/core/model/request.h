@@ -10,6 +10,9 @@
 #include <limits>
 #include <optional>
 
+#include "absl/types/span.h"
+#include "router/core/model/prefix_blocks.h"
+
 namespace bfio::core {
 
 // The router's id of a request; never reused while the router runs.
@@ -73,6 +76,12 @@ struct RequestSpec {
     friend auto operator<=>(const HeldRank&, const HeldRank&) = default;
   };
   std::optional<HeldRank> held_to;
+
+  // The prompt's blocks, for workers that keep the KV of earlier prompts (WorkerSpec::prefix_cache).
+  PrefixBlocks prefix;
+  absl::Span<const uint64_t> prefix_blocks() const {
+    return prefix == nullptr ? absl::Span<const uint64_t>() : absl::Span<const uint64_t>(*prefix);
+  }
 
   // Its prompt tokens that a worker computes.
   int64_t tokens_to_compute() const { return prefill_tokens - computed_tokens; }

@@ -62,6 +62,8 @@ struct WaitingView {
   int64_t prefill_tokens = 0;
   // RequestSpec::computed_tokens.
   int64_t computed_tokens = 0;
+  // RequestSpec::prefix; empty: unknown. Borrowed from the pool.
+  absl::Span<const uint64_t> prefix;
   // KV tokens that it may come to need: it fits any worker with so many unreserved tokens, whatever
   // Snapshot::kv says.
   int64_t kv_reserve_tokens = 0;
@@ -133,6 +135,10 @@ struct FarOutlook {
   double mean_stay = 0;
 };
 
+// What workers have computed of the waiting prompts already, and what they have left to compute, where some keep the
+// KV of earlier prompts (WorkerSpec::prefix_cache).
+class PrefixView;
+
 // How requests are placed while there are slots for all of them (policy/bf_io_auto).
 enum class PlacementRule : uint8_t {
   // Some workers are kept low for the next large request (headroom.h).
@@ -170,6 +176,8 @@ struct Snapshot {
   // Set for ranks that meet in a barrier, the router's or their engine's, compute prompts in chunks and have
   // reported their batch costs; otherwise null.
   const PrefillView* prefill = nullptr;
+  // Set where the policy reads it (Policy::uses_prefixes): router/core/prefix/prefix_view.h. Otherwise null.
+  const PrefixView* prefixes = nullptr;
   // The rule that a policy with several rules of placement (Policy::placement_rules) must use.
   PlacementRule rule = PlacementRule::kHeadroom;
   FarOutlook far;

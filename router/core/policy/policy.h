@@ -48,6 +48,9 @@ class Policy {
   // It reads Snapshot::first_come, which the scheduler must then compute.
   virtual bool uses_first_come_waits() const { return false; }
 
+  // It reads Snapshot::prefixes.
+  virtual bool uses_prefixes() const { return false; }
+
   // It sets Decision::level_s where Snapshot::prefill is there, and is called for it even if no request
   // waits.
   virtual bool meters_prompts() const { return false; }

@@ -8,6 +8,7 @@
 #include "router/core/policy/bf_io/options.h"
 #include "router/core/policy/bf_io_auto/bf_io_auto.h"
 #include "router/core/policy/fastest_free/fastest_free.h"
+#include "router/core/policy/least_work/least_work.h"
 #include "router/core/policy/metered/metered.h"
 #include "router/core/policy/policy.h"
 #include "router/core/policy/trtllm/trtllm.h"
@@ -105,6 +106,8 @@ constexpr Registered kPolicies[] = {
     {{"fcfs_fill", "oldest first, to the first worker with free capacity"}, Baseline<FcfsFill>},
     {{"round_robin", "oldest first, to the workers in turn"}, Baseline<RoundRobin>},
     {{"least_requests", "oldest first, to the worker with fewest requests"}, Baseline<LeastRequests>},
+    {{"least_work", "oldest first, to the worker with least to compute: prompt tokens not cached, requests"},
+     Plain<LeastWorkPolicy>},
     {{"power_of_two", "oldest first, to the one of two random workers with fewer requests"}, PowerOfTwo},
     {{"power_of_d",
       "oldest first, to the one of 4 random workers with fewest requests (bfio_sim: --choices)"},

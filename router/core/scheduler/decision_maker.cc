@@ -58,6 +58,10 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   if (policy_->uses_first_come_waits()) snapshot.first_come = pool_->FirstComeWaits(snapshot.step);
   snapshot.kv = kv;
   snapshot.prefill = LookAtPrompts(steps, kind, reported_step);
+  if (policy_->uses_prefixes()) {
+    accounts_->LookAtPrefixes(prefixes_);
+    snapshot.prefixes = &prefixes_;
+  }
   FollowRule(steps, snapshot);
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);

@@ -20,6 +20,7 @@
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
 #include "router/core/prefill/prefill_view.h"
+#include "router/core/prefix/prefix_view.h"
 #include "router/core/scheduler/group_accounts.h"
 #include "router/core/scheduler/kv_hold.h"
 #include "router/core/scheduler/outlook_builder.h"
@@ -174,6 +175,7 @@ class DecisionMaker {
   std::vector<int32_t> chosen_;
   std::vector<WaitingView> chosen_views_;
   PrefillView prefill_;
+  PrefixView prefixes_;
   // The capacity of `views_` without placed and held requests.
   FreeCapacity free_;
 };

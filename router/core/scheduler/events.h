@@ -50,6 +50,11 @@ struct WorkerSpec {
   double prefill_time = 0;
   // What a mean request takes here from first step to last, in any unit that all workers share.
   double service_time = 1;
+  // It keeps the KV of prompts, as long as it has memory, for later ones that begin alike.
+  bool prefix_cache = false;
+  // Identifies the worker across the epochs of its group; 0: unknown. What is known of its prefix cache is kept
+  // by this.
+  uint64_t member = 0;
   // The cost of its batches, where it has been reported; overflow and granule are not used.
   std::optional<BatchCost> cost;
 };
@@ -103,6 +108,13 @@ struct PrefillReport {
   friend bool operator==(const PrefillReport&, const PrefillReport&) = default;
 };
 
+// How much of a request's prompt the worker has found in its prefix cache; reported once, with its first token.
+struct CachedPrompt {
+  RequestId id = 0;
+  // At least 0.
+  int64_t tokens = 0;
+};
+
 // One rank's account of one step. Spans are borrowed for the call.
 struct StepReport {
   int64_t step = 0;
@@ -126,6 +138,8 @@ struct StepReport {
   int64_t shared_kv_tokens = 0;
   // None: it computes a prompt whole, in its first step.
   std::optional<PrefillReport> prefill;
+  // Empty where the worker does not say.
+  absl::Span<const CachedPrompt> cached;
 };
 
 struct Placement {

@@ -32,8 +32,16 @@ std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members
   std::sort(displaced.begin(), displaced.end());  // the map's order is not deterministic
   placed_ = std::move(opening.kept);
   workers_ = std::move(next);
+  OpenCaches();
   levels_.clear();
   return displaced;
+}
+
+void GroupAccounts::OpenCaches() {
+  std::vector<PrefixCaches::Member> members;
+  for (const Worker& worker : workers_)
+    members.push_back({worker.spec.member, worker.spec.prefix_cache, worker.spec.kv_tokens});
+  caches_.Open(members);
 }
 
 void GroupAccounts::Recover(WorkerIndex index, absl::Span<const RequestSpec> recovered, Worker& worker,
@@ -112,6 +120,11 @@ void GroupAccounts::Place(const RequestSpec& spec, int64_t enqueued_step, Worker
   placed.planned_for = first_step;
   placed.index = residents_.Add(index, spec, first_step, true, spec.generated_tokens);
   traffic_.Placed(spec.tokens_to_compute());
+  if (caches_.any()) {
+    const absl::Span<const uint64_t> prefix = spec.prefix_blocks();
+    placed.cached_tokens = caches_.Find(index, prefix, spec.prefill_tokens);
+    caches_.Placed(index, prefix, spec.prefill_tokens);
+  }
   // A tenant is not charged for a prompt that is computed again because a worker was lost or ran out of KV.
   if (PaysPrompt(spec)) pool_->service().ChargePrompt(spec.tenant, spec.tokens_to_compute());
   worker.inflight.push_back({placed.plan, spec.id, false});
@@ -164,6 +177,33 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
                        placed.planned_for, true, placed.enqueued_step, placed.spec.ttft_objective_s});
   }
   return prompts;
+}
+
+int64_t GroupAccounts::LeftOf(const Placed& placed) const {
+  const int64_t cached = caches_.any() ? caches_.Trusted(placed.worker, placed.cached_tokens) : 0;
+  return std::max<int64_t>(0, placed.spec.tokens_to_compute() - cached);
+}
+
+void GroupAccounts::LookAtPrefixes(PrefixView& view) const {
+  view.caches = caches_.any() ? &caches_ : nullptr;
+  view.output_tokens = traffic_.output_tokens.value;
+  view.pending.assign(workers_.size(), 0);
+  for (size_t g = 0; g < workers_.size(); ++g) {
+    const Worker& worker = workers_[g];
+    const auto add = [&](RequestId id, int64_t most) {
+      const auto it = placed_.find(id);
+      if (it == placed_.end() || it->second.worker != static_cast<WorkerIndex>(g)) return;
+      view.pending[g] += std::min(most, LeftOf(it->second));
+    };
+    if (worker.prefill) {
+      for (const PendingPrompt& prompt : worker.prefill->prompts) add(prompt.id, prompt.tokens);
+    }
+    for (const Worker::Inflight& entry : worker.inflight) {
+      const auto it = entry.drop ? placed_.end() : placed_.find(entry.id);
+      if (it != placed_.end() && it->second.where == Where::kInflight && it->second.plan == entry.apply_step)
+        add(entry.id, it->second.spec.prefill_tokens);
+    }
+  }
 }
 
 bool GroupAccounts::AnyPrompt() const {
@@ -320,6 +360,7 @@ absl::Status GroupAccounts::Restore(const GroupState& state) {
   }
   levels_ = state.levels;
   traffic_ = state.traffic;
+  OpenCaches();
   return absl::OkStatus();
 }
 

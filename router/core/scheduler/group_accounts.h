@@ -22,6 +22,8 @@
 #include "router/core/admission/kv_books.h"
 #include "router/core/choice/ended_requests.h"
 #include "router/core/model/request.h"
+#include "router/core/prefix/prefix_caches.h"
+#include "router/core/prefix/prefix_view.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/prompt_traffic.h"
 #include "router/core/scheduler/request_pool.h"
@@ -171,6 +173,8 @@ class GroupAccounts {
   // A step of a coupled group has ended; so many were placed in it.
   void CountStep(int64_t placed);
   const PromptTraffic& traffic() const { return traffic_; }
+  // Fills the policy's input about prefixes.
+  void LookAtPrefixes(PrefixView& view) const;
   // Those that ended by themselves or at their bound.
   const EndedRequests& ended() const { return ended_; }
 
@@ -201,6 +205,8 @@ class GroupAccounts {
     int64_t planned_for = 0;
     // A plan has dropped it.
     bool dropped = false;
+    // By what was placed there before, its worker's cache had so many of its prompt tokens (PrefixCaches::Find).
+    int64_t cached_tokens = 0;
   };
   using PlacedMap = absl::flat_hash_map<RequestId, Placed>;
 
@@ -217,6 +223,7 @@ class GroupAccounts {
   void Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker, Opening& opening);
   // Finds `id` if it is placed on `worker`, else counts it as unknown and returns end().
   PlacedMap::iterator FindOn(WorkerIndex worker, RequestId id);
+  void OpenCaches();
   // Forgets a placed request and takes it out of its worker's account and residents.
   void Remove(PlacedMap::iterator it);
   void Acknowledge(WorkerIndex index, const StepReport& report);
@@ -232,6 +239,10 @@ class GroupAccounts {
   double NextStepSeconds() const;
   // The number of pending prompt tokens that the step has computed.
   void CountChunks(WorkerIndex index, const StepReport& report);
+  // Compares what workers found in their prefix caches with what was expected.
+  void TakeCached(WorkerIndex index, const StepReport& report);
+  // Prompt tokens that a placed request's worker is expected to compute.
+  int64_t LeftOf(const Placed& placed) const;
   void TakeHints(WorkerIndex index, const StepReport& report);
   // Requests that run alone have completed a step.
   void CountStepsAlone(WorkerIndex index, const StepReport& report);
@@ -247,6 +258,7 @@ class GroupAccounts {
   std::vector<PlannedLevel> levels_;
   PromptTraffic traffic_;
   EndedRequests ended_;
+  PrefixCaches caches_;
 };
 
 }  // namespace bfio::core

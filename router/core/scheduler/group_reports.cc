@@ -39,6 +39,7 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   Acknowledge(index, report);
   TakeRejected(index, report);
   TakePreempted(index, report);
+  TakeCached(index, report);
   const int64_t own = worker.base + worker.active * report.step;
   if (report.load_tokens != own) TakeDrift(index, report.step, report.load_tokens - own);
   TakeFinished(index, report);
@@ -132,6 +133,9 @@ void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
     const int64_t age = residents_.Age(index, it->second.index, report.step);
     traffic_.Ended(age);
     const Resident& resident = residents_.Of(index)[static_cast<size_t>(it->second.index)];
+    if (caches_.any()) {
+      caches_.Ended(index, it->second.spec.prefix_blocks(), age - resident.generated_tokens);
+    }
     if (age > resident.generated_tokens) ended_.Add(resident, age - resident.generated_tokens);
     Remove(it);
   }
@@ -190,6 +194,14 @@ void GroupAccounts::CountChunks(WorkerIndex index, const StepReport& report) {
     while (next < before.size() && before[next].id != now.id) ++next;
     if (next == before.size()) break;
     traffic_.Computed(std::max<int64_t>(0, before[next].tokens - now.tokens));
+  }
+}
+
+void GroupAccounts::TakeCached(WorkerIndex index, const StepReport& report) {
+  for (const CachedPrompt& cached : report.cached) {
+    const auto it = placed_.find(cached.id);
+    if (it == placed_.end() || it->second.worker != index) continue;
+    caches_.Observed(index, std::exchange(it->second.cached_tokens, 0), cached.tokens);
   }
 }
 

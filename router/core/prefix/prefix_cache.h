@@ -1,0 +1,71 @@
+// What one worker's prefix cache is expected to hold: the blocks of earlier prompts whose KV it has kept.
+//
+// Purpose: an engine keeps the KV of ended requests until it needs the memory, and a prompt that begins like an
+// earlier one computes only the rest. The router cannot read that cache, so it follows it: all blocks of a
+// prompt are there once the prompt was placed, the tokens that a request generates take memory, too, and the
+// least recently used go first. Engines evict by the same rule (vLLM: free blocks, least recently used first).
+//
+// A block is touched together with all blocks before it and counts as used later than those behind it. So when
+// a block is here, all blocks before it in its prompt are here, and the number of a prompt's blocks that are
+// here is found by bisection.
+//
+// Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: some 60 bytes
+// per block, most_blocks at most.
+#ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
+#define BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "router/core/model/prefix_blocks.h"
+
+namespace bfio::core {
+
+class PrefixCache {
+ public:
+  // An empty cache of so many tokens, of which it names most_blocks blocks at most.
+  PrefixCache(int64_t capacity_tokens, int64_t most_blocks);
+
+  // How many tokens at the beginning of that prompt are here; whole blocks.
+  int64_t Find(absl::Span<const uint64_t> blocks) const;
+  // The prompt is computed, or its request has ended.
+  void Touch(absl::Span<const uint64_t> blocks);
+  // Memory is used by tokens that no prompt begins with: generated ones, and the end of a prompt that fills no
+  // block.
+  void Write(int64_t tokens);
+
+  int64_t tokens() const { return tokens_; }
+  int64_t blocks() const { return static_cast<int64_t>(index_.size()); }
+
+ private:
+  using Index = uint32_t;
+  static constexpr Index kNone = ~Index{0};
+  // Of the list from the most to the least recently used.
+  struct Node {
+    // Of a block; for tokens of no block unused.
+    uint64_t block = 0;
+    int64_t tokens = 0;
+    bool named = false;
+    Index newer = kNone, older = kNone;
+  };
+
+  void PushFront(uint64_t block, int64_t tokens, bool named);
+  void LinkFront(Index at);
+  void Unlink(Index at);
+  void EvictOldest();
+  void Shrink();
+
+  int64_t capacity_tokens_;
+  int64_t most_blocks_;
+  int64_t tokens_ = 0;
+  absl::flat_hash_map<uint64_t, Index> index_;
+  std::vector<Node> nodes_;
+  std::vector<Index> unused_;
+  Index newest_ = kNone, oldest_ = kNone;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_

@@ -1,0 +1,79 @@
+#include "router/core/prefix/prefix_caches.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace bfio::core {
+namespace {
+
+// Prompts whose hits were expected that an observation is remembered for, on average: as many as make a share exact
+// to some 10 %.
+constexpr double kRemembered = 64;
+
+}  // namespace
+
+void PrefixCaches::Open(absl::Span<const Member> members) {
+  std::vector<Worker> before = std::exchange(workers_, {});
+  const int64_t caches =
+      std::count_if(members.begin(), members.end(), [](const Member& member) { return member.prefix_cache; });
+  any_ = caches > 0;
+  for (const Member& member : members) {
+    const auto same = std::find_if(before.begin(), before.end(), [&](const Worker& worker) {
+      return member.member != 0 && worker.member.member == member.member &&
+             worker.member.prefix_cache == member.prefix_cache && worker.member.kv_tokens == member.kv_tokens;
+    });
+    if (same != before.end()) {
+      workers_.push_back(std::move(*same));
+      before.erase(same);
+      continue;
+    }
+    workers_.push_back({member, PrefixCache(0, 0)});
+    if (!member.prefix_cache) continue;
+    workers_.back().cache = PrefixCache(member.kv_tokens, std::max<int64_t>(1, kMostBlocks / caches));
+  }
+}
+
+int64_t PrefixCaches::Find(WorkerIndex worker, absl::Span<const uint64_t> prefix,
+                           int64_t prompt_tokens) const {
+  return std::min(workers_[static_cast<size_t>(worker)].cache.Find(prefix), prompt_tokens - 1);
+}
+
+int64_t PrefixCaches::Expected(WorkerIndex worker, absl::Span<const uint64_t> prefix,
+                               int64_t prompt_tokens) const {
+  return Trusted(worker, Find(worker, prefix, prompt_tokens));
+}
+
+int64_t PrefixCaches::Trusted(WorkerIndex worker, int64_t found) const {
+  return static_cast<int64_t>(static_cast<double>(found) * Trust(worker));
+}
+
+double PrefixCaches::Trust(WorkerIndex index) const {
+  const Worker& worker = workers_[static_cast<size_t>(index)];
+  return worker.expected > 0 ? std::min(1.0, worker.found / worker.expected) : 1;
+}
+
+void PrefixCaches::Placed(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) {
+  Worker& worker = workers_[static_cast<size_t>(index)];
+  if (!worker.member.prefix_cache) return;
+  worker.cache.Touch(prefix);
+  worker.cache.Write(prompt_tokens - static_cast<int64_t>(prefix.size()) * kPrefixBlockTokens);
+}
+
+void PrefixCaches::Ended(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t generated_tokens) {
+  Worker& worker = workers_[static_cast<size_t>(index)];
+  if (!worker.member.prefix_cache) return;
+  worker.cache.Write(generated_tokens);
+  // While it ran, its blocks were in use.
+  worker.cache.Touch(prefix);
+}
+
+void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) {
+  if (expected <= 0) return;
+  Worker& worker = workers_[static_cast<size_t>(index)];
+  const double kept = 1 - 1 / kRemembered;
+  worker.expected = kept * worker.expected + static_cast<double>(expected);
+  worker.found = kept * worker.found + static_cast<double>(std::clamp<int64_t>(found, 0, expected));
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,35 @@
+// What the workers of a group have left to compute of prompts, where prompts that begin alike share KV.
+//
+// Purpose: a policy's input (Snapshot::prefixes). A prompt costs a worker only the tokens that its prefix cache does
+// not hold, and waits for the prompts that the worker has not computed yet.
+//
+// Ownership: borrows the caches; valid during one Policy::Decide. Threads: one. Units: tokens.
+#ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_
+#define BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/request.h"
+#include "router/core/prefix/prefix_caches.h"
+
+namespace bfio::core {
+
+class PrefixView {
+ public:
+  // Tokens of a prompt that the worker is expected to have: at least one of its tokens is computed.
+  int64_t Cached(absl::Span<const uint64_t> prefix, int64_t prompt_tokens, WorkerIndex worker) const {
+    return prefix.empty() || caches == nullptr ? 0 : caches->Expected(worker, prefix, prompt_tokens);
+  }
+
+  const PrefixCaches* caches = nullptr;
+  // By worker: prompt tokens of the requests there that are neither computed nor expected to be cached.
+  std::vector<int64_t> pending;
+  // Mean output of requests that have ended; 0: none has.
+  double output_tokens = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_
