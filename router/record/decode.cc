@@ -428,14 +428,15 @@ absl::StatusOr<std::optional<core::PlacementRule>> RuleFromLog(const v1::LoggedP
 
 absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, OwnedReport& out) {
   const bool exact = report.exact_hints_size() > 0;
-  absl::Status status = Check()
-                            .In("load_tokens", report.load_tokens(), -kMaxLoadTokens, kMaxLoadTokens)
-                            .In("extra_slots", report.extra_slots(), -kMaxSlots, kMaxSlots)
-                            .In("shared_kv_tokens", report.shared_kv_tokens(), 0, kMaxLoadTokens)
-                            .Same("cached_ids, cached_tokens", report.cached_ids_size(), report.cached_tokens_size())
-                            .Same("hint_ids, hints", report.hint_ids_size(),
-                                  exact ? report.exact_hints_size() : report.hints_size())
-                            .status();
+  absl::Status status =
+      Check()
+          .In("load_tokens", report.load_tokens(), -kMaxLoadTokens, kMaxLoadTokens)
+          .In("extra_slots", report.extra_slots(), -kMaxSlots, kMaxSlots)
+          .In("shared_kv_tokens", report.shared_kv_tokens(), 0, kMaxLoadTokens)
+          .Same("cached_ids, cached_tokens", report.cached_ids_size(), report.cached_tokens_size())
+          .Same("hint_ids, hints", report.hint_ids_size(),
+                exact ? report.exact_hints_size() : report.hints_size())
+          .status();
   if (!status.ok()) return status;
   out.event.group = report.group();
   out.event.worker = report.rank();

@@ -1,7 +1,7 @@
 // Names of a prompt's blocks, by which prompts that begin alike are recognised.
 //
-// Purpose: the edges name the blocks of a prompt once, and decisions compare names instead of tokens. A name is
-// a hash of all tokens up to the block's end, so two prompts with the same i-th name begin alike for i + 1
+// Purpose: the edges name the blocks of a prompt once, and decisions compare names instead of tokens. A name
+// is a hash of all tokens up to the block's end, so two prompts with the same i-th name begin alike for i + 1
 // blocks. Equal names of different tokens (2^-64 a pair) make a worse placement, nothing else.
 //
 // Threads: any. Cost: some 1 ns per token.
@@ -16,8 +16,8 @@
 
 namespace bfio::core {
 
-// Tokens of a block. Engines share in blocks of 1 (SGLang) to 16 (vLLM) or more; what a coarser block misses is
-// half of one per prompt on average, and each costs memory in the router.
+// Tokens of a block. Engines share in blocks of 1 (SGLang) to 16 (vLLM) or more; what a coarser block misses
+// is half of one per prompt on average, and each costs memory in the router.
 inline constexpr int64_t kPrefixBlockTokens = 64;
 
 // Of a prompt's whole blocks, in order; null: unknown, or none.

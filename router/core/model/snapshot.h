@@ -135,8 +135,8 @@ struct FarOutlook {
   double mean_stay = 0;
 };
 
-// What workers have computed of the waiting prompts already, and what they have left to compute, where some keep the
-// KV of earlier prompts (WorkerSpec::prefix_cache).
+// What workers have computed of the waiting prompts already, and what they have left to compute, where some
+// keep the KV of earlier prompts (WorkerSpec::prefix_cache).
 class PrefixView;
 
 // How requests are placed while there are slots for all of them (policy/bf_io_auto).

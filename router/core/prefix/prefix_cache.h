@@ -1,16 +1,17 @@
 // What one worker's prefix cache is expected to hold: the blocks of earlier prompts whose KV it has kept.
 //
-// Purpose: an engine keeps the KV of ended requests until it needs the memory, and a prompt that begins like an
-// earlier one computes only the rest. The router cannot read that cache, so it follows it: all blocks of a
+// Purpose: an engine keeps the KV of ended requests until it needs the memory, and a prompt that begins like
+// an earlier one computes only the rest. The router cannot read that cache, so it follows it: all blocks of a
 // prompt are there once the prompt was placed, the tokens that a request generates take memory, too, and the
-// least recently used go first. Engines evict by the same rule (vLLM: free blocks, least recently used first).
+// least recently used go first. Engines evict by the same rule (vLLM: free blocks, least recently used
+// first).
 //
-// A block is touched together with all blocks before it and counts as used later than those behind it. So when
-// a block is here, all blocks before it in its prompt are here, and the number of a prompt's blocks that are
-// here is found by bisection.
+// A block is touched together with all blocks before it and counts as used later than those behind it. So
+// when a block is here, all blocks before it in its prompt are here, and the number of a prompt's blocks that
+// are here is found by bisection.
 //
-// Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: some 60 bytes
-// per block, most_blocks at most.
+// Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: some 60
+// bytes per block, most_blocks at most.
 #ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 #define BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 
@@ -32,8 +33,8 @@ class PrefixCache {
   int64_t Find(absl::Span<const uint64_t> blocks) const;
   // The prompt is computed, or its request has ended.
   void Touch(absl::Span<const uint64_t> blocks);
-  // Memory is used by tokens that no prompt begins with: generated ones, and the end of a prompt that fills no
-  // block.
+  // Memory is used by tokens that no prompt begins with: generated ones, and the end of a prompt that fills
+  // no block.
   void Write(int64_t tokens);
 
   int64_t tokens() const { return tokens_; }

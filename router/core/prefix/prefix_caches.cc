@@ -7,8 +7,8 @@
 namespace bfio::core {
 namespace {
 
-// Prompts whose hits were expected that an observation is remembered for, on average: as many as make a share exact
-// to some 10 %.
+// Prompts whose hits were expected that an observation is remembered for, on average: as many as make a share
+// exact to some 10 %.
 constexpr double kRemembered = 64;
 
 }  // namespace

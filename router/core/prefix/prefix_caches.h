@@ -1,9 +1,9 @@
 // The prefix caches of a group's workers, and how far what is expected of them can be trusted.
 //
-// Purpose: follows each worker's cache (prefix_cache.h) through placements, ends and epochs, and compares what
-// was expected with what workers report (CachedPrompt). A worker that finds less than expected (it evicts
-// earlier, or its prefix caching is switched off) is trusted less: what is expected of it is multiplied by the share
-// that it found of what was expected lately.
+// Purpose: follows each worker's cache (prefix_cache.h) through placements, ends and epochs, and compares
+// what was expected with what workers report (CachedPrompt). A worker that finds less than expected (it
+// evicts earlier, or its prefix caching is switched off) is trusted less: what is expected of it is
+// multiplied by the share that it found of what was expected lately.
 //
 // Ownership: of a group's accounts. Not saved with them: after a restart the caches are taken to be empty.
 // Threads: one. Units: tokens.

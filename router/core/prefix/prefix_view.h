@@ -1,7 +1,7 @@
 // What the workers of a group have left to compute of prompts, where prompts that begin alike share KV.
 //
-// Purpose: a policy's input (Snapshot::prefixes). A prompt costs a worker only the tokens that its prefix cache does
-// not hold, and waits for the prompts that the worker has not computed yet.
+// Purpose: a policy's input (Snapshot::prefixes). A prompt costs a worker only the tokens that its prefix
+// cache does not hold, and waits for the prompts that the worker has not computed yet.
 //
 // Ownership: borrows the caches; valid during one Policy::Decide. Threads: one. Units: tokens.
 #ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_VIEW_H_

@@ -52,8 +52,8 @@ struct WorkerSpec {
   double service_time = 1;
   // It keeps the KV of prompts, as long as it has memory, for later ones that begin alike.
   bool prefix_cache = false;
-  // Identifies the worker across the epochs of its group; 0: unknown. What is known of its prefix cache is kept
-  // by this.
+  // Identifies the worker across the epochs of its group; 0: unknown. What is known of its prefix cache is
+  // kept by this.
   uint64_t member = 0;
   // The cost of its batches, where it has been reported; overflow and granule are not used.
   std::optional<BatchCost> cost;
@@ -108,7 +108,8 @@ struct PrefillReport {
   friend bool operator==(const PrefillReport&, const PrefillReport&) = default;
 };
 
-// How much of a request's prompt the worker has found in its prefix cache; reported once, with its first token.
+// How much of a request's prompt the worker has found in its prefix cache; reported once, with its first
+// token.
 struct CachedPrompt {
   RequestId id = 0;
   // At least 0.

@@ -205,7 +205,8 @@ class GroupAccounts {
     int64_t planned_for = 0;
     // A plan has dropped it.
     bool dropped = false;
-    // By what was placed there before, its worker's cache had so many of its prompt tokens (PrefixCaches::Find).
+    // By what was placed there before, its worker's cache had so many of its prompt tokens
+    // (PrefixCaches::Find).
     int64_t cached_tokens = 0;
   };
   using PlacedMap = absl::flat_hash_map<RequestId, Placed>;

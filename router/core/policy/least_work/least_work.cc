@@ -25,10 +25,12 @@ WorkerIndex LeastWorkPolicy::Choose(const Snapshot& snapshot, const WaitingView&
   for (WorkerIndex turn = 0; turn < free_.workers(); ++turn) {
     const WorkerIndex g = (next_ + turn) % free_.workers();
     if (!free_.Fits(request, g)) continue;
-    const int64_t cached =
-        snapshot.prefixes != nullptr ? snapshot.prefixes->Cached(request.prefix, request.prefill_tokens, g) : 0;
+    const int64_t cached = snapshot.prefixes != nullptr
+                               ? snapshot.prefixes->Cached(request.prefix, request.prefill_tokens, g)
+                               : 0;
     const int64_t left = std::max<int64_t>(0, prompt - cached);
-    const double work = static_cast<double>(pending_[static_cast<size_t>(g)] + left) + free_[g].active * output;
+    const double work =
+        static_cast<double>(pending_[static_cast<size_t>(g)] + left) + free_[g].active * output;
     const bool fewer = work == least && free_[g].active < free_[best].active;
     if (work > least || (work == least && !fewer)) continue;
     best = g;

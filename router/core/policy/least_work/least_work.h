@@ -1,14 +1,14 @@
 // Least work: the oldest request goes to the worker that has least to compute with it.
 //
-// Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix caching). The
-// work of worker g with the request, in tokens that it computes:
+// Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix
+// caching). The work of worker g with the request, in tokens that it computes:
 //
 //   pending prompt tokens of g + tokens of the request's prompt that g's cache does not hold + n_g * o
 //
-// n_g being the number of its requests and o the mean output. A token costs about the same in a prompt as in a
-// decode, so no weight is needed: where outputs are long, requests spread by number (least_requests), and where prompts
-// are long and shared, a request goes where its prefix is, until that worker has more to do than the
-// prefix saves.
+// n_g being the number of its requests and o the mean output. A token costs about the same in a prompt as in
+// a decode, so no weight is needed: where outputs are long, requests spread by number (least_requests), and
+// where prompts are long and shared, a request goes where its prefix is, until that worker has more to do
+// than the prefix saves.
 //
 // Ties: fewest requests, then in turn. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_

@@ -134,6 +134,54 @@ TEST(LoggedRequestTest, KeepsObjectiveComputedTokensAndHeldRank) {
   }
 }
 
+TEST(LoggedRequestTest, KeepsThePromptsBlocks) {
+  core::RequestSpec spec = {.id = 9, .prefill_tokens = 3 * core::kPrefixBlockTokens, .max_new_tokens = 1};
+  v1::LoggedRequest logged;
+  ToLog(spec, 3, logged);
+  EXPECT_EQ(FromLog(logged, 3)->prefix, nullptr);
+  spec.prefix = std::make_shared<const std::vector<uint64_t>>(std::vector<uint64_t>{5, ~uint64_t{0}, 0});
+  logged.Clear();
+  ToLog(spec, 3, logged);
+  EXPECT_EQ(*FromLog(logged, 3)->prefix, *spec.prefix);
+  logged.add_prefix(7);
+  EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("prefix"))
+      << "longer than the prompt";
+}
+
+TEST(LoggedReportTest, KeepsWhatWasCached) {
+  const std::vector<core::CachedPrompt> cached = {{9, 0}, {12, 640}};
+  const core::StepReport report = {.step = 4, .applied_plan = 3, .cached = cached};
+  v1::LoggedReport logged;
+  ToLog(1, report, false, 3, logged);
+  OwnedReport read;
+  ASSERT_TRUE(FromLog(logged, 3, read).ok());
+  ASSERT_EQ(read.event.report.cached.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(read.event.report.cached[i].id, cached[i].id);
+    EXPECT_EQ(read.event.report.cached[i].tokens, cached[i].tokens);
+  }
+  logged.set_cached_tokens(0, -1);
+  EXPECT_FALSE(FromLog(logged, 3, read).ok());
+  logged.set_cached_tokens(0, 1);
+  logged.add_cached_ids(1);
+  EXPECT_FALSE(FromLog(logged, 3, read).ok()) << "an id without tokens";
+}
+
+TEST(LoggedEpochTest, KeepsPrefixCachesAndMembers) {
+  std::vector<core::EpochMember> members(2);
+  for (core::EpochMember& member : members) member.spec = {.slots = 1, .kv_tokens = 1};
+  members[1].spec.prefix_cache = true;
+  members[1].spec.member = 77;
+  v1::LoggedEpoch logged;
+  ToLog(members, 3, logged);
+  const auto read = FromLog(logged, 3);
+  ASSERT_TRUE(read.ok());
+  EXPECT_FALSE((*read)[0].spec.prefix_cache);
+  EXPECT_EQ((*read)[0].spec.member, 0u);
+  EXPECT_TRUE((*read)[1].spec.prefix_cache);
+  EXPECT_EQ((*read)[1].spec.member, 77u);
+}
+
 TEST(LoggedWorkerTimeTest, KeepsEveryTermOfTheCost) {
   const BatchCost cost = {
       .c_s = 0.02, .a_s_per_token = 1e-4, .b0_tokens = 16, .k1_s_per_pair = 3e-9, .k2_s_per_token = 1e-6};

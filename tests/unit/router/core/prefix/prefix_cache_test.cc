@@ -1,0 +1,149 @@
+#include "router/core/prefix/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "common/base/rng.h"
+
+namespace bfio::core {
+namespace {
+
+constexpr int64_t kBlock = kPrefixBlockTokens;
+using Blocks = std::vector<uint64_t>;
+
+TEST(PrefixCache, FindsWhatAPromptSharesWithEarlierOnes) {
+  PrefixCache cache(100 * kBlock, 100);
+  cache.Touch({1, 2, 3});
+  EXPECT_EQ(cache.Find({1, 2, 3, 4}), 3 * kBlock);
+  EXPECT_EQ(cache.Find({1, 2, 9}), 2 * kBlock);
+  EXPECT_EQ(cache.Find({9, 12, 13}), 0);
+  EXPECT_EQ(cache.Find({}), 0);
+  EXPECT_EQ(cache.tokens(), 3 * kBlock);
+}
+
+TEST(PrefixCache, TheLeastRecentlyUsedGoFirstAndAPromptLosesItsEnd) {
+  PrefixCache cache(4 * kBlock, 100);
+  cache.Touch({1, 2});
+  cache.Touch({5, 6});
+  cache.Touch({1, 2});
+  cache.Touch({7});
+  EXPECT_EQ(cache.Find({5, 6}), kBlock);
+  EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
+  EXPECT_EQ(cache.Find({7}), kBlock);
+}
+
+TEST(PrefixCache, GeneratedTokensTakeMemory) {
+  PrefixCache cache(4 * kBlock, 100);
+  cache.Touch({1, 2});
+  cache.Write(2 * kBlock);
+  EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
+  cache.Write(1);
+  EXPECT_EQ(cache.Find({1, 2}), kBlock);
+  cache.Write(4 * kBlock);
+  EXPECT_EQ(cache.Find({1, 2}), 0);
+  cache.Write(5 * kBlock);
+  EXPECT_EQ(cache.tokens(), 0) << "more than there is room for";
+}
+
+TEST(PrefixCache, APromptLargerThanTheMemoryKeepsItsBeginning) {
+  PrefixCache cache(3 * kBlock, 100);
+  cache.Touch({1, 2, 3, 4, 5});
+  EXPECT_EQ(cache.Find({1, 2, 3, 4, 5}), 3 * kBlock);
+  PrefixCache few(100 * kBlock, 2);
+  few.Touch({1, 2, 3, 4, 5});
+  EXPECT_EQ(few.Find({1, 2, 3, 4, 5}), 2 * kBlock);
+  EXPECT_EQ(few.blocks(), 2);
+}
+
+TEST(PrefixCache, WithoutMemoryNothingIsFound) {
+  PrefixCache cache(0, 0);
+  cache.Touch({1, 2});
+  cache.Write(100);
+  EXPECT_EQ(cache.Find({1, 2}), 0);
+  EXPECT_EQ(cache.blocks(), 0);
+  EXPECT_EQ(cache.tokens(), 0);
+}
+
+// The same by its definition: a list, searched from its front.
+class PlainCache {
+ public:
+  PlainCache(int64_t capacity, int64_t most) : capacity_(capacity), most_(most) {}
+  int64_t Find(const Blocks& blocks) const {
+    int64_t found = 0;
+    for (const uint64_t block : blocks) {
+      if (std::none_of(list_.begin(), list_.end(), [&](const Entry& e) { return e.block == block; })) break;
+      found += kBlock;
+    }
+    return found;
+  }
+  void Touch(const Blocks& blocks) {
+    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+      list_.remove_if([&](const Entry& e) { return e.block == *block; });
+      list_.push_front({*block, kBlock});
+    }
+    Shrink();
+  }
+  void Write(int64_t tokens) {
+    list_.push_front({0, tokens});
+    Shrink();
+  }
+
+ private:
+  struct Entry {
+    uint64_t block;
+    int64_t tokens;
+  };
+  void Shrink() {
+    const auto tokens = [&] {
+      int64_t sum = 0;
+      for (const Entry& e : list_) sum += e.tokens;
+      return sum;
+    };
+    const auto blocks = [&] {
+      return std::count_if(list_.begin(), list_.end(), [](const Entry& e) { return e.block != 0; });
+    };
+    while (!list_.empty() && (tokens() > capacity_ || blocks() > most_)) list_.pop_back();
+  }
+
+  int64_t capacity_, most_;
+  std::list<Entry> list_;
+};
+
+TEST(PrefixCache, FindsWhatAPlainListFinds) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    Rng rng(seed);
+    const auto capacity = static_cast<int64_t>(kBlock * (1 + rng.Below(60)));
+    const auto most = static_cast<int64_t>(1 + rng.Below(60));
+    PrefixCache cache(capacity, most);
+    PlainCache plain(capacity, most);
+    // Prompts that are paths of a tree: a block's name says which blocks are before it.
+    const auto prompt = [&] {
+      Blocks blocks;
+      uint64_t name = 1;
+      for (uint64_t i = rng.Below(12); i > 0; --i) blocks.push_back(name = 3 * name + rng.Below(2));
+      return blocks;
+    };
+    for (int turn = 0; turn < 400; ++turn) {
+      if (rng.Below(4) == 0) {
+        const auto tokens = static_cast<int64_t>(1 + rng.Below(3 * kBlock));
+        cache.Write(tokens);
+        plain.Write(tokens);
+      } else {
+        const Blocks blocks = prompt();
+        cache.Touch(blocks);
+        plain.Touch(blocks);
+      }
+      const Blocks blocks = prompt();
+      ASSERT_EQ(cache.Find(blocks), plain.Find(blocks)) << "seed " << seed << ", turn " << turn;
+      ASSERT_LE(cache.tokens(), capacity);
+      ASSERT_LE(cache.blocks(), most);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core
