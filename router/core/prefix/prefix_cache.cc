@@ -29,7 +29,12 @@ void PrefixCache::Touch(absl::Span<const uint64_t> blocks) {
 
 void PrefixCache::Write(int64_t tokens) {
   if (tokens <= 0) return;
-  PushFront(0, tokens, false);
+  if (newest_ != kNone && !nodes_[newest_].named && nodes_[newest_].tokens < kPrefixBlockTokens) {
+    nodes_[newest_].tokens += tokens;
+    tokens_ += tokens;
+  } else {
+    PushFront(0, tokens, false);
+  }
   Shrink();
 }
 

@@ -11,7 +11,7 @@
 // are here is found by bisection.
 //
 // Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: some 60
-// bytes per block, most_blocks at most.
+// bytes per block of capacity, of which most_blocks have names.
 #ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 #define BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 
@@ -43,7 +43,8 @@ class PrefixCache {
  private:
   using Index = uint32_t;
   static constexpr Index kNone = ~Index{0};
-  // Of the list from the most to the least recently used.
+  // Of the list from the most to the least recently used. Tokens of no block are entered together until they
+  // make one, so that there are no more entries than blocks would be.
   struct Node {
     // Of a block; for tokens of no block unused.
     uint64_t block = 0;

@@ -7,9 +7,9 @@
 namespace bfio::core {
 namespace {
 
-// Prompts whose hits were expected that an observation is remembered for, on average: as many as make a share
-// exact to some 10 %.
-constexpr double kRemembered = 64;
+// Prompts that the mean of found shares covers: enough that a single one matters little, and few enough that
+// it follows an engine that is started anew without its cache within seconds.
+constexpr double kObserved = 32;
 
 }  // namespace
 
@@ -48,11 +48,6 @@ int64_t PrefixCaches::Trusted(WorkerIndex worker, int64_t found) const {
   return static_cast<int64_t>(static_cast<double>(found) * Trust(worker));
 }
 
-double PrefixCaches::Trust(WorkerIndex index) const {
-  const Worker& worker = workers_[static_cast<size_t>(index)];
-  return worker.expected > 0 ? std::min(1.0, worker.found / worker.expected) : 1;
-}
-
 void PrefixCaches::Placed(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) {
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
@@ -70,10 +65,10 @@ void PrefixCaches::Ended(WorkerIndex index, absl::Span<const uint64_t> prefix, i
 
 void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) {
   if (expected <= 0) return;
-  Worker& worker = workers_[static_cast<size_t>(index)];
-  const double kept = 1 - 1 / kRemembered;
-  worker.expected = kept * worker.expected + static_cast<double>(expected);
-  worker.found = kept * worker.found + static_cast<double>(std::clamp<int64_t>(found, 0, expected));
+  const auto share =
+      static_cast<double>(std::clamp<int64_t>(found, 0, expected)) / static_cast<double>(expected);
+  double& trust = workers_[static_cast<size_t>(index)].trust;
+  trust += (share - trust) / kObserved;
 }
 
 }  // namespace bfio::core

@@ -3,13 +3,14 @@
 // Purpose: follows each worker's cache (prefix_cache.h) through placements, ends and epochs, and compares
 // what was expected with what workers report (CachedPrompt). A worker that finds less than expected (it
 // evicts earlier, or its prefix caching is switched off) is trusted less: what is expected of it is
-// multiplied by the share that it found of what was expected lately.
+// multiplied by the share that it has found of what was expected, in the mean over its last prompts.
 //
 // Ownership: of a group's accounts. Not saved with them: after a restart the caches are taken to be empty.
 // Threads: one. Units: tokens.
 #ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHES_H_
 #define BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -44,7 +45,7 @@ class PrefixCaches {
   // What is expected where Find says `found`.
   int64_t Trusted(WorkerIndex worker, int64_t found) const;
   // The share of Find that the worker has found lately, 0 .. 1.
-  double Trust(WorkerIndex worker) const;
+  double Trust(WorkerIndex worker) const { return workers_[static_cast<size_t>(worker)].trust; }
 
   // A prompt of so many tokens was placed there.
   void Placed(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens);
@@ -58,8 +59,7 @@ class PrefixCaches {
     Member member;
     // Without blocks where it has no cache.
     PrefixCache cache{0, 0};
-    // Fading sums of what Find had said and of what was found of it, tokens.
-    double expected = 0, found = 0;
+    double trust = 1;
   };
 
   std::vector<Worker> workers_;

@@ -1,4 +1,4 @@
-// Least work: the oldest request goes to the worker that has least to compute with it.
+// Least work: a request goes to the worker that has least to compute with it, the oldest first.
 //
 // Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix
 // caching). The work of worker g with the request, in tokens that it computes:
@@ -10,7 +10,14 @@
 // where prompts are long and shared, a request goes where its prefix is, until that worker has more to do
 // than the prefix saves.
 //
-// Ties: fewest requests, then in turn. Threads: as Policy.
+// Where capacity is short. A slot that falls free on a worker is best used by a request whose prefix is
+// there. So of the oldest of the highest class, those with more of their prompt on a worker with room than on
+// the mean worker go first, and those whose prefix is only on full workers go last. A request that has waited
+// wait_ratio times as long as the 99th percentile under first come, first served (Snapshot::first_come) goes
+// before all others.
+//
+// Ties: fewest requests, then in turn. Threads: as Policy. Cost: O(kLook * workers) look-ups in caches, and
+// those of the requests that are placed.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 
@@ -24,17 +31,37 @@ namespace bfio::core {
 
 class LeastWorkPolicy final : public Policy {
  public:
+  explicit LeastWorkPolicy(double wait_ratio) : wait_ratio_(wait_ratio) {}
+
   absl::string_view name() const override { return "least_work"; }
   bool uses_prefixes() const override { return true; }
+  bool uses_first_come_waits() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
+  // A waiting request by how well workers with room suit it.
+  struct Choice {
+    int32_t index = 0;
+    bool overdue = false;
+    // Its prefix is on full workers only.
+    bool away = false;
+    // Tokens that the best worker with room has of its prompt, less what the mean worker has.
+    double gain = 0;
+  };
+
+  void FindChoices(const Snapshot& snapshot);
+  Choice ChoiceOf(const Snapshot& snapshot, int32_t index) const;
+  void Place(const Snapshot& snapshot, int32_t index, Decision& decision);
   WorkerIndex Choose(const Snapshot& snapshot, const WaitingView& request);
 
+  const double wait_ratio_;
   FreeCapacity free_;
   // By worker: prompt tokens that it has to compute, those of this plan included.
   std::vector<int64_t> pending_;
   WorkerIndex next_ = 0;
+  // Scratch.
+  std::vector<Choice> choices_;
+  std::vector<char> placed_;
 };
 
 }  // namespace bfio::core

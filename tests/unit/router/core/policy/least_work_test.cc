@@ -90,7 +90,7 @@ TEST(LeastWork, WithoutPrefixesItTakesTurnsAmongThoseWithFewest) {
 TEST(LeastWork, AWorkerThatConfirmsNothingHasNoPrefix) {
   Case at({0, 0});
   at.caches.Placed(1, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
-  at.caches.Observed(1, 128, 0);
+  for (int i = 0; i < 200; ++i) at.caches.Observed(1, 128, 0);
   EXPECT_EQ(at.Decide({{1, 2}}, 3 * kPerBlock), std::vector<int32_t>{0});
 }
 

@@ -88,7 +88,11 @@ class PlainCache {
     Shrink();
   }
   void Write(int64_t tokens) {
-    list_.push_front({0, tokens});
+    if (!list_.empty() && list_.front().block == 0 && list_.front().tokens < kBlock) {
+      list_.front().tokens += tokens;
+    } else {
+      list_.push_front({0, tokens});
+    }
     Shrink();
   }
 
