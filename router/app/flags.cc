@@ -119,7 +119,7 @@ void AddGroups(OptionTable& table, RouterSettings& settings) {
   table.AddChoice<std::string>("coupling", &settings.coupling,
                                {{"auto", "auto"}, {"barrier", "barrier"}, {"none", "none"}},
                                "barrier: workers meet in every step; none: each worker steps independently, "
-                               "and the default of --policy is least_requests with --engines, otherwise "
+                               "and the default of --policy is least_work with --engines, otherwise "
                                "jffc; auto: none with --engines that name no barrier and with chains of "
                                "servers, otherwise barrier");
   table.Add("step_timeout", &o.step_timeout, kTimeout,
@@ -267,6 +267,7 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
   }
   if (settings.coupling == "barrier") o.group_kind = core::GroupKind::kBarrier;
   if (settings.coupling == "none") o.group_kind = core::GroupKind::kIndependent;
+  o.limits.name_prefixes = !o.engines.empty();
   if (o.group_kind == core::GroupKind::kBarrier) return absl::OkStatus();
   if (o.plan_mode == core::PlanMode::kLockstep) {
     return absl::InvalidArgumentError(
@@ -277,10 +278,10 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
         "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
   }
   // jffc is for chains, which differ in speed and do not slow down with what they hold. A step of an engine
-  // takes longer with each of its requests, and no other rank waits for it: fewest requests, as vLLM balances
-  // its own.
+  // takes longer with each of its requests, no other rank waits for it, and it computes only what its prefix
+  // cache does not have.
   if (!table.given("policy") && o.group_kind == core::GroupKind::kIndependent)
-    o.policy = o.engines.empty() ? "jffc" : "least_requests";
+    o.policy = o.engines.empty() ? "jffc" : "least_work";
   return absl::OkStatus();
 }
 

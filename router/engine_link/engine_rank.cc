@@ -102,6 +102,7 @@ void EngineRank::OnCached(CallNumber number, int64_t tokens) {
   const auto it = calls_.find(number);
   if (it == calls_.end() || it->second.generated > 0 || !it->second.tokens.empty()) return;
   Call& call = it->second;
+  call.cached = tokens;
   call.prompt_left = std::max(std::min<int64_t>(1, call.prompt_left), call.prompt_left - tokens);
 }
 
@@ -306,6 +307,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       call.generated += static_cast<int64_t>(call.tokens.size());
       if (!call.tokens.empty()) call.token_report = token_reports_;
       call.tokens.clear();
+      if (call.cached) report.cached.push_back({call.id, *std::exchange(call.cached, std::nullopt)});
     }
     Await(call);
     if (call.finished) {

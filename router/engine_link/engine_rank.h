@@ -186,6 +186,8 @@ class EngineRank {
     int64_t first_step = 0;
     // The engine has reported that its prompt is computed: the first token follows.
     bool computed = false;
+    // Prompt tokens that the engine found in its cache, where that is not reported yet.
+    std::optional<int64_t> cached;
     // Received and reported before the present step.
     int64_t generated = 0;
     // The last of token_reports_ that it had tokens in.

@@ -402,6 +402,8 @@ void EngineServer::Attach(size_t r) {
   hello.engine = address_.protocol;
   hello.steps_alone = true;
   hello.passes = true;
+  // By default engines have it. Where it is off they find nothing, and the placement goes by that.
+  hello.prefix_cache = true;
   handler_->OnWorkerEvent(rank.channel, std::move(hello));
 }
 

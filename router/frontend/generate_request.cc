@@ -108,6 +108,7 @@ absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& request
   converted.tenant = std::move(tenant);
   if (absl::Status status = CheckRequest(converted, limits); !status.ok()) return status;
   if (IsBareResume(converted)) return BareResume(std::move(converted));
+  if (limits.name_prefixes) converted.prefix = core::NamePrefixBlocks(converted.prompt);
   return converted;
 }
 

@@ -238,6 +238,8 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.slots = member.hello.slots;
   to.spec.kv_tokens = member.hello.kv_tokens;
   to.spec.accepts_new = !member.draining;
+  to.spec.prefix_cache = member.hello.prefix_cache;
+  to.spec.member = member.id;
   to.spec.time_per_token = member.telemetry.time.time_per_token;
   to.spec.time_offset = member.telemetry.time.time_offset;
   to.spec.prefill_time = member.telemetry.time.prefill_time;

@@ -70,6 +70,7 @@ absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report
   event.report.extra_slots = report.extra_slots;
   event.report.shared_kv_tokens = report.shared_kv_tokens;
   event.report.prefill = report.prefill;
+  event.report.cached = report.cached;
   const int64_t drift_before = scheduler().totals().drift_tokens;
   absl::Status status = cluster_->Apply(event).status;
   const int64_t drift = scheduler().totals().drift_tokens - drift_before;

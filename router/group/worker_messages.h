@@ -50,6 +50,8 @@ struct WorkerHello {
   // It is an engine: it accepts requests in the form in which clients sent them (Passing), and has none left
   // when its connection has ended.
   bool passes = false;
+  // It keeps the KV of prompts for later ones that begin alike.
+  bool prefix_cache = false;
   // A random number that identifies this run of the worker; 0: not sent. `stream` is the number of this
   // connection in that run, which grows.
   uint64_t worker_instance = 0;
@@ -163,6 +165,8 @@ struct StepReport {
   std::optional<core::PrefillReport> prefill;
   // The latest; empty: not requested, or not reported.
   std::optional<EngineLoad> engine_load;
+  // Of requests whose first token is in this report, where the engine says.
+  std::vector<core::CachedPrompt> cached;
 };
 
 // The router's request to a worker to form an epoch.

@@ -40,6 +40,9 @@ struct ClientRequest {
   // At least 1, except in a bare resume; prompt.size() where ids were given. Of a text that passes an
   // estimate.
   uint32_t prompt_tokens = 0;
+  // The prompt's blocks, where the workers have prefix caches and equal tokens are all that sharing takes.
+  // The outputs of a call have them together.
+  core::PrefixBlocks prefix;
   uint32_t max_new_tokens = 0;
   // The client has set no limit: max_new_tokens are as many as the workers accept.
   bool max_new_tokens_unset = false;
@@ -80,7 +83,8 @@ struct ClientRequest {
   bool has_prompt() const { return prompt_tokens > 0; }
   bool has_prompt_ids() const { return !prompt.empty(); }
   int64_t prompt_bytes() const {
-    return int64_t{4} * static_cast<int64_t>(prompt.size()) + (passed.message ? passed.message->bytes() : 0);
+    return int64_t{4} * static_cast<int64_t>(prompt.size()) + (passed.message ? passed.message->bytes() : 0) +
+           (prefix ? static_cast<int64_t>(8 * prefix->size()) : 0);
   }
 };
 

@@ -26,6 +26,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   // Another model would continue the client's tokens differently.
   spec.model = model;
   spec.held_to = held_to;
+  spec.prefix = request.prefix;
   if (senior_step) spec.seniority = next_step - *senior_step;
   seniority = spec.seniority;
   if (placed) spec.waited_steps = wait_steps;

@@ -16,12 +16,12 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens, uint64_t salt) {
+PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens) {
   const size_t blocks = tokens.size() / kPrefixBlockTokens;
   if (blocks == 0) return nullptr;
   std::vector<uint64_t> names;
   names.reserve(blocks);
-  uint64_t name = Mix(salt + 0x9e3779b97f4a7c15);
+  uint64_t name = 0;
   for (size_t block = 0; block < blocks; ++block) {
     for (const uint32_t token : tokens.subspan(block * kPrefixBlockTokens, kPrefixBlockTokens))
       name = Mix(name + 0x9e3779b97f4a7c15 + token);

@@ -23,8 +23,8 @@ inline constexpr int64_t kPrefixBlockTokens = 64;
 // Of a prompt's whole blocks, in order; null: unknown, or none.
 using PrefixBlocks = std::shared_ptr<const std::vector<uint64_t>>;
 
-// `salt`: prompts with another one share nothing. Null for a prompt of less than a block.
-PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens, uint64_t salt);
+// Null for a prompt of less than a block.
+PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens);
 
 }  // namespace bfio::core
 

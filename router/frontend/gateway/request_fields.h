@@ -134,6 +134,12 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
 // A prompt, and how many tokens it has; of a text an estimate. INVALID_ARGUMENT: there is none.
 absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text);
 
+// The prompt's blocks.
+template <typename TokenizedInput>
+core::PrefixBlocks PrefixOf(const TokenizedInput& from) {
+  return core::NamePrefixBlocks({from.input_ids().data(), static_cast<size_t>(from.input_ids_size())});
+}
+
 // A request that the engines check: only what the router needs of it is read. `prompt_tokens` is its length.
 template <typename GenerateRequest>
 absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::string tenant,

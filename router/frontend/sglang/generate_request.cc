@@ -80,6 +80,16 @@ Sampling ToSampling(const pb::GenerateRequest& request) {
   return sampling;
 }
 
+bool OnlyTokens(const pb::GenerateRequest& from) {
+  return !from.has_mm_inputs() && from.input_embeds().empty() && !from.return_hidden_states() &&
+         !from.has_disaggregated_params() && from.custom_logit_processor().empty() && from.lora_id().empty();
+}
+
+bool AllKnown(const pb::GenerateRequest& from) {
+  return gateway::AllKnown(from) && gateway::AllKnown(from.tokenized()) &&
+         gateway::AllKnown(from.sampling_params());
+}
+
 // Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
 // tokens; or are as good where another engine draws them and penalizes only its own (`may_resample`).
 bool Continues(const pb::GenerateRequest& from, bool may_resample) {
@@ -91,11 +101,7 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const bool plain = ConstraintName(sampling) == nullptr && sampling.stop().empty() &&
                      !sampling.has_custom_params() && from.token_ids_logprob().empty() &&
                      (!from.return_logprob() || from.logprob_start_len() < 0);
-  const bool only_tokens = !from.has_mm_inputs() && from.input_embeds().empty() &&
-                           !from.return_hidden_states() && !from.has_disaggregated_params() &&
-                           from.custom_logit_processor().empty() && from.lora_id().empty();
-  return ((greedy && !penalties) || may_resample) && plain && only_tokens && gateway::AllKnown(from) &&
-         gateway::AllKnown(from.tokenized()) && gateway::AllKnown(sampling);
+  return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from) && AllKnown(from);
 }
 
 absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
@@ -108,6 +114,10 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
   Passing& passed = to->request.passed;
   passed.continues = Continues(from, context.may_resample);
   passed.kv_from_elsewhere = from.has_disaggregated_params();
+  // Unknown fields may be a salt. For log-probabilities of the prompt SGLang computes it from there on.
+  const bool computes_all = from.return_logprob() && from.logprob_start_len() >= 0;
+  if (OnlyTokens(from) && AllKnown(from) && !computes_all)
+    to->request.prefix = gateway::PrefixOf(from.tokenized());
   passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;
 }

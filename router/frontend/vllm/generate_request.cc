@@ -89,6 +89,23 @@ Sampling ToSampling(const pb::SamplingParams& from) {
   return sampling;
 }
 
+bool OnlyTokens(const pb::GenerateRequest& from) {
+  return from.has_tokenized() && !from.has_mm_inputs() && from.extra_mm_inputs().empty() &&
+         !from.has_media_refs() && !from.has_kv_transfer_params() && !from.has_kv_transfer_params_json();
+}
+
+bool AllKnown(const pb::GenerateRequest& from) {
+  return gateway::AllKnown(from) && gateway::AllKnown(from.tokenized()) &&
+         gateway::AllKnown(from.sampling_params());
+}
+
+// Unknown fields may be a salt or an adapter. For log-probabilities of the prompt vLLM computes all of it.
+bool SharesPrefixes(const pb::GenerateRequest& from) {
+  const pb::SamplingParams& sampling = from.sampling_params();
+  return OnlyTokens(from) && AllKnown(from) && !sampling.has_prompt_logprobs() &&
+         !sampling.has_truncate_prompt_tokens();
+}
+
 // Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
 // tokens; or are as good where another engine draws them and penalizes only its own (`may_resample`).
 bool Continues(const pb::GenerateRequest& from, bool may_resample) {
@@ -100,11 +117,7 @@ bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const bool plain = sampling.constraint_case() == pb::SamplingParams::CONSTRAINT_NOT_SET &&
                      sampling.stop().empty() && !sampling.has_prompt_logprobs() &&
                      !sampling.has_truncate_prompt_tokens();
-  const bool only_tokens = from.has_tokenized() && !from.has_mm_inputs() && from.extra_mm_inputs().empty() &&
-                           !from.has_media_refs() && !from.has_kv_transfer_params() &&
-                           !from.has_kv_transfer_params_json();
-  return ((greedy && !penalties) || may_resample) && plain && only_tokens && gateway::AllKnown(from) &&
-         gateway::AllKnown(from.tokenized()) && gateway::AllKnown(sampling);
+  return ((greedy && !penalties) || may_resample) && plain && OnlyTokens(from) && AllKnown(from);
 }
 
 absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::string tenant,
@@ -121,6 +134,7 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
   request.sampling.seed = SeedOf(sampling);
   request.passed.continues = Continues(from, context.may_resample);
   request.passed.kv_from_elsewhere = KvFromElsewhere(from);
+  if (SharesPrefixes(from)) request.prefix = gateway::PrefixOf(from.tokenized());
   request.passed.message = PassedMessage<pb::GenerateRequest>::Make(std::move(from));
   return to;
 }
