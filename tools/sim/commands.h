@@ -52,6 +52,8 @@ absl::Status RunEngineCommand(const ReadOptions& read);
 absl::Status RunServeCommand(const ReadOptions& read);
 // A rule against all others, each with its best budget in hindsight.
 absl::Status RunServeGridCommand(const ReadOptions& read);
+// Rules of placement in front of engine ranks with prefix caches.
+absl::Status RunPrefixesCommand(const ReadOptions& read);
 
 // --- options that several subcommands have; the value of each variable is the default ---
 

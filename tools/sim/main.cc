@@ -48,6 +48,9 @@ constexpr Subcommand kSubcommands[] = {
      "bfio_sim serve --profile=conversation --rule=bf_io --load=0.7", RunServeCommand},
     {"serve-grid", "one such rule against all others with their best budgets",
      "bfio_sim serve-grid --groups=4 --loads=0.7 --seeds=1 --threads=2", RunServeGridCommand},
+    {"prefixes", "rules of placement in front of independent engine ranks with prefix caches",
+     "bfio_sim prefixes --workloads=chat --ranks=8 --loads=0.7 --policies=least_requests,least_work",
+     RunPrefixesCommand},
 };
 
 std::string Usage() {

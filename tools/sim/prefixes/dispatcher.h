@@ -1,0 +1,45 @@
+// What places requests on the ranks of the simulation of prefix caches.
+//
+// Threads: one. Units: tokens.
+#ifndef BFIO_TOOLS_SIM_PREFIXES_DISPATCHER_H_
+#define BFIO_TOOLS_SIM_PREFIXES_DISPATCHER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/sim/prefixes/engine_model.h"
+#include "tools/sim/prefixes/prefix_request.h"
+
+namespace bfio::sim {
+
+struct Dispatch {
+  const PrefixRequest* request = nullptr;
+  int32_t rank = 0;
+};
+
+class Dispatcher {
+ public:
+  virtual ~Dispatcher() = default;
+  // A request has arrived; a rank has ended a step. Both return what is sent to ranks at once.
+  virtual std::vector<Dispatch> Arrived(const PrefixRequest& request) = 0;
+  virtual std::vector<Dispatch> Stepped(int32_t rank, const EngineStep& step) = 0;
+  virtual int64_t waiting() const { return 0; }
+  // Prompt tokens that ranks were expected to have, and those of them that they had; 0: it expects nothing.
+  virtual int64_t expected_tokens() const { return 0; }
+  virtual int64_t found_tokens() const { return 0; }
+};
+
+// The router's core with this policy; requests wait there. INVALID_ARGUMENT: no such policy.
+absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const std::string& policy, uint64_t seed,
+                                                                  const EngineModelOptions& engine,
+                                                                  const std::vector<EngineModel>& ranks);
+// A rule that sends each request to a rank at once (direct_dispatchers.cc); null: no such rule.
+std::unique_ptr<Dispatcher> MakeDirectDispatcher(const std::string& rule,
+                                                 const std::vector<EngineModel>& ranks);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_PREFIXES_DISPATCHER_H_

@@ -1,0 +1,116 @@
+// One rank of an engine that batches continuously, like vLLM: slots, a token budget, KV blocks with prefix
+// caching.
+//
+// Purpose: what a placement costs. A step computes the next tokens of running requests in order of admission,
+// then admits waiting ones, first come, first served, while slot, budget and blocks for the whole prompt are
+// free. A running request that gets no block preempts the one admitted last, which waits in front and is
+// computed again. Blocks of a request that ends are released last block first.
+//
+// Ownership: borrows the requests. Threads: one. Units: tokens, seconds.
+#ifndef BFIO_TOOLS_SIM_PREFIXES_ENGINE_MODEL_H_
+#define BFIO_TOOLS_SIM_PREFIXES_ENGINE_MODEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "common/cost/batch_time.h"
+#include "tools/sim/prefixes/block_pool.h"
+#include "tools/sim/prefixes/prefix_request.h"
+
+namespace bfio::sim {
+
+// Llama-3-8B in 16 bits on an H100, as in bfio_sim serve: 16 GB of weights and the time between steps; half
+// of the 989e12 operations per second for 16e9 operations per token and 524,288 per pair of tokens that
+// attend to each other; 131,072 bytes of KV per token at 80 % of 3.35e12 bytes per second.
+inline constexpr BatchCost kEngineCost = {.c_s = 7.5e-3,
+                                          .a_s_per_token = 0.027e-3,
+                                          .b0_tokens = 220,
+                                          .k1_s_per_pair = 1.05e-9,
+                                          .k2_s_per_token = 4.85e-8};
+
+struct EngineModelOptions {
+  int32_t slots = 64;
+  int64_t token_budget = 2048;
+  int64_t kv_tokens = 200'000;
+  bool caches = true;
+  BatchCost cost = kEngineCost;
+};
+
+// A request that the engine has, as a router in front of it knows it.
+struct HeldRequest {
+  const PrefixRequest* request = nullptr;
+  int64_t generated = 0;
+};
+
+// What a step has done.
+struct EngineStep {
+  struct First {
+    const PrefixRequest* request = nullptr;
+    // Prompt tokens found in the cache when it was first admitted.
+    int64_t cached = 0;
+  };
+  std::vector<First> first_tokens;
+  std::vector<const PrefixRequest*> finished;
+  // Prompt and generated tokens of all requests that the engine had during the step, waiting ones included.
+  int64_t load_tokens = 0;
+};
+
+class EngineModel {
+ public:
+  // REQUIRES: positive numbers.
+  explicit EngineModel(const EngineModelOptions& options);
+
+  // REQUIRES: prompt and output fit the memory.
+  void Submit(const PrefixRequest& request);
+
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  bool in_step() const { return in_step_; }
+  // Begins a step; its duration. REQUIRES: neither idle nor in a step.
+  double BeginStep();
+  // Ends it.
+  EngineStep EndStep();
+
+  // Prompt tokens that are in the cache now; whole blocks, less than the prompt.
+  int64_t Cached(const PrefixRequest& request) const;
+  // Running ones in order of admission, then waiting ones.
+  std::vector<HeldRequest> Held() const;
+  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t preemptions() const { return preemptions_; }
+  const BlockPool& pool() const { return pool_; }
+
+ private:
+  struct Entry {
+    const PrefixRequest* request = nullptr;
+    // Tokens with KV, and tokens of the present step.
+    int64_t computed = 0, scheduled = 0;
+    int64_t generated = 0;
+    // Below 0: not admitted yet.
+    int64_t cached = -1;
+    std::vector<BlockPool::Block> blocks;
+
+    int64_t tokens() const { return request->prompt_tokens + generated; }
+  };
+
+  std::vector<BlockPool::Block> Match(const Entry& entry) const;
+  // Makes the next tokens' blocks; false: too few are free.
+  bool Extend(Entry& entry, int64_t tokens);
+  void Schedule(Entry& entry, int64_t tokens, BatchLoad& batch);
+  // Returns whether one waits that was admitted before.
+  bool ScheduleRunning(BatchLoad& batch);
+  void Admit(BatchLoad& batch);
+  void Preempt();
+  void Release(Entry& entry);
+
+  const EngineModelOptions options_;
+  BlockPool pool_;
+  std::vector<Entry> running_;
+  std::deque<Entry> waiting_;
+  bool in_step_ = false;
+  int64_t preemptions_ = 0;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_PREFIXES_ENGINE_MODEL_H_

@@ -1,0 +1,89 @@
+// Traffic whose prompts begin alike, or do not: sessions of one or more turns.
+//
+// Purpose: the requests of `bfio_sim prefixes`. A session begins with a text that it shares with others, if
+// its workload has such texts. Each turn's prompt is all earlier prompts and outputs, and a new message.
+// Sessions arrive as a Poisson process; the next turn comes a think time after the end of the last. At time 0
+// as many sessions are under way as the load implies, with what they have said before in nobody's cache.
+//
+// Deterministic for a seed: a session's lengths and times do not depend on how its requests are served.
+// Threads: one. Units: tokens, seconds.
+#ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
+#define BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/rng.h"
+#include "tools/sim/prefixes/engine_model.h"
+#include "tools/sim/prefixes/prefix_request.h"
+
+namespace bfio::sim {
+
+struct WorkloadShape {
+  const char* name;
+  // Lengths are lognormal with this mean and this standard deviation of the logarithm. Below 0: uniform in
+  // 20 .. 300.
+  struct Length {
+    double mean = 0, sigma = 0;
+  };
+  // Texts that sessions begin with, and the exponent of their popularity by rank.
+  int32_t shared_texts = 0;
+  double zipf = 0;
+  Length shared, message, output;
+  // Mean number of turns (geometric), mean pause between them (exponential).
+  double turns = 1;
+  double think_s = 0;
+  int64_t max_new_tokens = 2'048;
+};
+
+const std::vector<WorkloadShape>& WorkloadShapes();
+// INVALID_ARGUMENT, with the known names.
+absl::StatusOr<WorkloadShape> FindWorkload(absl::string_view name);
+
+class PrefixWorkload {
+ public:
+  // A text of its own, or a shared one, and its length.
+  struct Segment {
+    uint64_t text = 0;
+    int64_t tokens = 0;
+  };
+  struct Session {
+    int64_t number = 0;
+    Rng rng{0};
+    std::vector<Segment> said;
+    int64_t tokens = 0;
+    uint64_t texts = 0;
+    bool ended = false;
+  };
+
+  PrefixWorkload(const WorkloadShape& shape, uint64_t seed);
+
+  // Requests per second of one rank that is always full, without hits in its cache.
+  double Capacity(const EngineModelOptions& engine) const;
+
+  Session NewSession(int64_t number) const;
+  // The next turn's request, without arrival and id; none: the session has ended.
+  std::optional<PrefixRequest> NextTurn(Session& session) const;
+  double Think(Session& session) const { return session.rng.Exponential() * shape_.think_s; }
+  // A session that began earlier and goes on.
+  Session UnderWay(int64_t number) const;
+
+  const WorkloadShape& shape() const { return shape_; }
+
+ private:
+  int64_t Draw(const WorkloadShape::Length& length, Rng& rng, int64_t most) const;
+
+  const WorkloadShape shape_;
+  const Rng rng_;
+  std::vector<int64_t> shared_tokens_;
+  // Cumulative popularity.
+  std::vector<double> popularity_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_PREFIXES_PREFIX_WORKLOAD_H_
