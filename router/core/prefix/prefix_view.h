@@ -28,6 +28,8 @@ class PrefixView {
   std::vector<int64_t> pending;
   // Mean output of requests that have ended; 0: none has.
   double output_tokens = 0;
+  // The share of recent prompts' tokens that their workers were expected to have, 0 .. 1.
+  double hit_share = 0;
 };
 
 }  // namespace bfio::core

@@ -260,6 +260,8 @@ class GroupAccounts {
   PromptTraffic traffic_;
   EndedRequests ended_;
   PrefixCaches caches_;
+  // Tokens of a placed prompt that its worker was expected to have.
+  FadingMean cached_tokens_;
 };
 
 }  // namespace bfio::core

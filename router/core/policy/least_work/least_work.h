@@ -1,23 +1,24 @@
-// Least work: a request goes to the worker that has least to compute with it, the oldest first.
+// Least work: the oldest request goes to the worker that has least to compute with it.
 //
 // Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix
 // caching). The work of worker g with the request, in tokens that it computes:
 //
-//   pending prompt tokens of g + tokens of the request's prompt that g's cache does not hold + n_g * o
+//   pending prompt tokens of g + (1 + h) * tokens of the request's prompt that g's cache does not hold + n_g
+//   * o
 //
-// n_g being the number of its requests and o the mean output. A token costs about the same in a prompt as in
-// a decode, so no weight is needed: where outputs are long, requests spread by number (least_requests), and
-// where prompts are long and shared, a request goes where its prefix is, until that worker has more to do
-// than the prefix saves.
+// n_g being the number of its requests, o the mean output, and h the share of prompts' tokens that were found
+// in caches lately. A token costs about the same in a prompt as in a decode, so no weight is needed: where
+// outputs are long, requests spread by number (least_requests), and where prompts are long and shared, a
+// request goes where its prefix is, until that worker has more to do than the prefix saves. A token that is
+// computed also takes the place of another in the cache, which would have been found with probability h:
+// hence 1 + h.
 //
-// Where capacity is short. A slot that falls free on a worker is best used by a request whose prefix is
-// there. So of the oldest of the highest class, those with more of their prompt on a worker with room than on
-// the mean worker go first, and those whose prefix is only on full workers go last. A request that has waited
-// wait_ratio times as long as the 99th percentile under first come, first served (Snapshot::first_come) goes
-// before all others.
+// Where capacity is short, a slot that falls free is best used by a request whose prefix is on that worker.
+// So a request whose prefix is on full workers lets younger ones of its class go first, up to twice the 99th
+// percentile of waits under first come, first served (Snapshot::first_come). No room stays empty for that.
 //
-// Ties: fewest requests, then in turn. Threads: as Policy. Cost: O(kLook * workers) look-ups in caches, and
-// those of the requests that are placed.
+// Ties: fewest requests, then in turn. Threads: as Policy. Cost: O(kLook * workers) look-ups in caches where
+// more than one request waits, and those of the requests that are placed.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 
@@ -31,36 +32,24 @@ namespace bfio::core {
 
 class LeastWorkPolicy final : public Policy {
  public:
-  explicit LeastWorkPolicy(double wait_ratio) : wait_ratio_(wait_ratio) {}
-
   absl::string_view name() const override { return "least_work"; }
   bool uses_prefixes() const override { return true; }
   bool uses_first_come_waits() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  // A waiting request by how well workers with room suit it.
-  struct Choice {
-    int32_t index = 0;
-    bool overdue = false;
-    // Its prefix is on full workers only.
-    bool away = false;
-    // Tokens that the best worker with room has of its prompt, less what the mean worker has.
-    double gain = 0;
-  };
-
-  void FindChoices(const Snapshot& snapshot);
-  Choice ChoiceOf(const Snapshot& snapshot, int32_t index) const;
+  // More of the request's prompt is on a worker without room for it than on any with room, and it has not
+  // waited too long.
+  bool LetsOthersGoFirst(const Snapshot& snapshot, const WaitingView& request) const;
+  // Places it if it fits anywhere.
   void Place(const Snapshot& snapshot, int32_t index, Decision& decision);
   WorkerIndex Choose(const Snapshot& snapshot, const WaitingView& request);
 
-  const double wait_ratio_;
   FreeCapacity free_;
   // By worker: prompt tokens that it has to compute, those of this plan included.
   std::vector<int64_t> pending_;
   WorkerIndex next_ = 0;
-  // Scratch.
-  std::vector<Choice> choices_;
+  // Scratch, by waiting index.
   std::vector<char> placed_;
 };
 
