@@ -257,7 +257,7 @@ TEST(BadInput, MessagesAreTheDocumentedOnes) {
 TEST(BadInput, HelpOfASimulationListsTheFlagsOfTheDocumentation) {
   const std::regex command(
       "\\bbfio_sim "
-      "(replay|calibrate|workload|dominance|admit|hindsight|engine|serve-grid|serve)\\b([^`|;&#]*)");
+      "(replay|calibrate|workload|dominance|admit|hindsight|engine|serve-grid|serve|prefixes)\\b([^`|;&#]*)");
   const std::regex flag("[^\\w-]--([a-z_]+)");
   std::map<std::string, std::set<std::string>> flags;
   for (const char* folder : {".", "docs"}) {
@@ -277,7 +277,7 @@ TEST(BadInput, HelpOfASimulationListsTheFlagsOfTheDocumentation) {
       }
     }
   }
-  for (const char* name : {"calibrate", "workload", "dominance", "serve"})
+  for (const char* name : {"calibrate", "workload", "dominance", "serve", "prefixes"})
     EXPECT_FALSE(flags[name].empty()) << name << ": no command line found in the documentation";
   for (const auto& [name, used] : flags) {
     const std::string help = RunProgram("bfio_sim", {name, "--help"}).out;

@@ -1,0 +1,89 @@
+// Whole runs: the same for the same seed, alike where a rule has no choice, and what caches and beliefs do.
+#include "tools/sim/prefixes/prefix_run.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+PrefixRunOptions Options(const std::string& workload, const std::string& policy, int32_t ranks = 2) {
+  PrefixRunOptions options;
+  options.workload = workload;
+  options.policy = policy;
+  options.ranks = ranks;
+  options.requests = 300;
+  return options;
+}
+
+std::string Outcome(const PrefixRunOptions& options) {
+  nlohmann::ordered_json json = PrefixRunJson(options, RunPrefixes(options).value());
+  json.erase("policy");
+  json.erase("found_share");
+  return json.dump();
+}
+
+TEST(PrefixRunTest, ASeedDeterminesTheRun) {
+  for (const char* policy : {"least_work", "sglang_cache_aware"}) {
+    PrefixRunOptions options = Options("chat", policy);
+    const std::string once = Outcome(options);
+    EXPECT_EQ(Outcome(options), once);
+    options.seed = 2;
+    EXPECT_NE(Outcome(options), once);
+  }
+}
+
+TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
+  for (const char* workload : {"none", "documents", "chat"}) {
+    PrefixRunOptions options = Options(workload, "direct_least_requests", 1);
+    // No request waits in the router.
+    options.load = 0.3;
+    const std::string alone = Outcome(options);
+    for (const char* policy : {"least_requests", "least_work", "vllm", "round_robin", "least_tokens",
+                               "sglang_cache_aware", "dynamo_kv"}) {
+      options.policy = policy;
+      EXPECT_EQ(Outcome(options), alone) << policy << " on " << workload;
+    }
+  }
+}
+
+TEST(PrefixRunTest, NothingSharedMeansNoHits) {
+  EXPECT_EQ(RunPrefixes(Options("none", "least_work"))->hit_share, 0);
+}
+
+TEST(PrefixRunTest, SessionsFindTheirTurnsWhereTheyWere) {
+  const auto run = RunPrefixes(Options("agents", "sglang_cache_aware"));
+  EXPECT_GT(run->hit_share, 0.8);
+  EXPECT_LT(run->hit_share, 1);
+}
+
+TEST(PrefixRunTest, ARouterThatExpectsCachesWhereThereAreNoneFindsNothing) {
+  PrefixRunOptions options = Options("system_prompts", "least_work");
+  EXPECT_GT(RunPrefixes(options)->found_share, 0.9);
+  options.engine.caches = false;
+  const auto run = RunPrefixes(options);
+  EXPECT_EQ(run->hit_share, 0);
+  EXPECT_EQ(run->found_share, 0);
+}
+
+TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
+  for (const char* policy : {"least_work", "dynamo_kv"}) {
+    PrefixRunOptions options = Options("none", policy);
+    options.load = 2;
+    const auto run = RunPrefixes(options);
+    EXPECT_NEAR(static_cast<double>(run->requests), 240, 45) << "four fifths of about 300";
+    EXPECT_GT(run->queue_max, 10);
+    EXPECT_LT(run->throughput_per_s, 1.3 * run->capacity_per_s);
+  }
+}
+
+TEST(PrefixRunTest, UnknownPoliciesAreRefused) {
+  EXPECT_THAT(std::string(RunPrefixes(Options("none", "x")).status().message()), HasSubstr("x"));
+}
+
+}  // namespace
+}  // namespace bfio::sim
