@@ -75,6 +75,8 @@ void Fill(const WorkerView& from, const std::string& group, v1::WorkerState& out
   out.set_step_prefill_tokens(Count(member.telemetry.step_prefill_tokens));
   out.set_prefill_tokens(Count(member.telemetry.prefill_tokens));
   out.set_extra_slots(member.telemetry.extra_slots);
+  out.set_prefix_cache_queries(Count(member.telemetry.prefix_cache_queries));
+  out.set_prefix_cache_hits(Count(member.telemetry.prefix_cache_hits));
   if (const std::optional<EngineLoad>& load = member.telemetry.engine_load) {
     out.set_engine_requests(Count(load->requests));
     out.set_engine_tokens(Count(load->tokens));

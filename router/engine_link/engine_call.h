@@ -88,6 +88,8 @@ struct EngineEnd {
   // For a call that passes: the message with the end, and the tokens of an output that comes whole.
   PassedPtr message;
   int64_t whole_tokens = 0;
+  // As EngineTokens::cached_prompt_tokens, for an output that comes whole.
+  int64_t cached_prompt_tokens = 0;
 };
 
 }  // namespace bfio::router

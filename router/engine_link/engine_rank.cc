@@ -133,6 +133,7 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
   call.finished = ReasonOf(end.finish);
   if (end.message != nullptr) call.messages.push_back(std::move(end.message));
   if (call.whole) {
+    call.cached = end.cached_prompt_tokens;
     const int64_t tokens = std::clamp<int64_t>(end.whole_tokens, 0, call.max_new_tokens);
     call.whole_tokens = static_cast<uint32_t>(tokens);
     call.tokens.resize(static_cast<size_t>(std::max<int64_t>(0, tokens - call.generated)));
@@ -307,7 +308,11 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       call.generated += static_cast<int64_t>(call.tokens.size());
       if (!call.tokens.empty()) call.token_report = token_reports_;
       call.tokens.clear();
-      if (call.cached) report.cached.push_back({call.id, *std::exchange(call.cached, std::nullopt)});
+      if (call.cached) {
+        const int64_t cached = std::min(*std::exchange(call.cached, std::nullopt), call.prompt_tokens);
+        report.cached.push_back({call.id, cached});
+        report.prefix_cache_queries += call.prompt_tokens;
+      }
     }
     Await(call);
     if (call.finished) {

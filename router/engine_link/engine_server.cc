@@ -539,7 +539,8 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
       // Not at the first plan already: an engine that hangs takes plans, too.
       rank->retry = absl::ZeroDuration();
       EngineRank::Output out;
-      rank->machine.OnCached(number, tokens.cached_prompt_tokens);
+      // A message without tokens may come before the prompt has been looked up.
+      if (!tokens.ids.empty()) rank->machine.OnCached(number, tokens.cached_prompt_tokens);
       rank->machine.OnTokens(number, tokens.ids, std::move(tokens.message), MonotonicNow(), out);
       server.CarryOut(r, std::move(out));
     });

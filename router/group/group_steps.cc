@@ -131,6 +131,8 @@ void Group::TakeTelemetry(Member& member, const StepReport& report, Commands& ou
   member.telemetry.prefill_tokens += report.prefill_tokens;
   member.telemetry.extra_slots = report.extra_slots;
   member.telemetry.engine_load = report.engine_load;
+  member.telemetry.prefix_cache_queries += report.prefix_cache_queries;
+  for (const core::CachedPrompt& cached : report.cached) member.telemetry.prefix_cache_hits += cached.tokens;
   if (report.batch_cost) {
     member.telemetry.batch_cost = report.batch_cost;
     // Only for a rank of the present epoch; the next epoch starts with the stored value.

@@ -167,6 +167,8 @@ struct StepReport {
   std::optional<EngineLoad> engine_load;
   // Of requests whose first token is in this report, where the engine says.
   std::vector<core::CachedPrompt> cached;
+  // Prompt tokens of these.
+  int64_t prefix_cache_queries = 0;
 };
 
 // The router's request to a worker to form an epoch.

@@ -27,6 +27,9 @@ struct WorkerTelemetry {
   // As of its last report (StepReport).
   int32_t extra_slots = 0;
   std::optional<EngineLoad> engine_load;
+  // Of all its reports: prompt tokens of requests that have begun to generate, where it says how many it had
+  // in its prefix cache, and these.
+  int64_t prefix_cache_queries = 0, prefix_cache_hits = 0;
 };
 
 }  // namespace bfio::router

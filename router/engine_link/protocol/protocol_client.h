@@ -266,7 +266,7 @@ class ProtocolStream final : public EngineStream,
       BFIO_RETURN_IF_ERROR(counts_.OnComplete(complete.output_ids(), complete.completion_tokens(),
                                               complete.prompt_tokens(), finish));
       // With a stream its output_ids repeat the last chunk's.
-      end_ = EngineEnd{finish, nullptr, complete.output_ids_size()};
+      end_ = EngineEnd{finish, nullptr, complete.output_ids_size(), complete.cached_tokens()};
       end_->message = Message();
       return absl::OkStatus();
     }

@@ -128,6 +128,7 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   request.sampling = std::move(how);
   if (rank) request.rank = static_cast<uint32_t>(*rank);
   BFIO_RETURN_IF_ERROR(CheckRequest(request, context.limits));
+  if (context.limits.name_prefixes) request.prefix = core::NamePrefixBlocks(request.prompt);
   return to;
 }
 
