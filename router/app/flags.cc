@@ -143,8 +143,7 @@ void AddDecisions(OptionTable& table, RouterOptions& o) {
   table.Add("horizon", &o.policy_options.horizon, Within(0, 500),
             "H: number of steps that bf_io and br_h look ahead, with --lookahead; bf_io_auto sets its own");
   table.Add("wait_ratio", &o.policy_options.wait_ratio, Within(core::kLeastWaitRatio, core::kMostWaitRatio),
-            "bf_io_auto and least_work, where slots are short: 99th percentile of waits over that of first "
-            "come, first "
+            "bf_io_auto, where slots are short: 99th percentile of waits over that of first come, first "
             "served; a larger ratio balances better");
   table.Add("lookahead", &o.lookahead, "predictor of completions for the policy: see the list above");
   table.AddChoice<core::PlanMode>(
