@@ -15,6 +15,11 @@ bool ShadowSet::uses_first_come_waits() const {
                      [](const auto& shadow) { return shadow->uses_first_come_waits(); });
 }
 
+bool ShadowSet::uses_prefixes() const {
+  return std::any_of(shadows_.begin(), shadows_.end(),
+                     [](const auto& shadow) { return shadow->uses_prefixes(); });
+}
+
 void ShadowSet::ResetRegrets() {
   regrets_.assign(shadows_.size(), ShadowRegret());
   for (size_t i = 0; i < shadows_.size(); ++i) regrets_[i].policy = std::string(shadows_[i]->name());

@@ -55,6 +55,7 @@ class ShadowSet {
 
   // Some shadow reads Snapshot::first_come.
   bool uses_first_come_waits() const;
+  bool uses_prefixes() const;
 
   // Makes every shadow's plan for the snapshot and compares it with the acting policy's.
   void Observe(const Snapshot& snapshot, absl::Span<const Assignment> acting);

@@ -26,6 +26,7 @@ class ShadowedPolicy final : public Policy {
   bool uses_first_come_waits() const override {
     return acting_->uses_first_come_waits() || shadows_.uses_first_come_waits();
   }
+  bool uses_prefixes() const override { return acting_->uses_prefixes() || shadows_.uses_prefixes(); }
   void Decide(const Snapshot& snapshot, Decision& decision) override {
     acting_->Decide(snapshot, decision);
     if (!snapshot.waiting.empty()) shadows_.Observe(snapshot, decision.assignments);

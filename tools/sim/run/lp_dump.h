@@ -31,6 +31,7 @@ class LpDumpPolicy final : public core::Policy {
     return acting_->placement_rules();
   }
   bool uses_first_come_waits() const override { return acting_->uses_first_come_waits(); }
+  bool uses_prefixes() const override { return acting_->uses_prefixes(); }
   void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
   const core::ShadowSet* shadows() const override { return acting_->shadows(); }
 

@@ -32,6 +32,7 @@ class MeteredPolicy final : public Policy {
   int32_t horizon() const override { return placing_->horizon(); }
   absl::Span<const PlacementRule> placement_rules() const override { return placing_->placement_rules(); }
   bool uses_first_come_waits() const override { return placing_->uses_first_come_waits(); }
+  bool uses_prefixes() const override { return placing_->uses_prefixes(); }
   bool meters_prompts() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 

@@ -17,6 +17,16 @@ ShadowSet Shadows(const std::vector<std::string>& names, StopSignal stop = {}) {
   return *MakeShadows({}, names, std::move(stop));
 }
 
+// What one of them reads of a snapshot must be there.
+TEST(ShadowedPolicyTest, AsksForWhatActingPolicyOrShadowsRead) {
+  for (const auto& [acting, shadow] : {std::pair("least_work", "fcfs"), {"fcfs", "least_work"}, {"fcfs", "lpt"}}) {
+    const ShadowedPolicy policy(*MakePolicy(acting, {}), Shadows({shadow}));
+    const bool expected = std::string(acting) == "least_work" || std::string(shadow) == "least_work";
+    EXPECT_EQ(policy.uses_prefixes(), expected) << acting << ", " << shadow;
+    EXPECT_EQ(policy.uses_first_come_waits(), expected) << acting << ", " << shadow;
+  }
+}
+
 TEST(PlanMeterTest, MeasuresIdleWorkInThePlansStep) {
   // Loads 50 + 20 and 40: idle 2 * 70 - 110.
   const PlanValue value =

@@ -1,0 +1,157 @@
+// A session of ranks with prefix caches: blocks, members, and what the ranks found are in the log, so a
+// replay places every request where the router did.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "router/core/scheduler/cluster.h"
+#include "tests/testing/recorded_session.h"
+#include "tools/sim/replay/session_replay.h"
+
+namespace bfio::sim {
+namespace {
+
+using bfio::testing::MemoryLog;
+
+constexpr core::RequestId kBase = 1 << 20;
+
+class PrefixSession {
+ public:
+  PrefixSession(uint64_t seed, MemoryLog::Segments* segments)
+      : recorder_(std::make_unique<MemoryLog>(segments, 20'000), {"test", kBase}, core::SchedulerOptions(),
+                  {"least_work", {}}, "none"),
+        cluster_(core::SchedulerOptions(), {"least_work", {}}, {}, nullptr, &recorder_),
+        rng_(seed) {
+    cluster_.Apply(core::AddGroup{0, core::GroupKind::kIndependent});
+    Open({1, 2, 3});
+  }
+
+  void Run() {
+    for (int turn = 0; turn < 900; ++turn) {
+      // The same ranks in another order, and one that is new.
+      if (turn == 300) Open({3, 1, 2});
+      if (turn == 600) Open({2, 4, 1});
+      if (rng_.Below(2) == 0) Arrive();
+      Plan();
+      for (size_t g = 0; g < ranks_.size(); ++g) Step(g);
+      recorder_.Flush();
+    }
+  }
+  // Prompts that went where more of them was expected than on some other rank.
+  int64_t found() const { return found_; }
+
+ private:
+  struct Running {
+    core::RequestSpec spec;
+    int64_t load = 0, left = 0;
+    bool first = true;
+  };
+  struct Rank {
+    std::vector<Running> running;
+    int64_t step = 0, applied = 0;
+  };
+
+  void Open(const std::vector<uint64_t>& members) {
+    core::OpenEpoch epoch{0, std::vector<core::EpochMember>(members.size())};
+    for (size_t g = 0; g < members.size(); ++g) {
+      epoch.members[g].spec = {
+          .slots = 4, .kv_tokens = 30 * core::kPrefixBlockTokens, .prefix_cache = true, .member = members[g]};
+    }
+    ranks_.assign(members.size(), {});
+    for (const core::RequestId id : cluster_.Apply(epoch).displaced)
+      cluster_.Apply(core::Requeue{specs_.at(id)});
+  }
+
+  void Arrive() {
+    core::RequestSpec spec = {.id = ++last_, .max_new_tokens = 40};
+    std::vector<uint64_t> blocks;
+    for (uint64_t i = 0, name = 1 + rng_.Below(8); i < 2 + rng_.Below(4); ++i)
+      blocks.push_back(name = 8 * name + (i < 2 ? 0 : rng_.Below(3)));
+    spec.prefill_tokens = static_cast<int64_t>(blocks.size()) * core::kPrefixBlockTokens + 5;
+    spec.prefix = std::make_shared<const std::vector<uint64_t>>(std::move(blocks));
+    if (cluster_.Apply(core::Enqueue{spec}).status.ok()) specs_[spec.id] = spec;
+  }
+
+  void Plan() {
+    while (const auto plan = cluster_.Apply(core::MakePlan{0}).plan) {
+      for (const core::Placement& placement : plan->placements) {
+        const core::RequestSpec& spec = specs_.at(placement.id);
+        ranks_[static_cast<size_t>(placement.worker)].running.push_back(
+            {spec, spec.prefill_tokens, 1 + static_cast<int64_t>(rng_.Below(30))});
+      }
+      for (size_t g = 0; g < ranks_.size(); ++g)
+        ranks_[g].applied = std::max(ranks_[g].applied, plan->apply_steps[g]);
+    }
+  }
+
+  void Step(size_t g) {
+    Rank& rank = ranks_[g];
+    if (rank.running.empty()) return;
+    core::StepReport report = {.step = ++rank.step, .applied_plan = rank.applied};
+    std::vector<core::RequestId> finished;
+    std::vector<core::CachedPrompt> cached;
+    for (Running& one : rank.running) {
+      report.load_tokens += one.load++;
+      // Now and then a rank finds less than all.
+      if (std::exchange(one.first, false)) {
+        const auto blocks = static_cast<int64_t>(rng_.Below(one.spec.prefix->size() + 1));
+        cached.push_back({one.spec.id, blocks * core::kPrefixBlockTokens});
+        found_ += blocks;
+      }
+      if (--one.left == 0) finished.push_back(one.spec.id);
+    }
+    std::erase_if(rank.running, [](const Running& one) { return one.left == 0; });
+    report.finished = finished;
+    report.cached = cached;
+    report.group_idle = rank.running.empty();
+    ASSERT_TRUE(cluster_.Apply(core::Report{0, static_cast<core::WorkerIndex>(g), report}).status.ok());
+    Plan();
+  }
+
+  record::Recorder recorder_;
+  core::Cluster cluster_;
+  Rng rng_;
+  std::vector<Rank> ranks_;
+  std::map<core::RequestId, core::RequestSpec> specs_;
+  core::RequestId last_ = kBase;
+  int64_t found_ = 0;
+};
+
+SessionReplay ReplayFrom(const MemoryLog::Segments& segments, size_t first) {
+  SessionReplay replay(std::nullopt, [] { return 0.0; });
+  for (size_t i = first; i < segments.size(); ++i) {
+    for (const v1::DecisionRecord& record : segments[i]) EXPECT_TRUE(replay.Take(record).ok());
+  }
+  return replay;
+}
+
+TEST(PrefixReplay, PlacementsByPrefixRepeat) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    MemoryLog::Segments segments;
+    {
+      PrefixSession session(seed, &segments);
+      session.Run();
+      EXPECT_GT(session.found(), 100);
+    }
+    ASSERT_GT(segments.size(), 2u);
+    const SessionReplay replay = ReplayFrom(segments, 0);
+    EXPECT_GT(replay.counts().decisions, 100);
+    EXPECT_EQ(replay.counts().identical, replay.counts().decisions) << replay.counts().first_difference;
+    EXPECT_TRUE(replay.exact());
+    // From a later segment the caches are taken to be empty: other placements are no errors.
+    const SessionReplay later = ReplayFrom(segments, 1);
+    EXPECT_FALSE(later.Failed()) << later.counts().first_difference;
+    EXPECT_FALSE(later.exact());
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace bfio::sim
