@@ -34,16 +34,21 @@ namespace bfio::router {
 class GroupWorld {
  public:
   struct Router {
-    Router(const GroupSetOptions& options, const core::SchedulerOptions& scheduler, const std::string& policy)
-        : cluster(scheduler, {policy, {}}), book(&cluster, &checker), groups(options, &cluster, &book) {}
+    Router(const GroupSetOptions& options, const core::SchedulerOptions& scheduler, const std::string& policy,
+           core::EventObserver* observer)
+        : cluster(scheduler, {policy, {}}, {}, nullptr, observer),
+          book(&cluster, &checker),
+          groups(options, &cluster, &book) {}
     GroupChecker checker;
     core::Cluster cluster;
     SimpleBook book;
     GroupSet groups;
   };
 
-  explicit GroupWorld(GroupSetOptions options, const std::string& policy = "least_tokens")
-      : options_(std::move(options)), policy_(policy) {
+  // `observer`, if there is one, outlives it and gets the events of all routers.
+  explicit GroupWorld(GroupSetOptions options, const std::string& policy = "least_tokens",
+                      core::EventObserver* observer = nullptr)
+      : options_(std::move(options)), policy_(policy), observer_(observer) {
     Start();
   }
 
@@ -63,7 +68,7 @@ class GroupWorld {
     }
     core::SchedulerOptions scheduler;
     scheduler.plan_mode = options_.group.plan_mode;
-    router_ = std::make_unique<Router>(options_, scheduler, policy_);
+    router_ = std::make_unique<Router>(options_, scheduler, policy_, observer_);
     router_->book.on_recovered = [this](core::RequestId id, absl::string_view name) {
       const SimWorker& worker = workers.at(std::string(name));
       checker().OnRecovered(id, worker.member);
@@ -441,6 +446,7 @@ class GroupWorld {
 
   GroupSetOptions options_;
   const std::string policy_;
+  core::EventObserver* const observer_;
   std::unique_ptr<Router> router_;
   std::vector<std::string> broken_;
   MemberId next_member_ = 1;

@@ -53,6 +53,7 @@ struct SimWorker {
   bool steps_alone = true;
   // It is an engine with an API of its own, which ends its requests with the connection.
   bool passes = false;
+  bool prefix_cache = false;
   std::string barrier = "star";
 
   // Number of this process's start, where the worker reports it; number of its connections so far.
@@ -88,6 +89,7 @@ struct SimWorker {
     hello.router_instance = followed;
     hello.steps_alone = steps_alone;
     hello.passes = passes;
+    hello.prefix_cache = prefix_cache;
     hello.worker_instance = instance;
     hello.stream = streams;
     return hello;

@@ -112,6 +112,18 @@ TEST_F(RouterFlags, EnginesTakeRequestsWhileMemoryIsFree) {
   EXPECT_EQ(options().admission.kind, Kind::kNone);
 }
 
+// Others have no prefix cache.
+TEST_F(RouterFlags, PromptsAreNamedForEnginesOnly) {
+  for (const char* coupling : {"--coupling=auto", "--coupling=none"}) {
+    ASSERT_TRUE(Read({coupling}).ok());
+    EXPECT_FALSE(options().limits.name_prefixes);
+  }
+  for (const char* engines : {"--engines=vllm://127.0.0.1:1", "--engines=vllm://127.0.0.1:1?barrier=b"}) {
+    ASSERT_TRUE(Read({engines}).ok());
+    EXPECT_TRUE(options().limits.name_prefixes);
+  }
+}
+
 TEST_F(RouterFlags, ListsAndTls) {
   ASSERT_TRUE(Read({"--shadow=fcfs,lpt", "--models=0123abcd", "--admin_tls=cert=a,key=b",
                     "--election_etcd=http://a:1", "--listen=10.0.0.1:5"})
@@ -129,7 +141,7 @@ TEST_F(RouterFlags, IndependentWorkersHaveADefaultPolicyOfTheirOwn) {
   ASSERT_TRUE(Read({"--coupling=none", "--policy=fcfs"}).ok());
   EXPECT_EQ(options().policy, "fcfs");
   ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1"}).ok());
-  EXPECT_EQ(options().policy, "least_requests");
+  EXPECT_EQ(options().policy, "least_work");
   ASSERT_TRUE(Read({"--engines=vllm://127.0.0.1:1?barrier=b"}).ok());
   EXPECT_EQ(options().policy, "bf_io_auto") << "ranks in a barrier";
   EXPECT_THAT(Error({"--coupling=none", "--plan_mode=lockstep"}), HasSubstr("--coupling=barrier"));

@@ -2,6 +2,8 @@
 #include "router/group/independent_group.h"
 
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -14,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class IndependentGroupTest : public ::testing::Test {
  protected:
@@ -222,6 +225,72 @@ TEST_F(IndependentGroupTest, RequestsOfAnEarlierRouterAreRecovered) {
   EXPECT_EQ(world_.book().recovered, 8);
   world_.Run();
   EXPECT_EQ(world_.book().completed.size(), 8u);
+}
+
+// --- prefix caches ---
+
+class SeenEvents final : public core::EventObserver {
+ public:
+  void Before(const core::SchedulerEvent& event) override {
+    if (const auto* const opened = std::get_if<core::OpenEpoch>(&event)) {
+      members.clear();
+      for (const core::EpochMember& member : opened->members) members.push_back(member.spec);
+    } else if (const auto* const told = std::get_if<core::Report>(&event)) {
+      for (const core::CachedPrompt& one : told->report.cached) cached.emplace_back(one.id, one.tokens);
+    }
+  }
+
+  // Of the last epoch.
+  std::vector<core::WorkerSpec> members;
+  std::vector<std::pair<core::RequestId, int64_t>> cached;
+};
+
+TEST(GroupWithPrefixCaches, TheSchedulerHearsOfCachesAndOfWhatWasFoundInThem) {
+  GroupSetOptions options;
+  options.group.workers = 2;
+  options.group.kind = core::GroupKind::kIndependent;
+  SeenEvents seen;
+  GroupWorld world(options, "least_work", &seen);
+  world.Worker("a").prefix_cache = true;
+  world.Serve({"a", "b"});
+  ASSERT_EQ(seen.members.size(), 2u);
+  EXPECT_TRUE(seen.members[0].prefix_cache);
+  EXPECT_FALSE(seen.members[1].prefix_cache);
+  const uint64_t a = seen.members[0].member, b = seen.members[1].member;
+  EXPECT_NE(a, 0u);
+  EXPECT_NE(a, b);
+  for (core::RequestId id = 1; id <= 4; ++id) ASSERT_TRUE(world.book().Submit(id, 10, 5).ok());
+  world.Decide();
+  // With one that is not there.
+  world.alter = [](const SimWorker& worker, StepReport& report) {
+    if (worker.name != "a" || report.tokens.empty()) return;
+    report.cached = {{report.tokens[0].id, 0}, {999, 7}};
+    report.prefix_cache_queries = 20;
+  };
+  world.ReadAll();
+  world.Step("a");
+  ASSERT_THAT(seen.cached, SizeIs(2));
+  EXPECT_EQ(seen.cached[0].second, 0);
+  EXPECT_EQ(seen.cached[1], std::pair(core::RequestId{999}, int64_t{7}));
+  world.alter = nullptr;
+  world.Run();
+  EXPECT_THAT(world.book().completed, SizeIs(4));
+  // Its cache may be gone with the connection.
+  world.Break("a");
+  world.Join("a");
+  for (int i = 0; i < 100 && !(world.Ranks().size() == 2 && world.group().serving()); ++i) {
+    world.ReadAll();
+    world.Wait();
+  }
+  ASSERT_EQ(seen.members.size(), 2u);
+  for (const core::WorkerSpec& member : seen.members) {
+    if (member.prefix_cache) {
+      EXPECT_NE(member.member, a);
+    } else {
+      EXPECT_EQ(member.member, b) << "it has stayed";
+    }
+  }
+  EXPECT_THAT(world.broken(), IsEmpty());
 }
 
 }  // namespace

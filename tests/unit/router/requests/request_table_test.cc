@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "common/base/clock.h"
 
 namespace bfio::router {
@@ -54,6 +56,21 @@ TEST(RequestTable, OnlyTheLastTokenIsLeftToComputeWhereKvComesFromElsewhere) {
   EXPECT_EQ(record->Spec(1).tokens_to_compute(), 1);
   record->delivered = 2;
   EXPECT_EQ(record->Spec(1).tokens_to_compute(), 12) << "the rank that held its KV is gone";
+}
+
+TEST(RequestTable, ASpecHasTheNamesOfThePromptWhereverItsRequestHasComeTo) {
+  RequestTable table;
+  ClientRequest request = Named("r");
+  request.prompt = std::vector<uint32_t>(70, 3);
+  request.prompt_tokens = 70;
+  request.max_new_tokens = 5;
+  request.prefix = core::NamePrefixBlocks(request.prompt);
+  RequestRecord* const record = table.Add(1, request, nullptr, 0, MonotonicNow());
+  ASSERT_NE(record, nullptr);
+  ASSERT_NE(request.prefix, nullptr);
+  EXPECT_EQ(record->Spec(1).prefix, request.prefix);
+  record->delivered = 2;
+  EXPECT_EQ(record->Spec(1).prefix, request.prefix) << "placed again, it begins with the same prompt";
 }
 
 TEST(RequestTable, ASpecIncludesTheTenantAndDeliveredTokens) {
