@@ -212,6 +212,20 @@ grpc::Status ScriptedEngine::HealthCheck(grpc::ServerContext* context, const pb:
   return Status::OK;
 }
 
+uint32_t ScriptedEngine::TakeCached(Rank& rank, std::vector<uint32_t> prompt) const {
+  if (!options_.prefix_cache) return 0;
+  constexpr size_t kBlock = 16;
+  size_t most = 0;
+  for (const std::vector<uint32_t>& earlier : rank.prompts) {
+    const auto differ = std::mismatch(prompt.begin(), prompt.end(), earlier.begin(), earlier.end()).first;
+    most = std::max(most, static_cast<size_t>(differ - prompt.begin()));
+  }
+  // The last token is computed always.
+  most = std::min(most, prompt.size() - 1) / kBlock * kBlock;
+  rank.prompts.push_back(std::move(prompt));
+  return static_cast<uint32_t>(most);
+}
+
 grpc::Status ScriptedEngine::Generate(grpc::ServerContext* context, const pb::GenerateRequest* request,
                                       grpc::ServerWriter<pb::GenerateResponse>* writer) {
   const Status status = Run(context, *request, writer);
@@ -254,6 +268,7 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   --rank.waiting;
   ++rank.running;
   rank.tokens += ids.size();
+  const uint32_t cached = TakeCached(rank, {ids.begin(), ids.end()});
   uint32_t last = ids[ids.size() - 1];
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
@@ -266,6 +281,7 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
     // After chunks vLLM repeats the last one, and counts its tokens.
     if (request.stream()) made_all.erase(made_all.begin(), made_all.end() - 1);
     Adorn(request, made_all, *end.mutable_complete());
+    end.mutable_complete()->set_cached_tokens(cached);
     end.mutable_complete()->mutable_output_ids()->Add(made_all.begin(), made_all.end());
     Send(number, end, writer);
   };
@@ -280,6 +296,7 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
     made_all.push_back(last);
     response.mutable_chunk()->add_token_ids(last);
     Adorn(request, {last}, *response.mutable_chunk());
+    response.mutable_chunk()->set_cached_tokens(cached);
     if (made == 2 && fault == kTooManyTokens)
       for (uint32_t i = 0; i < asked; ++i) response.mutable_chunk()->add_token_ids(5);
     if (made == 2 && fault == kOtherOutput) response.mutable_chunk()->set_index(1);

@@ -60,6 +60,9 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     uint32_t max_context = 4096;
     absl::Duration step = absl::Milliseconds(2);
     std::string model = "scripted";
+    // Each rank keeps the KV of all its prompts, in blocks of 16 tokens, and says how much of a new one it
+    // had.
+    bool prefix_cache = false;
   };
   explicit ScriptedEngine(Options options);
   ~ScriptedEngine() override;
@@ -107,7 +110,11 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     int running = 0, waiting = 0;
     // Of the running ones.
     int tokens = 0;
+    // With a prefix cache: all prompts that it has had.
+    std::vector<std::vector<uint32_t>> prompts;
   };
+  // Tokens of the prompt that the rank has; adds it to them.
+  uint32_t TakeCached(Rank& rank, std::vector<uint32_t> prompt) const;
 
   Status GetServerInfo(grpc::ServerContext*, const ::vllm::grpc::engine::GetServerInfoRequest*,
                        ::vllm::grpc::engine::GetServerInfoResponse* response) override;

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/router/engine_link/engine_rank_fixture.h"
 
 namespace bfio::router {
 namespace {
@@ -92,7 +93,8 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
                                              this, events_, &next_member_, nullptr);
   }
   void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override {
-    if (std::holds_alternative<WorkerHello>(event)) {
+    if (const auto* const hello = std::get_if<WorkerHello>(&event)) {
+      prefix_cache_ = hello->prefix_cache;
       seen_.emplace_back("joins");
       channel_ = std::move(channel);
       channels_.push_back(channel_);
@@ -101,6 +103,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     } else if (const auto* const report = std::get_if<StepReport>(&event)) {
       reported_[channel.get()] = report->engine_load;
       rejected_ += report->rejected.size();
+      for (const core::CachedPrompt& cached : report->cached) cached_.push_back(cached.tokens);
     } else if (std::holds_alternative<Gone>(event)) {
       gone_.push_back(channel->id());
     }
@@ -193,6 +196,9 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   // Requests that ranks have rejected; connections that are gone.
   size_t rejected_ = 0;
   std::vector<MemberId> gone_;
+  // The rank that attached last has a prefix cache; what ranks have found in theirs.
+  bool prefix_cache_ = false;
+  std::vector<int64_t> cached_;
   // As the engine described itself last; clients so far.
   EngineDescription described_;
   int clients_ = 0;
@@ -319,6 +325,30 @@ TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPause
   RunEvents();
   CutOff();
   EXPECT_LE(server_->next_deadline() - MonotonicNow(), EngineLink::kShortestRetry);
+}
+
+// The first message may come before the engine has looked its prompt up.
+TEST_F(EngineServerTest, WhatAPrefixCacheHadIsThatOfTheFirstMessageWithTokens) {
+  Later();
+  Describe();
+  EXPECT_TRUE(prefix_cache_);
+  Place();
+  const auto bring = [&](std::vector<uint32_t> ids, int64_t cached) {
+    EngineTokens tokens;
+    tokens.ids = std::move(ids);
+    tokens.message = std::make_shared<AMessage>();
+    tokens.cached_prompt_tokens = cached;
+    asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
+    RunEvents();
+    server_->OnTimer(MonotonicNow() + absl::Seconds(1));
+    RunEvents();
+  };
+  bring({}, 0);
+  EXPECT_THAT(cached_, IsEmpty());
+  bring({100}, 2);
+  EXPECT_THAT(cached_, ElementsAre(2));
+  bring({101}, 2);
+  EXPECT_THAT(cached_, ElementsAre(2));
 }
 
 // --- servers that are replaced ---

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace bfio::router {
 namespace {
@@ -114,6 +115,22 @@ TEST(ToClientRequest, MalformedDurationsAreShownAsTheyCame) {
   request.set_parent_id("p");
   request.mutable_parent_timeout()->set_seconds(86'401);
   EXPECT_EQ(Refusal(request), "parent_timeout is 86401 s and 0 ns; must be above 0 and at most 24 h");
+}
+
+TEST(ToClientRequest, APromptOfIdsIsNamedWhereRequestsGoToEngines) {
+  RequestLimits limits;
+  v1::GenerateRequest request = Good();
+  std::vector<uint32_t> ids;
+  for (uint32_t i = 0; i < 200; ++i) ids.push_back(7 * i);
+  request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+  EXPECT_EQ(ToClientRequest(request, limits)->prefix, nullptr);
+  limits.name_prefixes = true;
+  const auto converted = ToClientRequest(request, limits);
+  ASSERT_TRUE(converted.ok() && converted->prefix != nullptr) << converted.status();
+  EXPECT_EQ(*converted->prefix, *core::NamePrefixBlocks(ids));
+  EXPECT_EQ(converted->prompt_bytes(), 4 * 200 + 8 * 3) << "of whole blocks";
+  EXPECT_EQ(OutputOf(*converted, 1).prefix, converted->prefix) << "one copy for all outputs";
+  EXPECT_EQ(ToClientRequest(Good(), limits)->prefix, nullptr) << "of a length nothing is known";
 }
 
 TEST(ToClientRequest, LimitsAreChecked) {

@@ -232,5 +232,37 @@ TEST(PassingSglangRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {
   EXPECT_TRUE(passed([](auto& r, auto&) { r.set_stream(false); }).whole);
 }
 
+TEST(PassingSglangRequest, BlocksAreNamedWhereTokensDecideWhatIsShared) {
+  const auto named = [](auto change) {
+    pb::GenerateRequest request = Plain();
+    for (uint32_t i = 3; i < 130; ++i) request.mutable_tokenized()->add_input_ids(i);
+    change(request, *request.mutable_sampling_params());
+    gateway::RequestContext context = Context();
+    context.passes = true;
+    const auto converted = Convert(request, "acme", context);
+    EXPECT_TRUE(converted.ok()) << converted.status();
+    return converted.ok() ? converted->request.prefix : nullptr;
+  };
+  std::vector<uint32_t> ids = {5, 6, 7};
+  for (uint32_t i = 3; i < 130; ++i) ids.push_back(i);
+  const core::PrefixBlocks plain = named([](auto&, auto&) {});
+  ASSERT_NE(plain, nullptr);
+  EXPECT_EQ(*plain, *core::NamePrefixBlocks(ids));
+  const core::PrefixBlocks other = named([](auto& r, auto& s) {
+    r.set_return_logprob(true), s.set_temperature(1), s.set_json_schema("{}"), s.add_stop("end");
+  });
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(*other, *plain);
+  EXPECT_EQ(named([](auto& r, auto&) { r.mutable_mm_inputs(); }), nullptr);
+  EXPECT_EQ(named([](auto& r, auto&) { r.add_input_embeds(1); }), nullptr);
+  EXPECT_EQ(named([](auto& r, auto&) { r.set_lora_id("a"); }), nullptr);
+  EXPECT_EQ(named([](auto& r, auto&) { r.mutable_disaggregated_params(); }), nullptr);
+  EXPECT_EQ(named([](auto& r, auto&) { r.set_return_logprob(true), r.set_logprob_start_len(0); }), nullptr);
+  EXPECT_EQ(named([](auto& r, auto&) {
+              r.GetReflection()->MutableUnknownFields(&r)->AddLengthDelimited(99, "extra_key");
+            }),
+            nullptr);
+}
+
 }  // namespace
 }  // namespace bfio::router::sglang

@@ -352,6 +352,53 @@ TEST(PassingVllmRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {
   EXPECT_FALSE(continues([](auto& r) { r.set_kv_transfer_params_json("{}"); }));
 }
 
+TEST(PassingVllmRequest, BlocksAreNamedWhereTokensDecideWhatIsShared) {
+  const auto named = [](const std::function<void(pb::GenerateRequest&)>& change) {
+    const auto converted = PassPlain([&](pb::GenerateRequest& r) {
+      for (uint32_t i = 3; i < 130; ++i) r.mutable_tokenized()->add_input_ids(i);
+      change(r);
+    });
+    EXPECT_TRUE(converted.ok()) << converted.status();
+    return converted.ok() ? converted->request.prefix : nullptr;
+  };
+  const auto with = [&](const std::function<void(pb::SamplingParams&)>& change) {
+    return named([&](pb::GenerateRequest& r) { change(*r.mutable_sampling_params()); });
+  };
+  std::vector<uint32_t> ids = {5, 6, 7};
+  for (uint32_t i = 3; i < 130; ++i) ids.push_back(i);
+  const core::PrefixBlocks plain = named([](auto&) {});
+  ASSERT_NE(plain, nullptr);
+  EXPECT_EQ(*plain, *core::NamePrefixBlocks(ids));
+  // What is done with the tokens that follow does not matter.
+  const core::PrefixBlocks other = with([](auto& s) {
+    s.set_temperature(1), s.set_seed(4), s.set_regex("a"), s.add_stop("end"), s.set_logprobs(2), s.set_n(3);
+  });
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(*other, *plain);
+  EXPECT_EQ(named([](auto& r) { r.mutable_mm_inputs(); }), nullptr);
+  EXPECT_EQ(named([](auto& r) { r.add_extra_mm_inputs(); }), nullptr);
+  EXPECT_EQ(named([](auto& r) { r.mutable_media_refs(); }), nullptr);
+  EXPECT_EQ(named([](auto& r) { r.set_text(std::string(600, 'a')); }), nullptr);
+  EXPECT_EQ(named([](auto& r) { r.mutable_kv_transfer_params(); }), nullptr);
+  EXPECT_EQ(named([](auto& r) { r.set_kv_transfer_params_json("{}"); }), nullptr);
+  EXPECT_EQ(
+      named([](auto& r) { r.GetReflection()->MutableUnknownFields(&r)->AddLengthDelimited(99, "lora"); }),
+      nullptr);
+  EXPECT_EQ(with([](auto& s) { s.set_prompt_logprobs(0); }), nullptr);
+  EXPECT_EQ(with([](auto& s) { s.set_truncate_prompt_tokens(100); }), nullptr);
+}
+
+TEST(VllmRequest, BlocksAreNamedWhereRequestsGoToEnginesOfAnotherProtocol) {
+  pb::GenerateRequest request = Plain();
+  for (uint32_t i = 0; i < 64; ++i) request.mutable_tokenized()->add_input_ids(i);
+  gateway::RequestContext context = Context();
+  EXPECT_EQ(Convert(request, "acme", context)->request.prefix, nullptr);
+  context.limits.name_prefixes = true;
+  const auto converted = Convert(request, "acme", context);
+  ASSERT_TRUE(converted.ok() && converted->request.prefix != nullptr) << converted.status();
+  EXPECT_EQ(*converted->request.prefix, *core::NamePrefixBlocks(converted->request.prompt));
+}
+
 TEST(PassingVllmRequest, KvComesFromAnotherEngineWhereTheRequestNamesIt) {
   const auto elsewhere = [](const std::function<void(pb::GenerateRequest&)>& change) {
     const auto converted = PassPlain(change);
