@@ -19,7 +19,8 @@ ShadowSet Shadows(const std::vector<std::string>& names, StopSignal stop = {}) {
 
 // What one of them reads of a snapshot must be there.
 TEST(ShadowedPolicyTest, AsksForWhatActingPolicyOrShadowsRead) {
-  for (const auto& [acting, shadow] : {std::pair("least_work", "fcfs"), {"fcfs", "least_work"}, {"fcfs", "lpt"}}) {
+  for (const auto& [acting, shadow] :
+       {std::pair("least_work", "fcfs"), {"fcfs", "least_work"}, {"fcfs", "lpt"}}) {
     const ShadowedPolicy policy(*MakePolicy(acting, {}), Shadows({shadow}));
     const bool expected = std::string(acting) == "least_work" || std::string(shadow) == "least_work";
     EXPECT_EQ(policy.uses_prefixes(), expected) << acting << ", " << shadow;
