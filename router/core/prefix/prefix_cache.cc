@@ -14,7 +14,7 @@ int64_t PrefixCache::Find(absl::Span<const uint64_t> blocks) const {
   return (end - blocks.begin()) * kPrefixBlockTokens;
 }
 
-void PrefixCache::Touch(absl::Span<const uint64_t> blocks) {
+void PrefixCache::Touch(absl::Span<const uint64_t> blocks, PrefixHolders& holders) {
   // From the last, so that the first counts as used latest.
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     if (const auto it = index_.find(*block); it != index_.end()) {
@@ -22,12 +22,13 @@ void PrefixCache::Touch(absl::Span<const uint64_t> blocks) {
       LinkFront(it->second);
     } else {
       PushFront(*block, kPrefixBlockTokens, true);
+      ++holders[*block];
     }
   }
-  Shrink();
+  Shrink(holders);
 }
 
-void PrefixCache::Write(int64_t tokens) {
+void PrefixCache::Write(int64_t tokens, PrefixHolders& holders) {
   if (tokens <= 0) return;
   if (newest_ != kNone && !nodes_[newest_].named && nodes_[newest_].tokens < kPrefixBlockTokens) {
     nodes_[newest_].tokens += tokens;
@@ -35,7 +36,7 @@ void PrefixCache::Write(int64_t tokens) {
   } else {
     PushFront(0, tokens, false);
   }
-  Shrink();
+  Shrink(holders);
 }
 
 void PrefixCache::PushFront(uint64_t block, int64_t tokens, bool named) {
@@ -65,16 +66,20 @@ void PrefixCache::Unlink(Index at) {
   (node.older == kNone ? oldest_ : nodes_[node.older].newer) = node.newer;
 }
 
-void PrefixCache::EvictOldest() {
+void PrefixCache::EvictOldest(PrefixHolders& holders) {
   const Index at = oldest_;
   Unlink(at);
-  if (nodes_[at].named) index_.erase(nodes_[at].block);
+  if (nodes_[at].named) {
+    index_.erase(nodes_[at].block);
+    const auto held = holders.find(nodes_[at].block);
+    if (--held->second == 0) holders.erase(held);
+  }
   tokens_ -= nodes_[at].tokens;
   unused_.push_back(at);
 }
 
-void PrefixCache::Shrink() {
-  while (oldest_ != kNone && (tokens_ > capacity_tokens_ || blocks() > most_blocks_)) EvictOldest();
+void PrefixCache::Shrink(PrefixHolders& holders) {
+  while (oldest_ != kNone && (tokens_ > capacity_tokens_ || blocks() > most_blocks_)) EvictOldest(holders);
 }
 
 }  // namespace bfio::core

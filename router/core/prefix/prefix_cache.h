@@ -24,6 +24,9 @@
 
 namespace bfio::core {
 
+// In how many caches each block is.
+using PrefixHolders = absl::flat_hash_map<uint64_t, int32_t>;
+
 class PrefixCache {
  public:
   // An empty cache of so many tokens, of which it names most_blocks blocks at most.
@@ -31,11 +34,15 @@ class PrefixCache {
 
   // How many tokens at the beginning of that prompt are here; whole blocks.
   int64_t Find(absl::Span<const uint64_t> blocks) const;
-  // The prompt is computed, or its request has ended.
-  void Touch(absl::Span<const uint64_t> blocks);
+  // The prompt is computed, or its request has ended. Blocks that come and go are counted in `holders`.
+  void Touch(absl::Span<const uint64_t> blocks, PrefixHolders& holders);
   // Memory is used by tokens that no prompt begins with: generated ones, and the end of a prompt that fills
   // no block.
-  void Write(int64_t tokens);
+  void Write(int64_t tokens, PrefixHolders& holders);
+  // Counts all its blocks.
+  void CountIn(PrefixHolders& holders) const {
+    for (const auto& [block, at] : index_) ++holders[block];
+  }
 
   int64_t tokens() const { return tokens_; }
   int64_t blocks() const { return static_cast<int64_t>(index_.size()); }
@@ -56,8 +63,8 @@ class PrefixCache {
   void PushFront(uint64_t block, int64_t tokens, bool named);
   void LinkFront(Index at);
   void Unlink(Index at);
-  void EvictOldest();
-  void Shrink();
+  void EvictOldest(PrefixHolders& holders);
+  void Shrink(PrefixHolders& holders);
 
   int64_t capacity_tokens_;
   int64_t most_blocks_;

@@ -15,6 +15,7 @@ constexpr double kObserved = 32;
 
 void PrefixCaches::Open(absl::Span<const Member> members) {
   std::vector<Worker> before = std::exchange(workers_, {});
+  holders_.clear();
   const int64_t caches =
       std::count_if(members.begin(), members.end(), [](const Member& member) { return member.prefix_cache; });
   any_ = caches > 0;
@@ -26,6 +27,7 @@ void PrefixCaches::Open(absl::Span<const Member> members) {
     if (same != before.end()) {
       workers_.push_back(std::move(*same));
       before.erase(same);
+      workers_.back().cache.CountIn(holders_);
       continue;
     }
     workers_.push_back({member, PrefixCache(0, 0)});
@@ -37,6 +39,13 @@ void PrefixCaches::Open(absl::Span<const Member> members) {
 int64_t PrefixCaches::Find(WorkerIndex worker, absl::Span<const uint64_t> prefix,
                            int64_t prompt_tokens) const {
   return std::min(workers_[static_cast<size_t>(worker)].cache.Find(prefix), prompt_tokens - 1);
+}
+
+int64_t PrefixCaches::FindAnywhere(absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const {
+  // As in PrefixCache::Find: the worker that has a block has all before it.
+  const auto end = std::partition_point(prefix.begin(), prefix.end(),
+                                        [this](uint64_t block) { return holders_.contains(block); });
+  return std::min((end - prefix.begin()) * kPrefixBlockTokens, prompt_tokens - 1);
 }
 
 int64_t PrefixCaches::Expected(WorkerIndex worker, absl::Span<const uint64_t> prefix,
@@ -51,16 +60,16 @@ int64_t PrefixCaches::Trusted(WorkerIndex worker, int64_t found) const {
 void PrefixCaches::Placed(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) {
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
-  worker.cache.Touch(prefix);
-  worker.cache.Write(prompt_tokens - static_cast<int64_t>(prefix.size()) * kPrefixBlockTokens);
+  worker.cache.Touch(prefix, holders_);
+  worker.cache.Write(prompt_tokens - static_cast<int64_t>(prefix.size()) * kPrefixBlockTokens, holders_);
 }
 
 void PrefixCaches::Ended(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t generated_tokens) {
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
-  worker.cache.Write(generated_tokens);
+  worker.cache.Write(generated_tokens, holders_);
   // While it ran, its blocks were in use.
-  worker.cache.Touch(prefix);
+  worker.cache.Touch(prefix, holders_);
 }
 
 void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) {

@@ -42,6 +42,8 @@ class PrefixCaches {
   // prompt. And how many it is expected to have.
   int64_t Find(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const;
   int64_t Expected(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const;
+  // How many tokens of such a prompt some worker has: the largest Find, whichever worker's.
+  int64_t FindAnywhere(absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const;
   // What is expected where Find says `found`.
   int64_t Trusted(WorkerIndex worker, int64_t found) const;
   // The share of Find that the worker has found lately, 0 .. 1.
@@ -63,6 +65,7 @@ class PrefixCaches {
   };
 
   std::vector<Worker> workers_;
+  PrefixHolders holders_;
   bool any_ = false;
 };
 

@@ -109,10 +109,11 @@ class SglangCacheAware final : public DirectDispatcher {
     return Least([this](size_t rank) { return trees_[rank].tokens(); });
   }
   void Sent(int32_t rank, const PrefixRequest& request) override {
-    trees_[static_cast<size_t>(rank)].Touch(Prefix(request));
+    trees_[static_cast<size_t>(rank)].Touch(Prefix(request), holders_);
   }
 
   std::vector<core::PrefixCache> trees_;
+  core::PrefixHolders holders_;
 };
 
 class DynamoKv final : public DirectDispatcher {

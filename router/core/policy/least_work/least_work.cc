@@ -9,8 +9,7 @@
 namespace bfio::core {
 namespace {
 
-// So many of the oldest are compared where capacity is short: some 50 us with 16 workers. With 512 waits are
-// as long.
+// So many of the oldest are compared where capacity is short. With 512 waits are as long.
 constexpr int32_t kLook = 64;
 // In the 99th percentile under first come, first served. Waits of a hot prefix's requests are longer than
 // others'; at 1.15 they go to workers without it so often that all wait twice as long.
@@ -52,13 +51,17 @@ bool LeastWorkPolicy::LetsOthersGoFirst(const Snapshot& snapshot, const WaitingV
   if (request.prefix.empty()) return false;
   const double limit = kLongestWait * static_cast<double>(snapshot.FirstCome(request.priority).p99);
   if (static_cast<double>(snapshot.step - request.senior_step()) > limit) return false;
-  int64_t most = 0, here = 0;
+  const PrefixCaches* const caches = snapshot.prefixes == nullptr ? nullptr : snapshot.prefixes->caches;
+  if (caches == nullptr) return false;
+  const int64_t most = caches->FindAnywhere(request.prefix, request.prefill_tokens);
+  if (most == 0) return false;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
-    const int64_t cached = CachedOn(snapshot, request, g);
-    most = std::max(most, cached);
-    if (cached > here && free_.Fits(request, g)) here = cached;
+    if (free_[g].free_slots <= 0 || !free_.Fits(request, g)) continue;
+    // What cannot be trusted is not worth waiting for.
+    const int64_t lacks = most - caches->Find(g, request.prefix, request.prefill_tokens);
+    if (caches->Trusted(g, lacks) < kPrefixBlockTokens) return false;
   }
-  return here < most;
+  return true;
 }
 
 void LeastWorkPolicy::Place(const Snapshot& snapshot, int32_t index, Decision& decision) {

@@ -17,8 +17,8 @@
 // So a request whose prefix is on full workers lets younger ones of its class go first, up to twice the 99th
 // percentile of waits under first come, first served (Snapshot::first_come). No room stays empty for that.
 //
-// Ties: fewest requests, then in turn. Threads: as Policy. Cost: O(kLook * workers) look-ups in caches where
-// more than one request waits, and those of the requests that are placed.
+// Ties: fewest requests, then in turn. Threads: as Policy. Cost: where more than one request waits, some
+// look-ups for each of kLook requests and worker with room; and one per worker for each that is placed.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 
@@ -38,8 +38,8 @@ class LeastWorkPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  // More of the request's prompt is on a worker without room for it than on any with room, and it has not
-  // waited too long.
+  // // More of the request's prompt is on a worker without room for it than on any with room, by a block at
+  // least, and it has not waited too long.
   bool LetsOthersGoFirst(const Snapshot& snapshot, const WaitingView& request) const;
   // Places it if it fits anywhere.
   void Place(const Snapshot& snapshot, int32_t index, Decision& decision);

@@ -16,8 +16,9 @@ constexpr int64_t kBlock = kPrefixBlockTokens;
 using Blocks = std::vector<uint64_t>;
 
 TEST(PrefixCache, FindsWhatAPromptSharesWithEarlierOnes) {
+  PrefixHolders holders;
   PrefixCache cache(100 * kBlock, 100);
-  cache.Touch({1, 2, 3});
+  cache.Touch({1, 2, 3}, holders);
   EXPECT_EQ(cache.Find({1, 2, 3, 4}), 3 * kBlock);
   EXPECT_EQ(cache.Find({1, 2, 9}), 2 * kBlock);
   EXPECT_EQ(cache.Find({9, 12, 13}), 0);
@@ -26,43 +27,47 @@ TEST(PrefixCache, FindsWhatAPromptSharesWithEarlierOnes) {
 }
 
 TEST(PrefixCache, TheLeastRecentlyUsedGoFirstAndAPromptLosesItsEnd) {
+  PrefixHolders holders;
   PrefixCache cache(4 * kBlock, 100);
-  cache.Touch({1, 2});
-  cache.Touch({5, 6});
-  cache.Touch({1, 2});
-  cache.Touch({7});
+  cache.Touch({1, 2}, holders);
+  cache.Touch({5, 6}, holders);
+  cache.Touch({1, 2}, holders);
+  cache.Touch({7}, holders);
   EXPECT_EQ(cache.Find({5, 6}), kBlock);
   EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
   EXPECT_EQ(cache.Find({7}), kBlock);
 }
 
 TEST(PrefixCache, GeneratedTokensTakeMemory) {
+  PrefixHolders holders;
   PrefixCache cache(4 * kBlock, 100);
-  cache.Touch({1, 2});
-  cache.Write(2 * kBlock);
+  cache.Touch({1, 2}, holders);
+  cache.Write(2 * kBlock, holders);
   EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
-  cache.Write(1);
+  cache.Write(1, holders);
   EXPECT_EQ(cache.Find({1, 2}), kBlock);
-  cache.Write(4 * kBlock);
+  cache.Write(4 * kBlock, holders);
   EXPECT_EQ(cache.Find({1, 2}), 0);
-  cache.Write(5 * kBlock);
+  cache.Write(5 * kBlock, holders);
   EXPECT_EQ(cache.tokens(), 0) << "more than there is room for";
 }
 
 TEST(PrefixCache, APromptLargerThanTheMemoryKeepsItsBeginning) {
+  PrefixHolders holders;
   PrefixCache cache(3 * kBlock, 100);
-  cache.Touch({1, 2, 3, 4, 5});
+  cache.Touch({1, 2, 3, 4, 5}, holders);
   EXPECT_EQ(cache.Find({1, 2, 3, 4, 5}), 3 * kBlock);
   PrefixCache few(100 * kBlock, 2);
-  few.Touch({1, 2, 3, 4, 5});
+  few.Touch({1, 2, 3, 4, 5}, holders);
   EXPECT_EQ(few.Find({1, 2, 3, 4, 5}), 2 * kBlock);
   EXPECT_EQ(few.blocks(), 2);
 }
 
 TEST(PrefixCache, WithoutMemoryNothingIsFound) {
+  PrefixHolders holders;
   PrefixCache cache(0, 0);
-  cache.Touch({1, 2});
-  cache.Write(100);
+  cache.Touch({1, 2}, holders);
+  cache.Write(100, holders);
   EXPECT_EQ(cache.Find({1, 2}), 0);
   EXPECT_EQ(cache.blocks(), 0);
   EXPECT_EQ(cache.tokens(), 0);
@@ -122,6 +127,7 @@ TEST(PrefixCache, FindsWhatAPlainListFinds) {
     Rng rng(seed);
     const auto capacity = static_cast<int64_t>(kBlock * (1 + rng.Below(60)));
     const auto most = static_cast<int64_t>(1 + rng.Below(60));
+    PrefixHolders holders;
     PrefixCache cache(capacity, most);
     PlainCache plain(capacity, most);
     // Prompts that are paths of a tree: a block's name says which blocks are before it.
@@ -134,17 +140,18 @@ TEST(PrefixCache, FindsWhatAPlainListFinds) {
     for (int turn = 0; turn < 400; ++turn) {
       if (rng.Below(4) == 0) {
         const auto tokens = static_cast<int64_t>(1 + rng.Below(3 * kBlock));
-        cache.Write(tokens);
+        cache.Write(tokens, holders);
         plain.Write(tokens);
       } else {
         const Blocks blocks = prompt();
-        cache.Touch(blocks);
+        cache.Touch(blocks, holders);
         plain.Touch(blocks);
       }
       const Blocks blocks = prompt();
       ASSERT_EQ(cache.Find(blocks), plain.Find(blocks)) << "seed " << seed << ", turn " << turn;
       ASSERT_LE(cache.tokens(), capacity);
       ASSERT_LE(cache.blocks(), most);
+      ASSERT_EQ(static_cast<int64_t>(holders.size()), cache.blocks());
     }
   }
 }
