@@ -12,6 +12,8 @@
 // the profile burstgpt; every decision is about new requests. "within 1 ms" has a deadline. "outlook" is what
 // the horizon rule is given, where one worker in four has changed residents since the plan before. Replay:
 // RuleChooser::Step, all three rules, at 40 of 72 slots with the same lengths.
+// Prefixes: least_work on the same groups, where prompts begin with one of 500 prefixes of 50 blocks, of which a
+// worker has a tenth.
 // Release: PlanRelease on the same groups, as engines with a budget of 2,048 have it.
 #include <benchmark/benchmark.h>
 
@@ -35,6 +37,7 @@
 #include "router/core/policy/policy.h"
 #include "router/core/prefill/prefill_view.h"
 #include "router/core/prefill/release_planner.h"
+#include "router/core/prefix/prefix_view.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {
@@ -151,6 +154,53 @@ void BM_Decide(benchmark::State& state, const char* name, const char* objective,
   calls.Report(state);
   state.counters["per_pair"] =
       benchmark::Counter(pairs, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void BM_Prefixes(benchmark::State& state) {
+  constexpr int kPrefixes = 500, kBlocks = 50;
+  Rng rng(5);
+  const auto workers = static_cast<int>(state.range(0));
+  std::vector<std::vector<uint64_t>> prefixes(kPrefixes);
+  for (size_t p = 0; p < prefixes.size(); ++p) {
+    for (uint64_t block = 1; block <= kBlocks; ++block) prefixes[p].push_back((p << 20) + block);
+  }
+  const std::vector<PrefixCaches::Member> members(static_cast<size_t>(workers), {0, true, int64_t{1} << 30});
+  PrefixCaches caches;
+  caches.Open(members);
+  for (const std::vector<uint64_t>& prefix : prefixes) {
+    for (WorkerIndex g = 0; g < workers; ++g)
+      if (rng.Below(10) == 0) caches.Placed(g, prefix, 5'000);
+  }
+  std::vector<Case> cases;
+  for (int i = 0; i < kVariants; ++i) {
+    Case& made = cases.emplace_back(MakeCase(workers, static_cast<int>(state.range(1)), rng));
+    for (WaitingView& request : made.waiting) {
+      request.prefix = prefixes[rng.Below(kPrefixes)];
+      request.prefill_tokens = 5'000;
+    }
+  }
+  PrefixView view;
+  view.caches = &caches;
+  view.pending.assign(static_cast<size_t>(workers), 500);
+  view.output_tokens = 250;
+  const auto policy = *MakePolicy("least_work", {});
+  const ClassWait wait = {0, 1 << 20, 1 << 20};
+  Decision decision;
+  size_t next = 0;
+  Calls calls;
+  for (auto _ : state) {
+    const Case& current = cases[next++ % cases.size()];
+    Snapshot snapshot;
+    snapshot.step = state.range(1) / 5;
+    snapshot.workers = current.workers;
+    snapshot.waiting = current.waiting;
+    snapshot.prefixes = &view;
+    snapshot.first_come = absl::MakeConstSpan(&wait, 1);
+    decision.Clear();
+    calls.Time([&] { policy->Decide(snapshot, decision); });
+    benchmark::DoNotOptimize(decision.assignments.data());
+  }
+  calls.Report(state);
 }
 
 void BM_Release(benchmark::State& state) {
@@ -480,6 +530,13 @@ void RegisterAll() {
   add_kv("KvFeasible/decide_1ms", KvCall::kDecideWithin1ms);
   benchmark::RegisterBenchmark("Release", BM_Release)
       ->Args({16, 128})
+      ->Args({256, 1024})
+      ->ArgNames({"G", "waiting"})
+      ->Unit(benchmark::kMicrosecond);
+  benchmark::RegisterBenchmark("Prefixes", BM_Prefixes)
+      ->Args({16, 1})
+      ->Args({16, 128})
+      ->Args({256, 1})
       ->Args({256, 1024})
       ->ArgNames({"G", "waiting"})
       ->Unit(benchmark::kMicrosecond);
