@@ -53,6 +53,12 @@ void CostOut(const std::optional<BatchCost>& cost, Logged& out) {
   to.set_k2_s_per_token(cost->k2_s_per_token);
 }
 
+// Without the names of its blocks, which would make parts of a state too large; caches are not in it either.
+void StateRequestOut(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
+  ToLog(spec, base, out);
+  out.clear_prefix();
+}
+
 void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
   const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill,
                extra_slots, shared_kv_tokens] = from;
@@ -67,7 +73,7 @@ void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::L
   for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share,
                     planned_for] : residents) {
     v1::LoggedState::Resident& to = *out.add_residents();
-    ToLog(request, base, *to.mutable_request());
+    StateRequestOut(request, base, *to.mutable_request());
     to.set_inflight(in_flight);
     to.set_first_step(first_step);
     to.set_enqueued_step(enqueued_step);
@@ -284,7 +290,7 @@ void ToLog(const core::ClusterState& state, core::RequestId base,
     for (const auto& [spec, enqueued_step, held_back, passed_over] :
          absl::MakeSpan(waiting).subspan(first, kRequestsPerPart)) {
       v1::LoggedState::Waiting& to = *record.mutable_state()->add_waiting();
-      ToLog(spec, base, *to.mutable_request());
+      StateRequestOut(spec, base, *to.mutable_request());
       to.set_enqueued_step(enqueued_step);
       to.set_held_back(held_back);
       to.set_passed_over(passed_over);

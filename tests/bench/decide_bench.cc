@@ -12,9 +12,9 @@
 // the profile burstgpt; every decision is about new requests. "within 1 ms" has a deadline. "outlook" is what
 // the horizon rule is given, where one worker in four has changed residents since the plan before. Replay:
 // RuleChooser::Step, all three rules, at 40 of 72 slots with the same lengths.
-// Prefixes: least_work on the same groups, where prompts begin with one of 500 prefixes of 50 blocks, of which a
-// worker has a tenth.
-// Release: PlanRelease on the same groups, as engines with a budget of 2,048 have it.
+// Prefixes: least_work on the same groups, where prompts begin with one of 500 prefixes of 50 blocks, of
+// which a worker has a tenth. Release: PlanRelease on the same groups, as engines with a budget of 2,048 have
+// it.
 #include <benchmark/benchmark.h>
 
 #include <time.h>

@@ -2,7 +2,8 @@
 //
 // Purpose: the edges name the blocks of a prompt once, and decisions compare names instead of tokens. A name
 // is a hash of all tokens up to the block's end, so two prompts with the same i-th name begin alike for i + 1
-// blocks. Equal names of different tokens (2^-64 a pair) make a worse placement, nothing else.
+// blocks. Equal names of different tokens make a worse placement, nothing else: by chance 2^-64 a pair, but a
+// client can construct them.
 //
 // Threads: any. Cost: some 1 ns per token.
 #ifndef BFIO_ROUTER_CORE_MODEL_PREFIX_BLOCKS_H_

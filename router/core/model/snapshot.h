@@ -137,7 +137,7 @@ struct FarOutlook {
 
 // What workers have computed of the waiting prompts already, and what they have left to compute, where some
 // keep the KV of earlier prompts (WorkerSpec::prefix_cache).
-class PrefixView;
+struct PrefixView;
 
 // How requests are placed while there are slots for all of them (policy/bf_io_auto).
 enum class PlacementRule : uint8_t {

@@ -83,8 +83,8 @@ struct PolicyOptions {
   // bf_io_auto: where slots are short, the 99th percentile of waits over that of a first-come rule. Balance
   // improves with it, since more requests may be passed over.
   double wait_ratio = 1.15;
-  // bf_io, bf_io_auto: called while they search, about every thousand evaluations; as long as it returns
-  // false, plans are as without it.
+  // bf_io, bf_io_auto, least_work: called while they search, about every thousand evaluations; as long as it
+  // returns false, plans are as without it.
   StopSignal stop;
   // bf_io, bf_io_auto: one in so many of the decisions that they solve gets a proven bound, with the same
   // plan (Decision::gap); 0: none.

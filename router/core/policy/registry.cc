@@ -60,6 +60,10 @@ MadePolicy BfIo(const PolicyOptions& options) {
       *settings, options.horizon, options.discount, options.stop, options.gap_every));
 }
 
+MadePolicy LeastWork(const PolicyOptions& options) {
+  return std::make_unique<LeastWorkPolicy>(options.stop);
+}
+
 MadePolicy MakeAuto(const PolicyOptions& options, absl::string_view name,
                     absl::Span<const PlacementRule> rules) {
   if (!(options.wait_ratio >= kLeastWaitRatio && options.wait_ratio <= kMostWaitRatio)) {
@@ -107,7 +111,7 @@ constexpr Registered kPolicies[] = {
     {{"round_robin", "oldest first, to the workers in turn"}, Baseline<RoundRobin>},
     {{"least_requests", "oldest first, to the worker with fewest requests"}, Baseline<LeastRequests>},
     {{"least_work", "oldest first, to the worker with least to compute: prompt tokens not cached, requests"},
-     Plain<LeastWorkPolicy>},
+     LeastWork},
     {{"power_of_two", "oldest first, to the one of two random workers with fewer requests"}, PowerOfTwo},
     {{"power_of_d",
       "oldest first, to the one of 4 random workers with fewest requests (bfio_sim: --choices)"},

@@ -4,17 +4,15 @@
 
 namespace bfio::core {
 
-PrefixCache::PrefixCache(int64_t capacity_tokens, int64_t most_blocks)
-    : capacity_tokens_(capacity_tokens), most_blocks_(most_blocks) {}
-
 int64_t PrefixCache::Find(absl::Span<const uint64_t> blocks) const {
+  if (blocks.empty() || !Has(blocks.front())) return 0;
   // The first that is not here.
-  const auto end = std::partition_point(blocks.begin(), blocks.end(),
-                                        [this](uint64_t block) { return index_.contains(block); });
+  const auto end =
+      std::partition_point(blocks.begin(), blocks.end(), [this](uint64_t block) { return Has(block); });
   return (end - blocks.begin()) * kPrefixBlockTokens;
 }
 
-void PrefixCache::Touch(absl::Span<const uint64_t> blocks, PrefixHolders& holders) {
+void PrefixCache::Touch(absl::Span<const uint64_t> blocks) {
   // From the last, so that the first counts as used latest.
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     if (const auto it = index_.find(*block); it != index_.end()) {
@@ -22,21 +20,23 @@ void PrefixCache::Touch(absl::Span<const uint64_t> blocks, PrefixHolders& holder
       LinkFront(it->second);
     } else {
       PushFront(*block, kPrefixBlockTokens, true);
-      ++holders[*block];
     }
   }
-  Shrink(holders);
+  Shrink();
 }
 
-void PrefixCache::Write(int64_t tokens, PrefixHolders& holders) {
-  if (tokens <= 0) return;
-  if (newest_ != kNone && !nodes_[newest_].named && nodes_[newest_].tokens < kPrefixBlockTokens) {
-    nodes_[newest_].tokens += tokens;
-    tokens_ += tokens;
-  } else {
-    PushFront(0, tokens, false);
-  }
-  Shrink(holders);
+void PrefixCache::Write(int64_t tokens) {
+  loose_ += std::max<int64_t>(0, tokens);
+  const int64_t whole = loose_ / kPrefixBlockTokens * kPrefixBlockTokens;
+  if (whole == 0) return;
+  loose_ -= whole;
+  PushFront(0, whole, false);
+  Shrink();
+}
+
+void PrefixCache::SetMostEntries(int64_t most_entries) {
+  most_entries_ = most_entries;
+  Shrink();
 }
 
 void PrefixCache::PushFront(uint64_t block, int64_t tokens, bool named) {
@@ -66,20 +66,16 @@ void PrefixCache::Unlink(Index at) {
   (node.older == kNone ? oldest_ : nodes_[node.older].newer) = node.newer;
 }
 
-void PrefixCache::EvictOldest(PrefixHolders& holders) {
+void PrefixCache::EvictOldest() {
   const Index at = oldest_;
   Unlink(at);
-  if (nodes_[at].named) {
-    index_.erase(nodes_[at].block);
-    const auto held = holders.find(nodes_[at].block);
-    if (--held->second == 0) holders.erase(held);
-  }
+  if (nodes_[at].named) index_.erase(nodes_[at].block);
   tokens_ -= nodes_[at].tokens;
   unused_.push_back(at);
 }
 
-void PrefixCache::Shrink(PrefixHolders& holders) {
-  while (oldest_ != kNone && (tokens_ > capacity_tokens_ || blocks() > most_blocks_)) EvictOldest(holders);
+void PrefixCache::Shrink() {
+  while (oldest_ != kNone && (tokens_ > capacity_tokens_ || entries() > most_entries_)) EvictOldest();
 }
 
 }  // namespace bfio::core

@@ -10,8 +10,8 @@
 // when a block is here, all blocks before it in its prompt are here, and the number of a prompt's blocks that
 // are here is found by bisection.
 //
-// Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: some 60
-// bytes per block of capacity, of which most_blocks have names.
+// Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: some 70
+// bytes per entry, of which there are most_entries at most.
 #ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 #define BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 
@@ -24,34 +24,30 @@
 
 namespace bfio::core {
 
-// In how many caches each block is.
-using PrefixHolders = absl::flat_hash_map<uint64_t, int32_t>;
-
 class PrefixCache {
  public:
-  // An empty cache of so many tokens, of which it names most_blocks blocks at most.
-  PrefixCache(int64_t capacity_tokens, int64_t most_blocks);
+  // An empty cache of so many tokens.
+  PrefixCache(int64_t capacity_tokens, int64_t most_entries)
+      : capacity_tokens_(capacity_tokens), most_entries_(most_entries) {}
 
   // How many tokens at the beginning of that prompt are here; whole blocks.
   int64_t Find(absl::Span<const uint64_t> blocks) const;
-  // The prompt is computed, or its request has ended. Blocks that come and go are counted in `holders`.
-  void Touch(absl::Span<const uint64_t> blocks, PrefixHolders& holders);
+  bool Has(uint64_t block) const { return index_.contains(block); }
+  // The prompt is computed, or its request has ended.
+  void Touch(absl::Span<const uint64_t> blocks);
   // Memory is used by tokens that no prompt begins with: generated ones, and the end of a prompt that fills
   // no block.
-  void Write(int64_t tokens, PrefixHolders& holders);
-  // Counts all its blocks.
-  void CountIn(PrefixHolders& holders) const {
-    for (const auto& [block, at] : index_) ++holders[block];
-  }
+  void Write(int64_t tokens);
+  void SetMostEntries(int64_t most_entries);
 
+  // What the entries stand for. Tokens of no block are entered as soon as they would fill one.
   int64_t tokens() const { return tokens_; }
-  int64_t blocks() const { return static_cast<int64_t>(index_.size()); }
+  int64_t entries() const { return static_cast<int64_t>(nodes_.size() - unused_.size()); }
 
  private:
   using Index = uint32_t;
   static constexpr Index kNone = ~Index{0};
-  // Of the list from the most to the least recently used. Tokens of no block are entered together until they
-  // make one, so that there are no more entries than blocks would be.
+  // Of the list from the most to the least recently used.
   struct Node {
     // Of a block; for tokens of no block unused.
     uint64_t block = 0;
@@ -63,12 +59,14 @@ class PrefixCache {
   void PushFront(uint64_t block, int64_t tokens, bool named);
   void LinkFront(Index at);
   void Unlink(Index at);
-  void EvictOldest(PrefixHolders& holders);
-  void Shrink(PrefixHolders& holders);
+  void EvictOldest();
+  void Shrink();
 
   int64_t capacity_tokens_;
-  int64_t most_blocks_;
+  int64_t most_entries_;
   int64_t tokens_ = 0;
+  // Tokens of no block that are not entered yet.
+  int64_t loose_ = 0;
   absl::flat_hash_map<uint64_t, Index> index_;
   std::vector<Node> nodes_;
   std::vector<Index> unused_;

@@ -15,10 +15,10 @@ constexpr double kObserved = 32;
 
 void PrefixCaches::Open(absl::Span<const Member> members) {
   std::vector<Worker> before = std::exchange(workers_, {});
-  holders_.clear();
   const int64_t caches =
       std::count_if(members.begin(), members.end(), [](const Member& member) { return member.prefix_cache; });
   any_ = caches > 0;
+  const int64_t most = kMostEntries / std::max<int64_t>(1, caches);
   for (const Member& member : members) {
     const auto same = std::find_if(before.begin(), before.end(), [&](const Worker& worker) {
       return member.member != 0 && worker.member.member == member.member &&
@@ -27,25 +27,18 @@ void PrefixCaches::Open(absl::Span<const Member> members) {
     if (same != before.end()) {
       workers_.push_back(std::move(*same));
       before.erase(same);
-      workers_.back().cache.CountIn(holders_);
+      workers_.back().cache.SetMostEntries(most);
       continue;
     }
     workers_.push_back({member, PrefixCache(0, 0)});
     if (!member.prefix_cache) continue;
-    workers_.back().cache = PrefixCache(member.kv_tokens, std::max<int64_t>(1, kMostBlocks / caches));
+    workers_.back().cache = PrefixCache(member.kv_tokens, most);
   }
 }
 
 int64_t PrefixCaches::Find(WorkerIndex worker, absl::Span<const uint64_t> prefix,
                            int64_t prompt_tokens) const {
   return std::min(workers_[static_cast<size_t>(worker)].cache.Find(prefix), prompt_tokens - 1);
-}
-
-int64_t PrefixCaches::FindAnywhere(absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const {
-  // As in PrefixCache::Find: the worker that has a block has all before it.
-  const auto end = std::partition_point(prefix.begin(), prefix.end(),
-                                        [this](uint64_t block) { return holders_.contains(block); });
-  return std::min((end - prefix.begin()) * kPrefixBlockTokens, prompt_tokens - 1);
 }
 
 int64_t PrefixCaches::Expected(WorkerIndex worker, absl::Span<const uint64_t> prefix,
@@ -60,16 +53,16 @@ int64_t PrefixCaches::Trusted(WorkerIndex worker, int64_t found) const {
 void PrefixCaches::Placed(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) {
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
-  worker.cache.Touch(prefix, holders_);
-  worker.cache.Write(prompt_tokens - static_cast<int64_t>(prefix.size()) * kPrefixBlockTokens, holders_);
+  worker.cache.Touch(prefix);
+  worker.cache.Write(prompt_tokens - static_cast<int64_t>(prefix.size()) * kPrefixBlockTokens);
 }
 
 void PrefixCaches::Ended(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t generated_tokens) {
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
-  worker.cache.Write(generated_tokens, holders_);
+  worker.cache.Write(generated_tokens);
   // While it ran, its blocks were in use.
-  worker.cache.Touch(prefix, holders_);
+  worker.cache.Touch(prefix);
 }
 
 void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) {

@@ -22,8 +22,8 @@ namespace bfio::core {
 
 class PrefixCaches {
  public:
-  // Blocks that all workers of a group together are followed by at most: some 64 MB.
-  static constexpr int64_t kMostBlocks = int64_t{1} << 20;
+  // Entries of all workers of a group together: at most some 70 MB, for 67 million tokens.
+  static constexpr int64_t kMostEntries = int64_t{1} << 20;
 
   struct Member {
     // WorkerSpec.
@@ -42,8 +42,10 @@ class PrefixCaches {
   // prompt. And how many it is expected to have.
   int64_t Find(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const;
   int64_t Expected(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const;
-  // How many tokens of such a prompt some worker has: the largest Find, whichever worker's.
-  int64_t FindAnywhere(absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const;
+  // Whether the worker has that block, and so all before it.
+  bool Has(WorkerIndex worker, uint64_t block) const {
+    return workers_[static_cast<size_t>(worker)].cache.Has(block);
+  }
   // What is expected where Find says `found`.
   int64_t Trusted(WorkerIndex worker, int64_t found) const;
   // The share of Find that the worker has found lately, 0 .. 1.
@@ -65,7 +67,6 @@ class PrefixCaches {
   };
 
   std::vector<Worker> workers_;
-  PrefixHolders holders_;
   bool any_ = false;
 };
 

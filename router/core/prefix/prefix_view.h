@@ -16,13 +16,8 @@
 
 namespace bfio::core {
 
-class PrefixView {
- public:
-  // Tokens of a prompt that the worker is expected to have: at least one of its tokens is computed.
-  int64_t Cached(absl::Span<const uint64_t> prefix, int64_t prompt_tokens, WorkerIndex worker) const {
-    return prefix.empty() || caches == nullptr ? 0 : caches->Expected(worker, prefix, prompt_tokens);
-  }
-
+struct PrefixView {
+  // Null: no worker has one.
   const PrefixCaches* caches = nullptr;
   // By worker: prompt tokens of the requests there that are neither computed nor expected to be cached.
   std::vector<int64_t> pending;

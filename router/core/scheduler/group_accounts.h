@@ -242,6 +242,8 @@ class GroupAccounts {
   void CountChunks(WorkerIndex index, const StepReport& report);
   // Compares what workers found in their prefix caches with what was expected.
   void TakeCached(WorkerIndex index, const StepReport& report);
+  // A request has left its worker, after its step `step`: what it generated takes cache.
+  void EndCached(const Placed& placed, int64_t step);
   // Prompt tokens that a placed request's worker is expected to compute.
   int64_t LeftOf(const Placed& placed) const;
   void TakeHints(WorkerIndex index, const StepReport& report);

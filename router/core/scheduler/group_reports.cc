@@ -73,6 +73,7 @@ void GroupAccounts::Acknowledge(WorkerIndex index, const StepReport& report) {
       // dropped.
       if (!it->second.dropped) continue;
       residents_.Settle(index, it->second.index, worker.last_step);
+      EndCached(it->second, worker.last_step);
       Remove(it);
       continue;
     }
@@ -115,6 +116,7 @@ void GroupAccounts::TakePreempted(WorkerIndex index, const StepReport& report) {
     if (it == placed_.end()) continue;
     // It ran in the step before this one; whether it would have ended in this one is unknown.
     residents_.Settle(index, it->second.index, report.step - 1);
+    EndCached(it->second, report.step - 1);
     Remove(it);
     ++totals_->preempted;
   }
@@ -133,9 +135,7 @@ void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
     const int64_t age = residents_.Age(index, it->second.index, report.step);
     traffic_.Ended(age);
     const Resident& resident = residents_.Of(index)[static_cast<size_t>(it->second.index)];
-    if (caches_.any()) {
-      caches_.Ended(index, it->second.spec.prefix_blocks(), age - resident.generated_tokens);
-    }
+    EndCached(it->second, report.step);
     if (age > resident.generated_tokens) ended_.Add(resident, age - resident.generated_tokens);
     Remove(it);
   }
@@ -195,6 +195,12 @@ void GroupAccounts::CountChunks(WorkerIndex index, const StepReport& report) {
     if (next == before.size()) break;
     traffic_.Computed(std::max<int64_t>(0, before[next].tokens - now.tokens));
   }
+}
+
+void GroupAccounts::EndCached(const Placed& placed, int64_t step) {
+  if (!caches_.any() || placed.where != Where::kActive) return;
+  const int64_t age = residents_.Age(placed.worker, placed.index, step);
+  caches_.Ended(placed.worker, placed.spec.prefix_blocks(), age - placed.spec.generated_tokens);
 }
 
 void GroupAccounts::TakeCached(WorkerIndex index, const StepReport& report) {

@@ -2,8 +2,9 @@
 //
 // Purpose: a decision log without its first segments starts from such a state, and tests compare two clusters
 // by it. What follows from other fields (loads, reservations, counts) is not in it, so a state cannot be
-// inconsistent in them. Also not in it: the state of policies, lookahead and reference wait, and the rates
-// that admission has counted. Tokens and steps, as in cluster.h. Threads: plain data.
+// inconsistent in them. Also not in it: the state of policies, lookahead and reference wait, the followed
+// prefix caches, and the rates that admission has counted. Tokens and steps, as in cluster.h. Threads: plain
+// data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
 

@@ -13,7 +13,8 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.id = request.id;
   view.prefill_tokens = request.prefill_tokens;
   view.computed_tokens = request.computed_tokens;
-  view.prefix = request.prefix_blocks();
+  // A worker that has refused it is expected to have its prompt since: it must not attract it again.
+  if (request.refusals == 0) view.prefix = request.prefix_blocks();
   view.kv_reserve_tokens = request.kv_reserve_tokens();
   view.runs_alone = request.steps_alone > 0;
   view.enqueued_step = enqueued_step;

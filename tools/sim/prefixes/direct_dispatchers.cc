@@ -109,11 +109,10 @@ class SglangCacheAware final : public DirectDispatcher {
     return Least([this](size_t rank) { return trees_[rank].tokens(); });
   }
   void Sent(int32_t rank, const PrefixRequest& request) override {
-    trees_[static_cast<size_t>(rank)].Touch(Prefix(request), holders_);
+    trees_[static_cast<size_t>(rank)].Touch(Prefix(request));
   }
 
   std::vector<core::PrefixCache> trees_;
-  core::PrefixHolders holders_;
 };
 
 class DynamoKv final : public DirectDispatcher {

@@ -1,10 +1,8 @@
 #include "router/core/policy/least_work/least_work.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
-
-#include "router/core/policy/place_in_order.h"
-#include "router/core/prefix/prefix_view.h"
 
 namespace bfio::core {
 namespace {
@@ -14,60 +12,63 @@ constexpr int32_t kLook = 64;
 // In the 99th percentile under first come, first served. Waits of a hot prefix's requests are longer than
 // others'; at 1.15 they go to workers without it so often that all wait twice as long.
 constexpr double kLongestWait = 2;
-
-int64_t CachedOn(const Snapshot& snapshot, const WaitingView& request, WorkerIndex worker) {
-  return snapshot.prefixes == nullptr
-             ? 0
-             : snapshot.prefixes->Cached(request.prefix, request.prefill_tokens, worker);
-}
+// Placements between two looks at the deadline: with 256 workers some 0.5 ms.
+constexpr size_t kStopEvery = 8;
 
 }  // namespace
 
 void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   free_.Reset(snapshot);
+  refusals_.Reset(snapshot.kv);
+  caches_ = snapshot.prefixes == nullptr ? nullptr : snapshot.prefixes->caches;
   pending_.assign(snapshot.workers.size(), 0);
   if (snapshot.prefixes != nullptr) pending_ = snapshot.prefixes->pending;
   placed_.assign(snapshot.waiting.size(), 0);
   const auto waiting = static_cast<int32_t>(snapshot.waiting.size());
+  int32_t looks = waiting > 1 && caches_ != nullptr ? kLook : 0;
   // A lower class takes what a higher one leaves.
   for (int32_t first = 0, end = 0; first < waiting && free_.free_slots() > 0; first = end) {
     while (end < waiting && snapshot.waiting[end].priority == snapshot.waiting[first].priority) ++end;
-    const int32_t look = waiting > 1 ? std::min(end, first + kLook) : first;
-    for (int32_t i = first; i < look && free_.free_slots() > 0; ++i) {
+    for (int32_t i = first; i < end && looks > 0 && free_.free_slots() > 0; ++i, --looks) {
       if (!LetsOthersGoFirst(snapshot, snapshot.waiting[i])) Place(snapshot, i, decision);
     }
-    KvRefusals refusals;
-    refusals.Reset(snapshot.kv);
-    for (int32_t i = first; i < end && free_.free_slots() > 0; ++i) {
-      const WaitingView& request = snapshot.waiting[i];
-      if (placed_[i] || refusals.Refused(request.kv_need, request.kv_reserve_tokens)) continue;
-      Place(snapshot, i, decision);
-      if (!placed_[i]) refusals.Note(request.kv_need, request.kv_reserve_tokens);
-    }
+    for (int32_t i = first; i < end && free_.free_slots() > 0; ++i) Place(snapshot, i, decision);
   }
+}
+
+int64_t LeastWorkPolicy::CachedOn(const WaitingView& request, WorkerIndex worker) const {
+  return caches_ == nullptr ? 0 : caches_->Expected(worker, request.prefix, request.prefill_tokens);
 }
 
 bool LeastWorkPolicy::LetsOthersGoFirst(const Snapshot& snapshot, const WaitingView& request) const {
   if (request.prefix.empty()) return false;
   const double limit = kLongestWait * static_cast<double>(snapshot.FirstCome(request.priority).p99);
   if (static_cast<double>(snapshot.step - request.senior_step()) > limit) return false;
-  const PrefixCaches* const caches = snapshot.prefixes == nullptr ? nullptr : snapshot.prefixes->caches;
-  if (caches == nullptr) return false;
-  const int64_t most = caches->FindAnywhere(request.prefix, request.prefill_tokens);
-  if (most == 0) return false;
+  int64_t here = 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
-    if (free_[g].free_slots <= 0 || !free_.Fits(request, g)) continue;
-    // What cannot be trusted is not worth waiting for.
-    const int64_t lacks = most - caches->Find(g, request.prefix, request.prefill_tokens);
-    if (caches->Trusted(g, lacks) < kPrefixBlockTokens) return false;
+    if (free_.Fits(request, g)) here = std::max(here, CachedOn(request, g));
   }
-  return true;
+  // A worker that has the block behind those has more.
+  const auto next = static_cast<size_t>(here / kPrefixBlockTokens);
+  if (next >= request.prefix.size()) return false;
+  for (WorkerIndex g = 0; g < free_.workers(); ++g) {
+    if (!free_[g].accepts_new || !caches_->Has(g, request.prefix[next]) || free_.Fits(request, g)) continue;
+    if (CachedOn(request, g) >= here + kPrefixBlockTokens) return true;
+  }
+  return false;
 }
 
 void LeastWorkPolicy::Place(const Snapshot& snapshot, int32_t index, Decision& decision) {
-  const WorkerIndex worker = Choose(snapshot, snapshot.waiting[index]);
-  if (worker == kNoWorker) return;
-  free_.Take(snapshot.waiting[index], worker);
+  const WaitingView& request = snapshot.waiting[index];
+  if (placed_[index] || refusals_.Refused(request.kv_need, request.kv_reserve_tokens)) return;
+  const size_t count = decision.assignments.size();
+  if (stop_ && count % kStopEvery == kStopEvery - 1 && caches_ != nullptr && stop_()) {
+    caches_ = nullptr;
+    decision.stopped_early = true;
+  }
+  const WorkerIndex worker = Choose(snapshot, request);
+  if (worker == kNoWorker) return refusals_.Note(request.kv_need, request.kv_reserve_tokens);
+  free_.Take(request, worker);
   placed_[index] = 1;
   decision.assignments.push_back({index, worker});
 }
@@ -82,7 +83,7 @@ WorkerIndex LeastWorkPolicy::Choose(const Snapshot& snapshot, const WaitingView&
   for (WorkerIndex turn = 0; turn < free_.workers(); ++turn) {
     const WorkerIndex g = (next_ + turn) % free_.workers();
     if (!free_.Fits(request, g)) continue;
-    const int64_t left = std::max<int64_t>(0, prompt - CachedOn(snapshot, request, g));
+    const int64_t left = std::max<int64_t>(0, prompt - CachedOn(request, g));
     const double work =
         static_cast<double>(pending_[g]) + per_token * static_cast<double>(left) + free_[g].active * output;
     if (work > least || (work == least && free_[g].active >= free_[best].active)) continue;

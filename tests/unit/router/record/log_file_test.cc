@@ -148,6 +148,27 @@ TEST(LoggedRequestTest, KeepsThePromptsBlocks) {
       << "longer than the prompt";
 }
 
+// 2,048 long prompts' names would exceed a record's limit.
+TEST(LoggedStateTest, HasNoNamesOfBlocks) {
+  core::ClusterState state;
+  core::RequestSpec spec = {.id = 9, .prefill_tokens = 3 * core::kPrefixBlockTokens, .max_new_tokens = 1};
+  spec.prefix = std::make_shared<const std::vector<uint64_t>>(3, uint64_t{5});
+  state.pool.waiting.push_back({spec, 1});
+  state.groups.emplace_back().workers.emplace_back().residents.push_back({.spec = spec});
+  int requests = 0;
+  ToLog(state, 3, [&](const v1::DecisionRecord& part) {
+    for (const v1::LoggedState::Waiting& waiting : part.state().waiting()) {
+      ++requests;
+      EXPECT_EQ(waiting.request().prefix_size(), 0);
+    }
+    for (const v1::LoggedState::Worker& worker : part.state().workers()) {
+      requests += worker.residents_size();
+      EXPECT_EQ(worker.residents(0).request().prefix_size(), 0);
+    }
+  });
+  EXPECT_EQ(requests, 2);
+}
+
 TEST(LoggedReportTest, KeepsWhatWasCached) {
   const std::vector<core::CachedPrompt> cached = {{9, 0}, {12, 640}};
   const core::StepReport report = {.step = 4, .applied_plan = 3, .cached = cached};

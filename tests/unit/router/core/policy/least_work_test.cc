@@ -105,5 +105,79 @@ TEST(LeastWork, AFullWorkerIsSkippedWhateverItHas) {
   EXPECT_EQ(at.Decide({{1, 2}}, 3 * kPerBlock), std::vector<int32_t>{0});
 }
 
+// Rank 0 is full and has the prefix of the older request; rank 1 has a slot and the prefix of the younger
+// one.
+struct ShortCase {
+  Case at{{5, 1}};
+  int64_t age = 30, p99 = 20;
+  int32_t priority = 0;
+  bool draining = false;
+  std::vector<std::vector<uint64_t>> waiting = {{1, 2}, {5, 6}};
+
+  std::vector<int32_t> Decide() {
+    PolicyCase at_hand;
+    at_hand.Worker(0, 0, kAmpleKv, 5);
+    if (draining) at_hand.Draining();
+    at_hand.Worker(0, 1, kAmpleKv, 1);
+    for (size_t i = 0; i < waiting.size(); ++i) at_hand.Waiting(3 * kPerBlock, age, 0, i == 0 ? priority : 0);
+    at.caches.Placed(0, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
+    at.caches.Placed(1, std::vector<uint64_t>{5, 6}, 3 * kPerBlock);
+    Snapshot snapshot = at_hand.View();
+    std::vector<WaitingView> views(snapshot.waiting.begin(), snapshot.waiting.end());
+    for (size_t i = 0; i < waiting.size(); ++i) views[i].prefix = waiting[i];
+    snapshot.waiting = views;
+    snapshot.prefixes = &at.view;
+    const std::vector<ClassWait> waits = {{0, p99, p99}, {1, p99, p99}};
+    snapshot.first_come = waits;
+    Decision decision;
+    (*MakePolicy("least_work", {}))->Decide(snapshot, decision);
+    return at_hand.WorkersOf(decision);
+  }
+};
+
+TEST(LeastWork, WhereItsPrefixIsFullARequestLetsYoungerOnesGoFirst) {
+  EXPECT_EQ(ShortCase().Decide(), (std::vector<int32_t>{-1, 1}));
+  ShortCase none;
+  none.waiting[1] = {};
+  EXPECT_EQ(none.Decide(), (std::vector<int32_t>{-1, 1})) << "one without a prefix, too";
+}
+
+TEST(LeastWork, NoLongerThanTwiceWhatFirstComeWouldTake) {
+  ShortCase late;
+  late.age = 40;
+  EXPECT_EQ(late.Decide(), (std::vector<int32_t>{-1, 1}));
+  late.age = 41;
+  EXPECT_EQ(late.Decide(), (std::vector<int32_t>{1, -1}));
+}
+
+TEST(LeastWork, NoSlotStaysEmptyForAPrefix) {
+  ShortCase alike;
+  alike.waiting[1] = {1, 2, 9};
+  EXPECT_EQ(alike.Decide(), (std::vector<int32_t>{1, -1})) << "the older of two that miss theirs";
+}
+
+TEST(LeastWork, AMoreUrgentRequestGoesFirstWhereverItsPrefixIs) {
+  ShortCase urgent;
+  urgent.priority = 1;
+  EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{1, -1}));
+}
+
+TEST(LeastWork, NobodyWaitsForAWorkerThatDrainsOrFindsNothing) {
+  ShortCase drains;
+  drains.draining = true;
+  EXPECT_EQ(drains.Decide(), (std::vector<int32_t>{1, -1}));
+  ShortCase off;
+  for (int i = 0; i < 200; ++i) off.at.caches.Observed(0, 128, 0);
+  EXPECT_EQ(off.Decide(), (std::vector<int32_t>{1, -1}));
+}
+
+TEST(LeastWork, PartOfAPrefixThereIsNotEnoughToStay) {
+  ShortCase part;
+  part.at.caches.Placed(1, std::vector<uint64_t>{1}, 2 * kPerBlock);
+  EXPECT_EQ(part.Decide(), (std::vector<int32_t>{-1, 1}));
+  part.at.caches.Placed(1, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
+  EXPECT_EQ(part.Decide(), (std::vector<int32_t>{1, -1})) << "rank 1 has all of it by now";
+}
+
 }  // namespace
 }  // namespace bfio::core

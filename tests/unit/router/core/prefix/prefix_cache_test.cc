@@ -16,9 +16,8 @@ constexpr int64_t kBlock = kPrefixBlockTokens;
 using Blocks = std::vector<uint64_t>;
 
 TEST(PrefixCache, FindsWhatAPromptSharesWithEarlierOnes) {
-  PrefixHolders holders;
   PrefixCache cache(100 * kBlock, 100);
-  cache.Touch({1, 2, 3}, holders);
+  cache.Touch({1, 2, 3});
   EXPECT_EQ(cache.Find({1, 2, 3, 4}), 3 * kBlock);
   EXPECT_EQ(cache.Find({1, 2, 9}), 2 * kBlock);
   EXPECT_EQ(cache.Find({9, 12, 13}), 0);
@@ -27,49 +26,47 @@ TEST(PrefixCache, FindsWhatAPromptSharesWithEarlierOnes) {
 }
 
 TEST(PrefixCache, TheLeastRecentlyUsedGoFirstAndAPromptLosesItsEnd) {
-  PrefixHolders holders;
   PrefixCache cache(4 * kBlock, 100);
-  cache.Touch({1, 2}, holders);
-  cache.Touch({5, 6}, holders);
-  cache.Touch({1, 2}, holders);
-  cache.Touch({7}, holders);
+  cache.Touch({1, 2});
+  cache.Touch({5, 6});
+  cache.Touch({1, 2});
+  cache.Touch({7});
   EXPECT_EQ(cache.Find({5, 6}), kBlock);
   EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
   EXPECT_EQ(cache.Find({7}), kBlock);
 }
 
 TEST(PrefixCache, GeneratedTokensTakeMemory) {
-  PrefixHolders holders;
   PrefixCache cache(4 * kBlock, 100);
-  cache.Touch({1, 2}, holders);
-  cache.Write(2 * kBlock, holders);
+  cache.Touch({1, 2});
+  cache.Write(2 * kBlock);
   EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock);
-  cache.Write(1, holders);
+  for (int64_t i = 1; i < kBlock; ++i) cache.Write(1);
+  EXPECT_EQ(cache.Find({1, 2}), 2 * kBlock) << "not yet a block";
+  cache.Write(1);
   EXPECT_EQ(cache.Find({1, 2}), kBlock);
-  cache.Write(4 * kBlock, holders);
+  cache.Write(4 * kBlock);
   EXPECT_EQ(cache.Find({1, 2}), 0);
-  cache.Write(5 * kBlock, holders);
+  cache.Write(5 * kBlock);
   EXPECT_EQ(cache.tokens(), 0) << "more than there is room for";
 }
 
 TEST(PrefixCache, APromptLargerThanTheMemoryKeepsItsBeginning) {
-  PrefixHolders holders;
   PrefixCache cache(3 * kBlock, 100);
-  cache.Touch({1, 2, 3, 4, 5}, holders);
+  cache.Touch({1, 2, 3, 4, 5});
   EXPECT_EQ(cache.Find({1, 2, 3, 4, 5}), 3 * kBlock);
   PrefixCache few(100 * kBlock, 2);
-  few.Touch({1, 2, 3, 4, 5}, holders);
+  few.Touch({1, 2, 3, 4, 5});
   EXPECT_EQ(few.Find({1, 2, 3, 4, 5}), 2 * kBlock);
-  EXPECT_EQ(few.blocks(), 2);
+  EXPECT_EQ(few.entries(), 2);
 }
 
 TEST(PrefixCache, WithoutMemoryNothingIsFound) {
-  PrefixHolders holders;
   PrefixCache cache(0, 0);
-  cache.Touch({1, 2}, holders);
-  cache.Write(100, holders);
+  cache.Touch({1, 2});
+  cache.Write(100);
   EXPECT_EQ(cache.Find({1, 2}), 0);
-  EXPECT_EQ(cache.blocks(), 0);
+  EXPECT_EQ(cache.entries(), 0);
   EXPECT_EQ(cache.tokens(), 0);
 }
 
@@ -93,13 +90,13 @@ class PlainCache {
     Shrink();
   }
   void Write(int64_t tokens) {
-    if (!list_.empty() && list_.front().block == 0 && list_.front().tokens < kBlock) {
-      list_.front().tokens += tokens;
-    } else {
-      list_.push_front({0, tokens});
-    }
+    loose_ += tokens;
+    if (loose_ < kBlock) return;
+    list_.push_front({0, loose_ - loose_ % kBlock});
+    loose_ %= kBlock;
     Shrink();
   }
+  int64_t entries() const { return static_cast<int64_t>(list_.size()); }
 
  private:
   struct Entry {
@@ -112,13 +109,10 @@ class PlainCache {
       for (const Entry& e : list_) sum += e.tokens;
       return sum;
     };
-    const auto blocks = [&] {
-      return std::count_if(list_.begin(), list_.end(), [](const Entry& e) { return e.block != 0; });
-    };
-    while (!list_.empty() && (tokens() > capacity_ || blocks() > most_)) list_.pop_back();
+    while (!list_.empty() && (tokens() > capacity_ || entries() > most_)) list_.pop_back();
   }
 
-  int64_t capacity_, most_;
+  int64_t capacity_, most_, loose_ = 0;
   std::list<Entry> list_;
 };
 
@@ -127,7 +121,6 @@ TEST(PrefixCache, FindsWhatAPlainListFinds) {
     Rng rng(seed);
     const auto capacity = static_cast<int64_t>(kBlock * (1 + rng.Below(60)));
     const auto most = static_cast<int64_t>(1 + rng.Below(60));
-    PrefixHolders holders;
     PrefixCache cache(capacity, most);
     PlainCache plain(capacity, most);
     // Prompts that are paths of a tree: a block's name says which blocks are before it.
@@ -139,19 +132,20 @@ TEST(PrefixCache, FindsWhatAPlainListFinds) {
     };
     for (int turn = 0; turn < 400; ++turn) {
       if (rng.Below(4) == 0) {
-        const auto tokens = static_cast<int64_t>(1 + rng.Below(3 * kBlock));
-        cache.Write(tokens, holders);
+        const auto tokens = static_cast<int64_t>(1 + rng.Below(rng.Below(2) == 0 ? 3 : 3 * kBlock));
+        cache.Write(tokens);
         plain.Write(tokens);
       } else {
         const Blocks blocks = prompt();
-        cache.Touch(blocks, holders);
+        cache.Touch(blocks);
         plain.Touch(blocks);
       }
       const Blocks blocks = prompt();
       ASSERT_EQ(cache.Find(blocks), plain.Find(blocks)) << "seed " << seed << ", turn " << turn;
       ASSERT_LE(cache.tokens(), capacity);
-      ASSERT_LE(cache.blocks(), most);
-      ASSERT_EQ(static_cast<int64_t>(holders.size()), cache.blocks());
+      ASSERT_EQ(cache.entries(), plain.entries());
+      ASSERT_LE(cache.entries(), most);
+      ASSERT_LE(cache.entries(), capacity / kBlock) << "however short the writes";
     }
   }
 }

@@ -123,5 +123,19 @@ TEST(Prefix, PromptsOnTheirWayCountByWhatTheyCompute) {
   EXPECT_EQ(ranks.Place(Prompt(4, {90, 91})), 1 - worker);
 }
 
+TEST(Prefix, AWorkerThatRefusesARequestDoesNotAttractItAgain) {
+  Ranks ranks({1, 2});
+  const WorkerIndex worker = ranks.Place(Prompt(1, {1, 2, 3, 4}));
+  const std::vector<RequestId> refused = {1};
+  const StepReport report = {.step = ++ranks.step[static_cast<size_t>(worker)],
+                             .applied_plan = ranks.applied[static_cast<size_t>(worker)],
+                             .rejected = refused,
+                             .group_idle = true};
+  ASSERT_TRUE(ranks.group->OnReport(worker, report).ok());
+  const std::optional<Plan> plan = ranks.group->MakePlan();
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->placements.at(0).worker, 1 - worker);
+}
+
 }  // namespace
 }  // namespace bfio::core
