@@ -1,14 +1,12 @@
 // Rules of other routers, as far as they are public. Each sends a request to a rank as soon as it arrives.
 //
 //   direct_least_requests  to the rank with fewest requests.
-//   sglang_cache_aware     SGLang's gateway: with requests far apart in number (by more than 64 and a
-//   factor 1.5) to
-//                          the rank with fewest; else to the one whose prompts so far match most of this one,
-//                          if that is more than 30 %; else to the one with the smallest tree of prompts. Its
-//                          tree is bounded by 2^26 characters, here 2^24 tokens.
-//   dynamo_kv              NVIDIA Dynamo's KV router, temperature 0: least prompt blocks to compute there
-//   plus blocks
-//                          of active requests' prompts, each counted once. It knows the ranks' caches
+//   sglang_cache_aware     SGLang's gateway: when the ranks' requests differ by more than 64 and a factor of
+//                          1.5, to the rank with fewest; else to the one whose prompts so far match most of
+//                          this one, if that is more than 30 %; else to the one with the smallest tree of
+//                          prompts. Its tree is bounded by 2^26 characters, here 2^24 tokens.
+//   dynamo_kv              NVIDIA Dynamo's KV router, temperature 0: least prompt blocks to compute there plus
+//                          blocks of active requests' prompts, each counted once. It knows the ranks' caches
 //                          exactly.
 #include <algorithm>
 #include <cstdlib>

@@ -1,17 +1,17 @@
 // Least work: the oldest request goes to the worker that has least to compute with it.
 //
 // Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix
-// caching). The work of worker g with the request, in tokens that it computes:
+// caching). What worker g has to do with the request, in tokens that it computes:
 //
-//   pending prompt tokens of g + (1 + h) * tokens of the request's prompt that g's cache does not hold + n_g
-//   * o
+//   p_g + (1 + h) * m_g + n_g * o
 //
-// n_g being the number of its requests, o the mean output, and h the share of prompts' tokens that their
-// workers were expected to have lately. A token costs about the same in a prompt as in a decode, so no weight
-// is needed: where outputs are long, requests spread by number (least_requests), and where prompts are long
-// and shared, a request goes where its prefix is, until that worker has more to do than the prefix saves. A
-// token that is computed also takes the place of another in the cache, which would have been found with
-// probability h: hence 1 + h.
+// p_g being the prompt tokens that it has not computed yet, m_g the tokens of the request's prompt that its
+// cache does not hold, n_g the number of its requests, o the mean output, and h the share of prompts' tokens
+// that their workers were expected to have lately. A token costs about the same in a prompt as in a decode,
+// so no weight is needed: where outputs are long, requests spread by number (least_requests), and where
+// prompts are long and shared, a request goes where its prefix is, until that worker has more to do than the
+// prefix saves. A token that is computed also takes the place of another in the cache, which would have been
+// found with probability h: hence 1 + h.
 //
 // Where capacity is short, a slot that falls free is best used by a request whose prefix is on that worker.
 // So a request of which a worker without room has more than all with room lets the others of its class go
