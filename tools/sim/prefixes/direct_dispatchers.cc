@@ -5,7 +5,8 @@
 //                          1.5, to the rank with fewest; else to the one whose prompts so far match most of
 //                          this one, if that is more than 30 %; else to the one with the smallest tree of
 //                          prompts. Its tree is bounded by 2^26 characters, here 2^24 tokens.
-//   dynamo_kv              NVIDIA Dynamo's KV router, temperature 0: least prompt blocks to compute there plus
+//   dynamo_kv              NVIDIA Dynamo's KV router, temperature 0: least prompt blocks to compute there
+//   plus
 //                          blocks of active requests' prompts, each counted once. It knows the ranks' caches
 //                          exactly.
 #include <algorithm>
