@@ -9,7 +9,8 @@
 //   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
 //     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
 //     section 3). A worker that a request holds (scheduler/kv_hold.h) shows no free slot. Policies that meter
-//     prompts let requests wait for a rank that has no prompt to compute.
+//     prompts let requests wait for a rank that has no prompt to compute, and least_work for one that has
+//     their prefix.
 // Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a
 // decision; randomness comes from PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.

@@ -15,8 +15,9 @@
 //
 // Where capacity is short, a slot that falls free is best used by a request whose prefix is on that worker.
 // So a request of which a worker without room has more than all with room lets the others of its class go
-// first, up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). No
-// room stays empty for that.
+// first, up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). And
+// it waits, though a busy worker has room, as long as that worker would take to compute what it lacks there
+// (the ski rental rule): a group that is nearly full would otherwise compute every prompt everywhere.
 //
 // Ties: fewest requests, then in turn. At a deadline (StopSignal) prefixes are ignored for the rest. Threads:
 // as Policy. Cost: a bisection in the cache of each worker with room for each request that is looked at or
@@ -46,9 +47,12 @@ class LeastWorkPolicy final : public Policy {
  private:
   // Tokens of its prompt that the worker is expected to have.
   int64_t CachedOn(const WaitingView& request, WorkerIndex worker) const;
-  // A worker that takes requests but has no room has more of its prompt, by a block at least, than any with
-  // room, and it has not waited too long.
-  bool LetsOthersGoFirst(const Snapshot& snapshot, const WaitingView& request) const;
+  // Tokens that a worker which takes requests, but has no room, has of its prompt beyond those of all with
+  // room; 0 where that is less than a block.
+  int64_t MoreElsewhere(const WaitingView& request) const;
+  // By that number, in elsewhere_: younger ones may go first; it waits though there is room.
+  bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
+  bool StaysFor(const Snapshot& snapshot, int32_t index) const;
   // Places it if it is not placed and fits anywhere.
   void Place(const Snapshot& snapshot, int32_t index, Decision& decision);
   WorkerIndex Choose(const Snapshot& snapshot, const WaitingView& request);
@@ -63,6 +67,7 @@ class LeastWorkPolicy final : public Policy {
   WorkerIndex next_ = 0;
   // Scratch, by waiting index.
   std::vector<char> placed_;
+  std::vector<int64_t> elsewhere_;
 };
 
 }  // namespace bfio::core

@@ -109,7 +109,8 @@ TEST(LeastWork, AFullWorkerIsSkippedWhateverItHas) {
 // one.
 struct ShortCase {
   Case at{{5, 1}};
-  int64_t age = 30, p99 = 20;
+  int64_t age = 30, p99 = 20, tokens = 3 * kPerBlock;
+  int32_t active = 1;
   int32_t priority = 0;
   bool draining = false;
   std::vector<std::vector<uint64_t>> waiting = {{1, 2}, {5, 6}};
@@ -118,8 +119,8 @@ struct ShortCase {
     PolicyCase at_hand;
     at_hand.Worker(0, 0, kAmpleKv, 5);
     if (draining) at_hand.Draining();
-    at_hand.Worker(0, 1, kAmpleKv, 1);
-    for (size_t i = 0; i < waiting.size(); ++i) at_hand.Waiting(3 * kPerBlock, age, 0, i == 0 ? priority : 0);
+    at_hand.Worker(0, 1, kAmpleKv, active);
+    for (size_t i = 0; i < waiting.size(); ++i) at_hand.Waiting(tokens, age, 0, i == 0 ? priority : 0);
     at.caches.Placed(0, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
     at.caches.Placed(1, std::vector<uint64_t>{5, 6}, 3 * kPerBlock);
     Snapshot snapshot = at_hand.View();
@@ -150,10 +151,26 @@ TEST(LeastWork, NoLongerThanTwiceWhatFirstComeWouldTake) {
   EXPECT_EQ(late.Decide(), (std::vector<int32_t>{1, -1}));
 }
 
-TEST(LeastWork, NoSlotStaysEmptyForAPrefix) {
+TEST(LeastWork, NoSlotStaysEmptyForAPrefixForLongerThanItTakesToCompute) {
   ShortCase alike;
   alike.waiting[1] = {1, 2, 9};
   EXPECT_EQ(alike.Decide(), (std::vector<int32_t>{1, -1})) << "the older of two that miss theirs";
+}
+
+// Ten blocks are on rank 0 alone: 2.5 times what a step takes.
+TEST(LeastWork, ARequestWaitsForItsPrefixAsLongAsItTakesToCompute) {
+  ShortCase one;
+  one.waiting = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}};
+  one.at.caches.Placed(0, one.waiting[0], 11 * kPerBlock);
+  one.p99 = 0;
+  one.tokens = 11 * kPerBlock;
+  one.age = 2;
+  EXPECT_EQ(one.Decide(), std::vector<int32_t>{-1});
+  one.age = 3;
+  EXPECT_EQ(one.Decide(), std::vector<int32_t>{1});
+  one.age = 0;
+  one.active = 0;
+  EXPECT_EQ(one.Decide(), std::vector<int32_t>{1}) << "an idle rank delays nobody";
 }
 
 TEST(LeastWork, AMoreUrgentRequestGoesFirstWhereverItsPrefixIs) {
