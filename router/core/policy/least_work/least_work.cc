@@ -56,7 +56,7 @@ int64_t LeastWorkPolicy::CachedOn(const WaitingView& request, WorkerIndex worker
 }
 
 int64_t LeastWorkPolicy::MoreElsewhere(const WaitingView& request) const {
-  if (request.prefix.empty()) return 0;
+  if (caches_ == nullptr || request.prefix.empty()) return 0;
   int64_t here = 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
     if (free_.Fits(request, g)) here = std::max(here, CachedOn(request, g));
@@ -80,7 +80,8 @@ bool LeastWorkPolicy::LetsOthersGoFirst(const Snapshot& snapshot, int32_t index)
 
 bool LeastWorkPolicy::StaysFor(const Snapshot& snapshot, int32_t index) const {
   const WaitingView& request = snapshot.waiting[index];
-  if (elsewhere_[index] == 0 || AgeOf(snapshot, request) > StepsOf(elsewhere_[index])) return false;
+  // Until the next step at least.
+  if (AgeOf(snapshot, request) + 1 > StepsOf(elsewhere_[index])) return false;
   // An idle worker computes it without delaying others. And where all are busy, a decision comes with every
   // step.
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {

@@ -1,6 +1,7 @@
 // least_work by hand: decisions small enough to add up what each worker would have to compute.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -105,6 +106,22 @@ TEST(LeastWork, AFullWorkerIsSkippedWhateverItHas) {
   EXPECT_EQ(at.Decide({{1, 2}}, 3 * kPerBlock), std::vector<int32_t>{0});
 }
 
+TEST(LeastWork, AtTheDeadlineTheRestArePlacedByNumber) {
+  Case at({0, 0, 0, 0}, 1);
+  at.caches.Placed(2, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
+  bool over = false;
+  const auto policy = MakePolicy("least_work", {.stop = [&] { return over; }});
+  const std::vector<std::vector<uint64_t>> alike(20, std::vector<uint64_t>{1, 2});
+  const auto on_rank_2 = [&] {
+    const std::vector<int32_t> workers = at.Decide(**policy, alike, 3 * kPerBlock);
+    EXPECT_EQ(std::count(workers.begin(), workers.end(), -1), 0);
+    return std::count(workers.begin(), workers.end(), 2);
+  };
+  EXPECT_EQ(on_rank_2(), 9) << "all its slots";
+  over = true;
+  EXPECT_LT(on_rank_2(), 9);
+}
+
 // Rank 0 is full and has the prefix of the older request; rank 1 has a slot and the prefix of the younger
 // one.
 struct ShortCase {
@@ -164,9 +181,9 @@ TEST(LeastWork, ARequestWaitsForItsPrefixAsLongAsItTakesToCompute) {
   one.at.caches.Placed(0, one.waiting[0], 11 * kPerBlock);
   one.p99 = 0;
   one.tokens = 11 * kPerBlock;
-  one.age = 2;
+  one.age = 1;
   EXPECT_EQ(one.Decide(), std::vector<int32_t>{-1});
-  one.age = 3;
+  one.age = 2;
   EXPECT_EQ(one.Decide(), std::vector<int32_t>{1});
   one.age = 0;
   one.active = 0;
