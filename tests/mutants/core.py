@@ -8,6 +8,7 @@ TESTS = {
     "model/": ["free_capacity_test"],
     "policy/": ["policy_test"],
     "prefill/": ["prefill_test"],
+    "prefix/": ["prefix_test", "scheduler_test"],
 }
 
 MUTANTS = [
@@ -75,4 +76,14 @@ MUTANTS = [
     ("policy/bf_io_auto/headroom.cc", "if (request.id <= last_id_) continue;", "", "a request that waits is learnt from at every decision"),
     ("policy/bf_io_auto/headroom.cc", "  return kMeanOfStay * to_come * to_come / (to_come + prompt);", "  return 0;", "what residents will grow to is not counted"),
     ("policy/bf_io_auto/bf_io_auto.cc", "      decision.assignments.clear();\n      free_.Reset(snapshot);\n", "      free_.Reset(snapshot);\n", "a plan that was given up stays in the decision"),
+    ("prefix/prefix_cache.cc", "  // From the last, so that the first counts as used latest.\n  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {", "  for (auto block = blocks.begin(); block != blocks.end(); ++block) {", "a prompt loses its beginning first"),
+    ("prefix/prefix_cache.cc", " || entries() > most_entries_", "", "the entries of a followed cache are not bounded"),
+    ("prefix/prefix_caches.cc", "      workers_.push_back(std::move(*same));\n", "      workers_.push_back({member, PrefixCache(member.kv_tokens, most)});\n", "what is known of a cache is lost with each epoch"),
+    ("prefix/prefix_caches.cc", "  trust += (share - trust) / kObserved;", "", "a worker that finds nothing is trusted"),
+    ("scheduler/waiting_pool.cc", "  if (request.refusals == 0) view.prefix", "  view.prefix", "a worker that refused a request attracts it again"),
+    ("scheduler/group_accounts.cc", "    caches_.Placed(index, prefix, spec.prefill_tokens);\n", "", "a placed prompt is not in the followed cache"),
+    ("policy/least_work/least_work.cc", "  pending_[best] += best_left;\n", "", "prompts of the same plan do not count"),
+    ("policy/least_work/least_work.cc", "!free_[g].accepts_new || ", "", "requests wait for a worker that drains"),
+    ("policy/least_work/least_work.cc", "    if (free_[g].active == 0 && free_.Fits(request, g)) return false;\n", "", "a request waits for its prefix beside an idle worker"),
+    ("policy/least_work/least_work.cc", "  if (AgeOf(snapshot, request) + 1 > StepsOf(elsewhere_[index])) return false;", "  if (elsewhere_[index] == 0) return false;", "a request waits for its prefix without end"),
 ]
