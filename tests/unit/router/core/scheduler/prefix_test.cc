@@ -76,6 +76,13 @@ TEST(Prefix, PromptsThatBeginAlikeMeet) {
   EXPECT_EQ(ranks.group->totals().drift_tokens, 0);
 }
 
+TEST(Prefix, AWorkerHasAPromptWhileItsRequestRuns) {
+  Ranks ranks({1, 2});
+  const WorkerIndex worker = ranks.Place(Prompt(1, {1, 2, 3, 4, 5, 6, 7, 8}));
+  ranks.Step(worker, 522, {{1, 0}}, {});
+  EXPECT_EQ(ranks.Place(Prompt(2, {1, 2, 3, 4, 5, 6, 7, 8})), worker);
+}
+
 TEST(Prefix, AWorkerThatFindsNothingGetsNoMoreThanOthers) {
   Ranks ranks({1, 2, 3});
   std::vector<int> placed(3, 0);
