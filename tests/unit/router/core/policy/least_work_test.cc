@@ -78,6 +78,13 @@ TEST(LeastWork, PromptsThatAreNotComputedCount) {
 TEST(LeastWork, PlacementsOfThePlanCount) {
   Case at({0, 0}, 10);
   EXPECT_EQ(at.Decide({{}, {}, {}}, 300), (std::vector<int32_t>{0, 1, 0}));
+  // By number and in turn the third would go to rank 0, which has the longest prompt to compute.
+  const PolicyCase lengths = PolicyCase().Worker(0, 9).Worker(0, 9).WaitingAll({1000, 300, 10});
+  Snapshot snapshot = lengths.View();
+  snapshot.prefixes = &at.view;
+  Decision decision;
+  (*MakePolicy("least_work", {}))->Decide(snapshot, decision);
+  EXPECT_EQ(lengths.WorkersOf(decision), (std::vector<int32_t>{0, 1, 1}));
 }
 
 TEST(LeastWork, WithoutPrefixesItTakesTurnsAmongThoseWithFewest) {
