@@ -53,7 +53,7 @@ class ShadowSet {
   // `stop` is called before each shadow plans.
   explicit ShadowSet(std::vector<std::unique_ptr<Policy>> shadows, StopSignal stop = {});
 
-  // Some shadow reads Snapshot::first_come.
+  // Some shadow reads Snapshot::first_come; Snapshot::prefixes.
   bool uses_first_come_waits() const;
   bool uses_prefixes() const;
 
