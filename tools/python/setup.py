@@ -12,11 +12,13 @@ PROTO = HERE.parent.parent / "proto"
 SERVICES = ["bfio/v1/inference.proto", "bfio/v1/admin.proto", "bfio/v1/worker.proto"]
 
 
+PLUGIN = shutil.which("grpc_python_plugin") if shutil.which("protoc") else None
+
+
 def protoc():
     """The command that generates Python from protos, with the path of its own protos."""
-    plugin = shutil.which("grpc_python_plugin")
-    if shutil.which("protoc") and plugin:
-        return ["protoc", f"--plugin=protoc-gen-grpc_python={plugin}"]
+    if PLUGIN:
+        return ["protoc", f"--plugin=protoc-gen-grpc_python={PLUGIN}"]
     try:
         import grpc_tools
     except ImportError:
@@ -36,4 +38,5 @@ class BuildWithStubs(build_py):
         subprocess.run([*command, f"-I{HERE}", f"--python_out={out}", "bfio/details.proto"], check=True)
 
 
-setup(cmdclass={"build_py": BuildWithStubs})
+# pip installs setup_requires where it builds in isolation, which is its default.
+setup(cmdclass={"build_py": BuildWithStubs}, setup_requires=[] if PLUGIN else ["grpcio-tools"])

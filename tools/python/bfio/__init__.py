@@ -12,4 +12,5 @@ from bfio.admin import Admin
 from bfio.client import Client, Stream
 from bfio.request import Error, Finish, Result, Retry, Sampling, Tokens
 
+__version__ = "0.1.0"
 __all__ = ["Admin", "Client", "Error", "Finish", "Result", "Retry", "Sampling", "Stream", "Tokens", "aio"]

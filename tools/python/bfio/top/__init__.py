@@ -1,0 +1,1 @@
+"""bfio-top: shows a cluster in a terminal (docs/operations.md#bfio-top)."""
