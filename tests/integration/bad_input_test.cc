@@ -118,8 +118,6 @@ TEST(BadInput, NoRouterThere) {
                                                     "--requests=1", "--connect_timeout=1s"});
   EXPECT_EQ(run.code, 1) << run.err;
   EXPECT_THAT(run.err, HasSubstr("127.0.0.1:1"));
-  ExpectOneLine("bfio_top", {"--admin=127.0.0.1:1", "--once"}, 1,
-                "bfio_top: no router answers at 127.0.0.1:1 (--admin)\n");
 }
 
 TEST(BadInput, ACheckpointForTheSimEngine) {

@@ -1,16 +1,12 @@
 // The programs' HTTP ports as scrapers, probes and browsers use them; authorisation at the router's port,
-// with tokens and TLS; and bfio_top in a pipe and in a terminal.
+// with tokens and TLS.
 #include <gmock/gmock.h>
 #include <signal.h>
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
-#include <poll.h>
-#include <pty.h>
-#include <sys/ioctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -400,135 +396,6 @@ TEST_F(RouterWeb, CertificatesAreReplacedUnderARunningRouter) {
   stale.set_ca_cert_path((folder_ + "/admin-ca.crt").c_str());
   stale.enable_server_certificate_verification(true);
   EXPECT_FALSE(stale.Get("/healthz"));
-}
-
-// bfio_top on a pseudo-terminal.
-class TopOnATerminal {
- public:
-  explicit TopOnATerminal(const std::string& admin) {
-    const winsize size = {.ws_row = 30, .ws_col = 100};
-    const std::string flag = "--admin=" + admin;
-    const std::string program =
-        (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin/bfio_top")
-            .string();
-    pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
-    if (pid_ != 0) return;
-    execl(program.c_str(), "bfio_top", flag.c_str(), "--interval=100ms", nullptr);
-    _exit(127);
-  }
-  ~TopOnATerminal() {
-    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
-    close(terminal_);
-  }
-
-  // Waits until `text` occurs in the output since the last call.
-  bool Shows(const std::string& text) {
-    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
-    std::string seen;
-    while (MonotonicNow() < deadline) {
-      pollfd ready = {terminal_, POLLIN, 0};
-      char bytes[4096];
-      if (poll(&ready, 1, 100) > 0) {
-        const ssize_t size = read(terminal_, bytes, sizeof(bytes));
-        if (size <= 0) break;
-        seen.append(bytes, static_cast<size_t>(size));
-      }
-      if (seen.find(text) != std::string::npos) return true;
-    }
-    ADD_FAILURE() << "never saw '" << text << "' in " << seen;
-    return false;
-  }
-  void Type(const std::string& keys) {
-    EXPECT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
-  }
-  void Resize(unsigned short columns, unsigned short rows) {
-    const winsize size = {.ws_row = rows, .ws_col = columns};
-    EXPECT_EQ(ioctl(terminal_, TIOCSWINSZ, &size), 0);
-  }
-  int Wait() {
-    int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int terminal_ = -1;
-};
-
-TEST(Top, OnePictureInAPipe) {
-  ClusterOptions options = {.router_flags = {"--http_listen=", "--policy=lpt"}};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  Process load("bfio_loadgen",
-               {"--target=" + cluster.address(), "--concurrency=16", "--requests=0", "--duration=60"});
-  ASSERT_TRUE(cluster.WaitFor("steps", [](const v1::ClusterState& s) { return s.steps().steps() > 100; }));
-  const RunResult run = RunProgram(
-      "bfio_top", {"--admin=" + cluster.admin_address(), "--once", "--interval=300ms", "--columns=120"});
-  EXPECT_EQ(run.code, 0) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("bfio serving  policy lpt  epoch 1  ranks 2"));
-  EXPECT_THAT(run.out, Not(HasSubstr("steps/s -"))) << "steps were made meanwhile";
-  EXPECT_THAT(run.out, Not(HasSubstr("\x1b"))) << "no terminal";
-  EXPECT_THAT(run.out, HasSubstr("\n   0 "));
-  EXPECT_THAT(run.out, HasSubstr("\n   1 "));
-  EXPECT_EQ(run.err, "");
-}
-
-TEST(Top, SwitchesAndDrainsFromATerminalAndLeavesItAsItWas) {
-  ClusterOptions options = {.worker_processes = 0,
-                            .router_flags = {"--http_listen=", "--policy=lpt", "--workers=2"}};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  std::vector<Process> workers;
-  for (const char* id : {"w0", "w1"}) {
-    workers.emplace_back("bfio_worker",
-                         std::vector<std::string>{"--router=" + cluster.address(), "--c=0.0005",
-                                                  absl::StrCat("--worker_id=", id)});
-  }
-  ASSERT_TRUE(cluster.WaitFor("two ranks", [](const v1::ClusterState& s) {
-    return s.workers_size() == 2 && s.workers(0).has_rank() && s.workers(1).has_rank();
-  }));
-  TopOnATerminal top(cluster.admin_address());
-  ASSERT_TRUE(top.Shows("\x1b[?1049h"));
-  top.Type("pfcfs\rn");
-  top.Type("pnosuch\ry");
-  ASSERT_TRUE(top.Shows("refused: "));
-  EXPECT_EQ(cluster.State().policy().name(), "lpt") << "'n' was the answer";
-  top.Type("pfcfs\ry");
-  EXPECT_TRUE(
-      cluster.WaitFor("the switch", [](const v1::ClusterState& s) { return s.policy().name() == "fcfs"; }));
-  top.Resize(60, 12);
-  ASSERT_TRUE(top.Shows("fcfs"));
-  top.Type("dw1\ry");
-  EXPECT_EQ(workers[1].Wait(kSlowdown * absl::Seconds(30)), 0) << workers[1].Stderr();
-  ASSERT_TRUE(top.Shows("of 2"));
-  top.Type("q");
-  ASSERT_TRUE(top.Shows("\x1b[?25h\x1b[?1049l"));
-  EXPECT_EQ(top.Wait(), 0);
-}
-
-TEST_F(RouterWeb, TopSendsItsTokenAndReportsAWrongOne) {
-  Start({});
-  const std::string admin = absl::StrCat("--admin=", AddressAfter("admin on ", router_->Stdout()));
-  std::ofstream(folder_ + "/token") << kOperator;
-  std::ofstream(folder_ + "/wrong") << kWrong;
-  for (const char* file : {"/token", "/wrong"}) {
-    std::filesystem::permissions(folder_ + file, std::filesystem::perms::owner_read);
-  }
-  const auto with = [&](const std::string& flag) {
-    return RunProgram("bfio_top", {admin, "--once", "--interval=100ms", flag});
-  };
-  EXPECT_EQ(with(absl::StrCat("--admin_token_file=", folder_, "/token")).code, 0);
-  const RunResult wrong = with(absl::StrCat("--admin_token_file=", folder_, "/wrong")),
-                  none = with("--plain");
-  EXPECT_EQ(wrong.code, 1);
-  EXPECT_THAT(wrong.err, HasSubstr("unknown bearer token"));
-  EXPECT_EQ(none.code, 1);
-  EXPECT_THAT(none.err, HasSubstr("no bearer token"));
-  EXPECT_EQ(with("--interval=0s").code, 2);
-  EXPECT_EQ(RunProgram("bfio_top", {admin}).code, 2) << "no terminal";
-  EXPECT_EQ(RunProgram("bfio_top", {"--admin=127.0.0.1:1", "--once"}).code, 1) << "no router there";
 }
 
 }  // namespace
