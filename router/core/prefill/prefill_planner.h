@@ -60,6 +60,7 @@
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -141,6 +142,15 @@ struct WaitingPrompt {
   double due_s = kNoObjective;
   // Before them, which come computed.
   int64_t done = 0;
+  // By rank, how many of `tokens` its prefix cache is expected to hold; fewer than `tokens`. Empty: none
+  // does.
+  absl::Span<const int64_t> cached;
+
+  // What that rank would compute of it.
+  PromptLeft On(WorkerIndex rank) const {
+    const int64_t found = cached.empty() ? 0 : cached[static_cast<size_t>(rank)];
+    return {tokens - found, done + found};
+  }
 };
 
 struct PrefillDecision {

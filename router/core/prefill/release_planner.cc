@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "common/cost/prompt_work.h"
 
@@ -11,10 +13,11 @@ namespace bfio::core {
 namespace {
 
 constexpr double kRoundingUp = 1 + 1e-9;
-// Bounds of how long a prompt waits for others: steps, and a multiple of its wave's height. Measured at a
-// budget of 256 and load 0.7: with fewer heights waves are less even, which costs up to 7 % of the mean time
-// end to end; with more steps first tokens of short prompts take longer for less than 1 %.
-constexpr double kHeldSteps = 2, kHeldHeights = 8;
+// Bounds of how long a prompt waits for others: steps, and a multiple of its height. With 8 heights waves are
+// less even, which at a budget of 2,048 costs 3 to 9 % of the mean time end to end, and up to a fifth where
+// prompts differ much in length. With 32, first tokens of short prompts take half as long again for 1 %. With
+// more steps they take longer for less than 1 %.
+constexpr double kHeldSteps = 2, kHeldHeights = 16;
 
 // The prompt tokens that a rank has to compute.
 struct Held {
@@ -47,31 +50,47 @@ class ReleaseRank {
     }
   }
 
-  // With a prompt of so many tokens more.
-  double Height(int64_t more = 0) const {
+  // With that prompt more.
+  double Height(const PromptLeft& more = {}) const {
     Held held = held_;
-    if (more > 0) held.Add(cost_, {more, 0});
+    held.Add(cost_, more);
     if (held.tokens == 0) return 0;
     const int64_t steps = (held.tokens + capacity_ - 1) / capacity_;
     return std::max(0.0, cost_.a_s_per_token * static_cast<double>(held.tokens) + held.attention_s -
                              static_cast<double>(steps) * slack_s_);
   }
-  // Decode time of a step when all that it holds has grown on.
-  double ExpectedSeconds() const {
-    const auto beyond = static_cast<double>(std::max<int64_t>(0, rows_ - cost_.b0_tokens));
-    return cost_.a_s_per_token * beyond + cost_.k2_s_per_token * context_;
+  // Time to compute it.
+  double Seconds(const PromptLeft& prompt) const {
+    Held alone;
+    alone.Add(cost_, prompt);
+    return cost_.a_s_per_token * static_cast<double>(alone.tokens) + alone.attention_s;
   }
-  void Take(int64_t tokens) {
-    held_.Add(cost_, {tokens, 0});
+  // Decode time of a step when all that it holds, and that prompt, has grown on.
+  double ExpectedSeconds() const { return ExpectedSeconds(rows_, context_); }
+  double ExpectedSecondsWith(const PromptLeft& more) const {
+    return ExpectedSeconds(rows_ + 1, context_ + ContextOf(more));
+  }
+  void Take(const PromptLeft& prompt) {
+    held_.Add(cost_, prompt);
     --free_slots_;
     ++rows_;
-    context_ += static_cast<double>(tokens) + growth_;
+    context_ += ContextOf(prompt);
   }
   int64_t capacity() const { return capacity_; }
+  int64_t rows() const { return rows_; }
+  int64_t free_slots() const { return free_slots_; }
   // Its next step can compute more prompt tokens than it holds.
   bool Takes() const { return free_slots_ > 0 && held_.tokens < capacity_; }
 
  private:
+  double ContextOf(const PromptLeft& prompt) const {
+    return static_cast<double>(prompt.left + prompt.done) + growth_;
+  }
+  double ExpectedSeconds(int64_t rows, double context) const {
+    const auto beyond = static_cast<double>(std::max<int64_t>(0, rows - cost_.b0_tokens));
+    return cost_.a_s_per_token * beyond + cost_.k2_s_per_token * context;
+  }
+
   BatchCost cost_;
   // Prompt tokens of a step.
   int64_t capacity_;
@@ -88,7 +107,10 @@ class ReleasePlanner {
  public:
   ReleasePlanner(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
                  const PrefillTraffic& traffic, const ReleaseSettings& settings)
-      : waiting_(waiting), step_s_(traffic.step_s) {
+      : waiting_(waiting),
+        step_s_(traffic.step_s),
+        output_(traffic.mean_output_tokens),
+        longest_wait_s_(settings.longest_wait_s) {
     double slowest_s = 0, capacity = 0;
     for (const PrefillRank& rank : ranks) {
       decodes_ += rank.decodes;
@@ -106,7 +128,8 @@ class ReleasePlanner {
   }
 
   std::vector<PrefillDecision::Binding> Plan() {
-    left_.resize(std::min(waiting_.size(), static_cast<size_t>(free_slots_)));
+    slots_short_ = std::cmp_greater(waiting_.size(), free_slots_);
+    left_.resize(std::min(waiting_.size(), std::max(static_cast<size_t>(free_slots_), Compared())));
     std::iota(left_.begin(), left_.end(), 0);
     while (BindOnce()) {
     }
@@ -114,23 +137,69 @@ class ReleasePlanner {
   }
 
  private:
+  // A prompt that is not bound.
+  struct Measured {
+    // The height of the rank with the prompt, and the part that the prompt adds.
+    double height_s = 0, adds_s = 0;
+    int32_t waiting = 0;
+    // The taker that would be least high with it, and the tokens that it would compute.
+    WorkerIndex cheapest = 0;
+    int64_t tokens = 0;
+    auto operator<=>(const Measured&) const = default;
+  };
+
   double Waited(int32_t i) const { return waiting_[i].waited_s + step_s_; }
 
   // What each of left_ would add to the taker with the most slack, and how high that would be.
   void MeasureLeft() {
     // Takes several steps of most budgets.
-    constexpr int64_t kTypical = 1 << 12;
-    const ReleaseRank* best = &ranks_[takers_.front()];
+    constexpr PromptLeft kTypical = {1 << 12, 0};
+    WorkerIndex best = takers_.front();
     for (const WorkerIndex g : takers_) {
-      if (ranks_[g].Height(kTypical) < best->Height(kTypical)) best = &ranks_[g];
+      if (ranks_[g].Height(kTypical) < ranks_[best].Height(kTypical)) best = g;
     }
-    const double before_s = best->Height();
     measured_.clear();
+    const size_t slots = static_cast<size_t>(free_slots_) - bindings_.size();
     for (const int32_t i : left_) {
-      const double height_s = best->Height(waiting_[i].tokens);
-      measured_.push_back({height_s, height_s - before_s, i});
+      if (measured_.size() == slots) break;
+      const WaitingPrompt& prompt = waiting_[i];
+      const WorkerIndex cheapest = prompt.cached.empty() ? best : Cheapest(prompt);
+      if (Awaits(prompt, cheapest)) continue;
+      const PromptLeft there = prompt.On(cheapest);
+      const double height_s = ranks_[cheapest].Height(there);
+      measured_.push_back({height_s, height_s - ranks_[cheapest].Height(), i, cheapest, there.left});
     }
     std::sort(measured_.begin(), measured_.end());
+  }
+
+  // The taker that would be least high with it.
+  WorkerIndex Cheapest(const WaitingPrompt& prompt) const {
+    return *std::min_element(takers_.begin(), takers_.end(), [&](WorkerIndex a, WorkerIndex b) {
+      return ranks_[a].Height(prompt.On(a)) < ranks_[b].Height(prompt.On(b));
+    });
+  }
+
+  // It waits for a rank that has more of its prefix, and takes none now.
+  bool Awaits(const WaitingPrompt& prompt, WorkerIndex taker) const {
+    if (prompt.cached.empty()) return false;
+    constexpr double kInfinite = std::numeric_limits<double>::infinity();
+    double with_slot_s = kInfinite, least_s = kInfinite;
+    for (const ReleaseRank& rank : ranks_) {
+      const auto g = static_cast<WorkerIndex>(&rank - ranks_.data());
+      const double seconds = rank.Seconds(prompt.On(g));
+      least_s = std::min(least_s, seconds);
+      if (rank.free_slots() > 0) with_slot_s = std::min(with_slot_s, seconds);
+    }
+    const double waited_s = prompt.waited_s + step_s_;
+    if (waited_s < ranks_[taker].Seconds(prompt.On(taker)) - least_s) return true;
+    return slots_short_ && least_s < with_slot_s && waited_s < longest_wait_s_;
+  }
+
+  // Prompts up to the last one that some rank has a part of.
+  size_t Compared() const {
+    size_t compared = waiting_.size();
+    while (compared > 0 && waiting_[compared - 1].cached.empty()) --compared;
+    return compared;
   }
 
   // What a wave of that height costs decodes beyond what its prompts take, with so much in the ranks.
@@ -147,11 +216,11 @@ class ReleasePlanner {
     }
     const double at_present = Unevenness(present_s, filled_s);
     double best_s = present_s, most = 0, waited_s = 0, overdue_s = 0;
-    for (const auto& [height_s, adds_s, i] : measured_) {
+    for (const auto& [height_s, adds_s, i, cheapest, tokens] : measured_) {
       waited_s += Waited(i);
       filled_s += adds_s;
       if (height_s <= present_s) continue;
-      if (Waited(i) > kHeldSteps * step_s_ + kHeldHeights * height_s) {
+      if (!slots_short_ && Waited(i) > kHeldSteps * step_s_ + kHeldHeights * height_s) {
         overdue_s = height_s;
         continue;
       }
@@ -176,57 +245,113 @@ class ReleasePlanner {
     std::stable_sort(takers_.begin(), takers_.end(), [&](WorkerIndex a, WorkerIndex b) {
       return ranks_[a].ExpectedSeconds() < ranks_[b].ExpectedSeconds();
     });
+    WeighRanks();
     bool bound = false;
-    for (const int32_t i : MostUrgent(height_s)) {
-      const int64_t tokens = waiting_[i].tokens;
-      const auto taker = std::find_if(takers_.begin(), takers_.end(),
-                                      [&](WorkerIndex g) { return ranks_[g].Height(tokens) <= height_s; });
-      if (taker == takers_.end()) continue;
-      bindings_.push_back({i, *taker});
-      ranks_[*taker].Take(tokens);
-      takers_.erase(taker);
-      std::erase(left_, i);
-      bound = true;
+    std::vector<Measured> wave = ByUrgency(height_s);
+    // As many as there are takers, the longest of these first. A taker that is left is kept for one that it
+    // is too high for now.
+    bool kept = false;
+    for (size_t first = 0; first < wave.size() && !takers_.empty() && !kept;) {
+      const size_t count = std::min(takers_.size(), wave.size() - first);
+      const auto begin = wave.begin() + static_cast<std::ptrdiff_t>(first);
+      std::stable_sort(begin, begin + static_cast<std::ptrdiff_t>(count),
+                       [&](const Measured& a, const Measured& b) {
+                         return waiting_[a.waiting].tokens > waiting_[b.waiting].tokens;
+                       });
+      for (const size_t end = first + count; first < end; ++first) {
+        const WaitingPrompt& prompt = waiting_[wave[first].waiting];
+        // The rank that has its prefix has taken another, and may take it next.
+        if (!prompt.cached.empty() &&
+            std::find(takers_.begin(), takers_.end(), wave[first].cheapest) == takers_.end()) {
+          continue;
+        }
+        const auto taker = Taker(prompt, height_s);
+        if (taker == takers_.end()) {
+          kept = true;
+          continue;
+        }
+        bindings_.push_back({wave[first].waiting, *taker});
+        ranks_[*taker].Take(prompt.On(*taker));
+        takers_.erase(taker);
+        std::erase(left_, wave[first].waiting);
+        bound = true;
+      }
     }
     return bound;
   }
 
-  // The most urgent prompts up to that height, one for each taker, the longest first.
-  std::vector<int32_t> MostUrgent(double height_s) const {
-    std::vector<int32_t> wave;
-    for (const auto& [height, adds, i] : measured_) {
-      if (height <= height_s) wave.push_back(i);
+  // The decode times of ranks vary by about the root of their number of requests, in requests: a rank that
+  // is behind the slowest by so much is 1 / e as likely to be the slowest later.
+  void WeighRanks() {
+    double most_s = 0, sum_s = 0, rows = 0;
+    for (const ReleaseRank& rank : ranks_) {
+      most_s = std::max(most_s, rank.ExpectedSeconds());
+      sum_s += rank.ExpectedSeconds();
+      rows += static_cast<double>(rank.rows());
     }
-    const auto urgency = [&](int32_t i) {
-      return Waited(i) / std::sqrt(static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens)));
+    const auto count = static_cast<double>(ranks_.size());
+    const double spread_s = rows > 0 ? sum_s / count / std::sqrt(rows / count) : 0;
+    weights_.clear();
+    double sum = 0;
+    for (const ReleaseRank& rank : ranks_) {
+      weights_.push_back(spread_s > 0 ? std::exp((rank.ExpectedSeconds() - most_s) / spread_s) : 1);
+      sum += weights_.back();
+    }
+    for (double& weight : weights_) weight /= sum;
+  }
+
+  // Of the takers that stay within the height the one where the prompt costs the group least; without
+  // prefixes the first, whose decodes take least time.
+  std::vector<WorkerIndex>::iterator Taker(const WaitingPrompt& prompt, double height_s) {
+    auto best = takers_.end();
+    double least_s = std::numeric_limits<double>::infinity();
+    for (auto taker = takers_.begin(); taker != takers_.end(); ++taker) {
+      const ReleaseRank& rank = ranks_[*taker];
+      const PromptLeft there = prompt.On(*taker);
+      if (rank.Height(there) > height_s) continue;
+      const double cost_s = rank.Seconds(there) / static_cast<double>(ranks_.size()) +
+                            output_ * weights_[static_cast<size_t>(*taker)] *
+                                (rank.ExpectedSecondsWith(there) - rank.ExpectedSeconds());
+      if (cost_s >= least_s) continue;
+      least_s = cost_s;
+      best = taker;
+      if (prompt.cached.empty()) break;
+    }
+    return best;
+  }
+
+  // The prompts up to that height, the most urgent first.
+  std::vector<Measured> ByUrgency(double height_s) const {
+    std::vector<Measured> wave;
+    for (const Measured& measured : measured_) {
+      if (measured.height_s <= height_s) wave.push_back(measured);
+    }
+    const auto urgency = [&](const Measured& measured) {
+      return Waited(measured.waiting) / std::sqrt(static_cast<double>(std::max<int64_t>(1, measured.tokens)));
     };
-    const size_t count = std::min(takers_.size(), wave.size());
-    std::partial_sort(wave.begin(), wave.begin() + static_cast<std::ptrdiff_t>(count), wave.end(),
-                      [&](int32_t a, int32_t b) {
-                        const double of_a = urgency(a), of_b = urgency(b);
-                        return of_a != of_b ? of_a > of_b : a < b;
-                      });
-    wave.resize(count);
-    std::stable_sort(wave.begin(), wave.end(),
-                     [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
+    std::sort(wave.begin(), wave.end(), [&](const Measured& a, const Measured& b) {
+      const double of_a = urgency(a), of_b = urgency(b);
+      return of_a != of_b ? of_a > of_b : a.waiting < b.waiting;
+    });
     return wave;
   }
 
   const absl::Span<const WaitingPrompt> waiting_;
   const double step_s_;
+  // Mean output.
+  const double output_;
+  const double longest_wait_s_;
+  // Fewer slots are free than prompts wait.
+  bool slots_short_ = false;
   std::vector<ReleaseRank> ranks_;
   int64_t decodes_ = 0, free_slots_ = 0;
-  struct Measured {
-    // The height of the rank with the prompt, and the part that the prompt adds.
-    double height_s = 0, adds_s = 0;
-    int32_t waiting = 0;
-    auto operator<=>(const Measured&) const = default;
-  };
   // Ranks that take a prompt; indices of `waiting` that are not bound.
   std::vector<WorkerIndex> takers_;
   std::vector<int32_t> left_;
   // The heights of left_, the smallest first.
   std::vector<Measured> measured_;
+  // By rank, the probability that it is the slowest later.
+  std::vector<double> weights_;
   // Share of the steps' capacity for prompts that arrivals do not use.
   double spare_ = 0;
   std::vector<PrefillDecision::Binding> bindings_;

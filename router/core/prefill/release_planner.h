@@ -24,12 +24,25 @@
 // nearly all of the budgets; when slots are short, only the oldest. The longest goes to the rank whose
 // decodes will take least time, if that rank stays within the height.
 //
-// Bound. A prompt that has waited N times its own height is not held for others, nor one that has waited for
-// two steps and eight times the height: with many decodes the delay of all of them outweighs any wait of a
-// first token. So behind a backlog, where all have waited for that long, none is held. It is released when
-// more urgent prompts have been: a younger one goes first only if it is shorter and has waited more than the
-// root of (its length / the older one's) times as long. In steps: a prompt that is among as many of the
-// oldest as there are free slots is released after 2 + 8 h / (step time) steps, or later as long as every
+// Prefixes. A rank computes only the part of a prompt that its cache does not hold (WaitingPrompt::cached).
+// That part counts for heights and, on the rank where the prompt adds least, for urgency. Of the ranks that
+// stay within the height the prompt goes to the one where it costs the group least:
+//
+//   S / G + o w dE
+//
+// S seconds of work take a share of what G ranks can compute. The request makes the rank's decodes dE longer
+// for its o steps, which the group waits for with the probability w that the rank is the slowest. While a
+// rank that takes none now has more of the prefix than all that do, the prompt waits for it, but no longer
+// than it would take to compute the difference (the ski rental rule). Where slots are short it also lets
+// younger ones go first while a rank without a slot has more than all with one, for
+// ReleaseSettings::longest_wait_s.
+//
+// Bound. A prompt that has waited N times its own height is not held for others. Where there are slots for
+// all, nor is one that has waited for two steps and 16 times the height: with many decodes the delay of all
+// of them outweighs any wait of a first token. Where slots are short, uneven waves would lengthen the
+// backlog. A prompt is released when more urgent ones have been: a younger one goes first only if it is
+// shorter and has waited more than the root of (its length / the older one's) times as long. In steps: where
+// there are slots for all, a prompt is released after 2 + 16 h / (step time) steps, or later as long as every
 // rank with a free slot holds prompts for a whole step. h is what it and a step of prompts take beside
 // decodes at most. When it is released, it and what stands before it on its rank, less than a step, are
 // computed in as many steps as they fill.
@@ -59,10 +72,14 @@ struct ReleaseSettings {
   int64_t step_tokens = 2048;
   // As PrefillSettings::growth.
   double growth = 0.3;
+  // Where slots are short, a prompt lets others go first for so long, if a rank without a slot has more of
+  // its prefix than all that have one.
+  double longest_wait_s = 0;
 };
 
 // `waiting` in the order of the pool. Bindings in the order in which a rank is to get them. O(waiting log
-// waiting + ranks log ranks + bindings (waiting + ranks)) for each prompt that some rank gets.
+// waiting + ranks log ranks + bindings (waiting + ranks)) for each prompt that some rank gets, and
+// O(ranks) for each that waits with `cached`.
 std::vector<PrefillDecision::Binding> PlanRelease(absl::Span<const PrefillRank> ranks,
                                                   absl::Span<const WaitingPrompt> waiting,
                                                   const PrefillTraffic& traffic,

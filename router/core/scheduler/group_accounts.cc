@@ -166,7 +166,7 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
     const auto it = placed_.find(pending.id);
     if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
     const Placed& placed = it->second;
-    prompts.push_back({placed.spec.prefill_tokens, std::min(pending.tokens, placed.spec.tokens_to_compute()),
+    prompts.push_back({placed.spec.prefill_tokens, std::min(pending.tokens, LeftOf(placed)),
                        worker.last_step + 1, placed.planned_for, false, placed.enqueued_step,
                        placed.spec.ttft_objective_s});
   }
@@ -175,8 +175,8 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
     if (entry.drop || it == placed_.end() || it->second.worker != index) continue;
     const Placed& placed = it->second;
     if (placed.where != Where::kInflight || placed.plan != entry.apply_step) continue;
-    prompts.push_back({placed.spec.prefill_tokens, placed.spec.tokens_to_compute(), placed.first_step,
-                       placed.planned_for, true, placed.enqueued_step, placed.spec.ttft_objective_s});
+    prompts.push_back({placed.spec.prefill_tokens, LeftOf(placed), placed.first_step, placed.planned_for,
+                       true, placed.enqueued_step, placed.spec.ttft_objective_s});
   }
   return prompts;
 }

@@ -25,10 +25,11 @@ core::SchedulerOptions OptionsOf() {
 
 class ClusterDispatcher final : public Dispatcher {
  public:
-  ClusterDispatcher(const core::PolicySetting& policy, const EngineModelOptions& engine,
+  ClusterDispatcher(const core::PolicySetting& policy, bool barrier, const EngineModelOptions& engine,
                     const std::vector<EngineModel>& ranks)
       : engine_(engine), ranks_(ranks), cluster_(OptionsOf(), policy), states_(ranks.size()) {
-    cluster_.Apply(core::AddGroup{.group = 0, .kind = core::GroupKind::kIndependent});
+    cluster_.Apply(core::AddGroup{
+        .group = 0, .kind = barrier ? core::GroupKind::kCoupled : core::GroupKind::kIndependent});
     core::OpenEpoch open;
     std::vector<core::PrefixCaches::Member> members;
     for (size_t g = 0; g < ranks.size(); ++g) {
@@ -40,6 +41,9 @@ class ClusterDispatcher final : public Dispatcher {
       members.push_back({member.spec.member, true, engine.kv_tokens});
     }
     cluster_.Apply(open);
+    // A router fits it to the steps.
+    for (size_t g = 0; g < ranks.size(); ++g)
+      cluster_.Apply(core::SetCost{0, static_cast<core::WorkerIndex>(g), engine.cost});
     expectations_.Open(members);
   }
 
@@ -82,9 +86,10 @@ class ClusterDispatcher final : public Dispatcher {
     int64_t resident = 0;
     for (const HeldRequest& held : engine.Held()) {
       resident += held.request->prompt_tokens + held.generated;
-      // An engine says with the first token how much of the prompt it has found.
-      if (held.generated == 0)
-        report.prefill->prompts.push_back({held.request->id, held.request->prompt_tokens});
+      if (held.generated > 0) continue;
+      // Until it is admitted its engine has not looked for it in its cache.
+      report.prefill->prompts.push_back(
+          {held.request->id, held.request->prompt_tokens - held.computed.value_or(0)});
     }
     report.group_idle = engine.idle();
     report.shared_kv_tokens = Shared(engine, resident);
@@ -120,18 +125,21 @@ class ClusterDispatcher final : public Dispatcher {
 
   std::vector<Dispatch> Plan() {
     std::vector<Dispatch> sent;
-    const core::Outcome outcome = cluster_.Apply(core::MakePlan{.group = 0});
-    if (!outcome.plan) return sent;
+    while (const std::optional<core::Plan> plan = cluster_.Apply(core::MakePlan{.group = 0}).plan)
+      Send(*plan, sent);
+    return sent;
+  }
+
+  void Send(const core::Plan& plan, std::vector<Dispatch>& sent) {
     for (size_t g = 0; g < states_.size(); ++g)
-      if (outcome.plan->apply_steps[g] > 0) states_[g].applied_plan = outcome.plan->apply_steps[g];
-    for (const core::Placement& placement : outcome.plan->placements) {
+      if (plan.apply_steps[g] > 0) states_[g].applied_plan = plan.apply_steps[g];
+    for (const core::Placement& placement : plan.placements) {
       Known& known = requests_[placement.id];
       const PrefixRequest& request = *known.request;
       known.expected = expectations_.Find(placement.worker, Prefix(request), request.prompt_tokens);
       expectations_.Placed(placement.worker, Prefix(request), request.prompt_tokens);
       sent.push_back({&request, placement.worker});
     }
-    return sent;
   }
 
   const EngineModelOptions engine_;
@@ -147,13 +155,14 @@ class ClusterDispatcher final : public Dispatcher {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const std::string& policy, uint64_t seed,
+                                                                  bool barrier,
                                                                   const EngineModelOptions& engine,
                                                                   const std::vector<EngineModel>& ranks) {
   core::PolicySetting setting;
   setting.name = policy;
   setting.options.seed = seed;
   BFIO_RETURN_IF_ERROR(core::MakePolicy(setting.name, setting.options).status());
-  return std::make_unique<ClusterDispatcher>(setting, engine, ranks);
+  return std::make_unique<ClusterDispatcher>(setting, barrier, engine, ranks);
 }
 
 }  // namespace bfio::sim

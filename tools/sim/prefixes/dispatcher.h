@@ -33,7 +33,9 @@ class Dispatcher {
 };
 
 // The router's core with this policy; requests wait there. INVALID_ARGUMENT: no such policy.
+// `barrier`: the ranks step together.
 absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const std::string& policy, uint64_t seed,
+                                                                  bool barrier,
                                                                   const EngineModelOptions& engine,
                                                                   const std::vector<EngineModel>& ranks);
 // A rule that sends each request to a rank at once (direct_dispatchers.cc); null: no such rule.

@@ -134,8 +134,8 @@ int64_t EngineModel::Cached(const PrefixRequest& request) const {
 
 std::vector<HeldRequest> EngineModel::Held() const {
   std::vector<HeldRequest> held;
-  for (const Entry& entry : running_) held.push_back({entry.request, entry.generated});
-  for (const Entry& entry : waiting_) held.push_back({entry.request, entry.generated});
+  for (const Entry& entry : running_) held.push_back({entry.request, entry.generated, entry.computed});
+  for (const Entry& entry : waiting_) held.push_back({entry.request, entry.generated, std::nullopt});
   return held;
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "common/cost/batch_time.h"
@@ -41,6 +42,8 @@ struct EngineModelOptions {
 struct HeldRequest {
   const PrefixRequest* request = nullptr;
   int64_t generated = 0;
+  // Of its prompt, those found in the cache included; none: it was not admitted yet.
+  std::optional<int64_t> computed;
 };
 
 // What a step has done.

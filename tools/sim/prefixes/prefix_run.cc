@@ -45,15 +45,17 @@ class Run {
   absl::StatusOr<PrefixRunResult> Simulate() {
     dispatcher_ = MakeDirectDispatcher(options_.policy, ranks_);
     if (dispatcher_ == nullptr) {
-      BFIO_ASSIGN_OR_RETURN(dispatcher_,
-                            MakeClusterDispatcher(options_.policy, options_.seed, options_.engine, ranks_));
+      BFIO_ASSIGN_OR_RETURN(dispatcher_, MakeClusterDispatcher(options_.policy, options_.seed,
+                                                               options_.barrier, options_.engine, ranks_));
     }
     Begin();
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
       now_ = event.at_s;
-      if (event.rank >= 0) {
+      if (event.rank == kGroup) {
+        EndGroupStep();
+      } else if (event.rank >= 0) {
         EndStep(event.rank);
       } else {
         Arrive(event.session);
@@ -63,12 +65,13 @@ class Run {
   }
 
  private:
+  static constexpr int32_t kNoRank = -1, kGroup = -2;
   struct Event {
     double at_s = 0;
     // In order of their creation where times are equal.
     int64_t number = 0;
-    // A step's end, or below 0 the next turn of `session`.
-    int32_t rank = -1;
+    // A step's end, of one rank or of the group; kNoRank: the next turn of `session`.
+    int32_t rank = kNoRank;
     int64_t session = 0;
     bool operator>(const Event& other) const {
       return at_s != other.at_s ? at_s > other.at_s : number > other.number;
@@ -96,7 +99,7 @@ class Run {
   void Add(double at_s, bool under_way) {
     const auto number = static_cast<int64_t>(starts_.size());
     starts_.push_back(under_way);
-    events_.push({at_s, events_made_++, -1, number});
+    events_.push({at_s, events_made_++, kNoRank, number});
   }
 
   void Arrive(int64_t number) {
@@ -136,6 +139,22 @@ class Run {
     if (!ranks_[static_cast<size_t>(rank)].in_step()) Start(rank);
   }
 
+  void EndGroupStep() {
+    for (int32_t g = 0; g < options_.ranks; ++g)
+      if (ranks_[static_cast<size_t>(g)].in_step()) EndStep(g);
+    group_in_step_ = false;
+    StartGroup();
+  }
+
+  void StartGroup() {
+    double longest_s = 0;
+    for (EngineModel& rank : ranks_)
+      if (!rank.idle()) longest_s = std::max(longest_s, rank.BeginStep());
+    if (longest_s == 0) return;
+    group_in_step_ = true;
+    events_.push({now_ + longest_s, events_made_++, kGroup, 0});
+  }
+
   void End(const PrefixRequest& request) {
     if (now_ >= kWarmupShare * end_s_ && now_ < end_s_) ++ended_;
     const auto first = first_s_.find(request.id);
@@ -149,7 +168,7 @@ class Run {
     if (session->second.ended) {
       sessions_.erase(session);
     } else if (const double next = now_ + workload_.Think(session->second); next < end_s_) {
-      events_.push({next, events_made_++, -1, request.session});
+      events_.push({next, events_made_++, kNoRank, request.session});
     }
     requests_.erase(request.id);
   }
@@ -161,6 +180,10 @@ class Run {
   }
 
   void Start(int32_t rank) {
+    if (options_.barrier) {
+      if (!group_in_step_) StartGroup();
+      return;
+    }
     EngineModel& engine = ranks_[static_cast<size_t>(rank)];
     if (engine.in_step() || engine.idle()) return;
     events_.push({now_ + engine.BeginStep(), events_made_++, rank, 0});
@@ -191,6 +214,8 @@ class Run {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   int64_t events_made_ = 0;
   double now_ = 0, end_s_ = 0;
+  // With a barrier.
+  bool group_in_step_ = false;
   // By session: it was under way at time 0.
   std::vector<bool> starts_;
   absl::flat_hash_map<int64_t, PrefixWorkload::Session> sessions_;
@@ -213,6 +238,7 @@ absl::StatusOr<PrefixRunResult> RunPrefixes(const PrefixRunOptions& options) {
 nlohmann::ordered_json PrefixRunJson(const PrefixRunOptions& options, const PrefixRunResult& result) {
   nlohmann::ordered_json json = {{"workload", options.workload},
                                  {"ranks", options.ranks},
+                                 {"barrier", options.barrier},
                                  {"load", options.load},
                                  {"policy", options.policy},
                                  {"seed", options.seed},

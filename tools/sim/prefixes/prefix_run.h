@@ -1,6 +1,7 @@
 // One run: a workload, ranks, a rule of placement.
 //
-// Purpose: compares rules of placement in front of engines without a barrier. Requests that arrive in the
+// Purpose: compares rules of placement in front of engines whose ranks step by themselves, or meet in a
+// barrier after every step. Requests that arrive in the
 // first fifth of the arrivals' time are not counted; all others are followed to their ends. Messages take no
 // time. Deterministic for a seed; all rules get the same sessions. Threads: one. Units: seconds, tokens.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
@@ -20,6 +21,8 @@ struct PrefixRunOptions {
   std::string workload = "none";
   std::string policy = "least_requests";
   int32_t ranks = 8;
+  // A step takes as long as that of the slowest rank.
+  bool barrier = false;
   // Share of the requests that full ranks compute without hits in their caches.
   double load = 0.7;
   // That arrive, about.

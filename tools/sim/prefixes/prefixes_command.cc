@@ -47,6 +47,8 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
       "policies of the router, or direct_least_requests, sglang_cache_aware, dynamo_kv, which queue in the "
       "engines");
   AddNumbers(table, "ranks", &ranks, Within(1, 1024), "numbers of engine ranks");
+  table.Add("barrier", &options.barrier,
+            "the ranks meet in a barrier after every step, as expert-parallel ones");
   AddNumbers(table, "loads", &loads, Within(1e-9, 100), "shares of the capacity without hits in caches");
   table.Add("seeds", &seeds, Within(1, 1000), "seeds 1 to this");
   table.Add("requests", &options.requests, Within(1, 1e9), "requests of a run, about; a fifth is warm-up");

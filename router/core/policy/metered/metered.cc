@@ -2,19 +2,31 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <numeric>
 
+#include "router/core/policy/metered/fair_order.h"
 #include "router/core/policy/place_in_order.h"
 #include "router/core/prefill/release_planner.h"
 
 namespace bfio::core {
+namespace {
+
+// In the 99th percentile of waits under first come, first served: as in least_work.
+constexpr double kLongestReleaseWait = 2;
+// Prompts whose prefixes are looked up, times ranks, and prompts at least: about a millisecond.
+constexpr size_t kMostLookUps = 1 << 12, kLeastLooks = 16;
+
+}  // namespace
 
 void MeteredPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   if (snapshot.prefill == nullptr) return placing_->Decide(snapshot, decision);
   const double level_s = Bind(snapshot);
   int64_t slots = 0;
   for (const WorkerView& worker : snapshot.workers) slots += worker.free_slots;
-  if (std::cmp_less_equal(snapshot.waiting.size(), slots)) {
+  if (snapshot.prefill->releases_only || std::cmp_less_equal(snapshot.waiting.size(), slots)) {
     PlaceBindings(snapshot, decision);
   } else {
     PlaceWithin(snapshot, decision);
@@ -46,28 +58,65 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
 
 double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t end) {
   const PrefillTraffic& traffic = snapshot.prefill->traffic;
+  // PlanRelease takes the first ones where slots are short; PlanPrefill leaves the choice to the other
+  // policy.
+  const absl::Span<const WaitingView> waiting = snapshot.waiting.subspan(first, end - first);
+  if (snapshot.prefill->releases_only) {
+    FairOrder(waiting, traffic.mean_output_tokens, order_);
+  } else {
+    order_.resize(waiting.size());
+    std::iota(order_.begin(), order_.end(), 0);
+  }
   waiting_.clear();
-  for (size_t i = first; i < end; ++i) {
-    const WaitingView& request = snapshot.waiting[i];
+  for (const int32_t i : order_) {
+    const WaitingView& request = waiting[static_cast<size_t>(i)];
     const int64_t steps = std::max<int64_t>(0, snapshot.step - request.senior_step());
     waiting_.push_back(
         {request.prefill_tokens - request.computed_tokens, static_cast<double>(steps) * traffic.step_s,
          DueIn(request.ttft_objective_s, snapshot.step - request.enqueued_step, traffic.step_s),
          request.computed_tokens});
   }
-  const PrefillDecision plan = Plan(*snapshot.prefill);
+  if (snapshot.prefill->releases_only) FindCached(snapshot, waiting);
+  const int32_t priority = first < end ? snapshot.waiting[first].priority : 0;
+  const PrefillDecision plan = Plan(snapshot, priority);
   for (const PrefillDecision::Binding& binding : plan.bindings) {
-    bindings_.push_back({static_cast<int32_t>(first) + binding.waiting, binding.rank});
+    const int32_t index = order_[static_cast<size_t>(binding.waiting)];
+    bindings_.push_back({static_cast<int32_t>(first) + index, binding.rank});
     const WaitingPrompt& prompt = waiting_[binding.waiting];
-    ranks_[binding.rank].Add({prompt.tokens, prompt.done}, prompt.due_s);
+    ranks_[binding.rank].Add(prompt.On(binding.rank), prompt.due_s);
     --ranks_[binding.rank].free_slots;
   }
   return plan.level_s;
 }
 
-PrefillDecision MeteredPolicy::Plan(const PrefillView& prefill) const {
+void MeteredPolicy::FindCached(const Snapshot& snapshot, absl::Span<const WaitingView> waiting) {
+  const PrefixCaches* const caches = snapshot.prefixes == nullptr ? nullptr : snapshot.prefixes->caches;
+  if (caches == nullptr) return;
+  const size_t ranks = ranks_.size();
+  const size_t looks = std::min(waiting_.size(), std::max(kLeastLooks, kMostLookUps / ranks));
+  cached_.assign(looks * ranks, 0);
+  for (size_t i = 0; i < looks; ++i) {
+    const WaitingView& request = waiting[static_cast<size_t>(order_[i])];
+    if (request.prefix.empty()) continue;
+    bool any = false;
+    for (size_t g = 0; g < ranks; ++g) {
+      const auto rank = static_cast<WorkerIndex>(g);
+      if (!snapshot.workers[g].accepts_new || !caches->Has(rank, request.prefix.front())) continue;
+      const int64_t found = caches->Expected(rank, request.prefix, request.prefill_tokens);
+      cached_[i * ranks + g] =
+          std::clamp<int64_t>(found - request.computed_tokens, 0, waiting_[i].tokens - 1);
+      any = any || found > 0;
+    }
+    if (any) waiting_[i].cached = absl::MakeConstSpan(cached_).subspan(i * ranks, ranks);
+  }
+}
+
+PrefillDecision MeteredPolicy::Plan(const Snapshot& snapshot, int32_t priority) const {
+  const PrefillView& prefill = *snapshot.prefill;
   if (!prefill.releases_only) return PlanPrefill(ranks_, waiting_, prefill.traffic, PrefillSettings());
-  const ReleaseSettings settings{.step_tokens = std::max<int64_t>(1, prefill.token_budget)};
+  const double p99_s = static_cast<double>(snapshot.FirstCome(priority).p99) * prefill.traffic.step_s;
+  const ReleaseSettings settings{.step_tokens = std::max<int64_t>(1, prefill.token_budget),
+                                 .longest_wait_s = kLongestReleaseWait * p99_s};
   return {PlanRelease(ranks_, waiting_, prefill.traffic, settings), std::numeric_limits<double>::infinity()};
 }
 

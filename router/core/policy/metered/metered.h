@@ -2,11 +2,12 @@
 //
 // Purpose: a decorator around a policy that places requests. Where the snapshot has the prompts that ranks
 // still compute (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts which rank
-// takes, and up to which time ranks fill the step. Of ranks that fill their steps themselves
-// (PrefillView::releases_only), PlanRelease decides how many each takes, and there is no level. With
+// takes, and up to which time ranks fill the step. With
 //   slots for all   its bindings are the plan.
 //   fewer slots     which request goes where is the other policy's choice, among as many slots of each rank
 //                   as there are bindings for it.
+// Of ranks that fill their steps themselves (PrefillView::releases_only), PlanRelease decides which prompts
+// each gets, also by their prefix caches, and there is no level.
 // Classes of priority are strict. Without Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.
@@ -32,7 +33,7 @@ class MeteredPolicy final : public Policy {
   int32_t horizon() const override { return placing_->horizon(); }
   absl::Span<const PlacementRule> placement_rules() const override { return placing_->placement_rules(); }
   bool uses_first_come_waits() const override { return placing_->uses_first_come_waits(); }
-  bool uses_prefixes() const override { return placing_->uses_prefixes(); }
+  bool uses_prefixes() const override { return true; }
   bool meters_prompts() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
@@ -42,7 +43,9 @@ class MeteredPolicy final : public Policy {
   // The requests of one class of priority, from `first` to `end`; the level. Adds them to bindings_ and
   // ranks_.
   double BindClass(const Snapshot& snapshot, size_t first, size_t end);
-  PrefillDecision Plan(const PrefillView& prefill) const;
+  PrefillDecision Plan(const Snapshot& snapshot, int32_t priority) const;
+  // Fills WaitingPrompt::cached of the first ones of waiting_, which are those requests in the order order_.
+  void FindCached(const Snapshot& snapshot, absl::Span<const WaitingView> waiting);
   void PlaceBindings(const Snapshot& snapshot, Decision& decision);
   // By the other policy, with as many slots as there are bindings.
   void PlaceWithin(const Snapshot& snapshot, Decision& decision);
@@ -53,6 +56,10 @@ class MeteredPolicy final : public Policy {
   std::vector<PrefillRank> ranks_;
   // Scratch.
   std::vector<WaitingPrompt> waiting_;
+  // The index in its class of each of waiting_.
+  std::vector<int32_t> order_;
+  // WaitingPrompt::cached.
+  std::vector<int64_t> cached_;
   std::vector<WorkerView> views_;
   FreeCapacity free_;
 };

@@ -58,11 +58,11 @@ TEST(PlanReleaseTest, ALonePromptWaitsAsLongAsItsUnevennessCosts) {
 }
 
 // However many decode.
-TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanTwoStepsAndEightTimesItsHeight) {
+TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanTwoStepsAndSixteenTimesItsHeight) {
   const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000), DecodingRank(200, 20000)};
   PrefillTraffic traffic = {.step_s = 0.05};
   // 0.02 s; a step passes until the plan takes effect.
-  const double most_s = 2 * 0.05 + 8 * 0.02 - 0.05;
+  const double most_s = 2 * 0.05 + 16 * 0.02 - 0.05;
   EXPECT_THAT(PlanRelease(ranks, {{{200, most_s - 0.01}}}, traffic, {}), IsEmpty());
   EXPECT_THAT(PlanRelease(ranks, {{{200, most_s + 0.01}}}, traffic, {}), SizeIs(1));
   // It takes along what is no higher.
@@ -151,6 +151,70 @@ TEST(PlanReleaseTest, WhereSlotsAreShortTheOldestGo) {
   EXPECT_THAT(PlanRelease({{DecodingRank(0, 0, 0)}}, {{{4000, 0.5}}}, {}, {}), IsEmpty());
 }
 
+// Where not all have slots, an uneven wave would lengthen the backlog.
+TEST(PlanReleaseTest, WhereSlotsAreShortOnlyTheCostToAllDecodesBoundsAWait) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000, 1), DecodingRank(200, 20000, 0)};
+  const PrefillTraffic traffic = {.step_s = 0.05};
+  // 400 decodes wait 0.01 s for a rank that has nothing.
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 3.9}, {200, 0}}}, traffic, {}), IsEmpty());
+  EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{200, 4}, {200, 0}}}, traffic, {})), ElementsAre(0));
+}
+
+// --- prefixes ---
+
+TEST(PlanReleaseTest, APromptGoesToTheRankThatHasItsPrefix) {
+  // 0.02 s of decodes a step less on the other.
+  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0), DecodingRank(20, 20000)};
+  const std::vector<int64_t> cached = {0, 900};
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{1000, 9, kNoObjective, 0, cached}}}, {}, {})), ElementsAre(1));
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{1000, 9}}}, {}, {})), ElementsAre(0));
+}
+
+TEST(PlanReleaseTest, AHitThatTheDecodesOfTheSlowestRankOutweighIsNotUsed) {
+  // The third computes a long prompt, beside which either adds nothing.
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 20000),
+                                          DecodingRank(20, 2000, 0, {{2000, 0}})};
+  const std::vector<int64_t> cached = {0, 900, 0};
+  const std::vector<WaitingPrompt> waiting = {{1000, 9, kNoObjective, 0, cached}};
+  // 0.09 s of work less, a third of it the group's, against some 0.0011 s a step.
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, waiting, {.mean_output_tokens = 10}, {})), ElementsAre(1));
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, waiting, {.mean_output_tokens = 100}, {})), ElementsAre(0));
+}
+
+// Its height is that of the tokens that it computes.
+TEST(PlanReleaseTest, WhatIsCachedCostsDecodesNothing) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(5, 500), DecodingRank(5, 500)};
+  const std::vector<int64_t> cached = {0, 180};
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0.02}}}, {}, {}), IsEmpty());
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{200, 0.02, kNoObjective, 0, cached}}}, {}, {})), ElementsAre(1));
+}
+
+TEST(PlanReleaseTest, APromptWaitsForABusyRankNoLongerThanItsPrefixSaves) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0), DecodingRank(0, 0, 10, {{3000, 0}})};
+  const std::vector<int64_t> cached = {0, 500};
+  // 500 tokens take 0.05 s.
+  EXPECT_THAT(PlanRelease(ranks, {{{600, 0.04, kNoObjective, 0, cached}}}, {}, {}), IsEmpty());
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{600, 0.06, kNoObjective, 0, cached}}}, {}, {})), ElementsAre(0));
+}
+
+TEST(PlanReleaseTest, PromptsOfOneTextFollowEachOtherOnItsRank) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
+  const std::vector<int64_t> cached = {900, 0};
+  const std::vector<WaitingPrompt> waiting(2, {1000, 9, kNoObjective, 0, cached});
+  EXPECT_THAT(RanksOf(PlanRelease(ranks, waiting, {}, {})), ElementsAre(0, 0));
+}
+
+TEST(PlanReleaseTest, WhereSlotsAreShortAPromptLetsOthersGoFirstForAsLongAsItMay) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0, 1), DecodingRank(0, 0, 0)};
+  const std::vector<int64_t> full = {0, 500}, free = {500, 0};
+  const std::vector<WaitingPrompt> waiting = {{600, 2, kNoObjective, 0, full},
+                                              {600, 1, kNoObjective, 0, free}};
+  EXPECT_THAT(WaitingOf(PlanRelease(ranks, waiting, {}, {.longest_wait_s = 3})), ElementsAre(1));
+  EXPECT_THAT(WaitingOf(PlanRelease(ranks, waiting, {}, {.longest_wait_s = 1.9})), ElementsAre(0));
+  // One alone has a slot.
+  EXPECT_THAT(WaitingOf(PlanRelease(ranks, {waiting.data(), 1}, {}, {.longest_wait_s = 3})), ElementsAre(0));
+}
+
 TEST(PlanReleaseTest, SoundOnRandomGroups) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     Rng rng(seed);
@@ -169,9 +233,17 @@ TEST(PlanReleaseTest, SoundOnRandomGroups) {
     for (uint64_t i = rng.Below(30); i > 0; --i) {
       waiting.push_back({1 + static_cast<int64_t>(rng.Below(5000)), rng.Uniform()});
     }
+    std::vector<std::vector<int64_t>> cached(waiting.size());
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      if (rng.Below(2) == 0) continue;
+      for (size_t g = 0; g < ranks.size(); ++g)
+        cached[i].push_back(static_cast<int64_t>(rng.Below(static_cast<uint64_t>(waiting[i].tokens))));
+      waiting[i].cached = cached[i];
+    }
     std::vector<int64_t> taken(ranks.size());
     std::set<int32_t> bound;
-    for (const auto& binding : PlanRelease(ranks, waiting, {}, {.step_tokens = 256})) {
+    for (const auto& binding :
+         PlanRelease(ranks, waiting, {}, {.step_tokens = 256, .longest_wait_s = rng.Uniform()})) {
       ASSERT_GE(binding.waiting, 0);
       ASSERT_LT(binding.waiting, std::ssize(waiting));
       ASSERT_GE(binding.rank, 0);

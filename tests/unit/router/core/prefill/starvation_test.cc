@@ -19,7 +19,7 @@
 namespace bfio::core::starvation_test {
 namespace {
 
-constexpr double kMostRise = 2, kHeldSteps = 2, kHeldHeights = 8;
+constexpr double kMostRise = 2, kHeldSteps = 2, kHeldHeights = 16;
 constexpr PrefillSettings kSettings;
 
 struct TestRequest {
@@ -341,7 +341,7 @@ class ReleaseLoopTest : public LoopTest {
       Arrive();
       const int64_t slots = FreeSlots();
       std::vector<TestRequest> overdue;
-      for (size_t i = 0; i < std::min(pool_.size(), static_cast<size_t>(slots)); ++i) {
+      for (size_t i = 0; i < pool_.size() && std::cmp_less_equal(pool_.size(), slots); ++i) {
         const double most_s = kHeldSteps * traffic_.step_s + kHeldHeights * MostHeight(pool_[i]);
         if (Age(pool_[i]) > most_s) overdue.push_back(pool_[i]);
       }

@@ -70,10 +70,36 @@ TEST(PrefixRunTest, ARouterThatExpectsCachesWhereThereAreNoneFindsNothing) {
   EXPECT_EQ(run->found_share, 0);
 }
 
+TEST(PrefixRunTest, InABarrierEveryStepTakesAsLongAsTheSlowest) {
+  PrefixRunOptions options = Options("none", "direct_least_requests", 1);
+  options.load = 0.3;
+  const std::string alone = Outcome(options);
+  options.barrier = true;
+  EXPECT_EQ(RunPrefixes(options)->e2e_s.mean, nlohmann::json::parse(alone)["e2e_s_mean"]) << "with one rank";
+  options.ranks = 4;
+  const double together = RunPrefixes(options)->tpot_s.mean;
+  options.barrier = false;
+  EXPECT_GT(together, 1.1 * RunPrefixes(options)->tpot_s.mean);
+}
+
+// Waves of prompts and their prefixes: of the other rules one knows neither, the other no waves.
+TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
+  PrefixRunOptions options = Options("documents", "bf_io_auto", 4);
+  options.barrier = true;
+  const auto ours = RunPrefixes(options);
+  EXPECT_GT(ours->hit_share, 0.5);
+  EXPECT_EQ(Outcome(options), Outcome(options));
+  for (const char* other : {"vllm", "sglang_cache_aware"}) {
+    options.policy = other;
+    EXPECT_LT(ours->e2e_s.mean, 0.9 * RunPrefixes(options)->e2e_s.mean) << other;
+  }
+}
+
 TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
-  for (const char* policy : {"least_work", "dynamo_kv"}) {
+  for (const char* policy : {"least_work", "dynamo_kv", "bf_io_auto"}) {
     PrefixRunOptions options = Options("none", policy);
     options.load = 2;
+    options.barrier = std::string(policy) == "bf_io_auto";
     const auto run = RunPrefixes(options);
     EXPECT_NEAR(static_cast<double>(run->requests), 240, 45) << "four fifths of about 300";
     EXPECT_GT(run->queue_max, 10);
