@@ -3,6 +3,7 @@ FOLDER = "router/core"
 TESTS = {
     "solver/": ["solver_test", "solver_property_test"],
     "scheduler/virtual_fcfs.cc": ["scheduler_test", "policy_test"],
+    "scheduler/independent_scheduler.cc": ["scheduler_test", "session_replay_test"],
     "scheduler/": ["scheduler_test", "cluster_property_test", "scheduler_model_test", "outlook_test"],
     "admission/": ["admission_test", "outlook_test", "scheduler_test"],
     "model/": ["free_capacity_test"],
@@ -40,6 +41,7 @@ MUTANTS = [
     ("scheduler/request_pool.cc", "NextStep() - request.waited_steps.value_or(0)", "NextStep()", "a request that comes back has not waited yet"),
     ("scheduler/request_pool.cc", "(fresh * free_slots + slots - 1) / slots", "fresh * free_slots / slots", "a group's share of a few requests is none"),
     ("scheduler/request_pool.cc", "    service_.OnLeft(waiting_.Spec(id).tenant);\n", "", "a tenant waits on after its request is cancelled"),
+    ("scheduler/independent_scheduler.cc", "  if (answer) maker_.PlaceAll(", "  maker_.PlaceAll(", "events that bring no decision change the reference waits, and a log replays differently"),
     ("scheduler/kv_hold.cc", "    holder_.reset();\n    return std::nullopt;", "    return std::nullopt;", "KV is held for a request that is gone"),
     ("scheduler/kv_hold.cc", "step - request.enqueued_step < after_steps_", "step - request.enqueued_step <= after_steps_", "a request gets KV held a step late"),
     ("scheduler/tenant_service.cc", "waiting_ > 0 ? std::max(LeastWaiting(), floor_) : last_served_", "std::max(LeastWaiting(), floor_)", "a tenant that comes back to an empty pool brings credit along"),
