@@ -45,8 +45,10 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
       elsewhere_[i] = MoreElsewhere(snapshot.waiting[i]);
       if (!LetsOthersGoFirst(snapshot, i)) Place(snapshot, i, decision);
     }
+    // What the last class leaves is for nobody else.
+    const bool may_stay = end == waiting;
     for (int32_t i = first; i < end && free_.free_slots() > 0; ++i) {
-      if (placed_[i] || !StaysFor(snapshot, i)) Place(snapshot, i, decision);
+      if (!may_stay || !StaysFor(snapshot, i)) Place(snapshot, i, decision);
     }
   }
 }

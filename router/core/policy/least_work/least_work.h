@@ -17,7 +17,8 @@
 // So a request of which a worker without room has more than all with room lets the others of its class go
 // first, up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). And
 // it waits, though a busy worker has room, as long as that worker would take to compute what it lacks there
-// (the ski rental rule): a group that is nearly full would otherwise compute every prompt everywhere.
+// (the ski rental rule): a group that is nearly full would otherwise compute every prompt everywhere. Only
+// requests of the lowest class that waits do: others would leave the room to a lower class.
 //
 // Ties: fewest requests, then in turn. At a deadline (StopSignal) prefixes are ignored for the rest. Threads:
 // as Policy. Cost: a bisection in the cache of each worker with room for each request that is looked at or

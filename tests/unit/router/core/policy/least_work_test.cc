@@ -201,6 +201,13 @@ TEST(LeastWork, AMoreUrgentRequestGoesFirstWhereverItsPrefixIs) {
   ShortCase urgent;
   urgent.priority = 1;
   EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{1, -1}));
+  urgent.waiting[0] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  urgent.at.caches.Placed(0, urgent.waiting[0], 11 * kPerBlock);
+  urgent.tokens = 11 * kPerBlock;
+  urgent.age = urgent.p99 = 0;
+  EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{1, -1})) << "steps of computing elsewhere";
+  urgent.priority = 0;
+  EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{-1, 1})) << "others of its class may";
 }
 
 TEST(LeastWork, NobodyWaitsForAWorkerThatDrainsOrFindsNothing) {
