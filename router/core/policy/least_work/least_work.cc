@@ -22,6 +22,12 @@ double StepsOf(int64_t tokens) {
   return static_cast<double>(tokens) / kStepTokens;
 }
 
+// An empty worker has memory for it.
+bool CouldHold(const Snapshot& snapshot, const WorkerView& worker, const WaitingView& request) {
+  const bool reserves = snapshot.kv.empty() || request.reserves_kv;
+  return worker.total_kv_tokens >= (reserves ? request.kv_reserve_tokens : request.prefill_tokens);
+}
+
 double AgeOf(const Snapshot& snapshot, const WaitingView& request) {
   return static_cast<double>(snapshot.step - request.senior_step());
 }
@@ -42,7 +48,7 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   for (int32_t first = 0, end = 0; first < waiting && free_.free_slots() > 0; first = end) {
     while (end < waiting && snapshot.waiting[end].priority == snapshot.waiting[first].priority) ++end;
     for (int32_t i = first; i < end && looks > 0 && free_.free_slots() > 0; ++i, --looks) {
-      elsewhere_[i] = MoreElsewhere(snapshot.waiting[i]);
+      elsewhere_[i] = MoreElsewhere(snapshot, snapshot.waiting[i]);
       if (!LetsOthersGoFirst(snapshot, i)) Place(snapshot, i, decision);
     }
     // What the last class leaves is for nobody else.
@@ -57,7 +63,7 @@ int64_t LeastWorkPolicy::CachedOn(const WaitingView& request, WorkerIndex worker
   return caches_ == nullptr ? 0 : caches_->Expected(worker, request.prefix, request.prefill_tokens);
 }
 
-int64_t LeastWorkPolicy::MoreElsewhere(const WaitingView& request) const {
+int64_t LeastWorkPolicy::MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const {
   if (caches_ == nullptr || request.prefix.empty()) return 0;
   int64_t here = 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
@@ -68,6 +74,7 @@ int64_t LeastWorkPolicy::MoreElsewhere(const WaitingView& request) const {
   if (next >= request.prefix.size()) return 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
     if (!free_[g].accepts_new || !caches_->Has(g, request.prefix[next]) || free_.Fits(request, g)) continue;
+    if (!CouldHold(snapshot, free_[g], request)) continue;
     if (const int64_t there = CachedOn(request, g); there >= here + kPrefixBlockTokens) return there - here;
   }
   return 0;

@@ -48,9 +48,9 @@ class LeastWorkPolicy final : public Policy {
  private:
   // Tokens of its prompt that the worker is expected to have.
   int64_t CachedOn(const WaitingView& request, WorkerIndex worker) const;
-  // Tokens that a worker which takes requests, but has no room, has of its prompt beyond those of all with
+  // Tokens that a worker which takes requests, but has no room now, has of its prompt beyond those of all with
   // room; 0 where that is less than a block.
-  int64_t MoreElsewhere(const WaitingView& request) const;
+  int64_t MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const;
   // By that number, in elsewhere_: younger ones may go first; it waits though there is room.
   bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
   bool StaysFor(const Snapshot& snapshot, int32_t index) const;

@@ -137,14 +137,18 @@ struct ShortCase {
   int32_t active = 1;
   int32_t priority = 0;
   bool draining = false;
+  // Memory of rank 0; what the requests may come to need, and whether admission estimates it.
+  int64_t total_kv = kAmpleKv, reserve = 3 * kPerBlock;
+  bool estimates = false;
   std::vector<std::vector<uint64_t>> waiting = {{1, 2}, {5, 6}};
 
   std::vector<int32_t> Decide() {
     PolicyCase at_hand;
-    at_hand.Worker(0, 0, kAmpleKv, 5);
+    at_hand.Worker(0, 0, kAmpleKv, 5).TotalKv(total_kv);
     if (draining) at_hand.Draining();
     at_hand.Worker(0, 1, kAmpleKv, active);
-    for (size_t i = 0; i < waiting.size(); ++i) at_hand.Waiting(tokens, age, 0, i == 0 ? priority : 0);
+    for (size_t i = 0; i < waiting.size(); ++i) at_hand.Waiting(tokens, age, reserve, i == 0 ? priority : 0);
+    if (estimates) at_hand.Kv(1, 1, {0, kAmpleKv}, std::vector<int64_t>(waiting.size(), tokens));
     at.caches.Placed(0, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
     at.caches.Placed(1, std::vector<uint64_t>{5, 6}, 3 * kPerBlock);
     Snapshot snapshot = at_hand.View();
@@ -217,6 +221,20 @@ TEST(LeastWork, NobodyWaitsForAWorkerThatDrainsOrFindsNothing) {
   ShortCase off;
   for (int i = 0; i < 200; ++i) off.at.caches.Observed(0, 128, 0);
   EXPECT_EQ(off.Decide(), (std::vector<int32_t>{1, -1}));
+}
+
+TEST(LeastWork, NobodyWaitsForAWorkerThatCanNeverHoldIt) {
+  ShortCase small;
+  small.total_kv = small.reserve;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{-1, 1}));
+  --small.total_kv;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{1, -1}));
+  small.reserve = 100 * kPerBlock;
+  small.estimates = true;
+  small.total_kv = small.tokens;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{-1, 1})) << "it may end early";
+  --small.total_kv;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{1, -1})) << "not even its prompt";
 }
 
 TEST(LeastWork, PartOfAPrefixThereIsNotEnoughToStay) {
