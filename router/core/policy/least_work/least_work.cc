@@ -15,8 +15,9 @@ constexpr double kLongestWait = 2;
 // Tokens that an engine computes in the time in which it reads its weights, and a decode step takes no less:
 // operations per second over bytes per second, 150 on an A100, 300 on an H100.
 constexpr double kStepTokens = 256;
-// Placements between two looks at the deadline: with 256 workers some 0.5 ms.
-constexpr size_t kStopEvery = 8;
+// Requests whose prefix is looked up on all workers between two readings of the deadline: with 256 workers
+// some 0.5 ms.
+constexpr int32_t kStopEvery = 8;
 
 double StepsOf(int64_t tokens) {
   return static_cast<double>(tokens) / kStepTokens;
@@ -43,11 +44,14 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   placed_.assign(snapshot.waiting.size(), 0);
   const auto waiting = static_cast<int32_t>(snapshot.waiting.size());
   elsewhere_.assign(snapshot.waiting.size(), 0);
+  looked_up_ = 0;
   int32_t looks = caches_ != nullptr ? kLook : 0;
   // A lower class takes what a higher one leaves.
   for (int32_t first = 0, end = 0; first < waiting && free_.free_slots() > 0; first = end) {
     while (end < waiting && snapshot.waiting[end].priority == snapshot.waiting[first].priority) ++end;
     for (int32_t i = first; i < end && looks > 0 && free_.free_slots() > 0; ++i, --looks) {
+      if (Refused(snapshot.waiting[i])) continue;
+      ReadDeadline(decision);
       elsewhere_[i] = MoreElsewhere(snapshot, snapshot.waiting[i]);
       if (!LetsOthersGoFirst(snapshot, i)) Place(snapshot, i, decision);
     }
@@ -57,6 +61,12 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
       if (!may_stay || !StaysFor(snapshot, i)) Place(snapshot, i, decision);
     }
   }
+}
+
+void LeastWorkPolicy::ReadDeadline(Decision& decision) {
+  if (!stop_ || caches_ == nullptr || ++looked_up_ % kStopEvery != 0 || !stop_()) return;
+  caches_ = nullptr;
+  decision.stopped_early = true;
 }
 
 int64_t LeastWorkPolicy::CachedOn(const WaitingView& request, WorkerIndex worker) const {
@@ -101,12 +111,8 @@ bool LeastWorkPolicy::StaysFor(const Snapshot& snapshot, int32_t index) const {
 
 void LeastWorkPolicy::Place(const Snapshot& snapshot, int32_t index, Decision& decision) {
   const WaitingView& request = snapshot.waiting[index];
-  if (placed_[index] || refusals_.Refused(request.kv_need, request.kv_reserve_tokens)) return;
-  const size_t count = decision.assignments.size();
-  if (stop_ && count % kStopEvery == kStopEvery - 1 && caches_ != nullptr && stop_()) {
-    caches_ = nullptr;
-    decision.stopped_early = true;
-  }
+  if (placed_[index] || Refused(request)) return;
+  ReadDeadline(decision);
   const WorkerIndex worker = Choose(snapshot, request);
   if (worker == kNoWorker) return refusals_.Note(request.kv_need, request.kv_reserve_tokens);
   free_.Take(request, worker);

@@ -46,10 +46,16 @@ class LeastWorkPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
+  // Capacity that has shrunk to where such a request fits no worker.
+  bool Refused(const WaitingView& request) {
+    return refusals_.Refused(request.kv_need, request.kv_reserve_tokens);
+  }
+  // Call before a request's prefix is looked up on all workers; after the deadline there are no caches.
+  void ReadDeadline(Decision& decision);
   // Tokens of its prompt that the worker is expected to have.
   int64_t CachedOn(const WaitingView& request, WorkerIndex worker) const;
-  // Tokens that a worker which takes requests, but has no room now, has of its prompt beyond those of all with
-  // room; 0 where that is less than a block.
+  // Tokens that a worker which takes requests, but has no room now, has of its prompt beyond those of all
+  // with room; 0 where that is less than a block.
   int64_t MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const;
   // By that number, in elsewhere_: younger ones may go first; it waits though there is room.
   bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
@@ -63,6 +69,8 @@ class LeastWorkPolicy final : public Policy {
   KvRefusals refusals_;
   // Null: none, or the deadline has passed.
   const PrefixCaches* caches_ = nullptr;
+  // Requests in this decision.
+  int32_t looked_up_ = 0;
   // By worker: prompt tokens that it has to compute, those of this plan included.
   std::vector<int64_t> pending_;
   WorkerIndex next_ = 0;

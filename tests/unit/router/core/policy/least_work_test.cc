@@ -140,6 +140,8 @@ struct ShortCase {
   // Memory of rank 0; what the requests may come to need, and whether admission estimates it.
   int64_t total_kv = kAmpleKv, reserve = 3 * kPerBlock;
   bool estimates = false;
+  StopSignal stop;
+  bool stopped = false;
   std::vector<std::vector<uint64_t>> waiting = {{1, 2}, {5, 6}};
 
   std::vector<int32_t> Decide() {
@@ -159,7 +161,8 @@ struct ShortCase {
     const std::vector<ClassWait> waits = {{0, p99, p99}, {1, p99, p99}};
     snapshot.first_come = waits;
     Decision decision;
-    (*MakePolicy("least_work", {}))->Decide(snapshot, decision);
+    (*MakePolicy("least_work", {.stop = stop}))->Decide(snapshot, decision);
+    stopped = decision.stopped_early;
     return at_hand.WorkersOf(decision);
   }
 };
@@ -235,6 +238,31 @@ TEST(LeastWork, NobodyWaitsForAWorkerThatCanNeverHoldIt) {
   EXPECT_EQ(small.Decide(), (std::vector<int32_t>{-1, 1})) << "it may end early";
   --small.total_kv;
   EXPECT_EQ(small.Decide(), (std::vector<int32_t>{1, -1})) << "not even its prompt";
+}
+
+TEST(LeastWork, TheDeadlineCountsWhereNothingIsPlaced) {
+  ShortCase all;
+  all.waiting.assign(20, {1, 2});
+  bool over = false;
+  all.stop = [&] { return over; };
+  all.age = 0;
+  const std::vector<int32_t> placed = all.Decide();
+  EXPECT_EQ(std::count(placed.begin(), placed.end(), 1), 1) << "the only slot";
+  EXPECT_FALSE(all.stopped);
+  over = true;
+  all.Decide();
+  EXPECT_TRUE(all.stopped);
+}
+
+TEST(LeastWork, RequestsThatFitNowhereAreNotLookedUp) {
+  ShortCase large;
+  large.waiting.assign(30, {1, 2});
+  large.reserve = kAmpleKv + 1;
+  int readings = 0;
+  large.stop = [&] { return ++readings < 0; };
+  const std::vector<int32_t> placed = large.Decide();
+  EXPECT_EQ(std::count(placed.begin(), placed.end(), -1), 30);
+  EXPECT_EQ(readings, 0) << "of the deadline, which come with look-ups";
 }
 
 TEST(LeastWork, PartOfAPrefixThereIsNotEnoughToStay) {
