@@ -88,8 +88,11 @@ MUTANTS = [
     ("policy/least_work/least_work.cc", "!free_[g].accepts_new || ", "", "requests wait for a worker that drains"),
     ("policy/least_work/least_work.cc", "    if (free_[g].active == 0 && free_.Fits(request, g)) return false;\n", "", "a request waits for its prefix beside an idle worker"),
     ("policy/least_work/least_work.cc", "!may_stay || ", "", "a lower class takes the room that a request with its prefix elsewhere leaves"),
-    ("policy/least_work/least_work.cc", "    if (!CouldHold(snapshot, free_[g], request)) continue;\n", "", "requests wait for a worker that is too small for them"),
+    ("policy/least_work/least_work.cc", " || !CouldHold(snapshot, free_[g], request)", "", "requests wait for a worker that is too small for them"),
     ("policy/least_work/least_work.cc", "      ReadDeadline(decision);\n", "", "looks that place nothing are not bounded by the deadline"),
     ("policy/least_work/least_work.cc", "      if (Refused(snapshot.waiting[i])) continue;\n", "", "the prefixes of requests that fit nowhere are looked up"),
+    ("policy/least_work/least_work.cc", "planned_.insert({worker, block});", "(void)block;", "prefixes that the plan brings do not count"),
+    ("policy/least_work/least_work.cc", " || planned_.contains({g, block})", "", "nobody waits for a prefix that the plan brings"),
+    ("policy/least_work/least_work.cc", "  planned_.clear();\n", "", "prefixes of earlier plans count"),
     ("policy/least_work/least_work.cc", "  if (AgeOf(snapshot, request) + 1 > StepsOf(elsewhere_[index])) return false;", "  if (elsewhere_[index] == 0) return false;", "a request waits for its prefix without end"),
 ]

@@ -38,6 +38,9 @@ class PrefixCaches {
   // Some worker has a prefix cache.
   bool any() const { return any_; }
 
+  // The worker has one.
+  bool Follows(WorkerIndex worker) const { return workers_[static_cast<size_t>(worker)].member.prefix_cache; }
+
   // How many tokens of such a prompt the worker has by what was placed there; whole blocks, less than the
   // prompt. And how many it is expected to have.
   int64_t Find(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) const;

@@ -45,6 +45,7 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   const auto waiting = static_cast<int32_t>(snapshot.waiting.size());
   elsewhere_.assign(snapshot.waiting.size(), 0);
   looked_up_ = 0;
+  planned_.clear();
   int32_t looks = caches_ != nullptr ? kLook : 0;
   // A lower class takes what a higher one leaves.
   for (int32_t first = 0, end = 0; first < waiting && free_.free_slots() > 0; first = end) {
@@ -69,8 +70,25 @@ void LeastWorkPolicy::ReadDeadline(Decision& decision) {
   decision.stopped_early = true;
 }
 
+int64_t LeastWorkPolicy::FindOn(const WaitingView& request, WorkerIndex worker) const {
+  const int64_t before = caches_->Find(worker, request.prefix, request.prefill_tokens);
+  if (planned_.empty()) return before;
+  const auto end = std::partition_point(request.prefix.begin() + before / kPrefixBlockTokens,
+                                        request.prefix.end(), [&](uint64_t block) {
+                                          return planned_.contains({worker, block});
+                                        });
+  return std::max(before,
+                  std::min((end - request.prefix.begin()) * kPrefixBlockTokens, request.prefill_tokens - 1));
+}
+
 int64_t LeastWorkPolicy::CachedOn(const WaitingView& request, WorkerIndex worker) const {
-  return caches_ == nullptr ? 0 : caches_->Expected(worker, request.prefix, request.prefill_tokens);
+  return caches_ == nullptr ? 0 : caches_->Trusted(worker, FindOn(request, worker));
+}
+
+void LeastWorkPolicy::Plan(const WaitingView& request, WorkerIndex worker) {
+  if (caches_ == nullptr || !caches_->Follows(worker)) return;
+  const auto before = static_cast<size_t>(FindOn(request, worker) / kPrefixBlockTokens);
+  for (const uint64_t block : request.prefix.subspan(before)) planned_.insert({worker, block});
 }
 
 int64_t LeastWorkPolicy::MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const {
@@ -83,8 +101,9 @@ int64_t LeastWorkPolicy::MoreElsewhere(const Snapshot& snapshot, const WaitingVi
   const auto next = static_cast<size_t>(here / kPrefixBlockTokens);
   if (next >= request.prefix.size()) return 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
-    if (!free_[g].accepts_new || !caches_->Has(g, request.prefix[next]) || free_.Fits(request, g)) continue;
-    if (!CouldHold(snapshot, free_[g], request)) continue;
+    const uint64_t block = request.prefix[next];
+    if (!free_[g].accepts_new || !(caches_->Has(g, block) || planned_.contains({g, block}))) continue;
+    if (free_.Fits(request, g) || !CouldHold(snapshot, free_[g], request)) continue;
     if (const int64_t there = CachedOn(request, g); there >= here + kPrefixBlockTokens) return there - here;
   }
   return 0;
@@ -118,6 +137,7 @@ void LeastWorkPolicy::Place(const Snapshot& snapshot, int32_t index, Decision& d
   free_.Take(request, worker);
   placed_[index] = 1;
   decision.assignments.push_back({index, worker});
+  if (snapshot.waiting.size() > 1) Plan(request, worker);
 }
 
 WorkerIndex LeastWorkPolicy::Choose(const Snapshot& snapshot, const WaitingView& request) {

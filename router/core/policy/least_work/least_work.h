@@ -22,7 +22,7 @@
 //
 // Ties: fewest requests, then in turn. At a deadline (StopSignal) prefixes are ignored for the rest. Threads:
 // as Policy. Cost: a bisection in the cache of each worker with room for each request that is looked at or
-// placed, and a look-up for each other worker.
+// placed, a look-up for each other worker, and an entry for each block that a placed prompt brings.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 
@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
 #include "router/core/prefix/prefix_view.h"
@@ -52,7 +53,9 @@ class LeastWorkPolicy final : public Policy {
   }
   // Call before a request's prefix is looked up on all workers; after the deadline there are no caches.
   void ReadDeadline(Decision& decision);
-  // Tokens of its prompt that the worker is expected to have.
+  // Tokens of its prompt that the worker has by what was placed there, and by this plan (PrefixCaches::Find);
+  // and how many it is expected to have. FindOn REQUIRES caches.
+  int64_t FindOn(const WaitingView& request, WorkerIndex worker) const;
   int64_t CachedOn(const WaitingView& request, WorkerIndex worker) const;
   // Tokens that a worker which takes requests, but has no room now, has of its prompt beyond those of all
   // with room; 0 where that is less than a block.
@@ -60,6 +63,8 @@ class LeastWorkPolicy final : public Policy {
   // By that number, in elsewhere_: younger ones may go first; it waits though there is room.
   bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
   bool StaysFor(const Snapshot& snapshot, int32_t index) const;
+  // The plan places it there.
+  void Plan(const WaitingView& request, WorkerIndex worker);
   // Places it if it is not placed and fits anywhere.
   void Place(const Snapshot& snapshot, int32_t index, Decision& decision);
   WorkerIndex Choose(const Snapshot& snapshot, const WaitingView& request);
@@ -71,6 +76,8 @@ class LeastWorkPolicy final : public Policy {
   const PrefixCaches* caches_ = nullptr;
   // Requests in this decision.
   int32_t looked_up_ = 0;
+  // Blocks that the plan's prompts bring to workers which have not had them.
+  absl::flat_hash_set<std::pair<WorkerIndex, uint64_t>> planned_;
   // By worker: prompt tokens that it has to compute, those of this plan included.
   std::vector<int64_t> pending_;
   WorkerIndex next_ = 0;
