@@ -3,7 +3,7 @@
 // Purpose: follows each worker's cache (prefix_cache.h) through placements, ends and epochs, and compares
 // what was expected with what workers report (CachedPrompt). A worker that finds less than expected (it
 // evicts earlier, or its prefix caching is switched off) is trusted less: what is expected of it is
-// multiplied by the share that it has found of what was expected, in the mean over its last prompts.
+// multiplied by the share that it has found of the tokens that were expected in its last prompts.
 //
 // Ownership: of a group's accounts. Not saved with them: after a restart the caches are taken to be empty.
 // Threads: one. Units: tokens.
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "router/core/model/fading_mean.h"
 #include "router/core/model/request.h"
 #include "router/core/prefix/prefix_cache.h"
 
@@ -67,6 +68,8 @@ class PrefixCaches {
     // Without blocks where it has no cache.
     PrefixCache cache{0, 0};
     double trust = 1;
+    // Tokens of a prompt that it had by what was placed there, and that it found.
+    FadingMean expected, found;
   };
 
   std::vector<Worker> workers_;
