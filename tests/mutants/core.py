@@ -80,6 +80,7 @@ MUTANTS = [
     ("policy/bf_io_auto/bf_io_auto.cc", "      decision.assignments.clear();\n      free_.Reset(snapshot);\n", "      free_.Reset(snapshot);\n", "a plan that was given up stays in the decision"),
     ("prefix/prefix_cache.cc", "  // From the last, so that the first counts as used latest.\n  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {", "  for (auto block = blocks.begin(); block != blocks.end(); ++block) {", "a prompt loses its beginning first"),
     ("prefix/prefix_cache.cc", " || entries() > most_entries_", "", "the entries of a followed cache are not bounded"),
+    ("prefix/prefix_cache.cc", "  blocks = blocks.subspan(0, static_cast<size_t>(most_entries_));\n", "", "a long prompt takes memory for all of its blocks"),
     ("prefix/prefix_caches.cc", "      workers_.push_back(std::move(*same));\n", "      workers_.push_back({member, PrefixCache(member.kv_tokens, most)});\n", "what is known of a cache is lost with each epoch"),
     ("prefix/prefix_caches.cc", "worker.expected.weight * std::max(0.0, short_of)", "0 * short_of", "a worker that finds nothing is trusted"),
     ("prefix/prefix_caches.cc", "1 - worker.expected.weight * ", "1 - ", "the first prompt of a worker decides whether it is trusted"),

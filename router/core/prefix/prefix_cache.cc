@@ -13,6 +13,8 @@ int64_t PrefixCache::Find(absl::Span<const uint64_t> blocks) const {
 }
 
 void PrefixCache::Touch(absl::Span<const uint64_t> blocks) {
+  // No others would stay.
+  blocks = blocks.subspan(0, static_cast<size_t>(most_entries_));
   // From the last, so that the first counts as used latest.
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     if (const auto it = index_.find(*block); it != index_.end()) {

@@ -10,8 +10,9 @@
 // when a block is here, all blocks before it in its prompt are here, and the number of a prompt's blocks that
 // are here is found by bisection.
 //
-// Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: some 70
-// bytes per entry, of which there are most_entries at most.
+// Threads: one. Units: tokens. Cost: O(log blocks) look-ups to find, O(blocks) to touch. Memory: 64 to 99
+// bytes (measured) for each entry that there has been at once. There are most_entries at most, and with those
+// of the prompt that is being touched up to as many again.
 #ifndef BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 #define BFIO_ROUTER_CORE_PREFIX_PREFIX_CACHE_H_
 
@@ -43,6 +44,8 @@ class PrefixCache {
   // What the entries stand for. Tokens of no block are entered as soon as they would fill one.
   int64_t tokens() const { return tokens_; }
   int64_t entries() const { return static_cast<int64_t>(nodes_.size() - unused_.size()); }
+  // For how many there is memory.
+  int64_t allocated_entries() const { return static_cast<int64_t>(nodes_.size()); }
 
  private:
   using Index = uint32_t;

@@ -59,6 +59,7 @@ TEST(PrefixCache, APromptLargerThanTheMemoryKeepsItsBeginning) {
   few.Touch({1, 2, 3, 4, 5});
   EXPECT_EQ(few.Find({1, 2, 3, 4, 5}), 2 * kBlock);
   EXPECT_EQ(few.entries(), 2);
+  EXPECT_EQ(few.allocated_entries(), 2) << "nor was there memory for more";
 }
 
 TEST(PrefixCache, WithoutMemoryNothingIsFound) {
