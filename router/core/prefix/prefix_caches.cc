@@ -53,7 +53,7 @@ int64_t PrefixCaches::Trusted(WorkerIndex worker, int64_t found) const {
 void PrefixCaches::Placed(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) {
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
-  worker.cache.Touch(prefix);
+  worker.cache.Await(prefix);
   worker.cache.Write(prompt_tokens - static_cast<int64_t>(prefix.size()) * kPrefixBlockTokens);
 }
 
@@ -62,7 +62,12 @@ void PrefixCaches::Ended(WorkerIndex index, absl::Span<const uint64_t> prefix, i
   if (!worker.member.prefix_cache) return;
   worker.cache.Write(generated_tokens);
   // While it ran, its blocks were in use.
-  worker.cache.Touch(prefix);
+  worker.cache.Complete(prefix);
+}
+
+void PrefixCaches::Withdrawn(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t computed_tokens) {
+  workers_[static_cast<size_t>(worker)].cache.Withdraw(
+      prefix, static_cast<size_t>(computed_tokens / kPrefixBlockTokens));
 }
 
 void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) {

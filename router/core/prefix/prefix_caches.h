@@ -57,8 +57,10 @@ class PrefixCaches {
 
   // A prompt of so many tokens was placed there.
   void Placed(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens);
-  // Its request has ended or was removed, after so many tokens.
+  // Its request has computed it, and has ended or was removed after so many tokens. Or it has been removed
+  // before, when so many tokens of it were computed.
   void Ended(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t generated_tokens);
+  void Withdrawn(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t computed_tokens);
   // The worker found so many tokens of a prompt for which Find had said `expected` when it was placed.
   void Observed(WorkerIndex worker, int64_t expected, int64_t found);
 
