@@ -5,7 +5,7 @@
 // blocks. Equal names of different tokens make a worse placement, nothing else: by chance 2^-64 a pair, but a
 // client can construct them.
 //
-// Threads: any. Cost: some 1 ns per token.
+// Threads: any. Cost: some 4 ns per token (measured at 2.5 GHz): each waits for the hash of those before it.
 #ifndef BFIO_ROUTER_CORE_MODEL_PREFIX_BLOCKS_H_
 #define BFIO_ROUTER_CORE_MODEL_PREFIX_BLOCKS_H_
 

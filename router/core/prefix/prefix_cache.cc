@@ -12,17 +12,34 @@ int64_t PrefixCache::Find(absl::Span<const uint64_t> blocks) const {
   return (end - blocks.begin()) * kPrefixBlockTokens;
 }
 
-void PrefixCache::Touch(absl::Span<const uint64_t> blocks) {
+void PrefixCache::Enter(absl::Span<const uint64_t> blocks, int32_t awaited, bool computed) {
+  // No others would stay.
+  blocks = blocks.subspan(0, static_cast<size_t>(most_entries_));
   // From the last, so that the first counts as used latest.
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    Index at = kNone;
     if (const auto it = index_.find(*block); it != index_.end()) {
-      Unlink(it->second);
-      LinkFront(it->second);
+      at = it->second;
+      Unlink(at);
+      LinkFront(at);
     } else {
-      PushFront(*block, kPrefixBlockTokens, true);
+      at = PushFront(*block, kPrefixBlockTokens, true);
     }
+    nodes_[at].awaited = std::max(0, nodes_[at].awaited + awaited);
+    nodes_[at].computed |= computed;
   }
   Shrink();
+}
+
+void PrefixCache::Withdraw(absl::Span<const uint64_t> blocks, size_t computed) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto it = index_.find(blocks[i]);
+    if (it == index_.end()) continue;
+    Node& node = nodes_[it->second];
+    node.awaited = std::max(0, node.awaited - 1);
+    node.computed |= i < computed;
+    if (node.awaited == 0 && !node.computed) Remove(it->second);
+  }
 }
 
 void PrefixCache::Write(int64_t tokens) {
@@ -39,7 +56,7 @@ void PrefixCache::SetMostEntries(int64_t most_entries) {
   Shrink();
 }
 
-void PrefixCache::PushFront(uint64_t block, int64_t tokens, bool named) {
+PrefixCache::Index PrefixCache::PushFront(uint64_t block, int64_t tokens, bool named) {
   Index at = static_cast<Index>(nodes_.size());
   if (unused_.empty()) {
     nodes_.emplace_back();
@@ -47,10 +64,11 @@ void PrefixCache::PushFront(uint64_t block, int64_t tokens, bool named) {
     at = unused_.back();
     unused_.pop_back();
   }
-  nodes_[at] = {block, tokens, named, kNone, kNone};
+  nodes_[at] = {.block = block, .tokens = tokens, .named = named};
   if (named) index_.emplace(block, at);
   tokens_ += tokens;
   LinkFront(at);
+  return at;
 }
 
 void PrefixCache::LinkFront(Index at) {
@@ -66,8 +84,7 @@ void PrefixCache::Unlink(Index at) {
   (node.older == kNone ? oldest_ : nodes_[node.older].newer) = node.newer;
 }
 
-void PrefixCache::EvictOldest() {
-  const Index at = oldest_;
+void PrefixCache::Remove(Index at) {
   Unlink(at);
   if (nodes_[at].named) index_.erase(nodes_[at].block);
   tokens_ -= nodes_[at].tokens;
@@ -75,7 +92,7 @@ void PrefixCache::EvictOldest() {
 }
 
 void PrefixCache::Shrink() {
-  while (oldest_ != kNone && (tokens_ > capacity_tokens_ || entries() > most_entries_)) EvictOldest();
+  while (oldest_ != kNone && (tokens_ > capacity_tokens_ || entries() > most_entries_)) Remove(oldest_);
 }
 
 }  // namespace bfio::core

@@ -7,9 +7,9 @@
 namespace bfio::core {
 namespace {
 
-// Prompts that the mean of found shares covers: enough that a single one matters little, and few enough that
-// it follows an engine that is started anew without its cache within seconds.
-constexpr double kObserved = 32;
+// Weight of a prompt in what was expected and found: so little that a single one of many alike matters
+// little, and so much that trust follows an engine that is started anew without its cache within seconds.
+constexpr double kObservedShare = 1.0 / 32;
 
 }  // namespace
 
@@ -53,7 +53,7 @@ int64_t PrefixCaches::Trusted(WorkerIndex worker, int64_t found) const {
 void PrefixCaches::Placed(WorkerIndex index, absl::Span<const uint64_t> prefix, int64_t prompt_tokens) {
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
-  worker.cache.Touch(prefix);
+  worker.cache.Await(prefix);
   worker.cache.Write(prompt_tokens - static_cast<int64_t>(prefix.size()) * kPrefixBlockTokens);
 }
 
@@ -62,15 +62,22 @@ void PrefixCaches::Ended(WorkerIndex index, absl::Span<const uint64_t> prefix, i
   if (!worker.member.prefix_cache) return;
   worker.cache.Write(generated_tokens);
   // While it ran, its blocks were in use.
-  worker.cache.Touch(prefix);
+  worker.cache.Complete(prefix);
+}
+
+void PrefixCaches::Withdrawn(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t computed_tokens) {
+  workers_[static_cast<size_t>(worker)].cache.Withdraw(
+      prefix, static_cast<size_t>(computed_tokens / kPrefixBlockTokens));
 }
 
 void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) {
   if (expected <= 0) return;
-  const auto share =
-      static_cast<double>(std::clamp<int64_t>(found, 0, expected)) / static_cast<double>(expected);
-  double& trust = workers_[static_cast<size_t>(index)].trust;
-  trust += (share - trust) / kObserved;
+  Worker& worker = workers_[static_cast<size_t>(index)];
+  worker.expected.Add(static_cast<double>(expected), kObservedShare);
+  worker.found.Add(static_cast<double>(std::clamp<int64_t>(found, 0, expected)), kObservedShare);
+  // Before the first prompt all was found.
+  const double short_of = 1 - worker.found.value / worker.expected.value;
+  worker.trust = 1 - worker.expected.weight * std::max(0.0, short_of);
 }
 
 }  // namespace bfio::core

@@ -3,7 +3,7 @@
 // Purpose: follows each worker's cache (prefix_cache.h) through placements, ends and epochs, and compares
 // what was expected with what workers report (CachedPrompt). A worker that finds less than expected (it
 // evicts earlier, or its prefix caching is switched off) is trusted less: what is expected of it is
-// multiplied by the share that it has found of what was expected, in the mean over its last prompts.
+// multiplied by the share that it has found of the tokens that were expected in its last prompts.
 //
 // Ownership: of a group's accounts. Not saved with them: after a restart the caches are taken to be empty.
 // Threads: one. Units: tokens.
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "router/core/model/fading_mean.h"
 #include "router/core/model/request.h"
 #include "router/core/prefix/prefix_cache.h"
 
@@ -22,7 +23,7 @@ namespace bfio::core {
 
 class PrefixCaches {
  public:
-  // Entries of all workers of a group together: at most some 70 MB, for 67 million tokens.
+  // Entries of all workers of a group together: 67 million tokens, and 67 to 104 MB (prefix_cache.h).
   static constexpr int64_t kMostEntries = int64_t{1} << 20;
 
   struct Member {
@@ -37,6 +38,9 @@ class PrefixCaches {
 
   // Some worker has a prefix cache.
   bool any() const { return any_; }
+
+  // The worker has one.
+  bool Follows(WorkerIndex worker) const { return workers_[static_cast<size_t>(worker)].member.prefix_cache; }
 
   // How many tokens of such a prompt the worker has by what was placed there; whole blocks, less than the
   // prompt. And how many it is expected to have.
@@ -53,8 +57,10 @@ class PrefixCaches {
 
   // A prompt of so many tokens was placed there.
   void Placed(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t prompt_tokens);
-  // Its request has ended or was removed, after so many tokens.
+  // Its request has computed it, and has ended or was removed after so many tokens. Or it has been removed
+  // before, when so many tokens of it were computed.
   void Ended(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t generated_tokens);
+  void Withdrawn(WorkerIndex worker, absl::Span<const uint64_t> prefix, int64_t computed_tokens);
   // The worker found so many tokens of a prompt for which Find had said `expected` when it was placed.
   void Observed(WorkerIndex worker, int64_t expected, int64_t found);
 
@@ -64,6 +70,8 @@ class PrefixCaches {
     // Without blocks where it has no cache.
     PrefixCache cache{0, 0};
     double trust = 1;
+    // Tokens of a prompt that it had by what was placed there, and that it found.
+    FadingMean expected, found;
   };
 
   std::vector<Worker> workers_;

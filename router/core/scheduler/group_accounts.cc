@@ -28,6 +28,8 @@ std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members
   std::vector<RequestId> displaced;
   for (const auto& [id, placed] : placed_) {
     if (!placed.dropped) displaced.push_back(id);
+    if (!Computed(placed, workers_[placed.worker].last_step))
+      caches_.Withdrawn(placed.worker, placed.spec.prefix_blocks(), 0);
   }
   std::sort(displaced.begin(), displaced.end());  // the map's order is not deterministic
   placed_ = std::move(opening.kept);

@@ -242,7 +242,12 @@ class GroupAccounts {
   void CountChunks(WorkerIndex index, const StepReport& report);
   // Compares what workers found in their prefix caches with what was expected.
   void TakeCached(WorkerIndex index, const StepReport& report);
-  // A request has left its worker, after its step `step`: what it generated takes cache.
+  // Its worker has computed its prompt by the step.
+  static bool Computed(const Placed& placed, int64_t step) {
+    return placed.where == Where::kActive && placed.first_step <= step;
+  }
+  // A request has left its worker, after its step `step`: what it generated takes cache, and what it has not
+  // computed is not there.
   void EndCached(const Placed& placed, int64_t step);
   // Prompt tokens that a placed request's worker is expected to compute.
   int64_t LeftOf(const Placed& placed) const;

@@ -101,6 +101,7 @@ void GroupAccounts::TakeRejected(WorkerIndex index, const StepReport& report) {
   for (auto id = report.rejected.rbegin(); id != report.rejected.rend(); ++id) {
     const auto it = FindOn(index, *id);
     if (it == placed_.end()) continue;
+    EndCached(it->second, report.step - 1);
     Placed placed = it->second;
     Remove(it);
     ++placed.spec.refusals;
@@ -198,9 +199,18 @@ void GroupAccounts::CountChunks(WorkerIndex index, const StepReport& report) {
 }
 
 void GroupAccounts::EndCached(const Placed& placed, int64_t step) {
-  if (!caches_.any() || placed.where != Where::kActive) return;
-  const int64_t age = residents_.Age(placed.worker, placed.index, step);
-  caches_.Ended(placed.worker, placed.spec.prefix_blocks(), age - placed.spec.generated_tokens);
+  if (!caches_.any()) return;
+  const absl::Span<const uint64_t> prefix = placed.spec.prefix_blocks();
+  if (Computed(placed, step)) {
+    const int64_t age = residents_.Age(placed.worker, placed.index, step);
+    return caches_.Ended(placed.worker, prefix, age - placed.spec.generated_tokens);
+  }
+  int64_t computed = 0;
+  if (const std::optional<PrefillReport>& prefill = workers_[placed.worker].prefill) {
+    for (const PendingPrompt& prompt : prefill->prompts)
+      if (prompt.id == placed.spec.id) computed = placed.spec.prefill_tokens - prompt.tokens;
+  }
+  caches_.Withdrawn(placed.worker, prefix, std::max<int64_t>(0, computed));
 }
 
 void GroupAccounts::TakeCached(WorkerIndex index, const StepReport& report) {

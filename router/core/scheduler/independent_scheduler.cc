@@ -31,7 +31,8 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
   plan.apply_step = steps_.step;
   // Groups with a barrier get one decision per step; here decisions follow every event.
   answer = DecideAndRecord(steps_, plan);
-  maker_.PlaceAll(steps_, plan);
+  // Without the policy there is no decision, and the log need not have it: the pool must not learn from it.
+  if (answer) maker_.PlaceAll(steps_, plan);
   const bool metered = coupled() && accounts_.AllMetered();
   const std::optional<double> before = accounts_.LevelAt(0);
   if (!answer && metered) plan.level_s = before;

@@ -7,19 +7,9 @@
 
 #include <cstdint>
 
+#include "router/core/model/fading_mean.h"
+
 namespace bfio::core {
-
-// An exponentially weighted mean; exact over the first values.
-struct FadingMean {
-  double weight = 0;
-  double value = 0;
-
-  // `share`: the new value's weight in the long run, in (0, 1].
-  void Add(double next, double share) {
-    weight += share * (1 - weight);
-    value += share / weight * (next - value);
-  }
-};
 
 struct PromptTraffic {
   // Weights of a planned step, of a request, of a step of a prompt.

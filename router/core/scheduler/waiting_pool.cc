@@ -13,7 +13,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.id = request.id;
   view.prefill_tokens = request.prefill_tokens;
   view.computed_tokens = request.computed_tokens;
-  // A worker that has refused it is expected to have its prompt since: it must not attract it again.
+  // The worker that has refused it may have its prefix: it must not attract it again.
   if (request.refusals == 0) view.prefix = request.prefix_blocks();
   view.kv_reserve_tokens = request.kv_reserve_tokens();
   view.runs_alone = request.steps_alone > 0;

@@ -15,11 +15,18 @@ constexpr double kLongestWait = 2;
 // Tokens that an engine computes in the time in which it reads its weights, and a decode step takes no less:
 // operations per second over bytes per second, 150 on an A100, 300 on an H100.
 constexpr double kStepTokens = 256;
-// Placements between two looks at the deadline: with 256 workers some 0.5 ms.
-constexpr size_t kStopEvery = 8;
+// Requests whose prefix is looked up on all workers between two readings of the deadline: with 256 workers
+// some 0.5 ms.
+constexpr int32_t kStopEvery = 8;
 
 double StepsOf(int64_t tokens) {
   return static_cast<double>(tokens) / kStepTokens;
+}
+
+// An empty worker has memory for it.
+bool CouldHold(const Snapshot& snapshot, const WorkerView& worker, const WaitingView& request) {
+  const bool reserves = snapshot.kv.empty() || request.reserves_kv;
+  return worker.total_kv_tokens >= (reserves ? request.kv_reserve_tokens : request.prefill_tokens);
 }
 
 double AgeOf(const Snapshot& snapshot, const WaitingView& request) {
@@ -37,25 +44,54 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   placed_.assign(snapshot.waiting.size(), 0);
   const auto waiting = static_cast<int32_t>(snapshot.waiting.size());
   elsewhere_.assign(snapshot.waiting.size(), 0);
+  looked_up_ = 0;
+  planned_.clear();
   int32_t looks = caches_ != nullptr ? kLook : 0;
   // A lower class takes what a higher one leaves.
   for (int32_t first = 0, end = 0; first < waiting && free_.free_slots() > 0; first = end) {
     while (end < waiting && snapshot.waiting[end].priority == snapshot.waiting[first].priority) ++end;
     for (int32_t i = first; i < end && looks > 0 && free_.free_slots() > 0; ++i, --looks) {
-      elsewhere_[i] = MoreElsewhere(snapshot.waiting[i]);
+      if (Refused(snapshot.waiting[i])) continue;
+      ReadDeadline(decision);
+      elsewhere_[i] = MoreElsewhere(snapshot, snapshot.waiting[i]);
       if (!LetsOthersGoFirst(snapshot, i)) Place(snapshot, i, decision);
     }
+    // What the last class leaves is for nobody else.
+    const bool may_stay = end == waiting;
     for (int32_t i = first; i < end && free_.free_slots() > 0; ++i) {
-      if (placed_[i] || !StaysFor(snapshot, i)) Place(snapshot, i, decision);
+      if (!may_stay || !StaysFor(snapshot, i)) Place(snapshot, i, decision);
     }
   }
 }
 
-int64_t LeastWorkPolicy::CachedOn(const WaitingView& request, WorkerIndex worker) const {
-  return caches_ == nullptr ? 0 : caches_->Expected(worker, request.prefix, request.prefill_tokens);
+void LeastWorkPolicy::ReadDeadline(Decision& decision) {
+  if (!stop_ || caches_ == nullptr || ++looked_up_ % kStopEvery != 0 || !stop_()) return;
+  caches_ = nullptr;
+  decision.stopped_early = true;
 }
 
-int64_t LeastWorkPolicy::MoreElsewhere(const WaitingView& request) const {
+int64_t LeastWorkPolicy::FindOn(const WaitingView& request, WorkerIndex worker) const {
+  const int64_t before = caches_->Find(worker, request.prefix, request.prefill_tokens);
+  if (planned_.empty()) return before;
+  const auto end = std::partition_point(request.prefix.begin() + before / kPrefixBlockTokens,
+                                        request.prefix.end(), [&](uint64_t block) {
+                                          return planned_.contains({worker, block});
+                                        });
+  return std::max(before,
+                  std::min((end - request.prefix.begin()) * kPrefixBlockTokens, request.prefill_tokens - 1));
+}
+
+int64_t LeastWorkPolicy::CachedOn(const WaitingView& request, WorkerIndex worker) const {
+  return caches_ == nullptr ? 0 : caches_->Trusted(worker, FindOn(request, worker));
+}
+
+void LeastWorkPolicy::Plan(const WaitingView& request, WorkerIndex worker) {
+  if (caches_ == nullptr || !caches_->Follows(worker)) return;
+  const auto before = static_cast<size_t>(FindOn(request, worker) / kPrefixBlockTokens);
+  for (const uint64_t block : request.prefix.subspan(before)) planned_.insert({worker, block});
+}
+
+int64_t LeastWorkPolicy::MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const {
   if (caches_ == nullptr || request.prefix.empty()) return 0;
   int64_t here = 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
@@ -65,7 +101,9 @@ int64_t LeastWorkPolicy::MoreElsewhere(const WaitingView& request) const {
   const auto next = static_cast<size_t>(here / kPrefixBlockTokens);
   if (next >= request.prefix.size()) return 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
-    if (!free_[g].accepts_new || !caches_->Has(g, request.prefix[next]) || free_.Fits(request, g)) continue;
+    const uint64_t block = request.prefix[next];
+    if (!free_[g].accepts_new || !(caches_->Has(g, block) || planned_.contains({g, block}))) continue;
+    if (free_.Fits(request, g) || !CouldHold(snapshot, free_[g], request)) continue;
     if (const int64_t there = CachedOn(request, g); there >= here + kPrefixBlockTokens) return there - here;
   }
   return 0;
@@ -92,17 +130,14 @@ bool LeastWorkPolicy::StaysFor(const Snapshot& snapshot, int32_t index) const {
 
 void LeastWorkPolicy::Place(const Snapshot& snapshot, int32_t index, Decision& decision) {
   const WaitingView& request = snapshot.waiting[index];
-  if (placed_[index] || refusals_.Refused(request.kv_need, request.kv_reserve_tokens)) return;
-  const size_t count = decision.assignments.size();
-  if (stop_ && count % kStopEvery == kStopEvery - 1 && caches_ != nullptr && stop_()) {
-    caches_ = nullptr;
-    decision.stopped_early = true;
-  }
+  if (placed_[index] || Refused(request)) return;
+  ReadDeadline(decision);
   const WorkerIndex worker = Choose(snapshot, request);
   if (worker == kNoWorker) return refusals_.Note(request.kv_need, request.kv_reserve_tokens);
   free_.Take(request, worker);
   placed_[index] = 1;
   decision.assignments.push_back({index, worker});
+  if (snapshot.waiting.size() > 1) Plan(request, worker);
 }
 
 WorkerIndex LeastWorkPolicy::Choose(const Snapshot& snapshot, const WaitingView& request) {

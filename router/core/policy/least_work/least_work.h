@@ -17,11 +17,12 @@
 // So a request of which a worker without room has more than all with room lets the others of its class go
 // first, up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). And
 // it waits, though a busy worker has room, as long as that worker would take to compute what it lacks there
-// (the ski rental rule): a group that is nearly full would otherwise compute every prompt everywhere.
+// (the ski rental rule): a group that is nearly full would otherwise compute every prompt everywhere. Only
+// requests of the lowest class that waits do: others would leave the room to a lower class.
 //
 // Ties: fewest requests, then in turn. At a deadline (StopSignal) prefixes are ignored for the rest. Threads:
 // as Policy. Cost: a bisection in the cache of each worker with room for each request that is looked at or
-// placed, and a look-up for each other worker.
+// placed, a look-up for each other worker, and an entry for each block that a placed prompt brings.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 
@@ -29,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
 #include "router/core/prefix/prefix_view.h"
@@ -45,14 +47,24 @@ class LeastWorkPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  // Tokens of its prompt that the worker is expected to have.
+  // Capacity that has shrunk to where such a request fits no worker.
+  bool Refused(const WaitingView& request) {
+    return refusals_.Refused(request.kv_need, request.kv_reserve_tokens);
+  }
+  // Call before a request's prefix is looked up on all workers; after the deadline there are no caches.
+  void ReadDeadline(Decision& decision);
+  // Tokens of its prompt that the worker has by what was placed there, and by this plan (PrefixCaches::Find);
+  // and how many it is expected to have. FindOn REQUIRES caches.
+  int64_t FindOn(const WaitingView& request, WorkerIndex worker) const;
   int64_t CachedOn(const WaitingView& request, WorkerIndex worker) const;
-  // Tokens that a worker which takes requests, but has no room, has of its prompt beyond those of all with
-  // room; 0 where that is less than a block.
-  int64_t MoreElsewhere(const WaitingView& request) const;
+  // Tokens that a worker which takes requests, but has no room now, has of its prompt beyond those of all
+  // with room; 0 where that is less than a block.
+  int64_t MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const;
   // By that number, in elsewhere_: younger ones may go first; it waits though there is room.
   bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
   bool StaysFor(const Snapshot& snapshot, int32_t index) const;
+  // The plan places it there.
+  void Plan(const WaitingView& request, WorkerIndex worker);
   // Places it if it is not placed and fits anywhere.
   void Place(const Snapshot& snapshot, int32_t index, Decision& decision);
   WorkerIndex Choose(const Snapshot& snapshot, const WaitingView& request);
@@ -62,6 +74,10 @@ class LeastWorkPolicy final : public Policy {
   KvRefusals refusals_;
   // Null: none, or the deadline has passed.
   const PrefixCaches* caches_ = nullptr;
+  // Requests in this decision.
+  int32_t looked_up_ = 0;
+  // Blocks that the plan's prompts bring to workers which have not had them.
+  absl::flat_hash_set<std::pair<WorkerIndex, uint64_t>> planned_;
   // By worker: prompt tokens that it has to compute, those of this plan included.
   std::vector<int64_t> pending_;
   WorkerIndex next_ = 0;

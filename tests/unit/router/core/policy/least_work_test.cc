@@ -87,6 +87,28 @@ TEST(LeastWork, PlacementsOfThePlanCount) {
   EXPECT_EQ(lengths.WorkersOf(decision), (std::vector<int32_t>{0, 1, 1}));
 }
 
+// The outputs of a call (n) come together, so one plan decides about them.
+TEST(LeastWork, PrefixesOfThePlanCount) {
+  Case at({0, 0, 0, 0}, 10);
+  at.view.hit_share = 0.5;
+  const std::vector<uint64_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8};
+  EXPECT_EQ(at.Decide({prompt, prompt, prompt}, 9 * kPerBlock), (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_EQ(at.Decide({prompt, {1, 2, 3, 4, 5, 6, 7, 20}, {30}}, 9 * kPerBlock),
+            (std::vector<int32_t>{0, 0, 1}))
+      << "a part of it";
+  const std::vector<uint64_t> begun = {1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(at.Decide({begun, prompt, prompt}, 9 * kPerBlock), (std::vector<int32_t>{0, 0, 0}))
+      << "and what the second adds";
+  EXPECT_EQ(at.caches.Find(0, prompt, 9 * kPerBlock), 0) << "not beyond the plan";
+  for (int i = 0; i < 200; ++i) {
+    for (WorkerIndex g = 0; g < 4; ++g) at.caches.Observed(g, 128, 0);
+  }
+  EXPECT_EQ(at.Decide({prompt, prompt}, 9 * kPerBlock), (std::vector<int32_t>{0, 1})) << "nothing is found";
+  const std::vector<PrefixCaches::Member> members(4, {0, false, 1000 * kPerBlock});
+  at.caches.Open(members);
+  EXPECT_EQ(at.Decide({prompt, prompt}, 9 * kPerBlock), (std::vector<int32_t>{0, 1})) << "no caches";
+}
+
 TEST(LeastWork, WithoutPrefixesItTakesTurnsAmongThoseWithFewest) {
   Case at({3, 1, 1}, 0);
   const auto policy = MakePolicy("least_work", {});
@@ -115,10 +137,11 @@ TEST(LeastWork, AFullWorkerIsSkippedWhateverItHas) {
 
 TEST(LeastWork, AtTheDeadlineTheRestArePlacedByNumber) {
   Case at({0, 0, 0, 0}, 1);
-  at.caches.Placed(2, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
+  const std::vector<uint64_t> prompt = {1, 2, 3};
+  at.caches.Placed(2, prompt, 3 * kPerBlock);
   bool over = false;
   const auto policy = MakePolicy("least_work", {.stop = [&] { return over; }});
-  const std::vector<std::vector<uint64_t>> alike(20, std::vector<uint64_t>{1, 2});
+  const std::vector<std::vector<uint64_t>> alike(20, prompt);
   const auto on_rank_2 = [&] {
     const std::vector<int32_t> workers = at.Decide(**policy, alike, 3 * kPerBlock);
     EXPECT_EQ(std::count(workers.begin(), workers.end(), -1), 0);
@@ -132,19 +155,28 @@ TEST(LeastWork, AtTheDeadlineTheRestArePlacedByNumber) {
 // Rank 0 is full and has the prefix of the older request; rank 1 has a slot and the prefix of the younger
 // one.
 struct ShortCase {
-  Case at{{5, 1}};
+  Case at{{5, 1, 2}};
   int64_t age = 30, p99 = 20, tokens = 3 * kPerBlock;
   int32_t active = 1;
   int32_t priority = 0;
   bool draining = false;
+  // A third rank, with a slot and one request more than the second.
+  bool third = false;
+  // Memory of rank 0; what the requests may come to need, and whether admission estimates it.
+  int64_t total_kv = kAmpleKv, reserve = 3 * kPerBlock;
+  bool estimates = false;
+  StopSignal stop;
+  bool stopped = false;
   std::vector<std::vector<uint64_t>> waiting = {{1, 2}, {5, 6}};
 
   std::vector<int32_t> Decide() {
     PolicyCase at_hand;
-    at_hand.Worker(0, 0, kAmpleKv, 5);
+    at_hand.Worker(0, 0, kAmpleKv, 5).TotalKv(total_kv);
     if (draining) at_hand.Draining();
     at_hand.Worker(0, 1, kAmpleKv, active);
-    for (size_t i = 0; i < waiting.size(); ++i) at_hand.Waiting(tokens, age, 0, i == 0 ? priority : 0);
+    if (third) at_hand.Worker(0, 1, kAmpleKv, active + 1);
+    for (size_t i = 0; i < waiting.size(); ++i) at_hand.Waiting(tokens, age, reserve, i == 0 ? priority : 0);
+    if (estimates) at_hand.Kv(1, 1, {0, kAmpleKv}, std::vector<int64_t>(waiting.size(), tokens));
     at.caches.Placed(0, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
     at.caches.Placed(1, std::vector<uint64_t>{5, 6}, 3 * kPerBlock);
     Snapshot snapshot = at_hand.View();
@@ -155,7 +187,8 @@ struct ShortCase {
     const std::vector<ClassWait> waits = {{0, p99, p99}, {1, p99, p99}};
     snapshot.first_come = waits;
     Decision decision;
-    (*MakePolicy("least_work", {}))->Decide(snapshot, decision);
+    (*MakePolicy("least_work", {.stop = stop}))->Decide(snapshot, decision);
+    stopped = decision.stopped_early;
     return at_hand.WorkersOf(decision);
   }
 };
@@ -197,10 +230,26 @@ TEST(LeastWork, ARequestWaitsForItsPrefixAsLongAsItTakesToCompute) {
   EXPECT_EQ(one.Decide(), std::vector<int32_t>{1}) << "an idle rank delays nobody";
 }
 
+TEST(LeastWork, ARequestWaitsForAPrefixThatThePlanBrings) {
+  ShortCase both;
+  both.waiting.assign(2, {21, 22, 23, 24, 25, 26, 27, 28, 29, 30});
+  both.tokens = 11 * kPerBlock;
+  both.age = 0;
+  both.third = true;
+  EXPECT_EQ(both.Decide(), (std::vector<int32_t>{1, -1}));
+}
+
 TEST(LeastWork, AMoreUrgentRequestGoesFirstWhereverItsPrefixIs) {
   ShortCase urgent;
   urgent.priority = 1;
   EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{1, -1}));
+  urgent.waiting[0] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  urgent.at.caches.Placed(0, urgent.waiting[0], 11 * kPerBlock);
+  urgent.tokens = 11 * kPerBlock;
+  urgent.age = urgent.p99 = 0;
+  EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{1, -1})) << "steps of computing elsewhere";
+  urgent.priority = 0;
+  EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{-1, 1})) << "others of its class may";
 }
 
 TEST(LeastWork, NobodyWaitsForAWorkerThatDrainsOrFindsNothing) {
@@ -210,6 +259,45 @@ TEST(LeastWork, NobodyWaitsForAWorkerThatDrainsOrFindsNothing) {
   ShortCase off;
   for (int i = 0; i < 200; ++i) off.at.caches.Observed(0, 128, 0);
   EXPECT_EQ(off.Decide(), (std::vector<int32_t>{1, -1}));
+}
+
+TEST(LeastWork, NobodyWaitsForAWorkerThatCanNeverHoldIt) {
+  ShortCase small;
+  small.total_kv = small.reserve;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{-1, 1}));
+  --small.total_kv;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{1, -1}));
+  small.reserve = 100 * kPerBlock;
+  small.estimates = true;
+  small.total_kv = small.tokens;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{-1, 1})) << "it may end early";
+  --small.total_kv;
+  EXPECT_EQ(small.Decide(), (std::vector<int32_t>{1, -1})) << "not even its prompt";
+}
+
+TEST(LeastWork, TheDeadlineCountsWhereNothingIsPlaced) {
+  ShortCase all;
+  all.waiting.assign(20, {1, 2});
+  bool over = false;
+  all.stop = [&] { return over; };
+  all.age = 0;
+  const std::vector<int32_t> placed = all.Decide();
+  EXPECT_EQ(std::count(placed.begin(), placed.end(), 1), 1) << "the only slot";
+  EXPECT_FALSE(all.stopped);
+  over = true;
+  all.Decide();
+  EXPECT_TRUE(all.stopped);
+}
+
+TEST(LeastWork, RequestsThatFitNowhereAreNotLookedUp) {
+  ShortCase large;
+  large.waiting.assign(30, {1, 2});
+  large.reserve = kAmpleKv + 1;
+  int readings = 0;
+  large.stop = [&] { return ++readings < 0; };
+  const std::vector<int32_t> placed = large.Decide();
+  EXPECT_EQ(std::count(placed.begin(), placed.end(), -1), 30);
+  EXPECT_EQ(readings, 0) << "of the deadline, which come with look-ups";
 }
 
 TEST(LeastWork, PartOfAPrefixThereIsNotEnoughToStay) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <list>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -59,6 +61,47 @@ TEST(PrefixCache, APromptLargerThanTheMemoryKeepsItsBeginning) {
   few.Touch({1, 2, 3, 4, 5});
   EXPECT_EQ(few.Find({1, 2, 3, 4, 5}), 2 * kBlock);
   EXPECT_EQ(few.entries(), 2);
+  EXPECT_EQ(few.allocated_entries(), 2) << "nor was there memory for more";
+}
+
+TEST(PrefixCache, WhatNobodyComputesLeavesWithTheRequest) {
+  PrefixCache cache(100 * kBlock, 100);
+  cache.Touch({1, 2});
+  cache.Await({1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(cache.Find({1, 2, 3, 4, 5, 6}), 6 * kBlock) << "it will be there";
+  cache.Withdraw({1, 2, 3, 4, 5, 6}, 3);
+  EXPECT_EQ(cache.Find({1, 2, 3, 4, 5, 6}), 3 * kBlock) << "two were there, and it has computed a third";
+  EXPECT_EQ(cache.tokens(), 3 * kBlock);
+  cache.Withdraw({1, 2, 3}, 0);
+  EXPECT_EQ(cache.Find({1, 2, 3}), 3 * kBlock) << "computed once";
+}
+
+TEST(PrefixCache, WhatOthersComputeStays) {
+  PrefixCache cache(100 * kBlock, 100);
+  for (int request = 0; request < 3; ++request) cache.Await({1, 2, 3});
+  cache.Await({1, 2, 9});
+  cache.Withdraw({1, 2, 3}, 0);
+  cache.Withdraw({1, 2, 3}, 0);
+  EXPECT_EQ(cache.Find({1, 2, 3}), 3 * kBlock);
+  cache.Withdraw({1, 2, 3}, 0);
+  EXPECT_EQ(cache.Find({1, 2, 3}), 2 * kBlock) << "the last of three";
+  cache.Complete({1, 2, 9});
+  cache.Await({1, 2, 9});
+  cache.Withdraw({1, 2, 9}, 0);
+  EXPECT_EQ(cache.Find({1, 2, 9}), 3 * kBlock) << "a request before it has computed them";
+}
+
+TEST(PrefixCache, ARequestWhoseBlocksAreEvictedMayStillEnd) {
+  PrefixCache cache(2 * kBlock, 100);
+  cache.Await({1, 2});
+  cache.Touch({5, 6});
+  cache.Withdraw({1, 2}, 2);
+  EXPECT_EQ(cache.Find({1, 2}), 0);
+  EXPECT_EQ(cache.Find({5, 6}), 2 * kBlock);
+  cache.Complete({5, 6});
+  cache.Await({5, 6});
+  cache.Withdraw({5, 6}, 0);
+  EXPECT_EQ(cache.Find({5, 6}), 2 * kBlock) << "more have ended than were awaited";
 }
 
 TEST(PrefixCache, WithoutMemoryNothingIsFound) {
@@ -116,6 +159,14 @@ class PlainCache {
   std::list<Entry> list_;
 };
 
+// A path of a tree: a block's name says which blocks are before it.
+Blocks AnyPrompt(Rng& rng) {
+  Blocks blocks;
+  uint64_t name = 1;
+  for (uint64_t i = rng.Below(12); i > 0; --i) blocks.push_back(name = 3 * name + rng.Below(2));
+  return blocks;
+}
+
 TEST(PrefixCache, FindsWhatAPlainListFinds) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Rng rng(seed);
@@ -123,29 +174,59 @@ TEST(PrefixCache, FindsWhatAPlainListFinds) {
     const auto most = static_cast<int64_t>(1 + rng.Below(60));
     PrefixCache cache(capacity, most);
     PlainCache plain(capacity, most);
-    // Prompts that are paths of a tree: a block's name says which blocks are before it.
-    const auto prompt = [&] {
-      Blocks blocks;
-      uint64_t name = 1;
-      for (uint64_t i = rng.Below(12); i > 0; --i) blocks.push_back(name = 3 * name + rng.Below(2));
-      return blocks;
-    };
     for (int turn = 0; turn < 400; ++turn) {
       if (rng.Below(4) == 0) {
         const auto tokens = static_cast<int64_t>(1 + rng.Below(rng.Below(2) == 0 ? 3 : 3 * kBlock));
         cache.Write(tokens);
         plain.Write(tokens);
       } else {
-        const Blocks blocks = prompt();
+        const Blocks blocks = AnyPrompt(rng);
         cache.Touch(blocks);
         plain.Touch(blocks);
       }
-      const Blocks blocks = prompt();
+      const Blocks blocks = AnyPrompt(rng);
       ASSERT_EQ(cache.Find(blocks), plain.Find(blocks)) << "seed " << seed << ", turn " << turn;
       ASSERT_LE(cache.tokens(), capacity);
       ASSERT_EQ(cache.entries(), plain.entries());
       ASSERT_LE(cache.entries(), most);
       ASSERT_LE(cache.entries(), capacity / kBlock) << "however short the writes";
+    }
+  }
+}
+
+// With memory for all, a block is here when it was computed or a request is to compute it.
+TEST(PrefixCache, HasWhatIsComputedOrAwaited) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Rng rng(seed);
+    PrefixCache cache(1'000'000 * kBlock, 1'000'000);
+    std::vector<Blocks> placed;
+    std::set<uint64_t> computed;
+    const auto compute = [&](const Blocks& blocks, size_t count) {
+      computed.insert(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(count));
+    };
+    for (int turn = 0; turn < 400; ++turn) {
+      if (placed.empty() || rng.Below(2) == 0) {
+        cache.Await(placed.emplace_back(AnyPrompt(rng)));
+      } else {
+        std::swap(placed[rng.Below(placed.size())], placed.back());
+        const Blocks blocks = placed.back();
+        placed.pop_back();
+        if (rng.Below(2) == 0) {
+          cache.Complete(blocks);
+          compute(blocks, blocks.size());
+        } else {
+          const size_t count = rng.Below(3) > 0 ? 0 : rng.Below(blocks.size() + 1);
+          cache.Withdraw(blocks, count);
+          compute(blocks, count);
+        }
+      }
+      std::set<uint64_t> here = computed;
+      for (const Blocks& blocks : placed) here.insert(blocks.begin(), blocks.end());
+      ASSERT_EQ(cache.entries(), std::ssize(here)) << "seed " << seed << ", turn " << turn;
+      const Blocks blocks = AnyPrompt(rng);
+      const auto end =
+          std::find_if(blocks.begin(), blocks.end(), [&](uint64_t b) { return !here.contains(b); });
+      ASSERT_EQ(cache.Find(blocks), (end - blocks.begin()) * kBlock) << "seed " << seed << ", turn " << turn;
     }
   }
 }

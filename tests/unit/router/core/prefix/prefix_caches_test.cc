@@ -110,5 +110,24 @@ TEST(PrefixCaches, AWorkerThatFindsLessIsTrustedLessAndRegainsTrust) {
   EXPECT_NEAR(caches.Trust(0), 0.25, 1e-6) << "nothing was expected";
 }
 
+TEST(PrefixCaches, TrustIsTheShareOfTokensNotOfPrompts) {
+  PrefixCaches caches = Two();
+  for (int i = 0; i < 1000; ++i) {
+    caches.Observed(0, 100 * kTokens, 0);
+    caches.Observed(0, kTokens, kTokens);
+    caches.Observed(1, 100 * kTokens, 100 * kTokens);
+    caches.Observed(1, kTokens, 0);
+  }
+  EXPECT_LT(caches.Trust(0), 0.02) << "every system prompt, and no document";
+  EXPECT_GT(caches.Trust(1), 0.98) << "every document, and no system prompt";
+}
+
+TEST(PrefixCaches, TheFirstPromptsOfAWorkerDecideLittle) {
+  PrefixCaches caches = Two();
+  caches.Observed(0, kTokens, kTokens);
+  caches.Observed(0, 1000 * kTokens, 0);
+  EXPECT_GT(caches.Trust(0), 0.9) << "however long";
+}
+
 }  // namespace
 }  // namespace bfio::core

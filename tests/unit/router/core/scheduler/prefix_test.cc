@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/one_group.h"
@@ -35,6 +36,9 @@ struct Ranks {
     for (size_t g = 0; g < members.size(); ++g) {
       epoch[g].spec = {
           .slots = 20, .kv_tokens = 1000 * kPerBlock, .prefix_cache = true, .member = members[g]};
+      if (g < hold.size()) {
+        for (const RequestId id : hold[g]) epoch[g].resident.push_back({id, 1});
+      }
     }
     step.assign(members.size(), 0);
     applied.assign(members.size(), 0);
@@ -43,20 +47,37 @@ struct Ranks {
   // The worker that it is placed on.
   WorkerIndex Place(const RequestSpec& request) {
     EXPECT_TRUE(group->Enqueue(request).ok());
+    return Decide().placements.at(0).worker;
+  }
+  void PlaceOn(WorkerIndex worker, RequestSpec request) {
+    request.held_to = {OneGroup::kGroup, worker};
+    EXPECT_EQ(Place(request), worker);
+  }
+  Plan Decide() {
     const std::optional<Plan> plan = group->MakePlan();
     EXPECT_TRUE(plan.has_value());
+    if (!plan) return {};
     for (size_t g = 0; g < applied.size(); ++g) applied[g] = std::max(applied[g], plan->apply_steps[g]);
-    return plan->placements.at(0).worker;
+    return *plan;
+  }
+  void Report(WorkerIndex worker, StepReport report) {
+    report.step = ++step[static_cast<size_t>(worker)];
+    report.applied_plan = applied[static_cast<size_t>(worker)];
+    EXPECT_TRUE(group->OnReport(worker, report).ok());
   }
   void Step(WorkerIndex worker, int64_t load, std::vector<CachedPrompt> cached,
             std::vector<RequestId> finished) {
-    const auto g = static_cast<size_t>(worker);
-    const StepReport report = {.step = ++step[g],
-                               .applied_plan = applied[g],
-                               .load_tokens = load,
-                               .finished = finished,
-                               .cached = cached};
-    EXPECT_TRUE(group->OnReport(worker, report).ok());
+    Report(worker, {.load_tokens = load, .finished = finished, .cached = cached});
+  }
+  // A step with these prompts left to compute.
+  void Compute(WorkerIndex worker, std::vector<PendingPrompt> prompts) {
+    Report(worker, {.prefill = PrefillReport{2048, std::move(prompts)}});
+  }
+  // Their clients leave, and so do they; these prompts stay.
+  void Drop(WorkerIndex worker, const std::vector<RequestId>& ids, std::vector<PendingPrompt> prompts = {}) {
+    for (const RequestId id : ids) EXPECT_EQ(group->Cancel(id), CancelOutcome::kDropped);
+    Decide();
+    Compute(worker, std::move(prompts));
   }
 };
 
@@ -132,16 +153,91 @@ TEST(Prefix, PromptsOnTheirWayCountByWhatTheyCompute) {
 
 TEST(Prefix, AWorkerThatRefusesARequestDoesNotAttractItAgain) {
   Ranks ranks({1, 2});
-  const WorkerIndex worker = ranks.Place(Prompt(1, {1, 2, 3, 4}));
+  ranks.PlaceOn(1, Prompt(1, {1, 2, 3, 4}));
+  ranks.Step(1, 266, {{1, 0}}, {1});
+  EXPECT_EQ(ranks.Place(Prompt(2, {1, 2, 3, 4})), 1);
+  const std::vector<RequestId> refused = {2};
+  ranks.Report(1, {.rejected = refused, .group_idle = true});
+  EXPECT_EQ(ranks.Decide().placements.at(0).worker, 0) << "though it has the prefix";
+}
+
+// Below, worker 1 gets the first prompt. Where it has nothing of the second, that goes to worker 0.
+const std::initializer_list<uint64_t> kPrompt = {1, 2, 3, 4, 5, 6, 7, 8};
+
+TEST(Prefix, ARefusedPromptIsNotThere) {
+  Ranks ranks({1, 2});
+  ranks.PlaceOn(1, Prompt(1, kPrompt));
   const std::vector<RequestId> refused = {1};
-  const StepReport report = {.step = ++ranks.step[static_cast<size_t>(worker)],
-                             .applied_plan = ranks.applied[static_cast<size_t>(worker)],
-                             .rejected = refused,
-                             .group_idle = true};
-  ASSERT_TRUE(ranks.group->OnReport(worker, report).ok());
-  const std::optional<Plan> plan = ranks.group->MakePlan();
-  ASSERT_TRUE(plan.has_value());
-  EXPECT_EQ(plan->placements.at(0).worker, 1 - worker);
+  ranks.Report(1, {.rejected = refused, .group_idle = true});
+  EXPECT_EQ(ranks.group->Cancel(1), CancelOutcome::kDequeued);
+  EXPECT_EQ(ranks.Place(Prompt(2, kPrompt)), 0);
+}
+
+TEST(Prefix, APromptWhoseRequestLeavesBeforeItIsComputedIsNotThere) {
+  Ranks at_once({1, 2});
+  at_once.PlaceOn(1, Prompt(1, kPrompt));
+  at_once.Drop(1, {1});
+  EXPECT_EQ(at_once.Place(Prompt(2, kPrompt)), 0);
+
+  Ranks later({1, 2});
+  later.PlaceOn(1, Prompt(1, kPrompt));
+  later.Compute(1, {{1, 522}});
+  later.Drop(1, {1});
+  EXPECT_EQ(later.Place(Prompt(2, kPrompt)), 0);
+
+  Ranks preempted({1, 2});
+  preempted.PlaceOn(1, Prompt(1, kPrompt));
+  preempted.Compute(1, {{1, 522}});
+  const std::vector<RequestId> ids = {1};
+  preempted.Report(1, {.preempted = ids, .prefill = PrefillReport()});
+  EXPECT_EQ(preempted.Place(Prompt(2, kPrompt)), 0);
+}
+
+TEST(Prefix, APromptThatIsComputedStaysWithoutItsRequest) {
+  Ranks ranks({1, 2});
+  ranks.PlaceOn(1, Prompt(1, kPrompt));
+  ranks.Compute(1, {{1, 300}});
+  ranks.Compute(1, {});
+  ranks.Drop(1, {1});
+  EXPECT_EQ(ranks.Place(Prompt(2, kPrompt)), 1);
+}
+
+TEST(Prefix, WhatAChunkHasComputedStays) {
+  for (const bool more_elsewhere : {false, true}) {
+    Ranks ranks({1, 2});
+    ranks.PlaceOn(1, Prompt(1, kPrompt));
+    ranks.Compute(1, {{1, 522 - 5 * kPerBlock}});
+    ranks.Drop(1, {1});
+    ranks.PlaceOn(0, more_elsewhere ? Prompt(2, {1, 2, 3, 4, 5, 6}) : Prompt(2, {1, 2, 3, 4}));
+    ranks.Compute(0, {});
+    ranks.Step(0, 400, {}, {2});
+    EXPECT_EQ(ranks.Place(Prompt(3, kPrompt)), more_elsewhere ? 0 : 1);
+  }
+}
+
+TEST(Prefix, APromptOfSeveralRequestsIsThereUntilTheLastOneLeaves) {
+  Ranks ranks({1, 2});
+  for (const RequestId id : {1, 2, 3}) ranks.PlaceOn(1, Prompt(id, kPrompt));
+  ranks.Compute(1, {{1, 522}, {2, 522}, {3, 522}});
+  ranks.Drop(1, {1}, {{2, 522}, {3, 522}});
+  EXPECT_EQ(ranks.Place(Prompt(4, kPrompt)), 1) << "when the two are computed";
+  ranks.Compute(1, {{2, 522}, {3, 522}, {4, 522}});
+  ranks.Drop(1, {2, 3, 4});
+  EXPECT_EQ(ranks.Place(Prompt(5, kPrompt)), 0);
+}
+
+TEST(Prefix, APromptThatIsOnItsWayWhenTheEpochEndsIsNotThere) {
+  Ranks lost({1, 2});
+  lost.PlaceOn(1, Prompt(1, kPrompt));
+  EXPECT_EQ(lost.Open({1, 2}), std::vector<RequestId>{1});
+  EXPECT_EQ(lost.Place(Prompt(2, kPrompt)), 0);
+
+  Ranks kept({1, 2});
+  kept.PlaceOn(1, Prompt(1, kPrompt));
+  EXPECT_TRUE(kept.Open({1, 2}, {{}, {1}}).empty());
+  EXPECT_EQ(kept.Place(Prompt(2, kPrompt)), 1) << "its worker has the request";
+  kept.Drop(1, {1, 2});
+  EXPECT_EQ(kept.Place(Prompt(3, kPrompt)), 0);
 }
 
 }  // namespace

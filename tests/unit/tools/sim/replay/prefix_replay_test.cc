@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,12 +22,20 @@ using bfio::testing::MemoryLog;
 
 constexpr core::RequestId kBase = 1 << 20;
 
+struct Traffic {
+  std::string policy = "least_work";
+  int32_t slots = 4;
+  // Requests come together, fewer than this every 20 turns, and run equally long; 0: one at a time.
+  uint64_t burst = 0;
+};
+
 class PrefixSession {
  public:
-  PrefixSession(uint64_t seed, MemoryLog::Segments* segments)
+  PrefixSession(uint64_t seed, const Traffic& traffic, MemoryLog::Segments* segments)
       : recorder_(std::make_unique<MemoryLog>(segments, 20'000), {"test", kBase}, core::SchedulerOptions(),
-                  {"least_work", {}}, "none"),
-        cluster_(core::SchedulerOptions(), {"least_work", {}}, {}, nullptr, &recorder_),
+                  {traffic.policy, {}}, "none"),
+        cluster_(core::SchedulerOptions(), {traffic.policy, {}}, {}, nullptr, &recorder_),
+        traffic_(traffic),
         rng_(seed) {
     cluster_.Apply(core::AddGroup{0, core::GroupKind::kIndependent});
     Open({1, 2, 3});
@@ -37,7 +46,9 @@ class PrefixSession {
       // The same ranks in another order, and one that is new.
       if (turn == 300) Open({3, 1, 2});
       if (turn == 600) Open({2, 4, 1});
-      if (rng_.Below(2) == 0) Arrive();
+      if (traffic_.burst == 0 && rng_.Below(2) == 0) Arrive();
+      if (traffic_.burst > 0 && turn % 20 == 0)
+        for (uint64_t i = rng_.Below(traffic_.burst); i > 0; --i) Arrive();
       Plan();
       for (size_t g = 0; g < ranks_.size(); ++g) Step(g);
       recorder_.Flush();
@@ -58,8 +69,10 @@ class PrefixSession {
   void Open(const std::vector<uint64_t>& members) {
     core::OpenEpoch epoch{0, std::vector<core::EpochMember>(members.size())};
     for (size_t g = 0; g < members.size(); ++g) {
-      epoch.members[g].spec = {
-          .slots = 4, .kv_tokens = 30 * core::kPrefixBlockTokens, .prefix_cache = true, .member = members[g]};
+      epoch.members[g].spec = {.slots = traffic_.slots,
+                               .kv_tokens = 8 * traffic_.slots * core::kPrefixBlockTokens,
+                               .prefix_cache = true,
+                               .member = members[g]};
     }
     ranks_.assign(members.size(), {});
     for (const core::RequestId id : cluster_.Apply(epoch).displaced)
@@ -80,8 +93,8 @@ class PrefixSession {
     while (const auto plan = cluster_.Apply(core::MakePlan{0}).plan) {
       for (const core::Placement& placement : plan->placements) {
         const core::RequestSpec& spec = specs_.at(placement.id);
-        ranks_[static_cast<size_t>(placement.worker)].running.push_back(
-            {spec, spec.prefill_tokens, 1 + static_cast<int64_t>(rng_.Below(30))});
+        const int64_t tokens = traffic_.burst > 0 ? 10 : 1 + static_cast<int64_t>(rng_.Below(30));
+        ranks_[static_cast<size_t>(placement.worker)].running.push_back({spec, spec.prefill_tokens, tokens});
       }
       for (size_t g = 0; g < ranks_.size(); ++g)
         ranks_[g].applied = std::max(ranks_[g].applied, plan->apply_steps[g]);
@@ -113,6 +126,7 @@ class PrefixSession {
 
   record::Recorder recorder_;
   core::Cluster cluster_;
+  const Traffic traffic_;
   Rng rng_;
   std::vector<Rank> ranks_;
   std::map<core::RequestId, core::RequestSpec> specs_;
@@ -127,14 +141,16 @@ SessionReplay ReplayFrom(const MemoryLog::Segments& segments, size_t first) {
   return replay;
 }
 
+MemoryLog::Segments Recorded(uint64_t seed, const Traffic& traffic) {
+  MemoryLog::Segments segments;
+  PrefixSession(seed, traffic, &segments).Run();
+  return segments;
+}
+
 TEST(PrefixReplay, PlacementsByPrefixRepeat) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);
-    MemoryLog::Segments segments;
-    {
-      PrefixSession session(seed, &segments);
-      session.Run();
-    }
+    MemoryLog::Segments segments = Recorded(seed, {});
     ASSERT_GT(segments.size(), 2u);
     const SessionReplay replay = ReplayFrom(segments, 0);
     EXPECT_GT(replay.counts().decisions, 100);
@@ -151,6 +167,18 @@ TEST(PrefixReplay, PlacementsByPrefixRepeat) {
     const SessionReplay later = ReplayFrom(segments, 1);
     EXPECT_FALSE(later.Failed()) << later.counts().first_difference;
     if (HasFailure()) return;
+  }
+}
+
+// Events that find all slots taken bring no decision and are not in the log. The waits under first come,
+// first served cover a number of decisions where each admits many, and these do not count.
+TEST(PrefixReplay, EventsOfFullRanksChangeNoDecision) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    const SessionReplay replay =
+        ReplayFrom(Recorded(seed, {.policy = "bf_io_auto", .slots = 12, .burst = 140}), 0);
+    EXPECT_GT(replay.counts().decisions, 100);
+    EXPECT_EQ(replay.counts().identical, replay.counts().decisions) << replay.counts().first_difference;
   }
 }
 
