@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Two ranks, a token every 2 ms; the tokens of ScriptedEngine.
+// Two ranks, a token every 2 ms; the tokens of ScriptedEngine. A request that ends early, by Abort or because its
+// caller has left, ends all whose names begin with its own.
 class ScriptedSglang final : public pb::SglangScheduler::Service {
  public:
   explicit ScriptedSglang(const std::string& listen) {
@@ -81,14 +83,27 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
   Status Abort(grpc::ServerContext*, const pb::AbortRequest* request, pb::AbortResponse*) override {
     std::lock_guard lock(mutex_);
     aborted_.insert(request->request_id());
+    AbortAll(request->request_id());
     return Status::OK;
+  }
+  void AbortAll(const std::string& prefix) {
+    for (auto& [name, aborted] : running_) aborted = aborted || name.starts_with(prefix);
   }
   Status Generate(grpc::ServerContext* context, const pb::GenerateRequest* request,
                   grpc::ServerWriter<pb::GenerateResponse>* writer) override {
     {
       std::lock_guard lock(mutex_);
       requests_.push_back(*request);
+      running_[request->request_id()] = false;
     }
+    const Status status = Run(context, request, writer);
+    std::lock_guard lock(mutex_);
+    running_.erase(request->request_id());
+    if (context->IsCancelled()) AbortAll(request->request_id());
+    return status;
+  }
+  Status Run(grpc::ServerContext* context, const pb::GenerateRequest* request,
+             grpc::ServerWriter<pb::GenerateResponse>* writer) {
     if (!request->has_data_parallel_rank() || request->data_parallel_rank() > 1 ||
         request->sampling_params().n() > 1)
       return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
@@ -103,7 +118,12 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     };
     const auto fault = static_cast<uint32_t>(ids[0]);
     std::vector<pb::GenerateResponse> held;
-    for (size_t made = 1; made <= tokens.size(); ++made) {
+    std::optional<size_t> aborted_at;
+    const auto aborted = [&] {
+      std::lock_guard lock(mutex_);
+      return running_.at(request->request_id());
+    };
+    for (size_t made = 1; made <= tokens.size() && !aborted_at; ++made) {
       absl::SleepFor(absl::Milliseconds(2));
       if (context->IsCancelled()) return Status::CANCELLED;
       if (!request->stream()) continue;
@@ -118,14 +138,13 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
         for (pb::GenerateResponse& one : held) send(one);
       if (made == 3 && fault == kUnavailable) return {grpc::StatusCode::UNAVAILABLE, "reset"};
       if (made == 3 && fault == kInternal) return {grpc::StatusCode::INTERNAL, "reset"};
-      if (made == 3 && fault == kEngineAbort) break;
+      if ((made == 3 && fault == kEngineAbort) || aborted()) aborted_at = made;
     }
     pb::GenerateResponse response;
     pb::GenerateComplete& complete = *response.mutable_complete();
-    complete.set_finish_reason(fault == kEngineAbort ? "abort" : "length");
+    complete.set_finish_reason(aborted_at ? "abort" : "length");
     complete.set_prompt_tokens(static_cast<uint32_t>(ids.size()));
-    complete.set_completion_tokens(
-        fault == kEngineAbort && request->stream() ? 3 : static_cast<uint32_t>(tokens.size()));
+    complete.set_completion_tokens(static_cast<uint32_t>(aborted_at.value_or(tokens.size())));
     // After chunks those of the last one.
     if (!request->stream()) {
       complete.mutable_output_ids()->Add(tokens.begin(), tokens.end());
@@ -140,6 +159,8 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
   std::vector<pb::GenerateRequest> requests_;
   std::vector<pb::GenerateResponse> sent_;
   std::set<std::string> aborted_;
+  // By name: whether it has been aborted.
+  std::map<std::string, bool> running_;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -317,6 +338,40 @@ TEST_F(SglangEngines, AClientThatLeavesIsAborted) {
   const std::string name = engine.requests().at(0).request_id();
   Eventually([&] { return engine.aborted().contains(name); });
   EXPECT_THAT(engine.aborted(), ::testing::ElementsAre(name));
+}
+
+// The engine aborts by the beginning of a name.
+TEST_F(SglangEngines, AClientThatLeavesEndsNoOtherRequest) {
+  const HeldPort port;
+  ScriptedSglang engine(port.address());
+  Serve({port.address()});
+  const auto of_one_rank = [](uint32_t output) {
+    pb::GenerateRequest request = Request(output);
+    request.set_data_parallel_rank(0);
+    return request;
+  };
+  Call leaves(*stub_, of_one_rank(4'000));
+  ASSERT_TRUE(leaves.Read());
+  const std::string name = engine.requests().at(0).request_id();
+  const std::string number = name.substr(0, name.find_last_not_of('-') + 1);
+  // Until a call's number begins with that one's.
+  do {
+    ASSERT_TRUE(Generate(*stub_, of_one_rank(1)).status.ok());
+  } while (!engine.requests().back().request_id().starts_with(number));
+  // Sampled: it could not continue elsewhere.
+  pb::GenerateRequest request = of_one_rank(300);
+  request.mutable_sampling_params()->set_temperature(1);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 5; ++i) {
+    calls.push_back(std::make_unique<Call>(*stub_, request));
+    ASSERT_TRUE(calls.back()->Read());
+  }
+  leaves.Cancel();
+  Eventually([&] { return engine.aborted().contains(name); });
+  for (const auto& call : calls) {
+    EXPECT_TRUE(call->End().status.ok()) << call->outputs().status.error_message();
+    EXPECT_EQ(call->outputs().tokens.at(0).size(), 300u);
+  }
 }
 
 }  // namespace
