@@ -58,6 +58,16 @@ TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
   cluster_->StopCleanly();
 }
 
+// Unset fields of bfio.v1 mean greedy decoding.
+TEST_F(EnginesTest, WithoutATemperatureTheRequestIsGreedy) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  v1::GenerateRequest request = Request(Tokens(5, 2'000), 6);
+  request.clear_sampling();
+  EXPECT_EQ(Generate(stub(), request).tokens, TokensAfter(Tokens(5, 2'000), 6));
+}
+
 TEST_F(EnginesTest, RequestsWaitInTheRouterNotInTheEngine) {
   constexpr int kSlots = 4, kTokens = 8, kRequests = 60;
   const HeldPort port;

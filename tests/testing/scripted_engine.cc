@@ -273,6 +273,8 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
   const uint32_t asked = request.sampling_params().max_tokens();
+  // Without a temperature vLLM samples at 1.
+  const uint32_t drawn = request.sampling_params().has_temperature() ? 0 : 1;
   std::vector<uint32_t> made_all;
   std::vector<pb::GenerateResponse> held;
   const auto complete = [&](const std::string& reason) {
@@ -291,7 +293,7 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
       break;
     }
     pb::GenerateResponse response;
-    last = NextToken(last, length++);
+    last = NextToken(last + drawn, length++);
     ++rank.tokens;
     made_all.push_back(last);
     response.mutable_chunk()->add_token_ids(last);
