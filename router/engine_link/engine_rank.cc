@@ -92,6 +92,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     by_id_[placement.id] = number;
     out.start.push_back({number, *std::move(placement.call)});
   }
+  TellPrompts();
   // Events that waited for the epoch's first plan, and those that no later event would report soon.
   if (plans_ == 1 || calls_.empty() || !rejected_.empty()) EndStep(now, out);
 }
@@ -226,10 +227,27 @@ bool EngineRank::AnyWhole() const {
   return std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) { return entry.second.whole; });
 }
 
+int64_t EngineRank::OwnPrompt() const {
+  int64_t longest = 0;
+  for (const auto& [number, call] : calls_) {
+    if (call.generated == 0 && call.tokens.empty() && !call.computed)
+      longest = std::max(longest, call.prompt_tokens);
+  }
+  return longest;
+}
+
+int64_t EngineRank::LongestPrompt() const {
+  return std::max(OwnPrompt(), options_.prompts == nullptr ? 0 : options_.prompts->longest());
+}
+
+void EngineRank::TellPrompts() {
+  if (options_.prompts != nullptr) options_.prompts->Set(options_.number, OwnPrompt());
+}
+
 absl::Time EngineRank::QuietEnd() const {
   const bool shows_work = (load_ && load_shows_work_) || Follows(last_report_at_);
   const absl::Duration step = usual_step_ > absl::ZeroDuration() ? kSlowerSteps * usual_step_ : kSlowestStep;
-  absl::Duration quiet = longest_quiet_;
+  absl::Duration quiet = std::max(longest_quiet_, absl::Seconds(LongestPrompt()) / kSlowestPrefill);
   for (const auto& [number, call] : calls_) {
     absl::Duration needs = absl::Seconds(call.prompt_tokens) / kSlowestPrefill;
     if (call.whole && !shows_work) needs += call.max_new_tokens * step;
@@ -244,6 +262,7 @@ void EngineRank::Drop(absl::Span<const CallNumber> numbers, absl::Time now) {
     if (calls_.contains(number)) Forget(number);
   }
   if (!hung && Hangs(now)) worked_at_ = now;
+  TellPrompts();
 }
 
 void EngineRank::TakeStep(absl::Duration took) {
@@ -358,6 +377,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   first_token_at_ = absl::InfiniteFuture();
   last_report_at_ = now;
   owed_ = false;
+  TellPrompts();
   out.reports.push_back(std::move(report));
 }
 
@@ -370,7 +390,8 @@ int32_t EngineRank::Credit() const {
 
 void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) {
   // Its KV cache changes: it may compute other clients' requests first.
-  if (load && load_ && load->tokens != load_->tokens) {
+  const bool works = load && load_ && load->tokens != load_->tokens;
+  if (works) {
     worked_at_ = now;
     if (!calls_changed_ && !calls_.empty() && load->requests == load_->requests) load_shows_work_ = true;
   }
@@ -387,7 +408,8 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   }
   foreign_ = recent_foreign_.Take(others);
   shared_ = recent_shared_.Take(Shared());
-  if (foreign_ != before && open() && !Hangs(now)) EndStep(now, out);
+  const bool quiet_step = works && !calls_.empty() && now - last_report_at_ >= kQuietStep;
+  if ((foreign_ != before || quiet_step) && open() && !Hangs(now)) EndStep(now, out);
 }
 
 int64_t EngineRank::Shared() const {
@@ -439,7 +461,7 @@ absl::Time EngineRank::next_deadline() const {
   if (!open()) return absl::InfiniteFuture();
   if (first_token_at_ != absl::InfiniteFuture())
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
-  if (AnyDecodes() || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
+  if ((AnyDecodes() && LongestPrompt() == 0) || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
   const bool steps_estimated = AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_);
   const absl::Time next =
       last_report_at_ + (steps_estimated ? std::max(usual_step_, kShortestGather) : kQuietStep);

@@ -8,11 +8,13 @@
 //
 // Steps. A step ends when every decoding request has brought tokens, when a request brings tokens for the
 // second time, or when kGatherShare of a usual step has passed since its first token. Tokens that come later
-// are reported by themselves, and count as of that step in what is learnt of steps. While only prompts are
-// computed, a step without tokens is reported every kQuietStep, so that the group does not cut the rank off
-// during a long prompt; but only until QuietEnd, because an engine that hangs brings nothing either. While
-// some request decodes, only tokens make steps. A rank whose decodes stall, or whose prompts take too long,
-// is silent, and the group cuts it off after its step timeout.
+// are reported by themselves, and count as of that step in what is learnt of steps. While the rank, or
+// another one of its barrier, has a prompt to compute, a step without tokens is reported every kQuietStep, so
+// that the group does not cut the rank off during a long prompt: engines that compute prompts first bring no
+// tokens of their decodes meanwhile. But only until QuietEnd, because an engine that hangs brings nothing
+// either. Where all requests decode, only tokens make steps, and changes of the reported use of KV memory,
+// which others' prompts cause. A rank whose decodes stall, or whose prompts take too long, is silent, and the
+// group cuts it off after its step timeout.
 //
 // Prompts. Ranks in a barrier also report how much of their prompts is left. The engine reports nothing
 // before a request's first token, so it is estimated: a step computes the prompts in the order in which they
@@ -68,6 +70,7 @@
 #include "absl/types/span.h"
 #include "common/cost/batch_time.h"
 #include "router/engine_link/barrier_cost.h"
+#include "router/engine_link/barrier_prompts.h"
 #include "router/engine_link/barrier_watch.h"
 #include "router/engine_link/engine_call.h"
 #include "router/engine_link/engine_steps.h"
@@ -117,6 +120,8 @@ class EngineRank {
     uint64_t number = 0;
     // Compares its steps with the others'; may be null.
     BarrierWatch* watch = nullptr;
+    // Those of all its ranks; may be null.
+    BarrierPrompts* prompts = nullptr;
     // As load_shows_work of another rank, or connection, of the engine.
     bool load_shows_work = false;
   };
@@ -216,6 +221,11 @@ class EngineRank {
   // Some request has generated tokens, by the engine's report, and has not ended.
   bool AnyDecodes() const;
   bool AnyWhole() const;
+  // The longest prompt that is still to be computed, of the rank and of all in its barrier; 0: none.
+  int64_t OwnPrompt() const;
+  int64_t LongestPrompt() const;
+  // Called after changes of calls: keeps the barrier's account.
+  void TellPrompts();
   // When an engine that brings nothing counts as hung. REQUIRES: it has requests.
   absl::Time QuietEnd() const;
   bool Hangs(absl::Time now) const { return !calls_.empty() && now >= QuietEnd(); }

@@ -391,6 +391,7 @@ void EngineServer::Attach(size_t r) {
                              .barrier = barrier_ == nullptr ? nullptr : &barrier_->cost,
                              .number = rank.channel->id(),
                              .watch = barrier_ == nullptr ? nullptr : &barrier_->watch,
+                             .prompts = barrier_ == nullptr ? nullptr : &barrier_->prompts,
                              .load_shows_work = load_shows_work_});
   WorkerHello hello;
   hello.worker_id = name;
@@ -410,7 +411,10 @@ void EngineServer::Attach(size_t r) {
 void EngineServer::Detach(Rank& rank) {
   for (auto& [number, stream] : rank.streams) stream->Cancel();
   rank.streams.clear();
-  if (barrier_ != nullptr && rank.channel != nullptr) barrier_->watch.OnIdle(rank.channel->id());
+  if (barrier_ != nullptr && rank.channel != nullptr) {
+    barrier_->watch.OnIdle(rank.channel->id());
+    barrier_->prompts.Set(rank.channel->id(), 0);
+  }
   load_shows_work_ = load_shows_work_ || rank.machine.load_shows_work();
   rank.machine = EngineRank();
   rank.channel = nullptr;
