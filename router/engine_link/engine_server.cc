@@ -70,8 +70,9 @@ class EngineChannel final : public WorkerChannel {
 
 // Completes what a group needs, or says why there is no group for it.
 absl::Status Complete(EngineDescription& description) {
-  if (description.ranks < 1 || description.ranks > kMostRanks)
-    return absl::InvalidArgumentError(absl::StrCat("it says that it has ", description.ranks, " ranks"));
+  const int32_t ranks = std::max(description.ranks, description.joined_ranks);
+  if (description.ranks < 1 || ranks > kMostRanks)
+    return absl::InvalidArgumentError(absl::StrCat("it says that it has ", ranks, " ranks"));
   if (description.slots < 1)
     return absl::InvalidArgumentError("it does not say how many requests it runs at a time (max_num_seqs)");
   if (description.max_sequence_tokens < 2)
@@ -190,6 +191,14 @@ void EngineServer::Serve() {
   if (description_.ranks < description_.all_ranks) {
     spdlog::info("engine {}: its ranks are {} to {} of {}", name_, description_.first_rank,
                  description_.first_rank + description_.ranks - 1, description_.all_ranks);
+  }
+  if (description_.joined_ranks > 1) {
+    spdlog::log(
+        address_.barrier.empty() ? spdlog::level::info : spdlog::level::warn,
+        "engine {}: it has {} ranks and chooses among them itself, so they are one rank here{}; if its "
+        "servicer honours data_parallel_rank, add `?pinned=1`",
+        name_, description_.joined_ranks,
+        address_.barrier.empty() ? "" : ", and the barrier has no effect within it");
   }
   if (description_.ranks == 1 && description_.first_rank == 0 && description_.all_ranks > 1) {
     spdlog::warn(

@@ -22,11 +22,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Two ranks, a token every 2 ms; the tokens of ScriptedEngine. A request that ends early, by Abort or because its
-// caller has left, ends all whose names begin with its own.
+// Two ranks, a token every 2 ms; the tokens of ScriptedEngine. A request that ends early, by Abort or because
+// its caller has left, ends all whose names begin with its own. By default it chooses ranks itself, as
+// smg-grpc-servicer does.
 class ScriptedSglang final : public pb::SglangScheduler::Service {
  public:
-  explicit ScriptedSglang(const std::string& listen) {
+  // kAttention: as newer servers report ranks of --enable-dp-attention.
+  enum class Ranks { kOwn, kAttention, kPinned };
+  explicit ScriptedSglang(const std::string& listen, Ranks ranks = Ranks::kOwn) : ranks_(ranks) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(listen, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
@@ -56,7 +59,8 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
   Status GetServerInfo(grpc::ServerContext*, const pb::GetServerInfoRequest*,
                        pb::GetServerInfoResponse* response) override {
     auto& args = *response->mutable_server_args()->mutable_fields();
-    args["dp_size"].set_number_value(2);
+    args["dp_size"].set_number_value(ranks_ == Ranks::kAttention ? 1 : 2);
+    if (ranks_ == Ranks::kAttention) args["attn_dp_size"].set_number_value(2);
     args["max_running_requests"].set_number_value(16);
     args["chunked_prefill_size"].set_string_value("not a number");
     response->set_max_total_num_tokens(50'000);
@@ -72,6 +76,8 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     for (int rank = 0; rank < 2; ++rank) {
       response->add_loads()->set_dp_rank(rank);
       response->mutable_loads(rank)->set_max_running_requests(6);
+      response->mutable_loads(rank)->set_num_running_reqs(rank == 0 ? 3 : 4);
+      response->mutable_loads(rank)->set_num_used_tokens(rank == 0 ? 100 : 200);
     }
     return Status::OK;
   }
@@ -104,8 +110,8 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
   }
   Status Run(grpc::ServerContext* context, const pb::GenerateRequest* request,
              grpc::ServerWriter<pb::GenerateResponse>* writer) {
-    if (!request->has_data_parallel_rank() || request->data_parallel_rank() > 1 ||
-        request->sampling_params().n() > 1)
+    if (request->has_data_parallel_rank() != (ranks_ == Ranks::kPinned) ||
+        request->data_parallel_rank() > 1 || request->sampling_params().n() > 1)
       return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
     const auto& ids = request->tokenized().input_ids();
     const Tokens tokens = TokensAfter({ids.begin(), ids.end()}, request->sampling_params().max_new_tokens());
@@ -155,6 +161,7 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     return Status::OK;
   }
 
+  const Ranks ranks_;
   std::mutex mutex_;
   std::vector<pb::GenerateRequest> requests_;
   std::vector<pb::GenerateResponse> sent_;
@@ -166,14 +173,16 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
 
 class SglangEngines : public ::testing::Test {
  protected:
-  void Serve(const std::vector<std::string>& addresses) {
+  // `pinned`: the ranks of a server are ranks of the router.
+  void Serve(const std::vector<std::string>& addresses, bool pinned = false) {
     std::string engines;
     for (const std::string& address : addresses)
       absl::StrAppend(&engines, engines.empty() ? "" : ",", "sglang://", address);
     ClusterOptions options;
     options.worker_processes = 0;
-    options.ranks = 2 * static_cast<int>(addresses.size());
-    options.router_flags = {"--client_apis=bfio,sglang", "--engines=" + engines};
+    options.ranks = (pinned ? 2 : 1) * static_cast<int>(addresses.size());
+    options.router_flags = {"--client_apis=bfio,sglang",
+                            "--engines=" + engines + (pinned ? "?pinned=1" : "")};
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
     stub_ = StubAt(cluster_->address());
@@ -192,8 +201,8 @@ class SglangEngines : public ::testing::Test {
 
 TEST_F(SglangEngines, RequestsOfBfioAreTranslated) {
   const HeldPort port;
-  ScriptedSglang engine(port.address());
-  Serve({port.address()});
+  ScriptedSglang engine(port.address(), ScriptedSglang::Ranks::kPinned);
+  Serve({port.address()}, true);
   EXPECT_TRUE(cluster_->WaitFor("its sizes", [](const v1::ClusterState& state) {
     return state.workers_size() == 2 && state.workers(0).slots() == 6 &&
            state.workers(0).kv_tokens() == 50'000;
@@ -218,6 +227,23 @@ TEST_F(SglangEngines, RequestsOfBfioAreTranslated) {
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("sampling.seed"));
   cluster_->StopCleanly();
+}
+
+// Its load is that of its ranks.
+TEST_F(SglangEngines, AServerThatChoosesItsRanksItselfIsOneRank) {
+  for (const auto ranks : {ScriptedSglang::Ranks::kOwn, ScriptedSglang::Ranks::kAttention}) {
+    const HeldPort port;
+    ScriptedSglang engine(port.address(), ranks);
+    Serve({port.address()});
+    EXPECT_TRUE(cluster_->WaitFor("its sizes", [](const v1::ClusterState& state) {
+      return state.workers_size() == 1 && state.workers(0).slots() == 12 &&
+             state.workers(0).kv_tokens() == 100'000;
+    }));
+    EXPECT_EQ(testing::Generate(cluster_->inference(), OwnRequest({4, 5}, 5)).tokens, TokensAfter({4, 5}, 5));
+    EXPECT_TRUE(cluster_->WaitFor("its load", [](const v1::ClusterState& state) {
+      return state.workers(0).engine_requests() == 7 && state.workers(0).engine_tokens() == 300;
+    }));
+  }
 }
 
 TEST_F(SglangEngines, AGatewaysRequestPassesAsItCame) {
@@ -255,7 +281,6 @@ TEST_F(SglangEngines, AGatewaysRequestPassesAsItCame) {
     EXPECT_THAT(taken.request_id(), StartsWith("bfio-"));
     pb::GenerateRequest same = request;
     same.set_request_id(taken.request_id());
-    same.set_data_parallel_rank(taken.data_parallel_rank());
     EXPECT_EQ(taken.SerializeAsString(), same.SerializeAsString());
   }
 }

@@ -2,10 +2,11 @@
 //
 // Purpose: implements EngineClient for one server of the protocol `Wire` (see vllm/vllm_client.cc): its
 // messages; ToPass and Translate, which make a call's request but for its name and rank, from the client's or
-// from nothing; and what is particular to it. Requests name the rank; those that are made here request a
-// stream. A stream that breaks the protocol (more tokens than requested, another output than the first,
-// anything after the end, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS.
-// Ownership and threads: as EngineClient; gRPC's callbacks.
+// from nothing; and what is particular to it. Requests name the rank, unless the server chooses among its
+// ranks itself: these are then one for the router. Requests that are made here request a stream. A stream
+// that breaks the protocol (more tokens than requested, another output than the first, anything after the
+// end, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS. Ownership and
+// threads: as EngineClient; gRPC's callbacks.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -91,8 +93,16 @@ struct EngineSizes {
   std::atomic<int64_t> kv_share{1};
   // Of a rank; 0: not reported.
   std::atomic<int64_t> kv_tokens{0};
+  // EngineDescription::joined_ranks.
+  std::atomic<int32_t> joined_ranks{1};
 };
 using SharedSizes = std::shared_ptr<EngineSizes>;
+
+// Of ranks that are one for the router.
+inline void Add(const EngineLoad& load, EngineLoad& sum) {
+  sum.requests += load.requests;
+  sum.tokens += load.tokens;
+}
 
 // A subscription to KV events, of which only the load records are used; keeps itself until it is over.
 template <typename Wire>
@@ -124,6 +134,12 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
       if (std::exchange(record.taken, true)) continue;
       loads.push_back({rank, record.load});
     }
+    const int32_t joined = sizes_->joined_ranks;
+    if (joined == 1 || loads.empty()) return loads;
+    // GetLoads is asked where some ranks send none.
+    if (std::ssize(records_) < joined) return {};
+    loads.assign(1, {});
+    for (const auto& [rank, record] : records_) Add(record.load, loads[0].load);
     return loads;
   }
 
@@ -337,7 +353,7 @@ class ProtocolClient final : public EngineClient {
   using HealthCall =
       ClientUnaryCall<Service, typename Wire::HealthCheckRequest, typename Wire::HealthCheckResponse>;
 
-  explicit ProtocolClient(const std::string& server) {
+  ProtocolClient(const std::string& server, bool pinned) : pinned_(pinned) {
     grpc::ChannelArguments arguments;
     // No pings: Python's gRPC servers end connections on which they come every few seconds. The link's health
     // checks detect a lost server, and it replaces the client of one that does not answer.
@@ -353,11 +369,12 @@ class ProtocolClient final : public EngineClient {
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
     ServerInfoCall::Start(stub_, &AsyncStub::GetServerInfo, timeout,
-                          [stub = stub_, sizes = sizes_, deadline = MonotonicNow() + timeout,
-                           done = std::move(done)](auto server) mutable {
+                          [stub = stub_, sizes = sizes_, pinned = pinned_,
+                           deadline = MonotonicNow() + timeout, done = std::move(done)](auto server) mutable {
                             if (!server.ok()) return std::move(done)(server.status());
                             EngineDescription description;
                             Wire::Describe(*server, description);
+                            if (!pinned) description.joined_ranks = description.ranks;
                             DescribeModel(stub, sizes, deadline, std::move(description), std::move(done));
                           });
   }
@@ -380,6 +397,11 @@ class ProtocolClient final : public EngineClient {
                          loads.push_back({load.dp_rank(),
                                           {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
                                            std::max<int64_t>(0, load.num_used_tokens()) / sizes->kv_share}});
+                       }
+                       if (sizes->joined_ranks > 1 && !loads.empty()) {
+                         EngineRankLoad sum;
+                         for (const EngineRankLoad& load : loads) Add(load.load, sum.load);
+                         loads.assign(1, sum);
                        }
                        std::move(done)(std::move(loads));
                      });
@@ -453,10 +475,23 @@ class ProtocolClient final : public EngineClient {
             if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
               description.slots = load.max_running_requests();
           }
+          Join(description, *sizes);
           std::move(done)(std::move(description));
         });
   }
 
+  // The sizes so far are those of a rank.
+  static void Join(EngineDescription& description, EngineSizes& sizes) {
+    const int32_t joined = description.joined_ranks;
+    sizes.joined_ranks = joined;
+    if (joined == 1) return;
+    description.ranks = description.all_ranks = 1;
+    description.slots = static_cast<int32_t>(
+        std::min<int64_t>(int64_t{description.slots} * joined, std::numeric_limits<int32_t>::max()));
+    description.kv_tokens *= joined;
+  }
+
+  const bool pinned_;
   std::shared_ptr<Stub> stub_;
   const SharedSizes sizes_ = std::make_shared<EngineSizes>();
 };

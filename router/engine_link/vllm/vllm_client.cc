@@ -89,7 +89,7 @@ struct Wire {
 }  // namespace
 
 std::unique_ptr<EngineClient> NewVllmClient(const std::string& server) {
-  return std::make_unique<ProtocolClient<Wire>>(server);
+  return std::make_unique<ProtocolClient<Wire>>(server, /*pinned=*/true);
 }
 
 }  // namespace bfio::router::vllm
