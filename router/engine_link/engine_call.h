@@ -60,6 +60,8 @@ struct EngineCall {
   Sampling sampling;
   // W3C trace context of the client's call; empty: none.
   std::string traceparent;
+  // Assignment::refusals.
+  int32_t refusals = 0;
 
   int64_t prompt_tokens() const {
     return static_cast<int64_t>(prompt.size()) + synthetic_tokens + passed_tokens;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "common/base/retry_delay.h"
 #include "common/cost/prompt_work.h"
 
 namespace bfio::router {
@@ -69,7 +70,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   out.cancel.insert(out.cancel.end(), cancelled.begin(), cancelled.end());
   Drop(cancelled, now);
   // A rank that was idle begins a step now.
-  if (calls_.empty()) last_report_at_ = worked_at_ = now;
+  if (InEngine() == 0) last_report_at_ = worked_at_ = now;
   for (Placement& placement : placements) {
     if (!placement.call.ok()) {
       Reject(placement.id, placement.call.status());
@@ -82,7 +83,8 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     // The last token is computed always, for the first of the output.
     call.prompt_left = placement.call->passed.kv_from_elsewhere ? 1 : call.prompt_tokens;
     call.whole = placement.call->passed.whole;
-    call.sent_at = now;
+    call.sent_at = call.heard_at = now;
+    call.refusals = placement.call->refusals;
     // The present step has begun without it.
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
     call.max_new_tokens = placement.call->max_new_tokens;
@@ -114,6 +116,7 @@ void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, 
   worked_at_ = now;
   if (!it->second.tokens.empty() && !tokens.empty() && open()) EndStep(now, out);
   Call& call = it->second;
+  call.heard_at = now;
   call.tokens.insert(call.tokens.end(), tokens.begin(), tokens.end());
   if (message != nullptr) call.messages.push_back(std::move(message));
   Await(call);
@@ -152,15 +155,53 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   // Tokens that came before it are delivered; it can only be placed again after them.
   if ((!it->second.tokens.empty() || !it->second.messages.empty()) && open()) EndStep(now, out);
   const bool begun = it->second.generated > 0;
-  Drop({number}, now);
   // It may run elsewhere, from the token that it has come to.
   const bool again = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
-  if (again && begun) {
+  if (again && !begun) return Refuse(it->second, status, now);
+  Drop({number}, now);
+  if (again) {
     preempted_.push_back(id);
   } else {
-    Reject(id, again ? absl::ResourceExhaustedError(status.message()) : status);
+    Reject(id, status);
   }
   if (open()) EndStep(now, out);
+}
+
+void EngineRank::Refuse(Call& call, const absl::Status& why, absl::Time now) {
+  const bool hung = Hangs(now);
+  call.refused = absl::ResourceExhaustedError(why.message());
+  const absl::Duration delay =
+      std::min(kShortestRefusal * (1 << std::clamp(call.refusals, 0, 8)), kLongestRefusal);
+  const absl::Duration asked = GetRetryDelay(why).value_or(absl::ZeroDuration());
+  call.refused_until = now + std::max(delay, std::min(asked, kLongestRetryInfo));
+  call.computed = false;
+  call.tokens.clear();
+  call.messages.clear();
+  ++refused_;
+  calls_changed_ = true;
+  Await(call);
+  if (!hung && Hangs(now)) worked_at_ = now;
+  TellPrompts();
+}
+
+bool EngineRank::ReleaseRefused(absl::Time now) {
+  std::vector<CallNumber> released;
+  for (const auto& [number, call] : calls_) {
+    if (!call.refused || now < call.refused_until) continue;
+    released.push_back(number);
+    Reject(call.id, *call.refused);
+  }
+  Drop(released, now);
+  return !released.empty();
+}
+
+absl::Time EngineRank::NextRefused() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (refused_ == 0) return next;
+  for (const auto& [number, call] : calls_) {
+    if (call.refused) next = std::min(next, call.refused_until);
+  }
+  return next;
 }
 
 void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
@@ -199,7 +240,7 @@ std::optional<int64_t> EngineRank::Allotment() const {
   if (!cost) return std::nullopt;
   std::vector<PromptLeft> prompts;
   for (const auto& [number, call] : calls_) {
-    if (call.generated == 0 && call.tokens.empty() && !call.computed)
+    if (call.generated == 0 && call.tokens.empty() && !call.computed && !call.refused)
       prompts.push_back({call.prompt_left, call.prompt_tokens - call.prompt_left});
   }
   // Prompts that the engine gets in the meantime have the same level.
@@ -224,13 +265,14 @@ bool EngineRank::AnyDecodes() const {
 }
 
 bool EngineRank::AnyWhole() const {
-  return std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) { return entry.second.whole; });
+  return std::any_of(calls_.begin(), calls_.end(),
+                     [](const auto& entry) { return entry.second.whole && !entry.second.refused; });
 }
 
 int64_t EngineRank::OwnPrompt() const {
   int64_t longest = 0;
   for (const auto& [number, call] : calls_) {
-    if (call.generated == 0 && call.tokens.empty() && !call.computed)
+    if (call.generated == 0 && call.tokens.empty() && !call.computed && !call.refused)
       longest = std::max(longest, call.prompt_tokens);
   }
   return longest;
@@ -244,11 +286,16 @@ void EngineRank::TellPrompts() {
   if (options_.prompts != nullptr) options_.prompts->Set(options_.number, OwnPrompt());
 }
 
+absl::Duration EngineRank::LongestQuiet(const Call& call) const {
+  return std::max(longest_quiet_, absl::Seconds(call.prompt_tokens + call.generated) / kSlowestPrefill);
+}
+
 absl::Time EngineRank::QuietEnd() const {
   const bool shows_work = (load_ && load_shows_work_) || Follows(last_report_at_);
   const absl::Duration step = usual_step_ > absl::ZeroDuration() ? kSlowerSteps * usual_step_ : kSlowestStep;
   absl::Duration quiet = std::max(longest_quiet_, absl::Seconds(LongestPrompt()) / kSlowestPrefill);
   for (const auto& [number, call] : calls_) {
+    if (call.refused) continue;
     absl::Duration needs = absl::Seconds(call.prompt_tokens) / kSlowestPrefill;
     if (call.whole && !shows_work) needs += call.max_new_tokens * step;
     quiet = std::max(quiet, needs);
@@ -273,7 +320,7 @@ void EngineRank::Estimate(bool stepped, absl::Time now) {
   const bool alone = !Follows(now) && !AnyDecodes() && usual_step_ > absl::ZeroDuration();
   if (!stepped && !(alone && now - last_report_at_ >= usual_step_)) return;
   for (auto& [number, call] : calls_) {
-    if (!call.whole || call.finished) continue;
+    if (!call.whole || call.finished || call.refused) continue;
     const bool computed = Follows(now)                  ? call.computed
                           : options_.barrier == nullptr ? std::exchange(call.seen, true)
                                                         : call.prompt_left <= 1;
@@ -314,7 +361,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   if (stepped && options_.barrier != nullptr) batch = TakeBatch(follows);
   if (stepped) ++token_reports_;
   Estimate(stepped || std::exchange(stepped_, false), now);
-  std::vector<CallNumber> ended;
+  std::vector<CallNumber> ended, silent;
   report.tokens.reserve(calls_.size());
   report.token_ids.reserve(calls_.size());
   for (auto& [number, call] : calls_) {
@@ -334,6 +381,9 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       }
     }
     Await(call);
+    if (stepped && call.awaited && token_reports_ - call.token_report >= kSilentSteps &&
+        now - call.heard_at >= LongestQuiet(call))
+      silent.push_back(number);
     if (call.finished) {
       report.finished.push_back({call.id, *call.finished, call.whole_tokens});
       ended.push_back(number);
@@ -379,6 +429,10 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   owed_ = false;
   TellPrompts();
   out.reports.push_back(std::move(report));
+  for (const CallNumber number : silent) {
+    out.cancel.push_back(number);
+    OnFailed(number, absl::UnavailableError("the engine sends nothing of the request"), now, out);
+  }
 }
 
 int32_t EngineRank::Credit() const {
@@ -398,8 +452,7 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   calls_changed_ = false;
   load_ = load;
   // One slot stays the router's, whatever an engine reports.
-  const int64_t others =
-      load_ ? std::clamp<int64_t>(load_->requests - std::ssize(calls_), 0, options_.slots - 1) : 0;
+  const int64_t others = load_ ? std::clamp<int64_t>(load_->requests - InEngine(), 0, options_.slots - 1) : 0;
   const int64_t before = foreign_;
   if (now - window_since_ >= kLoadWindow) {
     window_since_ = now;
@@ -438,6 +491,7 @@ BatchLoad EngineRank::TakeBatch(bool reported) {
   int64_t budget = options_.token_budget - batch.tokens;
   int32_t slots = options_.slots;
   for (auto& [number, call] : calls_) {
+    if (call.refused) continue;
     if (slots-- == 0) break;
     if (call.generated > 0) continue;
     int64_t chunk = call.prompt_left;
@@ -454,18 +508,23 @@ BatchLoad EngineRank::TakeBatch(bool reported) {
 }
 
 void EngineRank::OnTimer(absl::Time now, Output& out) {
-  if (open() && now >= next_deadline()) EndStep(now, out);
+  if (!open()) return;
+  const bool due = now >= StepDeadline();
+  if (ReleaseRefused(now) || due) EndStep(now, out);
 }
 
 absl::Time EngineRank::next_deadline() const {
-  if (!open()) return absl::InfiniteFuture();
+  return open() ? std::min(StepDeadline(), NextRefused()) : absl::InfiniteFuture();
+}
+
+absl::Time EngineRank::StepDeadline() const {
   if (first_token_at_ != absl::InfiniteFuture())
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
   if ((AnyDecodes() && LongestPrompt() == 0) || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
   const bool steps_estimated = AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_);
   const absl::Time next =
       last_report_at_ + (steps_estimated ? std::max(usual_step_, kShortestGather) : kQuietStep);
-  return calls_.empty() || next < QuietEnd() ? next : absl::InfiniteFuture();
+  return InEngine() == 0 || next < QuietEnd() ? next : absl::InfiniteFuture();
 }
 
 // --- calls ---
@@ -481,6 +540,7 @@ void EngineRank::Forget(CallNumber number) {
   const auto named = by_id_.find(it->second.id);
   if (named != by_id_.end() && named->second == number) by_id_.erase(named);
   awaited_ -= int64_t{it->second.awaited};
+  refused_ -= int64_t{it->second.refused.has_value()};
   calls_changed_ = true;
   calls_.erase(it);
 }

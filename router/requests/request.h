@@ -151,6 +151,8 @@ struct Assignment {
   const std::string* traceparent = nullptr;
   // The worker may start the request without reserving all KV tokens that it may need.
   bool kv_on_demand = false;
+  // Workers that have refused it, one after the other.
+  int32_t refusals = 0;
   // Steps that it counts as waiting, the seniority of an agent's call included.
   int64_t waited_steps = 0;
 };

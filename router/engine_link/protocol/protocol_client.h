@@ -4,9 +4,9 @@
 // messages; ToPass and Translate, which make a call's request but for its name and rank, from the client's or
 // from nothing; and what is particular to it. Requests name the rank, unless the server chooses among its
 // ranks itself: these are then one for the router. Requests that are made here request a stream. A stream
-// that breaks the protocol (more tokens than requested, another output than the first, anything after the
-// end, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS. Ownership and
-// threads: as EngineClient; gRPC's callbacks.
+// that breaks the protocol (more tokens than requested, another output than the first,
+// counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS. What follows the end of
+// an output is ignored. Ownership and threads: as EngineClient; gRPC's callbacks.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 
@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
@@ -249,11 +250,14 @@ class ProtocolStream final : public EngineStream,
 
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<ProtocolStream> last = std::move(self_);
-    absl::StatusOr<EngineEnd> end = absl::UnknownError("");
+    if (ended_) return;
+    absl::Status end;
     if (!broken_.ok()) {
       end = broken_;
-    } else if (end_) {
-      end = *std::move(end_);
+    } else if (TooLarge(status)) {
+      // Not for lack of room: it would be so again, anywhere.
+      end = absl::OutOfRangeError(absl::StrCat("a message between router and engine is too large: ",
+                                               status.error_message(), "; stream: true has smaller ones"));
     } else if (!status.ok()) {
       end = FromGrpcStatus(status);
     } else {
@@ -274,7 +278,8 @@ class ProtocolStream final : public EngineStream,
   }
 
   absl::Status Take() {
-    if (end_) return absl::DataLossError("the engine sent something after the end of the output");
+    // The output is whole; nothing that follows belongs to it.
+    if (ended_) return absl::OkStatus();
     if (response_.has_complete()) {
       const auto& complete = response_.complete();
       if (complete.index() != 0) return WrongOutput(complete.index());
@@ -282,8 +287,11 @@ class ProtocolStream final : public EngineStream,
       BFIO_RETURN_IF_ERROR(counts_.OnComplete(complete.output_ids(), complete.completion_tokens(),
                                               complete.prompt_tokens(), finish));
       // With a stream its output_ids repeat the last chunk's.
-      end_ = EngineEnd{finish, nullptr, complete.output_ids_size(), complete.cached_tokens()};
-      end_->message = Message();
+      EngineEnd end{finish, nullptr, complete.output_ids_size(), complete.cached_tokens()};
+      end.message = Message();
+      // Now, and not with the end of the stream, which a server may leave open.
+      ended_ = true;
+      std::move(callbacks_.on_end)(std::move(end));
       return absl::OkStatus();
     }
     const auto& chunk = response_.chunk();
@@ -321,6 +329,12 @@ class ProtocolStream final : public EngineStream,
     return PassedMessage<Response>::Make(std::move(response_));
   }
 
+  // gRPC's own, which is no status of its own.
+  static bool TooLarge(const grpc::Status& status) {
+    return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+           absl::StrContains(status.error_message(), "message larger than max");
+  }
+
   static absl::Status WrongOutput(uint32_t index) {
     return absl::DataLossError(absl::StrCat("the engine sent output ", index, " of a request with one"));
   }
@@ -334,7 +348,8 @@ class ProtocolStream final : public EngineStream,
   EngineClient::StreamCallbacks callbacks_;
   grpc::ClientContext context_;
   Response response_;
-  std::optional<EngineEnd> end_;
+  // The output has ended, and its end is told.
+  bool ended_ = false;
   absl::Status broken_;
   std::shared_ptr<ProtocolStream> self_;
 };

@@ -163,7 +163,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     RunEvents();
   }
   // A call of the rank that attached last fails.
-  void Fail(size_t stream, const absl::Status& why = absl::UnavailableError("broken")) {
+  void Fail(size_t stream, const absl::Status& why = absl::InternalError("broken")) {
     std::move(asked_.streams.at(stream)->callbacks.on_end)(why);
     RunEvents();
   }
@@ -452,7 +452,7 @@ TEST_F(EngineServerTest, HoweverManyCallsFailTheServerDescribesItselfOnceASecond
   const absl::Time start = MonotonicNow();
   int64_t descriptions = 0;
   for (size_t i = 0; i < kCalls; ++i) {
-    Fail(i, i % 2 == 0 ? absl::UnavailableError("broken") : absl::InternalError("broken"));
+    Fail(i, i % 2 == 0 ? absl::UnknownError("broken") : absl::InternalError("broken"));
     server_->OnTimer(MonotonicNow());
     RunEvents();
     if (asked_.describe.empty()) continue;
