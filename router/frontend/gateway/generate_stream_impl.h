@@ -19,6 +19,10 @@ inline int64_t WordsOf(const PassedPtr& message) {
   return 1 + message->bytes() / 4;
 }
 
+// What a call without a stream may keep of the messages of several engines, in such units: 256 MiB, four of
+// the largest. A single message may be as large as the router takes one.
+inline constexpr int64_t kMostKeptWords = int64_t{64} << 20;
+
 inline const char* ReasonName(FinishReason reason) {
   switch (reason) {
     case FinishReason::kLength:
@@ -139,12 +143,28 @@ template <typename Wire>
 TokenSink::Delivery GenerateStream<Wire>::Pass(uint32_t index, absl::Span<const PassedPtr> messages,
                                                absl::Time now) {
   using Delivery = TokenSink::Delivery;
-  MutexLock lock(&mutex_);
-  Output& output = outputs_[index];
-  if (this->ended() || this->broken() || output.ended) return Delivery::kTaken;
   int64_t words = 0;
   for (const PassedPtr& message : messages) words += WordsOf(message);
-  if (this->TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
+  bool flush = false;
+  {
+    MutexLock lock(&mutex_);
+    if (this->ended() || this->broken() || outputs_[index].ended) return Delivery::kTaken;
+    if (this->TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
+    if (shape_.stream || this->MayQueue(waiting_, words, kMostKeptWords))
+      return Keep(outputs_[index], messages);
+    this->SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                  "the outputs of the call are larger than 256 MiB together: ask for a stream"});
+    for (Output& one : outputs_) one.passed.clear();
+    waiting_ = 0;
+    flush = this->MarkDirty();
+  }
+  CancelAll(/*timed_out=*/false);
+  return flush ? Delivery::kFlush : Delivery::kTaken;
+}
+
+template <typename Wire>
+TokenSink::Delivery GenerateStream<Wire>::Keep(Output& output, absl::Span<const PassedPtr> messages) {
+  using Delivery = TokenSink::Delivery;
   for (const PassedPtr& message : messages) {
     const Response* const response = PassedMessage<Response>::In(message.get());
     if (response == nullptr) continue;  // not this protocol's
