@@ -76,6 +76,11 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
       Reject(placement.id, placement.call.status());
       continue;
     }
+    if (on_trial_ && !calls_.empty()) {
+      Reject(placement.id,
+             absl::ResourceExhaustedError("the rank was silent, and has to bring a token first"));
+      continue;
+    }
     const CallNumber number = next_call_++;
     Call call;
     call.id = placement.id;
@@ -114,6 +119,7 @@ void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, 
   const auto it = calls_.find(number);
   if (it == calls_.end() || (tokens.empty() && message == nullptr)) return;
   worked_at_ = now;
+  on_trial_ = false;
   if (!it->second.tokens.empty() && !tokens.empty() && open()) EndStep(now, out);
   Call& call = it->second;
   call.heard_at = now;
@@ -133,6 +139,7 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
   worked_at_ = now;
+  on_trial_ = false;
   Call& call = it->second;
   call.finished = ReasonOf(end.finish);
   if (end.message != nullptr) call.messages.push_back(std::move(end.message));
@@ -422,7 +429,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   if (!any_tokens && AnyWhole()) last_tokens_at_ = absl::InfinitePast();
   if (any_tokens) ended_per_step_ += kEndedWeight * static_cast<double>(ended.size());
   if (stepped) ended_per_step_ -= kEndedWeight * ended_per_step_;
-  report.extra_slots = Credit() - static_cast<int32_t>(foreign_);
+  report.extra_slots = on_trial_ ? 1 - options_.slots : Credit() - static_cast<int32_t>(foreign_);
   report.shared_kv_tokens = shared_;
   first_token_at_ = absl::InfiniteFuture();
   last_report_at_ = now;

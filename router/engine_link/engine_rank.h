@@ -136,6 +136,9 @@ class EngineRank {
     BarrierWatch* watch = nullptr;
     // Those of all its ranks; may be null.
     BarrierPrompts* prompts = nullptr;
+    // The engine has been cut off for its silence. Until it brings something the rank takes one request, and
+    // sends others back: they would be lost with it.
+    bool on_trial = false;
     // As load_shows_work of another rank, or connection, of the engine.
     bool load_shows_work = false;
   };
@@ -159,7 +162,7 @@ class EngineRank {
 
   EngineRank() = default;
   explicit EngineRank(const Options& options)
-      : options_(options), load_shows_work_(options.load_shows_work) {}
+      : options_(options), on_trial_(options.on_trial), load_shows_work_(options.load_shows_work) {}
 
   void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out);
   void OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now, Output& out);
@@ -285,6 +288,7 @@ class EngineRank {
   void Reject(core::RequestId id, absl::Status status) { rejected_.push_back({id, std::move(status)}); }
 
   Options options_;
+  bool on_trial_ = false;
   // By number, which is the order of arrival.
   std::map<CallNumber, Call> calls_;
   // Those that are awaited. Counted, because every message of every request asks.

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 namespace bfio::testing {
 namespace {
 
@@ -205,8 +207,9 @@ grpc::Status ScriptedEngine::SubscribeKvEvents(grpc::ServerContext* context,
 
 grpc::Status ScriptedEngine::HealthCheck(grpc::ServerContext* context, const pb::HealthCheckRequest*,
                                          pb::HealthCheckResponse* response) {
+  const absl::Time until = absl::Now() + options_.health;
   std::unique_lock lock(mutex_);
-  while (!healthy_ && !killed_ && !context->IsCancelled())
+  while ((!healthy_ || absl::Now() < until) && !killed_ && !context->IsCancelled())
     stepped_.wait_for(lock, std::chrono::milliseconds(50));
   response->set_healthy(!killed_);
   return Status::OK;

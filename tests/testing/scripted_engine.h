@@ -60,6 +60,8 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     uint32_t max_context = 4096;
     absl::Duration step = absl::Milliseconds(2);
     std::string model = "scripted";
+    // What a health check takes. SGLang generates a token for it, and looks for that every half a second.
+    absl::Duration health;
     // Each rank keeps the KV of all its prompts, in blocks of 16 tokens, and says how much of a new one it
     // had.
     bool prefix_cache = false;
