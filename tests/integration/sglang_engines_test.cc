@@ -114,6 +114,10 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
         request->data_parallel_rank() > 1 || request->sampling_params().n() > 1)
       return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
     const auto& ids = request->tokenized().input_ids();
+    if (!ids.empty() && ids[0] == kBadRequest) {
+      context->AddTrailingMetadata("smg-constraint-failed", "engine");
+      return {grpc::StatusCode::FAILED_PRECONDITION, "the grammar"};
+    }
     const Tokens tokens = TokensAfter({ids.begin(), ids.end()}, request->sampling_params().max_new_tokens());
     const auto send = [&](pb::GenerateResponse& response) {
       response.set_request_id(request->request_id());
@@ -283,6 +287,24 @@ TEST_F(SglangEngines, AGatewaysRequestPassesAsItCame) {
     same.set_request_id(taken.request_id());
     EXPECT_EQ(taken.SerializeAsString(), same.SerializeAsString());
   }
+}
+
+// SGLang's servicer says there whether it was the grammar.
+TEST_F(SglangEngines, AnErrorPassesWithItsTrailingMetadata) {
+  const HeldPort port;
+  ScriptedSglang engine(port.address());
+  Serve({port.address()});
+  pb::GenerateRequest request = Request(8);
+  request.mutable_tokenized()->set_input_ids(0, kBadRequest);
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, request);
+  pb::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  const auto trailers = context.GetServerTrailingMetadata();
+  const auto failed = trailers.find("smg-constraint-failed");
+  ASSERT_NE(failed, trailers.end());
+  EXPECT_EQ(std::string(failed->second.data(), failed->second.size()), "engine");
 }
 
 TEST_F(SglangEngines, ARequestMovesWithItsTokensAndCounts) {

@@ -36,6 +36,7 @@
 #include "common/net/status.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/protocol/stream_counts.h"
+#include "router/requests/passed_trailers.h"
 
 namespace bfio::router {
 
@@ -260,6 +261,7 @@ class ProtocolStream final : public EngineStream,
                                                status.error_message(), "; stream: true has smaller ones"));
     } else if (!status.ok()) {
       end = FromGrpcStatus(status);
+      if (passes_) TakeTrailers(end);
     } else {
       end = absl::DataLossError("the engine ended the stream without saying why");
     }
@@ -327,6 +329,19 @@ class ProtocolStream final : public EngineStream,
       if (!of_last_chunk) complete.set_completion_tokens(complete.completion_tokens() + before_);
     }
     return PassedMessage<Response>::Make(std::move(response_));
+  }
+
+  void TakeTrailers(absl::Status& end) const {
+    // gRPC's clients refuse 8 KiB of metadata.
+    constexpr size_t kMostBytes = 4 << 10;
+    size_t bytes = 0;
+    for (const auto& [key, value] : context_.GetServerTrailingMetadata()) {
+      const absl::string_view name(key.data(), key.size());
+      bytes += key.size() + value.size();
+      if (bytes > kMostBytes) return;
+      // gRPC's own is in the status.
+      if (!absl::StartsWith(name, "grpc-")) AddTrailer(name, {value.data(), value.size()}, end);
+    }
   }
 
   // gRPC's own, which is no status of its own.

@@ -11,6 +11,7 @@
 
 #include "common/net/status.h"
 #include "router/frontend/gateway/generate_stream.h"
+#include "router/requests/passed_trailers.h"
 
 namespace bfio::router::gateway {
 
@@ -191,6 +192,11 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
       failed = live_ > 0;
       ends_call_ = index;
       flush = this->SetEnd(ToGrpcStatus(status)) && this->MarkDirty();
+      if (this->context() != nullptr) {
+        ForEachTrailer(status, [this](const std::string& key, const std::string& value) {
+          this->context()->AddTrailingMetadata(key, value);
+        });
+      }
       // What remains of a cancelled request is not read; and what is kept until all have ended is not sent.
       for (Output& one : outputs_) {
         if (absl::IsCancelled(status) || !shape_.stream) {
