@@ -138,7 +138,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   if (!options.engines.empty()) {
     const auto make_client = [](const EngineAddress& engine) {
       const std::string server = engine.server.ToString();
-      return engine.protocol == "vllm" ? vllm::NewVllmClient(server) : sglang::NewSglangClient(server);
+      return engine.protocol == "vllm" ? vllm::NewVllmClient(server)
+                                       : sglang::NewSglangClient(server, engine.pinned);
     };
     router->engines_ = std::make_unique<EngineLink>(EngineLink::Options{.engines = options.engines,
                                                                         .patience = options.step_timeout,

@@ -24,8 +24,9 @@ bool IsName(absl::string_view text) {
                      [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-// Reads `barrier=NAME&token_budget=N` into `engine`.
+// Reads `barrier=NAME&token_budget=N&pinned=1` into `engine`.
 absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
+  bool budget = false;
   for (const absl::string_view setting : absl::StrSplit(query, '&')) {
     const std::pair<absl::string_view, absl::string_view> split =
         absl::StrSplit(setting, absl::MaxSplits('=', 1));
@@ -41,12 +42,16 @@ absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
           engine.token_budget > kMostTokenBudget) {
         return absl::InvalidArgumentError(absl::StrCat("'", setting, "': from 1 to ", kMostTokenBudget));
       }
+      budget = true;
+    } else if (setting == "pinned=1" && engine.protocol == "sglang") {
+      engine.pinned = true;
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", setting, "' is neither barrier=NAME nor token_budget=N"));
+      return absl::InvalidArgumentError(absl::StrCat("'", setting,
+                                                     "' is neither barrier=NAME nor token_budget=N",
+                                                     engine.protocol == "sglang" ? " nor pinned=1" : ""));
     }
   }
-  if (engine.barrier.empty())
+  if (engine.barrier.empty() && budget)
     return absl::InvalidArgumentError(
         absl::StrCat("'", query, "': token_budget is of engines with a barrier"));
   return absl::OkStatus();
@@ -79,6 +84,7 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
   std::vector<EngineAddress> engines;
   // Those before it have no settings of their own.
   size_t first_bare = 0;
+  bool any_barrier = false;
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> split =
         absl::StrSplit(part, absl::MaxSplits('?', 1));
@@ -92,14 +98,17 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
     engines.push_back(std::move(engine));
     if (split.first.size() == part.size()) continue;
     BFIO_RETURN_IF_ERROR(ReadQuery(split.second, engines.back()));
+    any_barrier = any_barrier || !engines.back().barrier.empty();
     for (; first_bare < engines.size(); ++first_bare) {
       engines[first_bare].barrier = engines.back().barrier;
       engines[first_bare].token_budget = engines.back().token_budget;
+      engines[first_bare].pinned = engines.back().pinned;
     }
   }
-  if (first_bare > 0 && first_bare < engines.size()) {
+  for (const EngineAddress& engine : engines) {
+    if (!any_barrier || !engine.barrier.empty()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("'", engines[first_bare].ToString(),
+        absl::StrCat("'", engine.ToString(),
                      "' has no barrier, and others have: a router's engines all have one or none has"));
   }
   return engines;

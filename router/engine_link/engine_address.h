@@ -29,14 +29,17 @@ struct EngineAddress {
   std::string barrier;
   // Tokens of a rank's step at most, prompts and decodes (vLLM: max_num_batched_tokens). Used with a barrier.
   int64_t token_budget = kDefaultTokenBudget;
+  // A request runs on the data-parallel rank that it names. Otherwise the server's ranks are one for the
+  // router (SGLang; vLLM always does).
+  bool pinned = false;
 
   // As it is written, without the settings: the engine's name in logs and worker ids.
   std::string ToString() const;
   bool operator==(const EngineAddress&) const = default;
 };
 
-// Addresses separated by commas, each once, with `?barrier=NAME` and `&token_budget=N` behind some. These
-// hold for the servers before it as well, back to the last one that has some:
+// Addresses separated by commas, each once, with `?barrier=NAME`, `&token_budget=N` and, of SGLang,
+// `pinned=1` behind some. These hold for the servers before it as well, back to the last one that has some:
 // "vllm://a:1,vllm://b:1?barrier=x". Either every server has a barrier or none has; and all
 // speak one protocol. INVALID_ARGUMENT with one line otherwise.
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text);

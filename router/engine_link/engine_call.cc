@@ -30,6 +30,7 @@ absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
   call.stop_token_ids = request.stop_token_ids;
   call.ignore_eos = request.ignore_eos;
   call.sampling = request.sampling;
+  call.refusals = assignment.refusals;
   if (assignment.traceparent != nullptr) call.traceparent = *assignment.traceparent;
   return call;
 }

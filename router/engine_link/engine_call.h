@@ -27,6 +27,8 @@ struct EngineDescription {
   int32_t ranks = 1;
   int32_t first_rank = 0;
   int32_t all_ranks = 1;
+  // More than 1: the engine chooses among as many ranks itself, and they are described as one.
+  int32_t joined_ranks = 1;
   // Per rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0: not
   // reported.
   int32_t slots = 0;
@@ -58,6 +60,8 @@ struct EngineCall {
   Sampling sampling;
   // W3C trace context of the client's call; empty: none.
   std::string traceparent;
+  // Assignment::refusals.
+  int32_t refusals = 0;
 
   int64_t prompt_tokens() const {
     return static_cast<int64_t>(prompt.size()) + synthetic_tokens + passed_tokens;

@@ -62,6 +62,8 @@ class EngineClient {
 
   virtual ~EngineClient() = default;
 
+  // Calls that a description takes, one after the other.
+  static constexpr int kDescribeCalls = 3;
   // Requests ranks and sizes; DEADLINE_EXCEEDED after `timeout`, however many calls it takes.
   virtual void Describe(absl::Duration timeout,
                         absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) = 0;

@@ -43,6 +43,7 @@
 #include "absl/time/time.h"
 #include "common/base/event_queue.h"
 #include "router/engine_link/barrier_cost.h"
+#include "router/engine_link/barrier_prompts.h"
 #include "router/engine_link/barrier_watch.h"
 #include "router/engine_link/engine_address.h"
 #include "router/engine_link/engine_client.h"
@@ -58,6 +59,7 @@ class EngineServer;
 struct EngineBarrier {
   BarrierCost cost;
   BarrierWatch watch;
+  BarrierPrompts prompts;
 };
 
 class EngineLink {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "common/base/retry_delay.h"
 #include "common/cost/prompt_work.h"
 
 namespace bfio::router {
@@ -69,10 +70,15 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   out.cancel.insert(out.cancel.end(), cancelled.begin(), cancelled.end());
   Drop(cancelled, now);
   // A rank that was idle begins a step now.
-  if (calls_.empty()) last_report_at_ = worked_at_ = now;
+  if (InEngine() == 0) last_report_at_ = worked_at_ = now;
   for (Placement& placement : placements) {
     if (!placement.call.ok()) {
       Reject(placement.id, placement.call.status());
+      continue;
+    }
+    if (on_trial_ && !calls_.empty()) {
+      Reject(placement.id,
+             absl::ResourceExhaustedError("the rank was silent, and has to bring a token first"));
       continue;
     }
     const CallNumber number = next_call_++;
@@ -82,7 +88,8 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     // The last token is computed always, for the first of the output.
     call.prompt_left = placement.call->passed.kv_from_elsewhere ? 1 : call.prompt_tokens;
     call.whole = placement.call->passed.whole;
-    call.sent_at = now;
+    call.sent_at = call.heard_at = now;
+    call.refusals = placement.call->refusals;
     // The present step has begun without it.
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
     call.max_new_tokens = placement.call->max_new_tokens;
@@ -92,6 +99,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     by_id_[placement.id] = number;
     out.start.push_back({number, *std::move(placement.call)});
   }
+  TellPrompts();
   // Events that waited for the epoch's first plan, and those that no later event would report soon.
   if (plans_ == 1 || calls_.empty() || !rejected_.empty()) EndStep(now, out);
 }
@@ -111,8 +119,10 @@ void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, 
   const auto it = calls_.find(number);
   if (it == calls_.end() || (tokens.empty() && message == nullptr)) return;
   worked_at_ = now;
+  on_trial_ = false;
   if (!it->second.tokens.empty() && !tokens.empty() && open()) EndStep(now, out);
   Call& call = it->second;
+  call.heard_at = now;
   call.tokens.insert(call.tokens.end(), tokens.begin(), tokens.end());
   if (message != nullptr) call.messages.push_back(std::move(message));
   Await(call);
@@ -129,6 +139,7 @@ void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Ou
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
   worked_at_ = now;
+  on_trial_ = false;
   Call& call = it->second;
   call.finished = ReasonOf(end.finish);
   if (end.message != nullptr) call.messages.push_back(std::move(end.message));
@@ -151,15 +162,53 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   // Tokens that came before it are delivered; it can only be placed again after them.
   if ((!it->second.tokens.empty() || !it->second.messages.empty()) && open()) EndStep(now, out);
   const bool begun = it->second.generated > 0;
-  Drop({number}, now);
   // It may run elsewhere, from the token that it has come to.
   const bool again = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
-  if (again && begun) {
+  if (again && !begun) return Refuse(it->second, status, now);
+  Drop({number}, now);
+  if (again) {
     preempted_.push_back(id);
   } else {
-    Reject(id, again ? absl::ResourceExhaustedError(status.message()) : status);
+    Reject(id, status);
   }
   if (open()) EndStep(now, out);
+}
+
+void EngineRank::Refuse(Call& call, const absl::Status& why, absl::Time now) {
+  const bool hung = Hangs(now);
+  call.refused = absl::ResourceExhaustedError(why.message());
+  const absl::Duration delay =
+      std::min(kShortestRefusal * (1 << std::clamp(call.refusals, 0, 8)), kLongestRefusal);
+  const absl::Duration asked = GetRetryDelay(why).value_or(absl::ZeroDuration());
+  call.refused_until = now + std::max(delay, std::min(asked, kLongestRetryInfo));
+  call.computed = false;
+  call.tokens.clear();
+  call.messages.clear();
+  ++refused_;
+  calls_changed_ = true;
+  Await(call);
+  if (!hung && Hangs(now)) worked_at_ = now;
+  TellPrompts();
+}
+
+bool EngineRank::ReleaseRefused(absl::Time now) {
+  std::vector<CallNumber> released;
+  for (const auto& [number, call] : calls_) {
+    if (!call.refused || now < call.refused_until) continue;
+    released.push_back(number);
+    Reject(call.id, *call.refused);
+  }
+  Drop(released, now);
+  return !released.empty();
+}
+
+absl::Time EngineRank::NextRefused() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (refused_ == 0) return next;
+  for (const auto& [number, call] : calls_) {
+    if (call.refused) next = std::min(next, call.refused_until);
+  }
+  return next;
 }
 
 void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
@@ -198,7 +247,7 @@ std::optional<int64_t> EngineRank::Allotment() const {
   if (!cost) return std::nullopt;
   std::vector<PromptLeft> prompts;
   for (const auto& [number, call] : calls_) {
-    if (call.generated == 0 && call.tokens.empty() && !call.computed)
+    if (call.generated == 0 && call.tokens.empty() && !call.computed && !call.refused)
       prompts.push_back({call.prompt_left, call.prompt_tokens - call.prompt_left});
   }
   // Prompts that the engine gets in the meantime have the same level.
@@ -223,14 +272,37 @@ bool EngineRank::AnyDecodes() const {
 }
 
 bool EngineRank::AnyWhole() const {
-  return std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) { return entry.second.whole; });
+  return std::any_of(calls_.begin(), calls_.end(),
+                     [](const auto& entry) { return entry.second.whole && !entry.second.refused; });
+}
+
+int64_t EngineRank::OwnPrompt() const {
+  int64_t longest = 0;
+  for (const auto& [number, call] : calls_) {
+    if (call.generated == 0 && call.tokens.empty() && !call.computed && !call.refused)
+      longest = std::max(longest, call.prompt_tokens);
+  }
+  return longest;
+}
+
+int64_t EngineRank::LongestPrompt() const {
+  return std::max(OwnPrompt(), options_.prompts == nullptr ? 0 : options_.prompts->longest());
+}
+
+void EngineRank::TellPrompts() {
+  if (options_.prompts != nullptr) options_.prompts->Set(options_.number, OwnPrompt());
+}
+
+absl::Duration EngineRank::LongestQuiet(const Call& call) const {
+  return std::max(longest_quiet_, absl::Seconds(call.prompt_tokens + call.generated) / kSlowestPrefill);
 }
 
 absl::Time EngineRank::QuietEnd() const {
   const bool shows_work = (load_ && load_shows_work_) || Follows(last_report_at_);
   const absl::Duration step = usual_step_ > absl::ZeroDuration() ? kSlowerSteps * usual_step_ : kSlowestStep;
-  absl::Duration quiet = longest_quiet_;
+  absl::Duration quiet = std::max(longest_quiet_, absl::Seconds(LongestPrompt()) / kSlowestPrefill);
   for (const auto& [number, call] : calls_) {
+    if (call.refused) continue;
     absl::Duration needs = absl::Seconds(call.prompt_tokens) / kSlowestPrefill;
     if (call.whole && !shows_work) needs += call.max_new_tokens * step;
     quiet = std::max(quiet, needs);
@@ -244,6 +316,7 @@ void EngineRank::Drop(absl::Span<const CallNumber> numbers, absl::Time now) {
     if (calls_.contains(number)) Forget(number);
   }
   if (!hung && Hangs(now)) worked_at_ = now;
+  TellPrompts();
 }
 
 void EngineRank::TakeStep(absl::Duration took) {
@@ -254,7 +327,7 @@ void EngineRank::Estimate(bool stepped, absl::Time now) {
   const bool alone = !Follows(now) && !AnyDecodes() && usual_step_ > absl::ZeroDuration();
   if (!stepped && !(alone && now - last_report_at_ >= usual_step_)) return;
   for (auto& [number, call] : calls_) {
-    if (!call.whole || call.finished) continue;
+    if (!call.whole || call.finished || call.refused) continue;
     const bool computed = Follows(now)                  ? call.computed
                           : options_.barrier == nullptr ? std::exchange(call.seen, true)
                                                         : call.prompt_left <= 1;
@@ -295,7 +368,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   if (stepped && options_.barrier != nullptr) batch = TakeBatch(follows);
   if (stepped) ++token_reports_;
   Estimate(stepped || std::exchange(stepped_, false), now);
-  std::vector<CallNumber> ended;
+  std::vector<CallNumber> ended, silent;
   report.tokens.reserve(calls_.size());
   report.token_ids.reserve(calls_.size());
   for (auto& [number, call] : calls_) {
@@ -315,6 +388,9 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       }
     }
     Await(call);
+    if (stepped && call.awaited && token_reports_ - call.token_report >= kSilentSteps &&
+        now - call.heard_at >= LongestQuiet(call))
+      silent.push_back(number);
     if (call.finished) {
       report.finished.push_back({call.id, *call.finished, call.whole_tokens});
       ended.push_back(number);
@@ -353,12 +429,17 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   if (!any_tokens && AnyWhole()) last_tokens_at_ = absl::InfinitePast();
   if (any_tokens) ended_per_step_ += kEndedWeight * static_cast<double>(ended.size());
   if (stepped) ended_per_step_ -= kEndedWeight * ended_per_step_;
-  report.extra_slots = Credit() - static_cast<int32_t>(foreign_);
+  report.extra_slots = on_trial_ ? 1 - options_.slots : Credit() - static_cast<int32_t>(foreign_);
   report.shared_kv_tokens = shared_;
   first_token_at_ = absl::InfiniteFuture();
   last_report_at_ = now;
   owed_ = false;
+  TellPrompts();
   out.reports.push_back(std::move(report));
+  for (const CallNumber number : silent) {
+    out.cancel.push_back(number);
+    OnFailed(number, absl::UnavailableError("the engine sends nothing of the request"), now, out);
+  }
 }
 
 int32_t EngineRank::Credit() const {
@@ -370,15 +451,15 @@ int32_t EngineRank::Credit() const {
 
 void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) {
   // Its KV cache changes: it may compute other clients' requests first.
-  if (load && load_ && load->tokens != load_->tokens) {
+  const bool works = load && load_ && load->tokens != load_->tokens;
+  if (works) {
     worked_at_ = now;
     if (!calls_changed_ && !calls_.empty() && load->requests == load_->requests) load_shows_work_ = true;
   }
   calls_changed_ = false;
   load_ = load;
   // One slot stays the router's, whatever an engine reports.
-  const int64_t others =
-      load_ ? std::clamp<int64_t>(load_->requests - std::ssize(calls_), 0, options_.slots - 1) : 0;
+  const int64_t others = load_ ? std::clamp<int64_t>(load_->requests - InEngine(), 0, options_.slots - 1) : 0;
   const int64_t before = foreign_;
   if (now - window_since_ >= kLoadWindow) {
     window_since_ = now;
@@ -387,7 +468,8 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   }
   foreign_ = recent_foreign_.Take(others);
   shared_ = recent_shared_.Take(Shared());
-  if (foreign_ != before && open() && !Hangs(now)) EndStep(now, out);
+  const bool quiet_step = works && !calls_.empty() && now - last_report_at_ >= kQuietStep;
+  if ((foreign_ != before || quiet_step) && open() && !Hangs(now)) EndStep(now, out);
 }
 
 int64_t EngineRank::Shared() const {
@@ -416,6 +498,7 @@ BatchLoad EngineRank::TakeBatch(bool reported) {
   int64_t budget = options_.token_budget - batch.tokens;
   int32_t slots = options_.slots;
   for (auto& [number, call] : calls_) {
+    if (call.refused) continue;
     if (slots-- == 0) break;
     if (call.generated > 0) continue;
     int64_t chunk = call.prompt_left;
@@ -432,18 +515,23 @@ BatchLoad EngineRank::TakeBatch(bool reported) {
 }
 
 void EngineRank::OnTimer(absl::Time now, Output& out) {
-  if (open() && now >= next_deadline()) EndStep(now, out);
+  if (!open()) return;
+  const bool due = now >= StepDeadline();
+  if (ReleaseRefused(now) || due) EndStep(now, out);
 }
 
 absl::Time EngineRank::next_deadline() const {
-  if (!open()) return absl::InfiniteFuture();
+  return open() ? std::min(StepDeadline(), NextRefused()) : absl::InfiniteFuture();
+}
+
+absl::Time EngineRank::StepDeadline() const {
   if (first_token_at_ != absl::InfiniteFuture())
     return first_token_at_ + std::clamp(kGatherShare * usual_step_, kShortestGather, kLongestGather);
-  if (AnyDecodes() || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
+  if ((AnyDecodes() && LongestPrompt() == 0) || (calls_.empty() && !owed_)) return absl::InfiniteFuture();
   const bool steps_estimated = AnyWhole() && usual_step_ > absl::ZeroDuration() && !Follows(last_report_at_);
   const absl::Time next =
       last_report_at_ + (steps_estimated ? std::max(usual_step_, kShortestGather) : kQuietStep);
-  return calls_.empty() || next < QuietEnd() ? next : absl::InfiniteFuture();
+  return InEngine() == 0 || next < QuietEnd() ? next : absl::InfiniteFuture();
 }
 
 // --- calls ---
@@ -459,6 +547,7 @@ void EngineRank::Forget(CallNumber number) {
   const auto named = by_id_.find(it->second.id);
   if (named != by_id_.end() && named->second == number) by_id_.erase(named);
   awaited_ -= int64_t{it->second.awaited};
+  refused_ -= int64_t{it->second.refused.has_value()};
   calls_changed_ = true;
   calls_.erase(it);
 }

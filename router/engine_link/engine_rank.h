@@ -8,11 +8,13 @@
 //
 // Steps. A step ends when every decoding request has brought tokens, when a request brings tokens for the
 // second time, or when kGatherShare of a usual step has passed since its first token. Tokens that come later
-// are reported by themselves, and count as of that step in what is learnt of steps. While only prompts are
-// computed, a step without tokens is reported every kQuietStep, so that the group does not cut the rank off
-// during a long prompt; but only until QuietEnd, because an engine that hangs brings nothing either. While
-// some request decodes, only tokens make steps. A rank whose decodes stall, or whose prompts take too long,
-// is silent, and the group cuts it off after its step timeout.
+// are reported by themselves, and count as of that step in what is learnt of steps. While the rank, or
+// another one of its barrier, has a prompt to compute, a step without tokens is reported every kQuietStep, so
+// that the group does not cut the rank off during a long prompt: engines that compute prompts first bring no
+// tokens of their decodes meanwhile. But only until QuietEnd, because an engine that hangs brings nothing
+// either. Where all requests decode, only tokens make steps, and changes of the reported use of KV memory,
+// which others' prompts cause. A rank whose decodes stall, or whose prompts take too long, is silent, and the
+// group cuts it off after its step timeout.
 //
 // Prompts. Ranks in a barrier also report how much of their prompts is left. The engine reports nothing
 // before a request's first token, so it is estimated: a step computes the prompts in the order in which they
@@ -41,6 +43,15 @@
 // that any report of the present and the last kLoadWindow has had, because a request of the router that
 // has just ended may still be in a report.
 //
+// Refusals. A request that the engine refuses (RESOURCE_EXHAUSTED, UNAVAILABLE) is placed again, perhaps
+// here. It keeps its slot for kShortestRefusal first, twice as long for each worker that has refused it
+// before, up to kLongestRefusal, or for as long as the engine says. Without that a full engine would be asked
+// again once a round trip, by as many requests as wait.
+//
+// A request that brings nothing while others of the rank do is lost in the engine: after kSilentSteps of them
+// and the time of QuietEnd it is cancelled, and goes on elsewhere. Engines that take a request out of memory
+// for a while (preemption) bring it back earlier.
+//
 // Shared memory. Engines keep a prefix that several prompts have once. The requests' tokens then exceed what
 // the engine reports to be in use. If the next requests share as much, the rank holds more tokens by the same
 // factor (StepReport::shared_kv_tokens). What counts is again the least of two windows, and of the requests
@@ -68,6 +79,7 @@
 #include "absl/types/span.h"
 #include "common/cost/batch_time.h"
 #include "router/engine_link/barrier_cost.h"
+#include "router/engine_link/barrier_prompts.h"
 #include "router/engine_link/barrier_watch.h"
 #include "router/engine_link/engine_call.h"
 #include "router/engine_link/engine_steps.h"
@@ -94,6 +106,11 @@ class EngineRank {
   // those of an empty one.
   static constexpr int kSlowerSteps = 10;
   static constexpr absl::Duration kSlowestStep = absl::Seconds(1);
+  // Of a refused request; the last one bounds what the engine asks for (RetryInfo).
+  static constexpr absl::Duration kShortestRefusal = absl::Milliseconds(50);
+  static constexpr absl::Duration kLongestRefusal = absl::Seconds(2);
+  static constexpr absl::Duration kLongestRetryInfo = absl::Seconds(5);
+  static constexpr int64_t kSilentSteps = 64;
   // How long a report of the engine holds; it sends some four times a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
   // Longer than most steps, and shorter than the time between two answers of GetLoads. Records of loads come
@@ -117,6 +134,11 @@ class EngineRank {
     uint64_t number = 0;
     // Compares its steps with the others'; may be null.
     BarrierWatch* watch = nullptr;
+    // Those of all its ranks; may be null.
+    BarrierPrompts* prompts = nullptr;
+    // The engine has been cut off for its silence. Until it brings something the rank takes one request, and
+    // sends others back: they would be lost with it.
+    bool on_trial = false;
     // As load_shows_work of another rank, or connection, of the engine.
     bool load_shows_work = false;
   };
@@ -140,7 +162,7 @@ class EngineRank {
 
   EngineRank() = default;
   explicit EngineRank(const Options& options)
-      : options_(options), load_shows_work_(options.load_shows_work) {}
+      : options_(options), on_trial_(options.on_trial), load_shows_work_(options.load_shows_work) {}
 
   void OnEpoch(const EpochOffer& offer, absl::Time now, Output& out);
   void OnPlan(const PlanPart& plan, std::vector<Placement> placements, absl::Time now, Output& out);
@@ -204,6 +226,13 @@ class EngineRank {
     // The present step is not complete without something of it.
     bool awaited = false;
     absl::Time sent_at;
+    // Of its last message.
+    absl::Time heard_at;
+    // The engine has refused it, and it is reported at that time.
+    std::optional<absl::Status> refused;
+    absl::Time refused_until;
+    // Before this placement.
+    int32_t refusals = 0;
   };
 
   // The group takes reports.
@@ -216,9 +245,25 @@ class EngineRank {
   // Some request has generated tokens, by the engine's report, and has not ended.
   bool AnyDecodes() const;
   bool AnyWhole() const;
+  // The longest prompt that is still to be computed, of the rank and of all in its barrier; 0: none.
+  int64_t OwnPrompt() const;
+  int64_t LongestPrompt() const;
+  // Called after changes of calls: keeps the barrier's account.
+  void TellPrompts();
+  // The longest time without a message of it that is no sign of a fault.
+  absl::Duration LongestQuiet(const Call& call) const;
   // When an engine that brings nothing counts as hung. REQUIRES: it has requests.
   absl::Time QuietEnd() const;
-  bool Hangs(absl::Time now) const { return !calls_.empty() && now >= QuietEnd(); }
+  bool Hangs(absl::Time now) const { return InEngine() > 0 && now >= QuietEnd(); }
+  // Requests that it has not refused.
+  int64_t InEngine() const { return std::ssize(calls_) - refused_; }
+  // Keeps a request that the engine has refused for a while.
+  void Refuse(Call& call, const absl::Status& why, absl::Time now);
+  // Reports those that were kept long enough; false: none.
+  bool ReleaseRefused(absl::Time now);
+  absl::Time NextRefused() const;
+  // When the present step ends by itself.
+  absl::Time StepDeadline() const;
   // Ends calls at the router's wish, or the engine's. Requests that have waited for one that may take longer
   // than they get their own time from now on.
   void Drop(absl::Span<const CallNumber> numbers, absl::Time now);
@@ -243,10 +288,13 @@ class EngineRank {
   void Reject(core::RequestId id, absl::Status status) { rejected_.push_back({id, std::move(status)}); }
 
   Options options_;
+  bool on_trial_ = false;
   // By number, which is the order of arrival.
   std::map<CallNumber, Call> calls_;
   // Those that are awaited. Counted, because every message of every request asks.
   int64_t awaited_ = 0;
+  // Those that it has refused.
+  int64_t refused_ = 0;
   absl::flat_hash_map<core::RequestId, CallNumber> by_id_;
   CallNumber next_call_ = 1;
 

@@ -9,69 +9,18 @@
 #include "common/base/clock.h"
 #include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
+#include "router/engine_link/engine_channel.h"
 
 namespace bfio::router {
 namespace {
 
 constexpr int32_t kMostRanks = 1024;
 
-// The WorkerChannel of a rank's connection.
-class EngineChannel final : public WorkerChannel {
- public:
-  EngineChannel(MemberId id, std::string peer, std::weak_ptr<EngineServer> server, size_t rank,
-                std::shared_ptr<EventQueue> events)
-      : id_(id),
-        peer_(std::move(peer)),
-        server_(std::move(server)),
-        rank_(rank),
-        events_(std::move(events)) {}
-
-  MemberId id() const override { return id_; }
-  const std::string& peer() const override { return peer_; }
-  void SendEpoch(const EpochOffer& epoch) override {
-    Post([epoch](EngineServer& server, size_t rank, MemberId id) { server.OnEpoch(rank, id, epoch); });
-  }
-  void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override {
-    // The data that an assignment borrows is valid only now.
-    std::vector<EngineRank::Placement> placements;
-    for (const Assignment& assignment : assignments)
-      placements.push_back({assignment.id, ToEngineCall(assignment)});
-    Post([plan, placements = std::move(placements)](EngineServer& server, size_t rank, MemberId id) mutable {
-      server.OnPlan(rank, id, plan, std::move(placements));
-    });
-  }
-  void SendNotice(absl::string_view text) override { spdlog::info("{}: {}", peer_, std::string(text)); }
-  void SendShutdown(absl::string_view) override {
-    Post([](EngineServer& server, size_t rank, MemberId id) { server.OnReleased(rank, id); });
-  }
-  void Close(const absl::Status& status) override {
-    Post([status](EngineServer& server, size_t rank, MemberId id) { server.OnClosed(rank, id, status); });
-  }
-  // Nothing waits to be written: the engine takes calls at once, and their tokens are bounded by the
-  // requests.
-  bool BreakOffIfStuck(absl::Time, absl::Duration) override { return false; }
-  void Consumed() override {}
-
- private:
-  template <typename Event>
-  void Post(Event event) {
-    events_->Post([server = server_, rank = rank_, id = id_, event = std::move(event)]() mutable {
-      if (const auto there = server.lock()) event(*there, rank, id);
-    });
-  }
-
-  const MemberId id_;
-  const std::string peer_;
-  // For the link's thread.
-  const std::weak_ptr<EngineServer> server_;
-  const size_t rank_;
-  const std::shared_ptr<EventQueue> events_;
-};
-
 // Completes what a group needs, or says why there is no group for it.
 absl::Status Complete(EngineDescription& description) {
-  if (description.ranks < 1 || description.ranks > kMostRanks)
-    return absl::InvalidArgumentError(absl::StrCat("it says that it has ", description.ranks, " ranks"));
+  const int32_t ranks = std::max(description.ranks, description.joined_ranks);
+  if (description.ranks < 1 || ranks > kMostRanks)
+    return absl::InvalidArgumentError(absl::StrCat("it says that it has ", ranks, " ranks"));
   if (description.slots < 1)
     return absl::InvalidArgumentError("it does not say how many requests it runs at a time (max_num_seqs)");
   if (description.max_sequence_tokens < 2)
@@ -185,11 +134,20 @@ void EngineServer::Serve() {
   records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = load_shows_work_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
+  least_answer_ = last_least_ = absl::InfiniteDuration();
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
   if (description_.ranks < description_.all_ranks) {
     spdlog::info("engine {}: its ranks are {} to {} of {}", name_, description_.first_rank,
                  description_.first_rank + description_.ranks - 1, description_.all_ranks);
+  }
+  if (description_.joined_ranks > 1) {
+    spdlog::log(
+        address_.barrier.empty() ? spdlog::level::info : spdlog::level::warn,
+        "engine {}: it has {} ranks and chooses among them itself, so they are one rank here{}; if its "
+        "servicer honours data_parallel_rank, add `?pinned=1`",
+        name_, description_.joined_ranks,
+        address_.barrier.empty() ? "" : ", and the barrier has no effect within it");
   }
   if (description_.ranks == 1 && description_.first_rank == 0 && description_.all_ranks > 1) {
     spdlog::warn(
@@ -239,6 +197,8 @@ void EngineServer::CheckSoon() {
 
 void EngineServer::OnDescribedAgain(absl::StatusOr<EngineDescription> description) {
   if (description.ok()) {
+    last_least_ = std::exchange(least_answer_, absl::InfiniteDuration());
+    OnAnswer(MonotonicNow() - described_at_, EngineClient::kDescribeCalls);
     if (const absl::Status status = Complete(*description); !status.ok()) return Lose(status);
     if (*description != description_)
       return Lose(absl::AbortedError("another server answers at its address, or it has other sizes"));
@@ -255,9 +215,14 @@ void EngineServer::OnHealth(const absl::Status& health) {
   if (!health.ok()) return Lose(health);
   const absl::Time now = MonotonicNow();
   next_at_ = now + EngineLink::kHealthCheck;
-  for (Rank& rank : ranks_) rank.machine.OnRoundTrip(now - checked_at_);
+  OnAnswer(now - checked_at_);
   CheckLoads();
   ResolveFailures();
+}
+
+void EngineServer::OnAnswer(absl::Duration took, int calls) {
+  least_answer_ = std::min(least_answer_, took / calls);
+  for (Rank& rank : ranks_) rank.machine.OnRoundTrip(std::min(least_answer_, last_least_));
 }
 
 void EngineServer::ResolveFailures() {
@@ -283,6 +248,7 @@ void EngineServer::CheckLoads() {
     if (loads_unimplemented_) TakeLoad(rank, std::nullopt);
   }
   if (all_have_records || loads_unimplemented_ || std::exchange(loads_requested_, true)) return;
+  loads_asked_at_ = MonotonicNow();
   client_->GetLoads(options_->patience, [post = Poster(), connection = connection_](
                                             absl::StatusOr<std::vector<EngineRankLoad>> loads) {
     post([connection, loads = std::move(loads)](EngineServer& server) {
@@ -293,6 +259,7 @@ void EngineServer::CheckLoads() {
 
 void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads) {
   loads_requested_ = false;
+  if (loads.ok()) OnAnswer(MonotonicNow() - loads_asked_at_);
   loads_unimplemented_ = absl::IsUnimplemented(loads.status());
   for (size_t r = 0; r < ranks_.size(); ++r) {
     // An answer may be slow; the record is newer.
@@ -391,10 +358,13 @@ void EngineServer::Attach(size_t r) {
                              .barrier = barrier_ == nullptr ? nullptr : &barrier_->cost,
                              .number = rank.channel->id(),
                              .watch = barrier_ == nullptr ? nullptr : &barrier_->watch,
+                             .prompts = barrier_ == nullptr ? nullptr : &barrier_->prompts,
+                             .on_trial = rank.on_trial,
                              .load_shows_work = load_shows_work_});
   WorkerHello hello;
   hello.worker_id = name;
   hello.group = address_.barrier;
+  hello.router_instance = rank.router_instance;
   hello.model = DigestOf(description_);
   hello.slots = description_.slots;
   hello.kv_tokens = description_.kv_tokens;
@@ -410,7 +380,10 @@ void EngineServer::Attach(size_t r) {
 void EngineServer::Detach(Rank& rank) {
   for (auto& [number, stream] : rank.streams) stream->Cancel();
   rank.streams.clear();
-  if (barrier_ != nullptr && rank.channel != nullptr) barrier_->watch.OnIdle(rank.channel->id());
+  if (barrier_ != nullptr && rank.channel != nullptr) {
+    barrier_->watch.OnIdle(rank.channel->id());
+    barrier_->prompts.Set(rank.channel->id(), 0);
+  }
   load_shows_work_ = load_shows_work_ || rank.machine.load_shows_work();
   rank.machine = EngineRank();
   rank.channel = nullptr;
@@ -422,6 +395,8 @@ void EngineServer::OnClosed(size_t r, MemberId member, const absl::Status& why) 
   handler_->OnWorkerEvent(rank->channel, Gone{});
   Detach(*rank);
   if (rank->drained || retired_) return;
+  // It would be the emptiest rank otherwise, and get many requests.
+  rank->on_trial = rank->on_trial || absl::IsDeadlineExceeded(why);
   spdlog::warn("engine {}: rank {} is not used for now: {}", name_, r, std::string(why.message()));
   rank->retry = Longer(rank->retry);
   rank->attach_at = MonotonicNow() + rank->retry;
@@ -474,6 +449,7 @@ EngineServer::Rank* EngineServer::Find(size_t r, MemberId member) {
 void EngineServer::OnEpoch(size_t r, MemberId member, const EpochOffer& offer) {
   Rank* rank = Find(r, member);
   if (rank == nullptr) return;
+  rank->router_instance = offer.router_instance;
   EngineRank::Output out;
   rank->machine.OnEpoch(offer, MonotonicNow(), out);
   CarryOut(r, std::move(out));
@@ -538,6 +514,7 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
       if (rank == nullptr) return;
       // Not at the first plan already: an engine that hangs takes plans, too.
       rank->retry = absl::ZeroDuration();
+      rank->on_trial = false;
       EngineRank::Output out;
       // A message without tokens may come before the prompt has been looked up.
       if (!tokens.ids.empty()) rank->machine.OnCached(number, tokens.cached_prompt_tokens);
@@ -566,6 +543,7 @@ void EngineServer::OnCallEnded(size_t r, MemberId member, CallNumber number, abs
   EngineRank::Output out;
   if (end.ok()) {
     rank->retry = absl::ZeroDuration();
+    rank->on_trial = false;
     rank->machine.OnFinished(number, *std::move(end), MonotonicNow(), out);
   } else {
     rank->machine.OnFailed(number, end.status(), MonotonicNow(), out);

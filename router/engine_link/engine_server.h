@@ -61,6 +61,10 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
     // When it attaches again; infinite while it is attached or drained.
     absl::Time attach_at = absl::InfiniteFuture();
     absl::Duration retry;
+    // EngineRank::Options::on_trial of its next connection.
+    bool on_trial = false;
+    // The router that it has had a plan's epoch of; 0: none (WorkerHello::router_instance).
+    uint64_t router_instance = 0;
     bool drained = false;
     // A record of its load has come since the last health check.
     bool has_record = false;
@@ -89,6 +93,8 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void OnHealth(const absl::Status& health);
   // The server is alive, and the same, if no answer is outstanding: the failures belong to those requests.
   void ResolveFailures();
+  // An answer to so many calls, one after the other, took so long.
+  void OnAnswer(absl::Duration took, int calls = 1);
   // Loads: records where the engine sends them, and GetLoads for ranks without one.
   void CheckLoads();
   void OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& loads);
@@ -142,9 +148,11 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   bool describing_ = false;
   absl::Time described_at_ = absl::InfinitePast();
   bool records_ended_ = false;
-  // Start of the health check under way. Its duration is the round trip, because the engine does little else
-  // for it.
-  absl::Time checked_at_;
+  // Start of the health check and of the request for loads under way.
+  absl::Time checked_at_, loads_asked_at_;
+  // The shortest answer since the last description, and between that and the one before: the round trip.
+  // Others take as long as what the engine does for them: SGLang's health check generates a token.
+  absl::Duration least_answer_ = absl::InfiniteDuration(), last_least_ = absl::InfiniteDuration();
   // A request for its loads is under way; it does not report loads.
   bool loads_requested_ = false, loads_unimplemented_ = false;
   // The subscription to its load records; null: none. When to subscribe again.

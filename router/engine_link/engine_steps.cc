@@ -18,7 +18,7 @@ absl::string_view TakePart(absl::string_view& text) {
 }  // namespace
 
 std::string EngineRequestName::ToString() const {
-  return absl::StrCat("bfio-", absl::Hex(instance), "-", absl::Hex(member), "-", call);
+  return absl::StrCat("bfio-", absl::Hex(instance), "-", absl::Hex(member), "-", call, "-");
 }
 
 std::optional<EngineRequestName> EngineRequestName::Parse(absl::string_view text) {

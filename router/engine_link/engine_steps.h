@@ -20,7 +20,8 @@
 namespace bfio::router {
 
 // The name that a request has in its engine: which router sent it, over which connection of a rank, and its
-// call there. Never used twice in the router's life.
+// call there. Never used twice in the router's life, and no name begins with another one: SGLang aborts all
+// requests whose names begin with the one that it is given.
 struct EngineRequestName {
   uint64_t instance = 0;
   MemberId member = 0;

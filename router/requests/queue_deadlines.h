@@ -1,7 +1,8 @@
-// When requests that have never been placed have waited too long.
+// When requests that have never been placed, or that workers refuse, have waited too long.
 //
 // Purpose: the bound on the time in the waiting pool (--max_queue_time). Each request has its deadline from
-// its arrival to its first placement or its end, whichever comes first; all wait equally long. A client's own
+// its arrival to its first placement or its end, whichever comes first; all wait equally long. One that a
+// worker refuses after that has a deadline again, counted from the first refusal. A client's own
 // deadline ends the request earlier, independently of this. Threads: the decision thread's; time is passed
 // in.
 #ifndef BFIO_ROUTER_REQUESTS_QUEUE_DEADLINES_H_
@@ -23,11 +24,12 @@ class QueueDeadlines {
 
   absl::Duration longest() const { return longest_; }
 
-  // The request begins to wait.
-  void Add(RequestRecord& record, absl::Time now) {
+  // The request has waited since then.
+  void Add(RequestRecord& record, absl::Time since) {
     if (longest_ <= absl::ZeroDuration()) return;
-    record.queue_deadline = now + longest_;
-    // Times ascend, so it is the last one.
+    Remove(record);
+    record.queue_deadline = since + longest_;
+    // Times mostly ascend, so it is the last one.
     waiting_.emplace_hint(waiting_.end(), *record.queue_deadline, record.id);
   }
   // The request is placed, or ends. Without effect where it has no deadline.

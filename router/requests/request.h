@@ -19,8 +19,9 @@
 
 namespace bfio::router {
 
-// Sampling parameters; an unset one has the engine's default.
+// Sampling parameters; an unset one has the engine's default, but for the temperature.
 struct Sampling {
+  // Unset: 0, greedy.
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<uint32_t> top_k;
@@ -104,7 +105,7 @@ inline std::string OutputName(const ClientRequest& request) {
 
 // With temperature 0 the next token follows from the tokens before it.
 inline bool IsGreedy(const Sampling& sampling) {
-  return sampling.temperature.value_or(1) == 0 || sampling.top_k == 1u;
+  return sampling.temperature.value_or(0) == 0 || sampling.top_k == 1u;
 }
 
 // Whether another engine can continue a request after the tokens that have come, with tokens that the first
@@ -150,6 +151,8 @@ struct Assignment {
   const std::string* traceparent = nullptr;
   // The worker may start the request without reserving all KV tokens that it may need.
   bool kv_on_demand = false;
+  // Workers that have refused it, one after the other.
+  int32_t refusals = 0;
   // Steps that it counts as waiting, the seniority of an agent's call included.
   int64_t waited_steps = 0;
 };

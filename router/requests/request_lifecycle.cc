@@ -15,8 +15,6 @@ namespace {
 // Refusals by workers after which a request ends. The accounts are exact, so even one refusal is a sign of a
 // fault.
 constexpr int kMaxRefusals = 16;
-// The same where --admission estimates KV demand: a worker may be fuller than estimated for some time.
-constexpr int kMaxEstimatedRefusals = 1024;
 
 // Logs a line about a request, rate-limited per kind, because clients can cause any number of them.
 void LogEvent(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view kind,
@@ -103,6 +101,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   RequestRecord& record = *found;
   const Passing& passed = record.request.passed;
   if (!passed.whole) record.refusals = 0;
+  record.refused_since.reset();
   tokens = tokens.subspan(0, record.request.max_new_tokens - record.delivered);
   if (tokens.empty() && messages.empty()) return;
   const LogprobsView asked = LogprobsOf(record.request.sampling, logprobs, tokens.size());
@@ -197,8 +196,12 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
     // Expected where KV demand is estimated, or where the worker has an admission of its own.
     Trace(*record, absl::StrCat("a worker has no memory for it: ", why.message()));
   }
-  if (full && ++record->refusals < (exact ? kMaxRefusals : kMaxEstimatedRefusals)) {
+  if (full && (++record->refusals < kMaxRefusals || !exact)) {
     ++totals_.refused_by_workers;  // the scheduler has put it back into the pool
+    // Where KV demand is estimated, a worker may be fuller than estimated for some time; engines have bounds
+    // of their own. So the time counts.
+    if (!record->refused_since) record->refused_since = now_;
+    if (!exact) queue_.Add(*record, *record->refused_since);
     return;
   }
   Fail(*record, full ? WithRetry(absl::UnavailableError("no worker takes the request"), kFailedRetry) : why);

@@ -70,6 +70,7 @@ bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_o
   }
   assignment.traceparent = &traceparent;
   assignment.waited_steps = wait_steps + seniority;
+  assignment.refusals = refusals;
   assignment.kv_on_demand = kv_on_demand && !core::RequestSpec::ReservesAfter(refusals);
   return assignment;
 }

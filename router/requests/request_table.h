@@ -90,6 +90,8 @@ struct RequestRecord {
   std::optional<Finish> ended;
   // Consecutive refusals by workers that had no KV memory for it (core::RequestSpec::refusals).
   int refusals = 0;
+  // When the first of them came; empty: none since its last token.
+  std::optional<absl::Time> refused_since;
   // Whether it may be the cause of its workers' crashes.
   Suspicion suspicion;
   // The worker on which it is placed has failed; read when the request is lost.

@@ -58,10 +58,28 @@ TEST_F(EnginesTest, TokensAreTheEnginesOverRanksAndServers) {
   cluster_->StopCleanly();
 }
 
-TEST_F(EnginesTest, RequestsWaitInTheRouterNotInTheEngine) {
-  constexpr int kSlots = 4, kTokens = 8, kRequests = 60;
+// Unset fields of bfio.v1 mean greedy decoding.
+TEST_F(EnginesTest, WithoutATemperatureTheRequestIsGreedy) {
+  const HeldPort port;
+  ScriptedEngine engine(At(port));
+  Serve({port.address()}, 1);
+  v1::GenerateRequest request = Request(Tokens(5, 2'000), 6);
+  request.clear_sampling();
+  EXPECT_EQ(Generate(stub(), request).tokens, TokensAfter(Tokens(5, 2'000), 6));
+}
+
+class EngineQueues : public EnginesTest, public ::testing::WithParamInterface<int> {};
+
+// In milliseconds: what a health check takes, which is no round trip.
+INSTANTIATE_TEST_SUITE_P(HealthChecks, EngineQueues, ::testing::Values(0, 500));
+
+TEST_P(EngineQueues, RequestsWaitInTheRouterNotInTheEngine) {
+  constexpr int kSlots = 4, kTokens = 8;
+  // Beyond the first health check.
+  const int kRequests = GetParam() == 0 ? 60 : 200;
   const HeldPort port;
   ScriptedEngine::Options options = At(port, 2);
+  options.health = absl::Milliseconds(GetParam());
   options.slots = kSlots;
   options.step = absl::Milliseconds(20);
   ScriptedEngine engine(options);
@@ -69,8 +87,9 @@ TEST_F(EnginesTest, RequestsWaitInTheRouterNotInTheEngine) {
   const auto asks =
       pb::VllmEngine::NewStub(grpc::CreateChannel(port.address(), grpc::InsecureChannelCredentials()));
   std::vector<std::unique_ptr<RequestStream>> streams;
-  for (uint32_t i = 0; i < kRequests; ++i)
-    streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'000 + i), kTokens)));
+  for (int i = 0; i < kRequests; ++i)
+    streams.push_back(std::make_unique<RequestStream>(
+        stub(), Request(Tokens(4, 3'000 + static_cast<uint32_t>(i)), kTokens)));
   // What GetLoads says beyond the slots is the credit: what ends in a round trip and a step, and one more. As
   // many end in a step as there are slots for each step of a request; somewhat more than that at times.
   constexpr double kEnds = 1.2 * kSlots / kTokens;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,10 +22,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Two ranks, a token every 2 ms; the tokens of ScriptedEngine.
+// Two ranks, a token every 2 ms; the tokens of ScriptedEngine. A request that ends early, by Abort or because
+// its caller has left, ends all whose names begin with its own. By default it chooses ranks itself, as
+// smg-grpc-servicer does.
 class ScriptedSglang final : public pb::SglangScheduler::Service {
  public:
-  explicit ScriptedSglang(const std::string& listen) {
+  // kAttention: as newer servers report ranks of --enable-dp-attention.
+  enum class Ranks { kOwn, kAttention, kPinned };
+  explicit ScriptedSglang(const std::string& listen, Ranks ranks = Ranks::kOwn) : ranks_(ranks) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(listen, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
@@ -54,7 +59,8 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
   Status GetServerInfo(grpc::ServerContext*, const pb::GetServerInfoRequest*,
                        pb::GetServerInfoResponse* response) override {
     auto& args = *response->mutable_server_args()->mutable_fields();
-    args["dp_size"].set_number_value(2);
+    args["dp_size"].set_number_value(ranks_ == Ranks::kAttention ? 1 : 2);
+    if (ranks_ == Ranks::kAttention) args["attn_dp_size"].set_number_value(2);
     args["max_running_requests"].set_number_value(16);
     args["chunked_prefill_size"].set_string_value("not a number");
     response->set_max_total_num_tokens(50'000);
@@ -70,6 +76,8 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     for (int rank = 0; rank < 2; ++rank) {
       response->add_loads()->set_dp_rank(rank);
       response->mutable_loads(rank)->set_max_running_requests(6);
+      response->mutable_loads(rank)->set_num_running_reqs(rank == 0 ? 3 : 4);
+      response->mutable_loads(rank)->set_num_used_tokens(rank == 0 ? 100 : 200);
     }
     return Status::OK;
   }
@@ -81,18 +89,35 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
   Status Abort(grpc::ServerContext*, const pb::AbortRequest* request, pb::AbortResponse*) override {
     std::lock_guard lock(mutex_);
     aborted_.insert(request->request_id());
+    AbortAll(request->request_id());
     return Status::OK;
+  }
+  void AbortAll(const std::string& prefix) {
+    for (auto& [name, aborted] : running_) aborted = aborted || name.starts_with(prefix);
   }
   Status Generate(grpc::ServerContext* context, const pb::GenerateRequest* request,
                   grpc::ServerWriter<pb::GenerateResponse>* writer) override {
     {
       std::lock_guard lock(mutex_);
       requests_.push_back(*request);
+      running_[request->request_id()] = false;
     }
-    if (!request->has_data_parallel_rank() || request->data_parallel_rank() > 1 ||
-        request->sampling_params().n() > 1)
+    const Status status = Run(context, request, writer);
+    std::lock_guard lock(mutex_);
+    running_.erase(request->request_id());
+    if (context->IsCancelled()) AbortAll(request->request_id());
+    return status;
+  }
+  Status Run(grpc::ServerContext* context, const pb::GenerateRequest* request,
+             grpc::ServerWriter<pb::GenerateResponse>* writer) {
+    if (request->has_data_parallel_rank() != (ranks_ == Ranks::kPinned) ||
+        request->data_parallel_rank() > 1 || request->sampling_params().n() > 1)
       return {grpc::StatusCode::INVALID_ARGUMENT, "not what a router sends"};
     const auto& ids = request->tokenized().input_ids();
+    if (!ids.empty() && ids[0] == kBadRequest) {
+      context->AddTrailingMetadata("smg-constraint-failed", "engine");
+      return {grpc::StatusCode::FAILED_PRECONDITION, "the grammar"};
+    }
     const Tokens tokens = TokensAfter({ids.begin(), ids.end()}, request->sampling_params().max_new_tokens());
     const auto send = [&](pb::GenerateResponse& response) {
       response.set_request_id(request->request_id());
@@ -103,7 +128,12 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     };
     const auto fault = static_cast<uint32_t>(ids[0]);
     std::vector<pb::GenerateResponse> held;
-    for (size_t made = 1; made <= tokens.size(); ++made) {
+    std::optional<size_t> aborted_at;
+    const auto aborted = [&] {
+      std::lock_guard lock(mutex_);
+      return running_.at(request->request_id());
+    };
+    for (size_t made = 1; made <= tokens.size() && !aborted_at; ++made) {
       absl::SleepFor(absl::Milliseconds(2));
       if (context->IsCancelled()) return Status::CANCELLED;
       if (!request->stream()) continue;
@@ -118,14 +148,13 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
         for (pb::GenerateResponse& one : held) send(one);
       if (made == 3 && fault == kUnavailable) return {grpc::StatusCode::UNAVAILABLE, "reset"};
       if (made == 3 && fault == kInternal) return {grpc::StatusCode::INTERNAL, "reset"};
-      if (made == 3 && fault == kEngineAbort) break;
+      if ((made == 3 && fault == kEngineAbort) || aborted()) aborted_at = made;
     }
     pb::GenerateResponse response;
     pb::GenerateComplete& complete = *response.mutable_complete();
-    complete.set_finish_reason(fault == kEngineAbort ? "abort" : "length");
+    complete.set_finish_reason(aborted_at ? "abort" : "length");
     complete.set_prompt_tokens(static_cast<uint32_t>(ids.size()));
-    complete.set_completion_tokens(
-        fault == kEngineAbort && request->stream() ? 3 : static_cast<uint32_t>(tokens.size()));
+    complete.set_completion_tokens(static_cast<uint32_t>(aborted_at.value_or(tokens.size())));
     // After chunks those of the last one.
     if (!request->stream()) {
       complete.mutable_output_ids()->Add(tokens.begin(), tokens.end());
@@ -136,23 +165,28 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     return Status::OK;
   }
 
+  const Ranks ranks_;
   std::mutex mutex_;
   std::vector<pb::GenerateRequest> requests_;
   std::vector<pb::GenerateResponse> sent_;
   std::set<std::string> aborted_;
+  // By name: whether it has been aborted.
+  std::map<std::string, bool> running_;
   std::unique_ptr<grpc::Server> server_;
 };
 
 class SglangEngines : public ::testing::Test {
  protected:
-  void Serve(const std::vector<std::string>& addresses) {
+  // `pinned`: the ranks of a server are ranks of the router.
+  void Serve(const std::vector<std::string>& addresses, bool pinned = false) {
     std::string engines;
     for (const std::string& address : addresses)
       absl::StrAppend(&engines, engines.empty() ? "" : ",", "sglang://", address);
     ClusterOptions options;
     options.worker_processes = 0;
-    options.ranks = 2 * static_cast<int>(addresses.size());
-    options.router_flags = {"--client_apis=bfio,sglang", "--engines=" + engines};
+    options.ranks = (pinned ? 2 : 1) * static_cast<int>(addresses.size());
+    options.router_flags = {"--client_apis=bfio,sglang",
+                            "--engines=" + engines + (pinned ? "?pinned=1" : "")};
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
     stub_ = StubAt(cluster_->address());
@@ -171,8 +205,8 @@ class SglangEngines : public ::testing::Test {
 
 TEST_F(SglangEngines, RequestsOfBfioAreTranslated) {
   const HeldPort port;
-  ScriptedSglang engine(port.address());
-  Serve({port.address()});
+  ScriptedSglang engine(port.address(), ScriptedSglang::Ranks::kPinned);
+  Serve({port.address()}, true);
   EXPECT_TRUE(cluster_->WaitFor("its sizes", [](const v1::ClusterState& state) {
     return state.workers_size() == 2 && state.workers(0).slots() == 6 &&
            state.workers(0).kv_tokens() == 50'000;
@@ -197,6 +231,23 @@ TEST_F(SglangEngines, RequestsOfBfioAreTranslated) {
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("sampling.seed"));
   cluster_->StopCleanly();
+}
+
+// Its load is that of its ranks.
+TEST_F(SglangEngines, AServerThatChoosesItsRanksItselfIsOneRank) {
+  for (const auto ranks : {ScriptedSglang::Ranks::kOwn, ScriptedSglang::Ranks::kAttention}) {
+    const HeldPort port;
+    ScriptedSglang engine(port.address(), ranks);
+    Serve({port.address()});
+    EXPECT_TRUE(cluster_->WaitFor("its sizes", [](const v1::ClusterState& state) {
+      return state.workers_size() == 1 && state.workers(0).slots() == 12 &&
+             state.workers(0).kv_tokens() == 100'000;
+    }));
+    EXPECT_EQ(testing::Generate(cluster_->inference(), OwnRequest({4, 5}, 5)).tokens, TokensAfter({4, 5}, 5));
+    EXPECT_TRUE(cluster_->WaitFor("its load", [](const v1::ClusterState& state) {
+      return state.workers(0).engine_requests() == 7 && state.workers(0).engine_tokens() == 300;
+    }));
+  }
 }
 
 TEST_F(SglangEngines, AGatewaysRequestPassesAsItCame) {
@@ -234,9 +285,26 @@ TEST_F(SglangEngines, AGatewaysRequestPassesAsItCame) {
     EXPECT_THAT(taken.request_id(), StartsWith("bfio-"));
     pb::GenerateRequest same = request;
     same.set_request_id(taken.request_id());
-    same.set_data_parallel_rank(taken.data_parallel_rank());
     EXPECT_EQ(taken.SerializeAsString(), same.SerializeAsString());
   }
+}
+
+// SGLang's servicer says there whether it was the grammar.
+TEST_F(SglangEngines, AnErrorPassesWithItsTrailingMetadata) {
+  const HeldPort port;
+  ScriptedSglang engine(port.address());
+  Serve({port.address()});
+  pb::GenerateRequest request = Request(8);
+  request.mutable_tokenized()->set_input_ids(0, kBadRequest);
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, request);
+  pb::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  const auto trailers = context.GetServerTrailingMetadata();
+  const auto failed = trailers.find("smg-constraint-failed");
+  ASSERT_NE(failed, trailers.end());
+  EXPECT_EQ(std::string(failed->second.data(), failed->second.size()), "engine");
 }
 
 TEST_F(SglangEngines, ARequestMovesWithItsTokensAndCounts) {
@@ -317,6 +385,40 @@ TEST_F(SglangEngines, AClientThatLeavesIsAborted) {
   const std::string name = engine.requests().at(0).request_id();
   Eventually([&] { return engine.aborted().contains(name); });
   EXPECT_THAT(engine.aborted(), ::testing::ElementsAre(name));
+}
+
+// The engine aborts by the beginning of a name.
+TEST_F(SglangEngines, AClientThatLeavesEndsNoOtherRequest) {
+  const HeldPort port;
+  ScriptedSglang engine(port.address());
+  Serve({port.address()});
+  const auto of_one_rank = [](uint32_t output) {
+    pb::GenerateRequest request = Request(output);
+    request.set_data_parallel_rank(0);
+    return request;
+  };
+  Call leaves(*stub_, of_one_rank(4'000));
+  ASSERT_TRUE(leaves.Read());
+  const std::string name = engine.requests().at(0).request_id();
+  const std::string number = name.substr(0, name.find_last_not_of('-') + 1);
+  // Until a call's number begins with that one's.
+  do {
+    ASSERT_TRUE(Generate(*stub_, of_one_rank(1)).status.ok());
+  } while (!engine.requests().back().request_id().starts_with(number));
+  // Sampled: it could not continue elsewhere.
+  pb::GenerateRequest request = of_one_rank(300);
+  request.mutable_sampling_params()->set_temperature(1);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 5; ++i) {
+    calls.push_back(std::make_unique<Call>(*stub_, request));
+    ASSERT_TRUE(calls.back()->Read());
+  }
+  leaves.Cancel();
+  Eventually([&] { return engine.aborted().contains(name); });
+  for (const auto& call : calls) {
+    EXPECT_TRUE(call->End().status.ok()) << call->outputs().status.error_message();
+    EXPECT_EQ(call->outputs().tokens.at(0).size(), 300u);
+  }
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 namespace bfio::testing {
 namespace {
 
@@ -205,8 +207,9 @@ grpc::Status ScriptedEngine::SubscribeKvEvents(grpc::ServerContext* context,
 
 grpc::Status ScriptedEngine::HealthCheck(grpc::ServerContext* context, const pb::HealthCheckRequest*,
                                          pb::HealthCheckResponse* response) {
+  const absl::Time until = absl::Now() + options_.health;
   std::unique_lock lock(mutex_);
-  while (!healthy_ && !killed_ && !context->IsCancelled())
+  while ((!healthy_ || absl::Now() < until) && !killed_ && !context->IsCancelled())
     stepped_.wait_for(lock, std::chrono::milliseconds(50));
   response->set_healthy(!killed_);
   return Status::OK;
@@ -273,6 +276,8 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
   const uint32_t asked = request.sampling_params().max_tokens();
+  // Without a temperature vLLM samples at 1.
+  const uint32_t drawn = request.sampling_params().has_temperature() ? 0 : 1;
   std::vector<uint32_t> made_all;
   std::vector<pb::GenerateResponse> held;
   const auto complete = [&](const std::string& reason) {
@@ -291,7 +296,7 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
       break;
     }
     pb::GenerateResponse response;
-    last = NextToken(last, length++);
+    last = NextToken(last + drawn, length++);
     ++rank.tokens;
     made_all.push_back(last);
     response.mutable_chunk()->add_token_ids(last);

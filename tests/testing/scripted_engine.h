@@ -2,9 +2,9 @@
 //
 // Purpose: what real engines do to the router, and what none should. The next token of a sequence depends on
 // the sequence alone (NextToken), so that a request which is continued elsewhere has to bring the tokens of
-// one that was not. Log-probabilities are made up, and every message of a request that asks for some has a
-// unknown field. A prompt that begins with a Fault's number gets that fault. Threads: the test's;
-// the server has its own.
+// one that was not; without a temperature, at which vLLM samples, others come. Log-probabilities are made up,
+// and every message of a request that asks for some has a unknown field. A prompt that begins with a Fault's
+// number gets that fault. Threads: the test's; the server has its own.
 #ifndef BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 #define BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 
@@ -60,6 +60,8 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     uint32_t max_context = 4096;
     absl::Duration step = absl::Milliseconds(2);
     std::string model = "scripted";
+    // What a health check takes. SGLang generates a token for it, and looks for that every half a second.
+    absl::Duration health;
     // Each rank keeps the KV of all its prompts, in blocks of 16 tokens, and says how much of a new one it
     // had.
     bool prefix_cache = false;

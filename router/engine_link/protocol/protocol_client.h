@@ -2,10 +2,11 @@
 //
 // Purpose: implements EngineClient for one server of the protocol `Wire` (see vllm/vllm_client.cc): its
 // messages; ToPass and Translate, which make a call's request but for its name and rank, from the client's or
-// from nothing; and what is particular to it. Requests name the rank; those that are made here request a
-// stream. A stream that breaks the protocol (more tokens than requested, another output than the first,
-// anything after the end, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS.
-// Ownership and threads: as EngineClient; gRPC's callbacks.
+// from nothing; and what is particular to it. Requests name the rank, unless the server chooses among its
+// ranks itself: these are then one for the router. Requests that are made here request a stream. A stream
+// that breaks the protocol (more tokens than requested, another output than the first,
+// counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS. What follows the end of
+// an output is ignored. Ownership and threads: as EngineClient; gRPC's callbacks.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
@@ -33,6 +36,7 @@
 #include "common/net/status.h"
 #include "router/engine_link/engine_client.h"
 #include "router/engine_link/protocol/stream_counts.h"
+#include "router/requests/passed_trailers.h"
 
 namespace bfio::router {
 
@@ -91,8 +95,16 @@ struct EngineSizes {
   std::atomic<int64_t> kv_share{1};
   // Of a rank; 0: not reported.
   std::atomic<int64_t> kv_tokens{0};
+  // EngineDescription::joined_ranks.
+  std::atomic<int32_t> joined_ranks{1};
 };
 using SharedSizes = std::shared_ptr<EngineSizes>;
+
+// Of ranks that are one for the router.
+inline void Add(const EngineLoad& load, EngineLoad& sum) {
+  sum.requests += load.requests;
+  sum.tokens += load.tokens;
+}
 
 // A subscription to KV events, of which only the load records are used; keeps itself until it is over.
 template <typename Wire>
@@ -124,6 +136,12 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
       if (std::exchange(record.taken, true)) continue;
       loads.push_back({rank, record.load});
     }
+    const int32_t joined = sizes_->joined_ranks;
+    if (joined == 1 || loads.empty()) return loads;
+    // GetLoads is asked where some ranks send none.
+    if (std::ssize(records_) < joined) return {};
+    loads.assign(1, {});
+    for (const auto& [rank, record] : records_) Add(record.load, loads[0].load);
     return loads;
   }
 
@@ -233,13 +251,17 @@ class ProtocolStream final : public EngineStream,
 
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<ProtocolStream> last = std::move(self_);
-    absl::StatusOr<EngineEnd> end = absl::UnknownError("");
+    if (ended_) return;
+    absl::Status end;
     if (!broken_.ok()) {
       end = broken_;
-    } else if (end_) {
-      end = *std::move(end_);
+    } else if (TooLarge(status)) {
+      // Not for lack of room: it would be so again, anywhere.
+      end = absl::OutOfRangeError(absl::StrCat("a message between router and engine is too large: ",
+                                               status.error_message(), "; stream: true has smaller ones"));
     } else if (!status.ok()) {
       end = FromGrpcStatus(status);
+      if (passes_) TakeTrailers(end);
     } else {
       end = absl::DataLossError("the engine ended the stream without saying why");
     }
@@ -258,7 +280,8 @@ class ProtocolStream final : public EngineStream,
   }
 
   absl::Status Take() {
-    if (end_) return absl::DataLossError("the engine sent something after the end of the output");
+    // The output is whole; nothing that follows belongs to it.
+    if (ended_) return absl::OkStatus();
     if (response_.has_complete()) {
       const auto& complete = response_.complete();
       if (complete.index() != 0) return WrongOutput(complete.index());
@@ -266,8 +289,11 @@ class ProtocolStream final : public EngineStream,
       BFIO_RETURN_IF_ERROR(counts_.OnComplete(complete.output_ids(), complete.completion_tokens(),
                                               complete.prompt_tokens(), finish));
       // With a stream its output_ids repeat the last chunk's.
-      end_ = EngineEnd{finish, nullptr, complete.output_ids_size(), complete.cached_tokens()};
-      end_->message = Message();
+      EngineEnd end{finish, nullptr, complete.output_ids_size(), complete.cached_tokens()};
+      end.message = Message();
+      // Now, and not with the end of the stream, which a server may leave open.
+      ended_ = true;
+      std::move(callbacks_.on_end)(std::move(end));
       return absl::OkStatus();
     }
     const auto& chunk = response_.chunk();
@@ -305,6 +331,25 @@ class ProtocolStream final : public EngineStream,
     return PassedMessage<Response>::Make(std::move(response_));
   }
 
+  void TakeTrailers(absl::Status& end) const {
+    // gRPC's clients refuse 8 KiB of metadata.
+    constexpr size_t kMostBytes = 4 << 10;
+    size_t bytes = 0;
+    for (const auto& [key, value] : context_.GetServerTrailingMetadata()) {
+      const absl::string_view name(key.data(), key.size());
+      bytes += key.size() + value.size();
+      if (bytes > kMostBytes) return;
+      // gRPC's own is in the status.
+      if (!absl::StartsWith(name, "grpc-")) AddTrailer(name, {value.data(), value.size()}, end);
+    }
+  }
+
+  // gRPC's own, which is no status of its own.
+  static bool TooLarge(const grpc::Status& status) {
+    return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+           absl::StrContains(status.error_message(), "message larger than max");
+  }
+
   static absl::Status WrongOutput(uint32_t index) {
     return absl::DataLossError(absl::StrCat("the engine sent output ", index, " of a request with one"));
   }
@@ -318,7 +363,8 @@ class ProtocolStream final : public EngineStream,
   EngineClient::StreamCallbacks callbacks_;
   grpc::ClientContext context_;
   Response response_;
-  std::optional<EngineEnd> end_;
+  // The output has ended, and its end is told.
+  bool ended_ = false;
   absl::Status broken_;
   std::shared_ptr<ProtocolStream> self_;
 };
@@ -337,7 +383,7 @@ class ProtocolClient final : public EngineClient {
   using HealthCall =
       ClientUnaryCall<Service, typename Wire::HealthCheckRequest, typename Wire::HealthCheckResponse>;
 
-  explicit ProtocolClient(const std::string& server) {
+  ProtocolClient(const std::string& server, bool pinned) : pinned_(pinned) {
     grpc::ChannelArguments arguments;
     // No pings: Python's gRPC servers end connections on which they come every few seconds. The link's health
     // checks detect a lost server, and it replaces the client of one that does not answer.
@@ -353,11 +399,12 @@ class ProtocolClient final : public EngineClient {
   void Describe(absl::Duration timeout,
                 absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) override {
     ServerInfoCall::Start(stub_, &AsyncStub::GetServerInfo, timeout,
-                          [stub = stub_, sizes = sizes_, deadline = MonotonicNow() + timeout,
-                           done = std::move(done)](auto server) mutable {
+                          [stub = stub_, sizes = sizes_, pinned = pinned_,
+                           deadline = MonotonicNow() + timeout, done = std::move(done)](auto server) mutable {
                             if (!server.ok()) return std::move(done)(server.status());
                             EngineDescription description;
                             Wire::Describe(*server, description);
+                            if (!pinned) description.joined_ranks = description.ranks;
                             DescribeModel(stub, sizes, deadline, std::move(description), std::move(done));
                           });
   }
@@ -380,6 +427,11 @@ class ProtocolClient final : public EngineClient {
                          loads.push_back({load.dp_rank(),
                                           {int64_t{load.num_running_reqs()} + load.num_waiting_reqs(),
                                            std::max<int64_t>(0, load.num_used_tokens()) / sizes->kv_share}});
+                       }
+                       if (sizes->joined_ranks > 1 && !loads.empty()) {
+                         EngineRankLoad sum;
+                         for (const EngineRankLoad& load : loads) Add(load.load, sum.load);
+                         loads.assign(1, sum);
                        }
                        std::move(done)(std::move(loads));
                      });
@@ -453,10 +505,23 @@ class ProtocolClient final : public EngineClient {
             if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
               description.slots = load.max_running_requests();
           }
+          Join(description, *sizes);
           std::move(done)(std::move(description));
         });
   }
 
+  // The sizes so far are those of a rank.
+  static void Join(EngineDescription& description, EngineSizes& sizes) {
+    const int32_t joined = description.joined_ranks;
+    sizes.joined_ranks = joined;
+    if (joined == 1) return;
+    description.ranks = description.all_ranks = 1;
+    description.slots = static_cast<int32_t>(
+        std::min<int64_t>(int64_t{description.slots} * joined, std::numeric_limits<int32_t>::max()));
+    description.kv_tokens *= joined;
+  }
+
+  const bool pinned_;
   std::shared_ptr<Stub> stub_;
   const SharedSizes sizes_ = std::make_shared<EngineSizes>();
 };

@@ -92,7 +92,9 @@ struct Wire {
       const double value = it == server.server_args().fields().end() ? 0 : it->second.number_value();
       return value >= 1 && value <= std::numeric_limits<int32_t>::max() ? static_cast<int32_t>(value) : 0;
     };
-    description.ranks = std::max(1, number("dp_size"));
+    // Newer servers report `--dp-size N --enable-dp-attention` as attn_dp_size alone.
+    const int64_t ranks = int64_t{std::max(1, number("dp_size"))} * std::max(1, number("attn_dp_size"));
+    description.ranks = static_cast<int32_t>(std::min<int64_t>(ranks, std::numeric_limits<int32_t>::max()));
     description.slots = number("max_running_requests") / description.ranks;
     description.kv_tokens = server.max_total_num_tokens();
   }
@@ -100,8 +102,8 @@ struct Wire {
 
 }  // namespace
 
-std::unique_ptr<EngineClient> NewSglangClient(const std::string& server) {
-  return std::make_unique<ProtocolClient<Wire>>(server);
+std::unique_ptr<EngineClient> NewSglangClient(const std::string& server, bool pinned) {
+  return std::make_unique<ProtocolClient<Wire>>(server, pinned);
 }
 
 }  // namespace bfio::router::sglang

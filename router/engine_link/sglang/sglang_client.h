@@ -11,8 +11,9 @@
 
 namespace bfio::router::sglang {
 
-// `server` is HOST:PORT. Connects lazily.
-std::unique_ptr<EngineClient> NewSglangClient(const std::string& server);
+// `server` is HOST:PORT. `pinned`: requests run on the rank that they name; otherwise the server is described
+// as one rank (EngineDescription::joined_ranks). Connects lazily.
+std::unique_ptr<EngineClient> NewSglangClient(const std::string& server, bool pinned);
 
 }  // namespace bfio::router::sglang
 

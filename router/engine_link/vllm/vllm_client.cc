@@ -37,7 +37,8 @@ pb::GenerateRequest Translate(const EngineCall& call) {
   sampling.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
   sampling.set_ignore_eos(call.ignore_eos);
   sampling.set_n(1);
-  if (call.sampling.temperature) sampling.set_temperature(*call.sampling.temperature);
+  // Without one vLLM samples at 1.
+  sampling.set_temperature(call.sampling.temperature.value_or(0));
   if (call.sampling.top_p) sampling.set_top_p(*call.sampling.top_p);
   if (call.sampling.top_k) sampling.set_top_k(*call.sampling.top_k);
   // vLLM's is an int32 that must not be negative.
@@ -88,7 +89,7 @@ struct Wire {
 }  // namespace
 
 std::unique_ptr<EngineClient> NewVllmClient(const std::string& server) {
-  return std::make_unique<ProtocolClient<Wire>>(server);
+  return std::make_unique<ProtocolClient<Wire>>(server, /*pinned=*/true);
 }
 
 }  // namespace bfio::router::vllm

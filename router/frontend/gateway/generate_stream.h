@@ -115,6 +115,8 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   TokenSink::Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                               absl::Time now);
   TokenSink::Delivery Pass(uint32_t index, absl::Span<const PassedPtr> messages, absl::Time now);
+  TokenSink::Delivery Keep(Output& output, absl::Span<const PassedPtr> messages)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool EndOutput(uint32_t index, const absl::Status& status, const std::optional<router::Finish>& finish);
 
   void OnAbandoned(bool timed_out) override { CancelAll(timed_out); }

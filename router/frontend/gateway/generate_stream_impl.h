@@ -11,6 +11,7 @@
 
 #include "common/net/status.h"
 #include "router/frontend/gateway/generate_stream.h"
+#include "router/requests/passed_trailers.h"
 
 namespace bfio::router::gateway {
 
@@ -18,6 +19,10 @@ namespace bfio::router::gateway {
 inline int64_t WordsOf(const PassedPtr& message) {
   return 1 + message->bytes() / 4;
 }
+
+// What a call without a stream may keep of the messages of several engines, in such units: 256 MiB, four of
+// the largest. A single message may be as large as the router takes one.
+inline constexpr int64_t kMostKeptWords = int64_t{64} << 20;
 
 inline const char* ReasonName(FinishReason reason) {
   switch (reason) {
@@ -139,12 +144,28 @@ template <typename Wire>
 TokenSink::Delivery GenerateStream<Wire>::Pass(uint32_t index, absl::Span<const PassedPtr> messages,
                                                absl::Time now) {
   using Delivery = TokenSink::Delivery;
-  MutexLock lock(&mutex_);
-  Output& output = outputs_[index];
-  if (this->ended() || this->broken() || output.ended) return Delivery::kTaken;
   int64_t words = 0;
   for (const PassedPtr& message : messages) words += WordsOf(message);
-  if (this->TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
+  bool flush = false;
+  {
+    MutexLock lock(&mutex_);
+    if (this->ended() || this->broken() || outputs_[index].ended) return Delivery::kTaken;
+    if (this->TooSlow(waiting_, words, options_.limits, now)) return Delivery::kTooSlow;
+    if (shape_.stream || this->MayQueue(waiting_, words, kMostKeptWords))
+      return Keep(outputs_[index], messages);
+    this->SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                  "the outputs of the call are larger than 256 MiB together: ask for a stream"});
+    for (Output& one : outputs_) one.passed.clear();
+    waiting_ = 0;
+    flush = this->MarkDirty();
+  }
+  CancelAll(/*timed_out=*/false);
+  return flush ? Delivery::kFlush : Delivery::kTaken;
+}
+
+template <typename Wire>
+TokenSink::Delivery GenerateStream<Wire>::Keep(Output& output, absl::Span<const PassedPtr> messages) {
+  using Delivery = TokenSink::Delivery;
   for (const PassedPtr& message : messages) {
     const Response* const response = PassedMessage<Response>::In(message.get());
     if (response == nullptr) continue;  // not this protocol's
@@ -171,6 +192,11 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
       failed = live_ > 0;
       ends_call_ = index;
       flush = this->SetEnd(ToGrpcStatus(status)) && this->MarkDirty();
+      if (this->context() != nullptr) {
+        ForEachTrailer(status, [this](const std::string& key, const std::string& value) {
+          this->context()->AddTrailingMetadata(key, value);
+        });
+      }
       // What remains of a cancelled request is not read; and what is kept until all have ended is not sent.
       for (Output& one : outputs_) {
         if (absl::IsCancelled(status) || !shape_.stream) {

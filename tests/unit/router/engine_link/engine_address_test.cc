@@ -40,6 +40,22 @@ TEST(EngineAddress, ABarrierHoldsForTheServersBeforeIt) {
   EXPECT_EQ(engines->back().ToString(), "vllm://d:1") << "the name of its ranks says where it is";
 }
 
+TEST(EngineAddress, RanksOfSglangMayBePinned) {
+  EXPECT_FALSE(ParseEngines("sglang://a:1")->front().pinned);
+  const auto engines = ParseEngines("sglang://a:1,sglang://b:1?pinned=1,sglang://c:1");
+  ASSERT_TRUE(engines.ok()) << engines.status();
+  EXPECT_TRUE((*engines)[0].pinned && (*engines)[1].pinned);
+  EXPECT_FALSE((*engines)[2].pinned);
+  const auto both = ParseEngines("sglang://a:1?pinned=1&barrier=x");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_TRUE(both->front().pinned);
+  EXPECT_EQ(both->front().barrier, "x");
+  EXPECT_THAT(ParseEngines("vllm://a:1?pinned=1").status().message(), HasSubstr("'pinned=1' is neither"));
+  EXPECT_THAT(ParseEngines("sglang://a:1?pinned=2").status().message(), HasSubstr("nor pinned=1"));
+  EXPECT_THAT(ParseEngines("sglang://a:1?pinned=1&token_budget=9").status().message(),
+              HasSubstr("of engines with a barrier"));
+}
+
 TEST(EngineAddress, MistakesInABarrierAreNamed) {
   const auto mistake = [](const std::string& text) {
     return std::string(ParseEngines(text).status().message());

@@ -38,6 +38,7 @@ class EngineRankTest : public ::testing::Test {
     call.prompt = std::vector<uint32_t>(prompt_tokens_, 3);
     call.max_new_tokens = max_new_tokens_;
     call.passed = passed_;
+    call.refusals = refusals_;
     return call;
   }
   void Token(CallNumber call, uint32_t token) { rank_.OnTokens(call, {token}, nullptr, now_, out_); }
@@ -65,6 +66,7 @@ class EngineRankTest : public ::testing::Test {
   uint32_t max_new_tokens_ = 5;
   absl::Duration step_timeout_ = absl::Seconds(10);
   Passing passed_;
+  int32_t refusals_ = 0;
 };
 
 class AMessage final : public Passed {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -245,6 +246,13 @@ TEST(EngineRequestNameTest, NamesGoThereAndBack) {
   for (const char* other :
        {"", "bfio-", "bfio-1", "bfio-1-2", "bfio-1-2-", "bfio-x-2-3", "bfio-1-2-x", "cmpl-1-2-3"})
     EXPECT_EQ(EngineRequestName::Parse(other), std::nullopt) << other;
+}
+
+// SGLang aborts by the beginning of a name.
+TEST(EngineRequestNameTest, NoNameBeginsWithAnotherOne) {
+  const EngineRequestName first = {1, 2, 1};
+  for (const EngineRequestName& other : {EngineRequestName{1, 2, 10}, EngineRequestName{1, 2, 17}})
+    EXPECT_FALSE(absl::StartsWith(other.ToString(), first.ToString())) << other.ToString();
 }
 
 // Two ranks: the time of a step is that of the slower one, whichever that is.

@@ -1,208 +1,19 @@
-// A server's ranks and their loads: when the ranks of a list that changes attach and leave, what they are
-// told of the engine's loads, and how; and when a server is taken for another one.
-#include "router/engine_link/engine_server.h"
-
-#include <map>
+// A server's ranks: when those of a list that changes attach and leave; when a server is taken for another
+// one; and what its requests name.
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/router/engine_link/engine_rank_fixture.h"
+#include "tests/unit/router/engine_link/engine_server_fixture.h"
 
 namespace bfio::router {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-using Described = absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&>;
-using Loads = std::vector<EngineRankLoad>;
-using GotLoads = absl::AnyInvocable<void(absl::StatusOr<Loads>) &&>;
-
-struct TestRecords final : EngineRecords {
-  explicit TestRecords(EngineClient::RecordCallbacks to) : callbacks(std::move(to)) {}
-  void Cancel() override { cancelled = true; }
-  Loads Take() override { return std::exchange(loads, {}); }
-
-  EngineClient::RecordCallbacks callbacks;
-  Loads loads;
-  bool cancelled = false;
-};
-
-struct TestStream final : public EngineStream {
-  explicit TestStream(EngineClient::StreamCallbacks to) : callbacks(std::move(to)) {}
-  void Cancel() override {}
-
-  EngineClient::StreamCallbacks callbacks;
-};
-
-// What the client was asked, and not answered yet; health checks are answered at once, unless they are held.
-struct Asked {
-  bool hold_health = false;
-  std::vector<absl::AnyInvocable<void(absl::Status) &&>> held;
-  std::vector<Described> describe;
-  std::vector<GotLoads> loads;
-  std::vector<std::shared_ptr<TestRecords>> records;
-  absl::Status health;
-  // Of the requests, in order.
-  std::vector<std::optional<int32_t>> ranks;
-  std::vector<std::shared_ptr<TestStream>> streams;
-};
-
-class TestClient final : public EngineClient {
- public:
-  explicit TestClient(Asked* asked) : asked_(asked) {}
-  void Describe(absl::Duration, Described done) override { asked_->describe.push_back(std::move(done)); }
-  void CheckHealth(absl::Duration, absl::AnyInvocable<void(absl::Status) &&> done) override {
-    if (asked_->hold_health) {
-      asked_->held.push_back(std::move(done));
-    } else {
-      std::move(done)(asked_->health);
-    }
-  }
-  void GetLoads(absl::Duration, GotLoads done) override { asked_->loads.push_back(std::move(done)); }
-  std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) override {
-    asked_->records.push_back(std::make_shared<TestRecords>(std::move(callbacks)));
-    return asked_->records.back();
-  }
-  std::shared_ptr<EngineStream> Generate(const EngineCall&, std::optional<int32_t> rank, const std::string&,
-                                         StreamCallbacks callbacks) override {
-    asked_->ranks.push_back(rank);
-    asked_->streams.push_back(std::make_shared<TestStream>(std::move(callbacks)));
-    return asked_->streams.back();
-  }
-
- private:
-  Asked* const asked_;
-};
-
-class EngineServerTest : public ::testing::Test, public WorkerHandler {
- protected:
-  EngineServerTest() {
-    options_.make_client = [this](const EngineAddress&) {
-      ++clients_;
-      return std::make_unique<TestClient>(&asked_);
-    };
-    server_ = std::make_shared<EngineServer>(EngineAddress{.protocol = "vllm", .server = {"a", 1}}, &options_,
-                                             this, events_, &next_member_, nullptr);
-  }
-  void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override {
-    if (const auto* const hello = std::get_if<WorkerHello>(&event)) {
-      prefix_cache_ = hello->prefix_cache;
-      seen_.emplace_back("joins");
-      channel_ = std::move(channel);
-      channels_.push_back(channel_);
-    } else if (std::holds_alternative<Leave>(event)) {
-      seen_.emplace_back("leaves");
-    } else if (const auto* const report = std::get_if<StepReport>(&event)) {
-      reported_[channel.get()] = report->engine_load;
-      rejected_ += report->rejected.size();
-      for (const core::CachedPrompt& cached : report->cached) cached_.push_back(cached.tokens);
-    } else if (std::holds_alternative<Gone>(event)) {
-      gone_.push_back(channel->id());
-    }
-  }
-  // The engine tells what it is.
-  void Describe(EngineDescription description = {.slots = 4, .max_sequence_tokens = 64}) {
-    described_ = description;
-    AnswerDescribe(std::move(description));
-  }
-  void AnswerDescribe(absl::StatusOr<EngineDescription> description) {
-    ASSERT_EQ(asked_.describe.size(), 1u);
-    Described done = std::move(asked_.describe.back());
-    asked_.describe.clear();
-    std::move(done)(std::move(description));
-    RunEvents();
-  }
-  // Two ranks, numbered from 4 in reports, that have had their first plan.
-  void ServeTwoRanks() {
-    Later();
-    Describe({.ranks = 2, .first_rank = 4, .all_ranks = 8, .slots = 4, .max_sequence_tokens = 64});
-    ASSERT_EQ(channels_.size(), 2u);
-    for (const auto& channel : channels_) channel->SendEpoch({.epoch = 1});
-    RunEvents();
-  }
-  // The requests that a rank has by its report to the router; -1: it does not say.
-  int64_t Told(size_t rank) {
-    channels_[rank]->SendPlan({.epoch = 1}, {});
-    RunEvents();
-    const std::optional<EngineLoad> load = reported_[channels_[rank].get()];
-    return load ? load->requests : -1;
-  }
-  void Record(Loads loads) {
-    TestRecords& records = *asked_.records.back();
-    records.loads = std::move(loads);
-    records.callbacks.on_records();
-    RunEvents();
-  }
-  void Answer(absl::StatusOr<Loads> loads) {
-    ASSERT_EQ(asked_.loads.size(), 1u);
-    std::move(asked_.loads.back())(std::move(loads));
-    asked_.loads.clear();
-    RunEvents();
-  }
-  // The rank that attached last gets its first plan, with a request.
-  void Place() {
-    channel_->SendEpoch({.epoch = 1});
-    ClientRequest request;
-    request.prompt_tokens = 3;
-    request.max_new_tokens = 2;
-    const std::vector<Assignment> assignments = {{.id = 7, .request = &request}};
-    channel_->SendPlan({.epoch = 1}, assignments);
-    RunEvents();
-  }
-  // The router cuts off the rank that attached last.
-  void CutOff() {
-    channel_->Close(absl::DeadlineExceededError("no step report in time"));
-    RunEvents();
-  }
-  // A call of the rank that attached last fails.
-  void Fail(size_t stream, const absl::Status& why = absl::UnavailableError("broken")) {
-    std::move(asked_.streams.at(stream)->callbacks.on_end)(why);
-    RunEvents();
-  }
-  // Until the next health check has been answered; the server is still what it was.
-  void Check() {
-    Later();
-    RunEvents();
-    if (!asked_.describe.empty()) AnswerDescribe(described_);
-  }
-  // Until there are none left.
-  void RunEvents() {
-    std::vector<EventQueue::Event> events;
-    do {
-      events_->WaitAndTake(absl::ZeroDuration(), events);
-      for (EventQueue::Event& event : events) std::move(event)();
-    } while (!events.empty());
-  }
-  // As if the longest wait before it attaches or asks again had passed.
-  void Later() { server_->OnTimer(MonotonicNow() + EngineLink::kLongestRetry); }
-
-  EngineLink::Options options_;
-  Asked asked_;
-  const std::shared_ptr<EventQueue> events_ = std::make_shared<EventQueue>();
-  MemberId next_member_ = 1;
-  std::shared_ptr<EngineServer> server_;
-  std::vector<std::string> seen_;
-  std::shared_ptr<WorkerChannel> channel_;
-  std::vector<std::shared_ptr<WorkerChannel>> channels_;
-  std::map<WorkerChannel*, std::optional<EngineLoad>> reported_;
-  // Requests that ranks have rejected; connections that are gone.
-  size_t rejected_ = 0;
-  std::vector<MemberId> gone_;
-  // The rank that attached last has a prefix cache; what ranks have found in theirs.
-  bool prefix_cache_ = false;
-  std::vector<int64_t> cached_;
-  // As the engine described itself last; clients so far.
-  EngineDescription described_;
-  int clients_ = 0;
-};
 
 // Its ranks would be the emptiest, and be gone with what is placed there a second later.
 TEST_F(EngineServerTest, WhatIsDescribedButNotHealthyDoesNotAttachAndIsAskedLessAndLess) {
@@ -325,6 +136,56 @@ TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPause
   RunEvents();
   CutOff();
   EXPECT_LE(server_->next_deadline() - MonotonicNow(), EngineLink::kShortestRetry);
+}
+
+// A drain holds for the process: a rank that the router has cut off tells that it is the same.
+TEST_F(EngineServerTest, ARankThatAttachesAgainNamesTheRouterThatItFollowed) {
+  Later();
+  Describe();
+  EXPECT_EQ(router_instance_, 0u);
+  channel_->SendEpoch({.epoch = 1, .router_instance = 77});
+  RunEvents();
+  CutOff();
+  Later();
+  RunEvents();
+  EXPECT_EQ(router_instance_, 77u);
+  asked_.health = absl::UnavailableError("gone");
+  Check();
+  asked_.health = absl::OkStatus();
+  Later();
+  Describe();
+  EXPECT_EQ(router_instance_, 0u) << "it may be another process";
+}
+
+// Its front end is healthy, and it would be the emptiest rank.
+TEST_F(EngineServerTest, ARankThatWasSilentTakesOneRequestUntilItBringsAToken) {
+  Later();
+  Describe();
+  Place();
+  CutOff();
+  Later();
+  asked_.streams.clear();
+  rejected_ = 0;
+  Place();
+  Place();
+  EXPECT_EQ(asked_.streams.size(), 1u);
+  EXPECT_EQ(rejected_, 1u);
+  EXPECT_EQ(extra_slots_, 1 - 4);
+  EngineTokens tokens;
+  tokens.ids = {100};
+  asked_.streams.back()->callbacks.on_tokens(std::move(tokens));
+  RunEvents();
+  Place();
+  EXPECT_EQ(asked_.streams.size(), 2u);
+  CutOff();
+  Later();
+  Place();
+  channel_->Close(absl::OkStatus());
+  RunEvents();
+  Later();
+  Place();
+  Place();
+  EXPECT_EQ(asked_.streams.size(), 4u) << "until it does, however it leaves";
 }
 
 // The first message may come before the engine has looked its prompt up.
@@ -452,7 +313,7 @@ TEST_F(EngineServerTest, HoweverManyCallsFailTheServerDescribesItselfOnceASecond
   const absl::Time start = MonotonicNow();
   int64_t descriptions = 0;
   for (size_t i = 0; i < kCalls; ++i) {
-    Fail(i, i % 2 == 0 ? absl::UnavailableError("broken") : absl::InternalError("broken"));
+    Fail(i, i % 2 == 0 ? absl::UnknownError("broken") : absl::InternalError("broken"));
     server_->OnTimer(MonotonicNow());
     RunEvents();
     if (asked_.describe.empty()) continue;
@@ -481,93 +342,6 @@ TEST_F(EngineServerTest, AServerThatDoesNotAnswerIsContactedOverANewConnection) 
   Later();
   AnswerDescribe(absl::DeadlineExceededError("no answer"));
   EXPECT_EQ(clients_, 3);
-}
-
-// --- loads ---
-
-TEST_F(EngineServerTest, RecordsReplaceQuestionsWhileTheyCome) {
-  ServeTwoRanks();
-  Check();
-  ASSERT_EQ(asked_.records.size(), 1u);
-  Answer(Loads{{4, {1, 10}}, {5, {2, 20}}});
-  EXPECT_EQ(Told(0), 1);
-  EXPECT_EQ(Told(1), 2);
-  Record({{4, {3, 30}}, {5, {4, 40}}});
-  EXPECT_EQ(Told(0), 3);
-  EXPECT_EQ(Told(1), 4);
-  Check();
-  EXPECT_TRUE(asked_.loads.empty());
-  Check();
-  EXPECT_EQ(asked_.loads.size(), 1u) << "none has come since the last check";
-  EXPECT_EQ(asked_.records.size(), 1u);
-}
-
-// vLLM's servicer repeats the record of one rank while no rank has events.
-TEST_F(EngineServerTest, RanksWithoutRecordsAreAskedAbout) {
-  ServeTwoRanks();
-  Check();
-  Answer(Loads{{4, {1, 10}}, {5, {2, 20}}});
-  Record({{4, {3, 30}}, {0, {9, 90}}, {1'000, {9, 90}}, {-1, {9, 90}}});
-  Check();
-  Record({{4, {5, 50}}});
-  Answer(Loads{{4, {6, 60}}, {5, {7, 70}}});
-  EXPECT_EQ(Told(0), 5) << "the record came after the question";
-  EXPECT_EQ(Told(1), 7);
-}
-
-TEST_F(EngineServerTest, AnEngineThatSendsNoRecordsIsAskedEveryTime) {
-  ServeTwoRanks();
-  Check();
-  std::move(asked_.records.back()->callbacks.on_end)(absl::UnimplementedError("no events"));
-  for (int64_t i = 0; i < 5; ++i) {
-    Answer(Loads{{4, {i, 10}}, {5, {i, 20}}});
-    EXPECT_EQ(Told(1), i);
-    Check();
-  }
-  EXPECT_EQ(asked_.records.size(), 1u) << "it has said that it does not";
-}
-
-TEST_F(EngineServerTest, RecordsThatEndAreSubscribedToAgain) {
-  ServeTwoRanks();
-  Check();
-  std::move(asked_.records.back()->callbacks.on_end)(absl::DataLossError("a restarted publisher"));
-  RunEvents();
-  Answer(absl::UnimplementedError("no loads"));
-  EXPECT_EQ(Told(0), -1);
-  Check();
-  EXPECT_EQ(asked_.records.size(), 1u) << "at once";
-  absl::SleepFor(EngineLink::kShortestRetry);
-  Check();
-  ASSERT_EQ(asked_.records.size(), 2u);
-  Record({{5, {4, 40}}});
-  EXPECT_EQ(Told(1), 4);
-  Check();
-  EXPECT_EQ(Told(1), 4);
-  Check();
-  EXPECT_EQ(Told(1), -1) << "nothing has come of it for a while";
-}
-
-TEST_F(EngineServerTest, ALostServersRecordsAreCancelledAndIgnored) {
-  ServeTwoRanks();
-  Check();
-  const std::shared_ptr<TestRecords> first = asked_.records.back();
-  asked_.health = absl::UnavailableError("gone");
-  Check();
-  EXPECT_TRUE(first->cancelled);
-  asked_.health = absl::OkStatus();
-  channels_.clear();
-  ServeTwoRanks();
-  Check();
-  ASSERT_EQ(asked_.records.size(), 2u);
-  first->loads = {{4, {7, 70}}};
-  first->callbacks.on_records();
-  std::move(first->callbacks.on_end)(absl::UnimplementedError("late"));
-  RunEvents();
-  EXPECT_EQ(Told(0), -1);
-  Record({{4, {3, 30}}});
-  EXPECT_EQ(Told(0), 3);
-  server_.reset();
-  EXPECT_TRUE(asked_.records.back()->cancelled) << "a server that is forgotten";
 }
 
 // --- requests ---

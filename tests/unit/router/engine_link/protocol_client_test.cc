@@ -1,7 +1,8 @@
-// The client of an engine, and a server that is slow.
+// The client of an engine, and servers that are slow, send too much or never end a stream.
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -65,6 +66,70 @@ TEST(ProtocolClientTest, ADescriptionTakesNoLongerThanItsTimeout) {
   });
   done.WaitForNotification();
   EXPECT_EQ(described.status().code(), absl::StatusCode::kDeadlineExceeded) << described.status();
+}
+
+// Sends one message, and leaves the stream open.
+class OneMessage final : public pb::VllmEngine::Service {
+ public:
+  explicit OneMessage(pb::GenerateResponse response) : response_(std::move(response)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~OneMessage() override {
+    closed_.Notify();
+    server_->Shutdown();
+  }
+  // How a call to it ends.
+  absl::StatusOr<EngineEnd> Call() {
+    const std::unique_ptr<EngineClient> client = vllm::NewVllmClient(absl::StrCat("127.0.0.1:", port_));
+    absl::Notification done;
+    absl::StatusOr<EngineEnd> ended = absl::UnknownError("");
+    EngineClient::StreamCallbacks callbacks;
+    callbacks.on_tokens = [](const EngineTokens&) {};
+    callbacks.on_end = [&](absl::StatusOr<EngineEnd> end) {
+      ended = std::move(end);
+      done.Notify();
+    };
+    EngineCall call;
+    call.prompt = {1};
+    call.max_new_tokens = 5;
+    const auto stream = client->Generate(call, std::nullopt, "name", std::move(callbacks));
+    done.WaitForNotification();
+    stream->Cancel();
+    return ended;
+  }
+
+  grpc::Status Generate(grpc::ServerContext*, const pb::GenerateRequest*,
+                        grpc::ServerWriter<pb::GenerateResponse>* writer) override {
+    writer->Write(response_);
+    closed_.WaitForNotification();
+    return grpc::Status::OK;
+  }
+
+ private:
+  const pb::GenerateResponse response_;
+  absl::Notification closed_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(ProtocolClientTest, AnOutputEndsWithItsLastMessageAndNotWithItsStream) {
+  pb::GenerateResponse last;
+  last.mutable_complete()->set_finish_reason("stop");
+  OneMessage engine(std::move(last));
+  const absl::StatusOr<EngineEnd> end = engine.Call();
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->finish, EngineFinish::kStop);
+}
+
+// gRPC's RESOURCE_EXHAUSTED is not the engine's: the request would be placed again and again.
+TEST(ProtocolClientTest, AnAnswerThatIsTooLargeIsNoLackOfRoom) {
+  pb::GenerateResponse large;
+  large.mutable_complete()->set_finish_reason(std::string((64 << 20) + 1, 'x'));
+  OneMessage engine(std::move(large));
+  EXPECT_EQ(engine.Call().status().code(), absl::StatusCode::kOutOfRange);
 }
 
 }  // namespace

@@ -38,6 +38,28 @@ TEST_F(QueueTimeTest, ARequestThatIsNotPlacedInTimeEnds) {
   EXPECT_EQ(requests_->totals().cancelled, 0);
 }
 
+// Where workers may refuse: a number of refusals says nothing of how long they go on.
+TEST_F(QueueTimeTest, WhatWorkersRefuseEndsAfterTheSameTime) {
+  Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Request("a"));
+  RecordingSink& taken = Arrive(Request("b"));
+  EXPECT_EQ(Place().size(), 2u);
+  PassTime(absl::Seconds(60));
+  EXPECT_TRUE(sink.open()) << "it is placed";
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  for (int i = 0; i < 3'000; ++i) requests_->OnRejected(sink.id(), full, now_);
+  requests_->OnRejected(taken.id(), full, now_);
+  PassTime(absl::Seconds(6));
+  EXPECT_TRUE(sink.open());
+  requests_->OnRejected(sink.id(), full, now_);
+  Tokens(taken, {1});
+  requests_->OnRejected(taken.id(), full, now_);
+  PassTime(absl::Seconds(4));
+  EXPECT_TRUE(absl::IsResourceExhausted(*sink.status)) << "10 s after the first refusal";
+  EXPECT_TRUE(taken.open()) << "it had a token in between";
+}
+
 TEST_F(QueueTimeTest, EachOutputOfACallWaitsForItself) {
   OpenEpoch();
   const std::vector<RecordingSink*> placed = ArriveAll(Request("a"), 2);

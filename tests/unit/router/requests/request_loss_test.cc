@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -176,7 +177,7 @@ TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
 
 // A worker's random stream goes on with the token's index, an engine's begins with the call.
 TEST_F(RequestLifecycleTest, WhatIsSampledWithASeedEndsWithItsEngineAndNotWithItsWorker) {
-  const auto seeded = [](const std::string& name, float temperature) {
+  const auto seeded = [](const std::string& name, std::optional<float> temperature) {
     ClientRequest request = Request(name);
     request.sampling.seed = 7;
     request.sampling.temperature = temperature;
@@ -186,16 +187,19 @@ TEST_F(RequestLifecycleTest, WhatIsSampledWithASeedEndsWithItsEngineAndNotWithIt
   OpenEpoch();
   RecordingSink& sampled = Arrive(seeded("a", 1));
   RecordingSink& greedy = Arrive(seeded("b", 0));
+  RecordingSink& greedy_by_default = Arrive(seeded("e", std::nullopt));
   RecordingSink& without_tokens = Arrive(seeded("c", 1));
   Place();
   Tokens(sampled, {1});
   Tokens(greedy, {1});
+  Tokens(greedy_by_default, {1});
   OpenEpoch();
   ASSERT_FALSE(sampled.open());
   EXPECT_TRUE(absl::IsUnavailable(*sampled.status));
   EXPECT_THAT(sampled.status->message(), HasSubstr("lost after 1 tokens"));
   EXPECT_THAT(sampled.status->message(), HasSubstr("seed"));
   EXPECT_TRUE(greedy.open());
+  EXPECT_TRUE(greedy_by_default.open());
   EXPECT_TRUE(without_tokens.open());
   engines_ = false;
   OpenEpoch();

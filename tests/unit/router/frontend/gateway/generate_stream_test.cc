@@ -174,6 +174,22 @@ TEST_F(UnboundCall, WholeOutputsAreWrittenWhenAllHaveEnded) {
   EXPECT_TRUE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
 }
 
+// Each may be as large as the router takes a message of an engine.
+TEST_F(UnboundCall, WhatIsKeptUntilAllHaveEndedIsBounded) {
+  Begin(128, /*stream=*/false);
+  vllm::pb::GenerateResponse end;
+  end.mutable_complete()->set_finish_reason(std::string(60 << 20, 'x'));
+  const PassedPtr large = PassedMessage<vllm::pb::GenerateResponse>::Make(std::move(end));
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(sinks_[i]->Pass({large}, kNow), Delivery::kTaken);
+  EXPECT_EQ(large.use_count(), 5);
+  EXPECT_THAT(cancelled_, IsEmpty());
+  EXPECT_EQ(sinks_[4]->Pass({large}, kNow), Delivery::kFlush);
+  EXPECT_EQ(cancelled_.size(), 128u);
+  EXPECT_EQ(large.use_count(), 1) << "nothing is kept";
+  EXPECT_EQ(sinks_[5]->Pass({large}, kNow), Delivery::kTaken) << "and no more comes";
+  EXPECT_EQ(large.use_count(), 1);
+}
+
 TEST(PassedMessage, IsOfOneTypeOnly) {
   const PassedPtr chunk = Chunk(2);
   EXPECT_EQ(PassedMessage<vllm::pb::GenerateResponse>::In(chunk.get())->chunk().token_ids_size(), 2);

@@ -1,0 +1,79 @@
+// The WorkerChannel of a connection of an engine's rank.
+//
+// Purpose: the router's messages become events of the rank's server, on the link's thread. Ownership: shared
+// by the server and the router; does not keep the server. Threads: as WorkerChannel.
+#ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
+#define BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/event_queue.h"
+#include "common/base/spdlog.h"
+#include "router/engine_link/engine_rank.h"
+#include "router/engine_link/engine_server.h"
+#include "router/group/worker_events.h"
+
+namespace bfio::router {
+
+class EngineChannel final : public WorkerChannel {
+ public:
+  EngineChannel(MemberId id, std::string peer, std::weak_ptr<EngineServer> server, size_t rank,
+                std::shared_ptr<EventQueue> events)
+      : id_(id),
+        peer_(std::move(peer)),
+        server_(std::move(server)),
+        rank_(rank),
+        events_(std::move(events)) {}
+
+  MemberId id() const override { return id_; }
+  const std::string& peer() const override { return peer_; }
+  void SendEpoch(const EpochOffer& epoch) override {
+    Post([epoch](EngineServer& server, size_t rank, MemberId id) { server.OnEpoch(rank, id, epoch); });
+  }
+  void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override {
+    // The data that an assignment borrows is valid only now.
+    std::vector<EngineRank::Placement> placements;
+    for (const Assignment& assignment : assignments)
+      placements.push_back({assignment.id, ToEngineCall(assignment)});
+    Post([plan, placements = std::move(placements)](EngineServer& server, size_t rank, MemberId id) mutable {
+      server.OnPlan(rank, id, plan, std::move(placements));
+    });
+  }
+  void SendNotice(absl::string_view text) override { spdlog::info("{}: {}", peer_, std::string(text)); }
+  void SendShutdown(absl::string_view) override {
+    Post([](EngineServer& server, size_t rank, MemberId id) { server.OnReleased(rank, id); });
+  }
+  void Close(const absl::Status& status) override {
+    Post([status](EngineServer& server, size_t rank, MemberId id) { server.OnClosed(rank, id, status); });
+  }
+  // Nothing waits to be written: the engine takes calls at once, and their tokens are bounded by the
+  // requests.
+  bool BreakOffIfStuck(absl::Time, absl::Duration) override { return false; }
+  void Consumed() override {}
+
+ private:
+  template <typename Event>
+  void Post(Event event) {
+    events_->Post([server = server_, rank = rank_, id = id_, event = std::move(event)]() mutable {
+      if (const auto there = server.lock()) event(*there, rank, id);
+    });
+  }
+
+  const MemberId id_;
+  const std::string peer_;
+  // For the link's thread.
+  const std::weak_ptr<EngineServer> server_;
+  const size_t rank_;
+  const std::shared_ptr<EventQueue> events_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
