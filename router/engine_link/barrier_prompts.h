@@ -5,9 +5,9 @@
 #ifndef BFIO_ROUTER_ENGINE_LINK_BARRIER_PROMPTS_H_
 #define BFIO_ROUTER_ENGINE_LINK_BARRIER_PROMPTS_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 
 namespace bfio::router {
 
@@ -15,21 +15,23 @@ class BarrierPrompts {
  public:
   // 0: the rank has none, or is gone.
   void Set(uint64_t rank, int64_t tokens) {
+    const auto it = by_rank_.find(rank);
+    const int64_t before = it == by_rank_.end() ? 0 : it->second;
+    if (before == tokens) return;
+    if (before > 0) by_length_.erase(by_length_.find(before));
+    if (tokens > 0) by_length_.insert(tokens);
     if (tokens > 0) {
       by_rank_[rank] = tokens;
     } else {
-      by_rank_.erase(rank);
+      by_rank_.erase(it);
     }
   }
   // 0: no rank has one.
-  int64_t longest() const {
-    int64_t longest = 0;
-    for (const auto& [rank, tokens] : by_rank_) longest = std::max(longest, tokens);
-    return longest;
-  }
+  int64_t longest() const { return by_length_.empty() ? 0 : *by_length_.rbegin(); }
 
  private:
   std::map<uint64_t, int64_t> by_rank_;
+  std::multiset<int64_t> by_length_;
 };
 
 }  // namespace bfio::router

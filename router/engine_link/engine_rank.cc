@@ -187,8 +187,8 @@ void EngineRank::Refuse(Call& call, const absl::Status& why, absl::Time now) {
   ++refused_;
   calls_changed_ = true;
   Await(call);
-  if (!hung && Hangs(now)) worked_at_ = now;
   TellPrompts();
+  if (!hung && Hangs(now)) worked_at_ = now;
 }
 
 bool EngineRank::ReleaseRefused(absl::Time now) {
@@ -276,21 +276,17 @@ bool EngineRank::AnyWhole() const {
                      [](const auto& entry) { return entry.second.whole && !entry.second.refused; });
 }
 
-int64_t EngineRank::OwnPrompt() const {
-  int64_t longest = 0;
-  for (const auto& [number, call] : calls_) {
-    if (call.generated == 0 && call.tokens.empty() && !call.computed && !call.refused)
-      longest = std::max(longest, call.prompt_tokens);
-  }
-  return longest;
-}
-
 int64_t EngineRank::LongestPrompt() const {
-  return std::max(OwnPrompt(), options_.prompts == nullptr ? 0 : options_.prompts->longest());
+  return std::max(own_prompt_, options_.prompts == nullptr ? 0 : options_.prompts->longest());
 }
 
 void EngineRank::TellPrompts() {
-  if (options_.prompts != nullptr) options_.prompts->Set(options_.number, OwnPrompt());
+  own_prompt_ = 0;
+  for (const auto& [number, call] : calls_) {
+    if (call.generated == 0 && call.tokens.empty() && !call.computed && !call.refused)
+      own_prompt_ = std::max(own_prompt_, call.prompt_tokens);
+  }
+  if (options_.prompts != nullptr) options_.prompts->Set(options_.number, own_prompt_);
 }
 
 absl::Duration EngineRank::LongestQuiet(const Call& call) const {
@@ -315,8 +311,8 @@ void EngineRank::Drop(absl::Span<const CallNumber> numbers, absl::Time now) {
   for (const CallNumber number : numbers) {
     if (calls_.contains(number)) Forget(number);
   }
-  if (!hung && Hangs(now)) worked_at_ = now;
   TellPrompts();
+  if (!hung && Hangs(now)) worked_at_ = now;
 }
 
 void EngineRank::TakeStep(absl::Duration took) {

@@ -246,9 +246,8 @@ class EngineRank {
   bool AnyDecodes() const;
   bool AnyWhole() const;
   // The longest prompt that is still to be computed, of the rank and of all in its barrier; 0: none.
-  int64_t OwnPrompt() const;
   int64_t LongestPrompt() const;
-  // Called after changes of calls: keeps the barrier's account.
+  // Called after changes of calls: keeps `own_prompt_`, and the barrier's account.
   void TellPrompts();
   // The longest time without a message of it that is no sign of a fault.
   absl::Duration LongestQuiet(const Call& call) const;
@@ -293,8 +292,9 @@ class EngineRank {
   std::map<CallNumber, Call> calls_;
   // Those that are awaited. Counted, because every message of every request asks.
   int64_t awaited_ = 0;
-  // Those that it has refused.
-  int64_t refused_ = 0;
+  // Those that it has refused; the longest prompt of the others that is to be computed. Kept, because every
+  // event of every rank asks.
+  int64_t refused_ = 0, own_prompt_ = 0;
   absl::flat_hash_map<core::RequestId, CallNumber> by_id_;
   CallNumber next_call_ = 1;
 

@@ -86,6 +86,8 @@ absl::Time EngineServer::next_deadline() const {
 void EngineServer::RequestDescription() {
   state_ = State::kAsking;
   next_at_ = absl::InfiniteFuture();
+  least_answer_ = last_least_ = absl::InfiniteDuration();
+  described_at_ = MonotonicNow();
   client_->Describe(options_->patience, [post = Poster()](absl::StatusOr<EngineDescription> description) {
     post([description = std::move(description)](EngineServer& server) mutable {
       server.OnDescription(std::move(description));
@@ -105,6 +107,7 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   }
   if (!description.ok()) return AskAgain(description.status());
   description_ = *std::move(description);
+  OnAnswer(MonotonicNow() - described_at_, EngineClient::kDescribeCalls);
   // A server whose engine has died may still describe itself.
   client_->CheckHealth(options_->patience, [post = Poster()](const absl::Status& health) {
     post([health](EngineServer& server) {
@@ -134,7 +137,6 @@ void EngineServer::Serve() {
   records_ended_ = loads_requested_ = loads_unimplemented_ = sends_records_ = load_shows_work_ = false;
   subscribe_at_ = absl::InfinitePast();
   subscribe_retry_ = absl::ZeroDuration();
-  least_answer_ = last_least_ = absl::InfiniteDuration();
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
   if (description_.ranks < description_.all_ranks) {

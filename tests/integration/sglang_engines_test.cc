@@ -122,9 +122,11 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     const auto send = [&](pb::GenerateResponse& response) {
       response.set_request_id(request->request_id());
       response.GetReflection()->MutableUnknownFields(&response)->AddVarint(77, 1);
+      {
+        std::lock_guard lock(mutex_);
+        sent_.push_back(response);
+      }
       writer->Write(response);
-      std::lock_guard lock(mutex_);
-      sent_.push_back(response);
     };
     const auto fault = static_cast<uint32_t>(ids[0]);
     std::vector<pb::GenerateResponse> held;

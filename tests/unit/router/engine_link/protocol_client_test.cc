@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -98,6 +99,8 @@ class OneMessage final : public pb::VllmEngine::Service {
     const auto stream = client->Generate(call, std::nullopt, "name", std::move(callbacks));
     done.WaitForNotification();
     stream->Cancel();
+    // gRPC's threads must not be the ones that destroy the last channel: they would wait for themselves.
+    while (stream.use_count() > 1) std::this_thread::yield();
     return ended;
   }
 
