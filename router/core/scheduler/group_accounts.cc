@@ -121,14 +121,14 @@ void GroupAccounts::Place(const RequestSpec& spec, int64_t enqueued_step, Worker
   placed.enqueued_step = enqueued_step;
   placed.planned_for = first_step;
   placed.index = residents_.Add(index, spec, first_step, true, spec.generated_tokens);
-  traffic_.Placed(spec.tokens_to_compute());
   if (caches_.any()) {
     const absl::Span<const uint64_t> prefix = spec.prefix_blocks();
     placed.cached_tokens = caches_.Find(index, prefix, spec.prefill_tokens);
-    cached_tokens_.Add(static_cast<double>(caches_.Trusted(index, placed.cached_tokens)),
-                       PromptTraffic::kRequestShare);
     caches_.Placed(index, prefix, spec.prefill_tokens);
   }
+  const int64_t left = LeftOf(placed);
+  traffic_.Placed(left);
+  cached_tokens_.Add(static_cast<double>(spec.tokens_to_compute() - left), PromptTraffic::kRequestShare);
   // A tenant is not charged for a prompt that is computed again because a worker was lost or ran out of KV.
   if (PaysPrompt(spec)) pool_->service().ChargePrompt(spec.tenant, spec.tokens_to_compute());
   worker.inflight.push_back({placed.plan, spec.id, false});
@@ -191,7 +191,7 @@ int64_t GroupAccounts::LeftOf(const Placed& placed) const {
 void GroupAccounts::LookAtPrefixes(PrefixView& view) const {
   view.caches = caches_.any() ? &caches_ : nullptr;
   view.output_tokens = traffic_.output_tokens.value;
-  view.hit_share = std::min(1.0, cached_tokens_.value / std::max(1.0, traffic_.prompt_tokens.value));
+  view.hit_share = cached_tokens_.value / std::max(1.0, cached_tokens_.value + traffic_.prompt_tokens.value);
   view.pending.assign(workers_.size(), 0);
   for (size_t g = 0; g < workers_.size(); ++g) {
     const Worker& worker = workers_[g];

@@ -18,7 +18,8 @@ struct PromptTraffic {
   static constexpr double kRequestShare = 1.0 / 256;
   static constexpr double kChunkShare = 1.0 / 256;
 
-  // Requests placed per planned step; their prompts, tokens, and the squares of these.
+  // Requests placed per planned step; the tokens of their prompts that they have to compute, and the squares
+  // of these.
   FadingMean placed_per_step;
   FadingMean prompt_tokens;
   FadingMean prompt_squares;
