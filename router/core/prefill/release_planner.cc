@@ -123,6 +123,8 @@ class ReleasePlanner {
       ranks_.emplace_back(rank, settings, traffic.mean_output_tokens, slowest_s);
       capacity += static_cast<double>(ranks_.back().capacity());
     }
+    idle_ = decodes_ == 0 && std::all_of(ranks.begin(), ranks.end(),
+                                         [](const PrefillRank& rank) { return rank.prompts.empty(); });
     const double per_step = traffic.arrivals_per_s * traffic.mean_prompt_tokens * traffic.step_s;
     spare_ = std::max(0.0, 1 - per_step / capacity);
   }
@@ -131,6 +133,7 @@ class ReleasePlanner {
     slots_short_ = std::cmp_greater(waiting_.size(), free_slots_);
     left_.resize(std::min(waiting_.size(), std::max(static_cast<size_t>(free_slots_), Compared())));
     std::iota(left_.begin(), left_.end(), 0);
+    bound_.assign(waiting_.size(), 0);
     while (BindOnce()) {
     }
     return std::move(bindings_);
@@ -145,6 +148,7 @@ class ReleasePlanner {
     // The taker that would be least high with it, and the tokens that it would compute.
     WorkerIndex cheapest = 0;
     int64_t tokens = 0;
+    double urgency = 0;
     auto operator<=>(const Measured&) const = default;
   };
 
@@ -163,36 +167,57 @@ class ReleasePlanner {
     for (const int32_t i : left_) {
       if (measured_.size() == slots) break;
       const WaitingPrompt& prompt = waiting_[i];
+      if (Awaits(prompt)) continue;
       const WorkerIndex cheapest = prompt.cached.empty() ? best : Cheapest(prompt);
-      if (Awaits(prompt, cheapest)) continue;
       const PromptLeft there = prompt.On(cheapest);
       const double height_s = ranks_[cheapest].Height(there);
-      measured_.push_back({height_s, height_s - ranks_[cheapest].Height(), i, cheapest, there.left});
+      const double root = std::sqrt(static_cast<double>(std::max<int64_t>(1, there.left)));
+      measured_.push_back(
+          {height_s, height_s - ranks_[cheapest].Height(), i, cheapest, there.left, Waited(i) / root});
     }
     std::sort(measured_.begin(), measured_.end());
   }
 
-  // The taker that would be least high with it.
-  WorkerIndex Cheapest(const WaitingPrompt& prompt) const {
-    return *std::min_element(takers_.begin(), takers_.end(), [&](WorkerIndex a, WorkerIndex b) {
-      return ranks_[a].Height(prompt.On(a)) < ranks_[b].Height(prompt.On(b));
-    });
+  double SecondsOn(const WaitingPrompt& prompt, WorkerIndex g) const {
+    return ranks_[g].Seconds(prompt.On(g));
+  }
+  // The least time that one of the takers would compute it in.
+  double LeastSeconds(const WaitingPrompt& prompt) const {
+    double least_s = std::numeric_limits<double>::infinity();
+    for (const WorkerIndex g : takers_) least_s = std::min(least_s, SecondsOn(prompt, g));
+    return least_s;
   }
 
-  // It waits for a rank that has more of its prefix, and takes none now.
-  bool Awaits(const WaitingPrompt& prompt, WorkerIndex taker) const {
-    if (prompt.cached.empty()) return false;
+  // The taker that would be least high with it; of equals the one that computes least.
+  WorkerIndex Cheapest(const WaitingPrompt& prompt) const {
+    const auto height = [&](WorkerIndex g) {
+      return std::pair(ranks_[g].Height(prompt.On(g)), SecondsOn(prompt, g));
+    };
+    return *std::min_element(takers_.begin(), takers_.end(),
+                             [&](WorkerIndex a, WorkerIndex b) { return height(a) < height(b); });
+  }
+
+  // It waits for a rank that has more of its prefix, and takes none now. No step of an idle group would end
+  // such a wait.
+  bool Awaits(const WaitingPrompt& prompt) const {
+    if (prompt.cached.empty() || idle_) return false;
     constexpr double kInfinite = std::numeric_limits<double>::infinity();
     double with_slot_s = kInfinite, least_s = kInfinite;
-    for (const ReleaseRank& rank : ranks_) {
-      const auto g = static_cast<WorkerIndex>(&rank - ranks_.data());
-      const double seconds = rank.Seconds(prompt.On(g));
+    for (WorkerIndex g = 0; g < std::ssize(ranks_); ++g) {
+      const double seconds = SecondsOn(prompt, g);
       least_s = std::min(least_s, seconds);
-      if (rank.free_slots() > 0) with_slot_s = std::min(with_slot_s, seconds);
+      if (ranks_[g].free_slots() > 0) with_slot_s = std::min(with_slot_s, seconds);
     }
     const double waited_s = prompt.waited_s + step_s_;
-    if (waited_s < ranks_[taker].Seconds(prompt.On(taker)) - least_s) return true;
+    if (waited_s < LeastSeconds(prompt) - least_s) return true;
     return slots_short_ && least_s < with_slot_s && waited_s < longest_wait_s_;
+  }
+
+  // A rank that has taken another prompt in this round, and may take this one next, has more of its prefix
+  // than those that are left; for no longer than they would need to compute the difference.
+  bool HasMore(const WaitingPrompt& prompt, WorkerIndex rank) const {
+    return !prompt.cached.empty() && std::find(takers_.begin(), takers_.end(), rank) == takers_.end() &&
+           prompt.waited_s + step_s_ < LeastSeconds(prompt) - SecondsOn(prompt, rank);
   }
 
   // Prompts up to the last one that some rank has a part of.
@@ -216,7 +241,7 @@ class ReleasePlanner {
     }
     const double at_present = Unevenness(present_s, filled_s);
     double best_s = present_s, most = 0, waited_s = 0, overdue_s = 0;
-    for (const auto& [height_s, adds_s, i, cheapest, tokens] : measured_) {
+    for (const auto& [height_s, adds_s, i, cheapest, tokens, urgency] : measured_) {
       waited_s += Waited(i);
       filled_s += adds_s;
       if (height_s <= present_s) continue;
@@ -260,11 +285,7 @@ class ReleasePlanner {
                        });
       for (const size_t end = first + count; first < end; ++first) {
         const WaitingPrompt& prompt = waiting_[wave[first].waiting];
-        // The rank that has its prefix has taken another, and may take it next.
-        if (!prompt.cached.empty() &&
-            std::find(takers_.begin(), takers_.end(), wave[first].cheapest) == takers_.end()) {
-          continue;
-        }
+        if (HasMore(prompt, wave[first].cheapest)) continue;
         const auto taker = Taker(prompt, height_s);
         if (taker == takers_.end()) {
           kept = true;
@@ -273,10 +294,11 @@ class ReleasePlanner {
         bindings_.push_back({wave[first].waiting, *taker});
         ranks_[*taker].Take(prompt.On(*taker));
         takers_.erase(taker);
-        std::erase(left_, wave[first].waiting);
+        bound_[static_cast<size_t>(wave[first].waiting)] = 1;
         bound = true;
       }
     }
+    std::erase_if(left_, [&](int32_t i) { return bound_[static_cast<size_t>(i)] != 0; });
     return bound;
   }
 
@@ -326,12 +348,8 @@ class ReleasePlanner {
     for (const Measured& measured : measured_) {
       if (measured.height_s <= height_s) wave.push_back(measured);
     }
-    const auto urgency = [&](const Measured& measured) {
-      return Waited(measured.waiting) / std::sqrt(static_cast<double>(std::max<int64_t>(1, measured.tokens)));
-    };
-    std::sort(wave.begin(), wave.end(), [&](const Measured& a, const Measured& b) {
-      const double of_a = urgency(a), of_b = urgency(b);
-      return of_a != of_b ? of_a > of_b : a.waiting < b.waiting;
+    std::sort(wave.begin(), wave.end(), [](const Measured& a, const Measured& b) {
+      return a.urgency != b.urgency ? a.urgency > b.urgency : a.waiting < b.waiting;
     });
     return wave;
   }
@@ -341,13 +359,15 @@ class ReleasePlanner {
   // Mean output.
   const double output_;
   const double longest_wait_s_;
-  // Fewer slots are free than prompts wait.
-  bool slots_short_ = false;
+  // Fewer slots are free than prompts wait; no rank has anything to do.
+  bool slots_short_ = false, idle_ = false;
   std::vector<ReleaseRank> ranks_;
   int64_t decodes_ = 0, free_slots_ = 0;
   // Ranks that take a prompt; indices of `waiting` that are not bound.
   std::vector<WorkerIndex> takers_;
   std::vector<int32_t> left_;
+  // By index of `waiting`.
+  std::vector<char> bound_;
   // The heights of left_, the smallest first.
   std::vector<Measured> measured_;
   // By rank, the probability that it is the slowest later.

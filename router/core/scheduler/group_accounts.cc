@@ -168,9 +168,8 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
     const auto it = placed_.find(pending.id);
     if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
     const Placed& placed = it->second;
-    prompts.push_back({placed.spec.prefill_tokens, std::min(pending.tokens, LeftOf(placed)),
-                       worker.last_step + 1, placed.planned_for, false, placed.enqueued_step,
-                       placed.spec.ttft_objective_s});
+    prompts.push_back({placed.spec.prefill_tokens, LeftOf(placed, pending.tokens), worker.last_step + 1,
+                       placed.planned_for, false, placed.enqueued_step, placed.spec.ttft_objective_s});
   }
   for (const Worker::Inflight& entry : worker.inflight) {
     const auto it = placed_.find(entry.id);
@@ -184,8 +183,18 @@ std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index)
 }
 
 int64_t GroupAccounts::LeftOf(const Placed& placed) const {
+  const int64_t whole = placed.spec.tokens_to_compute();
   const int64_t cached = caches_.any() ? caches_.Trusted(placed.worker, placed.cached_tokens) : 0;
-  return std::max<int64_t>(0, placed.spec.tokens_to_compute() - cached);
+  return std::max<int64_t>(1, whole - std::max<int64_t>(0, cached - placed.spec.computed_tokens));
+}
+
+int64_t GroupAccounts::LeftOf(const Placed& placed, int64_t reported) const {
+  const int64_t whole = placed.spec.tokens_to_compute();
+  const std::optional<PrefillReport>& prefill = workers_[placed.worker].prefill;
+  reported = std::min(reported, whole);
+  // Such a rank reports what is left; others what would be, had nothing been cached.
+  if (prefill && prefill->metered && reported < whole) return reported;
+  return std::max<int64_t>(1, LeftOf(placed) - (whole - reported));
 }
 
 void GroupAccounts::LookAtPrefixes(PrefixView& view) const {
@@ -195,10 +204,10 @@ void GroupAccounts::LookAtPrefixes(PrefixView& view) const {
   view.pending.assign(workers_.size(), 0);
   for (size_t g = 0; g < workers_.size(); ++g) {
     const Worker& worker = workers_[g];
-    const auto add = [&](RequestId id, int64_t most) {
+    const auto add = [&](RequestId id, int64_t reported) {
       const auto it = placed_.find(id);
       if (it == placed_.end() || it->second.worker != static_cast<WorkerIndex>(g)) return;
-      view.pending[g] += std::min(most, LeftOf(it->second));
+      view.pending[g] += LeftOf(it->second, reported);
     };
     if (worker.prefill) {
       for (const PendingPrompt& prompt : worker.prefill->prompts) add(prompt.id, prompt.tokens);
@@ -297,10 +306,15 @@ double GroupAccounts::NextStepSeconds() const {
   double seconds = 0;
   for (const Worker& worker : workers_) {
     if (!worker.spec.cost || !worker.prefill || worker.active == 0) continue;
+    int64_t left = 0;
+    for (const PendingPrompt& prompt : worker.prefill->prompts) {
+      const auto it = placed_.find(prompt.id);
+      left += it == placed_.end() ? prompt.tokens : LeftOf(it->second, prompt.tokens);
+    }
     const int64_t pending = worker.prefill->pending_tokens();
     const int64_t decodes = worker.active - std::ssize(worker.prefill->prompts);
     BatchLoad load;
-    load.tokens = decodes + std::clamp<int64_t>(worker.prefill->token_budget - decodes, 0, pending);
+    load.tokens = decodes + std::clamp<int64_t>(worker.prefill->token_budget - decodes, 0, left);
     load.decode_context = static_cast<double>(std::max<int64_t>(0, worker.reported_load - pending));
     seconds = std::max(seconds, worker.spec.cost->Seconds(load));
   }

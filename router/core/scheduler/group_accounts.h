@@ -249,8 +249,10 @@ class GroupAccounts {
   // A request has left its worker, after its step `step`: what it generated takes cache, and what it has not
   // computed is not there.
   void EndCached(const Placed& placed, int64_t step);
-  // Prompt tokens that a placed request's worker is expected to compute.
+  // Prompt tokens that a placed request's worker is expected to compute; and what is left of them by its
+  // report. At least 1.
   int64_t LeftOf(const Placed& placed) const;
+  int64_t LeftOf(const Placed& placed, int64_t reported) const;
   void TakeHints(WorkerIndex index, const StepReport& report);
   // Requests that run alone have completed a step.
   void CountStepsAlone(WorkerIndex index, const StepReport& report);

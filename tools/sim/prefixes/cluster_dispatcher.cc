@@ -87,9 +87,9 @@ class ClusterDispatcher final : public Dispatcher {
     for (const HeldRequest& held : engine.Held()) {
       resident += held.request->prompt_tokens + held.generated;
       if (held.generated > 0) continue;
-      // Until it is admitted its engine has not looked for it in its cache.
+      // As the router reckons from outside: what is cached is not known before the first token.
       report.prefill->prompts.push_back(
-          {held.request->id, held.request->prompt_tokens - held.computed.value_or(0)});
+          {held.request->id, std::max<int64_t>(1, held.request->prompt_tokens - held.computed)});
     }
     report.group_idle = engine.idle();
     report.shared_kv_tokens = Shared(engine, resident);

@@ -134,8 +134,9 @@ int64_t EngineModel::Cached(const PrefixRequest& request) const {
 
 std::vector<HeldRequest> EngineModel::Held() const {
   std::vector<HeldRequest> held;
-  for (const Entry& entry : running_) held.push_back({entry.request, entry.generated, entry.computed});
-  for (const Entry& entry : waiting_) held.push_back({entry.request, entry.generated, std::nullopt});
+  for (const Entry& entry : running_)
+    held.push_back({entry.request, entry.generated, std::max<int64_t>(0, entry.computed - entry.cached)});
+  for (const Entry& entry : waiting_) held.push_back({entry.request, entry.generated});
   return held;
 }
 

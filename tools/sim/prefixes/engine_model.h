@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include "common/cost/batch_time.h"
@@ -42,8 +41,8 @@ struct EngineModelOptions {
 struct HeldRequest {
   const PrefixRequest* request = nullptr;
   int64_t generated = 0;
-  // Of its prompt, those found in the cache included; none: it was not admitted yet.
-  std::optional<int64_t> computed;
+  // By steps, without those found in the cache.
+  int64_t computed = 0;
 };
 
 // What a step has done.

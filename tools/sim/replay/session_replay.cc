@@ -239,6 +239,9 @@ void SessionReplay::CompareState() {
     own.mutable_groups(g)->mutable_totals()->set_policy_violations(
         state_.groups(g).totals().policy_violations());
   }
+  // Prompts count in it without what caches hold, which is not part of a state.
+  for (int g = 0; !from_beginning_ && g < std::min(own.groups_size(), state_.groups_size()); ++g)
+    *own.mutable_groups(g)->mutable_traffic() = state_.groups(g).traffic();
   std::string first;
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&first);

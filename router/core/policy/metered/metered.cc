@@ -38,6 +38,8 @@ void MeteredPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
 double MeteredPolicy::Bind(const Snapshot& snapshot) {
   bindings_.clear();
   ranks_ = snapshot.prefill->ranks;
+  free_.Reset(snapshot);
+  refusals_.Reset(snapshot.kv);
   for (size_t g = 0; g < ranks_.size(); ++g) ranks_[g].free_slots = snapshot.workers[g].free_slots;
   double level_s = 0;
   size_t first = 0;
@@ -50,7 +52,7 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
     const size_t before = bindings_.size();
     level_s = BindClass(snapshot, first, end);
     // A lower class takes what a higher one leaves.
-    if (bindings_.size() - before < end - first) break;
+    if (bindings_.size() - before < order_.size()) break;
     first = end;
   } while (first < snapshot.waiting.size());
   return level_s;
@@ -63,6 +65,7 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
   const absl::Span<const WaitingView> waiting = snapshot.waiting.subspan(first, end - first);
   if (snapshot.prefill->releases_only) {
     FairOrder(waiting, traffic.mean_output_tokens, order_);
+    std::erase_if(order_, [&](int32_t i) { return !FitsSomewhere(waiting[static_cast<size_t>(i)]); });
   } else {
     order_.resize(waiting.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -87,6 +90,13 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
     --ranks_[binding.rank].free_slots;
   }
   return plan.level_s;
+}
+
+bool MeteredPolicy::FitsSomewhere(const WaitingView& request) {
+  if (refusals_.Refused(request.kv_need, request.kv_reserve_tokens)) return false;
+  if (free_.FitsSomewhere(request)) return true;
+  refusals_.Note(request.kv_need, request.kv_reserve_tokens);
+  return false;
 }
 
 void MeteredPolicy::FindCached(const Snapshot& snapshot, absl::Span<const WaitingView> waiting) {

@@ -44,6 +44,8 @@ class MeteredPolicy final : public Policy {
   // ranks_.
   double BindClass(const Snapshot& snapshot, size_t first, size_t end);
   PrefillDecision Plan(const Snapshot& snapshot, int32_t priority) const;
+  // Requests that fit no rank's memory now are passed over.
+  bool FitsSomewhere(const WaitingView& request);
   // Fills WaitingPrompt::cached of the first ones of waiting_, which are those requests in the order order_.
   void FindCached(const Snapshot& snapshot, absl::Span<const WaitingView> waiting);
   void PlaceBindings(const Snapshot& snapshot, Decision& decision);
@@ -56,12 +58,13 @@ class MeteredPolicy final : public Policy {
   std::vector<PrefillRank> ranks_;
   // Scratch.
   std::vector<WaitingPrompt> waiting_;
-  // The index in its class of each of waiting_.
+  // The index in its class of each of waiting_, which are those that may be bound.
   std::vector<int32_t> order_;
   // WaitingPrompt::cached.
   std::vector<int64_t> cached_;
   std::vector<WorkerView> views_;
   FreeCapacity free_;
+  KvRefusals refusals_;
 };
 
 }  // namespace bfio::core

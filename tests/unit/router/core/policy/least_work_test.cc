@@ -99,7 +99,9 @@ TEST(LeastWork, PrefixesOfThePlanCount) {
   const std::vector<uint64_t> begun = {1, 2, 3, 4, 5, 6, 7};
   EXPECT_EQ(at.Decide({begun, prompt, prompt}, 9 * kPerBlock), (std::vector<int32_t>{0, 0, 0}))
       << "and what the second adds";
-  EXPECT_EQ(at.caches.Find(0, prompt, 9 * kPerBlock), 0) << "not beyond the plan";
+  const auto policy = MakePolicy("least_work", {});
+  EXPECT_EQ(at.Decide(**policy, {prompt, prompt}, 9 * kPerBlock), (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(at.Decide(**policy, {prompt}, 9 * kPerBlock), std::vector<int32_t>{1}) << "those of this plan";
   for (int i = 0; i < 200; ++i) {
     for (WorkerIndex g = 0; g < 4; ++g) at.caches.Observed(g, 128, 0);
   }

@@ -205,7 +205,7 @@ TEST(PlanReleaseTest, PromptsOfOneTextFollowEachOtherOnItsRank) {
 }
 
 TEST(PlanReleaseTest, WhereSlotsAreShortAPromptLetsOthersGoFirstForAsLongAsItMay) {
-  const std::vector<PrefillRank> ranks = {DecodingRank(0, 0, 1), DecodingRank(0, 0, 0)};
+  const std::vector<PrefillRank> ranks = {DecodingRank(1, 100, 1), DecodingRank(1, 100, 0)};
   const std::vector<int64_t> full = {0, 500}, free = {500, 0};
   const std::vector<WaitingPrompt> waiting = {{600, 2, kNoObjective, 0, full},
                                               {600, 1, kNoObjective, 0, free}};
