@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/retry_delay.h"
 #include "common/cost/prompt_work.h"
+#include "router/requests/not_tried.h"
 
 namespace bfio::router {
 namespace {
@@ -70,15 +71,17 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
   out.cancel.insert(out.cancel.end(), cancelled.begin(), cancelled.end());
   Drop(cancelled, now);
   // A rank that was idle begins a step now.
-  if (InEngine() == 0) last_report_at_ = worked_at_ = now;
+  if (calls_.empty()) last_report_at_ = now;
+  if (InEngine() == 0) worked_at_ = now;
   for (Placement& placement : placements) {
     if (!placement.call.ok()) {
       Reject(placement.id, placement.call.status());
       continue;
     }
     if (on_trial_ && !calls_.empty()) {
-      Reject(placement.id,
-             absl::ResourceExhaustedError("the rank was silent, and has to bring a token first"));
+      Reject(
+          placement.id,
+          NotTried(absl::ResourceExhaustedError("the rank was silent, and has to show first that it works")));
       continue;
     }
     const CallNumber number = next_call_++;
@@ -89,6 +92,7 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     call.prompt_left = placement.call->passed.kv_from_elsewhere ? 1 : call.prompt_tokens;
     call.whole = placement.call->passed.whole;
     call.sent_at = call.heard_at = now;
+    call.heard_report = token_reports_;
     call.refusals = placement.call->refusals;
     // The present step has begun without it.
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
@@ -175,6 +179,7 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
 }
 
 void EngineRank::Refuse(Call& call, const absl::Status& why, absl::Time now) {
+  if (call.refused) return;
   const bool hung = Hangs(now);
   call.refused = absl::ResourceExhaustedError(why.message());
   const absl::Duration delay =
@@ -216,11 +221,15 @@ void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
   token_budget_ = step.token_budget.value_or(token_budget_);
   if (std::exchange(heard_step_, step.step) == step.step) return;
   worked_at_ = now;
+  if (step.decodes > 0 || step.prompt_tokens > 0) on_trial_ = false;
   bool tokens_come = step.decodes > 0 && AnyDecodes();
   for (const EngineStep::Prompt& prompt : step.prompts) {
     const auto it = calls_.find(prompt.name.call);
-    if (it == calls_.end()) continue;
+    // A report may come after the refusal.
+    if (it == calls_.end() || it->second.refused) continue;
     Call& call = it->second;
+    call.heard_at = now;
+    call.heard_report = token_reports_;
     call.prompt_left = prompt.left;
     call.computed = prompt.left == 0;
     Await(call);
@@ -291,6 +300,12 @@ void EngineRank::TellPrompts() {
 
 absl::Duration EngineRank::LongestQuiet(const Call& call) const {
   return std::max(longest_quiet_, absl::Seconds(call.prompt_tokens + call.generated) / kSlowestPrefill);
+}
+
+bool EngineRank::Lost(const Call& call, absl::Time now) const {
+  if (!call.awaited || token_reports_ - call.heard_report < kSilentSteps) return false;
+  const absl::Duration quiet = now - std::max(call.heard_at, load_complete_at_);
+  return quiet >= (load_ ? 1 : kQuietWithoutLoads) * LongestQuiet(call);
 }
 
 absl::Time EngineRank::QuietEnd() const {
@@ -375,7 +390,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       report.tokens.push_back({call.id, static_cast<uint32_t>(call.tokens.size())});
       report.token_ids.insert(report.token_ids.end(), call.tokens.begin(), call.tokens.end());
       call.generated += static_cast<int64_t>(call.tokens.size());
-      if (!call.tokens.empty()) call.token_report = token_reports_;
+      if (!call.tokens.empty()) call.token_report = call.heard_report = token_reports_;
       call.tokens.clear();
       if (call.cached) {
         const int64_t cached = std::min(*std::exchange(call.cached, std::nullopt), call.prompt_tokens);
@@ -384,9 +399,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
       }
     }
     Await(call);
-    if (stepped && call.awaited && token_reports_ - call.token_report >= kSilentSteps &&
-        now - call.heard_at >= LongestQuiet(call))
-      silent.push_back(number);
+    if (stepped && Lost(call, now)) silent.push_back(number);
     if (call.finished) {
       report.finished.push_back({call.id, *call.finished, call.whole_tokens});
       ended.push_back(number);
@@ -450,9 +463,14 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
   const bool works = load && load_ && load->tokens != load_->tokens;
   if (works) {
     worked_at_ = now;
-    if (!calls_changed_ && !calls_.empty() && load->requests == load_->requests) load_shows_work_ = true;
+    if (!calls_changed_ && !calls_.empty() && load->requests == load_->requests) {
+      load_shows_work_ = true;
+      on_trial_ = false;
+    }
   }
   calls_changed_ = false;
+  // The first report may be older than the last requests.
+  if (load && (!load_ || load->requests >= InEngine())) load_complete_at_ = now;
   load_ = load;
   // One slot stays the router's, whatever an engine reports.
   const int64_t others = load_ ? std::clamp<int64_t>(load_->requests - InEngine(), 0, options_.slots - 1) : 0;

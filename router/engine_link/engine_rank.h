@@ -48,9 +48,14 @@
 // before, up to kLongestRefusal, or for as long as the engine says. Without that a full engine would be asked
 // again once a round trip, by as many requests as wait.
 //
-// A request that brings nothing while others of the rank do is lost in the engine: after kSilentSteps of them
-// and the time of QuietEnd it is cancelled, and goes on elsewhere. Engines that take a request out of memory
-// for a while (preemption) bring it back earlier.
+// Lost requests. A request that has begun (it has had tokens, or the engine reports that its prompt is
+// computed) may be lost in the engine: then it brings nothing while others of the rank do. It is cancelled
+// after kSilentSteps of the others and LongestQuiet, and goes on elsewhere. An engine that takes a request
+// out of memory (preemption) may keep it in its queue for longer. Its reports of loads still count that
+// request, and not a lost one: the time begins anew with each report of as many requests as the rank has.
+// Other clients' requests in these reports hide a lost one. Where the engine reports no loads, the time is
+// kQuietWithoutLoads times as long. Requests that are lost before they begin, and outputs that come whole,
+// are not found: they end by their clients' deadlines, or with the rank.
 //
 // Shared memory. Engines keep a prefix that several prompts have once. The requests' tokens then exceed what
 // the engine reports to be in use. If the next requests share as much, the rank holds more tokens by the same
@@ -111,6 +116,7 @@ class EngineRank {
   static constexpr absl::Duration kLongestRefusal = absl::Seconds(2);
   static constexpr absl::Duration kLongestRetryInfo = absl::Seconds(5);
   static constexpr int64_t kSilentSteps = 64;
+  static constexpr int kQuietWithoutLoads = 10;
   // How long a report of the engine holds; it sends some four times a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
   // Longer than most steps, and shorter than the time between two answers of GetLoads. Records of loads come
@@ -136,8 +142,8 @@ class EngineRank {
     BarrierWatch* watch = nullptr;
     // Those of all its ranks; may be null.
     BarrierPrompts* prompts = nullptr;
-    // The engine has been cut off for its silence. Until it brings something the rank takes one request, and
-    // sends others back: they would be lost with it.
+    // The engine has been cut off for its silence. Until it brings tokens, or reports work, the rank takes
+    // one request, and sends others back (NotTried): they would be lost with it.
     bool on_trial = false;
     // As load_shows_work of another rank, or connection, of the engine.
     bool load_shows_work = false;
@@ -187,6 +193,8 @@ class EngineRank {
   // The engine's report of the rank; empty: none, or none in time.
   void OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out);
 
+  // Options::on_trial, until the engine has shown that it works.
+  bool on_trial() const { return on_trial_; }
   // The engine's reports of its KV memory have changed while the rank's requests were the same: it decodes.
   bool load_shows_work() const { return load_shows_work_; }
 
@@ -226,8 +234,9 @@ class EngineRank {
     // The present step is not complete without something of it.
     bool awaited = false;
     absl::Time sent_at;
-    // Of its last message.
+    // Of its last message, or the engine's last report of its prompt; and the last of token_reports_ then.
     absl::Time heard_at;
+    int64_t heard_report = 0;
     // The engine has refused it, and it is reported at that time.
     std::optional<absl::Status> refused;
     absl::Time refused_until;
@@ -251,6 +260,8 @@ class EngineRank {
   void TellPrompts();
   // The longest time without a message of it that is no sign of a fault.
   absl::Duration LongestQuiet(const Call& call) const;
+  // The engine seems to have lost it.
+  bool Lost(const Call& call, absl::Time now) const;
   // When an engine that brings nothing counts as hung. REQUIRES: it has requests.
   absl::Time QuietEnd() const;
   bool Hangs(absl::Time now) const { return InEngine() > 0 && now >= QuietEnd(); }
@@ -346,6 +357,8 @@ class EngineRank {
 
   // As the engine reported last.
   std::optional<EngineLoad> load_;
+  // The last report that counted as many requests as the rank had, or the first after a time without any.
+  absl::Time load_complete_at_ = absl::InfinitePast();
   bool load_shows_work_ = false;
   // Calls have begun or ended since that report.
   bool calls_changed_ = false;

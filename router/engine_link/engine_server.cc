@@ -350,7 +350,6 @@ void EngineServer::ReplaceClientIfSilent(const absl::Status& why) {
 
 void EngineServer::Attach(size_t r) {
   Rank& rank = ranks_[r];
-  rank.leaving = false;
   rank.attach_at = absl::InfiniteFuture();
   const std::string name = absl::StrCat(name_, "#", r);
   rank.channel = std::make_shared<EngineChannel>((*next_member_)++, name, weak_from_this(), r, events_);
@@ -366,7 +365,8 @@ void EngineServer::Attach(size_t r) {
   WorkerHello hello;
   hello.worker_id = name;
   hello.group = address_.barrier;
-  hello.router_instance = rank.router_instance;
+  // A drain because the server was not listed does not hold when it is listed again.
+  hello.router_instance = std::exchange(rank.leaving, false) ? 0 : rank.router_instance;
   hello.model = DigestOf(description_);
   hello.slots = description_.slots;
   hello.kv_tokens = description_.kv_tokens;
@@ -485,6 +485,7 @@ std::optional<int64_t> EngineServer::OnStep(size_t r, MemberId member, const Eng
 
 void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
   Rank& rank = ranks_[r];
+  rank.on_trial = rank.on_trial && rank.machine.on_trial();
   for (StepReport& report : out.reports) handler_->OnWorkerEvent(rank.channel, std::move(report));
   for (EpochReady& ready : out.ready) handler_->OnWorkerEvent(rank.channel, std::move(ready));
   for (const CallNumber number : out.cancel) {

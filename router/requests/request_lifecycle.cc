@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
 #include "common/telemetry/log_fields.h"
+#include "router/requests/not_tried.h"
 #include "router/requests/resume_rights.h"
 #include "router/requests/retry.h"
 
@@ -100,8 +101,11 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   if (found == nullptr || found->ended) return;  // cancelled meanwhile
   RequestRecord& record = *found;
   const Passing& passed = record.request.passed;
-  if (!passed.whole) record.refusals = 0;
-  record.refused_since.reset();
+  // A message without tokens, or an estimate, is no sign that the worker has taken it.
+  if (!tokens.empty() && !passed.whole) {
+    record.refusals = 0;
+    record.refused_since.reset();
+  }
   tokens = tokens.subspan(0, record.request.max_new_tokens - record.delivered);
   if (tokens.empty() && messages.empty()) return;
   const LogprobsView asked = LogprobsOf(record.request.sampling, logprobs, tokens.size());
@@ -184,6 +188,12 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   if (record == nullptr || record->ended) return;
   const bool full = absl::IsResourceExhausted(why);
   const bool exact = !options_.kv_on_demand;
+  if (full && WasNotTried(why)) {
+    Trace(*record, why.message());
+    // The bound of earlier refusals goes on.
+    if (record->refused_since && !exact) queue_.Add(*record, *record->refused_since);
+    return;
+  }
   if (!full) {
     const bool failed = absl::IsInternal(why);
     LogEvent(
@@ -352,6 +362,8 @@ void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
 }
 
 void RequestLifecycle::Requeue(RequestRecord& record) {
+  // Its worker had taken it.
+  record.refused_since.reset();
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
   // It goes before all requests that have not started, even if it has no token yet.
   spec.priority += BegunBonus();

@@ -90,7 +90,7 @@ struct RequestRecord {
   std::optional<Finish> ended;
   // Consecutive refusals by workers that had no KV memory for it (core::RequestSpec::refusals).
   int refusals = 0;
-  // When the first of them came; empty: none since its last token.
+  // When the first refusal came; empty: none since its last token, or since a worker had taken it.
   std::optional<absl::Time> refused_since;
   // Whether it may be the cause of its workers' crashes.
   Suspicion suspicion;

@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine_link/engine_rank.h"
+#include "router/requests/not_tried.h"
 #include "tests/unit/router/engine_link/engine_rank_fixture.h"
 
 namespace bfio::router {
@@ -54,6 +55,46 @@ TEST_F(RefusalTest, TheEngineMaySayHowLong) {
   EXPECT_EQ(KeptFor(full), EngineRank::kLongestRetryInfo);
 }
 
+// Plans come more often than the rank's own steps.
+TEST_F(RefusalTest, PlansDoNotPutOffTheReportsOfARankWithRefusedRequestsAlone) {
+  rank_ = EngineRank({.slots = 8});
+  Epoch(1);
+  Plan({7});
+  Reports();
+  absl::Status full = absl::ResourceExhaustedError("full");
+  SetRetryDelay(full, absl::Seconds(5));
+  rank_.OnFailed(1, full, now_, out_);
+  const absl::Time due = rank_.next_deadline();
+  EXPECT_EQ(due, now_ + EngineRank::kQuietStep);
+  now_ += EngineRank::kQuietStep / 2;
+  Plan({});
+  EXPECT_EQ(rank_.next_deadline(), due);
+}
+
+TEST_F(RefusalTest, AStepReportedAfterTheRefusalIsNoneOfItsOwn) {
+  rank_ = EngineRank({.slots = 8});
+  Epoch(1);
+  Plan({7, 8});
+  Token(1, 100);
+  rank_.OnFailed(2, absl::ResourceExhaustedError("full"), now_, out_);
+  rank_.OnFailed(2, absl::UnavailableError("again"), now_, out_);
+  EngineStep step;
+  step.step = 1;
+  step.prompt_tokens = 10;
+  step.prompts.push_back({{1, 1, 2}, 10, 0});
+  rank_.OnStep(step, now_, out_);
+  Reports();
+  now_ += absl::Milliseconds(10);
+  Token(1, 101);
+  EXPECT_EQ(Reports().size(), 1u) << "a step does not wait for it";
+  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  now_ += absl::Seconds(1);
+  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  Wait(absl::Seconds(5));
+  EXPECT_EQ(rank_.active(), 1);
+  EXPECT_EQ(Reports().back().extra_slots, 0) << "it is counted once";
+}
+
 // Its prompt is not being computed, and the engine does not have it.
 TEST_F(RefusalTest, ARefusedRequestIsNoneOfTheEngines) {
   rank_ = EngineRank({.slots = 8});
@@ -73,14 +114,58 @@ TEST_F(RefusalTest, ARefusedRequestIsNoneOfTheEngines) {
   EXPECT_EQ(rank_.active(), 1);
 }
 
-// The rank goes on, so that it is not cut off.
-TEST_F(RefusalTest, ARequestThatTheEngineForgetsGoesOnElsewhere) {
-  max_new_tokens_ = 10'000;
-  Epoch(1);
-  Plan({7, 8});
-  Token(1, 100);
-  Token(2, 200);
-  const auto step = [&](absl::Duration took) {
+// --- ranks on trial ---
+
+class TrialTest : public EngineRankTest {
+ protected:
+  void SetUp() override {
+    rank_ = EngineRank({.slots = 8, .on_trial = true});
+    Epoch(1);
+    Plan({7, 8});
+  }
+};
+
+TEST_F(TrialTest, WhatItSendsBackIsNotTried) {
+  const std::vector<StepReport> reports = Reports();
+  ASSERT_EQ(reports.size(), 1u);
+  ASSERT_EQ(reports[0].rejected.size(), 1u);
+  EXPECT_TRUE(WasNotTried(reports[0].rejected[0].status));
+  EXPECT_EQ(reports[0].extra_slots, 1 - 8);
+}
+
+TEST_F(TrialTest, AReportOfWorkEndsIt) {
+  EngineStep step;
+  step.step = 1;
+  rank_.OnStep(step, now_, out_);
+  EXPECT_TRUE(rank_.on_trial()) << "it has done nothing";
+  step.step = 2;
+  step.prompt_tokens = 4;
+  rank_.OnStep(step, now_, out_);
+  EXPECT_FALSE(rank_.on_trial());
+  EXPECT_EQ(Reports().back().extra_slots, 0);
+}
+
+TEST_F(TrialTest, SoDoesAKvCacheThatChanges) {
+  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  EXPECT_TRUE(rank_.on_trial());
+  rank_.OnLoad(EngineLoad{1, 101}, now_, out_);
+  EXPECT_FALSE(rank_.on_trial());
+}
+
+// --- lost requests ---
+
+class LostRequestTest : public EngineRankTest {
+ protected:
+  void SetUp() override {
+    max_new_tokens_ = 10'000;
+    Epoch(1);
+    Plan({7, 8});
+    Token(1, 100);
+    Token(2, 200);
+  }
+  // The first one goes on; returns what the rank gives back.
+  std::vector<core::RequestId> Step(absl::Duration took) {
     now_ += took;
     Token(1, 101);
     Wait(EngineRank::kLongestGather);
@@ -88,23 +173,65 @@ TEST_F(RefusalTest, ARequestThatTheEngineForgetsGoesOnElsewhere) {
     for (const StepReport& report : Reports())
       preempted.insert(preempted.end(), report.preempted.begin(), report.preempted.end());
     return preempted;
-  };
-  EXPECT_THAT(step(2 * EngineRank::kLongestQuiet), IsEmpty()) << "the other one may be as late";
-  for (int64_t i = 2; i < EngineRank::kSilentSteps; ++i) ASSERT_THAT(step(absl::Milliseconds(50)), IsEmpty());
+  }
+  std::vector<core::RequestId> Steps() {
+    std::vector<core::RequestId> preempted;
+    for (int64_t i = 0; i < 2 * EngineRank::kSilentSteps && preempted.empty(); ++i)
+      preempted = Step(absl::Milliseconds(50));
+    return preempted;
+  }
+};
+
+// The rank goes on, so that it is not cut off.
+TEST_F(LostRequestTest, ARequestThatTheEngineForgetsGoesOnElsewhere) {
+  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  EXPECT_THAT(Step(2 * EngineRank::kLongestQuiet), IsEmpty()) << "the other one may be as late";
+  for (int64_t i = 2; i < EngineRank::kSilentSteps; ++i) ASSERT_THAT(Step(absl::Milliseconds(50)), IsEmpty());
   EXPECT_THAT(out_.cancel, IsEmpty());
-  std::vector<core::RequestId> preempted;
-  for (int i = 0; i < 3 && preempted.empty(); ++i) preempted = step(absl::Milliseconds(50));
-  EXPECT_THAT(preempted, ElementsAre(8));
+  EXPECT_THAT(Steps(), ElementsAre(8));
   EXPECT_THAT(out_.cancel, ElementsAre(2));
   EXPECT_EQ(rank_.active(), 1);
 }
 
-TEST_F(RefusalTest, StepsAloneAreNoSignThatItIsForgotten) {
-  max_new_tokens_ = 10'000;
-  Epoch(1);
-  Plan({7, 8});
-  Token(1, 100);
-  Token(2, 200);
+// It waits in the engine's queue.
+TEST_F(LostRequestTest, AnEngineThatCountsItHasPreemptedIt) {
+  for (int i = 0; i < 20; ++i) {
+    now_ += EngineRank::kLongestQuiet;
+    rank_.OnLoad(EngineLoad{2, 100}, now_, out_);
+    // A report may have been made before the last request came.
+    rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+    ASSERT_THAT(Steps(), IsEmpty());
+  }
+  EXPECT_THAT(Step(EngineRank::kLongestQuiet), ElementsAre(8)) << "no report has counted it since";
+}
+
+TEST_F(LostRequestTest, WithoutLoadsItHasMoreTime) {
+  Step((EngineRank::kQuietWithoutLoads - 1) * EngineRank::kLongestQuiet);
+  EXPECT_THAT(Steps(), IsEmpty());
+  EXPECT_THAT(Step(EngineRank::kLongestQuiet), ElementsAre(8));
+}
+
+// The report announces its first token.
+TEST_F(LostRequestTest, APromptThatTheEngineReportsIsNotLost) {
+  Plan({9});
+  rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
+  now_ += EngineRank::kLongestQuiet;
+  for (int64_t i = 0; i < 2 * EngineRank::kSilentSteps; ++i) {
+    Token(2, 201);
+    ASSERT_THAT(Step(absl::Milliseconds(50)), IsEmpty());
+  }
+  EngineStep step;
+  step.step = 1;
+  step.decodes = 2;
+  step.prompt_tokens = 10;
+  step.prompts.push_back({{1, 1, 3}, 10, 0});
+  rank_.OnStep(step, now_, out_);
+  Token(2, 201);
+  EXPECT_THAT(Step(absl::Milliseconds(50)), IsEmpty());
+  EXPECT_THAT(out_.cancel, IsEmpty());
+}
+
+TEST_F(LostRequestTest, StepsAloneAreNoSignThatItIsForgotten) {
   for (int64_t i = 0; i < 10 * EngineRank::kSilentSteps; ++i) {
     now_ += absl::Milliseconds(50);
     Token(1, 101);

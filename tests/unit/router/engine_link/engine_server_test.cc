@@ -59,6 +59,27 @@ TEST_F(EngineServerTest, WhatIsListedAgainAsItLeavesComesBack) {
   EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins"));
 }
 
+// The router remembers the drain of a process that it knows.
+TEST_F(EngineServerTest, WhatIsListedAgainIsNotDrained) {
+  Later();
+  Describe();
+  channel_->SendEpoch({.epoch = 1, .router_instance = 77});
+  RunEvents();
+  server_->Retire();
+  server_->Keep();
+  CutOff();
+  Later();
+  RunEvents();
+  EXPECT_EQ(seen_.back(), "joins");
+  EXPECT_EQ(router_instance_, 0u);
+  channel_->SendEpoch({.epoch = 2, .router_instance = 77});
+  RunEvents();
+  CutOff();
+  Later();
+  RunEvents();
+  EXPECT_EQ(router_instance_, 77u) << "a later drain holds";
+}
+
 TEST_F(EngineServerTest, WhatHasLeftIsGoneUntilItIsListedAgain) {
   Later();
   Describe();
@@ -186,6 +207,27 @@ TEST_F(EngineServerTest, ARankThatWasSilentTakesOneRequestUntilItBringsAToken) {
   Place();
   Place();
   EXPECT_EQ(asked_.streams.size(), 4u) << "until it does, however it leaves";
+}
+
+TEST_F(EngineServerTest, OrUntilItReportsWork) {
+  Later();
+  Describe();
+  Place();
+  CutOff();
+  Later();
+  Place();
+  EngineStep step;
+  step.step = 1;
+  step.prompt_tokens = 3;
+  server_->OnStep(0, channel_->id(), step);
+  RunEvents();
+  channel_->Close(absl::OkStatus());
+  RunEvents();
+  Later();
+  asked_.streams.clear();
+  Place();
+  Place();
+  EXPECT_EQ(asked_.streams.size(), 2u);
 }
 
 // The first message may come before the engine has looked its prompt up.

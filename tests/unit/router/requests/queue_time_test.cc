@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "common/base/retry_delay.h"
+#include "router/requests/not_tried.h"
 #include "tests/unit/router/requests/request_lifecycle_fixture.h"
 
 namespace bfio::router {
@@ -58,6 +59,57 @@ TEST_F(QueueTimeTest, WhatWorkersRefuseEndsAfterTheSameTime) {
   PassTime(absl::Seconds(4));
   EXPECT_TRUE(absl::IsResourceExhausted(*sink.status)) << "10 s after the first refusal";
   EXPECT_TRUE(taken.open()) << "it had a token in between";
+}
+
+TEST_F(QueueTimeTest, OnlyTokensShowThatARequestIsTaken) {
+  Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Request("a"));
+  EXPECT_EQ(Place().size(), 1u);
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  requests_->OnRejected(sink.id(), full, now_);
+  PassTime(absl::Seconds(6));
+  struct Message final : Passed {
+    Message() : Passed(1) {}
+  };
+  const PassedPtr message = std::make_shared<Message>();
+  requests_->OnTokens(sink.id(), {}, {}, now_, absl::MakeConstSpan(&message, 1));
+  requests_->OnRejected(sink.id(), full, now_);
+  PassTime(absl::Seconds(4));
+  EXPECT_FALSE(sink.open()) << "10 s after the first refusal";
+}
+
+// By a rank that has to show first that it works.
+TEST_F(QueueTimeTest, WhatComesBackUntriedIsNotRefused) {
+  Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
+  OpenEpoch();
+  RecordingSink& untried = Arrive(Request("a"));
+  RecordingSink& refused = Arrive(Request("b"));
+  EXPECT_EQ(Place().size(), 2u);
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  requests_->OnRejected(refused.id(), full, now_);
+  requests_->OnRejected(untried.id(), NotTried(full), now_);
+  EXPECT_EQ(requests_->totals().refused_by_workers, 1);
+  PassTime(absl::Seconds(10));
+  EXPECT_FALSE(refused.open());
+  EXPECT_TRUE(untried.open());
+}
+
+TEST_F(QueueTimeTest, ALostWorkerEndsTheTimeOfRefusals) {
+  Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Request("a"));
+  EXPECT_EQ(Place().size(), 1u);
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  requests_->OnRejected(sink.id(), full, now_);
+  PassTime(absl::Seconds(6));
+  requests_->OnPlaced(sink.id(), 0, 0, now_);
+  requests_->OnLost(sink.id(), now_);
+  requests_->OnRejected(sink.id(), full, now_);
+  PassTime(absl::Seconds(6));
+  EXPECT_TRUE(sink.open());
+  PassTime(absl::Seconds(4));
+  EXPECT_FALSE(sink.open());
 }
 
 TEST_F(QueueTimeTest, EachOutputOfACallWaitsForItself) {

@@ -1,0 +1,29 @@
+// Marks the status of a request that comes back from a rank, and that no worker has refused.
+//
+// Purpose: a rank that has to show first that it works sends requests back untried. These do not count as
+// refusals, whose number and time are bounded. The mark is a payload, which every layer between passes on.
+// Pure functions; any thread.
+#ifndef BFIO_ROUTER_REQUESTS_NOT_TRIED_H_
+#define BFIO_ROUTER_REQUESTS_NOT_TRIED_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio::router {
+
+inline constexpr absl::string_view kNotTried = "bfio/not-tried";
+
+// REQUIRES: !status.ok().
+[[nodiscard]] inline absl::Status NotTried(absl::Status status) {
+  status.SetPayload(kNotTried, absl::Cord());
+  return status;
+}
+
+inline bool WasNotTried(const absl::Status& status) {
+  return status.GetPayload(kNotTried).has_value();
+}
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_REQUESTS_NOT_TRIED_H_
