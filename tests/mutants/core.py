@@ -60,6 +60,7 @@ MUTANTS = [
     ("prefill/release_planner.cc", "if (Awaits(prompt)) continue;", "", "no prompt waits for the rank that has its prefix"),
     ("prefill/release_planner.cc", "return slots_short_ && least_s < with_slot_s && waited_s < longest_wait_s_;", "return slots_short_ && least_s < with_slot_s;", "a prompt lets others go first without end"),
     ("prefill/release_planner.cc", "if (!slots_short_ && Waited(i)", "if (Waited(i)", "behind a backlog prompts are not held until waves are even"),
+    ("policy/metered/metered.cc", "if (bindings_.size() - before < order_.size()) break;", "if (bindings_.size() - before < end - first) break;", "a request that fits no memory holds up lower classes"),
     ("policy/metered/fair_order.cc", "next.emplace(served + charge, t)", "next.emplace(served + 0 * charge, t)", "the least served tenant gets all slots"),
     ("scheduler/group_accounts.cc", "LeftOf(placed, pending.tokens), worker.last_step + 1", "pending.tokens, worker.last_step + 1", "prompts on coupled ranks count as if nothing were cached"),
     ("prefill/release_planner.cc", "spare_ = std::max(0.0, 1 - per_step / capacity);", "(void)per_step, (void)capacity;\n    spare_ = 1;", "prompts wait for company where the budgets are full of prompts"),

@@ -1,4 +1,4 @@
-// Requests for coupled engines: by hand, whom a free slot is for, by prefix, tenant and class.
+// Which requests go to coupled engines: decisions by prefix, tenant, class and memory.
 #include "router/core/policy/metered/metered.h"
 
 #include <cstdint>
@@ -90,6 +90,14 @@ TEST(MeteredPolicyTest, WhereSlotsAreShortTheLeastServedTenantIsNext) {
   at.Add(4).tenant = 2;
   // Five blocks ahead: after one request of the other tenant still one.
   EXPECT_THAT(at.Decide(), ElementsAre(-1, -1, ::testing::Ge(0), ::testing::Ge(0)));
+}
+
+TEST(MeteredPolicyTest, ARequestThatFitsNoMemoryHoldsUpNoOther) {
+  Case at({1, 1});
+  at.Add(4).kv_reserve_tokens = 2 * kAmpleKv;
+  at.Add(4).kv_reserve_tokens = 4 * kPerBlock;
+  at.Add(4).priority = -1;
+  EXPECT_THAT(at.Decide(), ElementsAre(-1, ::testing::Ge(0), ::testing::Ge(0)));
 }
 
 TEST(MeteredPolicyTest, AMoreUrgentClassGoesFirstWhateverItsTenantHasHad) {
