@@ -273,8 +273,8 @@ class ReleasePlanner {
     WeighRanks();
     bool bound = false;
     std::vector<Measured> wave = ByUrgency(height_s);
-    // As many as there are takers, the longest of these first. A taker that is left is kept for one that it
-    // is too high for now.
+    // As many as there are takers, the longest of these first. A taker that is left is kept for a prompt that
+    // stays within the height in a later round.
     bool kept = false;
     for (size_t first = 0; first < wave.size() && !takers_.empty() && !kept;) {
       const size_t count = std::min(takers_.size(), wave.size() - first);
