@@ -270,6 +270,23 @@ TEST(Coupled, APromptThatIsMostlyCachedLeavesItsRankRoomForTheNext) {
   EXPECT_EQ(std::max(engines.Prompts(0), engines.Prompts(1)), 4);
 }
 
+// These engines report what would be left, had nothing been cached.
+TEST(Coupled, WhatIsLeftOfAPromptThatIsMostlyCachedIsTheRest) {
+  Engines engines(GroupKind::kCoupled, 2);
+  std::vector<uint64_t> blocks(28);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = i + 1;
+  const auto text = std::make_shared<const std::vector<uint64_t>>(blocks);
+  engines.Fill(1);
+  engines.Enqueue(1, 1'850, 5, text);
+  for (int i = 0; i < 20; ++i) engines.Step();
+  ASSERT_EQ(engines.ended, 1);
+  engines.Enqueue(2, 1'850, 5, text);
+  engines.Step();
+  engines.Enqueue(3, 1'850, 5, text);
+  EXPECT_EQ(engines.scheduler->waiting(), 0);
+  EXPECT_EQ(std::max(engines.Prompts(0), engines.Prompts(1)), 2);
+}
+
 TEST(Coupled, ARankGetsNoMorePromptsThanItsNextStepsCompute) {
   Engines engines(GroupKind::kCoupled, 2);
   engines.Fill(4);
