@@ -10,6 +10,8 @@
 #include "router/core/policy/metered/fair_order.h"
 #include "router/core/policy/place_in_order.h"
 #include "router/core/prefill/release_planner.h"
+#include "router/core/prefix/prefix_caches.h"
+#include "router/core/prefix/prefix_view.h"
 
 namespace bfio::core {
 namespace {
