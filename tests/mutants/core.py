@@ -52,6 +52,7 @@ MUTANTS = [
     ("prefill/prefill_planner.cc", "more = false; bind_below(decision_.level_s); more = true", "more = false; false;", "ranks run dry below a level that rose, with prompts in the pool"),
     ("prefill/prefill_planner.cc", "static_cast<double>(WorkOf(rank).PromptTokens()) < supply + 1", "static_cast<double>(WorkOf(rank).PromptTokens()) < supply", "a rank with exactly what fits stops the level's rise"),
     ("prefill/prefill_planner.cc", "kOverdue * means * Horizon()", "1e9 * means * Horizon()", "a prompt waits for company that never comes"),
+    ("prefill/release_planner.cc", "std::max(waited_s, WaitUntilNext(prompts))", "std::max(waited_s, 0 * WaitUntilNext(prompts))", "a prompt waits for one that comes too late"),
     ("prefill/release_planner.cc", "std::max(0.0, height_s - level_s)", "height_s - 0 * level_s", "an even wave waits as if it were a lone prompt"),
     ("prefill/release_planner.cc", "free_slots_ > 0 && held_.tokens < capacity_", "free_slots_ > 0", "prompts are bound to ranks that are busy for many steps"),
     ("prefill/prefill_planner.h", "return {tokens - found, done + found};", "return {tokens - 0 * found, done};", "prompts cost a rank that has their prefix as much as any other"),

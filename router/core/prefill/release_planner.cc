@@ -110,6 +110,7 @@ class ReleasePlanner {
       : waiting_(waiting),
         step_s_(traffic.step_s),
         output_(traffic.mean_output_tokens),
+        arrivals_per_s_(traffic.arrivals_per_s),
         longest_wait_s_(settings.longest_wait_s) {
     double slowest_s = 0, capacity = 0;
     for (const PrefillRank& rank : ranks) {
@@ -233,6 +234,11 @@ class ReleasePlanner {
     return spare_ * static_cast<double>(decodes_) * std::max(0.0, height_s - level_s);
   }
 
+  // How long so many prompts will have waited in total when the next one arrives, in the mean. 0: unknown.
+  double WaitUntilNext(double prompts) const {
+    return arrivals_per_s_ > 0 ? prompts * (prompts + 1) / (2 * arrivals_per_s_) : 0;
+  }
+
   double BestHeight() const {
     double present_s = 0, filled_s = 0;
     for (const ReleaseRank& rank : ranks_) {
@@ -240,16 +246,18 @@ class ReleasePlanner {
       filled_s += rank.Height();
     }
     const double at_present = Unevenness(present_s, filled_s);
-    double best_s = present_s, most = 0, waited_s = 0, overdue_s = 0;
+    double best_s = present_s, most = 0, waited_s = 0, overdue_s = 0, prompts = 0;
     for (const auto& [height_s, adds_s, i, cheapest, tokens, urgency] : measured_) {
       waited_s += Waited(i);
       filled_s += adds_s;
+      ++prompts;
       if (height_s <= present_s) continue;
       if (!slots_short_ && Waited(i) > kHeldSteps * step_s_ + kHeldHeights * height_s) {
         overdue_s = height_s;
         continue;
       }
-      const double net = waited_s - (Unevenness(height_s, filled_s) - at_present);
+      const double rent_s = std::max(waited_s, WaitUntilNext(prompts));
+      const double net = rent_s - (Unevenness(height_s, filled_s) - at_present);
       if (net >= most) {
         most = net;
         best_s = height_s;
@@ -358,6 +366,7 @@ class ReleasePlanner {
   const double step_s_;
   // Mean output.
   const double output_;
+  const double arrivals_per_s_;
   const double longest_wait_s_;
   // Fewer slots are free than prompts wait; no rank has anything to do.
   bool slots_short_ = false, idle_ = false;

@@ -11,12 +11,13 @@
 // free rows and the time below the slowest rank of as many steps as they need. A wave of height t delays N
 // decodes by t. If all ranks were t high, no release could be cheaper. If the waiting prompts fill the ranks
 // to t' on average, N (t - t') of the delay is for ranks without prompts, and a later release with more
-// prompts could avoid it. The number of prompts to come is unknown, so a prompt is released when the prompts
-// of its wave have waited that long in total: the ski rental rule, which buys when the rent paid equals the
-// price. The height with the largest waiting time beyond its cost is chosen. The present height of the ranks
-// is among them, so a prompt that adds nothing is not held. If arrivals use the share r of the budgets'
-// capacity for prompts, a rank without a prompt wastes capacity that is needed, and each second of waiting
-// delays 1 / (1 - r) other requests, so unevenness counts 1 - r times.
+// prompts could avoid it. When these come is unknown, so a prompt is released when the prompts of its wave
+// have waited that long in total: the ski rental rule, which buys when the rent paid equals the price. Where
+// m prompts would wait that long until the next one arrives, m (m + 1) / (2 lambda) in the mean, they do not
+// wait for it: the economic lot size. The height with the largest such waiting time beyond its cost is
+// chosen. The present height of the ranks is among them, so a prompt that adds nothing is not held. If
+// arrivals use the share r of the budgets' capacity for prompts, a rank without a prompt wastes capacity that
+// is needed, and each second of waiting delays 1 / (1 - r) other requests, so unevenness counts 1 - r times.
 //
 // Which. A rank gets a prompt when its next step can compute more than it holds; until then the prompt can
 // still go to another rank. Among the prompts up to the height the most urgent go first, by age over the root

@@ -57,6 +57,18 @@ TEST(PlanReleaseTest, ALonePromptWaitsAsLongAsItsUnevennessCosts) {
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.11}}}, {}, {}), SizeIs(1));
 }
 
+TEST(PlanReleaseTest, APromptDoesNotWaitForOneThatComesTooLate) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(5, 500), DecodingRank(5, 500)};
+  // As above: 0.1 s of waiting pay for it.
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0}}}, {.arrivals_per_s = 11}, {}), IsEmpty());
+  EXPECT_THAT(PlanRelease(ranks, {{{200, 0}}}, {.arrivals_per_s = 9}, {}), SizeIs(1));
+  // Two of three ranks have one: 15 decodes wait 1 / 150 s. Two prompts wait 2 / 30 s for a third one, after
+  // the first has waited 1 / 30 s for the second.
+  const std::vector<PrefillRank> three(3, DecodingRank(5, 500));
+  EXPECT_THAT(PlanRelease(three, {{{200, 0}, {200, 0}}}, {.arrivals_per_s = 31}, {}), IsEmpty());
+  EXPECT_THAT(PlanRelease(three, {{{200, 0}, {200, 0}}}, {.arrivals_per_s = 29}, {}), SizeIs(2));
+}
+
 // However many decode.
 TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanTwoStepsAndSixteenTimesItsHeight) {
   const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000), DecodingRank(200, 20000)};
