@@ -1,7 +1,7 @@
 // The prompts that ranks of a barrier still have to compute.
 //
-// Purpose: an engine may compute a long prompt alone, and none of the ranks that meet in a step brings tokens
-// meanwhile. Each rank reports its longest prompt; all see the longest of them. Pure. Threads: one. Tokens.
+// Purpose: an engine may compute a long prompt alone, and meanwhile none of the ranks of its barrier delivers
+// tokens. Each rank reports its longest prompt; all read the longest of them. Pure. Threads: one. Tokens.
 #ifndef BFIO_ROUTER_ENGINE_LINK_BARRIER_PROMPTS_H_
 #define BFIO_ROUTER_ENGINE_LINK_BARRIER_PROMPTS_H_
 
@@ -26,7 +26,7 @@ class BarrierPrompts {
       by_rank_.erase(it);
     }
   }
-  // 0: no rank has one.
+  // 0: no rank has a prompt.
   int64_t longest() const { return by_length_.empty() ? 0 : *by_length_.rbegin(); }
 
  private:

@@ -22,12 +22,12 @@ using CallNumber = uint64_t;
 
 // An engine's description of itself.
 struct EngineDescription {
-  // Data-parallel ranks that the server balances among, numbered from 0 in calls; in the engine's reports of
-  // them from `first_rank`, because other servers have the others of `all_ranks`.
+  // Data-parallel ranks among which the router balances, numbered from 0 in calls. The engine's reports
+  // number them from `first_rank`, because other servers have the rest of `all_ranks`.
   int32_t ranks = 1;
   int32_t first_rank = 0;
   int32_t all_ranks = 1;
-  // More than 1: the engine chooses among as many ranks itself, and they are described as one.
+  // More than 1: the engine itself chooses among this many ranks, and they are described as one.
   int32_t joined_ranks = 1;
   // Per rank: requests that it runs at a time (vLLM: max_num_seqs) and tokens that its KV cache holds; 0: not
   // reported.
@@ -35,23 +35,23 @@ struct EngineDescription {
   int64_t kv_tokens = 0;
   // Longest prompt + output.
   int64_t max_sequence_tokens = 0;
-  // Token ids are below it; 0: not reported.
+  // All token ids are below it; 0: not reported.
   uint32_t vocabulary = 0;
-  // As gateways name it.
+  // The model's name for gateways.
   std::string model;
 
   bool operator==(const EngineDescription&) const = default;
 };
 
-// A request on its way to an engine: an Assignment without what it borrows.
+// A request to be sent to an engine: an Assignment that owns its data.
 struct EngineCall {
   core::RequestId id = 0;
-  // The request as it came, which has the prompt; off: this structure has all of it.
+  // The request as the client sent it, with the prompt; off: the prompt is in this structure.
   Passing passed;
   uint32_t passed_tokens = 0;
-  // The client's prompt unless it passes, and after it the tokens of earlier placements.
+  // The client's prompt unless the request passes, followed by the tokens of earlier placements.
   std::vector<uint32_t> prompt;
-  // Where the client gave only a length: as many tokens, of any ids.
+  // Where the client gave only a length: this many tokens, of any ids.
   uint32_t synthetic_tokens = 0;
   // Tokens still to generate, at least 1.
   uint32_t max_new_tokens = 0;
@@ -74,9 +74,9 @@ absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment);
 // Ids for a prompt of which only the length is known; the same each time.
 std::vector<uint32_t> SyntheticPrompt(uint32_t tokens, uint32_t vocabulary);
 
-// Tokens of an output as they come.
+// Tokens of an output as they arrive.
 struct EngineTokens {
-  // One or more; perhaps none of a call that passes.
+  // One or more; may be empty for a call that passes.
   std::vector<uint32_t> ids;
   // For a call that passes: the message that has the tokens.
   PassedPtr message;
@@ -89,10 +89,10 @@ enum class EngineFinish : uint8_t { kLength, kStop, kAbort, kError };
 
 struct EngineEnd {
   EngineFinish finish = EngineFinish::kLength;
-  // For a call that passes: the message with the end, and the tokens of an output that comes whole.
+  // For a call that passes: the message with the end; for an output that comes whole, also with its tokens.
   PassedPtr message;
   int64_t whole_tokens = 0;
-  // As EngineTokens::cached_prompt_tokens, for an output that comes whole.
+  // As EngineTokens::cached_prompt_tokens; for an output that comes whole.
   int64_t cached_prompt_tokens = 0;
 };
 

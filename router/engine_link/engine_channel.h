@@ -1,7 +1,7 @@
 // The WorkerChannel of a connection of an engine's rank.
 //
 // Purpose: the router's messages become events of the rank's server, on the link's thread. Ownership: shared
-// by the server and the router; does not keep the server. Threads: as WorkerChannel.
+// by the server and the router; does not keep the server alive. Threads: as WorkerChannel.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_CHANNEL_H_
 
@@ -38,7 +38,7 @@ class EngineChannel final : public WorkerChannel {
     Post([epoch](EngineServer& server, size_t rank, MemberId id) { server.OnEpoch(rank, id, epoch); });
   }
   void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override {
-    // The data that an assignment borrows is valid only now.
+    // The data that an assignment borrows is valid only during this call.
     std::vector<EngineRank::Placement> placements;
     for (const Assignment& assignment : assignments)
       placements.push_back({assignment.id, ToEngineCall(assignment)});
@@ -68,7 +68,7 @@ class EngineChannel final : public WorkerChannel {
 
   const MemberId id_;
   const std::string peer_;
-  // For the link's thread.
+  // Used on the link's thread.
   const std::weak_ptr<EngineServer> server_;
   const size_t rank_;
   const std::shared_ptr<EventQueue> events_;

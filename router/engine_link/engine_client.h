@@ -23,7 +23,7 @@
 
 namespace bfio::router {
 
-// An engine's report of a rank, with the engine's own number of it (EngineDescription::first_rank).
+// An engine's report of a rank, by the engine's own number of the rank (EngineDescription::first_rank).
 struct EngineRankLoad {
   int32_t rank = 0;
   EngineLoad load;
@@ -33,28 +33,28 @@ struct EngineRankLoad {
 class EngineStream {
  public:
   virtual ~EngineStream() = default;
-  // Ends it, here and in the engine. The callbacks may still come.
+  // Ends the request, here and in the engine. Callbacks may still be called.
   virtual void Cancel() = 0;
 };
 
 // An engine's records of its ranks' loads.
 class EngineRecords : public EngineStream {
  public:
-  // The newest record of each rank of which one has come since the last call.
+  // The newest record of each rank that has sent one since the last call.
   virtual std::vector<EngineRankLoad> Take() = 0;
 };
 
 class EngineClient {
  public:
   struct StreamCallbacks {
-    // What has come since the last call; never more tokens in all than the call's max_new_tokens.
+    // The tokens since the last call; in all, never more than the call's max_new_tokens.
     absl::AnyInvocable<void(EngineTokens)> on_tokens;
     // The end of the request; an error is the engine's, or the connection's.
     absl::AnyInvocable<void(absl::StatusOr<EngineEnd>) &&> on_end;
   };
 
   struct RecordCallbacks {
-    // There is something to Take; not called again before that.
+    // There are records to Take; not called again before they are taken.
     absl::AnyInvocable<void()> on_records;
     // The end of the records. UNIMPLEMENTED: the engine sends none.
     absl::AnyInvocable<void(absl::Status) &&> on_end;
@@ -62,20 +62,20 @@ class EngineClient {
 
   virtual ~EngineClient() = default;
 
-  // Calls that a description takes, one after the other.
+  // Number of calls that a description takes, one after another.
   static constexpr int kDescribeCalls = 3;
-  // Requests ranks and sizes; DEADLINE_EXCEEDED after `timeout`, however many calls it takes.
+  // Requests ranks and sizes; DEADLINE_EXCEEDED after `timeout` for all its calls together.
   virtual void Describe(absl::Duration timeout,
                         absl::AnyInvocable<void(absl::StatusOr<EngineDescription>) &&> done) = 0;
   // OK when the engine reports that it is healthy.
   virtual void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) = 0;
-  // Its reports of ranks; it may leave some out. UNIMPLEMENTED, DEADLINE_EXCEEDED.
+  // The engine's reports of its ranks; it may omit some. UNIMPLEMENTED, DEADLINE_EXCEEDED.
   virtual void GetLoads(absl::Duration timeout,
                         absl::AnyInvocable<void(absl::StatusOr<std::vector<EngineRankLoad>>) &&> done) = 0;
-  // Subscribes to its records of ranks, which come as loads change. Some of an engine's ranks may have none.
+  // Subscribes to the engine's load records of ranks, sent when loads change. Some ranks may have none.
   virtual std::shared_ptr<EngineRecords> Subscribe(RecordCallbacks callbacks) = 0;
-  // `name` is unique among the engine's requests; `rank` is where it runs, counted over the server's; empty:
-  // the engine has one.
+  // `name` is unique among the engine's requests. `rank` is the rank that runs the request, counted over the
+  // server's ranks; empty: the engine has only one.
   virtual std::shared_ptr<EngineStream> Generate(const EngineCall& call, std::optional<int32_t> rank,
                                                  const std::string& name, StreamCallbacks callbacks) = 0;
 };

@@ -10,24 +10,24 @@
 //
 // Failures. A server is lost when it reports that it is not healthy, or does not answer a health check in
 // time. A check is made every kHealthCheck, and when a call fails with a code that may mean that the server
-// has failed (UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED). The ranks of a lost server leave, the router places
-// their requests again, and the link contacts the server again, after kShortestRetry at first and
-// kLongestRetry at most, over a new connection where the old one brought no answer. A rank that the router
-// has cut off attaches again in the same way. A drained rank attaches again when its server has been lost and
-// found.
+// has failed (UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED). The ranks of a lost server leave, and the router
+// places their requests again. The link contacts the server again, after kShortestRetry at first and
+// kLongestRetry at most, over a new connection if the old one gave no answer. A rank that the router has cut
+// off attaches again in the same way. A drained rank attaches again when its server has been lost and is
+// back.
 //
-// Replaced servers. Another server may take over an address without a moment in which none is healthy. A
-// check therefore includes a new description when a call has failed in that way, when the server's load
-// records have ended, and when the last description is kDescribeAgain old. Descriptions begin at least
-// kHealthCheck apart; a check that needs one waits for that, and failed calls for the check. A server whose
-// description has changed is lost, and attaches with the new one.
+// Replaced servers. Another server may take over an address without any time in which none is healthy. A
+// health check therefore includes a new description when a call has failed in that way, when the server's
+// load records have ended, and when the last description is kDescribeAgain old. Descriptions begin at least
+// kHealthCheck apart: a check that needs a description waits for that, and failed calls wait for the check. A
+// server whose description has changed is lost, and attaches with the new description.
 //
-// The list of engines may change (engine_list.h). Ranks of a server that it no longer names take no new
-// requests, and leave when theirs have ended; a server keeps the settings that it came with until then.
+// The list of engines may change (engine_list.h). Ranks of a server that was removed from it take no new
+// requests, and leave when their requests have ended; until then the server keeps its settings.
 //
-// Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: a thread of its
-// own has all state; callbacks of clients and calls of the router post to it. Another thread reads a list
-// that may change. Stop waits for neither a call nor a lookup; the destructor waits for a lookup that has
+// Ownership: owns clients and ranks; borrows the handler, which must outlive Stop. Threads: one thread
+// owns all state; callbacks of clients and calls of the router post to it. Another thread reads the list
+// if it may change. Stop waits for neither a call nor a lookup; the destructor waits for a lookup that has
 // begun.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LINK_H_
@@ -74,8 +74,8 @@ class EngineLink {
     ResolveHost resolve = ResolveBySystem;
     // How long an engine may take to answer a call about itself.
     absl::Duration patience = absl::Seconds(10);
-    // Identifies this run of the router. Part of the names of its requests, which differ therefore from those
-    // that a restarted router sends to the same engine.
+    // Identifies this run of the router. Part of the names of its requests, so that a restarted router sends
+    // other names to the same engine.
     uint64_t instance = 1;
     std::function<std::unique_ptr<EngineClient>(const EngineAddress&)> make_client;
   };
@@ -84,7 +84,7 @@ class EngineLink {
   ~EngineLink();
 
   // An engine reports a step on the stream with this number, which is never used twice. `answer` is called
-  // once, on the link's thread, unless the link is stopped before. Any thread.
+  // once on the link's thread, unless the link is stopped before that. Any thread.
   void OnStep(uint64_t stream, EngineStep step, AnswerStep answer);
   void OnStepsEnded(uint64_t stream);
 
@@ -105,14 +105,14 @@ class EngineLink {
   void Bind(Follower& follower, MemberId member);
   // Reads the list repeatedly until Stop.
   void Watch();
-  // Those that there are now.
+  // Replaces the list of engines by `engines`.
   void SetEngines(const std::vector<EngineAddress>& engines);
 
   const Options options_;
   WorkerHandler* const handler_;
   // Shared with callbacks of clients, which may come after Stop.
   const std::shared_ptr<EventQueue> events_;
-  // By the barrier's name; the thread's.
+  // By the barrier's name; used on the link's thread.
   std::map<std::string, EngineBarrier> barriers_;
   std::vector<std::shared_ptr<EngineServer>> servers_;
   std::map<uint64_t, Follower> followers_;

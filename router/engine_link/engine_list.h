@@ -1,10 +1,10 @@
 // The present engines: those of --engines, of a file, and behind DNS names.
 //
 // Purpose: the file is read and the names are resolved repeatedly. The file's present content replaces the
-// earlier one. A new address in a name's answers is used at once, and removed after kAnswersWithout
+// earlier one. A new address of a name is used at once; an address is removed after kAnswersWithout
 // consecutive answers without it. A file that cannot be read or is invalid, and a name that does not resolve,
-// change nothing: an outage of either removes no engine. Of a name that has IPv4 addresses the IPv6 ones are
-// not used, since they are other ways to the same servers. Threads: one. Look blocks, as the resolver does.
+// change nothing: an outage of either removes no engine. If a name has IPv4 addresses, its IPv6 addresses are
+// not used, because they reach the same servers. Threads: one. Look blocks while the resolver does.
 #ifndef BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 #define BFIO_ROUTER_ENGINE_LINK_ENGINE_LIST_H_
 
@@ -21,7 +21,7 @@
 namespace bfio::router {
 
 struct EngineSource {
-  // As given, or as in the file.
+  // As given in the flag or in the file.
   std::vector<EngineAddress> engines;
   // Empty: no file.
   std::string file;
@@ -32,8 +32,8 @@ struct EngineSource {
 };
 
 // "file:PATH", or what ParseEngines reads. The file has addresses as ParseEngines reads them, in lines; the
-// rest of a line after '#' is a comment. INVALID_ARGUMENT, or NOT_FOUND: there is no such file. At least one
-// engine is there, or the text is empty.
+// rest of a line after '#' is a comment. INVALID_ARGUMENT, or NOT_FOUND when the file does not exist. The
+// result has at least one engine, unless the text is empty.
 absl::StatusOr<EngineSource> ReadEngineSource(const std::string& text);
 
 // IP addresses of a host; IPv6 without brackets.
@@ -42,29 +42,30 @@ absl::StatusOr<std::vector<std::string>> ResolveBySystem(const std::string& host
 
 class EngineList {
  public:
-  // How often the link looks.
+  // How often the link calls Look.
   static constexpr absl::Duration kPeriod = absl::Seconds(2);
-  // Answers of a name in a row, 10 s at that period, after which an address that none of them had is removed.
-  // Some resolvers omit addresses at times, and an engine that leaves has to drain before it is back.
+  // Number of consecutive answers without an address (10 s at that period) after which it is removed. Some
+  // resolvers omit addresses at times, and a removed engine must drain before it can come back.
   static constexpr int kAnswersWithout = 5;
 
   EngineList(EngineSource source, ResolveHost resolve)
       : source_(std::move(source)), resolve_(std::move(resolve)) {}
 
-  // Those that are there now, each server once, none of them by name. What fails is logged once. A name that
-  // answers slowly delays those after it. When `stop` returns true, between two names, it returns a part.
+  // The present engines: each server once, names replaced by addresses. A failure is logged once. A name
+  // that resolves slowly delays those after it. If `stop` returns true between two names, the result is
+  // partial.
   std::vector<EngineAddress> Look(const std::function<bool()>& stop = [] { return false; });
 
  private:
   struct Known {
     // An IP address.
     std::string host;
-    // So many answers in a row have not had it.
+    // Number of consecutive answers without it.
     int missing = 0;
   };
 
   void LookAtFile();
-  // The addresses that `server`, a name, has.
+  // The addresses of `server`, which is a name.
   std::vector<std::string> Resolve(const Address& server);
 
   EngineSource source_;

@@ -19,16 +19,16 @@
 
 namespace bfio::router {
 
-// The name that a request has in its engine: which router sent it, over which connection of a rank, and its
-// call there. Never used twice in the router's life, and no name begins with another one: SGLang aborts all
-// requests whose names begin with the one that it is given.
+// The name of a request in its engine: the router that sent it, the connection of a rank that sent it, and
+// its call number there. Never used twice while the router runs. No name is a prefix of another one: SGLang
+// aborts all requests whose names begin with the given name.
 struct EngineRequestName {
   uint64_t instance = 0;
   MemberId member = 0;
   CallNumber call = 0;
 
   std::string ToString() const;
-  // Engines may add '-' and more of their own. Empty: another client's.
+  // Engines may append '-' and more. Empty: the request of another client.
   static std::optional<EngineRequestName> Parse(absl::string_view text);
 
   friend bool operator==(const EngineRequestName&, const EngineRequestName&) = default;
@@ -40,15 +40,15 @@ struct EngineStep {
     EngineRequestName name;
     int64_t computed = 0, left = 0;
   };
-  // Grows; the same again: none has ended since.
+  // Grows; the same number again: no step has ended since.
   int64_t step = 0;
   // Requests that decoded, their rows, and the tokens in their caches.
   int64_t decodes = 0, decode_tokens = 0, decode_context = 0;
-  // Computed in the step, of all clients' prompts.
+  // Prompt tokens computed in the step, for all clients.
   int64_t prompt_tokens = 0;
-  // As BatchLoad::prefill_pairs, of these.
+  // As BatchLoad::prefill_pairs, for these prompt tokens.
   double prefill_pairs = 0;
-  // Those of this router and others, in the order of computation.
+  // The prompts of this router and of others, in the order of computation.
   std::vector<Prompt> prompts;
   absl::Duration took;
   // The token budget in the engine's own configuration; only with a stream's first message.

@@ -61,8 +61,8 @@ class BarrierGroup final : public Group {
   // When the decision stops waiting for missing reports; infinite while none is missing.
   absl::Time report_deadline_ = absl::InfiniteFuture();
   absl::Time stall_deadline_ = absl::InfiniteFuture();
-  // Of this epoch: what its plans may wait for; when the last step was complete, and which one; late plans
-  // until then.
+  // For the plans of this epoch: how long they may be put off; when the last step was complete, and its
+  // number; the count of late plans when that step was complete.
   core::PlanDelay plan_delay_;
   absl::Time complete_at_ = absl::InfinitePast();
   int64_t complete_step_ = 0;

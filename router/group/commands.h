@@ -59,7 +59,7 @@ struct GeneratedTokens {
 struct RequestFinished {
   core::RequestId id = 0;
   FinishReason reason = FinishReason::kLength;
-  // As FinishedRequest's.
+  // As FinishedRequest::generated.
   std::optional<uint32_t> generated;
 };
 // A worker refused the request. RESOURCE_EXHAUSTED: it is back in the pool.

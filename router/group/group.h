@@ -112,7 +112,7 @@ class Group {
 
   // --- events ---
 
-  // Whether the worker can be a member: ALREADY_EXISTS, FAILED_PRECONDITION, UNAVAILABLE. Whatever its key.
+  // ALREADY_EXISTS, FAILED_PRECONDITION or UNAVAILABLE when the worker cannot be a member. Ignores its key.
   absl::Status CheckHello(const WorkerHello& hello, absl::Time now) const;
   // Refuses what CheckHello refuses, with CloseMember. REQUIRES: the hello's key is key().
   void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
@@ -181,13 +181,13 @@ class Group {
   // True when a worker of that id was draining when its connection broke.
   bool RemembersDraining(const std::string& worker_id) const { return history_.WasDraining(worker_id); }
 
-  // It serves, or is expected to serve again: it has served, and was not given up since.
+  // The group serves, or is expected to serve again: it has served before and has not been given up.
   bool returns() const { return returns_; }
   // When an empty group should give up its placed requests and its capacity, provided that another group
   // serves. Infinite when it has members or has never served.
   absl::Time give_up_at() const { return give_up_at_; }
-  // Gives up the placed requests for other groups: each is lost (RequestLost); and the group does not return
-  // until it has members again. REQUIRES: empty().
+  // Gives up the placed requests, so that other groups can run them: each is lost (RequestLost). The group no
+  // longer returns() until it has members again. REQUIRES: empty().
   void GiveUp(absl::Time now, Commands& out);
 
  protected:
@@ -212,7 +212,7 @@ class Group {
   // Delay after a failed attempt to form, so that a persistent cause does not make the group form in a tight
   // loop.
   static constexpr absl::Duration kSettleAfterFailure = absl::Milliseconds(500);
-  // What a member's answer may take beyond form_timeout.
+  // Time that a member may take to answer beyond form_timeout.
   static constexpr absl::Duration kFormGrace = absl::Seconds(1);
 
   Group(const GroupOptions& options, core::Cluster* cluster, RequestBook* book);

@@ -28,8 +28,8 @@ class ModelBook {
 
   // Sets the models that are served from now on, in any order.
   void SetServed(absl::Span<const uint32_t> served, absl::Time now);
-  // Removes the models that have been neither served nor expected for `patience`; each returns when it is
-  // served.
+  // Removes the models that have been neither served nor expected for `patience`. A removed model becomes
+  // known again when it is served.
   void Expire(absl::Duration patience, absl::Time now);
   // When Expire has something to do; infinite: never.
   absl::Time NextExpiry(absl::Duration patience) const;

@@ -128,14 +128,14 @@ struct StepReport {
   std::vector<RejectedRequest> rejected;
   std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
-  // For requests with log-probabilities: the index in `tokens`, ascending, and one entry for each of its
+  // Log-probabilities of one request: its index in `tokens`, ascending, and one entry for each of its
   // tokens.
   struct RequestLogprobs {
     size_t index = 0;
     Logprobs logprobs;
   };
   std::vector<RequestLogprobs> logprobs;
-  // For requests that pass: the same, in the order of the engine. A request may have some without tokens.
+  // For a request that passes: its messages, in the engine's order. It may have messages without tokens.
   struct RequestMessages {
     size_t index = 0;
     std::vector<PassedPtr> messages;
@@ -165,9 +165,9 @@ struct StepReport {
   std::optional<core::PrefillReport> prefill;
   // The latest; empty: not requested, or not reported.
   std::optional<EngineLoad> engine_load;
-  // Of requests whose first token is in this report, where the engine says.
+  // For requests whose first token is in this report, where the engine reports it.
   std::vector<core::CachedPrompt> cached;
-  // Prompt tokens of these.
+  // Prompt tokens of the requests in `cached`.
   int64_t prefix_cache_queries = 0;
 };
 
@@ -187,7 +187,7 @@ struct EpochOffer {
   bool announce = false;
   // How long a worker without a router keeps its requests.
   absl::Duration retain;
-  // The rank steps by itself.
+  // The rank steps independently.
   bool independent = false;
   std::string group;
 };

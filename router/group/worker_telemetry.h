@@ -27,8 +27,8 @@ struct WorkerTelemetry {
   // As of its last report (StepReport).
   int32_t extra_slots = 0;
   std::optional<EngineLoad> engine_load;
-  // Of all its reports: prompt tokens of requests that have begun to generate, where it says how many it had
-  // in its prefix cache, and these.
+  // Sums over all its reports that give prefix cache hits: prompt tokens of requests that have begun to
+  // generate, and the prompt tokens that it found in its prefix cache.
   int64_t prefix_cache_queries = 0, prefix_cache_hits = 0;
 };
 

@@ -24,9 +24,9 @@ namespace bfio::router {
 enum class AgentOrder {
   // Each call is ordered as if it had no parent.
   kOff,
-  // Calls of the oldest parent.
+  // Calls of the oldest parent first.
   kAge,
-  // Calls of the parent that is due first.
+  // Calls of the parent that is due first come first.
   kDue,
 };
 

@@ -20,7 +20,7 @@ absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; must be ", limit));
 }
 
-// A resume of a live request, which does not repeat the prompt and its settings.
+// A resume of a live request, which omits the prompt and its settings.
 inline bool IsBareResume(const ClientRequest& request) {
   return request.resume_from.has_value() && !request.has_prompt();
 }

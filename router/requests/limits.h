@@ -20,7 +20,7 @@ struct RequestLimits {
   uint32_t max_resume_token_bytes = 128;
   // Bound of a request's alternatives per token with log-probabilities; as vLLM's default.
   uint32_t max_logprobs = 20;
-  // Requests go to engines, which keep the KV of prompts for later ones: their blocks get names
+  // Requests go to engines that keep the KV of prompts for later requests, so the blocks of prompts are named
   // (core::PrefixBlocks).
   bool name_prefixes = false;
 };

@@ -15,7 +15,7 @@
 
 namespace bfio::router {
 
-// One of the most likely tokens at the place of a generated one.
+// One of the most likely tokens at the position of a generated one.
 struct TopToken {
   uint32_t id = 0;
   float logprob = 0;
@@ -31,14 +31,14 @@ struct LogprobsView {
 
   bool empty() const { return tokens.empty(); }
   size_t width() const { return tokens.empty() ? 0 : top.size() / tokens.size(); }
-  // The log-probabilities of `count` tokens from `first` on, or of as many as there are.
+  // The log-probabilities of at most `count` tokens, from token `first` on.
   LogprobsView subspan(size_t first, size_t count = absl::Span<const float>::npos) const {
     if (empty()) return {};
     first = std::min(first, tokens.size());
     count = std::min(count, tokens.size() - first);
     return {tokens.subspan(first, count), top.subspan(first * width(), count * width())};
   }
-  // Memory that they take, in units of a token id.
+  // Memory that they take, in multiples of a token id's size.
   int64_t words() const { return static_cast<int64_t>(tokens.size() + 2 * top.size()); }
 };
 
@@ -48,7 +48,7 @@ struct Logprobs {
 
   LogprobsView view() const { return {tokens, top}; }
   bool empty() const { return tokens.empty(); }
-  // REQUIRES: as many alternatives per token as those that are here.
+  // REQUIRES: `more` has as many alternatives per token as this.
   void Append(const LogprobsView& more) {
     tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
     top.insert(top.end(), more.top.begin(), more.top.end());

@@ -26,9 +26,9 @@ class OverloadControl {
  public:
   explicit OverloadControl(const OverloadOptions& options) : options_(options) {}
 
-  // For a call of so many outputs; `held`: to one rank. RESOURCE_EXHAUSTED, counted, when the pool had no
-  // room for it at the decision thread's last update. So a flood of requests is refused before it reaches
-  // that thread. INVALID_ARGUMENT when not even the empty pool has room.
+  // For a call with `outputs` outputs; `held`: they may run on one rank only. RESOURCE_EXHAUSTED, counted,
+  // when the pool was full at the decision thread's last update. So a flood of requests is refused before it
+  // reaches that thread. INVALID_ARGUMENT when not even the empty pool could take the call.
   absl::Status CheckPool(int64_t outputs, bool held);
   void SetWaiting(int64_t waiting) { waiting_.store(waiting, std::memory_order_relaxed); }
   // Number of requests that CheckPool has refused.
@@ -37,8 +37,8 @@ class OverloadControl {
   // KV capacity of all groups, in tokens; 0 before the first epoch: no KV bound.
   void SetCapacity(int64_t kv_tokens) { kv_tokens_ = kv_tokens; }
 
-  // RESOURCE_EXHAUSTED when the request exceeds a bound. `own_kv`: KV tokens that the other outputs of its
-  // call are charged with.
+  // RESOURCE_EXHAUSTED when the request exceeds a bound. `own_kv`: KV tokens charged for the other outputs of
+  // its call.
   absl::Status Check(const RequestRecord& record, int64_t own_kv = 0) const;
   void Charge(RequestRecord& record);
   // The request has its first token, so its prompt no longer counts as waiting.

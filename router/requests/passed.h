@@ -1,9 +1,9 @@
 // Messages that pass the router unchanged: requests and answers of an engine's protocol, between two edges
 // that implement it.
 //
-// Purpose: the frontend's edge puts a message of its wire in, and the engines' edge takes it out, or the
-// other way round; the modules between them do not depend on its type. An edge that reads another protocol's
-// type gets null. Ownership: shared, and never changed. Threads: any.
+// Purpose: one edge stores a message of its protocol here, and the other edge retrieves it; this works in
+// both directions. The modules between them do not depend on the message's type. An edge that asks for the
+// type of another protocol gets null. Ownership: shared, and never changed. Threads: any.
 #ifndef BFIO_ROUTER_REQUESTS_PASSED_H_
 #define BFIO_ROUTER_REQUESTS_PASSED_H_
 
@@ -31,7 +31,7 @@ template <typename Message>
 class PassedMessage final : public Passed {
  public:
   static PassedPtr Make(Message message) { return std::make_shared<PassedMessage>(std::move(message)); }
-  // Null: it is no such message.
+  // Null: the message has another type.
   static const Message* In(const Passed* passed) {
     const auto* const found = dynamic_cast<const PassedMessage*>(passed);
     return found == nullptr ? nullptr : &found->message_;
@@ -47,7 +47,7 @@ class PassedMessage final : public Passed {
 struct Passing {
   // Its answers are the engine's messages.
   bool on = false;
-  // As it came; null where `on` is false, and where it was too large to be kept.
+  // The request as the client sent it; null where `on` is false, and where it was too large to be kept.
   PassedPtr message;
   // One message brings the whole output, at its end.
   bool whole = false;

@@ -1,7 +1,7 @@
 // The trailing metadata that an engine sends with an error, for the client of a request that passes.
 //
-// Purpose: gateways read more from it than the code says, such as whether a grammar could not be followed. It
-// is carried as payloads of the status, which no other edge converts. Pure functions; any thread.
+// Purpose: gateways read details from it that the code does not have, such as whether a grammar could not be
+// followed. It is stored as payloads of the status, which no other edge converts. Pure functions; any thread.
 #ifndef BFIO_ROUTER_REQUESTS_PASSED_TRAILERS_H_
 #define BFIO_ROUTER_REQUESTS_PASSED_TRAILERS_H_
 

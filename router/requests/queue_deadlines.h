@@ -1,10 +1,10 @@
-// When requests that have never been placed, or that workers refuse, have waited too long.
+// Deadlines of requests that have never been placed, or that workers refuse.
 //
-// Purpose: the bound on the time in the waiting pool (--max_queue_time). Each request has its deadline from
-// its arrival to its first placement or its end, whichever comes first; all wait equally long. One that a
-// worker refuses after that has a deadline again, counted from the first refusal. A client's own
-// deadline ends the request earlier, independently of this. Threads: the decision thread's; time is passed
-// in.
+// Purpose: the bound on the time in the waiting pool (--max_queue_time). Each request has a deadline
+// from its arrival to its first placement or its end, whichever comes first; all requests may wait
+// equally long. A request that a worker refuses after that has a deadline again, counted from the first
+// refusal. A client's own deadline may end the request earlier. Threads: the decision thread's; time is
+// passed in.
 #ifndef BFIO_ROUTER_REQUESTS_QUEUE_DEADLINES_H_
 #define BFIO_ROUTER_REQUESTS_QUEUE_DEADLINES_H_
 
@@ -29,7 +29,7 @@ class QueueDeadlines {
     if (longest_ <= absl::ZeroDuration()) return;
     Remove(record);
     record.queue_deadline = since + longest_;
-    // Times mostly ascend, so it is the last one.
+    // Deadlines mostly ascend, so the new entry is usually the last one.
     waiting_.emplace_hint(waiting_.end(), *record.queue_deadline, record.id);
   }
   // The request is placed, or ends. Without effect where it has no deadline.

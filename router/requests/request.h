@@ -19,14 +19,14 @@
 
 namespace bfio::router {
 
-// Sampling parameters; an unset one has the engine's default, but for the temperature.
+// Sampling parameters. Unset means the engine's default, except for the temperature.
 struct Sampling {
   // Unset: 0, greedy.
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<uint32_t> top_k;
   std::optional<uint64_t> seed;
-  // Set: each token comes with its log-probability and those of so many of the most likely tokens.
+  // Set: each token comes with its log-probability and those of this many of the most likely tokens.
   std::optional<uint32_t> logprobs;
 };
 
@@ -38,14 +38,14 @@ struct ClientRequest {
   std::string tenant;
   // Token ids of the prompt; empty when the client gave only its length, and where the request passes.
   std::vector<uint32_t> prompt;
-  // At least 1, except in a bare resume; prompt.size() where ids were given. Of a text that passes an
-  // estimate.
+  // At least 1, except in a bare resume; equals prompt.size() where ids were given. An estimate for a text
+  // that passes.
   uint32_t prompt_tokens = 0;
-  // The prompt's blocks, where the workers have prefix caches and equal tokens are all that sharing takes.
-  // The outputs of a call have them together.
+  // The prompt's blocks, where the workers have prefix caches and equal tokens are enough to share KV. All
+  // outputs of a call share this object.
   core::PrefixBlocks prefix;
   uint32_t max_new_tokens = 0;
-  // The client has set no limit: max_new_tokens are as many as the workers accept.
+  // The client has set no limit: max_new_tokens is as much as the workers accept.
   bool max_new_tokens_unset = false;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
@@ -97,8 +97,8 @@ inline ClientRequest OutputOf(const ClientRequest& first, uint32_t output) {
   return request;
 }
 
-// The request_id, with the number of the output behind it except for the first: for logs, and for what must
-// differ among the outputs of a call.
+// The request_id, followed by the output's number for all outputs but the first: for logs, and wherever the
+// outputs of a call need different names.
 inline std::string OutputName(const ClientRequest& request) {
   return request.output == 0 ? request.request_id : absl::StrCat(request.request_id, "/", request.output);
 }
@@ -108,9 +108,9 @@ inline bool IsGreedy(const Sampling& sampling) {
   return sampling.temperature.value_or(0) == 0 || sampling.top_k == 1u;
 }
 
-// Whether another engine can continue a request after the tokens that have come, with tokens that the first
-// engine might have generated. An engine's random stream begins with the call, so the continuation would not
-// be that of a seed. Without a seed any continuation is valid.
+// Whether another engine can continue a request after the tokens that have arrived, with tokens that the
+// first engine might have generated. An engine's random stream begins with its call, so a continuation does
+// not match the request's seed. Without a seed any continuation is valid.
 inline bool EngineContinues(const ClientRequest& request) {
   if (request.passed.on) return request.passed.continues;
   return !request.sampling.seed || IsGreedy(request.sampling);

@@ -72,7 +72,7 @@ struct GroupRanks {
   core::GroupIndex group = 0;
   // 0 while the group does not serve.
   int32_t ranks = 0;
-  // It does not serve, and will again: how many ranks it will have is not known.
+  // The group does not serve but is expected to serve again; its number of ranks is then unknown.
   bool returns = false;
   friend bool operator==(const GroupRanks&, const GroupRanks&) = default;
 };
@@ -118,11 +118,11 @@ class RequestLifecycle final : public RequestBook {
 
   // --- groups ---
 
-  // `messages`: those of an engine whose request passes. Tokens of one whose output comes whole are counted
-  // only.
+  // `messages`: those of the engine, for a request that passes. For an output that comes whole, tokens are
+  // only counted.
   void OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, const LogprobsView& logprobs,
                 absl::Time now, absl::Span<const PassedPtr> messages = {});
-  // `generated`: how many tokens it has generated, where those before were estimates.
+  // `generated`: how many tokens it has generated, where the earlier counts were estimates.
   void OnFinished(core::RequestId id, FinishReason reason, absl::Time now,
                   std::optional<uint32_t> generated = std::nullopt);
   void OnRejected(core::RequestId id, const absl::Status& why, absl::Time now);
@@ -182,7 +182,7 @@ class RequestLifecycle final : public RequestBook {
   bool MayGoAhead(const ClientRequest& request);
   // Puts the request into the table; counts refusals. `arrival` keeps its sink.
   absl::StatusOr<RequestRecord*> AddToTable(Arrival& arrival);
-  // Checks all bounds and enqueues the request; counts refusals. `own_kv`: as of OverloadControl::Check.
+  // Checks all bounds and enqueues the request; counts refusals. `own_kv`: as for OverloadControl::Check.
   absl::Status Admit(RequestRecord& record, bool ahead, int64_t own_kv = 0);
   // Admits the outputs of a call and charges overload control with them; with an error, those before the
   // failed one are in `admitted`.
@@ -193,9 +193,9 @@ class RequestLifecycle final : public RequestBook {
   // Sets record.held_to for a request whose client has named a rank. INVALID_ARGUMENT: there is none of that
   // number; UNAVAILABLE: no rank serves, or which rank has that number depends on a group that forms.
   absl::Status FindRank(RequestRecord& record);
-  // Where the client has set no limit, the output is as long as its rank can hold. REQUIRES: record.held_to.
+  // Where the client has set no limit, limits the output to what its rank can hold. REQUIRES: record.held_to.
   void FitToRank(RequestRecord& record) const;
-  // Longest prompt + output that the KV memory of the rank holds; empty: not known now. REQUIRES:
+  // Longest prompt + output that the rank's KV memory can hold; empty: not known yet. REQUIRES:
   // record.held_to.
   std::optional<int64_t> LongestOnItsRank(const RequestRecord& record) const;
   void Attach(RequestRecord& record, const std::shared_ptr<TokenSink>& sink, uint32_t from);
@@ -214,7 +214,7 @@ class RequestLifecycle final : public RequestBook {
   // Ends a request's stream and deletes the request. REQUIRES: the scheduler has removed it.
   void End(RequestRecord& record, const absl::Status& status, std::optional<Finish> finish);
   void Complete(RequestRecord& record, FinishReason reason);
-  // Ends a request that no worker was found for in time.
+  // Ends a request for which no worker was found in time.
   void EndQueued(RequestRecord& record);
   void Fail(RequestRecord& record, const absl::Status& status);
   // Ends a stream, and makes sure that the call ends even if its client reads nothing.

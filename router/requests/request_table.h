@@ -43,7 +43,7 @@ struct RequestRecord {
   // Monotonic times.
   absl::Time accepted;
   std::optional<absl::Time> placed;
-  // When it ends if no worker has been found for it; only until it is placed (queue_deadlines.h).
+  // When the request ends if no worker is found for it; only until it is placed (queue_deadlines.h).
   std::optional<absl::Time> queue_deadline;
   std::optional<absl::Time> first_token;
   // Time of the newest token; valid when first_token is set.
@@ -84,13 +84,13 @@ struct RequestRecord {
   TenantLimiter::Ticket ticket;
   // Prompt and history were dropped: the request ends when its worker is lost.
   bool forgotten = false;
-  // Time at which it ends if its client has not reconnected; valid while there is no stream.
+  // Time at which the request ends if its client has not reconnected; valid while there is no stream.
   absl::Time resume_by = absl::InfiniteFuture();
   // Set when it has ended and is kept for a client that may have missed the end.
   std::optional<Finish> ended;
   // Consecutive refusals by workers that had no KV memory for it (core::RequestSpec::refusals).
   int refusals = 0;
-  // When the first refusal came; empty: none since its last token, or since a worker had taken it.
+  // Time of the first refusal; empty: not refused since its last token, or since a worker accepted it.
   std::optional<absl::Time> refused_since;
   // Whether it may be the cause of its workers' crashes.
   Suspicion suspicion;

@@ -68,8 +68,8 @@ class ResumeStore {
   int64_t ended() const { return ended_count_; }
   // Removes and returns the retained request that ended first; empty when there is none.
   std::optional<core::RequestId> TakeOldestEnded(const RequestTable& table);
-  // Removes and returns a request whose client has not reconnected in time; its client may have done so
-  // meanwhile. When there is none, the entries of removed requests are dropped.
+  // Removes the next entry whose deadline has passed and returns its request. The client may have reconnected
+  // meanwhile, so the caller checks that. When no deadline has passed, drops the entries of removed requests.
   std::optional<core::RequestId> TakeExpired(const RequestTable& table, absl::Time now);
   // Entries kept for TakeOldestEnded, including those of removed requests.
   size_t ended_entries() const { return ended_.size(); }

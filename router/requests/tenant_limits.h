@@ -96,9 +96,9 @@ class TenantLimiter {
   // That priority, or the largest that a request of the tenant may have.
   int32_t FitPriority(const std::string& tenant, int32_t priority) const;
 
-  // For a call of one output, or of `outputs`, which may come to use so many tokens each: a ticket for each,
-  // or none. RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant exceeds a limit;
-  // INVALID_ARGUMENT for more outputs than the tenant may have requests at a time.
+  // For a call with one output, or with `outputs`, each of which may use up to `tokens`: a ticket for each
+  // output, or none at all. RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant
+  // exceeds a limit; INVALID_ARGUMENT for more outputs than the tenant may have concurrent requests.
   absl::StatusOr<Ticket> Enter(const std::string& tenant, int64_t tokens, absl::Time now);
   absl::StatusOr<std::vector<Ticket>> EnterAll(const std::string& tenant, int64_t tokens, int64_t outputs,
                                                absl::Time now);

@@ -43,10 +43,10 @@ class Tenants {
     if (!entered.ok()) refused_.fetch_add(1, std::memory_order_relaxed);
     return entered;
   }
-  // INVALID_ARGUMENT when the tenant's requests may not have that priority. Lowers one that the client has
-  // not chosen. Any thread.
+  // INVALID_ARGUMENT when the tenant's requests may not have that priority. Lowers a priority that the client
+  // has not chosen itself. Any thread.
   absl::Status CheckPriority(ClientRequest& request) const {
-    // It has no priority: it starts no request.
+    // A bare resume starts no request, so its priority does not count.
     if (IsBareResume(request)) return absl::OkStatus();
     if (request.priority_unset) request.priority = limiter_.FitPriority(request.tenant, request.priority);
     return limiter_.CheckPriority(request.tenant, request.priority);

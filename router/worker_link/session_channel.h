@@ -50,7 +50,7 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
   void Consumed() override;
 
  private:
-  // Converts a message; empty when the edge has handled it.
+  // Converts a message; empty when it needs no event.
   std::optional<WorkerEvent> ToEvent(const v1::WorkerMessage& message);
   // Empty, with the session closed, when the worker may not attach.
   std::optional<WorkerEvent> OnHello(const v1::Hello& hello);

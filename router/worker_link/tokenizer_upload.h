@@ -1,7 +1,7 @@
 // A worker's offer of its tokenizer (WorkerLink.OfferTokenizer).
 //
-// Purpose: receives the files within bounds, checks their names, and hands them on when all are there. A file
-// is never written: names are checked because gateways unpack them. Ownership, threads: ServerCall.
+// Purpose: receives the files within bounds, checks their names, and hands them over when all have come. No
+// file is written here: names are checked because gateways unpack the files. Ownership, threads: ServerCall.
 #ifndef BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
 #define BFIO_ROUTER_WORKER_LINK_TOKENIZER_UPLOAD_H_
 
@@ -55,7 +55,7 @@ class TokenizerUpload final : public ServerCall<TokenizerUpload, v1::TokenizerPa
 
   absl::Status CheckFirst(const v1::TokenizerPart& part);
   absl::Status Add(v1::TokenizerPart& part);
-  // Before the peer receives the result, so that its next offer is admitted.
+  // Called before the peer receives the result, so that its next offer is admitted.
   void Release() {
     if (auto* open = open_.exchange(nullptr)) open->fetch_sub(1, std::memory_order_relaxed);
   }

@@ -32,7 +32,7 @@ class WorkerPortService : public CallService {
 
 // What the router provides to such a service.
 struct WorkerPortSetup {
-  // A worker's name must be a name in its certificate.
+  // A worker's worker_id must be a name in its certificate.
   bool bind_worker_id = false;
   // Arrival rate at the router, in requests per second; callable from any thread.
   std::function<double()> demand;

@@ -74,8 +74,8 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
   using Base = ServerCall<MessageSession, In, Out>;
   using Base::mutex_;
 
-  // Limit of the queued messages to the worker, including the one being written, and of the encoded bytes of
-  // the others.
+  // Limits of the queued messages to the worker: their number, including the one being written, and the
+  // encoded bytes of the others.
   static constexpr size_t kMaxQueued = 1024;
   static constexpr int64_t kMaxQueuedBytes = int64_t{64} << 20;
   static constexpr size_t kMaxUnconsumed = 256;

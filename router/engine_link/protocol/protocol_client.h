@@ -1,12 +1,13 @@
-// A client for the engines' protocols that gateways speak, which differ little.
+// A client for the engines' protocols that gateways use, which are similar.
 //
-// Purpose: implements EngineClient for one server of the protocol `Wire` (see vllm/vllm_client.cc): its
-// messages; ToPass and Translate, which make a call's request but for its name and rank, from the client's or
-// from nothing; and what is particular to it. Requests name the rank, unless the server chooses among its
-// ranks itself: these are then one for the router. Requests that are made here request a stream. A stream
-// that breaks the protocol (more tokens than requested, another output than the first,
-// counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS. What follows the end of
-// an output is ignored. Ownership and threads: as EngineClient; gRPC's callbacks.
+// Purpose: implements EngineClient for one server of the protocol `Wire` (see vllm/vllm_client.cc). `Wire`
+// has the protocol's messages and peculiarities; its ToPass and Translate make a call's request, except
+// for name and rank, from the client's message or from the call's fields. Requests name the rank, unless
+// the server chooses among its ranks itself: the router then treats them as one. Requests that are made
+// here request a stream. A stream that breaks the protocol (more tokens than requested, another output
+// than the first, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS.
+// Messages after the end of an output are ignored. Ownership and threads: as EngineClient; gRPC's
+// callbacks.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 
@@ -84,23 +85,23 @@ inline EngineFinish EngineFinishOf(const std::string& reason) {
   if (reason == "stop") return EngineFinish::kStop;
   if (reason == "length") return EngineFinish::kLength;
   if (reason == "abort") return EngineFinish::kAbort;
-  // Others are the engine's own, such as "repetition", and pass.
+  // Other reasons are the engine's own, such as "repetition", and count as a stop.
   return reason == "error" || reason.empty() ? EngineFinish::kError : EngineFinish::kStop;
 }
 
-// As the engine said last; shared with answers that come late.
+// As the engine last reported; shared with answers that come late.
 struct EngineSizes {
   std::atomic<int64_t> context_tokens{0};
-  // The KV tokens that it reports for a rank are those of this many ranks together.
+  // Number of ranks whose KV tokens the engine adds up in its report of one rank.
   std::atomic<int64_t> kv_share{1};
-  // Of a rank; 0: not reported.
+  // KV tokens of a rank; 0: not reported.
   std::atomic<int64_t> kv_tokens{0};
   // EngineDescription::joined_ranks.
   std::atomic<int32_t> joined_ranks{1};
 };
 using SharedSizes = std::shared_ptr<EngineSizes>;
 
-// Of ranks that are one for the router.
+// Adds the load of one of several ranks that the router treats as one.
 inline void Add(const EngineLoad& load, EngineLoad& sum) {
   sum.requests += load.requests;
   sum.tokens += load.tokens;
@@ -138,7 +139,7 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
     }
     const int32_t joined = sizes_->joined_ranks;
     if (joined == 1 || loads.empty()) return loads;
-    // GetLoads is asked where some ranks send none.
+    // Some ranks send no records: GetLoads is used instead.
     if (std::ssize(records_) < joined) return {};
     loads.assign(1, {});
     for (const auto& [rank, record] : records_) Add(record.load, loads[0].load);
@@ -164,18 +165,18 @@ class RecordStream final : public EngineRecords, public grpc::ClientReadReactor<
     bool taken = false;
   };
 
-  // Whether Take has to be called.
+  // Whether the caller must be told to call Take.
   bool Keep() {
     const Load& from = batch_.load();
     MutexLock lock(&mutex_);
     if (records_.size() >= kMostRanks && !records_.contains(batch_.dp_rank())) return false;
     Record& record = records_[batch_.dp_rank()];
-    // Out of order. Some servers do not number them.
+    // The record is out of order. Some servers do not number records.
     if (from.sample() > 0 && from.sample() <= record.sample) return false;
     record = {from.sample(), {int64_t{from.running_requests()} + from.waiting_requests(), UsedTokens(from)}};
     return !std::exchange(notified_, true);
   }
-  // Records that come with events have the share alone.
+  // Records that come with events have only the share in use, and no token count.
   int64_t UsedTokens(const Load& from) const {
     if (from.has_num_used_tokens()) return std::max<int64_t>(0, from.num_used_tokens()) / sizes_->kv_share;
     const bool is_share = from.token_usage() >= 0 && from.token_usage() <= 1;
@@ -256,7 +257,7 @@ class ProtocolStream final : public EngineStream,
     if (!broken_.ok()) {
       end = broken_;
     } else if (TooLarge(status)) {
-      // Not for lack of room: it would be so again, anywhere.
+      // OUT_OF_RANGE and not RESOURCE_EXHAUSTED: a retry would fail again, on any engine.
       end = absl::OutOfRangeError(absl::StrCat("a message between router and engine is too large: ",
                                                status.error_message(), "; stream: true has smaller ones"));
     } else if (!status.ok()) {
@@ -273,14 +274,14 @@ class ProtocolStream final : public EngineStream,
     const auto* const passed = PassedMessage<Request>::In(call.passed.message.get());
     Request request = passed != nullptr ? Wire::ToPass(call, *passed) : Wire::Translate(call);
     request.set_request_id(name);
-    // The client's counts over all servers.
+    // The client's rank counts over all servers, the engine's over its own.
     request.clear_data_parallel_rank();
     if (rank) request.set_data_parallel_rank(*rank);
     return request;
   }
 
   absl::Status Take() {
-    // The output is whole; nothing that follows belongs to it.
+    // The output has ended; later messages do not belong to it.
     if (ended_) return absl::OkStatus();
     if (response_.has_complete()) {
       const auto& complete = response_.complete();
@@ -288,10 +289,10 @@ class ProtocolStream final : public EngineStream,
       const EngineFinish finish = EngineFinishOf(complete.finish_reason());
       BFIO_RETURN_IF_ERROR(counts_.OnComplete(complete.output_ids(), complete.completion_tokens(),
                                               complete.prompt_tokens(), finish));
-      // With a stream its output_ids repeat the last chunk's.
+      // In a stream, output_ids repeat the last chunk's tokens.
       EngineEnd end{finish, nullptr, complete.output_ids_size(), complete.cached_tokens()};
       end.message = Message();
-      // Now, and not with the end of the stream, which a server may leave open.
+      // The end is reported now and not at the end of the stream, which a server may leave open.
       ended_ = true;
       std::move(callbacks_.on_end)(std::move(end));
       return absl::OkStatus();
@@ -313,7 +314,7 @@ class ProtocolStream final : public EngineStream,
   // The response, for the client; null where the call does not pass.
   PassedPtr Message() {
     if (!passes_) return nullptr;
-    // Tokens of earlier placements are the output's for the client.
+    // For the client, tokens of earlier placements are output, not prompt.
     const auto fewer = [this](uint32_t tokens) { return tokens - std::min(tokens, before_); };
     if (before_ > 0 && response_.has_chunk()) {
       auto& chunk = *response_.mutable_chunk();
@@ -322,7 +323,7 @@ class ProtocolStream final : public EngineStream,
     } else if (before_ > 0 && response_.has_complete()) {
       auto& complete = *response_.mutable_complete();
       complete.set_prompt_tokens(fewer(complete.prompt_tokens()));
-      // vLLM counts the last chunk's tokens, which its output_ids repeat; clients add them up.
+      // vLLM counts only the last chunk's tokens, which its output_ids repeat; clients add up the counts.
       const bool of_last_chunk =
           !Wire::kChunksCountAll &&
           complete.completion_tokens() == static_cast<uint32_t>(complete.output_ids_size());
@@ -339,12 +340,12 @@ class ProtocolStream final : public EngineStream,
       const absl::string_view name(key.data(), key.size());
       bytes += key.size() + value.size();
       if (bytes > kMostBytes) return;
-      // gRPC's own is in the status.
+      // gRPC's own trailers are in the status already.
       if (!absl::StartsWith(name, "grpc-")) AddTrailer(name, {value.data(), value.size()}, end);
     }
   }
 
-  // gRPC's own, which is no status of its own.
+  // gRPC reports a message that is too large with a code that has other causes, too.
   static bool TooLarge(const grpc::Status& status) {
     return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
            absl::StrContains(status.error_message(), "message larger than max");
@@ -363,7 +364,7 @@ class ProtocolStream final : public EngineStream,
   EngineClient::StreamCallbacks callbacks_;
   grpc::ClientContext context_;
   Response response_;
-  // The output has ended, and its end is told.
+  // The output has ended, and its end has been reported.
   bool ended_ = false;
   absl::Status broken_;
   std::shared_ptr<ProtocolStream> self_;
@@ -385,8 +386,8 @@ class ProtocolClient final : public EngineClient {
 
   ProtocolClient(const std::string& server, bool pinned) : pinned_(pinned) {
     grpc::ChannelArguments arguments;
-    // No pings: Python's gRPC servers end connections on which they come every few seconds. The link's health
-    // checks detect a lost server, and it replaces the client of one that does not answer.
+    // No pings: Python's gRPC servers close connections with pings every few seconds. The link's health
+    // checks detect a lost server, and the link replaces the client of a server that does not answer.
     arguments.SetMaxReceiveMessageSize(kMaxEngineMessageBytes);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
@@ -471,8 +472,8 @@ class ProtocolClient final : public EngineClient {
                          });
   }
 
-  // The server's ranks are those that its loads are of, and follow one another. Loads of ranks that do not
-  // exist are ignored.
+  // The server's ranks are those in its loads; their numbers are consecutive. Loads of other ranks are
+  // ignored.
   template <typename Loads>
   static void TakeRanks(const Loads& loads, EngineDescription& description) {
     int32_t first = description.all_ranks, last = -1;
@@ -491,7 +492,7 @@ class ProtocolClient final : public EngineClient {
     LoadsCall::Start(
         stub, &AsyncStub::GetLoads, deadline - MonotonicNow(),
         [sizes, description = std::move(description), done = std::move(done)](auto loads) mutable {
-          // Older servers do not have it; the sizes are those of every rank.
+          // Older servers do not implement it; the sizes are then those of every rank.
           if (!loads.ok() && !absl::IsUnimplemented(loads.status())) return std::move(done)(loads.status());
           description.all_ranks = description.ranks;
           if (loads.ok() && loads->loads_size() > 0) {
@@ -501,7 +502,7 @@ class ProtocolClient final : public EngineClient {
             if (load.max_total_num_tokens() > 0)
               description.kv_tokens = load.max_total_num_tokens() / sizes->kv_share;
             sizes->kv_tokens = description.kv_tokens;
-            // Values of the server may be of all its ranks.
+            // The server's values may be sums over all its ranks.
             if (load.max_running_requests() > 0 && (Wire::kSlotsOfLoads || description.slots == 0))
               description.slots = load.max_running_requests();
           }
@@ -510,7 +511,7 @@ class ProtocolClient final : public EngineClient {
         });
   }
 
-  // The sizes so far are those of a rank.
+  // The sizes so far are those of one rank.
   static void Join(EngineDescription& description, EngineSizes& sizes) {
     const int32_t joined = description.joined_ranks;
     sizes.joined_ranks = joined;

@@ -1,8 +1,9 @@
-// Whether the tokens that have come of one output are all that the engine has sent.
+// Checks whether all tokens that the engine has sent for an output have been received.
 //
-// Purpose: engines count the tokens of their messages. Counts that do not fit the tokens received mean that a
-// message is missing, has come twice or in another order. What each protocol counts is in Options. A count of
-// 0 beside tokens is no count. Pure. Threads: one. Tokens. Errors: DATA_LOSS.
+// Purpose: engines count the tokens of their messages. A count that does not fit the tokens received means
+// that a message is missing, came twice, or came in another order. What each protocol counts is in
+// Options. A count of 0 in a message with tokens is no count. Pure. Threads: one. Tokens. Errors:
+// DATA_LOSS.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_STREAM_COUNTS_H_
 
@@ -18,22 +19,22 @@ namespace bfio::router {
 class StreamCounts {
  public:
   struct Options {
-    // A chunk's count is of the output so far; otherwise of the chunk.
+    // A chunk's count covers the whole output so far; otherwise only the chunk.
     bool cumulative = false;
     // The output comes in its last message.
     bool whole = false;
     // Prompt tokens of the request, where known.
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
-    // An output that ends by its length has max_new_tokens, or prompt and output have so many; 0: other ends
-    // by length are possible.
+    // An output that ends by its length has max_new_tokens, or prompt and output together have this many; 0:
+    // outputs may end by length at other counts.
     int64_t context_tokens = 0;
   };
   explicit StreamCounts(const Options& options) : options_(options) {}
 
   absl::Status OnChunk(absl::Span<const uint32_t> ids, uint32_t count);
-  // `ids`: of an output that comes whole all, otherwise those of the last chunk again, or none. `count` is of
-  // them or of the whole output. `prompt_tokens` is the engine's count; 0: none.
+  // `ids`: all tokens of an output that comes whole; otherwise the last chunk's tokens again, or none.
+  // `count` counts `ids` or the whole output. `prompt_tokens` is the engine's count; 0: none.
   absl::Status OnComplete(absl::Span<const uint32_t> ids, uint32_t count, uint32_t prompt_tokens,
                           EngineFinish finish);
 

@@ -2,7 +2,7 @@
 //
 // Purpose: wire types end here. A message that contradicts itself ends its stream; the engine continues
 // without the router. The caller is authorized like a worker, by its certificate; the names of its requests
-// identify the rank. Threads: gRPC's; the link's for answers. `link` outlives the server with which the
+// identify the rank. Threads: gRPC's; answers on the link's thread. `link` outlives the server with which the
 // service is registered.
 #ifndef BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
 #define BFIO_ROUTER_ENGINE_LINK_STEPS_ENGINE_STEPS_SERVICE_H_
