@@ -44,7 +44,7 @@ class AdminService final : public CallService {
   template <typename Request, typename Response>
   using Call = std::shared_ptr<UnaryCall<Request, Response>>;
 
-  // States that wait to be converted; more calls get RESOURCE_EXHAUSTED.
+  // Bound on states that wait to be converted; further calls get RESOURCE_EXHAUSTED.
   static constexpr size_t kMaxConversions = 64;
 
   void Convert();

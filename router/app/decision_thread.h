@@ -1,7 +1,7 @@
 // The router's one decision thread.
 //
-// Purpose: it alone owns scheduling state (core::Cluster), the groups (GroupSet) and the requests
-// (RequestLifecycle), so none of them locks. The edges post events to it; it carries out the groups'
+// Purpose: only this thread accesses scheduling state (core::Cluster), the groups (GroupSet) and the requests
+// (RequestLifecycle), so none of them locks. The edges post events to it. It carries out the groups'
 // commands, hands tokens to the clients' sinks, and decides. One iteration: workers' events, deadlines,
 // tokens out, clients' events, a decision for each group. Workers' events have their own lane in the mailbox
 // and are taken first, so they never wait behind a flood of arrivals.
@@ -120,8 +120,8 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   bool DrainDone();
   void BreakOffStuckChannels();
 
-  // Carries out the groups' commands, in order. `rank_offset`: number of ranks in the groups before the
-  // deciding one.
+  // Carries out the groups' commands, in order. `rank_offset`: number of ranks in the groups before the one
+  // that decided.
   void CarryOut(uint32_t rank_offset = 0);
   void OnMembershipChanged();
   uint32_t RanksBefore(core::GroupIndex group) const;
@@ -137,7 +137,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   const std::shared_ptr<DecideBudget> budget_;
   std::atomic<absl::Time> last_iteration_{MonotonicNow()};
   EventQueue events_;
-  // Requests in the mailbox, of which a call with several outputs has several; and bytes of their prompts.
+  // Requests in the mailbox (a call with several outputs counts once for each); bytes of their prompts.
   std::atomic<int64_t> mailbox_requests_{0}, mailbox_bytes_{0};
   // The values that GetServing returns.
   std::atomic<bool> ready_{false};
@@ -152,7 +152,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   RequestLifecycle requests_;
   GroupSet groups_;
   EnergyBook energy_;
-  // Channels of members; all connections, including those that are closing; and when these are checked next.
+  // Channels of members; all connections, including closing ones; when these are checked next.
   absl::flat_hash_map<MemberId, std::shared_ptr<WorkerChannel>> channels_;
   std::vector<std::weak_ptr<WorkerChannel>> watched_;
   absl::Time next_channel_check_ = absl::InfiniteFuture();

@@ -28,8 +28,8 @@ struct RouterSettings {
 // `settings` must live until `table` has been read.
 void AddRouterOptions(OptionTable& table, RouterSettings& settings);
 
-// Sets what depends on several options, after all are read; chains have already set `router.group_kind` to
-// the meaning of coupling "auto". INVALID_ARGUMENT, naming the flag.
+// Sets what depends on several options, after all are read. Chains have already set `router.group_kind` for
+// coupling "auto". INVALID_ARGUMENT, naming the flag.
 absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings);
 
 }  // namespace bfio::router

@@ -24,7 +24,7 @@
 
 namespace bfio::router {
 
-// At most one of vllm and sglang: a gateway that tries every protocol would take the port for one engine.
+// At most one of vllm and sglang: a gateway that tries both would take the port for a single engine.
 struct ClientApis {
   bool bfio = true;
   bool vllm = true;
@@ -42,8 +42,8 @@ struct RouterOptions {
   std::string http_listen = "127.0.0.1:50053";
   // APIs at `listen`: bfio.v1.Inference, and one for gateways. At least one.
   ClientApis client_apis;
-  // Directory of the model's tokenizer, for gateways; empty: the first that a worker offers.
-  // served_model_name: the model's name for them.
+  // Directory of the model's tokenizer, for gateways; empty: the first one that a worker offers.
+  // served_model_name: the model's name for gateways.
   std::string tokenizer;
   std::string served_model_name;
   bool http_may_fail = false;
@@ -98,8 +98,8 @@ struct RouterOptions {
   int64_t decision_log_bytes = int64_t{256} << 20;
   // Bytes kept for replays and resumes.
   int64_t replay_budget_bytes = int64_t{256} << 20;
-  // How long a resumable request, running or ended, waits for its client, and how long a client may read none
-  // of its tokens.
+  // How long a resumable request, running or ended, waits for its client, and how long a client may leave all
+  // its tokens unread.
   absl::Duration client_timeout = absl::Seconds(30);
   // After a restart: how long the first epoch waits for workers that hold requests, and resuming clients wait
   // for those workers.

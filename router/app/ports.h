@@ -1,6 +1,6 @@
-// The router's listening ports: how each is protected, and checks that this suffices.
+// The router's listening ports: how each one is protected, and checks that this is enough.
 //
-// Purpose: three APIs with three kinds of callers (clients, workers, operators) have separate credentials.
+// Purpose: three APIs for three kinds of callers (clients, workers, operators), with separate credentials.
 // Threads: one.
 #ifndef BFIO_ROUTER_APP_PORTS_H_
 #define BFIO_ROUTER_APP_PORTS_H_

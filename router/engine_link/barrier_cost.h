@@ -1,13 +1,12 @@
 // The cost of steps of ranks that meet in a barrier inside their engines, fitted from outside.
 //
-// Purpose: a step takes as long as the slowest rank's batch, so its time depends on that batch
-// alone. The batches of one step are gathered over the ranks. The fit gets the step's time, and
-// the batch that should take longest by the fit so far. All ranks have the same cost. It
-// changes only every BatchFit::kMinBatches steps, because two fits that explain the steps
-// equally well may give very different times for a rank's part. Steps are timed by the arrival
-// of tokens, so some are far from the fit. A time above kUnlike times the expected one, or
-// below 1 / kUnlike of it, counts as that bound while most steps are nearer. Pure. Threads:
-// one. Tokens, seconds.
+// Purpose: a step takes as long as the slowest rank's batch, so its time depends on that batch alone. The
+// batches of one step are gathered over the ranks. The fit gets the step's time, and the batch that should
+// take longest by the fit so far. All ranks have the same cost. It changes only every BatchFit::kMinBatches
+// steps, because two fits that explain the steps equally well may give very different times for a rank's
+// part. Steps are timed by the arrival of tokens, so some are far from the fit. A time above kUnlike times
+// the expected one, or below 1 / kUnlike of it, counts as that bound while most steps are nearer. Pure.
+// Threads: one. Tokens, seconds.
 #ifndef BFIO_ROUTER_ENGINE_LINK_BARRIER_COST_H_
 #define BFIO_ROUTER_ENGINE_LINK_BARRIER_COST_H_
 

@@ -21,8 +21,7 @@ class BarrierWatch {
   // Inferred steps are sometimes split when a token comes late.
   static constexpr double kShare = 0.25;
 
-  // The rank has ended a step with tokens; `decodes`: a request of it decodes in the next step,
-  // too.
+  // The rank has ended a step with tokens; `decodes`: a request of it decodes in the next step, too.
   void OnStep(uint64_t rank, bool decodes);
   // The rank has no requests, or is gone.
   void OnIdle(uint64_t rank);

@@ -27,8 +27,7 @@ struct EngineAddress {
   // The barrier in which its ranks meet at every step, together with those of other servers with the same
   // barrier; empty: each rank steps independently.
   std::string barrier;
-  // For barriers: most tokens of a rank's step, prompts and decodes (vLLM:
-  // max_num_batched_tokens).
+  // For barriers: most tokens of a rank's step, prompts and decodes (vLLM: max_num_batched_tokens).
   int64_t token_budget = kDefaultTokenBudget;
   // A request runs on the data-parallel rank that it names (vLLM: always). Otherwise, for SGLang, the router
   // treats all ranks of the server as one.

@@ -51,9 +51,8 @@ class EngineList {
   EngineList(EngineSource source, ResolveHost resolve)
       : source_(std::move(source)), resolve_(std::move(resolve)) {}
 
-  // The present engines: each server once, names replaced by addresses. A failure is logged once. A name
-  // that resolves slowly delays those after it. If `stop` returns true between two names, the result is
-  // partial.
+  // The present engines: each server once, names replaced by addresses. A failure is logged once. A name that
+  // resolves slowly delays those after it. If `stop` returns true between two names, the result is partial.
   std::vector<EngineAddress> Look(const std::function<bool()>& stop = [] { return false; });
 
  private:

@@ -57,11 +57,11 @@
 // Requests that are lost before they begin, and outputs that come whole, are not detected: their clients'
 // deadlines end them, or the end of the rank does.
 //
-// Shared memory. Engines store a prefix that several prompts share once. The requests' tokens then exceed
-// the memory that the engine reports as used. If the next requests share as much, the rank holds more tokens
-// by the same factor (StepReport::shared_kv_tokens). The factor is again the least in two windows. It counts
-// decoding requests only: a prompt that is being computed may not have all its memory yet. If the next
-// requests share less, some wait in the engine, or it preempts.
+// Shared memory. Engines store one copy of a prefix that several prompts share. The requests' tokens then
+// exceed the memory that the engine reports as used. If the next requests share as much, the rank holds more
+// tokens by the same factor (StepReport::shared_kv_tokens). The factor is the smallest of the present and the
+// last window. It counts decoding requests only: a prompt that is being computed may not have all its memory
+// yet. If the next requests share less, some wait in the engine, or it preempts.
 //
 // Epochs. The group takes no reports between EpochReady and the epoch's first plan: tokens are kept here.
 //
@@ -117,8 +117,7 @@ class EngineRank {
   static constexpr absl::Duration kLongestRetryInfo = absl::Seconds(5);
   static constexpr int64_t kSilentSteps = 64;
   static constexpr int kQuietWithoutLoads = 10;
-  // How long a report of the engine counts as recent. It sends about four a second
-  // (BFIO_ROUTER_SILENCE_S).
+  // How long a report of the engine counts as recent. It sends about four a second (BFIO_ROUTER_SILENCE_S).
   static constexpr absl::Duration kFollows = absl::Seconds(2);
   // Longer than most steps, and shorter than the interval of GetLoads. Load records come up to once a
   // step.
@@ -235,8 +234,7 @@ class EngineRank {
     // The present step is complete only after something of this call has come.
     bool awaited = false;
     absl::Time sent_at;
-    // Time of its last message, or of the engine's last report of its prompt; the last of token_reports_
-    // then.
+    // Time of its last message, or of the engine's last report of its prompt; token_reports_ then.
     absl::Time heard_at;
     int64_t heard_report = 0;
     // The engine has refused the request; when that is reported to the group.
@@ -325,8 +323,7 @@ class EngineRank {
   int64_t heard_step_ = 0;
   int64_t decodes_ = 0, decode_context_ = 0;
   int64_t token_budget_ = 0;
-  // Received from the engine, not reported yet: prompt tokens; that a step has ended without
-  // tokens.
+  // Received from the engine, not reported yet: prompt tokens; that a step has ended without tokens.
   int64_t prompt_tokens_ = 0;
   bool stepped_ = false;
   // The level of the last plan with a level, and the step in which that plan came.
@@ -360,8 +357,7 @@ class EngineRank {
 
   // The engine's last report.
   std::optional<EngineLoad> load_;
-  // The last report that counted as many requests as the rank had, or the first after a time without
-  // any.
+  // The last report that counted as many requests as the rank had, or the first after a time without any.
   absl::Time load_complete_at_ = absl::InfinitePast();
   bool load_shows_work_ = false;
   // Calls have begun or ended since that report.

@@ -46,8 +46,7 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void OnClosed(size_t rank, MemberId member, const absl::Status& why);
   // The rank of the connection `member`, if it has one.
   std::optional<size_t> RankOf(MemberId member) const;
-  // The engine reports a step of the rank. Returns EngineRank::Allotment for its next
-  // steps.
+  // The engine reports a step of the rank. Returns EngineRank::Allotment for its next steps.
   std::optional<int64_t> OnStep(size_t rank, MemberId member, const EngineStep& step);
   // The router has drained the rank.
   void OnReleased(size_t rank, MemberId member);
@@ -89,12 +88,10 @@ class EngineServer : public std::enable_shared_from_this<EngineServer> {
   void Serve();
   // Checks whether the server is alive and, if that is due at `now`, whether it is still the same server.
   void CheckHealth(absl::Time now);
-  // After signs that the server is gone or was replaced: checks as soon as it may be described
-  // again.
+  // After signs that the server is gone or was replaced: checks as soon as it may be described again.
   void CheckSoon();
   void OnHealth(const absl::Status& health);
-  // The server is alive and the same, if no answer is outstanding: the failures concern those requests
-  // only.
+  // The server is alive and the same, if no answer is outstanding: the failures concern those requests only.
   void ResolveFailures();
   // `calls` successive calls took `took` until their answers.
   void OnAnswer(absl::Duration took, int calls = 1);

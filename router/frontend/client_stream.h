@@ -1,10 +1,10 @@
 // One client's Generate stream.
 //
-// Purpose: once the client's request has come (RequestCall) the decision thread hands tokens in (Deliver,
-// End: cheap, never block, never write), the sender thread writes them (Flush). Tokens that arrive while a
-// write is under way are coalesced into the next one, so a slow reader is paced and costs one bounded vector.
-// Deliver reports a client that reads nothing for too long; such a client never slows the group. Ownership,
-// writes and the end of the call: RequestCall. Threads: as above; OnX are gRPC's.
+// Purpose: once the client's request has come (RequestCall), the decision thread hands tokens in (Deliver,
+// End: cheap, never block, never write), and the sender thread writes them (Flush). Tokens that come during a
+// write are combined into the next one, so a slow reader costs few writes and one bounded vector. Deliver
+// reports a client that reads nothing for too long; it never slows the group. Ownership, writes and the end
+// of the call: RequestCall. Threads: as above; OnX are gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 
@@ -34,14 +34,14 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
                            public TokenSink {
  public:
   struct Options {
-    // Names the stream in the router's life.
+    // Identifies the stream while the router runs.
     uint64_t id = 0;
     // W3C trace context of the call; empty: none.
     std::string traceparent;
     StreamLimits limits;
     // Counts the streams that are open; may be null, outlives the stream.
     std::atomic<int64_t>* open = nullptr;
-    // It may set the request's id (SetRequestId).
+    // May set the request's id (SetRequestId).
     OnRequest on_request;
     // Called at most once, on a gRPC thread, when the client goes away or its deadline passes (`timed_out`)
     // after on_request was OK.
@@ -53,7 +53,7 @@ class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest,
   // The request id in the stream's messages. REQUIRES: before the first Deliver.
   void SetRequestId(std::string request_id) { request_id_ = std::move(request_id); }
 
-  // The first message carries what it issues; may be null. Call before tokens may come.
+  // The first message carries the ticket that `issue` returns; may be null. Call before tokens may come.
   void SetResumeTicket(ResumeTickets::Issue issue) {
     MutexLock lock(&mutex_);
     issue_ticket_ = std::move(issue);

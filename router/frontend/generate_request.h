@@ -14,8 +14,8 @@
 
 namespace bfio::router {
 
-// With another request_id and tenant than the message's: those that the service has given it.
-// INVALID_ARGUMENT naming field, value and limit. Of a bare resume, only what counts of one.
+// `request_id` and `tenant` replace those of the message. INVALID_ARGUMENT naming field, value and limit. A
+// bare resume is converted with only the fields that matter for it.
 absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& request, std::string request_id,
                                               std::string tenant, const RequestLimits& limits);
 

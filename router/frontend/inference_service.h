@@ -44,7 +44,7 @@ class InferenceService final : public CallService {
                    const RequestLimits& request_limits, const StreamLimits& stream_limits,
                    ClientSecrets secrets = {});
 
-  // Generate calls now.
+  // Number of open Generate calls.
   int64_t streams() const { return streams_.load(std::memory_order_relaxed); }
 
  private:

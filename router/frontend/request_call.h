@@ -1,8 +1,8 @@
 // The server's side of a call that brings a request and streams its tokens.
 //
-// Purpose: the shared part of the client protocols' Generate calls. The request comes in (ServerCall), is
-// handed over once and freed: gRPC keeps no copy of a prompt for as long as the call lasts. A call that is
-// cancelled before that ends itself; after that its owner is notified. Ownership, writes and the end of the
+// Purpose: the shared part of the client protocols' Generate calls. The request is received (ServerCall),
+// handed over once and freed, so that no copy of a prompt is kept for as long as the call lasts. A cancelled
+// call ends itself before the handover; after it, its owner is notified. Ownership, writes and the end of the
 // call: ServerCall. Threads: gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
 #define BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
@@ -62,8 +62,8 @@ class RequestCall : public ServerCall<Derived, In, Out> {
   using Base = ServerCall<Derived, In, Out>;
   using Base::mutex_;
 
-  // Whether the caller must have the call flushed: it is not waiting for that yet, and no thread is writing,
-  // which would see the change.
+  // Whether the caller must have the call flushed. False: a flush is due already, or a thread is writing and
+  // will see the change.
   bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (dirty_ || this->writing()) return false;
     dirty_ = true;
@@ -75,12 +75,12 @@ class RequestCall : public ServerCall<Derived, In, Out> {
     dirty_ = false;
     this->Advance();
   }
-  // Breaks off an ended call whose client does not take the end.
+  // Breaks off an ended call whose client does not read the end.
   void BreakOffEnded() {
     if (this->HasEnded()) this->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
   }
-  // Whether the client has left so much unread, or for so long, that it takes no more: `waiting` and `coming`
-  // in token ids.
+  // Whether the client has left so much unread, or for so long, that it gets no more. `waiting` and `coming`
+  // are in token ids.
   bool TooSlow(int64_t waiting, int64_t coming, const StreamLimits& limits, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool full = !this->MayQueue(waiting, coming, limits.buffer_tokens);
@@ -103,11 +103,11 @@ class RequestCall : public ServerCall<Derived, In, Out> {
  private:
   // The handling of a cancellation.
   enum class Phase {
-    // The request has not come: the call ends itself.
+    // The request has not been received: the call ends itself.
     kAwaiting,
-    // It is being handed over: `cancelled_` is kept until then.
+    // The request is being handed over: `cancelled_` records a cancellation until that is done.
     kHandingOver,
-    // OnAbandoned notifies the request's owner.
+    // OnAbandoned notifies the request's owner of a cancellation.
     kHandedOver,
   };
 
@@ -127,15 +127,15 @@ class RequestCall : public ServerCall<Derived, In, Out> {
     // Notified only now, because its owner could not have found the call before.
     OnAbandoned(TimedOut());
   }
-  // The router ends the call; OnCancel follows and reports it.
+  // The router has ended the call; OnCancel follows and reports it.
   void OnBroken() final ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
   void OnGone() final {
     if (open_ != nullptr) open_->fetch_sub(1, std::memory_order_relaxed);
   }
 
   bool TimedOut() const {
-    // The client's deadline passes before the call's here, which begins when the call arrives and is rounded
-    // up by at most a hundredth: a client that cancels so shortly before it has reached its own deadline.
+    // The call's deadline here may be later than the client's: it counts from the call's arrival, and is
+    // rounded up by up to 1 %. A client that cancels so shortly before it has reached its own deadline.
     const auto deadline = this->context()->deadline();
     const auto grace = (deadline - created_) / 100 + std::chrono::milliseconds(50);
     return deadline - grace <= std::chrono::system_clock::now();

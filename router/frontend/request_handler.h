@@ -22,15 +22,15 @@
 
 namespace bfio::router {
 
-// What a rank carries now.
+// The present load of a rank.
 struct RankLoad {
   // Counted over all groups: the ranks of the first group come first.
   uint32_t rank = 0;
-  // Decoding, or on their way to the rank.
+  // Decoding, or being sent to the rank.
   int64_t running_requests = 0;
   // In the pool that all ranks share.
   int64_t waiting_requests = 0;
-  // Their tokens that are to be computed before their next one.
+  // Tokens that waiting requests must have computed before their next token.
   int64_t waiting_tokens = 0;
   // Resident KV, and its capacity.
   int64_t used_tokens = 0;
@@ -61,7 +61,7 @@ class RequestHandler {
  public:
   virtual ~RequestHandler() = default;
 
-  // Names a request and its sink; never used twice.
+  // Identifies a request and its sink; never used twice.
   virtual core::RequestId NextId() = 0;
 
   // One of the outputs of a call: a request of its own, and the sink of its tokens.
@@ -69,12 +69,12 @@ class RequestHandler {
     core::RequestId id = 0;
     std::shared_ptr<TokenSink> sink;
   };
-  // Takes a checked call with its outputs, all or none, in one step: no cancellation or abort comes between
-  // them. `request` is that of the first (OutputOf). INVALID_ARGUMENT, RESOURCE_EXHAUSTED or UNAVAILABLE when
-  // it is refused at once: the sinks are then the caller's to end. Otherwise they are ended by the router.
-  // REQUIRES: one output at least; one only for a resumable request or a resume.
+  // Submits a checked call with its outputs, all or none, in one step: no cancellation or abort comes between
+  // them. `request` is that of the first output (OutputOf). INVALID_ARGUMENT, RESOURCE_EXHAUSTED or
+  // UNAVAILABLE when the call is refused at once: the caller must then end the sinks. Otherwise the router
+  // ends them. REQUIRES: at least one output; exactly one for a resumable request or a resume.
   virtual absl::Status Submit(ClientRequest request, std::vector<Output> outputs) = 0;
-  // The client of that sink is gone, or its time is up.
+  // The client of that sink is gone, or its deadline has passed.
   virtual void Cancel(uint64_t sink_id, bool timed_out) = 0;
 
   struct AbortRequest {
@@ -88,8 +88,8 @@ class RequestHandler {
   // RESOURCE_EXHAUSTED or UNAVAILABLE when the request is not submitted; `done` is then not called.
   virtual absl::Status Abort(AbortRequest request,
                              absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) = 0;
-  // One rank's, or all. `done` is called once; it gets NOT_FOUND for a rank that does not exist. Errors as of
-  // Abort.
+  // The load of one rank, or of all. `done` is called once; it gets NOT_FOUND for a rank that does not exist.
+  // Errors as for Abort.
   virtual absl::Status GetLoads(std::optional<uint32_t> rank,
                                 absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) = 0;
   virtual Serving GetServing() const = 0;

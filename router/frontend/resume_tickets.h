@@ -1,11 +1,11 @@
 // resume_ticket: a client's proof, after a restart of the router, that its request was accepted before.
 //
 // Purpose: requests that a restart interrupted are admitted ahead of their tenant's limits and of the pool
-// (router/requests); no other request is. The first message of a resumable stream carries a ticket over all
-// that limits count: tenant, request_id, resume_token, prompt, max_new_tokens and priority. Its claim is the
-// model of the tokens, since another model would continue differently. It is valid for the call's time,
-// kLongest at most, and --client_timeout beyond. Keys come from --resume_key_file, which every router that
-// may follow has too; without keys there are no tickets. Pure; any thread.
+// (router/requests); no other request is. The first message of a resumable stream carries a ticket. It signs
+// all that limits depend on: tenant, request_id, resume_token, prompt, max_new_tokens and priority. It also
+// names the model of the tokens, since another model would continue differently. It is valid for the call's
+// time, at most kLongest, plus --client_timeout. The keys are in --resume_key_file, which all routers that
+// may succeed each other share; without keys there are no tickets. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 #define BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 
@@ -32,15 +32,15 @@ class ResumeTickets {
   ResumeTickets(TicketKeys keys, absl::Duration beyond)
       : keys_(std::make_shared<const TicketKeys>(std::move(keys))), beyond_(beyond) {}
 
-  // Makes the ticket when it is known of which model the tokens are: its digest, or empty.
+  // Makes the ticket once the model of the tokens is known: `model` is its digest, or empty.
   using Issue = std::function<std::string(absl::string_view model)>;
 
-  // For the stream of this request, whose call ends at `deadline`; null: it gets none. Times are by the wall
-  // clock. A resume gets one only if it is proven: otherwise a live request with this request_id may
-  // continue, whose prompt differs from the one sent here.
+  // For the stream of this request, whose call ends at `deadline`; null: the stream gets no ticket. Times are
+  // by the wall clock. A resume gets a ticket only if it is proven: otherwise it may continue a live request
+  // whose prompt differs from the one sent with the resume.
   Issue Prepare(const ClientRequest& request, absl::Time deadline, absl::Time now) const;
-  // If an earlier stream of this very request has got this ticket: the digest of the model that its tokens
-  // are of; empty: not known.
+  // If this ticket was issued for this very request: the digest of the model that generated its tokens; empty
+  // digest: unknown.
   std::optional<std::string> ModelOf(absl::string_view ticket, const ClientRequest& request,
                                      absl::Time now) const;
 

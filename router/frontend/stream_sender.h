@@ -1,7 +1,7 @@
 // The thread that writes to the clients.
 //
-// Purpose: a step touches every active stream; starting hundreds of writes takes milliseconds
-// (docs/benchmarks.md), which must not be the decision thread's. Threads: Submit from any thread.
+// Purpose: a step touches every active stream, and starting hundreds of writes takes milliseconds
+// (docs/benchmarks.md), which the decision thread must not spend. Threads: Submit from any thread.
 #ifndef BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_
 #define BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_
 
@@ -20,8 +20,8 @@ class StreamSender {
   // Flushes the submitted streams, then stops.
   ~StreamSender();
 
-  // Has each stream flushed soon; `streams` is left empty. A stream is in here at most once at a time (its
-  // dirty flag), so the queue is bounded by the number of open streams.
+  // Flushes each stream soon, on this thread; leaves `streams` empty. A stream is queued at most once at a
+  // time (its dirty flag), so the queue is bounded by the number of open streams.
   void Submit(std::vector<std::shared_ptr<TokenSink>>& streams);
 
  private:

@@ -39,9 +39,8 @@ class TokenSink {
     kEnough,   // taken, and the output is complete (FinishReason::kStop): the caller ends the
                // request
   };
-  // Appends tokens, which follow those of the last call, to those that wait to be written. `logprobs`
-  // are those of the tokens; empty for requests without them (Sampling::logprobs). `now`:
-  // MonotonicNow.
+  // Appends tokens, which follow those of the last call, to those that wait to be written. `logprobs` are
+  // those of the tokens; empty for requests without them (Sampling::logprobs). `now`: MonotonicNow.
   [[nodiscard]] virtual Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
                                          const LogprobsView& logprobs, absl::Time now) = 0;
   // The same for a request that passes: messages of its engine, which hold the tokens. Only sinks of requests

@@ -1,13 +1,12 @@
 // A client for the engines' protocols that gateways use, which are similar.
 //
 // Purpose: implements EngineClient for one server of the protocol `Wire` (see vllm/vllm_client.cc). `Wire`
-// has the protocol's messages and peculiarities; its ToPass and Translate make a call's request, except
-// for name and rank, from the client's message or from the call's fields. Requests name the rank, unless
-// the server chooses among its ranks itself: the router then treats them as one. Requests that are made
-// here request a stream. A stream that breaks the protocol (more tokens than requested, another output
-// than the first, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS.
-// Messages after the end of an output are ignored. Ownership and threads: as EngineClient; gRPC's
-// callbacks.
+// has the protocol's messages and peculiarities; its ToPass and Translate make a call's request, except for
+// name and rank, from the client's message or from the call's fields. Requests name the rank, unless the
+// server chooses among its ranks itself: the router then treats them as one. Requests that are made here
+// request a stream. A stream that breaks the protocol (more tokens than requested, another output than the
+// first, counts that do not fit the tokens received; stream_counts.h) ends with DATA_LOSS. Messages after the
+// end of an output are ignored. Ownership and threads: as EngineClient; gRPC's callbacks.
 #ifndef BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 #define BFIO_ROUTER_ENGINE_LINK_PROTOCOL_PROTOCOL_CLIENT_H_
 

@@ -1,9 +1,9 @@
 // Answers to a gateway about the ranks and the model.
 //
-// Purpose: the ranks appear as one engine of data-parallel size 1, with the load of all together, where the
-// handler chooses among them better than a gateway could (kOne); or each with its own, as vLLM shows its
-// own (kEach). vLLM adds up the KV memory of its ranks, and each rank's entry has that sum, and the rank's
-// share of use as tokens of it: so has kEach. Pure; any thread.
+// Purpose: kOne shows all ranks as one engine of data-parallel size 1 with their total load, for handlers
+// that choose a rank better than a gateway could. kEach shows every rank with its own load, in vLLM's form:
+// vLLM reports the KV memory of all its ranks as that of each, and a rank's share of use as tokens of that
+// sum. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_ANSWERS_H_
 
@@ -28,40 +28,40 @@ namespace common_pb = ::smg::grpc::common;
 
 enum class RankView { kOne, kEach };
 
-// The wire has 32 bits, with a sign.
+// The wire's integers are signed and have 32 bits.
 inline int32_t Clamped(int64_t value) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, 0, std::numeric_limits<int32_t>::max()));
 }
 
-// The ranks that a gateway gets.
+// The ranks that are shown to a gateway.
 std::vector<RankLoad> RanksOf(const Loads& loads, RankView view);
-// The loads of `rank`, or of all. NOT_FOUND: there is no such rank in this view.
+// The loads of `rank`, or of all ranks. NOT_FOUND: this view has no such rank.
 absl::StatusOr<std::vector<RankLoad>> SelectedRanks(const Loads& loads, RankView view,
                                                     std::optional<int32_t> rank);
 // Share of the KV memory that is in use, 0 to 1.
 double TokenUsage(const RankLoad& load);
-// Slots and requests of an engine.
+// The size of an engine as a gateway sees it.
 struct EngineSize {
   int64_t ranks = 0;
   // Running and waiting.
   int64_t requests = 0;
-  // Of a rank.
+  // Slots of one rank.
   int64_t slots = 0;
-  // KV memory of all ranks.
+  // KV memory that each rank is shown with.
   int64_t max_tokens = 0;
 };
 EngineSize SizeOf(const Loads& loads, RankView view);
 
 // What does not change while the engine serves.
 struct EngineFacts {
-  // Tokens of a page of KV memory; 0: unknown.
+  // Tokens per block of KV memory; 0: unknown.
   int32_t page_tokens = 0;
   // ModelFiles::dtype.
   std::string dtype;
 };
 
-// The fields of the protocols' answers that have the same names and meanings. `model` may be null: only its
-// name is known.
+// The fields of the protocols' answers that have the same names and meanings. `model` may be null: then only
+// its name is known.
 template <typename ModelInfo>
 ModelInfo ModelInfoOf(const std::string& name, const ModelFiles* model, const Serving& serving) {
   ModelInfo out;
@@ -101,13 +101,13 @@ absl::StatusOr<LoadsResponse> LoadsOf(const Loads& loads, RankView view, std::op
     load.set_gen_throughput(from.tokens_per_second);
     load.set_utilization(load.token_usage());
     load.set_max_running_requests(Clamped(from.slots));
-    // Nothing is cached for later requests.
+    // No KV is kept for later requests, so all waiting prompt tokens are uncached.
     load.set_num_waiting_uncached_tokens(Clamped(from.waiting_tokens));
   }
   return out;
 }
 
-// By rank. Without `sample`, which counts the records of a stream.
+// Load records by rank, without `sample`, which counts the records of a stream.
 std::vector<common_pb::EngineLoad> LoadRecords(const Loads& loads, RankView view);
 
 }  // namespace bfio::router::gateway

@@ -42,16 +42,16 @@ namespace bfio::router::gateway {
 struct GatewayOptions {
   RequestLimits request_limits;
   StreamLimits stream_limits;
-  // Under which gateways offer the model; empty: the last part of its directory, or "bfio".
+  // The model's name for gateways; empty: the last part of its directory, or "bfio".
   std::string model_name;
-  // Its files; null: only the gateway has them.
+  // The model's files; null: only the gateway has them.
   std::shared_ptr<const ModelSource> model;
-  // Ids for requests that come without one.
+  // Creates ids for requests that come without one.
   std::function<std::string()> new_request_id;
   RankView view = RankView::kOne;
   // EngineFacts::page_tokens.
   int32_t page_tokens = 0;
-  // The engines speak this protocol: requests pass to them as they came, and so do the answers.
+  // The engines use this protocol: requests and answers pass unchanged.
   bool passes = false;
 };
 
@@ -66,7 +66,7 @@ class GatewayService final : public CallService {
   GatewayService(RequestHandler* handler, Authenticator* authenticator, FirstMessages* messages,
                  GatewayOptions options);
 
-  // Generate calls now.
+  // Number of open Generate calls.
   int64_t streams() const { return streams_.load(std::memory_order_relaxed); }
   // Ends the streams that would not end by themselves.
   void Close() { feed_.Close(); }
@@ -86,7 +86,7 @@ class GatewayService final : public CallService {
   using AbortRequest = typename Wire::AbortRequest;
   using AbortCall = UnaryCall<AbortRequest, typename Wire::AbortResponse>;
 
-  // UNAUTHENTICATED, or INVALID_ARGUMENT for a header that is no tenant's name.
+  // UNAUTHENTICATED, or INVALID_ARGUMENT for a header that is not a valid tenant name.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
   void AddInformation();
   // Null: there are no files.

@@ -26,11 +26,11 @@ inline constexpr char kTenantHeader[] = "bfio-tenant";
 // "true": after the loss of its engine the output may continue with other random draws than before.
 inline constexpr char kMayResampleHeader[] = "bfio-may-resample";
 
-// Several requests that one call aborts: it is answered when the last of them is.
+// The requests that one call aborts: the call is answered when the last abort has been answered.
 struct PendingAborts {
   explicit PendingAborts(size_t count) : left(count) {}
   std::atomic<size_t> left;
-  // One of them was there.
+  // At least one of the requests was found.
   std::atomic<bool> found{false};
 };
 
@@ -117,7 +117,7 @@ absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::Call
     if (!caller.may_resample && resample->second != "false")
       return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " is neither true nor false"));
   }
-  // In a message protobuf would check this; tenants are names in metrics and logs.
+  // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " is not printable ASCII without spaces"));
   return caller;

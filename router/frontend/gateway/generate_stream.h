@@ -1,12 +1,12 @@
 // A gateway's Generate call: one or several outputs of one request.
 //
 // Purpose: every output is a request of its own to the router, with a sink of its own; this call writes the
-// output of them all. As a stream: a chunk with the tokens since the last one, then `complete`. Otherwise the
-// outputs' tokens are kept until all have ended, and come in a `complete` each, in order: that holds
-// max_new_tokens per output at most. Texts that end an output are searched here. Outputs fail together: with
-// an error of one, or a client that is gone, the others are cancelled. Messages of an engine to which the
-// request passes are written as they are, but for the output's index and the request's id. `Wire` is a
-// protocol (the header of its service): its messages, and where they differ.
+// tokens of all. With stream=true it writes a chunk with the tokens since the last one, then `complete`.
+// Otherwise it keeps the tokens until all outputs have ended (at most max_new_tokens per output), and then
+// writes a `complete` each, in order. It searches for texts that end an output. Outputs fail together: after
+// an error of one, or when the client is gone, the others are cancelled. An engine's messages, if the request
+// passes, are written unchanged except for output index and request id. `Wire` is a protocol (the header of
+// its service): its messages and peculiarities.
 //
 // Ownership: the call owns itself (RequestCall); the sinks are part of it. Threads: those of ClientStream,
 // whose rules for clients that do not read apply here, too.
@@ -54,9 +54,9 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
     StreamLimits limits;
     // Counts the calls that are open; may be null, outlives the call.
     std::atomic<int64_t>* open = nullptr;
-    // It defines the outputs (BeginOutputs).
+    // Must define the outputs (BeginOutputs).
     OnRequest on_request;
-    // Cancels the request of an output, which may have ended. Any thread; must not block.
+    // Cancels the request of an output; the request may have ended already. Any thread; must not block.
     std::function<void(core::RequestId id, bool timed_out)> cancel;
   };
   struct Shape {
@@ -65,9 +65,9 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
     std::vector<core::RequestId> ids;
     bool stream = false;
     uint32_t prompt_tokens = 0;
-    // Tokens whose match is named to the client.
+    // Stop tokens that are named to the client when one of them ends an output.
     std::vector<uint32_t> stop_token_ids;
-    // Copied for each output; nothing: no text ends one.
+    // Copied for each output; empty: no text ends an output.
     std::optional<StopText> stop_text;
   };
 
@@ -76,14 +76,14 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   // `context` is the call's.
   static std::shared_ptr<GenerateStream> Create(grpc::CallbackServerContext* context, Options options);
 
-  // Returns the sinks of the outputs, parts of the call that keep it alive. REQUIRES: called once, from
-  // on_request.
+  // Returns the sinks of the outputs. They are parts of the call and keep it alive. REQUIRES: called once,
+  // from on_request.
   std::vector<std::shared_ptr<TokenSink>> BeginOutputs(Shape shape);
 
-  // Outputs that have not ended.
+  // The outputs that have not ended.
   std::vector<uint32_t> LiveOutputs();
-  // Whether the end of this output was the call's: the time that its client has for reading the end runs from
-  // there. Any output's, when the call ended otherwise.
+  // Whether the call ended with this output: only this output's timer may then break the call off. Any
+  // output's timer may, if the call ended otherwise.
   bool MayBreakOff(uint32_t index);
 
  private:
@@ -92,20 +92,20 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
 
   class Sink;
   struct Output {
-    // To be written, or kept until all have ended.
+    // Tokens to be written, or kept until all outputs have ended.
     std::vector<uint32_t> pending;
     // The log-probabilities of `pending`, for requests with log-probabilities.
     Logprobs logprobs;
     std::optional<StopText> stop_text;
     std::string matched_text;
     std::optional<uint32_t> matched_token;
-    // All that came.
+    // Number of tokens that have come.
     uint32_t tokens = 0;
     uint32_t last_token = 0;
-    // Messages of an engine, to be written unchanged; and whether the last one ends the output.
+    // Messages of an engine, to be written unchanged; whether the last one ends the output.
     std::deque<PassedPtr> passed;
     bool completed = false;
-    // Set when it has ended and that is not written yet.
+    // Set when the output has ended; empty again when that is written.
     std::optional<FinishReason> finish;
     bool ended = false;
   };
@@ -122,7 +122,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   void OnAbandoned(bool timed_out) override { CancelAll(timed_out); }
   bool Next(Response& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Those up to the one with which a text ends the output, if there is one.
+  // The tokens up to the one with which a stop text is complete, or all tokens.
   absl::Span<const uint32_t> UpToStop(Output& output, absl::Span<const uint32_t> tokens)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillChunk(uint32_t index, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -131,7 +131,7 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   void FillLogprobs(Output& output, absl::Span<const uint32_t> tokens, Message& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillComplete(uint32_t index, Complete& complete) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The next message of an engine.
+  // Moves the next message of an engine into the response.
   void FillPassed(uint32_t index, Response& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelAll(bool timed_out) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -139,13 +139,13 @@ class GenerateStream final : public RequestCall<GenerateStream<Wire>, typename W
   Shape shape_ ABSL_GUARDED_BY(mutex_);
   std::vector<Output> outputs_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Sink>> sinks_ ABSL_GUARDED_BY(mutex_);
-  // Where the search for something to write begins: no output prevents the others from being written.
+  // The output at which the search for something to write begins, so that no output blocks the others.
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Tokens in the outputs' `pending`, with their log-probabilities (LogprobsView::words), and `passed` in
-  // such units (WordsOf); and outputs that have not ended.
+  // Tokens in the outputs' `pending`, with their log-probabilities (LogprobsView::words), and `passed` in the
+  // same units (WordsOf). Number of outputs that have not ended.
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t live_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The output with which the call ended; absent while it has not, or when it ended otherwise.
+  // The output whose end ended the call; empty before that, or when the call ended otherwise.
   std::optional<uint32_t> ends_call_ ABSL_GUARDED_BY(mutex_);
 };
 

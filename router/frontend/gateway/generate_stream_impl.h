@@ -15,13 +15,13 @@
 
 namespace bfio::router::gateway {
 
-// Memory that it takes, in units of a token id; at least 1.
+// Memory that the message takes, in multiples of a token id's size; at least 1.
 inline int64_t WordsOf(const PassedPtr& message) {
   return 1 + message->bytes() / 4;
 }
 
-// What a call without a stream may keep of the messages of several engines, in such units: 256 MiB, four of
-// the largest. A single message may be as large as the router takes one.
+// Bound of what a call without a stream keeps of the messages of several engines: 256 MiB, four of the
+// largest messages. A single message may be as large as the router accepts.
 inline constexpr int64_t kMostKeptWords = int64_t{64} << 20;
 
 inline const char* ReasonName(FinishReason reason) {
@@ -168,7 +168,7 @@ TokenSink::Delivery GenerateStream<Wire>::Keep(Output& output, absl::Span<const 
   using Delivery = TokenSink::Delivery;
   for (const PassedPtr& message : messages) {
     const Response* const response = PassedMessage<Response>::In(message.get());
-    if (response == nullptr) continue;  // not this protocol's
+    if (response == nullptr) continue;  // not of this protocol
     output.completed = response->has_complete();
     output.tokens += static_cast<uint32_t>(response->chunk().token_ids_size());
     output.passed.push_back(message);
@@ -197,7 +197,7 @@ bool GenerateStream<Wire>::EndOutput(uint32_t index, const absl::Status& status,
           this->context()->AddTrailingMetadata(key, value);
         });
       }
-      // What remains of a cancelled request is not read; and what is kept until all have ended is not sent.
+      // Pending tokens of cancelled requests are not sent, nor what was kept until all outputs have ended.
       for (Output& one : outputs_) {
         if (absl::IsCancelled(status) || !shape_.stream) {
           one.pending.clear();
@@ -302,13 +302,13 @@ void GenerateStream<Wire>::FillPassed(uint32_t index, Response& response) {
 
 template <typename Wire>
 bool GenerateStream<Wire>::Next(Response& response) {
-  // All together then, and in order: gateways rely on the order.
+  // Without a stream all outputs are written together, in order: gateways rely on the order.
   if (!shape_.stream && live_ > 0) return false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const size_t index = (next_ + i) % outputs_.size();
     Output& output = outputs_[index];
     if (shape_.stream && !output.pending.empty()) {
-      // The response holds what was written last, and a chunk follows a chunk most of the time.
+      // The response holds the last message: most chunks follow a chunk and reuse its memory.
       FillChunk(static_cast<uint32_t>(index), *response.mutable_chunk());
     } else if (!output.passed.empty()) {
       FillPassed(static_cast<uint32_t>(index), response);

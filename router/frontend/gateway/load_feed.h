@@ -1,10 +1,10 @@
 // Load records for gateways that subscribe to them.
 //
-// Purpose: the stream on which engines report KV blocks carries a load record with every batch. There are no
-// blocks to report here, so the records are sent alone: at most one per rank every 100 ms when the load has
-// changed, and one per second when not. Without subscribers the load is not read. A subscriber that does not
-// read gets the newest record when it does. Ownership: outlived by the handler; outlives the server, and
-// Close ends its streams. Threads: any, plus one of its own.
+// Purpose: engines attach a load record to every batch of KV cache events on this stream. The router has no
+// such events, so the records are sent alone: at most one per rank every 100 ms when the load has changed,
+// and one per second otherwise. Without subscribers the load is not read. A subscriber that reads slowly gets
+// only the newest record. Ownership: outlived by the handler; outlives the server, and Close ends its
+// streams. Threads: any, plus one of its own.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_LOAD_FEED_H_
 
@@ -36,9 +36,9 @@ class LoadFeed {
   LoadFeed(RequestHandler* handler, RankView view, absl::Duration interval = absl::Milliseconds(100));
   ~LoadFeed();
 
-  // gRPC owns what is returned. It ends with `allowed` if that is an error, before its request is received
-  // (by `messages`, which outlives it); with UNIMPLEMENTED for a subscriber that takes no record before the
-  // first event, because there are no events; with RESOURCE_EXHAUSTED when kMaxSubscribers subscribe already.
+  // gRPC owns the result. It ends with `allowed` if that is an error, before its request is received (by
+  // `messages`, which outlives it); with UNIMPLEMENTED for a subscriber that accepts no record before the
+  // first event, since there are no events; with RESOURCE_EXHAUSTED when there are kMaxSubscribers already.
   Stream* Subscribe(grpc::CallbackServerContext* context, const absl::Status& allowed,
                     FirstMessages* messages);
 
@@ -51,14 +51,14 @@ class LoadFeed {
   struct Answer;
 
   void Run();
-  // Waits a second at most; UNKNOWN: there was no answer.
+  // Waits at most a second for an answer; UNKNOWN: none came.
   absl::StatusOr<Loads> Query();
   bool HasNewcomers();
-  // False when it is time to end.
+  // False when the thread should end.
   bool AwaitSubscribers();
   bool Pause(absl::Duration time);
   void Add(const std::shared_ptr<Subscriber>& subscriber);
-  // By rank.
+  // `loads`: one record per rank.
   void Publish(const std::vector<common_pb::EngineLoad>& loads);
 
   RequestHandler* const handler_;
@@ -67,7 +67,7 @@ class LoadFeed {
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Subscriber>> subscribers_ ABSL_GUARDED_BY(mutex_);
-  // A new subscriber has had no record yet.
+  // There is a new subscriber that has had no record yet.
   bool newcomers_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -26,21 +26,21 @@
 
 namespace bfio::router::gateway {
 
-// Outputs of one request; texts that end them, each of which is searched with every token.
+// Bounds of a request: its outputs; its texts that end an output, as each is searched with every token.
 inline constexpr uint32_t kMaxOutputs = 128;
 inline constexpr size_t kMaxStops = 16;
 inline constexpr size_t kMaxStopBytes = 256;
 
-// Defaults of a request, and what the engines support.
+// Defaults of a request, and properties of the engines.
 struct RequestContext {
   RequestLimits limits;
-  // The longest prompt + output of a request; 0: not known.
+  // The longest prompt + output of a request; 0: unknown.
   int64_t max_sequence_tokens = 0;
-  // The reason why outputs cannot be searched for texts that end them; empty: they can.
+  // Why outputs cannot be searched for texts that end them; empty: they can.
   std::string no_stop_texts;
-  // The engines speak the gateway's protocol: requests pass as they came.
+  // The engines use the gateway's protocol: requests pass unchanged.
   bool passes = false;
-  // After the loss of its engine a request that passes may continue with other random draws.
+  // After the loss of its engine, a request that passes may continue with other random draws than before.
   bool may_resample = false;
 };
 
@@ -48,14 +48,14 @@ struct ConvertedRequest {
   // The request of the first output.
   ClientRequest request;
   uint32_t outputs = 1;
-  // Tokens come as they are made; otherwise at the end.
+  // Tokens are sent as they are generated; otherwise at the end.
   bool stream = false;
   // Texts that end an output, and whether special tokens are part of the text.
   std::vector<std::string> stops;
   bool special_text = false;
 };
 
-// INVALID_ARGUMENT with the number of a field that is set and that this version does not declare: it may
+// INVALID_ARGUMENT, with the field's number, for a set field that this version does not declare: it may
 // change the output.
 absl::Status CheckNoUnknownFields(const google::protobuf::Message& message);
 // INVALID_ARGUMENT naming the field.
@@ -64,8 +64,8 @@ absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContex
 // INVALID_ARGUMENT for a negative rank. The handler checks whether the rank exists.
 absl::Status CheckRank(std::optional<int32_t> rank);
 
-// A field that limits the output, and its name. Unset: as many as fit behind the prompt. UNAVAILABLE when
-// that is not known.
+// A field that limits the output, and its name. Unset: as many tokens as fit after the prompt. UNAVAILABLE
+// when that number is unknown.
 struct OutputLimit {
   std::optional<uint32_t> tokens;
   absl::string_view name;
@@ -73,8 +73,8 @@ struct OutputLimit {
 absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_tokens,
                                       const RequestContext& context);
 
-// Fields that change what an engine computes, at another value than their default. NaN is not 0, and so
-// refused.
+// Fields that change what an engine computes; they must have their default values. NaN is not 0, so it is
+// refused, too.
 template <typename SamplingParams>
 absl::Status CheckUnsupportedSampling(const SamplingParams& sampling) {
   const auto refused = [](const char* field) {
@@ -132,7 +132,7 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
   return to;
 }
 
-// A prompt, and how many tokens it has; of a text an estimate. INVALID_ARGUMENT: there is none.
+// The number of tokens of a prompt; an estimate for a text. INVALID_ARGUMENT: there is no prompt.
 absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text);
 
 // The prompt's blocks.
@@ -141,7 +141,7 @@ core::PrefixBlocks PrefixOf(const TokenizedInput& from) {
   return core::NamePrefixBlocks({from.input_ids().data(), static_cast<size_t>(from.input_ids_size())});
 }
 
-// A request that the engines check: only what the router needs of it is read. `prompt_tokens` is its length.
+// For a request that the engines check: reads only what the router needs. `prompt_tokens` is its length.
 template <typename GenerateRequest>
 absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::string tenant,
                                             const OutputLimit& limit, uint32_t prompt_tokens,
@@ -169,7 +169,7 @@ absl::StatusOr<ConvertedRequest> PassFields(const GenerateRequest& from, std::st
   return to;
 }
 
-// Whether it has no fields but those that this version declares.
+// Whether it has only fields that this version declares.
 template <typename Message>
 bool AllKnown(const Message& message) {
   return message.GetReflection()->GetUnknownFields(message).empty();

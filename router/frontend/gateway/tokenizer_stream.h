@@ -1,7 +1,8 @@
 // A tokenizer's archive, in parts.
 //
-// Purpose: for gateways that have no copy of the model's tokenizer. A part is written when the one before has
-// been taken, so a call holds one part, however slowly its client reads. Ownership, threads: ServerCall.
+// Purpose: for gateways that have no copy of the model's tokenizer. A part is written when the client has
+// read the last one, so a call holds one part, however slowly the client reads. Ownership, threads:
+// ServerCall.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_TOKENIZER_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_TOKENIZER_STREAM_H_
 
@@ -20,8 +21,8 @@ namespace common_pb = ::smg::grpc::common;
 
 using TokenizerStream = grpc::ServerBidiReactor<common_pb::GetTokenizerRequest, common_pb::GetTokenizerChunk>;
 
-// gRPC owns what is returned. It ends with `allowed` if that is an error, before its request is received (by
-// `messages`, which outlives it), and with FAILED_PRECONDITION where `model` is null.
+// gRPC owns the result. The stream ends with `allowed` if that is an error, before its request is received
+// (by `messages`, which outlives it), and with FAILED_PRECONDITION where `model` is null.
 TokenizerStream* StreamTokenizer(grpc::CallbackServerContext* context, const absl::Status& allowed,
                                  FirstMessages* messages, std::shared_ptr<const ModelFiles> model);
 

@@ -1,5 +1,5 @@
 // sglang.grpc.scheduler.SglangScheduler as gateways call it (router/frontend/gateway/gateway_service.h): its
-// messages, and where they differ from others'.
+// messages, and its differences from other protocols.
 //
 // Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_SGLANG_SGLANG_SERVICE_H_
@@ -22,9 +22,9 @@ namespace bfio::router::sglang {
 
 struct Wire {
   static constexpr char kName[] = "sglang.grpc.scheduler.SglangScheduler";
-  // A chunk's completion_tokens are those of the output so far.
+  // A chunk's completion_tokens count the whole output so far.
   static constexpr bool kChunksCountAll = true;
-  // A token that ends an output is named, also one that ends every output.
+  // A token that ends an output is named even if the request does not list it (end of sequence).
   static constexpr bool kNamesEos = true;
 
   using GenerateRequest = pb::GenerateRequest;

@@ -1,7 +1,7 @@
 // The files of a model that a gateway needs: its tokenizer, and the model's properties in config.json.
 //
-// Purpose: read once at start from --tokenizer=DIR, a checkpoint's directory or one with the tokenizer alone,
-// or sent by a worker (model_source.h); weights are not touched. Threads: immutable once made; any.
+// Purpose: read once at startup from --tokenizer=DIR (a checkpoint's directory, or one with only the
+// tokenizer), or sent by a worker (model_source.h). Weights are not read. Threads: immutable once made; any.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
 
@@ -18,7 +18,7 @@
 namespace bfio::router {
 
 struct ModelFiles {
-  // As given, without a slash at its end.
+  // The path as given, without a slash at its end.
   std::string directory;
   // From config.json; 0 and empty where it is absent or has no value.
   uint32_t vocab_size = 0;
@@ -30,18 +30,18 @@ struct ModelFiles {
   std::vector<std::string> architectures;
   // A zip archive of the tokenizer's files, and its SHA-256 in hexadecimal.
   std::string archive, archive_sha256;
-  // Null: there is no tokenizer.json of a known kind, and `why_no_text` has the reason.
+  // Null: there is no tokenizer.json of a supported kind; `why_no_text` has the reason.
   std::shared_ptr<const TokenText> text;
   std::string why_no_text;
 };
 
-// NOT_FOUND: no file of a tokenizer is there; INVALID_ARGUMENT: config.json is invalid, or the files are
+// NOT_FOUND: the directory has no tokenizer file; INVALID_ARGUMENT: config.json is invalid, or the files are
 // larger than 256 MiB together. The message begins with the path.
 absl::StatusOr<ModelFiles> LoadModelFiles(std::string directory);
 // From files that were read elsewhere. INVALID_ARGUMENT as above.
 absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const TokenizerFiles& files);
 
-// Name of a model with files: the last part of the path, or "bfio".
+// Name of a model for which there are files: the last part of the path, or "bfio".
 std::string ModelNameOf(absl::string_view directory);
 
 }  // namespace bfio::router

@@ -1,8 +1,8 @@
 // The model's files, from --tokenizer=DIR, or from the first worker that sends them.
 //
-// Purpose: client protocols read them with every call, because they may arrive after the start. They never
-// change once they are there: workers of a group have the same model. Threads: any. Converting what a worker
-// sends may take a second, and runs on a thread of its own, which the destructor awaits.
+// Purpose: client protocols read the files with every call, because they may arrive after startup. They never
+// change once present: workers of a group have the same model. Threads: any. Converting a worker's files may
+// take a second, and runs on a thread of its own, which the destructor joins.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_SOURCE_H_
 
@@ -21,7 +21,7 @@ namespace bfio::router {
 
 class ModelSource {
  public:
-  // Null: there are none yet.
+  // Null: there are no files yet.
   explicit ModelSource(std::shared_ptr<const ModelFiles> model) : model_(std::move(model)) {}
   ~ModelSource();
 
@@ -29,7 +29,7 @@ class ModelSource {
     MutexLock lock(&mutex_);
     return model_;
   }
-  // False: there are files, or they are being converted.
+  // False: the files are present, or are being converted.
   bool wanted() const {
     MutexLock lock(&mutex_);
     return model_ == nullptr && !converting_;

@@ -1,8 +1,8 @@
-// Where an output ends whose request names texts that end it.
+// Finds the end of an output whose request names texts that end it (stops).
 //
-// Purpose: engines process tokens only. The text of an output's tokens is searched as they come; a text that
-// ends it may begin and end in the middle of tokens. Keeps no more of the text than could still be the
-// beginning of one. Threads: one.
+// Purpose: engines process tokens only, so the router searches the text of an output's tokens as they come. A
+// stop may begin and end in the middle of tokens. Keeps only as much of the text as could be the beginning of
+// a stop. Threads: one.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_STOP_TEXT_H_
 
@@ -21,15 +21,15 @@ class StopText {
   // `special`: special tokens are part of the text. REQUIRES: no stop is empty.
   StopText(std::shared_ptr<const TokenText> tokens, std::vector<std::string> stops, bool special);
 
-  // The output's next token. Returns the first of the stops that the text then contains; empty: the output
-  // continues. Of stops that end with the same token the first in the request's order is meant, as in vLLM.
+  // Adds the output's next token. Returns the stop that the text then contains; empty: the output continues.
+  // If several stops end with the same token, returns the first in the request's order, as vLLM does.
   std::optional<std::string> Add(uint32_t token);
 
  private:
   std::shared_ptr<const TokenText> tokens_;
   std::vector<std::string> stops_;
   bool special_;
-  // One less than the longest stop.
+  // One less than the length of the longest stop.
   size_t kept_ = 0;
   // The end of the text so far.
   std::string tail_;

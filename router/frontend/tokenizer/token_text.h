@@ -1,8 +1,8 @@
-// The bytes of text that a token stands for, by a tokenizer.json.
+// The bytes of text that each token stands for, from a tokenizer.json.
 //
-// Purpose: finding the end of an output that a text ends (stop_text.h). Reads byte-level BPE (GPT-2, Llama 3,
-// Qwen) and SentencePiece's BPE and Unigram with byte fallback (Llama 2, Mistral). Threads: immutable after
-// Parse; any.
+// Purpose: finding texts that end an output (stop_text.h). Supports byte-level BPE (GPT-2, Llama 3, Qwen)
+// and SentencePiece's BPE and Unigram with byte fallback (Llama 2, Mistral). Threads: immutable after Parse;
+// any.
 #ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_TOKEN_TEXT_H_
 #define BFIO_ROUTER_FRONTEND_TOKENIZER_TOKEN_TEXT_H_
 
@@ -17,16 +17,16 @@ namespace bfio::router {
 
 class TokenText {
  public:
-  // INVALID_ARGUMENT: not JSON, or no vocabulary in it; UNIMPLEMENTED: a tokenizer of another kind.
+  // INVALID_ARGUMENT: not JSON, or without a vocabulary; UNIMPLEMENTED: a tokenizer of another kind.
   static absl::StatusOr<TokenText> Parse(absl::string_view tokenizer_json);
 
-  // Empty for a token that there is not, and for special ones unless `special`.
+  // Empty for a token that does not exist, and for special tokens unless `special`.
   absl::string_view Of(uint32_t token, bool special) const {
     if (token >= tokens_.size() || (tokens_[token].special && !special)) return {};
     return tokens_[token].text;
   }
 
-  // Tokens' ids are below it.
+  // All token ids are below it.
   size_t size() const { return tokens_.size(); }
 
  private:

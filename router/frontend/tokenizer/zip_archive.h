@@ -10,8 +10,8 @@
 
 namespace bfio::router {
 
-// The archive of these names and contents, in this order; the same input gives the same bytes. REQUIRES:
-// names are short, and all together is less than 4 GiB, which is as much as the format holds.
+// An archive of these names and contents, in this order; the same input gives the same bytes. REQUIRES: names
+// are short, and the total is below 4 GiB, the limit of the format.
 std::string ZipArchive(const std::vector<std::pair<std::string, std::string>>& files);
 
 }  // namespace bfio::router

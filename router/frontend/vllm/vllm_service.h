@@ -1,5 +1,5 @@
 // vllm.grpc.engine.VllmEngine as gateways call it (router/frontend/gateway/gateway_service.h): its messages,
-// and where they differ from others'.
+// and its differences from other protocols.
 //
 // Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_VLLM_VLLM_SERVICE_H_
@@ -22,9 +22,9 @@ namespace bfio::router::vllm {
 
 struct Wire {
   static constexpr char kName[] = "vllm.grpc.engine.VllmEngine";
-  // A chunk's completion_tokens are those of the chunk.
+  // A chunk's completion_tokens count only the chunk.
   static constexpr bool kChunksCountAll = false;
-  // Names only those output-ending tokens that are in the request.
+  // A token that ends an output is named only if the request lists it.
   static constexpr bool kNamesEos = false;
 
   using GenerateRequest = pb::GenerateRequest;
@@ -50,7 +50,7 @@ struct Wire {
   static std::vector<std::string> AbortedIds(const AbortRequest& request) {
     return {request.request_ids().begin(), request.request_ids().end()};
   }
-  // The answer does not report whether there was such a request.
+  // The answer does not tell whether the request was found.
   static AbortResponse Aborted(bool) { return {}; }
 
   static GetServerInfoResponse ServerInfo(const Loads& loads, gateway::RankView view, absl::Duration uptime,
