@@ -54,7 +54,7 @@ class BearerTokens {
   };
 
   // INVALID_ARGUMENT "SOURCE:LINE: what is wrong" for the first line that is not an entry, for a repeated
-  // token or certificate, and for a file without entries; then nothing is taken from the file.
+  // token or certificate, and for a file without entries. No entry of such a file is used.
   static absl::StatusOr<BearerTokens> Parse(absl::string_view text, absl::string_view source);
 
   // `name` of the result is valid as long as this object.

@@ -2,8 +2,8 @@
 //
 // Purpose: absl::Mutex's interface (the part that bfio uses, with absl::Condition) on top of std::mutex.
 // Debian 12's abseil sleeps until a wall-clock time: if the clock is set back by an hour, its timed waits
-// take an hour longer. These do not. Deadlines are times of MonotonicNow(). ThreadSanitizer supports these
-// too, but not an abseil that is not instrumented.
+// take an hour longer. The waits below do not. Deadlines are times of MonotonicNow(). ThreadSanitizer
+// supports this mutex, but not an abseil that is not instrumented.
 //
 // Threads: any. As with absl's, the last user of a Mutex may destroy it.
 #ifndef BFIO_COMMON_BASE_MUTEX_H_
@@ -31,8 +31,8 @@ class ABSL_LOCKABLE Mutex {
     WakeAwaiting();
     mutex_.unlock();
   }
-  // Both release the mutex while they wait. `condition` is evaluated by the thread that releases the mutex,
-  // as in absl, so it may read only what the mutex guards.
+  // This function and the next release the mutex while they wait. `condition` is evaluated by the thread that
+  // releases the mutex, as in absl, so it may read only what the mutex guards.
   void Await(const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     AwaitWithTimeout(condition, absl::InfiniteDuration());
   }
@@ -62,7 +62,7 @@ class ABSL_LOCKABLE Mutex {
     std::condition_variable woken;
   };
 
-  // Called before the mutex is released: afterwards it may already be destroyed.
+  // Call before the mutex is released: afterwards the mutex may already be destroyed.
   void WakeAwaiting() {
     for (Awaiter* one = awaiting_; one != nullptr; one = one->next) {
       if (one->condition->Eval()) one->woken.notify_one();

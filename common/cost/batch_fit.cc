@@ -16,11 +16,11 @@ constexpr size_t kTokens = 0, kPairs = 1, kContext = 2, kStepTime = 3, kTerms = 
 // A slope is determined only if the standard deviation of the tokens is at least this share of their mean;
 // another coefficient, only if at least this share of its sum of squares is independent of the other terms.
 constexpr double kMinSpread = 0.02, kMinRest = 1e-3;
-// k1 must be so many times its standard error.
+// k1 must be at least this many times its standard error.
 constexpr double kSignificant = 4;
-// And explain at least this share of the times' sum of squares, which is far above rounding.
+// k1 must also explain at least this share of the times' sum of squares, which is far above rounding.
 constexpr double kMinGain = 1e-9;
-// Where the context explains all, a token takes this share of the mean time per token: planners divide by it.
+// Lower bound of a token's time, as a share of the mean time per token: planners divide by the slope.
 constexpr double kLeastSlope = 0.01;
 
 struct Line {
@@ -40,8 +40,8 @@ BatchMoments AboutOrigin(const BatchMoments& m) {
   return moments;
 }
 
-// Least squares with those terms; absent where they do not determine it, or a slope is not positive. Without
-// the tokens among the terms, their slope is `given`.
+// Least squares with these terms; absent if the data do not determine them, or a slope is not positive.
+// Without the tokens among the terms, their slope is `given`.
 std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> terms, double given = 0) {
   // Gaussian elimination of the normal equations, symmetric and positive.
   std::array<std::array<double, kTerms + 1>, kTerms> rows = {};
@@ -74,15 +74,15 @@ std::optional<Line> Solve(const BatchMoments& m, std::initializer_list<size_t> t
   line.c = m.mean[kStepTime];
   for (size_t i = 0; i < kTerms; ++i) line.c -= line.slopes[i] * m.mean[i];
   if (line.c >= 0) return line;
-  // No batch takes less than no time: the best line through the origin instead, or the one that is higher by
-  // the constant where that is not determined.
+  // A negative constant is not possible: use the best line through the origin instead or, if that is not
+  // determined, this line raised by the constant.
   if (auto through = Solve(AboutOrigin(m), terms, given)) return through;
   line.rest += m.weight * line.c * line.c;
   line.c = 0;
   return line;
 }
 
-// The first of the two, if its further term is worth it.
+// Returns `with` if its additional term explains the times significantly better, otherwise `without`.
 std::optional<Line> WithPairs(const BatchMoments& m, const std::optional<Line>& with,
                               const std::optional<Line>& without) {
   if (!with || !without) return with ? with : without;
@@ -93,8 +93,8 @@ std::optional<Line> WithPairs(const BatchMoments& m, const std::optional<Line>& 
   return gained > least ? with : without;
 }
 
-// No slope is negative, and that of the tokens is at least `least`: where all terms together would have such
-// a one, the tokens or the context explain what they can.
+// No slope is negative, and that of the tokens is at least `least`: if a fit of all terms violates this,
+// either the tokens or the context are left out, whichever fits better.
 std::optional<Line> Solve(const BatchMoments& m, double least) {
   const double xx = m.co[kTokens][kTokens], zz = m.co[kContext][kContext], xz = m.co[kTokens][kContext];
   if (!(xx > 0) || std::sqrt(xx / m.weight) < kMinSpread * m.mean[kTokens]) return std::nullopt;

@@ -3,10 +3,10 @@
 //
 // Purpose: a BatchCost that predicts the time of batches of other sizes. Least squares of t = c + a max(0, x
 // - b0) + k1 prefill_pairs + k2 decode_context for each of a few values of b0, of which the best is used. k1
-// is 0 unless it explains the times significantly better, since it is multiplied with the squares of prompts
-// that may be much longer than those seen. The batch k batches ago has the weight (1 - 1 / memory)^k. A time
-// of more than kCut times the fit's (a preempted step) is reduced to that. No coefficient is negative. Pure.
-// Threads: belongs to its caller. Cost: some hundred nanoseconds per batch; allocates nothing.
+// is 0 unless it explains the times significantly better, since it is multiplied by the squared lengths of
+// prompts that may be much longer than those seen. The batch k batches ago has the weight (1 - 1 / memory)^k.
+// A time of more than kCut times the fit's (a preempted step) is reduced to that. No coefficient is negative.
+// Pure. Threads: belongs to its caller. Cost: some hundred nanoseconds per batch; allocates nothing.
 #ifndef BFIO_COMMON_COST_BATCH_FIT_H_
 #define BFIO_COMMON_COST_BATCH_FIT_H_
 

@@ -4,7 +4,7 @@
 // in information form. At every moment the fit is the exact weighted least squares of all steps so far, where
 // the step k steps ago has the weight (1 - 1 / memory)^k times its robust weight. Steps are processed in
 // blocks of kBlock. A block's robust weights are Tukey's bisquare, scaled by the residuals' median absolute
-// deviation: preempted steps get no weight, while a real change of the cost, which half a block shows, is
+// deviation: preempted steps get no weight, but a real change of the cost, visible in half a block, is
 // followed. C, t_l and c_p are never negative: the least squares are solved under this constraint.
 //
 // What the steps do not determine is absent. If all loads are alike, neither the slope nor C is determined;

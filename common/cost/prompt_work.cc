@@ -6,7 +6,7 @@
 namespace bfio {
 namespace {
 
-// The non-negative root y of a y^2 + b y = c, for a, b, c >= 0; `most` if every y is one.
+// The non-negative root y of a y^2 + b y = c, for a, b, c >= 0; `most` if every y is a root.
 double PositiveRoot(double a, double b, double c, double most) {
   if (a <= 0) return b > 0 ? c / b : most;
   return (std::sqrt(b * b + 4 * a * c) - b) / (2 * a);

@@ -15,7 +15,7 @@ namespace bfio {
 // of bfio.
 struct StepCost {
   // (0.6e-3 * B + 35e-3) / 16 s at B = 72: a part per request and a fixed part, divided as in their script
-  // (other scripts of theirs divide by 8). Constant here: B is included.
+  // (other scripts of theirs divide by 8). Here it is a constant for B = 72.
   double c_s = 4.8875e-3;
   // 1.5 * 2 * 576 * 61e-6 / 2^20 s per resident KV token.
   double tl_s_per_token = 1.00525e-7;

@@ -3,10 +3,10 @@
 // Purpose: how a connection is served, from its first request to its close; nothing about what is served.
 // http_server.h builds on it. Why a derived class: httplib 0.11.4 (Debian 12) has timeouts per read and write
 // only, so a client that sends one byte at a time keeps a thread for hours; its own keep-alive loop also
-// keeps a thread while other connections wait for one. process_and_close_socket is its one virtual function
-// between accept and the first read. SSLServer overrides it too, but reads its files once. Ownership: owns
-// the TLS files; the handlers' owner outlives listen_after_bind. Threads: listen_after_bind on one of the
-// owner's; connections, and so handlers, on the pool's.
+// keeps a thread while other connections wait for one. process_and_close_socket is httplib's only virtual
+// function between accept and the first read. SSLServer overrides it too, but reads its files once.
+// Ownership: owns the TLS files; the handlers' owner outlives listen_after_bind. Threads: listen_after_bind
+// runs on a thread of the owner; connections and handlers run on the pool's.
 #ifndef BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
 #define BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
 

@@ -50,8 +50,8 @@ class HttpServer {
   // ended.
   using Stream = std::function<std::optional<std::string>()>;
   using StreamHandler = std::function<Stream(const HttpRequest&)>;
-  // Called before a handler, unless its access is kEverybody, and before each part of an endless reply, which
-  // ends when it is refused. Returns the caller's name to admit it.
+  // Called before a handler, unless its access is kEverybody, and before each part of an endless reply.
+  // Returns the caller's name to admit it; an error refuses the request or ends the endless reply.
   using Authenticate = std::function<absl::StatusOr<std::string>(const HttpCaller&)>;
 
   // Endless replies (server-sent events) at the same time; more are refused with a retry delay.
@@ -64,8 +64,8 @@ class HttpServer {
     // excludes a web page whose name was made to resolve here.
     Authenticate authenticate;
     // PEM files: the certificate with its chain, its key, and the CAs that may sign callers' certificates.
-    // Without the first two plain text; without the third no client certificates. Reloaded when they change
-    // (reloaded_tls.h).
+    // Without the first two the port serves plain text; without the third it requests no client certificates.
+    // Reloaded when they change (reloaded_tls.h).
     std::string tls_cert, tls_key, tls_ca;
   };
 

@@ -23,9 +23,9 @@ inline bool HasUnreadBody(const httplib::Request& request) {
 }
 
 // Debian's httplib would compress any reply that the client allows, with Brotli's slowest setting: tens of
-// milliseconds for a page. It would also send a range as often as a client lists it. It reads both headers
-// after this, from the same request, which is not const there; 0.11.4 has no setting for either, and a
-// pre-routing handler, the only function of ours before that, gets a const reference.
+// milliseconds for a page. It would also send a range as often as a client lists it. httplib reads both
+// headers after this call, from the same request, which is not a const object. httplib 0.11.4 has no setting
+// for either, and passes a const reference to the handlers that call this.
 inline void SendWholeAndPlain(const httplib::Request& request) {
   auto& own = const_cast<httplib::Request&>(request);
   own.headers.erase("Accept-Encoding");

@@ -3,8 +3,8 @@
 // Purpose: the memory inequality (1) of "Online Scheduling for LLM Inference with KV Cache Constraints". A
 // request that starts in round p with s prompt tokens and generates o tokens holds s + (t - p) tokens at time
 // t, p <= t <= p + o: a line of slope 1 that ends at p + o. A prompt of which a chunk is computed in each
-// round is a steeper one before it. The profile is the sum of these lines, which bends only where one begins
-// or ends, so it is stored as its bends.
+// round adds a steeper line before that one. The profile is the sum of these lines, which bends only where
+// one begins or ends, so it is stored as its bends.
 //
 // Time is in rounds (decode steps), sizes in tokens. With n lines: memory O(n), O(log n) to add or remove
 // one, O(n) per query, whatever their lengths. A copyable value; threads as for a container.
@@ -47,10 +47,10 @@ class KvProfile {
 
   // The largest sum at any time within [from, to]; 0 without lines. REQUIRES: now() <= from <= to.
   int64_t Peak(int64_t from, int64_t to) const { return Peak(from, to, {}); }
-  // peaks[k] becomes the largest sum from starts[k] rounds after now() until before starts[k + 1], the last
-  // one that of all later times. REQUIRES: starts ascend from 0 on; as many of both.
+  // peaks[k] becomes the largest sum from starts[k] rounds after now() until before starts[k + 1]; the last
+  // peak covers all later times. REQUIRES: starts begin with 0 and ascend; both have the same size.
   void Peaks(absl::Span<const int64_t> starts, absl::Span<int64_t> peaks) const;
-  // The peak over the line's own times if it were added; it must not exceed the memory.
+  // The peak over the line's own times if it were added. A request fits if this peak is within the memory.
   int64_t PeakWith(const KvLine& line) const {
     return Peak(std::max(line.from, now_), line.to, {line.size, line.rate});
   }
@@ -79,7 +79,7 @@ class KvProfile {
   int64_t now_ = 0;
   // Sum of the lines at now_.
   Sum here_;
-  // By time, all after now_: what is added to the sum from there on; never nothing.
+  // Keys: times after now_. Values: what is added to the sum from that time on, never zero.
   absl::btree_map<int64_t, Sum> bends_;
 };
 

@@ -2,9 +2,9 @@
 //
 // Purpose: the test of Algorithms 1 and 2 of "Online Scheduling for LLM Inference with KV Cache Constraints",
 // shared by the router's admission (router/core/admission/kv_admission.h), the worker's
-// (worker/scheduler/kv_admission.h) and the simulator (tools/sim/admission/memory_rule.h). A request begins
-// while at every end of a request what all hold stays within memory (equation (1)). Memory only grows between
-// ends, so these times suffice (kv_profile.h).
+// (worker/scheduler/kv_admission.h) and the simulator (tools/sim/admission/memory_rule.h). A request may
+// begin if, at the end of every request, what all requests hold fits in memory (equation (1)). Between ends
+// this sum only grows, so it suffices to test the ends (kv_profile.h).
 //
 // Time in steps, sizes in tokens. Cost of McSf, with n requests of whatever length: memory O(n), O(log n) for
 // one that begins, ends or changes its course, O(n) to test another. Pure, deterministic. Threads: one.
@@ -34,7 +34,7 @@ struct KvCourse {
   int64_t output = 1;
   // Prompt tokens that a step computes; 0: all of them.
   int64_t chunk = 0;
-  // Steps that it may stay longer, with all its tokens.
+  // Number of steps after its last token in which it may still hold all its tokens.
   int64_t late = 0;
 
   // The first step that generates a token.
@@ -57,13 +57,12 @@ class McSf {
   // REQUIRES: now >= now().
   void Advance(int64_t now) { profile_.Advance(now); }
 
-  // The most tokens that all hold in any step of this course, if it were added.
+  // The largest sum of the tokens of all requests in any step of this course, if it were added.
   int64_t PeakWith(const KvCourse& course) const;
-  // The most that they hold in the steps from .. to. REQUIRES: now() <= from <= to.
+  // The largest sum of their tokens in the steps from .. to. REQUIRES: now() <= from <= to.
   int64_t Peak(int64_t from, int64_t to) const { return profile_.Peak(from, to); }
-  // The same from each of these steps after now() until before the next, and from the last one on without an
-  // end.
-  // REQUIRES: `ahead` ascends from 0 on; as many of both.
+  // peaks[k] becomes the largest sum from ahead[k] steps after now() until before ahead[k + 1]; the last peak
+  // covers all later steps. REQUIRES: `ahead` begins with 0 and ascends; both have the same size.
   void Peaks(absl::Span<const int64_t> ahead, absl::Span<int64_t> peaks) const {
     profile_.Peaks(ahead, peaks);
   }
@@ -71,13 +70,13 @@ class McSf {
 
   // REQUIRES: !Find(id), course.last() >= now().
   void Add(uint64_t id, const KvCourse& course);
-  // It has not ended with its course and generates until the step `last`. REQUIRES: Find(id), a course
-  // without `late`, and last > course.last().
+  // Records that the request did not end with its course and generates until step `last`. REQUIRES: Find(id),
+  // a course without `late`, and last > course.last().
   void Extend(uint64_t id, int64_t last);
-  // It holds nothing from the step `from` on. REQUIRES: Find(id), from >= now().
+  // Records that the request holds nothing from step `from` on. REQUIRES: Find(id), from >= now().
   void Remove(uint64_t id, int64_t from);
 
-  // Null: it is not here.
+  // Null if there is no such request.
   const KvCourse* Find(uint64_t id) const;
   // A request whose course ends before the step `step`; of several the one that ends first.
   std::optional<uint64_t> EndsBefore(int64_t step) const;

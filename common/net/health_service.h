@@ -23,9 +23,9 @@ namespace bfio {
 
 class HealthService final : public CallService {
  public:
-  // Upper bound of concurrent Watch calls of authenticated callers; more get RESOURCE_EXHAUSTED. Others have
-  // a bound of their own, beyond which their oldest ends, so that they take no place of the former and none
-  // of them can hold places for long.
+  // Upper bound of concurrent Watch calls of authenticated callers; more get RESOURCE_EXHAUSTED. Calls of
+  // other callers have a separate bound, beyond which the oldest of them ends: they use no slot of
+  // authenticated callers, and none can keep a slot for long.
   static constexpr size_t kMaxWatches = 64, kMaxUnknownWatches = 16;
 
   // For `services`, all NOT_SERVING at first. `authenticator` is the port's. REQUIRES: at least one service.

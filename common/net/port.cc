@@ -19,7 +19,7 @@ constexpr int kMaxStreams = 8192;
 // gRPC's memory for callers before authentication.
 void ConfigurePort(grpc::ServerBuilder& builder) {
   ConfigureServer(builder, kMaxStreams);
-  // The windows stay what HTTP/2 begins with, 64 KiB: probing for bandwidth lets a caller widen them.
+  // Keeps HTTP/2's initial windows of 64 KiB: with bandwidth probing, a caller could widen them.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
 }
 

@@ -19,7 +19,7 @@
 
 namespace bfio {
 
-// So many calls receive their first message at the same time that it takes 64 MiB at most.
+// As many calls may receive their first message at the same time as fit in 64 MiB.
 FirstMessages::Limits MessageLimits(int max_message_bytes);
 
 struct PortSpec {
@@ -31,9 +31,9 @@ struct PortSpec {
   std::vector<grpc::Service*> services;
   // The authenticators of the APIs at this port: they notify it of authenticated callers on its connections.
   std::vector<Authenticator*> authenticators;
-  // Last bound: beyond it gRPC ends idle connections, then streams, of any caller.
+  // Bound of gRPC's memory. Beyond it gRPC ends idle connections, then streams, of any caller.
   size_t memory_bytes = size_t{512} << 20;
-  // Server reflection receives messages of any caller: not where tokens are required.
+  // Server reflection receives messages of any caller, so leave it off where tokens are required.
   bool reflection = false;
 };
 
@@ -45,7 +45,7 @@ struct Port {
   std::string address;
 };
 
-// UNAVAILABLE when the port cannot be opened. INVALID_ARGUMENT for an address that is none.
+// UNAVAILABLE when the port cannot be opened. INVALID_ARGUMENT for a malformed address.
 absl::StatusOr<Port> OpenPort(const PortSpec& spec);
 
 }  // namespace bfio

@@ -1,6 +1,6 @@
 // The files of a model's tokenizer, read from the model's folder.
 //
-// Purpose: what gateways fetch of a model; the router reads it from --tokenizer=DIR, or gets it from a
+// Purpose: gateways fetch these files. The router reads them from --tokenizer=DIR, or gets them from a
 // worker. Weights are not touched. Threads: any.
 #ifndef BFIO_COMMON_TOKENIZER_TOKENIZER_FILES_H_
 #define BFIO_COMMON_TOKENIZER_TOKENIZER_FILES_H_
@@ -21,8 +21,8 @@ using TokenizerFiles = std::vector<std::pair<std::string, std::string>>;
 // The most that a worker sends to the router, in bytes: the largest published tokenizers have 40 MiB.
 inline constexpr int64_t kMaxOfferedTokenizerBytes = int64_t{64} << 20;
 
-// Whether a file with this name is part of a tokenizer: one that tokenizing requires (`needed`), or
-// one with settings of it.
+// Whether a file with this name is part of a tokenizer: one that tokenizing requires (`needed`), or one with
+// the tokenizer's settings.
 bool IsTokenizerFile(absl::string_view name, bool* needed = nullptr);
 
 // NOT_FOUND: the folder has no file that is needed; INVALID_ARGUMENT: the files have more than `max_bytes`
