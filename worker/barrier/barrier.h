@@ -46,7 +46,7 @@ struct Contribution {
   int64_t active = 0;
   // Tokens that the rank computes in the step.
   int64_t rows = 0;
-  // Bits kStop...; after a step in which any rank set one, all ranks leave the epoch together.
+  // Bits kStop...; after a step in which any rank sets one, all ranks leave the epoch together.
   uint32_t stop_flags = 0;
 };
 

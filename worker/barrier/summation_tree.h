@@ -3,8 +3,8 @@
 // Purpose: bit-equal sums in groups of any size. A sum is divided into kSumTerms terms, the leaves of a fixed
 // binary tree: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). The terms are distributed to the ranks in order, as
 // evenly as possible (with more ranks than terms some get none). A rank sums those of its terms that form
-// whole subtrees, the nodes, and passes them to Barrier::ReduceScatter, which adds the rest: of 2, 4 or 8
-// ranks each has one node, of 3 ranks they have 1, 2 and 2, and a single rank has the root.
+// whole subtrees, the nodes, and passes them to Barrier::ReduceScatter, which adds the rest: with 2, 4 or 8
+// ranks each rank has one node, with 3 ranks they have 1, 2 and 2, and a single rank has the root.
 #ifndef BFIO_WORKER_BARRIER_SUMMATION_TREE_H_
 #define BFIO_WORKER_BARRIER_SUMMATION_TREE_H_
 

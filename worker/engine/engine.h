@@ -51,11 +51,11 @@ struct Sampling {
   double top_p = 1;
   std::optional<int32_t> top_k;
   uint64_t seed = 0;
-  // Set: the step's output has so many of the most likely tokens beside each token.
+  // If set, the step's output has this many of the most likely tokens for each token.
   std::optional<int32_t> logprobs;
 };
 
-// One of the most likely tokens at the place of a generated one.
+// One of the most likely tokens at the position of a generated one.
 struct TopToken {
   uint32_t id = 0;
   // As StepOutput::log_probabilities.
@@ -75,11 +75,11 @@ struct SequenceRequest {
   bool ignore_eos = false;
   // A scheduler that orders by priority serves larger values first.
   int32_t priority = 0;
-  // Steps that it counted as waiting when it was placed; one that orders by urgency serves larger values of
-  // the same priority first.
+  // Steps that the request had waited when it was placed. A scheduler that orders by urgency serves larger
+  // values of the same priority first.
   int64_t waited_steps = 0;
   // Latency objectives in seconds: time left until its first token is due, and the largest time per output
-  // token. Absent: the engine's own. Used by an engine that adapts its token budget
+  // token. Absent: the engine's defaults. Used by an engine that adapts its token budget
   // (worker/scheduler/budget_tuner.h).
   std::optional<double> ttft_left_s, tpot_objective_s;
   Sampling sampling;
@@ -231,8 +231,8 @@ class Engine {
   virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
   // Rows that this rank computes in the next step. Preempts requests if necessary (StepOutput::preempted).
   virtual int64_t NextRows() { return 0; }
-  // The requests that the last NextRows preempted. If the step fails they are removed all the same, and no
-  // StepOutput lists them.
+  // The requests that the last NextRows preempted. If the step fails they are removed too, but no StepOutput
+  // lists them.
   virtual absl::Span<const Handle> taken_out() const { return {}; }
   // Runs one step of the whole group. Every rank calls it after NextRows, with or without requests. If the
   // peers fail (the error is then peers.status()), no token was generated and the step may be run again with

@@ -1,4 +1,4 @@
-// Between the link's structs and protobuf. Pure.
+// Converts between the link's structs (messages.h) and protobuf. Pure.
 #ifndef BFIO_WORKER_LINK_CONVERT_H_
 #define BFIO_WORKER_LINK_CONVERT_H_
 
@@ -15,7 +15,7 @@ void ToProto(const OutMessage& message, v1::WorkerMessage& out);
 
 using InMessage = std::variant<Epoch, Plan, Shutdown, Notice>;
 
-// Nothing when the message is of no known kind: a newer router's, to be ignored.
+// Absent for an unknown kind of message, which a newer router may send: ignore it.
 std::optional<InMessage> FromProto(const v1::RouterMessage& message);
 
 }  // namespace bfio::worker

@@ -52,7 +52,7 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
   const int64_t all = caches(asked);
   const bool limited = options.memory_limit_bytes != 0;
   const int64_t memory = limited ? options.memory_limit_bytes : cpu::MachineMemory();
-  // A machine runs other programs, too: without a flag some memory is left for them.
+  // The machine also runs other programs: without a limit, an eighth of its memory is left for them.
   const int64_t spare = options.fit_kv && !limited ? memory / 8 : 0;
   const int64_t weights = bytes.Weights(whole);
   if (const auto fits = FitKvTokens(wanted, options.fit_kv, memory - spare - weights, caches)) {
@@ -120,7 +120,7 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
     return engines;
   }
   if (options.name == "cuda") {
-    // Before minutes go by. Ranks use the next GPUs each.
+    // Checked before the model is loaded, which takes minutes. Each rank has its own GPU.
     for (const int32_t device : {options.cuda.device, options.cuda.device + ranks - 1}) {
       if (absl::Status status = CheckCudaDevice(device); !status.ok())
         return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));

@@ -28,14 +28,14 @@ struct EngineOptions {
   CpuOptions cpu;
   // Less its limits and fit_kv; rank i of the process has GPU device + i.
   CudaOptions cuda;
-  // Directory of a checkpoint; of the cpu and cuda engines.
+  // Directory of a checkpoint, for the cpu and cuda engines.
   std::string model;
   // Type of the model's matrices in the cpu engine.
   cpu::Storage weights = cpu::Storage::kAuto;
-  // Bound of the process's weights and KV caches; 0: the machine's memory. Of the cpu engine, and of servers
-  // of chains.
+  // Bound of the process's weights and KV caches; 0: the machine's memory. Used by the cpu engine and by
+  // servers of chains.
   int64_t memory_limit_bytes = 0;
-  // limits.kv_tokens are the most; where memory is short the cpu and cuda engines take as many as fit.
+  // True: limits.kv_tokens is an upper bound, which the cpu and cuda engines lower to what fits in memory.
   bool fit_kv = false;
 };
 
@@ -47,7 +47,7 @@ class Engines {
   // weights and the KV caches of `ranks` ranks do not fit into memory.
   static absl::StatusOr<Engines> Create(const EngineOptions& options, int32_t ranks = 1);
 
-  // `rank`: within the process.
+  // `rank`: the rank's index within the process.
   absl::StatusOr<std::unique_ptr<Engine>> Make(int32_t rank) const;
 
   // Digest of the ranks' model (worker/engine/model/model_digest.h).

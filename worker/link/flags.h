@@ -1,4 +1,4 @@
-// bfio_worker's options as an OptionTable: the one record of each.
+// bfio_worker's options as an OptionTable.
 //
 // Purpose: defines each option's flag, config field and --help line. Threads: call from main, before threads
 // are started.
@@ -26,7 +26,7 @@ struct WorkerSettings {
 // `settings` outlives the reading of `table`.
 void AddWorkerOptions(OptionTable& table, WorkerSettings& settings);
 
-// Sets what depends on several options, after all are read. INVALID_ARGUMENT, naming the flag.
+// Sets values that depend on several options. Call after all are read. INVALID_ARGUMENT, naming the flag.
 absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& settings);
 
 }  // namespace bfio::worker

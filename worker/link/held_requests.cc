@@ -9,8 +9,8 @@ namespace {
 constexpr int64_t kTokenBytes = sizeof(uint32_t);
 // Memory of an entry beside ids and note: maps, vectors, sampling.
 constexpr int64_t kEntryBytes = 512;
-// Size of one Announcement, by the same estimate; the wire takes up to 5 bytes for an id, and the router 16
-// MiB.
+// Size of one Announcement, by the same estimate. An id takes up to 5 bytes on the wire, and the router
+// accepts messages of up to 16 MiB.
 constexpr int64_t kMessageBytes = 1 << 20;
 
 int64_t BytesOf(const Logprobs& logprobs) {
@@ -33,7 +33,7 @@ int64_t BytesOf(const HeldRequest& held, int64_t tokens) {
 
 void HeldRequests::Admit(SequenceRequest request, RequestNote note) {
   const Handle handle = request.handle;
-  // The router did not receive its end, and has it generated again.
+  // The router did not receive the request's end, and has it generated again.
   if (const auto it = held_.find(handle); it != held_.end() && it->second.held.ended.has_value())
     Drop(handle);
   if (note.origin.empty() || held_.contains(handle)) return;

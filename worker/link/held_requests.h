@@ -1,10 +1,10 @@
 // The requests that a rank keeps for the next router.
 //
-// Purpose: a router that crashes loses its state of the running requests. The workers continue and
-// announce to the next one: the assignment as it came, every token since, and the requests that ended within
-// the last `retain`. Kept are requests that came with a note (messages.h). Bounded: memory for prompt and all
-// tokens of a request is reserved when it is taken, so that nothing grows beyond the bound without a router.
-// A request without enough free memory is not kept, and ended requests are removed in favour of running ones.
+// Purpose: a router that crashes loses its state of the running requests. The workers continue, and announce
+// each request to the next router: the original assignment and every token since. Requests that ended within
+// the last `retain` are announced too. Only requests with a note (messages.h) are kept. Bounded: memory for
+// the prompt and all tokens of a request is reserved when it is admitted, so nothing grows beyond the bound.
+// A request without enough free memory is not kept; ended requests are removed in favour of running ones.
 // Threads: the step loop's. Cost: a look-up per kept request and step.
 #ifndef BFIO_WORKER_LINK_HELD_REQUESTS_H_
 #define BFIO_WORKER_LINK_HELD_REQUESTS_H_
@@ -26,18 +26,18 @@ class HeldRequests {
   // How long ended requests are kept.
   void set_retain(absl::Duration retain) { retain_ = retain; }
 
-  // The engine has accepted it. It is kept if memory suffices.
+  // Call when the engine has accepted a request. The request is kept if memory suffices.
   void Admit(SequenceRequest request, RequestNote note);
-  // A step's tokens and ends; removes requests that ended too long ago.
+  // Adds a step's tokens and ends, and removes requests that ended too long ago.
   void Take(const StepOutput& output, absl::Time now);
-  // The request was cancelled.
+  // Call when the request was cancelled.
   void Drop(Handle handle);
 
-  // All of them, in messages of a megabyte or so, oldest handle first.
+  // All kept requests, in messages of about a megabyte, oldest handle first.
   std::vector<Announcement> Announce(uint64_t epoch) const;
 
   size_t size() const { return held_.size(); }
-  // Reserved.
+  // Reserved memory.
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -47,14 +47,14 @@ class HeldRequests {
     absl::Time ended;
   };
 
-  // REQUIRES: some have ended.
+  // REQUIRES: ended_ is not empty.
   void DropOldestEnded();
   void End(Handle handle, Entry& entry, FinishCause cause, absl::Time now);
 
   const int64_t max_bytes_;
   absl::Duration retain_ = absl::ZeroDuration();
   absl::flat_hash_map<Handle, Entry> held_;
-  // Those of held_ that have ended, in the order they did.
+  // The requests in held_ that have ended, in the order of their ends.
   std::deque<Handle> ended_;
   int64_t bytes_ = 0;
 };

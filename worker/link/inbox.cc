@@ -18,7 +18,7 @@ void Inbox::OnStreamDown(uint64_t stream) {
   stream_ = 0;
 }
 
-// The router is gone: its messages count as far as the step loop has taken them.
+// The router is gone. An epoch that has had its first plan goes on without it; any other epoch ends.
 void Inbox::DetachLocked() {
   if (!serving_ || entering_.has_value()) return EndEpochLocked();
   newest_epoch_ = 0;

@@ -1,10 +1,10 @@
 // Messages from the router that wait for the step loop.
 //
 // Purpose: the one place where the threads of the stream and of the step loop meet. It drops outdated
-// messages: epochs that do not grow, plans of another epoch than the newest, plans whose step does not grow.
-// A message that ends the present epoch (a newer Epoch, Shutdown, Stop) also requests a stop on the epoch's
-// token, which aborts the barrier. Threads: producers any; the consumer is the step loop's thread. No call of
-// a producer blocks.
+// messages: epochs and steps of plans must increase, and plans must belong to the newest epoch. A message
+// that ends the present epoch (a newer Epoch, Shutdown, Stop) also requests a stop on the epoch's token,
+// which aborts the barrier. Threads: producers may be any threads and never block; the consumer is the step
+// loop's thread.
 #ifndef BFIO_WORKER_LINK_INBOX_H_
 #define BFIO_WORKER_LINK_INBOX_H_
 
@@ -30,7 +30,7 @@ class Inbox {
   // before.
   void OnStreamUp(uint64_t stream);
   // That stream is lost. An epoch that has had its first plan continues without the router (it is
-  // *detached*), because its tokens are kept for the next router; any other epoch is over.
+  // *detached*), because its tokens are kept for the next router; any other epoch ends.
   void OnStreamDown(uint64_t stream);
   void OnEpoch(Epoch epoch);
   void OnPlan(Plan plan);
@@ -53,15 +53,15 @@ class Inbox {
     std::string reason;
   };
   using Task = std::variant<Greet, Enter, Finish>;
-  // Waits for it.
+  // Waits for the next action.
   Task WaitForTask();
 
   // The new stream, if one is open and no hello was sent on it.
   std::optional<uint64_t> TakeGreeting();
 
   enum class PlanWait { kReady, kOver, kGreet, kDetached, kTimeout };
-  // Waits until a plan with apply_step >= `step` is here (kReady), the epoch is over (kOver) or a hello to a
-  // new router is due (kGreet); unless the group is parked, also until no plan can come any more (kDetached).
+  // Waits until a plan with apply_step >= `step` is here (kReady), the epoch is over (kOver), a hello to a
+  // new router is due (kGreet) or, unless the group is parked, no plan can come any more (kDetached).
   PlanWait WaitForPlan(int64_t step, bool parked, absl::Duration timeout);
 
   // Moves the plans with apply_step <= `step` to the end of `due`, in order. Never blocks.

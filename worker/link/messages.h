@@ -1,6 +1,6 @@
 // The messages between a rank and the router, as plain structs: proto/bfio/v1/worker.proto without protobuf.
 //
-// Purpose: the step loop is written and tested without gRPC; convert.h translates at the edge. worker.proto
+// Purpose: the step loop is built and tested without gRPC; only convert.h uses protobuf. worker.proto
 // describes the fields.
 #ifndef BFIO_WORKER_LINK_MESSAGES_H_
 #define BFIO_WORKER_LINK_MESSAGES_H_
@@ -63,7 +63,7 @@ struct Shutdown {
   std::string reason;
 };
 
-// For this worker's log.
+// A line for this worker's log.
 struct Notice {
   std::string text;
 };
@@ -130,7 +130,7 @@ struct StepReport {
   bool group_idle = false;
   std::string barrier_error;
   std::vector<int32_t> missing_ranks;
-  // Where they have changed.
+  // Present only if changed since the last report.
   std::optional<StepCostEstimate> cost;
   std::optional<BatchCost> batch_cost;
   std::optional<EnergyReading> energy;

@@ -18,13 +18,13 @@ namespace bfio::worker {
 
 struct WorkerOptions;
 
-// A rank that such a server runs: an engine that other servers have parts of.
+// A rank of such a server. Its engine computes together with the parts on other servers.
 struct PartRank {
   // Distinguishes it from the process's other ranks.
   std::string suffix;
   // Digest of the model that the engine computes (worker/engine/model/model_digest.h).
   std::string model;
-  // Time of a mean request; 0: not known.
+  // Expected time of a mean request in seconds; 0: not known.
   double service_s = 0;
   std::unique_ptr<Engine> engine;
 };

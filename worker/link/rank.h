@@ -17,8 +17,8 @@
 
 namespace bfio::worker {
 
-// Identifies one run of a rank or a server (Hello.worker_instance): random, because a
-// peer that guessed it could take its connection over. Not 0.
+// Identifies one run of a rank or a server (Hello.worker_instance): random, because a peer that guesses it
+// could take over the connection. Not 0.
 uint64_t NewInstance();
 
 class Rank {
@@ -27,14 +27,14 @@ class Rank {
   Rank(StepLoopOptions loop, RouterLinkOptions link, std::unique_ptr<Engine> engine,
        std::unique_ptr<BarrierEndpoint> endpoint, std::shared_ptr<grpc::Channel> channel,
        std::unique_ptr<EnergyMonitor> energy);
-  // Ends it, and waits for the end.
+  // Ends the rank, and waits for the end.
   ~Rank();
 
   // `on_end` is called once with the result.
   void Start(std::function<void(const absl::Status&)> on_end);
   // Requests a drain from the router.
   void Leave(const std::string& reason) { link_.RequestLeave(reason); }
-  // At the next step boundary.
+  // Ends the step loop at the next step boundary.
   void End(const std::string& reason) { loop_.inbox().OnShutdown(reason); }
 
  private:

@@ -1,7 +1,7 @@
 // Keeps a rank's measurements, for scrapes at any time.
 //
 // Purpose: step loop and link record events; a reader gets a copy of the whole. Costs the step loop an
-// uncontended lock and three bucket searches after its report has gone out. Threads: any.
+// uncontended lock and three bucket searches, after its report is handed over. Threads: any.
 #ifndef BFIO_WORKER_LINK_RANK_RECORDER_H_
 #define BFIO_WORKER_LINK_RANK_RECORDER_H_
 
@@ -26,18 +26,18 @@ struct Standing {
   int64_t waiting_requests = 0;
   int64_t held_requests = 0;
   int64_t held_bytes = 0;
-  // Requests taken out in the step for want of KV.
+  // Requests preempted before the step because KV did not suffice.
   int64_t preempted = 0;
-  // Requests that the step has failed.
+  // Requests that failed in the step (StepOutput::failed).
   int64_t failed = 0;
 };
 
-// What a step loop is at.
+// What a step loop is doing.
 enum class LoopTask {
-  // Waits: for a router, an epoch or a plan. As long as it takes.
+  // Waits for a router, an epoch or a plan, without a limit.
   kWaiting,
   kForming,
-  // The engine and its device.
+  // The engine and its device compute.
   kComputing,
   // Waits for the other ranks at the step's barrier.
   kMeeting,
@@ -67,17 +67,17 @@ class RankRecorder {
   void OnUndelivered(size_t tokens);
 
   // --- the step loop ---
-  // Kept tokens have been reported to the router by then.
+  // REQUIRES: kept tokens have been reported to the router.
   void OnEpoch(uint64_t epoch, int32_t rank, int32_t ranks, bool formed);
   void OnEpochEnd();
-  // Begins a task that may take `timeout`; of kForming, `step` is none.
+  // Begins a task that may take `timeout`. `step` is not used for kForming.
   void OnTask(LoopTask task, int64_t step, absl::Duration timeout, absl::Time now = MonotonicNow());
-  // What is left after the cancellations between two epochs.
+  // State after the cancellations between two epochs.
   void OnResidents(int64_t active_requests, int64_t free_kv_tokens);
-  // A step whose ranks have not met counts by its tokens and requests, which the router gets, but not as a
-  // step.
+  // `met`: the barrier succeeded. Otherwise only the step's tokens and requests count, which the router still
+  // receives, not the step itself.
   void OnStep(const StepRow& row, const Standing& standing, bool met);
-  // The meter's results.
+  // New results of StepMeter.
   void OnCost(const StepCostEstimate& cost);
   void OnEnergy(const EnergyReading& energy);
 
@@ -90,12 +90,12 @@ class RankRecorder {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The task under way. Of several loops that share this, the one that began last.
+  // The task under way: of several loops that share this recorder, the task that began last.
   LoopTask task_ ABSL_GUARDED_BY(mutex_) = LoopTask::kWaiting;
   int64_t task_step_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration task_limit_ ABSL_GUARDED_BY(mutex_);
   absl::Time task_begun_ ABSL_GUARDED_BY(mutex_);
-  // Less its phase and reconnects, which `telemetry` derives.
+  // Without phase and reconnects, which `telemetry` derives.
   RankTelemetry telemetry_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,4 +1,4 @@
-// The delay before a worker that the router refuses for now retries.
+// The delay after which a worker retries when the router refuses it temporarily.
 //
 // Purpose: FAILED_PRECONDITION means that this worker does not fit the group or the router's settings at
 // present. That may change without the worker: the others are replaced, the router is started with other
@@ -16,14 +16,14 @@ namespace bfio::worker {
 
 class RefusalDelay {
  public:
-  // A corrected worker serves within a minute; until then it costs the router one hello per minute.
+  // After a correction the worker serves within a minute; until then it sends one hello per minute.
   static constexpr absl::Duration kFirst = absl::Seconds(1);
   static constexpr absl::Duration kLast = absl::Minutes(1);
 
   explicit RefusalDelay(uint64_t seed, absl::Duration first = kFirst)
       : rng_(seed), first_(first), next_(first) {}
 
-  // Between half and all of a bound that doubles each time, from the first to the last.
+  // A random delay between half a bound and the bound, which doubles each time, from the first to the last.
   absl::Duration Next() {
     const absl::Duration delay = next_ * (0.5 + 0.5 * rng_.Uniform());
     next_ = std::min(2 * next_, kLast);

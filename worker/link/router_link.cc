@@ -20,7 +20,7 @@
 namespace bfio::worker {
 namespace {
 
-// The requests that begin here, with their clients' traces.
+// Logs a plan's requests, with their clients' trace ids.
 void LogBeginnings(const v1::Plan& plan) {
   for (const v1::Assignment& assignment : plan.assignments()) {
     const absl::string_view trace = TraceIdOf(assignment.traceparent());
@@ -31,7 +31,7 @@ void LogBeginnings(const v1::Plan& plan) {
   }
 }
 
-// 0: without election.
+// The router's election term; 0: a router without election.
 uint64_t TermOf(uint64_t instance) {
   return instance >= kElected ? instance - kElected : 0;
 }
@@ -41,7 +41,7 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // A leave request without a connection is sent if one is made within this time.
 constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
-// A router that takes the tokenizer's files more slowly does without them: 64 MiB at 10 MiB/s.
+// Upper bound of the time in which the router receives the tokenizer's files: 64 MiB at 10 MiB/s.
 constexpr absl::Duration kTokenizerPatience = absl::Seconds(6);
 
 // The router rejects this worker permanently, independently of other workers.
@@ -132,7 +132,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
 
   void OnDone(const grpc::Status& status) override {
     GrpcTakeOver(this);
-    // The last act: as soon as `done` is set, Run's thread may delete this call.
+    // Must be last: as soon as `done` is set, Run's thread may delete this call.
     const std::shared_ptr<State> state = state_;
     absl::Status ended(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
     MutexLock lock(&state->mutex);
@@ -146,7 +146,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
     state_->broken = true;
   }
 
-  // False: it comes from a router that was elected before one that this worker has followed.
+  // False if the message comes from a router that was elected before one that this worker has followed.
   bool Follow(const InMessage& message) {
     const auto* epoch = std::get_if<Epoch>(&message);
     if (epoch == nullptr) return true;
@@ -257,7 +257,7 @@ bool RouterLink::Connect(bool first, absl::Status& status) {
 }
 
 absl::Status RouterLink::RunStream(Inbox& inbox) {
-  // Not later: once all workers have attached, gateways may request it.
+  // Sent before the stream opens: once all workers have attached, gateways may request the tokenizer.
   tokenizer_.Send(channel_, kTokenizerPatience);
   const uint64_t stream = ++last_stream_;
   {
@@ -288,7 +288,7 @@ absl::Status RouterLink::AwaitDone(Call& call) {
     MutexLock lock(&state_->mutex);
     if (state_->mutex.AwaitWithTimeout(absl::Condition(&done), kCloseTimeout)) return *state_->done;
   }
-  // Not earlier: a cancelled call drops the status that the router may be sending.
+  // Cancelled only now, because a cancelled call drops the status that the router may be sending.
   call.Cancel();
   MutexLock lock(&state_->mutex);
   state_->mutex.Await(absl::Condition(&done));

@@ -1,9 +1,9 @@
 // One rank's stream to the router, over gRPC.
 //
-// Purpose: keeps a WorkerLink.Attach stream up (reconnecting with exponential backoff and jitter), feeds the
-// rank's Inbox with what comes in, and converts and writes what the step loop sends, on its own thread, so
-// that the step loop never serialises. Threads: Run takes one thread until Stop or a fatal error; the other
-// methods may be called from any thread. gRPC's callback threads only deliver and never block.
+// Purpose: keeps a WorkerLink.Attach stream up (reconnecting with exponential backoff and jitter), passes
+// received messages to the rank's Inbox, and converts and writes the step loop's messages on its own thread,
+// so that the step loop never serialises. Threads: Run takes one thread until Stop or a fatal error; the
+// other methods may be called from any thread. gRPC's callback threads only deliver and never block.
 #ifndef BFIO_WORKER_LINK_ROUTER_LINK_H_
 #define BFIO_WORKER_LINK_ROUTER_LINK_H_
 
@@ -27,20 +27,20 @@ class Channel;
 namespace bfio::worker {
 
 struct RouterLinkOptions {
-  // For messages.
+  // The router's address, for log lines and errors.
   std::string router;
   std::string worker_id;
-  // How long the first connection may take; afterwards it retries without a limit.
+  // How long the first connection may take; later reconnections have no limit.
   absl::Duration connect_timeout = absl::Seconds(60);
-  // Pause before a lost stream is opened again: anything between 0 and a bound that doubles from the first to
-  // the last (full jitter), so that a group's workers do not come all at once. No longer than a second: a
+  // Pause before a lost stream is opened again: random between 0 and a bound that doubles from the first to
+  // the last (full jitter), so that a group's workers do not reconnect all at once. At most a second: a
   // restarted router waits for the last worker of a group, and its ranks do not step until then.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(1);
-  // The same after a refusal for now (refusal_delay.h).
+  // The same after a temporary refusal (refusal_delay.h).
   absl::Duration first_refusal = RefusalDelay::kFirst;
-  // Messages waiting to be written, and how long a step waits for space in the queue. A router that makes
-  // none in that time has stopped reading: the stream is given up.
+  // Messages waiting to be written, and how long a step waits for space in the queue. A router that frees
+  // none in that time has stopped reading: the stream is closed.
   size_t max_queued = 1024;
   absl::Duration send_patience = absl::Seconds(1);
   // Seed of the jitter; different for each rank.
@@ -57,19 +57,19 @@ class RouterLink final : public StepLink {
   RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel> channel);
   ~RouterLink() override;
 
-  // Until Stop (OK), or until a permanent error: UNAVAILABLE when the router cannot be reached at the start,
-  // or the router's status when it refuses this worker permanently. After FAILED_PRECONDITION it retries with
-  // growing delay. Before it returns it makes `inbox` shut down.
+  // Runs until Stop (OK), or until a permanent error: UNAVAILABLE when the router cannot be reached at the
+  // start, or the router's status when it refuses this worker permanently. After FAILED_PRECONDITION it
+  // retries with growing delays. Before it returns it shuts `inbox` down.
   absl::Status Run(Inbox& inbox);
 
   // Waits for space in the queue, send_patience at most.
   void Send(uint64_t stream, OutMessage message) override;
 
-  // Requests a drain from the router. Without a stream, or when the stream breaks, the inbox is made to shut
-  // down instead.
+  // Requests a drain from the router. Without a stream, or when the stream breaks, it shuts the inbox down
+  // instead.
   void RequestLeave(std::string reason);
 
-  // Writes what is queued, closes the stream, ends Run. Bounded by a second or two.
+  // Writes the queued messages, closes the stream and ends Run; takes at most a second or two.
   void Stop();
 
  private:
@@ -77,17 +77,17 @@ class RouterLink final : public StepLink {
   struct State;
 
   absl::Status Loop(Inbox& inbox);
-  // False: stop, or too late (`status`).
+  // False: Stop was called, or connect_timeout has passed (`status`).
   bool Connect(bool first, absl::Status& status);
   // One stream from start to end; returns how it ended.
   absl::Status RunStream(Inbox& inbox);
-  // Writes what is queued until the stream breaks, or until Stop and then half-closes it.
+  // Writes queued messages until the stream breaks, or until Stop; then half-closes the stream.
   void WriteLoop(Call& call);
   // Waits for the call's end, with bounded patience for the router.
   absl::Status AwaitDone(Call& call);
   // The pause before the next stream; logs why the last one ended.
   absl::Duration PauseAfter(const absl::Status& ended, bool heard);
-  // A message that no router receives.
+  // Records a message that no router receives.
   void Lose(const OutMessage& message);
 
   const RouterLinkOptions options_;

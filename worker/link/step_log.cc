@@ -56,7 +56,7 @@ class BoundedFile {
     return absl::OkStatus();
   }
 
-  // Whole lines.
+  // REQUIRES: `lines` are whole lines.
   absl::Status Write(absl::string_view lines) {
     while (!lines.empty()) {
       if (file_.bytes() == 0 && !began_) {
@@ -85,7 +85,7 @@ class BoundedFile {
   const std::string path_;
   const int64_t half_;
   const bool special_;
-  // The header is there.
+  // Whether the file has its header.
   bool began_ = false;
   AppendFile file_;
 };
@@ -95,7 +95,7 @@ class BoundedFile {
 struct StepLog::State {
   State(std::string path, int64_t max_bytes) : file(std::move(path), max_bytes) {}
 
-  // The writer thread's, once that runs.
+  // Used only by the writer thread, once that runs.
   BoundedFile file;
   Mutex mutex;
   CondVar changed;

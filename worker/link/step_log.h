@@ -1,10 +1,10 @@
 // A line per step and rank, for readers and for bfio_sim calibrate.
 //
-// Purpose: content of each step and duration of its parts, as CSV with a header. The step loop copies a row
-// into a buffer of its rank; a thread of the log's own formats and writes, every kPoll. The file is bounded:
-// at half the bound PATH becomes PATH.1, in place of the one before. When the disk fails, or falls so far
-// behind that a rank's buffer is full, the log ends, with one line in the program's log; the steps continue.
-// Threads: AddRank from one thread before any Append; each Rank is its step loop's.
+// Purpose: records the content of each step and the duration of its parts, as CSV with a header. The step
+// loop copies a row into a buffer of its rank; a thread of the log's own formats and writes, every kPoll. The
+// file is bounded: at half the bound PATH is renamed to PATH.1, replacing an earlier PATH.1. When the disk
+// fails, or is so slow that a rank's buffer is full, this log ends, with one line in the program's log; the
+// steps continue. Threads: AddRank from one thread before any Append; each Rank is used by its step loop.
 #ifndef BFIO_WORKER_LINK_STEP_LOG_H_
 #define BFIO_WORKER_LINK_STEP_LOG_H_
 
@@ -54,7 +54,7 @@ class StepLog {
  public:
   static constexpr int64_t kMinBytes = 64 << 10;
   static constexpr absl::Duration kPoll = absl::Milliseconds(100);
-  // Rows a rank may be ahead of the disk: minutes of steps.
+  // Upper bound of a rank's rows that are not written yet: minutes of steps.
   static constexpr size_t kMaxRows = 1 << 15;
   // How long the destructor waits for a disk that hangs.
   static constexpr absl::Duration kPatience = absl::Seconds(2);
@@ -75,17 +75,17 @@ class StepLog {
     const std::string worker_;
     Mutex mutex_;
     std::vector<StepRow> rows_ ABSL_GUARDED_BY(mutex_);
-    // A row did not fit, or the disk has failed: no more are taken.
+    // A row did not fit, or the disk has failed: no more rows are accepted.
     bool full_ ABSL_GUARDED_BY(mutex_) = false;
     bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   };
 
   // INVALID_ARGUMENT for a bound that is too small; the system's error when the file cannot be written. An
-  // existing file becomes PATH.1; a path that is no regular file is written to directly.
+  // existing file becomes PATH.1; a path that is not a regular file is written to directly.
   static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path, int64_t max_bytes);
   ~StepLog();
 
-  // `worker` is the name in the rows' first column. The log must outlive what appends.
+  // `worker` is the name in the rows' first column. The log must outlive all calls of Append.
   Rank* AddRank(absl::string_view worker);
 
  private:

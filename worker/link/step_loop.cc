@@ -21,14 +21,14 @@ int64_t NowNs() {
 
 constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
 
-// Steps that a plan's level is good for (worker.proto, Plan.level_s).
+// Number of steps for which a plan's level is valid (worker.proto, Plan.level_s).
 constexpr int64_t kLevelSteps = 16;
 
 // Lines about requests that fail: enough to see which, few enough not to hide others.
 constexpr int kFailureLines = 5;
 constexpr absl::Duration kFailurePeriod = absl::Seconds(30);
 
-// `rows`: the largest number of a group's ranks. It is a peer's, and becomes the size of buffers.
+// `rows`: the largest number of rows of any rank. A peer sent it, and it becomes the size of buffers.
 absl::Status CheckRows(int64_t rows, int64_t mine, absl::string_view when) {
   if (rows >= mine && rows <= kMaxStepTokens) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("a rank says that it computes ", rows, " tokens in ", when));
@@ -79,7 +79,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.limits = engine_->limits();
   hello.engine = std::string(engine_->name());
   hello.barrier = std::string(endpoint_->name());
-  // The router lets no two barriers into one group, and these ranks can only meet ranks of the same kind.
+  // A group's ranks have the same barrier name, and these ranks can only meet ranks with the same signature.
   if (engine_->together()) absl::StrAppend(&hello.barrier, "+tp:", absl::Hex(engine_->signature()));
   BFIO_ASSIGN_OR_RETURN(hello.communicator_offer, endpoint_->Offer());
   hello.active = engine_->resident();
@@ -107,7 +107,7 @@ absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   barrier_end_ns_.reset();
   BFIO_ASSIGN_OR_RETURN(auto barrier, FormGroup(enter));
   if (barrier == nullptr) return absl::OkStatus();
-  // Aborts at once if the epoch is over already. Gone before the barrier is.
+  // Aborts at once if the epoch is over already. Destroyed before the barrier.
   const std::stop_callback abort(enter.over, [&] { barrier->Abort(); });
   absl::Status status = RunSteps(enter, *barrier);
   if (options_.recorder != nullptr) options_.recorder->OnEpochEnd();
@@ -218,7 +218,7 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   // An idle group may wait for hours.
   const absl::Duration timeout = parked_ ? absl::InfiniteDuration() : enter.epoch.step_timeout;
   if (parked_) barrier_end_ns_.reset();
-  // Alone, it continues with any new plan.
+  // A rank without a barrier continues with any new plan.
   const int64_t least = enter.epoch.uncoupled ? 1 : step;
   Begin(LoopTask::kWaiting);
   Inbox::PlanWait wait;
@@ -354,7 +354,7 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const absl::Duration timeout = enter.epoch.step_timeout;
   const int64_t start_ns = NowNs();
   const int64_t rows = engine_->NextRows();
-  // Now, as the step may fail: what is held would be announced to the next router, and no longer runs.
+  // Dropped now, because the step may fail: held requests are announced to the next router as if they ran.
   for (const Handle handle : engine_->taken_out()) {
     held_.Drop(handle);
     admission_.Remove(handle);
@@ -369,7 +369,7 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   report.barrier_wait_ns += absl::ToInt64Nanoseconds(others.waited());
   peers = others.status();
   if (peers.ok()) return engine;
-  // The step did not happen: it is made again in the next epoch, unless the engine has failed as well.
+  // The step did not happen. It is run again in the next epoch, unless the engine has failed as well.
   report.output.Clear();
   return engine == peers ? absl::OkStatus() : engine;
 }
@@ -388,7 +388,7 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   report.prefill = engine_->prefill_state();
   held_.Take(report.output, MonotonicNow());
   Follow(report.output);
-  // The router has their tokens and places them again, on any worker.
+  // The router has the tokens of preempted requests and places them again, on any worker.
   for (const Handle handle : report.output.preempted) held_.Drop(handle);
   EndFailed(report);
   due_.clear();

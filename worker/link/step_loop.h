@@ -44,17 +44,17 @@ struct StepLoopOptions {
   // Name of this rank, unique in the router.
   std::string worker_id;
   std::string version;
-  // Gets a row for every step that all ranks ended; borrowed, may be null.
+  // Gets a row for every step whose barrier succeeded; borrowed, may be null.
   StepLog::Rank* step_log = nullptr;
   // Monitor of the rank's device; borrowed, may be null.
   EnergyMonitor* energy = nullptr;
   // Bound of the memory for the next router's requests (held_requests.h).
   int64_t resume_buffer_bytes = 0;
-  // Which of the requests placed here may begin.
+  // The rule that decides which of the placed requests may start.
   KvAdmissionOptions admission;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
-  // Expected time of a mean request here, for the router; 0: not known.
+  // Expected time of a mean request on this rank in seconds, for the router; 0: not known.
   double service_s = 0;
   // Name of the group it belongs to; empty: the router assigns one.
   std::string group;
@@ -74,8 +74,8 @@ class StepLoop {
 
   Inbox& inbox() { return inbox_; }
 
-  // Until Inbox::OnShutdown (OK) or until the engine or the barrier's endpoint is broken permanently (the
-  // reason).
+  // Runs until Inbox::OnShutdown (OK), or until the engine or the barrier's endpoint fails permanently (its
+  // error).
   absl::Status Run();
 
  private:
@@ -90,7 +90,7 @@ class StepLoop {
   void Apply(Plan& plan, StepReport& report);
   // Passes to the engine the time up to which the step may compute prompts.
   void SetLevel(int64_t step);
-  // Sets entries_ and what follows it.
+  // Fills entries_ and the scratch members after it.
   void FillEntries(const Plan& plan);
   absl::Status Admit(const SequenceRequest& request, KvAdmission::Request& entry);
   void Drop(Handle handle);
@@ -98,7 +98,7 @@ class StepLoop {
   void Begin(LoopTask task, int64_t step = 0, absl::Duration timeout = absl::ZeroDuration()) const;
   // Reports to the admission the ends of requests that it admitted.
   void Follow(const StepOutput& output);
-  // Ends the requests that the step has failed: the report refuses them.
+  // Ends the requests that failed in the step, and lists them in the report's `rejected`.
   void EndFailed(StepReport& report);
   // Fills in the results of engine and clock after the local part of the step, and the barrier's input.
   // Returns the engine's status; `peers` gets its peers' status, if it needed them.
@@ -106,11 +106,11 @@ class StepLoop {
   // The local part of an engine that steps together with its peers: agrees on the rows, then computes.
   absl::Status StepTogether(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
                             absl::Status& peers);
-  // The step's barrier. An error when it failed, or when some rank's engine did.
+  // Meets the other ranks in the step's barrier. An error if it or some rank's engine failed.
   absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
-  // Passes a step whose report is out to the log and the recorder.
+  // Passes a step to the step log and the recorder, after its report is handed over.
   void Record(const StepRow& row, int64_t preempted, int64_t failed, bool met);
-  // REQUIRES: the barrier has ended well, and the report is whole.
+  // REQUIRES: the barrier succeeded, and the report is complete.
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;
 
@@ -124,9 +124,9 @@ class StepLoop {
   StepMeter meter_;
   // Rate-limited, because clients can cause these lines.
   LineLimiter failures_;
-  // The router that has last placed requests here.
+  // The router that last placed requests here.
   uint64_t router_instance_ = 0;
-  // The group it belongs to, by the router's last message; at first its option.
+  // The rank's group as of the router's last message; initially StepLoopOptions::group.
   std::string group_;
 
   // State of the present epoch.
@@ -140,8 +140,8 @@ class StepLoop {
   bool parked_ = true;
   // When the last barrier ended; absent before the first step and after an idle wait.
   std::optional<int64_t> barrier_end_ns_;
-  // Scratch: what the admission tests of a plan, in which order; the prompt tokens to compute before the next
-  // one's, and the least number of them that a step computes (absent: all).
+  // Scratch: a plan's requests as the admission tests them, and their order; the prompt tokens to compute
+  // before the next request's, and the least number of prompt tokens that a step computes (absent: all).
   std::vector<KvAdmission::Request> entries_;
   std::vector<int32_t> order_;
   int64_t pending_ = 0;

@@ -2,8 +2,8 @@
 //
 // Purpose: keeps the fits of C, t_l and the prefill cost, and of the batches' cost by their tokens, over the
 // rank's lifetime, independently of epochs and streams, and puts them into a report when they have changed,
-// every OnlineStepFit::kBlock steps; likewise the energy of the rank's device, where there is a meter.
-// Threads: none; the step loop's.
+// every OnlineStepFit::kBlock steps. If there is a meter, does the same for the energy of the rank's device.
+// Threads: the step loop's.
 #ifndef BFIO_WORKER_LINK_STEP_METER_H_
 #define BFIO_WORKER_LINK_STEP_METER_H_
 
@@ -25,7 +25,7 @@ class StepMeter {
   // Adds a step whose local part and barrier are over, and fills in the report's cost and energy if they have
   // changed.
   void Take(StepReport& report);
-  // None while it is not known.
+  // Absent until the cost is known.
   std::optional<BatchCost> batch_cost() const { return batches_.cost(); }
 
  private:

@@ -13,7 +13,7 @@
 namespace bfio::worker {
 namespace {
 
-// As worker.proto says.
+// The size that worker.proto gives.
 constexpr size_t kPartBytes = size_t{1} << 20;
 
 // False: the router has ended the call.

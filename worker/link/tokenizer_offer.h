@@ -19,11 +19,11 @@ namespace bfio::worker {
 
 class TokenizerOffer {
  public:
-  // `directory`: the model's; empty: there is nothing to send.
+  // `directory`: the model's directory; empty: there is nothing to send.
   explicit TokenizerOffer(std::string directory) : directory_(std::move(directory)) {}
 
-  // Sends the files, until the router has them or needs none; at most for `patience`. Failures are logged
-  // only: a gateway then needs its own tokenizer.
+  // Sends the files until the router has them or reports that it needs none, for at most `patience`. Failures
+  // are only logged: a gateway then needs its own tokenizer.
   void Send(const std::shared_ptr<grpc::Channel>& channel, absl::Duration patience);
   // Ends the present Send, and makes later ones do nothing.
   void Cancel();

@@ -61,7 +61,7 @@ void WaitForEnd(const WorkerOptions& options, RunningRanks& running,
     spdlog::warn("not drained in time: requests will be replayed");
 }
 
-// The router's link brings what admits a rank to the barrier: the star's secret, or NCCL's unique id.
+// The link to the router carries the secret that admits a rank to the barrier, or NCCL's unique id.
 absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& router) {
   if (options.insecure || options.tls.enabled() || IsLoopback(router) || options.barrier == "local")
     return absl::OkStatus();
@@ -90,8 +90,8 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
   }
-  // A rank that takes or frees memory may wait for all GPUs of its process, on which kernels wait for this
-  // rank.
+  // Deadlock: a rank that allocates or frees memory may wait for all GPUs of its process, on which kernels
+  // wait for this rank.
   if (options.barrier == "nccl" && options.ranks_per_process > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--barrier=nccl needs a process for each GPU: --ranks_per_process=1 and its own --device, "
@@ -112,7 +112,7 @@ absl::Status RunWorker(const WorkerOptions& options) {
   RunningRanks running(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (RankParts& rank : parts) {
-    // One of them sends it for all.
+    // The first rank sends the tokenizer for all.
     ranks.push_back(AttachRank(options, std::move(rank), channel, ranks.empty() ? options.engine.model : ""));
   }
   for (auto& rank : ranks) rank->Start([&running](const absl::Status& status) { running.OnEnd(status); });

@@ -27,14 +27,14 @@ struct WorkerOptions {
   std::string router = "127.0.0.1:50051";
   // TLS files of the link to the router; empty: plain text.
   TlsFiles tls;
-  // Ranks of a process with several have the suffix "#0", "#1", ...
+  // If the process has several ranks, "#0", "#1", ... is appended to each rank's name.
   std::string worker_id;
   // Group of its ranks; empty: the router assigns one.
   std::string group;
   std::string barrier_host = "127.0.0.1";
   std::string barrier = "star";
   // Permits unprotected ports that other machines can reach: the port of `parts`, and a barrier whose secret
-  // comes over an unencrypted link.
+  // is sent over an unencrypted link.
   bool insecure = false;
   int32_t ranks_per_process = 1;
   EngineOptions engine;
@@ -43,7 +43,7 @@ struct WorkerOptions {
   // Devices whose energy is metered (worker/energy/nvml_meter.h), by rank within the process, repeated over
   // the ranks; empty: none.
   std::vector<std::string> energy_devices;
-  // Where steps are logged, and the bound of that log; empty: nowhere.
+  // File of the step log, and its bound in bytes; empty: steps are not logged.
   std::string step_log;
   int64_t step_log_bytes = int64_t{64} << 20;
   // Memory of each rank for requests kept for the next router, in bytes.
@@ -52,10 +52,10 @@ struct WorkerOptions {
   KvAdmissionOptions admission;
   // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
   std::string http_listen;
-  // What this process serves without a router (worker/serve); null: a router tells it what to run. Called
+  // The load that this process serves without a router (worker/serve); null: a router plans its work. Called
   // from the threads of http_listen.
   std::function<ServedLoad()> served;
-  // Serves parts of a model with other servers in place of ranks of its own; null: an ordinary worker.
+  // Serves parts of a model together with other servers, instead of whole models; null: an ordinary worker.
   std::shared_ptr<const PartServer> parts;
   std::string version;
 };

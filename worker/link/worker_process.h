@@ -37,7 +37,7 @@ struct RankParts {
 struct RankModel {
   // Digest of what it computes.
   std::string digest;
-  // Time of a mean request; 0: not known.
+  // Expected time of a mean request in seconds; 0: not known.
   double service_s = 0;
 };
 
@@ -48,7 +48,7 @@ class WorkerProcess {
 
   // All ranks of the process, which share a model's weights.
   absl::StatusOr<std::vector<RankParts>> MakeRanks();
-  // One with an engine of its own, by the recorder of rank `index` within the process.
+  // A rank with its own engine, recorded as rank `index` of the process.
   absl::StatusOr<RankParts> MakeRank(std::string id, int index, std::unique_ptr<Engine> engine,
                                      RankModel model);
   RankRecorder& recorder(int index) { return *recorders_[static_cast<size_t>(index)]; }

@@ -18,7 +18,7 @@ std::vector<RankTelemetry> FiguresOf(const std::vector<const RankRecorder*>& ran
   return telemetry;
 }
 
-// The event that it waits for, where it is not computing.
+// What a rank in this phase waits for; empty if it may be computing.
 absl::string_view WaitsFor(RankPhase phase) {
   switch (phase) {
     case RankPhase::kStarting:

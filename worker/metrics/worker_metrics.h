@@ -22,8 +22,8 @@ namespace bfio::worker {
 absl::Span<const MetricInfo> WorkerMetrics();
 
 // The Prometheus text of a process with these ranks. `dropped_log_lines`: as counted by
-// common/telemetry/log.h. `served`: what a worker without a router serves; null: the router says that of all
-// its workers. Values that do not exist (a cost, energy without a meter) are left out.
+// common/telemetry/log.h. `served`: the load of a worker without a router; null: the router reports the load
+// of its workers. Values that do not exist (a cost, energy without a meter) are left out.
 std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
                         absl::Span<const RankTelemetry> ranks, const ServedLoad* served = nullptr);
 

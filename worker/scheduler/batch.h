@@ -30,7 +30,7 @@ struct BatchRequest {
   int64_t passed_over = 0;
   // Tokens in its KV cache, which its next tokens attend to.
   int64_t cached = 0;
-  // The step, of the engine's count, from which on it counts as waiting; negative: before the engine's first.
+  // The engine's step from which on the request counts as waiting; negative: before the engine's first step.
   // The urgency order serves smaller values of the same priority first.
   int64_t senior_step = 0;
 
@@ -60,12 +60,12 @@ struct Chunk {
 
 // A resident that an order other than fcfs has passed over in this many batches goes before those that it has
 // not. Without this, a long prompt that has started, and holds a slot and KV, would wait as long as shorter
-// ones keep coming. Not tuned: a second or more of steps.
+// ones keep coming. The value, a second or more of steps, is not tuned.
 inline constexpr int64_t kPatienceBatches = 64;
 
 // In an engine no decode waits for the budget: every rank generates a token for every decoding request in
-// every step, and prompts get at least this many rows however many decodes there are. A whole row tile of the
-// CPU and GPU kernels; not tuned.
+// every step, and prompts get at least this many rows however many decodes there are. The value is a whole
+// row tile of the CPU and GPU kernels; it is not tuned.
 inline constexpr int64_t kMinPrefillRows = 16;
 
 // The most rows of a step with at most `sequences` sequences.

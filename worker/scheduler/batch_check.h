@@ -25,8 +25,8 @@ int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchCapa
 int64_t BatchTokens(absl::Span<const Chunk> batch);
 
 // FAILED_PRECONDITION, naming the request, unless every chunk belongs to a request that has those tokens
-// left, no request is there twice, no decode comes with prompt tokens left, and budget, slots and KV are
-// kept.
+// left, no request occurs twice, no request decodes with prompt tokens left, and the batch is within budget,
+// slots and KV.
 absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
                         absl::Span<const Chunk> batch);
 

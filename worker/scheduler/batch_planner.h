@@ -71,10 +71,10 @@ class BatchPlanner {
   // A request has arrived. `decode`: upper bound of its generated tokens.
   void Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode, const RequestObjectives& objectives);
   void End(int64_t id, int64_t decoded);
-  // The step formed last, from `left`, took `seconds`.
+  // Records that the step formed last, from `left`, took `seconds`.
   void Took(absl::Span<const BatchRequest> left, absl::Span<const Chunk> batch, const BatchLoad& load,
             double seconds);
-  // Time that the engine then waited for other ranks.
+  // Records how long the engine then waited for other ranks.
   void Waited(double seconds);
 
  private:

@@ -1,9 +1,9 @@
 // Replays a list of requests under one token budget, a few batches at a time.
 //
 // Purpose: evaluates one candidate of the budget tuner. The requests are replayed kRounds times, kHeadroom
-// times as fast as they arrived, so that a budget that a busier hour would overload shows it. The first round
-// starts behind the prompts that wait now and only brings the engine into its working state; the other rounds
-// are scored. Threads: belongs to its caller. Pure; deterministic.
+// times as fast as they arrived, so that a budget that a busier hour would overload falls behind. The first
+// round starts with the prompts that wait now and only brings the engine into a steady state; the other
+// rounds are scored. Threads: belongs to its caller. Pure; deterministic.
 #ifndef BFIO_WORKER_SCHEDULER_BUDGET_REPLAY_H_
 #define BFIO_WORKER_SCHEDULER_BUDGET_REPLAY_H_
 
@@ -22,7 +22,7 @@ enum class BudgetGoal { kE2e, kTtft, kTpot, kObjectives };
 
 // Latency objectives of one request, in seconds; absent: the common ones (BudgetTunerOptions).
 struct RequestObjectives {
-  // Time to its first token, from its arrival at the engine; at most 0 if it is missed already.
+  // Time from its arrival at the engine to its first token; at most 0 if the objective is missed already.
   std::optional<double> ttft_s;
   std::optional<double> tpot_s;
 };
@@ -38,7 +38,7 @@ struct ReplayScore {
   int64_t budget = 0;
   // Tokens left when the last request has arrived, relative to the tokens of all requests.
   double left = 0;
-  // Less is better: seconds, or the share of requests that miss an objective.
+  // Smaller is better: seconds, or the share of requests that miss an objective.
   double cost = 0;
   // Median end-to-end latency in seconds; decides between budgets of equal cost.
   double e2e_s = 0;
@@ -60,7 +60,7 @@ class BudgetReplay {
   BudgetReplay(absl::Span<const ReplayedRequest> requests, int64_t backlog, const EngineModelOptions& engine,
                const BatchScheduler& scheduler);
 
-  // Continues by at most `batches` batches and decrements it. True: the replay is done.
+  // Replays at most `batches` batches and subtracts their number from it. True: the replay is done.
   bool GoOn(int64_t& batches);
 
   // REQUIRES: the replay is done.

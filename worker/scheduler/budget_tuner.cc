@@ -9,13 +9,13 @@
 namespace bfio::worker {
 namespace {
 
-// How much more a budget may leave unfinished than the one that leaves least, relative to the replayed
+// How many more tokens a budget may leave than the budget that leaves the fewest, as a share of the replayed
 // tokens.
 constexpr double kBehind = 0.03;
 
 constexpr double kTieWeight = 1e-3;
 
-// Of a budget that is not replayed: worse than any that is.
+// Scores of a budget that is not replayed: worse than any replayed budget's.
 constexpr double kNotReplayed = 1e9;
 
 // 128, 192, 256, 384, ..: powers of two and the midpoints between them.

@@ -79,19 +79,19 @@ class BudgetTuner {
   };
   // Number of ended requests that a comparison needs.
   static constexpr int64_t kMinEnded = 32;
-  // Another budget must be better by this share of a median, of as many requests as the window has; with
-  // fewer by more, as their median varies more: inversely to the root of their number. With a quarter of it,
-  // near capacity and with long-tailed lengths, noise in a single window of requests selected budgets that
-  // are worse by as much.
+  // Another budget must be better by this share of a median over a full window of requests. With fewer
+  // requests the margin is larger, inversely to the root of their number, because their median varies more. A
+  // quarter of this margin is too small: near capacity and with long-tailed lengths, noise in a single window
+  // then selects budgets that are worse by as much.
   static constexpr double kMargin = 0.02;
   // The same for a share of misses, in which every miss counts.
   static constexpr double kMissMargin = 0.005;
   // Weight of a batch in the estimate of the other ranks' time; share of a batch's time above which a wait is
   // attributed to other ranks rather than to the barrier's own cost.
   static constexpr double kFloorShare = 1.0 / 64, kWaitShare = 0.02;
-  // Weight of the latest comparison against the earlier ones, of as many requests. The first comparisons are
-  // of few requests, and weigh less by as much: a budget that a few dozen requests suggest must not be kept
-  // for minutes.
+  // Weight of the latest comparison relative to the earlier ones, for equal numbers of requests. The first
+  // comparisons have few requests and proportionally less weight: a budget that a few dozen requests suggest
+  // must not be kept for minutes.
   static constexpr double kLast = 0.25;
   // A budget that computes less than this share of the tokens that arrive is not replayed. Its replay would
   // show that it falls behind, and would take most of a comparison's time, because its batches are small and
@@ -122,7 +122,7 @@ class BudgetTuner {
   std::vector<ReplayScore> scores_;
   // By budget: its score relative to the best of each comparison, averaged over comparisons.
   std::vector<double> standing_;
-  // By budget: requests of the comparisons that it was replayed in, weighted like these.
+  // By budget: number of requests in the comparisons that it was replayed in, weighted like the comparisons.
   std::vector<double> compared_;
 
   int64_t budget_;

@@ -40,7 +40,7 @@ void KvAdmission::Sort(absl::Span<const Request> requests, std::vector<int32_t>&
   if (options_.kind != Kind::kMcSf) return;
   order.resize(requests.size());
   std::iota(order.begin(), order.end(), 0);
-  // Those that reserve start whatever the others do, and the others are tested beside them.
+  // Requests that reserve always start, so they come first, and the others are tested with them.
   const auto key = [&](int32_t i) {
     const Request& request = requests[static_cast<size_t>(i)];
     const bool overdue = Overdue(request);
@@ -115,7 +115,7 @@ void KvAdmission::EndStep() {
   if (!tests_ends()) return;
   memory_.Advance(memory_.now() + 1);
   EnterPrompts();
-  // Every request has its first token before it, has a token, or pauses.
+  // Each running request waits for its first token (prompts_), had a token in this step, or paused.
   if (step_tokens_ + static_cast<int64_t>(prompts_.size()) < static_cast<int64_t>(running_.size()))
     EnterPaused();
   step_tokens_ = 0;
@@ -128,7 +128,7 @@ void KvAdmission::EnterPrompts() {
     Running& running = it->second;
     running.waits = running.token_step < 0;
     const bool late = running.waits && memory_.now() - running.first_step > running.prompt_steps;
-    // Its first token was expected in every step up to the last possible one.
+    // Its entry assumed that the first token may come as late as the last possible step.
     if (late || (!running.waits && running.prompt_steps > 0)) {
       running.prompt_steps = 0;
       Enter(id, running);

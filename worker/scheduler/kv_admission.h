@@ -1,10 +1,10 @@
 // Decides on the worker which of the placed requests may start, from the KV that is in use.
 //
 // Purpose: a second check where the router admits more requests than are certain to fit (requests whose KV
-// grows on demand). The worker has the KV in use two steps before the router does, whatever the router
-// predicts of lengths. A request that may not start is returned to the router, which keeps its age and may
-// place it elsewhere. That leaves a slot empty for the round trip of a plan, but a preemption would cost
-// computing a prompt again. Rules:
+// grows on demand). The worker has the KV in use two steps before the router does, and does not depend on the
+// router's length predictions. A request that may not start is returned to the router, which keeps its age
+// and may place it elsewhere. That leaves a slot empty for the round trip of a plan, but a preemption would
+// cost computing a prompt again. Rules:
 //   none         a request that fits now starts
 //   watermark    a share of memory stays free (vLLM's)
 //   kv_feasible  memory suffices at every future step if all requests generate as many tokens as they may,
@@ -62,9 +62,9 @@ class KvAdmission {
     uint64_t id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
-    // Its KV grows on demand.
+    // Whether its KV grows on demand.
     bool on_demand = false;
-    // Steps that it counted as waiting when it was placed.
+    // Steps that it had waited when it was placed.
     int64_t waited_steps = 0;
     // The most steps, beyond one, that its prompt is expected to take.
     int64_t prompt_steps = 0;
@@ -81,8 +81,8 @@ class KvAdmission {
   // The indices of a plan's requests in the order in which they are to be checked; empty: as given.
   void Sort(absl::Span<const Request> requests, std::vector<int32_t>& order) const;
 
-  // RESOURCE_EXHAUSTED: it may not start in the next step. `free_kv_tokens`: unused KV tokens of the engine.
-  // Calls for a step are in the order of Sort.
+  // RESOURCE_EXHAUSTED: the request may not start in the next step. `free_kv_tokens`: unused KV tokens of the
+  // engine. Calls for a step are in the order of Sort.
   absl::Status Check(const Request& request, int64_t free_kv_tokens);
 
   // The request starts in the next step. REQUIRES: no request with this id runs.
@@ -96,13 +96,13 @@ class KvAdmission {
 
  private:
   struct Running {
-    // KV tokens that it holds in the step that is next, or under way, and the most steps in which it may
-    // still generate a token.
+    // KV tokens that it holds in the current step (the one under way, or the next one), and the most steps in
+    // which it may still generate a token.
     int64_t tokens = 0;
     int64_t steps = 0;
     bool on_demand = false;
-    // It has generated no token yet; its prompt takes so many steps at most, beyond one, from its first step
-    // on.
+    // It has generated no token yet; and the most steps, beyond one, that its prompt takes from its first
+    // step on.
     bool waits = true;
     int64_t prompt_steps = 0;
     // Its first step; and the last step in which it generated a token.
@@ -112,21 +112,21 @@ class KvAdmission {
 
   bool Fits(const Request& request, int64_t free_kv_tokens);
   bool Overdue(const Request& request) const { return request.waited_steps >= options_.most_steps; }
-  // What it holds from the step that is next on.
+  // What it holds from the next step on.
   KvCourse CourseOf(const Running& running) const;
   void Enter(uint64_t id, const Running& running);
-  // After a step: enters those again whose memory changes at other times than expected.
+  // After a step: enters again the requests whose memory changes at other times than expected.
   void EnterPrompts();
   void EnterPaused();
 
   const KvAdmissionOptions options_;
   const int64_t kv_tokens_;
   absl::flat_hash_map<uint64_t, Running> running_;
-  // The rest is for tests_ends(). Its time is the step that is next, or under way.
+  // From here on for tests_ends(). The time of memory_ is the step under way, or the next one.
   McSf memory_;
-  // Those that had no token before this step, and some that have ended.
+  // Requests that had no token before this step, and some that have ended.
   std::vector<uint64_t> prompts_;
-  // Those of running_ that had a token in this step.
+  // Number of requests in running_ that had a token in this step.
   int64_t step_tokens_ = 0;
   // For kMcSf, until the step ends: a request did not fit; one that is overdue started.
   bool closed_ = false, only_overdue_ = false;

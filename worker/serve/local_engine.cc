@@ -116,7 +116,7 @@ absl::Status LocalEngine::Admission(const router::ClientRequest& request, int64_
     return absl::AlreadyExistsError(
         absl::StrCat("a live request has the request_id \"", request.request_id, "\""));
   }
-  // No rank can ever hold it; at the head of a queue it would wait until the rank is empty.
+  // No rank can ever hold it. At the head of a queue it would block the others until the rank is empty.
   const int64_t tokens = int64_t{request.prompt_tokens} + request.max_new_tokens;
   if (tokens > LongestSequence()) {
     return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens,
@@ -178,7 +178,7 @@ absl::Status LocalEngine::Abort(AbortRequest request,
     MutexLock lock(&mutex_);
     const auto it = names_.find(Name(request.tenant, request.request_id));
     found = it != names_.end();
-    // A copy, because each end takes its request out.
+    // A copy, because End removes each request from the list.
     for (const Handle handle : found ? std::vector<Handle>(it->second) : std::vector<Handle>()) {
       End(handle, absl::OkStatus(),
           FinishOf(*requests_.at(handle), router::FinishReason::kAbort, MonotonicNow()));
@@ -430,7 +430,7 @@ void LocalEngine::Place(Rank& rank, Plan& plan) {
     const int64_t more = request.reserves() ? int64_t{request.client.max_new_tokens}
                                             : static_cast<int64_t>(request.tokens.size());
     const int64_t tokens = static_cast<int64_t>(request.client.prompt_tokens) + more;
-    // The head of the queue is not passed over.
+    // Later requests do not overtake the head of the queue.
     if (!empty && tokens + kPageSlack > kv) return;
     rank.waiting.pop_front();
     CountWaiting(request, -1);
@@ -443,7 +443,7 @@ void LocalEngine::Place(Rank& rank, Plan& plan) {
     kv -= tokens + kPageSlack;
     empty = false;
   }
-  // Of several the rank may begin any first, and the others are then not alone.
+  // If there are several, the rank may begin any of them first, and the others are then not alone.
   if (was_empty && plan.assignments.size() == 1) requests_.at(plan.assignments[0].handle)->alone = true;
 }
 

@@ -1,16 +1,16 @@
 // The ranks of a process as one engine, without a router, for --serve.
 //
-// Purpose: the same as vLLM inside an engine with several ranks. A request goes to a rank at once
+// Purpose: does what vLLM does in an engine with several ranks. A request is assigned to a rank at once
 // (rank_balancer.h, or the rank that it names) and waits there; a rank takes its waiting requests in order,
 // at its step boundaries, as slots and KV allow. KV grows on demand: a request that is preempted, or refused
-// by the rank's --admission, goes back into its rank's queue before all that came later, and after 8 refusals
-// its largest size is reserved (core::RequestSpec::kRefusalsBeforeReserving). The ranks are the step loops of
-// worker/link, their barrier is the same; for them this object is the router, with plans that apply from the
-// next step boundary on.
+// by the rank's --admission, goes back into its rank's queue before all later ones, and after 8 refusals its
+// largest size is reserved (core::RequestSpec::kRefusalsBeforeReserving). The ranks are the step loops of
+// worker/link with the same barrier. This object replaces the router for them; its plans apply from the next
+// step boundary on.
 //
-// Threads: the loops' threads call Send, any thread the handler's methods; one lock for all state. Tokens are
-// handed to their sinks on a thread of its own, so that no step waits for them. Bounded: requests and prompt
-// tokens that wait, undelivered tokens (a step waits then).
+// Threads: the loops' threads call Send, any thread the handler's methods; one lock guards all state. A
+// separate thread passes tokens to their sinks, so that no step waits for clients. Bounded: waiting requests
+// and their prompt tokens, and undelivered tokens (at that bound a step waits).
 #ifndef BFIO_WORKER_SERVE_LOCAL_ENGINE_H_
 #define BFIO_WORKER_SERVE_LOCAL_ENGINE_H_
 
@@ -44,15 +44,15 @@ namespace bfio::worker {
 struct LocalEngineOptions {
   int ranks = 1;
   std::string version;
-  // Bound of the requests that no rank has taken, over all ranks.
+  // Upper bound of the requests that wait, over all ranks.
   int64_t max_waiting = 16384;
   int64_t max_waiting_tokens = int64_t{64} << 20;
-  // Clients that do not read.
+  // Bounds for clients that do not read.
   router::StreamLimits stream;
   absl::Duration form_timeout = absl::Seconds(60);
-  // A step of all ranks.
+  // Upper bound of the duration of a step of all ranks.
   absl::Duration step_timeout = absl::Minutes(10);
-  // It has begun to serve. Under the lock: must not call back.
+  // Called when the engine begins to serve, with the lock held: it must not call this object.
   std::function<void()> on_serving;
 };
 
@@ -64,15 +64,15 @@ class LocalEngine final : public router::RequestHandler {
 
   // The link of that rank's step loop.
   StepLink& link(int rank);
-  // By rank; they outlive this.
+  // `inboxes`: by rank; they must outlive this object.
   void Start(std::vector<Inbox*> inboxes);
-  // New requests are refused from now on.
+  // Refuses new requests from now on.
   void Drain();
   // Waits until no request is left.
   bool EmptyWithin(absl::Duration timeout);
   // Ends all requests with that error, and refuses new ones.
   void Stop(const absl::Status& status);
-  // The reason why it cannot continue; OK: it can.
+  // The reason why the engine cannot continue; OK if it can.
   absl::Status failure();
 
   core::RequestId NextId() override { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -98,9 +98,9 @@ class LocalEngine final : public router::RequestHandler {
     bool running = false;
     // It was placed as the only request of its plan, on a rank that had no other.
     bool alone = false;
-    // Step of its rank since which it counts as waiting, and the steps that it had waited when it was placed.
+    // Step of its rank since which it has waited, and the steps that it had waited when it was placed.
     int64_t waits_since = 0, waited_steps = 0;
-    // By the rank for lack of KV, since its last token.
+    // Refusals by the rank for lack of KV, since its last token.
     int32_t refusals = 0;
     // It is placed where its largest size fits, and the rank reserves that, so that no rule refuses it
     // forever.
@@ -119,31 +119,31 @@ class LocalEngine final : public router::RequestHandler {
     EngineLimits limits;
     std::string offer;
     bool greeted = false, ready = false;
-    // Those that have not been placed, oldest first.
+    // Requests that have not been placed, oldest first.
     std::deque<Handle> waiting;
     // Tokens of their prompts.
     int64_t waiting_tokens = 0;
     std::vector<Handle> cancellations;
     // Requests that are placed.
     int64_t running = 0;
-    // As of its last report; and the last step that a plan was sent for.
+    // The step of its last report, and the last step that a plan was sent for.
     int64_t step = 0, planned = 0;
     int32_t free_slots = 0;
     int64_t free_kv_tokens = 0;
-    // In the second that has begun, and in the one before.
+    // The start of the current second; the tokens generated in it, and in the second before.
     absl::Time second;
     int64_t tokens_now = 0, tokens_before = 0;
   };
 
-  // What a sink gets.
+  // The arguments of one delivery to a sink.
   struct Delivery {
     std::shared_ptr<router::TokenSink> sink;
-    // With their first index.
+    // Index of the token.
     uint32_t index = 0;
     std::optional<uint32_t> token;
     // Log-probabilities of the token; null: not requested.
     std::unique_ptr<router::Logprobs> logprobs;
-    // The end.
+    // The request's last delivery.
     bool ends = false;
     absl::Status status;
     std::optional<router::Finish> finish;
@@ -159,25 +159,25 @@ class LocalEngine final : public router::RequestHandler {
   // A request that the rank no longer has. If it was cancelled meanwhile, there is nothing left to cancel:
   // its slot is among the free ones of the report.
   Requests::iterator FindOn(Rank& rank, Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The request has come into its rank's queue (1), or has left it (-1).
+  // Counts a request that has entered its rank's queue (1) or left it (-1).
   void CountWaiting(const Request& request, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetRunning(Request& request, bool running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Into its rank's queue, before those that came later.
+  // Puts the request back into its rank's queue, before those that arrived later.
   void PutBack(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportToBalancer(int rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Sends the rank the requests to begin and to drop with its next step.
   void SendPlan(Rank& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Place(Rank& rank, Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ranks that have nothing to do wait for a plan, all of them.
+  // If all ranks are idle and a request waits, sends every rank a plan: all of them wait for one.
   void WakeIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SequenceRequest SequenceOf(Handle handle, const Request& request) const;
 
   router::Finish FinishOf(const Request& request, router::FinishReason reason, absl::Time now) const;
-  // Takes the request out, and hands its end to the sink.
+  // Removes the request, and passes its end to the sink.
   void End(Handle handle, const absl::Status& status, std::optional<router::Finish> finish)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes it out; null: it is gone.
+  // Removes the request; null if there is no such request.
   std::unique_ptr<Request> Remove(Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver(Delivery delivery) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -185,7 +185,7 @@ class LocalEngine final : public router::RequestHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Add(const Output& output, router::ClientRequest request, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Prompt and output that each rank can hold: which rank a request goes to is not known when it is checked.
+  // Prompt and output that every rank can hold: a request is checked before its rank is chosen.
   int64_t LongestSequence() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   router::RankLoad LoadOf(int rank, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -195,7 +195,7 @@ class LocalEngine final : public router::RequestHandler {
   void BreakOffLingering(absl::Time now);
 
   const LocalEngineOptions options_;
-  // So that requests without a seed differ from one run to the next.
+  // Makes requests without a seed differ from one run to the next.
   const uint64_t salt_;
   std::atomic<core::RequestId> next_id_{1};
 
@@ -209,7 +209,7 @@ class LocalEngine final : public router::RequestHandler {
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int ready_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The engines of all ranks compute log-probabilities.
+  // Whether the engines of all ranks compute log-probabilities.
   bool logprobs_ ABSL_GUARDED_BY(mutex_) = true;
   // The step after which all ranks wait for a plan, until they have one.
   std::optional<int64_t> idle_since_ ABSL_GUARDED_BY(mutex_);
@@ -219,7 +219,7 @@ class LocalEngine final : public router::RequestHandler {
   std::vector<Delivery> deliveries_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // The delivery thread's: sinks that have ended, and when their clients must have taken all.
+  // The delivery thread's: ended sinks, and the time by which their clients must have read everything.
   std::deque<std::pair<absl::Time, std::weak_ptr<router::TokenSink>>> lingering_;
   std::thread thread_;
 };

@@ -33,12 +33,12 @@ class RankBalancer {
 
   // The rank for the next request, which is in flight there from now on.
   int Choose(absl::Time now);
-  // A request that named its rank.
+  // Counts a request that named its rank.
   void Pin(int rank) { ++in_flight_[static_cast<size_t>(rank)]; }
-  // A request of that rank has ended.
+  // Records that a request of that rank has ended.
   void End(int rank) { --in_flight_[static_cast<size_t>(rank)]; }
 
-  // A rank's state after a step, including the requests that have come since.
+  // Records a rank's state after a step, including the requests that have arrived since.
   void Report(int rank, int64_t step, const Counts& counts, absl::Time now);
 
  private:
@@ -47,7 +47,7 @@ class RankBalancer {
 
   std::vector<int64_t> in_flight_;
   int start_ = 0;
-  // As a client sees them.
+  // The state as published to clients.
   std::vector<Counts> published_;
 
   // The coordinator's state: the ranks' reports, and whether they have changed.

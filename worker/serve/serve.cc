@@ -72,7 +72,7 @@ class Loops {
   std::vector<std::thread> threads_;
 };
 
-// The called service. Outlived by the engine.
+// The service that gateways call. The engine outlives it.
 class Front {
  public:
   Front(const ServeOptions& serve, int32_t page_tokens, LocalEngine& engine,
@@ -125,7 +125,7 @@ class Front {
 
 ServedLoad ServedBy(LocalEngine& engine, const std::string& model_name) {
   ServedLoad served{.model_name = model_name};
-  // Called before it returns, and with all ranks there are.
+  // GetLoads calls this before it returns, with all ranks.
   (void)engine.GetLoads(std::nullopt, [&served](absl::StatusOr<router::Loads> loads) {
     if (!loads.ok()) return;
     for (const router::RankLoad& load : loads->loads) {
@@ -146,7 +146,7 @@ absl::StatusOr<std::shared_ptr<const router::ModelFiles>> LoadFiles(const std::s
   return std::make_shared<const router::ModelFiles>(*std::move(files));
 }
 
-// An error: the reason why it cannot continue.
+// Returns an error if the engine cannot continue.
 absl::Status ServeUntilSignal(const WorkerOptions& worker, LocalEngine& engine, Loops& loops, Front& front) {
   bool serving = false;
   while (!ShutdownSignal::WaitFor(kPoll)) {
@@ -155,7 +155,7 @@ absl::Status ServeUntilSignal(const WorkerOptions& worker, LocalEngine& engine, 
     if (serving || !engine.GetServing().ready) continue;
     serving = true;
     front.SetServing(true);
-    // For scripts, as the router's.
+    // Scripts parse this line, as they do the router's.
     std::printf("bfio_worker: vLLM's API at %s\n", front.address().c_str());
     std::fflush(stdout);
   }
@@ -231,13 +231,13 @@ absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, W
 absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& options) {
   BFIO_RETURN_IF_ERROR(CheckWorkerOptions(options));
   BFIO_ASSIGN_OR_RETURN(auto model, LoadFiles(serve.tokenizer));
-  // Before the process, whose metrics ask it.
+  // Declared before the process, whose metrics read it.
   LocalEngine engine({.ranks = options.ranks_per_process, .version = options.version});
   WorkerOptions worker = options;
   worker.served = [&engine, &serve] { return ServedBy(engine, serve.served_model_name); };
   BFIO_ASSIGN_OR_RETURN(auto process, WorkerProcess::Open(worker));
   BFIO_ASSIGN_OR_RETURN(auto parts, process->MakeRanks());
-  // The sim engine's memory has no pages that a model would see.
+  // The block size that gateways see; 0, because the sim engine's pages are not a model's.
   const int32_t page_tokens = worker.engine.name == "sim" ? 0 : DecodeOptions().page_tokens;
   Front front(serve, page_tokens, engine, std::move(model));
   BFIO_RETURN_IF_ERROR(front.Open(serve.listen));

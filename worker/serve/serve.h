@@ -23,7 +23,7 @@ struct ServeOptions {
   ServeApi api = ServeApi::kNone;
   // HOST:PORT; port 0 picks a free one.
   std::string listen = "127.0.0.1:50051";
-  // As of the router: directory of the tokenizer, and the model's name. Empty: --model and its last part.
+  // The tokenizer's directory and the model's name, as in the router. Empty: --model and its last part.
   std::string tokenizer;
   std::string served_model_name;
 };
@@ -31,11 +31,11 @@ struct ServeOptions {
 // `options` outlives the reading of `table`.
 void AddServeOptions(OptionTable& table, ServeOptions& options);
 
-// What follows from several options, once all are read. INVALID_ARGUMENT, naming the flag.
+// Sets values that depend on several options. Call after all are read. INVALID_ARGUMENT, naming the flag.
 absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, WorkerOptions& worker);
 
 // Runs until a signal (ShutdownSignal) and the drain that follows it: OK. An error when the port or an engine
-// is not available, or an engine has failed. REQUIRES: an API is to be served.
+// is not available, or an engine has failed. REQUIRES: `serve` names an API.
 absl::Status RunServing(const ServeOptions& serve, const WorkerOptions& options);
 
 class LocalEngine;

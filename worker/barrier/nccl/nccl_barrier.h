@@ -12,7 +12,7 @@
 // All-gather and reduce-scatter of host memory use separate buffers on host and device. Those between device
 // memory are queued in the caller's stream, in the communicator's order of calls.
 //
-// Bounded in time: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
+// All waits are bounded: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
 // synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the
 // deadline. NCCL does not report a peer that died on NVLink: then the deadline or the router's next Epoch
 // (Barrier::Abort) ends the wait. ncclCommAbort itself can hang. It runs on its own thread, and when it

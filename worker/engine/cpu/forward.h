@@ -3,8 +3,8 @@
 // Purpose: the reference implementation that other engines are tested against, and an engine in its own
 // right. All activations and sums are fp32. A row's logits depend only on its sequence's tokens, to the last
 // bit (kernels.h). With peers, the ranks of a group split the MLP (mlp.h) and each computes the rest of its
-// own rows; the logits are the same bits. They also are when several Forwards with a part of the blocks each
-// pass hidden rows on (RunHead, RunBlocks, Logits). Threads: used by one thread, which leads its own team.
+// own rows; the logits are the same bits. So are those of several Forwards that each have a part of the
+// blocks (RunHead, RunBlocks, Logits). Threads: used by one thread, which leads its own team.
 #ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 

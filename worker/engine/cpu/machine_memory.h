@@ -18,8 +18,8 @@ namespace bfio::worker::cpu {
 int64_t MachineMemory();
 
 // The smallest memory limit of control groups of version 1 or 2, in bytes; the largest int64_t where nothing
-// is limited. `membership`: the text of /proc/self/cgroup; `root`: where control groups are mounted. Of
-// groups that a container cannot see, the visible ancestors count.
+// is limited. `membership`: the text of /proc/self/cgroup; `root`: where control groups are mounted. For a
+// group that a container cannot see, its visible ancestors are used.
 int64_t GroupLimit(absl::string_view membership, const std::string& root);
 
 }  // namespace bfio::worker::cpu

@@ -62,7 +62,7 @@ class Weights {
   const ModelPart& part() const { return part_; }
   const Model& model() const { return *model_; }
   Storage storage() const { return storage_; }
-  // Read by row, not multiplied with. Embedding, lm_head and final norm are empty in a part without ends.
+  // Rows are looked up, not multiplied. Embedding, lm_head and final norm are empty in a part without ends.
   const Matrix& embedding() const { return embedding_; }
   const Matrix& lm_head() const { return lm_head_; }
   const std::vector<float>& final_norm() const { return final_norm_; }

@@ -236,7 +236,7 @@ absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws
 absl::Status CudaBackend::EnterGroup(const StepPeers& peers) {
   if (!broken_.ok() || !options_.share_mlp) return broken_;
   absl::Status status = mlp_->Enter(peers);
-  // Where only memory does not suffice, the device is well.
+  // If only memory is short, the device still works.
   if (!absl::IsResourceExhausted(status)) broken_ = status;
   return status;
 }

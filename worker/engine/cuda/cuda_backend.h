@@ -12,7 +12,7 @@
 //
 // Attention gives a row the same bits in any batch (attention_plan.h). Matrix products are chosen by bucket,
 // so between buckets a row's logits agree to bf16 rounding, not to the last bit. A replay repeats the tokens
-// unless a draw is decided by less than that.
+// unless a draw depends on a smaller difference.
 //
 // Threads: as backend.h says. After an error every further Run returns the same error.
 #ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_

@@ -55,7 +55,7 @@ struct DeviceWeights {
   ModelDigest model;
 };
 
-// Called with a text when something takes long.
+// Called with a message during long operations.
 using Progress = std::function<void(const std::string&)>;
 
 // Copies the weights to the device through pinned memory. RESOURCE_EXHAUSTED, with sizes, when they do not

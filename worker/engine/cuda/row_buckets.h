@@ -2,7 +2,7 @@
 //
 // Purpose: a captured graph and a chosen matrix product fit one number of rows, so a step runs in the
 // smallest bucket that holds it. Buckets are powers of two up to 64 (decode steps are bound by memory
-// bandwidth, where padding costs nothing), and from there on also the midpoints between them (steps with long
+// bandwidth, where padding costs nothing), and above that also the midpoints between them (steps with long
 // prompts are compute-bound: at most a third is padding). Threads: immutable.
 #ifndef BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_
 #define BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_

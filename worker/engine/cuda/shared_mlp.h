@@ -78,7 +78,7 @@ class SharedMlp {
 
   void SetRows(const StepPeers& peers, int64_t rows);
   void Cut(const StepPeers& peers);
-  // Frees all if it does not succeed.
+  // Frees all of the memory if it fails.
   absl::Status Reserve();
   absl::Status ReserveAll();
   // Chooses products for the padded numbers of rows.

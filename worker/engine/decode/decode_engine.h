@@ -14,7 +14,7 @@
 // started, and starts a micro-batch of the next rows as soon as one is collected, without waiting for the
 // others. All are under way between two steps. So a request still has one token per step, but a request that
 // is admitted while others are under way has its first token a step later (prefill_state() lists it until
-// then). A micro-batch's rows that belong to a request that has left are ignored when they are collected.
+// then). Rows of a request that has left are ignored when their micro-batch is collected.
 //
 // A backend without a model (ModelFacts::has_model) gets requests and indices instead of rows: no ids are
 // kept, and every replay continues at once.
@@ -107,10 +107,10 @@ class DecodeEngine final : public Engine {
     // Prompt and generated tokens, reported or not. Their ids are kept only for a model.
     int64_t length;
     std::vector<uint32_t> tokens;
-    // The number of tokens it was admitted with.
+    // The number of tokens that it was admitted with.
     int64_t given;
-    // The number of tokens whose KV is in the cache; and of those that have been started, which is more only
-    // while a plan is under way.
+    // The number of tokens whose KV is in the cache, and the number of tokens that have been started. They
+    // differ only while a plan is under way.
     int64_t computed;
     int64_t started;
     // The token after the started ones is being drawn by a plan under way.
@@ -131,10 +131,10 @@ class DecodeEngine final : public Engine {
     // Tokens that end the sequence.
     std::vector<uint32_t> ends;
 
-    // Its load in the next step, which is also the least KV that it reserves.
+    // Its load in the next step, which is also the lower bound of the KV that it reserves.
     int64_t load() const { return prompt_length + generated; }
-    // KV that the next rows to be started need at most. A token that is generated again is part of load().
-    // Never falls, so it is never less than what is reserved.
+    // Upper bound of the KV that the next rows to be started need. A token that is generated again is part of
+    // load(). Never decreases, so it is never less than what is reserved.
     int64_t next_kv() const {
       return load() + (drawing && !silent() && max_new_tokens - generated > 1 ? 1 : 0);
     }
@@ -161,8 +161,8 @@ class DecodeEngine final : public Engine {
   void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
-  // Adds the sequence's next rows to plan_ and counts them in `batch` and `prefill_tokens`; whether a token
-  // follows them.
+  // Adds the sequence's next rows to plan_ and counts them in `batch` and `prefill_tokens`. Returns whether a
+  // token follows them.
   absl::StatusOr<bool> AddRows(const Sequence& sequence, int32_t rows, BatchLoad& batch,
                                int64_t& prefill_tokens);
   // --- several plans under way ---
@@ -188,14 +188,14 @@ class DecodeEngine final : public Engine {
   absl::Status StepPipelined(StepOutput& out);
   // Fills due_ with the rows to start in this step.
   void ChooseDue();
-  // Starts micro-batches of the due rows whose sequences await no token, while the backend takes more.
-  // `last`: it is not called again in this step, so the last micro-batch gets all of these rows.
+  // Starts micro-batches of the due rows whose sequences await no token, while the backend accepts more.
+  // `last`: this is the last call in this step, so the last micro-batch gets all of these rows.
   absl::Status StartDue(bool last);
   // Starts one micro-batch of at most `most_rows` rows; false: no rows can be started.
   absl::StatusOr<bool> StartOne(int64_t most_rows);
-  // Takes in the oldest micro-batch.
+  // Collects the oldest micro-batch.
   absl::Status CollectOne(StepOutput& out);
-  // Null: it has left.
+  // Null if the request has left.
   Sequence* Find(int64_t number);
 
   // Handles a drawn token, or a failed draw; true when the request has ended.
@@ -220,7 +220,7 @@ class DecodeEngine final : public Engine {
   // Micro-batches in the order of their starts, at most the backend's depth.
   std::deque<MicroBatch> under_way_;
   std::vector<Due> due_;
-  // Rows of a micro-batch, at most, in this step.
+  // Upper bound of a micro-batch's rows in this step.
   int64_t most_rows_each_ = 0;
 
   // Reused buffers.

@@ -42,7 +42,7 @@ class ModelDigest {
   // Digest of these bytes; for models without a checkpoint.
   static ModelDigest Of(absl::string_view bytes);
 
-  // Digest of this digest and `how`, a text that says how an engine computes with the model.
+  // Digest of this digest and `how`, a text that describes how an engine computes with the model.
   ModelDigest With(absl::string_view how) const;
   // 64 lower-case hexadecimal digits.
   std::string Hex() const;

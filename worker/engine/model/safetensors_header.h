@@ -24,7 +24,7 @@ struct SafetensorsEntry {
   uint64_t end = 0;
 };
 
-// Entries in the order of the header. INVALID_ARGUMENT: says what is wrong, for a message that names the file
+// Entries in the order of the header. INVALID_ARGUMENT describes the fault; the caller puts the file's name
 // in front of it.
 absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(absl::string_view json);
 

@@ -29,13 +29,13 @@ struct SimOptions {
   // Probability that a token is the end-of-sequence token, in [0, 1). It is part of the model's identity
   // (SimModelName): workers that differ in it are placed in different groups.
   double eos_probability = 0;
-  // The sampling seed of a request gives its number of tokens, unless the request ignores ends: lengths that
-  // only the client has in advance. Part of the model, too.
+  // The sampling seed of a request determines its number of tokens, unless the request ignores ends: only the
+  // client has the length in advance. Also part of the model's identity.
   bool ends_by_seed = false;
-  // Tokens are below it; part of the model, too.
+  // Token ids are below it. Also part of the model's identity.
   int32_t vocabulary = kSimVocabulary;
-  // What a step contains; none: every prompt whole in its first step, beside all decodes. slots and
-  // max_sequence_tokens are the limits'.
+  // What a step contains; absent: all decodes, and every prompt whole in its first step. slots and
+  // max_sequence_tokens are taken from the limits.
   std::optional<BatchPlannerOptions> plan;
 };
 

@@ -13,7 +13,7 @@ namespace bfio::worker::gpu {
 // Sums of weights are exact integers; with more tokens a bin's sum could overflow.
 inline constexpr int64_t kMaxVocab = 1 << 18;
 
-// Room of a draw in SampleArgs::tops (worker::kMaxLogprobs).
+// Elements per draw in SampleArgs::tops (worker::kMaxLogprobs).
 inline constexpr int32_t kMaxTop = 20;
 
 // The worker::Draw of one token, in the device's format.
@@ -28,7 +28,7 @@ struct DrawParams {
   // End tokens: `ends` from first_end on, each once, all in the vocabulary.
   int32_t first_end = 0;
   int32_t end_count = 0;
-  // The number of most likely tokens that are asked for, at most kMaxTop and the vocabulary.
+  // The number of most likely tokens that are requested, at most kMaxTop and the vocabulary.
   int32_t top = 0;
 };
 
