@@ -8,7 +8,7 @@ namespace {
 
 // Weights are scaled down when they pass this.
 constexpr double kLarge = 1e200;
-// The remainder of the sums below is left out when it is less than this share of them.
+// The sums below end when their remaining terms are less than this share of them.
 constexpr double kNothing = 1e-18;
 
 // Mean number of jobs of the birth-death process with birth rate lambda whose death rate with n jobs is that

@@ -10,7 +10,7 @@ namespace bfio::core {
 namespace {
 
 ChainServer ServerOf(const PoolServer& from) {
-  // WholeUnits tolerates a billionth of a unit, but a server does not tolerate a missing byte.
+  // WholeUnits may round up by a billionth of a unit, but a plan must not exceed the memory by a byte.
   return {from.name, static_cast<double>(from.memory - from.memory / 1'000'000'000), from.times.communication,
           from.times.compute};
 }
@@ -19,8 +19,8 @@ ChainService ServiceOf(const BlockSizes& sizes) {
   return {sizes.blocks, static_cast<double>(sizes.block), static_cast<double>(sizes.request)};
 }
 
-// GCA on the remaining cache, with at most max_slots requests for a chain. What a chain with so many leaves
-// is for chains with other servers: a second one with the same servers would only evade the limit. At most
+// GCA on the remaining cache, with at most max_slots requests for a chain. Cache that a chain at this limit
+// leaves is for chains with other servers: a second chain of the same servers would evade the limit. At most
 // one chain for each server, as in GCA, where each chain uses up a server's cache.
 std::vector<ServerChain> OverlappingChains(absl::Span<const PoolServer> pool,
                                            absl::Span<const ChainServer> servers, const ChainService& service,

@@ -7,9 +7,9 @@
 namespace bfio::core {
 namespace {
 
-// Times RetuneTimes::after_s for which a composition must have been better where no overload is.
+// Without an overload, a composition must have been better for this many times RetuneTimes::after_s.
 constexpr double kLonger = 5;
-// Share of the largest rate for which servers are composed at most.
+// Servers are composed for at most this share of the largest rate.
 constexpr double kMostLoad = 0.9;
 
 }  // namespace
@@ -36,7 +36,7 @@ std::optional<Retuning> BetterComposition(absl::Span<const PoolServer> servers, 
   auto plan = PlanChains(free, sizes, max_slots, better.demand);
   if (!plan.ok()) return std::nullopt;
   if (const double most = TotalRate(Rates(plan->chains)); better.near_overload && most <= better.demand) {
-    // Nothing carries it, and this is the largest rate there is. A composition for somewhat less responds
+    // No composition carries better.demand; `most` is the largest rate. One for somewhat less responds
     // faster.
     better.demand = std::max(demand, kMostLoad * most);
     plan = PlanChains(free, sizes, max_slots, better.demand);
@@ -44,8 +44,8 @@ std::optional<Retuning> BetterComposition(absl::Span<const PoolServer> servers, 
   }
   better.then = ResponseOf(plan->chains, {}, demand);
   const Response then_high = ResponseOf(plan->chains, {}, high);
-  // Where nothing carries the upper end, chains that carry the measured demand are kept: a change-over costs
-  // most there.
+  // If no composition carries the upper end, chains that carry the measured demand are kept: a change-over
+  // costs most at such a demand.
   const bool carries = better.near_overload && better.then.rate > better.now.rate * (1 + kRetuneGain) &&
                        (better.overload || !std::isinf(then_high.bound));
   const bool faster =

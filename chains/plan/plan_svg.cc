@@ -10,8 +10,8 @@ namespace {
 
 // In SVG user units.
 constexpr double kLeft = 150, kWidth = 760, kTop = 34, kRow = 20, kBar = 14, kLegendRow = 18, kRight = 20;
-// The most chains that are drawn, the fastest first: more colours cannot be distinguished. Of the others only
-// the hosted blocks are visible.
+// The most chains that are drawn, the fastest first: more colours cannot be distinguished. For the others
+// only the hosted blocks are shown.
 constexpr size_t kMostChains = 7;
 constexpr const char* kColors[kMostChains] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                               "#56b4e9", "#d55e00", "#8a7f00"};

@@ -23,7 +23,7 @@ constexpr int kMaxStages = 256;
 // Upper bound of the servers to which a server measures round trips.
 constexpr size_t kMaxPeers = 64;
 constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
-// Checks whether another composition is better, per options.retune_after. One takes 0.1 s for 200 servers.
+// Number of checks for a better composition in options.retune_after. One takes 0.1 s for 200 servers.
 constexpr int kRetuneChecks = 2;
 // Mean service times within which most running requests end; for the expected pause of a change-over.
 constexpr double kDrainServices = 3;
@@ -354,7 +354,7 @@ void ChainPool::Compose(absl::Time now, double demand) {
   }
   if (compose_at_ != absl::InfiniteFuture()) return;
   wait_end_ = absl::InfiniteFuture();
-  // In a change-over all servers are composed together; the end of each chain leads here again.
+  // In a change-over all servers are composed together, after the last chain has ended.
   if (std::any_of(chains_.begin(), chains_.end(), [](const auto& entry) { return entry.second.draining; }))
     return;
   if (compose_for_.has_value()) demand = *std::exchange(compose_for_, std::nullopt);

@@ -6,9 +6,9 @@
 // are then free and are composed again after a short delay, so that several losses cause one composition.
 // When chains no longer fit the demand (chains/core/retune.h), all are drained: they get no new requests, and
 // end those that they have. Waiting requests wait until all servers have been composed anew. A chain that is
-// not drained within a deadline ends all the same, and its requests continue in the new chains. A restarted
-// router recovers the chains that all their servers announce. Servers measure round trips to the others on
-// request; composing waits for their answers for a bounded time.
+// not drained by a deadline is ended, and its requests continue in the new chains. A restarted router
+// recovers the chains that all their servers announce. Servers measure round trips to the others on request;
+// composing waits for their answers for a bounded time.
 //
 // Ownership: sessions belong to the caller and are identified by numbers. Threads: one. No gRPC and no clock.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_

@@ -39,7 +39,7 @@ double DemandAt(const DriftRun& run, double at) {
   return run.high - (run.high - run.low) * (at - run.hold) / run.ramp;
 }
 
-// A Poisson process of the largest rate, of which as many are taken as the demand is of it.
+// A Poisson process with the largest rate, thinned to the demand.
 std::vector<DriftJob> Jobs(const DriftRun& run, double capacity) {
   Rng times = Rng(run.pool.seed).Fork(1), sizes = Rng(run.pool.seed).Fork(2);
   const double cycle = 2 * (run.hold + run.ramp), most = std::max(run.low, run.high);
@@ -105,7 +105,7 @@ class Drift {
     }
   }
 
-  // Of all jobs, or of those that arrived at a demand above or below the middle.
+  // Mean response of all jobs, or of those that arrived at a demand above or below the middle.
   double Mean(std::optional<bool> high) const {
     double sum = 0, count = 0;
     for (size_t i = 0; i < jobs_.size(); ++i) {
@@ -161,7 +161,7 @@ class Drift {
     loaded_at_ = now + run_.loading;
   }
 
-  // The rest of the running jobs is for the new chains.
+  // Stops the running jobs; the new chains do their remaining work.
   void Break(double now) {
     std::vector<size_t> jobs;
     for (; !running_.empty(); running_.pop()) {
@@ -219,7 +219,7 @@ absl::StatusOr<nlohmann::ordered_json> RunDrift(const DriftRun& run, const std::
   }
   const std::vector<core::PoolServer> servers =
       FreeServers(DrawPool(run.pool.rtts, run.pool.servers, run.pool.fast, run.pool.seed));
-  // No composition carries this, so it is the one with the largest rate.
+  // No composition carries this demand, so the result is the one with the largest rate.
   constexpr double kBeyond = 1e9;
   const auto most = core::PlanChains(servers, Sizes(), kMostRequests, kBeyond);
   if (!most.ok()) return absl::FailedPreconditionError(most.status().message());

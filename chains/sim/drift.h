@@ -1,10 +1,9 @@
-// A demand that goes to and fro between two values, on chains that keep their composition or are composed
-// anew.
+// A demand that alternates between two values, on chains that keep their composition or are composed anew.
 //
-// Purpose: what a change of demand costs a composition, and what the router's change-over
+// Purpose: shows how a change of demand slows a composition down, and what the router's change-over
 // (chains/core/retune.h) gains, with its pause: all chains end their jobs, and then load other blocks, while
-// arriving jobs wait. Jobs that have not ended in time continue in the new chains; that their tokens are
-// computed again costs nothing here. Deterministic for the seed. Times in seconds. Threads: any, no state.
+// arriving jobs wait. Jobs that have not ended in time continue in the new chains; computing their tokens
+// again costs nothing here. Deterministic for the seed. Times in seconds. Threads: any, no state.
 #ifndef BFIO_CHAINS_SIM_DRIFT_H_
 #define BFIO_CHAINS_SIM_DRIFT_H_
 
@@ -22,10 +21,10 @@ struct DriftRun {
   PoolRun pool;
   // The two demands, as shares of the largest rate that a composition of the pool has.
   double low = 0.2, high = 0.9;
-  // A cycle is `hold` with the low one, `ramp` up, `hold` with the high one, `ramp` down.
+  // Seconds. A cycle is `hold` at the low demand, `ramp` up, `hold` at the high demand, `ramp` down.
   double hold = 3600, ramp = 3600;
   int64_t cycles = 2;
-  // Between the end of the drained chains and the start of the new ones.
+  // Seconds between the end of the drained chains and the start of the new ones.
   double loading = 60;
 };
 

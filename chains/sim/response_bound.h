@@ -1,7 +1,7 @@
 // A mean response that no placement of blocks and no routing of jobs can go below.
 //
-// Purpose: bounds the gain of any better system on a pool. The bound leaves out waiting, and that ranges are
-// contiguous and hosted whole:
+// Purpose: bounds the gain of any better system on a pool. The bound ignores waiting, and does not require
+// ranges that are contiguous or hosted whole:
 //   - A job that has y_j of its blocks computed on server j takes at least sum of y_j (tau^p_j + tau^c_j /
 //     b_j), where b_j is the most blocks that a visit can have: floor(M_j / (s_m + s_c)).
 //   - Blocks must be somewhere: sum of y_j = L, y_j <= b_j. The least such time is T_min.

@@ -9,7 +9,7 @@
 
 namespace bfio::worker {
 
-// One incoming stream. Shared by itself until OnDone, and by its gate.
+// One incoming stream. Owned by itself until OnDone, and shared with its gate.
 class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply> {
  public:
   static std::shared_ptr<Reader> Create(PassService* service) {

@@ -264,8 +264,8 @@ double ImbalanceOfTwoChains(const std::string& policy, const std::vector<v1::Gen
   EXPECT_FALSE(before.uncoupled());
   EXPECT_EQ(before.policy().name(), policy);
   EXPECT_EQ(Ranks(before, 0), 2);
-  // While the last servers of both chains are stopped, all requests arrive: how fast clients connect shall
-  // not decide how many the policy has to choose from.
+  // While the last servers of both chains are stopped, all requests arrive: the speed of clients must not
+  // decide how many requests the policy can choose from.
   cluster.workers()[1].Signal(SIGSTOP);
   cluster.workers()[3].Signal(SIGSTOP);
   TokenClients clients(cluster, requests);
@@ -481,8 +481,8 @@ TEST(Chain, MicroBatchesOverSlowLinksRaiseTheThroughput) {
     ids.Truncate(std::min(ids.size(), 4));
   }
   const auto alone = TokensAlone(Model(), requests);
-  // The links' time is the same on every machine, the servers' is not: a busy machine may spoil a
-  // measurement, hardly three.
+  // The links take the same time on every machine, the servers do not: other load may distort one
+  // measurement, but rarely three.
   std::string measured;
   for (int attempt = 0; attempt < 3; ++attempt) {
     const double one = TokensPerSecondOverSlowLinks(1, requests, alone);

@@ -59,7 +59,7 @@ TEST(PlanChainsTest, AServerInAChainKeepsItsBlocksAndLendsItsFreeCache) {
 
 TEST(PlanChainsTest, CacheAboveTheLimitIsForChainsThatOverlap) {
   // Servers a and b have cache for 8 requests in 3 blocks, c for 4. With at most 4 requests for a chain, a
-  // and b have as much left, which c can use but not they again.
+  // and b have cache for 4 more, which only a chain with c may use.
   const BlockSizes sizes = {6, 100, 10};
   std::vector<PoolServer> servers = {{"a", 555}, {"b", 555}, {"c", 420}};
   const auto plan = PlanChains(servers, sizes, 4);

@@ -57,7 +57,7 @@ TEST(BetterCompositionTest, ChainsThatDoNotCarryTheDemandAreReplaced) {
   EXPECT_FALSE(std::isinf(over->then.bound));
   EXPECT_FALSE(BetterComposition(servers, kSizes, kSlots, 0.2, 10, alone).has_value())
       << "nothing carries the upper end, and the chains carry the demand";
-  // Where nothing carries the demand, more is better than less.
+  // If no composition carries the demand, a larger rate is better.
   const auto beyond = BetterComposition(servers, kSizes, kSlots, 50, 1.25, alone);
   ASSERT_TRUE(beyond.has_value());
   EXPECT_GT(beyond->then.rate, 1.1 * beyond->now.rate);
@@ -122,7 +122,7 @@ TEST(BetterCompositionTest, AtAConstantDemandThereAreAtMostTwoChangeOvers) {
     const double demand = (0.05 + 0.9 * rng.Uniform()) * capacity;
     int changes = 0;
     while (const auto better = BetterComposition(servers, sizes, slots, demand, 1.25, standing)) {
-      // The first may be one that carries twice the demand.
+      // The first change may be to a composition that carries twice the demand.
       ASSERT_LE(++changes, 2);
       const auto after = Composed(servers, sizes, slots, better->demand);
       EXPECT_DOUBLE_EQ(ResponseOf({}, after, demand).rate, better->then.rate);

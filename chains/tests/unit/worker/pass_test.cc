@@ -291,7 +291,7 @@ TEST_F(PassTest, AnInvalidMessageBreaksOnlyItsChain) {
 
 // --- pings ---
 
-// The thread that asks for measurements also handles all other messages, so it must not wait.
+// The thread that requests measurements also handles all other messages, so it must not wait.
 TEST_F(PassTest, AskingForAMeasurementDoesNotWait) {
   Mutex mutex;
   bool go_on = false;
@@ -299,7 +299,7 @@ TEST_F(PassTest, AskingForAMeasurementDoesNotWait) {
   PeerPings pings(nullptr, [&](v1::PeerTimes times) {
     MutexLock lock(&mutex);
     told.push_back(std::move(times));
-    // The callback may take as long as it likes: the next call to Measure does not wait for it.
+    // The callback may take any time: the next call to Measure does not wait for it.
     mutex.Await(absl::Condition(&go_on));
   });
   const auto ask = [&](const std::string& server) {
