@@ -15,8 +15,8 @@ PACKAGES = ("smg==1.13.0", "smg-grpc-proto==0.4.28", "grpcio")
 # A byte-level BPE of some hundred tokens: special ones, then printable ASCII, so a digit is a token. docker-compose.yml has it, too.
 TOKENIZER = pathlib.Path(__file__).resolve().parent / "tokenizer"
 VOCABULARY = len(json.loads((TOKENIZER / "tokenizer.json").read_text())["model"]["vocab"])
-# The first of them: special tokens and printable ASCII. Each is a whole character, which SMG sends at once, and none ends a line,
-# as U+0085 does for clients of server-sent events that split them as Python splits texts.
+# Number of the first tokens: special tokens and printable ASCII. Each is a whole character, which SMG sends at once. None ends
+# a line, as U+0085 does for clients that split server-sent events as Python splits lines.
 ASCII_VOCABULARY = 97
 
 
