@@ -67,7 +67,7 @@ class RetunePatience {
  public:
   // Call after every check, with its result. True: change over now.
   bool Check(double now_s, const std::optional<Retuning>& better, const RetuneTimes& times);
-  // Starts anew. Call when earlier checks do not refer to the present chains.
+  // Resets the patience. Call when earlier checks do not refer to the present chains.
   void Forget() { since_.reset(); }
 
  private:

@@ -74,7 +74,7 @@ class ChainPool {
     BlockRange hosts;
     // By chain, the cache slots that it takes here: requests times blocks. Empty: the server is free.
     std::map<uint64_t, int64_t> chains;
-    // It failed to load its part: it gets no more chains.
+    // Whether it failed to load its part: then it gets no more chains.
     bool failed = false;
     // Until when its PeerTimes are waited for.
     absl::Time measuring_until = absl::InfinitePast();
@@ -82,11 +82,11 @@ class ChainPool {
     std::map<std::string, double> round_trips_s;
   };
   struct Chain {
-    // By stage; absent: announced by other servers, not yet by its own.
+    // By stage; absent: the chain was announced by other servers, but not yet by this stage's server.
     std::vector<std::optional<Session>> stages;
     std::vector<bool> ready;
     bool serving = false;
-    // It ends when it has ended its requests, or at the deadline.
+    // Whether it ends when its requests have ended, or at the deadline.
     bool draining = false;
     absl::Time begun, deadline;
     int64_t slots = 0;

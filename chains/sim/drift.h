@@ -1,4 +1,4 @@
-// A demand that alternates between two values, on chains that keep their composition or are composed anew.
+// A demand that alternates between two values, on chains that keep their composition or are recomposed.
 //
 // Purpose: shows how a change of demand slows a composition down, and what the router's change-over
 // (chains/core/retune.h) gains, with its pause: all chains end their jobs, and then load other blocks, while

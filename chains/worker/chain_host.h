@@ -59,7 +59,7 @@ class ChainHost {
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     // Makes the head's rank with its engine.
     MakeHead make_rank;
-    // A part has failed, or the head's rank has ended. The owner must call Drop.
+    // Called when a part has failed, or the head's rank has ended. The owner must then call Drop.
     std::function<void(uint64_t chain, const absl::Status& why)> on_broken;
   };
 

@@ -21,7 +21,7 @@ namespace bfio {
 inline constexpr absl::Duration kKeepaliveTime = absl::Seconds(2);
 inline constexpr absl::Duration kKeepaliveTimeout = absl::Milliseconds(1500);
 // A server waits longer, and pings only connections with calls: a client of the blocking API answers pings
-// only during a call, so an idle one would be disconnected and notice at its next request.
+// only during a call, so an idle client would be disconnected, and fail at its next request.
 inline constexpr absl::Duration kServerKeepaliveTimeout = absl::Seconds(10);
 
 // A channel to "HOST:PORT", or to the result of Target::ToString. Channels with the same `index` share a

@@ -19,7 +19,7 @@
 
 namespace bfio {
 
-// As many calls may receive their first message at the same time as fit in 64 MiB.
+// Limits the calls that receive their first message at the same time to as many as fit in 64 MiB.
 FirstMessages::Limits MessageLimits(int max_message_bytes);
 
 struct PortSpec {

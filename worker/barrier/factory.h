@@ -1,4 +1,4 @@
-// Makes barrier endpoints by name. Threads: as barrier.h says.
+// Makes barrier endpoints by name. Threads: as in barrier.h.
 #ifndef BFIO_WORKER_BARRIER_FACTORY_H_
 #define BFIO_WORKER_BARRIER_FACTORY_H_
 

@@ -203,7 +203,7 @@ class Engine {
   // "sim", "cpu" or "cuda".
   virtual absl::string_view name() const = 0;
   virtual const EngineLimits& limits() const = 0;
-  // Whether it computes log-probabilities; Admit refuses requests that ask for them otherwise.
+  // Whether it computes log-probabilities; if not, Admit refuses requests that need them.
   virtual bool computes_logprobs() const { return false; }
 
   // Takes a request; its first step is the next one. RESOURCE_EXHAUSTED: no slot or KV is free now. KV for

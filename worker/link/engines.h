@@ -22,11 +22,11 @@ struct EngineOptions {
   // "sim", "cpu" or "cuda".
   std::string name = "sim";
   EngineLimits limits = {.slots = 72, .kv_tokens = 1 << 20, .max_sequence_tokens = 1 << 18};
-  // Less its limits.
+  // Without its limits.
   SimOptions sim;
-  // Less its limits.
+  // Without its limits.
   CpuOptions cpu;
-  // Less its limits and fit_kv; rank i of the process has GPU device + i.
+  // Without its limits and fit_kv; rank i of the process has GPU device + i.
   CudaOptions cuda;
   // Directory of a checkpoint, for the cpu and cuda engines.
   std::string model;

@@ -95,7 +95,7 @@ class EngineModel {
  private:
   struct Computed {
     int64_t id;
-    // Computed prompt tokens, and all tokens in the cache.
+    // Number of computed prompt tokens, and of all tokens in the cache.
     int64_t prefill, cached;
   };
 

@@ -49,7 +49,7 @@ struct KvAdmissionOptions {
   Kind kind = Kind::kNone;
   // For kWatermark: share of memory that stays free, in [0, 1).
   double share = 0;
-  // For kMcSf: steps after which no younger request goes before one, at least 1.
+  // For kMcSf: steps after which a waiting request goes before all younger ones, at least 1.
   int64_t most_steps = 256;
 };
 
@@ -105,7 +105,7 @@ class KvAdmission {
     // step on.
     bool waits = true;
     int64_t prompt_steps = 0;
-    // Its first step; and the last step in which it generated a token.
+    // Its first step, and the last step in which it generated a token.
     int64_t first_step = 0;
     int64_t token_step = -1;
   };
@@ -128,7 +128,7 @@ class KvAdmission {
   std::vector<uint64_t> prompts_;
   // Number of requests in running_ that had a token in this step.
   int64_t step_tokens_ = 0;
-  // For kMcSf, until the step ends: a request did not fit; one that is overdue started.
+  // For kMcSf, until the step ends: whether a request did not fit, and whether an overdue one started.
   bool closed_ = false, only_overdue_ = false;
 };
 

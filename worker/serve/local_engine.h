@@ -96,14 +96,14 @@ class LocalEngine final : public router::RequestHandler {
     uint64_t number = 0;
     int rank = 0;
     bool running = false;
-    // It was placed as the only request of its plan, on a rank that had no other.
+    // Whether it was placed as the only request of its plan, on a rank without other requests.
     bool alone = false;
     // Step of its rank since which it has waited, and the steps that it had waited when it was placed.
     int64_t waits_since = 0, waited_steps = 0;
     // Refusals by the rank for lack of KV, since its last token.
     int32_t refusals = 0;
-    // It is placed where its largest size fits, and the rank reserves that, so that no rule refuses it
-    // forever.
+    // Whether its largest size is reserved: it then waits until that fits on its rank, so that no rule
+    // refuses it forever.
     bool reserves() const { return core::RequestSpec::ReservesAfter(refusals); }
     uint64_t seed = 0;
     std::vector<uint32_t> tokens;

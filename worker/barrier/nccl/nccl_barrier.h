@@ -20,7 +20,7 @@
 // call that frees memory of its GPU, so an orderly shutdown is impossible. A supervisor must restart the
 // worker.
 //
-// Threads: as barrier.h says; all NCCL calls except that ncclCommAbort come from the calling thread. Does not
+// Threads: as in barrier.h; all NCCL calls except that ncclCommAbort come from the calling thread. Does not
 // allocate per step.
 #ifndef BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
 #define BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_

@@ -260,7 +260,7 @@ bool Acceptor::Serve(Pending& pending) {
 
 void Acceptor::Admit(Pending& pending) {
   const auto who = pending.proof.OnIntroduction(pending.connection.message());
-  if (!who.has_value()) return;  // does not know the secret: no answer
+  if (!who.has_value()) return;  // no proof of the secret: no answer
   const bool expected = who->type == type_ && who->epoch == spec_.group.epoch &&
                         who->world_size == spec_.group.world_size && who->rank >= ranks_.begin &&
                         who->rank < ranks_.end && !arrivals_[who->rank - ranks_.begin].connection.valid();

@@ -3,7 +3,7 @@
 // Cost: two messages per rank and all-reduce, no allocation. Activations (star_collectives.cc) also go
 // through rank 0, which sums them: enough for small models and tests on CPUs. A rank that leaves is seen as
 // the end of its connection. Every failure is passed on to all neighbours at once, so no rank waits for a
-// deadline because another rank failed. Threads: as barrier.h says.
+// deadline because another rank failed. Threads: as in barrier.h.
 #ifndef BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 #define BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 

@@ -1,5 +1,5 @@
 // The star barrier's endpoint: one listener for the rank's lifetime, one StarBarrier per epoch. Threads: as
-// barrier.h says.
+// barrier.h describes.
 #ifndef BFIO_WORKER_BARRIER_STAR_STAR_ENDPOINT_H_
 #define BFIO_WORKER_BARRIER_STAR_STAR_ENDPOINT_H_
 

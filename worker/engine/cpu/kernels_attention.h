@@ -1,4 +1,4 @@
-// Attention over a paged cache. Part of kernels_body.h, which says what it may include; compiled once per
+// Attention over a paged cache. Part of kernels_body.h, which limits what it may include; compiled once per
 // instruction set.
 #include <cstdint>
 

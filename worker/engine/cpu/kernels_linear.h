@@ -1,5 +1,5 @@
-// Matrix products. Part of kernels_body.h, which says what it may include; compiled once per
-// instruction set.
+// Matrix products. Part of kernels_body.h, which limits what it may include; compiled once per instruction
+// set.
 #include <cstdint>
 
 #include "worker/engine/cpu/kernels.h"

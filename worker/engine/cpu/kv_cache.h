@@ -1,8 +1,8 @@
 // The CPU engine's KV cache: the memory that the page table's page numbers refer to.
 //
 // Purpose: one block of memory per layer, page after page. A page has for each KV head its keys, [tokens /
-// 16][head_dim][16], then its values, [tokens][value_dim] (kernels.h says why). The page of one head is
-// contiguous. Threads: different tokens or heads may be written by different threads.
+// 16][head_dim][16], then its values, [tokens][value_dim] (kernels.h has the reasons). The page of one head
+// is contiguous. Threads: different tokens or heads may be written by different threads.
 #ifndef BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
 #define BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
 

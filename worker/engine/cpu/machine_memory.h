@@ -1,6 +1,6 @@
 // How much memory this process may use.
 //
-// Purpose: a KV cache takes memory as it is used, so one that is too large is not noticed when it is made but
+// Purpose: a KV cache takes memory as it is used, so one that is too large does not fail when it is made but
 // hours later, when the kernel kills the process. Memory of other processes is not taken into account.
 // Threads: any.
 #ifndef BFIO_WORKER_ENGINE_CPU_MACHINE_MEMORY_H_

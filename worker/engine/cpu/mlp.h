@@ -8,7 +8,7 @@
 //
 // Together: all ranks' rows are gathered, padded to the step's largest batch; each rank computes its terms of
 // all rows; the sums are scattered back to the ranks that own the rows. A rank without rows still computes
-// its part. Threads: as forward.h says.
+// its part. Threads: as in forward.h.
 #ifndef BFIO_WORKER_ENGINE_CPU_MLP_H_
 #define BFIO_WORKER_ENGINE_CPU_MLP_H_
 

@@ -16,7 +16,7 @@ namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 // Upper bound of the layers of a shared step that are queued at a time, about 20 launches each. With about a
 // thousand launches pending CUDA blocks the next launch; behind a collective whose peer is gone, no thread
-// would notice that.
+// would detect that.
 constexpr int64_t kLayersQueued = 16;
 // Share of a device's memory that is left free, and an upper bound of it: for captured graphs, kernels that
 // are loaded at first use, and the barrier's communicator. An estimate.

@@ -14,7 +14,7 @@
 // so between buckets a row's logits agree to bf16 rounding, not to the last bit. A replay repeats the tokens
 // unless a draw depends on a smaller difference.
 //
-// Threads: as backend.h says. After an error every further Run returns the same error.
+// Threads: as in backend.h. After an error every further Run returns the same error.
 #ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 #define BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 

@@ -1,7 +1,7 @@
 // Assembles a whole engine on one device: weights, as many KV tokens as fit, backend.
 //
 // Purpose: the code that a program runs at start, so that tests can run it with the emulated device. Threads:
-// as engine.h says.
+// as in engine.h.
 #ifndef BFIO_WORKER_ENGINE_CUDA_ENGINE_ON_DEVICE_H_
 #define BFIO_WORKER_ENGINE_CUDA_ENGINE_ON_DEVICE_H_
 

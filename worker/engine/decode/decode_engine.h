@@ -2,7 +2,7 @@
 // devices.
 //
 // Purpose: keeps the requests' tokens and the page table, makes each step's plan (worker/scheduler), has a
-// backend run it, and converts the drawn tokens to the step's output. Threads: as engine.h says.
+// backend run it, and converts the drawn tokens to the step's output. Threads: as in engine.h.
 //
 // A request's tokens depend only on its prompt, its sampling parameters and the model. A replay with token
 // ids has the delivered tokens as part of its prompt and continues after them. A replay of synthetic load has

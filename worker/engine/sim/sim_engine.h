@@ -3,7 +3,7 @@
 // Purpose: runs the real router, barrier and links on machines without GPUs. A step sleeps for the time that
 // the cost model gives for its load, so many workers fit on few cores. Token streams are deterministic
 // (sim_tokens.h). Prompts are computed whole in their first step; with `plan`, in chunks as in the other
-// engines. Threads: as engine.h says.
+// engines. Threads: as in engine.h.
 #ifndef BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 #define BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 
