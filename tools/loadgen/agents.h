@@ -1,4 +1,4 @@
-// Agents: tasks of several calls, where each call is sent when the calls it depends on have ended.
+// Agents: tasks of several calls. A call is sent when the calls that it depends on have ended.
 //
 // Purpose: decides the calls of an agent before anything is sent, and which calls may be sent next as others
 // end. Pure; used by one thread at a time (the runner guards AgentsUnderWay). Lengths are in tokens, times in
@@ -25,7 +25,7 @@ struct AgentShape {
     kSequence,
     // One call, then `width` in parallel, then one that waits for all of them.
     kForkJoin,
-    // `width` calls one after the other, each of which reads all that was read and generated before it: two
+    // `width` calls one after the other, each of which has as its prompt all earlier prompts and outputs: two
     // models that alternate.
     kCycle,
   };
@@ -83,7 +83,7 @@ class AgentsUnderWay {
   // A call has ended at `end_s`. Returns the calls that may be sent now. REQUIRES: the call was sent.
   std::vector<uint32_t> OnEnded(const AgentPlan& plan, uint32_t call, bool ok, double end_s);
 
-  // Calls that OnEnded returned are not sent after all: the agent has failed.
+  // The calls that OnEnded returned are not sent after all, because the agent has failed.
   void NotSent(const AgentPlan& plan);
 
   size_t size() const { return agents_.size(); }

@@ -1,6 +1,6 @@
-// The group's steps during the run, from two readings of the router's running sums.
+// Statistics of the group's steps during the run, from two readings of the router's cumulative sums.
 //
-// Purpose: reports how long ranks wait for each other beside the latencies that clients see. Pure.
+// Purpose: reports how long ranks wait for each other, next to the latencies that clients see. Pure.
 #ifndef BFIO_TOOLS_LOADGEN_BARRIER_H_
 #define BFIO_TOOLS_LOADGEN_BARRIER_H_
 
@@ -26,7 +26,7 @@ struct BarrierReading {
   uint64_t epoch = 0;
   // Number of workers in the epoch at the time of the reading.
   uint32_t ranks = 0;
-  // When the router started, by its clock, in seconds since 1970, to a second.
+  // When the router started, by its clock: seconds since 1970, rounded to a second.
   double started_s = 0;
   uint64_t steps = 0;
   double imbalance_tokens = 0;
@@ -66,7 +66,7 @@ struct BarrierMeasurements {
   double decide_s_mean = 0;
   uint64_t late_plans = 0;
   double saturated_fraction = 0;
-  // Decisions that --decide_budget_ms stopped.
+  // Decisions whose search --decide_budget_ms stopped.
   uint64_t decisions_stopped_early = 0;
   // Energy between the workers' last readings before the start and before the end of the run; readings are
   // some seconds apart.

@@ -17,8 +17,8 @@ struct Difference {
   std::string name;
   // Value of each run; NaN where the run has none.
   std::vector<double> values;
-  // Change of each run against the first, as a share of the first; empty where a value is missing or the
-  // first is 0.
+  // Relative change of each run against the first; empty where a value is missing or the first is
+  // 0.
   std::vector<std::optional<double>> changes;
 };
 

@@ -15,7 +15,7 @@ double TypicalSeconds(const HalfLevel& half, double decode_tokens) {
   return half.ttft_sum_s / static_cast<double>(half.requests) + decode_tokens * per_token;
 }
 
-// The served share of completed requests: the rate at which they leave over the rate at which they come.
+// The served share of completed requests: their rate of completion over the rate at which they are due.
 double Following(const Level& level) {
   const HalfLevel& first = level.halves[0];
   const HalfLevel& second = level.halves[1];

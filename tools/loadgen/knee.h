@@ -54,8 +54,8 @@ struct Knee {
   Verdict reason;
 };
 
-// Empty when no level was judged, or when rates decrease: requests left over from a high rate would slow down
-// the next level.
+// Empty when no level was judged. Also empty when rates decrease, because requests left over from a higher
+// rate would slow down the next level.
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria);
 
 // Whether a sweep may stop: the last two judged levels, `last` included, failed.

@@ -74,10 +74,10 @@ class Runner {
   // Sends the next call of an agent under way.
   void SendReady(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void Send(const PlannedRequest& planned, absl::Time due, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ramp and step: their levels begin at fixed times.
+  // For ramp and step, whose levels begin at fixed times.
   void BeginLevels() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Sweep: begins the next level when the current one is over and all its requests have ended, or ends the
-  // run after two rates in a row that the group did not hold.
+  // For a sweep: begins the next level when the current one is over and all its requests have ended, or ends
+  // the run after two rates in a row that the group did not hold.
   void AdvanceSweep(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartAttempt(uint64_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropUnsent() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -111,7 +111,7 @@ class Runner {
   std::optional<uint32_t> level_;
   absl::Time level_end_ = absl::InfinitePast();
   std::optional<PlannedRequest> next_;
-  // No new request is sent any more; and those under way were cancelled.
+  // No new request is sent any more; requests under way were also cancelled.
   bool sent_all_ = false, interrupted_ = false;
 
   std::atomic<uint64_t> live_tokens_{0};

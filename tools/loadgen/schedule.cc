@@ -72,7 +72,7 @@ absl::Status Schedule::CheckAgents() {
     longest = std::max(longest, row.prompt_tokens + row.output_tokens);
   for (const AgentShape& shape : agents_) most_calls = std::max<int64_t>(most_calls, shape.calls());
   if (longest * most_calls <= std::numeric_limits<uint32_t>::max()) return absl::OkStatus();
-  // Each agent once: they repeat after a pass over the shapes that ends with the trace.
+  // Checks each agent once: agents repeat after a pass over the shapes that ends with the trace.
   do {
     const absl::StatusOr<AgentPlan> plan = NextAgent();
     if (!plan.ok())

@@ -30,8 +30,8 @@ struct PlannedRequest {
   uint32_t level = 0;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
-  // The model may end the request before `output_tokens`, and a sim engine that ends by seed does after so
-  // many.
+  // The model may end the request before `output_tokens` are generated; a sim engine that ends requests by
+  // seed generates exactly this number.
   std::optional<uint32_t> hidden_length;
   // The agent that the call belongs to, and the index of the call; null: a single request.
   std::shared_ptr<const AgentPlan> agent;

@@ -1,4 +1,4 @@
-// A run over time, as its client saw it.
+// A run over time, as seen by its clients.
 //
 // Purpose: the data of the report's charts. Every request and token is counted; memory is bounded for runs of
 // any length (time_bins.h; at most some 20 MB of histograms). Pure; one thread at a time (the runner guards

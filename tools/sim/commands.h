@@ -40,28 +40,28 @@ absl::Status RunCalibrateCommand(const ReadOptions& read);
 absl::Status RunWorkloadCommand(const ReadOptions& read);
 // A policy against every baseline over a grid. Progress goes to standard error.
 absl::Status RunDominanceCommand(const ReadOptions& read);
-// The next three run a simulator that does not contain the router, and print one JSON object on a line
-// (`hindsight` one for each instance of its file): research/kv.py and engines.py run them, cell by cell.
-// One worker's KV memory under an admission rule (tools/sim/admission/one_worker.h).
+// The next three subcommands run simulators without the router. They print one JSON object on a line
+// (`hindsight`: one per instance of its file). research/kv.py and engines.py run them, cell by cell.
+// admit: one worker's KV memory under an admission rule (tools/sim/admission/one_worker.h).
 absl::Status RunAdmitCommand(const ReadOptions& read);
 // Admission rules against the best schedule of small instances (tools/sim/admission/hindsight.h).
 absl::Status RunHindsightCommand(const ReadOptions& read);
 // One engine with a batch scheduler (tools/sim/step).
 absl::Status RunEngineCommand(const ReadOptions& read);
-// Prompts and decodes of engines behind a barrier: one run of a rule.
+// One rule for the prompts and decodes of engines behind a barrier.
 absl::Status RunServeCommand(const ReadOptions& read);
-// A rule against all others, each with its best budget in hindsight.
+// A rule for prompts and decodes against all others, each with its best budget in hindsight.
 absl::Status RunServeGridCommand(const ReadOptions& read);
-// Rules of placement in front of engine ranks with prefix caches.
+// Placement rules in front of engine ranks with prefix caches.
 absl::Status RunPrefixesCommand(const ReadOptions& read);
 
 // --- options that several subcommands have; the value of each variable is the default ---
 
 // --seed and the settings of policies.
 void AddPolicySettings(OptionTable& table, SimOptions& options);
-// Those, and all others of a simulated run except the policy's name.
+// The options of AddPolicySettings, and all others of a simulated run except the policy's name.
 void AddRunOptions(OptionTable& table, SimOptions& options);
-// With --requests, nothing is left out or ends before them unless --warmup or --steps is given, too.
+// With --requests alone every request counts and the last one ends the run; --warmup and --steps override.
 void EndWithRequests(const OptionTable& table, SimOptions& options);
 
 struct WorkloadOptions {

@@ -4,7 +4,7 @@
 // and until then the memory reserved for their future tokens is unused. M tokens support at most r = M / (s
 // (o + 1) + o (o + 1) / 2) requests of s prompt and o output tokens per round in the long run. So of similar
 // requests (total and output within a fifth) at most r n and a part of one may end in any n rounds, for n up
-// to a quarter of their length. One beyond that waits, and longer ones may overtake it; requests of mixed
+// to a quarter of their length. Further requests wait, and longer ones may overtake them; requests of mixed
 // lengths are rarely delayed. The pace applies only while more than half the memory is reserved. Not in the
 // paper. Not thread-safe.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_END_PACE_H_
@@ -21,12 +21,12 @@ namespace bfio::sim {
 
 class EndPace {
  public:
-  // Now ends at `last`, with `total` tokens of which it generated `output`. Replaces the earlier values.
+  // The request now ends at `last`, with `total` tokens, `output` of them generated. Replaces earlier values.
   void Set(RequestId id, int64_t last, int64_t total, int64_t output);
   void Remove(RequestId id);
 
-  // Whether too many similar requests would end together, if one more began that ends at `last`, with these
-  // tokens. `used`: the token-steps that requests take, as a share of what was predicted.
+  // Whether too many similar requests would end together if one more, which ends at `last` with these tokens,
+  // started. `used`: the token-steps that requests actually take, as a share of those predicted.
   bool Wave(int64_t last, int64_t prompt, int64_t output, int64_t memory, double used = 1) const;
 
  private:

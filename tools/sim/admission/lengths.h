@@ -19,9 +19,9 @@ class Lengths {
  public:
   virtual ~Lengths() = default;
 
-  // Number of tokens, at least 1, that it will generate beyond the `made` tokens it has generated.
+  // Predicted number of tokens, at least 1, that the request generates beyond the `made` tokens so far.
   virtual int64_t Left(const AdmissionRequest& request, int64_t made) = 0;
-  // It has ended with `made` tokens, by itself or at its limit.
+  // The request has ended with `made` tokens, by itself or at its limit.
   virtual void Ended(const AdmissionRequest& request, int64_t made) = 0;
 };
 

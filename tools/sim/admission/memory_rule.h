@@ -6,8 +6,8 @@
 // memory in waves, which the pace (end_pace.h) prevents. Where requests end before their predicted length,
 // the pace is scaled up by the ratio of predicted to actual token-rounds of recent requests.
 //
-// A request that has waited `most` rounds goes before all that arrived later and have not, and none of these
-// begins before it: it begins when it fits, at the latest when all that run have ended.
+// No later request that has waited less starts before one that has waited `most` rounds. That one starts when
+// it fits, at the latest when all running requests have ended.
 //
 // Predicted lengths: every request counts as `margin` tokens longer. A request that exceeds this gets the new
 // prediction of AdmissionOptions::lengths, or is counted a quarter longer, repeatedly, up to its limit. When
@@ -63,12 +63,12 @@ class MemoryRule final : public AdmissionRule {
 
     int64_t prompt() const { return request.prompt + made; }
   };
-  // Order of waiting requests: length (0 in the order of arrival), arrival, id.
+  // Order of waiting requests: length (0 for rules in order of arrival), arrival, id.
   using Place = std::tuple<int64_t, int64_t, RequestId>;
 
   Place PlaceOf(const Entry& entry) const;
   void Wait(const Entry& entry);
-  // Begins those that have waited `most` rounds, in the order of arrival; false: one does not fit.
+  // Starts those that have waited `most` rounds, in order of arrival; false: one of them does not fit.
   bool BeginOverdue(int64_t round, AdmissionRound& out);
   bool Fits(const Entry& entry, const KvCourse& course) const;
   KvCourse CourseOf(const Entry& entry, int64_t round) const;
@@ -87,11 +87,11 @@ class MemoryRule final : public AdmissionRule {
   double taken_ = 1, believed_ = 1;
   absl::flat_hash_map<RequestId, Entry> requests_;
   std::set<Place> waiting_;
-  // The same by arrival.
+  // The same requests by arrival.
   std::set<std::pair<int64_t, RequestId>> came_;
-  // Those that arrived since the last round.
+  // Those that arrived since the previous round.
   std::vector<RequestId> newcomers_;
-  // Those that run, by the time at which they started.
+  // Running requests by their start time.
   std::set<std::pair<int64_t, RequestId>> began_;
   McSf memory_;
   EndPace pace_;

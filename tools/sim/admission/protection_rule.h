@@ -44,7 +44,7 @@ class ProtectionRule final : public AdmissionRule {
   Rng rng_;
   int64_t arrivals_ = 0;
   absl::flat_hash_map<RequestId, Entry> requests_;
-  // By arrival.
+  // Running requests by arrival.
   std::map<int64_t, RequestId> waiting_, running_;
   // Sum over running requests of prompt - round of start.
   int64_t base_ = 0;

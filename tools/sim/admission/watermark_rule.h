@@ -37,7 +37,7 @@ class WatermarkRule final : public AdmissionRule {
   const int64_t block_, blocks_, free_;
   int64_t arrivals_ = 0;
   absl::flat_hash_map<RequestId, Entry> requests_;
-  // By arrival; by when they started, then arrival.
+  // Waiting requests by arrival; running ones by start, then arrival.
   std::map<int64_t, RequestId> waiting_;
   std::map<std::pair<int64_t, int64_t>, RequestId> running_;
 };

@@ -1,7 +1,7 @@
-// The time of a step, from the workers' step logs: C, t_l and the prefill cost for the simulator.
+// The time of a step, fitted to the workers' step logs: C, t_l and the prefill cost for the simulator.
 //
 // Purpose: local time = C + t_l * L + c_p * prefill, fitted robustly; a term that the data does not determine
-// is left out with a warning. The same by the batch's tokens (batch_calibration.h). It also reports which
+// is left out with a warning. A second fit is by the batch's tokens (batch_calibration.h). Also reports which
 // workers are slower than the others, and the time of the barrier and of the gap between steps. Pure. Any
 // thread.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
@@ -24,7 +24,7 @@ struct WorkerDeviation {
   int64_t rows = 0;
   // Median of the worker's local time over the fitted time, minus 1.
   double slower = 0;
-  // Slower by more than kSlowShare and more than its scatter explains.
+  // Slower by more than kSlowShare and by more than its scatter explains.
   bool slow = false;
 };
 

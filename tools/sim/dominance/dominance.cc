@@ -17,10 +17,10 @@
 namespace bfio::sim {
 namespace {
 
-// Requests drawn from a profile; the simulation wraps round.
+// Requests drawn from a profile; longer simulations repeat them.
 constexpr int64_t kProfileRequests = 20'000;
 
-// The most that a low load lengthens a run.
+// The maximum factor by which a low load lengthens a run.
 constexpr double kMostStretch = 4;
 
 int64_t StepsFor(const DominanceCell& cell, int64_t steps) {
@@ -36,7 +36,7 @@ int64_t LongestOutput(const Trace& trace) {
   return longest;
 }
 
-// What a request reserves on average: its prompt and the longest output, as the simulator has it.
+// The mean reservation of a request: its prompt plus the longest output, as in the simulator.
 double MeanReserve(const Trace& trace) {
   double prompts = 0;
   for (const TraceRequest& request : trace.requests) prompts += static_cast<double>(request.prompt_tokens);
@@ -88,7 +88,7 @@ std::vector<DominanceWorkload> StructuredWorkloads() {
   add("two_priorities").classes = 2;
   add("two_tenants").tenants = 2;
   add("eight_slots").batch = 8;
-  // KV binds from two thirds of the slots on.
+  // KV memory is the limit once two thirds of the slots are taken.
   add("short_kv").kv_share = 2.0 / 3;
   return result;
 }
@@ -214,7 +214,7 @@ absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, 
   const size_t policies = policies_.size(), runs = cells_.size() * policies;
   std::atomic<size_t> next = 0;
   std::atomic<bool> stop = false;
-  // Under the lock: the first failure, the runs that each cell still lacks, the reported cells.
+  // Guarded by the mutex: the first failure, the runs missing per cell, the number of reported cells.
   std::mutex mutex;
   absl::Status failure;
   std::vector<size_t> left(cells_.size(), policies);

@@ -1,17 +1,17 @@
 // Compares one policy with all others over a grid of workloads, loads and groups.
 //
 // Purpose: runs a candidate and its baselines on every cell of workloads x group sizes x (arrival loads,
-// reveal depths) x seeds and compares, cell by cell.
+// reveal depths) x seeds and compares them cell by cell.
 //
 // Loads. `load` means the same utilisation everywhere: arrivals come at load / 72 of FullSlotRequestRate
-// (workload.h). On the Azure conversation trace of 2023 with G = 16, B = 72 that is the trace played `load`
-// times as fast, 72 being saturation. Arrival times of a trace are stretched to the rate; a workload without
-// them gets Poisson arrivals.
-// Depths. In overload mode the pool is kept at max(1, round(depth x MeanFreeSlots)) requests.
-// Seeds. A trace starts elsewhere (Rotated), a profile is drawn again, and the policies' own draws differ.
+// (workload.h). With the Azure conversation trace of 2023, G = 16 and B = 72 this plays the trace `load`
+// times as fast; 72 is saturation. Arrival times of a trace are stretched to the rate; a workload without
+// them gets Poisson arrivals. Depths. In overload mode the pool is kept at max(1, round(depth x
+// MeanFreeSlots)) requests. Seeds. A seed rotates a trace (Rotated) or samples a profile again, and changes
+// the policies' random draws.
 //
-// Threads: RunDominance spreads single runs over threads of its own; the result is the same for any number of
-// them. `done` is called under a lock, from any of them.
+// Threads: Dominance::Run distributes runs over its own threads; the result does not depend on their number.
+// `done` is called by any of them, under a lock.
 #ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
 #define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
 
@@ -31,20 +31,20 @@ namespace bfio::sim {
 inline constexpr double kStepLossAbove = 1.005;
 // ... or the p99 wait is more than this share above FCFS's.
 inline constexpr double kWaitLossAbove = 1.2;
-// In arrivals mode, in mean outputs: the steps before counting, and the counted ones, at least.
+// Arrivals mode: minimum number of steps before counting, and of counted steps, in mean output lengths.
 inline constexpr double kWarmupOutputs = 5;
 inline constexpr double kCountedOutputs = 10;
-// The load that means all slots taken.
+// The load at which all slots are taken.
 inline constexpr double kSaturationLoad = 72;
 
 struct DominanceWorkload {
   std::string name;
-  // Exactly one: a trace read from a file, or the name of a profile.
+  // Exactly one of the two: a trace read from a file, or the name of a profile.
   Trace trace;
   std::string profile;
   // Requests come in bursts (WithBurstArrivals), unless the trace has arrivals.
   bool bursts = false;
-  // As SimOptions has them.
+  // See SimOptions.
   int32_t classes = 1;
   int32_t tenants = 1;
   // Slots per worker; 0: those of DominanceOptions::base.
@@ -53,8 +53,8 @@ struct DominanceWorkload {
   double kv_share = 0;
 };
 
-// Profiles with another structure: "bursts", "two_priorities", "two_tenants", "eight_slots" and "short_kv",
-// all with the lengths of the profile "conversation".
+// Variants of the profile "conversation": "bursts", "two_priorities", "two_tenants", "eight_slots" and
+// "short_kv".
 std::vector<DominanceWorkload> StructuredWorkloads();
 
 struct DominanceOptions {
@@ -62,23 +62,23 @@ struct DominanceOptions {
   std::vector<int32_t> groups = {4, 16, 64, 256};
   std::vector<double> loads = {8, 20, 40, 60, 68, 72};
   std::vector<double> depths = {1, 4, 32};
-  // Seeds 1 .. seeds.
+  // The seeds 1 .. `seeds` are run.
   int64_t seeds = 3;
   std::string candidate = "bf_io_auto";
-  // FCFS is added when it is missing, the candidate left out.
+  // FCFS is added if missing; the candidate is left out.
   std::vector<std::string> baselines;
-  // Batch, cost, objective, horizon, lookahead, plan mode, steps and warmup of every run. G = 64 counts half
-  // as many steps, G = 256 and above a quarter; a load below saturation 72 / load times as many, at most four
-  // times, because a cell's noise depends on its number of requests. In arrivals mode the group fills up
-  // first: counting starts no earlier than after the longest output and kWarmupOutputs mean outputs, and at
-  // least kCountedOutputs mean outputs are counted, because a choice by replay takes several mean stays.
+  // Batch, cost, objective, horizon, lookahead, plan mode, steps and warm-up of every run. G = 64 counts half
+  // as many steps, G = 256 and above a quarter. A load below saturation counts 72 / load times as many, at
+  // most four times, because a cell's noise depends on its number of requests. In arrivals mode counting
+  // starts after the longest output and kWarmupOutputs mean outputs, when the group is full, and lasts at
+  // least kCountedOutputs mean outputs, because a choice by replay takes several mean request lifetimes.
   SimOptions base;
   int32_t threads = 1;
 };
 
-// The measurements of one run for the verdict.
+// The measurements of one run that determine the verdict.
 struct RunMeasurements {
-  // Counted ones.
+  // Number of counted steps.
   int64_t steps = 0;
   double step_s_mean = 0;
   double idle_fraction = 0;
@@ -91,12 +91,12 @@ struct RunMeasurements {
 struct DominanceCell {
   int32_t workload = 0;
   int32_t workers = 0;
-  // "arrivals" with a load, or "overload" with a depth and the reveal target that comes of it.
+  // "arrivals" with a load, or "overload" with a depth and the reveal target computed from it.
   std::string mode;
   double level = 0;
   int64_t reveal = 0;
   uint64_t seed = 0;
-  // The candidate's first, then the baselines'.
+  // The candidate's run first, then those of the baselines.
   std::vector<RunMeasurements> runs;
 };
 
@@ -104,8 +104,8 @@ struct DominanceCell {
 struct Verdict {
   int32_t best = 0;
   double step_ratio = 0;
-  // The best of those baselines whose p99 wait is itself within kWaitLossAbove of FCFS's: a rule that starves
-  // the large requests keeps its steps short with them.
+  // The best baseline among those whose p99 wait is within kWaitLossAbove of FCFS's. A rule that starves
+  // large requests would keep its steps short with them.
   int32_t best_fair = 0;
   double fair_step_ratio = 0;
   int64_t wait_p99 = 0;
@@ -120,16 +120,16 @@ class Dominance {
   // INVALID_ARGUMENT for an empty list, an unknown policy or a setting out of range.
   static absl::StatusOr<Dominance> Create(DominanceOptions options);
 
-  // The cells in the order they are reported in, without results.
+  // The cells in the order of the report, without results.
   const std::vector<DominanceCell>& cells() const { return cells_; }
   // policies()[0] is the candidate.
   const std::vector<std::string>& policies() const { return policies_; }
-  // FCFS's index there.
+  // Index of FCFS in policies().
   int32_t fcfs() const { return fcfs_; }
   const DominanceOptions& options() const { return options_; }
 
-  // Runs everything. `done(i)` after cell i, in order; false from it or from `go_on`, called from time to
-  // time, ends the run with CANCELLED. Call once.
+  // Runs all cells. Calls `done(i)` after cell i, in order, and `go_on` from time to time; when either
+  // returns false, the run ends with CANCELLED. Call once.
   absl::Status Run(const std::function<void(const DominanceCell& cell, size_t index)>& done,
                    const std::function<bool()>& go_on);
 
@@ -138,7 +138,7 @@ class Dominance {
  private:
   explicit Dominance(DominanceOptions options) : options_(std::move(options)) {}
   void MakeCells();
-  // By workload and seed, ready for both modes.
+  // Traces by workload and seed, prepared for both modes.
   absl::Status PrepareTraces();
   const Trace& PreparedTrace(const DominanceCell& cell) const;
   int32_t BatchOf(const DominanceCell& cell) const;

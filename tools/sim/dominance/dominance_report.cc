@@ -19,7 +19,7 @@ struct Losses {
   int64_t fair_step = 0;
   int64_t wait = 0;
   int64_t any = 0;
-  // Means over seeds only: steps so much longer that the seeds' spread does not explain it.
+  // Only for means over seeds: losses larger than the spread over the seeds explains.
   int64_t clear_step = 0;
 
   void Add(bool step_loss, bool fair_step_loss, bool wait_loss) {
@@ -40,12 +40,12 @@ Losses CountCells(const Dominance& dominance) {
   return losses;
 }
 
-// Points of Student's t with 1, 2, ... degrees of freedom: 95 % of it lie below, and 95 % within +-.
+// Quantiles of Student's t with 1, 2, ... degrees of freedom: 95 % lie below, and 95 % within +-.
 constexpr double kStudentBelow[] = {6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83};
 constexpr double kStudentWithin[] = {12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26};
 
-// By how much the candidate's step is longer than that of baseline `run`, as a share: mean over `seeds` cells
-// from `first` on, and its standard error. Undefined for one seed.
+// Relative excess of the candidate's step time over that of baseline `run`: the mean over `seeds` cells from
+// `first` on, and its standard error. The error is undefined for one seed.
 struct Excess {
   double mean = 0;
   std::optional<double> error;
@@ -67,7 +67,7 @@ double StudentPoint(absl::Span<const double> points, size_t seeds) {
   return points[std::min(seeds - 1, points.size()) - 1];
 }
 
-// The cell of one setting with the means over its seeds, the p99 waits rounded, and the longest waits.
+// The mean over the seeds of one setting: rounded p99 waits, and the longest wait of any seed.
 DominanceCell SeedMean(const Dominance& dominance, size_t first) {
   const size_t seeds = static_cast<size_t>(dominance.options().seeds);
   const std::vector<DominanceCell>& cells = dominance.cells();
@@ -85,7 +85,7 @@ DominanceCell SeedMean(const Dominance& dominance, size_t first) {
   return mean;
 }
 
-// The seeds of a setting are neighbours; their measurements are averaged before they are judged.
+// Cells of the same setting are adjacent; their measurements are averaged before the verdict.
 Losses CountSeedMeans(const Dominance& dominance) {
   Losses losses;
   const size_t seeds = static_cast<size_t>(dominance.options().seeds);
@@ -156,7 +156,7 @@ nlohmann::ordered_json CellJson(const Dominance& dominance, const DominanceCell&
   return json;
 }
 
-// One setting over its seeds: what is lost against the best fair baseline, as a share of its step.
+// One setting, averaged over its seeds; the loss against the best fair baseline as a share of its step.
 nlohmann::ordered_json SettingJson(const Dominance& dominance, size_t first) {
   const size_t seeds = static_cast<size_t>(dominance.options().seeds);
   const DominanceCell mean = SeedMean(dominance, first);

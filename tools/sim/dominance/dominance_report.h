@@ -13,11 +13,11 @@ namespace bfio::sim {
 
 std::string DominanceHeader();
 std::string DominanceLine(const Dominance& dominance, const DominanceCell& cell);
-// How many cells were lost, cell by cell and in the mean over seeds, and which baseline was how often the
+// How many cells were lost, singly and as means over seeds, and how often each baseline was the
 // best.
 std::string DominanceSummary(const Dominance& dominance);
 
-// Everything: one object with the settings, the cells with every run, and the counts.
+// One object with the settings, all cells with their runs, and the counts.
 nlohmann::ordered_json DominanceJson(const Dominance& dominance);
 
 }  // namespace bfio::sim

@@ -1,9 +1,9 @@
 // The blocks of an engine's KV memory, which keep their contents until the memory is needed.
 //
-// Purpose: prefix caching as in vLLM's block pool. A full block has a name. A block that no request uses is
-// free, and keeps its name until it is allocated again: the one that has been free longest goes first.
+// Purpose: prefix caching as in vLLM's block pool. A full block has a name. A block without users is free,
+// but keeps its name until it is allocated again. The block that has been free longest is allocated first.
 //
-// Threads: one. Cost: O(1) each. Units: blocks.
+// Threads: one. Cost: O(1) per call. Units: blocks.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_BLOCK_POOL_H_
 #define BFIO_TOOLS_SIM_PREFIXES_BLOCK_POOL_H_
 
@@ -19,18 +19,18 @@ class BlockPool {
  public:
   using Block = int32_t;
 
-  // So many free blocks without names. Where it does not `cache`, blocks never get names.
+  // `blocks` free blocks without names. Without `cache`, blocks never get names.
   BlockPool(int64_t blocks, bool cache);
 
   std::optional<Block> Find(uint64_t name) const;
   bool in_use(Block block) const { return blocks_[static_cast<size_t>(block)].users > 0; }
-  // Another request uses a block that was found.
+  // Adds a user to a block that Find returned.
   void Share(Block block);
-  // The block that has been free longest; it loses its name. REQUIRES: free_blocks() > 0.
+  // Returns the block that has been free longest; the block loses its name. REQUIRES: free_blocks() > 0.
   Block Allocate();
-  // The block is full. A name that another block has stays there.
+  // Names a full block. No effect if another block has the name.
   void Name(Block block, uint64_t name);
-  // A request uses it no longer; without users it becomes the block that has been free for the shortest time.
+  // Removes a user. A block without users becomes the most recently freed one.
   void Release(Block block);
 
   int64_t free_blocks() const { return free_; }
@@ -40,7 +40,7 @@ class BlockPool {
   struct Entry {
     std::optional<uint64_t> name;
     int32_t users = 0;
-    // Of the ring of free blocks, in order of their release.
+    // Links of the ring of free blocks, in order of their release.
     Block next = 0, previous = 0;
   };
 
@@ -48,7 +48,7 @@ class BlockPool {
   void Unlink(Block block);
 
   const bool cache_;
-  // The last entry is the ring's head, no block.
+  // The last entry is the head of the ring, not a block.
   std::vector<Entry> blocks_;
   absl::flat_hash_map<uint64_t, Block> by_name_;
   int64_t free_ = 0;

@@ -1,4 +1,4 @@
-// The router's core in front of the simulated ranks, driven by the events that the router has from engines.
+// Runs the router's core in front of the simulated ranks, with the events that a router gets from engines.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@
 namespace bfio::sim {
 namespace {
 
-// As the router's, in front of engines (router/app).
+// The value that the router uses in front of engines (router/app).
 constexpr double kFreeShare = 0.05;
 
 core::SchedulerOptions OptionsOf() {
@@ -41,7 +41,7 @@ class ClusterDispatcher final : public Dispatcher {
       members.push_back({member.spec.member, true, engine.kv_tokens});
     }
     cluster_.Apply(open);
-    // A router fits it to the steps.
+    // A real router fits the cost to the steps.
     for (size_t g = 0; g < ranks.size(); ++g)
       cluster_.Apply(core::SetCost{0, static_cast<core::WorkerIndex>(g), engine.cost});
     expectations_.Open(members);
@@ -87,7 +87,7 @@ class ClusterDispatcher final : public Dispatcher {
     for (const HeldRequest& held : engine.Held()) {
       resident += held.request->prompt_tokens + held.generated;
       if (held.generated > 0) continue;
-      // As the router reckons from outside: what is cached is not known before the first token.
+      // As in the router: the number of cached tokens is not known before the first token.
       report.prefill->prompts.push_back(
           {held.request->id, std::max<int64_t>(1, held.request->prompt_tokens - held.computed)});
     }
@@ -107,7 +107,7 @@ class ClusterDispatcher final : public Dispatcher {
   };
   struct Known {
     const PrefixRequest* request = nullptr;
-    // PrefixCaches::Find when it was placed.
+    // The result of PrefixCaches::Find when the request was placed.
     int64_t expected = 0;
   };
 
@@ -116,7 +116,7 @@ class ClusterDispatcher final : public Dispatcher {
                                      : absl::Span<const uint64_t>(*request.prefix);
   }
 
-  // What its requests hold more than the memory that they use, at the same share for a full memory.
+  // KV tokens that requests can hold beyond the memory by sharing blocks, at the present ratio of sharing.
   int64_t Shared(const EngineModel& engine, int64_t resident) const {
     const int64_t used = (engine.pool().size() - engine.pool().free_blocks()) * kEngineBlockTokens;
     if (used == 0 || resident <= used || engine.waiting() > 0) return 0;
@@ -147,7 +147,7 @@ class ClusterDispatcher final : public Dispatcher {
   core::Cluster cluster_;
   std::vector<State> states_;
   absl::flat_hash_map<core::RequestId, Known> requests_;
-  // As the core follows the ranks' caches, which it does not show.
+  // A copy of the core's model of the ranks' caches, which the core does not expose.
   core::PrefixCaches expectations_;
   int64_t expected_tokens_ = 0, found_tokens_ = 0;
 };

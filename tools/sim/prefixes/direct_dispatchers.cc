@@ -1,14 +1,14 @@
-// Rules of other routers, as far as they are public. Each sends a request to a rank as soon as it arrives.
+// Rules of other routers, as far as they are public. Each sends a request to a rank as soon as it
+// arrives.
 //
-//   direct_least_requests  to the rank with fewest requests.
-//   sglang_cache_aware     SGLang's gateway: when the ranks' requests differ by more than 64 and a factor of
-//                          1.5, to the rank with fewest; else to the one whose prompts so far match most of
-//                          this one, if that is more than 30 %; else to the one with the smallest tree of
-//                          prompts. Its tree is bounded by 2^26 characters, here 2^24 tokens.
-//   dynamo_kv              NVIDIA Dynamo's KV router, temperature 0: least prompt blocks to compute there
-//   plus
-//                          blocks of active requests' prompts, each counted once. It knows the ranks' caches
-//                          exactly.
+//   direct_least_requests  to the rank with the fewest requests.
+//   sglang_cache_aware     SGLang's gateway: if the ranks' requests differ by more than 64 and a factor of 1.5,
+//                          to the rank with the fewest; otherwise to the rank whose earlier prompts match most
+//                          of this one, if that is more than 30 %; otherwise to the rank with the smallest
+//                          tree of prompts. Its tree is bounded by 2^26 characters, here 2^24 tokens.
+//   dynamo_kv              NVIDIA Dynamo's KV router at temperature 0: to the rank with the smallest sum of
+//                          prompt blocks to compute and blocks of active requests' prompts, where each block
+//                          counts once. The contents of the ranks' caches are known exactly.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -46,7 +46,7 @@ class DirectDispatcher : public Dispatcher {
   virtual void Computed(int32_t rank, const PrefixRequest& request) {}
   virtual void Ended(int32_t rank, const PrefixRequest& request) {}
 
-  // The rank of least cost; equal ones in turn.
+  // The rank with the least cost; ranks of equal cost take turns.
   template <typename Cost>
   int32_t Least(const Cost& cost) const {
     const auto ranks = static_cast<int32_t>(ranks_.size());
@@ -121,9 +121,9 @@ class DynamoKv final : public DirectDispatcher {
  private:
   static constexpr double kOverlapWeight = 1;
   struct Load {
-    // Of prompts without a first token yet.
+    // Uncached tokens of prompts that have no first token yet.
     int64_t prompt_tokens = 0;
-    // Users of each block of the prompts of active requests.
+    // Number of active requests that use each prompt block.
     absl::flat_hash_map<uint64_t, int32_t> blocks;
   };
 

@@ -1,4 +1,4 @@
-// What places requests on the ranks of the simulation of prefix caches.
+// The interface of rules that place requests on ranks in the simulation of prefix caches.
 //
 // Threads: one. Units: tokens.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_DISPATCHER_H_
@@ -23,22 +23,22 @@ struct Dispatch {
 class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
-  // A request has arrived; a rank has ended a step. Both return what is sent to ranks at once.
+  // A request has arrived; a rank has ended a step. Both return the requests to send to ranks now.
   virtual std::vector<Dispatch> Arrived(const PrefixRequest& request) = 0;
   virtual std::vector<Dispatch> Stepped(int32_t rank, const EngineStep& step) = 0;
   virtual int64_t waiting() const { return 0; }
-  // Prompt tokens that ranks were expected to have, and those of them that they had; 0: it expects nothing.
+  // Prompt tokens expected in the ranks' caches, and how many of them were there; 0: no expectations.
   virtual int64_t expected_tokens() const { return 0; }
   virtual int64_t found_tokens() const { return 0; }
 };
 
-// The router's core with this policy; requests wait there. INVALID_ARGUMENT: no such policy.
+// Uses the router's core with this policy; requests wait in its pool. INVALID_ARGUMENT: no such policy.
 // `barrier`: the ranks step together.
 absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const std::string& policy, uint64_t seed,
                                                                   bool barrier,
                                                                   const EngineModelOptions& engine,
                                                                   const std::vector<EngineModel>& ranks);
-// A rule that sends each request to a rank at once (direct_dispatchers.cc); null: no such rule.
+// A rule that sends each request to a rank on arrival (direct_dispatchers.cc). Null: no such rule.
 std::unique_ptr<Dispatcher> MakeDirectDispatcher(const std::string& rule,
                                                  const std::vector<EngineModel>& ranks);
 

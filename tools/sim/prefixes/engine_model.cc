@@ -74,7 +74,7 @@ void EngineModel::Schedule(Entry& entry, int64_t tokens, BatchLoad& batch) {
 
 std::vector<BlockPool::Block> EngineModel::Match(const Entry& entry) const {
   std::vector<BlockPool::Block> found;
-  // The last token is computed always.
+  // At least the last token must be computed.
   const auto most = static_cast<size_t>((entry.tokens() - 1) / kEngineBlockTokens);
   for (size_t i = 0; i < most; ++i) {
     const auto block = pool_.Find(entry.request->blocks[i]);
@@ -88,7 +88,7 @@ bool EngineModel::Extend(Entry& entry, int64_t tokens) {
   const int64_t more = BlocksOf(entry.computed + tokens) - static_cast<int64_t>(entry.blocks.size());
   if (more > pool_.free_blocks()) return false;
   for (int64_t i = 0; i < more; ++i) entry.blocks.push_back(pool_.Allocate());
-  // Later prompts of the same step may use them already.
+  // The blocks are named before the step ends, so that prompts admitted in the same step can share them.
   const auto full = static_cast<size_t>((entry.computed + tokens) / kEngineBlockTokens);
   for (auto i = static_cast<size_t>(entry.computed / kEngineBlockTokens); i < full; ++i)
     pool_.Name(entry.blocks[i], entry.request->blocks[i]);

@@ -1,10 +1,10 @@
-// One rank of an engine that batches continuously, like vLLM: slots, a token budget, KV blocks with prefix
+// One rank of an engine with continuous batching, like vLLM: slots, a token budget, KV blocks with prefix
 // caching.
 //
-// Purpose: what a placement costs. A step computes the next tokens of running requests in order of admission,
-// then admits waiting ones, first come, first served, while slot, budget and blocks for the whole prompt are
-// free. A running request that gets no block preempts the one admitted last, which waits in front and is
-// computed again. Blocks of a request that ends are released last block first.
+// Purpose: the cost of a placement. A step first computes the next tokens of running requests in order of
+// admission. Then it admits waiting ones, first come, first served, while slot, budget and the whole prompt's
+// blocks are free. If a running request gets no block, the one admitted last is preempted: it returns to the
+// front of the queue and is recomputed. A request that ends releases its blocks, last block first.
 //
 // Ownership: borrows the requests. Threads: one. Units: tokens, seconds.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_ENGINE_MODEL_H_
@@ -20,9 +20,9 @@
 
 namespace bfio::sim {
 
-// Llama-3-8B in 16 bits on an H100, as in bfio_sim serve: 16 GB of weights and the time between steps; half
-// of the 989e12 operations per second for 16e9 operations per token and 524,288 per pair of tokens that
-// attend to each other; 131,072 bytes of KV per token at 80 % of 3.35e12 bytes per second.
+// Llama-3-8B in 16 bits on an H100. C: reading 16 GB of weights, and the time between steps. A, K1: 16e9
+// operations per token and 524,288 per pair of tokens that attend to each other, at half of 989e12 operations
+// per second. K2: 131,072 bytes of KV per token at 80 % of 3.35e12 bytes per second.
 inline constexpr BatchCost kEngineCost = {.c_s = 7.5e-3,
                                           .a_s_per_token = 0.027e-3,
                                           .b0_tokens = 220,
@@ -37,15 +37,15 @@ struct EngineModelOptions {
   BatchCost cost = kEngineCost;
 };
 
-// A request that the engine has, as a router in front of it knows it.
+// A request in the engine, with what a router in front of the engine can observe.
 struct HeldRequest {
   const PrefixRequest* request = nullptr;
   int64_t generated = 0;
-  // By steps, without those found in the cache.
+  // Tokens computed in steps, without those found in the cache.
   int64_t computed = 0;
 };
 
-// What a step has done.
+// The results of a step.
 struct EngineStep {
   struct First {
     const PrefixRequest* request = nullptr;
@@ -54,28 +54,28 @@ struct EngineStep {
   };
   std::vector<First> first_tokens;
   std::vector<const PrefixRequest*> finished;
-  // Prompt and generated tokens of all requests that the engine had during the step, waiting ones included.
+  // Prompt and generated tokens of all requests in the engine during the step, waiting ones included.
   int64_t load_tokens = 0;
 };
 
 class EngineModel {
  public:
-  // REQUIRES: positive numbers.
+  // REQUIRES: all options are positive.
   explicit EngineModel(const EngineModelOptions& options);
 
-  // REQUIRES: prompt and output fit the memory.
+  // REQUIRES: prompt and output fit into the memory.
   void Submit(const PrefixRequest& request);
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
   bool in_step() const { return in_step_; }
-  // Begins a step; its duration. REQUIRES: neither idle nor in a step.
+  // Begins a step and returns its duration. REQUIRES: !idle() && !in_step().
   double BeginStep();
-  // Ends it.
+  // Ends the step.
   EngineStep EndStep();
 
-  // Prompt tokens that are in the cache now; whole blocks, less than the prompt.
+  // Prompt tokens that are in the cache now: whole blocks, and always fewer than the prompt has.
   int64_t Cached(const PrefixRequest& request) const;
-  // Running ones in order of admission, then waiting ones.
+  // Running requests in order of admission, then waiting ones.
   std::vector<HeldRequest> Held() const;
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
@@ -85,10 +85,10 @@ class EngineModel {
  private:
   struct Entry {
     const PrefixRequest* request = nullptr;
-    // Tokens with KV, and tokens of the present step.
+    // Tokens whose KV is in memory, and tokens to compute in the current step.
     int64_t computed = 0, scheduled = 0;
     int64_t generated = 0;
-    // Below 0: not admitted yet.
+    // Negative: not admitted yet.
     int64_t cached = -1;
     std::vector<BlockPool::Block> blocks;
 
@@ -96,10 +96,10 @@ class EngineModel {
   };
 
   std::vector<BlockPool::Block> Match(const Entry& entry) const;
-  // Makes the next tokens' blocks; false: too few are free.
+  // Allocates the blocks of the next tokens; false: too few are free.
   bool Extend(Entry& entry, int64_t tokens);
   void Schedule(Entry& entry, int64_t tokens, BatchLoad& batch);
-  // Returns whether one waits that was admitted before.
+  // Returns whether a preempted request is waiting.
   bool ScheduleRunning(BatchLoad& batch);
   void Admit(BatchLoad& batch);
   void Preempt();

@@ -1,6 +1,6 @@
 // One request of the simulation of prefix caches.
 //
-// Purpose: what engine model, dispatchers and workload share. Plain data. Threads: any. Units: tokens,
+// Purpose: data shared by engine model, dispatchers and workload. Plain data. Threads: any. Units: tokens,
 // seconds.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_REQUEST_H_
 #define BFIO_TOOLS_SIM_PREFIXES_PREFIX_REQUEST_H_
@@ -12,21 +12,21 @@
 
 namespace bfio::sim {
 
-// Tokens of a block of an engine's KV memory, as in vLLM.
+// Tokens per block of an engine's KV memory, as in vLLM.
 inline constexpr int64_t kEngineBlockTokens = 16;
 
 struct PrefixRequest {
   core::RequestId id = 0;
   double arrived_s = 0;
   int64_t prompt_tokens = 0;
-  // That it generates, at least 1; only the engine model knows it.
+  // Tokens that it will generate, at least 1; visible only to the engine model.
   int64_t output_tokens = 0;
-  // The client's bound.
+  // The limit in the client's request.
   int64_t max_new_tokens = 0;
-  // Names of the whole blocks of prompt and output together: equal if all tokens up to there are.
+  // Names of the whole blocks of prompt and output; each name identifies all tokens up to the block's end.
   std::vector<uint64_t> blocks;
-  // The prompt's, consistent with `blocks`: the name of its i-th block is that of the engine block that ends
-  // there.
+  // Names of the prompt's blocks as the router sees them, consistent with `blocks`: the i-th name is that of
+  // the engine block with the same end.
   core::PrefixBlocks prefix;
   int64_t session = 0;
 };

@@ -19,8 +19,8 @@ namespace bfio::sim {
 namespace {
 
 constexpr double kWarmupShare = 0.2;
-// A turn's time beside the pause before it, by which the number of sessions under way at the beginning is
-// estimated.
+// Assumed duration of a turn in seconds, without the pause before it; determines the number of sessions under
+// way at time 0.
 constexpr double kUsualTurn = 5;
 constexpr uint64_t kArrivalStream = 1 << 20;
 
@@ -68,9 +68,9 @@ class Run {
   static constexpr int32_t kNoRank = -1, kGroup = -2;
   struct Event {
     double at_s = 0;
-    // In order of their creation where times are equal.
+    // Creation order, which decides between events at the same time.
     int64_t number = 0;
-    // A step's end, of one rank or of the group; kNoRank: the next turn of `session`.
+    // The rank whose step ends; kGroup: the group's step ends; kNoRank: the next turn of `session` arrives.
     int32_t rank = kNoRank;
     int64_t session = 0;
     bool operator>(const Event& other) const {
@@ -214,9 +214,9 @@ class Run {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   int64_t events_made_ = 0;
   double now_ = 0, end_s_ = 0;
-  // With a barrier.
+  // Used only with a barrier.
   bool group_in_step_ = false;
-  // By session: it was under way at time 0.
+  // By session: whether it was under way at time 0.
   std::vector<bool> starts_;
   absl::flat_hash_map<int64_t, PrefixWorkload::Session> sessions_;
   absl::flat_hash_map<core::RequestId, std::unique_ptr<PrefixRequest>> requests_;

@@ -1,9 +1,9 @@
-// One run: a workload, ranks, a rule of placement.
+// One run of a workload on ranks with one placement rule.
 //
-// Purpose: compares rules of placement in front of engines whose ranks step by themselves, or meet in a
-// barrier after every step. Requests that arrive in the
-// first fifth of the arrivals' time are not counted; all others are followed to their ends. Messages take no
-// time. Deterministic for a seed; all rules get the same sessions. Threads: one. Units: seconds, tokens.
+// Purpose: compares placement rules in front of engines whose ranks step independently, or meet in a barrier
+// after every step. Requests that arrive in the first fifth of the arrival period are not counted; all others
+// are followed to their ends. Messages take no time. Deterministic for a seed; all rules get the same
+// sessions. Threads: one. Units: seconds, tokens.
 #ifndef BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
 #define BFIO_TOOLS_SIM_PREFIXES_PREFIX_RUN_H_
 
@@ -21,11 +21,11 @@ struct PrefixRunOptions {
   std::string workload = "none";
   std::string policy = "least_requests";
   int32_t ranks = 8;
-  // A step takes as long as that of the slowest rank.
+  // All ranks' steps take as long as that of the slowest rank.
   bool barrier = false;
-  // Share of the requests that full ranks compute without hits in their caches.
+  // Arrival rate as a share of capacity_per_s.
   double load = 0.7;
-  // That arrive, about.
+  // Approximate number of requests that arrive.
   int64_t requests = 4'000;
   uint64_t seed = 1;
   EngineModelOptions engine;
@@ -36,19 +36,19 @@ struct RunTimes {
 };
 
 struct PrefixRunResult {
-  // Requests per second of all ranks without hits.
+  // Requests per second that all ranks complete together without cache hits.
   double capacity_per_s = 0;
-  // Counted requests.
+  // Number of counted requests.
   int64_t requests = 0;
-  // From arrival.
+  // TTFT and E2E are measured from arrival.
   RunTimes ttft_s, tpot_s, e2e_s;
-  // Requests that ended in the counted time of arrivals, per second of it.
+  // Requests per second that end during the counted part of the arrival period.
   double throughput_per_s = 0;
-  // Of the counted prompts' tokens.
+  // Share of the counted prompts' tokens that were found in a cache.
   double hit_share = 0;
-  // Share of the tokens that the router expected in a rank's cache which were there; 1 without expectations.
+  // Share of the tokens that the router expected in a rank's cache that were there; 1 without expectations.
   double found_share = 1;
-  // Requests that wait, in the router and in the engines, at arrivals.
+  // Number of requests waiting in the router and the engines, sampled at each arrival.
   double queue_mean = 0;
   int64_t queue_max = 0;
   int64_t preemptions = 0;

@@ -12,10 +12,10 @@
 namespace bfio::sim {
 namespace {
 
-// Longest prompt; a session whose next prompt would be longer ends.
+// Maximum prompt length; a session whose next prompt would be longer ends.
 constexpr int64_t kLongestPrompt = 30'000;
 constexpr int64_t kSampledSessions = 2'000;
-// The first number of sessions that are only drawn to measure the workload.
+// Number of the first of the sessions that are drawn only to compute the capacity.
 constexpr int64_t kSampleNumbers = int64_t{1} << 40;
 
 // Names of the whole blocks of a sequence.
@@ -50,7 +50,7 @@ core::PrefixBlocks RouterNames(const std::vector<uint64_t>& blocks, int64_t prom
 const std::vector<WorkloadShape>& WorkloadShapes() {
   static const auto* const shapes = new std::vector<WorkloadShape>{
       {.name = "none", .message = {1'200, 1}, .output = {250, 0.8}},
-      // exp(8 + 0.6^2 / 2) output tokens.
+      // The mean of a lognormal: exp(8 + 0.6^2 / 2) output tokens.
       {.name = "reasoning", .message = {160, -1}, .output = {3'569, 0.6}, .max_new_tokens = 16'384},
       {.name = "system_prompts",
        .shared_texts = 32,
@@ -138,7 +138,7 @@ std::optional<PrefixRequest> PrefixWorkload::NextTurn(Session& session) const {
 }
 
 PrefixWorkload::Session PrefixWorkload::UnderWay(int64_t number) const {
-  // The number of turns is geometric: what is left does not depend on what was.
+  // The number of turns is geometric, so the number of remaining turns does not depend on the number so far.
   Session session = NewSession(number);
   while (!session.ended && NextTurn(session).has_value()) continue;
   session.ended = false;
@@ -158,11 +158,11 @@ double PrefixWorkload::Capacity(const EngineModelOptions& engine) const {
       pairs += p * p / 2;
     }
   }
-  // Residents by slots and by memory; then as many as the budget allows with their prompts.
+  // Residents are limited by slots, by memory, and by the token budget including their prompts.
   const double by_memory = static_cast<double>(engine.kv_tokens) * output / context;
   double decodes = std::min<double>(engine.slots, by_memory);
   decodes = std::min(decodes, static_cast<double>(engine.token_budget) / (1 + prompt / output));
-  // A step completes decodes / output-th of a request's tokens.
+  // A step completes decodes / output of a request.
   const double share = decodes / output;
   const BatchCost& cost = engine.cost;
   const double beyond = std::max(0.0, decodes + share * prompt - static_cast<double>(cost.b0_tokens));

@@ -1,9 +1,9 @@
-// Traffic whose prompts begin alike, or do not: sessions of one or more turns.
+// Traffic of sessions of one or more turns, whose prompts may share prefixes.
 //
-// Purpose: the requests of `bfio_sim prefixes`. A session begins with a text that it shares with others, if
-// its workload has such texts. Each turn's prompt is all earlier prompts and outputs, and a new message.
-// Sessions arrive as a Poisson process; the next turn comes a think time after the end of the last. At time 0
-// as many sessions are under way as the load implies, with what they have said before in nobody's cache.
+// Purpose: the requests of `bfio_sim prefixes`. If its workload has shared texts, a session begins with one
+// of them. Each turn's prompt consists of all earlier prompts and outputs and a new message. Sessions arrive
+// as a Poisson process; the next turn arrives a think time after the end of the last one. At time 0 as many
+// sessions are under way as the load implies; their earlier turns are in no cache.
 //
 // Deterministic for a seed: a session's lengths and times do not depend on how its requests are served.
 // Threads: one. Units: tokens, seconds.
@@ -25,28 +25,28 @@ namespace bfio::sim {
 
 struct WorkloadShape {
   const char* name;
-  // Lengths are lognormal with this mean and this standard deviation of the logarithm. Below 0: uniform in
-  // 20 .. 300.
+  // Lengths are lognormal with this mean; sigma is the standard deviation of the logarithm. Negative: uniform
+  // in 20 .. 300.
   struct Length {
     double mean = 0, sigma = 0;
   };
-  // Texts that sessions begin with, and the exponent of their popularity by rank.
+  // Number of texts with which sessions begin, and the exponent of their Zipf popularity.
   int32_t shared_texts = 0;
   double zipf = 0;
   Length shared, message, output;
-  // Mean number of turns (geometric), mean pause between them (exponential).
+  // Mean number of turns (geometric) and mean pause between them (exponential).
   double turns = 1;
   double think_s = 0;
   int64_t max_new_tokens = 2'048;
 };
 
 const std::vector<WorkloadShape>& WorkloadShapes();
-// INVALID_ARGUMENT, with the known names.
+// INVALID_ARGUMENT, listing the known names, for an unknown one.
 absl::StatusOr<WorkloadShape> FindWorkload(absl::string_view name);
 
 class PrefixWorkload {
  public:
-  // A text of its own, or a shared one, and its length.
+  // A part of a session's tokens: the id of its text, shared or of this session only, and its length.
   struct Segment {
     uint64_t text = 0;
     int64_t tokens = 0;
@@ -62,14 +62,14 @@ class PrefixWorkload {
 
   PrefixWorkload(const WorkloadShape& shape, uint64_t seed);
 
-  // Requests per second of one rank that is always full, without hits in its cache.
+  // Requests per second of one rank that always has work, without cache hits.
   double Capacity(const EngineModelOptions& engine) const;
 
   Session NewSession(int64_t number) const;
-  // The next turn's request, without arrival and id; none: the session has ended.
+  // The next turn's request, without arrival time and id; empty when the session has ended.
   std::optional<PrefixRequest> NextTurn(Session& session) const;
   double Think(Session& session) const { return session.rng.Exponential() * shape_.think_s; }
-  // A session that began earlier and goes on.
+  // A session that began before time 0 and continues.
   Session UnderWay(int64_t number) const;
 
   const WorkloadShape& shape() const { return shape_; }
@@ -80,7 +80,7 @@ class PrefixWorkload {
   const WorkloadShape shape_;
   const Rng rng_;
   std::vector<int64_t> shared_tokens_;
-  // Cumulative popularity.
+  // Cumulative probabilities of the shared texts.
   std::vector<double> popularity_;
 };
 

@@ -239,7 +239,7 @@ void SessionReplay::CompareState() {
     own.mutable_groups(g)->mutable_totals()->set_policy_violations(
         state_.groups(g).totals().policy_violations());
   }
-  // Prompts count in it without what caches hold, which is not part of a state.
+  // Traffic counts prompt tokens without those found in caches, and a state does not contain the caches.
   for (int g = 0; !from_beginning_ && g < std::min(own.groups_size(), state_.groups_size()); ++g)
     *own.mutable_groups(g)->mutable_traffic() = state_.groups(g).traffic();
   std::string first;

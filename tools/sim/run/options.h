@@ -20,7 +20,7 @@ struct SimOptions {
   std::string objective = "square";
   int32_t horizon = 0;
   std::string lookahead = "survival";
-  // bf_io: weight of a step ahead against the one before it.
+  // bf_io: weight of each step ahead relative to the step before it.
   double discount = 1;
   // bf_io_auto: PolicyOptions::wait_ratio.
   double wait_ratio = 1.15;
@@ -44,8 +44,8 @@ struct SimOptions {
   int32_t report_delay = 0;
 
   // --- load on the group ---
-  // "overload": requests are revealed until `reveal` wait. "closed": until `concurrency` wait or run.
-  // "arrivals": they arrive at the times of the trace, divided by `load`.
+  // "overload": requests are revealed to the group until `reveal` of them wait; "closed": until `concurrency`
+  // wait or run. "arrivals": they arrive at the times of the trace, divided by `load`.
   std::string mode = "overload";
   int64_t reveal = 128;
   int64_t concurrency = 0;
@@ -53,13 +53,13 @@ struct SimOptions {
   // Steps run before counting starts, and steps counted; 0: the run ends only by `requests`.
   int64_t warmup = 500;
   int64_t steps = 3000;
-  // Classes of priority and tenants. One request in five is of each further class, or tenant, by its number;
-  // the higher class is the rarer one.
+  // Number of priority classes, and of tenants. Each class or tenant after the first gets one request in
+  // five; classes of higher priority are the rarer ones.
   int32_t classes = 1;
   int32_t tenants = 1;
   // The run ends when this many requests are done; 0: requests never run out.
   int64_t requests = 0;
-  // Whether the steps count in which the group empties after the last request has been admitted.
+  // Whether to count the steps in which the group empties after the last request was admitted.
   bool count_drain = false;
 
   // --- the group ---

@@ -26,7 +26,7 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
   const core::AdmissionSetting admission = *core::ParseAdmission(options.admission);
   result.admission = admission.kv;
   result.wait = admission.wait;
-  // The cost of a step is known here. A setting wins.
+  // The cost of a step is known here; a cost in the settings takes precedence.
   if (!absl::StrContains(options.admission, "tokens=") && options.cost.tl_s_per_token > 0)
     result.wait.fixed_tokens = std::max(1.0, options.cost.c_s / options.cost.tl_s_per_token);
   return result;

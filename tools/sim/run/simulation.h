@@ -57,7 +57,7 @@ class Simulation {
   absl::Status Reveal();
   absl::Status Enqueue(SimRequest request);
   core::RequestSpec SpecOf(const SimRequest& request) const;
-  // Which of so many classes or tenants a request belongs to.
+  // The class or tenant of a request, of this many.
   int32_t Part(core::RequestId id, uint64_t stream, int32_t parts) const;
   absl::Status Admit();
   // Workers with more tokens than KV capacity preempt their youngest requests.

@@ -15,7 +15,7 @@ namespace bfio::sim {
 namespace {
 
 constexpr int64_t kCadence = 2;
-// max_delay_passes 30: the thirtieth pass goes.
+// With max_delay_passes = 30 the thirtieth pass is not delayed.
 constexpr int64_t kSglangDelays = 29;
 constexpr double kAtomFill = 0.7;
 constexpr int64_t kAtomTicks = 30;
@@ -24,7 +24,7 @@ constexpr int64_t kAtomStallTicks = 3;
 constexpr int64_t kTrtllmTimeout = 50;
 constexpr int64_t kTrtllmBatchingWait = 10;
 constexpr int64_t kTpuTicks = 30;
-// bfio's own defaults before levels.
+// bfio's defaults before the step time level was introduced.
 constexpr int64_t kPrefillWeight = 16;
 constexpr int64_t kLeastPrefillRows = 16;
 // equal_chunks: smaller chunks save no time, because a step reads the same weights for 1 row as for 64.
@@ -48,7 +48,7 @@ bool All(const std::vector<int64_t>& tokens) {
   return std::all_of(tokens.begin(), tokens.end(), [](int64_t t) { return t > 0; });
 }
 
-// Of prompts that have begun.
+// Uncomputed tokens of the prompts that have begun.
 int64_t TokensBegun(const ServeRank& rank) {
   int64_t tokens = 0;
   for (int64_t i = 0; i < rank.begun; ++i) tokens += rank.prompts[static_cast<size_t>(i)].left;
@@ -102,13 +102,13 @@ void SglangDelayerRule::Meter(const ServeView& view, const std::vector<int64_t>&
   std::vector<int64_t> begun, queued;
   for (size_t g = 0; g < tokens.size(); ++g) {
     begun.push_back(TokensBegun(view.ranks[g]));
-    // A new request needs a slot; a rank whose slots are taken has none to vote for.
+    // A new request needs a slot; a rank without a free slot votes that it has none.
     queued.push_back(view.ranks[g].running() < view.slots ? tokens[g] - begun[g] : 0);
   }
   const bool delay = Any(queued) && !All(queued) && SomethingDecodes(view) && delayed_ < kSglangDelays;
   delayed_ = delay ? delayed_ + 1 : 0;
   for (size_t g = 0; g < tokens.size(); ++g) {
-    // A prompt that has begun goes on in any case.
+    // A prompt that has begun always continues.
     const int64_t most = std::min(budget(), begun[g] + (delay ? 0 : queued[g]));
     if (most > 0) plan.orders[g] = {most, false};
   }
@@ -182,7 +182,7 @@ void TrtllmAdpRule::Place(const ServeView& view, std::deque<ServeRequestIndex>& 
 void TrtllmAdpRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
   const bool slots = std::all_of(view.ranks.begin(), view.ranks.end(),
                                  [&](const ServeRank& rank) { return rank.decodes < view.slots; });
-  // Steps in which no rank has a prompt count, too.
+  // Steps in which no rank has a prompt also count towards the timeout.
   if (slots && All(tokens)) {
     waited_ = 0;
     if (AllDecode(view)) {
@@ -235,7 +235,7 @@ void EqualChunksRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>&
     best->load += prompt;
     best->pending += prompt;
   }
-  // No rank computes more than the mean rank has, so that it takes no longer.
+  // No rank computes more than the mean of the pending tokens, so that none takes longer than the others.
   const int64_t all = std::accumulate(ranks.begin(), ranks.end(), int64_t{0},
                                       [](int64_t sum, const Weighed& rank) { return sum + rank.pending; });
   const auto count = static_cast<int64_t>(ranks.size());

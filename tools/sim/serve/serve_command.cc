@@ -21,7 +21,7 @@
 namespace bfio::sim {
 namespace {
 
-// Of a pipelined router.
+// The lag of a pipelined router.
 constexpr int32_t kDefaultLag = 2;
 constexpr int64_t kGridRows = 20'000;
 constexpr uint64_t kGridRowsSeed = 7;
@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads(const std::vector<std::
     BFIO_ASSIGN_OR_RETURN(Trace trace, ReadTrace(path));
     workloads.push_back({std::filesystem::path(path).stem().string(), std::move(trace)});
   }
-  // Without traces the profiles of the same distributions are used.
+  // Profiles with the same distributions replace the traces if none are given.
   std::vector<const char*> profiles = {"code", "reasoning", "long_prompts"};
   if (workloads.empty()) profiles.insert(profiles.begin(), {"conversation", "burstgpt"});
   for (const char* profile : profiles) {
@@ -153,7 +153,7 @@ class Summary {
   }
 
  private:
-  // The goal of TTFT p99 in any cell.
+  // Target in every cell: TTFT p99 at most this multiple of the best other rule's.
   static constexpr double kLongTail = 1.5;
 
   struct Figure {
@@ -181,7 +181,7 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   ServeOptions options;
   options.workers = 16;
   options.lag = kDefaultLag;
-  // An 8-billion model per GPU.
+  // An 8-billion-parameter model per GPU.
   std::vector<double> cost = {7.5e-3, 0.027e-3, 220, 1.05e-9, 4.85e-8};
   WorkloadOptions workload;
   bool json = false;

@@ -72,7 +72,7 @@ absl::StatusOr<ServeMeasurements> MeanMeasurements(const Contender& contender, c
   return mean;
 }
 
-// The first of `figures` is the candidate's.
+// The first of `figures` is that of the candidate.
 absl::Status Judge(const std::vector<Contender>& contenders,
                    const std::vector<absl::StatusOr<ServeMeasurements>>& figures, ServeCell& cell) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
@@ -193,7 +193,7 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
             cell.load = load;
             cell.budget = budget;
             const absl::Status status = RunCell(options, workload, engine, go_on, cell);
-            // Nothing to compare with.
+            // No other rule keeps up with this budget, so there is nothing to compare with.
             if (!options.against.empty() && absl::IsNotFound(status)) {
               without = cell;
               continue;

@@ -1,10 +1,10 @@
-// One rule against all others over workloads, cost models, loads and group sizes.
+// Compares one rule with all others over workloads, cost models, loads and group sizes.
 //
 // Purpose: evaluates a rule that has one fixed setting. In every cell each rule with a budget is run with
-// budgets from 128 to 8,192 tokens, and the candidate is compared with the one of all these runs that has the
-// least mean time end to end: a choice in hindsight that is not available in advance. A budget with which a
-// rule does not keep up is no choice; a rule that keeps up with none of its budgets in a cell is an error,
-// and a candidate that does not keep up is one at once. Threads: Run uses its own; call from one.
+// budgets from 128 to 8,192 tokens. The candidate is compared with the run that has the least mean
+// end-to-end time: a choice in hindsight that is not available in advance. Runs that do not keep up with
+// the load are excluded. It is an error when a rule keeps up with none of its budgets in a cell, or when
+// the candidate does not keep up. Threads: RunServeGrid starts its own; call it from one thread.
 // Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
@@ -33,8 +33,8 @@ struct ServeEngine {
   BatchCost cost;
   int64_t slots = 0;
 };
-// Llama-3-70B on two A100 with 72 slots (the paper's), a mixture-of-experts model over 8 H200, an 8-billion
-// model per GPU; the latter two with 256 slots.
+// Llama-3-70B on two A100 with 72 slots (the BF-IO paper's), a mixture-of-experts model on 8 H200, an
+// 8-billion-parameter model per GPU; the latter two with 256 slots.
 const std::vector<ServeEngine>& ServeEngines();
 
 struct ServeGridOptions {
@@ -43,16 +43,16 @@ struct ServeGridOptions {
   std::vector<double> loads;
   std::vector<int32_t> groups;
   int32_t seeds = 3;
-  // Tokens per step that rules with a budget are run with.
+  // Tokens per step; each rule with a budget is run with each of them.
   std::vector<int64_t> budgets = {128, 256, 512, 1024, 2048, 4096, 8192};
   std::string candidate = "bf_io";
-  // A rule that the candidate is compared with at equal budgets, each a cell, instead of with all rules but
-  // bfio's own. Cells in which that rule does not keep up are left out, as long as it does with one budget.
+  // If set: the only rule that the candidate is compared with, at equal budgets, one cell per budget. Cells
+  // in which this rule does not keep up are omitted, as long as it keeps up with at least one budget.
   std::string against;
-  // The candidate's lag; the others plan without one.
+  // ServeOptions::lag of the candidate; the other rules run with a lag of 0.
   int32_t candidate_lag = 2;
   double jitter = 0;
-  // As ServeOptions::closed, for all.
+  // ServeOptions::closed of all runs.
   bool closed = false;
   int32_t threads = 1;
 };
@@ -72,19 +72,19 @@ struct ServeCell {
   // The candidate's budget.
   int64_t budget = 0;
   ServeMeasurements candidate, best;
-  // Others' least of each, whichever run it is of; TPOT among those with a TTFT p50 no higher than the
-  // candidate's, 0 where there is none.
+  // The minimum of each over the other rules' runs, possibly from different runs. least_tpot_at_ttft_s: over
+  // the runs whose TTFT p50 is no higher than the candidate's; 0 when there is none.
   double least_ttft_p50_s = 0, least_ttft_p99_s = 0, least_tpot_at_ttft_s = 0;
-  // The times of a perfectly balanced group; absent with a fixed number of requests.
+  // Mean times of a perfectly balanced group; absent in a closed loop.
   std::optional<ServeFloor> floor;
-  // Rules that keep up with none of their budgets. The best is chosen among the others.
+  // Rules that keep up with none of their budgets; `best` is chosen among the other rules.
   std::vector<std::string> cannot_run;
 };
 
-// Calls `done` after each cell, in order, on the caller's thread. The first error of the candidate's ends the
-// grid, naming the cell. RESOURCE_EXHAUSTED after the last cell, with each rule and cell, where a rule keeps
-// up with none of its budgets. CANCELLED once `go_on` returns false; any of the grid's threads calls it,
-// before each run.
+// Calls `done` after each cell, in order, on the caller's thread. The first error of the candidate ends the
+// grid and names the cell. RESOURCE_EXHAUSTED, after the last cell, names each rule and cell in which no
+// budget is enough. CANCELLED once `go_on` returns false; any of the grid's threads calls `go_on`, before
+// each run.
 absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done,
                           const std::function<bool()>& go_on);
 

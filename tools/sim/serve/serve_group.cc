@@ -7,7 +7,7 @@
 namespace bfio::sim {
 namespace {
 
-// Stream of the run's seed; arrivals have another (serve_run.cc).
+// Random stream of the noise, derived from the run's seed; arrivals have their own (serve_run.cc).
 constexpr uint64_t kNoiseStream = 1;
 
 }  // namespace
@@ -59,7 +59,7 @@ const ServeStep& ServeGroup::Step(const std::vector<RankOrder>& orders, double n
   return step_;
 }
 
-// In order, as far as slots go.
+// Prompts begin in order, as long as slots are free.
 void ServeGroup::ComputePrompts(int32_t g, int64_t most, BatchLoad& load) {
   ServeRank& rank = ranks_[g];
   for (size_t i = 0; i < rank.prompts.size() && most > 0; ++i) {

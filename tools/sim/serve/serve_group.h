@@ -1,10 +1,10 @@
-// Ranks of engines that compute prompts in chunks, decode, and meet in a barrier after every step.
+// A group of engine ranks that compute prompts in chunks, decode, and meet in a barrier after every step.
 //
-// Purpose: the effect of a step on a group, for every rule: chunks are computed in the order in which prompts
-// were bound, the row of a prompt's last token gives the first output token, every decode generates a token,
-// the step takes as long as the slowest rank. KV memory is not limited: slots are.
+// Purpose: the effect of a step on the group, for every rule. Prompts are computed in the order in which they
+// were bound; the step with a prompt's last token generates the first output token. Every decode generates
+// one token. The step takes as long as the slowest rank. Slots are limited, KV memory is not.
 //
-// Threads: none; a group belongs to its run. Deterministic for a seed. Tokens, seconds, steps.
+// Threads: none; a group belongs to its run. Deterministic for a seed. Units: tokens, seconds, steps.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_
 
@@ -22,7 +22,7 @@ struct ServeRequest {
   double arrival_s = 0;
   int64_t prompt = 0;
   int64_t output = 0;
-  // Below 0: not yet.
+  // Negative until the request gets there.
   double first_token_s = -1;
   double end_s = -1;
 };
@@ -37,37 +37,37 @@ struct BoundPrompt {
 };
 
 struct ServeRank {
-  // Rows that decode in the coming step, and the tokens that they attend to.
+  // Requests that decode in the coming step, and the tokens that they attend to.
   int64_t decodes = 0;
   int64_t decode_context = 0;
-  // Bound and not computed yet, in order; the first `begun` hold a slot.
+  // Prompts bound and not yet fully computed, in order; the first `begun` of them hold a slot.
   std::deque<BoundPrompt> prompts;
   int64_t begun = 0;
-  // Tokens of `prompts` left to compute.
+  // Tokens of `prompts` not yet computed.
   int64_t prompt_tokens = 0;
 
-  // Slots taken by what runs.
+  // Slots in use.
   int64_t running() const { return decodes + begun; }
-  // Bound, and without a slot yet.
+  // Prompts bound that have no slot yet.
   int64_t queued() const { return static_cast<int64_t>(prompts.size()) - begun; }
 };
 
 // The work of one rank in one step.
 struct RankOrder {
-  // Prompt tokens at most.
+  // Maximum number of prompt tokens.
   int64_t prompt_tokens = 0;
-  // Engines that compute prompts in batches of their own leave their decodes out.
+  // False: the rank's decodes skip this step, as in engines that compute prompts in separate batches.
   bool decodes = true;
 };
 
 // Duration and tokens of a step.
 struct ServeStep {
   double seconds = 0;
-  // By rank, without the noise of the others; 0 for a rank that had nothing to do.
+  // Local time by rank, each with its own noise; 0 for a rank without work.
   std::vector<double> rank_s;
-  // The same with the decodes alone.
+  // The same for the decodes alone.
   std::vector<double> decode_s;
-  // What each rank ran.
+  // The batch that each rank computed.
   std::vector<BatchLoad> loads;
   int64_t tokens = 0;
   std::vector<ServeRequestIndex> ended;
@@ -81,17 +81,17 @@ class ServeGroup {
     int32_t ranks = 1;
     int64_t slots = 1;
     BatchCost cost;
-    // Deviation of the logarithm of a random factor of mean 1 on every rank's time.
+    // Standard deviation of the logarithm of the lognormal factor, with mean 1, on every rank's time.
     double jitter = 0;
     uint64_t seed = 1;
-    // Bound of the tokens that a request generates.
+    // Upper bound of a request's output tokens.
     int64_t longest_output = 1;
   };
-  // Borrows `requests`, to which others may be added, and writes their times.
+  // Borrows `requests`, to which the caller may append, and writes their times.
   ServeGroup(const Options& options, std::vector<ServeRequest>* requests);
 
   void Bind(ServeRequestIndex request, int32_t rank, double now_s);
-  // One order per rank. The step begins at `now_s`. A step in which no rank had anything to do takes no time.
+  // `orders`: one per rank. The step begins at `now_s`. A step in which no rank has work takes no time.
   const ServeStep& Step(const std::vector<RankOrder>& orders, double now_s);
 
   const std::vector<ServeRank>& ranks() const { return ranks_; }
@@ -101,14 +101,14 @@ class ServeGroup {
   int64_t active() const { return active_; }
 
  private:
-  // State of a rank that rules do not get.
+  // State of a rank that is not visible to rules.
   struct Hidden {
-    // Steps in which it has decoded, and the requests that end in each of them, modulo the longest output.
+    // Number of decode steps so far; the requests that end in each, modulo the longest output.
     int64_t decode_steps = 0;
     std::vector<std::vector<ServeRequestIndex>> ends;
-    // Since when its decodes have generated no token, and their number.
+    // For decodes: the time of the last token, and the number of decodes with this time.
     std::vector<std::pair<double, int64_t>> since;
-    // Prompts whose last token is in this step.
+    // Requests whose last prompt token is computed in this step.
     std::vector<ServeRequestIndex> prefilled;
   };
 

@@ -1,8 +1,8 @@
-// How a group's prompts are placed and metered: the rules of today's engines, and bfio's.
+// The interface of rules that place a group's prompts and limit the prompt tokens per step.
 //
-// Purpose: one interface, so that a run differs in its rule alone. Engines' rules follow their descriptions
-// and tests (docs/simulator.md names the sources); each has its engine's placement. Threads: a rule belongs
-// to its run. Deterministic.
+// Purpose: one interface for bfio's rule and those of today's engines, so that runs differ only in the rule.
+// The engines' rules follow their descriptions and tests (docs/simulator.md names the sources); each uses its
+// engine's placement. Threads: a rule belongs to its run. Deterministic.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
 
@@ -19,18 +19,18 @@
 
 namespace bfio::sim {
 
-// A rule's input: the group when the plan is applied, without the ends until then.
+// A rule's input: the group when the plan is applied, assuming that no request ends before.
 struct ServeView {
   const std::vector<ServeRank>& ranks;
   const std::vector<ServeRequest>& requests;
   const BatchCost& cost;
   int64_t slots = 0;
-  // Number of the step that the plan is for, from 0; the time now, and when that step begins, about.
+  // Number of the step that the plan is for, from 0; the current time, and the estimated start of that step.
   int64_t step = 0;
   double now_s = 0;
   double begins_s = 0;
   core::PrefillTraffic traffic;
-  // Objective of every request, in seconds from its arrival; only bfio's rule uses it.
+  // TTFT objective of every request, in seconds from its arrival; used only by bfio's rule.
   double ttft_objective_s = core::kNoObjective;
 };
 
@@ -42,16 +42,16 @@ struct ServePlan {
   std::vector<Binding> bindings;
   // By rank. Not used when level_s is above 0.
   std::vector<RankOrder> orders;
-  // Every rank computes the prompt tokens that end by then, by its work when the plan is applied; 0: by
-  // `orders`.
+  // If above 0, each rank computes the prompt tokens that fit into a step of this length, given its work when
+  // the plan is applied; 0: `orders` apply.
   double level_s = 0;
 };
 
 class ServeRule {
  public:
   virtual ~ServeRule() = default;
-  // Removes the requests that it binds from `pool`, which is in the order of arrival. REQUIRES: `plan` is
-  // empty but for one order per rank.
+  // Removes the requests that it binds from `pool`, which is in order of arrival. REQUIRES: `plan` is empty
+  // except for one order per rank.
   virtual void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) = 0;
 };
 
@@ -59,13 +59,13 @@ struct ServeRuleInfo {
   absl::string_view name;
   // For --help.
   absl::string_view summary;
-  // bfio's, which a grid compares with the others and not with each other.
+  // The rule is bfio's: a grid compares it with other rules, but not with other rules of bfio.
   bool ours = false;
 };
 const std::vector<ServeRuleInfo>& ServeRules();
 
-// `budget`: tokens of a rank's step, decodes included. INVALID_ARGUMENT, naming the rules, for an unknown
-// name.
+// `budget`: maximum tokens of a rank's step, decodes included. INVALID_ARGUMENT, listing the rules, for an
+// unknown name.
 absl::StatusOr<std::unique_ptr<ServeRule>> MakeServeRule(absl::string_view name, int64_t budget);
 
 }  // namespace bfio::sim

@@ -22,31 +22,31 @@
 namespace bfio::sim {
 namespace {
 
-// Stream of the run's seed; noise has another (serve_group.cc).
+// Random stream of arrivals, derived from the run's seed; the noise has its own (serve_group.cc).
 constexpr uint64_t kArrivalStream = 0;
-// How long a run is, in mean lives of a request in the group at its capacity: until the mix of ages is that
-// of the traffic, and the ranks hold nearly as many tokens as in the long run, and then long enough, with so
-// many requests at least that a p99 has thirty beyond it.
+// Duration of a run, in mean lifetimes of a request in the group at its capacity. The warm-up lasts until the
+// mix of request ages is stationary and the ranks hold kFilled of their steady-state tokens. Enough requests
+// are counted that about thirty lie beyond a p99.
 constexpr double kWarmupLives = 2;
 constexpr double kFilled = 0.97;
-// Where their number is fixed all come at once, and a rule that delays long prompts has them left at the end.
+// In a closed loop all requests arrive at once, and a rule that delays long prompts ends up with only those.
 constexpr double kClosedWarmupLives = 6;
 constexpr double kCountedLives = 4;
 constexpr double kLeastRequests = 3000;
-// A rule that needs so many times as long does not keep up.
+// A rule that needs this many times the expected duration does not keep up.
 constexpr double kPatience = 3;
-// Number of arrivals, prompts and outputs in the means that the rule gets.
+// Number of recent arrivals, prompts and outputs over which the means in ServeView::traffic are taken.
 constexpr size_t kRecent = 256;
-// Weight of a step in the mean step that it gets.
+// Weight of the newest step in the moving average of the step time.
 constexpr double kStepWeight = 1.0 / 64;
-// Bound of consecutive steps without work although some could run.
+// Maximum number of consecutive steps without work while requests are in the system.
 constexpr int64_t kMostEmptySteps = 1000;
-// A fitted cost is taken over so often, as workers report it.
+// Steps between updates of a fitted cost, as in workers' reports.
 constexpr int64_t kFitSteps = 64;
-// As the router accepts, seconds.
+// Maximum objective in seconds, as in the router.
 constexpr double kMostObjective = 3600;
 
-// The mean of the last kRecent.
+// The mean of the last kRecent values.
 class RecentMean {
  public:
   void Add(double value) {
@@ -63,7 +63,7 @@ class RecentMean {
   double sum_ = 0;
 };
 
-// The ranks after `plan`, whose step begins at `begins_s`, under the assumption that no request ends.
+// Advances `ranks` by `plan`, whose step begins at `begins_s`, assuming that no request ends.
 void Forecast(const ServePlan& plan, const std::vector<ServeRequest>& requests, const BatchCost& cost,
               double begins_s, std::vector<ServeRank>& ranks) {
   for (const ServePlan::Binding& binding : plan.bindings) {
@@ -109,7 +109,7 @@ Latencies LatenciesOf(std::vector<double> values) {
   return {sum / static_cast<double>(values.size()), at(0.5), at(0.99)};
 }
 
-// `values`: each with the number of samples that it stands for.
+// `values`: each value with its number of samples.
 Latencies LatenciesOf(std::vector<std::pair<double, int64_t>> values) {
   std::sort(values.begin(), values.end());
   double sum = 0;
@@ -141,7 +141,7 @@ class Run {
         rng_(Rng(options.seed).Fork(kArrivalStream)) {
     const LengthMoments moments = MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost, options.workers, options.slots);
-    // In a closed loop arrivals follow the group's capacity; the length of the run is estimated from it.
+    // In a closed loop ends of requests cause arrivals; this estimate only determines the run's duration.
     result_.arrivals_per_s = (options.closed ? 1 : options.load) * result_.capacity.requests_per_s;
     const double life_s = moments.output * result_.capacity.step_s;
     result_.warmup_s =
@@ -152,11 +152,11 @@ class Run {
     for (const TraceRequest& request : trace.requests) {
       group.longest_output = std::max(group.longest_output, request.output_tokens);
     }
-    // A run needs as long as its longest request, at least.
+    // A run takes at least as long as its longest request.
     end_s_ = kPatience * (result_.warmup_s + result_.counted_s +
                           static_cast<double>(group.longest_output) * result_.capacity.step_s);
     group_ = std::make_unique<ServeGroup>(group, &requests_);
-    // As the simulator's other runs: seed 1 begins where the trace does.
+    // As in the simulator's other runs, seed 1 begins at the start of the trace.
     row_ = options.seed == 1 ? 0 : Rng(options.seed).Below(trace.requests.size());
     last_plan_ = EmptyPlan();
     plans_.assign(static_cast<size_t>(delay_), last_plan_);
@@ -198,7 +198,7 @@ class Run {
 
   void DrawNext() { next_arrival_s_ += rng_.Exponential() / result_.arrivals_per_s; }
 
-  // Requests in the system where their number is fixed.
+  // Number of requests in the system of a closed loop.
   int64_t Population() const {
     const double slots = static_cast<double>(options_.slots) * options_.workers;
     return std::max<int64_t>(1, std::llround(options_.load * slots));
@@ -251,7 +251,7 @@ class Run {
     return traffic;
   }
 
-  // The plan for this step.
+  // Returns the plan for this step.
   ServePlan NextPlan() {
     if (delay_ == 0) return PlanFrom(group_->ranks(), now_s_);
     forecast_ = group_->ranks();
@@ -265,12 +265,12 @@ class Run {
     return plan;
   }
 
-  // While this step runs, the plan for the step in `delay_` steps is made, as late as the router makes it.
-  // Where the step ends before, there is none, and ranks continue with the last one's orders.
+  // While this step runs, makes the plan for the step `delay_` steps later, as late as the router makes it.
+  // If the step ends before that, there is no new plan, and ranks continue with the orders of the last one.
   void PlanAhead(double step_s) {
     if (delay_ == 0) return;
     double delay_s = 0;
-    // An idle group gets its plan at once.
+    // An idle group gets its plan immediately.
     if (step_s > 0) delay_s = plan_delay_.OnStep(last_step_s_, std::exchange(late_, false));
     late_ = delay_s > step_s;
     last_step_s_ = step_s;
@@ -280,7 +280,7 @@ class Run {
     }
     const double begin_s = now_s_;
     now_s_ += delay_s;
-    // In a closed loop requests come as others end, with a step.
+    // In a closed loop requests arrive when others end, which is at the end of a step.
     for (; !options_.closed && next_arrival_s_ <= now_s_; DrawNext()) ArriveAt(next_arrival_s_);
     plans_.push_back(PlanFrom(forecast_, begin_s + delay_ * mean_step_s_));
     now_s_ = begin_s;
@@ -303,7 +303,7 @@ class Run {
     return plan;
   }
 
-  // The tokens that a level allows are computed from the present work.
+  // With a level, computes each rank's prompt tokens from its current work.
   std::vector<RankOrder> OrdersOf(const ServePlan& plan) const {
     std::vector<RankOrder> orders = plan.orders;
     if (plan.level_s <= 0) return orders;
@@ -376,7 +376,7 @@ class Run {
   const ServeOptions& options_;
   const Trace& trace_;
   const std::unique_ptr<ServeRule> rule_;
-  // Steps that begin while a plan is on its way.
+  // Number of steps that begin between making a plan and applying it.
   const int32_t delay_;
   BatchCost known_;
   BatchFit fit_;
@@ -385,25 +385,25 @@ class Run {
   std::vector<ServeRequest> requests_;
   std::unique_ptr<ServeGroup> group_;
   std::deque<ServeRequestIndex> pool_;
-  // For the coming steps.
+  // Plans for the coming steps.
   std::deque<ServePlan> plans_;
-  // The ranks when these have been carried out; scratch.
+  // The ranks after plans_ have been carried out; scratch.
   std::vector<ServeRank> forecast_;
   core::PlanDelay plan_delay_;
-  // The step before this one ended before its plan was made.
+  // The previous step ended before its plan was made.
   bool late_ = false;
   double last_step_s_ = 0;
-  // The orders that ranks follow without a plan.
+  // The orders that ranks follow when there is no new plan.
   ServePlan last_plan_;
   size_t row_ = 0;
   double next_arrival_s_ = 0, now_s_ = 0, end_s_ = 0;
   int64_t step_number_ = 0, empty_steps_ = 0, counted_left_ = 0;
-  // Kept where it is fixed.
+  // Maintained in a closed loop only.
   int64_t in_system_ = 0;
   std::deque<double> arrivals_;
   RecentMean prompts_, prefills_s_, outputs_;
   double mean_step_s_ = 0;
-  // Gaps of the counted steps.
+  // Gaps between tokens in the counted steps.
   std::vector<std::pair<double, int64_t>> gaps_;
   int64_t tokens_ = 0;
   double time_s_ = 0, idle_s_ = 0, idle_decode_s_ = 0;

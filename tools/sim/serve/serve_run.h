@@ -1,9 +1,9 @@
 // One run of a rule on a workload, and its results.
 //
-// Purpose: requests come by a Poisson process at a share of the group's capacity, or one whenever one ends,
-// in the order and with the lengths of a trace; a rule plans every step, `lag` steps ahead; counting begins
-// after a warm-up and ends when the last counted request has ended, while further requests arrive.
-// Deterministic for a seed. Threads: runs in different threads share nothing.
+// Purpose: requests arrive as a Poisson process at a share of the group's capacity or, in a closed loop,
+// whenever another one ends; their order and lengths are those of a trace. The rule plans every step, `lag`
+// steps ahead. Counting begins after a warm-up and ends when the last counted request has ended; requests
+// keep arriving until then. Deterministic for a seed. Threads: runs in different threads share nothing.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 
@@ -19,26 +19,26 @@
 
 namespace bfio::sim {
 
-// The cost of a step by which the rule plans and ranks fill their steps: the true one, or one that is fitted
-// to the steps as in workers, with or without the attention of prompts.
+// The step cost that the rule uses: the true one, or one fitted to the steps as workers do, with or without
+// the term for the attention of prompts (K1).
 enum class KnownCost { kTrue, kFitted, kFittedWithoutK1 };
 
 struct ServeOptions {
   std::string rule = "bf_io";
   int32_t workers = 8;
   int64_t slots = 256;
-  // Tokens of a rank's step; rules without a budget do not use it.
+  // Maximum tokens of a rank's step; ignored by rules without a budget.
   int64_t budget = 2048;
-  // Share of ServeCapacity::requests_per_s that arrives; `closed`: share of all slots that requests in the
-  // system would fill, a new one coming whenever one ends.
+  // Arrival rate as a share of ServeCapacity::requests_per_s. With `closed`: number of requests in the system
+  // as a share of all slots; a new request arrives whenever one ends.
   double load = 0.7;
   bool closed = false;
   BatchCost cost;
   KnownCost known_cost = KnownCost::kTrue;
-  // A plan that is made from the reports of step k is for step k + lag: 2 is a router's pipelined mode; with
-  // 1 or 0 the group waits for its plan.
+  // A plan made from the reports of step k is for step k + lag. 2 is the router's pipelined mode; with 1 or 0
+  // the group waits for its plan.
   int32_t lag = 0;
-  // Every request's objective for the time to its first token, seconds; 0: none.
+  // TTFT objective of every request, in seconds; 0: none.
   double ttft_objective_s = 0;
   double jitter = 0;
   uint64_t seed = 1;
@@ -51,21 +51,21 @@ struct Latencies {
 struct ServeResult {
   ServeCapacity capacity;
   double arrivals_per_s = 0;
-  // Seconds before counting began, and of the counted arrivals.
+  // Duration in seconds of the warm-up, and of the period whose arrivals are counted.
   double warmup_s = 0, counted_s = 0;
   int64_t requests = 0, steps = 0;
   double step_s_mean = 0;
   Latencies ttft_s, tpot_s, itl_s, e2e_s;
-  // Share of the requests whose first token came within the objective; none: there is no objective.
+  // Share of the requests whose first token met the objective; absent without an objective.
   std::optional<double> ttft_met;
-  // Share of all ranks' time spent waiting for the slowest; with the steps recomputed without prompts, over
-  // the same time; and the difference.
+  // Share of all ranks' time spent waiting for the slowest rank: in total; if the steps had only their
+  // decodes; and the difference, which prompts cause.
   double idle_fraction = 0, idle_decode_fraction = 0, idle_prefill_fraction = 0;
   double throughput_tokens_per_s = 0;
 };
 
-// INVALID_ARGUMENT for a bad option or an empty trace; RESOURCE_EXHAUSTED when the counted requests had not
-// ended after three times the time that they should need: the rule does not keep up.
+// INVALID_ARGUMENT for a bad option or an empty trace. RESOURCE_EXHAUSTED when the rule does not keep up:
+// some counted requests have not ended after three times the expected duration.
 absl::StatusOr<ServeResult> RunServe(const ServeOptions& options, const Trace& trace);
 
 nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string& workload,

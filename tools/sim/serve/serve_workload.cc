@@ -8,9 +8,9 @@ namespace {
 
 constexpr double kMostRows = 2048;
 
-// A step of a rank of a perfectly balanced group.
+// One step of one rank in a perfectly balanced group.
 struct LevelStep {
-  // Requests that end in it, and begin.
+  // Number of requests that end in the step, which equals the number that begin.
   double ends = 0;
   double rows = 0, seconds = 0;
 };
@@ -43,7 +43,7 @@ LengthMoments MomentsOf(const Trace& trace) {
 }
 
 int64_t StepsUntilFilled(const Trace& trace, double share) {
-  // Tokens that the requests' first `steps` decodes read in all.
+  // Tokens that the first `steps` decodes of all requests read together.
   const auto read = [&](int64_t steps) {
     double tokens = 0;
     for (const TraceRequest& request : trace.requests) {
@@ -71,7 +71,7 @@ ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, in
   ServeCapacity best;
   for (int64_t decodes = 1; decodes <= slots; ++decodes) {
     const LevelStep step = StepOf(moments, cost, static_cast<double>(decodes));
-    // The first N is taken with any number of prompts: a group that serves nothing has no load.
+    // One decode per rank is accepted with any number of rows, because the capacity must be positive.
     if (step.rows > kMostRows && decodes > 1) break;
     const double rate = ranks * step.ends / step.seconds;
     if (rate > best.requests_per_s) best = {rate, decodes, step.seconds};
@@ -81,8 +81,8 @@ ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, in
 
 double MeanOfLargestFactor(int32_t ranks, double jitter) {
   if (jitter <= 0) return 1;
-  // E[max] = sum of the largest factor over cells of the normal distribution, whose power is that of the
-  // largest.
+  // E[max]: integrates the factor over cells of the normal distribution. The distribution function of the
+  // largest is a power of that of one.
   constexpr double kMost = 9;
   constexpr int kCells = 20'000;
   const auto at_most = [&](double z) { return std::pow(std::erfc(-z / std::sqrt(2.0)) / 2, ranks); };
@@ -104,7 +104,7 @@ std::optional<ServeFloor> FloorOf(const LengthMoments& moments, const BatchCost&
     return ranks * step.ends / (slowest * step.seconds) >= arrivals_per_s;
   };
   const ServeCapacity capacity = CapacityOf(moments, cost, ranks, slots);
-  // Up to there more decodes serve more.
+  // Up to this number, more decodes give a higher rate.
   double low = 0, high = static_cast<double>(capacity.decodes);
   if (!serves(high)) return std::nullopt;
   for (int i = 0; i < kHalvings; ++i) {

@@ -53,8 +53,8 @@ struct OneEngineRun {
   std::vector<StepLife> lives;
   int64_t completed = 0, batches = 0, tokens = 0;
   double busy_s = 0, end_s = 0;
-  // The scheduler blocked permanently on pending prompts: at its last call there was work, and it formed no
-  // batch.
+  // At its last call the scheduler formed no batch although there was work: it waits forever for pending
+  // prompts.
   bool stuck = false;
   // Mean over the batches, weighted by their duration.
   double mean_budget = 0;
