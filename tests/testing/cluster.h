@@ -28,13 +28,13 @@ struct ClusterOptions {
   std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16"};
   // Additional flags of worker i; later workers have none.
   std::vector<std::vector<std::string>> more_flags;
-  // Ranks of the first epochs of all groups together; 0: one for each rank of each process.
+  // Number of ranks in the first epochs of all groups together; 0: one for each process's rank.
   int ranks = 0;
   // Number of groups into which the ranks are divided.
   int groups = 1;
 };
 
-// Workers that serve; requests on workers, or on their way to them.
+// Workers that serve; requests placed on workers.
 size_t Serving(const v1::ClusterState& state);
 uint32_t Running(const v1::ClusterState& state);
 

@@ -3,9 +3,9 @@
 //
 // Purpose: groups of both kinds, and of several models, are added, lose workers, re-form and are removed;
 // requests of several tenants and priorities arrive, are cancelled, refused and displaced. After every event
-// the cluster must agree with the model: no request is placed twice or lost, none continues with another
-// model than it started with, slots and KV limits hold, a more urgent request is not passed over, the clock
-// does not go back. The same seed gives the same session. Threads: one.
+// the cluster must agree with the model: no request is placed twice or lost, none continues with a model
+// other than the one it started with, slots and KV limits hold, a more urgent request is not passed over, the
+// clock never goes back. The same seed gives the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 #define BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 
@@ -36,7 +36,7 @@ class ClusterSession {
     bool ample_kv = true;
     // Number of models, one of which each group has; 0: models are unknown.
     uint32_t models = 0;
-    // Some requests are held to a rank, which may not be there.
+    // Some requests are pinned to a rank, which may not exist.
     bool ranks = false;
   };
 
@@ -46,7 +46,7 @@ class ClusterSession {
     Add();
   }
 
-  // Called after every turn.
+  // Called after every random turn.
   std::function<void()> after_turn = [] {};
 
   // Events of all kinds, then only steps until every request has ended.
@@ -68,7 +68,7 @@ class ClusterSession {
   int64_t placements() const { return placements_; }
   // Requests that were displaced from one group and placed in another.
   int64_t moved() const { return moved_; }
-  // Placements of requests that are held to a rank.
+  // Placements of requests that are pinned to a rank.
   int64_t held() const { return held_; }
 
  private:

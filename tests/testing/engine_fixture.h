@@ -1,6 +1,6 @@
-// A router in front of engines that know nothing of it (--engines), for tests of vLLM's protocol.
+// A router in front of engines that have no bfio code (--engines), for tests of vLLM's protocol.
 //
-// Purpose: starts the router as a process; the engines are the test's. Threads: the test's.
+// Purpose: starts the router as a process; the test provides the engines. Threads: the test's.
 #ifndef BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
 #define BFIO_TESTS_TESTING_ENGINE_FIXTURE_H_
 
@@ -18,7 +18,7 @@
 
 namespace bfio::testing {
 
-// A gateway's request, greedy and as a stream.
+// A greedy, streaming request as a gateway sends it.
 inline pb::GenerateRequest FromGateway(const Tokens& prompt, uint32_t output) {
   pb::GenerateRequest request;
   request.set_stream(true);
@@ -45,7 +45,7 @@ class EnginesTest : public ::testing::Test {
     options.ranks = ranks;
     return options;
   }
-  // A router in front of `engines`, which have so many ranks in all.
+  // Starts a router in front of `engines`, which have `ranks` ranks in total.
   void ServeEngines(const std::string& engines, int ranks, std::vector<std::string> flags = {}) {
     ClusterOptions options;
     options.worker_processes = 0;
@@ -55,7 +55,7 @@ class EnginesTest : public ::testing::Test {
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_TRUE(cluster_->ok());
   }
-  // Of engines at these addresses; `query` as in --engines.
+  // The same for vLLM engines at these addresses; `query` is appended to --engines.
   void Serve(const std::vector<std::string>& addresses, int ranks, std::vector<std::string> flags = {},
              const std::string& query = "") {
     std::string engines;
@@ -64,7 +64,7 @@ class EnginesTest : public ::testing::Test {
     ServeEngines(engines + query, ranks, std::move(flags));
   }
   v1::Inference::Stub& stub() { return cluster_->inference(); }
-  // As a gateway calls it.
+  // The router's vLLM API, as a gateway calls it.
   pb::VllmEngine::Stub& gateway() {
     if (gateway_ == nullptr) {
       gateway_ = pb::VllmEngine::NewStub(

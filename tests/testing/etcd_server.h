@@ -24,7 +24,7 @@ namespace bfio::testing {
 
 class EtcdServer {
  public:
-  // Why etcd cannot be started; empty if it is installed.
+  // The reason why etcd cannot be started; empty if it can.
   static std::string WhyNot() {
     return std::filesystem::exists(kProgram) ? "" : "etcd is not installed (etcd-server)";
   }

@@ -26,7 +26,7 @@ class FakeEtcd {
   enum class Mood { kWell, kErrs, kHangs };
 
   FakeEtcd() {
-    // A call that hangs occupies a thread until its mood changes.
+    // A call in mood kHangs occupies a thread until its mood changes.
     server_.new_task_queue = [] { return new httplib::ThreadPool(64); };
     for (const char* const path :
          {"/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke", "/v3/kv/range", "/v3/kv/txn"}) {

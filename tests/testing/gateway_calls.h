@@ -1,4 +1,4 @@
-// Calls of engines' APIs, as a gateway makes them.
+// Calls of engines' APIs in the way that a gateway makes them.
 #ifndef BFIO_TESTS_TESTING_GATEWAY_CALLS_H_
 #define BFIO_TESTS_TESTING_GATEWAY_CALLS_H_
 
@@ -39,7 +39,7 @@ inline std::string NumbersTokenizer() {
   return folder;
 }
 
-// Any bytes to any method. The messages that came back, and the status.
+// Sends arbitrary bytes to any method. Returns the response messages and the status.
 inline std::pair<std::vector<std::string>, grpc::Status> RawCall(
     const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,
     int messages_at_most = 1 << 20) {
@@ -74,7 +74,7 @@ inline std::pair<std::vector<std::string>, grpc::Status> RawCall(
   return {messages, status};
 }
 
-// What a call has brought, as a gateway puts it together.
+// The outputs of a call, assembled from its messages as a gateway does it.
 template <typename Response>
 struct OutputsOf {
   using Complete = std::remove_cvref_t<decltype(std::declval<Response>().complete())>;
@@ -83,9 +83,9 @@ struct OutputsOf {
   grpc::Status status;
   std::map<uint32_t, Tokens> tokens;
   std::map<uint32_t, Complete> ends;
-  // Of the tokens, where the request asks for them.
+  // Log-probabilities of the tokens, if requested.
   std::map<uint32_t, Logprobs> logprobs;
-  // Outputs of which chunks have come.
+  // Outputs for which chunks have arrived.
   std::set<uint32_t> streamed;
 
   void Add(const Response& response) {
@@ -96,7 +96,7 @@ struct OutputsOf {
       Append(response.chunk());
     } else {
       EXPECT_TRUE(response.has_complete());
-      // After chunks they repeat the last one's.
+      // For a streamed output the completion repeats the last chunk, so its tokens are not added again.
       const bool whole =
           response.complete().output_ids_size() > 0 && !streamed.contains(response.complete().index());
       if (whole) {
@@ -123,9 +123,9 @@ struct OutputsOf {
   }
 };
 
-// Repeats a recorded session of SMG: lines "METHOD STATUS BYTES", the bytes of the request in hexadecimal;
-// '#' begins a comment. Each call ends with its STATUS, and outputs are complete. `limit`: of a request's
-// output. The number of calls.
+// Repeats a recorded session of SMG (SGLang's model gateway). Lines are "METHOD STATUS BYTES" with the
+// request in hexadecimal; '#' begins a comment. Checks that each call ends with STATUS and its outputs are
+// complete. `limit`: a request's maximum output. Returns the number of calls.
 template <typename Request, typename Response, typename Limit>
 int ReplaySession(const std::shared_ptr<grpc::Channel>& channel, const std::string& session,
                   const std::string& service, Limit limit) {

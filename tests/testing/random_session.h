@@ -1,4 +1,4 @@
-// A random session of a scheduler: arrivals, some of them held to a rank, cancellations, losses of workers,
+// A random session of a scheduler: arrivals, some of them pinned to a rank, cancellations, losses of workers,
 // recovered requests, refusals, preemptions, late reports.
 //
 // Purpose: drives any object with OneGroup's methods (one_group.h; for example one that records, or two at

@@ -24,7 +24,7 @@ v1::GenerateRequest SyntheticRequest(uint32_t prompt, uint32_t output);
 struct GenerateResult {
   grpc::Status status;
   std::vector<uint32_t> tokens;
-  // Of `tokens`, where the request asks for them.
+  // Log-probabilities of the tokens, if requested.
   v1::Logprobs logprobs;
   bool contiguous = true;
   int finishes = 0;

@@ -49,7 +49,7 @@ class ResumingClient {
   void Run(const std::string& address) {
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-    // Also the timeout of one attempt to connect, which can take long on a busy machine.
+    // This is also the timeout of one connection attempt, which can take long on a busy machine.
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
     const auto stub =
@@ -60,7 +60,7 @@ class ResumingClient {
       ReadOneStream(*stub);
       const grpc::StatusCode code = result_.status.error_code();
       if (code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::CANCELLED) return;
-      if (result_.finishes > 0) {  // the stream broke between its last message and its status: all is here
+      if (result_.finishes > 0) {  // the stream broke after its last message, before its status
         result_.status = grpc::Status::OK;
         return;
       }

@@ -14,7 +14,7 @@ namespace {
 namespace pb = ::vllm::grpc::engine;
 namespace common_pb = ::smg::grpc::common;
 
-// What an answer has beside its tokens.
+// Sets the fields of a response other than its tokens.
 template <typename Message>
 void Adorn(const pb::GenerateRequest& request, const std::vector<uint32_t>& tokens, Message& message) {
   message.set_prompt_tokens(static_cast<uint32_t>(request.tokenized().input_ids_size()));
@@ -223,7 +223,7 @@ uint32_t ScriptedEngine::TakeCached(Rank& rank, std::vector<uint32_t> prompt) co
     const auto differ = std::mismatch(prompt.begin(), prompt.end(), earlier.begin(), earlier.end()).first;
     most = std::max(most, static_cast<size_t>(differ - prompt.begin()));
   }
-  // The last token is computed always.
+  // At least the last token must be computed.
   most = std::min(most, prompt.size() - 1) / kBlock * kBlock;
   rank.prompts.push_back(std::move(prompt));
   return static_cast<uint32_t>(most);
@@ -276,14 +276,14 @@ grpc::Status ScriptedEngine::Run(grpc::ServerContext* context, const pb::Generat
   size_t length = static_cast<size_t>(ids.size());
   Status status = Status::OK;
   const uint32_t asked = request.sampling_params().max_tokens();
-  // Without a temperature vLLM samples at 1.
+  // Without a temperature in the request, vLLM samples at temperature 1.
   const uint32_t drawn = request.sampling_params().has_temperature() ? 0 : 1;
   std::vector<uint32_t> made_all;
   std::vector<pb::GenerateResponse> held;
   const auto complete = [&](const std::string& reason) {
     pb::GenerateResponse end;
     end.mutable_complete()->set_finish_reason(reason);
-    // After chunks vLLM repeats the last one, and counts its tokens.
+    // When streaming, vLLM repeats the last chunk in the completion, with that chunk's counts.
     if (request.stream()) made_all.erase(made_all.begin(), made_all.end() - 1);
     Adorn(request, made_all, *end.mutable_complete());
     end.mutable_complete()->set_cached_tokens(cached);

@@ -1,10 +1,10 @@
 // A vLLM server for tests: ranks that step, queues, and faults on request.
 //
-// Purpose: what real engines do to the router, and what none should. The next token of a sequence depends on
-// the sequence alone (NextToken), so that a request which is continued elsewhere has to bring the tokens of
-// one that was not; without a temperature, at which vLLM samples, others come. Log-probabilities are made up,
-// and every message of a request that asks for some has a unknown field. A prompt that begins with a Fault's
-// number gets that fault. Threads: the test's; the server has its own.
+// Purpose: shows the router what real engines do, and what no engine should do. The next token of a sequence
+// depends on the sequence alone (NextToken), so a request that continues elsewhere must bring its earlier
+// tokens to get the right next ones. Without a temperature vLLM samples, and so other tokens are generated.
+// Log-probabilities are arbitrary, and every message with log-probabilities has an unknown field. A prompt
+// that begins with a Fault's number gets that fault. Threads: the test's; the server has its own.
 #ifndef BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 #define BFIO_TESTS_TESTING_SCRIPTED_ENGINE_H_
 
@@ -23,25 +23,25 @@
 
 namespace bfio::testing {
 
-// Begin a prompt with one of these. At the request's third token:
+// A prompt that begins with one of these numbers gets this fault, by default at its third token:
 enum Fault : uint32_t {
-  kTooManyTokens = 901,  // more than were asked for
-  kOtherOutput,          // a chunk of an output that was not asked for
-  kNoReason,             // the stream ends well without a completion
+  kTooManyTokens = 901,  // more tokens than requested
+  kOtherOutput,  // a chunk of an output that was not requested
+  kNoReason,  // the stream ends with OK but without a completion
   kEngineError,          // finish_reason "error"
   kEngineAbort,          // finish_reason "abort"
   kBadRequest,           // INVALID_ARGUMENT before any token
   kFull,                 // RESOURCE_EXHAUSTED before any token, the first time
-  kTwice,                // the chunk comes twice
-  kMissing,              // the chunk is missing
-  kSwapped,              // the chunk comes after the next one; of vLLM the last two are swapped
-  kUnavailable,          // the stream breaks with UNAVAILABLE, and the server is well
+  kTwice,  // the chunk is sent twice
+  kMissing,  // the chunk is not sent
+  kSwapped,  // the chunk is sent after the next one (vLLM: of the last two)
+  kUnavailable,  // the stream breaks with UNAVAILABLE; the server stays healthy
   kInternal,             // the same with INTERNAL
 };
 
-// Of a sequence that ends in `last` and has `length` tokens.
+// The next token of a sequence of `length` tokens, the last of which is `last`.
 uint32_t NextToken(uint32_t last, size_t length);
-// What an engine that nothing disturbs generates.
+// The tokens that an undisturbed engine generates.
 std::vector<uint32_t> TokensAfter(const std::vector<uint32_t>& prompt, size_t count);
 
 class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
@@ -50,58 +50,58 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     // HOST:PORT.
     std::string listen;
     int32_t ranks = 1;
-    // The first of them among all ranks of the model, and how many there are (0: only these), as of servers
-    // with external or hybrid load balancing. GetLoads counts over all, data_parallel_rank over the server's.
+    // Index of this server's first rank among all ranks of the model, and their number (0: only this server's),
+    // as in vLLM's external or hybrid load balancing. GetLoads uses it; data_parallel_rank begins at 0.
     int32_t first_rank = 0, all_ranks = 0;
     int32_t slots = 4;
-    // Of a rank. GetLoads reports those of all the server's ranks together, and a rank's use as a share of
-    // them.
+    // KV memory per rank. GetLoads reports the sum over the server's ranks, and each rank's use as a share of
+    // this sum.
     int32_t kv_tokens = 0;
     uint32_t max_context = 4096;
     absl::Duration step = absl::Milliseconds(2);
     std::string model = "scripted";
-    // What a health check takes. SGLang generates a token for it, and looks for that every half a second.
+    // Duration of a health check. SGLang generates a token for it, and checks for this every half second.
     absl::Duration health;
-    // Each rank keeps the KV of all its prompts, in blocks of 16 tokens, and says how much of a new one it
-    // had.
+    // Each rank caches the KV of all its prompts in blocks of 16 tokens, and reports the cached tokens of
+    // each new prompt.
     bool prefix_cache = false;
   };
   explicit ScriptedEngine(Options options);
   ~ScriptedEngine() override;
 
-  // As a process that is killed: every stream breaks.
+  // Behaves like a process that is killed: every stream breaks.
   void Kill();
-  // Requests of other clients that each rank has from now on, with so many tokens each. They take slots
-  // first.
+  // From now on each rank also has this many requests of other clients, with this many tokens each. They take
+  // slots first.
   void SetOthers(int requests, int tokens);
-  // What GetLoads says from now on: the truth, a million times as much, that of ranks that do not exist, or
-  // nothing (it does not answer).
+  // What GetLoads reports from now on: the true loads, a million times the truth, loads of ranks that do not
+  // exist, or nothing (no response).
   enum class Loads { kTrue, kWrong, kWrongRank, kSlow };
   void SetLoads(Loads loads);
-  // What SubscribeKvEvents sends from now on, while the truth is GetLoads' kTrue; streams that are open end.
-  // kNone: UNIMPLEMENTED. kTrue: records of loads, as vLLM sends them with events. kSilent: nothing. kReset:
-  // three, and the stream breaks. kOutOfOrder: after each record one with a lower number, and no
-  // requests.
+  // What SubscribeKvEvents sends from now on; open streams end. kNone: UNIMPLEMENTED. kTrue: records of the
+  // true loads, as vLLM sends them with events. kSilent: nothing. kReset: three rounds of records, then the
+  // stream breaks. kWrongRank: loads of ranks that do not exist. kOutOfOrder: after each record one with a
+  // lower number and no requests.
   enum class Records { kNone, kTrue, kSilent, kReset, kWrongRank, kOutOfOrder };
   void SetRecords(Records records);
-  // While it holds, no rank steps, and health checks are answered only if `healthy`.
+  // While silent, no rank steps, and health checks are answered only if `healthy`.
   void SetSilent(bool silent, bool healthy = false);
 
   struct Counts {
-    // Of all ranks: requests in a slot, in the queue, the longest queue that a rank has had, and requests
-    // taken and cancelled by the caller so far.
+    // Sums over all ranks: requests in a slot, requests in the queue, the longest queue of any rank so far,
+    // and requests accepted and cancelled by the caller so far.
     int running = 0, waiting = 0, longest_queue = 0, taken = 0, cancelled = 0;
-    // Calls of SubscribeKvEvents.
+    // Number of calls of SubscribeKvEvents.
     int subscriptions = 0;
-    // Taken, by rank.
+    // Requests accepted, by rank.
     std::vector<int> by_rank;
   };
   Counts counts();
-  // The requests that it took, in order, and what it sent for each, in order.
+  // The accepted requests and the responses to each, in order.
   struct Exchange {
     ::vllm::grpc::engine::GenerateRequest request;
     std::vector<::vllm::grpc::engine::GenerateResponse> responses;
-    // Of the call's metadata; empty: none.
+    // From the call's metadata; empty: none.
     std::string traceparent;
   };
   std::vector<Exchange> exchanges();
@@ -110,12 +110,12 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
   using Status = grpc::Status;
   struct Rank {
     int running = 0, waiting = 0;
-    // Of the running ones.
+    // Tokens of the running requests.
     int tokens = 0;
-    // With a prefix cache: all prompts that it has had.
+    // With a prefix cache: all prompts so far.
     std::vector<std::vector<uint32_t>> prompts;
   };
-  // Tokens of the prompt that the rank has; adds it to them.
+  // Returns the number of the prompt's tokens that the rank has cached, and adds the prompt to the cache.
   uint32_t TakeCached(Rank& rank, std::vector<uint32_t> prompt) const;
 
   Status GetServerInfo(grpc::ServerContext*, const ::vllm::grpc::engine::GetServerInfoRequest*,
@@ -133,7 +133,7 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
                   grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer) override;
   Status Run(grpc::ServerContext* context, const ::vllm::grpc::engine::GenerateRequest& request,
              grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer);
-  // Of the exchange `number`.
+  // Sends a response of exchange `number`.
   void Send(size_t number, const ::vllm::grpc::engine::GenerateResponse& response,
             grpc::ServerWriter<::vllm::grpc::engine::GenerateResponse>* writer);
   // Waits for the next step; false when the call is over.

@@ -1,4 +1,4 @@
-// Calls of SGLang's scheduler API, as a gateway makes them.
+// Calls of SGLang's scheduler API in the way that a gateway makes them.
 #ifndef BFIO_TESTS_TESTING_SGLANG_CALLS_H_
 #define BFIO_TESTS_TESTING_SGLANG_CALLS_H_
 
@@ -14,7 +14,7 @@ namespace common_pb = ::smg::grpc::common;
 using Outputs = OutputsOf<pb::GenerateResponse>;
 using Call = CallOf<pb::SglangScheduler::Stub, pb::GenerateRequest, pb::GenerateResponse>;
 
-// Greedy.
+// A greedy request.
 inline pb::GenerateRequest Request(uint32_t output, bool stream = true) {
   pb::GenerateRequest request;
   for (uint32_t id = 1; id <= 7; ++id) request.mutable_tokenized()->add_input_ids(id);

@@ -51,7 +51,7 @@ struct SimWorker {
   int32_t slots = 4;
   int64_t kv_tokens = 1000;
   bool steps_alone = true;
-  // It is an engine with an API of its own, which ends its requests with the connection.
+  // Whether it stands for an engine with its own API, which ends its requests when the connection is lost.
   bool passes = false;
   bool prefix_cache = false;
   std::string barrier = "star";

@@ -189,10 +189,10 @@ class StepLoopTest : public ::testing::Test {
   StepReport Report(int rank) { return ranks_[rank]->link.Next<StepReport>(); }
   int size() const { return static_cast<int>(ranks_.size()); }
 
-  // Batch planner of the engines; absent: prompts are computed whole.
+  // Batch planner of the engines; absent: prompts are computed in one step.
   std::optional<BatchPlannerOptions> plan_;
   StepCost cost_;
-  // Steps take the time that their cost says, and no gate pauses them.
+  // Whether steps take the time that their cost predicts, with no gate to pause them.
   bool real_time_ = false;
   std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
   std::vector<std::unique_ptr<TestRank>> ranks_;

@@ -48,7 +48,7 @@ struct UncoupledWorker {
   std::deque<Plan> plans;
   std::deque<core::StepReport> reports;
   std::deque<std::vector<core::RequestId>> finished;
-  // With the tokens that each held, of its prompt and generated.
+  // Preempted requests, each with the prompt and generated tokens that it held.
   std::deque<std::map<core::RequestId, Held>> preempted;
 
   bool CanStep() const { return !waits || !plans.empty(); }

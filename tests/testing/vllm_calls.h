@@ -1,4 +1,4 @@
-// Calls of vLLM's engine API, as a gateway makes them.
+// Calls of vLLM's engine API in the way that a gateway makes them.
 #ifndef BFIO_TESTS_TESTING_VLLM_CALLS_H_
 #define BFIO_TESTS_TESTING_VLLM_CALLS_H_
 

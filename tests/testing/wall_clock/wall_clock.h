@@ -27,7 +27,7 @@ class WallClock {
   // The clock under which this process runs; nullptr: the machine's.
   static std::unique_ptr<WallClock> Mine();
 
-  // Why programs of this build cannot have one; empty: they can.
+  // The reason why programs of this build cannot have such a clock; empty if they can.
   static std::string WhyNot();
 
   // Arguments before a program's name that make it run under this clock.

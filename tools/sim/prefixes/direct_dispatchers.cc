@@ -2,7 +2,7 @@
 // arrives.
 //
 //   direct_least_requests  to the rank with the fewest requests.
-//   sglang_cache_aware     SGLang's gateway: if the ranks' requests differ by more than 64 and a factor of 1.5,
+//   sglang_cache_aware     SGLang's gateway: if ranks' requests differ by more than 64 and a factor of 1.5,
 //                          to the rank with the fewest; otherwise to the rank whose earlier prompts match most
 //                          of this one, if that is more than 30 %; otherwise to the rank with the smallest
 //                          tree of prompts. Its tree is bounded by 2^26 characters, here 2^24 tokens.
