@@ -1,4 +1,4 @@
-// Which rule of placement is followed, on traffic that is known to suit one of them.
+// Which placement rule is chosen, for traffic on which one of the rules is known to be best.
 #include "router/core/choice/rule_chooser.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace bfio::core {
 namespace {
 
 constexpr PlacementRule kAll[] = {PlacementRule::kHeadroom, PlacementRule::kHorizon, PlacementRule::kCounts};
-// Another one first.
+// The same rules in another order.
 constexpr PlacementRule kOthersFirst[] = {PlacementRule::kHorizon, PlacementRule::kCounts,
                                           PlacementRule::kHeadroom};
 
@@ -40,8 +40,8 @@ double Time(const RuleChooser& chooser, PlacementRule rule) {
   return 0;
 }
 
-// A steady stream whose requests `draw` makes, `per_step` of them on average, with a lookahead that has seen
-// it.
+// A steady stream of `per_step` requests per step on average, with lengths from `draw`, and a lookahead that
+// has learnt these lengths.
 class Traffic {
  public:
   using Draw = std::function<std::pair<int64_t, int64_t>(Rng&)>;
@@ -72,12 +72,12 @@ class Traffic {
   EndedRequests ended_;
 };
 
-// All alike: prompts of 512 tokens that make 256. 40 of 72 slots are taken.
+// Identical requests: prompts of 512 tokens and outputs of 256; 40 of 72 slots are taken.
 Traffic Alike(uint64_t seed, size_t workers = 8) {
   return {seed, workers, static_cast<double>(workers) * 40 / 256,
           [](Rng&) { return std::make_pair(512, 256); }};
 }
-// As agents send: prompts lognormal about 4,900 tokens, and 150 made.
+// Traffic of agents: lognormal prompts of about 4,900 tokens, and outputs of about 150.
 Traffic LargePrompts(uint64_t seed) {
   return {seed, 16, 16.0 * 40 / 204, [](Rng& rng) {
             const auto of = [&](double log) {

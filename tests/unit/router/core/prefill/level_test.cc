@@ -63,8 +63,8 @@ TEST(TokensWithinTest, EqualsCountingOneByOne) {
     for (const RankWork& rank : random.ranks) {
       const double level = rank.SecondsWithoutPrompts() + 4e-3 * (rng.Uniform() - 0.1);
       const int64_t tokens = TokensWithin(rank, level);
-      // Rounding may decide about the last token: the level computed from a number of tokens must give that
-      // number.
+      // Rounding may affect the last token: the level computed from a number of tokens must give that number
+      // back.
       EXPECT_NEAR(static_cast<double>(tokens), static_cast<double>(CountWithin(rank, level)), 1) << seed;
       EXPECT_LE(SecondsWith(rank, tokens), std::max(level, rank.SecondsWithoutPrompts()) + 1e-9) << seed;
     }
@@ -75,7 +75,7 @@ TEST(TokensWithinTest, TheTimeOfANumberOfTokensGivesThatNumber) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     const RandomRanks random(seed);
     for (const RankWork& rank : random.ranks) {
-      // Above the free rows, where every token takes time.
+      // More rows than are free, so that every token takes time.
       for (int64_t tokens = rank.FreeRows() + 1; tokens <= rank.PromptTokens(); tokens += 37) {
         EXPECT_EQ(TokensWithin(rank, SecondsWith(rank, tokens)), tokens) << seed;
       }
@@ -93,7 +93,7 @@ TEST(TokensWithinTest, RowsBelowTheKneeCostNothing) {
   EXPECT_EQ(TokensWithin(rank, 0.01), 0) << "its decodes alone take longer";
 }
 
-// Against every number of steps.
+// Compared with trying every number of steps.
 TEST(LevelWithinTest, TheLowestLevelThatIsInTimeHalfAStepEarly) {
   int met = 0;
   for (uint64_t seed = 1; seed <= 1000; ++seed) {

@@ -151,17 +151,17 @@ TEST(PlanPrefillTest, LongPromptsRaiseTheLevelNoMoreThanMeanOnes) {
                                              RankOf(20, 2000, 10, {{200, 0}})};
   const double level = PlanPrefill(two_long, {}, Traffic(), {}).level_s;
   EXPECT_NEAR(level, PlanPrefill(two_mean, {}, Traffic(), {}).level_s, 1e-12);
-  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau is 2 / (10 * 0.012) = 16.7 steps.
+  // pace 0.5, 10 a second, 40 decodes, 0.02 s each: k = 2, all ranks; tau is 2 / (10 * 0.012) = 16.7 steps.
   EXPECT_NEAR(level, SlowestWithoutPrompts(two_long) + 1e-4 * 200 / 16.7, 1e-4);
 }
 
-// The others compute more below the slowest rank's time than is wanted in all. The long prompt is on the
-// slowest rank, where the attention of its rows takes time that is not free.
+// The other ranks' free time exceeds what all prompts together should get. The long prompt is on the slowest
+// rank, where the attention of its rows takes time that is not free.
 TEST(PlanPrefillTest, TokensOfOtherRanksDoNotReplaceThoseOfALongPrompt) {
   PrefillTraffic traffic = Traffic();
-  // More than free time serves, so that it is enough that 3.6 ranks' worth of rows share a rise.
+  // Arrivals exceed the free time, so a rise of the level pays if 3.6 ranks' worth of rows share it.
   traffic.arrivals_per_s = 300;
-  // tau: 4 prompts under way arrive in 4 / (300 * 0.012) = 1.1 steps; 5.1 with the lag.
+  // tau: the 4 prompts in progress arrive in 4 / (300 * 0.012) = 1.1 steps; with the lag it is 5.1.
   traffic.lag_steps = 4;
   const auto tokens = [&](int64_t left, int64_t done) {
     std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{left, done}})};
@@ -176,15 +176,15 @@ TEST(PlanPrefillTest, TokensOfOtherRanksDoNotReplaceThoseOfALongPrompt) {
         TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, level_s));
   };
   EXPECT_NEAR(tokens(300, 200), 500 / 5.11, 1) << "so much that it takes tau steps";
-  // After 1,000 tokens a row's attention takes a tenth of its time above the knee; 180 rows are free.
+  // After 1,000 tokens the attention of a row takes a tenth of its time above the knee; 180 rows are free.
   EXPECT_NEAR(tokens(1200, 1000), 0.9 * 180, 1);
   EXPECT_NEAR(tokens(9000, 5000), 0.5 * 180, 1);
   EXPECT_EQ(tokens(9000, 20'000), 0) << "nothing is saved";
 }
 
-// Whatever the lengths of prompts, and whatever other ranks compute: where arrivals need all free time, a
-// level that stops while all ranks' worth of rows share its rise gives each rank's first prompt so much that
-// it takes tau steps, or what its cheap rows give.
+// For any lengths of prompts and any work of other ranks: when arrivals need all free time, and the level
+// stops while as many ranks as there are share its rise, each rank's first prompt gets the rows with which it
+// ends within tau steps, or the cheap rows of its rank if these are fewer.
 TEST(PlanPrefillTest, EveryFirstPromptGetsItsShareOfCheapRowsWhileEnoughRanksShare) {
   int shared = 0, long_ones = 0;
   for (uint64_t seed = 1; seed <= 1000; ++seed) {
@@ -201,7 +201,7 @@ TEST(PlanPrefillTest, EveryFirstPromptGetsItsShareOfCheapRowsWhileEnoughRanksSha
       ranks.back().cost.b0_tokens = 300;
       ranks.back().cost.k1_s_per_pair = 1e-8 * rng.Uniform();
     }
-    // So many that a prompt may take a step.
+    // Enough arrivals that a prompt may take a single step.
     PrefillTraffic traffic = Traffic();
     traffic.arrivals_per_s = 3 * static_cast<double>(count) / traffic.mean_prefill_s;
     const double tau = 1;
@@ -229,7 +229,7 @@ TEST(PlanPrefillTest, EveryFirstPromptGetsItsShareOfCheapRowsWhileEnoughRanksSha
 }
 
 TEST(PlanPrefillTest, AMeanPromptTakesAStepWhereArrivalsNeedIt) {
-  // 400 a second are 4.8 a step: two ranks with a prompt each are k, in less than a step.
+  // 400 a second are 4.8 per step, so k (two ranks with a prompt each) arrive in less than a step.
   PrefillTraffic busy = Traffic();
   busy.arrivals_per_s = 400;
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{200, 0}}), RankOf(20, 2000, 10, {{200, 0}})};
@@ -252,14 +252,14 @@ TEST(PlanPrefillTest, TheLagOfPlansAddsToTheHorizon) {
 TEST(PlanPrefillTest, ALonePromptWaitsForOthersThatAreExpected) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
   const double slowest = SlowestWithoutPrompts(ranks);
-  // k = sqrt(2 * 10 * 40 * 0.02) = 4 covers both ranks.
+  // k = sqrt(2 * 10 * 40 * 0.02) = 4 exceeds the number of ranks.
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
   PrefillTraffic rare = Traffic();
   rare.arrivals_per_s = 0.1;
   EXPECT_GT(PlanPrefill(ranks, {}, rare, {}).level_s, slowest + 1e-4) << "k = 0.4";
 }
 
-// However long company takes to come.
+// Even if other prompts take long to arrive.
 TEST(PlanPrefillTest, ALonePromptWaitsNoLongerThanTwiceTheTimeItWasMeantToTake) {
   std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{200, 0}}), RankOf(20, 2000)};
   const double slowest = SlowestWithoutPrompts(ranks), meant_s = 2.0 / 10;
@@ -271,8 +271,8 @@ TEST(PlanPrefillTest, ALonePromptWaitsNoLongerThanTwiceTheTimeItWasMeantToTake) 
 
 // --- objectives ---
 
-// One rank computes a prompt and another decodes much, so without an objective the level stays at the slowest
-// rank's decodes.
+// One rank computes a prompt and another has long decodes, so without an objective the level stays at the
+// slowest rank's decode time.
 std::vector<PrefillRank> LonePrompt(int64_t tokens, double due_s) {
   std::vector<PrefillRank> ranks = {RankOf(20, 2000), RankOf(20, 2000)};
   ranks[0].Add({tokens, 0}, due_s);
@@ -282,8 +282,8 @@ std::vector<PrefillRank> LonePrompt(int64_t tokens, double due_s) {
 TEST(PlanPrefillObjectives, OneThatWouldBeMissedRaisesTheLevel) {
   const double slowest = SlowestWithoutPrompts(LonePrompt(500, kNoObjective));
   EXPECT_NEAR(PlanPrefill(LonePrompt(500, kNoObjective), {}, Traffic(), {}).level_s, slowest, 1e-12);
-  // 0.05 s of work in 0.25 s beside 0.014 s of decodes: (0.25 - 0.05) / 0.014 is 14 steps, with half a step
-  // to spare 13.
+  // 0.05 s of work within 0.25 s, next to 0.014 s of decodes: (0.25 - 0.05) / 0.014 is 14 steps; with half a
+  // step to spare, 13.
   EXPECT_NEAR(PlanPrefill(LonePrompt(500, 0.25), {}, Traffic(), {}).level_s, slowest + 0.05 / 13, 1e-9);
   EXPECT_GT(PlanPrefill(LonePrompt(500, 0.2), {}, Traffic(), {}).level_s, slowest + 0.05 / 13);
 }
@@ -319,19 +319,19 @@ TEST(PlanPrefillObjectives, AWaitingPromptIsBoundAndComputedInTime) {
   EXPECT_LT(without.level_s, with.level_s);
 }
 
-// While ranks have prompts left and it waits for one of them.
+// The ranks still have prompts, and the waiting prompt needs one of them to finish.
 TEST(PlanPrefillObjectives, AWaitingPromptRaisesTheLevelForThoseBeforeIt) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{400, 0}}), RankOf(20, 2000, 10, {{400, 0}})};
   const std::vector<WaitingPrompt> waiting = {{200, 0, 0.3}};
   const PrefillDecision decision = PlanPrefill(ranks, waiting, Traffic(), {});
   EXPECT_THAT(WaitingOf(decision), ElementsAre());
-  // 0.04 s on each rank and then its own 0.02 s: (0.3 - 0.06) / 0.014 is 17 steps, so 16.
+  // 0.04 s on each rank, then 0.02 s of its own: (0.3 - 0.06) / 0.014 is 17 steps; with a margin, 16.
   EXPECT_NEAR(decision.level_s, SlowestWithoutPrompts(ranks) + 0.06 / 16, 1e-9);
   EXPECT_LT(PlanPrefill(ranks, {{{200, 0}}}, Traffic(), {}).level_s, decision.level_s);
 }
 
-// Steps of a group with prompts on its ranks and no arrivals, until all objectives are met or missed. Each is
-// met that a level of at most half a step more could meet alone, and no step is longer than the bound.
+// Steps of a group with prompts on its ranks and no arrivals, until all objectives are met or missed. Every
+// objective that alone needs steps at most half as long again is met, and no step exceeds the bound.
 TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
   int met = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
@@ -343,7 +343,7 @@ TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
       ranks.back().cost.b0_tokens = static_cast<int64_t>(rng.Below(100));
     }
     const double slowest = SlowestWithoutPrompts(ranks);
-    // By rank; 0 where none has to be met.
+    // By rank: the objective; 0 if it need not be met.
     std::vector<double> reachable_s(ranks.size());
     for (size_t g = 0; g < ranks.size(); ++g) {
       if (rng.Below(4) == 0) continue;
@@ -352,7 +352,7 @@ TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
       const RankWork work{ranks[g].cost, ranks[g].decodes, ranks[g].decode_context, {}};
       const double other_s = work.SecondsWithoutPrompts() - 1e-4 * static_cast<double>(work.FreeRows());
       ranks[g].Add({tokens, 0}, due_s);
-      // With a step to spare, as other ranks' objectives make steps longer.
+      // With one step to spare, because other ranks' objectives make steps longer.
       const bool reachable = LevelWithin(other_s, slowest, work_s, due_s - 1.5 * slowest) <= 1.5 * slowest;
       reachable_s[g] = reachable ? due_s : 0;
       met += reachable ? 1 : 0;
@@ -361,7 +361,7 @@ TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
     for (int step = 0; step < 200 && now_s < 0.5; ++step) {
       const double level_s = PlanPrefill(ranks, {}, Traffic(), {}).level_s;
       ASSERT_LE(level_s, slowest + 2 * std::max(slowest, Traffic().mean_prefill_s) + 1e-12) << seed;
-      // The longest that the step can be.
+      // An upper bound of the step's duration.
       now_s += level_s;
       for (size_t g = 0; g < ranks.size(); ++g) {
         PrefillRank& rank = ranks[g];
@@ -386,12 +386,12 @@ TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
 }
 
 TEST(PlanPrefillTest, WithFewDecodesAPromptIsComputedAtOnce) {
-  // One request decodes: it waits 0.02 s for the prompt, which would otherwise take 16.7 steps of 0.012 s.
+  // The single decode waits 0.02 s for the prompt, which would otherwise take 16.7 steps of 0.012 s.
   const std::vector<PrefillRank> ranks = {RankOf(0, 0, 10, {{200, 0}}), RankOf(1, 100)};
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, 0.01 + 1e-4 * 200, 1e-9);
 }
 
-// The bound holds however many prompts wait, and however long they are.
+// For any number of waiting prompts of any length.
 TEST(PlanPrefillTest, NoDecodeIsDelayedByMoreThanTwoMeanPromptsOrSteps) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
@@ -447,7 +447,7 @@ TEST(PlanPrefillTest, NoPromptStarves) {
 }
 
 TEST(PlanPrefillTest, APromptOnTheSlowestRankDoesNotStarve) {
-  // The other rank's free time covers all wanted tokens at a level at which this rank computes none.
+  // At a level at which this rank computes none, the other rank's free time covers all tokens wanted.
   std::vector<PrefillRank> ranks = {RankOf(90, 90000, 10, {{500, 0}}), RankOf(10, 1000, 10, {{5000, 0}})};
   ranks[0].first_bound_for_s = 0.001;
   const double slowest = SlowestWithoutPrompts(ranks);

@@ -1,5 +1,5 @@
-// When prompts are released to engines that fill their own budgets: cases that can be computed by hand, and
-// what no release may do, on random groups.
+// When prompts are released to engines that fill their own budgets: cases that are computed by hand, and
+// invariants on random groups. A prompt's height is the time by which it lengthens a step.
 #include "router/core/prefill/release_planner.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Bindings = std::vector<PrefillDecision::Binding>;
 
-// 0.1 ms a row, nothing free.
+// 0.1 ms per row; no row is free.
 PrefillRank DecodingRank(int64_t decodes, double context, int64_t free_slots = 10,
                          std::vector<PromptLeft> prompts = {}) {
   PrefillRank rank;
@@ -52,7 +52,7 @@ TEST(PlanReleaseTest, WhereNothingDecodesEveryRankGetsOneAtOnce) {
 
 TEST(PlanReleaseTest, ALonePromptWaitsAsLongAsItsUnevennessCosts) {
   const std::vector<PrefillRank> ranks = {DecodingRank(5, 500), DecodingRank(5, 500)};
-  // 0.02 s on one of two ranks: 10 decodes wait 0.01 s for a rank that has nothing.
+  // The height is 0.02 s on one of two ranks: 10 decodes wait for a rank that is idle for 0.01 s on average.
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.09}}}, {}, {}), IsEmpty());
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.11}}}, {}, {}), SizeIs(1));
 }
@@ -69,22 +69,22 @@ TEST(PlanReleaseTest, APromptDoesNotWaitForOneThatComesTooLate) {
   EXPECT_THAT(PlanRelease(three, {{{200, 0}, {200, 0}}}, {.arrivals_per_s = 29}, {}), SizeIs(2));
 }
 
-// However many decode.
+// For any number of decodes.
 TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanTwoStepsAndSixteenTimesItsHeight) {
   const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000), DecodingRank(200, 20000)};
   PrefillTraffic traffic = {.step_s = 0.05};
-  // 0.02 s; a step passes until the plan takes effect.
+  // The height is 0.02 s, and one step passes until the plan takes effect.
   const double most_s = 2 * 0.05 + 16 * 0.02 - 0.05;
   EXPECT_THAT(PlanRelease(ranks, {{{200, most_s - 0.01}}}, traffic, {}), IsEmpty());
   EXPECT_THAT(PlanRelease(ranks, {{{200, most_s + 0.01}}}, traffic, {}), SizeIs(1));
-  // It takes along what is no higher.
+  // Prompts of no greater height are released with it.
   EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{200, most_s + 0.01}, {150, 0}, {300, 0}}}, traffic, {})),
               ElementsAre(0, 1));
 }
 
 TEST(PlanReleaseTest, AnOldLongPromptPrecedesYoungShortOnes) {
   const std::vector<PrefillRank> ranks = {DecodingRank(0, 0)};
-  // Ten times as long as the other, and four times as old.
+  // Ten times the length of the other prompt, and four times its age.
   EXPECT_EQ(WaitingOf(PlanRelease(ranks, {{{300, 1}, {3000, 4}}}, {}, {})).front(), 1);
   EXPECT_EQ(WaitingOf(PlanRelease(ranks, {{{300, 1}, {3000, 3}}}, {}, {})).front(), 0);
 }
@@ -95,7 +95,7 @@ TEST(PlanReleaseTest, AnEvenWaveGoesAtOnce) {
               ::testing::UnorderedElementsAre(0, 1));
 }
 
-// What the others of a wave have waited counts for all: 0.1 + 0.05 of 40 * (0.02 - 0.0175) = 0.1.
+// The waits of all prompts of a wave add up: 0.1 + 0.05 exceeds 40 * (0.02 - 0.0175) = 0.1.
 TEST(PlanReleaseTest, PromptsOfDifferentLengthsWaitTogether) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}, {150, 0.05}}}, {}, {}), SizeIs(2));
@@ -103,13 +103,13 @@ TEST(PlanReleaseTest, PromptsOfDifferentLengthsWaitTogether) {
 }
 
 TEST(PlanReleaseTest, WhatFitsBesideTheSlowestGoesAtOnce) {
-  // 0.007 s less of context.
+  // The second rank's decodes take 0.007 s less, because its context is shorter.
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 9000), DecodingRank(20, 2000)};
   EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{69, 0}}}, {}, {})), ElementsAre(1));
   EXPECT_THAT(PlanRelease(ranks, {{{71, 0}}}, {}, {}), IsEmpty());
 }
 
-// A budget spreads a prompt over steps, each of which has its free time.
+// A budget spreads a prompt over several steps, and each of them has free time.
 TEST(PlanReleaseTest, EveryStepThatAPromptTakesHasItsSlack) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 9000), DecodingRank(20, 2000)};
   const std::vector<WaitingPrompt> waiting = {{200, 0}};
@@ -131,7 +131,7 @@ TEST(PlanReleaseTest, WhatFitsBesideAWaveJoinsIt) {
 }
 
 TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
-  // Both would wait behind 600 tokens, six steps of budget, and can go elsewhere until then.
+  // Both would wait behind 600 tokens, six steps of budget; until then they can still go elsewhere.
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000, 10, {{600, 0}}),
                                           DecodingRank(20, 2000, 10, {{600, 0}})};
   const std::vector<WaitingPrompt> waiting = {{100, 50}, {100, 50}};
@@ -142,7 +142,7 @@ TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
 TEST(PlanReleaseTest, WhereArrivalsTakeTheCapacityNoneWaitsForOthers) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
   PrefillTraffic traffic = {.mean_prompt_tokens = 200, .step_s = 0.01};
-  // 100 tokens of room on each rank.
+  // 100 prompt tokens per rank and step.
   const ReleaseSettings settings = {.step_tokens = 120};
   traffic.arrivals_per_s = 10;
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.1}}}, traffic, settings), IsEmpty()) << "a tenth of the capacity";
@@ -163,11 +163,11 @@ TEST(PlanReleaseTest, WhereSlotsAreShortTheOldestGo) {
   EXPECT_THAT(PlanRelease({{DecodingRank(0, 0, 0)}}, {{{4000, 0.5}}}, {}, {}), IsEmpty());
 }
 
-// Where not all have slots, an uneven wave would lengthen the backlog.
+// When not all prompts can have a slot, an uneven wave would lengthen the backlog.
 TEST(PlanReleaseTest, WhereSlotsAreShortOnlyTheCostToAllDecodesBoundsAWait) {
   const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000, 1), DecodingRank(200, 20000, 0)};
   const PrefillTraffic traffic = {.step_s = 0.05};
-  // 400 decodes wait 0.01 s for a rank that has nothing.
+  // 400 decodes wait for a rank that is idle for 0.01 s on average.
   EXPECT_THAT(PlanRelease(ranks, {{{200, 3.9}, {200, 0}}}, traffic, {}), IsEmpty());
   EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{200, 4}, {200, 0}}}, traffic, {})), ElementsAre(0));
 }
@@ -175,7 +175,7 @@ TEST(PlanReleaseTest, WhereSlotsAreShortOnlyTheCostToAllDecodesBoundsAWait) {
 // --- prefixes ---
 
 TEST(PlanReleaseTest, APromptGoesToTheRankThatHasItsPrefix) {
-  // 0.02 s of decodes a step less on the other.
+  // The decodes of the first rank take 0.02 s less per step.
   const std::vector<PrefillRank> ranks = {DecodingRank(0, 0), DecodingRank(20, 20000)};
   const std::vector<int64_t> cached = {0, 900};
   EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{1000, 9, kNoObjective, 0, cached}}}, {}, {})), ElementsAre(1));
@@ -183,17 +183,17 @@ TEST(PlanReleaseTest, APromptGoesToTheRankThatHasItsPrefix) {
 }
 
 TEST(PlanReleaseTest, AHitThatTheDecodesOfTheSlowestRankOutweighIsNotUsed) {
-  // The third computes a long prompt, beside which either adds nothing.
+  // The third rank computes a long prompt, so neither of the others lengthens the step.
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 20000),
                                           DecodingRank(20, 2000, 0, {{2000, 0}})};
   const std::vector<int64_t> cached = {0, 900, 0};
   const std::vector<WaitingPrompt> waiting = {{1000, 9, kNoObjective, 0, cached}};
-  // 0.09 s of work less, a third of it the group's, against some 0.0011 s a step.
+  // The hit saves 0.09 s of work, a third of it the group's; longer decodes cost some 0.0011 s a step.
   EXPECT_THAT(RanksOf(PlanRelease(ranks, waiting, {.mean_output_tokens = 10}, {})), ElementsAre(1));
   EXPECT_THAT(RanksOf(PlanRelease(ranks, waiting, {.mean_output_tokens = 100}, {})), ElementsAre(0));
 }
 
-// Its height is that of the tokens that it computes.
+// The height counts only the tokens to compute.
 TEST(PlanReleaseTest, WhatIsCachedCostsDecodesNothing) {
   const std::vector<PrefillRank> ranks = {DecodingRank(5, 500), DecodingRank(5, 500)};
   const std::vector<int64_t> cached = {0, 180};
@@ -204,7 +204,7 @@ TEST(PlanReleaseTest, WhatIsCachedCostsDecodesNothing) {
 TEST(PlanReleaseTest, APromptWaitsForABusyRankNoLongerThanItsPrefixSaves) {
   const std::vector<PrefillRank> ranks = {DecodingRank(0, 0), DecodingRank(0, 0, 10, {{3000, 0}})};
   const std::vector<int64_t> cached = {0, 500};
-  // 500 tokens take 0.05 s.
+  // Computing 500 tokens takes 0.05 s.
   EXPECT_THAT(PlanRelease(ranks, {{{600, 0.04, kNoObjective, 0, cached}}}, {}, {}), IsEmpty());
   EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{600, 0.06, kNoObjective, 0, cached}}}, {}, {})), ElementsAre(0));
 }
@@ -223,7 +223,7 @@ TEST(PlanReleaseTest, WhereSlotsAreShortAPromptLetsOthersGoFirstForAsLongAsItMay
                                               {600, 1, kNoObjective, 0, free}};
   EXPECT_THAT(WaitingOf(PlanRelease(ranks, waiting, {}, {.longest_wait_s = 3})), ElementsAre(1));
   EXPECT_THAT(WaitingOf(PlanRelease(ranks, waiting, {}, {.longest_wait_s = 1.9})), ElementsAre(0));
-  // One alone has a slot.
+  // Without the other prompt, the only free slot is used.
   EXPECT_THAT(WaitingOf(PlanRelease(ranks, {waiting.data(), 1}, {}, {.longest_wait_s = 3})), ElementsAre(0));
 }
 
@@ -266,8 +266,8 @@ TEST(PlanReleaseTest, SoundOnRandomGroups) {
   }
 }
 
-// Whatever its length and whatever else waits: after N times its height a rank with room has it, or another
-// of a greater age for the root of its length.
+// For any length and any other prompts: after N times its height (N decodes) a rank with room gets it, unless
+// a prompt with a greater age over the root of its length precedes it.
 TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanItCostsAllDecodes) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);

@@ -63,7 +63,7 @@ struct TestRank {
     return prompts;
   }
 
-  // A step with so many prompt tokens; its time by the cost model itself.
+  // Runs a step with this many prompt tokens; returns its duration by the cost model.
   double Step(int64_t tokens, int64_t now) {
     BatchLoad load;
     for (const Decode& decode : decodes) load.AddDecode(decode.context);
@@ -91,7 +91,7 @@ struct TestRank {
 class LoopTest : public ::testing::Test {
  protected:
   static constexpr int64_t kBudget = 256;
-  // Until then requests arrive.
+  // Requests arrive until this step.
   static constexpr int64_t kArrivalSteps = 300;
 
   void Make(uint64_t seed) {
@@ -109,7 +109,7 @@ class LoopTest : public ::testing::Test {
       rank.cost.k1_s_per_pair = kAttention[rng_.Below(3)] * rng_.Uniform();
       rank.cost.k2_s_per_token = 1e-6 * rng_.Uniform();
       rank.slots = 1 + static_cast<int64_t>(rng_.Below(30));
-      // One in four ranks decodes without an end, more and more slowly.
+      // One request in four decodes without end, so its rank's decodes become ever slower.
       for (uint64_t i = rng_.Below(static_cast<uint64_t>(rank.slots)); i > 0; --i) {
         const int64_t left =
             rng_.Below(4) == 0 ? int64_t{1} << 40 : 1 + static_cast<int64_t>(rng_.Below(500));
@@ -124,7 +124,7 @@ class LoopTest : public ::testing::Test {
     traffic_.mean_output_tokens = 1 + static_cast<double>(rng_.Below(500));
     traffic_.step_s = 0.01 + 0.05 * rng_.Uniform();
     traffic_.lag_steps = static_cast<int32_t>(rng_.Below(2));
-    // In bursts; the most that come in a step.
+    // Requests arrive in bursts; this is the largest.
     burst_ = 1 + rng_.Below(10);
   }
 
@@ -132,7 +132,7 @@ class LoopTest : public ::testing::Test {
     if (now_ >= kArrivalSteps || rng_.Below(10) != 0) return;
     for (uint64_t i = rng_.Below(burst_ + 1); i > 0; --i) {
       TestRequest request;
-      // One in ten is much longer.
+      // One in ten may be much longer.
       const double most = mean_tokens_ * (rng_.Below(10) == 0 ? 10 : 1.2);
       request.tokens = 1 + static_cast<int64_t>(most * rng_.Uniform());
       request.output = 1 + static_cast<int64_t>(rng_.Below(100));
@@ -176,7 +176,7 @@ class LoopTest : public ::testing::Test {
     return slots;
   }
 
-  // Moves them out of the pool; `latest` says by which step one has to be computed that is last on its rank.
+  // Binds requests of the pool. `latest`: steps within which the last request of a rank must be computed.
   template <class Latest>
   void Bind(const std::vector<PrefillDecision::Binding>& bindings, const Latest& latest) {
     std::vector<bool> bound(pool_.size());
@@ -202,7 +202,7 @@ class LoopTest : public ::testing::Test {
 
   // --- bounds of prefill_planner.h ---
 
-  // tau when all slots decode, steps.
+  // An upper bound of tau in steps: its value when all slots decode.
   double MostHorizon() const {
     double slots = 0;
     for (const TestRank& rank : ranks_) slots += static_cast<double>(rank.slots);
@@ -228,7 +228,7 @@ class LoopTest : public ::testing::Test {
 
   Rng rng_{0};
   std::vector<TestRank> ranks_;
-  // In the order of arrival.
+  // In order of arrival.
   std::vector<TestRequest> pool_;
   PrefillTraffic traffic_;
   double mean_tokens_ = 0;
@@ -249,7 +249,7 @@ class LevelLoopTest : public LoopTest {
       CheckOrder(decision, slots_short);
       Bind(decision.bindings, [&](const TestRank& rank) { return MostSteps(rank); });
       if (HasFailure()) return;
-      // A slot is free and a prompt waits: only as long as ranks have others to compute.
+      // While a slot is free and a prompt waits, no prompt may leave only until ranks have computed theirs.
       if (pool_.empty() || FreeSlots() == 0 || !decision.bindings.empty()) {
         idle_since = now_;
         double most = 0;
@@ -263,7 +263,7 @@ class LevelLoopTest : public LoopTest {
     }
   }
 
-  // None is passed over by one that is less urgent, or younger where slots are short.
+  // No request is passed over by a less urgent one or, when slots are short, by a younger one.
   void CheckOrder(const PrefillDecision& decision, bool slots_short) const {
     std::vector<bool> bound(pool_.size());
     for (const auto& binding : decision.bindings) bound[binding.waiting] = true;
@@ -323,7 +323,7 @@ class ReleaseLoopTest : public LoopTest {
   static int64_t CapacityOf(const TestRank& rank) {
     return std::max<int64_t>(1, kBudget - std::ssize(rank.decodes));
   }
-  // The longest that a step of prompts and this one add to decodes.
+  // An upper bound of the time that a step of prompts and this prompt add to decodes.
   double MostHeight(const TestRequest& request) const {
     double most_s = 0;
     const auto tokens = static_cast<double>(request.tokens), budget = static_cast<double>(kBudget);
@@ -348,7 +348,7 @@ class ReleaseLoopTest : public LoopTest {
       const std::vector<PrefillDecision::Binding> bindings =
           PlanRelease(Ranks(), Waiting(), traffic_, {.step_tokens = kBudget});
       Bind(bindings, [](const TestRank& rank) {
-        // Its decodes can only become as many as it has slots.
+        // The rank has at most as many decodes as slots.
         const auto least = static_cast<double>(std::max<int64_t>(1, kBudget - rank.slots));
         return std::ceil(static_cast<double>(rank.queued_tokens()) / least);
       });

@@ -15,7 +15,7 @@
 namespace bfio::core {
 namespace {
 
-// A step is at most three times as long as without prompts, or by two mean prompts longer.
+// A step takes at most three times the decodes' time, or the decodes' time plus two mean prompts.
 constexpr double kMostRise = 2;
 
 RankWork WorkOf(const PrefillRank& rank) {
@@ -64,7 +64,7 @@ struct RandomGroup {
   double least_s = 0;
 };
 
-// Prompt tokens that a rank with any number of them would compute by a time; attention only adds to it.
+// Prompt tokens that a rank with an unlimited number of them computes by this time, without attention.
 double Holds(const PrefillRank& rank, double level_s) {
   const double over_s = level_s - WorkOf(rank).SecondsWithoutPrompts();
   return over_s < 0 ? 0 : static_cast<double>(WorkOf(rank).FreeRows()) + over_s / rank.cost.a_s_per_token;
@@ -90,14 +90,14 @@ TEST(WorkConservation, NoRankRunsDryWhileThePoolHasPromptsForIt) {
 }
 
 // The paper's b and the time that it takes: W prompt tokens, or a step of three times the decodes' time (or
-// of two mean prompts more).
+// of two more mean prompts).
 TEST(WorkConservation, BehindABacklogTheRanksComputeAWholeBudget) {
   int checked = 0, whole = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     RandomGroup group(seed, 2000, 2000);
     const auto ranks = static_cast<double>(group.ranks.size());
     const PrefillTraffic& traffic = group.traffic;
-    // The backlog from which on it holds.
+    // The backlog from which on the property holds.
     const double spread = ranks / (traffic.arrivals_per_s * traffic.step_s);
     const double steps = std::max(4.0, spread + traffic.lag_steps);
     double budget = 0, slots = 0, could_run = 0, free_s = 0;

@@ -113,7 +113,7 @@ TEST(PrefixCache, WithoutMemoryNothingIsFound) {
   EXPECT_EQ(cache.tokens(), 0);
 }
 
-// The same by its definition: a list, searched from its front.
+// A reference implementation by the definition: a list that is searched from the front.
 class PlainCache {
  public:
   PlainCache(int64_t capacity, int64_t most) : capacity_(capacity), most_(most) {}
@@ -159,7 +159,7 @@ class PlainCache {
   std::list<Entry> list_;
 };
 
-// A path of a tree: a block's name says which blocks are before it.
+// A random path in a tree: a block's name identifies all blocks before it.
 Blocks AnyPrompt(Rng& rng) {
   Blocks blocks;
   uint64_t name = 1;
@@ -194,7 +194,7 @@ TEST(PrefixCache, FindsWhatAPlainListFinds) {
   }
 }
 
-// With memory for all, a block is here when it was computed or a request is to compute it.
+// With enough memory, a block is present if it has been computed or a placed request will compute it.
 TEST(PrefixCache, HasWhatIsComputedOrAwaited) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Rng rng(seed);

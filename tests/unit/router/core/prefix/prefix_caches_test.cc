@@ -61,7 +61,7 @@ TEST(PrefixCaches, WorkersKeepTheirsAcrossEpochsWhateverTheirRank) {
   EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 4 * kTokens);
   EXPECT_LT(caches.Trust(0), 1);
   EXPECT_EQ(caches.Find(1, kPrompt, 5 * kTokens), 0);
-  // Its memory is another: the engine has been started again.
+  // A member with another memory size is an engine that has been restarted.
   const std::vector<PrefixCaches::Member> other = {{8, true, 200 * kTokens}};
   caches.Open(other);
   EXPECT_EQ(caches.Find(0, kPrompt, 5 * kTokens), 0);
@@ -84,7 +84,7 @@ TEST(PrefixCaches, AnEndedRequestsPromptCountsAsJustUsed) {
   caches.Placed(0, kPrompt, 4 * kTokens);
   const std::vector<uint64_t> other = {9, 10, 11};
   caches.Placed(0, other, 3 * kTokens);
-  // Its outputs push out the other prompt's blocks, not its own.
+  // The request's output evicts blocks of the other prompt, not its own.
   caches.Ended(0, kPrompt, 3 * kTokens);
   EXPECT_EQ(caches.Find(0, kPrompt, 9 * kTokens), 4 * kTokens);
   EXPECT_EQ(caches.Find(0, other, 9 * kTokens), 1 * kTokens);

@@ -1,4 +1,4 @@
-// Turns among the calls of agents: the parents' book and the order of the pool.
+// The order among calls of agents: the book of parents and the order of the waiting pool.
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +27,7 @@ TEST(SeniorStep, AnHonestCallCountsAsLittleYoungerAndALateOneAsOldAsItIs) {
   EXPECT_EQ(Seniority(50'000, SeniorStep(100, 1000, 100)), kMaxOlderSteps);
 }
 
-// The book as the router uses it: one call after the other gets a number.
+// The book as the router uses it; calls are numbered in order.
 class BookOfParents {
  public:
   explicit BookOfParents(int64_t limit = Parents::kDefaultLimit) : parents(limit) {}
@@ -39,7 +39,7 @@ class BookOfParents {
     if (standing) parents.Begin(name, ++calls_, step, stage, deadline_us);
     return standing;
   }
-  // Its oldest call ends.
+  // Ends the agent's oldest call.
   void End(const std::string& name, int64_t tokens, int64_t step) {
     parents.End(name, parents.Calls(name).front(), tokens, step);
   }
@@ -66,7 +66,7 @@ TEST(Parents, CallsSideBySideCountOnce) {
   book.Begin("a", 0);
   book.Begin("a", 0);
   book.End("a", 50, 3);
-  // The wave goes on while one of it does.
+  // The wave continues while one of its calls runs.
   EXPECT_EQ(book.Begin("a", 5)->generated_tokens, 0);
   EXPECT_THAT(book.parents.Calls("a"), ElementsAre(2, 3));
   book.End("a", 20, 6);
@@ -83,7 +83,7 @@ TEST(Parents, AHigherStageEndsTheWave) {
   book.End("a", 40, 2);
   // One call of stage 1 is still under way.
   EXPECT_EQ(book.Begin("a", 2, 2)->generated_tokens, 50);
-  // Lower stages begin no wave.
+  // Lower stages do not begin a wave.
   EXPECT_EQ(book.Begin("a", 2, 1)->generated_tokens, 50);
 }
 
@@ -97,7 +97,7 @@ TEST(Parents, AFullTableRemovesTheParentLongestWithoutACall) {
   EXPECT_EQ(book.Begin("d", 3)->first_step, 3);
   EXPECT_EQ(book.parents.size(), 3);
   EXPECT_EQ(book.Begin("b", 4)->first_step, 4) << "b was forgotten, and c for it";
-  // a, d and b have calls: none can be removed.
+  // a, d and b have calls, so none of them can be removed.
   EXPECT_FALSE(book.Begin("e", 5).has_value());
   EXPECT_EQ(book.Begin("a", 6)->first_step, 1);
   book.End("d", 1, 6);
@@ -120,7 +120,7 @@ TEST(Parents, ANameInPermanentUseDoesNotStayTheOldest) {
     const auto standing = book.Begin("a", step);
     oldest =
         std::max(oldest, Seniority(step, SeniorStep(standing->first_step, standing->generated_tokens, 0)));
-    // Two of its calls run at any time, so it is never without one.
+    // Two calls run at any time, so the agent is never without one.
     if (step > 0) book.End("a", 10, step);
     EXPECT_LE(step - standing->first_step, Parents::kMaxAgeSteps);
   }

@@ -24,7 +24,7 @@ EpochMember CostMember(std::optional<BatchCost> cost = std::nullopt) {
   return member;
 }
 
-// No decodes beyond b0 where nothing runs.
+// b0 is 16 tokens, so an idle group has no decodes beyond it.
 BatchCost ContextCost(double c_s, double k2_s) {
   return {.c_s = c_s, .a_s_per_token = 1e-5, .b0_tokens = 16, .k2_s_per_token = k2_s};
 }

@@ -1,6 +1,6 @@
-// Prompts that take several steps, as worker/engine/engine.h says they count: whole in each of them, without
-// a token. Reports name them, so that the accounts, what tenants pay, what is learnt of lengths and what
-// memory is held for are those of tokens, not of steps.
+// Prompts that take several steps. As worker/engine/engine.h defines, such a prompt counts whole in each of
+// its steps and generates no token in them. Reports name these requests, so that accounts, tenants' charges,
+// learnt lengths and reserved memory are in tokens, not in steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using bfio::testing::OneGroup;
 
-// All that fit to worker 0, as they come.
+// Places every request that fits on worker 0, in order.
 class Watcher : public Policy {
  public:
   absl::string_view name() const override { return "watcher"; }
@@ -28,7 +28,7 @@ class Watcher : public Policy {
   }
 };
 
-// A worker whose request i takes `prefill_steps` of its steps for its prompt.
+// A running request whose prompt takes `prefill_steps` steps.
 struct Running {
   RequestId id;
   int64_t prompt;
@@ -43,7 +43,7 @@ class ChunkedPrefillTest : public ::testing::Test {
  protected:
   ChunkedPrefillTest() { Open({}); }
 
-  // A group of one worker, which has nothing.
+  // Opens an epoch of one worker without requests.
   void Open(const SchedulerOptions& options, std::unique_ptr<Lookahead> lookahead = nullptr,
             int64_t kv_tokens = 100000) {
     scheduler_ = std::make_unique<OneGroup>(options, std::make_unique<Watcher>(), std::move(lookahead));
@@ -118,7 +118,7 @@ TEST_F(ChunkedPrefillTest, TheViewIsRightWhilePromptsAreUnderWay) {
   Enqueue(2, 500, 2, 50);
   for (int i = 0; i < 30; ++i) {
     const int64_t reckoned = i == 0 ? 1500 : scheduler_->Account(0).load_tokens;
-    // A prompt that is computed in the next step gives no token before its end.
+    // A prompt that is still being computed in the next step generates no token in it.
     EXPECT_EQ(Step(), reckoned) << "step " << i + 1;
   }
 }
@@ -144,7 +144,7 @@ TEST_F(ChunkedPrefillTest, ATenantPaysForTokensNotForSteps) {
   EXPECT_EQ(scheduler_->Save().pool.service.tenants.at(0).served, in_chunks);
 }
 
-// Remembers the lengths it is told.
+// Records the lengths that it observes.
 class Lengths final : public NoLookahead {
  public:
   explicit Lengths(std::vector<int64_t>* seen) : seen_(seen) {}
@@ -161,22 +161,22 @@ class Lengths final : public NoLookahead {
 TEST_F(ChunkedPrefillTest, WhatIsLearntOfLengthsIsTokensNotSteps) {
   std::vector<int64_t> seen;
   Open({}, std::make_unique<Lengths>(&seen));
-  // Ends by itself, at 5 of at most 50 tokens.
+  // Ends by itself after 5 of at most 50 tokens.
   Enqueue(1, 1000, 4, 50, /*output=*/5);
   for (int i = 0; i < 8; ++i) Step();
   ASSERT_EQ(scheduler_->placed(), 0);
   EXPECT_THAT(seen, ::testing::ElementsAre(5));
 }
 
-// Memory for 150 tokens: one request of 100 + 10 is there, and another needs 30 + 40 when it ends. Only when
-// the first has gone by then do both fit.
+// Memory for 150 tokens. One running request holds 100 + 10, and another needs 30 + 40 at its end. Both fit
+// only if the first one ends before that.
 TEST_F(ChunkedPrefillTest, MemoryIsHeldForAsLongAsPromptsTakeOfLate) {
   for (const auto kind : {KvAdmissionOptions::Kind::kFeasible, KvAdmissionOptions::Kind::kMcSf}) {
     for (const int64_t steps : {1, 40}) {
       SchedulerOptions options;
       options.admission.kind = kind;
       Open(options, *MakeLookahead("max_tokens"), /*kv_tokens=*/150);
-      // So prompts have been told of.
+      // A first request, so that reports have shown how long prompts take.
       Enqueue(1, 60, steps, 2);
       for (int64_t i = 0; i < steps + 1; ++i) Step();
       ASSERT_EQ(scheduler_->placed(), 0);

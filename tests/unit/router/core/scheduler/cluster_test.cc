@@ -1,4 +1,4 @@
-// Several groups over one pool, by hand.
+// Several groups over one pool; small cases computed by hand.
 #include "router/core/scheduler/cluster.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ class ClusterTest : public ::testing::Test {
  protected:
   explicit ClusterTest(const char* policy = "fcfs") : cluster_({}, {policy, {}}) {}
 
-  // A group with so many workers of so many slots.
+  // Opens a group of `workers` workers with `slots` slots each.
   void Open(GroupIndex group, int workers, int32_t slots, GroupKind kind = GroupKind::kBarrier) {
     ASSERT_TRUE(cluster_.Apply(AddGroup{group, kind}).status.ok());
     Reopen(group, workers, slots);
@@ -40,7 +40,7 @@ class ClusterTest : public ::testing::Test {
     for (size_t i = 0; plan && i < plan->placements.size(); ++i) ids.push_back(plan->placements[i].id);
     return ids;
   }
-  // Step `step` of a rank that has `running` requests of 10 tokens that began in step 1.
+  // Reports step `step` of a rank that has `running` requests of 10 tokens, all begun in step 1.
   void Step(GroupIndex group, WorkerIndex worker, int64_t step, int64_t applied, int64_t running) {
     StepReport report = {.step = step,
                          .applied_plan = applied,
@@ -155,7 +155,7 @@ TEST_F(ClusterTest, AMemberDoesNotBringAlongWhatAnotherGroupHolds) {
   EXPECT_THAT(cluster_.Apply(MakePlan{1}).plan->drops, SizeIs(1)) << "its copy goes";
 }
 
-// A group of one and a group of two: the clock ticks when three ranks' steps have been made.
+// A group of one rank and a group of two: the clock ticks once per three steps of ranks.
 TEST_F(ClusterTest, TheClockTicksOnceInAMeanStepOfTheOpenGroups) {
   Open(0, 1, 1);
   Open(1, 2, 1, GroupKind::kIndependent);
@@ -179,7 +179,7 @@ TEST_F(ClusterTest, TheClockTicksOnceInAMeanStepOfTheOpenGroups) {
   EXPECT_EQ(clock.now(), start + 5) << "one group: its steps";
 }
 
-// What one group admits counts for how long requests wait in the eyes of the other.
+// The first-come waits that one group's policy sees include the admissions of the other group.
 TEST(ClusterYardstick, CountsTheAdmissionsOfAllGroups) {
   std::vector<int64_t> seen;
   class Watching : public Policy {
@@ -203,7 +203,7 @@ TEST(ClusterYardstick, CountsTheAdmissionsOfAllGroups) {
     cluster.Apply(epoch);
   }
   for (RequestId id = 1; id <= 2; ++id) cluster.Apply(Enqueue{Call(id)});
-  // Group 0 takes one, and then steps for long with the other waiting.
+  // Group 0 places one request, then takes many steps while the other request waits.
   ASSERT_TRUE(cluster.Apply(MakePlan{0}).plan.has_value());
   for (int64_t step = 1; step <= 40; ++step) {
     StepReport report;
@@ -213,7 +213,7 @@ TEST(ClusterYardstick, CountsTheAdmissionsOfAllGroups) {
     cluster.Apply(MakePlan{0});
   }
   EXPECT_GE(seen.back(), 15) << "the first did not wait, the next does";
-  // Group 1 admits the second after some twenty ticks, and group 0 is told: no other has waited.
+  // Group 1 admits the second request after some twenty ticks. Group 0 then sees that no other request waits.
   ASSERT_EQ(cluster.Apply(MakePlan{1}).plan->placements.size(), 1u);
   cluster.Apply(Enqueue{Call(3)});
   StepReport report;

@@ -20,11 +20,11 @@ using bfio::testing::OneGroup;
 constexpr int64_t kBudget = 512;
 constexpr BatchCost kCost = {.c_s = 10e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-8};
 
-// Engines that compute what they hold, oldest first, decodes before prompts; what is sent during a step
-// enters with the one after it.
+// Engines that compute their requests oldest first, decodes before prompts. A request that is sent during a
+// step enters with the next one.
 class Engines {
  public:
-  // `metered`: they keep to the plan's level.
+  // `metered`: the engines limit their prompts to the plan's level.
   Engines(GroupKind kind, int ranks, int32_t slots = 64, bool metered = false)
       : metered_(metered), ranks_(static_cast<size_t>(ranks)) {
     scheduler = std::make_unique<OneGroup>(SchedulerOptions(), *MakePolicy("bf_io_auto", {}), nullptr, kind);
@@ -47,7 +47,7 @@ class Engines {
     Send();
   }
 
-  // A step of all ranks, then their reports, and what is sent because of each.
+  // Runs a step of all ranks, then delivers their reports and what the scheduler sends in response.
   void Step() {
     double longest_s = 0;
     bool prompts = false;
@@ -105,7 +105,7 @@ class Engines {
       Send();
     }
   }
-  // All decode so many requests.
+  // Fills every rank with `each` decoding requests.
   void Fill(int64_t each) {
     for (int64_t i = 0; i < each * std::ssize(ranks_); ++i)
       Enqueue(1'000'000 + static_cast<RequestId>(i), 100, 100'000);
@@ -120,13 +120,13 @@ class Engines {
   }
 
   std::unique_ptr<OneGroup> scheduler;
-  // Of all steps; steps in which some rank has computed some of a prompt; requests that have ended.
+  // Total duration of all steps; number of steps in which some rank computed prompt tokens; ended requests.
   double seconds = 0;
   int64_t prompt_steps = 0, ended = 0;
-  // Requests that have come and not ended; the sum of the times that all have spent so; the longest step.
+  // Requests that have arrived and not ended; the total time that requests have spent so; the longest step.
   int64_t in_system = 0;
   double waited_s = 0, slowest_s = 0;
-  // Plans that place nothing and have a level.
+  // Number of plans without placements that carry a level.
   int64_t plans_with_level = 0;
 
  private:
@@ -160,7 +160,7 @@ class Engines {
 
   const bool metered_;
   std::vector<Rank> ranks_;
-  // Not placed.
+  // Requests not placed yet.
   std::vector<Run> requests_;
 };
 
@@ -194,7 +194,7 @@ TEST(Coupled, PromptsAreReleasedInWaves) {
   EXPECT_LT(coupled_s, independent_s);
 }
 
-// Of engines that report their steps: what they compute is planned, not only when it is sent.
+// For engines that report their steps, the plan sets what they compute, not only what is sent to them.
 TEST(Coupled, MeteredEnginesKeepStepsShortAndHoldNoRequestUpForIt) {
   const auto run = [](uint64_t seed, bool metered) {
     Engines engines(GroupKind::kCoupled, 4, 64, metered);
@@ -212,7 +212,7 @@ TEST(Coupled, MeteredEnginesKeepStepsShortAndHoldNoRequestUpForIt) {
     SCOPED_TRACE(seed);
     const auto [in_waves_s, slowest_wave_s] = run(seed, false);
     const auto [metered_s, slowest_metered_s] = run(seed, true);
-    // Seen: up to 1.028, and 0.38 to 0.40.
+    // Measured ratios: up to 1.028, and 0.38 to 0.40.
     EXPECT_LT(metered_s, 1.04 * in_waves_s);
     EXPECT_LT(slowest_metered_s, 0.6 * slowest_wave_s);
   }
@@ -245,7 +245,7 @@ TEST(Coupled, NothingDecodesAndPromptsGoAtOnce) {
   EXPECT_EQ(engines.scheduler->waiting(), 0);
 }
 
-// Waited for in steps of at least the floor: 64 decodes times the height of 1,000 tokens is 3.2 s, 320 steps.
+// The height of 1,000 tokens times 64 decodes is 3.2 s, which is 320 steps of the minimum duration.
 TEST(Coupled, ALonePromptIsReleasedAfterWhatItCostsTheDecodes) {
   Engines engines(GroupKind::kCoupled, 4);
   engines.Fill(16);
@@ -264,13 +264,13 @@ TEST(Coupled, APromptThatIsMostlyCachedLeavesItsRankRoomForTheNext) {
   engines.Enqueue(1, 500, 5, text);
   for (int i = 0; i < 20; ++i) engines.Step();
   ASSERT_EQ(engines.ended, 1);
-  // Whole, the second of them would fill a step of the rank.
+  // Without the cache the second one would fill a step of the rank.
   for (RequestId id = 2; id <= 5; ++id) engines.Enqueue(id, 500, 5, text);
   EXPECT_EQ(engines.scheduler->waiting(), 0);
   EXPECT_EQ(std::max(engines.Prompts(0), engines.Prompts(1)), 4);
 }
 
-// These engines report what would be left, had nothing been cached.
+// These engines report the prompt tokens left as if nothing had been cached.
 TEST(Coupled, WhatIsLeftOfAPromptThatIsMostlyCachedIsTheRest) {
   Engines engines(GroupKind::kCoupled, 2);
   std::vector<uint64_t> blocks(28);

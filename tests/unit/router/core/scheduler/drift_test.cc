@@ -1,4 +1,4 @@
-// Loads that grow otherwise than the scheduler predicts: after every report its account is the workers' own.
+// Loads that do not grow as the scheduler predicts: after every report its account is the worker's own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using bfio::testing::OneGroup;
 
-// Two workers whose requests all grow by the same increment in a step.
+// Two workers whose requests all grow by the same number of tokens per step.
 class DriftGroup {
  public:
   static constexpr int kWorkers = 2;
@@ -111,8 +111,8 @@ class DriftGroup {
       reports[g].finished = finished[g];
       reports[g].group_idle = idle;
       ASSERT_TRUE(scheduler_->OnReport(g, reports[g]).ok());
-      // The next step's load as reckoned: what those who go on held, and the one token each is taken to grow
-      // by.
+      // The predicted load of the next step: the tokens of the remaining requests, plus one token
+      // each.
       const Scheduler::WorkerAccount account = scheduler_->Account(g);
       ASSERT_EQ(account.load_tokens, left[g] + account.active) << "worker " << g << ", step " << step_;
     }
@@ -129,7 +129,7 @@ class DriftGroup {
 
 TEST(Drift, TheAccountIsTheWorkersAfterEveryReport) {
   for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
-    // Plain decode, loads that stay, speculative decoding, prompts that shrink.
+    // Plain decode, constant loads, speculative decoding, shrinking prompts.
     for (const int64_t increment : {1, 0, 3, 7, -2}) {
       DriftGroup group(mode, static_cast<uint64_t>(increment + 10));
       for (int turn = 0; turn < 400 && !::testing::Test::HasFatalFailure(); ++turn) group.Iterate(increment);
@@ -153,7 +153,7 @@ TEST(Drift, IncrementsMayChangeFromStepToStepAndSurviveEpochs) {
   }
 }
 
-// A scheduler that goes on from a saved state goes on alike.
+// A scheduler that continues from a saved state behaves identically.
 TEST(Drift, SharesAreSavedAndRestored) {
   DriftGroup group(PlanMode::kLockstep, 5);
   for (int turn = 0; turn < 60; ++turn) group.Iterate(4);

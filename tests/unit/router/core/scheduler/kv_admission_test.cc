@@ -1,5 +1,5 @@
-// Scheduler and admission together against workers that really run out: no request starves, and memory holds
-// where lengths are known.
+// Scheduler and admission with workers that can run out of memory: no request starves, and memory suffices
+// when lengths are known.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using bfio::testing::OneGroup;
 
 constexpr int64_t kLongest = 12, kMemory = 200;
 
-// Workers that make a token per request and step, and take the youngest out when memory does not suffice.
+// Workers that generate a token per request and step, and preempt the youngest when memory is short.
 class Group {
  public:
   Group(const std::string& policy, const std::string& admission, const std::string& lookahead, int64_t hold,
@@ -52,16 +52,16 @@ class Group {
     requests_[spec.id] = {spec, output, 0};
     return spec.id;
   }
-  // What is said of lengths from now on is this many times too short.
+  // From now on predicted lengths are too short by this factor.
   void Understate(int64_t times) { understated_ = times; }
-  // Lengths are within this share of what is said of them.
+  // From now on actual lengths are within this relative error of the predicted ones.
   void Mislead(double error) { error_ = error; }
-  // From now on plans come up to so many steps after their own.
+  // From now on plans arrive up to this many steps late.
   void DelayPlans(int64_t most) { most_late_ = most; }
   int64_t Small() { return 5 + static_cast<int64_t>(rng_.Below(30)); }
   int64_t Output() { return 1 + static_cast<int64_t>(rng_.Below(kLongest)); }
 
-  // Plans, and a step.
+  // Makes plans and runs a step.
   void Step() {
     ++step_;
     while (auto plan = scheduler_->MakePlan()) plans_.push_back(*std::move(plan));
@@ -151,11 +151,11 @@ class Group {
     if (error_ == 0) return std::max<int64_t>(1, output / understated_);
     const double factor = 1 / (1 + error_ * (2 * rng_.Uniform() - 1));
     const auto predicted = static_cast<int64_t>(std::round(static_cast<double>(output) * factor));
-    // Rounding may take it out of the interval.
+    // Rounding may move the prediction out of the interval.
     const auto length = static_cast<double>(output), said = static_cast<double>(predicted);
     return std::abs(length - said) > error_ * said ? output : predicted;
   }
-  // What the worker says to a request that is placed on it.
+  // Whether the worker accepts a request that is placed on it.
   bool Begin(size_t g, RequestId id) {
     Request& request = requests_.at(id);
     const worker::KvAdmission::Request coming = {id, request.spec.prefill_tokens, request.spec.max_new_tokens,
@@ -170,7 +170,7 @@ class Group {
     admissions_[g].Begin(coming);
     return true;
   }
-  // What they hold, reservations included.
+  // Tokens that the requests hold, reservations included.
   int64_t Held(const std::vector<RequestId>& running) const {
     int64_t held = 0;
     for (const RequestId id : running) {
@@ -197,7 +197,7 @@ class Group {
   double error_ = 0;
 };
 
-// More come than fit for a while, and all end.
+// For a while more requests arrive than fit; all of them end.
 int64_t PreemptedInABusyHour(Group& group) {
   for (int step = 0; step < 100; ++step) {
     for (uint64_t n = group.rng().Below(6); n > 0; --n) group.Arrive(group.Small(), group.Output());
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KvAdmission,
                                            Subject{"kv_feasible+wait:most=8", "oracle"}),
                          [](const auto& param) { return absl::StrCat(param.index); });
 
-// A request that takes a worker for itself comes into an endless stream of small ones that would fill every
+// A request that needs a whole worker arrives in an endless stream of small ones that would fill every
 // gap.
 TEST_P(KvAdmission, NoRequestIsPassedOverForLongerThanTheBound) {
   for (const PolicyInfo& policy : RegisteredPolicies()) {
@@ -242,13 +242,13 @@ TEST_P(KvAdmission, NoRequestIsPassedOverForLongerThanTheBound) {
         group.Step();
       }
       const RequestId large = group.Arrive(kMemory - kLongest + 1, group.Output());
-      // The worker it holds is empty when those it runs have ended, unless another has more room by then.
+      // The worker held for it is empty when its requests have ended; another may have room earlier.
       int64_t waited = 0;
       for (; !group.Placed(large) && waited < 1000; ++waited) {
         fill();
         group.Step();
       }
-      // Who waits for others of its like waits for most=8 steps at most.
+      // WAIT delays a request by at most most=8 steps.
       EXPECT_LE(waited, hold + 2 * kLongest + 4);
       EXPECT_EQ(group.drift(), 0);
       if (HasFailure()) return;
@@ -279,8 +279,8 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
   }
 }
 
-// Predictions within a share of the lengths: their upper ends keep every worker within its memory, and the
-// predictions themselves do not.
+// Predictions within a relative error of the lengths: their upper ends keep every worker within its memory,
+// and the predictions themselves do not.
 TEST(KvAdmissionWithIntervals, UpperEndsKeepMemoryWherePredictionsThemselvesDoNot) {
   for (const char* admission : {"kv_feasible", "mc_sf"}) {
     int64_t by_predictions = 0;
@@ -301,7 +301,7 @@ TEST(KvAdmissionWithIntervals, UpperEndsKeepMemoryWherePredictionsThemselvesDoNo
   }
 }
 
-// A plan that comes late has its requests run longer than it says.
+// When a plan arrives late, its requests run later than the plan states.
 TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
   for (const Subject& known : kKnown) {
     for (uint64_t seed = 1; seed <= 601; seed += 2) {  // pipelined
@@ -313,7 +313,7 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
   }
 }
 
-// Lengths said too short: memory is overcommitted now and then, workers preempt, and everybody ends.
+// Lengths predicted too short: memory is overcommitted at times, workers preempt, and all requests end.
 TEST(KvAdmissionWithKnownLengths, PredictionsThatAreOutlivedAreMendedByPreemption) {
   for (const char* admission : {"kv_feasible", "mc_sf"}) {
     int64_t preempted = 0;
@@ -326,7 +326,7 @@ TEST(KvAdmissionWithKnownLengths, PredictionsThatAreOutlivedAreMendedByPreemptio
   }
 }
 
-// A long request, which would fit, comes into an endless stream of short ones.
+// A long request that fits arrives in an endless stream of short ones.
 TEST(McSfAdmission, ALongRequestIsPassedOverUntilTheBoundAndNoLonger) {
   const auto waited = [](const std::string& admission, uint64_t seed) {
     Group group("fcfs", admission, "oracle", 1'000, seed);
@@ -349,13 +349,13 @@ TEST(McSfAdmission, ALongRequestIsPassedOverUntilTheBoundAndNoLonger) {
   };
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     EXPECT_GE(waited("mc_sf:most=100000", seed), 200) << "as in the paper";
-    // Then it begins as soon as it fits a worker, after those that came before it.
+    // From then on it starts as soon as it fits a worker, after those that arrived before it.
     EXPECT_GE(waited("mc_sf:most=60", seed), 59);
     EXPECT_LE(waited("mc_sf:most=60", seed), 60 + 2 * kLongest);
   }
 }
 
-// One worker of 4 slots and 1,000 tokens, driven by hand.
+// One worker of 4 slots and 1,000 tokens, driven step by step.
 class OneWorkerGroup {
  public:
   explicit OneWorkerGroup(const std::string& admission, const std::string& lookahead = "none",
@@ -372,7 +372,7 @@ class OneWorkerGroup {
   static RequestSpec Spec(RequestId id, int64_t prompt = 10, int64_t most = 100, uint32_t tenant = 0) {
     return {.id = id, .prefill_tokens = prompt, .max_new_tokens = most, .tenant = tenant};
   }
-  // Placed by the plan that is due now.
+  // The placements of the plan that is due now.
   std::vector<Placement> Plan() {
     const auto plan = scheduler->MakePlan();
     if (plan) applied = plan->apply_step;
@@ -404,13 +404,13 @@ TEST(WaitInTheScheduler, AnIdleGroupTakesAllAndABusyOneWaitsUpToTheBound) {
     group.Report(10);
     for (RequestId id = 2; id <= 4; ++id)
       ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id)).ok());
-    // They came to the plan of step 2 and are in that of step 7 at the latest.
+    // They arrive in time for the plan of step 2, and must be placed by that of step 7.
     while (group.scheduler->waiting() > 0 && group.step < 7) {
       group.Plan();
       group.Report(10 + group.step);
     }
     EXPECT_EQ(group.scheduler->waiting(), 0);
-    // Nested WAIT has seen no end yet, and delays no request.
+    // Nested WAIT has observed no end yet, so it delays no request.
     EXPECT_EQ(group.scheduler->totals().held_back > 0, !absl::StartsWith(admission, "nested")) << admission;
   }
 }
@@ -429,7 +429,7 @@ TEST(WaitInTheScheduler, ARequestThatHasBegunDoesNotWaitForABatch) {
 }
 
 TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
-  // Steps take so long, whatever runs, that arrivals of a few a step make for a threshold of some more.
+  // The fixed part of a step is so long that a few arrivals per step give a threshold of several requests.
   const std::string admission = "wait:most=1000,tokens=1000000";
   OneWorkerGroup group(admission, "none", 100, 1 << 20);
   OneGroup& scheduler = *group.scheduler;
@@ -444,7 +444,7 @@ TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
     for (int n = 0; n < 2; ++n) ASSERT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(++id)).ok());
   };
   for (int i = 0; i < 700; ++i) turn();
-  // Two are less than the threshold and wait for the next two.
+  // Two requests are below the threshold and wait for two more.
   if (scheduler.waiting() == 4) turn();
   ASSERT_EQ(scheduler.waiting(), 2);
   EXPECT_EQ(scheduler.Enqueue(OneWorkerGroup::Spec(id)).code(), absl::StatusCode::kAlreadyExists);
@@ -494,7 +494,7 @@ TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
   group.Report(800);
   const double paid = group.scheduler->Save().pool.service.tenants.at(0).served;
   EXPECT_EQ(paid, 800 * TenantService::kPromptWeight);
-  // It is taken out before its first token, after 30 steps in the pool.
+  // It is preempted before its first token, after 30 steps in the pool.
   group.Report(401, {2});
   RequestSpec spec = OneWorkerGroup::Spec(2, 400, 600, 7);
   spec.waited_steps = 30;
@@ -515,8 +515,8 @@ TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
   EXPECT_LT(later - paid, 100) << "some tokens, but no prompt";
 }
 
-// One that has been preempted has waited: it holds a worker at once when it fits nowhere, instead of after
-// another hold.
+// A preempted request has already waited, so when it fits nowhere it holds a worker at once, not after
+// another `hold` steps.
 TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
   for (const bool aged : {false, true}) {
     OneWorkerGroup group("protection:alpha=0");
@@ -538,7 +538,7 @@ TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
   }
 }
 
-// A worker keeps half of its memory free and is never empty, so it would never take a request of nearly half.
+// A worker that keeps half of its memory free and is never empty would never admit a request of nearly half.
 TEST(KvAdmissionWithoutForesight, WhomWorkersRefuseTooOftenReservesAndBegins) {
   int32_t most_refusals = 0;
   for (const char* admission : {"protection:alpha=0", "kv_feasible"}) {
@@ -549,7 +549,7 @@ TEST(KvAdmissionWithoutForesight, WhomWorkersRefuseTooOftenReservesAndBegins) {
         group.Step();
       }
       const RequestId large = group.Arrive(95, kLongest);
-      // It begins while others keep coming.
+      // It starts while others keep arriving.
       for (int step = 0; step < 400; ++step) {
         for (int n = 0; n < 3; ++n) group.Arrive(group.Small(), kLongest);
         group.Step();
@@ -576,12 +576,12 @@ TEST(KvAdmissionWithoutForesight, WorkersRunOutAndAllRequestsStillEnd) {
 
 TEST(McSfAdmission, BeginsTheShortestFirstAndStopsAtTheFirstThatDoesNotFit) {
   OneWorkerGroup group("mc_sf", "max_tokens");
-  // Sizes at the end: 499, 349, 799, 209.
+  // Tokens at their ends: 499, 349, 799, 209.
   for (const auto& [id, prompt, most] :
        std::vector<std::array<int64_t, 3>>{{1, 300, 200}, {2, 200, 150}, {3, 700, 100}, {4, 10, 200}}) {
     group.scheduler->Enqueue(OneWorkerGroup::Spec(static_cast<RequestId>(id), prompt, most)).IgnoreError();
   }
-  // 3 first; 2 holds 200 + 99 when 3 holds all its 799. Nobody passes 2.
+  // Request 3 is first; request 2 holds 200 + 99 when 3 holds all its 799. No request passes 2.
   std::vector<RequestId> begun;
   for (const Placement& placement : group.Plan()) begun.push_back(placement.id);
   EXPECT_THAT(begun, ::testing::ElementsAre(3));

@@ -1,4 +1,4 @@
-// KV must not starve a request, whatever the policy (router/core/scheduler/kv_hold.h).
+// A request must not starve for lack of KV memory under any policy (router/core/scheduler/kv_hold.h).
 #include "router/core/scheduler/kv_hold.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ struct Pool {
                        .enqueued_step = kStep - age});
     return *this;
   }
-  // Free slots by worker after the rule.
+  // Free slots by worker after the rule has been applied.
   std::vector<int32_t> Close(KvHold& hold) const {
     FreeCapacity free;
     free.Reset(workers, {});

@@ -1,4 +1,4 @@
-// What a lookahead is told about requests, against what they did: finishes, cut-offs, cancellations, lost
+// What a lookahead observes of requests, compared with what they did: finishes, cut-offs, cancellations, lost
 // workers and new epochs, in lockstep.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using bfio::testing::OneGroup;
 
-// Everything it hears, by request.
+// Records all observations by request.
 class Recorder : public NoLookahead {
  public:
   struct Life {
@@ -66,7 +66,7 @@ class FirstFit : public Policy {
 
 struct Truth {
   RequestSpec spec;
-  int64_t length = 0;  // from its very first token
+  int64_t length = 0;  // observed from its first token on
   int64_t age = 0;
   WorkerIndex worker = -1;
   enum { kWaiting, kRunning, kFinished, kCut, kCancelled } state = kWaiting;
@@ -83,7 +83,7 @@ struct World {
   }
 
   void Open() {
-    // Some workers are lost with what they ran.
+    // Some workers are lost together with their requests.
     const int32_t workers = 1 + static_cast<int32_t>(rng.Below(3));
     std::vector<EpochMember> members(workers);
     for (EpochMember& member : members) member.spec = {6, 1 << 20, true};
@@ -204,7 +204,7 @@ TEST(Learning, ALookaheadGetsExactlyWhatRequestsDid) {
           EXPECT_LE(life.to, r.age);
           EXPECT_GE(std::max<int64_t>(0, life.to), r.age - Residents::kSettleSteps);
       }
-      // Hints of requests that are to be dropped may be left out.
+      // Hints of requests that will be dropped may be left out.
       if (r.state != Truth::kCancelled) {
         EXPECT_EQ(life.hints, r.hints);
       }

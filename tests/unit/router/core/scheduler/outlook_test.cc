@@ -1,5 +1,5 @@
-// What the scheduler's snapshots say of the steps to come, against what then came: random traffic on model
-// workers, lockstep and pipelined, with cancellations. With the oracle the outlook must be exact.
+// The loads that the scheduler's snapshots predict, compared with the later loads: random traffic on model
+// workers, lockstep and pipelined, with cancellations. With the oracle lookahead the outlook must be exact.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,7 +15,7 @@ using bfio::testing::OneGroup;
 
 constexpr int32_t kSlots = 4;
 
-// Fills the workers at random and keeps what it saw.
+// Places requests at random and records the snapshots.
 class Spy : public Policy {
  public:
   struct Seen {
@@ -53,7 +53,7 @@ class Spy : public Policy {
   void set_horizon(int32_t horizon) { horizon_ = horizon; }
   Seen seen;
   int decisions = 0;
-  // False: it only looks.
+  // False: records only.
   bool places = true;
 
  private:
@@ -63,17 +63,17 @@ class Spy : public Policy {
 
 struct Known {
   int64_t prefill = 0, output = 0, max_new = 0;
-  // Where and from when it runs, if it was placed.
+  // The worker on which it was placed, and its first step there.
   WorkerIndex worker = -1;
   int64_t first = 0;
   bool cancelled = false;
-  // Its worker has said that it ended, or has dropped it.
+  // Its worker has reported its end, or has dropped it.
   bool gone = false;
 
   int64_t last(bool oracle) const { return first + (oracle ? output : max_new) - 1; }
 };
 
-// Workers that start every plan in time.
+// Workers that apply every plan in time.
 struct OutlookWorld {
   OutlookWorld(const std::string& lookahead, PlanMode mode, int32_t horizon, uint64_t seed, int32_t workers)
       : oracle(lookahead == "oracle"), rng(seed), workers(workers) {
@@ -142,7 +142,7 @@ struct OutlookWorld {
       ASSERT_TRUE(scheduler->OnReport(g, reports[g]).ok());
     }
   }
-  // Plans are applied in time: the largest that is due.
+  // The latest plan that is due: plans are applied in time.
   int64_t Applied(int64_t step) const {
     const auto after = plans.upper_bound(step);
     return after == plans.begin() ? 0 : *std::prev(after);
@@ -158,7 +158,7 @@ struct OutlookWorld {
         for (const auto& [id, r] : requests) {
           if (r.worker != g) continue;
           const int64_t step = seen.step + h;
-          // max_tokens learns of an early end from the report.
+          // With max_tokens, an early end is known only from the report.
           const bool stays = !r.cancelled && step <= r.last(oracle) && (oracle || !r.gone);
           if (stays) load += r.prefill + step - r.first;
           if (!r.gone) quiet = quiet && stays;
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, OutlookTest,
                                   std::to_string(param.param.horizon);
                          });
 
-// --- one worker, by hand ---
+// --- one worker, step by step ---
 
 struct One {
   explicit One(const std::string& lookahead, int32_t horizon = 3, PlanMode mode = PlanMode::kLockstep) {
@@ -278,7 +278,7 @@ TEST(Outlook, OutlivingAPredictionExtendsItByAsMuchAgain) {
   One one("oracle", 6);
   one.Enqueue(1, 100, 2);
   one.scheduler->MakePlan();
-  one.Enqueue(2, 1, 1);  // somebody must wait, or there is nothing to decide
+  one.Enqueue(2, 1, 1);  // a request must wait, or no decision is made
   one.spy->places = false;
   one.Report(1, 1, 100);
   one.scheduler->MakePlan();
@@ -288,7 +288,7 @@ TEST(Outlook, OutlivingAPredictionExtendsItByAsMuchAgain) {
     one.Report(step, step, 99 + step);
     one.scheduler->MakePlan();
   }
-  // After 4 steps, 2 more than predicted: 3 more are expected, the steps 5, 6 and 7.
+  // After 4 steps, 2 more than predicted, 3 more are expected: steps 5, 6 and 7.
   EXPECT_EQ(one.spy->seen.Load(0, 0), 104);
   EXPECT_EQ(one.spy->seen.Load(0, 2), 106);
   EXPECT_EQ(one.spy->seen.Load(0, 3), 0);
@@ -301,7 +301,7 @@ TEST(Outlook, DriftScalesTheLoad) {
   one.Report(1, 1, 201);
   one.Enqueue(2, 10, 5);
   one.scheduler->MakePlan();
-  // The worker holds twice what its request accounts for; the present load is exact, the growth in scale.
+  // The worker holds twice the account of its request: the present load is exact, the growth scaled.
   EXPECT_EQ(one.spy->seen.workers[0].load_tokens, 202);
   EXPECT_EQ(one.spy->seen.Load(0, 0), 202);
   EXPECT_EQ(one.spy->seen.Load(0, 2), 206);
@@ -316,10 +316,10 @@ TEST(Outlook, ALatePlanStartsInTheNextStepAtTheEarliest) {
   while (one.scheduler->placed() < 2) ASSERT_EQ(one.scheduler->MakePlan()->apply_step, 3);
   one.Report(2, 1, 101);
   one.scheduler->MakePlan();  // for step 4
-  one.Report(3, 1, 102);      // the plan for step 3 has not come
+  one.Report(3, 1, 102);  // the plan for step 3 has not been applied
   one.Enqueue(3, 1, 1);
   one.spy->places = false;
-  one.scheduler->MakePlan();  // for step 5: 2 runs 4 and 5 if it comes now
+  one.scheduler->MakePlan();  // for step 5: request 2 runs in steps 4 and 5 if its plan is applied now
   EXPECT_EQ(one.spy->seen.step, 5);
   EXPECT_EQ(one.spy->seen.Load(0, 0), 104 + 51);
   EXPECT_EQ(one.spy->seen.Load(0, 1), 105);

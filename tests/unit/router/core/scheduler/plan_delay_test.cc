@@ -1,4 +1,4 @@
-// How long plans that are due are put off.
+// By how much plans that are due are delayed.
 #include "router/core/scheduler/plan_delay.h"
 
 #include "gtest/gtest.h"
@@ -7,7 +7,7 @@ namespace bfio::core {
 namespace {
 
 constexpr double kStepTime = 0.04;
-// 3/4 of kStepTime, less 3 ms.
+// 3/4 of kStepTime, minus 3 ms.
 constexpr double kMostDelay = 0.027;
 
 double DelayAfter(PlanDelay& delay, int steps, double step_s = kStepTime) {

@@ -1,4 +1,4 @@
-// What the scheduler knows of its workers' prefix caches: from placements, ends, epochs and workers' reports.
+// The scheduler's view of its workers' prefix caches, from placements, ends, epochs and workers' reports.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Ranks {
     applied.assign(members.size(), 0);
     return group->OpenEpoch(std::move(epoch));
   }
-  // The worker that it is placed on.
+  // Places the request; returns its worker.
   WorkerIndex Place(const RequestSpec& request) {
     EXPECT_TRUE(group->Enqueue(request).ok());
     return Decide().placements.at(0).worker;
@@ -69,11 +69,11 @@ struct Ranks {
             std::vector<RequestId> finished) {
     Report(worker, {.load_tokens = load, .finished = finished, .cached = cached});
   }
-  // A step with these prompts left to compute.
+  // A step after which these prompts are left to compute.
   void Compute(WorkerIndex worker, std::vector<PendingPrompt> prompts) {
     Report(worker, {.prefill = PrefillReport{2048, std::move(prompts)}});
   }
-  // Their clients leave, and so do they; these prompts stay.
+  // The clients cancel, so the requests are dropped; `prompts` stay.
   void Drop(WorkerIndex worker, const std::vector<RequestId>& ids, std::vector<PendingPrompt> prompts = {}) {
     for (const RequestId id : ids) EXPECT_EQ(group->Cancel(id), CancelOutcome::kDropped);
     Decide();
@@ -107,7 +107,7 @@ TEST(Prefix, AWorkerHasAPromptWhileItsRequestRuns) {
 TEST(Prefix, AWorkerThatFindsNothingGetsNoMoreThanOthers) {
   Ranks ranks({1, 2, 3});
   std::vector<int> placed(3, 0);
-  // One after the other: whatever a worker seems to have decides.
+  // Requests come one at a time, so the expected cache contents alone decide.
   for (RequestId id = 1; id <= 900; ++id) {
     const WorkerIndex worker = ranks.Place(Prompt(id, {1, 2, 3}));
     if (id > 840) ++placed[static_cast<size_t>(worker)];
@@ -124,7 +124,7 @@ TEST(Prefix, AMemberKeepsItsCacheUnderAnotherRank) {
   std::vector<uint64_t> members = {7, 8, member};
   EXPECT_TRUE(ranks.Open(members).empty());
   EXPECT_EQ(ranks.Place(Prompt(2, {1, 2, 3})), 2);
-  // It has left: nobody has the prefix.
+  // The worker has left, so no worker has the prefix.
   ranks.Step(2, 202, {}, {2});
   EXPECT_TRUE(ranks.Open({7, 8, 9}).empty());
   EXPECT_EQ(ranks.Place(Prompt(3, {1, 2, 3})), 0) << "in turn, the first";
@@ -138,16 +138,16 @@ TEST(Prefix, ACachedPromptOfAnotherWorkersRequestIsIgnored) {
   EXPECT_EQ(ranks.Place(Prompt(2, {1, 2, 3})), worker);
 }
 
-// Two long prompts on one worker are not computed yet: what they will compute counts, not what they will
-// find.
+// Two long prompts on one worker are not computed yet. They count by the tokens to compute, without those
+// that will be cached.
 TEST(Prefix, PromptsOnTheirWayCountByWhatTheyCompute) {
   Ranks ranks({1, 2});
   const WorkerIndex worker = ranks.Place(Prompt(1, {1, 2, 3, 4, 5, 6, 7, 8}));
   ranks.Step(worker, 522, {{1, 0}}, {1});
-  // Finds all but ten tokens each: together they have less to compute than one block on the other.
+  // All but ten tokens of each are cached: both have less to compute than one block on the other worker.
   EXPECT_EQ(ranks.Place(Prompt(2, {1, 2, 3, 4, 5, 6, 7, 8})), worker);
   EXPECT_EQ(ranks.Place(Prompt(3, {1, 2, 3, 4, 5, 6, 7, 8})), worker);
-  // A prompt that neither has goes to the idle one.
+  // A prompt that no worker has cached goes to the idle one.
   EXPECT_EQ(ranks.Place(Prompt(4, {90, 91})), 1 - worker);
 }
 
@@ -161,7 +161,7 @@ TEST(Prefix, AWorkerThatRefusesARequestDoesNotAttractItAgain) {
   EXPECT_EQ(ranks.Decide().placements.at(0).worker, 0) << "though it has the prefix";
 }
 
-// Below, worker 1 gets the first prompt. Where it has nothing of the second, that goes to worker 0.
+// Below, worker 1 gets the first prompt. If nothing of the second one is expected there, it goes to worker 0.
 const std::initializer_list<uint64_t> kPrompt = {1, 2, 3, 4, 5, 6, 7, 8};
 
 TEST(Prefix, ARefusedPromptIsNotThere) {

@@ -1,5 +1,5 @@
-// Groups whose ranks compute prompts in chunks and have told what their batches cost: where prompts go, when,
-// and up to which level they are computed.
+// Groups whose ranks compute prompts in chunks and have reported the cost of their batches: where and when
+// prompts are placed, and up to which level they are computed.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -103,7 +103,7 @@ class ChunkRank {
   std::vector<Run> runs_;
 };
 
-// A group of such ranks under its scheduler, step by step.
+// A group of such ranks and its scheduler, run step by step.
 class LevelGroup {
  public:
   explicit LevelGroup(int32_t ranks, PlanMode mode = PlanMode::kLockstep, const char* policy = "bf_io_auto",
@@ -132,7 +132,7 @@ class LevelGroup {
     lengths_[id] = {prompt, computed, output};
   }
 
-  // Plans, and a step. What each rank computed of prompts.
+  // Makes plans and runs a step. Returns the prompt tokens that each rank computed.
   std::vector<int64_t> Step() {
     while (auto plan = scheduler->MakePlan()) plans_[plan->apply_step] = *std::move(plan);
     ++step_;
@@ -165,7 +165,7 @@ class LevelGroup {
   std::vector<ChunkRank>& ranks() { return ranks_; }
 
   std::unique_ptr<OneGroup> scheduler;
-  // In force in the last step.
+  // The plan in force in the last step.
   Plan last;
   std::vector<double> seconds;
 
@@ -176,7 +176,7 @@ class LevelGroup {
   int64_t step_ = 0, applied_ = 0;
 };
 
-// All ranks decode `each` requests of 100 tokens.
+// Fills all ranks with `each` decoding requests of 100 tokens.
 void Fill(LevelGroup& group, int32_t ranks, int32_t each) {
   RequestId id = 1'000'000;
   for (int32_t i = 0; i < ranks * each; ++i) group.Enqueue(++id, 100, 100'000);
@@ -202,7 +202,7 @@ TEST(PromptLevel, ALonePromptIsSpreadOverSteps) {
   EXPECT_LT(most, 512) << "less than the ranks' own budget";
 }
 
-// As with disaggregated prefill: only its last token is computed here.
+// With disaggregated prefill, only the last token of the prompt is computed here.
 TEST(PromptLevel, APromptThatComesComputedIsNoWork) {
   std::vector<double> levels;
   for (const int64_t computed : {0, 1999}) {
@@ -222,7 +222,7 @@ TEST(PromptLevel, APromptThatComesComputedIsNoWork) {
 
 TEST(PromptLevel, WithoutDecodesPromptsAreNotDelayed) {
   LevelGroup group(2);
-  // The ranks have reported once.
+  // A first request, so that the ranks have reported.
   group.Enqueue(1, 10, 1);
   group.Step();
   group.Enqueue(2, 1000, 5);
@@ -268,8 +268,8 @@ TEST(PromptLevel, AHigherClassGoesFirstAndALowerTakesTheRanksThatItLeaves) {
   EXPECT_NE(group.scheduler->WorkerOf(1), group.scheduler->WorkerOf(3));
 }
 
-// Slots for fewer than wait: the placing policy chooses, and still no rank takes more prompts than it can
-// use.
+// Fewer slots than waiting requests: the policy chooses the requests, and no rank takes more prompts than it
+// can use.
 TEST(PromptLevel, WhereSlotsAreShortThePolicyChoosesTheRequests) {
   for (const char* policy : {"bf_io_auto", "bf_io"}) {
     LevelGroup group(2, PlanMode::kLockstep, policy, /*slots=*/6);
@@ -283,7 +283,7 @@ TEST(PromptLevel, WhereSlotsAreShortThePolicyChoosesTheRequests) {
 
 TEST(PromptLevel, APromptThatFitsNoMemoryOfItsRankGoesToAnother) {
   LevelGroup group(2, PlanMode::kLockstep, "bf_io_auto", 16, true, /*kv_tokens=*/3000);
-  // By decode time alone the lone small one's rank would be the place.
+  // By decode time alone the third request would go to the rank of the single small one.
   group.Enqueue(1, 1000, 1500);
   group.Enqueue(2, 10, 2900);
   for (int i = 0; i < 10; ++i) group.Step();
@@ -293,7 +293,7 @@ TEST(PromptLevel, APromptThatFitsNoMemoryOfItsRankGoesToAnother) {
   EXPECT_EQ(group.scheduler->WorkerOf(3), group.scheduler->WorkerOf(1));
 }
 
-// Remembers what the policy that it asks is shown of prompts.
+// Records the prompts in the snapshots of the policy that it wraps.
 class Watching final : public Policy {
  public:
   explicit Watching(std::vector<PrefillView>* seen) : seen_(seen) {}
@@ -309,7 +309,7 @@ class Watching final : public Policy {
   std::vector<PrefillView>* const seen_;
 };
 
-// Also of those on their way, and by the level of each step in between.
+// Prompts that are on their way count too, at the level of each step before the plan's.
 TEST(PromptLevel, APlanCountsWhatRanksComputeBeforeItsStep) {
   for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
     std::vector<PrefillView> seen;
@@ -317,7 +317,7 @@ TEST(PromptLevel, APlanCountsWhatRanksComputeBeforeItsStep) {
     Fill(group, 3, 4);
     seen.clear();
     const int32_t lag = mode == PlanMode::kPipelined ? 1 : 0;
-    // What plans were made of, and the ranks, by the step that it is about.
+    // The snapshots' view, and the ranks themselves, by the step that they describe.
     std::map<int, PrefillView> shown;
     std::map<int, std::vector<ChunkRank>> ranks;
     RequestId next = 1;
@@ -346,8 +346,8 @@ TEST(PromptLevel, APlanCountsWhatRanksComputeBeforeItsStep) {
   }
 }
 
-// Through pool, placement and reports. The ranks compute a prompt of 4,000 tokens beside their decodes; with
-// an objective it is computed in time, and what is left of the objective is counted from its arrival.
+// Through pool, placement and reports: the ranks compute a prompt of 4,000 tokens next to their decodes. With
+// an objective it is computed in time, and the remaining time counts from its arrival.
 TEST(PromptLevel, AnObjectiveForTheFirstTokenShortensThePace) {
   for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
     std::map<bool, double> took_s;
@@ -374,7 +374,7 @@ TEST(PromptLevel, AnObjectiveForTheFirstTokenShortensThePace) {
           if (!objective) {
             EXPECT_EQ(rank.due_s[0], kNoObjective);
           } else {
-            // Ages are steps of the mean length.
+            // Ages are counted in steps of the mean duration.
             EXPECT_NEAR(rank.due_s[0], 0.5 - seconds, 0.03 + 0.2 * seconds) << step;
           }
         }
@@ -382,7 +382,7 @@ TEST(PromptLevel, AnObjectiveForTheFirstTokenShortensThePace) {
       ASSERT_EQ(left, 0);
     }
     EXPECT_GT(took_s[false], 0.5);
-    // Ages are steps of the mean length: the last step may end that much after the objective.
+    // Ages are counted in mean steps: the last step may end later than the objective by that error.
     EXPECT_LE(took_s[true], 0.5 + longest_s);
   }
 }
@@ -396,8 +396,8 @@ TEST(PromptReports, ThoseThatMakeNoSenseAreRefused) {
   EXPECT_EQ(group.scheduler->OnReport(0, report).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Random traffic: no request starves, no rank that decodes ends later than the level or than its decodes
-// alone, no rank has more prompts than it could use, and the accounts are exact.
+// Random traffic: no request starves, no rank with decodes exceeds both the level and its decode time, no
+// rank has more prompts than it can use, and the accounts are exact.
 void RunTraffic(PlanMode mode, int32_t slots, uint64_t seed) {
   SCOPED_TRACE(seed);
   Rng rng(seed);

@@ -1,5 +1,5 @@
-// Requests that are held to a rank (RequestSpec::held_to): where they are placed, when, and that no other
-// request notices those that cannot be.
+// Requests that are held to a rank (RequestSpec::held_to): where and when they are placed, and that those
+// that cannot be placed do not affect other requests.
 #include "router/core/scheduler/rank_queues.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ RequestSpec FreeSpec(RequestId id, int64_t prompt = 10, int64_t output = 4) {
   return {.id = id, .prefill_tokens = prompt, .max_new_tokens = output};
 }
 
-// A group in lockstep whose workers make all their tokens.
+// A group in lockstep whose workers generate all tokens of their requests.
 class RankSteps {
  public:
   RankSteps(const std::string& policy, std::vector<WorkerSpec> workers, SchedulerOptions options = {})
@@ -44,7 +44,7 @@ class RankSteps {
     ASSERT_TRUE(group_.Enqueue(spec).ok());
     specs_[spec.id] = spec;
   }
-  // What was placed by now: id and worker, in order.
+  // All placements so far: id and worker, in order.
   const std::vector<std::pair<RequestId, WorkerIndex>>& placed() const { return placed_; }
   std::vector<RequestId> PlacedOn(WorkerIndex worker) const {
     std::vector<RequestId> ids;
@@ -54,7 +54,7 @@ class RankSteps {
     return ids;
   }
 
-  // Decides, and makes the step if the group has something to do.
+  // Makes a plan and, if there is one, runs a step.
   void Step() {
     const std::optional<Plan> plan = group_.MakePlan();
     if (!plan) return;
@@ -96,7 +96,7 @@ class RankSteps {
 
   OneGroup group_;
   std::map<RequestId, RequestSpec> specs_;
-  // By worker: the tokens that a request holds, and those that it still makes.
+  // By worker and request: the tokens that it holds, and those that it will still generate.
   std::vector<std::map<RequestId, std::pair<int64_t, int64_t>>> running_;
   std::vector<std::pair<RequestId, WorkerIndex>> placed_;
 };
@@ -133,8 +133,8 @@ TEST_P(RankQueuesOfPolicyTest, AHeldRequestRunsOnItsRankOrNowhere) {
   }
 }
 
-// A rank that drains takes no request: those held to it wait. The others must be placed as if they were not
-// there.
+// A draining rank takes no requests, so those held to it wait. All others must be placed as if these did not
+// exist.
 TEST_P(RankQueuesOfPolicyTest, RequestsThatCannotBePlacedChangeNothingForOthers) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(seed);
@@ -170,7 +170,7 @@ TEST(RankQueuesTest, OfOneRankTheMoreUrgentGoesFirst) {
   EXPECT_THAT(steps.PlacedOn(0), ElementsAre());
 }
 
-// Whoever names the ranks must not get ahead of those that came before and leave the choice to the router.
+// A request that names a rank must not pass earlier ones that leave the choice to the router.
 TEST(RankQueuesTest, AHeldRequestWaitsItsTimeWhereSlotsAreShort) {
   RankSteps steps("fcfs", {{.slots = 1, .kv_tokens = 100}});
   for (RequestId id = 1; id <= 3; ++id) steps.Enqueue(FreeSpec(id));
@@ -181,7 +181,7 @@ TEST(RankQueuesTest, AHeldRequestWaitsItsTimeWhereSlotsAreShort) {
   EXPECT_THAT(steps.PlacedOn(0), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-// Small requests that arrive faster than they leave would always fill every gap of its rank.
+// Small requests that arrive faster than they leave would always fill every gap of the rank.
 TEST_P(RankQueuesOfPolicyTest, ALargeHeldRequestGetsIntoItsRank) {
   RankSteps steps(policy(), {{.slots = 8, .kv_tokens = 100}, {.slots = 8, .kv_tokens = 100}});
   RequestId id = 0;

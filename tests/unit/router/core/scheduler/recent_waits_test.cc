@@ -15,17 +15,17 @@
 namespace bfio::core {
 namespace {
 
-// Requests in a block of VirtualFcfs where decisions admit few.
+// Requests per block of VirtualFcfs when decisions admit few.
 constexpr size_t kQueueBlock = 150;
 
-// The samples of the last full block and of the one after it.
+// The samples of the last full block and of the current one.
 template <class Samples>
 Samples InBlocks(const Samples& samples, size_t block) {
   const size_t full = samples.empty() ? 0 : (samples.size() - 1) / block;
   return Samples(samples.begin() + static_cast<int64_t>((full > 0 ? full - 1 : 0) * block), samples.end());
 }
 
-// The least sample that at most a share `above` of them exceeds.
+// The smallest sample that at most a share `above` of them exceeds.
 int64_t SortedQuantile(std::vector<int64_t> samples, double above) {
   std::sort(samples.begin(), samples.end(), std::greater<>());
   const size_t exceeding = static_cast<size_t>(above * static_cast<double>(samples.size()));
@@ -40,7 +40,7 @@ TEST_P(RecentWaitsTest, QuantilesAreThoseOfASortOfTwoBlocks) {
   RecentWaits waits;
   std::vector<int64_t> samples;
   const auto block = static_cast<int64_t>(std::pow(10, 1 + 2.5 * rng.Uniform()));
-  // Up to 256 exactly, beyond within 3 %: half the seeds stay below.
+  // Percentiles are exact up to 256 and within 3 % above; half of the seeds stay below 256.
   const int64_t most = GetParam() % 2 == 0 ? 256 : int64_t{1} << (9 + 4 * GetParam());
   for (int i = 0; i < 3'000; ++i) {
     const double size = std::pow(static_cast<double>(most), rng.Uniform());
@@ -91,10 +91,10 @@ TEST(RecentWaitsTest, BurstLeavesWithTheSecondBlockAfterIt) {
   EXPECT_LE(since, 2 * kBlock) << "or at the latest when the block that it ended in is dropped";
 }
 
-// A queue of single requests whose oldest of the least served tenant goes first.
+// A reference queue of single requests: the oldest request of the least served tenant goes first.
 class Queue {
  public:
-  // What a request of the tenant is charged: tenant 2 has long ones.
+  // The charge of a tenant's request; those of tenant 2 are long.
   static double Charge(uint32_t tenant) { return tenant == 2 ? 7 : 2; }
 
   void Arrive(int64_t step, uint32_t tenant) {
@@ -124,7 +124,7 @@ class Queue {
     int64_t step;
     uint32_t tenant;
   };
-  // Its oldest; as many as wait when it has none.
+  // Position of the tenant's oldest request; the length of the queue when it has none.
   size_t OldestOf(uint32_t tenant) const {
     size_t i = 0;
     while (i < queue_.size() && queue_[i].tenant != tenant) ++i;
@@ -156,7 +156,7 @@ TEST_P(VirtualFcfsTest, WaitsAreThoseOfAQueueThatIsSimulated) {
   Queue queue;
   int64_t step = 0;
   const bool bursts = rng.Below(2) == 0, cancels = rng.Below(2) == 0;
-  // Many, each with few requests, some of which are forgotten meanwhile; or few; or one.
+  // Many tenants with few requests each, some of them forgotten in between; a few tenants; or one.
   constexpr uint64_t kTenants[] = {1, 3, 400};
   const uint64_t tenants = kTenants[GetParam() % 3];
   const auto tenant = [&] { return static_cast<uint32_t>(rng.Below(1 + rng.Below(tenants))); };
@@ -225,7 +225,7 @@ TEST(VirtualFcfsTest, CancelledRequestsAreItsOldestAndHaveNoWait) {
   EXPECT_EQ(fcfs.p99(), 3);
 }
 
-// A backlog that no decision has seen: the router was switched to a policy that asks, or had no free slot.
+// A backlog that no decision has seen: the earlier policy did not ask for waits, or no slot was free.
 TEST(VirtualFcfsTest, ArrivalsCountFromTheirOwnStepHoweverLateADecisionComes) {
   VirtualFcfs fcfs;
   Arrive(fcfs, 1, 10);
@@ -248,7 +248,7 @@ TEST(VirtualFcfsTest, RequestsThatComeBackWithTheirAgeGoFirst) {
 TEST(VirtualFcfsTest, LongRunWaitRemembersABurstTenTimesAsLongAndNoLonger) {
   VirtualFcfs fcfs;
   int64_t step = 1'000;
-  // Serves single requests that have waited for `wait` steps, until one of the percentiles is that.
+  // Serves single requests that waited `wait` steps until the percentile is `wait`. Returns their number.
   const auto serve = [&](int64_t wait, auto p99) {
     int64_t requests = 0;
     for (; p99() != wait; ++requests) {
@@ -266,7 +266,7 @@ TEST(VirtualFcfsTest, LongRunWaitRemembersABurstTenTimesAsLongAndNoLonger) {
   EXPECT_EQ(recent + more, 10 * recent - 9);
 }
 
-// Of ten thousand a decision, a few thousand requests would be no memory at all.
+// With ten thousand admissions per decision, a memory of a few thousand requests would cover less than one.
 TEST(VirtualFcfsTest, RemembersDozensOfDecisionsHoweverManyEachAdmits) {
   VirtualFcfs fcfs;
   constexpr int64_t kBusy = 10'000;

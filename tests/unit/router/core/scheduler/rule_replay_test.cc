@@ -1,4 +1,4 @@
-// The replay of placement rules keeps to the group's rate of requests, however rarely they come.
+// The replay of placement rules keeps the group's request rate, even if requests are rare.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using bfio::testing::OneGroup;
 
 constexpr int kWorkers = 4;
 
-// Workers of a group with bf_io_auto. All requests have prompts of `prompt` tokens and make `output`.
+// A group with bf_io_auto. All requests have prompts of `prompt` tokens and outputs of `output`.
 class Replayed {
  public:
   Replayed(int32_t slots, int64_t prompt, int64_t output)
@@ -34,7 +34,7 @@ class Replayed {
     }
   }
 
-  // Takes a step, unless nothing runs or waits; the largest load in it.
+  // Takes a step, unless nothing runs or waits. Returns its largest load.
   int64_t Step() {
     while (const auto plan = group_.MakePlan()) plans_[plan->apply_step] = *plan;
     if (plans_.count(step_ + 1) == 0) return 0;
@@ -65,7 +65,7 @@ class Replayed {
     return largest;
   }
 
-  // The largest load in the mean of `steps` steps, in each of which `arrivals(step)` requests arrive.
+  // The mean over `steps` steps of the largest load; `arrivals(step)` requests arrive in each step.
   template <class Arrivals>
   double MeanLargest(int64_t steps, Arrivals arrivals) {
     double sum = 0;
@@ -93,8 +93,8 @@ class Replayed {
   RequestId last_ = 0;
 };
 
-// 900 tokens and an arrival every 45 steps: 20 residents of 600 tokens in the mean, 3,000 on each of four
-// workers. The largest is up to half as large again, by the rule.
+// Outputs of 900 tokens and an arrival every 45 steps: on average 20 residents of 600 tokens, 3,000 tokens on
+// each of four workers. Depending on the rule the largest load is up to half as large again.
 TEST(RuleReplay, RequestEvery45StepsIsReplayedAtThatRate) {
   Replayed group(72, 150, 900);
   const double measured = group.MeanLargest(16'000, [](int64_t step) { return step % 45 == 0 ? 1 : 0; });
@@ -106,8 +106,8 @@ TEST(RuleReplay, RequestEvery45StepsIsReplayedAtThatRate) {
   }
 }
 
-// Bursts for 14 free slots, and a request now and then that keeps the group busy. What a burst places while
-// some of it waits is replayed when the waiting has ended, spread over these steps.
+// Bursts that exceed the 14 free slots, and single requests that keep the group busy. The placements made
+// while some of a burst waits are replayed after the wait, spread over these steps.
 TEST(RuleReplay, RequestsPlacedWhileSlotsAreShortAreReplayedToo) {
   Replayed group(4, 100, 20);
   const auto bursts = [](int64_t step) { return step % 40 == 0 ? 18 : step % 10 == 0 ? 1 : 0; };

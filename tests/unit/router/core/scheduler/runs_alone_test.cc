@@ -1,4 +1,4 @@
-// A request that is suspected of killing workers runs by itself (RequestSpec::steps_alone).
+// A request that is suspected of killing workers runs alone on a worker (RequestSpec::steps_alone).
 #include <gmock/gmock.h>
 
 #include <string>
@@ -43,7 +43,7 @@ class RunsAloneTest : public ::testing::TestWithParam<GroupKind> {
     }
     return placed;
   }
-  // Every worker makes a step, with these finished.
+  // Every worker runs a step in which these requests finish.
   void Step(const std::vector<std::vector<RequestId>>& finished) {
     ++step_;
     for (WorkerIndex g = 0; g < 2; ++g) {

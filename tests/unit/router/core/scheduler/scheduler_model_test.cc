@@ -1,6 +1,6 @@
-// Random traffic against a trivial model of the workers: whatever order events come in, no worker is ever
-// over-filled, every request runs exactly once to its end or is cancelled, and the router's account equals
-// the workers' truth.
+// Random traffic against a simple model of the workers: for any order of events no worker is over-filled,
+// every request runs exactly once to its end or is cancelled, and the router's account equals the workers'
+// state.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -35,7 +35,7 @@ class RandomFit : public Policy {
   Rng rng_;
 };
 
-// A worker as the protocol describes it, with nothing but sets.
+// A worker as the protocol describes it, as plain sets.
 struct ModelWorker {
   struct Running {
     int64_t load;
@@ -78,7 +78,7 @@ struct World {
     if (scheduler->Cancel(id) != CancelOutcome::kUnknown) cancelled.insert(id);
   }
 
-  // Runs step `step` on all models with the plans they have by now; plans may come late by `lag`.
+  // Runs step `step` on all models with the plans that have arrived; plans may arrive up to `lag` steps late.
   void Step(int64_t step) {
     std::vector<std::vector<RequestId>> finished(models.size());
     std::vector<int64_t> loads(models.size(), 0);

@@ -1,4 +1,4 @@
-// A scheduler that takes on another's state goes on as that one does.
+// A scheduler that starts from another one's saved state behaves identically.
 #include "router/core/scheduler/scheduler_state.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ bool operator==(const Plan& a, const Plan& b) {
                     [](const Drop& x, const Drop& y) { return x.id == y.id && x.worker == y.worker; });
 }
 
-// Two schedulers that must answer alike; the second one is there from some time on.
+// Two schedulers that must give equal answers; the second one is created during the test.
 struct Twins {
   std::unique_ptr<OneGroup> a, b;
 
@@ -79,7 +79,7 @@ struct Twins {
   bool Parked() { return a->Parked(); }
 };
 
-// A new one; or one that goes on with the state of another.
+// A new scheduler, or one that continues from the state of `other`.
 std::unique_ptr<OneGroup> Make(PlanMode mode, absl::string_view policy, absl::string_view admission,
                                const OneGroup* other) {
   SchedulerOptions options;

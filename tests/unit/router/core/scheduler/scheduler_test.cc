@@ -11,7 +11,7 @@ using bfio::testing::OneGroup;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Oldest request to the first worker with room.
+// Places the oldest request on the first worker with room.
 class FirstFit : public Policy {
  public:
   absl::string_view name() const override { return "first_fit"; }
@@ -300,7 +300,7 @@ TEST(Scheduler, RecoversTheRequestsOfAJoiningMember) {
   EpochMember remaining = {.spec = {3, 1000, true}};
   RequestSpec brought = Request(7, 30, 4);
   brought.generated_tokens = 20;
-  // The second name is that of a request which waits here: that one is dropped on the worker.
+  // The second id is that of a request that waits in the pool, so the worker drops its copy.
   remaining.resident = {{7, 30}, {1, 10}};
   remaining.recovered = {brought, Request(1)};
   EXPECT_THAT(f.scheduler->OpenEpoch({remaining}), IsEmpty());
@@ -318,7 +318,7 @@ TEST(Scheduler, RecoversTheRequestsOfAJoiningMember) {
   ASSERT_TRUE(f.Report(0, 2, 1, 31 + 11, {7}).ok());
   EXPECT_EQ(f.scheduler->totals().drift_tokens, 0);
   EXPECT_EQ(f.scheduler->Account(0).active, 1);
-  // The next loss displaces it like any other.
+  // The next loss displaces it like any other request.
   EXPECT_THAT(f.scheduler->OpenEpoch({}), ElementsAre(1));
 }
 
@@ -420,7 +420,7 @@ TEST(Scheduler, ARequestThatAPolicyNamesTwiceIsPlacedOnce) {
   EXPECT_EQ(f.scheduler->waiting(), 0);
 }
 
-// Notes the step of every decision; places like FirstFit.
+// Records the step of every decision; places like FirstFit.
 class Clocked : public FirstFit {
  public:
   explicit Clocked(std::vector<int64_t>* steps) : steps_(steps) {}
@@ -433,8 +433,8 @@ class Clocked : public FirstFit {
   std::vector<int64_t>* steps_;
 };
 
-// A worker that drains runs on without plans, and the policy is asked about a step that no plan is sent for:
-// the next epoch's first step comes after both.
+// A draining worker continues without plans, and the policy decides for a step for which no plan is sent. The
+// next epoch's first step must be later than both.
 TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
   std::vector<int64_t> steps;
   SchedulerOptions options = {.plan_mode = PlanMode::kPipelined};

@@ -31,7 +31,7 @@ TEST(TenantService, AReturningTenantIsLiftedToTheLeastWaitingOne) {
   service.ChargePrompt(2, 300);
   service.OnWaiting(3);
   EXPECT_EQ(service.Served(3), 300);
-  // Not lowered, and not lifted while it waits already.
+  // The counter is not lowered, and not raised while the tenant already waits.
   service.ChargePrompt(3, 1000);
   service.OnWaiting(3);
   EXPECT_EQ(service.Served(3), 1300);
@@ -51,7 +51,7 @@ TEST(TenantService, MeanChargeIsThatOfTheTenantsOwnRequestsAndThatOfAllBefore) {
   EXPECT_EQ(service.MeanCharge(1), 200) << "it was paid back";
 }
 
-// A burst: requests come faster than they are admitted, and percentiles are of the past.
+// In a burst requests arrive faster than they are admitted, and percentiles describe the past.
 TEST(TenantService, ReferenceWaitIsAtLeastThatOfTheNextRequestInFairOrder) {
   RequestPool pool(SchedulerOptions(), nullptr);
   const auto enqueue = [&](RequestId id, uint32_t tenant) {
@@ -77,7 +77,7 @@ TEST(TenantService, EachRequestIsGivenItsTenantsWaitInTheFairReference) {
   enqueue(4, 2);
   pool.service().ChargePrompt(1, 10);
   const int64_t start = pool.NextStep();
-  // The reference admits one of each tenant, the pool two of the first.
+  // The reference admits one request of each tenant, the pool two of the first.
   pool.Take(std::vector<Assignment>{{0, 0}, {1, 0}}, start + 4);
   const WorkerView worker = {.free_slots = 1, .free_kv_tokens = 1'000};
   FreeCapacity free;
@@ -88,7 +88,7 @@ TEST(TenantService, EachRequestIsGivenItsTenantsWaitInTheFairReference) {
   EXPECT_EQ(pool.views().views()[1].tenant_reference_wait, 0) << "it has been admitted in the reference";
 }
 
-// One that cannot run now (of a lower class, too large for the memory left) keeps a low counter.
+// A tenant whose request cannot run now (lower class, too large for the free memory) keeps a low counter.
 TEST(TenantService, AReturningTenantIsNotDelayedByOneThatCannotRun) {
   TenantService service;
   service.OnWaiting(1);
@@ -129,7 +129,7 @@ TEST(TenantService, AnEmptyPoolLiftsATenantToTheLastThatLeft) {
   EXPECT_EQ(service.Served(2), 500);
 }
 
-// While two tenants wait all the time and the one with less is served, their counters stay together.
+// When two tenants always have requests waiting and the less served one is served, their counters stay close.
 TEST(TenantService, ServingTheLeastKeepsBackloggedTenantsWithinOneRequest) {
   Rng rng(4);
   TenantService service;
@@ -224,11 +224,11 @@ TEST(TenantExcess, LongRequestsAreChargedBeforeTheyEnd) {
   EXPECT_LE(f.policy->excess[1], 1 + 40 * TenantService::kOutputWeight);
 }
 
-// Tenant 9 has never been served, and waits for what cannot run now.
+// Tenant 9 has never been served, and its request cannot run now.
 class BlockedTenantTest : public ::testing::Test {
  protected:
   BlockedTenantTest() : group_(2) {}
-  // Tenant 1 is ahead of tenant 2 by 190 tokens; two slots are free.
+  // Tenant 1 has been served 190 tokens more than tenant 2; two slots are free.
   void Run() {
     group_.Enqueue(1, 1, 200);
     group_.Enqueue(2, 2, 10);

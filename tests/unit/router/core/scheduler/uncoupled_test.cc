@@ -1,4 +1,4 @@
-// Workers that share no barrier: each counts its own steps, and the accounts stay exact all the same.
+// Workers that share no barrier: each counts its own steps, and the accounts are exact nevertheless.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -44,7 +44,7 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
   auto plan = scheduler->MakePlan();
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->apply_steps, (std::vector<int64_t>{1, 0})) << "the fastest alone";
-  // The fast one is full: the slow one is decided upon at once, whatever the other has reported.
+  // The fast worker is full, so a plan for the slow one is made at once, whatever the fast one has reported.
   ASSERT_TRUE(scheduler->Enqueue(Wanted(2)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 1}));
   ASSERT_TRUE(ReportStep(*scheduler, 0, 1, 1, 10).ok());
@@ -62,7 +62,7 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
   EXPECT_EQ(scheduler->totals().drift_tokens, 0);
 }
 
-// Its number among the worker's plans is no step that it could have come too late for.
+// A plan's number is not a step of the worker, so a plan cannot be late.
 TEST(Uncoupled, NoPlanIsLate) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 2, .kv_tokens = 100}});
   ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
@@ -70,7 +70,7 @@ TEST(Uncoupled, NoPlanIsLate) {
   for (int64_t step = 1; step <= 3; ++step) ASSERT_TRUE(ReportStep(*scheduler, 0, step, 1, 9 + step).ok());
   ASSERT_TRUE(scheduler->Enqueue(Wanted(2)).ok());
   ASSERT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{5}));
-  // On its way while the worker makes steps 4 to 6.
+  // The plan is on its way while the worker runs steps 4 to 6.
   for (int64_t step = 4; step <= 6; ++step) ASSERT_TRUE(ReportStep(*scheduler, 0, step, 1, 9 + step).ok());
   ASSERT_TRUE(ReportStep(*scheduler, 0, 7, 5, 16 + 10).ok());
   EXPECT_EQ(scheduler->totals().late_plans, 0);
@@ -85,7 +85,7 @@ TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
   EXPECT_TRUE(ReportStep(*scheduler, 0, 1, 1, 10).ok());
 }
 
-// Its slots and the requests in them bound the plans that it has not acknowledged.
+// The worker's slots and requests limit its unacknowledged plans.
 TEST(Uncoupled, AWorkerThatDoesNotReportGetsNoFurtherPlans) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 20, .kv_tokens = 1 << 20}});
   int plans = 0;
@@ -104,15 +104,15 @@ TEST(Uncoupled, AWorkerThatDoesNotReportGetsNoFurtherPlans) {
   EXPECT_EQ(scheduler->MakePlan()->placements.size(), 20u);
 }
 
-// Another scheduler that goes on with this one's state.
+// A scheduler that continues from this one's state.
 std::unique_ptr<OneGroup> Successor(const OneGroup& scheduler) {
   auto successor = std::make_unique<OneGroup>(SchedulerOptions(), *MakePolicy("jffc", {}), scheduler.Save());
   EXPECT_TRUE(successor->restored().ok()) << successor->restored();
   return successor;
 }
 
-// Arrivals within one step of a worker all enter in its next, however many plans they take, and are reckoned
-// so; none goes to the slow one for it.
+// All arrivals within one step of a worker enter its next step, however many plans carry them, and are
+// counted for that step. None of them goes to the slow worker.
 TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
   auto scheduler = Uncoupled(
       "jffc", {{.slots = 30, .kv_tokens = 1 << 20}, {.slots = 30, .kv_tokens = 1 << 20, .service_time = 2}});
@@ -133,7 +133,7 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
   EXPECT_EQ(scheduler->Account(0).active, 25);
   EXPECT_EQ(scheduler->Account(0).inflight, 0);
   EXPECT_EQ(scheduler->totals().drift_tokens, 0);
-  // All end: it is idle, its numbers far ahead of its steps, and owes nothing.
+  // After all requests have ended, the worker is idle although plan numbers are far ahead of its steps.
   std::vector<RequestId> all;
   for (RequestId id = 1; id <= 25; ++id) all.push_back(id);
   ASSERT_TRUE(ReportStep(*scheduler, 0, 4, number, 13 + 24 * 11, all, true).ok());
@@ -149,7 +149,7 @@ struct Tally {
   int64_t preempted = 0, promised = 0, requests = 0;
 };
 
-// Runs a session over schedulers that take each other's state on.
+// Runs a session over schedulers, each of which continues from the previous one's state.
 Tally RunSession(const char* policy, uint64_t seed, const char* admission) {
   const bool reserves = admission == std::string("none");
   SchedulerOptions options = {.admission = ParseAdmission(admission)->kv};
@@ -177,8 +177,8 @@ TEST(Uncoupled, AccountsStayExactWhateverTheWorkersPaces) {
   }
 }
 
-// Who may enter goes by each unit's own steps. A request may enter some steps before or after the one it was
-// reckoned for, so memory is exceeded now and then by as much; the worker takes the youngest out, who comes
+// Admission counts each worker's own steps. A request may enter some steps before or after the predicted one,
+// so memory is sometimes exceeded by as much; the worker then preempts its youngest request, which is placed
 // again.
 TEST(Uncoupled, FeasibleMemoryAdmitsMoreAndIsRarelyExceeded) {
   for (const char* admission : {"kv_feasible", "mc_sf:most=20"}) {

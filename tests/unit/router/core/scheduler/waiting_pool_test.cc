@@ -61,7 +61,7 @@ TEST(WaitingPool, WhatComesBackGoesWhereItsAgePutsIt) {
   pool.Add(Waiting(7, 5), 9);
   pool.Add(Waiting(4), 2);
   pool.Add(Waiting(9), 4);
-  // Refused together, the last one first.
+  // Requests refused together are returned last one first.
   pool.Return(Waiting(3), 1);
   pool.Return(Waiting(2), 1);
   pool.Return(Waiting(5), 3);
@@ -132,7 +132,7 @@ TEST(WaitingPool, WhereAllBeganOnOneModelNothingIsHidden) {
   EXPECT_THAT(Ids(pool), ElementsAre(1));
 }
 
-// As a plain list of ids has it, whatever is added and taken out while some are hidden.
+// Compared with a plain list of ids, for any additions and removals while some requests are hidden.
 TEST(WaitingPool, ShowsAllAgainInTheirOrder) {
   Rng rng(3);
   for (int round = 0; round < 300; ++round) {
@@ -153,7 +153,7 @@ TEST(WaitingPool, ShowsAllAgainInTheirOrder) {
         if (model[id] == 0 || model[id] == group) seen.push_back(id);
       }
       ASSERT_EQ(Ids(pool), seen);
-      // What a batch lets in comes behind all that may be seen, and so behind what is hidden there.
+      // A request that enters with a batch is behind all visible ones, and so behind those hidden there.
       if (rng.Below(2) == 0) {
         model[next] = 0;
         pool.Add(Waiting(next), turn);

@@ -1,4 +1,4 @@
-// What workers say their steps cost, as the times that plans balance.
+// The step costs that workers report, as the times that plans balance.
 #include "router/core/scheduler/worker_speeds.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ bool Equal(const std::vector<WorkerTime>& times) {
   return true;
 }
 
-// Differences of times are as the costs have them, in the ordinary worker's tokens.
+// Differences of times must match those of the costs, in tokens of the reference worker.
 void ExpectTimes(const std::vector<WorkerCost>& costs, const std::vector<WorkerTime>& times, double tl) {
   ASSERT_EQ(costs.size(), times.size());
   for (const double load : {0.0, 1e3, 1e6}) {
@@ -69,20 +69,20 @@ TEST(WorkerSpeeds, RandomGroupsGetTheirTimes) {
 TEST(WorkerSpeeds, NearlyEqualWorkersAreExactlyEqual) {
   const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(1.03 * kC, 1.04 * kTl), Cost(0.98 * kC, kTl)};
   EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
-  // And become so again.
+  // Workers that differed before become equal again.
   EXPECT_TRUE(Equal(TimesOf(costs, {{1, 0}, {2, 5'000}, {1, 0}})));
 }
 
 TEST(WorkerSpeeds, AnUnmeasuredWorkerCountsAsAReference) {
   std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(2 * kC, 2 * kTl, 0.2), {std::nullopt, kLoad}};
-  // Nobody to compare with.
+  // No other worker is known well enough to compare with.
   EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
   costs[1] = Cost(2 * kC, 2 * kTl);
   const std::vector<WorkerTime> times = TimesOf(costs, std::vector<WorkerTime>(3));
   EXPECT_EQ(times[1].time_per_token, 2);
   EXPECT_EQ(times[2].time_per_token, times[0].time_per_token);
   EXPECT_EQ(times[2].time_offset, times[0].time_offset);
-  // t_l of nothing is not known; nor is a worker whose C is not.
+  // A t_l of 0 is unknown, and so is a worker without C.
   costs[1] = Cost(kC, 0);
   EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
   costs[1] = Cost(kC, 3 * kTl);
@@ -91,7 +91,7 @@ TEST(WorkerSpeeds, AnUnmeasuredWorkerCountsAsAReference) {
   EXPECT_TRUE(TimesOf({}, {}).empty());
 }
 
-// Fits that move by their own error, for a long time: plans are disturbed once, when the workers become
+// Fits that keep moving within their own error: times change only once, when the workers become
 // known.
 TEST(WorkerSpeeds, NoiseDoesNotMakeThemFlap) {
   for (const double slow : {1.0, 1.07, 1.3, 2.0}) {
@@ -131,7 +131,7 @@ TEST(WorkerSpeeds, ARealChangeIsTakenOn) {
   EXPECT_TRUE(Equal(times));
 }
 
-// A difference that is large per token is small where loads are small against C, and the other way round.
+// A large difference per token is small when loads are small against C, and vice versa.
 TEST(WorkerSpeeds, StepsAreComparedNotCoefficients) {
   EXPECT_TRUE(Equal(
       TimesOf({{Cost(kC, kTl, 0.001, 500), Cost(kC, 1.4 * kTl, 0.001, 500)}}, std::vector<WorkerTime>(2))));
@@ -174,11 +174,11 @@ TEST(ServiceTimes, AreReportedOnesOrElseMeasuredSteps) {
   EXPECT_NEAR(times[1], 3, 1e-9);
   EXPECT_EQ(ServiceTimesOf(silent, {}, times), times) << "no costs: as before";
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), WorkerCost{}}, ones), ones);
-  // A change of 5 % is none, and no worker counts as more than kMost slower.
+  // A change of 5 % is ignored, and no worker counts as more than kMost times slower.
   const std::vector<double> near = {1, 1.05}, far = {1, WorkerSpeeds::kMost};
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(kC, kTl)}, near), near);
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(100 * kC, 100 * kTl)}, ones), far);
-  // No load, or one below 0, and steps that cost nothing without one: times all the same.
+  // With a load of 0 or below, or steps without cost, times must still be valid.
   for (const int64_t load : {0, -1000}) {
     for (const double c : {0.0, kC}) {
       for (const double time :
