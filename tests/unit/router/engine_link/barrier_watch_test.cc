@@ -1,4 +1,4 @@
-// Ranks that step together, and ranks that do not.
+// Detects whether ranks step together.
 #include "router/engine_link/barrier_watch.h"
 
 #include "gtest/gtest.h"
@@ -6,7 +6,7 @@
 namespace bfio::router {
 namespace {
 
-// Steps of two ranks that decode; the second one takes its step in `part` of the first one's.
+// Runs steps of two decoding ranks; the second one takes `part` steps for each step of the first.
 std::string Watch(BarrierWatch& watch, int steps, double part) {
   double second = 0;
   for (int i = 0; i < steps; ++i) {
@@ -19,7 +19,7 @@ std::string Watch(BarrierWatch& watch, int steps, double part) {
 TEST(BarrierWatchTest, RanksOfABarrierTakeTheSameSteps) {
   BarrierWatch watch;
   EXPECT_EQ(Watch(watch, 5'000, 1), "");
-  // Inferred steps that are split now and then.
+  // Inferred steps that are sometimes split.
   EXPECT_EQ(Watch(watch, 5'000, 0.8), "");
 }
 

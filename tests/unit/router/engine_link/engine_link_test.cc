@@ -1,4 +1,4 @@
-// The link's threads.
+// The threads of EngineLink.
 #include "router/engine_link/engine_link.h"
 
 #include <atomic>
@@ -30,7 +30,7 @@ TEST(EngineLink, StopWaitsForNoLookup) {
     options.engines = *ReadEngineSource("vllm+dns://one:1,vllm+dns://two:1");
     options.resolve = [&](const std::string&) -> absl::StatusOr<std::vector<std::string>> {
       if (lookups++ == 0) asked.Notify();
-      // A link that waits for it fails the test, and does not hang it.
+      // The timeout makes the test fail instead of hang if a link waits for this answer.
       answer.WaitForNotificationWithTimeout(absl::Seconds(20));
       answered = true;
       return absl::UnavailableError("no answer");

@@ -106,13 +106,13 @@ TEST_F(EngineListTest, ANameThatResolvesNoMoreKeepsItsAddresses) {
 }
 
 TEST_F(EngineListTest, AnAddressLeavesWhenSeveralAnswersHaveNotHadIt) {
-  // Of both ports, which are looked up for themselves.
+  // The name is looked up separately for each of the two ports.
   EngineList list = List("vllm+dns://pods:50,vllm+dns://pods:60");
   const auto both =
       ElementsAre("vllm://10.0.0.1:50", "vllm://10.0.0.2:50", "vllm://10.0.0.1:60", "vllm://10.0.0.2:60");
   hosts_["pods"] = {"10.0.0.1", "10.0.0.2"};
   EXPECT_THAT(Names(list.Look()), both);
-  // A resolver that answers with one of the two, in turn.
+  // A resolver that returns one of the two addresses alternately.
   for (int i = 0; i < 4 * EngineList::kAnswersWithout; ++i) {
     hosts_["pods"] = {i % 2 == 0 ? "10.0.0.1" : "10.0.0.2"};
     EXPECT_THAT(Names(list.Look()), both) << i;

@@ -1,4 +1,4 @@
-// What an engine says that it found of prompts in its prefix cache.
+// Reports of the prompt tokens that an engine found in its prefix cache.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-// A rank that finds nothing is no longer trusted: 0 is reported like any other number.
+// A rank that finds nothing is trusted less, so 0 is reported like any other number.
 TEST_F(EngineRankTest, WhatAPromptsCacheHadIsReportedOnceWithTheFirstToken) {
   Epoch(1);
   Plan({7, 8});
@@ -32,14 +32,14 @@ TEST_F(EngineRankTest, WhatAPromptsCacheHadIsReportedOnceWithTheFirstToken) {
   };
   Wait(absl::Seconds(1));
   EXPECT_THAT(reported(), UnorderedElementsAre(std::pair(7, 6), std::pair(8, 0)));
-  // Each message repeats it.
+  // Every message of the engine repeats the number; it is reported only once.
   for (const CallNumber call : {1, 2}) {
     rank_.OnCached(call, 6);
     rank_.OnTokens(call, {101}, nullptr, now_, out_);
   }
   Wait(absl::Seconds(1));
   EXPECT_THAT(reported(), IsEmpty());
-  // The same request on another rank, or here again, has another prompt to find.
+  // The number counts again when the request is placed again, on this or another rank.
   Plan({}, {7});
   Plan({7});
   rank_.OnCached(3, 1'000);

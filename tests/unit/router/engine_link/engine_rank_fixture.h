@@ -1,4 +1,4 @@
-// An engine's rank that is driven by hand, for tests.
+// An engine's rank whose inputs a test provides step by step.
 #ifndef BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_
 #define BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_RANK_FIXTURE_H_
 
@@ -46,7 +46,7 @@ class EngineRankTest : public ::testing::Test {
     now_ += time;
     rank_.OnTimer(now_, out_);
   }
-  // How long the rank goes on to report steps while nothing comes; an hour at most.
+  // How long the rank continues to report steps while the engine sends nothing; at most an hour.
   absl::Duration ReportedFor() {
     const absl::Time start = now_;
     while (rank_.next_deadline() != absl::InfiniteFuture() && now_ - start < absl::Hours(1))
@@ -54,7 +54,7 @@ class EngineRankTest : public ::testing::Test {
     Reports();
     return now_ - start;
   }
-  // Takes the reports so far.
+  // Returns the reports so far.
   std::vector<StepReport> Reports() { return std::exchange(out_.reports, {}); }
 
   EngineRank rank_;

@@ -41,7 +41,7 @@ TEST_F(EngineRankTest, AnEngineThatReportsTooMuchKeepsASlot) {
   EXPECT_EQ(Reports().back().extra_slots, -7);
 }
 
-// As records of an engine's steps do.
+// Records of an engine's steps arrive as often as this.
 TEST_F(EngineRankTest, OtherClientsAreThoseOfAllReportsOfAWindow) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
@@ -65,7 +65,7 @@ TEST_F(EngineRankTest, OtherClientsAreThoseOfAllReportsOfAWindow) {
   EXPECT_THAT(Reports(), IsEmpty()) << "the last window had a report of fewer";
 }
 
-// Four prompts of 100 tokens begin with the same 80: the engine holds 80 + 4 * 20, and what it has generated.
+// Four prompts of 100 tokens share their first 80: the engine holds 80 + 4 * 20 and the generated tokens.
 TEST_F(EngineRankTest, MemoryThatPromptsShareIsFree) {
   prompt_tokens_ = 100;
   max_new_tokens_ = 100;
@@ -74,7 +74,7 @@ TEST_F(EngineRankTest, MemoryThatPromptsShareIsFree) {
   Plan({1, 2, 3, 4});
   std::vector<CallNumber> running = {1, 2, 3, 4};
   int64_t generated = 0;
-  // The engine's report, then a token of each. What the step's report has.
+  // The engine reports its load, then each request gets a token. Returns the reported shared tokens.
   const auto shared = [&](std::optional<int64_t> in_use) {
     now_ += absl::Milliseconds(300);
     rank_.OnLoad(in_use ? std::optional(EngineLoad{std::ssize(running), *in_use}) : std::nullopt, now_, out_);

@@ -1,4 +1,4 @@
-// Requests that an engine refuses, and one that it forgets.
+// Requests that an engine refuses, and requests that it loses.
 #include <vector>
 
 #include "common/base/retry_delay.h"
@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 
 class RefusalTest : public EngineRankTest {
  protected:
-  // How long the rank keeps a request that it is given and the engine refuses.
+  // How long the rank keeps a request that the engine has refused.
   absl::Duration KeptFor(const absl::Status& why) {
     const CallNumber call = out_.start.empty() ? 1 : out_.start.back().number + 1;
     Plan({7});
@@ -55,7 +55,7 @@ TEST_F(RefusalTest, TheEngineMaySayHowLong) {
   EXPECT_EQ(KeptFor(full), EngineRank::kLongestRetryInfo);
 }
 
-// Plans come more often than the rank's own steps.
+// Plans arrive more often than the rank's own steps.
 TEST_F(RefusalTest, PlansDoNotPutOffTheReportsOfARankWithRefusedRequestsAlone) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
@@ -95,7 +95,7 @@ TEST_F(RefusalTest, AStepReportedAfterTheRefusalIsNoneOfItsOwn) {
   EXPECT_EQ(Reports().back().extra_slots, 0) << "it is counted once";
 }
 
-// Its prompt is not being computed, and the engine does not have it.
+// The engine neither has the refused request nor computes its prompt.
 TEST_F(RefusalTest, ARefusedRequestIsNoneOfTheEngines) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
@@ -108,7 +108,7 @@ TEST_F(RefusalTest, ARefusedRequestIsNoneOfTheEngines) {
   for (int i = 0; i < 2; ++i, now_ += absl::Seconds(1)) rank_.OnLoad(EngineLoad{2, 100}, now_, out_);
   EXPECT_EQ(Reports().back().extra_slots, -1) << "another client's";
   EXPECT_EQ(rank_.next_deadline(), absl::UnixEpoch() + absl::Seconds(5)) << "a decode that stalls is silent";
-  // The router may cancel it.
+  // The router may cancel the refused request.
   Plan({}, {8});
   EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
   EXPECT_EQ(rank_.active(), 1);
@@ -164,7 +164,7 @@ class LostRequestTest : public EngineRankTest {
     Token(1, 100);
     Token(2, 200);
   }
-  // The first one goes on; returns what the rank gives back.
+  // The first request generates a token. Returns the requests that the rank returns to the router.
   std::vector<core::RequestId> Step(absl::Duration took) {
     now_ += took;
     Token(1, 101);
@@ -182,7 +182,7 @@ class LostRequestTest : public EngineRankTest {
   }
 };
 
-// The rank goes on, so that it is not cut off.
+// The rank continues, so it is not disconnected.
 TEST_F(LostRequestTest, ARequestThatTheEngineForgetsGoesOnElsewhere) {
   rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
   EXPECT_THAT(Step(2 * EngineRank::kLongestQuiet), IsEmpty()) << "the other one may be as late";
@@ -198,7 +198,7 @@ TEST_F(LostRequestTest, AnEngineThatCountsItHasPreemptedIt) {
   for (int i = 0; i < 20; ++i) {
     now_ += EngineRank::kLongestQuiet;
     rank_.OnLoad(EngineLoad{2, 100}, now_, out_);
-    // A report may have been made before the last request came.
+    // A report may have been made before the last request arrived.
     rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
     ASSERT_THAT(Steps(), IsEmpty());
   }
@@ -211,7 +211,7 @@ TEST_F(LostRequestTest, WithoutLoadsItHasMoreTime) {
   EXPECT_THAT(Step(EngineRank::kLongestQuiet), ElementsAre(8));
 }
 
-// The report announces its first token.
+// The report counts the request, so its first token can be expected.
 TEST_F(LostRequestTest, APromptThatTheEngineReportsIsNotLost) {
   Plan({9});
   rank_.OnLoad(EngineLoad{1, 100}, now_, out_);

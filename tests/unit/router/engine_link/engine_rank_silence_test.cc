@@ -1,4 +1,4 @@
-// A rank that brings nothing: when it computes a prompt, and when it hangs.
+// A rank that sends no tokens: while it computes a prompt, and when it hangs.
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -15,7 +15,7 @@ using ::testing::SizeIs;
 constexpr size_t kLongPrompt = 300'000;
 constexpr absl::Duration kItsTime = absl::Seconds(300);
 
-// An engine that computes prompts first brings no tokens meanwhile.
+// An engine that computes prompts first generates no tokens in the meantime.
 TEST_F(EngineRankTest, DecodesThatStopForALongPromptAreNoStall) {
   Epoch(1);
   Plan({7});
@@ -26,7 +26,7 @@ TEST_F(EngineRankTest, DecodesThatStopForALongPromptAreNoStall) {
   const absl::Duration reported = ReportedFor();
   EXPECT_GT(reported, kItsTime - 2 * EngineRank::kQuietStep);
   EXPECT_LE(reported, kItsTime);
-  // Once it is computed, decodes that stop are.
+  // Once the prompt is computed, decodes that stop are a stall.
   Token(2, 200);
   Token(1, 101);
   ReportedFor();
@@ -57,7 +57,7 @@ TEST_F(EngineRankTest, NorAreThoseThatStopForAnotherRankOfTheBarrier) {
   EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture()) << "it is computed";
 }
 
-// Another client's prompt shows in the use of KV memory alone.
+// A prompt of another client is visible only in the use of KV memory.
 TEST_F(EngineRankTest, DecodesThatStopWhileTheKvCacheGrowsAreNoStall) {
   Epoch(1);
   Plan({7});

@@ -28,7 +28,7 @@ class BarrierRankTest : public EngineRankTest {
     rank_ = EngineRank({.slots = 16, .token_budget = kBudget, .barrier = &barrier_, .number = 1});
     Epoch(1);
   }
-  // Of the last report, by request.
+  // Prompt tokens left by request, from the last report.
   std::map<core::RequestId, int64_t> Left() {
     std::map<core::RequestId, int64_t> left;
     for (const core::PendingPrompt& prompt : out_.reports.back().prefill->prompts)
@@ -51,7 +51,7 @@ TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
   EXPECT_EQ(Left(), (Prompts{{2, 3}, {3, 10}})) << "a budget of 8, and one decode";
   Token(1, 104);
   EXPECT_EQ(Left(), (Prompts{{2, 1}, {3, 5}})) << "its first token has not come: one of its prompt is left";
-  // With 2's first token its prompt is known to be computed.
+  // The first token of request 2 shows that its prompt has been computed.
   Token(2, 200);
   Token(1, 105);
   EXPECT_EQ(Left(), (Prompts{{3, 1}}));
@@ -66,7 +66,7 @@ TEST_F(BarrierRankTest, WhatThePrefixCacheHadIsNoWork) {
   Token(1, 101);
   Plan({2, 3});
   Token(1, 102);
-  // Without the cache a step of 16 would have had 10 of 2's prompt beside the decode, and left 5 for 3.
+  // Without the cache, a step of 16 would have computed 10 of request 2 beside the decode, and left 5 for 3.
   rank_.OnCached(2, 7);
   Token(2, 200);
   rank_.OnCached(2, 7);
@@ -93,7 +93,7 @@ TEST_F(BarrierRankTest, WhatWaitsForASlotIsNotComputed) {
 
 class FollowingRankTest : public BarrierRankTest {
  protected:
-  // A step that has computed so much of prompts (call, tokens left), beside so many decodes.
+  // A step that computed so many prompt tokens next to so many decodes; `prompts`: (call, tokens left).
   void Step(int64_t decodes, int64_t computed, std::vector<std::pair<CallNumber, int64_t>> prompts) {
     EngineStep step;
     step.step = ++steps_;
@@ -112,7 +112,7 @@ class FollowingRankTest : public BarrierRankTest {
     plan.level_s = level_s;
     rank_.OnPlan(plan, {}, now_, out_);
   }
-  // A chunk of so many tokens after so many others, beside a decode, at 1 ns a pair.
+  // Reports a chunk of `computed` tokens after `done` others, next to a decode, at 1 ns per pair.
   void ChunkStep(int64_t computed, int64_t done) {
     EngineStep step;
     step.step = ++steps_;
@@ -126,7 +126,7 @@ class FollowingRankTest : public BarrierRankTest {
                 absl::Nanoseconds(static_cast<int64_t>(load.prefill_pairs));
     rank_.OnStep(step, now_, out_);
   }
-  // Steps of many sizes, from which the cost is fitted.
+  // Reports steps of many sizes, from which the cost is fitted.
   void Learn() {
     for (int i = 0; i < 200; ++i) Step(i % 7, i % 5 * 40, {});
     Reports();
@@ -157,7 +157,7 @@ TEST_F(FollowingRankTest, AStepWithoutTokensEndsWithItsReport) {
 TEST_F(FollowingRankTest, WhatTheEngineFoundInItsCacheIsNotLeft) {
   Plan({1});
   Reports();
-  // Of ten tokens one was computed and two are left.
+  // Of ten tokens, one was computed and two are left; the rest was cached.
   Step(0, 1, {{1, 2}});
   const std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(1));
@@ -229,7 +229,7 @@ TEST_F(FollowingRankTest, ALevelHoldsForSomeSteps) {
   PlanLevel(0.030);
   Step(5, 0, {});
   ASSERT_TRUE(rank_.Allotment());
-  // 10 ms, and 0.1 ms for each token: 200 tokens, 5 of them decodes.
+  // 10 ms, plus 0.1 ms per token: 200 tokens, 5 of them decodes.
   EXPECT_NEAR(static_cast<double>(*rank_.Allotment()), 195, 12);
   for (int64_t i = 1; i < EngineRank::kLevelSteps; ++i) Step(0, 1, {{1, 9}});
   EXPECT_EQ(rank_.Allotment(), std::nullopt);
@@ -248,14 +248,14 @@ TEST(EngineRequestNameTest, NamesGoThereAndBack) {
     EXPECT_EQ(EngineRequestName::Parse(other), std::nullopt) << other;
 }
 
-// SGLang aborts by the beginning of a name.
+// SGLang aborts all requests whose names begin with the given one.
 TEST(EngineRequestNameTest, NoNameBeginsWithAnotherOne) {
   const EngineRequestName first = {1, 2, 1};
   for (const EngineRequestName& other : {EngineRequestName{1, 2, 10}, EngineRequestName{1, 2, 17}})
     EXPECT_FALSE(absl::StartsWith(other.ToString(), first.ToString())) << other.ToString();
 }
 
-// Two ranks: the time of a step is that of the slower one, whichever that is.
+// With two ranks, the time of a step is that of the slower one, whichever that is.
 TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
   constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-7};
   Rng rng(3);
@@ -279,7 +279,7 @@ TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
   EXPECT_GT(barrier.version(), 0);
 }
 
-// The tokens of some streams come when the step has been reported: two reports, and one step of that length.
+// Tokens of some streams arrive after the step's report: two reports, and one step of that length.
 TEST_F(BarrierRankTest, LateTokensAreOfTheStepBefore) {
   max_new_tokens_ = 1'000;
   Plan({1, 2});
@@ -308,7 +308,7 @@ TEST(BarrierCostTest, ExceptionsDoNotSpoilTheFitAndNewTimesAreLearnt) {
   constexpr BatchCost kTrue = {.c_s = 20e-3, .a_s_per_token = 50e-6, .b0_tokens = 0, .k2_s_per_token = 1e-6};
   Rng rng(3);
   BarrierCost barrier;
-  // The more there is in the caches, the more steps look much shorter than they are.
+  // The more tokens the caches hold, the more steps appear much shorter than they are.
   const auto run = [&](int steps, double times, bool exceptions) {
     for (int step = 0; step < steps; ++step) {
       BatchLoad batch;
@@ -326,7 +326,7 @@ TEST(BarrierCostTest, ExceptionsDoNotSpoilTheFitAndNewTimesAreLearnt) {
   EXPECT_GT(barrier.cost()->k2_s_per_token, 2.5 * kTrue.k2_s_per_token);
 }
 
-// Ranks are compared by it: those that ask earlier must not see another fit than those that ask later.
+// Ranks are compared by this cost, so all of them must see the same fit, whenever they ask.
 TEST(BarrierCostTest, TheCostChangesOnlyWithItsVersion) {
   Rng rng(4);
   BarrierCost barrier;

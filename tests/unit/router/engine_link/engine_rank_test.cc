@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Tokens = std::vector<uint32_t>;
 
-// At most one quiet step less.
+// Shorter than `time` by at most one quiet step.
 MATCHER_P(IsAlmost, time, "") {
   return arg <= time && arg >= time - EngineRank::kQuietStep;
 }
@@ -33,7 +33,7 @@ TEST_F(EngineRankTest, PlansBecomeCallsAndTokensSteps) {
   Plan({7, 8});
   ASSERT_THAT(out_.start, SizeIs(2));
   EXPECT_EQ(out_.start[1].call.id, 8u);
-  // The first plan of an epoch is answered at once: two prompts are pending.
+  // The first plan of an epoch is acknowledged immediately: two prompts are pending.
   std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(1));
   EXPECT_EQ(reports[0].step, 1);
@@ -52,7 +52,7 @@ TEST_F(EngineRankTest, PlansBecomeCallsAndTokensSteps) {
   EXPECT_THAT(reports[0].token_ids, ElementsAre(101, 200));
   EXPECT_EQ(reports[0].load_tokens, 10 + 1 + 10);
   EXPECT_THAT(reports[0].prefill->prompts, IsEmpty());
-  // Both decode now.
+  // Both requests decode now.
   Token(2, 201);
   EXPECT_EQ(Reports().size(), 0u);
   Token(1, 102);
@@ -91,7 +91,7 @@ TEST_F(EngineRankTest, AStepWaitsForItsTokensAShareOfAStep) {
   EXPECT_EQ(Reports().size(), 3u + 60);
   now_ += absl::Milliseconds(8);
   Token(1, 102);
-  // A quarter of 8 ms, which the mean of steps has come to but for a little.
+  // A quarter of 8 ms, which the mean step time has nearly reached.
   Wait(absl::Microseconds(1'900));
   EXPECT_EQ(Reports().size(), 0u);
   Wait(absl::Microseconds(100));
@@ -144,13 +144,13 @@ TEST_F(EngineRankTest, ARankThatBringsNothingForTooLongIsSilent) {
   EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
   Wait(absl::Minutes(1));
   EXPECT_THAT(Reports(), IsEmpty()) << "the group's step timeout has to see it";
-  // Neither more requests nor another epoch are a sign of the engine; each is acknowledged once.
+  // Neither new requests nor a new epoch show that the engine works; each is acknowledged once.
   Plan({8});
   Epoch(2);
   Plan({9});
   Reports();
   EXPECT_EQ(ReportedFor(), absl::ZeroDuration());
-  // Others' requests that come and go are no sign, either; those whose KV cache grows are.
+  // Requests of others that come and go do not show it either; growth of their KV cache does.
   rank_.OnLoad(EngineLoad{5, 100}, now_, out_);
   rank_.OnLoad(EngineLoad{6, 100}, now_, out_);
   EXPECT_EQ(ReportedFor(), absl::ZeroDuration());
@@ -179,7 +179,7 @@ TEST_F(EngineRankTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTime
   Epoch(1);
   Plan({7});
   EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
-  // An idle rank that gets its next request begins anew.
+  // The time starts again when an idle rank gets its next request.
   Plan({}, {7});
   Reports();
   Wait(absl::Minutes(10));
@@ -187,7 +187,7 @@ TEST_F(EngineRankTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTime
   EXPECT_THAT(ReportedFor(), IsAlmost(absl::Seconds(120)));
 }
 
-// Nothing comes of them before their end, which may be late.
+// Such an output sends nothing before its end, which may be late.
 TEST_F(EngineRankTest, OutputsThatComeWholeMayTakeAsLongAsTheirTokens) {
   passed_.on = passed_.whole = true;
   max_new_tokens_ = 500;
@@ -195,7 +195,7 @@ TEST_F(EngineRankTest, OutputsThatComeWholeMayTakeAsLongAsTheirTokens) {
   Plan({7});
   EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
   EXPECT_THAT(ReportedFor(), IsAlmost(absl::ZeroDuration())) << "the group's step timeout has to see it";
-  // Steps of 50 ms: the next one gets ten times as long.
+  // With steps of 50 ms, the next output gets ten times as long.
   now_ += absl::Seconds(1);
   Plan({}, {7});
   Plan({8});
@@ -211,14 +211,14 @@ TEST_F(EngineRankTest, OutputsThatComeWholeAreHeldToTheUseThatTheEngineReports) 
   max_new_tokens_ = 500;
   Epoch(1);
   Plan({7});
-  // That of a state-space model changes with the requests alone.
+  // The KV use of a state-space model changes only with its requests.
   rank_.OnLoad(EngineLoad{0, 0}, now_, out_);
   rank_.OnLoad(EngineLoad{1, 100}, now_, out_);
   Plan({8});
   rank_.OnLoad(EngineLoad{1, 200}, now_, out_);
   EXPECT_FALSE(rank_.load_shows_work());
   EXPECT_THAT(ReportedFor(), IsAlmost(500 * EngineRank::kSlowestStep));
-  // That of others grows with their tokens.
+  // That of other models grows with their tokens.
   rank_.OnLoad(EngineLoad{1, 201}, now_, out_);
   EXPECT_TRUE(rank_.load_shows_work());
   EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
@@ -239,7 +239,7 @@ TEST_F(EngineRankTest, WhatHasWaitedForALongerRequestGetsItsOwnTime) {
   Wait(absl::Seconds(50));
   Plan({}, {7});
   EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
-  // No longer than that, although they come and go.
+  // No longer than that, although requests come and go.
   Plan({9});
   Plan({}, {8});
   EXPECT_THAT(ReportedFor(), IsAlmost(absl::ZeroDuration()));
@@ -264,7 +264,7 @@ TEST_F(EngineRankTest, CancelledCallsEndAndAreNotHeardAgain) {
   Token(1, 100);
   rank_.OnFinished(1, {EngineFinish::kLength, nullptr, 0}, now_, out_);
   EXPECT_EQ(Reports().size(), 0u);
-  // The last one: the report says that the rank is idle.
+  // This was the last request, so the report says that the rank is idle.
   Plan({}, {8});
   const std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(1));
@@ -313,7 +313,7 @@ TEST_F(EngineRankTest, BetweenEpochsTokensWaitForTheFirstPlan) {
   Reports();
   Epoch(2, {8});
   EXPECT_THAT(out_.cancel, ElementsAre(2));
-  // What had come counts under the old epoch.
+  // Tokens received before count in the old epoch.
   std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(1));
   EXPECT_EQ(reports[0].epoch, 1u);
@@ -334,9 +334,9 @@ TEST_F(EngineRankTest, BetweenEpochsTokensWaitForTheFirstPlan) {
 
 // --- slots ---
 
-// An engine of four slots that serves in order, and a router that fills its slots and what is told beyond;
-// each hears of the other half a step late. Slots that stayed empty and the most that waited, over the later
-// half of 200 requests of five tokens.
+// An engine of four slots that serves in order, and a router that fills these slots and the additional ones
+// that the rank reports. Each sees the other half a step late. Result: the slots that stayed empty and the
+// longest queue, over the second half of 200 requests of five tokens.
 struct Service {
   int empty = 0, waited = 0;
   int32_t extra = 0;
@@ -351,7 +351,7 @@ Service ServeFive(bool with_credit) {
   absl::Time now = absl::UnixEpoch();
   rank.OnEpoch({.epoch = 1}, now, out);
   Service service;
-  std::map<CallNumber, int> made;  // in the order in which the engine takes them
+  std::map<CallNumber, int> made;  // in the order in which the engine starts them
   std::vector<EngineRank::StartCall> sent;
   core::RequestId next = 0;
   int64_t plan = 0;
@@ -370,7 +370,7 @@ Service ServeFive(bool with_credit) {
   };
   place();
   for (int step = 0; next < 200; ++step) {
-    // What was sent when the step before the last one had ended is there; what came later comes during this
+    // Requests sent before the end of the step before the last one are there; later ones arrive during this
     // step.
     for (const EngineRank::StartCall& start : sent) made[start.number] = 0;
     sent = std::exchange(out.start, {});
@@ -403,7 +403,7 @@ TEST(EngineRankSlotsTest, NoSlotIsEmptyWithCreditForARoundTrip) {
   const Service without = ServeFive(false), with = ServeFive(true);
   EXPECT_GT(without.empty, 10);
   EXPECT_EQ(with.empty, 0);
-  // Four slots end 0.8 requests in a step: 1.6 in a round trip and a step.
+  // Four slots end 0.8 requests per step: 1.6 during a round trip and a step.
   EXPECT_EQ(with.extra, 3);
   EXPECT_LE(with.waited, 3);
 }
@@ -459,9 +459,9 @@ TEST_F(EngineRankTest, AnOutputThatComesWholeGetsATokenAStep) {
   }
   std::vector<StepReport> reports = Reports();
   ASSERT_THAT(reports, SizeIs(10)) << "it does not hold up the others' steps";
-  // Not in the first one, in which its prompt was computed; and a token counts when it is reported.
+  // The first step computed its prompt, and a token counts once it is reported: 8 of its tokens count.
   EXPECT_EQ(reports[9].load_tokens, 10 + 9 + 10 + 8);
-  // 30 tokens in all: 9 of them are known.
+  // Of 30 tokens in total, 9 have been counted.
   rank_.OnFinished(2, {EngineFinish::kLength, nullptr, 30}, now_, out_);
   now_ += absl::Milliseconds(8);
   Token(1, 10);
@@ -488,7 +488,7 @@ TEST_F(EngineRankTest, WithoutStreamsAStepIsAsLongAsBefore) {
   ASSERT_THAT(reports, SizeIs(30));
   EXPECT_EQ(reports[10].load_tokens, 10 + 9);
   EXPECT_EQ(reports.back().load_tokens, 10 + 19) << "the last one comes with the end";
-  // Less than were estimated.
+  // Fewer tokens than were estimated.
   rank_.OnFinished(2, {EngineFinish::kStop, nullptr, 3}, now_, out_);
   reports = Reports();
   EXPECT_THAT(reports[0].tokens, IsEmpty());
@@ -505,8 +505,8 @@ TEST_F(EngineRankTest, APromptWhoseKvComesFromElsewhereIsNoWork) {
   EXPECT_EQ(reports[0].prefill->pending_tokens(), 1);
 }
 
-// Whatever comes in whatever order: each token is reported once and in order, steps count from 1, loads are
-// prompts plus tokens reported before, and what ends is never reported again.
+// For any order of events: each token is reported once and in order, steps count from 1, loads are prompts
+// plus tokens reported before, and ended requests are never reported again.
 TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Rng rng(seed);
@@ -514,7 +514,7 @@ TEST_F(EngineRankTest, RandomLivesAreReportedExactly) {
     out_ = {};
     std::map<CallNumber, core::RequestId> running;
     std::map<core::RequestId, Tokens> sent, got;
-    std::map<core::RequestId, uint32_t> generated;  // of the present placement, reported
+    std::map<core::RequestId, uint32_t> generated;  // of the current placement, as reported
     core::RequestId next_id = 1;
     Epoch(1);
     size_t started = 0;

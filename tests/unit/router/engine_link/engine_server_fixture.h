@@ -1,4 +1,4 @@
-// A server with a client of the test's, for tests: what it asks is answered by hand.
+// An engine server with a client of the test, whose calls the test answers.
 #ifndef BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_SERVER_FIXTURE_H_
 #define BFIO_TESTS_UNIT_ROUTER_ENGINE_LINK_ENGINE_SERVER_FIXTURE_H_
 
@@ -38,7 +38,7 @@ struct TestStream final : public EngineStream {
   EngineClient::StreamCallbacks callbacks;
 };
 
-// What the client was asked, and not answered yet; health checks are answered at once, unless they are held.
+// Calls of the client that have not been answered. Health checks are answered immediately, unless held.
 struct Asked {
   bool hold_health = false;
   std::vector<absl::AnyInvocable<void(absl::Status) &&>> held;
@@ -46,7 +46,7 @@ struct Asked {
   std::vector<GotLoads> loads;
   std::vector<std::shared_ptr<TestRecords>> records;
   absl::Status health;
-  // Of the requests, in order.
+  // Rank and stream of each Generate call, in order.
   std::vector<std::optional<int32_t>> ranks;
   std::vector<std::shared_ptr<TestStream>> streams;
 };
@@ -106,7 +106,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
       gone_.push_back(channel->id());
     }
   }
-  // The engine tells what it is.
+  // The engine describes itself.
   void Describe(EngineDescription description = {.slots = 4, .max_sequence_tokens = 64}) {
     described_ = description;
     AnswerDescribe(std::move(description));
@@ -118,7 +118,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     std::move(done)(std::move(description));
     RunEvents();
   }
-  // Two ranks, numbered from 4 in reports, that have had their first plan.
+  // Two ranks, with numbers 4 and 5 in reports, that have received their first plan.
   void ServeTwoRanks() {
     Later();
     Describe({.ranks = 2, .first_rank = 4, .all_ranks = 8, .slots = 4, .max_sequence_tokens = 64});
@@ -126,7 +126,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     for (const auto& channel : channels_) channel->SendEpoch({.epoch = 1});
     RunEvents();
   }
-  // The requests that a rank has by its report to the router; -1: it does not say.
+  // Number of the engine's requests that a rank reports to the router; -1: none reported.
   int64_t Told(size_t rank) {
     channels_[rank]->SendPlan({.epoch = 1}, {});
     RunEvents();
@@ -145,7 +145,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     asked_.loads.clear();
     RunEvents();
   }
-  // The rank that attached last gets its first plan, with a request.
+  // Sends the first plan, with one request, to the rank that attached last.
   void Place() {
     channel_->SendEpoch({.epoch = 1});
     ClientRequest request;
@@ -155,7 +155,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     channel_->SendPlan({.epoch = 1}, assignments);
     RunEvents();
   }
-  // The router cuts off the rank that attached last.
+  // The router disconnects the rank that attached last.
   void CutOff() {
     channel_->Close(absl::DeadlineExceededError("no step report in time"));
     RunEvents();
@@ -165,13 +165,13 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
     std::move(asked_.streams.at(stream)->callbacks.on_end)(why);
     RunEvents();
   }
-  // Until the next health check has been answered; the server is still what it was.
+  // Waits until the next health check has been answered; the server's description is unchanged.
   void Check() {
     Later();
     RunEvents();
     if (!asked_.describe.empty()) AnswerDescribe(described_);
   }
-  // Until there are none left.
+  // Runs events until none are left.
   void RunEvents() {
     std::vector<EventQueue::Event> events;
     do {
@@ -179,7 +179,7 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
       for (EventQueue::Event& event : events) std::move(event)();
     } while (!events.empty());
   }
-  // As if the longest wait before it attaches or asks again had passed.
+  // Simulates that the longest pause before attaching or asking again has passed.
   void Later() { server_->OnTimer(MonotonicNow() + EngineLink::kLongestRetry); }
 
   EngineLink::Options options_;
@@ -191,16 +191,16 @@ class EngineServerTest : public ::testing::Test, public WorkerHandler {
   std::shared_ptr<WorkerChannel> channel_;
   std::vector<std::shared_ptr<WorkerChannel>> channels_;
   std::map<WorkerChannel*, std::optional<EngineLoad>> reported_;
-  // Requests that ranks have rejected; connections that are gone.
+  // Number of requests that ranks have rejected; ids of closed connections.
   size_t rejected_ = 0;
   std::vector<MemberId> gone_;
-  // The rank that attached last has a prefix cache; what ranks have found in theirs.
+  // Whether the rank that attached last has a prefix cache; cached tokens that ranks have reported.
   bool prefix_cache_ = false;
   std::vector<int64_t> cached_;
   int32_t extra_slots_ = 0;
-  // Of the last hello.
+  // From the last hello.
   uint64_t router_instance_ = 0;
-  // As the engine described itself last; clients so far.
+  // The engine's latest description; number of clients so far.
   EngineDescription described_;
   int clients_ = 0;
 };

@@ -1,4 +1,4 @@
-// What a server's ranks are told of the engine's loads, and how.
+// How a server's ranks learn of the engine's loads.
 #include <memory>
 #include <optional>
 #include <utility>

@@ -1,5 +1,5 @@
-// A server's ranks: when those of a list that changes attach and leave; when a server is taken for another
-// one; and what its requests name.
+// A server's ranks: when they attach and leave as lists change, when a server counts as replaced, and what
+// its requests contain.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Its ranks would be the emptiest, and be gone with what is placed there a second later.
+// Its ranks would seem to be the emptiest, and be lost a second later with the requests placed there.
 TEST_F(EngineServerTest, WhatIsDescribedButNotHealthyDoesNotAttachAndIsAskedLessAndLess) {
   asked_.health = absl::UnavailableError("the engine has died");
   absl::Duration before = absl::ZeroDuration();
@@ -59,7 +59,7 @@ TEST_F(EngineServerTest, WhatIsListedAgainAsItLeavesComesBack) {
   EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins"));
 }
 
-// The router remembers the drain of a process that it knows.
+// The router remembers that a process was drained, by its identity.
 TEST_F(EngineServerTest, WhatIsListedAgainIsNotDrained) {
   Later();
   Describe();
@@ -96,7 +96,7 @@ TEST_F(EngineServerTest, WhatHasLeftIsGoneUntilItIsListedAgain) {
   EXPECT_THAT(seen_, ElementsAre("joins", "leaves", "joins"));
 }
 
-// As its contract says; the router has an entry of each until then.
+// The channel's contract requires it; until then the router keeps an entry for each connection.
 TEST_F(EngineServerTest, AConnectionThatTheRouterClosesIsGone) {
   Later();
   Describe();
@@ -140,7 +140,7 @@ TEST_F(EngineServerTest, AHealthCheckThatBeganBeforeACallFailedDoesNotCount) {
 TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPauses) {
   Later();
   Describe();
-  // So that the server has no other deadline.
+  // So that the server's next deadline is that of attaching.
   asked_.hold_health = true;
   Later();
   for (const int pauses : {1, 2, 4}) {
@@ -159,7 +159,7 @@ TEST_F(EngineServerTest, ARankThatBringsNoTokenAttachesAfterLongerAndLongerPause
   EXPECT_LE(server_->next_deadline() - MonotonicNow(), EngineLink::kShortestRetry);
 }
 
-// A drain holds for the process: a rank that the router has cut off tells that it is the same.
+// A drain applies to the process, so a rank that attaches again must name the router that it followed.
 TEST_F(EngineServerTest, ARankThatAttachesAgainNamesTheRouterThatItFollowed) {
   Later();
   Describe();
@@ -178,7 +178,7 @@ TEST_F(EngineServerTest, ARankThatAttachesAgainNamesTheRouterThatItFollowed) {
   EXPECT_EQ(router_instance_, 0u) << "it may be another process";
 }
 
-// Its front end is healthy, and it would be the emptiest rank.
+// The engine's front end is healthy, and the silent rank would appear to be the emptiest.
 TEST_F(EngineServerTest, ARankThatWasSilentTakesOneRequestUntilItBringsAToken) {
   Later();
   Describe();
@@ -230,7 +230,7 @@ TEST_F(EngineServerTest, OrUntilItReportsWork) {
   EXPECT_EQ(asked_.streams.size(), 2u);
 }
 
-// The first message may come before the engine has looked its prompt up.
+// The engine's first message may be sent before the cache lookup.
 TEST_F(EngineServerTest, WhatAPrefixCacheHadIsThatOfTheFirstMessageWithTokens) {
   Later();
   Describe();
@@ -256,7 +256,7 @@ TEST_F(EngineServerTest, WhatAPrefixCacheHadIsThatOfTheFirstMessageWithTokens) {
 
 // --- servers that are replaced ---
 
-// A health check says nothing of that: the server that has taken over the address is healthy.
+// A health check cannot show the replacement: the server that now has the address is healthy.
 TEST_F(EngineServerTest, AServerWithAnotherDescriptionLeavesAndAttachesWithIt) {
   for (const EngineDescription& other :
        std::vector<EngineDescription>{{.slots = 4, .max_sequence_tokens = 64, .model = "other"},
@@ -334,7 +334,7 @@ TEST_F(EngineServerTest, AServerWhoseRecordsEndDescribesItselfAgain) {
   EXPECT_THAT(asked_.describe, IsEmpty()) << "they have ended once";
 }
 
-// An idle server without records may be replaced without a failure.
+// An idle server without records may be replaced without any visible failure.
 TEST_F(EngineServerTest, AServerDescribesItselfAgainFromTimeToTime) {
   Later();
   Describe();
@@ -367,7 +367,7 @@ TEST_F(EngineServerTest, HoweverManyCallsFailTheServerDescribesItselfOnceASecond
   EXPECT_EQ(rejected_, kCalls) << "none waits for a description of its own";
 }
 
-// The kernel would repeat for many minutes what a dead connection does not carry.
+// On a dead connection the kernel would retransmit for many minutes.
 TEST_F(EngineServerTest, AServerThatDoesNotAnswerIsContactedOverANewConnection) {
   Later();
   Describe();

@@ -1,4 +1,4 @@
-// The client of an engine, and servers that are slow, send too much or never end a stream.
+// The client of an engine, with servers that are slow, send too much or never end a stream.
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -22,7 +22,7 @@ namespace pb = ::vllm::grpc::engine;
 
 constexpr absl::Duration kTimeout = absl::Milliseconds(400);
 
-// Takes half of the time for each answer.
+// A server that takes half of the timeout for each answer.
 class SlowEngine final : public pb::VllmEngine::Service {
  public:
   SlowEngine() {
@@ -55,7 +55,7 @@ class SlowEngine final : public pb::VllmEngine::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Of three calls.
+// A description takes three calls; the timeout is that of all of them.
 TEST(ProtocolClientTest, ADescriptionTakesNoLongerThanItsTimeout) {
   SlowEngine engine;
   const std::unique_ptr<EngineClient> client = vllm::NewVllmClient(engine.address());
@@ -82,7 +82,7 @@ class OneMessage final : public pb::VllmEngine::Service {
     closed_.Notify();
     server_->Shutdown();
   }
-  // How a call to it ends.
+  // Makes a call; returns its end.
   absl::StatusOr<EngineEnd> Call() {
     const std::unique_ptr<EngineClient> client = vllm::NewVllmClient(absl::StrCat("127.0.0.1:", port_));
     absl::Notification done;
@@ -127,7 +127,7 @@ TEST(ProtocolClientTest, AnOutputEndsWithItsLastMessageAndNotWithItsStream) {
   EXPECT_EQ(end->finish, EngineFinish::kStop);
 }
 
-// gRPC's RESOURCE_EXHAUSTED is not the engine's: the request would be placed again and again.
+// gRPC's own RESOURCE_EXHAUSTED must not look like a full engine: the request would be placed forever.
 TEST(ProtocolClientTest, AnAnswerThatIsTooLargeIsNoLackOfRoom) {
   pb::GenerateResponse large;
   large.mutable_complete()->set_finish_reason(std::string((64 << 20) + 1, 'x'));

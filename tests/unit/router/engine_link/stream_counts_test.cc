@@ -1,4 +1,4 @@
-// Streams that engines send, and those that have lost something.
+// Checks of the token counts in engines' streams: complete streams, and streams that have lost tokens.
 #include "router/engine_link/protocol/stream_counts.h"
 
 #include <vector>
@@ -22,7 +22,7 @@ StreamCounts After(const StreamCounts::Options& options, int chunks) {
 }
 
 TEST(StreamCountsTest, EnginesOutputsAreWhole) {
-  // vLLM repeats the last chunk, bfio's own servers count the output, and some say nothing.
+  // vLLM repeats the last chunk, bfio's own servers count the whole output, and some engines send no count.
   EXPECT_TRUE(After(kVllm, 5).OnComplete(Tokens{5}, 1, 10, EngineFinish::kLength).ok());
   EXPECT_TRUE(After(kVllm, 5).OnComplete({}, 5, 10, EngineFinish::kLength).ok());
   EXPECT_TRUE(After(kVllm, 5).OnComplete({}, 0, 0, EngineFinish::kLength).ok());
@@ -50,7 +50,7 @@ TEST(StreamCountsTest, TheLastChunkIsTheOneThatTheEngineEndsWith) {
 
 TEST(StreamCountsTest, AnEndByLengthHasTheLength) {
   EXPECT_TRUE(absl::IsDataLoss(After(kVllm, 4).OnComplete(Tokens{4}, 1, 10, EngineFinish::kLength)));
-  // Up to the longest sequence, by the engine's own count of the prompt.
+  // An output may end at the longest sequence, counted with the engine's own prompt length.
   EXPECT_TRUE(After(kVllm, 4).OnComplete(Tokens{4}, 1, 996, EngineFinish::kLength).ok());
   EXPECT_TRUE(absl::IsDataLoss(After(kVllm, 4).OnComplete(Tokens{4}, 1, 995, EngineFinish::kLength)));
 }

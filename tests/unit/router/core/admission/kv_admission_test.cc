@@ -44,7 +44,7 @@ class Geometric final : public NoLookahead {
 // One worker at the step of a plan: its residents as known up to that step, and the waiting requests.
 struct Case {
   std::vector<Resident> residents;
-  // Steps that each resident will really stay, from the plan's step on.
+  // Steps that each resident actually stays, from the plan's step on.
   std::vector<int64_t> stays;
   std::vector<WaitingView> waiting;
   std::vector<int64_t> outputs;
@@ -224,7 +224,7 @@ TEST(KvAdmission, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
     for (int n = 0; n < 80; ++n) AddWaiting(c, 1 + Below(rng, 200), 1, most);
     c.memory = 2 * most;
     const std::vector<size_t> taken = c.Admit(admission, lookahead);
-    // 30 to 50 of mean size would fill the memory; by their limits one fits.
+    // 30 to 50 requests of mean size would fill the memory; with their limits reserved only one fits.
     EXPECT_GE(taken.size(), 8U) << "mean " << mean << ", limit " << most;
     for (int i = 0; i < kDraws; ++i) {
       for (int64_t& output : c.outputs) {

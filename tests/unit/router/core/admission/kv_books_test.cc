@@ -1,4 +1,4 @@
-// The books of the workers' memory: kept up to date by changes, against books entered anew.
+// Accounts of the workers' memory (KvBooks): incremental updates against accounts built from scratch.
 #include "router/core/admission/kv_books.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 namespace bfio::core {
 namespace {
 
-// A worker's residents come, start late, outlive what is said of them and leave. Books that are told the
-// changes hold what books hold that are told of everybody.
+// A worker's residents arrive, start late, outlive their predictions and leave. Books that get only the
+// changes must equal books that get all residents.
 TEST(KvBooks, ChangesLeadWhereTellingOfEverybodyLeads) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     Rng rng(seed);

@@ -1,4 +1,4 @@
-// WAIT and Nested WAIT in the router: when which requests are released to the pool.
+// WAIT and Nested WAIT in the router: which requests are released to the pool, and when.
 #include "router/core/admission/wait_admission.h"
 
 #include <gmock/gmock.h>
@@ -32,8 +32,8 @@ RequestSpec Spec(RequestId id, int64_t prompt, int64_t output) {
   return spec;
 }
 
-// The smallest threshold of a single type with which an iteration takes at most 0.9 of the time in which as
-// many arrive.
+// The smallest threshold n for a single type, such that an iteration takes at most 0.9 of the time in which n
+// requests arrive.
 int64_t WaitThreshold(const RequestType& type) {
   for (int64_t n = 1;; ++n) {
     const double tokens = static_cast<double>(n) * StageTokens(type) / kWorkers;
@@ -41,8 +41,8 @@ int64_t WaitThreshold(const RequestType& type) {
   }
 }
 
-// The first threshold of Nested WAIT with two types: each segment's 1.1 times what reaches it, a share of
-// 0.95 of the time.
+// The first threshold of Nested WAIT with two types: each later segment gets 1.1 times the requests that
+// reach it, within 0.95 of the time.
 double NestedThreshold(const std::vector<RequestType>& types) {
   const Segments segments = SegmentsOf(types);
   for (double n = 1;; n = std::ceil(1.01 * n)) {
@@ -188,7 +188,7 @@ TEST(ArrivalRate, ItsTimeConstantChangesWithoutAJumpOfTheRate) {
   const double before = rate.Rate(1000.5);
   rate.SetTimeConstant(20, 1000.5);
   EXPECT_NEAR(rate.Rate(1000.5), before, 1e-12);
-  // From now on it follows five times as fast: without arrivals, e^-1 after 20.
+  // From here on the estimate follows five times as fast: without arrivals it falls by e^-1 in 20.
   EXPECT_NEAR(rate.Rate(1020.5) / before, std::exp(-1), 1e-6);
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kKnots = FarOutlookBuilder::kKnots;
 
-// Lengths are geometric, so that all ages have the same future: no more is known than before the first
-// request.
+// Lengths are geometric and nothing has been observed, so all ages have the same
+// future.
 std::unique_ptr<Lookahead> Geometric() {
   return *MakeLookahead("survival", {.prior_mean_tokens = 256});
 }
@@ -28,7 +28,7 @@ double Stays(int64_t steps) {
   return alive[1];
 }
 
-// `age` tokens made when step `plan_step` begins.
+// A resident that has generated `age` tokens when step `plan_step` begins.
 Resident Of(Lookahead& lookahead, int64_t prompt, int64_t age, int64_t plan_step) {
   return {.first_step = plan_step - age,
           .prefill_tokens = prompt,
@@ -92,7 +92,7 @@ TEST(FarOutlook, UnchangedWorkersGrowAndChangedOnesAreSummedAgain) {
   const auto lookahead = Geometric();
   std::vector<Resident> residents = {Of(*lookahead, 100, 50, 1'001), Of(*lookahead, 300, 60, 1'001)};
   FarOutlookBuilder builder;
-  for (int i = 0; i < 2; ++i) {  // with the second the stay is known
+  for (int i = 0; i < 2; ++i) {  // the second build uses the known stay
     builder.Begin(1);
     builder.AddWorker(*lookahead, {residents, {1'000, 1'001}, 7});
   }

@@ -22,7 +22,7 @@ TEST(MarginScoreTest, FillsTheMarginAndOverflowsIt) {
   EXPECT_EQ(score.safe(), 30);
 }
 
-// With beta = G it is what the tokens take off G max L - sum L.
+// With beta = G the score is the reduction of G max L - sum L by the request.
 TEST(MarginScoreTest, IsTheChangeOfTheImbalanceExactly) {
   Rng rng(5);
   for (int trial = 0; trial < 1000; ++trial) {
@@ -50,7 +50,7 @@ TEST(MarginScoreTest, StepsAheadCountLess) {
   EXPECT_EQ(score.safe(), 5);
 }
 
-// Every k-subset tried.
+// Reference: tries every k-subset.
 int64_t BestSum(const std::vector<int64_t>& sizes, int k, int64_t limit) {
   int64_t below = -1, least = -1;
   for (uint32_t set = 0; set < 1u << sizes.size(); ++set) {
@@ -90,7 +90,7 @@ TEST(SubsetSumTest, LargeSizesTakeNoMoreTimeAndMemory) {
 }
 
 TEST(BrTest, TwoSlotsAreFilledUpToTheMarginExactly) {
-  // Worker 1 lies 100 below; of all pairs 70 + 30 fits best.
+  // Worker 1 is 100 below worker 0; of all pairs 70 + 30 fits best.
   EXPECT_THAT(PolicyCase().Worker(500, 0).Worker(400, 2).WaitingAll({90, 70, 60, 30}).Decide("br0"),
               ElementsAre(-1, 1, -1, 1));
 }
@@ -101,9 +101,9 @@ TEST(BrTest, WhenNothingFitsTheMarginTheLeastOverflows) {
 }
 
 TEST(BrTest, WithManySlotsTheEmptiestWorkerTakesWhatFitsItBest) {
-  // Eight free slots. Worker 1 has five of them and a margin of 50: 40 scores 40, 60 only 60 - 2 * 10 = 40,
-  // and the older of the two is first. Seven are left: worker 1, the least loaded with 490, takes the rest
-  // though it overflows, because a slot is never left empty.
+  // Eight free slots, five of them on worker 1, with a margin of 50. A request of 40 scores 40, one of 60
+  // only 60 - 2 * 10 = 40; the older one is first. Of the remaining seven slots worker 1, the least loaded
+  // with 490, takes the next request although it exceeds the margin, because a slot is never left empty.
   const PolicyCase eight = PolicyCase().Worker(500, 3).Worker(450, 5);
   const std::vector<Assignment> plan =
       PolicyCase(eight).WaitingAll({40, 60}).Call(**MakePolicy("br0", {})).assignments;
@@ -114,7 +114,7 @@ TEST(BrTest, WithManySlotsTheEmptiestWorkerTakesWhatFitsItBest) {
 }
 
 TEST(BrTest, LookaheadCountsTheMarginThatIsAboutToVanish) {
-  // Now worker 1 lies 100 below; two steps on it is the most loaded one: anything it takes is in the way.
+  // Worker 1 is 100 below now; two steps later it is the most loaded one and raises the maximum.
   const PolicyCase two = PolicyCase().Worker(500, 0).Worker(400, 1).WaitingAll({100, 10});
   EXPECT_THAT(two.Decide("br0"), ElementsAre(1, -1));
   PolicyOptions options = {.horizon = 2};

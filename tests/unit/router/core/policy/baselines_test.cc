@@ -1,5 +1,5 @@
-// The rules that bf_io is measured against, and what engines and proxies do, each by what its name promises:
-// decisions small enough to be made by hand.
+// The rules that bf_io is compared with, and the rules of engines and proxies, each checked against its
+// description on decisions small enough to be made by hand.
 #include <gmock/gmock.h>
 
 #include <utility>
@@ -15,13 +15,13 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
-// `workers`: of each request, by arrival; -1: it waits.
+// `workers`: the worker of each request, in order of arrival; -1: it waits.
 void Expect(const char* policy, const char* claim, const PolicyCase& at_hand,
             const std::vector<int32_t>& workers) {
   EXPECT_THAT(at_hand.Decide(policy), ElementsAreArray(workers)) << policy << ": " << claim;
 }
 
-// By tokens and requests, with slots to spare.
+// Ranks with these {tokens, requests} and free slots.
 PolicyCase Ranks(const std::vector<std::pair<int64_t, int32_t>>& ranks) {
   PolicyCase result;
   for (const auto& [tokens, active] : ranks) result.Worker(tokens, 9, kAmpleKv, active);
@@ -61,7 +61,7 @@ TEST(Baselines, DecideAsByHand) {
          std::vector<int32_t>(8, 1));
   Expect("power_of_two", "one worker with free capacity is enough",
          PolicyCase().Worker(0, 0).Worker(0, 2).WaitingAll({1, 1}), {1, 1});
-  // Ready times 30 and 10. ECT of 20: 50, 30; of 5: 35, 15; of 40: 70, 50.
+  // Ready times are 30 and 10. Completion times of 20: 50, 30; of 5: 35, 15; of 40: 70, 50.
   Expect("min_min", "5 to worker 1 (15); then 20: 50, 35, to worker 1 (35); then 40: 70, 75",
          PolicyCase().Worker(30, 3).Worker(10, 3).WaitingAll({20, 5, 40}), {1, 1, 0});
   Expect("max_min", "40 to worker 1 (50); then 20: 50, 70, to worker 0 (50); then 5: 55, 55",
@@ -80,7 +80,7 @@ TEST(Baselines, DecideAsByHand) {
          PolicyCase().Worker(900, 2, kAmpleKv, 2).Worker(0, 4).WaitingAll({1, 1, 1}), {0, 1, 1});
   Expect("throttled", "the least loaded where all are at their threshold",
          PolicyCase().Worker(50, 1, kAmpleKv, 3).Worker(40, 1, kAmpleKv, 3).WaitingAll({5, 5}), {1, 0});
-  // Counts 2 1 1: worker 1; 2 2 1, the search begins at 1: worker 2; 2 2 2, it begins at 2: worker 2.
+  // Counts 2 1 1: worker 1; 2 2 1, search from 1: worker 2; 2 2 2, search from 2: worker 2.
   Expect("vllm", "the fewest in flight, and the search rotates",
          PolicyCase()
              .Worker(0, 5, kAmpleKv, 2)
@@ -106,12 +106,12 @@ TEST(Baselines, DecideAsByHand) {
          {0, 1, 1});
   Expect("trtllm", "longest first to the rank with fewest tokens: 9 to rank 1 (19), 5 to 0 (20), 2 to 1 (21)",
          Ranks({{15, 1}, {10, 1}}).WaitingAll({2, 5, 9}), {1, 0, 1});
-  // Cap: max(ceil((2 + 3 + 2) / 2), 3) = 4. Rank 1 is light but has three; it takes one and leaves the heap.
+  // Cap: max(ceil((2 + 3 + 2) / 2), 3) = 4. Rank 1 has few tokens but three requests; it takes one more only.
   Expect("trtllm", "a rank at the cap takes no more however light",
          Ranks({{900, 2}, {10, 3}}).WaitingAll({5, 9}), {0, 1});
   Expect("trtllm", "equal tokens go to the rank with fewer requests",
          Ranks({{10, 2}, {10, 1}}).WaitingAll({5, 5, 5}), {1, 0, 1});
-  // Cap 3, which rank 1 has reached with two more; but rank 0 has no slot, so rank 1 takes the third too.
+  // The cap is 3, which rank 1 reaches with two more; but rank 0 has no slot, so rank 1 takes the third too.
   Expect("trtllm", "the cap leaves no slot empty",
          PolicyCase().Worker(10, 0, kAmpleKv, 2).Worker(10, 3, kAmpleKv, 1).WaitingAll({5, 5, 5}), {1, 1, 1});
   // The scenarios of TensorRT-LLM's own tests of the rule (test_balance_requests_across_ranks_* of

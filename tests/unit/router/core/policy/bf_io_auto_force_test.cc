@@ -10,7 +10,7 @@
 namespace bfio::core {
 namespace {
 
-// Of all ways to place, the least by the objective of `square`; true when it admits item 0.
+// Evaluates the objective of `square` for all placements; true when the best one admits item 0.
 bool BestAdmitsTheFirst(const Instance& instance) {
   const size_t items = instance.items.size(), workers = instance.workers.size();
   std::vector<size_t> at(items, workers);
@@ -45,7 +45,7 @@ bool BestAdmitsTheFirst(const Instance& instance) {
 }
 
 TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
-  // Five wait, one of them for long; no request has been admitted yet, so that P is 0.
+  // Five requests wait, one of them for long; none has been admitted yet, so P is 0.
   const std::vector<WorkerView> views(3);
   std::vector<WaitingView> waiting(5);
   for (WaitingView& request : waiting) request.enqueued_step = 101;

@@ -18,11 +18,11 @@ using ::testing::ElementsAre;
 
 class HeadroomTest : public ::testing::Test {
  protected:
-  // Requests that have been seen, and are gone.
+  // Requests that the policy has seen and that no longer wait.
   void See(int64_t prefill, int times = 1) {
     for (int i = 0; i < times; ++i) Show({prefill});
   }
-  // So many wait together, all of them new.
+  // Requests that wait together and are all new.
   void Show(const std::vector<int64_t>& prefills) {
     std::vector<WaitingView> waiting;
     for (int64_t prefill : prefills) {
@@ -33,7 +33,7 @@ class HeadroomTest : public ::testing::Test {
     Snapshot snapshot = {.waiting = waiting};
     headroom_.Observe(snapshot);
   }
-  // The worker of each, without having seen these before.
+  // The worker of each waiting request, without counting these requests as seen.
   std::vector<int32_t> Place(const PolicyCase& group, double growth = 0) {
     const Snapshot snapshot = group.View();
     FreeCapacity free;
@@ -46,7 +46,7 @@ class HeadroomTest : public ::testing::Test {
     return result;
   }
 
-  // The second worker has room below the largest, the third far more.
+  // The second worker's load leaves room below the largest, the third's far more.
   const PolicyCase group_ = PolicyCase().Worker(10'000, 5).Worker(9'000, 5).Worker(2'000, 5);
   Headroom headroom_;
   RequestId last_id_ = 0;
@@ -78,7 +78,7 @@ TEST_F(HeadroomTest, LargeRequestItselfGoesToTheLowest) {
 TEST_F(HeadroomTest, HeadroomIsMeasuredInTime) {
   See(8'000, 2);
   See(300, 20);
-  // In time the first is the lowest, though it holds most tokens; a token on the second counts three times.
+  // The first worker has the shortest time but most tokens; a token on the second counts three times.
   const PolicyCase unequal =
       PolicyCase().Worker(4'000, 5).TimePerToken(0.5).Worker(3'000, 5).TimePerToken(3).Worker(10'000, 5);
   EXPECT_THAT(Place(PolicyCase(unequal).Waiting(300)), ElementsAre(1));
@@ -102,7 +102,7 @@ TEST_F(HeadroomTest, EachRequestIsSeenOnceHoweverLongItWaits) {
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1)) << "one of two is large";
 }
 
-// More at once than are inserted one by one, and more than are remembered.
+// More requests than are inserted one by one, and more than are remembered.
 TEST_F(HeadroomTest, ManyNewRequestsAreLearntAsOneAfterTheOther) {
   Rng rng(11);
   std::vector<int64_t> seen;
@@ -146,7 +146,7 @@ TEST_F(HeadroomTest, ReportsARequestThatFitsNowhere) {
   EXPECT_FALSE(headroom_.Place(snapshot, /*growth=*/0, {}, free, decision));
 }
 
-// Largest first would put the first request where only the second fits.
+// Placing the largest first would put the first request where only the second fits.
 TEST_F(HeadroomTest, WhereKvBindsAllThatFitAreStillPlaced) {
   const PolicyCase tight = PolicyCase()
                                .Worker(2'000, 2, 100)
@@ -172,7 +172,7 @@ TEST_F(HeadroomTest, AWorkerOfManyYoungResidentsIsNotTheLowest) {
 TEST_F(HeadroomTest, WhatIsPlacedGrowsToo) {
   See(8'000, 2);
   See(300, 20);
-  // Alone the 500 would fit below the largest on the second worker; with 600 to come they do not.
+  // Now the 500 tokens fit below the largest load on the second worker; with 600 of growth they do not.
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1));
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500), /*growth=*/600), ElementsAre(2));
 }
@@ -182,7 +182,7 @@ TEST_F(HeadroomTest, GrowthIsHalfOfWhatIsToComeByItsPartOfARequest) {
   EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 0), 0) << "nothing was seen";
   See(100, 10);
   EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 600), 0) << "no request is there";
-  // Residents of 1,100 tokens on average have made 1,000.
+  // Residents of 1,100 tokens on average have generated 1,000 of them.
   const PolicyCase group =
       PolicyCase().Worker(9'000, 5, kAmpleKv, /*active=*/9).Worker(2'000, 5, kAmpleKv, /*active=*/1);
   EXPECT_DOUBLE_EQ(headroom_.ExpectedGrowth(group.View(), 0), 0.5 * 1'000 * 1'000 / 1'100);
@@ -193,7 +193,7 @@ TEST_F(HeadroomTest, GrowthIsHalfOfWhatIsToComeByItsPartOfARequest) {
       << "completed requests were shorter than prompts are";
 }
 
-// The mean of the largest load, 16 workers of 40 slots.
+// The mean of the largest load of 16 workers of 40 slots.
 struct Traffic {
   double arrivals;
   std::function<Job(Rng&)> job;
@@ -215,7 +215,7 @@ double MeanLargest(const char* name, uint64_t seed, int steps, const Traffic& tr
 }
 
 TEST(BfIoAutoTest, LargestLoadsAreLowerThanUnderLptWhereSomeRequestsAreLarge) {
-  // A tenth of the slots are taken, a request in thirty is large.
+  // A tenth of the slots are taken, and one request in thirty is large.
   const Traffic traffic{1.3, [](Rng& rng) {
                           Job job;
                           job.prefill =
@@ -232,7 +232,7 @@ TEST(BfIoAutoTest, LargestLoadsAreLowerThanUnderLptWhereSomeRequestsAreLarge) {
 }
 
 TEST(BfIoAutoTest, LargestLoadsAreLowerThanUnderLptWhereRequestsGrow) {
-  // Half of the slots are taken; nearly all tokens are made, few are brought.
+  // Half of the slots are taken; most tokens of requests are generated, few are prompt tokens.
   const Traffic traffic{0.4, [](Rng& rng) {
                           return Job{.prefill = 20 + static_cast<int64_t>(100 * rng.Uniform()),
                                      .output = 300 + static_cast<int64_t>(1'000 * rng.Uniform())};

@@ -1,5 +1,5 @@
-// Placement by the expected steps ahead: the price of a request against direct evaluation, and who goes
-// where.
+// Placement by expected loads at future steps: the cost of a request compared with direct evaluation, and the
+// chosen workers.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A group and its outlook, which own what a snapshot shows.
+// A group and its outlook; owns the data that a snapshot refers to.
 struct Group {
   std::vector<int64_t> steps;
   std::vector<WorkerView> workers;
@@ -71,7 +71,7 @@ double ValueOf(const Group& group) {
   return steps.Value();
 }
 
-// The same group with the request there for good.
+// The same group with request i placed on worker g.
 Group With(Group group, size_t i, WorkerIndex g) {
   const ExpectedSteps::Request request = RequestOf(group, i);
   const size_t knots = group.steps.size();
@@ -83,7 +83,7 @@ Group With(Group group, size_t i, WorkerIndex g) {
   return group;
 }
 
-// Between 2 and `most` workers, unequal ones among them, and eight requests of any length.
+// Between 2 and `most` workers, some with unequal speeds, and eight requests of any length.
 Group Random(uint64_t seed, uint64_t most = 20) {
   Rng rng(seed);
   Group group = {.steps = {0, 1, 5, 40, 300, 2000}, .mean_stay = 1 + 1000 * rng.Uniform()};
@@ -139,12 +139,12 @@ TEST(Horizon, AddedRequestsCountAsIfTheyHadBeenThere) {
   }
 }
 
-// So many workers that bounds exclude blocks of them, and sums that grow until they are settled.
+// Enough workers that bounds exclude whole blocks of them, with sums that grow until requests are settled.
 TEST(Horizon, LeastIsTheLeastOfAllRaisesInLargeGroupsToo) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     Group group = Random(seed, 400);
     Rng rng(seed);
-    // From alike to workers apart, and from requests that hardly matter to enormous ones.
+    // From equal to very different workers, and from negligible to very large requests.
     const double apart = std::pow(10, -3 + 4 * rng.Uniform()), size = std::pow(10, -3 + 4 * rng.Uniform());
     for (double& load : group.load) load = 20'000 + apart * load;
     for (WorkerView& worker : group.workers) worker.free_slots = static_cast<int32_t>(rng.Below(5));
@@ -197,7 +197,7 @@ TEST(Horizon, EnormousRequestsAndEmptyWorkersAreNoTrouble) {
   EXPECT_THAT(group.Place(), ElementsAre(0, 1));
 }
 
-// The picture: the first worker is low now, but its residents are young and stay, the second one's leave
+// The first worker has the lower load now, but its residents are young and stay; those of the second end
 // soon.
 Group LowNowHighLater() {
   Group group = {.steps = {0, 10, 100, 1000}, .variance = {0, 100, 100, 100}, .mean_stay = 1000};

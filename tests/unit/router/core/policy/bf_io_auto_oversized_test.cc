@@ -1,4 +1,4 @@
-// Which workers bf_io_auto prepares for a request too large for any gap, when, and by how much.
+// Which workers bf_io_auto prepares for a request too large for any gap, when, and by how many tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class OversizedRequestsTest : public ::testing::Test {
     workers_[g].load_tokens -= held;
     oversized_.Observe(View());
   }
-  // The program with whatever is prepared; all workers are level.
+  // The program with the prepared workers; all workers are at the same level.
   Instance Prepare(double admissions = 4) {
     Instance instance;
     std::vector<WorkerIndex> level;
@@ -63,9 +63,9 @@ class OversizedRequestsTest : public ::testing::Test {
   int64_t step_ = 100;
   std::vector<WorkerView> workers_;
   std::vector<WaitingView> waiting_;
-  // Steps until each is overdue.
+  // Steps until each request is overdue.
   std::vector<double> slacks_;
-  // When not empty: the level workers.
+  // The workers at the common level; all of them when empty.
   std::vector<WorkerIndex> level_;
 };
 
@@ -95,7 +95,7 @@ TEST_F(OversizedRequestsTest, GapFollowsWhatCompletes) {
     Pass(i % 8, 10, 30'000);
   }
   slacks_[0] = 0;
-  // 1 % of the way to 3,000 for each of 400.
+  // 1 % of the way to 3,000 tokens for each of 400 requests.
   EXPECT_NEAR(static_cast<double>(Prepare().items[0].precounted_tokens), kOversized - 3'000 + 2'000 * 0.018,
               1);
 }
@@ -115,8 +115,8 @@ TEST_F(OversizedRequestsTest, AdmittedRequestsAreNotTakenForGrowth) {
 
 TEST_F(OversizedRequestsTest, PrecountedTokensGrowToTheExcessUntilItIsOverdue) {
   Pass(2, 1, 1'000);
-  // With 4 admissions a step a worker sinks by 4 / 8 * (1,000 - 400) = 300 tokens, six steps in ten: 16
-  // steps.
+  // With 4 admissions per step a worker falls by 4 / 8 * (1,000 - 400) = 300 tokens in six steps out of ten:
+  // 16 steps.
   const double sinking = 0.6 * 8'000 / 300;
   for (double slack : {100.0, 16.0, 12.0, 8.0, 1.0, 0.0, -5.0}) {
     slacks_[0] = slack;
@@ -175,7 +175,7 @@ TEST_F(LargeGroupTest, OnlyLevelWorkersPrepare) {
   EXPECT_EQ(Prepare().items[0].reserved_worker, 4);
 }
 
-// --- a group that changes between two decisions teaches nothing ---
+// --- a group that changes between two decisions is not learnt from ---
 
 TEST_F(OversizedRequestsTest, WorkersThatJoinOrLeaveAreNoCompletions) {
   Pass(2, 1, 1'000);
@@ -203,7 +203,7 @@ TEST_F(OversizedRequestsTest, StepsThatDoNotAdvanceTeachNothing) {
   EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
 }
 
-// Loads that rise without admissions (a report that corrects an account) leave no negative gap.
+// Loads that rise without admissions (a report that corrects an account) must not cause a negative gap.
 TEST_F(OversizedRequestsTest, LoadsThatRiseAgainstAllAccountsAreIgnored) {
   Pass(2, 1, 1'000);
   Pass(3, 1, -5'000);

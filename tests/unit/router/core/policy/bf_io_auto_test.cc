@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 // --- one decision ---
 
 TEST(BfIoAutoTest, DrainingWorkerDoesNotPullTheOthersDown) {
-  // The third drains, full or nearly empty; the gap is the second's, against the first.
+  // The third worker drains, nearly empty or full; the gap is that of the second worker below the first.
   for (int64_t draining : {2'000, 60'000, 900'000}) {
     const PolicyCase group = PolicyCase().Worker(60'000, 0).Worker(57'000, 1).Worker(draining, 0).Draining();
     EXPECT_THAT(PolicyCase(group).WaitingAll({100, 3'000, 6'000}).Decide("bf_io_auto"),
@@ -30,7 +30,7 @@ TEST(BfIoAutoTest, DrainingWorkerDoesNotPullTheOthersDown) {
 }
 
 TEST(BfIoAutoTest, WorkersThatDrainWithMuchLoadLeaveALevelAmongTheOthers) {
-  // Most of the group drains at a load that says nothing about the rest.
+  // Most of the group drains, with loads that say nothing about the others.
   PolicyCase group = PolicyCase().Worker(20'000, 0).Worker(17'000, 1);
   for (int i = 0; i < 4; ++i) group.Worker(90'000, 0).Draining();
   EXPECT_THAT(group.WaitingAll({100, 3'000, 6'000}).Decide("bf_io_auto"), ElementsAre(-1, 1, -1));
@@ -44,7 +44,7 @@ TEST(BfIoAutoTest, WorkerThatHasJustJoinedDoesNotPullTheOthersDown) {
 }
 
 TEST(BfIoAutoTest, UnequalWorkersAreFilledByTimeNotByTokens) {
-  // In time 20,000, 16,000 and 20,000: the second has the gap, though it holds most tokens.
+  // As times 20,000, 16,000 and 20,000: the gap is on the second worker, although it holds the most tokens.
   const PolicyCase unequal =
       PolicyCase().Worker(10'000, 0).TimePerToken(2).Worker(16'000, 1).Worker(10'000, 1);
   EXPECT_THAT(PolicyCase(unequal).TimePerToken(2).WaitingAll({4'000, 100}).Decide("bf_io_auto"),
@@ -85,7 +85,7 @@ std::vector<Machine> Machines(int workers, int32_t slots) {
   return std::vector<Machine>(static_cast<size_t>(workers), Machine{slots});
 }
 
-// Requests as large as half a worker's load never fit. They enter when they are due and not before.
+// Requests of half a worker's load never fit a gap. They enter when they are overdue, not before.
 TEST(BfIoAutoDriven, MisfitEntersWhenItIsDue) {
   Driven driven(Machines(3, 10));
   for (int i = 0; i < 400; ++i) driven.Step();
@@ -105,8 +105,8 @@ TEST(BfIoAutoDriven, MisfitEntersWhenItIsDue) {
   }
 }
 
-// A candidate holds as much as 25 requests. Without preparation it would tower over the group by nearly all
-// of that.
+// One large request holds as much as 25 others. Without preparation it would exceed the group's level by
+// nearly all of that.
 TEST(BfIoAutoDriven, AnOversizedRequestEntersTheWorkerReservedForIt) {
   constexpr int64_t kOversized = 15'000;
   Driven driven(Machines(12, 60));
@@ -150,7 +150,7 @@ TEST(BfIoAutoDriven, SlowWorkersGetTokensForTheSameTime) {
 
 TEST(BfIoAutoDriven, WorkerThatJoinsFillsAndTheOthersKeepTheirLevel) {
   Driven driven(Machines(4, 20));
-  // Mean load of the first four, and of the fifth.
+  // Mean load of the first four workers, and of the fifth.
   const auto loads = [&](int steps) {
     std::pair<double, double> mean = {0, 0};
     for (int i = 0; i < steps; ++i) {
@@ -170,7 +170,7 @@ TEST(BfIoAutoDriven, WorkerThatJoinsFillsAndTheOthersKeepTheirLevel) {
   EXPECT_NEAR(joined / others, 1, 0.1);
 }
 
-// The one that is ahead goes after the others, and goes.
+// Requests of a tenant that is ahead are placed after the others', but they are placed.
 TEST(BfIoAutoDriven, TenantThatIsAheadWaitsLongerAndIsServed) {
   Driven driven(Machines(4, 10));
   for (int i = 0; i < 300; ++i) driven.Step();

@@ -1,4 +1,4 @@
-// Urgency under bf_io_auto: lateness, the price of waiting, overdue requests, classes and tenants.
+// Urgency under bf_io_auto: lateness, the cost of waiting, overdue requests, classes and tenants.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace bfio::core {
 namespace {
 
-// A pool of 200 whose first-come rule would admit 20 a step: P = 9 steps, due at 1.9 P.
+// A pool of 200 from which a first-come rule would admit 20 per step: P = 9 steps, overdue after 1.9 P.
 constexpr int64_t kPool = 200, kAdmitted = 20, kP = 9;
 constexpr double kDue = 1.9 * kP;
 
@@ -37,7 +37,7 @@ class UrgencyTest : public ::testing::Test {
     ++step_;
     urgency_.Observe(View());
   }
-  // Until P is 9: the last of the pool enter, and others of their age come. Ends with a look at the pool.
+  // Admits the pool's last requests, and adds others of their age, until P is 9; then observes the pool.
   void Settle(int decisions = 50, int64_t admitted = kAdmitted) {
     for (int i = 0; i < decisions; ++i) {
       Observe();
@@ -55,7 +55,7 @@ class UrgencyTest : public ::testing::Test {
     while (first_come_.size() < kPool) first_come_.Arrive(step_);
     first_come_.Decide(step_, static_cast<int64_t>(plan.size()));
   }
-  // Four workers, and the items of the pool.
+  // The program of four workers and the pool's items.
   Instance Program() {
     Instance instance;
     instance.workers.resize(4);
@@ -96,7 +96,7 @@ TEST_F(UrgencyTest, OverdueAt1Point9TimesTheP99WaitOfAFirstComeRule) {
   EXPECT_NEAR(urgency_.slacks()[3], 1.1, 1e-9);
   EXPECT_NEAR(urgency_.slacks()[4], 0.1, 1e-9);
   EXPECT_DOUBLE_EQ(urgency_.slacks()[5], kDue - 40);
-  // The fifth would be at the next decision.
+  // The fifth request would be overdue at the next decision.
   const Instance instance = Weights();
   const auto unforced = [&](double age) {
     return 200 * age + urgency_.price() * 1e4 * std::pow(age / kP, 2);
@@ -155,7 +155,7 @@ TEST_F(UrgencyTest, PriceKeepsToItsBounds) {
   EXPECT_DOUBLE_EQ(urgency_.price(), 1'000);
 }
 
-// The dearer waiting is, the fewer come late: at a price of 50 it is 0.8 % here.
+// The higher the cost of waiting, the fewer requests are late: at a cost of 50 it is 0.8 % here.
 TEST_F(UrgencyTest, PriceReachesTheTargetShareOfLateRequests) {
   Rng rng(11);
   for (int64_t i = 0; i < kAdmitted; ++i) ages_[i] = 12;  // late, not due
@@ -198,7 +198,7 @@ TEST_F(UrgencyTest, OverdueOneWaitsForASlotOfItsReservedWorkerForAQuarterOfP) {
 
 // --- classes and the ratio ---
 
-// A low class that waits long behind a high one is late by the waits of its own class.
+// In a low class that waits long behind a high one, requests are late by their own class's reference waits.
 TEST_F(UrgencyTest, ClassesAreLateByTheirOwnReferenceWaits) {
   const ClassWait waits[] = {{1, 9, 9}, {0, 200, 200}};
   waiting_[0].priority = waiting_[1].priority = 1;
@@ -259,7 +259,7 @@ TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
   EXPECT_LT(instance.items[2].weight, 0);
 }
 
-// The lead alone has no bound: it grows while a request of the other tenant waits for a gap.
+// The lead itself has no bound: it grows while a request of the other tenant waits for a gap.
 TEST_F(UrgencyTest, LeadDelaysTheLimitAsFarAsTheTenantsWaitInFairOrderExceedsTheClasss) {
   ages_[0] = ages_[1] = ages_[2] = ages_[3] = 12;
   waiting_[1].tenant_excess_tokens = waiting_[2].tenant_excess_tokens = 1e9;
@@ -277,7 +277,7 @@ TEST_F(UrgencyTest, LeadDelaysTheLimitAsFarAsTheTenantsWaitInFairOrderExceedsThe
   EXPECT_NEAR(urgency_.slacks()[3], kDue - 12 + Late(), 1e-6) << "no more than its lead";
 }
 
-// The reference has the tenants in fair order, so that its limit is one for the waits that tenants have.
+// The reference serves tenants in fair order, so its limit applies to waits that include a tenant's lead.
 TEST_F(UrgencyTest, RequestIsLateByItsOwnWaitWhateverItsTenantsLead) {
   const ClassWait waits[] = {{0, 9, 9}};
   ages_[0] = 10;

@@ -74,7 +74,7 @@ TEST(BfIoSquareTest, BacklogThatDelaysAllAlikeMakesNoneOverdue) {
               ElementsAre(-1, 1));
 }
 
-// Four workers at a level of 1,000 a slot; the least loaded is reserved for the oversized request.
+// Four workers with a load of 1,000 per slot; the least loaded one is reserved for the oversized request.
 PolicyCase OversizedAmongSmall(int64_t prepared_load, int64_t age) {
   PolicyCase result = PolicyCase().Worker(50'000, 0, kAmpleKv, 50).Worker(50'000, 0, kAmpleKv, 50);
   result.Worker(50'000, 0, kAmpleKv, 50).Worker(prepared_load, 1, kAmpleKv, 50).Waiting(8'000, age);
@@ -92,13 +92,13 @@ TEST(BfIoSquareTest, OversizedRequestEntersOnceItsWorkerIsLowEnough) {
 }
 
 TEST(BfIoSquareTest, DrainingWorkerDoesNotPullTheOthersDown) {
-  // The third is nearly empty and takes no request; the gap is the second's, against the first.
+  // The third worker is nearly empty and takes no request; the gap is that of the second below the first.
   const PolicyCase draining = PolicyCase().Worker(60'000, 0).Worker(57'000, 1).Worker(2'000, 0);
   EXPECT_THAT(PolicyCase(draining).WaitingAll({100, 3'000, 6'000}).Decide("bf_io"), ElementsAre(-1, 1, -1));
 }
 
-// What drains is no part of the level, however much it still holds: the gap is the second's against the
-// first, not against the mean of the first and the draining ones.
+// A draining worker does not count for the level, whatever its load: the gap is that of the second worker
+// below the first, not below the mean of the first and the draining ones.
 TEST(BfIoSquareTest, DrainingWorkerAboveHalfTheMedianIsNoPartOfTheLevel) {
   for (const int64_t held : {35'000, 90'000}) {
     PolicyCase draining = PolicyCase().Worker(60'000, 0).Worker(57'000, 1);
@@ -116,8 +116,8 @@ TEST(BfIoSquareTest, GroupInWhichAllDrainHasNoLevelAndStillAPlan) {
   EXPECT_THAT(all.Decide("bf_io_auto"), ElementsAre(0));
 }
 
-// Two gaps alike now; the second worker loses most of its load in the next step. Each choice is right for the
-// horizon that it sees.
+// Both gaps are equal now; the second worker loses most of its load in the next step. Each choice is right
+// for the horizon that is used.
 PolicyCase OneWorkerEmptiesSoon() {
   return PolicyCase()
       .Worker(10'000, 1, kAmpleKv, 10)
@@ -155,7 +155,7 @@ TEST(BfIoHorizonTest, OutlookThatReachesFurtherThanThePolicyIsReadByItsOwnRows) 
   }
 }
 
-// The first worker is lower now, the second will be.
+// The first worker's load is lower now, the second worker's load is lower later.
 TEST(BfIoHorizonTest, DiscountWeighsFutureSteps) {
   const PolicyCase tie = PolicyCase()
                              .Worker(9'000, 1, kAmpleKv, 10)
@@ -183,14 +183,14 @@ std::vector<int32_t> RefillBeside(int64_t third_load) {
       .Decide(**MakePolicy("bf_io", options));
 }
 
-// What a completion will upset the next decision repairs: so a surplus goes where it will not last, and what
-// closes a gap where it will.
+// A completion is followed by a refill at the next decision. So a surplus goes where a completion is near,
+// and a request that closes a gap goes where none is.
 TEST(BfIoHorizonTest, RefillPutsASurplusWhereItWillNotLastAndAFitWhereItWill) {
   EXPECT_THAT(RefillBeside(10'200), ElementsAre(1));
   EXPECT_THAT(RefillBeside(12'000), ElementsAre(0));
 }
 
-// Two alike, but for how long they will stay.
+// Two requests that differ only in how long they will stay.
 TEST(BfIoHorizonTest, ShortLivedOneGoesWhereLoadWillBeHighAnyway) {
   const auto decide = [](double ahead) {
     PolicyOptions options = {.horizon = 1};
@@ -208,7 +208,7 @@ TEST(BfIoHorizonTest, ShortLivedOneGoesWhereLoadWillBeHighAnyway) {
   EXPECT_THAT(decide(13'000), ElementsAre(1, -1));
 }
 
-// Both are equal now; a worker grows by a token a step for each request it runs.
+// Both loads are equal now; a worker grows by one token per step and running request.
 TEST(BfIoHorizonTest, RefillKeepsANewcomerFromTheWorkerThatGrowsFaster) {
   const auto decide = [](int32_t first_active, int32_t second_active) {
     PolicyOptions options = {.horizon = 3, .objective = "refill"};

@@ -1,4 +1,4 @@
-// least_work by hand: decisions small enough to add up what each worker would have to compute.
+// least_work on decisions small enough to add up by hand what each worker would have to compute.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Case {
     view.pending.assign(active.size(), 0);
     view.output_tokens = output_tokens;
   }
-  // By request: its worker, or -1.
+  // The worker of each request, or -1.
   std::vector<int32_t> Decide(Policy& policy, const std::vector<std::vector<uint64_t>>& waiting,
                               int64_t prompt_tokens) {
     PolicyCase at_hand = ranks;
@@ -58,7 +58,7 @@ TEST(LeastWork, APromptGoesWhereItsPrefixIs) {
 }
 
 TEST(LeastWork, APrefixIsWorthAsManyRequestsAsItsTokensAreOutputs) {
-  // 128 tokens found; a request more is 100 tokens.
+  // 128 tokens are found; one more request counts as 100 tokens.
   Case one({0, 1});
   one.caches.Placed(1, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
   EXPECT_EQ(one.Decide({{1, 2}}, 3 * kPerBlock), std::vector<int32_t>{1});
@@ -78,7 +78,7 @@ TEST(LeastWork, PromptsThatAreNotComputedCount) {
 TEST(LeastWork, PlacementsOfThePlanCount) {
   Case at({0, 0}, 10);
   EXPECT_EQ(at.Decide({{}, {}, {}}, 300), (std::vector<int32_t>{0, 1, 0}));
-  // By number and in turn the third would go to rank 0, which has the longest prompt to compute.
+  // By number of requests the third would go to rank 0, which has the longest prompt to compute.
   const PolicyCase lengths = PolicyCase().Worker(0, 9).Worker(0, 9).WaitingAll({1000, 300, 10});
   Snapshot snapshot = lengths.View();
   snapshot.prefixes = &at.view;
@@ -87,7 +87,7 @@ TEST(LeastWork, PlacementsOfThePlanCount) {
   EXPECT_EQ(lengths.WorkersOf(decision), (std::vector<int32_t>{0, 1, 1}));
 }
 
-// The outputs of a call (n) come together, so one plan decides about them.
+// The outputs of a call (n) arrive together, so they are placed by one plan.
 TEST(LeastWork, PrefixesOfThePlanCount) {
   Case at({0, 0, 0, 0}, 10);
   at.view.hit_share = 0.5;
@@ -154,8 +154,8 @@ TEST(LeastWork, AtTheDeadlineTheRestArePlacedByNumber) {
   EXPECT_LT(on_rank_2(), 9);
 }
 
-// Rank 0 is full and has the prefix of the older request; rank 1 has a slot and the prefix of the younger
-// one.
+// Rank 0 is full and has the prefix of the older request cached; rank 1 has a free slot and the younger one's
+// prefix.
 struct ShortCase {
   Case at{{5, 1, 2}};
   int64_t age = 30, p99 = 20, tokens = 3 * kPerBlock;
@@ -164,7 +164,7 @@ struct ShortCase {
   bool draining = false;
   // A third rank, with a slot and one request more than the second.
   bool third = false;
-  // Memory of rank 0; what the requests may come to need, and whether admission estimates it.
+  // Memory of rank 0; the maximum KV tokens of a request, and whether admission estimates them.
   int64_t total_kv = kAmpleKv, reserve = 3 * kPerBlock;
   bool estimates = false;
   StopSignal stop;
@@ -216,7 +216,7 @@ TEST(LeastWork, NoSlotStaysEmptyForAPrefixForLongerThanItTakesToCompute) {
   EXPECT_EQ(alike.Decide(), (std::vector<int32_t>{1, -1})) << "the older of two that miss theirs";
 }
 
-// Ten blocks are on rank 0 alone: 2.5 times what a step takes.
+// Ten blocks are cached on rank 0 only; computing them takes 2.5 steps.
 TEST(LeastWork, ARequestWaitsForItsPrefixAsLongAsItTakesToCompute) {
   ShortCase one;
   one.waiting = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}};

@@ -21,7 +21,7 @@ TEST(LevelWorkersTest, OneBelowHalfTheMedianDoesNotCount) {
 
 TEST(LevelWorkersTest, DrainingOnesAreNeitherCountedNorPartOfTheMedian) {
   LevelWorkers level;
-  // With them the median would be 9,000, and no other worker near it.
+  // If draining workers counted, the median would be 9,000 and no other worker near it.
   PolicyCase group = PolicyCase().Worker(9'000, 0).Draining().Worker(9'000, 0).Draining();
   group.Worker(9'000, 0).Draining().Worker(1'000, 1).Worker(800, 1);
   EXPECT_THAT(level.Find(group.View().workers), ElementsAre(3, 4));

@@ -1,4 +1,4 @@
-// Which requests go to coupled engines: decisions by prefix, tenant, class and memory.
+// Which requests are sent to coupled engines: decisions by prefix, tenant, class and memory.
 #include "router/core/policy/metered/metered.h"
 
 #include <cstdint>
@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kPerBlock = kPrefixBlockTokens;
 
-// Engines that fill their steps themselves, without decodes: prompts go out at once.
+// Engines without decodes that fill their own steps, so prompts are sent immediately.
 struct Case {
   PolicyCase ranks;
   PrefillView prefill;
@@ -88,7 +88,7 @@ TEST(MeteredPolicyTest, WhereSlotsAreShortTheLeastServedTenantIsNext) {
   at.waiting.back().tenant = 1;
   at.Add(4).tenant = 2;
   at.Add(4).tenant = 2;
-  // Five blocks ahead: after one request of the other tenant still one.
+  // The tenant is five blocks ahead, and still one block after a request of the other tenant.
   EXPECT_THAT(at.Decide(), ElementsAre(-1, -1, ::testing::Ge(0), ::testing::Ge(0)));
 }
 
@@ -118,7 +118,7 @@ TEST(FairOrderTest, TenantsAreChargedPromptAndMeanOutputTwice) {
   std::vector<int32_t> order;
   FairOrder(waiting, 10, order);
   EXPECT_THAT(order, ElementsAre(0, 2, 1, 4, 3));
-  // 250 tokens are two requests of 120 and a part.
+  // 250 tokens are two requests of 120 tokens and a part of one.
   for (WaitingView& request : waiting) request.tenant_excess_tokens = request.tenant == 1 ? 250 : 0;
   FairOrder(waiting, 10, order);
   EXPECT_THAT(order, ElementsAre(2, 4, 0, 1, 3));

@@ -1,5 +1,5 @@
-// A deadline ends the search of bf_io and bf_io_auto with the plan at hand; without one, and as long as it
-// has not come, nothing is different.
+// A deadline ends the search of bf_io and bf_io_auto with the best plan so far. Without a deadline, or before
+// it, decisions do not change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr int kWorkers = 32;
 constexpr int kSlots = 2;
 
-// More waiting than free slots, too many for the exact answer. The outlook reaches one step.
+// More waiting requests than free slots, too many for the exact solution. The outlook is one step long.
 PolicyCase Crowd(uint64_t seed) {
   Rng rng(seed);
   PolicyCase crowd;
@@ -91,7 +91,7 @@ TEST_P(StopSignalTest, EmptyDecisionWasNotEndedEvenIfTheLastOneWas) {
   EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Call(*policy).stopped_early);
 }
 
-// Three requests and two workers: the exact answer, whatever the clock says.
+// Three requests and two workers: the solution is exact, whatever the clock says.
 TEST_P(StopSignalTest, DecisionTooSmallToBeEndedIsNone) {
   const std::unique_ptr<Policy> policy = Make([] { return true; });
   const PolicyCase few = PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 6'000, 2'000});
@@ -102,8 +102,8 @@ TEST_P(StopSignalTest, DecisionTooSmallToBeEndedIsNone) {
 
 constexpr int kRequests = 200;
 
-// Slots for all requests, and an outlook three steps ahead. `odd_kv`: KV tokens of every other worker, which
-// has less load than the others.
+// Slots for all requests, and an outlook three steps ahead. `odd_kv`: KV tokens of the odd workers, which
+// have lower loads than the others.
 class Spare {
  public:
   explicit Spare(int64_t odd_kv = kAmpleKv) {
@@ -134,11 +134,11 @@ class Spare {
 
 struct Outcome {
   Decision decision;
-  // Questions whether the deadline has come, and those after it had.
+  // Number of checks of the deadline, and how many of them found that it had passed.
   int64_t questions = 0, late = 0;
 };
 
-// The deadline comes at the question after the first `in_time`.
+// The deadline passes after `in_time` checks.
 Outcome DecideSpare(const Spare& spare, PlacementRule rule, int64_t in_time) {
   Outcome outcome;
   PolicyOptions options;
@@ -151,7 +151,7 @@ Outcome DecideSpare(const Spare& spare, PlacementRule rule, int64_t in_time) {
   return outcome;
 }
 
-// The number of requests that were placed, none twice, no worker beyond its slots and memory.
+// Number of placements, none twice and within every worker's slots and memory.
 size_t Feasible(const Snapshot& snapshot, const Decision& decision) {
   FreeCapacity free;
   free.Reset(snapshot);
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, PlacementStopTest,
                            return param.param == PlacementRule::kHeadroom ? "headroom" : "horizon";
                          });
 
-// What was placed before the deadline stays; all others go, largest first, to the least loaded worker.
+// Earlier placements stay; after the deadline the largest request goes first, to the least loaded worker.
 TEST_P(PlacementStopTest, DeadlinePlacesTheRestOnTheLeastLoadedWorkers) {
   const Spare spare;
   const Snapshot snapshot = spare.View(GetParam());
@@ -186,7 +186,7 @@ TEST_P(PlacementStopTest, DeadlinePlacesTheRestOnTheLeastLoadedWorkers) {
     EXPECT_TRUE(cut.decision.stopped_early);
     EXPECT_EQ(cut.late, 1) << "nothing is searched after the deadline";
     ASSERT_EQ(Feasible(snapshot, cut.decision), size_t{kRequests});
-    // Whatever the number of requests that were placed in time, the others are where they should be.
+    // For any number of requests placed in time, the others are placed as expected.
     std::vector<double> times;
     for (const WorkerView& worker : snapshot.workers) times.push_back(worker.Time());
     size_t same = 0, least = 0;
@@ -207,8 +207,8 @@ TEST_P(PlacementStopTest, DeadlinePlacesTheRestOnTheLeastLoadedWorkers) {
   }
 }
 
-// Half of the workers, those with least load, have no memory: the cheap rule would look at all of them for
-// every request. A part of the requests keeps waiting instead.
+// The half of the workers with the least load has no memory, and the cheap rule would check all of them for
+// every request. Instead, a part of the requests keeps waiting.
 TEST_P(PlacementStopTest, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
   const Spare spare(/*odd_kv=*/0);
   const Outcome whole = DecideSpare(spare, GetParam(), kNeverOver);
@@ -220,7 +220,7 @@ TEST_P(PlacementStopTest, DeadlineEndsTheDecisionWhereMemoryIsShortToo) {
   EXPECT_GE(Feasible(spare.View(GetParam()), cut.decision), 10u);
 }
 
-// The rule by counts is as fast as the cheap rule, so no deadline changes it unless memory is short.
+// The rule by counts is as fast as the cheap rule, so a deadline changes its plan only if memory is short.
 TEST(PlacementStop, DeadlineChangesTheRuleByCountsOnlyWhereMemoryIsShort) {
   constexpr auto kRule = PlacementRule::kCounts;
   const Outcome whole = DecideSpare(Spare(), kRule, kNeverOver), cut = DecideSpare(Spare(), kRule, 0);

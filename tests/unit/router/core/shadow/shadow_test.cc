@@ -17,7 +17,7 @@ ShadowSet Shadows(const std::vector<std::string>& names, StopSignal stop = {}) {
   return *MakeShadows({}, names, std::move(stop));
 }
 
-// What one of them reads of a snapshot must be there.
+// A snapshot must contain the optional data that any of the policies reads.
 TEST(ShadowedPolicyTest, AsksForWhatActingPolicyOrShadowsRead) {
   for (const auto& [acting, shadow] :
        {std::pair("least_work", "fcfs"), {"fcfs", "least_work"}, {"fcfs", "lpt"}}) {

@@ -1,4 +1,4 @@
-// The live figure for the solver's quality: what it says is true, and asking for it changes no plan.
+// The reported optimality gap of the solver: it is correct, and measuring it does not change plans.
 #include "router/core/solver/gap_probe.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace bfio::core {
 namespace {
 
-// The largest time and the number of terms by their definitions.
+// The largest time and the number of terms, computed from their definitions.
 double LargestTime(const Instance& instance, const Solution& solution) {
   double largest = 0;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
@@ -37,7 +37,7 @@ TEST(GapProbe, NoChoiceIsBetterByMore) {
     Rng rng(3);
     SolverCaseLimits limits = {.max_workers = 3, .max_items = 6};
     SolverSettings settings = {.objective = kind};
-    settings.max_evaluations = 1;  // too little to find the best, or to try everything
+    settings.max_evaluations = 1;  // too few to find the best plan, or to try all
     Solver solver(settings);
     GapProbe probe(1);
     int worse = 0;
@@ -90,7 +90,7 @@ TEST(GapProbe, PoliciesDecideTheSameWithIt) {
   for (const char* name : {"bf_io", "bf_io_auto"}) {
     for (const char* objective : {"square", "paper"}) {
       if (std::string(name) == "bf_io_auto" && std::string(objective) == "paper")
-        continue;  // has one of its own
+        continue;  // that policy then has an objective of its own
       PolicyOptions options = {.objective = objective};
       const auto without = *MakePolicy(name, options);
       options.gap_every = 2;

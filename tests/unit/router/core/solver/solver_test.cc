@@ -86,7 +86,7 @@ TEST_P(SolverTest, WorkStaysNearTheBudgetAndMoreBudgetIsNeverWorse) {
     Solver solver(settings);
     const Solution solution = solver.Solve(instance);
     EXPECT_EQ(Infeasibility(instance, solution), "");
-    // The scan of the pool for one slot may exceed the budget.
+    // The evaluations may exceed the budget by one scan of the pool.
     EXPECT_LE(solver.statistics().evaluations, budget + 5'000);
     const double value = Evaluate(instance, settings, solution);
     EXPECT_LE(value, last + 1e-6 * std::abs(last));
@@ -105,7 +105,7 @@ TEST_P(SolverTest, DeadlineEndsTheSearchWithAFeasiblePlan) {
   EXPECT_EQ(Infeasibility(instance, solution), "");
 }
 
-// Slots for all and memory for few: mostly construction, which no budget bounds.
+// Slots for all items and memory for few: construction, which no budget limits, dominates.
 Instance ShortOfKv(int32_t workers, int32_t items) {
   Rng rng(3);
   Instance instance;
@@ -125,7 +125,7 @@ int64_t Placed(const Solution& solution) {
                        [](int32_t worker) { return worker != kUnassigned; });
 }
 
-// Whether the plan is one that could be carried out; what could still start may wait.
+// Whether the plan is feasible; items that could still be admitted may wait.
 bool Holds(const Instance& instance, const Solution& solution) {
   const std::string what = Infeasibility(instance, solution);
   return what.empty() || what == "an item could still start";
@@ -147,7 +147,7 @@ TEST_P(SolverTest, DeadlineEndsConstructionWithWhatIsPlaced) {
   EXPECT_LT(last, Placed(solver.Solve(instance)) / 2);
 }
 
-// So a thousand looks at a worker's capacity pass between two questions, wherever they are made.
+// At most a thousand evaluations of a worker's capacity may pass between two checks of the deadline.
 TEST_P(SolverTest, TheDeadlineIsCheckedThroughoutConstruction) {
   const Instance instance = ShortOfKv(256, 1024);
   Solver solver(Settings(GetParam()));
@@ -177,8 +177,8 @@ TEST_P(SolverTest, TheDeadlineEndsTheFirstPlacement) {
 }
 
 TEST_P(SolverTest, ADeadlineInConstructionLetsNoLowerClassGoFirst) {
-  // In the first the deadline comes while the largest are placed, in the second while requests are placed in
-  // order, because the largest fits nowhere.
+  // In the first instance the deadline passes while the largest items are placed; in the second while items
+  // are placed in order, because the largest fits nowhere.
   for (Instance instance : {FirstWorkerFull(), ShortOfKv(256, 1024)}) {
     for (size_t i = 0; i < instance.items.size(); ++i) instance.items[i].priority = i < 100 ? 1 : 0;
     // The lower class is larger, so it is placed first.
@@ -264,7 +264,7 @@ TEST(SolverHorizonTest, RefillIgnoresGapsThatCompletionsWillFill) {
               ::testing::ElementsAre(1, 0));
 }
 
-// A step ahead at which no worker's load is a number, so that none is the largest.
+// No worker's load at the next step is a number, so none of them is the largest.
 TEST(SolverHorizonTest, NanInTheOutlookStillGivesAFullPlan) {
   Instance instance = Make({{10, 1}, {4, 1}, {7, 0}}, {2, 5, 3});
   instance.horizon = 1;

@@ -1,4 +1,4 @@
-// What the BF-IO paper's Lemma 1 says about optima, and what it does not say.
+// What the BF-IO paper's Lemma 1 states about optima, and what it does not state.
 //
 // All G B items must be admitted, B to a worker, so the sum is fixed and J is smallest where the largest load
 // is. The lemma bounds the gap max - min by s_max; its proof picks the lexicographically smallest (largest
