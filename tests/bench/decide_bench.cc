@@ -54,7 +54,7 @@ struct Case {
   PrefillView prefill;
 };
 
-// `prompts`: workers compute them in chunks, and every fourth has one to compute.
+// `prompts`: workers compute prompts in chunks, and every fourth one has a prompt to compute.
 Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
   Case result;
   for (int g = 0; g < workers; ++g) {
@@ -95,7 +95,7 @@ double NowMicroseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-// Times what is given to it, and what 99 % of the calls took at most.
+// Measures calls and reports the 99th percentile.
 class Calls {
  public:
   template <class Call>
@@ -114,7 +114,7 @@ class Calls {
   std::vector<double> us_;
 };
 
-// As a scheduler asks: what is admitted counts for the reference wait.
+// Decides as a scheduler does: admissions count for the reference waits.
 void Decide(Policy& policy, Snapshot& snapshot, VirtualFcfs& first_come, Decision& decision) {
   decision.Clear();
   const ClassWait wait = {0, first_come.p99(), first_come.long_run_p99()};
@@ -230,8 +230,8 @@ void BM_Release(benchmark::State& state) {
   state.counters["placed"] = placed / static_cast<double>(next);
 }
 
-// A group whose KV is short, at 43 requests a worker: what kv_feasible takes to say who fits where, and
-// bf_io_auto to decide by it. Lengths are geometric with a mean of 250, learnt.
+// A group that is short of KV memory, with 43 requests per worker: the time of kv_feasible to determine who
+// fits where, and of bf_io_auto to decide with it. Lengths are geometric with mean 250, and have been learnt.
 struct KvCase {
   explicit KvCase(int workers, int waiting) : lookahead(*MakeLookahead("survival")) {
     Rng rng(9);
@@ -299,9 +299,9 @@ void BM_Kv(benchmark::State& state, KvCall call) {
   state.counters["placed"] = static_cast<double>(decision.assignments.size());
 }
 
-// What a plan takes to say what memory each of 16 workers has left, where lengths are known and a hundredth
-// of its requests has ended, and others begun, since the plan before: from the books, or from all residents.
-// The first of a worker's residents are unsettled: their starts are not reported, or prompts not computed.
+// The time to compute the memory left on each of 16 workers. Lengths are known; since the previous plan a
+// hundredth of the requests has ended and been replaced. From the incremental books, or from all residents.
+// The first residents of each worker are unsettled: their starts are unreported or their prompts uncomputed.
 void BM_KnownKv(benchmark::State& state, const char* text) {
   constexpr size_t kWorkers = 16;
   const int64_t length = state.range(1);
@@ -324,7 +324,7 @@ void BM_KnownKv(benchmark::State& state, const char* text) {
   std::vector<KvChanges> changes(kWorkers);
   std::vector<size_t> next(kWorkers, unsettled);
   const auto name = [&](size_t g, size_t i) {
-    // Every other one is in flight; the others' prompts take four steps more.
+    // Every other one is in flight; the others' prompts take four more steps.
     const bool inflight = i < unsettled && i % 2 == 0;
     residents[g][i].inflight = inflight;
     if (inflight) residents[g][i].first_step = time.plan_step;
@@ -368,7 +368,7 @@ void BM_KnownKv(benchmark::State& state, const char* text) {
   calls.Report(state);
 }
 
-// A group with slots to spare, and what its lookahead has learnt of lengths.
+// A group with free slots, and what its lookahead has learnt of lengths.
 struct SpareCase {
   static constexpr int kTaken = 40;
 
@@ -413,7 +413,7 @@ struct SpareCase {
     resident.group = lookahead->GroupOf(0, resident.prefill_tokens);
     return {resident, from.output_tokens};
   }
-  // The waiting requests are others of the same lengths.
+  // Replaces the waiting requests by new ones of the same lengths.
   void Renew() {
     for (WaitingView& request : pool.waiting) request.id = ++id;
   }
@@ -441,7 +441,7 @@ struct SpareCase {
   FarOutlookBuilder far;
 };
 
-// `rule`: of the decision that is timed; without one the outlook is.
+// `rule`: the placement rule whose decision is timed; without a rule the outlook is timed.
 void BM_Spare(benchmark::State& state, std::optional<PlacementRule> rule, bool within_1ms) {
   SpareCase of(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
   double start = 0;

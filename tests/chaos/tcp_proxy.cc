@@ -167,7 +167,7 @@ absl::Duration TcpProxy::Pause() const {
   const absl::Time now = MonotonicNow();
   for (const Connection& connection : connections_) {
     for (const Pipe& pipe : connection.pipes) {
-      // What is due already waits for its reader.
+      // Data that is overdue waits for its reader, not for a timer.
       if (!pipe.chunks.empty() && pipe.chunks.front().due > now)
         pause = std::min(pause, pipe.chunks.front().due - now);
     }

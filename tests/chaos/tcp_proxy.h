@@ -32,16 +32,16 @@ class TcpProxy {
   // While stalled, nothing passes in either direction and nothing is closed; connections are accepted and not
   // forwarded.
   void Stall(bool stalled);
-  // Connections that there are now carry nothing any more, and are not closed; later ones do.
+  // Present connections carry nothing from now on and are not closed; later ones work.
   void BlackHole();
-  // Later connections go to this port of the upstream host.
+  // Later connections are made to this port of the upstream host.
   void SetUpstream(uint16_t port);
   // Shuts down one direction of every connection; the other direction stays open.
   void HalfClose();
   // Data is forwarded with this delay.
   void Delay(absl::Duration delay);
-  // Each direction of a connection carries so many bytes a second, one after another; the delay comes on top.
-  // 0: no limit.
+  // Each direction of a connection carries this many bytes per second, in addition to the delay. 0: no
+  // limit.
   void Limit(double bytes_per_s);
 
  private:
@@ -52,7 +52,7 @@ class TcpProxy {
     };
     std::deque<Chunk> chunks;
     size_t buffered = 0;
-    // With a limit: when the data so far has been carried.
+    // With a limit: the time at which all data so far has been forwarded.
     absl::Time free_at = absl::InfinitePast();
     // The source has ended; forwarded once all data is delivered.
     bool ended = false, shut = false;

@@ -1,4 +1,4 @@
-// Connections between a router and its engines that die, and servers that are replaced behind an address.
+// Dead connections between a router and its engines, and servers that are replaced behind an address.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,9 +20,9 @@ class EngineConnections : public EnginesTest {
     EXPECT_TRUE(absl::SimpleAtoi(port.address().substr(port.address().find(':') + 1), &number));
     return static_cast<uint16_t>(number);
   }
-  // A router in front of what the proxy's address leads to.
+  // Starts a router in front of the server behind the proxy.
   void ServeThrough(const chaos::TcpProxy& proxy) { Serve({proxy.address()}, 1, {"--step_timeout=1s"}); }
-  // The tokens of a request that runs while `disturb` happens.
+  // The result of a request, with `disturb` called after its first token.
   GenerateResult During(const Tokens& prompt, uint32_t output, const std::function<void()>& disturb) {
     RequestStream stream(stub(), Request(prompt, output), {.deadline = kSlowdown * absl::Seconds(30)});
     EXPECT_TRUE(stream.Read());
@@ -31,7 +31,7 @@ class EngineConnections : public EnginesTest {
   }
 };
 
-// TCP notices after some 15 minutes.
+// TCP itself notices only after about 15 minutes.
 TEST_F(EngineConnections, AConnectionThatCarriesNothingIsReplaced) {
   const HeldPort port;
   ScriptedEngine engine(At(port));
@@ -42,7 +42,7 @@ TEST_F(EngineConnections, AConnectionThatCarriesNothingIsReplaced) {
   EXPECT_EQ(result.tokens, TokensAfter({1, 2, 3}, 1'000));
 }
 
-// As a service's address: at no moment is there no healthy server.
+// As behind a service's address: a healthy server answers at any time.
 TEST_F(EngineConnections, AServerThatTakesOverAnAddressServesWithItsOwnSizes) {
   const HeldPort a, b;
   ScriptedEngine one(At(a));

@@ -1,5 +1,5 @@
-// Loads of engines behind a router: what they report of other clients' requests, asked or by records, true or
-// not.
+// Loads that engines report to a router: other clients' requests, reported on request or in records, correct
+// or not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 class EngineLoads : public EnginesTest {
  protected:
-  // Until every rank has told the router that its engine has so many requests, and as many tokens.
+  // Waits until every rank has reported that its engine has this many requests and tokens.
   bool WaitForRequests(const std::string& what, int ranks, uint64_t requests, uint64_t tokens) {
     return cluster_->WaitFor(what, [=](const v1::ClusterState& state) {
       return state.workers_size() == ranks &&
@@ -67,10 +67,10 @@ TEST_F(EngineLoads, SlotsThatOtherClientsUseAreNotTheRouters) {
   options.step = absl::Milliseconds(10);
   ScriptedEngine engine(options);
   Serve({port.address()}, 1);
-  // A rank reports once it has had a plan.
+  // A rank reports loads only after its first plan.
   EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
   engine.SetOthers(3, 50);
-  // It has said so twice. Two more may wait for a slot, where one has ended lately.
+  // The engine has reported this twice. Two more requests may wait for a slot, if one has ended recently.
   ASSERT_TRUE(cluster_->WaitFor("slots that others use", [](const v1::ClusterState& state) {
     return state.workers_size() == 1 && state.workers(0).extra_slots() < 0 &&
            state.workers(0).engine_requests() == 3 && state.workers(0).engine_tokens() == 150;
@@ -79,7 +79,7 @@ TEST_F(EngineLoads, SlotsThatOtherClientsUseAreNotTheRouters) {
   for (uint32_t i = 0; i < 12; ++i)
     streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(4, 3'100 + i), 30)));
   for (const auto& stream : streams) EXPECT_EQ(stream->End().tokens.size(), 30u);
-  // Without the correction three would wait, and those that may wait for the next slot.
+  // Without the correction three requests would wait, plus those that may wait for the next slot.
   EXPECT_LE(engine.counts().longest_queue, 3);
   engine.SetOthers(0, 0);
   EXPECT_TRUE(cluster_->WaitFor("slots that are free again", [](const v1::ClusterState& state) {
@@ -87,7 +87,7 @@ TEST_F(EngineLoads, SlotsThatOtherClientsUseAreNotTheRouters) {
   }));
 }
 
-// vLLM reports for each rank the KV memory of all ranks of the server, and the rank's use as a share of that.
+// vLLM reports for each rank the KV memory of all the server's ranks, and the rank's use as a share of this.
 TEST_F(EngineLoads, ARanksMemoryIsItsShareOfTheServers) {
   const HeldPort port;
   ScriptedEngine::Options options = At(port, 4);
@@ -96,7 +96,7 @@ TEST_F(EngineLoads, ARanksMemoryIsItsShareOfTheServers) {
   Serve({port.address()}, 4);
   engine.SetOthers(2, 50);
   EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
-  // Of its use a rank reports once it has had a plan.
+  // A rank reports its use only after its first plan.
   EXPECT_TRUE(cluster_->WaitFor("use", [](const v1::ClusterState& state) {
     return std::any_of(state.workers().begin(), state.workers().end(),
                        [](const v1::WorkerState& worker) { return worker.engine_tokens() == 100; });
@@ -145,11 +145,11 @@ TEST_F(EngineLoads, RecordsTellTheLoadsWhereNoAnswerDoes) {
   engine.SetLoads(ScriptedEngine::Loads::kSlow);
   engine.SetOthers(2, 40);
   EXPECT_TRUE(WaitForRequests("records", 2, 2, 80));
-  // Those with lower numbers are old, and say that there are none; the fewest count.
+  // Records with lower numbers are outdated and report no requests; only the latest one counts.
   engine.SetRecords(Records::kOutOfOrder);
   engine.SetOthers(3, 50);
   EXPECT_TRUE(WaitForRequests("records that old ones follow", 2, 3, 150));
-  // Streams that end are opened again.
+  // Streams that end are reopened.
   engine.SetRecords(Records::kReset);
   const int subscriptions = engine.counts().subscriptions;
   engine.SetOthers(1, 30);
@@ -173,7 +173,7 @@ TEST_F(EngineLoads, ARouterAsksWhereRecordsTellNothing) {
   Serve({port.address()}, 2);
   FirstPlans();
   int others = 0;
-  // The last one says that it sends none, and is not subscribed to again.
+  // The last kind reports that records are not supported, so the router does not subscribe again.
   for (const Records records : {Records::kSilent, Records::kWrongRank, Records::kNone}) {
     engine.SetRecords(records);
     const int subscriptions = engine.counts().subscriptions;

@@ -1,4 +1,4 @@
-// What passes a router in front of engines unchanged: requests of gateways, in vLLM's protocol.
+// Requests of gateways in vLLM's protocol that pass through a router to engines unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using ::testing::UnorderedElementsAre;
 
 using EnginePassing = EnginesTest;
 
-// Every byte but what the router sets, whether a field is known to it or not, there and back.
+// Every byte of request and response is passed on, in known and unknown fields, except what the router sets.
 TEST_F(EnginePassing, AGatewaysRequestPassesAsItCame) {
   const HeldPort port;
   ScriptedEngine engine(At(port, 2));
@@ -68,7 +68,7 @@ TEST_F(EnginePassing, AGatewaysRequestPassesAsItCame) {
   cluster_->StopCleanly();
 }
 
-// As vLLM itself makes them.
+// vLLM itself splits a request in the same way.
 TEST_F(EnginePassing, OfSeveralOutputsEachIsARequestOfItsOwn) {
   const HeldPort port;
   ScriptedEngine engine(At(port, 2));
@@ -77,7 +77,7 @@ TEST_F(EnginePassing, OfSeveralOutputsEachIsARequestOfItsOwn) {
   request.mutable_sampling_params()->set_n(3);
   for (const bool stream : {true, false}) {
     request.set_stream(stream);
-    // -1 is none, for the outputs too.
+    // A seed of -1 means none, also for the individual outputs.
     request.mutable_sampling_params()->set_seed(stream ? -2 : -1);
     const Outputs outputs = Generate(gateway(), request);
     ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
@@ -100,14 +100,14 @@ TEST_F(EnginePassing, OutputsThatComeWholeAreCountedMeanwhile) {
   Serve({port.address()}, 1);
   pb::GenerateRequest request = FromGateway(Tokens(10, 3), 20);
   request.set_stream(false);
-  // From then on it is known how long a step takes.
+  // After this output the router knows how long a step takes.
   EXPECT_EQ(Generate(gateway(), request).tokens.at(0), TokensAfter(Tokens(10, 3), 20));
   request.mutable_sampling_params()->set_max_tokens(3'000);
   Call whole(gateway(), request);
   EXPECT_TRUE(cluster_->WaitFor("a load that grows", [](const v1::ClusterState& state) {
     return state.workers_size() == 1 && state.workers(0).load_tokens() > 10 + 20;
   }));
-  // With a stream beside it, too, whose steps are seen.
+  // The same with a concurrent stream, whose steps the router sees.
   EXPECT_EQ(Generate(gateway(), FromGateway({4, 5}, 30)).tokens.at(0), TokensAfter({4, 5}, 30));
   whole.Cancel();
   EXPECT_TRUE(cluster_->WaitFor("a rank that is empty", [](const v1::ClusterState& state) {
@@ -124,7 +124,7 @@ TEST_F(EnginePassing, WhatPassesMovesWhereThatIsHonest) {
   ScriptedEngine two(options);
   Serve({a.address(), b.address()}, 2);
   const Tokens prompt(6, 4'000);
-  // min_tokens tells them apart in the engines.
+  // min_tokens distinguishes the kinds of requests in the engines.
   const auto make = [&](uint32_t kind, auto change) {
     pb::GenerateRequest request = FromGateway(prompt, 400);
     request.mutable_sampling_params()->set_min_tokens(kind);
@@ -156,7 +156,7 @@ TEST_F(EnginePassing, WhatPassesMovesWhereThatIsHonest) {
       EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
       EXPECT_EQ(outputs.tokens.at(0), TokensAfter(prompt, 400));
       EXPECT_EQ(outputs.ends.at(0).prompt_tokens(), 6u);
-      // As vLLM, which counts the last chunk's tokens where there are chunks.
+      // vLLM counts only the last chunk's tokens if there are chunks.
       EXPECT_EQ(outputs.ends.at(0).completion_tokens(), calls == &whole ? 400u : 1u);
     }
   }
@@ -205,7 +205,7 @@ TEST_F(EnginePassing, WhatMayBeSampledAnewMoves) {
     EXPECT_TRUE(moved->End().status.ok()) << moved->outputs().status.error_message();
     EXPECT_EQ(moved->outputs().tokens.at(0), TokensAfter(Tokens(6, 4'000), 300));
   }
-  // A request that no other engine can continue ends at once, also when there is no other engine.
+  // A request that no other engine can continue ends immediately, even if there is no other engine.
   request.mutable_sampling_params()->set_regex("a*");
   const std::unique_ptr<Call> constrained = call("true");
   ASSERT_TRUE(constrained->Read());
@@ -227,7 +227,7 @@ TEST_F(EnginePassing, AnEnginesRefusalIsTheGatewaysAnswer) {
   }
   EXPECT_EQ(Generate(gateway(), FromGateway({kInternal, 2}, 5)).status.error_code(),
             grpc::StatusCode::INTERNAL);
-  // Greedy ones go on where a stream alone has ended; others end with it.
+  // Greedy requests continue if only the stream has broken; others end.
   for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
     EXPECT_EQ(Generate(gateway(), FromGateway({fault, 2}, 5)).tokens.at(0), TokensAfter({fault, 2}, 5));
     pb::GenerateRequest sampled = FromGateway({fault, 2}, 5);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kShared = 640, kOwn = 64;
 
-// A prompt of a family, which begins as the family's others do.
+// A prompt that shares its beginning with the other prompts of its family.
 Tokens PromptOf(uint32_t family, uint32_t number) {
   Tokens prompt(kShared + kOwn);
   for (size_t i = 0; i < kShared; ++i) prompt[i] = 2'000 + 1'000 * family + static_cast<uint32_t>(i);
@@ -40,7 +40,7 @@ class EnginePrefixes : public EnginesTest {
     const grpc::Status status = reader->Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
-  // The ranks of the requests that the engine has taken, from that one on.
+  // The ranks of the requests that the engine has accepted, starting with number `first`.
   std::vector<int32_t> Ranks(size_t first = 0) {
     std::vector<int32_t> ranks;
     for (const ScriptedEngine::Exchange& exchange : engine_->exchanges())
@@ -53,8 +53,8 @@ class EnginePrefixes : public EnginesTest {
   std::unique_ptr<ScriptedEngine> engine_;
 };
 
-// One after the other, so that every rank is free each time; in an order in which turns would part a family.
-// Of bfio.v1, and of a gateway, as a stream and whole: all name the same blocks.
+// Requests run one at a time, so that every rank is free, in an order in which round robin would spread a
+// family. They come from bfio.v1 and from a gateway, streamed and whole: all must name the same blocks.
 TEST_F(EnginePrefixes, RequestsGoWhereTheirPrefixIs) {
   Start(/*prefix_cache=*/true, /*slots=*/8);
   const std::vector<uint32_t> families = {0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 1, 0};
@@ -84,7 +84,7 @@ TEST_F(EnginePrefixes, RequestsGoWhereTheirPrefixIs) {
     }
     return queries == families.size() * (kShared + kOwn) && hits == (families.size() - 2) * kShared;
   }));
-  // As many at a time as a rank has slots: the saved tokens are more than the others' decodes.
+  // As many at a time as a rank has slots: the cached tokens save more than the decodes cost.
   std::vector<std::unique_ptr<RequestStream>> streams;
   for (uint32_t i = 0; i < 8; ++i)
     streams.push_back(std::make_unique<RequestStream>(stub(), Request(PromptOf(i % 2, 50 + i), 20)));
@@ -96,7 +96,7 @@ TEST_F(EnginePrefixes, RequestsGoWhereTheirPrefixIs) {
   cluster_->StopCleanly();
 }
 
-// It reports that it has found nothing, so nothing is expected of it, and requests spread by their number.
+// The engine reports no hits, so the router expects none, and requests spread by their number.
 TEST_F(EnginePrefixes, WithoutACacheARequestDoesNotFollowItsPrefix) {
   constexpr int kClients = 16, kEach = 15;
   Start(/*prefix_cache=*/false, /*slots=*/8);
@@ -108,7 +108,7 @@ TEST_F(EnginePrefixes, WithoutACacheARequestDoesNotFollowItsPrefix) {
     });
   }
   for (std::thread& client : clients) client.join();
-  // Another family, of which one rank has had a prompt.
+  // Another family; one rank has had a prompt of it.
   EXPECT_TRUE(Generate(stub(), Request(PromptOf(1, 300), 40)).status.ok());
   std::vector<std::unique_ptr<RequestStream>> streams;
   for (uint32_t i = 0; i < 8; ++i) {

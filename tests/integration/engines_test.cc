@@ -1,5 +1,5 @@
-// A router in front of engines that know nothing of it (--engines): vLLM servers, those that behave and those
-// that do not.
+// A router in front of engines that have no bfio code (--engines): vLLM servers, correct and faulty
+// ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -70,12 +70,12 @@ TEST_F(EnginesTest, WithoutATemperatureTheRequestIsGreedy) {
 
 class EngineQueues : public EnginesTest, public ::testing::WithParamInterface<int> {};
 
-// In milliseconds: what a health check takes, which is no round trip.
+// The duration of a health check in milliseconds; it must not count as a round trip.
 INSTANTIATE_TEST_SUITE_P(HealthChecks, EngineQueues, ::testing::Values(0, 500));
 
 TEST_P(EngineQueues, RequestsWaitInTheRouterNotInTheEngine) {
   constexpr int kSlots = 4, kTokens = 8;
-  // Beyond the first health check.
+  // Enough requests to run past the first health check.
   const int kRequests = GetParam() == 0 ? 60 : 200;
   const HeldPort port;
   ScriptedEngine::Options options = At(port, 2);
@@ -90,8 +90,8 @@ TEST_P(EngineQueues, RequestsWaitInTheRouterNotInTheEngine) {
   for (int i = 0; i < kRequests; ++i)
     streams.push_back(std::make_unique<RequestStream>(
         stub(), Request(Tokens(4, 3'000 + static_cast<uint32_t>(i)), kTokens)));
-  // What GetLoads says beyond the slots is the credit: what ends in a round trip and a step, and one more. As
-  // many end in a step as there are slots for each step of a request; somewhat more than that at times.
+  // GetLoads may report this many requests beyond the slots: those that end in a round trip and a step, plus
+  // one. A step ends slots / tokens per request of them, sometimes somewhat more.
   constexpr double kEnds = 1.2 * kSlots / kTokens;
   absl::Duration round_trip = options.step;
   int most = 0, looks = 0;
@@ -116,8 +116,8 @@ TEST_P(EngineQueues, RequestsWaitInTheRouterNotInTheEngine) {
   EXPECT_EQ(engine.counts().taken, kRequests);
 }
 
-// Gateways set max_tokens to the rest of the context. Memory for that many tokens would have room for one
-// request.
+// Gateways set max_tokens to the rest of the context. If memory were reserved for this, only one request
+// would fit.
 TEST_F(EnginesTest, LargeLimitsDoNotLeaveSlotsEmpty) {
   constexpr int kSlots = 6;
   const HeldPort port;
@@ -135,8 +135,8 @@ TEST_F(EnginesTest, LargeLimitsDoNotLeaveSlotsEmpty) {
   for (const auto& stream : streams) stream->Cancel();
 }
 
-// One server with all ranks, one for each, and two with half of them each: external and hybrid load balancing
-// of vLLM, whose servers name all ranks in GetServerInfo, and their own in GetLoads.
+// One server with all ranks, one per rank, and two with half of them each, as with vLLM's external and hybrid
+// load balancing: GetServerInfo then counts all ranks, and GetLoads reports the server's own.
 TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {
   constexpr int32_t kAll = 4;
   for (const int32_t of_each : {4, 1, 2}) {
@@ -157,7 +157,7 @@ TEST_F(EnginesTest, ServersWithAPartOfTheRanksServeThese) {
       streams.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(5, 2'000 + i), 10)));
     for (uint32_t i = 0; i < 40; ++i)
       EXPECT_EQ(streams[i]->End().tokens, TokensAfter(Tokens(5, 2'000 + i), 10));
-    // Other clients' requests on the last server are found at its ranks.
+    // Requests of other clients on the last server are attributed to its ranks.
     engines.back()->SetOthers(2, 50);
     const std::string last = absl::StrCat("vllm://", addresses.back(), "#");
     EXPECT_TRUE(cluster_->WaitFor("loads", [&](const v1::ClusterState& state) {
@@ -233,7 +233,7 @@ TEST_F(EnginesTest, WhatIsSampledWithASeedEndsWithItsEngine) {
   ASSERT_EQ(one.counts().taken + two.counts().taken, 2);
   RequestStream greedy(stub(), Request(Tokens(6, 4'500), 2'000));
   ASSERT_TRUE(greedy.Read());
-  // At once: no engine is there.
+  // They end immediately, because no engine is left.
   one.Kill();
   two.Kill();
   for (const auto& stream : streams) {
@@ -266,8 +266,8 @@ TEST_F(EnginesTest, AnEngineThatComesBackWithOtherSizesServesAgain) {
   EXPECT_EQ(Generate(stub(), Request({5, 6}, 4)).tokens, TokensAfter({5, 6}, 4));
 }
 
-// An engine that does not answer health checks, and one that answers them and makes no steps: requests on it
-// get their tokens from another one.
+// An engine that does not answer health checks, or answers them and makes no steps: its requests get their
+// tokens from another engine.
 class EnginesThatHang : public EnginesTest {
  protected:
   void ExpectToLeave(bool healthy);
@@ -317,10 +317,10 @@ TEST_F(EnginesTest, ARequestsFaultEndsTheRequestOnly) {
   EXPECT_EQ(code(kSwapped), grpc::StatusCode::DATA_LOSS);
   EXPECT_EQ(code(kInternal), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(code(kBadRequest), grpc::StatusCode::INVALID_ARGUMENT);
-  // It is placed again.
+  // The request is placed again.
   const GenerateResult full = Generate(stub(), Request({kFull, 2, 3}, 10));
   EXPECT_EQ(full.tokens, TokensAfter({kFull, 2, 3}, 10));
-  // These go on after their third token, again and again.
+  // These requests continue after every third token.
   for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
     const GenerateResult moved = Generate(stub(), Request({fault, 2, 3}, 10));
     EXPECT_TRUE(moved.status.ok()) << moved.status.error_message();
@@ -410,8 +410,8 @@ TEST_F(EnginesTest, TheAddressesOfANameAreServers) {
   }));
 }
 
-// Two processes of two ranks with their barrier, and one of them killed: the tokens are those that a worker
-// of the router gives.
+// Two serving processes with a barrier of two ranks each, one of them killed: the tokens are those of workers
+// that are attached to a router.
 TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
   std::vector<v1::GenerateRequest> requests;
   for (uint32_t i = 0; i < 12; ++i) requests.push_back(Request(Tokens(5 + i % 7, 100 + i), 60 + i % 30));
@@ -455,7 +455,7 @@ TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
   }
 }
 
-// An engine's end of EngineSteps: reports a step and reads the answer.
+// The engine's end of the EngineSteps protocol: reports a step and reads the response.
 class StepsClient {
  public:
   explicit StepsClient(const std::string& router)
@@ -463,7 +463,7 @@ class StepsClient {
         stream_(stub_->Follow(&context_)) {}
   ~StepsClient() { context_.TryCancel(); }
 
-  // Empty when the stream has ended.
+  // Absent when the stream has ended.
   std::optional<v1::Allotment> Report(const v1::EngineStep& step) {
     v1::Allotment allotment;
     if (!stream_->Write(step) || !stream_->Read(&allotment)) return std::nullopt;
@@ -477,7 +477,7 @@ class StepsClient {
   std::unique_ptr<grpc::ClientReaderWriter<v1::EngineStep, v1::Allotment>> stream_;
 };
 
-// A step that takes 10 ms and 0.1 ms for each token.
+// A step that takes 10 ms, plus 0.1 ms per token.
 v1::EngineStep StepOf(uint64_t number, uint32_t decodes, uint32_t prompt_tokens) {
   v1::EngineStep step;
   step.set_step(number);
@@ -509,7 +509,7 @@ TEST_F(EnginesTest, AnEngineThatReportsItsStepsGetsAllotments) {
   std::vector<std::unique_ptr<RequestStream>> prompts;
   bool limited = false;
   for (uint64_t step = 1; step <= 4'000 && !limited; ++step) {
-    // After steps of many sizes prompts come, and each is reported with half of it left.
+    // After steps of many sizes prompts arrive; each is reported with half of it left.
     if (step > 100 && step % 8 == 0)
       prompts.push_back(std::make_unique<RequestStream>(stub(), Request(Tokens(400, 2'000), 2)));
     v1::EngineStep report = StepOf(step, 1, step % 5 * 40);
@@ -537,7 +537,7 @@ TEST_F(EnginesTest, AStepThatNoEngineMakesEndsItsStream) {
   wrong.set_step_ns(~uint64_t{0});
   EXPECT_FALSE(steps.Report(wrong));
   EXPECT_EQ(steps.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  // Another stream, and requests, go on.
+  // A new stream, and requests, still work.
   StepsClient other(cluster_->address());
   EXPECT_TRUE(other.Report(StepOf(1, 1, 1)));
   EXPECT_TRUE(RequestStream(stub(), Request(Tokens(5, 2'000), 3)).End().status.ok());

@@ -1,5 +1,5 @@
-// Log-probabilities of generated tokens: those that transformers computes, by every way that a client may
-// take, and whatever happens to the workers and the router.
+// Log-probabilities of generated tokens equal those that transformers computes, through every API and
+// whatever happens to workers and router.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -88,7 +88,7 @@ void ExpectSame(const v1::Logprobs& got, const v1::Logprobs& want) {
   EXPECT_EQ(got.SerializeAsString(), want.SerializeAsString()) << "the same bits";
 }
 
-// The engines' form of the same.
+// The same for the engines' APIs.
 template <typename Response>
 void ExpectSame(const OutputsOf<Response>& got, const GenerateResult& want) {
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
@@ -142,7 +142,7 @@ TEST(LogprobsTest, EveryApiGivesTheSame) {
     const auto stub = StubAt(cluster.address());
     ExpectSame(Generate(*stub, AsVllm(request, true)), own);
     ExpectSame(Generate(*stub, AsVllm(request, false)), own);
-    // Only those of the generated tokens; and none at all.
+    // Only the log-probabilities of the generated tokens; then none at all.
     pb::GenerateRequest few = AsVllm(request, true);
     few.mutable_sampling_params()->set_logprobs(0);
     const Outputs chosen = Generate(*stub, few);
@@ -222,7 +222,7 @@ TEST(LogprobsTest, OutliveWorkersRoutersAndConnections) {
   }
 }
 
-// A client that has lost what it had gets all again, of a worker that has the request from an earlier router.
+// A client that lost its tokens gets all again, from a worker whose request is an earlier router's.
 TEST(LogprobsTest, AResumeFromTheBeginningHasThoseOfAllTokens) {
   constexpr uint32_t kOutput = 400;
   Cluster cluster(CpuCluster(2));
@@ -236,7 +236,7 @@ TEST(LogprobsTest, AResumeFromTheBeginningHasThoseOfAllTokens) {
   const auto busy = std::find_if(state.workers().begin(), state.workers().end(),
                                  [](const v1::WorkerState& worker) { return worker.active_requests() > 0; });
   ASSERT_NE(busy, state.workers().end());
-  // The request goes on elsewhere, in a second placement.
+  // The request continues on the other worker, in a second placement.
   for (Process& worker : cluster.workers()) {
     if (absl::StrContains(busy->worker_id(), absl::StrCat(":", worker.pid()))) worker.Signal(SIGKILL);
   }

@@ -1,5 +1,5 @@
-// A router and workers as an SGLang engine: what gateways do to them. What the API shares with vLLM's is in
-// vllm_api_test.cc.
+// A router and workers that act as an SGLang engine for gateways. vllm_api_test.cc covers what the API shares
+// with vLLM's.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -52,7 +52,7 @@ class ComputedSglangApi : public SglangApi {
       : SglangApi({"--engine=cpu", "--model=tests/golden/qwen3", "--slots=4", "--kv_tokens=4096",
                    "--cpu_threads=1"}) {}
 
-  // Through bfio.v1, greedy.
+  // The same through bfio.v1, greedy.
   Tokens Expected(uint32_t output) {
     v1::GenerateRequest own;
     for (uint32_t id = 1; id <= 7; ++id) own.mutable_token_ids()->add_ids(id);

@@ -1,5 +1,5 @@
-// A router in front of a scripted SGLang server (--engines=sglang://): conformance to its protocol, since no
-// SGLang runs without a GPU. What engines of any protocol do to the router is in engines_test.cc.
+// A router in front of a scripted SGLang server (--engines=sglang://): conformance to its protocol, because
+// SGLang itself needs a GPU. engines_test.cc covers the behaviour of engines of any protocol.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -22,12 +22,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Two ranks, a token every 2 ms; the tokens of ScriptedEngine. A request that ends early, by Abort or because
-// its caller has left, ends all whose names begin with its own. By default it chooses ranks itself, as
-// smg-grpc-servicer does.
+// Two ranks, a token every 2 ms, with ScriptedEngine's tokens. When a request ends early (Abort, or its
+// caller has left), all requests whose names begin with its name end too. By default the server chooses ranks
+// itself, as smg-grpc-servicer does.
 class ScriptedSglang final : public pb::SglangScheduler::Service {
  public:
-  // kAttention: as newer servers report ranks of --enable-dp-attention.
+  // kAttention: reports ranks as newer servers do with --enable-dp-attention.
   enum class Ranks { kOwn, kAttention, kPinned };
   explicit ScriptedSglang(const std::string& listen, Ranks ranks = Ranks::kOwn) : ranks_(ranks) {
     grpc::ServerBuilder builder;
@@ -157,7 +157,7 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
     complete.set_finish_reason(aborted_at ? "abort" : "length");
     complete.set_prompt_tokens(static_cast<uint32_t>(ids.size()));
     complete.set_completion_tokens(static_cast<uint32_t>(aborted_at.value_or(tokens.size())));
-    // After chunks those of the last one.
+    // When streaming, the completion has only the last chunk's token.
     if (!request->stream()) {
       complete.mutable_output_ids()->Add(tokens.begin(), tokens.end());
     } else {
@@ -172,14 +172,14 @@ class ScriptedSglang final : public pb::SglangScheduler::Service {
   std::vector<pb::GenerateRequest> requests_;
   std::vector<pb::GenerateResponse> sent_;
   std::set<std::string> aborted_;
-  // By name: whether it has been aborted.
+  // Running requests by name: whether each has been aborted.
   std::map<std::string, bool> running_;
   std::unique_ptr<grpc::Server> server_;
 };
 
 class SglangEngines : public ::testing::Test {
  protected:
-  // `pinned`: the ranks of a server are ranks of the router.
+  // `pinned`: each rank of a server is a rank of the router.
   void Serve(const std::vector<std::string>& addresses, bool pinned = false) {
     std::string engines;
     for (const std::string& address : addresses)
@@ -235,7 +235,7 @@ TEST_F(SglangEngines, RequestsOfBfioAreTranslated) {
   cluster_->StopCleanly();
 }
 
-// Its load is that of its ranks.
+// The server's load is the sum over its ranks.
 TEST_F(SglangEngines, AServerThatChoosesItsRanksItselfIsOneRank) {
   for (const auto ranks : {ScriptedSglang::Ranks::kOwn, ScriptedSglang::Ranks::kAttention}) {
     const HeldPort port;
@@ -291,7 +291,7 @@ TEST_F(SglangEngines, AGatewaysRequestPassesAsItCame) {
   }
 }
 
-// SGLang's servicer says there whether it was the grammar.
+// SGLang's servicer reports in the metadata whether the error was in the grammar.
 TEST_F(SglangEngines, AnErrorPassesWithItsTrailingMetadata) {
   const HeldPort port;
   ScriptedSglang engine(port.address());
@@ -329,8 +329,8 @@ TEST_F(SglangEngines, ARequestMovesWithItsTokensAndCounts) {
   }
 }
 
-// Its messages count the output's tokens so far: what is missing, twice there or out of order is noticed,
-// also before a stop.
+// SGLang's messages count the output's tokens so far, so missing, repeated or misordered messages are
+// noticed, also before a stop.
 TEST_F(SglangEngines, ABrokenStreamIsNeverSilentlyShort) {
   const HeldPort port;
   ScriptedSglang engine(port.address());
@@ -347,7 +347,7 @@ TEST_F(SglangEngines, ABrokenStreamIsNeverSilentlyShort) {
   }
   EXPECT_EQ(testing::Generate(cluster_->inference(), OwnRequest({kInternal, 2}, 10)).status.error_code(),
             grpc::StatusCode::INTERNAL);
-  // They go on, three tokens at a time.
+  // These requests continue, three tokens at a time.
   for (const uint32_t fault : {kUnavailable, kEngineAbort}) {
     SCOPED_TRACE(fault);
     const GenerateResult moved = testing::Generate(cluster_->inference(), OwnRequest({fault, 2}, 9));
@@ -389,7 +389,7 @@ TEST_F(SglangEngines, AClientThatLeavesIsAborted) {
   EXPECT_THAT(engine.aborted(), ::testing::ElementsAre(name));
 }
 
-// The engine aborts by the beginning of a name.
+// The engine aborts every request whose name begins with the given one.
 TEST_F(SglangEngines, AClientThatLeavesEndsNoOtherRequest) {
   const HeldPort port;
   ScriptedSglang engine(port.address());
@@ -403,11 +403,11 @@ TEST_F(SglangEngines, AClientThatLeavesEndsNoOtherRequest) {
   ASSERT_TRUE(leaves.Read());
   const std::string name = engine.requests().at(0).request_id();
   const std::string number = name.substr(0, name.find_last_not_of('-') + 1);
-  // Until a call's number begins with that one's.
+  // Makes calls until a call's number begins with the earlier call's number.
   do {
     ASSERT_TRUE(Generate(*stub_, of_one_rank(1)).status.ok());
   } while (!engine.requests().back().request_id().starts_with(number));
-  // Sampled: it could not continue elsewhere.
+  // Sampled, so that another engine could not continue it.
   pb::GenerateRequest request = of_one_rank(300);
   request.mutable_sampling_params()->set_temperature(1);
   std::vector<std::unique_ptr<Call>> calls;

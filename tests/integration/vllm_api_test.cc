@@ -1,4 +1,4 @@
-// A router and workers as a vLLM engine: what gateways do to them, those that behave and those that do not.
+// A router and workers that act as a vLLM engine, for correct and for faulty gateways.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <signal.h>
@@ -73,7 +73,7 @@ class SlowVllmApi : public VllmApi {
   SlowVllmApi() : VllmApi(Options({"--c=0.03", "--tl=0", "--slots=4", "--kv_tokens=100000"})) {}
 };
 
-// --- what a gateway that behaves gets ---
+// --- a correct gateway ---
 
 TEST_F(VllmApi, BothApisGiveTheSameTokens) {
   v1::GenerateRequest own;
@@ -125,7 +125,7 @@ TEST_F(VllmApi, StopTokensAndTextsEndOutputsAndAreNamed) {
   EXPECT_EQ(by_token.ends.at(0).matched_token_id(), all[3]);
   for (const bool stream : {true, false}) {
     request = Request(20, stream);
-    // From the middle of one token to the middle of the next.
+    // A stop text from the middle of one token to the middle of the next.
     const std::string text = absl::StrCat("><", all[3]);
     request.mutable_sampling_params()->add_stop("never");
     request.mutable_sampling_params()->add_stop(text);
@@ -266,7 +266,7 @@ TEST_F(VllmApi, RecordedSessionsOfSmgGetTheirAnswers) {
   EXPECT_GE(calls, 24);
 }
 
-// --- a gateway that misbehaves ---
+// --- a faulty gateway ---
 
 TEST_F(VllmApi, GarbageIsRefusedAndOtherCallsContinue) {
   Call bystander(*stub_, Request(400));
@@ -292,7 +292,7 @@ TEST_F(RanksOfVllmApi, ANamedRankTakesItsRequestsAndNoOtherDoes) {
   ASSERT_TRUE(cluster_.WaitFor("the rank to be full", [](const v1::ClusterState& state) {
     return ByRank(state)[1] == 2 && state.waiting_requests() == 3;
   }));
-  // Others go on beside it.
+  // Requests that name no rank run on the others.
   std::vector<std::unique_ptr<Call>> free;
   for (int i = 0; i < 4; ++i) free.push_back(Start(std::nullopt, 10));
   for (const auto& call : free) EXPECT_EQ(call->End().reason(), "length");
@@ -318,7 +318,7 @@ TEST_F(RanksOfVllmApi, ARankThatHasLeftEndsWhatWaitsForIt) {
   ASSERT_TRUE(cluster_.WaitFor("two to wait", [](const v1::ClusterState& state) {
     return ByRank(state)[2] == 2 && state.waiting_requests() == 2;
   }));
-  // Ranks have consecutive numbers: whichever leaves, there is no third one.
+  // Ranks have consecutive numbers, so whichever rank leaves, number 2 no longer exists.
   cluster_.workers()[0].Signal(SIGKILL);
   for (const auto& call : waiting) {
     const grpc::Status& status = call->End().status;
@@ -332,7 +332,7 @@ TEST_F(RanksOfVllmApi, ARankThatHasLeftEndsWhatWaitsForIt) {
   EXPECT_THAT(refused.status.error_message(), HasSubstr("data_parallel_rank is 2; it must be below 2"));
 }
 
-// Two groups of a rank each; a group that has lost its rank is given up after so long.
+// Two groups of one rank each; a group without its rank is given up after --restart_settle.
 class GroupsOfVllmApi : public VllmApi {
  protected:
   static ClusterOptions TwoGroups(const std::string& settle) {
@@ -415,7 +415,7 @@ TEST_F(SlowVllmApi, ALiveRequestIdIsTakenWhateverTheApi) {
   Call running(*stub_, request);
   ASSERT_TRUE(running.Read());
   EXPECT_EQ(Generate(*stub_, request).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
-  // One of several outputs is enough to refuse them all.
+  // One refused output is enough to refuse all of them.
   request.set_request_id("other");
   Call second(*stub_, request);
   ASSERT_TRUE(second.Read());
@@ -431,7 +431,7 @@ TEST_F(SlowVllmApi, AnIdIsTakenUntilTheLastOutputEnds) {
   pb::GenerateRequest request = Request(2000);
   request.set_request_id("mine");
   request.mutable_sampling_params()->set_n(2);
-  // The other output has another seed.
+  // The other output has another seed, so it continues.
   request.mutable_sampling_params()->add_stop_token_ids(first);
   Call call(*stub_, request);
   while (!call.outputs().ends.contains(0)) ASSERT_TRUE(call.Read());
@@ -456,14 +456,14 @@ TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
     if (i % 4 == 1 && i < 4) calls.back()->Read();
     if (i % 2 == 0) calls.back()->Cancel();
   }
-  calls.clear();  // the others, which have not been read
+  calls.clear();  // cancels the other calls, which have not been read
   EXPECT_TRUE(cluster_.WaitUntilIdle());
   EXPECT_TRUE(Generate(*stub_, Request(3)).status.ok());
 }
 
 TEST_F(VllmApi, HalfAMessageEndsItsCallAlone) {
-  // Calls that are opened and say nothing: as many as may send at a time. Until their time is up the next one
-  // waits or is refused, as one that may try again.
+  // Calls that are opened without a message, as many as may send at a time. Until they time out, the next
+  // call waits or is refused with a status that allows a retry.
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::CompletionQueue>> queues;
   std::vector<std::unique_ptr<grpc::GenericClientAsyncReaderWriter>> calls;
@@ -541,7 +541,7 @@ TEST_F(LimitedVllmApi, OutputsOfACallEnterTheirTenantsLimitsTogether) {
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(refused.status.error_message(),
             "n is 5; must be at most 4, the requests that tenant \"\" may have at a time");
-  // It was charged nothing: all that the tenant may have is left.
+  // The refused call was not charged: the tenant's full limit is available.
   request.mutable_sampling_params()->set_n(4);
   const Outputs outputs = Generate(*stub_, request);
   EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();

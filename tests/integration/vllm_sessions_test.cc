@@ -1,5 +1,5 @@
-// What real vLLM has answered, byte by byte, from an engine behind a router: the recorded sessions of
-// tests/integration/vllm_sessions (tests/real/vllm --record) must come out to clients as vLLM meant them.
+// Byte-by-byte responses of a real vLLM, replayed by an engine behind a router: clients must get the meaning
+// of the recorded sessions (tests/integration/vllm_sessions, made by tests/real/vllm --record).
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// A call of a session.
+// One call of a recorded session.
 struct Recorded {
   std::string method, status, request;
   std::vector<std::string> messages;
@@ -67,12 +67,12 @@ pb::GenerateRequest RequestOf(const Recorded& call) {
   return Parse<pb::GenerateRequest>(call.request);
 }
 
-// As a gateway puts it together; of the last message of a stream, which repeats the chunk before it, only
-// the end.
+// A response as a gateway assembles it. The last message of a stream repeats the last chunk; only its end is
+// used.
 struct Answer {
   std::map<uint32_t, Tokens> tokens;
   std::map<uint32_t, pb::OutputLogProbs> logprobs;
-  // Of the last chunk.
+  // Number of tokens of the last chunk.
   std::map<uint32_t, int> last;
   std::map<uint32_t, pb::GenerateComplete> ends;
 
@@ -96,14 +96,14 @@ struct Answer {
   }
 };
 
-// Answers a request with what vLLM has answered to one with its prompt and seed; of several of these in
-// their order, and the last one again and again.
+// Answers a request with vLLM's recorded response to the same prompt and seed. If there are several, they are
+// used in order, and the last one repeatedly.
 class RecordedEngine final : public pb::VllmEngine::Service {
  public:
   explicit RecordedEngine(const std::string& listen) {
     for (const char* name : {"server", "plain", "logprobs", "whole", "two_outputs", "stop", "abort"}) {
       for (Recorded& call : Session(name)) {
-        // The first answer to GetLoads is that of an idle server.
+        // Only the first response to GetLoads is kept: that of an idle server.
         if (call.method == "Generate") {
           const pb::GenerateRequest request = RequestOf(call);
           if (request.sampling_params().n() == 1) generate_[Key(request)].push_back(std::move(call));
@@ -119,7 +119,7 @@ class RecordedEngine final : public pb::VllmEngine::Service {
     EXPECT_NE(server_, nullptr);
   }
 
-  // The requests that it got, in order.
+  // The requests received, in order.
   std::vector<pb::GenerateRequest> taken() {
     std::lock_guard lock(mutex_);
     return taken_;
@@ -165,7 +165,7 @@ class RecordedEngine final : public pb::VllmEngine::Service {
     }
     for (const std::string& message : messages) {
       writer->Write(Parse<pb::GenerateResponse>(message));
-      // A step.
+      // The duration of a step.
       absl::SleepFor(absl::Milliseconds(1));
     }
     return grpc::Status::OK;
@@ -189,7 +189,7 @@ class VllmSessions : public ::testing::Test {
   }
   void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
 
-  // The messages of a gateway's call.
+  // Makes a gateway's call; returns the response messages.
   std::vector<std::string> Call(pb::GenerateRequest request) {
     request.clear_data_parallel_rank();
     const auto [messages, status] =
@@ -221,7 +221,7 @@ TEST_F(VllmSessions, AVllmClientGetsWhatVllmSent) {
     }
   }
   EXPECT_EQ(calls, 8);
-  // The router has counted the same tokens.
+  // The router has counted the same tokens, so the load returns to 0.
   EXPECT_TRUE(cluster_.WaitFor("ranks that are empty", [](const v1::ClusterState& state) {
     return state.workers_size() == 2 && state.workers(0).load_tokens() + state.workers(1).load_tokens() == 0;
   }));
@@ -244,7 +244,7 @@ TEST_F(VllmSessions, TwoOutputsAreThoseThatVllmMakesOfTheRequest) {
       ASSERT_TRUE(got.ends.count(index));
       EXPECT_EQ(got.ends.at(index).finish_reason(), end.finish_reason());
       EXPECT_EQ(got.ends.at(index).prompt_tokens(), end.prompt_tokens());
-      // vLLM counts in the end of a stream what the last chunk had, which is as many as came together.
+      // In the end of a stream vLLM counts the tokens of the last chunk, which vary with timing.
       EXPECT_EQ(static_cast<int>(end.completion_tokens()), expected.last.at(index));
       EXPECT_EQ(static_cast<int>(got.ends.at(index).completion_tokens()), got.last.at(index));
     }
@@ -257,7 +257,7 @@ TEST_F(VllmSessions, ABfioClientGetsTokensCountsAndReasons) {
   for (const char* session : {"plain", "stop"}) {
     for (const Recorded& recorded : Session(session)) {
       const pb::GenerateRequest request = RequestOf(recorded);
-      // bfio.v1 asks engines for streams only, and has no stop texts.
+      // bfio.v1 requests only streams from engines, and has no stop texts.
       if (!request.stream() || request.sampling_params().stop_size() > 0) continue;
       SCOPED_TRACE(request.request_id());
       ++calls;
@@ -285,8 +285,8 @@ TEST_F(VllmSessions, ABfioClientGetsTokensCountsAndReasons) {
   EXPECT_EQ(stopped, 1);
 }
 
-// Aborted by somebody else than the router: the request goes on where it was, and its client has the tokens
-// of the undisturbed one.
+// Another client aborts the request on the engine: it continues after its tokens, and its client gets the
+// tokens of an undisturbed run.
 TEST_F(VllmSessions, AnAbortedStreamGoesOnAfterItsTokens) {
   std::vector<Recorded> generates;
   for (Recorded& call : Session("abort"))
@@ -319,7 +319,7 @@ TEST_F(VllmSessions, TheRanksHaveTheSlotsAndTheMemoryThatVllmReports) {
   for (const v1::WorkerState& worker : state.workers()) EXPECT_EQ(worker.kv_tokens(), uint64_t{1} << 20);
 }
 
-// The router refuses by itself, or passes on what the engine says: to a gateway it is the same.
+// For a gateway it makes no difference whether the router refuses or passes on the engine's refusal.
 TEST_F(VllmSessions, WhatVllmRefusesTheRouterRefuses) {
   for (const Recorded& recorded : Session("refused")) {
     const pb::GenerateRequest request = RequestOf(recorded);

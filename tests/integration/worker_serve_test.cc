@@ -29,7 +29,7 @@ using ::testing::SizeIs;
 
 const absl::Duration kPatience = kSlowdown * absl::Seconds(60);
 
-// A worker that serves, at a free port.
+// A worker with --serve, on a free port.
 class Engine {
  public:
   explicit Engine(std::vector<std::string> flags)
@@ -46,10 +46,10 @@ class Engine {
     EXPECT_TRUE(stub_->GetLoads(&context, {}, &loads).ok());
     return loads;
   }
-  // Requests that run, and those that wait, by rank.
+  // Number of running requests, and of waiting ones, by rank.
   std::vector<int> Running() { return Each(&pb::SchedulerLoad::num_running_reqs); }
   std::vector<int> Waiting() { return Each(&pb::SchedulerLoad::num_waiting_reqs); }
-  // Of those that wait.
+  // Prompt tokens of the waiting requests, by rank.
   std::vector<int> PromptTokens() { return Each(&pb::SchedulerLoad::num_waiting_uncached_tokens); }
   bool WaitUntilIdle() {
     return Eventually([&] {
@@ -113,7 +113,7 @@ void ExpectTheTokensOfARouter(const std::vector<std::string>& flags, uint32_t vo
   const auto behind = StubAt(cluster.address());
   Engine alone(With(flags, {"--ranks_per_process=2"}));
   const std::vector<pb::GenerateRequest> requests = Requests(vocabulary);
-  // All at once here, one by one there.
+  // Concurrently on the serving worker, one at a time behind the router.
   std::vector<std::unique_ptr<Call>> calls;
   for (const pb::GenerateRequest& request : requests)
     calls.push_back(std::make_unique<Call>(alone.stub(), request, kPatience));
@@ -147,7 +147,7 @@ TEST(WorkerServe, RanksThatShareTheModelGiveTheTokensOfARouter) {
                            256);
 }
 
-// Memory for one and a half of them: requests are preempted, and go on where they were.
+// Memory for one and a half requests: some are preempted, and continue where they stopped.
 TEST(WorkerServe, PreemptedRequestsGiveTheirTokens) {
   Engine wide(kFast), narrow(With(kFast, {"--kv_tokens=300", "--max_sequence_tokens=250"}));
   std::vector<std::unique_ptr<Call>> calls;
@@ -164,7 +164,7 @@ TEST(WorkerServe, PreemptedRequestsGiveTheirTokens) {
   EXPECT_TRUE(narrow.WaitUntilIdle());
 }
 
-// The rank begins the shortest of those that are placed at once, and refuses others. None ends by that.
+// The rank starts the shortest of the requests placed together; those that it refuses run later.
 TEST(WorkerServe, RequestsThatAreRefusedForKvEnd) {
   for (const char* admission : {"mc_sf", "kv_feasible"}) {
     SCOPED_TRACE(admission);
@@ -186,7 +186,7 @@ TEST(WorkerServe, TokensAreBelowTheVocabulary) {
   EXPECT_THAT(Generate(engine.stub(), Request(200)).tokens.at(0), Each(Lt(300u)));
 }
 
-// --- what it says of itself ---
+// --- descriptions and metrics ---
 
 TEST(WorkerServe, ItsRanksAreShown) {
   Engine engine(With(kSlow, {"--tokenizer=" + NumbersTokenizer()}));
@@ -235,7 +235,7 @@ TEST(WorkerServe, ARankThatIsNamedIsHeldTo) {
   const std::string metrics = HttpGet(web.address(), "/metrics").value_or("");
   EXPECT_THAT(metrics, HasSubstr("\nvllm:num_requests_running{model_name=\"m\"} 2\n"));
   EXPECT_THAT(metrics, HasSubstr("\nvllm:num_requests_waiting{model_name=\"m\"} 3\n"));
-  // 2 requests of some 2,000 tokens each, of 300,000; as of the rank's next report.
+  // 2 requests of about 2,000 tokens each, of 300,000; from the rank's next report.
   EXPECT_TRUE(Eventually([&] {
     return HttpGet(web.address(), "/metrics")
                .value_or("")
@@ -262,7 +262,7 @@ TEST(WorkerServe, RequestsSpreadOverTheRanks) {
   }
 }
 
-// The ranks park together, and wake together for a request to one of them.
+// The ranks park together, and a request to one of them wakes them together.
 TEST(WorkerServe, IdleRanksWakeAgain) {
   Engine engine(With(kFast, {"--ranks_per_process=4", "--barrier=star"}));
   for (int i = 0; i < 200; ++i) {
@@ -276,8 +276,8 @@ TEST(WorkerServe, IdleRanksWakeAgain) {
 
 // --- a recorded session of SMG ---
 
-// What SMG 1.13 sends to ranks among which it chooses; lines as in vllm_api_test.cc. The request that it
-// aborts takes a minute here, and is aborted as soon as it has a token.
+// The calls that SMG 1.13 makes to ranks among which it chooses; the line format is that of vllm_api_test.cc.
+// The request that SMG aborts would take a minute here, and is aborted as soon as it has a token.
 TEST(WorkerServe, ARecordedSessionOfSmgThatChoosesRanksGetsItsAnswers) {
   Engine engine({"--engine=cpu", "--model=tests/golden/qwen2", "--slots=4", "--kv_tokens=4096",
                  "--token_budget=48", "--ranks_per_process=2", "--tokenizer=" + NumbersTokenizer()});
@@ -380,7 +380,7 @@ TEST(WorkerServe, StopTextsEndAnOutput) {
   EXPECT_TRUE(engine.WaitUntilIdle());
 }
 
-// A prompt that the model has no finite logits for.
+// A prompt for which the model has no finite logits.
 TEST(WorkerServe, ARequestThatCannotGoOnFailsAlone) {
   Engine engine(kSlow);
   Call other(engine.stub(), Request(30), kPatience);

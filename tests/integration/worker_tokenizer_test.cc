@@ -1,4 +1,4 @@
-// The tokenizer that gateways fetch from a router which gets it from its workers.
+// The tokenizer that workers offer to the router, and that gateways fetch from it.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A checkpoint with a tokenizer that has this much beside its few tokens.
+// A checkpoint with a tokenizer of a few tokens and `more_bytes` additional bytes.
 std::string ModelFolder(const std::string& name, size_t more_bytes = 0) {
   const std::string folder = absl::StrCat(TestDirectory(), "/", name);
   std::filesystem::create_directories(folder);
@@ -87,7 +87,7 @@ TEST(WorkerTokenizerTest, IsTheSameAsFromTheRoutersOwnFolder) {
   EXPECT_EQ(info.served_model_name(), "small");
   EXPECT_EQ(info.tokenizer_path(), model);
   EXPECT_EQ(info.vocab_size(), 256u);
-  // A router that comes later gets it, too, before its workers serve again.
+  // A later router gets the tokenizer too, before its workers serve again.
   cluster.KillRouter();
   cluster.StartRouterAgain();
   ASSERT_TRUE(cluster.WaitFor("the workers", [](const v1::ClusterState& state) {

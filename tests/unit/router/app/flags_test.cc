@@ -60,7 +60,7 @@ TEST_F(RouterFlags, TheModelIsNamedAfterItsDirectory) {
     EXPECT_TRUE(Read(args).ok());
     return options().served_model_name;
   };
-  // By what the workers offer.
+  // Empty: the name is that of the model files that workers offer.
   EXPECT_EQ(name({}), "");
   EXPECT_EQ(name({"--tokenizer=/models/qwen3/"}), "qwen3");
   EXPECT_EQ(name({"--tokenizer=."}), "bfio");
@@ -112,7 +112,7 @@ TEST_F(RouterFlags, EnginesTakeRequestsWhileMemoryIsFree) {
   EXPECT_EQ(options().admission.kind, Kind::kNone);
 }
 
-// Others have no prefix cache.
+// bfio's own workers have no prefix cache.
 TEST_F(RouterFlags, PromptsAreNamedForEnginesOnly) {
   for (const char* coupling : {"--coupling=auto", "--coupling=none"}) {
     ASSERT_TRUE(Read({coupling}).ok());

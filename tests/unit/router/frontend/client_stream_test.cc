@@ -23,7 +23,7 @@ using Tokens = std::vector<uint32_t>;
 constexpr StreamLimits kSmallLimits{.buffer_tokens = 4, .timeout = absl::Seconds(10)};
 constexpr absl::Time kFirstToken = absl::UnixEpoch();
 
-// --- without a call: the test answers as gRPC would ---
+// --- without a call: the test plays the part of gRPC ---
 
 class UnboundClient : public ::testing::Test {
  protected:
@@ -37,7 +37,7 @@ TEST_F(UnboundClient, OnlyTheFirstTokenRequestsAFlush) {
   EXPECT_EQ(stream_->Deliver(1, Tokens{7}, {}, kFirstToken), Delivery::kTaken);
   stream_->Flush();
   EXPECT_EQ(stream_->Deliver(2, Tokens{7}, {}, kFirstToken), Delivery::kTaken) << "a write is under way";
-  stream_->OnWriteDone(true);  // and the next one
+  stream_->OnWriteDone(true);  // together with the next one
   stream_->OnWriteDone(true);
   EXPECT_EQ(stream_->Deliver(3, Tokens{7}, {}, kFirstToken), Delivery::kFlush);
 }
@@ -102,7 +102,7 @@ class OneClientService final : public CallService {
     mutex_.Await(absl::Condition(&there));
     return std::move(stream_);
   }
-  // What the router would have been told, once it is.
+  // Waits for the call's cancellation; returns what the router would be told.
   bool AwaitCancel() {
     MutexLock lock(&mutex_);
     const auto there = [&] { return cancelled_.has_value(); };
@@ -137,7 +137,7 @@ class OneClientService final : public CallService {
 
 class ClientCall : public ::testing::Test {
  protected:
-  // The call, once the service has it.
+  // Starts a call and waits until the service has it.
   void Begin() {
     reader_ = v1::Inference::NewStub(server_.channel())->Generate(&context_, v1::GenerateRequest());
     stream_ = service_.Take();
@@ -148,7 +148,7 @@ class ClientCall : public ::testing::Test {
     EXPECT_EQ(response.request_id(), "request");
     return response;
   }
-  // A write that waits until the client reads.
+  // Delivers so much that the write blocks until the client reads.
   void Block() {
     const Tokens tokens(testing::LoopbackServer::kBig / 4, 1 << 30);
     ASSERT_EQ(stream_->Deliver(0, tokens, {}, kFirstToken), Delivery::kFlush);
@@ -201,7 +201,7 @@ TEST_F(ClientCall, LogprobsComeWithTheirTokens) {
   EXPECT_THAT(response.logprobs().token_logprobs(), ::testing::ElementsAre(-1, -2));
   EXPECT_THAT(response.logprobs().top_token_ids(), ::testing::ElementsAre(8, 1));
   EXPECT_THAT(response.logprobs().top_logprobs(), ::testing::ElementsAre(-1, -0.5));
-  // The first write may not be through yet.
+  // The first write may still be in progress.
   if (stream_->Deliver(5, Tokens{7}, {}, kFirstToken) == Delivery::kFlush) stream_->Flush();
   EXPECT_FALSE(Read().has_logprobs());
   if (stream_->End(absl::OkStatus(), Finish())) stream_->Flush();

@@ -1,4 +1,4 @@
-// The state behind a front protocol, made of test code.
+// A fake of the state behind the client APIs.
 #ifndef BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_
 #define BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_
 
@@ -27,7 +27,7 @@ inline void End(TokenSink& sink, const absl::Status& status, std::optional<Finis
   if (sink.End(status, std::move(finish))) sink.Flush();
 }
 
-// Takes one request at a time and does with it what the test says.
+// Takes one request at a time and handles it as the test specifies.
 class FakeHandler final : public RequestHandler {
  public:
   core::RequestId NextId() override { return next_id_++; }
@@ -74,7 +74,7 @@ class FakeHandler final : public RequestHandler {
     return cancelled_;
   }
 
-  // Waits for so many cancellations.
+  // Waits for `count` cancellations.
   std::vector<uint64_t> AwaitCancels(size_t count) {
     MutexLock lock(&mutex_);
     const auto all = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return all_cancelled_.size() >= count; };
@@ -82,23 +82,23 @@ class FakeHandler final : public RequestHandler {
     return all_cancelled_;
   }
 
-  // As AwaitCancel, and the next one waits for another.
+  // Like AwaitCancel; the next call waits for another cancellation.
   std::optional<std::pair<uint64_t, bool>> TakeCancel(absl::Duration patience) {
     AwaitCancel(patience);
     MutexLock lock(&mutex_);
     return std::exchange(cancelled_, std::nullopt);
   }
 
-  // For each output, in order. An error refuses its call.
+  // Called for each output, in order. An error refuses the whole call.
   std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)> on_submit;
   std::atomic<int> calls = 0;
-  // May be empty.
+  // Called on each cancellation, if set.
   std::function<void(uint64_t sink_id)> on_cancel;
   std::vector<ClientRequest> submitted;
   std::optional<AbortRequest> aborted;
   std::vector<AbortRequest> all_aborted;
   absl::Status refuse;
-  // What an Abort is answered.
+  // The response to an Abort.
   bool abort_finds = true;
   Loads loads;
   Serving serving;

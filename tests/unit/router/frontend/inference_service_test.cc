@@ -1,4 +1,4 @@
-// The client API over a state behind it that is made of test code.
+// The client API in front of a fake router state.
 #include "router/frontend/inference_service.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class InferenceServiceTest : public ::testing::Test {
     request.set_max_new_tokens(2);
     return request;
   }
-  // All messages and the status of a call.
+  // Makes a call; returns all messages and the status.
   absl::Status Generate(const v1::GenerateRequest& request, std::vector<v1::GenerateResponse>& messages) {
     const auto reader = stub_->Generate(&context_, request);
     for (v1::GenerateResponse message; reader->Read(&message);) messages.push_back(message);
@@ -168,7 +168,7 @@ TEST_F(InferenceServiceTest, AClientThatLeavesIsCancelled) {
 }
 
 TEST_F(InferenceServiceTest, APassedDeadlineIsReported) {
-  // The client sees its deadline pass whether the service has the call, will have it, or never has it.
+  // The client sees the deadline pass whether or not the call has reached the service by then.
   Mutex mutex;
   std::vector<std::shared_ptr<TokenSink>> sinks;
   bool over = false;
@@ -178,8 +178,8 @@ TEST_F(InferenceServiceTest, APassedDeadlineIsReported) {
     sinks.push_back(std::move(given));
     return absl::OkStatus();
   };
-  // A call that passed its deadline before the service had it, or that took longer to come than the service
-  // makes allowance for: the next one has more time.
+  // If the deadline passed before the service had the call, or the call took longer to arrive than the
+  // service allows for, try again with more time.
   std::optional<std::pair<uint64_t, bool>> cancelled;
   for (absl::Duration patience = absl::Milliseconds(100);
        !(cancelled && cancelled->second) && patience < absl::Minutes(2); patience *= 2) {
@@ -229,7 +229,7 @@ TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
   EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes + 4) << "with its model";
   for (size_t i = 1; i < messages.size(); ++i) EXPECT_EQ(messages[i].resume_ticket(), "");
   EXPECT_FALSE(handler_.submitted.back().resume_proven);
-  // What comes of it: the state is told that the request is proven, and the next stream has a ticket again.
+  // A valid ticket proves the request to the state, and the next stream gets a ticket again.
   const auto resume = [&](const std::string& shown, uint32_t max_new_tokens) {
     request.set_resume_from_index(1);
     request.set_resume_ticket(shown);

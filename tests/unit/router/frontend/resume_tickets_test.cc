@@ -97,7 +97,7 @@ TEST(ResumeTickets, GoOnlyToRequestsThatWereCharged) {
   EXPECT_EQ(Issue(ResumeTickets(), request, absl::InfiniteFuture(), kIssuedAt), "") << "there is no key";
   request.resumable = false;
   EXPECT_EQ(Issue(Tickets(), request, absl::InfiniteFuture(), kIssuedAt), "");
-  // It may be attached to a smaller request of that name.
+  // Without proof, the stream may belong to a smaller request with the same name.
   EXPECT_EQ(Issue(Tickets(), Resumed(), absl::InfiniteFuture(), kIssuedAt), "");
   ClientRequest proven = Resumed();
   proven.resume_proven = true;

@@ -174,7 +174,7 @@ TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerBoundsRequests) {
   EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
   EXPECT_EQ(world_.lost.size(), 2u);
   EXPECT_EQ(world_.group(0).give_up_at(), absl::InfiniteFuture());
-  // Without another group that serves, whatever waits is still bound for engines.
+  // No other group serves, so all waiting requests are still meant for engines.
   world_.Kill("c");
   world_.Kill("d");
   world_.Advance(absl::Hours(1));
@@ -182,7 +182,7 @@ TEST_F(GroupSetTest, AGroupOfEnginesThatHasGoneNoLongerBoundsRequests) {
   EXPECT_EQ(world_.groups().capacity().kv_tokens, 2000);
 }
 
-// Requests that are held to its ranks wait for it until then.
+// Until then, requests that are held to its ranks wait for it.
 TEST_F(GroupSetTest, AGroupReturnsUntilItIsGivenUp) {
   EXPECT_FALSE(world_.group(1).returns()) << "it has never served";
   world_.Serve({"a", "b", "c", "d"});

@@ -48,12 +48,12 @@ TEST_F(BarrierGroupTest, AReportBeforeTheDecisionIsUsed) {
   EXPECT_EQ(world_->last_part["a"].apply_step, 6) << "no further than the reports allow";
 }
 
-// --- plans that are put off ---
+// --- delayed plans ---
 
 class PutOffTest : public BarrierGroupTest {
  protected:
   static constexpr absl::Duration kStep = absl::Milliseconds(20);
-  // 3/4 of a step, less 3 ms.
+  // 3/4 of a step, minus 3 ms.
   static constexpr absl::Duration kMost = absl::Milliseconds(12);
 
   void StepFor(int steps) {
@@ -62,7 +62,7 @@ class PutOffTest : public BarrierGroupTest {
       world_->Advance(kStep);
     }
   }
-  // Until plans are put off for as long as they ever are; the present one is.
+  // Serves until plans are delayed by the maximum; the current one is delayed too.
   void ServeForLong(core::PlanMode mode = core::PlanMode::kPipelined) {
     GroupSetOptions options = Options(2);
     options.group.plan_mode = mode;
@@ -97,7 +97,7 @@ TEST_F(PutOffTest, AStepThatEndsBeforeItsPlanGetsTheNextOneAtOnce) {
   world_->Step("a");
   EXPECT_EQ(world_->parts["a"], parts + 1);
   EXPECT_EQ(world_->last_part["a"].apply_step, step + 2);
-  // For as long as that short step is among the last ones no plan is put off, and then for half as long.
+  // No plan is delayed while the short step is among the latest ones; then delays are half as long.
   for (int i = 0; i < 15; ++i) {
     world_->Advance(kStep);
     world_->Step("a");

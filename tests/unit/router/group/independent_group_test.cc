@@ -240,7 +240,7 @@ class SeenEvents final : public core::EventObserver {
     }
   }
 
-  // Of the last epoch.
+  // Members of the last epoch.
   std::vector<core::WorkerSpec> members;
   std::vector<std::pair<core::RequestId, int64_t>> cached;
 };
@@ -261,7 +261,7 @@ TEST(GroupWithPrefixCaches, TheSchedulerHearsOfCachesAndOfWhatWasFoundInThem) {
   EXPECT_NE(a, b);
   for (core::RequestId id = 1; id <= 4; ++id) ASSERT_TRUE(world.book().Submit(id, 10, 5).ok());
   world.Decide();
-  // With one that is not there.
+  // The report also names a request that does not exist.
   world.alter = [](const SimWorker& worker, StepReport& report) {
     if (worker.name != "a" || report.tokens.empty()) return;
     report.cached = {{report.tokens[0].id, 0}, {999, 7}};
@@ -275,7 +275,7 @@ TEST(GroupWithPrefixCaches, TheSchedulerHearsOfCachesAndOfWhatWasFoundInThem) {
   world.alter = nullptr;
   world.Run();
   EXPECT_THAT(world.book().completed, SizeIs(4));
-  // Its cache may be gone with the connection.
+  // Its cache may have been lost together with the connection.
   world.Break("a");
   world.Join("a");
   for (int i = 0; i < 100 && !(world.Ranks().size() == 2 && world.group().serving()); ++i) {

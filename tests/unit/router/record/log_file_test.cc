@@ -219,7 +219,7 @@ TEST(LoggedWorkerTimeTest, KeepsEveryTermOfTheCost) {
     logged.mutable_cost()->set_k1_s_per_pair(bad);
     EXPECT_THAT(std::string(FromLog(logged).status().message()), HasSubstr("k1_s_per_pair")) << bad;
   }
-  // As logs were before.
+  // Older logs do not have this field.
   logged.mutable_cost()->clear_k1_s_per_pair();
   const absl::StatusOr<core::SchedulerEvent> old = FromLog(logged);
   ASSERT_TRUE(old.ok()) << old.status();

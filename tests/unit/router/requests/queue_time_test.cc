@@ -39,7 +39,7 @@ TEST_F(QueueTimeTest, ARequestThatIsNotPlacedInTimeEnds) {
   EXPECT_EQ(requests_->totals().cancelled, 0);
 }
 
-// Where workers may refuse: a number of refusals says nothing of how long they go on.
+// When workers may refuse requests, the number of refusals does not show for how long they will go on.
 TEST_F(QueueTimeTest, WhatWorkersRefuseEndsAfterTheSameTime) {
   Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
   OpenEpoch();
@@ -79,7 +79,7 @@ TEST_F(QueueTimeTest, OnlyTokensShowThatARequestIsTaken) {
   EXPECT_FALSE(sink.open()) << "10 s after the first refusal";
 }
 
-// By a rank that has to show first that it works.
+// The rank must first show that it works, and returns further requests untried.
 TEST_F(QueueTimeTest, WhatComesBackUntriedIsNotRefused) {
   Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
   OpenEpoch();
@@ -129,7 +129,7 @@ TEST_F(QueueTimeTest, WithoutARankThatServesItIsUnavailable) {
   PassTime(absl::Seconds(10));
   EXPECT_TRUE(absl::IsUnavailable(*early.status));
   OpenEpoch();
-  // The group has lost its last worker and forms anew.
+  // The group has lost its last worker and is forming again.
   requests_->SetGroups({.ranks = {{0, 0}}});
   RecordingSink& late = Arrive(Request("b"));
   PassTime(absl::Seconds(10));
@@ -161,7 +161,7 @@ TEST_F(QueueTimeTest, ARequestThatAnEarlierRouterHadBegunDoesNotEndByIt) {
   RecordingSink& proven = Arrive(Interrupted("a", 0, true));
   RecordingSink& begun = Arrive(Interrupted("b", 2, false));
   RecordingSink& unknown = Arrive(Interrupted("c", 0, false));
-  // Until then the router waits for workers that hold them.
+  // During this time the router waits for workers that may hold them.
   PassTime(absl::Seconds(5));
   EXPECT_EQ(cluster_->waiting(), 3);
   PassTime(absl::Seconds(10));

@@ -51,7 +51,7 @@ TEST_F(RequestLifecycleTest, MemoryThatHasGoneAdmitsNoRequests) {
   OpenEpoch();
   EXPECT_TRUE(Arrive(Request("a", 397)).open());
   EXPECT_TRUE(Arrive(Request("b", 397)).open());
-  // One of two groups has given up its memory; no epoch opens for that.
+  // One of two groups has given up its memory, without opening a new epoch.
   requests_->SetGroups({.kv_tokens = 500, .max_sequence_tokens = 500, .complete = true});
   const absl::Status refused = *Arrive(Request("c", 397)).status;
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
@@ -330,7 +330,7 @@ TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerOfTheEpochEnds) {
   EXPECT_THAT(sink.status->message(), HasSubstr("at most 500"));
 }
 
-// It would wait for ever, and the others that are held to the rank behind it.
+// Otherwise it would wait forever, and so would all requests behind it that are held to this rank.
 TEST_F(RequestLifecycleTest, ARequestThatIsHeldToARankFitsTheKvMemoryOfThatRank) {
   OpenRanks({1000, 100});
   const auto held = [](const std::string& name, uint32_t rank, uint32_t max_new_tokens) {

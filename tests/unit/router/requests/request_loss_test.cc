@@ -175,7 +175,7 @@ TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
   EXPECT_EQ(again[0].first_index, 1u);
 }
 
-// A worker's random stream goes on with the token's index, an engine's begins with the call.
+// A worker derives its random stream from the token's index; an engine starts a new one with each call.
 TEST_F(RequestLifecycleTest, WhatIsSampledWithASeedEndsWithItsEngineAndNotWithItsWorker) {
   const auto seeded = [](const std::string& name, std::optional<float> temperature) {
     ClientRequest request = Request(name);
@@ -220,7 +220,7 @@ class AMessage final : public Passed {
 class PassingRequest : public RequestLifecycleTest {
  protected:
   PassingRequest() { engines_ = true; }
-  // With a prompt of 3 tokens.
+  // A request with a prompt of 3 tokens.
   RecordingSink& ArrivePassing(Passing passed, uint32_t max_new_tokens = 10) {
     ClientRequest request = Request("p", max_new_tokens);
     request.prompt.clear();
@@ -243,7 +243,7 @@ TEST_F(PassingRequest, MessagesReachTheClientAndTokensAreCounted) {
   Message(sink, {5, 6});
   EXPECT_EQ(sink.passed.size(), 2u);
   EXPECT_TRUE(sink.tokens.empty());
-  // Fewer than were asked for: the engine has another bound.
+  // Fewer tokens than requested: the engine has its own limit.
   requests_->OnFinished(sink.id(), FinishReason::kLength, now_);
   EXPECT_TRUE(sink.status->ok());
   EXPECT_EQ(sink.finish->completion_tokens, 2u);
@@ -276,7 +276,7 @@ TEST_F(PassingRequest, OneThatCanGoOnBringsItsTokens) {
   EXPECT_EQ(assignments[0].first_index, 2u);
 }
 
-// Its client has nothing yet.
+// Its client has not received any tokens.
 TEST_F(PassingRequest, OneThatComesWholeBeginsAgain) {
   OpenEpoch();
   RecordingSink& sink = ArrivePassing({.whole = true});

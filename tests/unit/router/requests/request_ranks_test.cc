@@ -1,4 +1,4 @@
-// Requests that are held to the rank that their clients have named, with several groups.
+// Requests that are held to the rank named by their clients, with several groups.
 #include <gmock/gmock.h>
 
 #include <string>
@@ -48,7 +48,7 @@ TEST_F(HeldToARank, ARequestEndsWhenTheGroupOfItsRankIsGivenUp) {
   cluster_->Apply(core::CloseEpoch{1});
   See({{0, 1}, {1, 0, /*returns=*/true}});
   EXPECT_TRUE(waiting.open()) << "its rank may come back";
-  // As Group::GiveUp.
+  // As Group::GiveUp does.
   for (const core::RequestId id : cluster_->Apply(core::OpenEpoch{1, {}}).displaced)
     requests_->OnLost(id, now_);
   cluster_->Apply(core::CloseEpoch{1});
@@ -74,14 +74,14 @@ TEST_F(HeldToARank, ARankWhoseGroupFormsAgainIsUnavailable) {
   See({{0, 1}, {1, 0, /*returns=*/true}});
   EXPECT_TRUE(Name("before it", 0).open());
   unavailable("of it", 1);
-  // The ranks of later groups have other numbers while the first one is away.
+  // While the first group is away, the ranks of later groups keep their numbers.
   Open(1);
   cluster_->Apply(core::CloseEpoch{0});
   See({{0, 0, /*returns=*/true}, {1, 1}});
   unavailable("of it", 0);
   unavailable("behind it", 1);
   EXPECT_EQ(requests_->totals().refused_invalid, 0);
-  // It was given up: what is left is counted from 0.
+  // The first group was given up, so the numbers of the remaining ranks begin at 0.
   See({{0, 0, /*returns=*/false}, {1, 1}});
   EXPECT_TRUE(Name("the first of the rest", 0).open());
   EXPECT_EQ(Name("none", 1).status,

@@ -74,7 +74,7 @@ TEST_F(RequestLifecycleTest, LogprobsThatAreGoneAreSaidToBe) {
   request.sampling.logprobs = 0;
   RecordingSink& first = Arrive(request);
   Place();
-  // The third token is made again.
+  // The third token is generated again.
   const Logprobs made{{-1, -2}, {}};
   requests_->OnTokens(first.id(), std::vector<uint32_t>{7, 8}, made.view(), now_);
   EXPECT_THAT(first.logprobs.tokens, ElementsAre(-2));
@@ -194,7 +194,7 @@ TEST_F(RequestLifecycleTest, ARecoveredRequestsTokensAreTimedFromItsRecovery) {
 TEST_F(RequestLifecycleTest, OnlyTheFirstTokenOfAClientIsTimedAsItsFirst) {
   OpenEpoch();
   const Distribution& first = requests_->latencies().latencies().time_to_first_token_s;
-  // Of one received token nothing is left: it is made again.
+  // The last received token is generated again, so after one received token nothing remains.
   for (const uint32_t received : {1, 3}) {
     RecordingSink& sink = Arrive(Interrupted(absl::StrCat("a", received), received, false));
     Place();

@@ -124,7 +124,7 @@ TEST(TenantLimiter, EachLimitRefusesWithARetryDelay) {
 
 TEST(TenantLimiter, OutputsOfACallEnterTogetherOrNotAtAll) {
   TenantLimiter limiter(*ParseTenantLimits("c:concurrent=4;r:rps=2;t:tps=100"), Tenants::kMaxTenants);
-  // More than can ever enter.
+  // More requests than can ever run at the same time.
   EXPECT_EQ(limiter.EnterAll("c", 1, 5, kStart).status(),
             absl::InvalidArgumentError(
                 "n is 5; must be at most 4, the requests that tenant \"c\" may have at a time"));

@@ -205,7 +205,7 @@ TEST(ToBatchCost, RefusesInvalidCosts) {
     other.set_k1_s_per_pair(bad);
     EXPECT_FALSE(ToBatchCost(other).has_value()) << bad;
   }
-  // A worker that does not report it.
+  // Older workers do not report it.
   v1::BatchCost old = cost;
   old.clear_k1_s_per_pair();
   ASSERT_TRUE(ToBatchCost(old).has_value());

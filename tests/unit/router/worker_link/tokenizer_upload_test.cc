@@ -1,4 +1,4 @@
-// Workers' offers of tokenizers: what is taken, and what those get that send something else.
+// Workers' offers of tokenizers: which ones are accepted, and the errors for invalid ones.
 #include "router/worker_link/tokenizer_upload.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ v1::TokenizerPart Part(const std::string& file, const std::string& data) {
 
 class TokenizerUploadTest : public ::testing::Test {
  protected:
-  // Sends the parts, the first of which states the size of all, or that one.
+  // Sends the parts; the first states the total size, or `total` instead.
   absl::Status Send(std::vector<v1::TokenizerPart> parts, uint64_t total = 0) {
     for (const v1::TokenizerPart& part : parts) total += sized_ ? 0 : part.data().size();
     parts[0].set_total_bytes(total);
@@ -89,7 +89,7 @@ TEST_F(TokenizerUploadTest, FilesArePutTogetherFromTheirParts) {
 
 TEST_F(TokenizerUploadTest, UnneededFilesAreNotReceived) {
   wanted_ = false;
-  // More than fits into the connection's window: the call ends before all is sent.
+  // More than the connection's window holds: the call ends before everything is sent.
   const std::string data(size_t{1} << 20, 'x');
   EXPECT_TRUE(Send(std::vector(20, Part("tokenizer.json", data))).ok());
   EXPECT_THAT(files_, IsEmpty());

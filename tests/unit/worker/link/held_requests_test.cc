@@ -68,7 +68,7 @@ TEST(HeldRequests, LogprobsAreKeptAndCountedBeforeTheyAreThere) {
   plain.Admit(request, {"note", {}});
   request.sampling.logprobs = 2;
   asking.Admit(request, {"note", {}});
-  // 4 bytes for a token's own, and 8 for each alternative.
+  // 4 bytes for the log-probability of a token, and 8 for each alternative.
   EXPECT_EQ(asking.bytes() - plain.bytes(), request.max_new_tokens * (4 + 2 * 8));
   StepOutput output = Output({{6, 99}, {7, 100}}, {{7, FinishCause::kStop}});
   output.log_probabilities = {-1, -2};

@@ -103,7 +103,7 @@ v1::RouterMessage ShutdownMessage() {
   return message;
 }
 
-// Routers that were elected, and one without election, by the order of their terms.
+// Elected routers, and one without election, in the order of their terms.
 TEST(RouterLinkTest, AWorkerThatFollowedALeaderRefusesEarlierOnes) {
   const std::vector<uint64_t> instances = {1'700'000'000'000'000'000,
                                            5,
@@ -120,7 +120,7 @@ TEST(RouterLinkTest, AWorkerThatFollowedALeaderRefusesEarlierOnes) {
     v1::RouterMessage epoch = EpochOf(in.hello(), static_cast<uint64_t>(number));
     epoch.mutable_epoch()->set_router_instance(instances[static_cast<size_t>(number - 1)]);
     stream.Write(epoch);
-    // Nothing comes of an epoch that is refused but the stream's end.
+    // After an epoch that the worker refuses, the stream just ends.
     if (stream.Read(&in)) {
       EXPECT_TRUE(in.has_epoch_ready());
       MutexLock lock(&mutex);

@@ -48,7 +48,7 @@ TEST(BatchFitTest, FindsFloorSlopeKneeAndContextCost) {
   }
 }
 
-// A knee beyond those that are tried makes the best line's constant negative.
+// The true knee is beyond those that are tried, so the constant of the best line is negative.
 TEST(BatchFitTest, ALineBelowTheOriginBecomesOneThroughIt) {
   const auto seconds = [](int64_t tokens) {
     return 2e-3 + 5e-5 * static_cast<double>(std::max<int64_t>(0, tokens - 512));
@@ -71,7 +71,7 @@ TEST(BatchFitTest, ALineBelowTheOriginBecomesOneThroughIt) {
   EXPECT_LT(std::abs(bias), 0.1 * sum);
 }
 
-// Prompts in chunks, whose attention grows with what is computed before them.
+// Prompts in chunks, whose attention grows with the tokens computed before.
 BatchLoad RandomChunkLoad(Rng& rng, int64_t longest) {
   BatchLoad load = RandomLoad(rng);
   load.AddPrefill(1 + static_cast<int64_t>(rng.Below(500)), static_cast<int64_t>(rng.Below(longest)));
@@ -98,7 +98,7 @@ TEST(BatchFitTest, FindsTheCostOfPromptsAttentionToThemselves) {
   EXPECT_NEAR(found->Seconds(late), cost.Seconds(late), 0.05 * cost.Seconds(late));
 }
 
-// Noise must not become a cost of pairs: a prompt of 30,000 tokens has 4.5e8 of them.
+// Noise must not be fitted as a cost of pairs: a prompt of 30,000 tokens has 4.5e8 of them.
 TEST(BatchFitTest, ShortPromptsDetermineNoCostOfPairs) {
   BatchCost cost;
   cost.k2_s_per_token = 1e-7;
@@ -116,8 +116,8 @@ TEST(BatchFitTest, ShortPromptsDetermineNoCostOfPairs) {
   EXPECT_LE(with, 1);
 }
 
-// The more requests, the younger they are: by itself the number of tokens explains little, and its slope
-// beside the context's is as often below 0 as above.
+// The more requests, the younger they are. So the number of tokens alone explains little, and its fitted
+// slope next to that of the context is as often negative as positive.
 TEST(BatchFitTest, WhatTheContextExplainsIsNotTakenForTheTokens) {
   constexpr double kContextCost = 3e-5;
   for (const double slope : {-1e-5, -1e-6, 0.0}) {

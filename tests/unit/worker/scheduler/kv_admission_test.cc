@@ -23,7 +23,7 @@ constexpr int64_t kMemory = 200;
 // gives its first token.
 class World {
  public:
-  // `rate`: prompt tokens that a step computes at least; 0: all of them.
+  // `rate`: minimum number of prompt tokens per step; 0: all of them.
   explicit World(const KvAdmissionOptions& options, int64_t rate = 0)
       : admission_(options, kMemory), rate_(rate) {}
 
@@ -36,7 +36,7 @@ class World {
     running_.push_back({request, output, 0, rate_ > 0 ? request.prompt_tokens : 0});
     return true;
   }
-  // `budget`: prompt tokens that it computes. `pauses`: a request that generates nothing in it.
+  // `budget`: prompt tokens to compute. `pauses`: id of a request that generates nothing in this step.
   void Step(int64_t budget = 0, uint64_t pauses = 0) {
     for (Running& one : running_) {
       const int64_t chunk = std::min(one.pending, budget);
@@ -55,8 +55,8 @@ class World {
   }
   // Tokens held in the next step, including reservations.
   int64_t Held() const { return HeldWith({}, 0); }
-  // Tokens held so many steps after the next one, with a further request that starts now, if from now on all
-  // generate a token in every step and as many as they may.
+  // Tokens held `ahead` steps after the next one, with an additional request that starts now, if all requests
+  // generate a token in every step, up to their limits.
   int64_t HeldWith(const KvAdmission::Request& with, int64_t ahead) const {
     int64_t held = ahead < with.max_new_tokens ? with.prompt_tokens + ahead : 0;
     for (const auto& [r, output, made, pending] : running_) {
@@ -113,7 +113,7 @@ Coming RandomRequest(Rng& rng, uint64_t id, int64_t step = 0) {
           step};
 }
 
-// Offers all that wait to the worker, as a plan does; those that start leave `waiting`. Returns their ids.
+// Offers all waiting requests, as a plan does; those that start leave `waiting`. Returns their ids.
 std::vector<uint64_t> Offer(World& world, int64_t step, std::vector<Coming>& waiting) {
   std::vector<KvAdmission::Request> plan;
   for (Coming& one : waiting) {
@@ -133,8 +133,8 @@ std::vector<uint64_t> Offer(World& world, int64_t step, std::vector<Coming>& wai
   return started;
 }
 
-// Algorithm 1 as it is written, over the steps one by one: the shortest first, while memory suffices in every
-// step until all have ended. The exception of an empty worker is not the paper's.
+// Algorithm 1 literally, step by step: the shortest first, while memory suffices in every step until all have
+// ended. The exception for an empty worker is not in the paper.
 std::vector<uint64_t> AsWritten(const World& world, std::vector<Coming> waiting) {
   std::stable_sort(waiting.begin(), waiting.end(), [](const Coming& a, const Coming& b) {
     return a.request.max_new_tokens < b.request.max_new_tokens;
@@ -176,8 +176,8 @@ TEST(KvAdmission, McSfStartsInEveryStepWhatTheAlgorithmAsWrittenStarts) {
   EXPECT_GT(steps_that_stop, 1000);
 }
 
-// Prompts are computed in chunks, at the least rate or faster; memory suffices in every step. It would not if
-// the steps of prompts did not count.
+// Prompts are computed in chunks, at the minimum rate or faster; memory suffices in every step. It would not
+// if the steps of prompts were ignored.
 TEST(KvAdmission, MemorySufficesWhilePromptsAreComputedInChunks) {
   for (const Kind kind : {Kind::kKvFeasible, Kind::kMcSf}) {
     int64_t without = 0;
@@ -236,8 +236,8 @@ TEST(KvAdmission, RequestsThatPauseAreExpectedToEndLater) {
   EXPECT_GT(started, 1000);
 }
 
-// A long request among short ones that keep coming: from the bound on none of them starts before it, so it
-// starts when those that run have ended. Without the bound it waits as long as they come.
+// A long request among short ones that keep arriving: after the bound none of them starts before it, so it
+// starts when the running ones have ended. Without the bound it waits as long as they arrive.
 TEST(KvAdmission, NoRequestPassesOneThatHasWaitedForTheBound) {
   constexpr int64_t kMost = 40, kArrives = 20, kSteps = 400, kShort = 10;
   for (const int64_t most : {kMost, int64_t{1} << 40}) {
@@ -255,13 +255,13 @@ TEST(KvAdmission, NoRequestPassesOneThatHasWaitedForTheBound) {
         }
         const bool ran = began.contains(1);
         for (const uint64_t started : Offer(world, step, waiting)) {
-          // All others that have arrived since are younger, and none of them begins in the same step either.
+          // All others that have arrived since are younger, and none of them starts in the same step.
           EXPECT_TRUE(started == 1 || step < kArrives + kMost || ran || most > kMost) << seed;
           began[started] = step;
         }
         ASSERT_LE(world.Held(), kMemory) << seed;
         world.Step();
-        // Those that wait do not become overdue themselves.
+        // Removes the other waiting requests before they become overdue.
         std::erase_if(waiting,
                       [&](const Coming& one) { return one.request.id != 1 && step - one.arrived > 8; });
       }
@@ -288,7 +288,7 @@ TEST(KvAdmission, McSfStartsThoseThatReserveFirst) {
   EXPECT_TRUE(order.empty()) << "as given";
 }
 
-// Requests wait in a queue, whose first one begins as soon as it is admitted.
+// Requests wait in a queue; the first one starts as soon as it is admitted.
 TEST(KvAdmission, FeasibleNeverRunsOutAndAdmitsMoreThanReserving) {
   int64_t taken = 0, reserved = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {

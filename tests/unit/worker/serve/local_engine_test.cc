@@ -1,4 +1,4 @@
-// The engine between clients and ranks, with test code for both: every step is what the test says.
+// The engine between clients and ranks, both of which the test plays: it determines every step.
 #include "worker/serve/local_engine.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Tokens = std::vector<uint32_t>;
 
-// What a client gets.
+// What a client receives.
 class Sink final : public router::TokenSink {
  public:
   explicit Sink(uint64_t id) : id_(id) {}
@@ -114,7 +114,7 @@ class LocalEngineTest : public ::testing::Test {
     return engine_.Submit(std::move(request), {{id, sinks_[id]}});
   }
 
-  // What the rank is to begin with that step.
+  // The requests that the rank should start with this step.
   std::vector<SequenceRequest> Begins(int rank, int64_t step) {
     due_.clear();
     inboxes_[rank].TakeDue(step, due_);
@@ -130,14 +130,14 @@ class LocalEngineTest : public ::testing::Test {
     return handles;
   }
 
-  // The rank refuses a request that was to begin with that step.
+  // The rank refuses a request that should start with this step.
   void Refuse(int rank, int64_t step, std::vector<StepOutput::Token> tokens, Handle handle) {
     StepReport report = Report(step, std::move(tokens), 1);
     report.rejected = {{handle, absl::StatusCode::kResourceExhausted, "no memory"}};
     Send(rank, std::move(report));
   }
 
-  // A report of a rank that is not full.
+  // A report of a rank that has free slots.
   static StepReport Report(int64_t step, std::vector<StepOutput::Token> tokens, int32_t free_slots) {
     StepReport report;
     report.step = step;
@@ -249,7 +249,7 @@ TEST_F(LocalEngineTest, ARefusedRequestIsTriedAgainUnlessItWasAlone) {
   report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
   Send(0, std::move(report));
   EXPECT_THAT(BeginHandles(0, 3), ElementsAre(2));
-  // Rank 1 is empty.
+  // Rank 1 has no requests.
   ASSERT_TRUE(Submit(3, 1).ok());
   Send(1, Report(3, {}, 2));
   EXPECT_THAT(BeginHandles(1, 4), ElementsAre(3));
@@ -259,7 +259,7 @@ TEST_F(LocalEngineTest, ARefusedRequestIsTriedAgainUnlessItWasAlone) {
   EXPECT_EQ(sinks_[3]->Status(), absl::ResourceExhaustedError("no memory"));
 }
 
-// The rank begins the requests of a plan in an order of its own (--admission=mc_sf).
+// The rank starts the requests of a plan in its own order (--admission=mc_sf).
 TEST_F(LocalEngineTest, OfSeveralRequestsForAnEmptyRankARefusedOneIsTriedAgain) {
   for (const uint64_t id : {1, 2, 3}) ASSERT_TRUE(Submit(id, 0).ok());
   Begins(0, 1);
@@ -301,7 +301,7 @@ TEST_F(LocalEngineTest, ARequestThatIsRefusedTooOftenReservesItsLargestSize) {
     EXPECT_EQ(begins[0].waited_steps, step - 1) << "all steps since it came";
     if (refusals < 7) Refuse(0, step, {{1, 51}}, 2);
   }
-  // Its prompt of 10 tokens fits, but not 100 tokens more.
+  // The prompt of 10 tokens fits, but 100 additional tokens do not.
   StepReport report = Report(9, {{1, 58}}, 1);
   report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
   report.free_kv_tokens = 150;
@@ -341,7 +341,7 @@ TEST_F(LocalEngineTest, SeveralRefusedOrPreemptedRequestsKeepTheirOrder) {
   report.output.finished = {{1, FinishCause::kLength}};
   Send(0, std::move(report));
   int64_t step = 2;
-  // A rank tests the requests of a plan in an order of its own.
+  // A rank checks the requests of a plan in its own order.
   for (const std::vector<Handle>& order : std::vector<std::vector<Handle>>{{2, 3}, {3, 2}}) {
     ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
     report = Report(step++, {}, 2);
@@ -355,7 +355,7 @@ TEST_F(LocalEngineTest, SeveralRefusedOrPreemptedRequestsKeepTheirOrder) {
   report.output.preempted = {3, 2};
   Send(0, std::move(report));
   ASSERT_THAT(BeginHandles(0, step), ElementsAre(2, 3));
-  // The older was refused, the younger ran and is preempted.
+  // The older request is refused; the younger one ran and is preempted.
   Refuse(0, step++, {{3, 71}}, 2);
   report = Report(step, {}, 2);
   report.rejected = {{2, absl::StatusCode::kResourceExhausted, "no memory"}};
@@ -364,7 +364,7 @@ TEST_F(LocalEngineTest, SeveralRefusedOrPreemptedRequestsKeepTheirOrder) {
   EXPECT_THAT(BeginHandles(0, step + 1), ElementsAre(2, 2, 3)) << "request 2 was placed with both steps";
 }
 
-// Its slot is among the free ones of the report already.
+// The report's free slots already include the slot of this request.
 TEST_F(LocalEngineTest, ACancelledRequestThatEndedMeanwhileFreesOneSlot) {
   for (const uint64_t id : {1, 2, 3, 4}) ASSERT_TRUE(Submit(id, 0).ok());
   Begins(0, 1);
@@ -377,7 +377,7 @@ TEST_F(LocalEngineTest, ACancelledRequestThatEndedMeanwhileFreesOneSlot) {
   EXPECT_THAT(BeginHandles(0, 3), ElementsAre(3));
   ASSERT_EQ(due_.size(), 1u);
   EXPECT_THAT(due_[0].cancellations, IsEmpty());
-  // Preempted, and refused.
+  // First a preempted request, then a refused one.
   engine_.Cancel(2, /*timed_out=*/false);
   report = Report(3, {{3, 70}}, 1);
   report.output.preempted = {2};
@@ -431,7 +431,7 @@ TEST_F(LocalEngineTest, ABrokenGroupEndsAllRequests) {
 
 // --- draining ---
 
-// The requests of a rank that has failed do not end by themselves.
+// The requests of a failed rank do not end by themselves.
 TEST_F(LocalEngineTest, ARankThatFailsEndsTheDrain) {
   ASSERT_TRUE(Submit(1, 0).ok());
   const absl::Status broken = absl::InternalError("the device is gone");

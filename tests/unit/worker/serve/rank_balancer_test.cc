@@ -47,7 +47,7 @@ TEST(RankBalancer, AStepIsPublishedWhenAllHaveReportedIt) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.running = 50}, At(60));
   balancer.Report(1, 1, {.running = 60}, At(80));
-  // Those of step 1 are what is published, though rank 0 tells of step 2 first.
+  // The counts of step 1 are published, although rank 0 reports step 2 first.
   balancer.Report(0, 2, {.running = 100}, At(99));
   EXPECT_EQ(balancer.Choose(At(100)), 0);
   EXPECT_EQ(balancer.Choose(At(200)), 1) << "step 2 is out";
@@ -64,10 +64,10 @@ TEST(RankBalancer, WaitingRequestsWeighMoreWhereMemoryIsShort) {
   RankBalancer balancer(2, At(0));
   balancer.Report(0, 1, {.waiting = 2, .running = 10, .kv = 1}, At(10));
   balancer.Report(1, 1, {.waiting = 0, .running = 17, .kv = 1}, At(10));
-  // 12 + 2 * 6 * 0.5 = 18 against 17.
+  // Above half of the memory, waiting requests weigh more: 12 + 2 * 6 * 0.5 = 18 against 17.
   EXPECT_EQ(balancer.Choose(At(200)), 1);
   balancer.Report(0, 2, {.waiting = 3, .running = 10, .kv = 0.5}, At(210));
-  // Below half of the memory only the number counts: 13 against 17.
+  // Up to half of the memory only the number counts: 13 against 17.
   EXPECT_EQ(balancer.Choose(At(500)), 0);
 }
 
@@ -76,7 +76,7 @@ TEST(RankBalancer, WithoutNewsTheCountsAreRepeatedEvery5S) {
   balancer.Report(0, 1, {.running = 1}, At(10));
   EXPECT_EQ(balancer.Choose(At(200)), 1);
   balancer.End(1);
-  // It counts as waiting there until the next publication, hours away in this test.
+  // The request counts as waiting there until the next publication, which in this test is hours away.
   EXPECT_EQ(balancer.Choose(At(300)), 1) << "alike: the search begins at rank 1";
   balancer.End(1);
   EXPECT_EQ(balancer.Choose(At(3'600'000)), 1);

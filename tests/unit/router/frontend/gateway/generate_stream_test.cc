@@ -1,4 +1,4 @@
-// One call with its outputs, without a connection: the test answers as gRPC would.
+// One call with its outputs, without a connection: the test plays the part of gRPC.
 #include "router/frontend/gateway/generate_stream.h"
 
 #include <gmock/gmock.h>
@@ -66,7 +66,7 @@ TEST_F(UnboundCall, OneFlushServesAllOutputs) {
   EXPECT_EQ(sinks_[1]->Deliver(1, Tokens{8}, {}, kNow), Delivery::kFlush);
 }
 
-// Who ends a request keeps its sink weakly, to break off a client that does not read the end.
+// The code that ends a request keeps a weak pointer to its sink, to break off a client that does not read.
 TEST_F(UnboundCall, ASinkLivesAsLongAsItsCall) {
   Begin(2, /*stream=*/true);
   const std::weak_ptr<TokenSink> kept = sinks_[1];
@@ -121,8 +121,8 @@ TEST_F(UnboundCall, AnOutputEndsOnce) {
   EXPECT_THAT(stream_->LiveOutputs(), IsEmpty());
 }
 
-// Each output's sink is broken off some time after its own end. When the client of the whole call has had
-// that time is known by the output that ended last.
+// Each output's sink is broken off some time after its own end. The output that ended last decides whether
+// the client of the whole call has had this time.
 TEST_F(UnboundCall, OnlyTheOutputThatEndedTheCallBreaksItOff) {
   Begin(3, /*stream=*/true);
   EXPECT_TRUE(sinks_[1]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
@@ -174,7 +174,7 @@ TEST_F(UnboundCall, WholeOutputsAreWrittenWhenAllHaveEnded) {
   EXPECT_TRUE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kStop)));
 }
 
-// Each may be as large as the router takes a message of an engine.
+// Each message may be as large as the largest that the router accepts from an engine.
 TEST_F(UnboundCall, WhatIsKeptUntilAllHaveEndedIsBounded) {
   Begin(128, /*stream=*/false);
   vllm::pb::GenerateResponse end;

@@ -1,6 +1,6 @@
-// What becomes of each field of a gateway's request to SGLang. The fields that vLLM has, too, are checked by
-// the same code (router/frontend/gateway/request_fields.h), whose refusals are in
-// vllm/generate_request_test.cc.
+// The conversion of each field of a gateway's request to SGLang. Fields that vLLM has, too, are checked by
+// the same code (router/frontend/gateway/request_fields.h); vllm/generate_request_test.cc tests its
+// refusals.
 #include "router/frontend/sglang/generate_request.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What SMG 1.13 sends for a request that sets nothing but max_tokens.
+// The request that SMG 1.13 (SGLang's model gateway) sends if only max_tokens is set.
 pb::GenerateRequest Plain() {
   pb::GenerateRequest request;
   request.set_request_id("chatcmpl-1");

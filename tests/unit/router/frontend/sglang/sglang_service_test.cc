@@ -1,6 +1,6 @@
-// SGLang's scheduler API over a state behind it that is made of test code. What it shares with vLLM's,
-// errors, aborts of several outputs, the streams of tokenizers and loads, and authentication, is in
-// vllm_service_test.cc.
+// SGLang's scheduler API in front of a fake router state. vllm_service_test.cc tests what it shares
+// with vLLM's: errors, aborts of several outputs, streams of tokenizers and loads, and
+// authentication.
 #include "router/frontend/sglang/sglang_service.h"
 
 #include <gmock/gmock.h>

@@ -20,7 +20,7 @@ std::shared_ptr<const TokenText> Letters() {
   return std::make_shared<const TokenText>(*std::move(text));
 }
 
-// The index of the token that ends the output, and the stop.
+// The index of the token that ends the output, and the stop text that was found.
 std::pair<int, std::string> Search(std::vector<std::string> stops, const std::vector<uint32_t>& tokens,
                                    bool special = false) {
   StopText text(Letters(), std::move(stops), special);

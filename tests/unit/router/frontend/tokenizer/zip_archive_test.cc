@@ -17,7 +17,7 @@ TEST(ZipArchive, OthersCanReadIt) {
   const std::string large(300'000, 'x');
   std::ofstream(folder / "a.zip", std::ios::binary)
       << ZipArchive({{"tokenizer.json", "{}"}, {"large.model", large}, {"empty.jinja", ""}});
-  // Python's own library, which checks the sums.
+  // Python's own library reads the archive and verifies its checksums.
   const std::string command =
       "python3 -c 'import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); assert z.testzip() is None; "
       "assert [(i.filename, i.file_size) for i in z.infolist()] == [(\"tokenizer.json\", 2), "

@@ -1,4 +1,4 @@
-// What becomes of each field of a gateway's request.
+// The conversion of each field of a gateway's request to vLLM.
 #include "router/frontend/vllm/generate_request.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What SMG 1.13 sends for a request that sets nothing but max_tokens.
+// The request that SMG 1.13 (SGLang's model gateway) sends if only max_tokens is set.
 pb::GenerateRequest Plain() {
   pb::GenerateRequest request;
   request.set_request_id("chatcmpl-1");
@@ -92,7 +92,7 @@ TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
   EXPECT_TRUE(converted->request.max_new_tokens_unset);
 }
 
-// Otherwise the outputs above the first would be the same in every call: their seeds are 0, 1, ...
+// With -1 as a seed, all outputs after the first would be the same in every call: their seeds are 0, 1, ...
 TEST(VllmRequest, TheSeedMinusOneIsNone) {
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->set_seed(-1);
@@ -313,7 +313,7 @@ TEST(PassingVllmRequest, WhatBoundsItIsChecked) {
   EXPECT_THAT(refused([](auto& r) { r.mutable_sampling_params()->set_max_tokens(0); }),
               HasSubstr("max_new_tokens"));
   EXPECT_THAT(refused([](auto& r) { r.set_text(std::string(1 << 20, 'a')); }), HasSubstr("prompt_length"));
-  // Of a text and of what is not said.
+  // A text prompt, and no max_tokens.
   const auto text = PassPlain([](auto& r) {
     r.set_text("some text");
     r.mutable_sampling_params()->clear_max_tokens();
@@ -369,7 +369,7 @@ TEST(PassingVllmRequest, BlocksAreNamedWhereTokensDecideWhatIsShared) {
   const core::PrefixBlocks plain = named([](auto&) {});
   ASSERT_NE(plain, nullptr);
   EXPECT_EQ(*plain, *core::NamePrefixBlocks(ids));
-  // What is done with the tokens that follow does not matter.
+  // Fields that concern only the generated tokens do not change the blocks' names.
   const core::PrefixBlocks other = with([](auto& s) {
     s.set_temperature(1), s.set_seed(4), s.set_regex("a"), s.add_stop("end"), s.set_logprobs(2), s.set_n(3);
   });

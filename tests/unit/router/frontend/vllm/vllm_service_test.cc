@@ -1,4 +1,4 @@
-// vLLM's engine API over a state behind it that is made of test code.
+// vLLM's engine API in front of a fake router state.
 #include "router/frontend/vllm/vllm_service.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ std::shared_ptr<const ModelFiles> Letters() {
   std::ofstream(folder / "tokenizer.json")
       << R"({"model":{"vocab":{"a":0,"b":1,"c":2}},"decoder":{"type":"ByteLevel"}})";
   std::ofstream(folder / "config.json") << R"({"vocab_size":3})";
-  // More than a part of the archive.
+  // Larger than one part of the archive.
   std::ofstream(folder / "merges.txt") << std::string(200'000, 'm');
   auto model = LoadModelFiles(folder.string());
   EXPECT_TRUE(model.ok()) << model.status();
@@ -173,14 +173,14 @@ TEST_F(VllmServiceTest, SeveralOutputsAreSeveralRequests) {
   EXPECT_EQ(handler_.submitted[2].sampling.seed, 9u);
 }
 
-// SMG takes the first one for the first, whatever its index.
+// SMG takes the first completion for output 0, whatever its index.
 TEST_F(VllmServiceTest, WholeOutputsComeInOrder) {
   std::vector<std::shared_ptr<TokenSink>> sinks;
   absl::Status last = absl::OkStatus();
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
     sinks.push_back(std::move(sink));
     if (sinks.size() < 3) return absl::OkStatus();
-    // The last End lets the next call begin, on another thread.
+    // The last End allows the next call to begin, on another thread.
     const std::vector<std::shared_ptr<TokenSink>> outputs = std::exchange(sinks, {});
     for (const size_t i : {1, 2}) {
       Deliver(*outputs[i], {static_cast<uint32_t>(i)});
@@ -224,7 +224,7 @@ TEST_F(VllmServiceTest, ARefusedCallEndsWithItsStatus) {
 TEST_F(VllmServiceTest, AnOutputThatFailsAtOnceCancelsTheOthers) {
   std::atomic<int> submitted = 0;
   handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
-    // As the decision thread may, before the call has been handed over.
+    // The decision thread may end the output before the whole call has been submitted.
     if (++submitted == 1) End(*sink, absl::AlreadyExistsError("taken"), std::nullopt);
     return absl::OkStatus();
   };
@@ -311,7 +311,7 @@ TEST_F(VllmServiceTest, TheTenantIsOfTheHeaderWhereThereAreNoTokens) {
   EXPECT_EQ(handler_.submitted.size(), 2u);
 }
 
-// Which of its outputs live is not known here.
+// The service does not track which outputs are still running.
 TEST_F(VllmServiceTest, AnAbortNamesRequestsAndNotTheirOutputs) {
   std::vector<std::shared_ptr<TokenSink>> sinks;
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
@@ -450,7 +450,7 @@ TEST_F(VllmServiceTest, SubscribersThatWantEventsAloneAreRefused) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
-// Callers without a token are refused before anything of their calls is received.
+// Callers without a token are refused before the service receives any of their messages.
 TEST_F(VllmServiceTest, EveryMethodAuthenticatesItsCaller) {
   const std::string path = ::testing::TempDir() + "/vllm_service_test_tokens";
   std::ofstream(path) << "acme token:0123456789abcdef0123456789abcdef\n";
@@ -479,7 +479,7 @@ TEST_F(VllmServiceTest, EveryMethodAuthenticatesItsCaller) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
   }
   EXPECT_EQ(messages_.counts().receiving + messages_.counts().waiting, 0u);
-  // With the token the tenant is its owner, and no other.
+  // With the token, the tenant is the token's owner; another tenant is refused.
   const auto engine = pb::VllmEngine::NewStub(server.channel());
   const auto submit = [&](const char* tenant) {
     handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>&) {

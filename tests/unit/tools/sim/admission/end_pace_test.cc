@@ -1,4 +1,4 @@
-// What limits shortest-first: the pace of similar requests, and the bound on being passed over.
+// Limits of shortest-first: the pace of similar requests, and the bound on how often a request is passed.
 #include "tools/sim/admission/end_pace.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace bfio::sim {
 namespace {
 
 TEST(EndPace, OfSimilarRequestsNoMoreEndThanMemoryCarries) {
-  // Requests of 10 and 20 tokens: area 420; memory of 840 carries two a step.
+  // Requests of 10 prompt and 20 output tokens have area 420, so memory of 840 tokens supports two per step.
   EndPace pace;
   int64_t id = 0;
   for (int i = 0; i < 2; ++i) {
@@ -50,7 +50,7 @@ TEST(Aging, NoLaterRequestPassesOneThatHasWaitedForTheBound) {
           passed_before += 1;
           ASSERT_LT(run->began[later], arrivals[i].at + kMost) << rule << ", seed " << seed;
         }
-        // All before it wait in turn, none longer than one that runs takes to end.
+        // The earlier requests run one after the other, each at most as long as the longest request.
         ASSERT_LE(run->began[i], arrivals[i].at + kMost + static_cast<double>(i + 1) * (kLongest + 1));
       }
       EXPECT_GT(passed_before, 0) << "shortest first";

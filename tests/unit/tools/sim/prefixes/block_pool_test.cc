@@ -15,7 +15,7 @@ TEST(BlockPoolTest, TheBlockThatHasBeenFreeLongestGoesFirst) {
   EXPECT_EQ(pool.free_blocks(), 0);
   for (const BlockPool::Block block : {b, c, a}) pool.Release(block);
   EXPECT_EQ(pool.Find(2), b) << "its contents stay until it is allocated again";
-  pool.Share(b);  // and are used again
+  pool.Share(b);  // the block is used again
   EXPECT_TRUE(pool.in_use(b));
   EXPECT_EQ(pool.Allocate(), c);
   EXPECT_EQ(pool.Find(3), std::nullopt);

@@ -1,4 +1,4 @@
-// Other routers' rules, a case for each sentence of theirs.
+// Other routers' rules: one case for each statement of their descriptions.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -18,7 +18,7 @@ class DirectDispatchersTest : public ::testing::Test {
     for (int g = 0; g < 2; ++g) ranks_.emplace_back(EngineModelOptions());
     dispatcher_ = MakeDirectDispatcher(rule, ranks_);
   }
-  // The rank that gets such a prompt.
+  // Sends a request with this prompt; returns its rank.
   int32_t Send(const Tokens& prompt) {
     const core::RequestId id = requests_.size() + 1;
     requests_.push_back(std::make_unique<PrefixRequest>(
@@ -51,7 +51,7 @@ TEST_F(DirectDispatchersTest, SglangGoesWhereThePromptMatchesUntilRequestsAreFar
   EXPECT_EQ(Send(Text(2, 64)), 1) << "the smallest tree";
   EXPECT_EQ(Send(Text(3, 64)), 1) << "still";
   EXPECT_EQ(Send(Text(1, 192) + Text(4, 500)), 1) << "28 % match";
-  // Requests: 1 and 3, then up to 66 and 3.
+  // The ranks have 1 and 3 requests, then up to 66 and 3.
   for (int i = 0; i < 67; ++i) EXPECT_EQ(Send(Text(1, 640)), 0) << i;
   EXPECT_EQ(Send(Text(1, 640)), 1) << "68 and 3 are far apart";
 }

@@ -1,4 +1,4 @@
-// An engine rank: hits against a comparison of all tokens, memory, ends, step times by hand.
+// An engine rank: cache hits compared with a comparison of all tokens, memory, ends, and step times by hand.
 #include "tools/sim/prefixes/engine_model.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace bfio::sim {
 namespace {
 
-// Runs all that the engine has; prompt tokens found in the cache, by request.
+// Runs until all requests have ended; returns the prompt tokens found in the cache, by request.
 std::map<core::RequestId, int64_t> RunAll(EngineModel& engine) {
   std::map<core::RequestId, int64_t> cached;
   while (!engine.idle()) {
@@ -32,7 +32,7 @@ TEST(EngineModelTest, HitsAreThoseOfAComparisonOfAllTokens) {
   Rng rng(3);
   std::vector<Tokens> computed;
   for (core::RequestId id = 1; id <= 200; ++id) {
-    // Parts of texts, and continuations of earlier sequences.
+    // Prompts are parts of texts, or continue earlier sequences.
     Tokens tokens = Text(rng.Below(3), 1 + rng.Below(200));
     if (!computed.empty() && rng.Below(2) == 0) {
       tokens = computed[rng.Below(computed.size())];
@@ -51,7 +51,7 @@ TEST(EngineModelTest, HitsAreThoseOfAComparisonOfAllTokens) {
     const int64_t expected = common / kEngineBlockTokens * kEngineBlockTokens;
     EXPECT_EQ(engine.Cached(request), expected);
     ASSERT_EQ(RunOne(engine, request), expected) << "request " << id;
-    // The last token is generated, not computed.
+    // The last token is generated; its KV is never computed.
     tokens.pop_back();
     computed.push_back(tokens);
   }
@@ -62,7 +62,7 @@ TEST(EngineModelTest, TheLeastRecentlyUsedGoFirstLastBlocksBeforeFirstOnes) {
   const PrefixRequest a = RequestOf(1, Text(1, 65), 64), b = RequestOf(2, Text(2, 65), 64);
   RunOne(engine, a);
   RunOne(engine, b);
-  // 8 blocks have contents: two more, then the last two of a.
+  // 8 blocks have contents: the request takes two empty ones, then the last two of a.
   RunOne(engine, RequestOf(3, Text(3, 65), 64));
   EXPECT_EQ(engine.Cached(RequestOf(4, Text(1, 80), 80)), 32);
   EXPECT_EQ(engine.Cached(RequestOf(4, Text(2, 80), 80)), 64);

@@ -1,4 +1,4 @@
-// Whole runs: the same for the same seed, alike where a rule has no choice, and what caches and beliefs do.
+// Whole runs: reproducible for a seed, equal where a rule has no choice, the effects of caches.
 #include "tools/sim/prefixes/prefix_run.h"
 
 #include <string>
@@ -40,7 +40,7 @@ TEST(PrefixRunTest, ASeedDeterminesTheRun) {
 TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
   for (const char* workload : {"none", "documents", "chat"}) {
     PrefixRunOptions options = Options(workload, "direct_least_requests", 1);
-    // No request waits in the router.
+    // At this load no request waits in the router.
     options.load = 0.3;
     const std::string alone = Outcome(options);
     for (const char* policy : {"least_requests", "least_work", "vllm", "round_robin", "least_tokens",
@@ -82,7 +82,7 @@ TEST(PrefixRunTest, InABarrierEveryStepTakesAsLongAsTheSlowest) {
   EXPECT_GT(together, 1.1 * RunPrefixes(options)->tpot_s.mean);
 }
 
-// Waves of prompts and their prefixes: of the other rules one knows neither, the other no waves.
+// bf_io_auto uses waves and prefixes; vllm uses neither, sglang_cache_aware only prefixes.
 TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
   PrefixRunOptions options = Options("documents", "bf_io_auto", 4);
   options.barrier = true;

@@ -1,4 +1,4 @@
-// Traffic with shared prefixes: what turns say, and that names follow tokens.
+// Traffic with shared prefixes: the lengths of turns, and block names that depend on all earlier tokens.
 #include "tools/sim/prefixes/prefix_workload.h"
 
 #include <algorithm>
@@ -68,8 +68,8 @@ TEST(PrefixWorkloadTest, MeanLengthsAreThoseOfTheShape) {
   EXPECT_NEAR(turns / kSessions, 5, 0.4);
 }
 
-// Prompts of 160 tokens and outputs of 3,569 in 64 slots: by hand from the cost, which is nearly all
-// decodes'.
+// Prompts of 160 tokens and outputs of 3,569 in 64 slots, computed by hand: decodes take nearly all of the
+// time.
 TEST(PrefixWorkloadTest, CapacityIsThatOfFullRanks) {
   EngineModelOptions engine;
   engine.kv_tokens = 100'000'000;

@@ -1,5 +1,5 @@
-// A session of ranks with prefix caches: blocks, members, and what the ranks found are in the log, so a
-// replay places every request where the router did.
+// A session of ranks with prefix caches: the log contains blocks, members and cache hits, so a replay places
+// every request on the same rank as the router.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr core::RequestId kBase = 1 << 20;
 struct Traffic {
   std::string policy = "least_work";
   int32_t slots = 4;
-  // Requests come together, fewer than this every 20 turns, and run equally long; 0: one at a time.
+  // Up to this many requests arrive together every 20 turns, all with the same length; 0: one at a time.
   uint64_t burst = 0;
 };
 
@@ -43,7 +43,7 @@ class PrefixSession {
 
   void Run() {
     for (int turn = 0; turn < 900; ++turn) {
-      // The same ranks in another order, and one that is new.
+      // The same ranks in another order, and one new rank.
       if (turn == 300) Open({3, 1, 2});
       if (turn == 600) Open({2, 4, 1});
       if (traffic_.burst == 0 && rng_.Below(2) == 0) Arrive();
@@ -109,7 +109,7 @@ class PrefixSession {
     std::vector<core::CachedPrompt> cached;
     for (Running& one : rank.running) {
       report.load_tokens += one.load++;
-      // Now and then a rank finds less than all.
+      // Sometimes a rank finds fewer blocks than expected.
       if (std::exchange(one.first, false)) {
         const auto blocks = static_cast<int64_t>(rng_.Below(one.spec.prefix->size() + 1));
         cached.push_back({one.spec.id, blocks * core::kPrefixBlockTokens});
@@ -156,22 +156,22 @@ TEST(PrefixReplay, PlacementsByPrefixRepeat) {
     EXPECT_GT(replay.counts().decisions, 100);
     EXPECT_EQ(replay.counts().identical, replay.counts().decisions) << replay.counts().first_difference;
     EXPECT_TRUE(replay.exact());
-    // The names decide: without them other placements come out.
+    // Placements depend on the block names: without them they differ.
     for (std::vector<v1::DecisionRecord>& segment : segments) {
       for (v1::DecisionRecord& record : segment)
         if (record.has_enqueue()) record.mutable_enqueue()->mutable_request()->clear_prefix();
     }
     const SessionReplay without = ReplayFrom(segments, 0);
     EXPECT_LT(without.counts().identical, without.counts().decisions);
-    // From a later segment the caches are taken to be empty: other placements are no errors.
+    // In a replay from a later segment the caches start empty, so differing placements are not errors.
     const SessionReplay later = ReplayFrom(segments, 1);
     EXPECT_FALSE(later.Failed()) << later.counts().first_difference;
     if (HasFailure()) return;
   }
 }
 
-// Events that find all slots taken bring no decision and are not in the log. The waits under first come,
-// first served cover a number of decisions where each admits many, and these do not count.
+// Events while all slots are taken cause no decision and are not in the log. First-come waits cover a number
+// of decisions if each admits many requests, and such events must not count.
 TEST(PrefixReplay, EventsOfFullRanksChangeNoDecision) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);

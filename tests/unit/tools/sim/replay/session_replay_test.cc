@@ -155,7 +155,7 @@ int64_t RecordAgents(MemoryLog::Segments& segments, std::optional<core::Placemen
   return cluster.group(0)->chooser().switches();
 }
 
-// As a program wrote it that did not record the rules.
+// Logs of older programs do not record the placement rules.
 MemoryLog::Segments WithoutRules(MemoryLog::Segments segments) {
   for (auto& segment : segments) {
     for (v1::DecisionRecord& record : segment) {
@@ -177,8 +177,8 @@ TEST(SessionReplay, SwitchOfThePlacementRuleReplays) {
   EXPECT_GT(Replay(segments, 0, core::PolicySetting{"bf_io_horizon", {}}).counts().otherwise, 0);
 }
 
-// The recorded rule is followed, be it another one than this program would have chosen, and also where the
-// replay has no requests to choose by, because it begins in a later segment.
+// The recorded rule is used even if this program would choose another, and also if the replay begins in a
+// later segment and has no requests to choose by.
 TEST(SessionReplay, RecordedPlacementRuleIsObeyed) {
   MemoryLog::Segments segments;
   EXPECT_EQ(RecordAgents(segments, core::PlacementRule::kCounts, 100'000), 1);
@@ -321,7 +321,7 @@ TEST(SessionReplay, SessionsOfSeveralGroupsReplay) {
       ExpectIdentical(replay);
       EXPECT_TRUE(replay.exact());
       EXPECT_GT(replay.counts().groups, seed % 4 == 0 ? 0 : 1);
-      // The accounts agree from any segment on, even where a policy's memory is missing.
+      // The accounts agree from any segment on, even if a policy's memory is missing.
       const SessionReplay later = Replay(segments, segments.size() / 2);
       EXPECT_FALSE(later.Failed()) << later.counts().first_difference;
       EXPECT_EQ(later.counts().answers_identical, later.counts().answers);

@@ -65,9 +65,9 @@ TEST_P(DefaultPolicyTest, WaitsKeepToTheRatioWithClassesAndWithFewSlots) {
   }
 }
 
-// A tenant that is ahead waits longer than first come, first served would have it. If that counted as late,
-// the price of waiting would rise without limit, and balance would be lost: the steps would be those of
-// requests chosen by age alone.
+// Under fair sharing, a tenant that is ahead waits longer than under first come, first served. If this
+// counted as late, the cost of waiting would rise without limit, and requests would be chosen by age alone,
+// which ruins balance.
 TEST_P(DefaultPolicyTest, TenantsCostNoBalance) {
   SimOptions options = Overload("bf_io_auto");
   options.reveal = 176, options.warmup = 2'000, options.steps = 3'000;
@@ -92,7 +92,7 @@ TEST_P(DefaultPolicyTest, IsAsFastAsLptBelowSaturation) {
   }
 }
 
-// Requests that are all alike are best spread by how long they stay, agents' prompts with a worker kept low.
+// Identical requests are best placed by how long they stay, agents' prompts by keeping a worker low.
 TEST(DefaultPolicyRuleTest, FollowsTheRuleOfPlacementThatSuitsTheTraffic) {
   const auto run = [](const std::string& policy, const std::string& profile) {
     const Trace trace = WithPoissonArrivals(*SampleProfile(profile, kRequests, 1), 1);
@@ -116,7 +116,7 @@ TEST(DefaultPolicyRuleTest, FollowsTheRuleOfPlacementThatSuitsTheTraffic) {
   EXPECT_FALSE(run("bf_io_horizon", "constant").contains("placement")) << "it has one rule";
 }
 
-// J rewards large requests, so that some small ones find no gap for as long as the run lasts.
+// J rewards large requests, so some small ones wait until the end of the run.
 TEST_P(DefaultPolicyTest, LiteralObjectiveOfThePaperStarvesRequests) {
   SimOptions options = Overload("bf_io");
   options.objective = "paper";

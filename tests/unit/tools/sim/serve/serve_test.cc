@@ -1,5 +1,5 @@
-// Engines with prompts and decodes: lives by hand, what must add up, the engines' rules as upstream states
-// them, and what bfio's gains.
+// Engines with prompts and decodes: requests computed by hand, conservation, the engines' rules as their
+// sources state them, and the gain of bfio's rules.
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -45,18 +45,18 @@ TEST(ServeCapacityTest, ByHand) {
   EXPECT_DOUBLE_EQ(moments.prompt_squared, 500);
   EXPECT_DOUBLE_EQ(moments.decode_context, 250);
   const BatchCost cost = Cost(/*k1_s_per_pair=*/1e-6);
-  // One slot: a tenth of a request ends a step, with 2 prompt tokens of 3 rows.
+  // One slot: a tenth of a request ends per step, so a step has 2 prompt tokens and 3 rows.
   const ServeCapacity one = CapacityOf(moments, cost, 2, 1);
   EXPECT_NEAR(one.step_s, 0.01 + 3e-4 + 0.1 * 250e-6 + 0.1 * 250e-6, 1e-12);
   EXPECT_NEAR(one.requests_per_s, 2 * 0.1 / one.step_s, 1e-9);
-  // More slots share the fixed part.
+  // More slots share the fixed part of a step.
   EXPECT_EQ(CapacityOf(moments, cost, 2, 40).decodes, 40);
   EXPECT_GT(CapacityOf(moments, cost, 2, 40).requests_per_s, 10 * one.requests_per_s);
 }
 
 TEST(ServeCapacityTest, AGroupIsFilledWhenItsLongOutputsAre) {
-  // One request of 101 tokens reads 100 * 0 + 100^2 / 2 = 5,000, nine of 11 read 50 each: half of all 5,450
-  // is read after n decodes with n^2 / 2 + 450 = 2,725.
+  // One request of 101 tokens reads 100 * 0 + 100^2 / 2 = 5,000 tokens, nine of 11 tokens read 50 each. Half
+  // of all 5,450 is read after n decodes with n^2 / 2 + 450 = 2,725.
   std::vector<TraceRequest> requests(9, {0, 0, 11});
   requests.push_back({0, 0, 101});
   const Trace trace = TraceOf(requests);
@@ -67,14 +67,14 @@ TEST(ServeCapacityTest, AGroupIsFilledWhenItsLongOutputsAre) {
 TEST(ServeFloorTest, ByHand) {
   const LengthMoments moments = MomentsOf(TraceOf({{0, 10, 11}, {0, 30, 11}}));
   const BatchCost cost = Cost(/*k1_s_per_pair=*/1e-6);
-  // Of each rank 5 decodes, half a request's worth of ends: 15 rows, 125 + 125 pairs and tokens of context.
+  // Per rank 5 decodes, and half a request ends per step: 15 rows, 125 pairs, 125 tokens of context.
   const double step_s = 0.01 + 15e-4 + 250e-6;
   const auto floor = FloorOf(moments, cost, 2, 40, 2 * 0.5 / step_s, 0);
   ASSERT_TRUE(floor.has_value());
   EXPECT_NEAR(floor->tpot_s, step_s, 1e-9);
   EXPECT_NEAR(floor->ttft_s, 1.5 * step_s, 1e-9);
   EXPECT_NEAR(floor->e2e_s, 11.5 * step_s, 1e-8);
-  // The slowest of the ranks makes steps longer, and so more decode at a time.
+  // With noise the slowest rank makes steps longer, so more requests decode at a time.
   const double slowest = MeanOfLargestFactor(2, 0.1);
   const auto noisy = FloorOf(moments, cost, 2, 40, 2 * 0.5 / (slowest * step_s), 0.1);
   ASSERT_TRUE(noisy.has_value());
@@ -85,9 +85,9 @@ TEST(ServeFloorTest, ByHand) {
 TEST(ServeFloorTest, TheLargestOfRandomFactors) {
   EXPECT_EQ(MeanOfLargestFactor(8, 0), 1);
   EXPECT_NEAR(MeanOfLargestFactor(1, 0.3), 1, 1e-5);
-  // Of two: 2 Phi(s / sqrt 2), with s the deviation.
+  // For two ranks: 2 Phi(s / sqrt 2), with the standard deviation s.
   EXPECT_NEAR(MeanOfLargestFactor(2, 0.3), std::erfc(-0.3 / 2), 1e-5);
-  // Of eight the largest normal number is 1.42360 on average.
+  // The largest of eight standard normal numbers is 1.42360 on average.
   EXPECT_NEAR((MeanOfLargestFactor(8, 1e-3) - 1) / 1e-3, 1.4236, 1e-3);
 }
 
@@ -98,7 +98,7 @@ TEST(ServeGroupTest, ALifeByHand) {
   ServeGroup group({.ranks = 2, .slots = 4, .cost = Cost(), .longest_output = 3}, &requests);
   group.Bind(0, 0, 0);
   group.Bind(1, 1, 0);
-  // 20 of 30 tokens, and all 10 of the other, whose only token that gives.
+  // 20 of 30 tokens of the first prompt, and all 10 of the other, which also generates its only token.
   double now = group.Step({{20}, {20}}, 0).seconds;
   EXPECT_NEAR(now, 0.012, 1e-12);
   EXPECT_NEAR(requests[1].end_s, 0.012, 1e-12);
@@ -106,7 +106,7 @@ TEST(ServeGroupTest, ALifeByHand) {
   now += group.Step({{20}, {20}}, now).seconds;
   EXPECT_NEAR(now, 0.012 + 0.011, 1e-12);
   EXPECT_NEAR(requests[0].first_token_s, now, 1e-12);
-  // Two decodes, at contexts of 31 and 32 tokens.
+  // Two decode steps, with contexts of 31 and 32 tokens.
   EXPECT_EQ(group.ranks()[0].decode_context, 31);
   now += group.Step({{0}, {0}}, now).seconds;
   EXPECT_NEAR(now, 0.023 + 0.0101 + 31e-6, 1e-12);
@@ -144,7 +144,7 @@ TEST(ServeGroupTest, AStepWithoutDecodesMakesTheirGapLonger) {
 
 // --- engines' rules ---
 
-// Ranks with so many decodes and bound prompt tokens.
+// Ranks with these decodes and bound prompt tokens.
 struct Scene {
   explicit Scene(const std::vector<std::pair<int64_t, std::vector<int64_t>>>& of) {
     for (const auto& [decodes, prompts] : of) AddRank(decodes, prompts);
@@ -314,7 +314,7 @@ TEST(ServeRulesTest, TrtllmPlacesTheLongestFirstWhereTheFewestTokensAre) {
   scene.ranks[1].decode_context = 100;
   for (const int64_t tokens : {50, 300, 200}) scene.Arrive(tokens);
   const ServePlan plan = scene.Ask(*Rule("trtllm_adp", 1000));
-  // 300 to 100, 200 to 400, and 50 to the 500 of the first.
+  // The 300 go to the rank with 100, the 200 to the one with 400, and the 50 to the first one with 500.
   EXPECT_THAT(plan.bindings, ElementsAre(Bound(1, 1), Bound(2, 1), Bound(0, 0)));
 }
 
@@ -323,7 +323,7 @@ TEST(ServeRulesTest, TrtllmGivesNoRankMoreThanItsShareOfRequests) {
   scene.ranks[0].decode_context = 10;
   scene.ranks[1].decode_context = 100'000;
   for (const int64_t tokens : {50, 60, 70}) scene.Arrive(tokens);
-  // 10 requests: 5 at most, so the first rank gets one more, though it has the fewest tokens.
+  // 10 requests are at most 5 per rank: the first rank gets only one more, although it has the fewest tokens.
   EXPECT_THAT(scene.Ask(*Rule("trtllm_adp", 1000)).bindings,
               ElementsAre(Bound(2, 0), Bound(1, 1), Bound(0, 1)));
 }
@@ -390,7 +390,7 @@ TEST(ServeRunTest, EveryRuleServesAllAndItsBooksAgree) {
     const ServeResult run = RunOf(options, trace);
     EXPECT_GE(run.requests, 2800) << rule.name;
     EXPECT_NEAR(static_cast<double>(run.requests), run.arrivals_per_s * run.counted_s, 300) << rule.name;
-    // Little: what is served is what comes.
+    // Little's law: as many tokens are served as are requested.
     EXPECT_NEAR(run.throughput_tokens_per_s / (run.arrivals_per_s * MomentsOf(trace).output), 1, 0.1)
         << rule.name;
     EXPECT_GT(run.ttft_s.p50, 0) << rule.name;
@@ -429,7 +429,7 @@ TEST(ServeRunTest, BadOptionsAreRefusedByName) {
   EXPECT_THAT(std::string(RunServe(Options("none"), Conversation()).status().message()), HasSubstr("none"));
 }
 
-// Prompts cost the group time only where ranks wait for them.
+// Prompts cost the group time only if ranks wait for them.
 TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
   const Trace trace = Conversation();
   ServeOptions today = Options("equal_chunks");
@@ -449,18 +449,18 @@ TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
     return RunOf(options, trace).e2e_s.mean / at_once;
   };
   EXPECT_LT(cost(Conversation(), 0.6), 1.05);
-  // Prompts that a plan on its way binds are not overdue when the next is made: that would be 1.05 here.
+  // Prompts that a plan on its way has bound are not overdue for the next plan; otherwise this would be 1.05.
   EXPECT_LT(cost(*SampleProfile("code", 5000, 7), 0.85), 1.03);
 }
 
-// As a pipelined router: reports of step k, a plan for k + 2. Of the step that passes in between, requests
-// that arrive wait for what is left when the plan is made.
+// Like a pipelined router: reports of step k, a plan for k + 2. Requests that arrive during the step in
+// between wait for the part of it that is left when the plan is made.
 TEST(ServeRunTest, APlanForTheStepAfterTheNextComesLaterByWhatItsDeliveryTakes) {
   const Trace trace = Conversation();
   ServeOptions options = Options("vllm");
   options.budget = 8192;
   options.load = 0.2;
-  // Steps later, relative to plans that are made as their step begins.
+  // The delay in steps, compared with plans that are made when their step begins.
   const auto later = [&](double c_s) {
     options.cost.c_s = c_s;
     options.lag = 0;
@@ -496,13 +496,13 @@ TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
   options.closed = true;
   options.load = 0.25;
   const ServeResult run = RunOf(options, trace);
-  // Little's law, in tokens: requests in the system over their mean time, times tokens of each.
+  // Little's law in tokens: requests in the system over their mean time, times tokens per request.
   const double population = 0.25 * static_cast<double>(options.slots) * options.workers;
   const double tokens = run.throughput_tokens_per_s * run.e2e_s.mean / population;
   EXPECT_NEAR(tokens / MomentsOf(trace).output, 1, 0.1);
 }
 
-// One load of these profiles on one engine, with one seed.
+// A grid of one load of these profiles on one engine, with one seed.
 ServeGridOptions GridOf(const std::vector<const char*>& profiles, size_t engine, double load,
                         int32_t ranks = 8) {
   ServeGridOptions grid;
@@ -522,7 +522,7 @@ bool GoesOn() {
   return true;
 }
 
-// No workload's best rule with its best budget is far better, in mean time end to end.
+// For no workload is the best rule with its best budget far better in mean end-to-end time.
 TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
   const ServeGridOptions grid = GridOf({"conversation", "burstgpt", "long_prompts"}, 2, 0.7);
   double sum = 0;
@@ -538,7 +538,7 @@ TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
   EXPECT_LT(sum / cells, 0.9);
 }
 
-// The same engines with the same budget, given their prompts in waves.
+// Engines with the same budget get their prompts in waves.
 TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgets) {
   ServeGridOptions grid = GridOf({"conversation"}, 2, 0.6);
   grid.candidate = "bf_io_release";
@@ -556,7 +556,7 @@ TEST(ServeGridTest, ReleaseAloneGainsAtEqualBudgets) {
   EXPECT_THAT(budgets, ElementsAre(256, 512));
 }
 
-// Budgets that prompts nearly use up: by age over length, long prompts never left the pool.
+// Prompts nearly use up these budgets: if prompts were ordered by age over length, long ones would starve.
 TEST(ServeGridTest, ReleaseAloneKeepsUpWithASmallBudgetWhereVllmDoes) {
   ServeGridOptions grid = GridOf({"conversation", "long_prompts"}, 1, 0.7);
   grid.candidate = "bf_io_release";
@@ -572,7 +572,7 @@ TEST(ServeGridTest, ReleaseAloneKeepsUpWithASmallBudgetWhereVllmDoes) {
   EXPECT_EQ(cells, 2);
 }
 
-// A wave costs many decodes more than the first token of a short prompt is ever worth.
+// A wave delays many decodes, which outweighs the first token of a short prompt; this bounds its wait.
 TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
   const Trace trace = *SampleProfile("reasoning", 5000, 7);
   ServeOptions options = Options("bf_io_release", 0);
@@ -584,7 +584,7 @@ TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
   EXPECT_LT(release.ttft_s.p50, 6 * RunOf(options, trace).ttft_s.p50);
 }
 
-// With noise, so that the fit is one.
+// With noise, so that the fit differs from the true cost.
 TEST(ServeRunTest, ACostFittedToTheStepsServesAsTheTrueOneUnlessAttentionIsLeftOut) {
   const Trace trace = *SampleProfile("long_prompts", 5000, 7);
   ServeOptions options = Options("bf_io", 1);
@@ -602,8 +602,8 @@ TEST(ServeGridTest, ARuleThatKeepsUpWithNoBudgetIsAnErrorAfterTheLastCell) {
   ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
   grid.loads = {0.5, 0.6};
   grid.workloads[0].trace = TraceOf({{0, 4, 100}});
-  // More than 8 decode: the engines' rules compute no prompt beside them, and equal_chunks computes 16
-  // tokens.
+  // More than 8 requests decode, so the engines' rules compute no prompt tokens; equal_chunks computes
+  // 16.
   grid.budgets = {8};
   std::vector<ServeCell> cells;
   const absl::Status status = RunServeGrid(
