@@ -5,16 +5,16 @@
 // of long-tailed requests.
 //   small  G =  16, B = 72, |waiting| =   128
 //   large  G = 256, B = 72, |waiting| = 1,024
-// "prompts": the same with ranks in a barrier that have prompts to compute, up to a level
-// (Snapshot::prefill). per_pair_ns is the time over U * |waiting|: it tells whether the large case scales
-// with the number of pairs looked at. p99_us is processor time, so that others on the machine do not count.
-// Spare: bf_io_auto with slots for all that wait, 40 of 72 taken, by each of its rules, with the lengths of
-// the profile burstgpt; every decision is about new requests. "within 1 ms" has a deadline. "outlook" is what
-// the horizon rule is given, where one worker in four has changed residents since the plan before. Replay:
-// RuleChooser::Step, all three rules, at 40 of 72 slots with the same lengths.
-// Prefixes: least_work on the same groups, where prompts begin with one of 500 prefixes of 50 blocks, of
-// which a worker has a tenth. Release: PlanRelease on the same groups, as engines with a budget of 2,048 have
-// it.
+// prompts   the same groups, with ranks in a barrier that compute prompts up to a level (Snapshot::prefill)
+// Spare     bf_io_auto with slots for all, 40 of 72 taken, by each of its rules, with the lengths of the
+//           profile burstgpt; every decision is about new requests. "within 1 ms": with a deadline.
+//           "outlook": the input of the horizon rule, if one worker in four has changed residents
+// Replay    RuleChooser::Step with all three rules, at 40 of 72 slots with the same lengths
+// Prefixes  least_work on the same groups; prompts begin with one of 500 prefixes of 50 blocks, of which a
+//           worker has a tenth
+// Release   PlanRelease on the same groups, in front of engines with a budget of 2,048 tokens
+// per_pair_ns is the time over U * |waiting|; it shows whether time scales with the number of pairs.
+// p99_us is processor time, which other processes on the machine do not affect.
 #include <benchmark/benchmark.h>
 
 #include <time.h>

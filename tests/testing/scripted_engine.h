@@ -50,8 +50,8 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     // HOST:PORT.
     std::string listen;
     int32_t ranks = 1;
-    // Index of this server's first rank among all ranks of the model, and their number (0: only this one's), as
-    // in vLLM's external or hybrid load balancing. GetLoads uses the index; data_parallel_rank begins at 0.
+    // Index of this server's first rank among all ranks of the model, and their number (0: only this one's),
+    // as in vLLM's external or hybrid load balancing. GetLoads uses the index; data_parallel_rank begins at 0.
     int32_t first_rank = 0, all_ranks = 0;
     int32_t slots = 4;
     // KV memory per rank. GetLoads reports the sum over the server's ranks, and each rank's use as a share of
