@@ -129,7 +129,7 @@ class Watched : public ::testing::Test {
   HarmlessWatch watch_{{.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500}};
 };
 
-TEST_F(Watched, NothingIsWrongWhereNothingChanges) {
+TEST_F(Watched, AnUnchangedGroupIsNoViolation) {
   Begin(kHarmless, 10);
   for (int at = 10; at < 14; ++at) Look(at, well_);
   End(kHarmless, 14);
@@ -327,7 +327,7 @@ grpc::Status WriteAll(const v1::GenerateRequest& request, TwistedService::Writer
   return grpc::Status::OK;
 }
 
-TEST(Audit, FindsNothingWhereNothingIsWrong) {
+TEST(Audit, FindsNoViolationInACorrectRun) {
   const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
     return WriteAll(request, writer, workload, n, 0, request.max_new_tokens());
   });

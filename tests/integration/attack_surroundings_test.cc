@@ -81,7 +81,7 @@ class BlockedLog : public ::testing::Test {
 // Number of log lines, one per request; far more than a page holds.
 constexpr int kLines = 80;
 
-TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
+TEST_F(BlockedLog, OfTheRouterDoesNotStopDecoding) {
   LogPipe pipe;
   ASSERT_NO_FATAL_FAILURE(
       Start(&pipe, nullptr, {absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms"), "--log_level=debug"}));
@@ -92,7 +92,7 @@ TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
       << pipe.Read();
 }
 
-TEST_F(BlockedLog, OfAWorkerStopsNoDecoding) {
+TEST_F(BlockedLog, OfAWorkerDoesNotStopDecoding) {
   LogPipe pipe;
   ASSERT_NO_FATAL_FAILURE(Start(nullptr, &pipe));
   for (int i = 0; i < kLines; ++i) {

@@ -247,7 +247,7 @@ TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
 
 // --- the first worker after a restart ---
 
-TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
+TEST(FirstWorker, WithAnotherModelAfterARestartEndsNoRequests) {
   ClusterOptions options = {.worker_processes = 2,
                             .worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"}};
   Cluster cluster(options);
@@ -300,7 +300,7 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
   EXPECT_EQ(cluster.State().requests().recovered(), static_cast<uint64_t>(kRequests));
 }
 
-TEST(FirstWorker, ThatTheRouterRefusesRetries) {
+TEST(FirstWorker, RetriesWhenTheRouterRefusesIt) {
   ClusterOptions options = {.worker_processes = 0, .router_flags = {"--workers=1", "--models=00000000"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());

@@ -163,7 +163,7 @@ TEST_F(EngineLoads, RecordsTellTheLoadsWhereNoAnswerDoes) {
   EXPECT_TRUE(Generate(stub(), Request({5, 6}, 4)).status.ok());
 }
 
-TEST_F(EngineLoads, ARouterAsksWhereRecordsTellNothing) {
+TEST_F(EngineLoads, ARouterAsksForLoadsWhenRecordsHaveNone) {
   const HeldPort port;
   ScriptedEngine::Options options = At(port, 2);
   options.kv_tokens = 10'000;

@@ -69,7 +69,7 @@ TEST_F(EnginePassing, AGatewaysRequestPassesAsItCame) {
 }
 
 // vLLM itself splits a request in the same way.
-TEST_F(EnginePassing, OfSeveralOutputsEachIsARequestOfItsOwn) {
+TEST_F(EnginePassing, EachOfSeveralOutputsIsItsOwnRequest) {
   const HeldPort port;
   ScriptedEngine engine(At(port, 2));
   Serve({port.address()}, 2);
@@ -92,7 +92,7 @@ TEST_F(EnginePassing, OfSeveralOutputsEachIsARequestOfItsOwn) {
   EXPECT_THAT(seeds, UnorderedElementsAre(-2, -1, 0, -1, -1, -1));
 }
 
-TEST_F(EnginePassing, OutputsThatComeWholeAreCountedMeanwhile) {
+TEST_F(EnginePassing, WholeOutputsAreEstimatedWhileTheyRun) {
   const HeldPort port;
   ScriptedEngine::Options options = At(port);
   options.step = absl::Milliseconds(10);
@@ -115,7 +115,7 @@ TEST_F(EnginePassing, OutputsThatComeWholeAreCountedMeanwhile) {
   }));
 }
 
-TEST_F(EnginePassing, WhatPassesMovesWhereThatIsHonest) {
+TEST_F(EnginePassing, RequestsMoveOnlyIfTheirTokensStayCorrect) {
   const HeldPort a, b;
   ScriptedEngine::Options options = At(a);
   options.slots = 8;
@@ -181,7 +181,7 @@ TEST_F(EnginePassing, WhatPassesMovesWhereThatIsHonest) {
   EXPECT_EQ(moved, lost[300]);
 }
 
-TEST_F(EnginePassing, WhatMayBeSampledAnewMoves) {
+TEST_F(EnginePassing, RequestsThatAllowResamplingMove) {
   const HeldPort a, b;
   ScriptedEngine one(At(a)), two(At(b));
   Serve({a.address(), b.address()}, 2);

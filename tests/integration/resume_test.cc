@@ -154,7 +154,7 @@ TEST_F(OneOfTwo, ClientsThatComeBackBeforeTheFirstEpochFindTheirRequests) {
   ExpectTally(cluster_.State().requests());
 }
 
-TEST_F(OneOfTwo, ADrainBeforeTheFirstEpochLeavesNothingUndone) {
+TEST_F(OneOfTwo, ADrainBeforeTheFirstEpochFinishesRequests) {
   v1::DrainWorkerRequest request;
   v1::DrainWorkerResponse response;
   request.set_worker_id(cluster_.State().workers(0).worker_id());

@@ -356,7 +356,7 @@ TEST_F(SglangEngines, ABrokenStreamIsNeverSilentlyShort) {
   }
 }
 
-TEST_F(SglangEngines, WhatMayBeSampledAnewMoves) {
+TEST_F(SglangEngines, RequestsThatAllowResamplingMove) {
   const HeldPort a, b;
   ScriptedSglang one(a.address()), two(b.address());
   Serve({a.address(), b.address()});

@@ -84,7 +84,7 @@ class Candidate {
   std::thread thread_;
 };
 
-TEST(Election, OneOfManyLeadsAndTermsGrow) {
+TEST(Election, ExactlyOneLeadsAndTermsGrow) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   std::vector<std::unique_ptr<Candidate>> candidates;

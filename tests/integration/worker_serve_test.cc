@@ -188,7 +188,7 @@ TEST(WorkerServe, TokensAreBelowTheVocabulary) {
 
 // --- descriptions and metrics ---
 
-TEST(WorkerServe, ItsRanksAreShown) {
+TEST(WorkerServe, RanksAppearInLoadsAndMetrics) {
   Engine engine(With(kSlow, {"--tokenizer=" + NumbersTokenizer()}));
   grpc::ClientContext one, two, three, four;
   pb::GetServerInfoResponse server;
@@ -398,7 +398,7 @@ TEST(WorkerServe, ATimeThatIsUpEndsARequest) {
   EXPECT_TRUE(engine.WaitUntilIdle());
 }
 
-TEST(WorkerServe, WhatItCannotDoIsRefusedByName) {
+TEST(WorkerServe, UnsupportedRequestsAreRefusedByName) {
   Engine engine(kFast);
   const auto refused = [&](const pb::GenerateRequest& request, const std::string& what) {
     const Outputs outputs = Generate(engine.stub(), request);
@@ -437,7 +437,7 @@ TEST(WorkerServe, SigtermLetsRequestsEndAndTakesNoMore) {
   EXPECT_EQ(engine.process().Wait(kPatience), 0);
 }
 
-TEST(WorkerServe, WhatDoesNotEndInTimeIsCutOff) {
+TEST(WorkerServe, RequestsThatOutlastTheDrainAreCutOff) {
   Engine engine(With(kSlow, {"--drain_timeout=0s"}));
   Call call(engine.stub(), Request(2000), kPatience);
   ASSERT_TRUE(call.Read());

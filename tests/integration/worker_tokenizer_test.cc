@@ -118,7 +118,7 @@ TEST(WorkerTokenizerTest, TheRoutersOwnFolderTakesPrecedence) {
   EXPECT_TRUE(Fetch(cluster).status.ok());
 }
 
-TEST(WorkerTokenizerTest, OneAboveTheBoundIsNotSentAndWorkersServe) {
+TEST(WorkerTokenizerTest, ATooLargeTokenizerIsNotSentAndWorkersServe) {
   Cluster cluster(WorkersOf(ModelFolder("large", size_t{65} << 20)));
   ASSERT_TRUE(cluster.ok());
   const Tokenizer none = Fetch(cluster);

@@ -26,16 +26,16 @@ namespace bfio::testing {
 // A prompt that begins with one of these numbers gets this fault, by default at its third token:
 enum Fault : uint32_t {
   kTooManyTokens = 901,  // more tokens than requested
-  kOtherOutput,  // a chunk of an output that was not requested
-  kNoReason,  // the stream ends with OK but without a completion
+  kOtherOutput,          // a chunk of an output that was not requested
+  kNoReason,             // the stream ends with OK but without a completion
   kEngineError,          // finish_reason "error"
   kEngineAbort,          // finish_reason "abort"
   kBadRequest,           // INVALID_ARGUMENT before any token
   kFull,                 // RESOURCE_EXHAUSTED before any token, the first time
-  kTwice,  // the chunk is sent twice
-  kMissing,  // the chunk is not sent
-  kSwapped,  // the chunk is sent after the next one (vLLM: of the last two)
-  kUnavailable,  // the stream breaks with UNAVAILABLE; the server stays healthy
+  kTwice,                // the chunk is sent twice
+  kMissing,              // the chunk is not sent
+  kSwapped,              // the chunk is sent after the next one (vLLM: of the last two)
+  kUnavailable,          // the stream breaks with UNAVAILABLE; the server stays healthy
   kInternal,             // the same with INTERNAL
 };
 
@@ -51,7 +51,7 @@ class ScriptedEngine final : public ::vllm::grpc::engine::VllmEngine::Service {
     std::string listen;
     int32_t ranks = 1;
     // Index of this server's first rank among all ranks of the model, and their number (0: only this one's),
-    // as in vLLM's external or hybrid load balancing. GetLoads uses the index; data_parallel_rank begins at 0.
+    // as in vLLM's external or hybrid load balancing. GetLoads uses the index; data_parallel_rank does not.
     int32_t first_rank = 0, all_ranks = 0;
     int32_t slots = 4;
     // KV memory per rank. GetLoads reports the sum over the server's ranks, and each rank's use as a share of

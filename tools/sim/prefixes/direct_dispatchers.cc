@@ -3,9 +3,9 @@
 //
 //   direct_least_requests  to the rank with the fewest requests.
 //   sglang_cache_aware     SGLang's gateway: if ranks' requests differ by more than 64 and a factor of 1.5,
-//                          to the rank with the fewest; otherwise to the rank whose earlier prompts match most
-//                          of this one, if that is more than 30 %; otherwise to the rank with the smallest
-//                          tree of prompts. Its tree is bounded by 2^26 characters, here 2^24 tokens.
+//                          to the rank with the fewest; otherwise to the rank whose earlier prompts match
+//                          most of this one, if that is more than 30 %; otherwise to the rank with the
+//                          smallest tree of prompts. The tree's bound of 2^26 characters is 2^24 tokens here.
 //   dynamo_kv              NVIDIA Dynamo's KV router at temperature 0: to the rank with the smallest sum of
 //                          prompt blocks to compute and blocks of active requests' prompts, where each block
 //                          counts once. The contents of the ranks' caches are known exactly.

@@ -29,7 +29,7 @@ std::string ErrorOf(absl::string_view text) {
   return std::string(tokens.status().message());
 }
 
-TEST(Sha256, OfAbcIsThatOfFips180) {
+TEST(Sha256, TheDigestOfAbcMatchesFips180) {
   EXPECT_EQ(HexOf("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 

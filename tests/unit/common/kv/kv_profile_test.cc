@@ -78,7 +78,7 @@ TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
   }
 }
 
-TEST(KvProfile, OfLongLinesIsTheSumAtEachEnd) {
+TEST(KvProfile, MatchesTheSumAtEachEndForLongLines) {
   // Lengths that are too large to enumerate.
   Rng rng(3);
   constexpr int64_t kLongest = int64_t{1} << 40;

@@ -237,7 +237,7 @@ TEST(TraceTest, PublishedTracesReadWhole) {
   EXPECT_EQ(mooncake->requests.size(), 200u);
 }
 
-TEST(DrawWithReplacementTest, RowsStayTogetherAndEachComesAboutAsOften) {
+TEST(DrawWithReplacementTest, KeepsRowsWholeAndDrawsThemEquallyOften) {
   const auto trace = Parse("arrived_at,num_prefill_tokens,num_decode_tokens\n1,10,100\n2,20,200\n5,30,300\n");
   ASSERT_TRUE(trace.ok()) << trace.status();
   const Trace drawn = DrawWithReplacement(*trace, 30'000, 4);

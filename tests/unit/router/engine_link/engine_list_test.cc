@@ -44,7 +44,7 @@ class EngineListTest : public ::testing::Test {
   std::map<std::string, std::vector<std::string>> hosts_;
 };
 
-TEST_F(EngineListTest, WhatIsGivenIsNotWatched) {
+TEST_F(EngineListTest, AGivenListIsNotWatched) {
   EXPECT_FALSE(ReadEngineSource("vllm://a:1,vllm://b:1")->watched());
   EXPECT_FALSE(ReadEngineSource("")->watched());
   EXPECT_TRUE(ReadEngineSource("vllm+dns://a:1")->watched());
@@ -68,7 +68,7 @@ TEST_F(EngineListTest, AFileThatIsWrongAtStartIsAnError) {
   EXPECT_THAT(Read().status().message(), HasSubstr("larger"));
 }
 
-TEST_F(EngineListTest, AFilesChangesAreSeenAndItsFaultsChangeNothing) {
+TEST_F(EngineListTest, ChangesOfAFileTakeEffectAndInvalidFilesDoNot) {
   Write("vllm://a:1\nvllm://b:1\n");
   EngineList list = List("file:" + path_);
   EXPECT_THAT(Names(list.Look()), ElementsAre("vllm://a:1", "vllm://b:1"));

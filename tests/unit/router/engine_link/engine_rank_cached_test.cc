@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 // A rank that finds nothing is trusted less, so 0 is reported like any other number.
-TEST_F(EngineRankTest, WhatAPromptsCacheHadIsReportedOnceWithTheFirstToken) {
+TEST_F(EngineRankTest, CachedTokensAreReportedOnceWithTheFirstToken) {
   Epoch(1);
   Plan({7, 8});
   Reports();
@@ -48,7 +48,7 @@ TEST_F(EngineRankTest, WhatAPromptsCacheHadIsReportedOnceWithTheFirstToken) {
   EXPECT_THAT(reported(), ElementsAre(std::pair(7, 10))) << "no more than its prompt";
 }
 
-TEST_F(EngineRankTest, OfAnOutputThatComesWholeItIsReportedAtTheEnd) {
+TEST_F(EngineRankTest, CachedTokensOfAWholeOutputAreReportedAtItsEnd) {
   passed_.on = passed_.whole = true;
   Epoch(1);
   Plan({7});

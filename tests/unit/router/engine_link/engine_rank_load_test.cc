@@ -42,7 +42,7 @@ TEST_F(EngineRankTest, AnEngineThatReportsTooMuchKeepsASlot) {
 }
 
 // Records of an engine's steps arrive as often as this.
-TEST_F(EngineRankTest, OtherClientsAreThoseOfAllReportsOfAWindow) {
+TEST_F(EngineRankTest, OtherClientsAreCountedOverAllReportsOfAWindow) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
   Plan({1});

@@ -71,7 +71,7 @@ TEST_F(RefusalTest, PlansDoNotPutOffTheReportsOfARankWithRefusedRequestsAlone) {
   EXPECT_EQ(rank_.next_deadline(), due);
 }
 
-TEST_F(RefusalTest, AStepReportedAfterTheRefusalIsNoneOfItsOwn) {
+TEST_F(RefusalTest, AStepReportedAfterARefusalIsNotARefusedRequests) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
   Plan({7, 8});
@@ -96,7 +96,7 @@ TEST_F(RefusalTest, AStepReportedAfterTheRefusalIsNoneOfItsOwn) {
 }
 
 // The engine neither has the refused request nor computes its prompt.
-TEST_F(RefusalTest, ARefusedRequestIsNoneOfTheEngines) {
+TEST_F(RefusalTest, ARefusedRequestDoesNotCountAsRunning) {
   rank_ = EngineRank({.slots = 8});
   Epoch(1);
   Plan({7, 8});
@@ -125,7 +125,7 @@ class TrialTest : public EngineRankTest {
   }
 };
 
-TEST_F(TrialTest, WhatItSendsBackIsNotTried) {
+TEST_F(TrialTest, ReturnedRequestsAreMarkedAsNotTried) {
   const std::vector<StepReport> reports = Reports();
   ASSERT_EQ(reports.size(), 1u);
   ASSERT_EQ(reports[0].rejected.size(), 1u);
@@ -133,7 +133,7 @@ TEST_F(TrialTest, WhatItSendsBackIsNotTried) {
   EXPECT_EQ(reports[0].extra_slots, 1 - 8);
 }
 
-TEST_F(TrialTest, AReportOfWorkEndsIt) {
+TEST_F(TrialTest, AReportOfWorkEndsTheTrial) {
   EngineStep step;
   step.step = 1;
   rank_.OnStep(step, now_, out_);

@@ -33,7 +33,7 @@ TEST_F(EngineRankTest, DecodesThatStopForALongPromptAreNoStall) {
   EXPECT_EQ(rank_.next_deadline(), absl::InfiniteFuture());
 }
 
-TEST_F(EngineRankTest, NorAreThoseThatStopForAnotherRankOfTheBarrier) {
+TEST_F(EngineRankTest, DecodesThatStopForAnotherRankOfTheBarrierAreNoStall) {
   BarrierPrompts prompts;
   EngineRank other({.number = 2, .prompts = &prompts});
   std::swap(rank_, other);

@@ -58,7 +58,7 @@ TEST_F(BarrierRankTest, PromptsAreReckonedInTheirOrderBesideTheDecodes) {
   EXPECT_EQ(out_.reports.back().prefill->token_budget, kBudget);
 }
 
-TEST_F(BarrierRankTest, WhatThePrefixCacheHadIsNoWork) {
+TEST_F(BarrierRankTest, CachedPromptTokensAreNoWork) {
   rank_ = EngineRank({.slots = 16, .token_budget = 16, .barrier = &barrier_, .number = 1});
   Epoch(1);
   Plan({1});
@@ -77,7 +77,7 @@ TEST_F(BarrierRankTest, WhatThePrefixCacheHadIsNoWork) {
   EXPECT_EQ(out_.reports.back().load_tokens, 10 + 3 + 10 + 10) << "cached tokens are in the KV memory, too";
 }
 
-TEST_F(BarrierRankTest, WhatWaitsForASlotIsNotComputed) {
+TEST_F(BarrierRankTest, PromptsThatWaitForASlotAreNotComputed) {
   rank_ = EngineRank({.slots = 2, .token_budget = 100, .barrier = &barrier_, .number = 1});
   Epoch(1);
   Plan({1});
@@ -280,7 +280,7 @@ TEST(BarrierCostTest, TheSlowestBatchesCostIsFitted) {
 }
 
 // Tokens of some streams arrive after the step's report: two reports, and one step of that length.
-TEST_F(BarrierRankTest, LateTokensAreOfTheStepBefore) {
+TEST_F(BarrierRankTest, LateTokensBelongToThePreviousStep) {
   max_new_tokens_ = 1'000;
   Plan({1, 2});
   constexpr absl::Duration kStep = absl::Milliseconds(100), kLate = absl::Milliseconds(30);

@@ -138,7 +138,7 @@ TEST_F(EngineRankTest, ALongPromptIsReportedWhileNothingComes) {
   EXPECT_EQ(reports[1].local, EngineRank::kQuietStep);
 }
 
-TEST_F(EngineRankTest, ARankThatBringsNothingForTooLongIsSilent) {
+TEST_F(EngineRankTest, ARankWithoutTokensForTooLongIsSilent) {
   Epoch(1);
   Plan({7});
   EXPECT_THAT(ReportedFor(), IsAlmost(EngineRank::kLongestQuiet));
@@ -188,7 +188,7 @@ TEST_F(EngineRankTest, TheTimeWithoutTokensIsLongerForLongPromptsAndLongStepTime
 }
 
 // Such an output sends nothing before its end, which may be late.
-TEST_F(EngineRankTest, OutputsThatComeWholeMayTakeAsLongAsTheirTokens) {
+TEST_F(EngineRankTest, WholeOutputsMayTakeAsLongAsTheirTokens) {
   passed_.on = passed_.whole = true;
   max_new_tokens_ = 500;
   Epoch(1);
@@ -206,7 +206,7 @@ TEST_F(EngineRankTest, OutputsThatComeWholeMayTakeAsLongAsTheirTokens) {
   EXPECT_THAT(ReportedFor(), IsAlmost(250 * EngineRank::kSlowestStep));
 }
 
-TEST_F(EngineRankTest, OutputsThatComeWholeAreHeldToTheUseThatTheEngineReports) {
+TEST_F(EngineRankTest, KvUseShowsWhetherAWholeOutputMakesProgress) {
   passed_.on = passed_.whole = true;
   max_new_tokens_ = 500;
   Epoch(1);
@@ -229,7 +229,7 @@ TEST_F(EngineRankTest, OutputsThatComeWholeAreHeldToTheUseThatTheEngineReports) 
       << "it reports no use any more";
 }
 
-TEST_F(EngineRankTest, WhatHasWaitedForALongerRequestGetsItsOwnTime) {
+TEST_F(EngineRankTest, ARequestBehindALongPromptGetsItsOwnTime) {
   prompt_tokens_ = 200'000;
   Epoch(1);
   Plan({7});
@@ -272,7 +272,7 @@ TEST_F(EngineRankTest, CancelledCallsEndAndAreNotHeardAgain) {
   EXPECT_EQ(reports[0].applied_plan, 3);
 }
 
-TEST_F(EngineRankTest, AFailureEndsTheRequestAndALostCallComesAgain) {
+TEST_F(EngineRankTest, AFailedRequestEndsAndALostCallIsPlacedAgain) {
   Epoch(1);
   Plan({7, 8, 9});
   Token(1, 100);

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Its ranks would seem to be the emptiest, and be lost a second later with the requests placed there.
-TEST_F(EngineServerTest, WhatIsDescribedButNotHealthyDoesNotAttachAndIsAskedLessAndLess) {
+TEST_F(EngineServerTest, AnUnhealthyServerDoesNotAttachAndIsAskedLessOften) {
   asked_.health = absl::UnavailableError("the engine has died");
   absl::Duration before = absl::ZeroDuration();
   for (int i = 0; i < 3; ++i) {
@@ -33,7 +33,7 @@ TEST_F(EngineServerTest, WhatIsDescribedButNotHealthyDoesNotAttachAndIsAskedLess
   EXPECT_THAT(seen_, ElementsAre("joins"));
 }
 
-TEST_F(EngineServerTest, WhatIsListedNoMoreAsItAnswersNeverAttaches) {
+TEST_F(EngineServerTest, AServerRemovedWhileItAnswersNeverAttaches) {
   Later();
   server_->Retire();
   Describe();
@@ -45,7 +45,7 @@ TEST_F(EngineServerTest, WhatIsListedNoMoreAsItAnswersNeverAttaches) {
   EXPECT_THAT(seen_, ElementsAre("joins")) << "it was listed again before the link had forgotten it";
 }
 
-TEST_F(EngineServerTest, WhatIsListedAgainAsItLeavesComesBack) {
+TEST_F(EngineServerTest, AServerListedAgainWhileLeavingAttachesAgain) {
   Later();
   Describe();
   server_->Retire();
@@ -60,7 +60,7 @@ TEST_F(EngineServerTest, WhatIsListedAgainAsItLeavesComesBack) {
 }
 
 // The router remembers that a process was drained, by its identity.
-TEST_F(EngineServerTest, WhatIsListedAgainIsNotDrained) {
+TEST_F(EngineServerTest, AServerThatIsListedAgainIsNotDrained) {
   Later();
   Describe();
   channel_->SendEpoch({.epoch = 1, .router_instance = 77});
@@ -80,7 +80,7 @@ TEST_F(EngineServerTest, WhatIsListedAgainIsNotDrained) {
   EXPECT_EQ(router_instance_, 77u) << "a later drain holds";
 }
 
-TEST_F(EngineServerTest, WhatHasLeftIsGoneUntilItIsListedAgain) {
+TEST_F(EngineServerTest, ARetiredServerStaysAwayUntilItIsListedAgain) {
   Later();
   Describe();
   server_->Retire();
@@ -179,7 +179,7 @@ TEST_F(EngineServerTest, ARankThatAttachesAgainNamesTheRouterThatItFollowed) {
 }
 
 // The engine's front end is healthy, and the silent rank would appear to be the emptiest.
-TEST_F(EngineServerTest, ARankThatWasSilentTakesOneRequestUntilItBringsAToken) {
+TEST_F(EngineServerTest, ARankThatWasSilentGetsOneRequestUntilItsFirstToken) {
   Later();
   Describe();
   Place();
@@ -231,7 +231,7 @@ TEST_F(EngineServerTest, OrUntilItReportsWork) {
 }
 
 // The engine's first message may be sent before the cache lookup.
-TEST_F(EngineServerTest, WhatAPrefixCacheHadIsThatOfTheFirstMessageWithTokens) {
+TEST_F(EngineServerTest, CachedTokensAreThoseOfTheFirstMessageWithTokens) {
   Later();
   Describe();
   EXPECT_TRUE(prefix_cache_);

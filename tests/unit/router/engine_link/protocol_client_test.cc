@@ -128,7 +128,7 @@ TEST(ProtocolClientTest, AnOutputEndsWithItsLastMessageAndNotWithItsStream) {
 }
 
 // gRPC's own RESOURCE_EXHAUSTED must not look like a full engine: the request would be placed forever.
-TEST(ProtocolClientTest, AnAnswerThatIsTooLargeIsNoLackOfRoom) {
+TEST(ProtocolClientTest, AResponseThatIsTooLargeIsNotResourceExhausted) {
   pb::GenerateResponse large;
   large.mutable_complete()->set_finish_reason(std::string((64 << 20) + 1, 'x'));
   OneMessage engine(std::move(large));

@@ -30,7 +30,7 @@ TEST(StreamCountsTest, EnginesOutputsAreWhole) {
   EXPECT_TRUE(After(kSglang, 3).OnComplete(Tokens{3}, 3, 10, EngineFinish::kStop).ok());
 }
 
-TEST(StreamCountsTest, OfCumulativeCountsEveryFaultIsNoticed) {
+TEST(StreamCountsTest, CumulativeCountsRevealEveryFault) {
   StreamCounts missing = After(kSglang, 2);
   EXPECT_TRUE(absl::IsDataLoss(missing.OnChunk(Tokens{4}, 4)));
   StreamCounts twice = After(kSglang, 2);
@@ -55,7 +55,7 @@ TEST(StreamCountsTest, AnEndByLengthHasTheLength) {
   EXPECT_TRUE(absl::IsDataLoss(After(kVllm, 4).OnComplete(Tokens{4}, 1, 995, EngineFinish::kLength)));
 }
 
-TEST(StreamCountsTest, OfAnOutputThatComesWholeTheCountIsThatOfItsTokens) {
+TEST(StreamCountsTest, AWholeOutputIsCountedByItsTokens) {
   StreamCounts::Options options = kVllm;
   options.whole = true;
   const auto end = [&](const Tokens& ids, uint32_t count, EngineFinish finish) {

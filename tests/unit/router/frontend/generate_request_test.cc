@@ -75,7 +75,7 @@ TEST(ToClientRequest, KeepsEveryField) {
   EXPECT_EQ(converted->parent_timeout, absl::Seconds(3));
 }
 
-TEST(ToClientRequest, WhatIsNotSaidIsUnset) {
+TEST(ToClientRequest, AbsentFieldsStayUnset) {
   const auto converted = ToClientRequest(Good(), RequestLimits());
   ASSERT_TRUE(converted.ok()) << converted.status();
   EXPECT_THAT(converted->prompt, IsEmpty());
@@ -139,7 +139,7 @@ TEST(ToClientRequest, LimitsAreChecked) {
   EXPECT_EQ(Refusal(request), "max_new_tokens is 65537; must be within 1..65536");
 }
 
-TEST(ToClientRequest, OfABareResumeOnlyWhatCountsIsKept) {
+TEST(ToClientRequest, ABareResumeKeepsOnlyItsRelevantFields) {
   v1::GenerateRequest request;
   request.set_request_id("r");
   request.set_tenant("acme");

@@ -59,7 +59,7 @@ class InferenceServiceTest : public ::testing::Test {
 };
 
 // A client that begins a call and sends no request.
-TEST_F(InferenceServiceTest, ARequestThatDoesNotComeEndsItsCall) {
+TEST_F(InferenceServiceTest, ACallWithoutARequestEnds) {
   FirstMessages messages({.patience = absl::Milliseconds(20)});
   InferenceService impatient(&handler_, &authenticator_, &messages, RequestLimits(), StreamLimits());
   testing::LoopbackServer server(&impatient);
@@ -142,7 +142,7 @@ TEST_F(InferenceServiceTest, ARefusalCarriesItsRetryDelay) {
   EXPECT_THAT(messages, IsEmpty());
 }
 
-TEST_F(InferenceServiceTest, WhatIsOutOfRangeGetsNoFurther) {
+TEST_F(InferenceServiceTest, FieldsOutOfRangeAreRefusedBeforeTheHandler) {
   v1::GenerateRequest request = Request();
   request.set_max_new_tokens(0);
   std::vector<v1::GenerateResponse> messages;

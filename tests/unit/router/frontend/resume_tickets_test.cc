@@ -92,7 +92,7 @@ TEST(ResumeTickets, AreGoodForAsLongAsTheCallMayRunAndALittleBeyond) {
   EXPECT_FALSE(Tickets().ModelOf(endless, Resumed(), kIssuedAt + absl::Hours(1) + absl::Seconds(30)));
 }
 
-TEST(ResumeTickets, GoOnlyToRequestsThatWereCharged) {
+TEST(ResumeTickets, AreIssuedOnlyToChargedRequests) {
   ClientRequest request = Sent();
   EXPECT_EQ(Issue(ResumeTickets(), request, absl::InfiniteFuture(), kIssuedAt), "") << "there is no key";
   request.resumable = false;

@@ -401,7 +401,7 @@ TEST_F(LogFile, ALogOfAnOlderFormatIsRefusedInOneLine) {
                                   "reads format 2");
 }
 
-TEST_F(LogFile, WhatIsUnusableInOtherSessionsPreventsNothing) {
+TEST_F(LogFile, DamageInOtherSessionsDoesNotPreventAReplay) {
   WriteSession(1, 300);
   WriteSession(2, 100);
   const std::vector<SegmentFile> files = ListSegments(path());

@@ -40,7 +40,7 @@ TEST_F(QueueTimeTest, ARequestThatIsNotPlacedInTimeEnds) {
 }
 
 // When workers may refuse requests, the number of refusals does not show for how long they will go on.
-TEST_F(QueueTimeTest, WhatWorkersRefuseEndsAfterTheSameTime) {
+TEST_F(QueueTimeTest, RefusedRequestsEndAfterTheSameTime) {
   Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
   OpenEpoch();
   RecordingSink& sink = Arrive(Request("a"));
@@ -80,7 +80,7 @@ TEST_F(QueueTimeTest, OnlyTokensShowThatARequestIsTaken) {
 }
 
 // The rank must first show that it works, and returns further requests untried.
-TEST_F(QueueTimeTest, WhatComesBackUntriedIsNotRefused) {
+TEST_F(QueueTimeTest, AnUntriedRequestIsNotCountedAsRefused) {
   Start({.kv_on_demand = true, .max_queue_time = absl::Seconds(10)});
   OpenEpoch();
   RecordingSink& untried = Arrive(Request("a"));

@@ -176,7 +176,7 @@ TEST_F(RequestLifecycleTest, APreemptedRequestKeepsItsTokens) {
 }
 
 // A worker derives its random stream from the token's index; an engine starts a new one with each call.
-TEST_F(RequestLifecycleTest, WhatIsSampledWithASeedEndsWithItsEngineAndNotWithItsWorker) {
+TEST_F(RequestLifecycleTest, SeededSamplingEndsWithItsEngineNotWithItsWorker) {
   const auto seeded = [](const std::string& name, std::optional<float> temperature) {
     ClientRequest request = Request(name);
     request.sampling.seed = 7;
@@ -249,7 +249,7 @@ TEST_F(PassingRequest, MessagesReachTheClientAndTokensAreCounted) {
   EXPECT_EQ(sink.finish->completion_tokens, 2u);
 }
 
-TEST_F(PassingRequest, OneThatCannotGoOnEndsWithItsEngineAtOnce) {
+TEST_F(PassingRequest, ARequestThatCannotContinueEndsWithItsEngine) {
   OpenEpoch();
   RecordingSink& sink = ArrivePassing({});
   Place();
@@ -264,7 +264,7 @@ TEST_F(PassingRequest, OneThatCannotGoOnEndsWithItsEngineAtOnce) {
   EXPECT_EQ(cluster_->waiting(), 0);
 }
 
-TEST_F(PassingRequest, OneThatCanGoOnBringsItsTokens) {
+TEST_F(PassingRequest, AContinuableRequestCarriesItsTokens) {
   OpenEpoch();
   RecordingSink& sink = ArrivePassing({.continues = true});
   Place();
@@ -277,7 +277,7 @@ TEST_F(PassingRequest, OneThatCanGoOnBringsItsTokens) {
 }
 
 // Its client has not received any tokens.
-TEST_F(PassingRequest, OneThatComesWholeBeginsAgain) {
+TEST_F(PassingRequest, AWholeOutputStartsAgain) {
   OpenEpoch();
   RecordingSink& sink = ArrivePassing({.whole = true});
   Place();
@@ -295,7 +295,7 @@ TEST_F(PassingRequest, OneThatComesWholeBeginsAgain) {
   EXPECT_EQ(requests_->latencies().latencies().time_per_output_token_s.count(), 0u) << "it is not known";
 }
 
-TEST_F(PassingRequest, EstimatesOfAWholeOutputProveNothing) {
+TEST_F(PassingRequest, EstimatedTokensDoNotClearASuspect) {
   OpenEpoch();
   RecordingSink& sink = ArrivePassing({.whole = true}, 400);
   const std::vector<uint32_t> estimated(Suspicion::kTokensThatClear, 0);

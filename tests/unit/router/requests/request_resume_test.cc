@@ -68,7 +68,7 @@ TEST_F(RequestLifecycleTest, AResumeGetsTheLogprobsOfTheTokensItMissed) {
   EXPECT_THAT(second.logprobs.top, ElementsAre(TopToken{6, -0.6}, TopToken{7, -0.7}));
 }
 
-TEST_F(RequestLifecycleTest, LogprobsThatAreGoneAreSaidToBe) {
+TEST_F(RequestLifecycleTest, LostLogprobsAreReportedAsLost) {
   OpenEpoch();
   ClientRequest request = Interrupted("a", 3, false);
   request.sampling.logprobs = 0;
@@ -208,7 +208,7 @@ TEST_F(RequestLifecycleTest, OnlyTheFirstTokenOfAClientIsTimedAsItsFirst) {
   EXPECT_EQ(first.count(), 1u) << "its client had none yet";
 }
 
-TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesBlockNoOther) {
+TEST_F(RequestLifecycleTest, ATenantsEarlyResumesDoNotBlockOthers) {
   RequestOptions options;
   options.resume.max_early = 8;
   Start(options);

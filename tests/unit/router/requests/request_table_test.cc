@@ -58,7 +58,7 @@ TEST(RequestTable, OnlyTheLastTokenIsLeftToComputeWhereKvComesFromElsewhere) {
   EXPECT_EQ(record->Spec(1).tokens_to_compute(), 12) << "the rank that held its KV is gone";
 }
 
-TEST(RequestTable, ASpecHasTheNamesOfThePromptWhereverItsRequestHasComeTo) {
+TEST(RequestTable, ASpecKeepsItsPromptsBlockNamesAtAnyProgress) {
   RequestTable table;
   ClientRequest request = Named("r");
   request.prompt = std::vector<uint32_t>(70, 3);

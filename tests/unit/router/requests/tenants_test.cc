@@ -30,7 +30,7 @@ TEST(Tenants, ABareResumeHasNoPriority) {
 }
 
 // Otherwise the tenant could not use protocols without priorities at all.
-TEST(Tenants, APriorityThatNobodyHasChosenIsLowered) {
+TEST(Tenants, ADefaultPriorityIsLoweredToTheTenantsLimit) {
   const Tenants tenants(*ParseTenantLimits("batch:priority=-20;acme:priority=10"));
   const auto priority = [&](const std::string& tenant, bool unset) {
     ClientRequest request{.request_id = "a", .tenant = tenant, .prompt_tokens = 1, .priority_unset = unset};

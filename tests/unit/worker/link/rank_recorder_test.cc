@@ -88,7 +88,7 @@ TEST(RankRecorderTest, StepsAddUp) {
   EXPECT_EQ(telemetry.load_tokens, 77);
 }
 
-TEST(RankRecorderTest, WhatABrokenStepGeneratedCountsButNotTheStep) {
+TEST(RankRecorderTest, AFailedStepCountsItsTokensButNotAsAStep) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
   recorder.OnStep(Row(3, 1'000'000, 500'000), {.active_requests = 2, .free_kv_tokens = 60, .failed = 1},
                   false);

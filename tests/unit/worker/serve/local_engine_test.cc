@@ -186,7 +186,7 @@ TEST_F(LocalEngineTest, ARankTakesItsRequestsInOrderAsSlotsAllow) {
   EXPECT_EQ(sinks_[1]->reason(), router::FinishReason::kLength);
 }
 
-TEST_F(LocalEngineTest, WhatWaitsIsBounded) {
+TEST_F(LocalEngineTest, WaitingRequestsAreBounded) {
   for (const uint64_t id : {1, 2, 3, 4, 5}) ASSERT_TRUE(Submit(id, 0).ok()) << "the first is placed";
   EXPECT_EQ(Submit(6, 0).code(), absl::StatusCode::kResourceExhausted);
 }
@@ -260,7 +260,7 @@ TEST_F(LocalEngineTest, ARefusedRequestIsTriedAgainUnlessItWasAlone) {
 }
 
 // The rank starts the requests of a plan in its own order (--admission=mc_sf).
-TEST_F(LocalEngineTest, OfSeveralRequestsForAnEmptyRankARefusedOneIsTriedAgain) {
+TEST_F(LocalEngineTest, ARequestRefusedBesideOthersIsOfferedAgain) {
   for (const uint64_t id : {1, 2, 3}) ASSERT_TRUE(Submit(id, 0).ok());
   Begins(0, 1);
   StepReport report = Report(1, {{1, 50}}, 2);

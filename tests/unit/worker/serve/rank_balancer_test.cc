@@ -25,7 +25,7 @@ TEST(RankBalancer, ABurstSpreadsOverTheRanks) {
   EXPECT_THAT(Choices(balancer, 7, At(1)), ElementsAre(0, 1, 2, 0, 1, 2, 0));
 }
 
-TEST(RankBalancer, WhatIsInFlightCountsAtOnce) {
+TEST(RankBalancer, RequestsInFlightCountAtOnce) {
   RankBalancer balancer(2, At(0));
   balancer.Pin(0);
   balancer.Pin(0);

@@ -41,7 +41,7 @@ TEST(ExpositionTest, SeveralLabelsDistinguishSeries) {
       << out.Text();
 }
 
-TEST(MetricsTableTest, OneRowEach) {
+TEST(MetricsTableTest, HasARowForEachMetric) {
   const MetricInfo metrics[] = {kSteps, kLoad};
   EXPECT_EQ(MetricsTable("Router", metrics),
             "## Router\n\n| name | kind | label | meaning |\n| --- | --- | --- | --- |\n"

@@ -14,7 +14,7 @@ namespace {
 
 // A worker's residents arrive, start late, outlive their predictions and leave. Books that get only the
 // changes must equal books that get all residents.
-TEST(KvBooks, ChangesLeadWhereTellingOfEverybodyLeads) {
+TEST(KvBooks, IncrementalUpdatesEqualBooksFromScratch) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     Rng rng(seed);
     const auto lookahead = *MakeLookahead(seed % 2 == 0 ? "oracle" : "max_tokens");

@@ -210,7 +210,7 @@ TEST(RuleChooser, ReportsByHowMuchTheChosenRuleLeads) {
   EXPECT_THAT(line, ::testing::HasSubstr(" % shorter than those of horizon over the last "));
 }
 
-TEST(RuleChooser, NothingIsChosenAmongOne) {
+TEST(RuleChooser, ASingleRuleIsNotAChoice) {
   RuleChooser chooser;
   chooser.SetRules(absl::MakeConstSpan(kAll).subspan(1, 1));
   EXPECT_FALSE(chooser.chooses());

@@ -63,7 +63,7 @@ Resident RandomResident(Rng& rng, const PlanTime& time) {
   return resident;
 }
 
-TEST(Interval, OfWidthZeroItIsTheOracle) {
+TEST(Interval, OfWidthZeroEqualsTheOracle) {
   Rng rng(3);
   FixedLengthLookahead oracle(FixedLengthLookahead::Kind::kOracle),
       interval(FixedLengthLookahead::Kind::kInterval, 0);

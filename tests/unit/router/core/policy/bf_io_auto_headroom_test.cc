@@ -85,7 +85,7 @@ TEST_F(HeadroomTest, HeadroomIsMeasuredInTime) {
   EXPECT_THAT(Place(PolicyCase(unequal).Waiting(500)), ElementsAre(0)) << "1,500 on the second is too much";
 }
 
-TEST_F(HeadroomTest, NextLargeRequestWeighsWithWhatIsToBeComputedOfIt) {
+TEST_F(HeadroomTest, NextLargeRequestCountsItsUncomputedTokens) {
   See(1'000, 2);
   See(30, 20);
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(50)), ElementsAre(2)) << "1,000 fit below the largest";
@@ -169,7 +169,7 @@ TEST_F(HeadroomTest, AWorkerOfManyYoungResidentsIsNotTheLowest) {
   EXPECT_THAT(Place(group, /*growth=*/500), ElementsAre(1)) << "15,000 and 8,500 in the end";
 }
 
-TEST_F(HeadroomTest, WhatIsPlacedGrowsToo) {
+TEST_F(HeadroomTest, PlacedRequestsGrowToo) {
   See(8'000, 2);
   See(300, 20);
   // Now the 500 tokens fit below the largest load on the second worker; with 600 of growth they do not.
@@ -177,7 +177,7 @@ TEST_F(HeadroomTest, WhatIsPlacedGrowsToo) {
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500), /*growth=*/600), ElementsAre(2));
 }
 
-TEST_F(HeadroomTest, GrowthIsHalfOfWhatIsToComeByItsPartOfARequest) {
+TEST_F(HeadroomTest, ExpectedGrowthIsHalfTheRemainingTokensByTheirShare) {
   const PolicyCase none = PolicyCase().Worker(0, 5);
   EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 0), 0) << "nothing was seen";
   See(100, 10);

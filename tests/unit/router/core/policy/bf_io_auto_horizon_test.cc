@@ -218,7 +218,7 @@ TEST(Horizon, ShortRequestGoesToTheWorkerThatIsLowNow) {
   EXPECT_THAT(group.Place(), ElementsAre(0));
 }
 
-TEST(Horizon, WhatIsUncertainCountsLittle) {
+TEST(Horizon, UncertainLoadCountsLittle) {
   Group group = LowNowHighLater();
   group.variance = {0, 100, 1e12, 1e12};
   group.mean_stay = 20;

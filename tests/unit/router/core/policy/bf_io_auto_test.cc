@@ -29,7 +29,7 @@ TEST(BfIoAutoTest, DrainingWorkerDoesNotPullTheOthersDown) {
   }
 }
 
-TEST(BfIoAutoTest, WorkersThatDrainWithMuchLoadLeaveALevelAmongTheOthers) {
+TEST(BfIoAutoTest, DrainingWorkersDoNotCountForTheLevel) {
   // Most of the group drains, with loads that say nothing about the others.
   PolicyCase group = PolicyCase().Worker(20'000, 0).Worker(17'000, 1);
   for (int i = 0; i < 4; ++i) group.Worker(90'000, 0).Draining();

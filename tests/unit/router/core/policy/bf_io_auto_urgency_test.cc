@@ -260,7 +260,7 @@ TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
 }
 
 // The lead itself has no bound: it grows while a request of the other tenant waits for a gap.
-TEST_F(UrgencyTest, LeadDelaysTheLimitAsFarAsTheTenantsWaitInFairOrderExceedsTheClasss) {
+TEST_F(UrgencyTest, ATenantsLeadDelaysTheLimitUpToItsFairWait) {
   ages_[0] = ages_[1] = ages_[2] = ages_[3] = 12;
   waiting_[1].tenant_excess_tokens = waiting_[2].tenant_excess_tokens = 1e9;
   waiting_[3].tenant_excess_tokens = 10'000;

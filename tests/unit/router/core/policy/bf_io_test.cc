@@ -185,7 +185,7 @@ std::vector<int32_t> RefillBeside(int64_t third_load) {
 
 // A completion is followed by a refill at the next decision. So a surplus goes where a completion is near,
 // and a request that closes a gap goes where none is.
-TEST(BfIoHorizonTest, RefillPutsASurplusWhereItWillNotLastAndAFitWhereItWill) {
+TEST(BfIoHorizonTest, RefillPutsASurplusWhereACompletionIsNear) {
   EXPECT_THAT(RefillBeside(10'200), ElementsAre(1));
   EXPECT_THAT(RefillBeside(12'000), ElementsAre(0));
 }

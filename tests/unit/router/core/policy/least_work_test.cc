@@ -202,7 +202,7 @@ TEST(LeastWork, WhereItsPrefixIsFullARequestLetsYoungerOnesGoFirst) {
   EXPECT_EQ(none.Decide(), (std::vector<int32_t>{-1, 1})) << "one without a prefix, too";
 }
 
-TEST(LeastWork, NoLongerThanTwiceWhatFirstComeWouldTake) {
+TEST(LeastWork, ARequestWaitsAtMostTwiceTheFirstComeWait) {
   ShortCase late;
   late.age = 40;
   EXPECT_EQ(late.Decide(), (std::vector<int32_t>{-1, 1}));
@@ -254,7 +254,7 @@ TEST(LeastWork, AMoreUrgentRequestGoesFirstWhereverItsPrefixIs) {
   EXPECT_EQ(urgent.Decide(), (std::vector<int32_t>{-1, 1})) << "others of its class may";
 }
 
-TEST(LeastWork, NobodyWaitsForAWorkerThatDrainsOrFindsNothing) {
+TEST(LeastWork, NoRequestWaitsForADrainingOrCachelessWorker) {
   ShortCase drains;
   drains.draining = true;
   EXPECT_EQ(drains.Decide(), (std::vector<int32_t>{1, -1}));
@@ -263,7 +263,7 @@ TEST(LeastWork, NobodyWaitsForAWorkerThatDrainsOrFindsNothing) {
   EXPECT_EQ(off.Decide(), (std::vector<int32_t>{1, -1}));
 }
 
-TEST(LeastWork, NobodyWaitsForAWorkerThatCanNeverHoldIt) {
+TEST(LeastWork, NoRequestWaitsForAWorkerThatCannotHoldIt) {
   ShortCase small;
   small.total_kv = small.reserve;
   EXPECT_EQ(small.Decide(), (std::vector<int32_t>{-1, 1}));

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(LevelWorkersTest, OneBelowHalfTheMedianDoesNotCount) {
+TEST(LevelWorkersTest, AWorkerBelowHalfTheMedianDoesNotCount) {
   LevelWorkers level;
   const PolicyCase group =
       PolicyCase().Worker(1'000, 0).Worker(499, 5).Worker(500, 1).Worker(9'000, 0).Worker(1'000, 0);

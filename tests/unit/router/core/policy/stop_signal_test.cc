@@ -92,7 +92,7 @@ TEST_P(StopSignalTest, EmptyDecisionWasNotEndedEvenIfTheLastOneWas) {
 }
 
 // Three requests and two workers: the solution is exact, whatever the clock says.
-TEST_P(StopSignalTest, DecisionTooSmallToBeEndedIsNone) {
+TEST_P(StopSignalTest, ADecisionSolvedExactlyIsNotStopped) {
   const std::unique_ptr<Policy> policy = Make([] { return true; });
   const PolicyCase few = PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 6'000, 2'000});
   EXPECT_FALSE(few.Call(*policy).stopped_early);

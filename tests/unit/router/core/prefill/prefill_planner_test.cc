@@ -279,7 +279,7 @@ std::vector<PrefillRank> LonePrompt(int64_t tokens, double due_s) {
   return ranks;
 }
 
-TEST(PlanPrefillObjectives, OneThatWouldBeMissedRaisesTheLevel) {
+TEST(PlanPrefillObjectives, AnObjectiveThatWouldBeMissedRaisesTheLevel) {
   const double slowest = SlowestWithoutPrompts(LonePrompt(500, kNoObjective));
   EXPECT_NEAR(PlanPrefill(LonePrompt(500, kNoObjective), {}, Traffic(), {}).level_s, slowest, 1e-12);
   // 0.05 s of work within 0.25 s, next to 0.014 s of decodes: (0.25 - 0.05) / 0.014 is 14 steps; with half a
@@ -288,7 +288,7 @@ TEST(PlanPrefillObjectives, OneThatWouldBeMissedRaisesTheLevel) {
   EXPECT_GT(PlanPrefill(LonePrompt(500, 0.2), {}, Traffic(), {}).level_s, slowest + 0.05 / 13);
 }
 
-TEST(PlanPrefillObjectives, OneThatThePaceMeetsChangesNothing) {
+TEST(PlanPrefillObjectives, AnObjectiveThatThePaceMeetsChangesNothing) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000, 10, {{500, 0}})};
   std::vector<PrefillRank> with = ranks;
   with[0].due_s = {10};
@@ -296,14 +296,14 @@ TEST(PlanPrefillObjectives, OneThatThePaceMeetsChangesNothing) {
   EXPECT_EQ(PlanPrefill(with, {}, Traffic(), {}).level_s, PlanPrefill(ranks, {}, Traffic(), {}).level_s);
 }
 
-TEST(PlanPrefillObjectives, OneThatCannotBeMetIsNotPaidFor) {
+TEST(PlanPrefillObjectives, AnUnreachableObjectiveDoesNotRaiseTheLevel) {
   const double slowest = SlowestWithoutPrompts(LonePrompt(500, kNoObjective));
   for (const double due_s : {0.1, 0.05, 0.01, 0.0, -1.0}) {
     EXPECT_NEAR(PlanPrefill(LonePrompt(500, due_s), {}, Traffic(), {}).level_s, slowest, 1e-12) << due_s;
   }
 }
 
-TEST(PlanPrefillObjectives, WorkThatStandsBeforeItCounts) {
+TEST(PlanPrefillObjectives, WorkBeforeThePromptCounts) {
   std::vector<PrefillRank> ranks = LonePrompt(300, kNoObjective);
   ranks[0].Add({200, 0}, 0.25);
   EXPECT_EQ(PlanPrefill(ranks, {}, Traffic(), {}).level_s,
@@ -332,7 +332,7 @@ TEST(PlanPrefillObjectives, AWaitingPromptRaisesTheLevelForThoseBeforeIt) {
 
 // Steps of a group with prompts on its ranks and no arrivals, until all objectives are met or missed. Every
 // objective that alone needs steps at most half as long again is met, and no step exceeds the bound.
-TEST(PlanPrefillObjectives, EachIsMetThatTheLevelCanMeet) {
+TEST(PlanPrefillObjectives, EveryReachableObjectiveIsMet) {
   int met = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);

@@ -44,7 +44,7 @@ std::vector<int32_t> RanksOf(const Bindings& bindings) {
   return ranks;
 }
 
-TEST(PlanReleaseTest, WhereNothingDecodesEveryRankGetsOneAtOnce) {
+TEST(PlanReleaseTest, WithoutDecodesEveryRankGetsAPromptAtOnce) {
   const std::vector<PrefillRank> ranks = {DecodingRank(0, 0), DecodingRank(0, 0)};
   EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{5000, 0}, {4000, 0}, {3000, 0}}}, {}, {})), SizeIs(2));
   EXPECT_THAT(PlanRelease(ranks, {}, {}, {}), IsEmpty());
@@ -102,7 +102,7 @@ TEST(PlanReleaseTest, PromptsOfDifferentLengthsWaitTogether) {
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.01}, {150, 0.01}}}, {}, {}), IsEmpty());
 }
 
-TEST(PlanReleaseTest, WhatFitsBesideTheSlowestGoesAtOnce) {
+TEST(PlanReleaseTest, APromptWithinTheSlowestRanksTimeGoesAtOnce) {
   // The second rank's decodes take 0.007 s less, because its context is shorter.
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 9000), DecodingRank(20, 2000)};
   EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{69, 0}}}, {}, {})), ElementsAre(1));
@@ -124,7 +124,7 @@ TEST(PlanReleaseTest, FreeRowsAreSlack) {
   EXPECT_THAT(PlanRelease(ranks, {{{90, 0}}}, {}, {}), IsEmpty());
 }
 
-TEST(PlanReleaseTest, WhatFitsBesideAWaveJoinsIt) {
+TEST(PlanReleaseTest, APromptWithinAWavesTimeJoinsIt) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000, 10, {{300, 0}}), DecodingRank(20, 2000)};
   EXPECT_THAT(RanksOf(PlanRelease(ranks, {{{300, 0}}}, {}, {})), ElementsAre(1));
   EXPECT_THAT(PlanRelease(ranks, {{{900, 0}}}, {}, {}), IsEmpty());
@@ -139,7 +139,7 @@ TEST(PlanReleaseTest, ARankWhoseNextStepIsFullGetsNone) {
   EXPECT_THAT(PlanRelease(ranks, waiting, {}, {.step_tokens = 2048}), SizeIs(2));
 }
 
-TEST(PlanReleaseTest, WhereArrivalsTakeTheCapacityNoneWaitsForOthers) {
+TEST(PlanReleaseTest, NearCapacityNoPromptWaitsForOthers) {
   const std::vector<PrefillRank> ranks = {DecodingRank(20, 2000), DecodingRank(20, 2000)};
   PrefillTraffic traffic = {.mean_prompt_tokens = 200, .step_s = 0.01};
   // 100 prompt tokens per rank and step.
@@ -157,14 +157,14 @@ TEST(PlanReleaseTest, TheLongestGoesToTheShortestDecodes) {
   EXPECT_THAT(RanksOf(bindings), ElementsAre(0, 1, 2));
 }
 
-TEST(PlanReleaseTest, WhereSlotsAreShortTheOldestGo) {
+TEST(PlanReleaseTest, WhenSlotsAreShortTheOldestGoFirst) {
   const std::vector<PrefillRank> ranks = {DecodingRank(0, 0, 1)};
   EXPECT_THAT(WaitingOf(PlanRelease(ranks, {{{4000, 0.5}, {100, 0.1}}}, {}, {})), ElementsAre(0));
   EXPECT_THAT(PlanRelease({{DecodingRank(0, 0, 0)}}, {{{4000, 0.5}}}, {}, {}), IsEmpty());
 }
 
 // When not all prompts can have a slot, an uneven wave would lengthen the backlog.
-TEST(PlanReleaseTest, WhereSlotsAreShortOnlyTheCostToAllDecodesBoundsAWait) {
+TEST(PlanReleaseTest, WhenSlotsAreShortOnlyTheCostToDecodesBoundsAWait) {
   const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000, 1), DecodingRank(200, 20000, 0)};
   const PrefillTraffic traffic = {.step_s = 0.05};
   // 400 decodes wait for a rank that is idle for 0.01 s on average.
@@ -194,7 +194,7 @@ TEST(PlanReleaseTest, AHitThatTheDecodesOfTheSlowestRankOutweighIsNotUsed) {
 }
 
 // The height counts only the tokens to compute.
-TEST(PlanReleaseTest, WhatIsCachedCostsDecodesNothing) {
+TEST(PlanReleaseTest, CachedTokensDoNotDelayDecodes) {
   const std::vector<PrefillRank> ranks = {DecodingRank(5, 500), DecodingRank(5, 500)};
   const std::vector<int64_t> cached = {0, 180};
   EXPECT_THAT(PlanRelease(ranks, {{{200, 0.02}}}, {}, {}), IsEmpty());
@@ -216,7 +216,7 @@ TEST(PlanReleaseTest, PromptsOfOneTextFollowEachOtherOnItsRank) {
   EXPECT_THAT(RanksOf(PlanRelease(ranks, waiting, {}, {})), ElementsAre(0, 0));
 }
 
-TEST(PlanReleaseTest, WhereSlotsAreShortAPromptLetsOthersGoFirstForAsLongAsItMay) {
+TEST(PlanReleaseTest, WhenSlotsAreShortAPromptYieldsForTheLongestWait) {
   const std::vector<PrefillRank> ranks = {DecodingRank(1, 100, 1), DecodingRank(1, 100, 0)};
   const std::vector<int64_t> full = {0, 500}, free = {500, 0};
   const std::vector<WaitingPrompt> waiting = {{600, 2, kNoObjective, 0, full},

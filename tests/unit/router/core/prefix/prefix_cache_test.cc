@@ -64,7 +64,7 @@ TEST(PrefixCache, APromptLargerThanTheMemoryKeepsItsBeginning) {
   EXPECT_EQ(few.allocated_entries(), 2) << "nor was there memory for more";
 }
 
-TEST(PrefixCache, WhatNobodyComputesLeavesWithTheRequest) {
+TEST(PrefixCache, BlocksThatNoRequestComputesLeaveWithTheirRequest) {
   PrefixCache cache(100 * kBlock, 100);
   cache.Touch({1, 2});
   cache.Await({1, 2, 3, 4, 5, 6});
@@ -76,7 +76,7 @@ TEST(PrefixCache, WhatNobodyComputesLeavesWithTheRequest) {
   EXPECT_EQ(cache.Find({1, 2, 3}), 3 * kBlock) << "computed once";
 }
 
-TEST(PrefixCache, WhatOthersComputeStays) {
+TEST(PrefixCache, BlocksThatOthersComputeStay) {
   PrefixCache cache(100 * kBlock, 100);
   for (int request = 0; request < 3; ++request) cache.Await({1, 2, 3});
   cache.Await({1, 2, 9});

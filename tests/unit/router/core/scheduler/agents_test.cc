@@ -172,7 +172,7 @@ TEST(WaitingPoolOfAgents, TheSeniorGoesFirstWithinItsPriority) {
   EXPECT_EQ(pool.views()[1].senior_step(), 7);
 }
 
-TEST(WaitingPoolOfAgents, OfEquallyOldOnesTheEarlierDeadlineGoesFirst) {
+TEST(WaitingPoolOfAgents, TheEarlierDeadlineGoesFirstAtEqualAge) {
   WaitingPool pool;
   RequestSpec late = Call(1, 3), soon = Call(2, 2), none = Call(3, 2);
   late.deadline_us = 900;

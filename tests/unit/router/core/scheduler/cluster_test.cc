@@ -224,7 +224,7 @@ TEST(ClusterYardstick, CountsTheAdmissionsOfAllGroups) {
   EXPECT_GE(seen.back(), 15);
 }
 
-TEST(ClusterPolicies, EveryGroupHasItsOwnAndAWrongOneChangesNothing) {
+TEST(ClusterPolicies, EveryGroupHasItsOwnAndUnknownNamesAreRefused) {
   int made = 0;
   Cluster cluster({}, {"fcfs", {}}, [&](const PolicySetting& setting) {
     ++made;

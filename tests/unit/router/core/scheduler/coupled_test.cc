@@ -195,7 +195,7 @@ TEST(Coupled, PromptsAreReleasedInWaves) {
 }
 
 // For engines that report their steps, the plan sets what they compute, not only what is sent to them.
-TEST(Coupled, MeteredEnginesKeepStepsShortAndHoldNoRequestUpForIt) {
+TEST(Coupled, MeteredEnginesKeepStepsShortWithoutDelayingRequests) {
   const auto run = [](uint64_t seed, bool metered) {
     Engines engines(GroupKind::kCoupled, 4, 64, metered);
     engines.Fill(16);
@@ -271,7 +271,7 @@ TEST(Coupled, APromptThatIsMostlyCachedLeavesItsRankRoomForTheNext) {
 }
 
 // These engines report the prompt tokens left as if nothing had been cached.
-TEST(Coupled, WhatIsLeftOfAPromptThatIsMostlyCachedIsTheRest) {
+TEST(Coupled, TokensLeftOfACachedPromptExcludeTheCachedOnes) {
   Engines engines(GroupKind::kCoupled, 2);
   std::vector<uint64_t> blocks(28);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = i + 1;

@@ -302,7 +302,7 @@ TEST(KvAdmissionWithIntervals, UpperEndsKeepMemoryWherePredictionsThemselvesDoNo
 }
 
 // When a plan arrives late, its requests run later than the plan states.
-TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
+TEST(KvAdmissionWithKnownLengths, MemorySufficesWhenPlansAreLate) {
   for (const Subject& known : kKnown) {
     for (uint64_t seed = 1; seed <= 601; seed += 2) {  // pipelined
       SCOPED_TRACE(absl::StrCat(known.admission, ", ", known.lookahead, ", seed ", seed));
@@ -539,7 +539,7 @@ TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
 }
 
 // A worker that keeps half of its memory free and is never empty would never admit a request of nearly half.
-TEST(KvAdmissionWithoutForesight, WhomWorkersRefuseTooOftenReservesAndBegins) {
+TEST(KvAdmissionWithoutForesight, ARequestRefusedTooOftenReservesAndStarts) {
   int32_t most_refusals = 0;
   for (const char* admission : {"protection:alpha=0", "kv_feasible"}) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {

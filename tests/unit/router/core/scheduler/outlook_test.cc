@@ -316,7 +316,7 @@ TEST(Outlook, ALatePlanStartsInTheNextStepAtTheEarliest) {
   while (one.scheduler->placed() < 2) ASSERT_EQ(one.scheduler->MakePlan()->apply_step, 3);
   one.Report(2, 1, 101);
   one.scheduler->MakePlan();  // for step 4
-  one.Report(3, 1, 102);  // the plan for step 3 has not been applied
+  one.Report(3, 1, 102);      // the plan for step 3 has not been applied
   one.Enqueue(3, 1, 1);
   one.spy->places = false;
   one.scheduler->MakePlan();  // for step 5: request 2 runs in steps 4 and 5 if its plan is applied now

@@ -387,7 +387,7 @@ TEST(PromptLevel, AnObjectiveForTheFirstTokenShortensThePace) {
   }
 }
 
-TEST(PromptReports, ThoseThatMakeNoSenseAreRefused) {
+TEST(PromptReports, InconsistentReportsAreRefused) {
   LevelGroup group(1);
   StepReport report = {.step = 1};
   report.prefill.emplace().token_budget = -1;

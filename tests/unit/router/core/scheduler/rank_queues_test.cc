@@ -158,7 +158,7 @@ TEST_P(RankQueuesOfPolicyTest, RequestsThatCannotBePlacedChangeNothingForOthers)
   }
 }
 
-TEST(RankQueuesTest, OfOneRankTheMoreUrgentGoesFirst) {
+TEST(RankQueuesTest, TheMoreUrgentRequestOfARankGoesFirst) {
   RankSteps steps("fcfs", {{.slots = 1, .kv_tokens = 100}, {.slots = 1, .kv_tokens = 100}});
   steps.Enqueue(HeldSpec(1, 1));
   steps.Enqueue(HeldSpec(2, 1));
@@ -171,7 +171,7 @@ TEST(RankQueuesTest, OfOneRankTheMoreUrgentGoesFirst) {
 }
 
 // A request that names a rank must not pass earlier ones that leave the choice to the router.
-TEST(RankQueuesTest, AHeldRequestWaitsItsTimeWhereSlotsAreShort) {
+TEST(RankQueuesTest, AHeldRequestPassesNoEarlierOneWhenSlotsAreShort) {
   RankSteps steps("fcfs", {{.slots = 1, .kv_tokens = 100}});
   for (RequestId id = 1; id <= 3; ++id) steps.Enqueue(FreeSpec(id));
   steps.Enqueue(HeldSpec(4, 0));

@@ -232,7 +232,7 @@ TEST(Scheduler, RefusesReportsThatContradictTheState) {
   EXPECT_EQ(f.scheduler->totals().unknown_ids, 1);
 }
 
-TEST(Scheduler, ADrainingWorkerGetsNothingNew) {
+TEST(Scheduler, ADrainingWorkerGetsNoNewRequests) {
   Fixture f(PlanMode::kLockstep, 2, 1);
   f.scheduler->SetAcceptsNew(0, false);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
@@ -435,7 +435,7 @@ class Clocked : public FirstFit {
 
 // A draining worker continues without plans, and the policy decides for a step for which no plan is sent. The
 // next epoch's first step must be later than both.
-TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
+TEST(SchedulerClock, NeverRunsBackwardsAcrossEpochs) {
   std::vector<int64_t> steps;
   SchedulerOptions options = {.plan_mode = PlanMode::kPipelined};
   OneGroup scheduler(options, std::make_unique<Clocked>(&steps));

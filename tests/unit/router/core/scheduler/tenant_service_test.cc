@@ -240,7 +240,7 @@ class BlockedTenantTest : public ::testing::Test {
   TenantGroup group_;
 };
 
-TEST_F(BlockedTenantTest, OneOfALowerClassDoesNotHoldUpTheOthers) {
+TEST_F(BlockedTenantTest, ATenantOfALowerClassDoesNotDelayOthers) {
   Run();
   group_.Enqueue(5, 9, 10, 0, /*priority=*/-1);
   group_.scheduler->MakePlan();
@@ -249,7 +249,7 @@ TEST_F(BlockedTenantTest, OneOfALowerClassDoesNotHoldUpTheOthers) {
   EXPECT_EQ(group_.policy->excess[9], 0);
 }
 
-TEST_F(BlockedTenantTest, OneWhoseRequestHasNoMemoryDoesNotHoldUpTheOthers) {
+TEST_F(BlockedTenantTest, ATenantWithoutMemoryDoesNotDelayOthers) {
   Run();
   group_.Enqueue(5, 9, 1 << 20);
   group_.scheduler->MakePlan();

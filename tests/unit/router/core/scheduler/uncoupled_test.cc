@@ -77,7 +77,7 @@ TEST(Uncoupled, NoPlanIsLate) {
   EXPECT_EQ(scheduler->totals().drift_tokens, 0);
 }
 
-TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
+TEST(Uncoupled, AcknowledgingAnUnknownPlanIsAnError) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 1, .kv_tokens = 100}, {.slots = 1, .kv_tokens = 100}});
   ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
   ASSERT_TRUE(scheduler->MakePlan().has_value());

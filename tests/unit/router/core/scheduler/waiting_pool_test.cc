@@ -118,7 +118,7 @@ TEST(WaitingPool, AGroupGetsTheRequestsThatItsModelMayContinue) {
   EXPECT_EQ(pool.hidden(), 0);
 }
 
-TEST(WaitingPool, WhereAllBeganOnOneModelNothingIsHidden) {
+TEST(WaitingPool, NoRequestIsHiddenIfAllBeganOnOneModel) {
   WaitingPool pool;
   pool.Add(Begun(1, 7), 0);
   pool.Add(Begun(2, 8), 0);

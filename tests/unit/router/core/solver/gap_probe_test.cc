@@ -60,7 +60,7 @@ TEST(GapProbe, NoChoiceIsBetterByMore) {
   }
 }
 
-TEST(GapProbe, OneSolveInSoManyIsProven) {
+TEST(GapProbe, MeasuresEveryNthSolve) {
   Instance instance = {.workers = {{10, 0, 1, 1000}, {20, 0, 1, 1000}}, .items = {{7, 7}, {9, 9}, {2, 2}}};
   Solver solver{SolverSettings{}};
   GapProbe probe(3);

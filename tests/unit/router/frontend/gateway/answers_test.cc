@@ -83,7 +83,7 @@ TEST(Answers, WithoutRanksAllIsZero) {
   EXPECT_EQ(LoadRecords(Loads(), RankView::kOne).at(0).token_usage(), 0);
 }
 
-TEST(Answers, WhatTheWireCannotHoldIsItsLargest) {
+TEST(Answers, NumbersAreClampedToTheWiresRange) {
   Loads loads = TwoRanks();
   loads.loads[0].max_tokens = int64_t{1} << 40;
   EXPECT_EQ(Wire::LoadsResponse(loads, RankView::kOne, 0)->loads(0).max_total_num_tokens(),

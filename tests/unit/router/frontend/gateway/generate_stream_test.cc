@@ -75,7 +75,7 @@ TEST_F(UnboundCall, ASinkLivesAsLongAsItsCall) {
   EXPECT_EQ(kept.lock()->id(), 101u);
 }
 
-TEST_F(UnboundCall, WhatAllOutputsLeaveUnreadIsBounded) {
+TEST_F(UnboundCall, UnreadTokensOfAllOutputsTogetherAreBounded) {
   Begin(2, /*stream=*/true);
   ASSERT_EQ(sinks_[0]->Deliver(0, Tokens{7}, {}, kNow), Delivery::kFlush);
   sinks_[0]->Flush();
@@ -94,7 +94,7 @@ TEST_F(UnboundCall, AWriteThatIsNotTakenInTimeIsTooSlow) {
   EXPECT_EQ(sinks_[0]->Deliver(2, Tokens{7}, {}, kNow + absl::Seconds(11)), Delivery::kTooSlow);
 }
 
-TEST_F(UnboundCall, WhatIsKeptUntilAllHaveEndedIsNoUnreadStream) {
+TEST_F(UnboundCall, AWholeResponseDoesNotCountAsUnread) {
   Begin(2, /*stream=*/false);
   EXPECT_EQ(sinks_[0]->Deliver(0, Tokens(100, 7), {}, kNow), Delivery::kTaken) << "nothing to write";
   EXPECT_FALSE(sinks_[0]->End(absl::OkStatus(), EndedBy(FinishReason::kLength))) << "nor yet";
@@ -175,7 +175,7 @@ TEST_F(UnboundCall, WholeOutputsAreWrittenWhenAllHaveEnded) {
 }
 
 // Each message may be as large as the largest that the router accepts from an engine.
-TEST_F(UnboundCall, WhatIsKeptUntilAllHaveEndedIsBounded) {
+TEST_F(UnboundCall, AWholeResponseIsBounded) {
   Begin(128, /*stream=*/false);
   vllm::pb::GenerateResponse end;
   end.mutable_complete()->set_finish_reason(std::string(60 << 20, 'x'));

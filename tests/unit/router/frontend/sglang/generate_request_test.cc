@@ -80,7 +80,7 @@ TEST(SglangRequest, EveryFieldThatCountsIsTaken) {
   EXPECT_EQ(to.rank, 2u);
 }
 
-TEST(SglangRequest, WhatIsNotSetIsSglangsDefault) {
+TEST(SglangRequest, UnsetFieldsHaveSglangsDefaults) {
   pb::GenerateRequest request = Plain();
   request.clear_sampling_params();
   const auto converted = ConvertPlain(request);
@@ -98,7 +98,7 @@ TEST(SglangRequest, WhatIsNotSetIsSglangsDefault) {
   EXPECT_FALSE(ConvertPlain(request)->request.sampling.top_k.has_value()) << "-1 is all tokens";
 }
 
-TEST(SglangRequest, WhatHasNoEffectIsTaken) {
+TEST(SglangRequest, FieldsWithoutEffectAreAccepted) {
   pb::GenerateRequest request = Plain();
   request.mutable_timestamp()->set_seconds(5);
   request.set_log_metrics(true);
@@ -109,7 +109,7 @@ TEST(SglangRequest, WhatHasNoEffectIsTaken) {
   EXPECT_TRUE(ConvertPlain(request).ok());
 }
 
-TEST(SglangRequest, WhatNoEngineHonoursIsRefusedByName) {
+TEST(SglangRequest, UnsupportedFieldsAreRefusedByName) {
   using Set = std::function<void(pb::GenerateRequest&, pb::SamplingParams&)>;
   const std::vector<std::pair<std::string, Set>> fields = {
       {"mm_inputs", [](auto& r, auto&) { r.mutable_mm_inputs(); }},
@@ -194,7 +194,7 @@ TEST(SglangRequest, WithoutALimitAWorkerMustHaveSaidIts) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("sampling_params.max_new_tokens is not set"));
 }
 
-TEST(PassingSglangRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {
+TEST(PassingSglangRequest, OnlyPlainGreedyRequestsContinueElsewhere) {
   const auto passed = [](auto change) {
     pb::GenerateRequest request = Plain();
     request.mutable_sampling_params()->set_temperature(0);

@@ -64,7 +64,7 @@ TEST(TokenText, OtherKindsAreRefused) {
   EXPECT_TRUE(absl::IsUnimplemented(TokenText::Parse(tokenizer.dump()).status()));
 }
 
-TEST(TokenText, WhatIsNoTokenizerIsAnErrorAndNoCrash) {
+TEST(TokenText, InvalidTokenizersAreErrors) {
   for (const char* text : {"", "{", "[]", "7", "{}", R"({"model":7})", R"({"model":{}})"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(TokenText::Parse(text).status())) << text;
   }

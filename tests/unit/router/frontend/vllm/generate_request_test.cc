@@ -76,7 +76,7 @@ TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
   EXPECT_TRUE(to.priority_unset) << "the protocol has none";
 }
 
-TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
+TEST(VllmRequest, UnsetFieldsHaveVllmsDefaults) {
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->Clear();
   const auto converted = ConvertPlain(request);
@@ -93,7 +93,7 @@ TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
 }
 
 // With -1 as a seed, all outputs after the first would be the same in every call: their seeds are 0, 1, ...
-TEST(VllmRequest, TheSeedMinusOneIsNone) {
+TEST(VllmRequest, ASeedOfMinusOneMeansNoSeed) {
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->set_seed(-1);
   const auto converted = ConvertPlain(request);
@@ -134,7 +134,7 @@ void ExpectRefused(const std::vector<Refused>& cases, absl::string_view also) {
   }
 }
 
-TEST(VllmRequest, WhatNoEngineHonoursIsRefusedByName) {
+TEST(VllmRequest, UnsupportedFieldsAreRefusedByName) {
   const auto sampling = [](auto set) {
     return [set](pb::GenerateRequest& request) { set(*request.mutable_sampling_params()); };
   };
@@ -167,7 +167,7 @@ TEST(VllmRequest, WhatNoEngineHonoursIsRefusedByName) {
       "is not supported by this engine");
 }
 
-TEST(VllmRequest, WhatIsOutOfRangeIsRefusedByName) {
+TEST(VllmRequest, FieldsOutOfRangeAreRefusedByName) {
   const auto sampling = [](auto set) {
     return [set](pb::GenerateRequest& request) { set(*request.mutable_sampling_params()); };
   };
@@ -302,7 +302,7 @@ TEST(PassingVllmRequest, OnlyWhatTheRouterNeedsIsRead) {
   EXPECT_EQ(request.prompt_bytes(), static_cast<int64_t>(sent.ByteSizeLong()));
 }
 
-TEST(PassingVllmRequest, WhatBoundsItIsChecked) {
+TEST(PassingVllmRequest, FieldsWithLimitsAreChecked) {
   const auto refused = [](const std::function<void(pb::GenerateRequest&)>& change) {
     return std::string(PassPlain(change).status().message());
   };
@@ -324,7 +324,7 @@ TEST(PassingVllmRequest, WhatBoundsItIsChecked) {
   EXPECT_TRUE(text->request.max_new_tokens_unset);
 }
 
-TEST(PassingVllmRequest, OnlyWhatNothingElseDecidesGoesOnElsewhere) {
+TEST(PassingVllmRequest, OnlyPlainGreedyRequestsContinueElsewhere) {
   const auto continues = [](const std::function<void(pb::GenerateRequest&)>& change) {
     const auto converted = PassPlain(change);
     EXPECT_TRUE(converted.ok()) << converted.status();

@@ -174,7 +174,7 @@ TEST_F(VllmServiceTest, SeveralOutputsAreSeveralRequests) {
 }
 
 // SMG takes the first completion for output 0, whatever its index.
-TEST_F(VllmServiceTest, WholeOutputsComeInOrder) {
+TEST_F(VllmServiceTest, WholeOutputsAreSentInOrder) {
   std::vector<std::shared_ptr<TokenSink>> sinks;
   absl::Status last = absl::OkStatus();
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
@@ -408,7 +408,7 @@ TEST_F(VllmServiceTest, TheTokenizerComesInParts) {
   EXPECT_EQ(sha256, model->archive_sha256);
 }
 
-TEST_F(VllmServiceTest, WithoutATokenizerThereIsNone) {
+TEST_F(VllmServiceTest, GetTokenizerFailsWithoutATokenizer) {
   gateway::GatewayOptions options = Options();
   options.model = nullptr;
   VllmService service(&handler_, &authenticator_, &messages_, options);

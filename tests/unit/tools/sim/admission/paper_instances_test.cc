@@ -94,7 +94,7 @@ TEST(PaperInstances, ShortestFirstIsSuboptimalOnATenthOfSmallInstances) {
   EXPECT_NEAR(printed.worst, 32.0 / 28, 1e-9);
 }
 
-TEST(PaperInstances, SuboptimalLessOftenIfTheFirstRoundHoldsNothing) {
+TEST(PaperInstances, SuboptimalLessOftenIfTheFirstRoundHoldsNoMemory) {
   // Later versions of the paper count memory only from round p + 1 on (1 <= t' - p).
   const Enumeration later = EnumerateSmall("mc_sf", false);
   EXPECT_EQ(later.instances, 3690);

@@ -72,7 +72,7 @@ TEST_F(DirectDispatchersTest, DynamoWeighsPromptBlocksAndActiveBlocks) {
   EXPECT_EQ(Send(Text(1, 160)), 1);
 }
 
-TEST_F(DirectDispatchersTest, OtherNamesAreNotKnown) {
+TEST_F(DirectDispatchersTest, UnknownNamesGiveNull) {
   Make("least_work");
   EXPECT_EQ(dispatcher_, nullptr);
 }

@@ -61,7 +61,7 @@ TEST(PrefixRunTest, SessionsFindTheirTurnsWhereTheyWere) {
   EXPECT_LT(run->hit_share, 1);
 }
 
-TEST(PrefixRunTest, ARouterThatExpectsCachesWhereThereAreNoneFindsNothing) {
+TEST(PrefixRunTest, ExpectedCacheHitsAreNotFoundWithoutCaches) {
   PrefixRunOptions options = Options("system_prompts", "least_work");
   EXPECT_GT(RunPrefixes(options)->found_share, 0.9);
   options.engine.caches = false;

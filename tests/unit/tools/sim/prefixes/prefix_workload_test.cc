@@ -44,7 +44,7 @@ TEST(PrefixWorkloadTest, SessionsShareTheirFirstTextAlone) {
   EXPECT_EQ(ends.first - first->blocks.begin(), 3'000 / kEngineBlockTokens);
 }
 
-TEST(PrefixWorkloadTest, NothingIsSharedWhereNothingIsSaidToBe) {
+TEST(PrefixWorkloadTest, WorkloadsWithoutSharedTextsShareNothing) {
   const PrefixWorkload workload = Workload("none");
   PrefixWorkload::Session a = workload.NewSession(1), b = workload.NewSession(2);
   EXPECT_NE(workload.NextTurn(a)->blocks.front(), workload.NextTurn(b)->blocks.front());

@@ -265,7 +265,7 @@ TEST(ServeRulesTest, AtomHoldsUntilAllRanksTogetherHaveMostOfAStep) {
   EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "0.7";
 }
 
-TEST(ServeRulesTest, AtomGivesUpWhereNothingComesAndAfterThirtySteps) {
+TEST(ServeRulesTest, AtomReleasesWhenPromptsStallAndAfterThirtySteps) {
   Scene scene({{10, {100}}, {10, {100}}});
   const auto rule = Rule("atom_coalescer", 1000);
   for (int tick = 0; tick < 3; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << tick;
@@ -455,7 +455,7 @@ TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
 
 // Like a pipelined router: reports of step k, a plan for k + 2. Requests that arrive during the step in
 // between wait for the part of it that is left when the plan is made.
-TEST(ServeRunTest, APlanForTheStepAfterTheNextComesLaterByWhatItsDeliveryTakes) {
+TEST(ServeRunTest, APipelinedPlanAddsTheDelayOfItsDelivery) {
   const Trace trace = Conversation();
   ServeOptions options = Options("vllm");
   options.budget = 8192;
@@ -585,7 +585,7 @@ TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
 }
 
 // With noise, so that the fit differs from the true cost.
-TEST(ServeRunTest, ACostFittedToTheStepsServesAsTheTrueOneUnlessAttentionIsLeftOut) {
+TEST(ServeRunTest, AFittedCostIsAsGoodAsTheTrueOneIfItHasAttention) {
   const Trace trace = *SampleProfile("long_prompts", 5000, 7);
   ServeOptions options = Options("bf_io", 1);
   options.load = 0.5;
@@ -638,7 +638,7 @@ TEST(ServeGridTest, EveryCellHasAFloorBelowItsRuns) {
                   .ok());
 }
 
-TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleIsNoCell) {
+TEST(ServeGridTest, ABudgetTooSmallForTheOtherRuleGivesNoCell) {
   ServeGridOptions grid = GridOf({"short"}, 2, 0.5, 2);
   grid.candidate = "bf_io_release";
   grid.against = "vllm";
