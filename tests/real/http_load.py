@@ -10,16 +10,16 @@ import random
 import time
 
 MAX_TOKENS = 2048
-# How long a request may take in all, seconds.
+# Timeout of a request in seconds.
 PATIENCE_S = 3600
 
 
 class Request:
-    """What became of one request. Times are of time.monotonic()."""
+    """The result of one request. Times are of time.monotonic()."""
 
     def __init__(self, prompt_tokens, output_tokens, due):
         self.prompt_tokens, self.output_tokens, self.due = prompt_tokens, output_tokens, due
-        # Of the events with text; the end of the response; why it failed.
+        # Times of the events with text; time of the end of the response; the reason of a failure.
         self.events, self.ended, self.error = [], None, None
 
 

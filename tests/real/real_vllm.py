@@ -16,7 +16,7 @@ import small_chat  # noqa: E402
 from processes import Program  # noqa: E402
 
 VERSION = "0.32.0"
-# vLLM asks for the newest of what it needs; zentorch, nixl and torch's companions are for other machines.
+# vLLM requires the newest version of its dependencies; zentorch, nixl and torch's companions are for other machines.
 INSTALL = """set -e
 python3 -m venv {0}
 {0}/bin/pip install --quiet torch==2.13.0
@@ -57,7 +57,7 @@ def wait_until(holds, what, seconds=120):
 
 
 def run_in_environment(args, script, prepare=None):
-    """Installs vLLM into --venv if it is not there, and starts the script again with that Python. `prepare` gets the folder."""
+    """Installs vLLM into --venv if it is missing, and restarts the script with that Python. `prepare` is called with the folder."""
     venv = pathlib.Path(args.venv or pathlib.Path(args.build) / "vllm_venv").resolve()
     if pathlib.Path(sys.prefix).resolve() == venv:
         return
@@ -71,7 +71,7 @@ def run_in_environment(args, script, prepare=None):
 
 
 def install_scheduler(venv):
-    """Of engines/vllm, from a copy with the protos, since a build leaves files beside its sources."""
+    """Installs engines/vllm from a copy with the protos, because a build leaves files beside its sources."""
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder)
         shutil.copytree(ROOT / "proto", tree / "proto")
@@ -82,7 +82,7 @@ def install_scheduler(venv):
 
 def vllm_program(model, address, *more, slots=SLOTS, context=CONTEXT):
     """A server with two data-parallel ranks; later flags win over earlier ones."""
-    # Quieter logging would take the figures of GetLoads away.
+    # With quieter logging, GetLoads would have no measurements.
     os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1")
     host, port = address.split(":")
     return Program(os.path.dirname(sys.executable), "python", "-m", "vllm.entrypoints.launchers.grpc_server",
@@ -92,7 +92,7 @@ def vllm_program(model, address, *more, slots=SLOTS, context=CONTEXT):
 
 
 def kill_tree(vllm):
-    # Its ranks are processes of their own, and so are their workers.
+    # Ranks and their workers are separate processes.
     processes, found = [], [str(vllm.process.pid)]
     while found:
         processes += found
@@ -102,7 +102,7 @@ def kill_tree(vllm):
 
 
 def started(vllm, address):
-    """A client of the server, when it is healthy."""
+    """Waits until the server is healthy; returns a client of it."""
     give_up = time.monotonic() + START_S
     while True:
         check(vllm.process.poll() is None and time.monotonic() < give_up, f"vLLM did not start:\n{vllm.output()[-6000:]}")
@@ -138,7 +138,7 @@ class Engine:
         self.stub = vllm_engine_pb2_grpc.VllmEngineStub(self.channel)
 
     def request(self, prompt, count, name, rank=None, stream=True, **sampling):
-        """Greedy, and of exactly `count` tokens, unless `sampling` says something else."""
+        """A greedy request for exactly `count` tokens, unless `sampling` overrides this."""
         sampling = {"temperature": 0, "max_tokens": count, "ignore_eos": True, "n": 1} | sampling
         request = self.pb.GenerateRequest(request_id=name, stream=stream, data_parallel_rank=rank)
         request.tokenized.input_ids.extend(prompt)
@@ -164,7 +164,7 @@ class Engine:
         return tokens
 
     def outputs(self, request):
-        """The outputs by their index. Of a stream the last message repeats what the chunk before it had."""
+        """The outputs by index. The last message of a stream repeats the chunk before it."""
         outputs = {}
         for response in self.stub.Generate(request):
             part = response.chunk if response.HasField("chunk") else response.complete

@@ -104,7 +104,7 @@ def record(engine, folder):
 
 
 def printable(engine):
-    """(number of a prompt, a character that its output has from the fourth token on, as a token of its own)."""
+    """(number of a prompt, a character that is a token of its own in the output from the fourth token on)."""
     vocabulary = json.loads(pathlib.Path("model/tokenizer.json").read_text())["model"]["vocab"]
     texts = {token: text for text, token in vocabulary.items()}
     for number in range(20, 200):
