@@ -167,7 +167,7 @@ TEST(ClientLibrary, CancelEndsARequestForTheRouterToo) {
   ASSERT_TRUE(cluster.WaitFor("both to be gone", [](const v1::ClusterState& s) {
     return s.requests().cancelled() == 1 && s.requests().aborted() == 1 && Active(s) == 0;
   })) << "a resumable one outlives its stream: only an Abort ends it";
-  // Also a stream that is dropped without Cancel.
+  // Includes a stream that is dropped without Cancel.
   {
     const auto third = client->Generate(Request(5000));
     ASSERT_TRUE(ReadAsFarAs(*third, 1));

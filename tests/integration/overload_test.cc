@@ -87,7 +87,7 @@ TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
   EXPECT_EQ(result.tokens.size(), 60000u);
 }
 
-// Of clients and workers, which share a port.
+// Messages of clients and of workers, which share a port.
 uint32_t Streams(const v1::ClusterState& state) {
   for (const v1::PortState& port : state.ports()) {
     if (port.port() == "client") return port.streams();

@@ -13,8 +13,8 @@
 namespace bfio {
 namespace {
 
-// What a request holds in a step, written down step by step: a chunk of its prompt more in each step until
-// all of it is computed, then a token more in each.
+// The tokens of a request in a step, computed step by step: one more chunk of its prompt per step until the
+// prompt is complete, then one more token per step.
 int64_t Holds(const KvCourse& course, int64_t step) {
   int64_t tokens = 0, made = 0, at = course.begin - 1;
   while (at < step) {
@@ -116,8 +116,8 @@ TEST(McSf, IsTheSumOverAllRequestsUnderRandomEvents) {
   }
 }
 
-// Algorithm 1 as it is written: candidates shortest first; each is tested at the ends of all that run, of
-// those admitted before it, and its own; the first that does not fit stops it.
+// Algorithm 1 literally: candidates shortest first. Each is tested at the ends of all running requests, of
+// those admitted before it, and at its own; the first that does not fit stops the search.
 std::vector<size_t> AsWritten(PlainSum plain, std::vector<KvCourse> candidates, int64_t memory) {
   std::vector<size_t> begin;
   for (size_t i = 0; i < candidates.size(); ++i) {

@@ -89,7 +89,7 @@ TEST(FirstMessages, ACallThatHasWaitedHasAllTheTimeToSend) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   messages.Begin(behind);
   while (!slow->late || !behind->late) std::this_thread::yield();
-  // Where the machine paused for 200 ms between the two, it came too late to receive.
+  // If the machine paused for 200 ms in between, the message arrived too late to be received.
   if (behind->received == 1) {
     EXPECT_GT(behind->late_at - behind->received_at, kPatience * 3 / 4);
   }

@@ -136,7 +136,7 @@ TEST(HeldRequests, ADroppedHandleMayBeUsedAgain) {
   EXPECT_THAT(Handles(held), ElementsAre(1));
 }
 
-// Nor does the running request yield its memory to a new one.
+// A running request must not yield its memory to a new one either.
 TEST(HeldRequests, AReusedHandleDoesNotYieldToNewRequests) {
   HeldRequests held(2000);
   held.set_retain(absl::Hours(1));

@@ -249,7 +249,8 @@ class LevelLoopTest : public LoopTest {
       CheckOrder(decision, slots_short);
       Bind(decision.bindings, [&](const TestRank& rank) { return MostSteps(rank); });
       if (HasFailure()) return;
-      // While a slot is free and a prompt waits, no prompt may leave only until ranks have computed theirs.
+      // With a free slot and a waiting prompt: how long ranks may compute before a prompt must leave the
+      // pool.
       if (pool_.empty() || FreeSlots() == 0 || !decision.bindings.empty()) {
         idle_since = now_;
         double most = 0;
