@@ -249,8 +249,7 @@ class LevelLoopTest : public LoopTest {
       CheckOrder(decision, slots_short);
       Bind(decision.bindings, [&](const TestRank& rank) { return MostSteps(rank); });
       if (HasFailure()) return;
-      // With a free slot and a waiting prompt: how long ranks may compute before a prompt must leave the
-      // pool.
+      // With a free slot, a waiting prompt must leave the pool once ranks have computed their own prompts.
       if (pool_.empty() || FreeSlots() == 0 || !decision.bindings.empty()) {
         idle_since = now_;
         double most = 0;
