@@ -40,8 +40,8 @@ class ArrivalRate {
     return rate + errors * std::sqrt(rate / (2 * tau_));
   }
 
-  // Whether `solved`, the rate plus two standard errors at some earlier time, is out of date: the rate plus
-  // one standard error exceeds it, or the rate plus two is below 0.8 of it.
+  // Whether `solved`, the rate plus two standard errors at an earlier time, is out of date: the rate plus one
+  // standard error exceeds it, or the rate plus two is below 0.8 of it.
   bool HasLeft(double solved, double now) const {
     return Bound(now, kErrors / 2) > solved || Bound(now, kErrors) < kBelow * solved;
   }

@@ -9,9 +9,9 @@
 //                 A request that does not fit an empty worker in this way enters with its largest size
 //                 reserved.
 //   mc_sf         the same, shortest first (below).
-// Under the latter three a worker may run out of memory; it preempts the youngest request
-// (worker/engine/engine.h). A request that reserves its KV (RequestSpec::reserves_kv) counts with all of it
-// at every time, and enters only where that certainly fits.
+// Under the latter three a worker may run out of memory; it then preempts the youngest request
+// (worker/engine/engine.h). A request that reserves its KV (RequestSpec::reserves_kv) counts with its largest
+// size at every time, and enters only where that certainly fits.
 //
 // kv_feasible. Future time is divided into intervals [a, b], narrow ones first. A request that holds t tokens
 // at the plan's step and may stay r steps holds at most x = t + min(b, r - 1) in the interval, if it is still
@@ -31,15 +31,15 @@
 // longer by the number of steps that prompts have taken recently. Each request alone certainly fits an empty
 // worker, so none waits forever (scheduler/kv_hold.h decides which requests must wait).
 //
-// mc_sf (common/kv/mc_sf.h). Where lengths count as known, capacities are those of the workers' McSf, which
-// the changes since the last plan keep up to date (kv_books.h): an interval's is memory less the most that
-// residents hold in any of its steps. Where lengths are learnt, a request has no end to test, and memory is
-// that of kv_feasible. Of the requests that wait, Choose picks those that begin now: shortest expected length
-// first, each on the least loaded worker that it fits, up to the first that fits none. The policy gets no
-// others, and chooses workers for them. Classes of priority are strict. A request that has waited `most`
-// steps goes before all that have not: in a plan in which such a request fits a worker, only such requests
-// may begin. A request that fits nowhere holds a worker (scheduler/kv_hold.h), which drains. So no request
-// that has waited less than `most` steps enters the worker that it waits for.
+// mc_sf (common/kv/mc_sf.h). Where lengths count as known, the workers' McSf give the capacities, and the
+// changes since the last plan keep them up to date (kv_books.h): the capacity of an interval is memory less
+// the most that residents hold in any of its steps. Where lengths are learnt, a request has no known end to
+// test, and kv_feasible's capacities apply. Choose selects the waiting requests that begin now: shortest
+// expected length first, each on the least loaded worker that it fits, up to the first that fits none. The
+// policy gets only these, and chooses their workers. Classes of priority are strict. A request that has
+// waited `most` steps goes before all that have not: in a plan in which such a request fits a worker, only
+// such requests may begin. A request that fits nowhere holds a worker (scheduler/kv_hold.h), which drains. So
+// no request that has waited less than `most` steps enters that worker.
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests generate at most 1,000 tokens. Requests of one kind share their
@@ -98,9 +98,9 @@ class KvAdmission {
     // Its load in the plan's step, and the part of that load that no resident accounts for.
     int64_t load_tokens = 0;
     int64_t drift = 0;
-    // Whether its capacity is needed; otherwise it is not computed.
+    // Whether the worker's capacity is needed; otherwise it is not computed.
     bool open = true;
-    // By resident: expected further steps of its prompt beyond one. Empty: none.
+    // By resident: expected further steps of its prompt beyond the first. Empty: none.
     absl::Span<const int64_t> prompt_steps;
     // What changed since the last Look. REQUIRES: not null where keeps_books.
     const KvChanges* changes = nullptr;
@@ -124,8 +124,8 @@ class KvAdmission {
   // Subtracts a request's needs from a worker's capacity in the outlook. REQUIRES: active(); `need` is from
   // the last Look.
   void Take(int32_t need, WorkerIndex worker);
-  // The indices, ascending, of these requests that begin at `step`. REQUIRES: the last Look had them. `free`
-  // has what is left of its outlook. REQUIRES: chooses().
+  // The indices, ascending, of these requests that begin at `step`; `free` has the remaining capacity of the
+  // last Look's outlook. REQUIRES: the last Look had these requests; chooses().
   void Choose(int64_t step, const FreeCapacity& free, absl::Span<const WaitingView> waiting,
               std::vector<int32_t>& chosen);
 

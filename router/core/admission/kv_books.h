@@ -7,8 +7,8 @@
 // on and may stay longer by `late` steps: both are counted. These requests, and those that exceed their
 // length, are entered again with every plan.
 //
-// The books depend only on the residents and the time, not on the order of changes. Threads: one. Cost: that
-// of McSf for each change and for each of those; for a worker without either, nothing.
+// The books depend only on the residents and the time, not on the order of changes. Threads: one. Cost:
+// McSf's cost for each change and each request that is entered again; nothing for a worker without any.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
 
@@ -62,7 +62,7 @@ class KvBooks {
   struct Book {
     McSf memory;
     absl::flat_hash_map<RequestId, Resident> residents;
-    // Entered anew with the next plan.
+    // Requests that are entered again with the next plan.
     std::vector<RequestId> unsettled;
   };
 

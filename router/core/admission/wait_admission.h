@@ -91,18 +91,18 @@ class WaitAdmission {
   void OnStep(int64_t largest_load, int32_t workers);
   // The fixed part of a step's time by the workers' fitted costs, in tokens of load. Takes effect when it
   // differs from the one in use by more than kCostStep, so that thresholds do not follow the noise of the
-  // fits; ignored when the option is set. Rates remain those counted. REQUIRES: finite.
+  // fits; ignored when the option is set. The counted rates stay as they are. REQUIRES: finite.
   void OnCost(double fixed_tokens);
-  // KV memory of the group's workers together, in tokens, above 0. Not called: thresholds are not bounded.
+  // KV memory of all the group's workers, in tokens, above 0. Until it is called, thresholds are not bounded.
   void OnMemory(double kv_tokens);
   // A request has ended by itself or by its limit, with `output` tokens in all.
   void OnEnd(int64_t prompt, int64_t output);
 
   // Fixed part of a step's time in use, in tokens of load.
   double fixed_tokens() const { return fixed_tokens_; }
-  // As OnMemory was told; infinite before.
+  // The value of the last OnMemory; infinite before.
   double memory() const { return memory_; }
-  // In use until workers have reported their costs: the BF-IO authors' C / t_l (16 workers, 72 slots).
+  // Used until workers have reported their costs: the BF-IO authors' C / t_l (16 workers, 72 slots).
   static constexpr double kDefaultFixedTokens = 48'620;
   // Relative change of the fixed part that is followed. Thresholds are proportional to it and whole numbers,
   // so a smaller change rarely alters one.

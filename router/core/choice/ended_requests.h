@@ -1,7 +1,7 @@
 // The requests that ended last.
 //
-// Purpose: a bounded record from which requests like the present ones are drawn. In the order in which
-// requests end, long and short ones are as frequent as among arrivals. Ownership: plain data. Threads: one.
+// Purpose: a bounded record from which requests similar to the present ones are drawn. Taken in the order of
+// their ends, long and short requests are as frequent as among arrivals. Ownership: plain data. Threads: one.
 #ifndef BFIO_ROUTER_CORE_CHOICE_ENDED_REQUESTS_H_
 #define BFIO_ROUTER_CORE_CHOICE_ENDED_REQUESTS_H_
 
@@ -22,7 +22,7 @@ struct EndedRequest {
 
 class EndedRequests {
  public:
-  // Requests that are kept: as many as the memory of the survival model (LookaheadOptions::memory_requests).
+  // Number of requests kept: as many as the survival model weighs (LookaheadOptions::memory_requests).
   static constexpr size_t kMost = 4096;
 
   void Add(const Resident& resident, int64_t output_tokens) {
@@ -41,8 +41,8 @@ class EndedRequests {
   const EndedRequest& Last(size_t before) const {
     return ring_[(next_ + 2 * ring_.size() - 1 - before) % ring_.size()];
   }
-  // Steps that a resident stays in all, averaged over residents and not over requests, because long requests
-  // are residents for longer. 0 while no request has ended.
+  // Number of steps that a resident stays in all: the mean over residents, not over requests, because long
+  // requests are residents for longer. 0 while no request has ended.
   double mean_stay() const { return sum_ > 0 ? squares_ / sum_ : 0; }
 
  private:

@@ -25,15 +25,15 @@ class ReplayedGroup {
   // `workers`: the group's workers without requests; free_slots is the number of their slots.
   ReplayedGroup(PlacementRule rule, absl::Span<const WorkerView> workers);
 
-  // Puts a request of this age on the least loaded worker, under every rule: the state from which a replay
-  // starts. The request is dropped when no slot is free.
+  // Puts a request of this age on the least loaded worker, whatever the rule: this builds the state from
+  // which a replay starts. The request is dropped when no slot is free.
   void Begin(const EndedRequest& request, int64_t age);
 
   // One step: `arrivals` are placed while slots are free, then every request generates a token. Returns the
   // time of the slowest worker (WorkerView::Time).
   double Step(Lookahead& lookahead, absl::Span<const EndedRequest* const> arrivals);
 
-  // The workers' step times from now on. REQUIRES: as many workers as before.
+  // Sets the workers' step times from now on. REQUIRES: as many workers as before.
   void SetWorkers(absl::Span<const WorkerView> workers);
 
  private:

@@ -59,14 +59,14 @@ class RuleChooser {
   // The candidates; the first is followed until the first choice. With fewer than two no replay runs.
   void SetRules(absl::Span<const PlacementRule> rules);
 
-  // Follows this rule and chooses no more until SetRules: a decision log has the rules that were followed.
-  // Ignored when it is no candidate.
+  // Follows this rule and makes no more choices until SetRules; for replays, as a decision log has the rules
+  // that were followed. Ignored when the rule is not a candidate.
   void Obey(PlacementRule rule);
 
-  // A step of the group with these workers, in which `placed` requests were placed (a part of one where the
-  // requests of several steps are spread over them). `mean_age` is the mean
-  // number of tokens that its residents have generated; twice that bounds the mean stay from below, which
-  // matters after a start, when only short requests have ended.
+  // A step of the group with these workers. `placed`: number of requests placed in it; not a whole number
+  // where the requests of several steps are spread over them. `mean_age`: mean number of tokens that the
+  // group's residents have generated. Twice that is a lower bound of the mean stay, which matters after a
+  // start, when only short requests have ended.
   void Step(Lookahead& lookahead, const EndedRequests& ended, absl::Span<const WorkerView> workers,
             double placed, double mean_age);
 
@@ -77,7 +77,7 @@ class RuleChooser {
   int64_t switches() const { return switches_; }
   // The step times have been measured and a choice has been made, even if nothing changed.
   bool measured() const { return !candidates_.empty() && candidates_.front().time > 0; }
-  // Steps that the mean step times are taken over, older ones counting less.
+  // Number of steps in the mean step times, where older steps count less.
   int64_t counted_steps() const { return static_cast<int64_t>(counted_); }
   // Time under `rule` over the time under the followed rule. REQUIRES: measured, and `rule` is a candidate.
   double StepRatio(PlacementRule rule) const;

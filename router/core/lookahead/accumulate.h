@@ -33,7 +33,7 @@ class Accumulator {
   // REQUIRES: steps_left is from StepsLeft and not 0; alive has that number of entries, and kPadding readable
   // ones after them.
   void Add(const Standing& standing, int64_t steps_left, const double* alive, double scale);
-  // The same for a row that is not kept until Finish: it is copied.
+  // As Add, but copies the row, which need not stay valid until Finish.
   void AddCopy(const Standing& standing, int64_t steps_left, const double* alive, double scale);
 
   void Finish(absl::Span<double> load, absl::Span<double> quiet);
@@ -63,7 +63,7 @@ class Accumulator {
   std::vector<double> steps_;
   std::vector<Item> items_;
   std::vector<Capped> capped_;
-  // Own rows; memory for all of a worker's, so that none moves.
+  // The copied rows. Their memory suffices for all rows of a worker, so no row moves.
   std::vector<double> rows_;
   size_t rows_used_ = 0;
   // Sums by knot.

@@ -7,8 +7,9 @@
 // the present residents that arrived within the last h steps (Campbell's theorem), so these count
 // (s + age)^2.
 // Ownership: keeps its rows between plans; a worker's row is summed again when its residents have changed, or
-// every kRefreshSteps steps, and grows in between. Spans of View are valid until the next Begin. Threads:
-// one. Cost: O(residents of changed workers * kKnots) per plan. Loads in tokens, ages and knots in steps.
+// after kRefreshSteps steps. In between it only grows with its residents. Spans of View are valid until the
+// next Begin. Threads: one. Cost: O(residents of changed workers * kKnots) per plan. Loads in tokens, ages
+// and knots in steps.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_FAR_OUTLOOK_H_
 
@@ -27,7 +28,7 @@ namespace bfio::core {
 class FarOutlookBuilder {
  public:
   static constexpr size_t kKnots = 16;
-  // Last knot, in mean stays. Steps beyond it have exp(-3), a twentieth, of the weight
+  // Last knot, in mean stays. All steps beyond it have exp(-3), about a twentieth, of the total weight
   // (policy/bf_io_auto/horizon.h).
   static constexpr double kReach = 3;
   // Steps after which a row is summed again, because survival probabilities change with age.
@@ -42,11 +43,11 @@ class FarOutlookBuilder {
     double scale = 1;
   };
 
-  // Begins a plan of that many workers; then AddWorker for each, in order.
+  // Begins a plan for this many workers. Call AddWorker for each of them next, in order.
   void Begin(int32_t workers);
   void AddWorker(const Lookahead& lookahead, const Worker& worker);
   void AddWaiting(Lookahead& lookahead, absl::Span<const WaitingView> waiting);
-  // After AddWorker of all.
+  // REQUIRES: AddWorker was called for every worker.
   FarOutlook View();
 
  private:

@@ -25,7 +25,7 @@ class HazardCounts {
   // <= from <= to, from < to if finished.
   void Observe(int64_t from, int64_t to, bool finished);
 
-  // In units of a present request: the newest observation counts 1.
+  // Decayed counts; the newest observation has weight 1.
   double Exposed(int32_t bin) const { return exposed_[bin] / weight_; }
   double Ended(int32_t bin) const { return ended_[bin] / weight_; }
   double total_ended() const { return total_ended_ / weight_; }

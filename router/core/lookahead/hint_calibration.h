@@ -1,8 +1,8 @@
 // The reliability of workers' hints, learnt from the outcomes after similar hints.
 //
-// Purpose: a hint is a probability that the next token ends a request. What it implies about later tokens is
-// not known beforehand, nor whether it is right at all. So outcomes are counted per bin of the hint, per lag
-// since the hint (1, 2, 3-4, 5-8, .. 33-64 tokens) and per octave of survival's probability for that lag.
+// Purpose: a hint is a probability that the next token ends a request. Neither its accuracy nor what it
+// implies about later tokens is known beforehand. So outcomes are counted per bin of the hint, per lag since
+// the hint (1, 2, 3-4, 5-8, .. 33-64 tokens) and per octave of survival's probability for that lag.
 //   calibrated  the share of requests that ended in the lag, with survival as a prior of kPrior observations.
 //   blend       the mean of survival and calibrated, weighted per bin and lag by the likelihood that each
 //               gave to the outcomes (a two-expert Bayesian mixture; its weight is clamped, so that it

@@ -7,8 +7,8 @@
 // Deterministic: the same calls in the same order give the same bits.
 //
 // Terms. A request with o tokens to generate that first runs in step f runs in the steps f .. f + o - 1. Its
-// age is the number of tokens that it has generated. It is known to be active after step r when it did not
-// end by then; at step p it is active iff o > age at p.
+// age is the number of tokens that it has generated. It is active after step r when it has not ended by then;
+// at step p it is active iff o > age at p.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_
 
@@ -46,10 +46,10 @@ struct Resident {
   uint32_t tenant = 0;
   // The lookahead's number of its class (Lookahead::GroupOf).
   int32_t group = 0;
-  // Age at the last hint, and that hint's bin; set by the lookahead.
+  // Age at the last hint, and the bin of that hint; set by the lookahead.
   int32_t hint_age = 0;
   uint8_t hint_bin = kNoHint;
-  // Its largest size is reserved from its first step on (RequestSpec::reserves_kv).
+  // The KV memory of its largest size is reserved from its first step on (RequestSpec::reserves_kv).
   bool reserves_kv = false;
   // Planned, and not acknowledged by its worker.
   bool inflight = false;
@@ -79,7 +79,7 @@ struct Standing {
   int64_t plan_age = 0;
   // Tokens that it holds at the plan's step in that case.
   int64_t tokens = 0;
-  // Steps that max_new_tokens leaves it from the plan's step on; 0 or less: it will have ended.
+  // Steps until max_new_tokens ends it, from the plan's step on; 0 or less: it will have ended by then.
   int64_t steps_left = 0;
 };
 
@@ -102,7 +102,7 @@ class Lookahead {
 
   // False: it makes no predictions; Project, Curve and Stay must not be called.
   virtual bool predicts() const { return true; }
-  // Whether the scheduler has to call Observe, and Hint.
+  // Whether the scheduler has to call Observe and Hint.
   virtual bool learns() const { return false; }
   virtual bool uses_hints() const { return false; }
 
@@ -175,8 +175,8 @@ struct LookaheadInfo {
 // All registered lookaheads, in the order in which --help lists them.
 const std::vector<LookaheadInfo>& RegisteredLookaheads();
 
-// `name` is a registered one, or "interval:error=E" (options.interval_error). INVALID_ARGUMENT, naming the
-// known lookaheads or the wrong setting.
+// `name` is a registered one, or "interval:error=E" (options.interval_error). INVALID_ARGUMENT, with the
+// known lookaheads or the wrong setting in the message.
 absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
                                                          const LookaheadOptions& options = {});
 

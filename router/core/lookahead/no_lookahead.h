@@ -1,4 +1,4 @@
-// The lookahead that predicts nothing; also the base of those that only learn.
+// The lookahead that predicts nothing; also the base class of lookaheads that only learn.
 //
 // Threads: the decision thread's.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_NO_LOOKAHEAD_H_

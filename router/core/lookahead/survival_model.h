@@ -1,5 +1,5 @@
 // Learns how long requests run: one curve for all, one for each tenant, and one for each tenant's prompts of
-// similar length, each as far as its data suffice.
+// similar length, each used as far as its data suffice.
 //
 // Purpose: the statistics of `survival` and `hint`. Every class uses the class above it as a prior; both
 // estimates are the posterior mean of a gamma prior on a Poisson rate:
@@ -58,7 +58,8 @@ class SurvivalModel {
     std::vector<double> hazard;
     SurvivalTable::Tail tail;
     SurvivalTable table;
-    // Something was observed since the table was built; endings then; step of that build.
+    // Whether something was observed since the table was built; the number of endings at that build, and its
+    // step.
     bool dirty = false;
     int64_t built_endings = 0;
     int64_t built_step = 0;

@@ -2,9 +2,9 @@
 //
 // Purpose: converts hazards per bin of ages to one array, so that P(length > x + h | length > a) is a
 // quotient of two entries, and a projection reads memory in order. Beyond the oldest age ever seen the hazard
-// is constant: older requests count as being that old. How large it is, is known from few endings only, and
-// far beyond that age this is what matters: there P is the predictive probability of a gamma posterior of the
-// hazard (a Pareto tail). Threads: one builds it; any may read it afterwards.
+// is constant: older requests count as being that old. Few endings determine this hazard, and its uncertainty
+// matters far beyond that age: there P is the predictive probability of a gamma posterior of the hazard (a
+// Pareto tail). Threads: one builds it; any may read it afterwards.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 
@@ -23,7 +23,7 @@ class SurvivalTable {
   struct Tail {
     // Probability of ending with each token after the last bin: the mean of its posterior.
     double hazard = 0;
-    // Number of endings that this is known from: the shape of the posterior. Positive.
+    // Number of endings that determine it: the shape of the posterior. Positive.
     double endings = 1;
   };
 
@@ -35,7 +35,8 @@ class SurvivalTable {
 
   static constexpr int64_t kReach = kMaxHorizonSteps + 192;
 
-  // P(length > age + ahead | length > age), or more beyond the oldest age by kReach.
+  // P(length > age + ahead | length > age). May overestimate it where age + ahead lies beyond the oldest age
+  // by more than kReach.
   double Stay(int64_t age, int64_t ahead) const {
     const int64_t from = std::min(age, limit_), beyond = from + ahead - (limit_ + kReach);
     if (beyond <= 0) return survival_[from + ahead] / survival_[from];
@@ -50,7 +51,7 @@ class SurvivalTable {
   }
 
  private:
-  // Of the distances beyond the table's reach; P is that at the nearest token of its bin.
+  // Bins of the distances beyond the table's reach; P is taken at the nearest token of a bin.
   static AgeLattice FarLattice() { return AgeLattice(8); }
 
   std::vector<double> survival_;

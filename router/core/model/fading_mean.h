@@ -6,9 +6,9 @@
 
 namespace bfio::core {
 
-// Exact over the first values.
+// The exact mean of the first values, until 1 / share of them have been added.
 struct FadingMean {
-  // Of all values so far, against what endless values would have: 0 .. 1.
+  // Sum of the weights of all values so far; 1 after infinitely many values. 0 .. 1.
   double weight = 0;
   double value = 0;
 

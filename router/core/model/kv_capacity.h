@@ -23,13 +23,13 @@ namespace bfio::core {
 
 // A request's demand on a worker's KV memory in two forms; satisfying either is enough.
 struct KvDemand {
-  // All KV tokens that it may come to hold.
+  // All KV tokens that the request may come to hold.
   int64_t reserve_tokens = 0;
-  // Its row of KvOutlook::need.
+  // The request's row of KvOutlook::need.
   int32_t row = 0;
 };
 
-// A row has times * ways entries, the ways of a time side by side. Empty: only reservations count.
+// A row has times * ways entries; the ways of one time are adjacent. Empty: only reservations count.
 struct KvOutlook {
   int32_t times = 0;
   int32_t ways = 0;
@@ -63,7 +63,7 @@ class KvRefusals {
     }
     return false;
   }
-  // Notes that such a request fits no worker.
+  // Records that such a request fits no worker.
   void Note(int32_t need, int64_t reserve) {
     int64_t& least = least_[Row(need)];
     least = std::min(least, reserve);

@@ -1,11 +1,12 @@
-// Names of a prompt's blocks, by which prompts that begin alike are recognised.
+// Names of a prompt's blocks: prompts with equal names begin with the same tokens.
 //
 // Purpose: the edges name the blocks of a prompt once, and decisions compare names instead of tokens. A name
-// is a hash of all tokens up to the block's end, so two prompts with the same i-th name begin alike for i + 1
-// blocks. Equal names of different tokens make a worse placement, nothing else: by chance 2^-64 a pair, but a
-// client can construct them.
+// is a hash of all tokens up to the block's end, so two prompts with the same i-th name share their first i +
+// blocks. Equal names of different tokens cause a worse placement and no other harm. By chance this happens
+// with probability 2^-64 per pair, but a client can construct such names.
 //
-// Threads: any. Cost: some 4 ns per token (measured at 2.5 GHz): each waits for the hash of those before it.
+// Threads: any. Cost: about 4 ns per token (at 2.5 GHz): each hash depends on the one before it.
+// one before it.
 #ifndef BFIO_ROUTER_CORE_MODEL_PREFIX_BLOCKS_H_
 #define BFIO_ROUTER_CORE_MODEL_PREFIX_BLOCKS_H_
 
@@ -17,14 +18,14 @@
 
 namespace bfio::core {
 
-// Tokens of a block. Engines share in blocks of 1 (SGLang) to 16 (vLLM) or more; what a coarser block misses
-// is half of one per prompt on average, and each costs memory in the router.
+// Tokens of a block. Engines share KV in blocks of 1 (SGLang) to 16 (vLLM) or more. Coarse blocks save memory
+// in the router; they miss half a block of each shared prefix on average.
 inline constexpr int64_t kPrefixBlockTokens = 64;
 
-// Of a prompt's whole blocks, in order; null: unknown, or none.
+// The names of a prompt's whole blocks, in order; null: unknown, or none.
 using PrefixBlocks = std::shared_ptr<const std::vector<uint64_t>>;
 
-// Null for a prompt of less than a block.
+// Null for a prompt that is shorter than a block.
 PrefixBlocks NamePrefixBlocks(absl::Span<const uint32_t> tokens);
 
 }  // namespace bfio::core

@@ -25,8 +25,8 @@ struct RequestSpec {
   RequestId id = 0;
   // s: KV tokens of the request in its first step. At least 1.
   int64_t prefill_tokens = 0;
-  // The part of prefill_tokens whose KV another engine has computed and sends (disaggregated prefill); less
-  // than all.
+  // The part of prefill_tokens whose KV another engine has computed and sends (disaggregated prefill). Less
+  // than prefill_tokens.
   int64_t computed_tokens = 0;
   // Upper bound of o, the tokens still to generate. At least 1.
   int64_t max_new_tokens = 0;
@@ -36,10 +36,10 @@ struct RequestSpec {
   int32_t priority = 0;
   // The router's number of the request's tenant; 0 is the default tenant.
   uint32_t tenant = 0;
-  // Tokens generated in earlier placements whose worker was lost. They are part of prefill_tokens, and of the
-  // length that the request is known to exceed.
+  // Tokens generated in earlier placements whose worker was lost. They are included in prefill_tokens, and in
+  // the age from which its length is predicted.
   int64_t generated_tokens = 0;
-  // Steps by which it counts as older than it is; negative: younger. For calls of agents
+  // Steps added to its age when the pool is ordered; negative: it counts as younger. Set for calls of agents
   // (router/core/agents).
   int64_t seniority = 0;
   // Among requests that count as equally old, the one with the earlier deadline goes first; microseconds of
@@ -47,16 +47,18 @@ struct RequestSpec {
   static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
   int64_t deadline_us = kNoDeadline;
 
-  // Objective of the time from its arrival to its first token, seconds; empty: none, or it has had one.
+  // Objective of the time from its arrival to its first token, in seconds; empty: none, or the token has
+  // come.
+  // sent.
   std::optional<double> ttft_objective_s;
 
-  // Set when it was placed before, so its prompt is already charged to its tenant: the steps that it waited
-  // before that placement, which still count as its age.
+  // Steps that it waited before an earlier placement; they still count as its age. Set when it was placed
+  // before: its prompt is then already charged to its tenant.
   std::optional<int64_t> waited_steps;
 
   // Number of consecutive refusals by workers without KV memory that the router counted as free. After
-  // kRefusalsBeforeReserving of them it is placed where all KV tokens that it may need can be reserved, and
-  // the worker reserves them.
+  // kRefusalsBeforeReserving of them the request is placed where all KV tokens that it may need can be
+  // reserved, and the worker reserves them.
   int32_t refusals = 0;
   static constexpr int32_t kRefusalsBeforeReserving = 8;
   static bool ReservesAfter(int32_t refusals) { return refusals >= kRefusalsBeforeReserving; }
@@ -65,11 +67,11 @@ struct RequestSpec {
   // For a request suspected of crashing workers: it is placed on an empty worker, which takes no other
   // request for this number of steps, not counting those that compute prompts. 0: not suspected.
   int32_t steps_alone = 0;
-  // Number of the model that generated its first tokens: only a group of that model may continue it. 0: any
-  // model.
+  // Number of the model that generated its first tokens; only a group of that model may continue the request.
+  // 0: any model.
   uint32_t model = 0;
 
-  // The only rank that may run it, because its client has named it; unset: any.
+  // The only rank that may run the request, because the client has named that rank; unset: any.
   struct HeldRank {
     int32_t group = 0;
     WorkerIndex worker = 0;

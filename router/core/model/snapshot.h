@@ -19,7 +19,8 @@
 namespace bfio::core {
 
 struct WorkerView {
-  // L_g at the plan's step, before new assignments, in tokens: of resident requests and those in flight.
+  // L_g at the plan's step, before new assignments, in tokens: the load of resident requests and of those in
+  // flight.
   int64_t load_tokens = 0;
   // Number of requests that are resident or in flight.
   int32_t active = 0;
@@ -29,7 +30,7 @@ struct WorkerView {
   int64_t free_kv_tokens = 0;
   // KV capacity in tokens: free_kv_tokens of the empty worker.
   int64_t total_kv_tokens = std::numeric_limits<int64_t>::max();
-  // False while it drains: its load is then not part of the level for the others.
+  // False while it drains; the level that the other workers should keep then ignores its load.
   bool accepts_new = true;
   // Local time of a step, in units of a reference worker's time per token: time_offset + time_per_token *
   // load. Workers of different speed are balanced by this time, not by tokens.
@@ -38,10 +39,10 @@ struct WorkerView {
   // Mean time of a request here from first step to last, in a unit that all workers share. It differs between
   // chains of servers.
   double service_time = 1;
-  // What each prompt token placed here adds to time_offset: where prompts are computed whole, its cost spread
-  // over the steps of a mean request.
+  // What each prompt token placed here adds to time_offset, where prompts are computed whole: its cost,
+  // spread over the steps of a mean request.
   double prefill_weight = 0;
-  // Total time that each prompt token placed here adds, at the plan's step.
+  // Total time that each prompt token placed here adds to the plan's step.
   double load_rate() const { return time_per_token + prefill_weight; }
   // Local time of a step with this load.
   double TimeAt(double tokens) const { return time_offset + time_per_token * tokens; }
@@ -64,7 +65,7 @@ struct WaitingView {
   int64_t computed_tokens = 0;
   // RequestSpec::prefix; empty: unknown. Borrowed from the pool.
   absl::Span<const uint64_t> prefix;
-  // KV tokens that it may come to need: it fits any worker with so many unreserved tokens, whatever
+  // KV tokens that it may come to need. It fits any worker that has this many unreserved tokens, whatever
   // Snapshot::kv says.
   int64_t kv_reserve_tokens = 0;
   // Step at which the request entered the pool; Snapshot::step minus this is its waiting age in steps.
@@ -84,7 +85,7 @@ struct WaitingView {
   // Weighted tokens served to its tenant beyond those of the least served tenant with a waiting request.
   double tenant_excess_tokens = 0;
   // Steps that its tenant's next request has waited in the fair reference (scheduler/virtual_fcfs.h); 0 where
-  // that has none left. Set where there is more than one tenant.
+  // the reference has no request of the tenant left. Set where there is more than one tenant.
   int64_t tenant_reference_wait = 0;
   // Row of Outlook::curves with its survival probabilities; 0 without an outlook.
   int32_t curve = 0;
@@ -95,11 +96,11 @@ struct WaitingView {
   KvDemand kv() const { return {kv_reserve_tokens, kv_need}; }
   // RequestSpec::steps_alone is set: placed before the policy is called, on any worker that it fits.
   bool runs_alone = false;
-  // At least one group has decided since it arrived while another group also had free slots.
+  // Since it arrived, at least one group has decided while another group also had free slots.
   bool passed_over = false;
 };
 
-// The prompts left to compute on each rank (router/core/prefill/prefill_view.h).
+// The prompts that each rank still has to compute (router/core/prefill/prefill_view.h).
 struct PrefillView;
 
 // Predictions for the steps after the plan's, h = 1 .. H, filled in by router/core/lookahead. Rows have H + 1
@@ -117,42 +118,42 @@ struct Outlook {
   absl::Span<const double> curves;
 };
 
-// The same as far ahead as requests stay, at a few steps that grow apart (lookahead/far_outlook.h fills it).
-// Empty where the rule of placement does not look ahead, or nothing is predicted.
+// Predictions as far ahead as requests stay, at a few steps whose distance grows (lookahead/far_outlook.h
+// fills it). Empty where the rule of placement does not look ahead, or nothing is predicted.
 struct FarOutlook {
   // 0 = h_0 < h_1 < .. < h_(K - 1).
   absl::Span<const int64_t> steps;
   // [g * K + k]: expected load of worker g's present requests at step + h_k, tokens.
   absl::Span<const double> load;
-  // [k]: variance of a worker's load at step + h_k, of what ends and of what comes until then; the mean over
-  // the workers, tokens^2.
+  // [k]: variance of a worker's load at step + h_k, caused by the requests that end and arrive until then;
+  // the mean over the workers, tokens^2.
   absl::Span<const double> variance;
   // By waiting index the row of `curves`: [c * K + k] is the probability that a request admitted by this plan
   // is still active at step + h_k.
   absl::Span<const int32_t> curve_of;
   absl::Span<const double> curves;
-  // Mean number of steps that a resident will still stay.
+  // Mean number of steps that a resident still stays.
   double mean_stay = 0;
 };
 
-// What workers have computed of the waiting prompts already, and what they have left to compute, where some
-// keep the KV of earlier prompts (WorkerSpec::prefix_cache).
+// The parts of the waiting prompts that workers have computed already, and the prompt tokens that workers
+// have left to compute, where some workers keep the KV of earlier prompts (WorkerSpec::prefix_cache).
 struct PrefixView;
 
-// How requests are placed while there are slots for all of them (policy/bf_io_auto).
+// How requests are placed while every one of them gets a slot (policy/bf_io_auto).
 enum class PlacementRule : uint8_t {
   // Some workers are kept low for the next large request (headroom.h).
   kHeadroom,
-  // To the worker where it lengthens the expected steps least (horizon.h).
+  // Each to the worker where it lengthens the expected steps least (horizon.h).
   kHorizon,
-  // To the least loaded worker, requests spread evenly (policy/trtllm).
+  // Each to the least loaded worker, with even request counts (policy/trtllm).
   kCounts,
 };
 
 // The reference wait of a class: under first come, first served within the class, and in fair order of its
-// tenants, 99 % of its requests admitted recently in any group would have waited at most `p99` steps; over a
-// time ten times as long, `long_run_p99`. In a burst both are at least the wait of the request that would
-// come next.
+// tenants, 99 % of its requests admitted recently in any group would have waited at most `p99` steps.
+// `long_run_p99` is the same over a time ten times as long. In a burst both are at least the wait of the
+// request that would come next.
 struct ClassWait {
   int32_t priority = 0;
   int64_t p99 = 0;
@@ -166,23 +167,24 @@ struct Snapshot {
   absl::Span<const WorkerView> workers;
   // The waiting pool: higher priority first, then by senior_step: oldest first, except calls of agents.
   absl::Span<const WaitingView> waiting;
-  // Number of waiting requests, of which `waiting` has the first ones; 0: the size of `waiting`.
+  // Number of all waiting requests; `waiting` may hold only the first of them. 0: the size of `waiting`.
   int64_t pool_size = 0;
   Outlook outlook;
-  // Where admission estimates needs: the second way for a request to fit a worker. Empty with reservations.
+  // Where admission estimates needs, the second way for a request to fit a worker. Empty with reservations.
   KvOutlook kv;
   // By class, higher priority first. Empty where the policy does not read it.
   absl::Span<const ClassWait> first_come;
   // Set for ranks that meet in a barrier, the router's or their engine's, compute prompts in chunks and have
   // reported their batch costs; otherwise null.
   const PrefillView* prefill = nullptr;
-  // Set where the policy reads it (Policy::uses_prefixes): router/core/prefix/prefix_view.h. Otherwise null.
+  // Set where the policy reads it (Policy::uses_prefixes), otherwise null. Defined in
+  // router/core/prefix/prefix_view.h.
   const PrefixView* prefixes = nullptr;
   // The rule that a policy with several rules of placement (Policy::placement_rules) must use.
   PlacementRule rule = PlacementRule::kHeadroom;
   FarOutlook far;
 
-  // Waits of 0 before a request of the class was admitted.
+  // Returns waits of 0 until a request of the class has been admitted.
   ClassWait FirstCome(int32_t priority) const {
     for (const ClassWait& wait : first_come)
       if (wait.priority == priority) return wait;
@@ -202,8 +204,8 @@ struct Decision {
   // PolicyOptions::stop ended the search, so the result for the same snapshot may differ with more time or on
   // another machine.
   bool stopped_early = false;
-  // Proven upper bound of the distance from the optimum, where there is one (PolicyOptions::gap_every;
-  // solver/gap_probe.h has the unit).
+  // Proven upper bound of the distance from the optimum, where it was computed (PolicyOptions::gap_every).
+  // Unit: see solver/gap_probe.h.
   std::optional<double> gap;
   // The level: step time in seconds up to which ranks fill their step with prompt tokens
   // (router/core/prefill). Empty: each rank computes up to its own budget.

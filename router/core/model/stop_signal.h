@@ -1,4 +1,4 @@
-// How a caller with a clock ends a search of the core, which has none.
+// How a caller ends a search of the core, which cannot read a clock.
 //
 // Purpose: shared by solver and policies. Threads: called by the deciding thread.
 #ifndef BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_

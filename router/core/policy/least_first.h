@@ -1,5 +1,5 @@
-// Placement of one request after the other on the worker with the least key, in O(log workers) each where KV
-// memory suffices.
+// Places one request after the other on the worker with the least key, in O(log workers) each where KV memory
+// suffices.
 //
 // Purpose: least-loaded placement of many requests in large groups. Ownership: borrows the capacity, in which
 // it enters the placements. Threads: one.
@@ -23,15 +23,16 @@ namespace bfio::core {
 template <class Key>
 class LeastFirst {
  public:
-  // `key(view)` does not fall when a request is placed. Workers with `most_active` requests get no more.
-  // REQUIRES: `free` is changed only by this object.
+  // REQUIRES: `key(view)` does not fall when a request is placed. Workers with `most_active` requests get no
+  // more. Only this object may change `free`.
   LeastFirst(FreeCapacity& free, int64_t most_active, Key key)
       : free_(free), most_active_(most_active), key_(std::move(key)) {
     for (WorkerIndex g = 0; g < free.workers(); ++g) Add(g);
     std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
 
-  // Takes the request on the worker with the least key that it fits (ties: lowest index), or kNoWorker.
+  // Places the request on the worker with the least key that it fits (ties: lowest index). Returns that
+  // worker, or kNoWorker.
   WorkerIndex Take(const WaitingView& request) {
     WorkerIndex taken = kNoWorker;
     size_t popped = 0;
@@ -43,7 +44,7 @@ class LeastFirst {
     }
     if (taken != kNoWorker) free_.Take(request, taken);
     looks_ += static_cast<int64_t>(popped);
-    // Those looked at go back, the one taken with its new key.
+    // The workers that were looked at return to the heap, the chosen one with its new key.
     looked_at_.assign(heap_.end() - static_cast<std::ptrdiff_t>(popped), heap_.end());
     heap_.resize(heap_.size() - popped);
     for (const Entry& entry : looked_at_) {
@@ -74,10 +75,10 @@ class LeastFirst {
   std::vector<Entry> looked_at_;
 };
 
-// Places these waiting indices in order, each on the worker with the least step time that it fits: the rest
-// of a placement that a deadline has ended. False, with `plan` and `free` incomplete, when one fits nowhere,
-// or KV memory is so short that workers are looked at more often than twice for each request and once for
-// each worker.
+// Places these waiting indices in order, each on the worker with the least step time that it fits. Completes
+// a placement that a deadline has ended. Returns false, with `plan` and `free` incomplete, when a request
+// fits nowhere, or when KV memory is so short that workers are looked at more than 2 * requests + workers
+// times.
 inline bool PlaceOnLeastLoaded(const Snapshot& snapshot, absl::Span<const int32_t> requests,
                                FreeCapacity& free, std::vector<Assignment>& plan) {
   LeastFirst least(free, std::numeric_limits<int64_t>::max(),

@@ -4,13 +4,14 @@
 //
 // Contract of Decide, for every policy:
 //   - each waiting index is used at most once;
-//   - worker g gets at most free_slots requests, and the sum of their kv_reserve_tokens is at most
+//   - worker g gets at most free_slots requests, and either the sum of their kv_reserve_tokens is at most
 //     free_kv_tokens, or they fit by Snapshot::kv;
-//   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
-//     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
-//     section 3). A worker that a request holds (scheduler/kv_hold.h) shows no free slot. Policies that meter
-//     prompts let requests wait for a rank that has no prompt to compute, and least_work for one that has
-//     their prefix.
+// - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
+//     KV is not the limit, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
+//     section 3). A worker that a request holds (scheduler/kv_hold.h) shows no free slot. Exceptions:
+//     policies
+//     that meter prompts let requests wait for a rank that has no prompt to compute, and least_work for one
+//     that has their prefix.
 // Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a
 // decision; randomness comes from PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.
@@ -36,14 +37,14 @@ class Policy {
  public:
   virtual ~Policy() = default;
 
-  // The name it is registered under.
+  // The name under which it is registered.
   virtual absl::string_view name() const = 0;
 
   // H: how many steps ahead Snapshot::outlook should look; the scheduler projects no further.
   virtual int32_t horizon() const { return 0; }
 
-  // The rules of placement it has; Snapshot::rule selects one of them, and the scheduler fills Snapshot::far
-  // for a rule that looks ahead. The first is used until step times are known.
+  // Its placement rules. Snapshot::rule selects one of them, and the scheduler fills Snapshot::far for a rule
+  // that looks ahead. The first one is used until step times are known.
   virtual absl::Span<const PlacementRule> placement_rules() const { return {}; }
 
   // It reads Snapshot::first_come, which the scheduler must then compute.
@@ -52,7 +53,7 @@ class Policy {
   // It reads Snapshot::prefixes.
   virtual bool uses_prefixes() const { return false; }
 
-  // It sets Decision::level_s where Snapshot::prefill is there, and is called for it even if no request
+  // It sets Decision::level_s where Snapshot::prefill is set, and is called for that even if no request
   // waits.
   virtual bool meters_prompts() const { return false; }
 
@@ -63,36 +64,36 @@ class Policy {
   virtual const ShadowSet* shadows() const { return nullptr; }
 };
 
-// Bounds of PolicyOptions::wait_ratio. Below 1 no rule that leaves no slot empty could keep it; 100 has the
-// effect of no bound.
+// Bounds of PolicyOptions::wait_ratio. No rule that fills all slots could keep a ratio below 1; a ratio of
+// 100 has the effect of no bound.
 inline constexpr double kLeastWaitRatio = 1, kMostWaitRatio = 100;
 
-// Settings every policy may read; each ignores what does not concern it.
+// Settings of all policies; each ignores those that do not concern it.
 struct PolicyOptions {
-  // Seed of the policy's own random stream (power_of_two, power_of_d). Give replicas different seeds, or they
-  // draw the same workers.
+  // Seed of the policy's own random stream (power_of_two, power_of_d). Give routers that run side by side
+  // different seeds; otherwise they draw the same workers.
   uint64_t seed = 1;
   // H, steps of lookahead.
   int32_t horizon = 0;
   // bf_io: "paper" (J of the BF-IO paper), "square" (squared deviations of the loads, less weights of age) or
   // "refill" (the same, weighted by how long each worker will stay as it is).
   std::string objective = "square";
-  // bf_io: what a step ahead counts against the one before it, in (0, 1]; 1 in the paper's J.
+  // bf_io: weight of a step ahead relative to the step before it, in (0, 1]; 1 in the paper's J.
   double discount = 1;
   // power_of_d: d, workers drawn for each request.
   int32_t choices = 4;
-  // bf_io_auto: where slots are short, the 99th percentile of waits over that of a first-come rule. Balance
-  // improves with it, since more requests may be passed over.
+  // bf_io_auto: where slots are short, the 99th percentile of waits over that of a first-come rule. A larger
+  // ratio improves balance, since more requests may be passed over.
   double wait_ratio = 1.15;
-  // bf_io, bf_io_auto, least_work: called while they search, about every thousand evaluations; as long as it
-  // returns false, plans are as without it.
+  // bf_io, bf_io_auto, least_work: called during the search, about every thousand evaluations. As long as it
+  // returns false, it does not change the plan.
   StopSignal stop;
-  // bf_io, bf_io_auto: one in so many of the decisions that they solve gets a proven bound, with the same
-  // plan (Decision::gap); 0: none.
+  // bf_io, bf_io_auto: one of this many solved decisions gets a proven bound (Decision::gap); its plan is the
+  // same. 0: none.
   int32_t gap_every = 0;
 };
 
-// A policy as it is made: name and settings.
+// The name and the settings of a policy to make.
 struct PolicySetting {
   std::string name;
   PolicyOptions options;
@@ -104,10 +105,10 @@ struct PolicyInfo {
   absl::string_view summary;
 };
 
-// All registered policies, in the order --help lists them.
+// All registered policies, in the order in which --help lists them.
 const std::vector<PolicyInfo>& RegisteredPolicies();
 
-// INVALID_ARGUMENT, naming the known policies or the wrong setting, when it cannot be made.
+// INVALID_ARGUMENT, with the known policies or the wrong setting in the message, when it cannot be made.
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(absl::string_view name, const PolicyOptions& options);
 
 }  // namespace bfio::core

@@ -10,8 +10,8 @@
 
 namespace bfio::core {
 
-// Weight of a waiting request's age, tokens^2 per step, by what a token adds to the mean worker: decides
-// between requests of one size, where the deviation is 0.
+// Weight of a waiting request's age, per step, in tokens^2 times the squared time that a token adds to the
+// mean worker. Decides between requests where all have one size, so that the deviation is 0.
 inline constexpr double kLeastAgeWeight = 200;
 
 // Mean prompt length of the pool and mean distance from it, tokens.

@@ -1,9 +1,9 @@
-// A snapshot as an instance of the integer program.
+// Converts a snapshot to an instance of the integer program.
 //
 // Purpose: the one translation from a policy's input (model/snapshot.h) to the solver's (solver/instance.h):
 // bf_io, bf_io_auto and the LP files of the simulator describe the same program. Workers come from `free`,
-// with what the policy has placed already. Weights, precounted tokens, target and discount are left at their
-// defaults. Pure. Threads: any, no state.
+// including what the policy has placed already. Weights, precounted tokens, target and discount are left at
+// their defaults. Pure. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_SNAPSHOT_INSTANCE_H_
 #define BFIO_ROUTER_CORE_POLICY_SNAPSHOT_INSTANCE_H_
 

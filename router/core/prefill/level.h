@@ -25,32 +25,32 @@ struct Level {
   int64_t tokens = 0;
 };
 
-// How many ranks' worth of tokens a rise of the level above `level_s` gives on this rank: the prompt tokens
-// of the rise, divided by those that it would give above the rank's knee. So it is 0 without prompts left, 1
-// above the knee, and more below it, where tokens take the time of attention only. Attention to a prompt's
-// own tokens is not counted, because it costs the same whenever they are computed.
+// Number of ranks' worth of tokens that a rise of the level above `level_s` gives on this rank: the prompt
+// tokens of the rise, divided by the tokens that it would give above the rank's knee. So it is 0 without
+// prompts left, 1 above the knee, and more below it, where tokens only take the time of attention. Attention
+// to a prompt's own tokens is not counted, because it costs the same whenever they are computed.
 double SharingAt(const RankWork& rank, double level_s);
 
-// The lowest level at which a rank computes prompts of `work_s` within `left_s`, all of these in seconds;
-// infinite where none is high enough. Of a step up to the level L, L - other_s is for prompts: `other_s` is
-// what its other rows take, less what its free rows would take above the knee. So n steps need L = other_s +
-// work_s / n, and the largest n is chosen that is over in time. No step is shorter than `least_s`. It aims
-// half a step early, as tokens are whole and steps vary.
+// The lowest level at which a rank computes prompts of `work_s` within `left_s`, all in seconds; infinite
+// where no level is high enough. Of a step up to the level L, L - other_s is for prompts: `other_s` is the
+// time of its other rows, less the time that its free rows would take above the knee. So n steps need L =
+// other_s + work_s / n; the largest n that ends in time is chosen. No step is shorter than `least_s`. The
+// result aims to end half a step early, because tokens are whole numbers and steps vary.
 double LevelWithin(double other_s, double least_s, double work_s, double left_s);
 
 // When the level stops rising.
 struct LevelTerms {
   // The slowest rank's time without prompts, which is the lowest level.
   double least_s = 0;
-  // Until all ranks together compute `wanted_tokens`, and each its `own_tokens`, the level rises while at
-  // least `least_sharing` ranks share the rise.
+  // Until all ranks together compute `wanted_tokens`, and each rank its `own_tokens`, the level rises while
+  // at least `least_sharing` ranks share the rise.
   double wanted_tokens = 0;
   double least_sharing = 0;
-  // Beyond these it still rises while at least this number of ranks share the rise, because such a
-  // rise pays at once.
+  // Beyond these tokens it still rises while at least this number of ranks share the rise, because such a
+  // rise pays off at once.
   double paying_sharing = std::numeric_limits<double>::infinity();
-  // By rank, tokens that it has to compute itself before the level stops as for wanted_tokens; others' tokens
-  // do not replace these. Empty: none.
+  // By rank: tokens that the rank itself must compute before the level stops; other ranks' tokens do not
+  // replace them. Empty: none.
   absl::Span<const int64_t> own_tokens;
 };
 

@@ -21,40 +21,42 @@
 // the rise, the level stays where prompts are free.
 //
 // How fast. The free rows of a step that had no prompt are lost, and ranks that compute a prompt in one step
-// rarely all have one in the next. So the delay is spread evenly: every prompt under way gets the mean
-// prompt's share of a horizon tau = k / lambda per step, by which k prompts are under way, by Little's law.
-// They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of which PrefillSettings::pace
-// takes more or less. A long prompt takes longer, and does not lengthen a step in proportion to its length,
-// unless that is cheap: a rank whose first prompt needs more than the share to end within tau should compute
-// so much of it, as far as its rows below the knee go, times the part of a row's time above the knee that is
-// saved there, 1 - k1 d / a after d tokens. Tokens of other ranks' prompts do not replace these, and the
-// number of ranks that share a rise bounds their cost as it does any other. Where k is below 1 no other
-// prompt comes in time, and waiting is worth no more than what it saves: tau is N S at most, times the pace.
-// tau is at least a step. The steps that a plan takes to arrive come on top.
+// rarely all have one in the next. So the delay is spread evenly: in every step each prompt in progress gets
+// the mean prompt's share of a horizon tau = k / lambda, by which k prompts are in progress, by Little's law.
+// They wait k / lambda each and cost N S / k: the sum is least at k = sqrt(lambda N S), which
+// PrefillSettings::pace scales. A long prompt takes longer; it does not lengthen a step in proportion to its
+// length unless that is cheap. A rank whose first prompt needs more than the share to end within tau should
+// compute more of it, as far as its rows below the knee go, times the part of a row's time above the knee
+// that is saved there, 1 - k1 d / a after d tokens. Tokens of other ranks' prompts do not replace these, and
+// the number of ranks that share a rise bounds their cost as it does any other. Where k is below 1 no other
+// prompt comes in time, and waiting is worth no more than it saves: tau is at most N S times the pace. tau is
+// at least a step. The steps that a plan takes to arrive are added.
 //
-// Objectives. The horizon serves the mean. A prompt with an objective for its first token may have less time,
-// and then the level rises until the work that stands before it, and its own, is done in time: on its rank
-// or, while it waits, what is bound and waits before it shared by all ranks, and its own on one
-// (LevelWithin). The order of prompts does not change. For an objective a step is at most half as long again
-// as without prompts; an objective that needs more is not pursued.
+// Objectives. The horizon serves the mean. A prompt with an objective for its first token may have less time.
+// Then the level rises until that prompt and the work before it are done in time (LevelWithin): on its rank;
+// or, while it waits, the bound and waiting work before it shared by all ranks, and its own on one. The order
+// of prompts does not change. For an objective a step is at most half as long again as without prompts; an
+// objective that needs more is not pursued.
 //
 // Which prompt. A rank gets a prompt from the pool only when it has fewer prompt tokens left than it can
 // compute in the step. The prompt with the largest age over the root of its length goes first, the oldest
 // where slots are short. Largest age over length serves the mean, largest age the longest wait; this is the
 // geometric mean of both. The longest one of a step goes to the rank that will be least loaded.
 //
-// Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
-// slowest rank's time by at most twice that time, or twice a mean prompt's if this is more. A prompt that has
-// been bound for twice the time that it was meant to take, tau steps for a mean one, is given its share in
-// every step, however few ranks share it. In the pool a younger prompt goes before an older one only if it is
-// shorter, and has waited more than the root of (its length / the older one's) times as long. So where the
-// longest is r times the shortest, one that has waited at least sqrt(r) times as long as all others goes
-// first. In steps, whatever the other ranks do and whatever arrives:
+// Bounds. No rank computes beyond the level, so no decode is later than that. The level is above the slowest
+// rank's time by at most twice that time, or twice a mean prompt's time if that is more. A prompt that has
+// been bound for twice its intended time (tau steps for a mean one) gets its share in every step, however few
+// ranks share it. In the pool a younger prompt goes before an older one only if it is shorter, and has waited
+// more than sqrt(its length / the older one's) times as long. So where the longest is r times the shortest, a
+// prompt that has waited at least sqrt(r) times as long as all others goes first. In steps, whatever the
+// other ranks do and whatever arrives:
 //   - A rank's last prompt is computed within tau (2 m + w) + 2 n steps: n prompts on the rank, w of their
 //     work left and m of the longest, in mean prompts and at least 1. tau is at most max(1, min(G / lambda, N
 //     S times the pace) / step time) + lag.
-//   - While prompts wait and a rank has a free slot, one leaves the pool within as many steps, those of the
-//     rank that has most, and those of a mean request: so long it may wait for a slot on a faster rank.
+// - While prompts wait and a rank has a free slot, a prompt leaves the pool within the same number of
+//   steps,
+//     taken for the rank with most prompts, plus the steps of a mean request: the wait for a faster rank's
+//     slot.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
@@ -107,7 +109,7 @@ struct PrefillTraffic {
 };
 
 inline constexpr double kNoObjective = std::numeric_limits<double>::infinity();
-// The rest of an objective after so many steps.
+// The rest of an objective after that many steps.
 inline double DueIn(const std::optional<double>& objective_s, int64_t steps, double step_s) {
   return objective_s ? *objective_s - static_cast<double>(steps) * step_s : kNoObjective;
 }
@@ -120,13 +122,13 @@ struct PrefillRank {
   int64_t free_slots = 0;
   // Its prompts, in the order in which it computes them.
   std::vector<PromptLeft> prompts;
-  // By prompt, the seconds left for its first token when the step begins; kNoObjective where it has none, and
-  // empty where none has.
+  // By prompt: seconds left for its first token when the step begins; kNoObjective if the prompt has no
+  // objective. Empty if none has one.
   std::vector<double> due_s;
   // Seconds since the first of them was placed here.
   double first_bound_for_s = 0;
 
-  // Gives it a prompt more.
+  // Adds a prompt.
   void Add(const PromptLeft& prompt, double due) {
     due_s.resize(prompts.size(), kNoObjective);
     prompts.push_back(prompt);
@@ -135,18 +137,18 @@ struct PrefillRank {
 };
 
 struct WaitingPrompt {
-  // To compute.
+  // Prompt tokens to compute.
   int64_t tokens = 0;
   double waited_s = 0;
   // As in PrefillRank.
   double due_s = kNoObjective;
-  // Before them, which come computed.
+  // Prompt tokens before these whose KV comes computed.
   int64_t done = 0;
-  // By rank, how many of `tokens` its prefix cache is expected to hold; fewer than `tokens`. Empty: none
-  // does.
+  // By rank: how many of `tokens` its prefix cache is expected to hold; fewer than `tokens`. Empty: no cache
+  // holds any.
   absl::Span<const int64_t> cached;
 
-  // What that rank would compute of it.
+  // The part of the prompt that this rank would compute.
   PromptLeft On(WorkerIndex rank) const {
     const int64_t found = cached.empty() ? 0 : cached[static_cast<size_t>(rank)];
     return {tokens - found, done + found};

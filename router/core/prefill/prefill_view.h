@@ -16,7 +16,7 @@ struct PrefillView {
   // By rank; free_slots as in Snapshot::workers.
   std::vector<PrefillRank> ranks;
   PrefillTraffic traffic;
-  // Tokens of a rank's step, decodes included; the least over the ranks.
+  // Token budget of a rank's step, including decodes; the minimum over the ranks.
   int64_t token_budget = 0;
   // Ranks fill their budget independently of the plan, which can only release prompts (release_planner.h).
   bool releases_only = false;

@@ -33,20 +33,20 @@
 //
 // S seconds of work take a share of what G ranks can compute. The request makes the rank's decodes dE longer
 // for its o steps, which the group waits for with the probability w that the rank is the slowest. While a
-// rank that takes none now has more of the prefix than all that do, the prompt waits for it, but no longer
-// than it would take to compute the difference (the ski rental rule). Where slots are short it also lets
-// younger ones go first while a rank without a slot has more than all with one, for
+// than it would take to compute the difference (the ski rental rule). Where slots are
+// short it also lets younger prompts go first, as long as a rank without a slot has
+// more of its prefix than all ranks with one, for at most
 // ReleaseSettings::longest_wait_s.
 //
-// Bound. A prompt that has waited N times its own height is not held for others. Where there are slots for
-// all, nor is one that has waited for two steps and 16 times the height: with many decodes the delay of all
-// of them outweighs any wait of a first token. Where slots are short, uneven waves would lengthen the
-// backlog. A prompt is released when more urgent ones have been: a younger one goes first only if it is
-// shorter and has waited more than the root of (its length / the older one's) times as long. In steps: where
-// there are slots for all, a prompt is released after 2 + 16 h / (step time) steps, or later as long as every
-// rank with a free slot holds prompts for a whole step. h is what it and a step of prompts take beside
-// decodes at most. When it is released, it and what stands before it on its rank, less than a step, are
-// computed in as many steps as they fill.
+// Bound. A prompt that has waited N times its own height is not delayed for others any longer. Where there
+// are slots for all, neither is a prompt that has waited for two steps and 16 times the height: with many
+// decodes their total delay outweighs any wait for a first token. Where slots are short this does not apply,
+// because uneven waves would lengthen the backlog. A prompt is released after more urgent ones: a younger one
+// goes first only if it is shorter and has waited more than sqrt(its length / the older one's) times as long.
+// In steps: where there are slots for all, a prompt is released after 2 + 16 h / (step time) steps, or later
+// as long as every rank with a free slot holds prompts for a whole step. h is the most time that it and a
+// step of prompts take beside decodes. Once it is released, it and the less than one step of prompts before
+// it on its rank take as many steps as they fill.
 //
 // Use: MeteredPolicy calls it for engines that run unmodified and meet in a barrier (GroupKind::kCoupled),
 // with every event while requests wait.
@@ -73,8 +73,8 @@ struct ReleaseSettings {
   int64_t step_tokens = 2048;
   // As PrefillSettings::growth.
   double growth = 0.3;
-  // Where slots are short, a prompt lets others go first for so long, if a rank without a slot has more of
-  // its prefix than all that have one.
+  // Where slots are short: how long a prompt lets others go first, if a rank without a slot has more of its
+  // prefix than all ranks with one.
   double longest_wait_s = 0;
 };
 

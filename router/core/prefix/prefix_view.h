@@ -17,11 +17,11 @@
 namespace bfio::core {
 
 struct PrefixView {
-  // Null: no worker has one.
+  // Null: no worker has a prefix cache.
   const PrefixCaches* caches = nullptr;
   // By worker: prompt tokens of the requests there that are neither computed nor expected to be cached.
   std::vector<int64_t> pending;
-  // Mean output of requests that have ended; 0: none has.
+  // Mean output of requests that have ended, in tokens; 0: none has ended.
   double output_tokens = 0;
   // The share of recent prompts' tokens that their workers were expected to have, 0 .. 1.
   double hit_share = 0;

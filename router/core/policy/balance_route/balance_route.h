@@ -1,20 +1,21 @@
 // br0 and br_h: the margin score in two stages; our reading of BalanceRoute.
 //
 // Source: "Tackling the Data-Parallel Load Balancing Bottleneck in LLM Serving" (BalanceRoute), arXiv
-// 2605.06113, of which we have the abstract but not the formula. From the abstract: the score is piecewise
-// linear, filling a margin and overflowing it count differently, it is discounted over a short horizon, and
-// there are two stages. The formula is derived from the one-step imbalance; the stages and br_h's constants
-// (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of the same group's public simulator
-// (Echoscd/Load-Balancing-Release, strategy_balance_future). Do not quote them as the paper's.
+// 2605.06113, of which only the abstract was available, without the formula. From the abstract: the score is
+// piecewise linear; filling a margin and overflowing it count differently; the score is discounted over a
+// short horizon; there are two stages. The formula is derived from the one-step imbalance; the stages and
+// br_h's constants (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of the same group's public
+// simulator (Echoscd/Load-Balancing-Release, strategy_balance_future). Do not quote these constants as the
+// paper's.
 //
 //   1. While more than 7 slots are free: the worker with most free slots (ties: least loaded) takes the
 //      request with the largest score among the 1,024 oldest.
-//   2. Then the worker with the least load at the end of the horizon takes as many requests as it has slots
-//      (or fewer when that scores more): the subset of those whose sum comes closest to its least margin.
+//   2. Then the worker with the least load at the end of the horizon takes as many of the candidates as it
+//      has slots (or fewer when that scores more): the subset whose sum comes closest to its least margin.
 //
 // br0 uses the present step only, with beta = G: the exact change of G max L - sum L. br_h uses the
-// snapshot's outlook as far as it reaches. Their simulator lets a load shrink by predicted completions but
-// not grow; the outlook does both. Lower classes follow when the higher one is placed.
+// snapshot's outlook as far as it reaches. In that simulator a load only shrinks by predicted completions; in
+// the outlook it also grows. A lower class of priority follows when the higher one is placed.
 //
 // Purpose: a baseline that chooses out of the whole pool by a formula instead of a search. Threads: as
 // Policy.
@@ -45,11 +46,11 @@ class BalanceRoutePolicy final : public Policy {
 
   void Start(const Snapshot& snapshot);
   absl::Span<double> Loads(WorkerIndex worker);
-  // Free slots of the workers that some request still fits.
+  // Free slots of the workers that at least one waiting request still fits.
   int64_t OpenSlots() const;
   WorkerIndex MostFree();
   WorkerIndex LeastLoadedAtTheEnd();
-  // The oldest requests of one class that fit the worker; closes it when there are none.
+  // Finds the oldest requests of one class that fit the worker; closes the worker when there are none.
   bool FindCandidates(const Snapshot& snapshot, WorkerIndex worker);
   int32_t BestCandidate() const;
   void BestSubset(WorkerIndex worker, std::vector<int32_t>& best);
@@ -57,7 +58,7 @@ class BalanceRoutePolicy final : public Policy {
 
   absl::string_view name_;
   int32_t horizon_;
-  // beta; 0 for G.
+  // beta; 0 means G.
   double overflow_weight_;
   FreeCapacity free_;
   MarginScore score_{1, kDiscount};
@@ -75,7 +76,7 @@ class BalanceRoutePolicy final : public Policy {
 
 // br_h's beta.
 inline constexpr double kBrHorizonOverflowWeight = 43;
-// The smallest weight then, 0.86^500, is below 1e-32.
+// With this horizon the smallest weight, 0.86^500, is below 1e-32.
 inline constexpr int32_t kBrLongestHorizon = 500;
 
 }  // namespace bfio::core

@@ -5,7 +5,7 @@
 // margin m_h is how far the worker lies below the most loaded one at step + h. With alpha = 1 and beta = G it
 // is, for one step, exactly the idle work that the tokens remove (balance_route.h names the source).
 // Piecewise linear and concave in S. Tokens are counted as staying and not growing. Cost: O(H log H) to set,
-// O(log H) to ask. Threads: one.
+// O(log H) per score. Threads: one.
 #ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_MARGIN_SCORE_H_
 #define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_MARGIN_SCORE_H_
 
@@ -19,7 +19,7 @@ namespace bfio::core {
 
 class MarginScore {
  public:
-  // beta; alpha is 1. d, in (0, 1].
+  // `overflow_weight` is beta, with alpha = 1. `discount` is d, in (0, 1].
   MarginScore(double overflow_weight, double discount)
       : overflow_weight_(overflow_weight), discount_(discount) {}
 
@@ -30,13 +30,13 @@ class MarginScore {
 
   double operator()(int64_t tokens) const;
 
-  // Tokens that overflow at no step: the least margin, rounded down.
+  // Largest number of tokens that overflow at no step: the least margin, rounded down.
   int64_t safe() const { return safe_; }
 
  private:
   double overflow_weight_;
   double discount_;
-  // (margin, weight), by margin; and over the first i of them the sums of weight and of weight times margin.
+  // (margin, weight), by margin; [i]: sums of weight, and of weight times margin, over the first i of them.
   std::vector<std::pair<double, double>> margins_;
   std::vector<double> weight_below_;
   std::vector<double> weighted_margin_below_;

@@ -1,17 +1,18 @@
-// BF-IO: which waiting requests, and where, by the integer program over the whole pool.
+// BF-IO: which waiting requests enter, and where, by the integer program over the whole pool.
 //
-// Source: BF-IO paper, section 3 (IO); the program itself is router/core/solver. With a lookahead H steps
-// ahead count, each `discount` times as much as the one before it. Objectives:
+// Source: BF-IO paper, section 3 (IO); the program itself is router/core/solver. With a lookahead, the H next
+// steps count, each `discount` times as much as the one before it. Objectives:
+// ahead count, each with `discount` times the weight of the one before it. Objectives:
 //   square  (default) squared deviations of the loads from a common level, less weights for waiting
 //           (valuation.h): balances better and does not starve any request.
-//   refill  square over the horizon, a worker weighted by the probability that no request on it has ended by
+//   refill  square over the horizon; a worker's weight is the probability that no request on it has ended by
 //   then:
 //           the next decision repairs the imbalance that a completion causes.
 //   paper   J = sum over h of G max L - sum L. Its term - sum L rewards large requests, so small ones may
 //   wait long.
 // Classes of priority are strict: a request is never passed over for a lower class while KV admits it.
 //
-// Purpose: the program with the user's settings; bf_io_auto sets its own. Threads: as Policy.
+// Purpose: the program with the user's settings; bf_io_auto derives its settings itself. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 

@@ -1,6 +1,6 @@
 // Settings of bf_io.
 //
-// Purpose: PolicyOptions are checked where the policy is made. Threads: any, no state.
+// Purpose: checks PolicyOptions where the policy is made. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_OPTIONS_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_OPTIONS_H_
 
@@ -10,10 +10,10 @@
 
 namespace bfio::core {
 
-// Largest horizon bf_io accepts.
+// Largest horizon that bf_io accepts.
 inline constexpr int32_t kMaxHorizon = 500;
 
-// INVALID_ARGUMENT, naming the setting and its permitted values.
+// INVALID_ARGUMENT, with the setting and its permitted values in the message.
 absl::StatusOr<SolverSettings> BfIoSettings(const PolicyOptions& options);
 
 }  // namespace bfio::core

@@ -5,21 +5,21 @@
 // (router/core/solver/instance.h). Threads: one (scratch memory). Deterministic.
 //
 // All three come from two scales of the pool, so that nothing has to be tuned to a workload's lengths or
-// rates: S, the mean deviation of prompt lengths from their mean (tokens, by what one adds to the mean
-// worker), and A, a typical age (steps).
+// rates: S, the mean deviation of prompt lengths from their mean (in tokens, times what a token adds to the
+// mean worker), and A, a typical age (steps).
 //
 // Target. The level that admitting U average requests would give to the workers that count (level_workers.h),
 // less kStockTilt * S for each of the U. A slightly low level keeps the larger half of the pool in reserve.
 // Otherwise the search admits all mid-sized requests first, and the remaining common sizes fit no gap.
 //
-// Weight. S^2 (kAgeWeight r + kAgeSquaredWeight r^2) with r = age / A, and a little for every step. The gain
-// of passing over a request is bounded, its weight is not: no request starves.
+// Weight. S^2 (kAgeWeight r + kAgeSquaredWeight r^2) with r = age / A, and a small constant per step. The
+// gain of passing over a request is bounded, its weight is not, so no request starves.
 //
 // Oversized requests. A request more than kOverdueAges * A old, and more than kOversized times the mean load
 // of a slot, cannot enter without raising a worker far above the rest, and G workers wait for every token of
 // the excess until the worker has drained. A worker below the rest delays no other. So the least loaded
-// worker is reserved for it: the excess counts as its load in advance, and it gets small requests until its
-// load has fallen by as much. Then the request closes an ordinary gap.
+// worker is reserved for the request: the excess counts as the worker's load in advance, and it gets small
+// requests until its load has fallen by as much. Then the request fits without creating a straggler.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 
@@ -36,7 +36,8 @@ namespace bfio::core {
 
 class Valuation {
  public:
-  // `instance` has workers and items of the snapshot, in its order. REQUIRES: neither is empty.
+  // `instance` has the workers and items of the snapshot, in the snapshot's order. REQUIRES: neither is
+  // empty.
   void Apply(const Snapshot& snapshot, Instance& instance);
 
  private:

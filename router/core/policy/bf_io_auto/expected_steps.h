@@ -1,9 +1,9 @@
 // The expected step times of a group as far ahead as requests stay, updated as requests are placed.
 //
-// Purpose: what the horizon rule (horizon.h, which has the formula) minimises, and the search for the worker
-// where a request raises it least. Workers are ordered into blocks of similar ones. A bound of the raise, in
-// single precision and without logarithms, excludes most blocks, then most workers; the others, mostly one,
-// are computed exactly. So what is chosen does not depend on the bounds.
+// Purpose: the value that the horizon rule (horizon.h, which has the formula) minimises, and the search for
+// the worker where a request raises it least. Workers are ordered into blocks of similar ones. A bound of the
+// raise, in single precision and without logarithms, excludes most blocks, then most workers; the others,
+// mostly one, are computed exactly. So the result does not depend on the bounds.
 //
 // Threads: one. Cost: O(workers * knots) exponentials for Reset; O(knots) multiplications of vectors for a
 // block that is not excluded and for every 64 workers, and O(knots) logarithms for Raise and Add.
@@ -37,9 +37,9 @@ class ExpectedSteps {
   // The sum now, in the unit of WorkerView's times.
   double Value() const;
 
-  // The request that the calls below concern. Borrowed until the next Open.
+  // Sets the request that the calls below refer to. Borrowed until the next Open.
   void Open(const Request& request);
-  // By how much the request on worker g raises the sum.
+  // The amount by which the open request raises the sum on worker g.
   double Raise(WorkerIndex g);
   // The worker with the least raise among those that the request fits (ties: lowest index), or kNoWorker.
   WorkerIndex Least(const FreeCapacity& free, const WaitingView& request);
@@ -52,7 +52,7 @@ class ExpectedSteps {
     bool operator==(const Rate& other) const { return token == other.token && prompt == other.prompt; }
   };
 
-  // The 128-bit vector that every x86-64 has; the compiler makes one of a loop over its lanes.
+  // Lanes of a 128-bit vector, which every x86-64 has; the compiler vectorises a loop over them.
   static constexpr size_t kVector = 4;
   using Vector = std::array<float, kVector>;
   // Workers whose bounds are computed together.
@@ -70,19 +70,19 @@ class ExpectedSteps {
   };
 
   size_t At(WorkerIndex g, size_t k) const { return static_cast<size_t>(g) * knots_ + k; }
-  // Orders the workers into blocks of kLanes, those that add most to the sum last.
+  // Groups the workers into blocks of kLanes; those that add most to the sum come last.
   void SetBlocks();
   void SetTiles();
-  // Enters worker g in its block's tiles; then what is least in the block.
+  // Enters worker g in its block's tiles, and updates the block's least values.
   void SetLane(WorkerIndex g);
   void SetLeast(size_t block);
   // Lower bounds of the raises, from a tile for each knot. REQUIRES: TakeRate of at most their rates.
   Lanes Bounds(const Tile* tiles) const;
-  // Prepares the open request for workers of that rate.
+  // Prepares the open request for workers of this rate.
   void TakeRate(const Rate& rate);
-  // log sum exp at knot k with the open request on worker g, less without. REQUIRES: TakeRate.
+  // log sum exp at knot k with the open request on worker g, less the same without it. REQUIRES: TakeRate.
   double RaiseAt(size_t k, WorkerIndex g) const;
-  // Enters less_ of knot k in all gaps and slopes, before exponentials overflow.
+  // Applies less_ of knot k to all gaps and slopes, before exponentials overflow.
   void Settle(size_t k);
 
   size_t knots_ = 0;
@@ -101,7 +101,7 @@ class ExpectedSteps {
   // weight * tau.
   std::vector<double> scale_;
 
-  // The open request, and the rate it is prepared for.
+  // The open request, and the rate for which it is prepared.
   const Request* request_ = nullptr;
   Rate rate_{0, 0};
   bool prepared_ = false;
@@ -111,12 +111,12 @@ class ExpectedSteps {
   std::vector<double> grown_;
   std::vector<Term> terms_;
 
-  // By block and lane; the last block's other lanes have kNoWorker. By worker, its place there.
+  // By block and lane; unused lanes of the last block have kNoWorker. By worker: its index in lanes_.
   std::vector<WorkerIndex> lanes_;
   std::vector<size_t> place_;
   // By block and knot; by kLanes blocks and knot.
   std::vector<Tile> tiles_, least_tiles_;
-  // By block; of all workers.
+  // Least rates, by block; and over all workers.
   std::vector<Rate> least_rates_;
   Rate least_rate_{0, 0};
   // Scratch: bounds of blocks, and of workers that they do not exclude.

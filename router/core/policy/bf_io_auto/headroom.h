@@ -1,18 +1,18 @@
 // Placement while there are slots for all requests: a worker is kept low for the next large one.
 //
-// Purpose: below saturation all waiting requests enter, and only the worker is to be chosen. The barrier
+// Purpose: below saturation all waiting requests enter, and only their workers have to be chosen. The barrier
 // waits for the largest load alone, so a request on any worker that stays below the largest costs nothing
-// now. The cost comes with the next large request: it will go to the lowest worker, and the step will be as
-// long as that worker's load and the request together. So each request, largest first, goes to the lowest
-// worker or to the lowest one above the k lowest, whichever makes
+// now. The cost arises with the next large request: it goes to the lowest worker, and the step then lasts as
+// long as that worker's load and the request require together. So each request, largest first, goes to the
+// lowest worker or to the lowest one above the k lowest, whichever makes
 //
 //     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + x(X))
 //
 // less. Placement on the least loaded worker (LPT) keeps all workers level. This rule keeps a few low and the
 // rest slightly higher, and large requests are placed on the low ones.
 //
-// T_g is not the worker's time now but the one its residents are growing towards: every resident counts, and
-// every request placed, with `growth` more tokens (ExpectedGrowth). Otherwise a worker with many young
+// T_g is not the worker's present time but the time towards which its residents grow: every resident and
+// every placed request counts with `growth` more tokens (ExpectedGrowth). Otherwise a worker with many young
 // residents has a low load, gets more requests, and has the largest load a thousand steps later. x(X) is what
 // a request adds: its prompt and its growth, at the mean worker.
 //
@@ -35,13 +35,13 @@ namespace bfio::core {
 class Headroom {
  public:
   // Records the prompts of requests that are new since the last call. New is a larger id than any seen
-  // before: an older request that is revealed later (a lower class, a window) is not learnt.
+  // before: an older request that appears in a snapshot later (lower class, limited window) is not recorded.
   void Observe(const Snapshot& snapshot);
 
-  // What a resident is expected to add on average while what is placed now stays, tokens: half of the tokens
-  // still to be generated, times the generated share of a request's tokens. Where prompts are most of the
-  // tokens, arrivals compensate for growth. `completed_tokens`: mean size of a completed request, 0 when none
-  // is known yet. REQUIRES: Observe.
+  // Tokens that a resident is expected to add on average while the requests placed now stay: half of the
+  // tokens still to be generated, times the generated share of a request's tokens. Where prompts are most of
+  // the tokens, arrivals compensate for growth. `completed_tokens`: mean size of a completed request, 0 when
+  // none is known yet. REQUIRES: Observe.
   double ExpectedGrowth(const Snapshot& snapshot, double completed_tokens) const;
 
   // Places all requests; false, with `decision` and `free` incomplete, when one fits nowhere. When `stop`
@@ -65,21 +65,21 @@ class Headroom {
   double T(const WorkerView& worker) const {
     return worker.Time() + worker.time_per_token * growth_ * static_cast<double>(worker.active);
   }
-  // T with that request too.
+  // T if the request is added.
   double With(const WorkerView& worker, const WaitingView& request) const {
     return T(worker) + worker.load_rate() * static_cast<double>(request.prefill_tokens) +
            worker.time_per_token * growth_;
   }
   // Sorts the workers and adds up the sizes.
   void Prepare(const FreeCapacity& free);
-  // The cost of a largest and a smallest time.
+  // The cost (formula above) for these two values of max_g T_g and min_g T_g.
   double Cost(double largest, double smallest) const;
-  // Its place in `workers_`, or -1.
+  // Index in `workers_` of the worker for the request, or -1.
   int64_t Choose(const FreeCapacity& free, const WaitingView& request);
-  // The worker at that place has become slower: moves it to where it belongs.
+  // The worker at this index has become slower: restores the order of `workers_`.
   void Sink(size_t place, double time);
 
-  // Prompt lengths of recent requests, by age and, unless unsorted_, by size; their sum.
+  // Prompt lengths of recent requests: by age, and, unless unsorted_, by size; their sum.
   std::deque<double> recent_;
   std::vector<double> sorted_;
   bool unsorted_ = false;
@@ -94,7 +94,7 @@ class Headroom {
   // x(X) = rate_ * prompt + grows_.
   double rate_ = 1;
   double grows_ = 0;
-  // How many low workers are left alone.
+  // Number of workers that are kept low (k above).
   size_t low_ = 1;
   // Scratch.
   std::vector<double> new_;

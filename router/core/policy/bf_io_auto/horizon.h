@@ -6,15 +6,15 @@
 //     sum over h of d_h E max_g T_g(h)        E max_g T_g(h) ~ tau_h log sum_g exp(m_g(h) / tau_h)
 //
 //   m_g(h)   expected time of worker g's step h steps ahead, of its present requests (Snapshot::far)
-//   tau_h    s_h / sqrt(2 log G), s_h^2 the variance of a worker's time then. For normal loads E max is at
-//   most
+//   tau_h    s_h / sqrt(2 log G), s_h^2 is the variance of a worker's time h steps ahead. For normal loads E
+//   max is at most
 //            tau log sum exp(m / tau) + s^2 / (2 tau), and at equal means this tau minimises the bound. tau
 //            grows with h, so that for far steps only large differences matter.
 //   d_h      exp(-h / r), where r is the mean number of steps that a resident still stays. A knot of the
-//            outlook stands for the steps that are nearer to it than to other knots, by ratio.
+//            outlook stands for the steps whose ratio to it is closer to 1 than to other knots.
 //
-// So long requests are spread by number rather than by tokens, and a worker whose residents will leave soon
-// takes more. No constant is tuned.
+// So long requests are spread by number rather than by tokens, and a worker whose residents leave soon takes
+// more. The rule has no tuned constant.
 //
 // Threads: one. Cost: that of ExpectedSteps. At a deadline (StopSignal) the requests that are left go to the
 // least loaded worker, O(log workers) each.
@@ -35,7 +35,7 @@ class Horizon {
  public:
   // Places all requests; false, with `decision` and `free` incomplete, when one fits nowhere. When `stop`
   // ends it, the decision says so, and the rest goes to the least loaded worker (PlaceOnLeastLoaded).
-  // REQUIRES: `decision` is empty; snapshot.far is there.
+  // REQUIRES: `decision` is empty; snapshot.far is set.
   bool Place(const Snapshot& snapshot, const StopSignal& stop, FreeCapacity& free, Decision& decision);
 
  private:

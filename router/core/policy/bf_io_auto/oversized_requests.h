@@ -5,7 +5,7 @@
 // excess until the worker's load has fallen again. A worker below the rest delays no other. So one of the
 // least loaded workers is reserved for the request: part of the excess counts as its load in advance
 // (precounted_tokens), so it gets small requests and its load falls. The part grows to the whole as the
-// request becomes overdue (urgency.h). Then the request closes an ordinary gap.
+// request becomes overdue (urgency.h). Then the request fits without creating a straggler.
 //
 // The size of a gap and how fast a worker's load can fall are learnt from the loads of successive snapshots,
 // in tokens. Threads: one. Cost: O(waiting + G log G) per decision.
@@ -24,19 +24,19 @@ namespace bfio::core {
 
 class OversizedRequests {
  public:
-  // Learns the sizes of completed requests since the last plan.
+  // Learns the sizes of the requests that completed since the last plan.
   void Observe(const Snapshot& snapshot);
 
   // Sets reserved_worker and precounted_tokens of oversized items, and precounts them. Only `level` workers
-  // are reserved. `slacks`: steps until each is overdue (urgency.h). `admissions`: requests admitted per
-  // decision.
+  // are reserved. `slacks`: steps until each request is overdue (urgency.h). `admissions`: requests admitted
+  // per decision.
   void Apply(const Snapshot& snapshot, absl::Span<const double> slacks, const PoolScale& scale,
              double admissions, absl::Span<const WorkerIndex> level, Instance& instance);
 
-  // Mean load that a completion takes away, tokens; 0 before the first.
+  // Mean load that a completion removes, tokens; 0 before the first completion.
   double completed_tokens() const { return gap_; }
 
-  // The plan that was made for the snapshot.
+  // Notes the plan that was made for the snapshot.
   void Remember(const Snapshot& snapshot, absl::Span<const Assignment> plan);
 
  private:
@@ -45,7 +45,7 @@ class OversizedRequests {
     int32_t item;
   };
 
-  // Load and requests of each worker after the last plan, and its step.
+  // Load and requests of each worker after the last plan, and that plan's step.
   struct After {
     int64_t load;
     int64_t active;

@@ -1,19 +1,22 @@
-// Urgency: how late every waiting request is, and the weight of admitting it for that.
+// Urgency: how late every waiting request is, and the weight that this gives to its admission.
 //
 // Purpose: balance alone would always prefer requests that fit well; the others must be admitted too. The
 // reference is a first-come rule on the same arrivals, per class of priority and in fair order of its tenants
 // (Snapshot::first_come). With P its recent 99th percentile of waits, Q the same over a longer time, and r
 // the configured wait ratio (PolicyOptions::wait_ratio):
-//   late      a request that has waited more than r Q. The price of waiting keeps their share of the
-//             admissions at kLateShare, so that the 99th percentile of the waits is r Q: it rises with every
-//             late admission and falls with every other one (stochastic approximation of a quantile; Robbins
-//             and Monro, 1951). So nothing has to be tuned to prompt lengths, group size or load.
+// late      a request that has waited more than r Q. The price of waiting keeps their share of the
+//             admissions at kLateShare, so that the 99th percentile of the waits is r Q: the price rises with
+//             every late admission and falls with every other one (stochastic approximation of a quantile;
+//             Robbins and Monro, 1951). So nothing has to be tuned to prompt lengths, group size or load.
 //   weight    price * S^2 * (age / (r P))^2, S being the scale of the balance: the pool's deviation by what a
 //             token adds to the mean worker.
-//   overdue   a step before age kDueFactor * r P it is admitted next whatever the imbalance; on its reserved
-//             worker (oversized_requests.h), if that gets a free slot within kReservedShare * r P steps.
+//   overdue   one step before age kDueFactor * r P the request is admitted next whatever the imbalance; on
+//   its
+//             reserved worker (oversized_requests.h), if that gets a free slot within kReservedShare * r P
+//             steps.
 // Requests of a tenant that has been served more than others count as younger by its lead. That delays their
 // limit only as far as a fair order of the tenants, too, lets them wait longer than P.
+// limit is delayed only as far as a fair order of the tenants would also let them wait longer than P.
 //
 // Threads: one. Cost: O(waiting) per decision.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_URGENCY_H_
@@ -38,14 +41,14 @@ class UrgencyTracker {
   // Observes the pool for a decision.
   void Observe(const Snapshot& snapshot);
 
-  // Steps until a request is overdue, by waiting index, for the snapshot observed last; at 1 or
-  // less it is admitted next whatever the imbalance.
+  // Steps until a request is overdue, by waiting index, for the snapshot observed last. At 1 or less the
+  // request is admitted next, whatever the imbalance.
   absl::Span<const double> slacks() const { return slacks_; }
 
   // Sets the weights of the items.
   void SetWeights(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const;
 
-  // The plan that was made for the snapshot observed last; an empty one too.
+  // Learns from the plan that was made for the snapshot observed last. Call it for an empty plan too.
   void Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan);
 
   // Requests admitted per decision, recently.
@@ -54,12 +57,12 @@ class UrgencyTracker {
 
  private:
   const double wait_ratio_;
-  // At first the middle of where it settles: 0.2 to 4 where prompts are alike or many requests are admitted
-  // per step, 60 to 200 where prompts are long or few are admitted.
+  // Starts in the middle of the range where it settles: 0.2 to 4 where prompts have similar lengths or many
+  // requests are admitted per step, 60 to 200 where prompts are long or few are admitted.
   double price_ = 20;
   double admissions_ = 0;
-  // By waiting index: r P of its class, at least a step; steps that it counts as younger by its tenant's
-  // lead, and those of them that delay its limit; steps until it is overdue.
+  // By waiting index: r P of the request's class, at least one step; steps by which it counts as younger
+  // because of its tenant's lead; the part of them that delays its limit; steps until it is overdue.
   std::vector<double> scales_, leads_, delays_, slacks_;
 };
 

@@ -1,7 +1,7 @@
-// Which of several units takes a request, by their rates and by how much they serve.
+// Chooses the unit that takes a request, by the units' rates and by their numbers of jobs.
 //
-// Purpose: the rules of the policies jffc, sa_jsq and jiq, for units that serve several jobs at
-// once: ranks that step by themselves here, chains of servers in chains/core/dispatcher.h. Threads: no state.
+// Purpose: the rules of the policies jffc, sa_jsq and jiq, for units that serve several jobs at once: here
+// ranks that step independently, in chains/core/dispatcher.h chains of servers. Threads: no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_UNIT_RULES_H_
 #define BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_UNIT_RULES_H_
 
@@ -24,16 +24,16 @@ struct UnitView {
 // No unit is free: the job waits in the central queue.
 inline constexpr int32_t kCentralQueue = -1;
 
-// REQUIRES of all: units fastest first.
+// All rules REQUIRE: `units` are sorted, fastest first.
 
 // Join-the-Fastest-Free-Chain (Algorithm 3 of "Serving Chain-structured Jobs with Large Memory Footprints").
 int32_t FastestFree(absl::Span<const UnitView> units);
 // The fastest of the free units with the fewest jobs.
 int32_t FewestJobsFree(absl::Span<const UnitView> units);
-// An idle unit at random, else a free one at random.
+// A random idle unit; if none is idle, a random free unit.
 int32_t IdleFree(absl::Span<const UnitView> units, Rng& rng);
 
-// One of the units for which `fits` holds, each as likely, or kCentralQueue.
+// A random unit for which `fits` holds, all equally likely, or kCentralQueue.
 template <class Fits>
 int32_t AtRandom(absl::Span<const UnitView> units, Rng& rng, const Fits& fits) {
   const auto many = static_cast<uint64_t>(std::count_if(units.begin(), units.end(), fits));

@@ -1,28 +1,33 @@
-// Least work: the oldest request goes to the worker that has least to compute with it.
+// Least work: the oldest request goes to the worker that has the least to compute, this request included.
 //
 // Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix
-// caching). What worker g has to do with the request, in tokens that it computes:
+// caching). The work of worker g with the request, in tokens that it computes:
+// caching). Work of worker g including the request, in tokens to compute:
 //
 //   p_g + (1 + h) * m_g + n_g * o
-//
-// p_g being the prompt tokens that it has not computed yet, m_g the tokens of the request's prompt that its
-// cache does not hold, n_g the number of its requests, o the mean output, and h the share of prompts' tokens
-// that their workers were expected to have lately. A token costs about the same in a prompt as in a decode,
-// so no weight is needed: where outputs are long, requests spread by number (least_requests), and where
-// prompts are long and shared, a request goes where its prefix is, until that worker has more to do than the
-// prefix saves. A token that is computed also takes the place of another in the cache, which would have been
-// found with probability h: hence 1 + h.
-//
-// Where capacity is short, a slot that falls free is best used by a request whose prefix is on that worker.
-// So a request of which a worker without room has more than all with room lets the others of its class go
-// first, up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). And
-// it waits, though a busy worker has room, as long as that worker would take to compute what it lacks there
-// (the ski rental rule): a group that is nearly full would otherwise compute every prompt everywhere. Only
-// requests of the lowest class that waits do: others would leave the room to a lower class.
-//
-// Ties: fewest requests, then in turn. At a deadline (StopSignal) prefixes are ignored for the rest. Threads:
-// as Policy. Cost: a bisection in the cache of each worker with room for each request that is looked at or
-// placed, a look-up for each other worker, and an entry for each block that a placed prompt brings.
+// p_g: prompt tokens that the worker has not computed yet. m_g: tokens of the request's prompt that are not
+// in its cache. n_g: number of its requests. o: the mean output. h: the share of recent prompts' tokens that
+// were expected to be in their workers' caches. A token costs about the same in a prompt as in a decode, so
+// no weight is needed. Where outputs are long, requests spread by number (least_requests). Where prompts are
+// long and shared, a request goes where its prefix is, until that worker has more to do than the prefix
+// saves. A computed token also replaces another one in the cache, which would have been found with
+// probability h: hence 1 + h.
+// which would have been found with probability h: hence 1 + h.
+// Where capacity is short, a slot that becomes free is best used by a request whose prefix is on that worker.
+// So if a full worker has more of a request's prefix than all workers with capacity, the request lets the
+// others of its class go first, up to twice the 99th percentile of waits under first come, first served
+// (Snapshot::first_come). The request also waits although a busy worker has capacity, for the time that this
+// worker would take to compute what it lacks (the ski rental rule): otherwise a group that is nearly full
+// would compute every prompt everywhere. Only requests of the lowest waiting class do this, so that no lower
+// class takes the capacity.
+// that is nearly full would compute every prompt everywhere. Only requests of the lowest waiting class wait
+// Ties: fewest requests, then round robin. At a deadline (StopSignal) prefixes are ignored for the rest.
+// Threads: as Policy. Cost: a bisection in the cache of each worker with capacity for each request that is
+// looked at or placed, a look-up for each other worker, and an entry for each block that a placed prompt
+// brings.
+// remaining requests. Threads: as Policy. Cost: for each request that is looked at or placed, a bisection in
+// the cache of each worker with free capacity and a look-up for each other worker; an entry for each block
+// that a placed prompt adds.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_WORK_LEAST_WORK_H_
 
@@ -47,38 +52,39 @@ class LeastWorkPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  // Capacity that has shrunk to where such a request fits no worker.
+  // Whether capacity has shrunk so far that such a request fits no worker.
   bool Refused(const WaitingView& request) {
     return refusals_.Refused(request.kv_need, request.kv_reserve_tokens);
   }
-  // Call before a request's prefix is looked up on all workers; after the deadline there are no caches.
+  // Call before a request's prefix is looked up on all workers. After the deadline caches_ is null.
   void ReadDeadline(Decision& decision);
-  // Tokens of its prompt that the worker has by what was placed there, and by this plan (PrefixCaches::Find);
-  // and how many it is expected to have. FindOn REQUIRES caches.
+  // FindOn: tokens of its prompt that the worker has according to the placements there (PrefixCaches::Find)
+  // and to this plan. REQUIRES: caches_ is set. The second: how many tokens it is expected to have.
   int64_t FindOn(const WaitingView& request, WorkerIndex worker) const;
   int64_t CachedOn(const WaitingView& request, WorkerIndex worker) const;
-  // Tokens that a worker which takes requests, but has no room now, has of its prompt beyond those of all
-  // with room; 0 where that is less than a block.
+  // Whether younger requests may go first, or whether it waits although there is capacity; by elsewhere_.
+  // capacity; 0 where that is less than a block. Considers only workers that accept requests.
   int64_t MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const;
-  // By that number, in elsewhere_: younger ones may go first; it waits though there is room.
+  // Records that the plan places the request there.
+  // there is free capacity.
   bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
   bool StaysFor(const Snapshot& snapshot, int32_t index) const;
-  // The plan places it there.
+  // Notes that this plan places the request on the worker.
   void Plan(const WaitingView& request, WorkerIndex worker);
-  // Places it if it is not placed and fits anywhere.
+  // Places the request if it is not placed yet and fits on a worker.
   void Place(const Snapshot& snapshot, int32_t index, Decision& decision);
   WorkerIndex Choose(const Snapshot& snapshot, const WaitingView& request);
 
   const StopSignal stop_;
   FreeCapacity free_;
   KvRefusals refusals_;
-  // Null: none, or the deadline has passed.
+  // Blocks that the plan's prompts bring to workers that did not have them.
   const PrefixCaches* caches_ = nullptr;
-  // Requests in this decision.
+  // By worker: prompt tokens that it still has to compute, including those of this plan.
   int32_t looked_up_ = 0;
-  // Blocks that the plan's prompts bring to workers which have not had them.
+  // Blocks that this plan's prompts add to workers that did not have them.
   absl::flat_hash_set<std::pair<WorkerIndex, uint64_t>> planned_;
-  // By worker: prompt tokens that it has to compute, those of this plan included.
+  // By worker: prompt tokens that it has to compute, including those of this plan.
   std::vector<int64_t> pending_;
   WorkerIndex next_ = 0;
   // Scratch, by waiting index.

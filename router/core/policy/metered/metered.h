@@ -1,14 +1,14 @@
 // A policy whose ranks compute prompts up to a common step time.
 //
 // Purpose: a decorator around a policy that places requests. Where the snapshot has the prompts that ranks
-// still compute (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts which rank
+// still compute (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts each rank
 // takes, and up to which time ranks fill the step. With
-//   slots for all   its bindings are the plan.
-//   fewer slots     which request goes where is the other policy's choice, among as many slots of each rank
+// slots for all   its bindings are the plan.
+//   fewer slots     the other policy chooses which request goes where, among as many slots of each rank
 //                   as there are bindings for it.
-// Of ranks that fill their steps themselves (PrefillView::releases_only), PlanRelease decides which prompts
-// each gets, also by their prefix caches, and there is no level.
-// Classes of priority are strict. Without Snapshot::prefill the other policy decides alone.
+// For ranks that fill their steps themselves (PrefillView::releases_only), PlanRelease decides which prompts
+// each rank gets, also by the ranks' prefix caches, and there is no level.
+// Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.
 #ifndef BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_
@@ -38,18 +38,19 @@ class MeteredPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  // Fills bindings_; the level.
+  // Fills bindings_; returns the level.
   double Bind(const Snapshot& snapshot);
-  // The requests of one class of priority, from `first` to `end`; the level. Adds them to bindings_ and
-  // ranks_.
+  // Binds the requests of one class of priority, from `first` to `end`; returns the level. Appends to
+  // bindings_ and ranks_.
   double BindClass(const Snapshot& snapshot, size_t first, size_t end);
   PrefillDecision Plan(const Snapshot& snapshot, int32_t priority) const;
-  // Requests that fit no rank's memory now are passed over.
+  // Requests for which this is false, because no rank has memory for them now, are passed over.
   bool FitsSomewhere(const WaitingView& request);
-  // Fills WaitingPrompt::cached of the first ones of waiting_, which are those requests in the order order_.
+  // Sets WaitingPrompt::cached of the first entries of waiting_, which are these requests in order_'s order.
+  // order order_.
   void FindCached(const Snapshot& snapshot, absl::Span<const WaitingView> waiting);
   void PlaceBindings(const Snapshot& snapshot, Decision& decision);
-  // By the other policy, with as many slots as there are bindings.
+  // Places requests by the other policy, with as many slots as there are bindings.
   void PlaceWithin(const Snapshot& snapshot, Decision& decision);
 
   const std::unique_ptr<Policy> placing_;
@@ -58,9 +59,9 @@ class MeteredPolicy final : public Policy {
   std::vector<PrefillRank> ranks_;
   // Scratch.
   std::vector<WaitingPrompt> waiting_;
-  // The index in its class of each of waiting_, which are those that may be bound.
+  // For each of waiting_, the prompts that may be bound: its index within its class.
   std::vector<int32_t> order_;
-  // WaitingPrompt::cached.
+  // Memory of WaitingPrompt::cached.
   std::vector<int64_t> cached_;
   std::vector<WorkerView> views_;
   FreeCapacity free_;

@@ -1,10 +1,11 @@
 // TensorRT-LLM: the oldest U requests, longest first, each to the rank with least (active tokens, active
-// requests); a rank leaves the heap when it has reached max(ceil((active + U) / G), most active of any rank).
+// requests); a rank gets no more requests once it has max(ceil((active + U) / G), most active requests of any
+// rank).
 //
 // Source: DefaultADPRouter of tensorrt_llm/_torch/pyexecutor/scheduler/adp_router.py, without target ranks.
-// Active tokens there are prompt tokens; here they are the resident KV tokens, with which the rule balances
-// better. Where slots or KV tokens, which the source does not consider, leave a request over, it goes in pool
-// order to the rank with least tokens that has free capacity, with or without the cap.
+// Active tokens there are prompt tokens; here they are resident KV tokens, with which the rule balances
+// better. The source ignores limits on slots and KV tokens. Here a request that these limits leave over goes,
+// in pool order, to the rank with least tokens that has free capacity, whatever the cap.
 //
 // Purpose: baseline; the rule TensorRT-LLM ships. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
@@ -30,11 +31,11 @@ class TrtllmPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  // Requests a rank may have after this plan.
+  // Number of requests that a rank may have after this plan.
   int32_t Cap() const;
   void PlaceLongestFirst(const Snapshot& snapshot, Decision& decision);
   void PlaceRest(const Snapshot& snapshot, Decision& decision);
-  // Asks `stop_` at some of the requests; remembers in the decision when it has ended it.
+  // Calls `stop_` at some of the requests; sets stopped_early when it has ended the decision.
   bool Stopped(size_t request, Decision& decision) const;
 
   StopSignal stop_;

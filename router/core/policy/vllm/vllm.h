@@ -3,9 +3,9 @@
 //
 // Source: vLLM's internal data-parallel balancer, DPLBAsyncMPClient of vllm/v1/engine/core_client.py since
 // pull request 49204. There every request is sent to an engine at once and waits there. Here the router holds
-// the queue, so that a worker's `waiting` are the requests this plan has given it, which its next step will
-// start; `running` are its active ones, in flight included; `in_flight` is both; `kv` is the used part of its
-// KV tokens; there is one client. Without KV pressure this is least requests.
+// the queue. So a worker's `waiting` is the number of requests that this plan has given it, which start in
+// its next step; `running` is the number of its active ones, in flight included; `in_flight` is the sum of
+// both; `kv` is the used share of its KV tokens; `clients` is 1. Without KV pressure this is least requests.
 //
 // Purpose: baseline; the rule vLLM ships. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_
@@ -28,7 +28,7 @@ class VllmPolicy final : public Policy {
   double Score(WorkerIndex worker) const;
 
   FreeCapacity free_;
-  // By worker: requests this plan has given it.
+  // By worker: requests that this plan has given it.
   std::vector<int32_t> waiting_;
   WorkerIndex start_ = 0;
 };
