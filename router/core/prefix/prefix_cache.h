@@ -1,4 +1,4 @@
-// What one worker's prefix cache is expected to hold: the blocks of earlier prompts whose KV it has kept.
+// A model of one worker's prefix cache: the blocks of earlier prompts whose KV it is expected to hold.
 //
 // Purpose: an engine keeps the KV of ended requests until it needs the memory, and a prompt that begins like
 // an earlier one computes only the rest. The router cannot read that cache, so it models it: all blocks of a

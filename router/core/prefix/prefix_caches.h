@@ -23,7 +23,8 @@ namespace bfio::core {
 
 class PrefixCaches {
  public:
-  // Entries of all workers of a group together: 67 million tokens, and 67 to 104 MB (prefix_cache.h).
+  // Bound on the entries of all workers of a group together: 67 million tokens, and 67 to 104 MB
+  // (prefix_cache.h).
   static constexpr int64_t kMostEntries = int64_t{1} << 20;
 
   struct Member {

@@ -1,4 +1,5 @@
-// What the workers of a group have left to compute of prompts, where prompts that begin alike share KV.
+// The prompt tokens that the workers of a group still have to compute, where prompts with equal prefixes
+// share KV.
 //
 // Purpose: a policy's input (Snapshot::prefixes). A prompt costs a worker only the tokens that its prefix
 // cache does not hold, and waits for the prompts that the worker has not computed yet.
@@ -23,7 +24,7 @@ struct PrefixView {
   std::vector<int64_t> pending;
   // Mean output of requests that have ended, in tokens; 0: none has ended.
   double output_tokens = 0;
-  // The share of recent prompts' tokens that their workers were expected to have, 0 .. 1.
+  // The share of recent prompt tokens that were expected in their workers' caches, 0 .. 1.
   double hit_share = 0;
 };
 

@@ -1,6 +1,6 @@
 // The scheduler of ranks that meet in a barrier and step together.
 //
-// The rhythm (proto/bfio/v1/worker.proto describes the workers' side):
+// When plans are made (proto/bfio/v1/worker.proto describes the workers' side):
 //   lockstep    a plan for step k+1 follows the reports of step k
 //   pipelined   a plan for step k+2 follows the reports of step k; for k+1 when the group is idle
 // An idle group with nothing to place gets no plan: it is parked until a request arrives.
@@ -37,14 +37,14 @@ class BarrierScheduler final : public Scheduler {
   void SaveSteps(GroupState& state) const override;
   absl::Status RestoreSteps(const GroupState& state) override;
 
-  // True when by the reports of reported_step() the workers wait for a plan.
+  // True when, according to the reports of reported_step(), the workers wait for a plan.
   bool GroupIdle() const;
   int64_t TargetStep(bool force) const;
   void CountArrived();
 
-  // Largest apply_step sent out in this epoch.
+  // Largest apply_step sent in this epoch.
   int64_t planned_step_ = 0;
-  // Ranks that have reported step reported_step_ + 1.
+  // Number of ranks that have reported step reported_step_ + 1.
   int32_t arrived_ = 0;
 };
 

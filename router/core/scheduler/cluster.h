@@ -1,8 +1,8 @@
 // All groups of a router and the pool of requests that they share: events in, plans out.
 //
-// Purpose: all of the router's state of its groups and the waiting pool is here, and every
-// decision is taken here. The router's decision thread, the simulator and the replay drive the same class
-// through the same events (scheduler_event.h): they differ only in where events come from and where plans go.
+// Purpose: holds all state of a router's groups and waiting pool, and makes every decision. The router's
+// decision thread, the simulator and the replay drive the same class through the same events
+// (scheduler_event.h): they differ only in where events come from and where plans go.
 //
 // Threads: none inside; owned and called by one thread. No I/O, no clock: steps are numbered by the events
 // themselves. Deterministic: the same events in the same order give the same outcomes.
@@ -40,11 +40,11 @@ class EventObserver {
 
 class Cluster {
  public:
-  // Makes a group's own instance of a policy.
+  // Creates a separate policy instance for each group.
   using PolicyFactory = std::function<absl::StatusOr<std::unique_ptr<Policy>>(const PolicySetting&)>;
 
   // A cluster without groups. `factory`, if empty, is MakePolicy. Without a lookahead nothing is predicted.
-  // `observer`, if there is one, outlives the cluster.
+  // `observer`, if set, outlives the cluster.
   Cluster(const SchedulerOptions& options, const PolicySetting& policy, PolicyFactory factory = {},
           std::unique_ptr<Lookahead> lookahead = nullptr, EventObserver* observer = nullptr);
   Cluster(const Cluster&) = delete;
@@ -56,10 +56,10 @@ class Cluster {
 
   // Null when there is no such group.
   const Scheduler* group(GroupIndex index) const;
-  // Ascending.
+  // In ascending order.
   std::vector<GroupIndex> groups() const;
-  // In which order groups should decide: those with an open epoch, the one with the largest free share of its
-  // slots first, ties by index.
+  // The order in which groups should decide: groups with an open epoch, by the free share of their slots,
+  // largest first; ties by index.
   std::vector<GroupIndex> DecisionOrder() const;
 
   struct Location {
@@ -70,27 +70,27 @@ class Cluster {
   };
   // The location of a placed request.
   std::optional<Location> LocationOf(RequestId id) const;
-  // It waits or is placed.
+  // The request waits or is placed.
   bool Knows(RequestId id) const { return pool_.Waits(id) || LocationOf(id).has_value(); }
 
   int64_t NextStep() const { return pool_.NextStep(); }
   int64_t waiting() const { return pool_.size(); }
   int64_t waiting_tokens() const { return pool_.tokens_to_compute(); }
-  // In flight included, over all groups.
+  // Number of placed requests in all groups, in flight included.
   int64_t placed() const;
   const RequestPool& pool() const { return pool_; }
   const Lookahead& lookahead() const { return pool_.lookahead(); }
   const PolicySetting& policy_setting() const { return setting_; }
   const SchedulerOptions& options() const { return options_; }
-  // Summed over all groups, those that are gone included.
+  // Sums over all groups, removed ones included.
   SchedulerTotals totals() const;
 
   // --- copies ---
 
-  // All state that future plans depend on, except that of policies, lookahead and reference wait.
+  // All state on which future plans depend, except that of policies, lookahead and reference wait.
   ClusterState Save() const;
-  // Takes that state on. REQUIRES: no event has been applied. INVALID_ARGUMENT when the state contradicts
-  // itself; the cluster must then not be used.
+  // Sets that state. REQUIRES: no event has been applied. INVALID_ARGUMENT when the state contradicts itself;
+  // do not use the cluster then.
   absl::Status Restore(const ClusterState& state);
 
  private:
@@ -110,7 +110,7 @@ class Cluster {
   Outcome Dispatch(const SetPolicy& event);
 
   Scheduler* Find(GroupIndex index) const;
-  // Groups have opened or closed; or gone on.
+  // Call after groups have opened, closed or advanced.
   void UpdateClock();
   void UpdateLead();
   // The costs of workers' steps may have changed: passes them to admission by batches.

@@ -1,6 +1,6 @@
 // The scheduler's inputs and outputs: membership, reports, plans.
 //
-// Purpose: the vocabulary of scheduler.h. Plain data; tokens and steps. Threads: any.
+// Purpose: the types that scheduler.h uses. Plain data. Units: tokens, steps. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
 
@@ -14,7 +14,7 @@
 
 namespace bfio::core {
 
-// A group's number in its router; never used twice.
+// A group's number in its router; never reused.
 using GroupIndex = int32_t;
 
 enum class GroupKind {
@@ -35,7 +35,7 @@ enum class CancelOutcome {
   kDropped,   // it is on a worker, and the next plan drops it
 };
 
-// What one worker offers.
+// Capacity and speed of one worker.
 struct WorkerSpec {
   // B, at least 1.
   int32_t slots = 0;
@@ -43,23 +43,23 @@ struct WorkerSpec {
   int64_t kv_tokens = 0;
   // Takes new requests; false while it drains.
   bool accepts_new = true;
-  // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView).
+  // Local time of its steps, relative to an ordinary worker's (model/snapshot.h, WorkerView).
   double time_per_token = 1;
   double time_offset = 0;
   // What a prompt token adds to the step that computes it, in an ordinary worker's tokens of load.
   double prefill_time = 0;
-  // What a mean request takes here from first step to last, in any unit that all workers share.
+  // Mean time of a request here from first step to last, in any unit that all workers share.
   double service_time = 1;
-  // It keeps the KV of prompts, as long as it has memory, for later ones that begin alike.
+  // It keeps the KV of prompts, as long as it has memory, for later prompts with the same prefix.
   bool prefix_cache = false;
-  // Identifies the worker across the epochs of its group; 0: unknown. What is known of its prefix cache is
-  // kept by this.
+  // Identifies the worker across the epochs of its group; 0: unknown. The model of its prefix cache is kept
+  // under this number.
   uint64_t member = 0;
   // The cost of its batches, where it has been reported; overflow and granule are not used.
   std::optional<BatchCost> cost;
 };
 
-// A request that a worker reports to hold.
+// A request that a worker reports as resident.
 struct ResidentRequest {
   RequestId id = 0;
   int64_t kv_tokens = 0;
@@ -69,8 +69,8 @@ struct ResidentRequest {
 struct EpochMember {
   WorkerSpec spec;
   std::vector<ResidentRequest> resident;
-  // Residents that another router placed and that are unknown here. prefill_tokens is what they hold now,
-  // generated_tokens included.
+  // Residents that another router placed and that are unknown here. Their prefill_tokens are the tokens that
+  // they hold now, including generated_tokens.
   std::vector<RequestSpec> recovered;
 };
 
@@ -81,10 +81,10 @@ struct CompletionHint {
   double probability = 0;
 };
 
-// A request that is on a worker and has generated no token there yet: its prompt is not computed.
+// A request on a worker that has generated no token there yet, so part of its prompt is not computed.
 struct PendingPrompt {
   RequestId id = 0;
-  // Not computed yet; at least 1.
+  // Prompt tokens that are not computed yet; at least 1.
   int64_t tokens = 0;
 
   friend bool operator==(const PendingPrompt&, const PendingPrompt&) = default;
@@ -96,7 +96,7 @@ struct PrefillReport {
   int64_t token_budget = 0;
   // In the order in which it will compute them.
   std::vector<PendingPrompt> prompts;
-  // A coupled rank that keeps to a plan's level, and does not fill its budget beyond it.
+  // A coupled rank that computes prompts only up to a plan's level, and leaves its budget beyond that unused.
   bool metered = false;
 
   int64_t pending_tokens() const {
@@ -108,8 +108,8 @@ struct PrefillReport {
   friend bool operator==(const PrefillReport&, const PrefillReport&) = default;
 };
 
-// How much of a request's prompt the worker has found in its prefix cache; reported once, with its first
-// token.
+// The number of a request's prompt tokens that the worker found in its prefix cache; reported once, with the
+// first token.
 struct CachedPrompt {
   RequestId id = 0;
   // At least 0.
@@ -124,22 +124,23 @@ struct StepReport {
   // Resident KV tokens during the step.
   int64_t load_tokens = 0;
   absl::Span<const RequestId> finished;
-  // Assignments the worker refused; they go back to the front of the pool.
+  // Assignments that the worker refused; they return to the front of the pool.
   absl::Span<const RequestId> rejected;
-  // Requests that the worker removed in this step because it lacked KV, before they generated a token in it.
+  // Requests that the worker removed for lack of KV memory, before they generated a token in this step.
   absl::Span<const RequestId> preempted;
   // At most one hint for each request that continues; empty where the engine gives none.
   absl::Span<const CompletionHint> hints;
   // No rank has an active request after this step.
   bool group_idle = false;
-  // Requests that it takes beyond its slots, to wait there for one; below 0: slots that others use.
+  // Number of requests that it takes beyond its slots and queues itself; below 0: slots that other clients of
+  // the engine use.
   int32_t extra_slots = 0;
-  // KV tokens that it can hold beyond its memory, because prompts that begin alike share some (prefix
+  // KV tokens that it can hold beyond its memory, because prompts with equal prefixes share KV (prefix
   // caching).
   int64_t shared_kv_tokens = 0;
-  // None: it computes a prompt whole, in its first step.
+  // Unset: it computes each prompt whole, in the request's first step.
   std::optional<PrefillReport> prefill;
-  // Empty where the worker does not say.
+  // Empty where the worker does not report it.
   absl::Span<const CachedPrompt> cached;
 };
 
@@ -158,8 +159,8 @@ struct Drop {
 struct Plan {
   // For an independent group: the step of the mean rank at which the plan was made.
   int64_t apply_step = 0;
-  // For an independent group, by worker: the number of its part, which grows; the worker applies it at its
-  // next step boundary. 0: it has none. Empty where there is a barrier.
+  // For an independent group, by worker: the number of its part of the plan. Numbers ascend; the worker
+  // applies a part at its next step boundary. 0: it has no part. Empty where there is a barrier.
   std::vector<int64_t> apply_steps;
   std::vector<Placement> placements;
   std::vector<Drop> drops;

@@ -1,14 +1,15 @@
 // The router's account of the requests and tokens on the workers of one group.
 //
-// Purpose: the accounts that both kinds of groups keep alike. A worker's load is kept by dead reckoning: a
-// request in its j-th step counts s + j - 1, so a resident set grows by its size each step and O(1) work per
-// report keeps it exact. Reports take precedence: a difference is counted as drift and added to the account.
-// It is shared equally among the requests that were resident in the step before, so that the tokens that a
-// request frees when it ends are right, too, where increments are common to all. A request whose prompt takes
-// several steps begins with the last of them: until then it counts s and generates no token, as its worker
-// reports. An assignment occupies its slot and KV from the moment it is planned ("in flight") until a report
-// acknowledges its plan, so no worker is over-filled or double-counted when plans are pipelined. Borrows the
-// pool: refused requests go back there, and lookahead and tenants get the observations. Threads: one.
+// Purpose: the accounts that all kinds of groups keep. A worker's load is kept by dead reckoning: a request
+// in its j-th step counts s + j - 1, so a resident set grows by its size each step and O(1) work per report
+// keeps it exact. Reports take precedence: a difference is counted as drift and added to the account. The
+// difference is divided equally among the requests that were resident in the step before, so that the tokens
+// that a request frees when it ends are also right where all requests have the same difference. A request
+// whose prompt takes several steps begins with the last of them: until then it counts s and generates no
+// token, as its worker reports. An assignment occupies its slot and KV from the moment it is planned ("in
+// flight") until a report acknowledges its plan, so no worker is over-filled or double-counted when plans are
+// pipelined. Borrows the pool: refused requests go back there, and lookahead and tenants get the
+// observations. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
 
@@ -32,12 +33,12 @@
 
 namespace bfio::core {
 
-// For which steps a plan is made. Vectors by worker.
+// The steps for which a plan is made. Vectors are indexed by worker.
 struct PlanSteps {
-  // The group's own count of steps, and the pool's clock then.
+  // The step by the group's count, and by the pool's clock.
   int64_t step = 0;
   int64_t clock = 0;
-  // The step of the worker in which its part is expected to be applied, whatever other plans are in flight.
+  // The worker's step in which its part is expected to be applied, whatever other plans are in flight.
   std::vector<int64_t> targets;
   // The apply_step of its part.
   std::vector<int64_t> numbers;
@@ -48,7 +49,7 @@ struct PlanSteps {
 class GroupAccounts {
  public:
   struct Worker {
-    // One placement or drop that a plan carried and this worker has not acknowledged.
+    // One placement or drop of a plan that this worker has not acknowledged.
     struct Inflight {
       int64_t apply_step;
       RequestId id;
@@ -58,14 +59,14 @@ class GroupAccounts {
     int32_t active = 0;
     // Sum over active requests of (prefill - first_step): load in step k is base + active * k.
     int64_t base = 0;
-    // The part of `base` that the account does not explain: differences to reports, the requests' shares
-    // included.
+    // The part of `base` that the account does not explain: the differences to reports, including the shares
+    // assigned to requests.
     int64_t drift = 0;
     int64_t reserved_kv = 0;
     // Placed requests that run alone (RequestSpec::steps_alone).
     int32_t alone = 0;
     int64_t last_step = 0;
-    // The load in the last report, requests that ended in its step included.
+    // The load in the last report, including requests that ended in its step.
     int64_t reported_load = 0;
     // Without a barrier: the largest apply_step of its plans, and of those that it has applied.
     int64_t planned_step = 0;
@@ -85,13 +86,13 @@ class GroupAccounts {
     std::vector<RequestId> drops;
 
     int32_t placed() const { return active + inflight_placements; }
-    // KV tokens of requests that it can hold.
+    // Number of KV tokens of requests that it can hold.
     int64_t kv_tokens() const { return spec.kv_tokens + shared_kv_tokens; }
     int32_t free_slots() const {
       const int32_t slots = spec.slots + extra_slots;
       return spec.accepts_new && alone == 0 && slots > placed() ? slots - placed() : 0;
     }
-    // A request is placed here, or (sign -1) gone.
+    // Enters a request that is placed here, or (sign -1) removes it.
     void Reserve(const RequestSpec& request, int32_t sign = 1) {
       reserved_kv += sign * request.kv_reserve_tokens();
       if (request.steps_alone > 0) alone += sign;
@@ -104,21 +105,21 @@ class GroupAccounts {
 
   // --- membership ---
 
-  // Restarts with these workers; the ids of placed requests that none of them holds, ascending.
+  // Restarts with these workers. Returns the ids of placed requests that none of them holds, ascending.
   std::vector<RequestId> Open(absl::Span<const EpochMember> members);
 
   // --- requests ---
 
   // The next plan drops it from its worker. REQUIRES: WorkerOf(id).
   void Cancel(RequestId id);
-  // Enters a plan's placements and drops.
+  // Enter a plan's placements and drops.
   void Place(const RequestSpec& spec, int64_t enqueued_step, WorkerIndex worker, const PlanSteps& steps);
   void SendDrops(const PlanSteps& steps, Plan& plan);
 
   // --- reports ---
 
-  // INVALID_ARGUMENT when it contradicts what is known; `planned` is the largest apply_step of a plan for
-  // this worker.
+  // INVALID_ARGUMENT when the report contradicts the accounts; `planned` is the largest apply_step of a plan
+  // for this worker.
   absl::Status Check(WorkerIndex worker, const StepReport& report, int64_t planned) const;
   // REQUIRES: Check accepts it.
   void Take(WorkerIndex worker, const StepReport& report);
@@ -141,41 +142,42 @@ class GroupAccounts {
   struct PromptOn {
     // Tokens of the whole prompt, and of the part that is not computed.
     int64_t tokens = 0, left = 0;
-    // The next step that computes it: of one on its way the step it is expected to enter in.
+    // The next step that computes it; for a request in flight the step in which it is expected to start.
     int64_t first_step = 0;
-    // The step that it was placed for.
+    // The step for which it was placed.
     int64_t planned_for = 0;
     bool inflight = false;
     // When it entered the pool, on the pool's clock, and its RequestSpec::ttft_objective_s.
     int64_t enqueued_step = 0;
     std::optional<double> ttft_objective_s;
   };
-  // Those that the worker has not computed, in its order, then those on their way. REQUIRES: it reports them.
+  // The prompts that the worker has not computed, in its order, then those in flight. REQUIRES: it reports
+  // its prompts.
   std::vector<PromptOn> PromptsOn(WorkerIndex worker) const;
   // Some request on some worker has not generated its first token there, or is in flight.
   bool AnyPrompt() const;
-  // The requests that came, left or changed on the worker since the last call, those whose prompt is not
-  // computed included; all with the first call.
+  // The requests that came, left or changed on the worker since the last call, including those whose prompt
+  // is not computed. The first call returns all.
   void TakeChanges(WorkerIndex worker, KvChanges& changes);
-  // For each resident of the worker the steps that its prompt may still take beyond one, when chunks are as
-  // large as they have been.
+  // For each resident of the worker: the steps beyond one that its prompt may still take, if chunks keep
+  // their recent size.
   void PromptSteps(WorkerIndex worker, std::vector<int64_t>& steps) const;
-  // Such steps of a prompt of so many tokens that is placed now. 0 where prompts are computed whole.
+  // The same for a prompt of `tokens` tokens that is placed now. 0 where prompts are computed whole.
   int64_t StepsOfPrompt(int64_t tokens) const;
-  // The level of the plan that is in force in a step; none: there is no plan, or it has none.
+  // The level of the plan that is in force in a step; empty: there is no plan, or it has no level.
   std::optional<double> LevelAt(int64_t step) const;
-  // A plan of a barrier group has been made, which placed so many.
+  // A plan of a barrier group has been made; it placed `placed` requests.
   void Planned(int64_t step, std::optional<double> level_s, int64_t placed);
-  // Every rank keeps to levels (PrefillReport::metered).
+  // Every rank computes prompts up to levels (PrefillReport::metered).
   bool AllMetered() const;
   // Sets the level of a coupled group, whose ranks count their own steps.
   void SetLevel(std::optional<double> level_s);
-  // A step of a coupled group has ended; so many were placed in it.
+  // A step of a coupled group has ended; `placed` requests were placed in it.
   void CountStep(int64_t placed);
   const PromptTraffic& traffic() const { return traffic_; }
   // Fills the policy's input about prefixes.
   void LookAtPrefixes(PrefixView& view) const;
-  // Those that ended by themselves or at their bound.
+  // Requests that ended by themselves or at their bound.
   const EndedRequests& ended() const { return ended_; }
 
   // --- copies ---
@@ -190,8 +192,8 @@ class GroupAccounts {
     RequestSpec spec;
     WorkerIndex worker = 0;
     Where where = Where::kInflight;
-    // In flight: the step it is expected to enter in. Active: the step it first ran in, so that its load in
-    // step k is spec.prefill_tokens + k - first_step.
+    // In flight: the step in which it is expected to start. Active: the step in which it first ran, so that
+    // its load in step k is spec.prefill_tokens + k - first_step.
     int64_t first_step = 0;
     // In flight: the apply_step of its plan.
     int64_t plan = 0;
@@ -199,14 +201,14 @@ class GroupAccounts {
     int32_t index = 0;
     // Active: its share of the worker's drift, tokens.
     int64_t drift = 0;
-    // When it entered the pool, for its age if it goes back there.
+    // When it entered the pool, for its age if it returns there.
     int64_t enqueued_step = 0;
-    // The step of this epoch that it was placed for.
+    // The step of this epoch for which it was placed.
     int64_t planned_for = 0;
     // A plan has dropped it.
     bool dropped = false;
-    // By what was placed there before, its worker's cache had so many of its prompt tokens
-    // (PrefixCaches::Find).
+    // Number of its prompt tokens in its worker's cache when it was placed, by
+    // PrefixCaches::Find.
     int64_t cached_tokens = 0;
   };
   using PlacedMap = absl::flat_hash_map<RequestId, Placed>;
@@ -217,40 +219,40 @@ class GroupAccounts {
     PlacedMap kept;
   };
 
-  // Its tenant is charged for the prompt when it is placed.
+  // Whether its tenant is charged for the prompt when it is placed.
   static bool PaysPrompt(const RequestSpec& spec) { return spec.generated_tokens == 0 && !spec.waited_steps; }
-  // Recovers the requests of a new epoch's member that are unknown here.
+  // Places the unknown requests that a member of the new epoch holds.
   void Recover(WorkerIndex index, absl::Span<const RequestSpec> recovered, Worker& worker, PlacedMap& kept);
   void Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker, Opening& opening);
-  // Finds `id` if it is placed on `worker`, else counts it as unknown and returns end().
+  // Finds `id` if it is placed on `worker`; otherwise counts it as unknown and returns end().
   PlacedMap::iterator FindOn(WorkerIndex worker, RequestId id);
   void OpenCaches();
-  // Forgets a placed request and takes it out of its worker's account and residents.
+  // Removes a placed request, also from its worker's account and residents.
   void Remove(PlacedMap::iterator it);
   void Acknowledge(WorkerIndex index, const StepReport& report);
-  // The placement that a plan carried has begun in this report's step.
+  // A placement of a plan has begun in this report's step.
   void Start(WorkerIndex index, const StepReport& report, Placed& placed);
   void TakeRejected(WorkerIndex index, const StepReport& report);
   void TakePreempted(WorkerIndex index, const StepReport& report);
   void TakeFinished(WorkerIndex index, const StepReport& report);
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
-  // Requests that the step has left without a first token begin a step later.
+  // Requests without a first token after this step begin a step later.
   void TakePending(WorkerIndex index, const StepReport& report);
-  // Time of the next step by the batches' costs: that of the slowest rank. 0: not known.
+  // Time of the next step by the ranks' batch costs: that of the slowest rank. 0: not known.
   double NextStepSeconds() const;
   // The number of pending prompt tokens that the step has computed.
   void CountChunks(WorkerIndex index, const StepReport& report);
   // Compares what workers found in their prefix caches with what was expected.
   void TakeCached(WorkerIndex index, const StepReport& report);
-  // Its worker has computed its prompt by the step.
+  // Whether its worker has computed its prompt by the step.
   static bool Computed(const Placed& placed, int64_t step) {
     return placed.where == Where::kActive && placed.first_step <= step;
   }
-  // A request has left its worker, after its step `step`: what it generated takes cache, and what it has not
-  // computed is not there.
+  // A request has left its worker after its step `step`. Its generated tokens take cache memory; prompt
+  // tokens that it has not computed are not in the cache.
   void EndCached(const Placed& placed, int64_t step);
-  // Prompt tokens that a placed request's worker is expected to compute; and what is left of them by its
-  // report. At least 1.
+  // Prompt tokens that a placed request's worker is expected to compute; and those that are left according to
+  // its report. At least 1.
   int64_t LeftOf(const Placed& placed) const;
   int64_t LeftOf(const Placed& placed, int64_t reported) const;
   void TakeHints(WorkerIndex index, const StepReport& report);
@@ -264,12 +266,12 @@ class GroupAccounts {
   PlacedMap placed_;
   std::vector<Worker> workers_;
   Residents residents_;
-  // The levels of plans that some worker may not have executed yet, and of the plan before; ascending.
+  // The levels of plans that a worker may not have executed yet, and of the plan before; ascending by step.
   std::vector<PlannedLevel> levels_;
   PromptTraffic traffic_;
   EndedRequests ended_;
   PrefixCaches caches_;
-  // Tokens of a placed prompt that its worker was expected to have.
+  // Tokens of a placed prompt that were expected in its worker's cache.
   FadingMean cached_tokens_;
 };
 

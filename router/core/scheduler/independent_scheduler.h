@@ -1,16 +1,16 @@
 // The scheduler of ranks whose steps the router does not time: each counts its own steps and is idle
 // independently.
 //
-// A decision is made when a request arrives; only workers with changes get a plan. Such plans are numbered,
-// not for a step: it applies all that have come at its next step boundary. The group's step is that of its
-// mean rank: one more when as many reports have come as there are workers. Plan mode, late reports and chunks
-// of prompts do not apply here.
+// A decision is made when a request arrives; only workers with changes get a plan. Such plans have numbers
+// instead of steps: a worker applies all plans that have arrived at its next step boundary. The group's step
+// is that of its mean rank: it advances when as many reports have arrived as there are workers. Plan mode,
+// late reports and chunked prompts do not apply here.
 //
-// Coupled ranks (GroupKind::kCoupled) step together nevertheless, because they meet in a barrier inside their
-// engine. So the policy also gets the prompts on them, and releases more by release_planner.h; rules of
-// placement are replayed once a step. A step of the group has ended when as many reports have come as ranks
-// have requests. Where all ranks keep to levels (PrefillReport::metered), prompts are planned as in a barrier
-// that the router times: once a step every rank with requests gets the level.
+// Coupled ranks (GroupKind::kCoupled) do step together, because they meet in a barrier inside their engine.
+// So the policy also gets the prompts on them, and sends further prompts by release_planner.h; rules of
+// placement are replayed once per step. A step of the group has ended when as many reports have arrived as
+// ranks have requests. Where all ranks compute prompts up to levels (PrefillReport::metered), prompts are
+// planned as for a barrier that the router times: once per step every rank with requests gets the level.
 //
 // Threads: as Scheduler.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_INDEPENDENT_SCHEDULER_H_
@@ -48,13 +48,13 @@ class IndependentScheduler final : public Scheduler {
   void SaveSteps(GroupState& state) const override;
   absl::Status RestoreSteps(const GroupState& state) override;
 
-  // It waits for a plan before it continues with its requests.
+  // Whether the worker waits for a plan before it continues with its requests.
   bool HeldUp(const GroupAccounts::Worker& worker) const { return Idle(worker) && worker.active > 0; }
   void SetSteps();
   bool coupled() const { return kind_ == GroupKind::kCoupled; }
 
   const GroupKind kind_;
-  // Reports in this epoch; for coupled ranks in the present step.
+  // Number of reports in this epoch; for coupled ranks, in the present step.
   int64_t reports_ = 0;
   // For coupled ranks: requests placed in the present step.
   int64_t placed_in_step_ = 0;

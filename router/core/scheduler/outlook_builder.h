@@ -1,7 +1,7 @@
 // Fills Snapshot::outlook.
 //
 // Purpose: gets from the lookahead a row per worker and one curve per kind of waiting request. Keeps the
-// arrays between plans; the spans it returns are good until the next Build. Owned by the scheduler.
+// arrays between plans; the spans that it returns are valid until the next Build. Owned by the scheduler.
 // Threads: the scheduler's.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
@@ -20,8 +20,8 @@ class OutlookBuilder {
  public:
   // Begins an outlook of `workers` workers. REQUIRES: 1 <= horizon <= kMaxHorizonSteps.
   void Begin(int32_t horizon, int32_t workers);
-  // `load_scale` is what the loads are multiplied by: above 1 where the worker reports more than its requests
-  // account for.
+  // `load_scale` is the factor of the loads: above 1 where the worker reports more than its requests account
+  // for.
   void AddWorker(Lookahead& lookahead, WorkerIndex worker, absl::Span<const Resident> residents,
                  const PlanTime& time, double load_scale);
   // Writes WaitingView::curve.

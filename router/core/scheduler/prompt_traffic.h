@@ -1,7 +1,7 @@
 // Recent statistics of a group's traffic, for planning prompts.
 //
-// Purpose: the scheduler has no clock, so rates are per step and become seconds by the mean of the steps that
-// were planned. Everything follows from events: a replay has the same numbers. Plain data. Threads: any.
+// Purpose: the scheduler has no clock, so rates are per step; the mean planned step time converts them to
+// seconds. All values follow from events, so a replay has the same numbers. Plain data. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_PROMPT_TRAFFIC_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_PROMPT_TRAFFIC_H_
 
@@ -12,22 +12,22 @@
 namespace bfio::core {
 
 struct PromptTraffic {
-  // Weights of a planned step, of a request, of a step of a prompt.
+  // Weights of one planned step, one request, and one step of a prompt, in the means.
   static constexpr double kStepRateShare = 1.0 / 1024;
   static constexpr double kStepShare = 1.0 / 64;
   static constexpr double kRequestShare = 1.0 / 256;
   static constexpr double kChunkShare = 1.0 / 256;
 
-  // Requests placed per planned step; the tokens of their prompts that they have to compute, and the squares
-  // of these.
+  // Requests placed per planned step; the prompt tokens that have to be computed for them, and the squares of
+  // these.
   FadingMean placed_per_step;
   FadingMean prompt_tokens;
   FadingMean prompt_squares;
   // Tokens that a request had generated when it ended.
   FadingMean output_tokens;
-  // A step that was planned by its time, seconds.
+  // Time of a step that was planned with a level, seconds.
   FadingMean step_s;
-  // Tokens of a prompt that a step has computed, where it did not complete it.
+  // Tokens of a prompt computed in one step that did not complete it.
   FadingMean chunk_tokens;
 
   void Planned(int64_t placed) { placed_per_step.Add(static_cast<double>(placed), kStepRateShare); }

@@ -1,8 +1,10 @@
-// The requests that wait for one rank each, because their clients have named it (RequestSpec::held_to).
+// The requests that each wait for one rank, because their clients have named that rank
+// (RequestSpec::held_to).
 //
-// Purpose: they are not part of a policy's input. They wait beside the pool, so that a full rank delays only
-// its own requests; DecisionMaker places them before it calls the policy. Each rank's are in the order of
-// WaitingPool. Owned by RequestPool; one thread. Cost: a look-up by rank or id, and the WaitingPool's.
+// Purpose: these requests are not part of a policy's input. They wait beside the pool, so that a full rank
+// delays only its own requests; DecisionMaker places them before it calls the policy. Each rank's requests
+// are in the order of WaitingPool. Owned by RequestPool; one thread. Cost: a look-up by rank or id, plus that
+// of WaitingPool.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_RANK_QUEUES_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_RANK_QUEUES_H_
 
@@ -22,7 +24,7 @@ class RankQueues {
     const auto it = queues_.find(rank);
     return it == queues_.end() ? nullptr : &it->second;
   }
-  // Whether any waits for a rank of the group.
+  // Whether any request waits for a rank of the group.
   bool Any(int32_t group) const {
     const auto it = queues_.lower_bound({group, 0});
     return it != queues_.end() && it->first.group == group;
@@ -34,13 +36,13 @@ class RankQueues {
   // By group and rank.
   const std::map<RequestSpec::HeldRank, WaitingPool>& all() const { return queues_; }
 
-  // The queue that `request` is to be added to by the caller, at once. REQUIRES: held_to is set, and it is in
-  // none.
+  // Returns the queue to which the caller must add `request` next. REQUIRES: held_to is set, and the request
+  // is in no queue.
   WaitingPool& Enter(const RequestSpec& request) {
     ranks_.emplace(request.id, *request.held_to);
     return queues_[*request.held_to];
   }
-  // False when it is in none.
+  // False when it is in no queue.
   bool Remove(RequestId id) {
     const auto rank = ranks_.find(id);
     if (rank == ranks_.end()) return false;

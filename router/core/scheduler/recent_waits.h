@@ -1,10 +1,10 @@
 // The distribution of recent waits.
 //
-// Purpose: a quantile over the recent samples of a stream, in constant memory and a few hundred additions a
-// question. It covers a full block of samples and the one that is being filled, so a burst has left it after
-// two blocks at the latest. (Weights that decay exponentially would keep the burst in a 99th percentile until
-// they have decayed by a factor of 100.) Waits are whole steps, exact up to kExact and within 3 % beyond.
-// Threads: one.
+// Purpose: a quantile over the recent samples of a stream, in constant memory and a few hundred additions per
+// quantile. It covers the last full block of samples and the block that is being filled, so a burst no longer
+// counts after two blocks at the latest. (With exponential decay a burst would determine the 99th percentile
+// until its weight has decayed by a factor of 100.) Waits are whole steps, exact up to kExact and within 3 %
+// beyond. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_RECENT_WAITS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_RECENT_WAITS_H_
 
@@ -16,7 +16,7 @@ namespace bfio::core {
 
 class RecentWaits {
  public:
-  // A block ends with `block` samples. REQUIRES: block >= 1, steps >= 0.
+  // A block ends after `block` samples. REQUIRES: block >= 1, steps >= 0.
   void Add(int64_t steps, int64_t block);
 
   // The least wait that at most a share `above` of the samples exceeds; 0 before the first sample.

@@ -2,9 +2,9 @@
 // them.
 //
 // Purpose: the waiting pool with its bound, the requests that wait for a batch (wait_admission.h), the
-// service of each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock that waiting ages
-// are counted in (pool_clock.h). Groups take requests out of it; a Cluster puts them in. Owned by a Cluster;
-// schedulers and their parts borrow it. Threads: one.
+// service of each tenant, the lookahead, the reference wait (virtual_fcfs.h), and the clock of waiting ages
+// (pool_clock.h). Groups take requests out; a Cluster puts them in. Owned by a Cluster; schedulers and their
+// parts borrow it. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
 
@@ -41,78 +41,80 @@ class RequestPool {
 
   // --- requests come and go ---
 
-  // How many of max_waiting requests may wait for single ranks: those of a full rank must not fill the pool
-  // of all.
+  // How many of max_waiting requests may wait for single ranks: the requests of a full rank must not fill the
+  // shared pool.
   static int64_t MostForRanks(int64_t max_waiting) { return (max_waiting + 1) / 2; }
   // RESOURCE_EXHAUSTED when the pool is full. REQUIRES: !Waits(request.id).
   absl::Status Enqueue(const RequestSpec& request);
-  // Ahead of its class, whatever the bound. REQUIRES: !Waits(request.id).
+  // Adds the request ahead of its class, whatever the bound. REQUIRES: !Waits(request.id).
   void Requeue(const RequestSpec& request);
-  // A worker refused it: where its age and deadline put it. REQUIRES: !Waits(request.id).
+  // For a request that a worker refused: adds it at the position of its age and deadline. REQUIRES:
+  // !Waits(request.id).
   void Return(const RequestSpec& request, int64_t enqueued_step);
-  // False when it does not wait.
+  // False when the request does not wait.
   bool Remove(RequestId id);
   bool Waits(RequestId id) const {
     return waiting_.Contains(id) || held_back_.Contains(id) || for_ranks_.Contains(id);
   }
 
-  // Admits to the pool the requests that make a batch in a plan at this time. Returns how many of them would
-  // have been there before if others of their class had been.
+  // Admits to the pool the requests that form a batch in a plan at this time. Returns how many of them have
+  // waited for others of their class.
   int64_t ReleaseBatches(int64_t step, bool idle);
 
   // --- what policies see ---
 
-  // For a group's decision: hides requests that began on another model than its own (0: hides none); then
-  // shows all again, in their order. While requests are hidden, only functions that a decision uses may be
-  // called.
+  // ShowFor, before a group's decision: hides requests that began on another model than the group's (0: hides
+  // none). The second: shows all requests again, in their order. While requests are hidden, only functions
+  // that a decision uses may be called.
   void ShowFor(int32_t group, uint32_t model) {
     deciding_ = {group, model};
     waiting_.Hide(model);
   }
   void ShowAll() { waiting_.ShowAll(); }
 
-  // The first `count` of those that may be placed, fewer where there are fewer.
+  // The first `count` requests that may be placed, or all if there are fewer.
   absl::Span<WaitingView> Window(int64_t count);
-  // The number of them that a group with so many free slots gets, where others have free slots too. All,
-  // where slots are short: the deciding group fills its own. Else its share of those that no group has
-  // decided on yet, so that a burst is shared out by free slots; those that have been passed over are open to
-  // all.
+  // The number of them that a group with `free_slots` gets, where other groups have `slots_elsewhere`. All,
+  // where slots are short: the deciding group fills its own slots. Otherwise its share of the requests on
+  // which no group has decided yet, so that a burst is divided by free slots, and all requests that have been
+  // passed over.
   int64_t TakeShare(int64_t free_slots, int64_t slots_elsewhere);
   const WaitingPool& views() const { return waiting_; }
   // Whether the deciding group has any request to decide on.
   bool AnyPlaceable() const { return placeable() > 0 || for_ranks_.Any(deciding_.group); }
-  // Appends the first `count` requests that wait for that rank of the deciding group, and that it may run.
+  // Appends the first `count` requests that wait for that rank of the deciding group and that it may run.
   void AppendWaitingFor(WorkerIndex worker, int64_t count, std::vector<WaitingView>& views) const;
   // The request that waits for a rank; TakeForRank removes it when it has been placed.
   const RequestSpec& SpecForRank(RequestId id) const { return for_ranks_.Spec(id); }
   void TakeForRank(RequestId id);
-  // A decision at `step`: takes the requests at these indices out. None: no request was placed.
+  // Executes a decision at `step`: removes the requests at these indices. Call it for an empty decision too.
   void Take(absl::Span<const Assignment> assignments, int64_t step);
-  // How long recent requests of each class would have waited if its oldest always went first, in fair order
-  // of the tenants, and the next would at `step`. Valid until the next decision.
+  // How long recent requests of each class would have waited if the oldest always went first, in fair order
+  // of the tenants, and how long the next one would have waited at `step`. Valid until the next decision.
   absl::Span<const ClassWait> FirstComeWaits(int64_t step);
-  // Writes WaitingView::tenant_excess_tokens: what a tenant is ahead of the least served one of those that
-  // have a request of the same priority in the window that fits a worker now. A tenant whose requests cannot
-  // run now must not delay the others. And tenant_reference_wait, at `step`.
+  // Writes WaitingView::tenant_excess_tokens: the tenant's lead over the least served tenant with a request
+  // of the same priority in the window that fits a worker now. A tenant whose requests cannot run now must
+  // not delay the others. Also writes tenant_reference_wait, at `step`.
   void FillTenants(absl::Span<WaitingView> window, const FreeCapacity& free, int64_t step);
-  // The views name rows of an outlook: ClearCurves sets them back, where that is not done already.
+  // The views refer to rows of an outlook. ClearCurves resets them, unless they are reset already.
   void CurvesAreSet() { curves_set_ = true; }
   void ClearCurves();
 
   // --- time ---
 
-  // So many ranks of a group of `own_ranks` have made a step; with a barrier, at this largest load.
+  // `ranks` ranks of a group of `own_ranks` have made a step; with a barrier, the largest load was
+  // `largest_load`.
   void CountSteps(int64_t ranks, int64_t own_ranks, std::optional<int64_t> largest_load);
 
   // --- views ---
 
-  // Requests that wait for a batch included.
+  // Number of waiting requests, including those that wait for a batch.
   int64_t size() const { return waiting_.size() + held_back_.size() + for_ranks_.size(); }
   // Prompt tokens of all those requests (RequestSpec::tokens_to_compute).
   int64_t tokens_to_compute() const;
   // Requests that a policy might place: those that are not hidden, and wait for no particular rank.
   int64_t placeable() const { return waiting_.size(); }
-  // The step that a request enqueued now counts from; never less than before.
+  // The step from which the age of a request enqueued now counts; never decreases.
   int64_t NextStep() const { return clock_.NextStep(); }
 
   PoolClock& pool_clock() { return clock_; }
@@ -138,7 +140,7 @@ class RequestPool {
   WaitingPool waiting_;
   WaitAdmission held_back_;
   RankQueues for_ranks_;
-  // The group that decides, and its model.
+  // The deciding group, and its model.
   struct Deciding {
     int32_t group = 0;
     uint32_t model = 0;

@@ -1,9 +1,10 @@
-// The requests that run on each worker, in dense arrays, and when they are observed and charged.
+// The requests that run on each worker, in dense arrays, and how far they have been observed and charged.
 //
-// Purpose: one array of Resident per worker (swap-remove, so order is that of events), and beside it what has
-// been accounted for. Exposure (lookahead) and generated tokens (tenants) are settled when a resident leaves
-// and every kSettleSteps steps, a share of the workers at each step, so that a step costs no pass over all.
-// Owned by the scheduler; borrows its lookahead and tenant counters. One thread.
+// Purpose: one array of Resident per worker (swap-remove, so its order follows from the events), and for each
+// the tokens that are settled. Settling reports exposure to the lookahead and charges generated tokens to
+// tenants. It happens when a resident leaves and every kSettleSteps steps, for a share of the workers at each
+// step, so that no step costs a pass over all residents. Owned by the scheduler; borrows its lookahead and
+// tenant counters. One thread.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
 
@@ -30,8 +31,8 @@ class Residents {
     for (Worker& worker : workers_) worker.anew = true;
   }
 
-  // Records the requests that come, leave or change from now on. Their ids, some of them twice, until
-  // ForgetChanges; the residents that are there come as one change (ChangedAnew).
+  // Records the requests that come, leave or change from now on. Changed returns their ids, some twice, until
+  // ForgetChanges. The residents that are present already count as one change (ChangedAnew).
   void FollowChanges() { follows_ = true; }
   bool follows_changes() const { return follows_; }
   absl::Span<const RequestId> Changed(WorkerIndex worker) const { return workers_[worker].changed; }
@@ -41,17 +42,17 @@ class Residents {
     workers_[worker].anew = false;
   }
 
-  // Its index from now on. Tokens up to `age` have been settled before.
+  // Returns the resident's index. Tokens up to `age` have been settled before.
   int32_t Add(WorkerIndex worker, const RequestSpec& spec, int64_t first_step, bool inflight, int64_t age);
 
-  // Its worker has started it in `first_step`; again, with a later one, where that step has generated no
-  // token.
+  // Its worker has started it in `first_step`. Call again, with a later step, where that step has generated
+  // no token.
   void Start(WorkerIndex worker, int32_t index, int64_t first_step);
   void Drop(WorkerIndex worker, int32_t index) {
     workers_[worker].residents[index].dropped = true;
     Change(worker, workers_[worker].residents[index].id);
   }
-  // The worker's hint on its next token, after step `step`. REQUIRES: started by then.
+  // The worker's hint about its next token, after step `step`. REQUIRES: started by then.
   void Hint(WorkerIndex worker, int32_t index, int64_t step, double probability);
 
   // It ended in `step`. Call before Remove.
@@ -89,7 +90,7 @@ class Residents {
     Worker& w = workers_[worker];
     if (!follows_ || w.anew) return;
     w.changed.push_back(id);
-    // The changes have not been read for long: one change for all residents is less.
+    // The changes have not been read for a long time; one change for all residents is cheaper.
     if (w.changed.size() <= 2 * w.residents.size() + kMostChanges) return;
     w.changed.clear();
     w.anew = true;

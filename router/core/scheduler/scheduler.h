@@ -40,19 +40,19 @@ class Scheduler {
 
   // --- events: see scheduler_event.h ---
 
-  // The ids that were placed here and are not any more, ascending.
+  // Returns the ids that are no longer placed here, ascending.
   std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members, uint32_t model);
   void CloseEpoch() { open_ = false; }
   // REQUIRES: WorkerOf(id).
   void Drop(RequestId id) { accounts_.Cancel(id); }
-  // Removes all requests; the ids that were placed here, ascending.
+  // Removes all requests. Returns the ids that were placed here, ascending.
   std::vector<RequestId> Clear() { return OpenEpoch({}, 0); }
   void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
   void SetTime(WorkerIndex worker, double time_per_token, double time_offset, double prefill_time);
   void SetServiceTime(WorkerIndex worker, double service_time);
   void SetCost(WorkerIndex worker, const BatchCost& cost);
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
-  // `slots_elsewhere`: free in other open groups. `answer`: the policy's decision, if it was called.
+  // `slots_elsewhere`: free slots in other open groups. `answer`: the policy's decision, if it was called.
   std::optional<Plan> MakePlan(const core::MakePlan& event, int64_t slots_elsewhere,
                                std::optional<DecisionMaker::Answer>& answer);
   void SetPolicy(std::unique_ptr<Policy> policy) { maker_.SetPolicy(std::move(policy)); }
@@ -66,47 +66,48 @@ class Scheduler {
     WorkerSpec spec;
     int32_t active = 0;
     int32_t inflight = 0;
-    // What the requests that are active after the last report will load the next step with.
+    // Load of the next step from the requests that are active after the last report.
     int64_t load_tokens = 0;
     int64_t reserved_kv_tokens = 0;
     int64_t last_step = 0;
     // It waits for a plan, and none is on its way.
     bool idle = false;
-    // As it reported.
+    // As in its last report.
     std::optional<PrefillReport> prefill;
   };
   WorkerAccount Account(WorkerIndex worker) const;
   int32_t num_workers() const { return accounts_.num_workers(); }
-  // Its epoch is open.
+  // Whether the group's epoch is open.
   bool open() const { return open_; }
   // The model of its epoch (core::OpenEpoch).
   uint32_t model() const { return model_; }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return accounts_.placed(); }
-  // The worker a placed request is on.
+  // The worker of a placed request.
   std::optional<WorkerIndex> WorkerOf(RequestId id) const { return accounts_.WorkerOf(id); }
-  // The latest step that every rank has reported; without a barrier, as many as the mean rank has.
+  // The latest step that every rank has reported; without a barrier, the number of steps of the mean rank.
   int64_t reported_step() const { return reported_step_; }
-  // Some rank has reported a step that others have not.
+  // Whether a rank has reported a step that others have not.
   virtual bool ReportsMissing() const = 0;
   // True when the group waits for a plan and gets none because it is idle.
   virtual bool Parked() const = 0;
-  // How many steps its plans are ahead of its reports, for the pool's clock.
+  // Number of steps by which its plans are ahead of its reports, for the pool's clock.
   virtual int64_t Lead() const = 0;
 
   struct Slots {
     int64_t free = 0;
     int64_t total = 0;
   };
-  // Free: of workers that take new requests.
+  // Free slots are counted on workers that take new requests only.
   Slots slots() const;
 
-  // KV memory of its workers together, in tokens.
+  // Total KV memory of its workers, in tokens.
   double KvTokens() const;
 
   // Sums over the workers whose fitted costs include a cost of resident tokens.
   struct StepCost {
-    // Time of a step that decodes the requests that are active now, without their contexts; seconds.
+    // Time of a step that decodes the active requests, without the part that depends on resident tokens;
+    // seconds.
     double fixed_s = 0;
     // Time per resident token, seconds.
     double per_token_s = 0;
@@ -122,9 +123,9 @@ class Scheduler {
   absl::Status Restore(const GroupState& state);
 
  protected:
-  // When a plan is due, and for which steps. REQUIRES: open.
+  // Makes a plan if one is due, for the steps of this kind of group. REQUIRES: open.
   virtual std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& answer) = 0;
-  // The largest number that a plan for this worker has had.
+  // The largest number of a plan for this worker.
   virtual int64_t PlannedStep(const GroupAccounts::Worker& worker) const = 0;
   // It waits for a plan, and none is on its way.
   virtual bool Idle(const GroupAccounts::Worker& worker) const = 0;
@@ -156,7 +157,7 @@ class Scheduler {
   PlanSteps steps_;
 };
 
-// A group of that kind.
+// Creates the scheduler for a group of this kind.
 std::unique_ptr<Scheduler> MakeScheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
                                          std::unique_ptr<Policy> policy);
 

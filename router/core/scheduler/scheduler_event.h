@@ -1,4 +1,4 @@
-// What happens to the groups of a router and to the waiting pool they share, as plain data.
+// The events of a router's groups and of the waiting pool that they share, as plain data.
 //
 // Purpose: the events of all code that drives a Cluster (cluster.h) or observes one: router, recorder,
 // replay and simulator. Spans inside a Report are borrowed for the call. Threads: any, plain data.
@@ -20,13 +20,13 @@ namespace bfio::core {
 
 // --- groups ---
 
-// A group without workers; OpenEpoch gives it some. Indices ascend and are never used twice.
+// Adds a group without workers; OpenEpoch gives it workers. Indices ascend and are never reused.
 struct AddGroup {
   GroupIndex group = 0;
   GroupKind kind = GroupKind::kBarrier;
 };
 
-// The group is gone. Outcome::displaced has the requests that were placed there.
+// Removes the group. Outcome::displaced has the requests that were placed there.
 struct RemoveGroup {
   GroupIndex group = 0;
 };
@@ -38,14 +38,14 @@ struct Enqueue {
   RequestSpec request;
 };
 
-// Puts a request whose worker was lost, or has preempted it, back, ahead of its priority class, whatever the
-// pool's bound says; it has begun, so batches do not wait for it. Status: ALREADY_EXISTS when the id is
-// known.
+// Returns a request whose worker was lost, or has preempted it, to the pool, ahead of its priority class and
+// regardless of the pool's bound. It has begun, so it does not wait for a batch. Status: ALREADY_EXISTS when
+// the id is known.
 struct Requeue {
   RequestSpec request;
 };
 
-// Outcome::cancel has the result.
+// Cancels a request. Outcome::cancel has the result.
 struct Cancel {
   RequestId id = 0;
 };
@@ -53,9 +53,9 @@ struct Cancel {
 // --- membership of a group ---
 
 // Starts a new epoch. Placed requests that some member holds stay placed there; Outcome::displaced has the
-// ids of all others that were placed in this group: their worker is gone. Requests that a member holds and
-// unknown here are dropped by the first plan, except those that a member brings along (`recovered`), which
-// are placed there from now on. Steps count from 1 again; the workers wait for the plan of step 1. Without
+// ids of all others that were placed in this group: their worker is gone. A request that a member holds and
+// that is unknown here is dropped by the first plan, unless it is in the member's `recovered` list: then it
+// is placed there from now on. Steps count from 1 again; the workers wait for the plan of step 1. Without
 // members the group stays closed.
 struct OpenEpoch {
   GroupIndex group = 0;
@@ -76,8 +76,9 @@ struct SetAcceptsNew {
   bool accepts_new = true;
 };
 
-// From the next plan on its steps are assumed to take time_offset + time_per_token * load, and prefill_time
-// for each prompt token computed. REQUIRES: all finite, time_per_token > 0, prefill_time at least 0.
+// From the next plan on, the worker's steps are assumed to take time_offset + time_per_token * load, plus
+// prefill_time for each prompt token computed. REQUIRES: all finite, time_per_token > 0, prefill_time at
+// least 0.
 struct SetTime {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
@@ -86,15 +87,16 @@ struct SetTime {
   double prefill_time = 0;
 };
 
-// From the next plan on a mean request is assumed to take so long there. REQUIRES: finite, above 0.
+// From the next plan on, a mean request is assumed to take this time on the worker. REQUIRES: finite, above
+// 0.
 struct SetServiceTime {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
   double service_time = 1;
 };
 
-// From the next plan on its batches are assumed to cost this. REQUIRES: finite, at least 0, a_s_per_token
-// above 0.
+// From the next plan on, the worker's batches are assumed to have this cost. REQUIRES: finite, at least 0,
+// a_s_per_token above 0.
 struct SetCost {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
@@ -114,19 +116,19 @@ struct Report {
 };
 
 // Decides for one group. No Outcome::plan when none is due: the epoch is closed, the plan for the target step
-// is out already, or the group is idle and there is nothing to place or drop. `force`, of groups with a
-// barrier, plans one step further than the complete reports allow, from the reports that are in.
+// is out already, or the group is idle and there is nothing to place or drop. `force`, for groups with a
+// barrier, plans one step further than the complete reports allow, from the reports received so far.
 //
-// `rule`, of a replay: the rule of placement that was followed. The group follows it, and from then on makes
-// no choice of its own until SetPolicy. Ignored where the policy has no such rule.
+// `rule`, for replays: the rule of placement that was followed. The group follows it, and from then on
+// chooses none itself until SetPolicy. Ignored where the policy has no such rule.
 struct MakePlan {
   GroupIndex group = 0;
   bool force = false;
   std::optional<PlacementRule> rule = std::nullopt;
 };
 
-// All groups decide by this policy from now on. Status: why the policy could not be made; nothing has changed
-// then.
+// All groups decide by this policy from now on. Status: the reason if the policy could not be made; nothing
+// has changed then.
 struct SetPolicy {
   PolicySetting setting;
 };
@@ -143,10 +145,11 @@ struct Outcome {
   // Ascending.
   std::vector<RequestId> displaced;
   std::optional<Plan> plan;
-  // For MakePlan: the policy was called, with or without a plan, and PolicyOptions::stop ended its search.
+  // For MakePlan: whether the policy was called, with or without a plan, and whether PolicyOptions::stop
+  // ended its search.
   bool policy_called = false;
   bool stopped_early = false;
-  // Of MakePlan: the rule of placement that the policy was to follow, where it has any and requests waited.
+  // For MakePlan: the rule of placement that the policy had to follow, where it has any and requests waited.
   std::optional<PlacementRule> rule = std::nullopt;
 };
 

@@ -30,14 +30,15 @@ struct SchedulerOptions {
   // Which requests may enter which worker's KV memory (router/core/admission/kv_admission.h). REQUIRES:
   // CheckKvAdmission accepts it with the lookahead.
   KvAdmissionOptions admission;
-  // After so many steps in the pool a request that fits nowhere holds a worker (kv_hold.h). At least 1.
+  // Number of steps in the pool after which a request that fits nowhere holds a worker (kv_hold.h). At least
+  // 1.
   int64_t hold_after_steps = kHoldAfterSteps;
 
   // --- of groups with a barrier ---
 
   PlanMode plan_mode = PlanMode::kLockstep;
-  // Reports arrive this many steps late: every plan reaches that much further ahead, so that it is for a step
-  // still to come. 0 in the router; the simulator measures the cost of stale reports.
+  // Number of steps by which reports arrive late. Every plan is for a step that is as much further ahead, so
+  // that the step is still to come. 0 in the router; the simulator measures the cost of stale reports.
   int32_t report_delay_steps = 0;
 };
 

@@ -1,9 +1,9 @@
 // A cluster's state as plain data, for Cluster::Save and Cluster::Restore.
 //
 // Purpose: a decision log without its first segments starts from such a state, and tests compare two clusters
-// by it. What follows from other fields (loads, reservations, counts) is not in it, so a state cannot be
-// inconsistent in them. Also not in it: the state of policies, lookahead and reference wait, the followed
-// prefix caches, and the rates that admission has counted. Tokens and steps, as in cluster.h. Threads: plain
+// by it. Values that follow from other fields (loads, reservations, counts) are not in it, so they
+// cannot be inconsistent. Also omitted: the state of policies, lookahead and reference wait, the models
+// of prefix caches, and the rates that admission has measured. Units: tokens, steps. Threads: plain
 // data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
@@ -24,7 +24,7 @@ struct SchedulerTotals {
   int64_t plans = 0;
   // Calls of the policy; not every call gives a plan (MakePlan).
   int64_t policy_calls = 0;
-  // Acknowledgements that came after the plan's step.
+  // Acknowledgements that arrived after the plan's step.
   int64_t late_plans = 0;
   int64_t drift_tokens = 0;
   // Finished or rejected ids that were not on the reporting worker.
@@ -45,14 +45,14 @@ struct PlannedLevel {
   std::optional<double> level_s;
 };
 
-// What all groups share.
+// The state that all groups share.
 struct PoolState {
   struct Waiting {
     RequestSpec spec;
     int64_t enqueued_step = 0;
     // Not in the pool yet: it waits for a batch.
     bool held_back = false;
-    // As WaitingView has it.
+    // WaitingView::passed_over.
     bool passed_over = false;
   };
   // In the pool's order; then those held back.
@@ -66,7 +66,7 @@ struct GroupState {
     RequestSpec spec;
     // Planned, not acknowledged.
     bool inflight = false;
-    // The step it first ran in; in flight, the one it is expected to enter in.
+    // The step in which it first ran; in flight, the step in which it is expected to start.
     int64_t first_step = 0;
     int64_t enqueued_step = 0;
     // A plan has dropped it.
@@ -75,7 +75,7 @@ struct GroupState {
     int64_t settled_age = 0;
     // Its share of the worker's drift.
     int64_t drift = 0;
-    // The step that it was placed for.
+    // The step for which it was placed.
     int64_t planned_for = 0;
   };
   // One placement or drop that its worker has not acknowledged.
@@ -87,14 +87,14 @@ struct GroupState {
   struct Worker {
     WorkerSpec spec;
     int64_t last_step = 0;
-    // Without a barrier: the largest apply_step of its plans, and of those it has applied.
+    // Without a barrier: the largest apply_step of its plans, and of those that it has applied.
     int64_t planned_step = 0;
     int64_t applied = 0;
     // The last report said that the group is idle.
     bool idle = true;
-    // Load that the account does not explain, the residents' shares included.
+    // Load that the account does not explain, including the shares assigned to residents.
     int64_t drift = 0;
-    // In the order the scheduler keeps them in: sums depend on it.
+    // In the scheduler's order, because sums depend on it.
     std::vector<Resident> residents;
     // In order of apply_step.
     std::vector<Inflight> inflight;
@@ -119,9 +119,9 @@ struct GroupState {
   // placed in it.
   int64_t reports = 0;
   int64_t placed_in_step = 0;
-  // Holds a worker, where admission looks ahead.
+  // The request that holds a worker, where admission looks ahead.
   std::optional<RequestId> holder;
-  // The levels of plans that some worker may not have executed yet, and of the plan before; ascending.
+  // The levels of plans that a worker may not have executed yet, and of the plan before; ascending by step.
   std::vector<PlannedLevel> levels;
   PromptTraffic traffic;
   SchedulerTotals totals;

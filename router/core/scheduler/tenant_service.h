@@ -1,10 +1,11 @@
-// How much each tenant has been served: the virtual token counter of Sheng et al., "Fairness in Serving Large
-// Language Models" (OSDI 2024), algorithm 2.
+// The service that each tenant has received: the virtual token counter of Sheng et al., "Fairness in Serving
+// Large Language Models" (OSDI 2024), algorithm 2.
 //
 // Purpose: the measure of tenant fairness. A tenant is charged for a prompt when its request is placed, and
-// for every generated token. A tenant without waiting requests accumulates no credit: when it comes back its
-// counter is lifted to the least of those that wait and could run, or, when no request waits, to that of the
-// tenant that waited last. Owned by the scheduler; one thread. Cost: O(1) an event, O(tenants) for the least.
+// for every generated token. A tenant without waiting requests accumulates no credit. When it returns, its
+// counter is raised to the least counter of the tenants with a waiting request that could run, or, when no
+// request waits, to that of the tenant that waited last. Owned by the scheduler; one thread. Cost: O(1) per
+// event, O(tenants) for the least counter.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 
@@ -21,24 +22,25 @@ class TenantService {
   static constexpr double kPromptWeight = 1;
   static constexpr double kOutputWeight = 2;
 
-  // A request of the tenant enters the waiting pool, or leaves it for any reason.
+  // A request of the tenant has entered the waiting pool, or has left it for any reason.
   void OnWaiting(uint32_t tenant);
   void OnLeft(uint32_t tenant);
 
-  // Negative to pay back.
+  // A negative number refunds.
   void ChargePrompt(uint32_t tenant, int64_t tokens);
   void ChargeOutput(uint32_t tenant, int64_t tokens);
 
-  // Weighted tokens.
+  // The tenant's counter, in weighted tokens.
   double Served(uint32_t tenant) const;
-  // The least counter of the tenants that had a request waiting, at the last decision, that could run then.
+  // Sets the least counter of the tenants with a waiting request that could run, at the last decision.
   void SetFloor(double served) { floor_ = served; }
-  // Of a request of the tenant so far, in weighted tokens; of any tenant's where it has had none, and 1 where
-  // none has had any. Not part of a copy.
+  // Mean charge of the tenant's requests so far, in weighted tokens. Where the tenant has had none, the mean
+  // over all tenants; 1 where there were no requests at all. Not part of Saved.
   double MeanCharge(uint32_t tenant) const;
   int32_t tenants() const { return static_cast<int32_t>(accounts_.size()); }
 
-  // What has been served, by tenant in the order they came; to the one whose leaving emptied the pool; floor.
+  // The counters by tenant, in order of arrival; the counter of the tenant whose last request emptied the
+  // pool; the floor.
   struct Saved {
     struct Tenant {
       uint32_t tenant = 0;
@@ -49,7 +51,7 @@ class TenantService {
     double floor = 0;
   };
   Saved Save() const;
-  // REQUIRES: new. False when a tenant is named twice.
+  // REQUIRES: this object is new. False when a tenant occurs twice.
   bool Restore(const Saved& saved);
   // A request that was waiting when `saved` was made waits here too.
   void RestoreWaiting(uint32_t tenant);
@@ -58,7 +60,7 @@ class TenantService {
   // The least counter of the tenants that have a request waiting. REQUIRES: a request waits.
   double LeastWaiting() const;
 
-  // Weighted tokens, and the number of requests they were charged for.
+  // Weighted tokens, and the number of requests for which they were charged.
   struct Charges {
     double tokens = 0;
     int64_t requests = 0;
@@ -73,11 +75,11 @@ class TenantService {
   };
   Account& Of(uint32_t tenant);
 
-  // Numbered in the order they came, so that nothing depends on the map's order.
+  // In order of arrival, so that nothing depends on the map's order.
   std::vector<Account> accounts_;
   absl::flat_hash_map<uint32_t, int32_t> index_;
   int64_t waiting_ = 0;
-  // Of all tenants.
+  // Charges of all tenants.
   Charges charges_;
   // The counter of the tenant whose last request emptied the pool.
   double last_served_ = 0;

@@ -1,4 +1,4 @@
-// The waiting pool: requests the router has accepted and not yet placed.
+// The waiting pool: requests that the router has accepted and not yet placed.
 //
 // Purpose: keeps WaitingView records ready for a policy, so that a snapshot costs nothing per waiting
 // request. Order: higher priority first, then least senior_step (oldest first where none is senior), then
@@ -17,7 +17,8 @@
 
 namespace bfio::core {
 
-// Whether `a` is more urgent than `b`: by priority, senior_step, deadline. Equals go by arrival.
+// Whether `a` is more urgent than `b`: by priority, senior_step, deadline. Equal requests are in order of
+// arrival.
 inline bool Precedes(const WaitingView& a, const WaitingView& b) {
   if (a.priority != b.priority) return a.priority > b.priority;
   if (a.senior_step() != b.senior_step()) return a.senior_step() < b.senior_step();
@@ -29,14 +30,14 @@ class WaitingPool {
   // REQUIRES: !Contains(request.id).
   void Add(const RequestSpec& request, int64_t enqueued_step);
 
-  // Behind everything, whatever its priority and seniority: for a pool that is built again in its own order.
-  // REQUIRES: !Contains(request.id).
+  // Adds the request behind all others, whatever its priority and seniority: for a pool that is restored in
+  // its saved order. REQUIRES: !Contains(request.id).
   void Append(const RequestSpec& request, int64_t enqueued_step, bool passed_over = false);
 
-  // Ahead of everything of the same priority. REQUIRES: !Contains(request.id).
+  // Adds the request ahead of all others of the same priority. REQUIRES: !Contains(request.id).
   void AddFront(const RequestSpec& request, int64_t enqueued_step);
 
-  // By its age and deadline, ahead of its equals: for one that was placed and is returned.
+  // Adds a request that was placed and is returned, by its age and deadline, ahead of equally urgent ones.
   // REQUIRES: !Contains(request.id).
   void Return(const RequestSpec& request, int64_t enqueued_step);
 
@@ -47,11 +48,12 @@ class WaitingPool {
   // Returns false when the id is not here.
   bool Remove(RequestId id);
 
-  // Takes out the requests at these indices of views(). REQUIRES: distinct, in range.
+  // Removes the requests at these indices of views(). REQUIRES: distinct, in range.
   void RemoveMany(absl::Span<const Assignment> chosen);
 
-  // Takes those that began on another model than `model` out of views() until ShowAll; 0: none. O(1) where
-  // there is none. REQUIRES: none is hidden. Meanwhile requests may be added, and taken out of views().
+  // Removes requests that began on another model than `model` from views() until ShowAll; 0: hides none. O(1)
+  // where there are none. REQUIRES: none is hidden. Until ShowAll, requests may be added, and removed from
+  // views().
   void Hide(uint32_t model);
   void ShowAll();
   int64_t hidden() const { return static_cast<int64_t>(hidden_.size()); }
@@ -69,21 +71,21 @@ class WaitingPool {
  private:
   struct Hidden {
     WaitingView view;
-    // So many of views_ come before it.
+    // Number of requests in views_ that come before it.
     size_t before = 0;
   };
 
   void Enter(const RequestSpec& request);
   void Leave(RequestId id);
-  // Ahead of what is there; behind what is hidden there.
+  // Inserts before `at`, and behind hidden requests at that position.
   void Insert(std::vector<WaitingView>::iterator at, const WaitingView& view);
 
   std::vector<WaitingView> views_;
   absl::flat_hash_map<RequestId, RequestSpec> specs_;
   int64_t tokens_to_compute_ = 0;
-  // In their order.
+  // In pool order.
   std::vector<Hidden> hidden_;
-  // How many began on some model, and on which.
+  // Number of requests that began on a model, and those models.
   int64_t bound_ = 0;
   absl::flat_hash_map<uint32_t, int64_t> bound_to_;
   std::vector<char> gone_;

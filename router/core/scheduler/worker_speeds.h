@@ -1,13 +1,13 @@
 // How much slower or faster each worker is than an ordinary one, from the step costs that workers report.
 //
-// Purpose: fits of C and t_l (common/cost/online_fit.h), which are uncertain and move all the time, become
-// the times that plans balance (model/snapshot.h, WorkerView): time_per_token = t_l / t_l of the ordinary
-// worker, the lower median of those that are known; time_offset = (C - the least C) in the ordinary worker's
-// tokens. A worker that is not known well enough counts as ordinary. Plans must not follow the noise of the
-// fits, so times change only when that moves some worker's step by kStep of an ordinary worker's against the
-// others', and workers whose steps differ by less than kEqual are equal: exactly 1 and 0, which plans are
-// made faster for. prefill_time is the cost of a prompt token over t_l, where that is known. Threads: none;
-// belongs to its caller. Pure.
+// Purpose: converts fits of C and t_l (common/cost/online_fit.h), which are uncertain and change all the
+// time, to the times that plans balance (model/snapshot.h, WorkerView). time_per_token = t_l / t_l of the
+// ordinary worker, the lower median of the known ones. time_offset = (C - the least C) in the ordinary
+// worker's tokens. A worker whose costs are not known well enough counts as ordinary. Plans must not follow
+// the noise of the fits. So times change only when that changes a worker's step, relative to the others, by a
+// share kStep of an ordinary worker's step. Workers whose steps differ by less than kEqual get exactly 1 and
+// 0, for which planning is faster. prefill_time is the cost of a prompt token divided by t_l, where that is
+// known. Threads: any, no state. Pure.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
 
@@ -33,30 +33,30 @@ struct WorkerTime {
 // One worker's reported costs.
 struct WorkerCost {
   std::optional<StepCostEstimate> estimate;
-  // L_g now: where on its line the worker is.
+  // L_g now, at which the fitted step times are compared.
   int64_t load_tokens = 0;
 };
 
-// `present` with the times that the costs call for, by worker; the same times where nothing changes enough.
-// REQUIRES: as many of both.
+// The new times by worker, from the costs; `present` itself where nothing changes enough. REQUIRES: both have
+// the same size.
 std::vector<WorkerTime> TimesOf(absl::Span<const WorkerCost> costs, absl::Span<const WorkerTime> present);
 
-// What a mean request takes on each worker, for dispatch to the fastest (WorkerSpec::service_time): as in
-// `told` (above 0); workers without a value count as the slowest of the others. If none has a value and all
-// costs are known: what their steps take at the mean load against the fastest's, with the same hysteresis
-// against `present`; else 1 for all. Always finite and above 0. Without costs, `present`. REQUIRES: as many
-// of all, or no costs.
+// Time of a mean request on each worker, for dispatch to the fastest (WorkerSpec::service_time). Taken from
+// `told` where a value is above 0; workers without a value count as the slowest of the others. If none has a
+// value and all costs are known: each worker's step time at the mean load relative to the fastest's, with the
+// same hysteresis against `present`; otherwise 1 for all. Always finite and above 0. Without costs,
+// `present`. REQUIRES: all have the same size, or there are no costs.
 std::vector<double> ServiceTimesOf(absl::Span<const double> told, absl::Span<const WorkerCost> costs,
                                    absl::Span<const double> present);
 
-// The judgement's constants: shares. Chosen so that a fit's own error, at most kKnown, stays some three
-// standard deviations away from a change; not tuned beyond that.
+// Thresholds, as shares. A fit's own error, at most kKnown, stays about three standard deviations below the
+// threshold of a change. The values are not tuned otherwise.
 struct WorkerSpeeds {
-  // Standard error of t_l over t_l from which on a worker is known.
+  // Largest relative standard error of t_l with which a worker's costs count as known.
   static constexpr double kKnown = 0.03;
   static constexpr double kStep = 0.10;
   static constexpr double kEqual = 0.05;
-  // No worker counts as more than so many times slower or faster than the ordinary one: a fit beyond that is
+  // Largest factor by which a worker counts as slower or faster than the ordinary one; a fit beyond that is
   // assumed to be wrong.
   static constexpr double kMost = 20;
   // Bounds of time_offset and prefill_time, tokens.
