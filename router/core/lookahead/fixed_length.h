@@ -3,15 +3,13 @@
 //   oracle      o = predicted_output_tokens, where given, else max_new_tokens. Exact when the prediction is
 //               (the simulator's). A request that has exceeded its prediction by n tokens is expected to
 //               generate n more.
-// interval o is within a share E of predicted_output_tokens: |o - p| <= E p. Memory counts the upper end
-//             (Stay), so that it suffices if the predictions are within E; "Online Scheduling for LLM
-//             Inference with KV Cache Constraints" counts the lower end, so its memory may not suffice. Loads
-//             count p, or, once a request has generated p tokens, the upper end: the generated tokens are a
-//             lower
-//             end that rises. Without a prediction: max_new_tokens. A request that exceeds its upper end is
-//             treated as in `oracle`. All intervals have the same relative width, so their lower and upper
-//             ends
-//             sort requests alike.
+//   interval    o is within a share E of predicted_output_tokens: |o - p| <= E p. Memory is counted for the
+//               upper end (Stay), so that it suffices as long as the predictions are right within E; "Online
+//               Scheduling for LLM Inference with KV Cache Constraints" takes the lower end, for which memory
+//               may not suffice. Loads are counted for p, or for the upper end once a request has generated p
+//               tokens. Without a prediction: max_new_tokens. A request that exceeds its upper end is treated
+//               as oracle treats one that exceeds its prediction. All intervals have the same relative width,
+//               so lower and upper ends give the same order of requests.
 //   max_tokens  o = max_new_tokens, which admission reserves. Never too short.
 //
 // Cost: one pass over the residents and one over h (a difference array), integers throughout. Threads: one,
@@ -43,11 +41,11 @@ class FixedLengthLookahead final : public Lookahead {
                absl::Span<double> alive) override;
 
  private:
-  // The upper end of what is left of a request, from the prediction of that, after the tokens that it
-  // generated in earlier placements.
+  // The upper end of the tokens that a request has left, from `predicted`, the prediction of these tokens,
+  // and the tokens that it generated in earlier placements.
   int64_t Most(int64_t predicted, int64_t generated) const;
-  // Number of steps that the resident stays from the plan's step on. If it has exceeded `length`, it is
-  // expected to exceed it by as much again. 0 or less: it has ended by then.
+  // Number of steps that the resident stays from the plan's step on if its length is `length`. If it has
+  // exceeded `length` already, it is expected to exceed it by as much again. 0 or less: it has ended by then.
   static int64_t StayOf(int64_t length, const Resident& resident, const Standing& standing);
   // StayOf with the expected length, and with the largest length.
   int64_t Expected(const Resident& resident, const Standing& standing) const;

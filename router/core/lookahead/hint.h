@@ -1,9 +1,9 @@
 // The lookahead hint: survival, corrected by workers' end-of-sequence probabilities as far as these have
 // proved reliable (hint_calibration.h).
 //
-// For each of the calibration's lags, every resident has a probe: a hint whose outcome within the lag is not
-// known yet. When it is known, the next hint replaces it. So how far ahead hints are reliable is learnt, too.
-// Beyond the last lag (64 tokens), and for requests without a hint, survival is used.
+// For each of the calibration's lags, every resident has a probe: a hint whose outcome within the lag is
+// awaited. When the outcome is known, the next hint replaces the probe. In this way it is also learnt how
+// many tokens ahead hints are useful. Beyond the last lag (64 tokens), and for requests without a hint,
 // survival is used.
 //
 // Cost: a hint resolves two probes on average, O(1); a projection costs what survival's does, plus a few

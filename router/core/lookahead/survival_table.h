@@ -2,9 +2,9 @@
 //
 // Purpose: converts hazards per bin of ages to one array, so that P(length > x + h | length > a) is a
 // quotient of two entries, and a projection reads memory in order. Beyond the oldest age ever seen the hazard
-// is constant: older requests count as being that old. Few endings determine this hazard, and its uncertainty
-// matters far beyond that age: there P is the predictive probability of a gamma posterior of the hazard (a
-// Pareto tail). Threads: one builds it; any may read it afterwards.
+// is constant: older requests count as being that old. That hazard is estimated from few endings. Its
+// uncertainty dominates far beyond that age, so P is there the predictive probability of a gamma posterior of
+// the hazard (a Pareto tail). Threads: one builds it; any may read it afterwards.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 
@@ -23,7 +23,7 @@ class SurvivalTable {
   struct Tail {
     // Probability of ending with each token after the last bin: the mean of its posterior.
     double hazard = 0;
-    // Number of endings that determine it: the shape of the posterior. Positive.
+    // Number of endings from which `hazard` is estimated: the shape of the posterior. Positive.
     double endings = 1;
   };
 

@@ -8,7 +8,7 @@ namespace bfio::core {
 
 // The exact mean of the first values, until 1 / share of them have been added.
 struct FadingMean {
-  // Sum of the weights of all values so far; 1 after infinitely many values. 0 .. 1.
+  // Total weight of the values so far, 0 .. 1; 1 is the limit for endlessly many values.
   double weight = 0;
   double value = 0;
 

@@ -6,7 +6,7 @@
 // or, by admission's estimate, memory for it at every future time (kv_capacity.h).
 //
 // Ownership: copies the workers, borrows the needs of the outlook; reused between decisions, allocates only
-// to grow. Threads: one. Units: requests, tokens. Cost: O(1) per test, O(times * ways) with an outlook.
+// to grow. Threads: one. Units: requests, tokens. Cost: O(1) per question, O(times * ways) with an outlook.
 #ifndef BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
 #define BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
 
@@ -74,8 +74,8 @@ class FreeCapacity {
     free_slots_ -= view.free_slots - less;
     view.free_slots = less;
   }
-  // Where memory is the bottleneck, no waiting request can use most of the free slots: closes these slots, so
-  // that searches skip them.
+  // Closes the free slots that no waiting request can use, so that searches skip them. Where memory is the
+  // bottleneck, these are most of the free slots.
   void LimitSlotsToMemory(absl::Span<const WaitingView> waiting);
 
  private:

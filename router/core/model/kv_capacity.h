@@ -63,7 +63,7 @@ class KvRefusals {
     }
     return false;
   }
-  // Records that such a request fits no worker.
+  // Notes that such a request fits no worker.
   void Note(int32_t need, int64_t reserve) {
     int64_t& least = least_[Row(need)];
     least = std::min(least, reserve);

@@ -47,8 +47,7 @@ struct RequestSpec {
   static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
   int64_t deadline_us = kNoDeadline;
 
-  // Objective of the time from its arrival to its first token, in seconds; empty: none, or the token has
-  // come.
+  // Objective for the time from its arrival to its first token, seconds. Empty: none, or the first token was
   // sent.
   std::optional<double> ttft_objective_s;
 

@@ -1,7 +1,7 @@
 // The workers whose loads determine the level that all should keep.
 //
-// Purpose: these are the workers that accept new requests and hold at least half of the median load of the
-// accepting ones. A draining worker has a falling load, and a worker below half the median has just joined.
+// Purpose: those that accept new requests and hold at least half of the median load of the accepting ones. A
+// worker that drains does not count, because its load is falling; one below half the median has just joined.
 // Threads: one (scratch memory). Deterministic. Cost: O(workers).
 #ifndef BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
 #define BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
@@ -25,8 +25,8 @@ class LevelWorkers {
   std::vector<int64_t> loads_;
 };
 
-// Mean local time of the level workers if every slot that they can fill gets an item of this many tokens: the
-// time that the integer program aims at for all workers. REQUIRES: a level worker.
+// Mean local time of the level workers when each of their usable free slots has received an item of
+// `item_tokens` tokens. The integer program keeps all workers near this time. REQUIRES: `level` is not empty.
 double LevelTarget(const Instance& instance, absl::Span<const WorkerIndex> level, double item_tokens);
 
 }  // namespace bfio::core

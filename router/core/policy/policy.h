@@ -6,12 +6,11 @@
 //   - each waiting index is used at most once;
 //   - worker g gets at most free_slots requests, and either the sum of their kv_reserve_tokens is at most
 //     free_kv_tokens, or they fit by Snapshot::kv;
-// - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
-//     KV is not the limit, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
-//     section 3). A worker that a request holds (scheduler/kv_hold.h) shows no free slot. Exceptions:
-//     policies
-//     that meter prompts let requests wait for a rank that has no prompt to compute, and least_work for one
-//     that has their prefix.
+//   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
+//     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
+//     section 3). A worker that is held for a request (scheduler/kv_hold.h) shows no free slot. Exceptions:
+//     policies that meter prompts let requests wait for a rank that has no prompt to compute, and least_work
+//     lets them wait for a worker that has their prefix.
 // Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a
 // decision; randomness comes from PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.
@@ -43,8 +42,8 @@ class Policy {
   // H: how many steps ahead Snapshot::outlook should look; the scheduler projects no further.
   virtual int32_t horizon() const { return 0; }
 
-  // Its placement rules. Snapshot::rule selects one of them, and the scheduler fills Snapshot::far for a rule
-  // that looks ahead. The first one is used until step times are known.
+  // Its rules of placement; Snapshot::rule selects one of them, and the scheduler fills Snapshot::far for a
+  // rule that looks ahead. The first is used until step times are known.
   virtual absl::Span<const PlacementRule> placement_rules() const { return {}; }
 
   // It reads Snapshot::first_come, which the scheduler must then compute.
@@ -53,7 +52,7 @@ class Policy {
   // It reads Snapshot::prefixes.
   virtual bool uses_prefixes() const { return false; }
 
-  // It sets Decision::level_s where Snapshot::prefill is set, and is called for that even if no request
+  // It sets Decision::level_s where Snapshot::prefill is set, and is therefore called even if no request
   // waits.
   virtual bool meters_prompts() const { return false; }
 
@@ -78,22 +77,22 @@ struct PolicyOptions {
   // bf_io: "paper" (J of the BF-IO paper), "square" (squared deviations of the loads, less weights of age) or
   // "refill" (the same, weighted by how long each worker will stay as it is).
   std::string objective = "square";
-  // bf_io: weight of a step ahead relative to the step before it, in (0, 1]; 1 in the paper's J.
+  // bf_io: weight of a step ahead relative to the one before it, in (0, 1]; 1 in the paper's J.
   double discount = 1;
   // power_of_d: d, workers drawn for each request.
   int32_t choices = 4;
   // bf_io_auto: where slots are short, the 99th percentile of waits over that of a first-come rule. A larger
   // ratio improves balance, since more requests may be passed over.
   double wait_ratio = 1.15;
-  // bf_io, bf_io_auto, least_work: called during the search, about every thousand evaluations. As long as it
-  // returns false, it does not change the plan.
+  // bf_io, bf_io_auto, least_work: called while they search, about every thousand evaluations. While it
+  // returns false, it does not affect the plans.
   StopSignal stop;
-  // bf_io, bf_io_auto: one of this many solved decisions gets a proven bound (Decision::gap); its plan is the
-  // same. 0: none.
+  // bf_io, bf_io_auto: a proven bound (Decision::gap) is computed for one of every `gap_every` solved
+  // decisions, without an effect on the plan; 0: never.
   int32_t gap_every = 0;
 };
 
-// The name and the settings of a policy to make.
+// What MakePolicy needs: name and settings.
 struct PolicySetting {
   std::string name;
   PolicyOptions options;

@@ -22,7 +22,7 @@ struct PrefixView {
   const PrefixCaches* caches = nullptr;
   // By worker: prompt tokens of the requests there that are neither computed nor expected to be cached.
   std::vector<int64_t> pending;
-  // Mean output of requests that have ended, in tokens; 0: none has ended.
+  // Mean output of requests that have ended; 0: no request has ended yet.
   double output_tokens = 0;
   // The share of recent prompt tokens that were expected in their workers' caches, 0 .. 1.
   double hit_share = 0;

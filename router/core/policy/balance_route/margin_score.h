@@ -4,8 +4,8 @@
 // Source: F(S, m) = alpha S - beta max(0, S - m), summed over the steps ahead with weights d^h, where the
 // margin m_h is how far the worker lies below the most loaded one at step + h. With alpha = 1 and beta = G it
 // is, for one step, exactly the idle work that the tokens remove (balance_route.h names the source).
-// Piecewise linear and concave in S. Tokens are counted as staying and not growing. Cost: O(H log H) to set,
-// O(log H) per score. Threads: one.
+// Piecewise linear and concave in S. Added tokens are assumed to stay and not to grow. Cost: O(H log H) for
+// Reset, O(log H) per score. Threads: one.
 #ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_MARGIN_SCORE_H_
 #define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_MARGIN_SCORE_H_
 

@@ -1,7 +1,7 @@
-// Placement rules of proxies and textbooks, for comparison. None of them uses expected lengths.
+// The rules of proxies and textbooks, as baselines. None of them uses expected lengths.
 //
-// Purpose: baselines of the simulator and of benchmarks; what a router without BF-IO does. "Pool order": the
-// requests are placed one by one in the pool's order (ties: lowest index, unless said otherwise).
+// Purpose: comparisons in the simulator and in benchmarks; they stand for routers without BF-IO. "Pool
+// order": the requests are placed one by one, each on a worker that can take it (ties: lowest index, unless
 // stated otherwise). Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BASELINES_BASELINES_H_
 #define BFIO_ROUTER_CORE_POLICY_BASELINES_BASELINES_H_
@@ -47,7 +47,7 @@ std::unique_ptr<Policy> PowerOfD(absl::string_view name, int32_t choices, uint64
 
 // As many of the oldest as there are free slots, largest first, to the smallest load. Longest processing time
 // first (Graham, 1969): the strongest baseline with Fcfs's waits, because only the placement balances. When
-// KV memory keeps one of them out, it works as LeastTokens, so that memory goes to the oldest first.
+// one of them does not fit into KV memory, the rule is that of LeastTokens, so that the oldest get memory
 // first.
 std::unique_ptr<Policy> Lpt();
 

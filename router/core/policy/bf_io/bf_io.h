@@ -1,7 +1,7 @@
-// BF-IO: which waiting requests enter, and where, by the integer program over the whole pool.
+// BF-IO: an integer program over the whole pool chooses which waiting requests to admit, and on which
+// workers.
 //
-// Source: BF-IO paper, section 3 (IO); the program itself is router/core/solver. With a lookahead, the H next
-// steps count, each `discount` times as much as the one before it. Objectives:
+// Source: BF-IO paper, section 3 (IO); the program itself is router/core/solver. With a lookahead, H steps
 // ahead count, each with `discount` times the weight of the one before it. Objectives:
 //   square  (default) squared deviations of the loads from a common level, less weights for waiting
 //           (valuation.h): balances better and does not starve any request.

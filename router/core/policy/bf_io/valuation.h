@@ -18,8 +18,8 @@
 // Oversized requests. A request more than kOverdueAges * A old, and more than kOversized times the mean load
 // of a slot, cannot enter without raising a worker far above the rest, and G workers wait for every token of
 // the excess until the worker has drained. A worker below the rest delays no other. So the least loaded
-// worker is reserved for the request: the excess counts as the worker's load in advance, and it gets small
-// requests until its load has fallen by as much. Then the request fits without creating a straggler.
+// worker is reserved for it: the excess counts as its load in advance, so it gets small requests until its
+// load has fallen by as much. Then the request fits an ordinary gap.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 

@@ -2,16 +2,13 @@
 //
 // Purpose: chooses the requests that enter and their workers, without parameters to tune. Two regimes,
 // distinguished at every decision:
-// slots for all   all requests enter, by one of three rules: a few workers are kept low for the next large
-//                   request (headroom.h); or each goes where it lengthens the expected steps least
-//                   (horizon.h); or
-//                   to the least loaded worker with counts kept even (policy/trtllm). The scheduler selects
-//                   the
-//                   rule with the shortest steps (router/core/choice).
-//   fewer slots     the program of bf_io (squared deviations from a common level, less weights) over all
-//                   waiting requests. The weight of waiting follows from the waits under a first-come rule
-//                   (urgency.h), and workers are reserved for requests that fit no gap
-//                   (oversized_requests.h).
+//   slots for all all requests enter, by one of three rules: a few workers are kept low for the next large
+//                   request (headroom.h); each request goes where future steps grow least (horizon.h); or
+//                   each goes to the least loaded worker, with even counts (policy/trtllm). The scheduler
+//                   selects the rule with the shortest steps (router/core/choice).
+//   fewer slots     the program of bf_io (squared deviations from a common level, less weights) over all that
+//                   wait. The weight of waiting is derived from the waits under a first-come rule
+//                   (urgency.h). Workers are reserved for requests that fit no gap (oversized_requests.h).
 // docs/decision.md describes the alternatives. Classes of priority are strict.
 //
 // Threads: as Policy. Deterministic.
@@ -37,8 +34,8 @@ namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  // Reads the options wait_ratio, stop and gap_every. Follows only `rules` while there are slots for all;
-  // fewer than kRules are for comparison.
+  // It reads the options wait_ratio, stop and gap_every. While there are slots for all, it follows only
+  // `rules`; fewer than kRules are for comparisons.
   explicit BfIoAutoPolicy(const PolicyOptions& options = {}, absl::string_view name = "bf_io_auto",
                           absl::Span<const PlacementRule> rules = kRules)
       : name_(name),
@@ -58,9 +55,9 @@ class BfIoAutoPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  // Places by the snapshot's rule, while there are slots for all; false: a request fits nowhere.
+  // Places all requests by the snapshot's rule, while there are slots for all; false: a request fits nowhere.
   bool PlaceAll(const Snapshot& snapshot, Decision& decision);
-  // Places by the integer program.
+  // Decides by the integer program.
   void Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision);
 
   const absl::string_view name_;

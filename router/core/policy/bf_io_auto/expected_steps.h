@@ -1,9 +1,9 @@
 // The expected step times of a group as far ahead as requests stay, updated as requests are placed.
 //
-// Purpose: the value that the horizon rule (horizon.h, which has the formula) minimises, and the search for
-// the worker where a request raises it least. Workers are ordered into blocks of similar ones. A bound of the
-// raise, in single precision and without logarithms, excludes most blocks, then most workers; the others,
-// mostly one, are computed exactly. So the result does not depend on the bounds.
+// Purpose: the sum that the horizon rule minimises (horizon.h has the formula), and the search for the worker
+// where a request raises this sum least. Workers are grouped into blocks of similar ones. A bound of the
+// raise, in single precision and without logarithms, excludes most blocks, then most workers. The raise of
+// the others, mostly one, is computed exactly, so the choice does not depend on the bounds.
 //
 // Threads: one. Cost: O(workers * knots) exponentials for Reset; O(knots) multiplications of vectors for a
 // block that is not excluded and for every 64 workers, and O(knots) logarithms for Raise and Add.
@@ -39,7 +39,7 @@ class ExpectedSteps {
 
   // Sets the request that the calls below refer to. Borrowed until the next Open.
   void Open(const Request& request);
-  // The amount by which the open request raises the sum on worker g.
+  // Increase of the sum if the request is placed on worker g.
   double Raise(WorkerIndex g);
   // The worker with the least raise among those that the request fits (ties: lowest index), or kNoWorker.
   WorkerIndex Least(const FreeCapacity& free, const WaitingView& request);
@@ -73,14 +73,14 @@ class ExpectedSteps {
   // Groups the workers into blocks of kLanes; those that add most to the sum come last.
   void SetBlocks();
   void SetTiles();
-  // Enters worker g in its block's tiles, and updates the block's least values.
+  // Updates worker g in the tiles of its block, then the least values of the block.
   void SetLane(WorkerIndex g);
   void SetLeast(size_t block);
   // Lower bounds of the raises, from a tile for each knot. REQUIRES: TakeRate of at most their rates.
   Lanes Bounds(const Tile* tiles) const;
   // Prepares the open request for workers of this rate.
   void TakeRate(const Rate& rate);
-  // log sum exp at knot k with the open request on worker g, less the same without it. REQUIRES: TakeRate.
+  // log sum exp at knot k with the open request on worker g, less without. REQUIRES: TakeRate.
   double RaiseAt(size_t k, WorkerIndex g) const;
   // Applies less_ of knot k to all gaps and slopes, before exponentials overflow.
   void Settle(size_t k);

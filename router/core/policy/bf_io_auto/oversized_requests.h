@@ -5,7 +5,7 @@
 // excess until the worker's load has fallen again. A worker below the rest delays no other. So one of the
 // least loaded workers is reserved for the request: part of the excess counts as its load in advance
 // (precounted_tokens), so it gets small requests and its load falls. The part grows to the whole as the
-// request becomes overdue (urgency.h). Then the request fits without creating a straggler.
+// request becomes overdue (urgency.h). Then the request fits an ordinary gap.
 //
 // The size of a gap and how fast a worker's load can fall are learnt from the loads of successive snapshots,
 // in tokens. Threads: one. Cost: O(waiting + G log G) per decision.

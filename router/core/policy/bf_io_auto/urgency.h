@@ -4,18 +4,16 @@
 // reference is a first-come rule on the same arrivals, per class of priority and in fair order of its tenants
 // (Snapshot::first_come). With P its recent 99th percentile of waits, Q the same over a longer time, and r
 // the configured wait ratio (PolicyOptions::wait_ratio):
-// late      a request that has waited more than r Q. The price of waiting keeps their share of the
-//             admissions at kLateShare, so that the 99th percentile of the waits is r Q: the price rises with
-//             every late admission and falls with every other one (stochastic approximation of a quantile;
-//             Robbins and Monro, 1951). So nothing has to be tuned to prompt lengths, group size or load.
+//   late      a request that has waited more than r Q. The price rises with every late admission and falls
+//             with every other one. This keeps the late share of the admissions at kLateShare, so that the
+//             99th percentile of the waits is r Q (stochastic approximation of a quantile; Robbins and Monro,
+//             1951). So nothing has to be tuned to prompt lengths, group size or load.
 //   weight    price * S^2 * (age / (r P))^2, S being the scale of the balance: the pool's deviation by what a
 //             token adds to the mean worker.
-//   overdue   one step before age kDueFactor * r P the request is admitted next whatever the imbalance; on
-//   its
-//             reserved worker (oversized_requests.h), if that gets a free slot within kReservedShare * r P
+//   overdue   a step before age kDueFactor * r P a request is admitted next, whatever the imbalance: on its
+//             reserved worker (oversized_requests.h) if that gets a free slot within kReservedShare * r P
 //             steps.
-// Requests of a tenant that has been served more than others count as younger by its lead. That delays their
-// limit only as far as a fair order of the tenants, too, lets them wait longer than P.
+// Requests of a tenant that has been served more than others count as younger by the tenant's lead. Their
 // limit is delayed only as far as a fair order of the tenants would also let them wait longer than P.
 //
 // Threads: one. Cost: O(waiting) per decision.

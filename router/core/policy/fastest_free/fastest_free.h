@@ -1,8 +1,8 @@
 // jffc, sa_jsq and jiq: policies for units that differ in speed and share no barrier.
 //
 // Purpose: a worker has slots and a service time, whether it is a rank that steps independently or a chain of
-// servers. The waiting pool is the central queue, offered in its order. A worker that cannot take a request,
-// because it has no free slot or too little KV, counts as full. Threads: as Policy.
+// servers. The waiting pool is the central queue; its requests are offered in order. A worker that lacks a
+// slot or the KV memory for a request counts as full. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_FASTEST_FREE_H_
 #define BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_FASTEST_FREE_H_
 

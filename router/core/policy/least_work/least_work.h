@@ -1,30 +1,28 @@
-// Least work: the oldest request goes to the worker that has the least to compute, this request included.
+// Least work: the oldest request goes to the worker that has the least left to compute, including that
+// request.
 //
 // Purpose: placement for ranks that step independently and share prompts' prefixes (engines with prefix
-// caching). The work of worker g with the request, in tokens that it computes:
 // caching). Work of worker g including the request, in tokens to compute:
 //
 //   p_g + (1 + h) * m_g + n_g * o
-// p_g: prompt tokens that the worker has not computed yet. m_g: tokens of the request's prompt that are not
-// in its cache. n_g: number of its requests. o: the mean output. h: the share of recent prompts' tokens that
-// were expected to be in their workers' caches. A token costs about the same in a prompt as in a decode, so
-// no weight is needed. Where outputs are long, requests spread by number (least_requests). Where prompts are
-// long and shared, a request goes where its prefix is, until that worker has more to do than the prefix
-// saves. A computed token also replaces another one in the cache, which would have been found with
-// probability h: hence 1 + h.
+//
+// p_g is the number of prompt tokens that the worker has not computed yet, m_g the tokens of the request's
+// prompt that its cache does not hold, n_g the number of its requests, o the mean output, and h the recent
+// share of prompt tokens that were expected in their workers' caches. A token costs about the same in a
+// prompt as in a decode, so no weight is needed: where outputs are long, requests spread by number
+// (least_requests), and where prompts are long and shared, a request goes where its prefix is, until that
+// worker has more to do than the prefix saves. A computed token also evicts another token from the cache,
 // which would have been found with probability h: hence 1 + h.
+//
 // Where capacity is short, a slot that becomes free is best used by a request whose prefix is on that worker.
-// So if a full worker has more of a request's prefix than all workers with capacity, the request lets the
-// others of its class go first, up to twice the 99th percentile of waits under first come, first served
-// (Snapshot::first_come). The request also waits although a busy worker has capacity, for the time that this
-// worker would take to compute what it lacks (the ski rental rule): otherwise a group that is nearly full
-// would compute every prompt everywhere. Only requests of the lowest waiting class do this, so that no lower
-// class takes the capacity.
+// If a worker without free capacity holds more of a request's prompt than every worker with free capacity,
+// the request lets others of its class go first, for up to twice the 99th percentile of waits under first
+// come, first served (Snapshot::first_come). It also waits, although a busy worker has free capacity, as long
+// as that worker would take to compute the missing tokens (the ski rental rule). Without this rule a group
 // that is nearly full would compute every prompt everywhere. Only requests of the lowest waiting class wait
-// Ties: fewest requests, then round robin. At a deadline (StopSignal) prefixes are ignored for the rest.
-// Threads: as Policy. Cost: a bisection in the cache of each worker with capacity for each request that is
-// looked at or placed, a look-up for each other worker, and an entry for each block that a placed prompt
-// brings.
+// in this way, because others would leave the capacity to a lower class.
+//
+// Ties: fewest requests, then the workers in turn. After a deadline (StopSignal) prefixes are ignored for the
 // remaining requests. Threads: as Policy. Cost: for each request that is looked at or placed, a bisection in
 // the cache of each worker with free capacity and a look-up for each other worker; an entry for each block
 // that a placed prompt adds.
@@ -62,10 +60,10 @@ class LeastWorkPolicy final : public Policy {
   // and to this plan. REQUIRES: caches_ is set. The second: how many tokens it is expected to have.
   int64_t FindOn(const WaitingView& request, WorkerIndex worker) const;
   int64_t CachedOn(const WaitingView& request, WorkerIndex worker) const;
-  // Whether younger requests may go first, or whether it waits although there is capacity; by elsewhere_.
+  // Tokens of its prompt that a worker without free capacity holds beyond those on every worker with free
   // capacity; 0 where that is less than a block. Considers only workers that accept requests.
   int64_t MoreElsewhere(const Snapshot& snapshot, const WaitingView& request) const;
-  // Records that the plan places the request there.
+  // Both use elsewhere_. The first: younger requests may go first. The second: the request waits although
   // there is free capacity.
   bool LetsOthersGoFirst(const Snapshot& snapshot, int32_t index) const;
   bool StaysFor(const Snapshot& snapshot, int32_t index) const;
@@ -78,9 +76,9 @@ class LeastWorkPolicy final : public Policy {
   const StopSignal stop_;
   FreeCapacity free_;
   KvRefusals refusals_;
-  // Blocks that the plan's prompts bring to workers that did not have them.
+  // Null: none, or the deadline has passed.
   const PrefixCaches* caches_ = nullptr;
-  // By worker: prompt tokens that it still has to compute, including those of this plan.
+  // Number of requests looked up in this decision.
   int32_t looked_up_ = 0;
   // Blocks that this plan's prompts add to workers that did not have them.
   absl::flat_hash_set<std::pair<WorkerIndex, uint64_t>> planned_;

@@ -3,11 +3,11 @@
 // Purpose: a decorator around a policy that places requests. Where the snapshot has the prompts that ranks
 // still compute (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts each rank
 // takes, and up to which time ranks fill the step. With
-// slots for all   its bindings are the plan.
-//   fewer slots     the other policy chooses which request goes where, among as many slots of each rank
-//                   as there are bindings for it.
+//   slots for all   its bindings are the plan.
+//   fewer slots     the other policy chooses which request goes where. Each rank offers it as many slots as
+//                   it has bindings.
 // For ranks that fill their steps themselves (PrefillView::releases_only), PlanRelease decides which prompts
-// each rank gets, also by the ranks' prefix caches, and there is no level.
+// each rank gets, also by prefix caches. There is then no level. Classes of priority are strict. Without
 // Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.
@@ -40,13 +40,13 @@ class MeteredPolicy final : public Policy {
  private:
   // Fills bindings_; returns the level.
   double Bind(const Snapshot& snapshot);
-  // Binds the requests of one class of priority, from `first` to `end`; returns the level. Appends to
-  // bindings_ and ranks_.
+  // Binds the requests of one class of priority, from `first` to `end`, and returns the level. Adds the
+  // bindings to bindings_ and ranks_.
   double BindClass(const Snapshot& snapshot, size_t first, size_t end);
   PrefillDecision Plan(const Snapshot& snapshot, int32_t priority) const;
-  // Requests for which this is false, because no rank has memory for them now, are passed over.
+  // False: the request fits no rank's memory now and is passed over.
   bool FitsSomewhere(const WaitingView& request);
-  // Sets WaitingPrompt::cached of the first entries of waiting_, which are these requests in order_'s order.
+  // Fills WaitingPrompt::cached of the first prompts of waiting_, which are the requests `waiting` in the
   // order order_.
   void FindCached(const Snapshot& snapshot, absl::Span<const WaitingView> waiting);
   void PlaceBindings(const Snapshot& snapshot, Decision& decision);
