@@ -18,7 +18,7 @@ struct AdmissionSetting {
   WaitAdmissionOptions wait;
 };
 
-// INVALID_ARGUMENT, naming the error.
+// INVALID_ARGUMENT with the error in the message.
 absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text);
 
 }  // namespace bfio::core

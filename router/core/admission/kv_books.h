@@ -2,10 +2,10 @@
 //
 // Purpose: MC-SF's memory (mc_sf.h) of every worker of a group, for the router's admission (kv_admission.h).
 // A plan enters only the requests that came, left or changed since the last plan, because the future memory
-// of the others has not changed. Lengths come from a lookahead with known lengths (oracle, max_tokens).
-// Requests that are not known to have begun, or whose prompt is not computed, may grow from the plan's step
-// on and may stay longer by `late` steps: both are counted. These requests, and those that exceed their
-// length, are entered again with every plan.
+// of the others has not changed. Lengths come from a lookahead that treats them as known (oracle,
+// max_tokens). Requests that are not known to have begun, or whose prompt is not computed, may grow from the
+// plan's step on and may stay longer by `late` steps: both are counted. These requests, and those that exceed
+// their length, are entered again with every plan.
 //
 // The books depend only on the residents and the time, not on the order of changes. Threads: one. Cost:
 // McSf's cost for each change and each request that is entered again; nothing for a worker without any.
@@ -23,7 +23,7 @@
 
 namespace bfio::core {
 
-// What changed on one worker since the last time.
+// The changes on one worker since the last plan.
 struct KvChanges {
   struct Resident {
     // Its index among the worker's residents, and the steps of its prompt beyond one.
@@ -44,10 +44,10 @@ struct KvChanges {
 
 class KvBooks {
  public:
-  // Bound, rarely exceeded, of the steps by which a late plan starts its requests late.
+  // Number of steps by which a late plan delays the start of its requests; rarely exceeded.
   static constexpr int64_t kLateSteps = 2;
 
-  // A new group.
+  // Restarts with this many workers.
   void Reset(size_t workers);
   size_t workers() const { return books_.size(); }
 
@@ -55,7 +55,7 @@ class KvBooks {
   void Update(WorkerIndex worker, const Lookahead& lookahead, absl::Span<const Resident> residents,
               const PlanTime& time, const KvChanges& changes);
 
-  // Since the last Update, at its time.
+  // The worker's memory as of the last Update.
   const McSf& memory(WorkerIndex worker) const { return books_[worker].memory; }
 
  private:

@@ -17,7 +17,7 @@
 // A group behind one barrier is the paper's one worker: with balanced loads, an iteration takes d0 + d1 / G
 // times the tokens that all G workers hold. Time is measured in tokens: a step takes d0 / d1 tokens plus the
 // largest load. d0 / d1 is the setting `tokens`, or comes from the costs that workers have fitted (OnCost).
-// Time stands still in a group without work, so it takes every waiting request. Thresholds follow the
+// Time does not advance in a group without work, so it takes every waiting request. Thresholds follow the
 // measured rates (arrival_rate.h) and lengths. No request waits here for more steps than a fixed limit,
 // however rare its class. Within a class the order is first come, first served, whatever the priorities.
 // Deterministic. Threads: one. Cost: O(1) per request, but O(waiting requests of its class) to remove one;
@@ -45,12 +45,12 @@ struct WaitAdmissionOptions {
   Kind kind = Kind::kNone;
   // Fixed part of a step's time, in tokens of load: C / t_l. Above 0. Unset: derived from the workers' costs.
   std::optional<double> fixed_tokens;
-  // Number of steps after which a request is released whatever its class. At least 1.
+  // Number of steps after which a request is released, whatever its class. At least 1.
   int64_t most_steps = 32;
 };
 
-// Parses "wait" or "nested_wait", with settings as in "wait:tokens=48620,most=32". INVALID_ARGUMENT, naming
-// the error.
+// Parses "wait" or "nested_wait", with settings as in "wait:tokens=48620,most=32". INVALID_ARGUMENT with the
+// error in the message.
 absl::StatusOr<WaitAdmissionOptions> ParseWaitAdmission(absl::string_view text);
 
 class WaitAdmission {

@@ -33,12 +33,12 @@ absl::string_view PlacementRuleName(PlacementRule rule);
 
 class RuleChooser {
  public:
-  // Workers of a simulated group at most; a larger group's arrivals are scaled down.
+  // Maximum number of workers of a simulated group; a larger group's arrivals are scaled down.
   static constexpr size_t kMostWorkers = 32;
   // Requests that must have ended before the replay starts: the mean of 100 has a tenth of the standard error
   // of one.
   static constexpr size_t kLeastEnded = 100;
-  // Number of the last ended requests that arrivals are taken from. Few, so that the short requests that end
+  // Number of the last ended requests from which arrivals are taken. Few, so that the short requests that end
   // first after a start soon leave the sample.
   static constexpr size_t kDrawn = 256;
   // In mean stays of residents (EndedRequests::mean_stay): time before steps are counted, time for which they
@@ -59,8 +59,8 @@ class RuleChooser {
   // The candidates; the first is followed until the first choice. With fewer than two no replay runs.
   void SetRules(absl::Span<const PlacementRule> rules);
 
-  // Follows this rule and makes no more choices until SetRules; for replays, as a decision log has the rules
-  // that were followed. Ignored when the rule is not a candidate.
+  // Follows this rule and makes no more choices until SetRules; for replays, because a decision log contains
+  // the rules that were followed. Ignored when the rule is not a candidate.
   void Obey(PlacementRule rule);
 
   // A step of the group with these workers. `placed`: number of requests placed in it; not a whole number
@@ -75,7 +75,7 @@ class RuleChooser {
   const std::vector<Candidate>& candidates() const { return candidates_; }
   // Number of changes of the rule.
   int64_t switches() const { return switches_; }
-  // The step times have been measured and a choice has been made, even if nothing changed.
+  // True: the step times have been measured and a choice has been made, even if nothing changed.
   bool measured() const { return !candidates_.empty() && candidates_.front().time > 0; }
   // Number of steps in the mean step times, where older steps count less.
   int64_t counted_steps() const { return static_cast<int64_t>(counted_); }

@@ -8,16 +8,16 @@
 //   - together: m prompts on m ranks share the cost that one would have alone.
 //
 // When to lengthen a step. N requests decode; prompts of S seconds arrive at rate lambda; a share f of a
-// rank's time is free. (Free is what ranks compute at the lowest level: rows below the knee are free only
-// where there is time for their attention, so a rank that is nearly the slowest computes little of a long
-// prompt.) A rise of dt costs N dt. It computes prompts earlier:
+// rank's time is free. (Free is what ranks compute at the lowest level: rows below the knee of a rank's cost
+// (level.h) are free only where there is time for their attention, so a rank that is nearly the slowest
+// computes little of a long prompt.) A rise of dt costs N dt. It computes prompts earlier:
 //   - A prompt that is otherwise computed at speed v (seconds of work per second) ends dt / v earlier. So
 //     where m >= N v, with v the free speed f or the pace below, the rise always pays.
 //   - With Q prompts on G ranks, Q / G wait for each rank, and free time alone works them off at the speed
 //     f - lambda S / G. So a rise for a backlog requires m Q / G >= N (f - lambda S / G). When arrivals need
 //     all of the free time or more, steps are lengthened in any case.
 // Batching: k prompts that are computed together have waited k / (2 lambda) on average, and each costs N S /
-// k; the sum is least at k = sqrt(2 lambda N S). While fewer than k ranks (or than G, if that is less) share
+// k. The sum is least at k = sqrt(2 lambda N S). While fewer than k ranks (or than G, if that is less) share
 // the rise, the level stays where prompts are free.
 //
 // How fast. The free rows of a step that had no prompt are lost, and ranks that compute a prompt in one step
@@ -39,9 +39,10 @@
 // objective that needs more is not pursued.
 //
 // Which prompt. A rank gets a prompt from the pool only when it has fewer prompt tokens left than it can
-// compute in the step. The prompt with the largest age over the root of its length goes first, the oldest
-// where slots are short. Largest age over length serves the mean, largest age the longest wait; this is the
-// geometric mean of both. The longest one of a step goes to the rank that will be least loaded.
+// compute in the step. The prompt with the largest age divided by the square root of its length goes first;
+// where slots are short, the oldest. Age over length would serve the mean wait, age alone the longest wait;
+// this is the geometric mean of both. The longest prompt of a step goes to the rank that will be least
+// loaded.
 //
 // Bounds. No rank computes beyond the level, so no decode is later than that. The level is above the slowest
 // rank's time by at most twice that time, or twice a mean prompt's time if that is more. A prompt that has
@@ -53,12 +54,11 @@
 //   - A rank's last prompt is computed within tau (2 m + w) + 2 n steps: n prompts on the rank, w of their
 //     work left and m of the longest, in mean prompts and at least 1. tau is at most max(1, min(G / lambda, N
 //     S times the pace) / step time) + lag.
-// - While prompts wait and a rank has a free slot, a prompt leaves the pool within the same number of
-//   steps,
-//     taken for the rank with most prompts, plus the steps of a mean request: the wait for a faster rank's
-//     slot.
+//   - While prompts wait and a rank has a free slot, a prompt leaves the pool within the same number of
+//     steps, taken for the rank with most prompts, plus the steps of a mean request: it may wait that long
+//     for a slot on a faster rank.
 //
-// Pure and deterministic; any thread, no state. Tokens, seconds, steps.
+// Pure and deterministic; any thread, no state. Units: tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 
@@ -103,8 +103,8 @@ struct PrefillTraffic {
   double mean_output_tokens = 0;
   // Mean duration of a step.
   double step_s = 0;
-  // Whole steps between the step that a plan is made from and the step that it is for: 1 in a pipelined
-  // router.
+  // Whole steps between the step from which a plan is made and the step for which it is made: 1 in a
+  // pipelined router.
   int32_t lag_steps = 0;
 };
 
@@ -118,14 +118,14 @@ struct PrefillRank {
   BatchCost cost;
   int64_t decodes = 0;
   double decode_context = 0;
-  // Number of requests that it can still take.
+  // Number of requests that the rank can still take.
   int64_t free_slots = 0;
   // Its prompts, in the order in which it computes them.
   std::vector<PromptLeft> prompts;
   // By prompt: seconds left for its first token when the step begins; kNoObjective if the prompt has no
   // objective. Empty if none has one.
   std::vector<double> due_s;
-  // Seconds since the first of them was placed here.
+  // Seconds since the first of these prompts was placed here.
   double first_bound_for_s = 0;
 
   // Adds a prompt.
@@ -167,7 +167,7 @@ struct PrefillDecision {
   double level_s = 0;
 };
 
-// `waiting`: in the order of the pool. O(40 (ranks + bound prompts) + waiting log waiting).
+// REQUIRES: `waiting` is in pool order. O(40 (ranks + bound prompts) + waiting log waiting).
 PrefillDecision PlanPrefill(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
                             const PrefillTraffic& traffic, const PrefillSettings& settings);
 

@@ -1,7 +1,7 @@
 // The prompts on the ranks of a group that meets in a barrier, for a policy.
 //
 // Purpose: the input of PlanPrefill or PlanRelease about ranks and traffic, as of the plan's step; waiting
-// prompts are in Snapshot::waiting. Plain data. Tokens, seconds, steps. Threads: any.
+// prompts are in Snapshot::waiting. Plain data. Units: tokens, seconds, steps. Threads: any.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_VIEW_H_
 

@@ -3,21 +3,20 @@
 //
 // Purpose: such an engine computes the prompts that it holds in order, after its decodes, as many tokens per
 // step as its budget allows. The router controls only the moment at which it sends a prompt. As in
-// prefill_planner.h, a step that is dt longer costs every decoding request dt, on however many ranks prompts
-// are computed. So prompts are released together, with as much work for each rank, and prompts that fit
-// beside the slowest rank's decodes are released at once.
+// prefill_planner.h, a step that is dt longer delays every decoding request by dt, regardless of the number
+// of ranks that compute prompts. So prompts are released together, with equal work for each rank. Prompts
+// that fit beside the slowest rank's decodes are released at once.
 //
 // When. The *height* of a rank is the time that its prompts add to the group: their compute time, less the
-// free rows and the time below the slowest rank of as many steps as they need. A wave of height t delays N
-// decodes by t. If all ranks were t high, no release could be cheaper. If the waiting prompts fill the ranks
-// to t' on average, N (t - t') of the delay is for ranks without prompts, and a later release with more
-// prompts could avoid it. When these come is unknown, so a prompt is released when the prompts of its wave
-// have waited that long in total: the ski rental rule, which buys when the rent paid equals the price. Where
-// m prompts would wait that long until the next one arrives, m (m + 1) / (2 lambda) in the mean, they do not
-// wait for it: the economic lot size. The height with the largest such waiting time beyond its cost is
-// chosen. The present height of the ranks is among them, so a prompt that adds nothing is not held. If
-// arrivals use the share r of the budgets' capacity for prompts, a rank without a prompt wastes capacity that
-// is needed, and each second of waiting delays 1 / (1 - r) other requests, so unevenness counts 1 - r times.
+// free rows and the time below the slowest rank in the steps that they need. A wave of height t delays N
+// decodes by t. If all ranks had the height t, no release could be cheaper. If the waiting prompts fill the
+// ranks to t' on average, N (t - t') of the delay is for ranks without prompts, and a later release with more
+// prompts could avoid it. The number of prompts to come is unknown, so a prompt is released when the prompts
+// of its wave have waited that long in total (the ski rental rule: buy when the rent paid equals the price).
+// The height with the largest waiting time beyond its cost is chosen. The ranks' present height is one of the
+// candidates, so a prompt that adds nothing is not delayed. If arrivals use the share r of the budgets'
+// capacity for prompts, a rank without a prompt wastes capacity that is needed, and each second of waiting
+// delays 1 / (1 - r) other requests, so unevenness has the weight 1 - r.
 //
 // Which. A rank gets a prompt when its next step can compute more than it holds; until then the prompt can
 // still go to another rank. Among the prompts up to the height the most urgent go first, by age over the root
@@ -32,11 +31,11 @@
 //   S / G + o w dE
 //
 // S seconds of work take a share of what G ranks can compute. The request makes the rank's decodes dE longer
-// for its o steps, which the group waits for with the probability w that the rank is the slowest. While a
-// than it would take to compute the difference (the ski rental rule). Where slots are
-// short it also lets younger prompts go first, as long as a rank without a slot has
-// more of its prefix than all ranks with one, for at most
-// ReleaseSettings::longest_wait_s.
+// for its o steps, which the group waits for with the probability w that the rank is the slowest. If a rank
+// that takes no prompt now holds more of the prefix than every rank that does, the prompt waits for that
+// rank, but no longer than computing the difference would take (the ski rental rule). Where slots are short
+// it also lets younger prompts go first, as long as a rank without a free slot has more of its prefix than
+// all ranks with one, for at most ReleaseSettings::longest_wait_s.
 //
 // Bound. A prompt that has waited N times its own height is not delayed for others any longer. Where there
 // are slots for all, neither is a prompt that has waited for two steps and 16 times the height: with many
@@ -53,10 +52,10 @@
 //   ranks     decodes and decode_context by dead reckoning; prompts: those sent without a first token, of
 //             which every step since has computed step_tokens less decodes; free_slots: slots, or fewer where
 //             KV is short; cost: as fitted from the steps seen.
-//   waiting   of one priority class, the highest first; prefix hits count as computed.
-// Send each rank its bindings in order. Prompts that were sent and not confirmed count among `prompts`.
+//   waiting   requests of one priority class, the highest class first; prefix hits count as computed.
+// Send each rank its bindings in order. Count prompts that were sent and not confirmed among `prompts`.
 //
-// Pure and deterministic; any thread, no state. Tokens, seconds, steps.
+// Pure and deterministic; any thread, no state. Units: tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_RELEASE_PLANNER_H_
 #define BFIO_ROUTER_CORE_PREFILL_RELEASE_PLANNER_H_
 
@@ -78,8 +77,8 @@ struct ReleaseSettings {
   double longest_wait_s = 0;
 };
 
-// `waiting` in the order of the pool. Bindings in the order in which a rank is to get them. O(waiting log
-// waiting + ranks log ranks + bindings (waiting + ranks)) for each prompt that some rank gets, and
+// REQUIRES: `waiting` is in pool order. Returns bindings in the order in which each rank must get them.
+// O(waiting log waiting + ranks log ranks + bindings (waiting + ranks)) for each prompt that a rank gets, and
 // O(ranks) for each that waits with `cached`.
 std::vector<PrefillDecision::Binding> PlanRelease(absl::Span<const PrefillRank> ranks,
                                                   absl::Span<const WaitingPrompt> waiting,

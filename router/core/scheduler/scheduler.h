@@ -66,11 +66,11 @@ class Scheduler {
     WorkerSpec spec;
     int32_t active = 0;
     int32_t inflight = 0;
-    // Load of the next step from the requests that are active after the last report.
+    // Load of the next step from the requests that are active after the last report, in tokens.
     int64_t load_tokens = 0;
     int64_t reserved_kv_tokens = 0;
     int64_t last_step = 0;
-    // It waits for a plan, and none is on its way.
+    // The worker waits for a plan, and none is in flight.
     bool idle = false;
     // As in its last report.
     std::optional<PrefillReport> prefill;
@@ -127,7 +127,7 @@ class Scheduler {
   virtual std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& answer) = 0;
   // The largest number of a plan for this worker.
   virtual int64_t PlannedStep(const GroupAccounts::Worker& worker) const = 0;
-  // It waits for a plan, and none is on its way.
+  // The worker waits for a plan, and none is in flight.
   virtual bool Idle(const GroupAccounts::Worker& worker) const = 0;
   // The accounts have taken a report of this step.
   virtual void CountReport(int64_t step) = 0;

@@ -1,10 +1,10 @@
-// The loads that a plan leads to, now and as far as the outlook reaches.
+// The loads that result from a plan, now and as far as the outlook reaches.
 //
-// Purpose: the measure that shadows are compared by. T_g(h) is worker g's local time h steps ahead in a
-// reference worker's tokens, with the plan's requests: time_offset + time_per_token * L_g(h) + prefill_weight
-// * N_g(h), where a request of s tokens adds (s + h) * P(still active at h) to L and s * P(still active at h)
-// to N. Idle work is G max_g T_g - sum_g T_g: the imbalance where workers are alike. Cost: O((G + requests)
-// H). Threads: one.
+// Purpose: the measure for comparing shadows. T_g(h) is worker g's local time h steps ahead in a reference
+// worker's tokens, with the plan's requests: time_offset + time_per_token * L_g(h) + prefill_weight * N_g(h),
+// where a request of s tokens adds (s + h) * P(still active at h) to L and s * P(still active at h) to N.
+// Idle work is G max_g T_g - sum_g T_g, which equals the imbalance where workers are equal. Cost: O((G +
+// requests) H). Threads: one.
 #ifndef BFIO_ROUTER_CORE_SHADOW_PLAN_VALUE_H_
 #define BFIO_ROUTER_CORE_SHADOW_PLAN_VALUE_H_
 
@@ -29,7 +29,7 @@ class PlanMeter {
   // d, in (0, 1].
   explicit PlanMeter(double discount) : discount_(discount) {}
 
-  // REQUIRES: the plan keeps the contract of policy.h.
+  // REQUIRES: the plan satisfies the contract of policy.h.
   PlanValue Measure(const Snapshot& snapshot, absl::Span<const Assignment> plan);
 
  private:

@@ -1,17 +1,17 @@
-// Policies whose plans are computed but not executed, and what following them would have saved.
+// Policies whose plans are computed but not executed, and the idle work that following them would have saved.
 //
 // Purpose: on every decision each shadow plans for the same snapshot as the acting policy, and the idle work
-// of the two plans is compared (plan_value.h). The difference is the shadow's regret: avoided when the
-// acting policy's plan leaves less idle, missed when the shadow's would have.
+// of the two plans is compared (plan_value.h). The difference is the shadow's regret: avoided when the acting
+// policy's plan leaves less idle work, missed when the shadow's plan leaves less.
 //
-// What it measures: on the snapshots that the acting policy's own decisions have led to, which plan's next
-// step (and, with an outlook, next H steps) would be better balanced, at the cost of a decision each and no
-// risk. It does not measure the effect of the shadow's own decisions, because pool and loads result from
-// another policy. A shadow that always takes the fitting requests is better in every single step here, but
-// alone it would be left with requests that fit no gap. It does not measure waits. Simulate a policy with a
-// large regret before you switch to it. Cost: a decision and O((G + requests) H) per shadow and step. A
-// caller's bound limits that: when the bound is reached, the shadows that have not planned yet are skipped
-// for that decision and counted, and the next decision begins with them. Threads: one.
+// What it measures: on the snapshots that result from the acting policy's decisions, which plan's next step
+// (and, with an outlook, next H steps) would be better balanced. It costs one decision per shadow and does
+// not affect serving. It does not measure the effect of the shadow's own decisions, because pool and loads
+// result from another policy: a shadow that always takes the requests that fit best is better in every single
+// step here, but acting alone it would be left with requests that fit no gap. It does not measure waits.
+// Simulate a policy with a large regret before you switch to it. Cost: a decision and O((G + requests) H) per
+// shadow and step. A caller's bound limits that: when the bound is reached, the shadows that have not planned
+// yet are skipped for that decision and counted, and the next decision begins with them. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 #define BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 
@@ -29,12 +29,12 @@
 
 namespace bfio::core {
 
-// Weight of a step's idle work against the step before it; half after seven steps. Not tuned.
+// Weight of a step's idle work relative to the step before it; it halves after seven steps. Not tuned.
 inline constexpr double kShadowDiscount = 0.9;
 
 struct ShadowRegret {
   std::string policy;
-  // Snapshots on which both planned, and those on which the shadow was skipped because the time was up.
+  // Number of snapshots on which both planned, and of those on which the shadow was skipped for lack of time.
   int64_t decisions = 0;
   int64_t skipped = 0;
   // Idle work of the plans' own step, tokens, one sample for each decision on which the acting policy's was
@@ -53,7 +53,7 @@ class ShadowSet {
   // `stop` is called before each shadow plans.
   explicit ShadowSet(std::vector<std::unique_ptr<Policy>> shadows, StopSignal stop = {});
 
-  // Some shadow reads Snapshot::first_come; Snapshot::prefixes.
+  // Whether at least one shadow reads Snapshot::first_come; the same for Snapshot::prefixes.
   bool uses_first_come_waits() const;
   bool uses_prefixes() const;
 

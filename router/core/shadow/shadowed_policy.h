@@ -41,12 +41,13 @@ class ShadowedPolicy final : public Policy {
   ShadowSet shadows_;
 };
 
-// The shadows named. options.stop does not apply to them: regrets compare plans without a time limit. `stop`
-// returns true when those that have not planned yet must be skipped. INVALID_ARGUMENT as from MakePolicy.
+// Creates the named shadows. options.stop does not apply to them, because regrets compare plans without a
+// time limit. `stop` returns true when the shadows that have not planned yet must be skipped.
+// INVALID_ARGUMENT as from MakePolicy.
 absl::StatusOr<ShadowSet> MakeShadows(const PolicyOptions& options, const std::vector<std::string>& shadows,
                                       StopSignal stop = {});
 
-// The policy named, with the shadows named; the policy alone when there are none.
+// Creates the named policy with the named shadows; the policy alone when no shadow is named.
 absl::StatusOr<std::unique_ptr<Policy>> MakeShadowedPolicy(absl::string_view name,
                                                            const PolicyOptions& options,
                                                            const std::vector<std::string>& shadows,

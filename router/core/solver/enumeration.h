@@ -23,12 +23,13 @@ class Enumeration {
   // Whether trying all plans is within the limit of work.
   static bool Affordable(const Instance& instance, const Run& run);
 
-  // Makes `solution` optimal; false: the best until a deadline. REQUIRES: Affordable; feasible, as `pricing`.
+  // Makes `solution` optimal; false: it is the best plan found by the deadline. REQUIRES: Affordable;
+  // `solution` is feasible and `pricing` agrees with it.
   template <class Pricing>
   bool Improve(const Instance& instance, Pricing& pricing, Run& run, Solution& solution);
 
  private:
-  // Does nothing once the deadline has come.
+  // Does nothing after the deadline.
   template <class Pricing>
   void Visit(int32_t item, Pricing& pricing, Run& run);
   template <class Pricing>
@@ -41,7 +42,7 @@ class Enumeration {
   std::vector<int32_t> open_;
   // Class by item; 0 has the highest priority.
   std::vector<int32_t> class_of_;
-  // Number of items left waiting, by class: so far, and in the best plan.
+  // Number of items left waiting, by class: in the present plan, and in the best one.
   std::vector<int32_t> waiting_, best_waiting_;
   std::vector<int32_t> best_;
   double weight_ = 0;

@@ -24,7 +24,8 @@ struct SolverItem {
   int64_t kv_reserve = 0;
   // An item is never passed over for one of a lower class while KV admits it.
   int32_t priority = 0;
-  // Square and refill: the gain of admitting the item apart from balance, in the objective's unit, time^2.
+  // Square and refill: the gain of admitting the item, without its effect on balance, in the objective's
+  // unit, time^2.
   double weight = 0;
   // The worker reserved for the item: `precounted_tokens` of the item's load are already counted there
   // (WorkerView::Precount, and in its row of `ahead`).
@@ -61,7 +62,7 @@ struct Instance {
   std::vector<double> curves;
   // [h]: weight of the step h ahead; all 1 in the paper's J, and when empty.
   std::vector<double> discount;
-  // Needs at future times, where admission is not by reservation; borrowed.
+  // KV needs at future times, where admission is not by reservation; borrowed.
   KvOutlook kv;
 
   int32_t steps() const { return horizon + 1; }

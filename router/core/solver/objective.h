@@ -1,4 +1,5 @@
-// kSquare without a horizon, where an item adds the same time to all workers: exchanges are priced in O(1).
+// The objective kSquare without a horizon, where an item adds the same time to all workers: exchanges are
+// priced in O(1).
 //
 // Purpose: the common case of a decision, kept fast (quadratic_pricing.h covers the general one):
 //   Reset(allocation)       takes the workers' times
@@ -7,8 +8,8 @@
 //   Pair(g, h)              the price of "g's load changes by d, h's by e"
 //   Apply(g, d)             makes the change
 //   AdmitCost(item)         the cost of admitting an item apart from its load
-// Where a token adds 1 and offsets are integers, all times are integers in doubles: below 2^53 they are
-// exact. Threads: one.
+// Where a token adds 1 and offsets are integers, all times are integers, and exact as doubles below 2^53.
+// Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 

@@ -54,15 +54,15 @@ class PaperPricing {
   // unequal workers the sum may also fall; the search ignores that.)
   bool MayTrade(int32_t g) const { return critical_[g] != 0; }
 
-  // Work of one Pair, in evaluations.
+  // Work of one call of Pair, in evaluations.
   int64_t PairWork() const { return steps_; }
   const Terms& terms() const { return *terms_; }
 
   // Adds (+1) the item to the worker or removes it (-1). Call Settle after a set of these.
   void Put(int32_t item, int32_t g, int32_t sign);
   void Settle();
-  // Changes when a price of the worker may have changed without a Put to it. A worker that is nowhere the
-  // largest gains nothing when a maximum falls.
+  // Changes when a price of the worker may have changed without a Put to it. A worker that is the largest at
+  // no step gains nothing when a maximum falls.
   int64_t epoch(int32_t g) const { return critical_[g] != 0 ? 2 * moves_ + 1 : 2 * rises_; }
 
  private:

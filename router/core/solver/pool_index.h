@@ -2,8 +2,8 @@
 //
 // Purpose: finds the best item for a slot without visiting the whole pool. Within one class of priority and
 // one curve, an item's price is convex in its load, so the best item is next to the ideal load. The search
-// walks outward from there only as long as a weight or KV can still make up for the distance. Items with a
-// reserved worker (SolverItem::reserved_worker) add a different load there; they are kept separately,
+// moves outward from there only as long as a weight or KV can still compensate for the distance. Items with a
+// reserved worker (SolverItem::reserved_worker) add a different load there; these items are kept separately,
 // unsorted. Ownership: borrows the instance from Reset on. Reused between decisions; allocates only to grow.
 // Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_

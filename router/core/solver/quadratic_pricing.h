@@ -53,7 +53,7 @@ class QuadraticPricing {
   double Move(int32_t item, int32_t from, int32_t to);
   bool MayTrade(int32_t) const { return true; }
 
-  // Work of one Pair, in evaluations.
+  // Work of one call of Pair, in evaluations.
   int64_t PairWork() const { return 2; }
   const Terms& terms() const { return *terms_; }
 

@@ -23,7 +23,7 @@ class Run {
   Run(int64_t budget, const StopSignal& stop, SolverStatistics& statistics)
       : budget_(budget), stop_(stop), statistics_(statistics) {}
 
-  // Accounts for work before it is done. False: stop, and do not do it.
+  // Accounts for work before it is done. False: stop without doing it.
   bool Spend(int64_t evaluations) {
     if (budget_ <= 0) return false;
     budget_ -= evaluations;
@@ -32,7 +32,7 @@ class Run {
     return until_check_ > 0 || CheckDeadline();
   }
   // Accounts for work that no budget bounds: construction, and tests without a result. False: the deadline
-  // has come.
+  // has passed.
   bool GoOn(int64_t work) {
     if (statistics_.deadline) return false;
     until_check_ -= work;
@@ -40,7 +40,7 @@ class Run {
   }
   void Improved() { ++statistics_.improvements; }
   bool Over() const { return budget_ <= 0; }
-  // By the deadline.
+  // True: the deadline has ended the run.
   bool Stopped() const { return statistics_.deadline; }
   int64_t budget() const { return budget_; }
 

@@ -6,14 +6,14 @@
 //   move      an admitted item to a free slot of another worker
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
 // changes. A template over any pricing with these members (paper_pricing.h, quadratic_pricing.h):
-//   Reset, Value, Put, Settle        keep the state
-//   Open(g, out), Lowest(c), Gain    price items for a slot; convex in the load for each curve
+//   Reset, Value, Put, Settle maintain the state Open(g, out), Lowest(c), Gain price items for a slot; convex
+//   in the load for each curve
 //   Pair, Move                       price an exchange between workers
 //   AdmitCost, HasAdmitCosts         the cost of admitting an item apart from its load
 //   MayTrade(g), epoch(g)            let the search skip exchanges that cannot improve
 //
 // An item is considered again only when its worker or, for the paper's J, a maximum that concerns it has
-// changed; at the end all items are, if they are few.
+// changed. At the end all items are considered again, if they are few.
 //
 // Cost of one round over U admitted items: U C (H + log |waiting|) for the swaps, C being the number of
 // curves in the pool, and at most U min(U, 64) H for the trades, with 16 partners each when U > 64. Threads:
@@ -42,8 +42,8 @@ class Search {
   bool Descend(Pricing& pricing, Allocation& allocation, PoolIndex& index, Run& run);
 
   // Iterated local search, after Descend and with its arguments: `kicks` times it forces a few random
-  // exchanges, descends again, and keeps the plan if it is better, else restores the previous one. Does
-  // nothing for many admitted items, where a kick has little effect. Deterministic.
+  // exchanges, descends again, and keeps the plan if it is better; otherwise it restores the previous one.
+  // Does nothing with many admitted items, where a kick has little effect. Deterministic.
   void Escape(int32_t kicks);
 
  private:
@@ -92,8 +92,8 @@ class Search {
   int64_t clock_ = 0;
   std::vector<int64_t> changed_, looked_, looked_epoch_;
   bool thorough_ = false;
-  // False with many admitted items and as many waiting: trades rarely justify their time then, since swaps
-  // find the same improvements.
+  // False with many admitted items and at least as many waiting: trades then rarely justify their time, since
+  // swaps find the same improvements.
   bool trades_ = true;
   // The best plan so far: the admitted items and their workers.
   std::vector<std::pair<int32_t, int32_t>> best_plan_;

@@ -1,4 +1,4 @@
-// The solver's objective, and its limits of work.
+// The solver's objective, and its work limits.
 //
 // Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SETTINGS_H_
@@ -24,10 +24,10 @@ enum class ObjectiveKind {
 
 struct SolverSettings {
   ObjectiveKind objective = ObjectiveKind::kSquare;
-  // Work budget, in evaluated exchanges (some nanoseconds each; an exchange over a horizon counts as
+  // Work budget, in evaluated exchanges (a few nanoseconds each; an exchange over a horizon counts as
   // several). Counted, not timed, so the same instance gives the same plan on a slower machine.
   int64_t max_evaluations = 400'000;
-  // Number of attempts to leave a local optimum, within the budget; matters for few free slots and the
+  // Number of attempts to leave a local optimum, within the budget; matters with few free slots and the
   // paper's J.
   int32_t kicks = 2;
   // Computes a lower bound, and so the gap, in the statistics. Costs about as much as one round of the

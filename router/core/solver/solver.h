@@ -31,10 +31,10 @@ class Solver {
  public:
   explicit Solver(const SolverSettings& settings) : settings_(settings), quadratic_(settings.objective) {}
 
-  // A feasible choice that leaves no item waiting that some worker could still take. Calls `stop` from time
-  // to time, at every stage. After it returns true the present plan is returned, which may leave such items.
-  // REQUIRES: at least one worker; items in pool order; no negative load, weight, offset or discount; every
-  // time_per_token above 0. The reference is valid until the next call.
+  // Returns a feasible plan that leaves no item waiting that a worker could still take. Calls `stop` from
+  // time to time, at every stage. When `stop` returns true, the present plan is returned, which may leave
+  // such items. REQUIRES: at least one worker; items in pool order; no negative load, weight, offset or
+  // discount; every time_per_token above 0. The reference is valid until the next call.
   const Solution& Solve(const Instance& instance, const StopSignal& stop = {});
 
   // Sets SolverSettings::bound from the next Solve on.

@@ -23,7 +23,7 @@ struct SolverStatistics {
   std::optional<double> objective;
   std::optional<double> lower_bound;
 
-  // More time might have given another plan.
+  // True: more time might have given another plan.
   bool CutShort() const { return deadline && !exact; }
   // Proven distance from the optimum, in the objective's unit.
   std::optional<double> Gap() const {
