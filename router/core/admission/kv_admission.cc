@@ -22,16 +22,16 @@ constexpr int64_t kFirstWidth = 4;
 // A late plan starts its requests nearly always at most this number of steps after its own step.
 constexpr int64_t kLateSteps = KvBooks::kLateSteps;
 constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
-// theta times the mean size at b, at its least; rounding to powers of two gives up to twice that.
+// Smallest theta times the mean size at b; rounding to powers of two gives up to twice that.
 constexpr double kThetaSizes = 1;
-// Least theta M, in log(1 / e): the bound takes the whole of M by the first way, and half of it by the
-// second. Powers of two make it up to half of that.
+// Smallest theta M, in units of log(1 / e): with the first theta the bound itself takes all of M, with the
+// second half of it. Rounding to powers of two reduces that by up to a half.
 constexpr double kLeastRisks = 1;
-// Limit of a factor, and of a product, below which the logarithm is taken; far above the smallest double.
+// When a factor or a product falls below this, its logarithm is taken; far above the smallest double.
 constexpr double kLeastFactor = 1e-100;
 // Prompt lengths are rounded up with a relative precision of 2^-kPromptBits.
 constexpr int kPromptBits = 6;
-// Bound of the steps after which no younger request passes one.
+// Bound of KvAdmissionOptions::most_steps.
 constexpr double kMostSteps = 1e9;
 
 int64_t ReservedBy(const Resident& resident) {
@@ -45,7 +45,8 @@ int64_t RoundedUp(int64_t tokens) {
   return (tokens + unit - 1) / unit * unit;
 }
 
-// Takes "KEY=NUMBER" of a rule into `value`, which lies from `low` to below `end`; whether this is the key.
+// Parses "KEY=NUMBER" of a rule into `value`, which must be at least `low` and below `end`. Returns whether
+// `setting` has this key.
 bool ReadSetting(absl::string_view rule, absl::string_view setting, absl::string_view key, double low,
                  double end, double& value, absl::Status& status) {
   if (!absl::ConsumePrefix(&setting, absl::StrCat(key, "="))) return false;
@@ -162,8 +163,8 @@ void KvAdmission::SetIntervals(absl::Span<const Worker> workers, absl::Span<cons
   const double mean = std::max(1.0, tokens / static_cast<double>(std::max<int64_t>(1, sharers)));
   Divide(longest + kLateSteps + prompt_steps, kNearShare, kFarShare);
   log_risk_ = std::log(static_cast<double>(intervals_.size()) / (1 - options_.confidence));
-  // Far ahead a request may come to hold half of a worker's memory, with a probability near 0. A theta of its
-  // size would leave less than nothing of the bound: theta M must be well above log(1 / e).
+  // Far ahead a request may hold half of a worker's memory, with a probability near 0. A theta derived from
+  // its size would make the capacity of the bound negative: theta M must be well above log(1 / e).
   const double least_theta = kLeastRisks * log_risk_ / static_cast<double>(std::max<int64_t>(1, memory));
   const int32_t most_halvings =
       std::clamp(std::ilogb(std::max(1.0, kThetaSizes / (mean * least_theta))), 0, kMostHalvings - 1);
@@ -278,7 +279,7 @@ void KvAdmission::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> wa
     if (!added) continue;
     need_.resize(need_.size() + row, 0);
     int64_t* const need = &need_[need_.size() - row];
-    // One that reserves has all its tokens counted in any case.
+    // A request that reserves its KV counts with all its tokens in any case.
     if (chooses()) lengths_.push_back(static_cast<double>(request.max_new_tokens));
     if (!request.reserves_kv) {
       AddWaiting(lookahead, request, tokens, steps_of_prompt(tokens), need);

@@ -1,4 +1,5 @@
-// What mc_sf adds to admission: capacities from the books, and the choice of those that begin.
+// The parts of admission that only mc_sf has: capacities from the books, and the choice of requests that
+// begin.
 #include <algorithm>
 #include <numeric>
 
@@ -7,11 +8,11 @@
 namespace bfio::core {
 namespace {
 
-// Width of intervals as a share of their distance, near and far. What residents hold is known in every step,
-// so only what requests of the plan itself add is rounded up.
+// Width of intervals as a share of their distance, near and far. The memory of residents is known in every
+// step, so only the needs of the plan's own requests are rounded up.
 constexpr int64_t kKnownNearShare = 8, kKnownFarShare = 4;
 
-// The worker of those that the request fits whose step takes least time, or kNoWorker.
+// Of the workers that the request fits, the one with the shortest step; or kNoWorker.
 WorkerIndex LeastLoaded(const FreeCapacity& free, const WaitingView& request) {
   WorkerIndex least = kNoWorker;
   for (WorkerIndex g = 0; g < free.workers(); ++g) {
@@ -110,7 +111,7 @@ void KvAdmission::Choose(int64_t step, const FreeCapacity& free, absl::Span<cons
     } else if (!overdue) {
       break;
     }
-    // One that is overdue and fits nowhere delays others only on the worker that may be reserved for it.
+    // An overdue request that fits nowhere delays others only on the worker that may be reserved for it.
   }
   std::sort(chosen.begin(), chosen.end());
 }

@@ -26,7 +26,7 @@ Segments SegmentsEndingAt(absl::Span<const RequestType> types, const std::vector
   double reach = segments.rate;
   int64_t before = 0;
   for (const int64_t end : last_stages) {
-    // Requests reach this segment when they are longer than the one before.
+    // Requests that are longer than the segment before reach this one.
     double arrive = 0;
     for (const RequestType& type : types) arrive += type.output > before ? type.rate : 0;
     segments.last_stage.push_back(end);

@@ -16,17 +16,17 @@ namespace {
 // Time constant of rates, in steps of twice the fixed time: hundreds of arrivals where batching matters.
 constexpr double kRateSteps = 256;
 // Rates are checked this number of times per time constant. Thresholds are solved again at the latest after
-// one time constant, because lengths change, too.
+// one time constant, because lengths also change.
 constexpr double kLooksPerTime = 20;
 // kBatchLoad: ratio of an iteration's time DT(n) to the time n_j / rate_j in which its requests arrive.
-// kMostCarried: when more arrives than any batch size supports, rates are scaled to this share of what is
-// supported.
+// kMostCarried: when more requests arrive than any batch size supports, rates are scaled to this share of the
+// supported rate.
 constexpr double kBatchLoad = 0.9, kMostCarried = 0.97;
 // For nested_wait: n_i / (p_i n_(i-1)).
 constexpr double kMargin = 1.1;
 // Number of requests over which lengths, and shares of lengths, are averaged.
 constexpr double kLengthMemory = 256;
-// Bound of the fixed part of a step, in tokens.
+// Upper bound of the fixed part of a step, in tokens.
 constexpr double kMostFixedTokens = 1e12;
 // Rounding error that may move a threshold across an integer.
 constexpr double kRounding = 1e-9;
@@ -86,7 +86,7 @@ void WaitAdmission::Add(const RequestSpec& spec, int64_t enqueued_step) {
   classes_[at].waiting.push_back({spec, enqueued_step});
   classes_of_.emplace(spec.id, at);
   if (!nested()) classes_[at].TakeLengths(spec.prefill_tokens, length);
-  // Arrivals while the time of admission stands still have no rate.
+  // Without steps the time of admission does not advance, so these arrivals have no rate.
   if (now_ > 0) (nested() ? rate_ : classes_[at].rate).OnArrival(now_);
 }
 
@@ -181,7 +181,7 @@ void WaitAdmission::Solve() {
   std::vector<size_t> classes;
   const std::vector<RequestType> types = Types(classes);
   if (types.empty() || workers_ == 0) return;
-  // Tokens held, over all their stages, by the requests that arrive in a unit of time.
+  // Tokens, summed over all stages, of the requests that arrive in a unit of time.
   double tokens = 0, rate = 0;
   if (nested()) {
     const Segments segments = SegmentsOf(types);
@@ -196,7 +196,7 @@ void WaitAdmission::Solve() {
   const double load = tokens / workers_, share = std::max(1.0, load / (kBatchLoad * kMostCarried));
   // Solves d0 + d1 n = load n / rate, with n proportional to the rates.
   const double time = fixed_tokens_ / (kBatchLoad - load / share);
-  // Share of that with which the requests of all stages fit into memory.
+  // Share of that time for which the requests of all stages fit into memory.
   const double fits = std::min(1.0, memory_ * share / (tokens * time));
   const auto threshold = [&](double of) {
     const double n = of * time / share;

@@ -7,7 +7,7 @@ namespace bfio::core {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-// Requests that wait for a slot at most; further ones are dropped.
+// Maximum number of requests that wait for a slot; further ones are dropped.
 constexpr size_t kMostWaiting = 4096;
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace bfio::core {
 namespace {
 
-// Steps between two choices; means over many stays change slowly.
+// Steps between two choices. Few choices suffice, because means over many stays change slowly.
 constexpr int64_t kChooseEvery = 64;
 // Largest age of a request at the start of a replay, steps.
 constexpr int64_t kOldest = 32768;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 // Adds a version of the kernel for wider vectors, chosen when the program is loaded. AVX2 without FMA gives
-// the same bits. Not with sanitizers, which fail with functions that are resolved before they start.
+// the same bits. Disabled with sanitizers, which fail with functions that are resolved before they start.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define BFIO_WIDE_CLONES __attribute__((target_clones("avx2", "default")))
@@ -17,7 +17,7 @@ namespace {
 // Four doubles: one register with AVX, two without.
 using Vector = double __attribute__((vector_size(32), aligned(8)));
 constexpr size_t kLanes = 4;
-// Vectors of h per pass over the residents: as many as registers hold.
+// Vectors of h per pass over the residents: as many as fit into registers.
 constexpr size_t kBlock = 2;
 static_assert(kLanes * kBlock == Accumulator::kPadding);
 

@@ -7,8 +7,8 @@
 namespace bfio::core {
 namespace {
 
-// Mean stay that is assumed while no request runs, steps: the order of a short chat answer. The first
-// residents replace it.
+// Mean stay in steps that is assumed while no request runs: about a short chat answer. The first residents
+// replace it.
 constexpr double kFirstStay = 256;
 // The knots are set again when the mean stay has changed by more than this factor.
 constexpr double kStayChange = 1.25;
@@ -23,7 +23,7 @@ void FarOutlookBuilder::Begin(int32_t workers) {
     ages += row.ages;
     residents += row.residents;
   }
-  // In a steady state the tokens that residents have generated have the distribution of those to come.
+  // In a steady state the tokens that residents have generated are distributed as those still to come.
   const double stay = residents > 0 ? std::max(1.0, ages / residents) : kFirstStay;
   const bool changed = stay > mean_stay_ * kStayChange || stay * kStayChange < mean_stay_;
   if (changed) {

@@ -29,7 +29,7 @@ void HintLookahead::Observe(const Resident& resident, const HintTrail& trail, in
   for (int k = 0; k < HintTrail::kProbes; ++k) {
     if (trail.bin[k] == kNoHint) continue;
     const int64_t lag = to - trail.age[k];
-    if (lag <= Calibration::kEdge[k]) continue;  // it did not reach the start of the lag
+    if (lag <= Calibration::kEdge[k]) continue;  // the request did not reach the start of the lag
     calibration_.Observe(k, trail.bin[k], Base(resident.group, trail.age[k], k),
                          lag <= Calibration::kEdge[k + 1]);
   }

@@ -7,7 +7,7 @@ namespace {
 
 // Weight of survival's probability in a cell, in observations.
 constexpr double kPrior = 8;
-// Initial log odds, 20 to 1 for survival; and their limit in both directions.
+// Initial log odds, 20 to 1 in favour of survival; and their limit in both directions.
 constexpr double kFirstLogOdds = -3;
 constexpr double kMostLogOdds = 6;
 // Bounds the effect of one unlikely outcome.
@@ -21,7 +21,7 @@ HintCalibration::HintCalibration(double memory)
       log_odds_(size_t{kLags} * kHintBins, kFirstLogOdds) {}
 
 uint8_t HintCalibration::Bin(double probability) {
-  // Octaves of p up to a half (down to 2^-12), of 1 - p above (down to 2^-6).
+  // Octaves of p for p up to 0.5 (down to 2^-12), and of 1 - p above (down to 2^-6).
   int exponent = 0;
   if (probability <= 0.5) {
     std::frexp(probability, &exponent);  // p in [2^(e-1), 2^e)

@@ -14,10 +14,10 @@ constexpr double kBinPrior = 0.5;
 // case.
 constexpr double kRebuildShare = 64;
 constexpr int64_t kRebuildSteps = 64;
-// Limit of the tables rebuilt in one step; one takes some 10 us.
+// Maximum number of tables rebuilt in one step; one takes about 10 us.
 constexpr int kRebuildsPerStep = 8;
 constexpr double kMaxHazard = 1 - 1e-9;
-// Endings of a tail, at least, where settings give a prior no weight.
+// Minimum number of endings of a tail, for settings that give a prior no weight.
 constexpr double kLeastEndings = 1e-3;
 // log2 of the prompt length at which the second prompt class begins.
 constexpr int kFirstPromptOctave = 5;

@@ -14,7 +14,7 @@ constexpr double kLeastAttention = 1e-3;
 struct Filled {
   int64_t tokens = 0;
   double sharing = 0;
-  // Every rank computes its own tokens.
+  // True: every rank computes its own_tokens.
   bool own = true;
 };
 
@@ -54,7 +54,7 @@ double SharingAt(const RankWork& rank, double level_s) {
   int64_t free = rank.FreeRows();
   for (const PromptLeft& prompt : rank.prompts) {
     const double whole_s = WholePromptSeconds(rank.cost, prompt, free);
-    // Within rounding, all of the prompt may fit.
+    // Because of rounding, all of the prompt may fit.
     const int64_t part = whole_s > left_s ? PromptPartWithin(rank.cost, prompt, free, left_s) : prompt.left;
     if (part < prompt.left) {
       if (part >= free) return 1;

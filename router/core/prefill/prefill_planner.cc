@@ -10,17 +10,17 @@ namespace bfio::core {
 namespace {
 
 // A prompt is overdue after this multiple of its intended time. It then gets its share in every step, however
-// few ranks share it, so that no prompt starves on a rank that is never below the level.
+// few ranks share the rise, so that no prompt starves on a rank that is never below the level.
 constexpr double kOverdue = 2;
-// A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
-// itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
-// delays all that decode, and all that arrive.
+// Prompts lengthen a step at most by this number of mean prompts or, where these are short, by this multiple
+// of the step without prompts. The fixed part of a step is then a third of it, so that longer steps gain
+// little, but would delay all requests that decode or arrive.
 constexpr double kMostRise = 2;
-// For objectives alone a step is longer by this share of itself at most, so that later tokens keep two thirds
-// of their pace. Measured on conversation lengths at load 0.8: longer steps keep requests in the group for
-// longer, which takes more capacity than there is, and then fewer first tokens are in time.
+// Objectives alone lengthen a step at most by this share, so that later tokens keep two thirds of their rate.
+// Measured on conversation lengths at load 0.8: longer steps keep requests in the group for longer, which
+// exceeds the capacity, and then fewer first tokens are in time.
 constexpr double kMostRiseForObjectives = 0.5;
-// Tokens of a prompt that does not end within any step.
+// A number of tokens that no step can complete.
 constexpr int64_t kNoEnd = int64_t{1} << 40;
 
 class Planner {
@@ -50,7 +50,7 @@ class Planner {
     }
     const double wanted = WantedTokens();
     const double supply_s = std::max(LevelOfSupply(wanted), LevelOfObjectives());
-    // One that has exactly what fits would stop the level's rise.
+    // A rank with exactly the tokens that fit would stop the level's rise.
     const auto bind_below = [&](double level_s) {
       return BindOnce([&](const PrefillRank& rank) {
         const double supply = Supply(rank, level_s);
@@ -59,7 +59,7 @@ class Planner {
     };
     while (bind_below(supply_s)) {
     }
-    // A level above that of the supply leaves unused time on ranks with fewer prompts.
+    // A level above the one that the present prompts fill leaves unused time on ranks with fewer prompts.
     for (bool more = true; more;) {
       decision_.level_s = std::max(LevelOf(wanted), LevelOfObjectives());
       for (more = false; bind_below(decision_.level_s); more = true) {
@@ -75,11 +75,12 @@ class Planner {
 
   // --- how much ---
 
-  // Prefill work that arrives, in seconds of rank time per second.
+  // Arriving prefill work, in seconds of rank time per second.
   double Arriving() const { return traffic_.arrivals_per_s * traffic_.mean_prefill_s; }
 
-  // Number of steps in which the best number of prompts in progress arrives. Where that is less than one
-  // prompt, no company is expected, and it is what computing a prompt at once costs decodes.
+  // Number of steps in which the best number of prompts in progress arrives. Where that number is below 1, no
+  // other prompt is expected in time; the result is then limited by what computing one prompt at once costs
+  // decodes.
   double Spread() const {
     const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
     const double best = std::sqrt(settings_.pace * Arriving() * static_cast<double>(decodes_));
@@ -96,8 +97,8 @@ class Planner {
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
 
   // Tokens of the rank's first prompt that it should compute in a step, so that the prompt takes no longer
-  // than a mean one, as far as free rows are enough and cheap: the time of attention to the tokens before is
-  // what a free row does not save.
+  // than a mean one, as far as free rows suffice and are cheap: a free row still takes the time of attention
+  // to the tokens before it.
   double OwnShare(const PrefillRank& rank) const {
     if (rank.prompts.empty()) return 0;
     const PromptLeft& first = rank.prompts.front();
@@ -108,10 +109,10 @@ class Planner {
         {static_cast<double>(first.left + first.done) / Horizon(), cheap, static_cast<double>(first.left)});
   }
 
-  // Seconds of work per second that a rank computes at the lowest level if it has a prompt, as a mean over
-  // the ranks. Work is counted by the time that its rows would take above the knee. In the time below the
-  // slowest rank's it computes as many tokens as their attention allows, of its first prompt or of half a
-  // mean one.
+  // Seconds of work per second that a rank with a prompt computes at the lowest level; mean over the ranks.
+  // Work is measured as the time that its rows would take above the knee. In the time below the slowest
+  // rank's, a rank computes as many tokens as their attention allows, of its first prompt or of half a mean
+  // one.
   double FreeSpeed() const {
     double free_s = 0, all_s = 0;
     for (const PrefillRank& rank : ranks_) {
@@ -205,7 +206,7 @@ class Planner {
     return std::min(std::max(FillLevel(work, terms).seconds, LevelOfOverdue()), most_s);
   }
 
-  // At which every rank whose first prompt is overdue computes that prompt's share.
+  // The level at which every rank whose first prompt is overdue computes that prompt's share.
   double LevelOfOverdue() const {
     double level_s = 0;
     for (const PrefillRank& rank : ranks_) {
@@ -226,7 +227,7 @@ class Planner {
 
   // --- objectives ---
 
-  // At which every objective is met that some level up to the highest can meet.
+  // The level that meets every objective that a permitted level can meet.
   double LevelOfObjectives() const {
     const double most_s = (1 + kMostRiseForObjectives) * least_s_;
     double level_s = 0;
@@ -259,7 +260,8 @@ class Planner {
     return level_s;
   }
 
-  // Those that have slots, in the order in which they will be bound; empty where none has an objective.
+  // The waiting prompts for which there are slots, in the order in which they will be bound. Empty where none
+  // has an objective.
   std::vector<int32_t> NextWithObjectives() const {
     const auto has = [&](int32_t i) { return waiting_[i].due_s < kNoObjective; };
     if (std::none_of(left_.begin(), left_.end(), has)) return {};
@@ -284,7 +286,7 @@ class Planner {
     const size_t count = std::min(takers.size(), left_.size());
     if (count == 0) return false;
     std::vector<int32_t> chosen = TakeNext(count);
-    // The longest goes to the rank that will be least loaded.
+    // The longest prompt goes to the rank that will be least loaded.
     std::stable_sort(chosen.begin(), chosen.end(),
                      [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
     std::vector<double> expected_s(ranks_.size());
@@ -313,8 +315,8 @@ class Planner {
     return rank.cost.a_s_per_token * beyond + rank.cost.k2_s_per_token * context;
   }
 
-  // Puts those that are next first: the oldest where slots are short; otherwise by age over the root of
-  // the length.
+  // Sorts the next `count` prompts to the front: the oldest where slots are short, otherwise by age over the
+  // square root of the length.
   void SortNext(std::vector<int32_t>& prompts, size_t count) const {
     if (slots_short_) return;
     const auto urgency = [&](int32_t i) {

@@ -13,16 +13,16 @@ namespace bfio::core {
 namespace {
 
 constexpr double kRoundingUp = 1 + 1e-9;
-// Bounds of how long a prompt waits for others: steps, and a multiple of its height. With 8 heights waves are
-// less even, which at a budget of 2,048 costs 3 to 9 % of the mean time end to end, and up to a fifth where
-// prompts differ much in length. With 32, first tokens of short prompts take half as long again for 1 %. With
-// more steps they take longer for less than 1 %.
+// Longest wait of a prompt for others: in steps, plus a multiple of its height. With 8 heights waves are less
+// even: at a budget of 2,048 this increases the mean end-to-end time by 3 to 9 %, and by up to a fifth where
+// prompt lengths differ much. With 32 heights the mean improves by 1 %, but first tokens of short prompts
+// take half as long again. With more steps these also take longer, for a gain below 1 %.
 constexpr double kHeldSteps = 2, kHeldHeights = 16;
 
 // The prompt tokens that a rank has to compute.
 struct Held {
   int64_t tokens = 0;
-  // Time of attention to their own tokens.
+  // Time of attention to the prompts' own tokens.
   double attention_s = 0;
 
   void Add(const BatchCost& cost, const PromptLeft& prompt) {
@@ -50,7 +50,7 @@ class ReleaseRank {
     }
   }
 
-  // With that prompt more.
+  // The rank's height with this prompt added.
   double Height(const PromptLeft& more = {}) const {
     Held held = held_;
     held.Add(cost_, more);
@@ -59,13 +59,13 @@ class ReleaseRank {
     return std::max(0.0, cost_.a_s_per_token * static_cast<double>(held.tokens) + held.attention_s -
                              static_cast<double>(steps) * slack_s_);
   }
-  // Time to compute it.
+  // Time to compute the prompt.
   double Seconds(const PromptLeft& prompt) const {
     Held alone;
     alone.Add(cost_, prompt);
     return cost_.a_s_per_token * static_cast<double>(alone.tokens) + alone.attention_s;
   }
-  // Decode time of a step when all that it holds, and that prompt, has grown on.
+  // Decode time of a step after the rank's requests, and in the second form also that prompt's, have grown.
   double ExpectedSeconds() const { return ExpectedSeconds(rows_, context_); }
   double ExpectedSecondsWith(const PromptLeft& more) const {
     return ExpectedSeconds(rows_ + 1, context_ + ContextOf(more));
@@ -79,7 +79,7 @@ class ReleaseRank {
   int64_t capacity() const { return capacity_; }
   int64_t rows() const { return rows_; }
   int64_t free_slots() const { return free_slots_; }
-  // Its next step can compute more prompt tokens than it holds.
+  // True: the rank's next step can compute more prompt tokens than the rank holds.
   bool Takes() const { return free_slots_ > 0 && held_.tokens < capacity_; }
 
  private:
@@ -95,7 +95,7 @@ class ReleaseRank {
   // Prompt tokens of a step.
   int64_t capacity_;
   int64_t free_slots_;
-  // Prompt time that a step can take without being the longest.
+  // Time for prompts in a step before it becomes the longest.
   double slack_s_ = 0;
   Held held_;
   double growth_ = 0;
@@ -143,10 +143,10 @@ class ReleasePlanner {
  private:
   // A prompt that is not bound.
   struct Measured {
-    // The height of the rank with the prompt, and the part that the prompt adds.
+    // The height of the rank with the prompt, and the part of it that the prompt adds.
     double height_s = 0, adds_s = 0;
     int32_t waiting = 0;
-    // The taker that would be least high with it, and the tokens that it would compute.
+    // The taker that would have the smallest height with the prompt, and the tokens that it would compute.
     WorkerIndex cheapest = 0;
     int64_t tokens = 0;
     double urgency = 0;
@@ -155,9 +155,9 @@ class ReleasePlanner {
 
   double Waited(int32_t i) const { return waiting_[i].waited_s + step_s_; }
 
-  // What each of left_ would add to the taker with the most slack, and how high that would be.
+  // Computes what each prompt of left_ would add to the taker with the most slack, and the resulting height.
   void MeasureLeft() {
-    // Takes several steps of most budgets.
+    // A prompt that takes several steps with most budgets.
     constexpr PromptLeft kTypical = {1 << 12, 0};
     WorkerIndex best = takers_.front();
     for (const WorkerIndex g : takers_) {
@@ -182,14 +182,15 @@ class ReleasePlanner {
   double SecondsOn(const WaitingPrompt& prompt, WorkerIndex g) const {
     return ranks_[g].Seconds(prompt.On(g));
   }
-  // The least time that one of the takers would compute it in.
+  // The least time in which a taker would compute the prompt.
   double LeastSeconds(const WaitingPrompt& prompt) const {
     double least_s = std::numeric_limits<double>::infinity();
     for (const WorkerIndex g : takers_) least_s = std::min(least_s, SecondsOn(prompt, g));
     return least_s;
   }
 
-  // The taker that would be least high with it; of equals the one that computes least.
+  // The taker that would have the smallest height with the prompt; of equal ones, the one that computes
+  // least.
   WorkerIndex Cheapest(const WaitingPrompt& prompt) const {
     const auto height = [&](WorkerIndex g) {
       return std::pair(ranks_[g].Height(prompt.On(g)), SecondsOn(prompt, g));
@@ -198,8 +199,8 @@ class ReleasePlanner {
                              [&](WorkerIndex a, WorkerIndex b) { return height(a) < height(b); });
   }
 
-  // It waits for a rank that has more of its prefix, and takes none now. No step of an idle group would end
-  // such a wait.
+  // Whether the prompt waits for a rank that holds more of its prefix and takes no prompt now. False in an
+  // idle group, where no step would end the wait.
   bool Awaits(const WaitingPrompt& prompt) const {
     if (prompt.cached.empty() || idle_) return false;
     constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -214,21 +215,23 @@ class ReleasePlanner {
     return slots_short_ && least_s < with_slot_s && waited_s < longest_wait_s_;
   }
 
-  // A rank that has taken another prompt in this round, and may take this one next, has more of its prefix
-  // than those that are left; for no longer than they would need to compute the difference.
+  // Whether a rank that has taken another prompt in this round, and may take this one next, holds more of its
+  // prefix than the remaining takers. False when the prompt has waited longer than computing the difference
+  // takes.
   bool HasMore(const WaitingPrompt& prompt, WorkerIndex rank) const {
     return !prompt.cached.empty() && std::find(takers_.begin(), takers_.end(), rank) == takers_.end() &&
            prompt.waited_s + step_s_ < LeastSeconds(prompt) - SecondsOn(prompt, rank);
   }
 
-  // Prompts up to the last one that some rank has a part of.
+  // Number of prompts up to the last one of which a rank holds a part.
   size_t Compared() const {
     size_t compared = waiting_.size();
     while (compared > 0 && waiting_[compared - 1].cached.empty()) --compared;
     return compared;
   }
 
-  // What a wave of that height costs decodes beyond what its prompts take, with so much in the ranks.
+  // Delay of decodes by a wave of that height beyond the time of its prompts, when ranks are filled to
+  // `filled_s`.
   double Unevenness(double height_s, double filled_s) const {
     const double level_s = filled_s / static_cast<double>(ranks_.size());
     return spare_ * static_cast<double>(decodes_) * std::max(0.0, height_s - level_s);
@@ -266,7 +269,7 @@ class ReleasePlanner {
     return std::max(best_s, overdue_s);
   }
 
-  // Binds one prompt more to each rank that takes one; false when none was bound.
+  // Binds one more prompt to each taker; false when none was bound.
   bool BindOnce() {
     takers_.clear();
     for (WorkerIndex g = 0; g < std::ssize(ranks_); ++g) {
@@ -281,8 +284,8 @@ class ReleasePlanner {
     WeighRanks();
     bool bound = false;
     std::vector<Measured> wave = ByUrgency(height_s);
-    // As many as there are takers, the longest of these first. A taker that is left is kept for a prompt that
-    // stays within the height in a later round.
+    // As many prompts as there are takers, the longest of them first. A remaining taker is kept for a prompt
+    // that stays within the height in a later round.
     bool kept = false;
     for (size_t first = 0; first < wave.size() && !takers_.empty() && !kept;) {
       const size_t count = std::min(takers_.size(), wave.size() - first);
@@ -310,8 +313,8 @@ class ReleasePlanner {
     return bound;
   }
 
-  // The decode times of ranks vary by about the root of their number of requests, in requests: a rank that
-  // is behind the slowest by so much is 1 / e as likely to be the slowest later.
+  // The decode times of ranks vary by about the time of sqrt(n) requests, n being their number of requests. A
+  // rank that is faster than the slowest by that time is 1 / e as likely to be the slowest later.
   void WeighRanks() {
     double most_s = 0, sum_s = 0, rows = 0;
     for (const ReleaseRank& rank : ranks_) {
@@ -330,8 +333,8 @@ class ReleasePlanner {
     for (double& weight : weights_) weight /= sum;
   }
 
-  // Of the takers that stay within the height the one where the prompt costs the group least; without
-  // prefixes the first, whose decodes take least time.
+  // Of the takers that stay within the height, the one where the prompt costs the group least; without
+  // prefixes the first one, whose decodes take least time.
   std::vector<WorkerIndex>::iterator Taker(const WaitingPrompt& prompt, double height_s) {
     auto best = takers_.end();
     double least_s = std::numeric_limits<double>::infinity();
@@ -350,7 +353,7 @@ class ReleasePlanner {
     return best;
   }
 
-  // The prompts up to that height, the most urgent first.
+  // The prompts that fit up to that height, the most urgent first.
   std::vector<Measured> ByUrgency(double height_s) const {
     std::vector<Measured> wave;
     for (const Measured& measured : measured_) {
@@ -368,7 +371,7 @@ class ReleasePlanner {
   const double output_;
   const double arrivals_per_s_;
   const double longest_wait_s_;
-  // Fewer slots are free than prompts wait; no rank has anything to do.
+  // More prompts wait than slots are free; no rank has anything to do.
   bool slots_short_ = false, idle_ = false;
   std::vector<ReleaseRank> ranks_;
   int64_t decodes_ = 0, free_slots_ = 0;
@@ -377,11 +380,11 @@ class ReleasePlanner {
   std::vector<int32_t> left_;
   // By index of `waiting`.
   std::vector<char> bound_;
-  // The heights of left_, the smallest first.
+  // The prompts of left_ with their heights, the smallest first.
   std::vector<Measured> measured_;
   // By rank, the probability that it is the slowest later.
   std::vector<double> weights_;
-  // Share of the steps' capacity for prompts that arrivals do not use.
+  // Share of the steps' prompt capacity that arrivals do not use.
   double spare_ = 0;
   std::vector<PrefillDecision::Binding> bindings_;
 };

@@ -6,16 +6,16 @@ namespace bfio::core {
 
 int64_t PrefixCache::Find(absl::Span<const uint64_t> blocks) const {
   if (blocks.empty() || !Has(blocks.front())) return 0;
-  // The first that is not here.
+  // The first block that is not cached.
   const auto end =
       std::partition_point(blocks.begin(), blocks.end(), [this](uint64_t block) { return Has(block); });
   return (end - blocks.begin()) * kPrefixBlockTokens;
 }
 
 void PrefixCache::Enter(absl::Span<const uint64_t> blocks, int32_t awaited, bool computed) {
-  // No others would stay.
+  // Further blocks would be evicted at once.
   blocks = blocks.subspan(0, static_cast<size_t>(most_entries_));
-  // From the last, so that the first counts as used latest.
+  // From the last block, so that the first one counts as used most recently.
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
     Index at = kNone;
     if (const auto it = index_.find(*block); it != index_.end()) {

@@ -7,8 +7,9 @@
 namespace bfio::core {
 namespace {
 
-// Weight of a prompt in what was expected and found: so little that a single one of many alike matters
-// little, and so much that trust follows an engine that is started anew without its cache within seconds.
+// Weight of one prompt in the means of expected and found tokens: small enough that a single prompt has
+// little effect, and large enough that trust adapts within seconds to an engine that restarts with an empty
+// cache.
 constexpr double kObservedShare = 1.0 / 32;
 
 }  // namespace
@@ -61,7 +62,7 @@ void PrefixCaches::Ended(WorkerIndex index, absl::Span<const uint64_t> prefix, i
   Worker& worker = workers_[static_cast<size_t>(index)];
   if (!worker.member.prefix_cache) return;
   worker.cache.Write(generated_tokens);
-  // While it ran, its blocks were in use.
+  // Its blocks were in use while the request ran.
   worker.cache.Complete(prefix);
 }
 
@@ -75,7 +76,7 @@ void PrefixCaches::Observed(WorkerIndex index, int64_t expected, int64_t found) 
   Worker& worker = workers_[static_cast<size_t>(index)];
   worker.expected.Add(static_cast<double>(expected), kObservedShare);
   worker.found.Add(static_cast<double>(std::clamp<int64_t>(found, 0, expected)), kObservedShare);
-  // Before the first prompt all was found.
+  // Before the first prompt the cache counts as fully trusted.
   const double short_of = 1 - worker.found.value / worker.expected.value;
   worker.trust = 1 - worker.expected.weight * std::max(0.0, short_of);
 }

@@ -37,7 +37,7 @@ std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionM
   Plan plan;
   plan.apply_step = target;
   answer = DecideAndRecord(steps_, plan);
-  // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
+  // An idle group must not run empty steps because of waiting requests that fit nowhere.
   if (idle && maker_.empty() && accounts_.placed() == 0 && !accounts_.HasDrops()) return std::nullopt;
 
   maker_.PlaceAll(steps_, plan);
@@ -58,7 +58,7 @@ void BarrierScheduler::CountArrived() {
 
 void BarrierScheduler::CountReport(int64_t step) {
   if (step != reported_step_ + 1 || ++arrived_ < num_workers()) return;
-  // A rank may be ahead: its peers' reports of an earlier step can arrive after its own of a later one.
+  // A rank may be ahead: other ranks' reports of an earlier step can arrive after its report of a later one.
   do {
     ++reported_step_;
     int64_t largest = 0;

@@ -75,7 +75,7 @@ Outcome Cluster::Dispatch(const OpenEpoch& event) {
   Scheduler* const group = Find(event.group);
   if (group == nullptr) return NoSuchGroup(event.group);
   Outcome outcome;
-  // Requests that are placed in another group must not be taken over by this one.
+  // This group must not take over requests that are placed in another group.
   std::vector<EpochMember> members = event.members;
   for (EpochMember& member : members) {
     std::erase_if(member.recovered, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });
@@ -154,7 +154,7 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
 Outcome Cluster::Dispatch(const SetPolicy& event) {
   Outcome outcome;
   std::vector<std::unique_ptr<Policy>> made;
-  // One at least, so that a setting without groups is checked too.
+  // At least one policy is made, so that the setting is also checked without groups.
   for (size_t i = 0; i < std::max<size_t>(1, groups_.size()); ++i) {
     absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(event.setting);
     if (!policy.ok()) {
@@ -263,7 +263,7 @@ std::vector<GroupIndex> Cluster::DecisionOrder() const {
   for (const auto& [index, group] : groups_) {
     if (group->open()) candidates.push_back({index, group->slots()});
   }
-  // Exact: a.free / a.total > b.free / b.total.
+  // a.free / a.total > b.free / b.total, without rounding.
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.slots.free * b.slots.total > b.slots.free * a.slots.total;
   });

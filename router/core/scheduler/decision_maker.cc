@@ -9,8 +9,8 @@
 namespace bfio::core {
 namespace {
 
-// Steps that the replay catches up at once at most, where the policy is not called at every step or slots
-// were short for a while. Beyond that a part of both steps and requests is replayed.
+// Maximum number of steps that the replay catches up at once, where the policy is not called at every step or
+// slots were short for a while. Beyond that, only a part of the steps and of the requests is replayed.
 constexpr int64_t kMostReplaySteps = 64;
 // Steps between two measurements of the residents' mean age.
 constexpr int64_t kAgeSteps = 64;
@@ -41,7 +41,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::DecideByRule(const PlanSteps
   KvOutlook kv;
   if (admission_.active()) kv = LookAtKv(steps);
   PlaceHeld(steps, kv, plan);
-  // The window is shorter without them: admission has not tested the requests behind it.
+  // The window shrinks by the requests placed here, because admission has not tested the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
   if (pool_->placeable() == 0) return DecideLevelOnly(steps, kind, reported_step, plan);
   pool_->FillTenants(Window(), free_, steps.clock);
@@ -117,7 +117,8 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
     view.service_time = w.spec.service_time;
-    // A prompt is computed in one step, and its request stays for a mean one's: the policy compares by load.
+    // A prompt's cost arises in one step, its request stays for a mean output: spread over that, it compares
+    // with load.
     const double stays = std::max(1.0, accounts_->traffic().output_tokens.value);
     view.prefill_weight = w.prefill ? 0 : w.spec.prefill_time / stays;
   }
@@ -205,8 +206,8 @@ void DecisionMaker::FollowRule(const PlanSteps& steps, Snapshot& snapshot) {
   far_.Begin(accounts_->num_workers());
   for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
     const GroupAccounts::Worker& w = accounts_->worker(g);
-    // Differs unless a request was replaced by one of the same prompt and start; then the row is stale for
-    // at most FarOutlookBuilder::kRefreshSteps.
+    // Changes with the residents, unless a request was replaced by one with the same prompt and start; then
+    // the row is stale for at most FarOutlookBuilder::kRefreshSteps.
     const int64_t version = w.base + w.inflight_base + (int64_t{w.placed()} << 48);
     far_.AddWorker(lookahead,
                    {accounts_->ResidentsOf(g), {w.last_step, steps.targets[g]}, version, LoadScale(g)});
@@ -337,7 +338,7 @@ WorkerIndex DecisionMaker::Emptiest(const WaitingView& request) const {
 }
 
 void DecisionMaker::DiscardViolations(const Snapshot& snapshot) {
-  // A plan that over-fills a worker or names a request twice would corrupt all accounts.
+  // A plan that overfills a worker or contains a request twice would corrupt all accounts.
   taken_.assign(static_cast<size_t>(pool_->placeable()), 0);
   const auto bad = [&](const Assignment& a) {
     const auto seen = static_cast<int64_t>(snapshot.waiting.size());

@@ -13,7 +13,7 @@ namespace bfio::core {
 // --- membership ---
 
 std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members) {
-  // Observations of residents count however they end; then all are counted again.
+  // Settles the residents, whatever becomes of them; those that stay are added again below.
   for (WorkerIndex g = 0; g < num_workers(); ++g) residents_.SettleAll(g, workers_[g].last_step);
   Opening opening{std::move(residents_), {}};
   residents_ = Residents(&pool_->lookahead(), &pool_->service());
@@ -54,7 +54,7 @@ void GroupAccounts::Recover(WorkerIndex index, absl::Span<const RequestSpec> rec
     placed.spec = spec;
     placed.worker = index;
     placed.where = Where::kActive;
-    // It counts prefill_tokens in step 1.
+    // Its load in step 1 is prefill_tokens.
     placed.first_step = 1;
     placed.enqueued_step = pool_->pool_clock().now();
     placed.index = residents_.Add(index, spec, placed.first_step, false, spec.generated_tokens);
@@ -68,20 +68,20 @@ void GroupAccounts::Recover(WorkerIndex index, absl::Span<const RequestSpec> rec
 void GroupAccounts::Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker,
                          Opening& opening) {
   if (const auto other = opening.kept.find(resident.id); other != opening.kept.end()) {
-    // Named twice, or held twice.
+    // A report contained it twice, or two workers hold it.
     if (other->second.worker != index) worker.drops.push_back(resident.id);
     return;
   }
   const auto it = placed_.find(resident.id);
-  if (it == placed_.end()) {  // its client is gone, or it has been placed again meanwhile
+  if (it == placed_.end()) {  // its client has left, or it has been placed again meanwhile
     worker.drops.push_back(resident.id);
     return;
   }
   Placed placed = it->second;
   const int64_t last_step = workers_[placed.worker].last_step;
   const int64_t age = opening.before.Age(placed.worker, placed.index, last_step);
-  // Its load in the next step of its old worker becomes its load in step 1. One whose plan was never
-  // acknowledged starts over at s; the first report corrects the account if it had started.
+  // The load that it would have had in its old worker's next step becomes its load in step 1. A request whose
+  // plan was not acknowledged starts again at s; the first report corrects the account if it had started.
   placed.first_step = placed.where == Where::kActive ? placed.first_step - last_step : 1;
   placed.planned_for = 1;
   placed.where = Where::kActive;
@@ -192,7 +192,7 @@ int64_t GroupAccounts::LeftOf(const Placed& placed, int64_t reported) const {
   const int64_t whole = placed.spec.tokens_to_compute();
   const std::optional<PrefillReport>& prefill = workers_[placed.worker].prefill;
   reported = std::min(reported, whole);
-  // Such a rank reports what is left; others what would be, had nothing been cached.
+  // A metered rank reports the tokens that are left; other ranks report them as if nothing had been cached.
   if (prefill && prefill->metered && reported < whole) return reported;
   return std::max<int64_t>(1, LeftOf(placed) - (whole - reported));
 }
@@ -296,7 +296,7 @@ void GroupAccounts::Planned(int64_t step, std::optional<double> level_s, int64_t
   int64_t reported = step;
   for (const Worker& worker : workers_) reported = std::min(reported, worker.last_step);
   levels_.push_back({step, level_s});
-  // The one that is in force in the first step that is not reported stays.
+  // The level that is in force in the first unreported step stays.
   size_t done = 0;
   while (done + 1 < levels_.size() && levels_[done + 1].step <= reported + 1) ++done;
   levels_.erase(levels_.begin(), levels_.begin() + static_cast<std::ptrdiff_t>(done));
@@ -420,7 +420,7 @@ absl::Status GroupAccounts::RestoreResident(WorkerIndex index, const GroupState:
   placed.index = residents_.Add(index, from.spec, from.first_step, from.inflight, from.settled_age);
   if (from.dropped) residents_.Drop(index, placed.index);
   const int64_t base = from.spec.prefill_tokens - from.first_step;
-  // Earlier entries of its id are of placements that were refused.
+  // Earlier entries with its id belong to placements that were refused.
   for (const Worker::Inflight& entry : worker.inflight) {
     if (entry.id == from.spec.id && !entry.drop) placed.plan = entry.apply_step;
   }

@@ -1,4 +1,4 @@
-// What reports change in the accounts of a group.
+// Applies reports to the accounts of a group.
 #include <algorithm>
 #include <cstdlib>
 
@@ -44,7 +44,7 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   if (report.load_tokens != own) TakeDrift(index, report.step, report.load_tokens - own);
   TakeFinished(index, report);
   TakePending(index, report);
-  if (worker.active == 0) worker.base = worker.drift = 0;  // what drift was taken over left with the requests
+  if (worker.active == 0) worker.base = worker.drift = 0;  // the rest of the drift left with the requests
   TakeHints(index, report);
   CountStepsAlone(index, report);
   CountChunks(index, report);
@@ -64,20 +64,21 @@ void GroupAccounts::Acknowledge(WorkerIndex index, const StepReport& report) {
   int64_t late = 0;
   for (; done < worker.inflight.size() && worker.inflight[done].apply_step <= report.applied_plan; ++done) {
     const Worker::Inflight& entry = worker.inflight[done];
-    // A plan's number is a step only where ranks share them (planned_step).
+    // A plan's number is a step only in groups with a barrier (planned_step is 0 there).
     if (worker.planned_step == 0 && entry.apply_step < report.step) late = 1;
     const auto it = placed_.find(entry.id);
     if (it == placed_.end() || it->second.worker != index) continue;
     if (entry.drop) {
-      // Not `dropped`: the id was requeued and placed here again after the worker's stale copy was ordered
-      // dropped.
+      // Not `dropped`: the id was requeued and placed here again after the drop of the worker's stale copy
+      // was planned.
       if (!it->second.dropped) continue;
       residents_.Settle(index, it->second.index, worker.last_step);
       EndCached(it->second, worker.last_step);
       Remove(it);
       continue;
     }
-    // Not this placement: it was refused before its plan was acknowledged, and has been placed here again.
+    // Another placement: the request was refused before its plan was acknowledged, and has been placed here
+    // again.
     if (it->second.where != Where::kInflight || it->second.plan != entry.apply_step) continue;
     Start(index, report, it->second);
   }
@@ -97,7 +98,7 @@ void GroupAccounts::Start(WorkerIndex index, const StepReport& report, Placed& p
 }
 
 void GroupAccounts::TakeRejected(WorkerIndex index, const StepReport& report) {
-  // From the last: each goes ahead of its equals.
+  // In reverse order, because each is inserted ahead of its equals.
   for (auto id = report.rejected.rbegin(); id != report.rejected.rend(); ++id) {
     const auto it = FindOn(index, *id);
     if (it == placed_.end()) continue;
@@ -152,7 +153,7 @@ void GroupAccounts::CountStepsAlone(WorkerIndex index, const StepReport& report)
   }
 }
 
-// In its first step a request counts its prompt, whatever its growth: it has no share.
+// In its first step a request counts its prompt whatever its growth, so it gets no share of the drift.
 void GroupAccounts::TakeDrift(WorkerIndex index, int64_t step, int64_t tokens) {
   totals_->drift_tokens += std::abs(tokens);
   workers_[index].base += tokens;
@@ -162,7 +163,7 @@ void GroupAccounts::TakeDrift(WorkerIndex index, int64_t step, int64_t tokens) {
     return !resident.inflight && resident.first_step < step;
   };
   const int64_t sharers = std::count_if(residents.begin(), residents.end(), shares);
-  // What does not divide belongs to some of them, and it is unknown to which.
+  // The remainder belongs to some of them; it is unknown to which.
   const int64_t share = sharers == 0 ? 0 : tokens / sharers;
   if (share == 0) return;
   for (const Resident& resident : residents) {
@@ -188,7 +189,8 @@ void GroupAccounts::TakePending(WorkerIndex index, const StepReport& report) {
 void GroupAccounts::CountChunks(WorkerIndex index, const StepReport& report) {
   const Worker& worker = workers_[index];
   if (!worker.prefill || !report.prefill) return;
-  // Both in the worker's order, new ones last; where a worker reorders them, some are missed.
+  // Both lists are in the worker's order, new prompts last. If a worker reorders prompts, some chunks are not
+  // counted.
   const std::vector<PendingPrompt>& before = worker.prefill->prompts;
   size_t next = 0;
   for (const PendingPrompt& now : report.prefill->prompts) {
@@ -225,7 +227,7 @@ void GroupAccounts::TakeHints(WorkerIndex index, const StepReport& report) {
   if (!pool_->lookahead().uses_hints()) return;
   for (const CompletionHint& hint : report.hints) {
     const auto it = placed_.find(hint.id);
-    // A hint on a request that has just ended, or was cancelled, is no fault.
+    // A hint about a request that has just ended or was cancelled is not an error.
     if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
     residents_.Hint(index, it->second.index, report.step, hint.probability);
   }
@@ -255,7 +257,7 @@ void GroupAccounts::Remove(PlacedMap::iterator it) {
   if (const auto moved = residents_.Remove(placed.worker, placed.index)) {
     placed_.find(*moved)->second.index = placed.index;
   }
-  // Entries of `inflight` and `drops` that name it are harmless: readers look the id up first.
+  // Its entries in `inflight` and `drops` may stay: readers look the id up first.
   placed_.erase(it);
 }
 

@@ -25,18 +25,19 @@ void IndependentScheduler::SetSteps() {
 
 std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMaker::Answer>& answer) {
   SetSteps();
-  // Batches are those of a common step; without one there is nothing to wait for.
+  // Batches need a common step; without one requests do not wait for a batch.
   totals_.held_back += pool_->ReleaseBatches(steps_.clock, true);
   Plan plan;
   plan.apply_step = steps_.step;
   // Groups with a barrier get one decision per step; here decisions follow every event.
   answer = DecideAndRecord(steps_, plan);
-  // Without the policy there is no decision, and the log need not have it: the pool must not learn from it.
+  // If the policy was not called there is no decision, and the log need not contain this event. So the pool
+  // must not learn from it.
   if (answer) maker_.PlaceAll(steps_, plan);
   const bool metered = coupled() && accounts_.AllMetered();
   const std::optional<double> before = accounts_.LevelAt(0);
   if (!answer && metered) plan.level_s = before;
-  // Once per step all ranks get it; later in the step only ranks that get requests receive a new level.
+  // Once per step all ranks get the level; later in the step only ranks that get requests receive a new one.
   const bool level = answer && coupled() && (steps_.level || !metered) && (plan.level_s || before);
   placed_in_step_ += static_cast<int64_t>(plan.placements.size());
   plan.apply_steps.assign(accounts_.workers().size(), 0);
@@ -49,7 +50,7 @@ std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMak
     plan.apply_steps[g] = due ? steps_.numbers[g] : 0;
     any |= due;
   }
-  // Decisions without an effect are not in the log: they change no level.
+  // Decisions without an effect are not logged, so they must not change a level.
   if (!any) return std::nullopt;
   if (answer && coupled()) accounts_.SetLevel(plan.level_s);
   if (level) level_step_ = steps_.step;

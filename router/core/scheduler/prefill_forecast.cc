@@ -8,8 +8,8 @@
 namespace bfio::core {
 namespace {
 
-// As workers have it (worker/scheduler/batch.h): without a level prompts get so many tokens beside however
-// many decodes.
+// The same constant as in workers (worker/scheduler/batch.h): without a level, prompts get at least this many
+// tokens per step, whatever the number of decodes.
 constexpr int64_t kLeastPrefillRows = 16;
 
 // A rank at the beginning of a step, and the requests in flight to it.
@@ -31,7 +31,7 @@ class Forecast {
     rank.decode_context = static_cast<double>(std::max<int64_t>(0, context));
   }
 
-  // To the beginning of `target`, when the pool's clock is at `clock`.
+  // Advances to the beginning of step `target`, when the pool's clock is at `clock`.
   void Advance(int64_t target, int64_t clock, double step_s) {
     for (int64_t step = worker_.last_step + 1;; ++step) {
       while (next_ < prompts_.size() && prompts_[next_].first_step <= step) {
@@ -41,7 +41,7 @@ class Forecast {
       if (step >= target) break;
       Compute(step);
     }
-    // Those at the front have been computed.
+    // The prompts at the front have been computed.
     const size_t first = next_ - rank_.prompts.size();
     rank_.due_s.clear();
     for (size_t i = first; i < next_; ++i) {
@@ -78,7 +78,7 @@ class Forecast {
   const GroupAccounts::Worker& worker_;
   PrefillRank& rank_;
   std::vector<GroupAccounts::PromptOn> prompts_;
-  // The first of prompts_ that has not reached the rank.
+  // Index of the first of prompts_ that has not reached the rank.
   size_t next_ = 0;
 };
 

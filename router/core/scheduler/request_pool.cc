@@ -135,7 +135,7 @@ void RequestPool::Take(absl::Span<const Assignment> assignments, int64_t step) {
 absl::Span<const ClassWait> RequestPool::FirstComeWaits(int64_t step) {
   class_waits_.clear();
   for (const auto& [priority, first_come] : first_come_) {
-    // Percentiles are of the past; in a burst the wait that comes next is longer.
+    // Percentiles describe the past; in a burst the next wait is longer.
     const int64_t next = first_come.WaitOfNext(step);
     class_waits_.push_back(
         {priority, std::max(next, first_come.p99()), std::max(next, first_come.long_run_p99())});
@@ -146,7 +146,7 @@ absl::Span<const ClassWait> RequestPool::FirstComeWaits(int64_t step) {
 std::optional<double> RequestPool::LeastServed(absl::Span<const WaitingView> views,
                                                const FreeCapacity& free) const {
   std::optional<double> least;
-  // Unknown where no slot is free.
+  // Whether a request fits is unknown where no slot is free.
   const bool kv_matters = free.free_slots() > 0;
   KvRefusals refusals;
   refusals.Reset(free.kv());
@@ -164,7 +164,7 @@ std::optional<double> RequestPool::LeastServed(absl::Span<const WaitingView> vie
 }
 
 void RequestPool::FillTenants(absl::Span<WaitingView> window, const FreeCapacity& free, int64_t step) {
-  if (service_.tenants() <= 1) return;  // 0 for the only one
+  if (service_.tenants() <= 1) return;  // stays 0 with a single tenant
   std::optional<double> least_of_all;
   for (size_t begin = 0, end = 0; begin < window.size(); begin = end) {
     while (end < window.size() && window[end].priority == window[begin].priority) ++end;

@@ -49,7 +49,7 @@ void Residents::Finish(WorkerIndex worker, int32_t index, int64_t step) {
   Note& note = workers_[worker].notes[index];
   const int64_t length = AgeAfter(resident, step);
   if (length <= note.age) return;
-  // A request that max_new_tokens ends shows only that its length is at least that.
+  // If max_new_tokens ends a request, its length is only known to be at least that.
   const bool by_itself = length < resident.generated_tokens + resident.max_new_tokens;
   lookahead_->Observe(resident, note.trail, note.age, by_itself ? length : length - 1, by_itself);
   service_->ChargeOutput(resident.tenant, length - note.age);

@@ -26,8 +26,8 @@ Scheduler::Scheduler(const SchedulerOptions& options, RequestPool* pool, std::un
 
 std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& members, uint32_t model) {
   std::vector<RequestId> displaced = accounts_.Open(members);
-  // The clock of policies does not run backwards: there may have been a decision for a step, or a step,
-  // without a plan.
+  // The clock of policies must not go back. There may have been a decision without a plan, or a step without
+  // a plan.
   const int64_t reported = std::exchange(reported_step_, 0), decided = std::exchange(decided_step_, 0);
   const int64_t last = std::max({ResetSteps(), reported, decided});
   pool_->pool_clock().BeginEpoch(pool_->pool_clock().now() + last - reported);
@@ -116,7 +116,7 @@ Scheduler::StepCost Scheduler::StepCosts() const {
   StepCost sum;
   for (const GroupAccounts::Worker& worker : accounts_.workers()) {
     const std::optional<BatchCost>& cost = worker.spec.cost;
-    // A fit without this term cannot separate fixed and proportional parts.
+    // A fit without this term cannot separate the fixed and the proportional part.
     if (!cost || !(cost->k2_s_per_token > 0)) continue;
     sum.fixed_s += cost->Seconds(std::max<int64_t>(1, worker.active));
     sum.per_token_s += cost->k2_s_per_token;

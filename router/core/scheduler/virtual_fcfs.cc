@@ -9,17 +9,18 @@
 namespace bfio::core {
 namespace {
 
-// The recent wait covers one to two times so many decisions, and so many requests where decisions admit few:
-// long enough for a 99th percentile, short enough that the start of a group or a burst soon leaves it.
+// The recent wait covers one to two times this many decisions (and this many requests, where decisions admit
+// few): long enough for a 99th percentile, short enough that the start of a group or a burst soon no longer
+// counts.
 constexpr double kBlockSteps = 30;
 constexpr double kBlockRequests = 150;
-// Length of the long-run wait's window, relative to the recent one: its percentile varies by a third as much.
+// Length of the long-run wait's window, relative to the recent one: its percentile varies a third as much.
 constexpr int64_t kLongRun = 10;
-// Share above a 99th percentile.
+// Share of the samples above a 99th percentile.
 constexpr double kAbove = 0.01;
 // Weight of one decision in the mean of admissions.
 constexpr double kAdmittedGain = 0.02;
-// Tenants are looked through for idle ones when their number has doubled, and not below so many.
+// Idle tenants are removed when the number of tenants has doubled and is at least this.
 constexpr size_t kLeastPruned = 64;
 
 }  // namespace
@@ -33,7 +34,7 @@ void VirtualFcfs::Arrive(int64_t step, uint32_t tenant) {
     order_.insert({of.served, step, tenant});
     return;
   }
-  // At the end, except for requests that return with their age.
+  // New requests go to the end; only requests that return with their age go before others.
   auto at = of.queue.end();
   while (at != of.queue.begin() && std::prev(at)->step > step) --at;
   if (at != of.queue.begin() && std::prev(at)->step == step) {
@@ -87,7 +88,7 @@ void VirtualFcfs::Decide(int64_t step, int64_t admitted, absl::FunctionRef<doubl
   for (int64_t i = 0; i < admitted; ++i) {
     const auto turn = order_.begin();
     floor_ = turn->served;
-    // One tenant needs no charges, and its counter must not lose precision.
+    // A single tenant needs no charges, and its counter must not lose precision.
     const double charged = tenants_.size() == 1 ? 0 : charge(turn->tenant);
     const int64_t wait = std::max<int64_t>(0, step - TakeOldest(turn, charged));
     recent_.waits.Add(wait, block);

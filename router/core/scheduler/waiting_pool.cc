@@ -13,7 +13,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.id = request.id;
   view.prefill_tokens = request.prefill_tokens;
   view.computed_tokens = request.computed_tokens;
-  // The worker that has refused it may have its prefix: it must not attract it again.
+  // The worker that refused the request may hold its prefix, which must not attract the request again.
   if (request.refusals == 0) view.prefix = request.prefix_blocks();
   view.kv_reserve_tokens = request.kv_reserve_tokens();
   view.runs_alone = request.steps_alone > 0;
@@ -61,7 +61,7 @@ void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
   Enter(request);
   const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
-  // Nearly always the back: only a more urgent or more senior request goes before others.
+  // Nearly always the back; only a more urgent or more senior request goes before others.
   while (at != views_.begin() && Precedes(view, *(at - 1))) --at;
   Insert(at, view);
 }

@@ -12,7 +12,8 @@ bool IsKnown(const WorkerCost& cost) {
   return tl.value > 0 && tl.standard_error <= WorkerSpeeds::kKnown * tl.value;
 }
 
-// In an ordinary worker's tokens; `present` where it is not known, or has not changed by much.
+// Time of a prompt token in an ordinary worker's tokens; `present` where it is not known, or has changed
+// little.
 double PrefillTime(const WorkerCost& cost, double time_per_token, double present) {
   if (!IsKnown(cost) || !cost.estimate->prefill) return present;
   const FittedValue& prefill = *cost.estimate->prefill;
@@ -32,12 +33,12 @@ double MeanLoad(absl::Span<const WorkerCost> costs) {
   return sum / static_cast<double>(costs.size());
 }
 
-// Largest difference between two estimates of a worker's time, around the load that workers have, over an
-// ordinary worker's whole step at that load.
+// Largest difference between two estimates of a worker's time near the workers' load, divided by an ordinary
+// worker's step time at that load.
 double Difference(absl::Span<const WorkerTime> a, absl::Span<const WorkerTime> b, double load, double step) {
   double most = 0;
   for (const double at : {0.5 * load, load, 1.5 * load}) {
-    // What is added to all workers alike moves nothing.
+    // A change that is equal for all workers changes no plan.
     double shift = 0;
     for (size_t g = 0; g < a.size(); ++g) shift += Time(a[g], at) - Time(b[g], at);
     shift /= static_cast<double>(a.size());
@@ -106,7 +107,7 @@ std::vector<double> ServiceTimesOf(absl::Span<const double> told, absl::Span<con
   if (costs.empty()) return {present.begin(), present.end()};
   std::vector<double> times(costs.size(), 1.0);
   if (!std::all_of(costs.begin(), costs.end(), IsKnown)) return times;
-  // Without a load a worker whose steps cost nothing by themselves would take no time.
+  // Without load, a worker whose steps have no fixed cost would take no time.
   const double load = std::max(1.0, MeanLoad(costs));
   for (size_t g = 0; g < costs.size(); ++g)
     times[g] = std::max(0.0, costs[g].estimate->c->value) + costs[g].estimate->tl->value * load;

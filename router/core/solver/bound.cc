@@ -10,8 +10,8 @@ namespace {
 // For two free slots, all pairs are tried up to this pool size.
 constexpr size_t kLargestPairPool = 256;
 
-// The lowest price of the open slot over the whole pool: every item with its bucket's largest weight, or all
-// without their weights.
+// The lowest price of the open slot over the whole pool: either every item with its bucket's largest weight,
+// or every item without a weight.
 template <class Pricing>
 double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& index,
                   bool with_weights = true) {
@@ -119,8 +119,8 @@ double LowerBound(const Instance& instance, QuadraticPricing& pricing, const Poo
   const bool may_stay_free = MayStayFree(instance);
   std::vector<double> weights;
   for (const SolverItem& item : instance.items) weights.push_back(std::max(0.0, item.weight));
-  // Two valid bounds: weights credited to every open worker that might have them, or once and separately from
-  // the costs.
+  // Two valid bounds: weights are credited to every open worker that might have them, or once and separately
+  // from the costs.
   double bound = 0, without = 0;
   for (int32_t g = 0; g < static_cast<int32_t>(instance.workers.size()); ++g) {
     const int32_t slots = instance.workers[g].free_slots;

@@ -19,7 +19,7 @@ int32_t LeastLoaded(const Allocation& allocation, int32_t item) {
   return best;
 }
 
-// The key of LeastLoaded.
+// Work of one search by LeastLoaded, for Run.
 int64_t WorkOfSearch(const Allocation& allocation) {
   const KvOutlook& kv = allocation.instance().kv;
   return allocation.workers() * (1 + static_cast<int64_t>(kv.row()));
@@ -31,7 +31,8 @@ class Ranking {
   explicit Ranking(const Allocation& allocation) : allocation_(allocation) {
     for (int32_t g = 0; g < allocation.workers(); ++g) Enter(g);
   }
-  // kUnassigned when the first has no KV memory for the item, so another worker may have to take it.
+  // kUnassigned when the first worker lacks the KV memory for the item, so that another one may have to take
+  // it.
   int32_t First(int32_t item) const {
     return heap_.empty() || !allocation_.Fits(item, heap_.front().second) ? kUnassigned
                                                                           : heap_.front().second;
@@ -54,7 +55,7 @@ class Ranking {
   std::vector<std::pair<double, int32_t>> heap_;
 };
 
-// False, at the first item that fits nowhere, or at the deadline.
+// Stops and returns false at the first item that fits nowhere, or at the deadline.
 bool PlaceAll(Allocation& allocation, const std::vector<int32_t>& order, Run& run) {
   Ranking ranking(allocation);
   size_t next = 0;
@@ -73,7 +74,7 @@ bool PlaceAll(Allocation& allocation, const std::vector<int32_t>& order, Run& ru
   return true;
 }
 
-// Removes items in `order` that are placed while one of a higher class is not.
+// Removes placed items in `order` while an item of a higher class is not placed.
 void KeepClassesStrict(Allocation& allocation, const std::vector<int32_t>& order) {
   int32_t highest = std::numeric_limits<int32_t>::min();
   for (const int32_t item : order) {

@@ -67,7 +67,7 @@ template <class Pricing>
 void Enumeration::Visit(int32_t item, Pricing& pricing, Run& run) {
   const Instance& instance = allocation_.instance();
   if (!run.GoOn(static_cast<int64_t>(instance.workers.size()) * instance.steps())) return;
-  // More of some class wait than in the best choice, and no fewer of any class before it.
+  // More items of one class wait than in the best plan, and no fewer of any higher class.
   if (waiting_ > best_waiting_) return;
   if (item == allocation_.items()) return Judge(pricing);
   for (int32_t g : open_) {

@@ -65,7 +65,7 @@ void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
     statistics_.converged = search.Descend(pricing, allocation_, index_, run);
     search.Escape(settings_.kicks);
   }
-  // Swaps may have freed KV of some worker.
+  // Swaps may have freed KV on a worker.
   FillInOrder(allocation_, run);
   if (!Enumeration::Affordable(instance, run)) return;
   reset();

@@ -24,7 +24,7 @@ void BalanceRoutePolicy::Decide(const Snapshot& snapshot, Decision& decision) {
     score_.Reset(Loads(worker), envelope_);
     BestSubset(worker, subset_);
     for (int32_t candidate : subset_) {
-      // Slots and the KV of each request were checked; the KV of all together was not.
+      // Slots and the KV need of each request were checked, but not the sum of the KV needs.
       if (free_.Fits(snapshot.waiting[candidates_[candidate]], worker)) {
         Give(snapshot, candidate, worker, decision.assignments);
       }

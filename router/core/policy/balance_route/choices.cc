@@ -1,4 +1,4 @@
-// Which worker is next, and which requests it gets.
+// Chooses the next worker, and the requests that it gets.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -18,7 +18,8 @@ WorkerIndex BalanceRoutePolicy::MostFree() {
   return best;
 }
 
-// Their key is (1 - lambda) * load now + lambda * load at the end, where lambda approaches 1 over time.
+// The simulator's key is (1 - lambda) * load now + lambda * load at the end, where lambda approaches 1 over
+// time.
 WorkerIndex BalanceRoutePolicy::LeastLoadedAtTheEnd() {
   WorkerIndex best = kNoWorker;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
@@ -40,7 +41,7 @@ int32_t BalanceRoutePolicy::BestCandidate() const {
   return best;
 }
 
-// As many as there are slots, or fewer while that scores more; one when nothing scores above 0.
+// As many requests as there are slots, or fewer while that scores more; one when no subset scores above 0.
 void BalanceRoutePolicy::BestSubset(WorkerIndex worker, std::vector<int32_t>& best) {
   double most = 0;
   best.clear();

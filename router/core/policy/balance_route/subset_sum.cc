@@ -13,7 +13,7 @@ constexpr int64_t kMostSums = 65536;
 
 const std::vector<int32_t>& SubsetSum::Best(absl::Span<const int64_t> sizes, int32_t k, int64_t limit) {
   chosen_.clear();
-  // Sums above those of k largest items need no bits.
+  // No sum exceeds k times the largest item, so larger sums need no bits.
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   limit_ = std::min(limit, largest * k);
   if (limit_ < 0) {
@@ -33,7 +33,7 @@ const std::vector<int32_t>& SubsetSum::Best(absl::Span<const int64_t> sizes, int
   }
   reachable_[0][0] = 1;
   for (int32_t i = 0; i < static_cast<int32_t>(sizes.size()); ++i) {
-    // Downwards, so that an item counts once.
+    // In descending order, so that an item counts once.
     for (int32_t count = std::min(i + 1, k); count >= 1; --count) Open(count, i, units_[i]);
   }
   int64_t sum = limit_;
@@ -43,7 +43,8 @@ const std::vector<int32_t>& SubsetSum::Best(absl::Span<const int64_t> sizes, int
     return chosen_;
   }
   for (int32_t count = k; count >= 1; --count) {
-    // Whatever opened the sum with `count` items came after whatever opened the rest with one less.
+    // The item that made the sum of `count` items reachable comes after the one that made the remaining sum
+    // reachable with one item less.
     chosen_.push_back(opened_by_[count][sum]);
     sum -= units_[chosen_.back()];
   }

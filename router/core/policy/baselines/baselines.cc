@@ -47,17 +47,17 @@ int64_t Load(const WorkerView& worker) {
   return worker.load_tokens;
 }
 
-// Number of every four slots that are filled without considering the loads.
+// Out of every four slots, the number that are filled without considering the loads.
 constexpr int32_t kThresholdQuarters = 3;
 
-// Loads are at least 0: any worker below its threshold comes before all others, and they tie.
+// Loads are at least 0, so workers below the threshold tie and come before all others.
 int64_t ThrottledKey(const WorkerView& worker) {
   const int32_t slots = worker.active + worker.free_slots;
   return 4 * worker.active < kThresholdQuarters * slots ? -1 : worker.load_tokens;
 }
 
-// Of the workers that can take the request the one with the least key; of equal ones the first from `next`
-// on, which then is the one behind it.
+// Of the workers that can take the request, the one with the least key; of equal ones, the first from `next`
+// on. Sets `next` to the worker behind it.
 template <class Key>
 WorkerIndex LeastInTurn(const FreeCapacity& free, const WaitingView& request, WorkerIndex& next, Key key) {
   WorkerIndex best = kNoWorker;
@@ -81,7 +81,7 @@ class RandomChoices {
     const size_t draws = std::min(candidates_.size(), static_cast<size_t>(choices_));
     WorkerIndex best = kNoWorker;
     for (size_t drawn = 0; drawn < draws; ++drawn) {
-      // The ones drawn are moved to the front, so that none is drawn twice.
+      // Drawn workers move to the front, so that none is drawn twice.
       std::swap(candidates_[drawn], candidates_[drawn + rng_.Below(candidates_.size() - drawn)]);
       const WorkerIndex g = candidates_[drawn];
       if (best == kNoWorker || free[g].active < free[best].active) best = g;
@@ -110,11 +110,12 @@ class LptPolicy final : public Policy {
   }
 
  private:
-  // False when one of the oldest does not fit.
+  // Returns false when one of the oldest requests does not fit.
   bool PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan) {
     order_.resize(std::min<size_t>(snapshot.waiting.size(), free_.free_slots()));
     std::iota(order_.begin(), order_.end(), 0);
-    // All of them get a slot, so any order of equals is correct; it changes a run's imbalance by 2 %.
+    // All of them get a slot, so any order of equal requests is correct; the order changes a run's imbalance
+    // by 2 %.
     std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
       const int64_t s_a = snapshot.waiting[a].prefill_tokens, s_b = snapshot.waiting[b].prefill_tokens;
       return s_a != s_b ? s_a > s_b : a > b;
@@ -132,8 +133,8 @@ class LptPolicy final : public Policy {
   std::vector<int32_t> order_;
 };
 
-// Of the highest priority all requests by size (ties: older first), then those of the next, until no slot is
-// left. Linear in the pool, and log pool + G for each request offered.
+// All requests of the highest priority by size (ties: older first), then those of the next, until no slot is
+// left. Cost: linear in the pool, plus log pool + G for each request offered.
 class BySizePolicy final : public Policy {
  public:
   BySizePolicy(absl::string_view name, bool largest_first) : name_(name), largest_first_(largest_first) {}

@@ -28,7 +28,7 @@ void BfIoPolicy::SetDiscounts() {
   }
 }
 
-// A weight is compared with the squares of one step; over a horizon there are more of them.
+// Weights are scaled for the squares of one step; a horizon has the squares of several.
 void BfIoPolicy::ScaleWeights() {
   if (instance_.horizon == 0) return;
   const bool refill = settings_.objective == ObjectiveKind::kRefill;

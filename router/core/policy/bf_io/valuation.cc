@@ -12,7 +12,7 @@ constexpr double kAgeWeight = 0.1;
 constexpr double kAgeSquaredWeight = 0.003;
 constexpr double kOverdueAges = 12;
 constexpr double kOversized = 5;
-// One worker in so many is reserved at a time; none in a group that is too small for it.
+// One of this many workers is reserved at a time; smaller groups reserve none.
 constexpr size_t kWorkersPerPreparing = 8;
 constexpr size_t kLeastPreparingGroup = 4;
 
@@ -38,13 +38,14 @@ void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
 }
 
 double Valuation::TypicalAge(const Snapshot& snapshot) {
-  // By arrival: a call whose parent delays it into the future must not make all others count as old.
+  // By arrival, not by seniority: a call that counts as younger because of its parent must not make all
+  // others count as old.
   youngest_ = snapshot.waiting[0].enqueued_step;
   for (const WaitingView& request : snapshot.waiting) youngest_ = std::max(youngest_, request.enqueued_step);
   ages_.clear();
   for (const WaitingView& request : snapshot.waiting) ages_.push_back(Age(request));
-  // Served in order, ages would be uniform and twice their lower quartile the mean. The quartile is not moved
-  // by the stock of requests that wait for their gap.
+  // With service in order of arrival, ages would be uniform and the mean twice the lower quartile. The
+  // requests that wait for a gap hardly change the lower quartile.
   const auto quartile = ages_.begin() + static_cast<int64_t>((ages_.size() - 1) / 4);
   std::nth_element(ages_.begin(), quartile, ages_.end());
   return std::max(1.0, 2 * static_cast<double>(*quartile));
@@ -70,7 +71,8 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
       oversized_.push_back(static_cast<int32_t>(i));
     }
   }
-  // The largest to the least loaded: the worker with the lowest load stays reserved for the same request.
+  // The largest request gets the least loaded worker, so that this worker stays reserved for the same
+  // request.
   std::stable_sort(oversized_.begin(), oversized_.end(), [&](int32_t a, int32_t b) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });

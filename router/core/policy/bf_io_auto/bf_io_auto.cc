@@ -49,7 +49,7 @@ void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, Dec
   urgency_.SetWeights(snapshot, scale, instance_);
   const Solution& solution = probe_.Solve(solver_, instance_, stop_);
   decision.gap = probe_.gap();
-  // Or PlaceAll has been stopped before.
+  // PlaceAll may have set it before.
   decision.stopped_early = decision.stopped_early || solver_.statistics().CutShort();
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
     if (solution.worker_of[i] != kUnassigned) decision.assignments.push_back({i, solution.worker_of[i]});

@@ -11,32 +11,33 @@ namespace {
 
 // Beyond this, log(1 + exp(x)) is x.
 constexpr double kLinear = 30;
-// A raise that shrinks no slope, and a gap whose exponential is 0, which takes exp much longer than others.
+// A raise too small to shrink a slope; and a gap whose exponential is 0, for which exp takes much longer than
+// for others.
 constexpr double kNoRaise = 1e-17;
 constexpr double kNoSlope = -700;
 // Below this, a worker's slope counts as 0 in bounds.
 constexpr double kLeastSlope = 1e-20;
-// More than single precision makes wrong: 2^-24 of each of some 20 operands.
+// Exceeds the error of single precision: 2^-24 for each of about 20 operands.
 constexpr double kRounding = 2e-6;
-// Above all that is compared with it.
+// Larger than all values that are compared with it.
 constexpr float kHuge = 1e30f;
-// Below this, series replace log1p and expm1, which take several times as long as log and exp and are only
-// more exact there.
+// Below this, series replace log1p and expm1. These take several times as long as log and exp, and are more
+// exact only for small arguments.
 constexpr double kSmall = 1.0 / 64;
 
-// log(1 + x) for x >= 0, to 1e-13 of it.
+// log(1 + x) for x >= 0, with a relative error of 1e-13.
 double Log1P(double x) {
   if (x >= kSmall) return std::log(1 + x);
   return x * (1 - x * (1.0 / 2 - x * (1.0 / 3 - x * (1.0 / 4 - x * (1.0 / 5 - x * (1.0 / 6 - x / 7))))));
 }
 
-// exp(x) - 1 for x >= 0, to 1e-14 of it.
+// exp(x) - 1 for x >= 0, with a relative error of 1e-14.
 double ExpM1(double x) {
   if (x >= kSmall) return std::exp(x) - 1;
   return x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120 + x / 720)))));
 }
 
-// Sum of exp(-h / r) over the h that are nearer, by the ratio, to steps[k] than to its neighbours.
+// Sum of exp(-h / r) over the h whose ratio to steps[k] is closer to 1 than to the neighbouring steps.
 double WeightOf(absl::Span<const int64_t> steps, size_t k, double r) {
   const auto between = [](int64_t a, int64_t b) {
     return std::max(static_cast<double>(a) + 0.5, std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
@@ -67,7 +68,7 @@ void ExpectedSteps::Reset(absl::Span<const WorkerView> workers, const FarOutlook
   shrink_.assign(knots_, 1);
   for (size_t k = 0; k < knots_; ++k) {
     weight_[k] = WeightOf(far.steps, k, far.mean_stay);
-    // A token at least: the present loads are known.
+    // At least one token, because present loads are known exactly, without variance.
     tau_[k] = rate * std::max(1.0, std::sqrt(far.variance[k]) / spread);
     scale_[k] = weight_[k] * tau_[k];
     double most = 0, sum = 0;
@@ -92,7 +93,8 @@ void ExpectedSteps::Reset(absl::Span<const WorkerView> workers, const FarOutlook
 
 void ExpectedSteps::SetBlocks() {
   const size_t workers = rates_.size(), blocks = (workers + kLanes - 1) / kLanes;
-  // A bound holds for all of a block: so by rate, then by what a token for good adds to the sum.
+  // A bound holds for a whole block, so workers are sorted by rate, then by the increase of the sum for a
+  // token that stays forever.
   std::vector<double> adds(workers, 0);
   for (size_t at = 0; at < slope_.size(); ++at) adds[at / knots_] += weight_[at % knots_] * slope_[at];
   lanes_.resize(workers);
@@ -132,7 +134,7 @@ void ExpectedSteps::SetLane(WorkerIndex g) {
   for (size_t k = 0; k < knots_; ++k) {
     Tile& tile = tiles_[place / kLanes * knots_ + k];
     tile.gap[place % kLanes] = static_cast<float>(gap_[At(g, k)]);
-    // Products with denormal numbers are a hundred times slower, and so small a slope excludes no worker.
+    // Products with denormal numbers are a hundred times slower, and such a small slope excludes no worker.
     const double slope = slope_[At(g, k)];
     tile.slope[place % kLanes] = slope < kLeastSlope ? 0 : static_cast<float>(slope);
   }
@@ -193,7 +195,7 @@ double ExpectedSteps::Raise(WorkerIndex g) {
 
 ExpectedSteps::Lanes ExpectedSteps::Bounds(const Tile* tiles) const {
   Lanes sum{};
-  // A vector of lanes at a time, so that its sum stays in a register.
+  // One vector of lanes at a time, so that its sum stays in a register.
   for (size_t from = 0; from < kLanes; from += kVector) {
     Vector part{};
     for (size_t k = 0; k < knots_; ++k) {
@@ -219,7 +221,7 @@ WorkerIndex ExpectedSteps::Least(const FreeCapacity& free, const WaitingView& re
     for (size_t i = 0; i < kLanes && block + i < least_rates_.size(); ++i)
       blocks_.emplace_back(bounds[i], block + i);
   }
-  // The least bound first: the best worker is mostly there, and excludes most others.
+  // The block with the least bound first: it mostly contains the best worker, which excludes most others.
   std::swap(blocks_.front(), *std::min_element(blocks_.begin(), blocks_.end()));
   WorkerIndex best = kNoWorker;
   double least = std::numeric_limits<double>::infinity();
@@ -245,7 +247,7 @@ WorkerIndex ExpectedSteps::Least(const FreeCapacity& free, const WaitingView& re
       compute(std::min_element(candidates_.begin(), candidates_.end())->second);
   }
   if (candidates_.empty()) return kNoWorker;
-  // A bound is close to the raise, so that its order leaves few others.
+  // A bound is close to the raise, so starting with the least bound leaves few others.
   std::swap(candidates_.front(), *std::min_element(candidates_.begin(), candidates_.end()));
   for (const auto& [bound, g] : candidates_) {
     if (g != best && bound <= most) compute(g);

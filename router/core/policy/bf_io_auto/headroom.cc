@@ -9,18 +9,18 @@
 namespace bfio::core {
 namespace {
 
-// Weight of the next request's step against the present one. By trial; 0.03 to 1 hardly differ.
+// Weight of the next request's step relative to the present one. Found by trial; 0.03 to 1 hardly differ.
 constexpr double kAhead = 0.1;
 // Number of recent prompts in the sample. The largest few matter, and 1,000 were too few where large prompts
 // are rare.
 constexpr size_t kRecent = 4000;
-// Up to this number of new requests, to insert each into the sorted prompts takes less time than to sort all.
+// Up to this number of new requests, inserting each into the sorted prompts is faster than sorting all.
 constexpr size_t kMostInserted = 128;
-// Share of the workers that are kept low, at least one. By trial; 2 to 15 % hardly differ.
+// Share of the workers that are kept low, at least one. Found by trial; 2 to 15 % hardly differ.
 constexpr double kLowShare = 0.06;
 // A request that generates o tokens holds o / 2 of them in the mean step of its stay.
 constexpr double kMeanOfStay = 0.5;
-// Requests between two looks at the deadline: some 10 us.
+// Requests between two checks of the deadline: about 10 us.
 constexpr size_t kHeadroomStopEvery = 32;
 
 }  // namespace
@@ -34,7 +34,7 @@ void Headroom::Observe(const Snapshot& snapshot) {
     newest = std::max(newest, request.id);
   }
   last_id_ = newest;
-  // Other rules do without sorted prompts, so Place sorts them.
+  // Other rules do not need sorted prompts, so Place sorts them.
   unsorted_ = unsorted_ || new_.size() > kMostInserted;
   for (const double tokens : new_) Learn(tokens);
 }
@@ -59,9 +59,9 @@ double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_token
   if (residents == 0 || recent_.empty()) return 0;
   const double prompt = recent_sum_ / static_cast<double>(recent_.size());
   // In a steady state the tokens that residents have generated are distributed as those that they will
-  // generate. It is too large where long prompts have long outputs, since residents' prompts are then longer
-  // than the mean one, and where a few requests stay for long. The mean output is too large where lengths
-  // hardly differ. So the smaller counts.
+  // generate. This estimate is too large where long prompts have long outputs, since residents' prompts are
+  // then longer than the mean prompt, and where a few requests stay for long. The mean output is too large
+  // where lengths hardly differ. So the smaller of the two is used.
   double to_come = load / residents - prompt;
   if (completed_tokens > 0) to_come = std::min(to_come, completed_tokens - prompt);
   if (to_come <= 0) return 0;
@@ -127,7 +127,7 @@ double Headroom::Cost(double largest, double smallest) const {
 }
 
 int64_t Headroom::Choose(const FreeCapacity& free, const WaitingView& request) {
-  // The lowest that fits, the next, and the last of the low ones' successors looked at.
+  // The lowest worker that the request fits, the next one, and the lowest one above the low workers.
   size_t lowest = 0, next = 0, above = 0, fitting = 0;
   for (size_t place = 0; place < workers_.size() && fitting <= low_; ++place) {
     if (!free.Fits(request, workers_[place].worker)) continue;

@@ -8,7 +8,7 @@
 namespace bfio::core {
 namespace {
 
-// Requests between two looks at the deadline: some 20 us in the largest groups.
+// Requests between two checks of the deadline: about 20 us in the largest groups.
 constexpr size_t kHorizonStopEvery = 8;
 
 }  // namespace

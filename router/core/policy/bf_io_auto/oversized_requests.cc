@@ -6,18 +6,18 @@
 namespace bfio::core {
 namespace {
 
-// Weight of one completion in the mean gap: it covers some 100 completions, so its standard error is a tenth
-// of the deviation of one.
+// Weight of one completion in the mean gap. The mean covers about 100 completions, so its standard error is a
+// tenth of the deviation of one.
 constexpr double kGapGain = 0.01;
-// A worker is reserved for a request that exceeds the mean gap by so many deviations of the pool's prompts.
-// Smaller ones find a gap among those of ordinary requests.
+// A worker is reserved for a request that exceeds the mean gap by this many deviations of the pool's prompts.
+// Smaller requests fit the gaps that ordinary requests leave.
 constexpr double kOversizedDeviations = 2;
-// Share of the steps of the fall during which the load does fall; in the rest the worker may find a gap. By
-// trial; 0.9 differs by less than the noise of a run.
+// Assumed share of steps in which a reserved worker's load falls; in the others the worker may admit an
+// ordinary request. Found by trial; 0.9 differs by less than the noise of a run.
 constexpr double kSinkShare = 0.6;
-// Share of the workers that may be reserved at a time, at least one: two of 16. By trial; 0.2 and 0.3 differ
-// by less than the noise of a run. In a group of fewer than kLeastGroup workers a reservation costs the
-// others too much capacity.
+// Share of the workers that may be reserved at a time, at least one: two of 16. Found by trial; 0.2 and 0.3
+// differ by less than the noise of a run. In a group of fewer than kLeastGroup workers a reservation costs
+// the others too much capacity.
 constexpr double kShareOfWorkers = 0.13;
 constexpr size_t kLeastGroup = 4;
 
@@ -74,7 +74,8 @@ void OversizedRequests::Apply(const Snapshot& snapshot, absl::Span<const double>
       candidates_.push_back({excess * std::min(1.0, 1 - slacks[i] / sinking), static_cast<int32_t>(i)});
     }
   }
-  // The largest to the least loaded: the worker with the lowest load stays reserved for the same request.
+  // The largest request gets the least loaded worker, so that this worker stays reserved for the same
+  // request.
   std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
     return a.precounted_tokens > b.precounted_tokens;
   });

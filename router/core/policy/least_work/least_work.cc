@@ -7,23 +7,24 @@
 namespace bfio::core {
 namespace {
 
-// So many of the oldest are compared where capacity is short. With 512 waits are as long.
+// Number of the oldest requests that are compared where capacity is short. With 512, waits are equally long.
 constexpr int32_t kLook = 64;
-// In the 99th percentile under first come, first served. Waits of a hot prefix's requests are longer than
-// others'; at 1.15 they go to workers without it so often that all wait twice as long.
+// In units of the 99th percentile of waits under first come, first served. Requests with a popular prefix
+// wait longer than others. With 1.15 they go to workers without the prefix so often that all requests wait
+// twice as long.
 constexpr double kLongestWait = 2;
-// Tokens that an engine computes in the time in which it reads its weights, and a decode step takes no less:
-// operations per second over bytes per second, 150 on an A100, 300 on an H100.
+// Tokens that an engine computes in the time in which it reads its weights, which is the least time of a
+// decode step: operations per second over bytes per second, 150 on an A100, 300 on an H100.
 constexpr double kStepTokens = 256;
-// Requests whose prefix is looked up on all workers between two readings of the deadline: with 256 workers
-// some 0.5 ms.
+// Requests whose prefix is looked up on all workers between two checks of the deadline: about 0.5 ms with 256
+// workers.
 constexpr int32_t kStopEvery = 8;
 
 double StepsOf(int64_t tokens) {
   return static_cast<double>(tokens) / kStepTokens;
 }
 
-// An empty worker has memory for it.
+// Whether the worker has memory for the request when it is empty.
 bool CouldHold(const Snapshot& snapshot, const WorkerView& worker, const WaitingView& request) {
   const bool reserves = snapshot.kv.empty() || request.reserves_kv;
   return worker.total_kv_tokens >= (reserves ? request.kv_reserve_tokens : request.prefill_tokens);
@@ -47,7 +48,7 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   looked_up_ = 0;
   planned_.clear();
   int32_t looks = caches_ != nullptr ? kLook : 0;
-  // A lower class takes what a higher one leaves.
+  // A lower class of priority gets the capacity that a higher one leaves.
   for (int32_t first = 0, end = 0; first < waiting && free_.free_slots() > 0; first = end) {
     while (end < waiting && snapshot.waiting[end].priority == snapshot.waiting[first].priority) ++end;
     for (int32_t i = first; i < end && looks > 0 && free_.free_slots() > 0; ++i, --looks) {
@@ -56,7 +57,7 @@ void LeastWorkPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
       elsewhere_[i] = MoreElsewhere(snapshot, snapshot.waiting[i]);
       if (!LetsOthersGoFirst(snapshot, i)) Place(snapshot, i, decision);
     }
-    // What the last class leaves is for nobody else.
+    // Only the last class may leave capacity unused, because no other class follows.
     const bool may_stay = end == waiting;
     for (int32_t i = first; i < end && free_.free_slots() > 0; ++i) {
       if (!may_stay || !StaysFor(snapshot, i)) Place(snapshot, i, decision);
@@ -97,7 +98,7 @@ int64_t LeastWorkPolicy::MoreElsewhere(const Snapshot& snapshot, const WaitingVi
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
     if (free_.Fits(request, g)) here = std::max(here, CachedOn(request, g));
   }
-  // A worker that has the block behind those has more.
+  // A worker that holds the next block holds more.
   const auto next = static_cast<size_t>(here / kPrefixBlockTokens);
   if (next >= request.prefix.size()) return 0;
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
@@ -118,10 +119,10 @@ bool LeastWorkPolicy::LetsOthersGoFirst(const Snapshot& snapshot, int32_t index)
 
 bool LeastWorkPolicy::StaysFor(const Snapshot& snapshot, int32_t index) const {
   const WaitingView& request = snapshot.waiting[index];
-  // Until the next step at least.
+  // The wait lasts at least until the next step.
   if (AgeOf(snapshot, request) + 1 > StepsOf(elsewhere_[index])) return false;
-  // An idle worker computes it without delaying others. And where all are busy, a decision comes with every
-  // step.
+  // An idle worker computes the prompt without delaying others. Where all workers are busy, every step brings
+  // a new decision.
   for (WorkerIndex g = 0; g < free_.workers(); ++g) {
     if (free_[g].active == 0 && free_.Fits(request, g)) return false;
   }

@@ -10,7 +10,7 @@ namespace bfio::core {
 
 void FairOrder(absl::Span<const WaitingView> waiting, double mean_output_tokens,
                std::vector<int32_t>& order) {
-  // Tenants in the order of their oldest requests, and their requests in order.
+  // Tenants in the order of their oldest requests, each with its requests in order.
   std::map<uint32_t, size_t> index;
   std::vector<std::vector<int32_t>> requests;
   for (size_t i = 0; i < waiting.size(); ++i) {
@@ -18,7 +18,7 @@ void FairOrder(absl::Span<const WaitingView> waiting, double mean_output_tokens,
     if (added) requests.emplace_back();
     requests[it->second].push_back(static_cast<int32_t>(i));
   }
-  // By service, the tenant whose request is older first among equals.
+  // Sorted by service; among equals the tenant whose request is older comes first.
   using Next = std::pair<double, size_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
   for (size_t t = 0; t < requests.size(); ++t)

@@ -16,9 +16,10 @@
 namespace bfio::core {
 namespace {
 
-// In the 99th percentile of waits under first come, first served: as in least_work.
+// In units of the 99th percentile of waits under first come, first served, as in least_work.
 constexpr double kLongestReleaseWait = 2;
-// Prompts whose prefixes are looked up, times ranks, and prompts at least: about a millisecond.
+// Maximum of prompts times ranks for which prefixes are looked up, and minimum number of prompts: about a
+// millisecond.
 constexpr size_t kMostLookUps = 1 << 12, kLeastLooks = 16;
 
 }  // namespace
@@ -33,7 +34,7 @@ void MeteredPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   } else {
     PlaceWithin(snapshot, decision);
   }
-  // Without decodes no prompt is delayed.
+  // The level is infinite when no request decodes: then no prompt is delayed.
   if (std::isfinite(level_s)) decision.level_s = level_s;
 }
 
@@ -53,7 +54,7 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
     }
     const size_t before = bindings_.size();
     level_s = BindClass(snapshot, first, end);
-    // A lower class takes what a higher one leaves.
+    // A lower class of priority gets only the capacity that a higher one leaves.
     if (bindings_.size() - before < order_.size()) break;
     first = end;
   } while (first < snapshot.waiting.size());
@@ -62,7 +63,7 @@ double MeteredPolicy::Bind(const Snapshot& snapshot) {
 
 double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t end) {
   const PrefillTraffic& traffic = snapshot.prefill->traffic;
-  // PlanRelease takes the first ones where slots are short; PlanPrefill leaves the choice to the other
+  // Where slots are short, PlanRelease takes the first requests; PlanPrefill leaves the choice to the other
   // policy.
   const absl::Span<const WaitingView> waiting = snapshot.waiting.subspan(first, end - first);
   if (snapshot.prefill->releases_only) {
@@ -137,7 +138,7 @@ void MeteredPolicy::PlaceBindings(const Snapshot& snapshot, Decision& decision) 
   for (const Assignment& binding : bindings_) {
     const WaitingView& request = snapshot.waiting[binding.waiting_index];
     WorkerIndex worker = binding.worker;
-    // The bindings do not consider memory.
+    // The bindings do not account for memory.
     if (!free_.Fits(request, worker)) {
       worker = LeastKey(free_, request, [](const WorkerView& view) { return view.load_tokens; });
     }

@@ -10,7 +10,7 @@
 namespace bfio::core {
 namespace {
 
-// Requests between two looks at the deadline: some 10 us in groups of 256 where KV memory is short.
+// Requests between two checks of the deadline: about 10 us in groups of 256 where KV memory is short.
 constexpr size_t kCountsStopEvery = 8;
 
 }  // namespace
@@ -50,8 +50,8 @@ void TrtllmPolicy::PlaceLongestFirst(const Snapshot& snapshot, Decision& decisio
   LeastFirst least(free_, Cap(),
                    [](const WorkerView& rank) { return std::make_pair(rank.load_tokens, rank.active); });
   for (size_t at = 0; at < order_.size(); ++at) {
-    // Without a shortage of KV memory the first worker fits, and the rest takes no longer than any other
-    // rule.
+    // Unless KV memory is short, the request fits the first worker, and the rest takes no longer than any
+    // other rule.
     const bool kv_short = least.looks() > 2 * static_cast<int64_t>(at) + free_.workers();
     if (kv_short && Stopped(at, decision)) return;
     const int32_t i = order_[at];

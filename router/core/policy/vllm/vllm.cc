@@ -15,7 +15,7 @@ constexpr int32_t kClients = 1;
 
 double VllmPolicy::Score(WorkerIndex worker) const {
   const WorkerView& view = free_[worker];
-  // Those that this plan has placed are active.
+  // `active` includes the requests that this plan has placed.
   const int32_t in_flight = view.active, waiting = waiting_[worker], running = in_flight - waiting;
   const double kv = 1 - static_cast<double>(view.free_kv_tokens) / static_cast<double>(view.total_kv_tokens);
   return std::max(kClients * in_flight, waiting + running) +
