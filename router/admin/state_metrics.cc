@@ -471,7 +471,7 @@ void AddPlacement(const v1::GroupState& group, Exposition& out) {
   out.Add(kPlacementSwitches, static_cast<double>(placement.switches()), {group.name()});
 }
 
-// Ranks are numbered anew in every epoch, so alerts on a rank need it to find the machine.
+// Rank numbers change with every epoch, so alerts on a rank need this metric to find the machine.
 constexpr MetricInfo kRankInfo = {
     "bfio:rank_info", kGauge, "group, rank, worker",
     "1; the label worker is the name of the worker that has the rank in the present epoch: its --worker_id, "

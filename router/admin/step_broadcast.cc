@@ -73,7 +73,7 @@ class StepBroadcast::Watcher final
   }
 
   StepBroadcast* const steps_;
-  // Reads the call's context, which lives until the call has ended.
+  // Reads the call's context, which is valid until the call has ended.
   const std::function<bool()> still_allowed_;
   absl::Time check_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint32_t every_ ABSL_GUARDED_BY(mutex_) = 1;

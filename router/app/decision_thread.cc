@@ -19,8 +19,8 @@ namespace {
 // How often connections are checked for workers that read nothing.
 constexpr absl::Duration kChannelCheck = absl::Milliseconds(500);
 
-// Ends the process, because another router may decide by now. As after a crash, the next router recovers what
-// the workers hold.
+// Ends the process, because another router may decide by now. As after a crash, the next router recovers the
+// requests that workers hold.
 [[noreturn]] void EndWithoutLease() {
   spdlog::critical("the election's lease is lost: another router may lead now; this one ends");
   spdlog::default_logger()->flush();
@@ -83,12 +83,12 @@ absl::Status DecisionThread::Submit(ClientRequest request, std::vector<Output> o
     BFIO_RETURN_IF_ERROR(tenants_.CheckPriority(request));
   }
   if (!request.resume_from) {
-    // A flood is refused here, before it costs the decision thread anything.
+    // A flood of requests is refused here, before it reaches the decision thread.
     if (absl::Status status = overload_.CheckPool(count, request.rank.has_value()); !status.ok())
       return absl::IsResourceExhausted(status) ? WithRetry(std::move(status), kFullRetry) : status;
     BFIO_ASSIGN_OR_RETURN(tickets, tenants_.EnterAll(request, outputs.size(), MonotonicNow()));
   }
-  // What the events in the mailbox hold is bounded, too.
+  // The memory of the events in the mailbox is bounded too.
   const int64_t bytes = count * request.prompt_bytes();
   const auto take_out = [this, count, bytes] {
     mailbox_requests_.fetch_sub(count);
@@ -102,11 +102,11 @@ absl::Status DecisionThread::Submit(ClientRequest request, std::vector<Output> o
   }
   std::vector<Arrival> arrivals(outputs.size());
   for (size_t i = outputs.size(); i-- > 0;) {
-    // The first one last, because it takes the prompt.
+    // The first output comes last, because it takes over the prompt.
     arrivals[i] = {outputs[i].id, i > 0 ? OutputOf(request, static_cast<uint32_t>(i)) : std::move(request),
                    std::move(outputs[i].sink), std::move(tickets[i])};
   }
-  // One event, so that the decision thread sees the call whole or not at all.
+  // One event, so that the decision thread gets the call whole or not at all.
   absl::Status posted =
       PostClient(ArrivalsLimit(), [this, take_out, arrivals = std::move(arrivals)]() mutable {
         take_out();
@@ -265,8 +265,8 @@ absl::Duration DecisionThread::UntilNextDeadline() const {
 }
 
 void DecisionThread::Decide() {
-  // A decision may make that of an earlier group due. That group decides in the next iteration, which its own
-  // report triggers.
+  // A decision may make an earlier group's decision due. That group then decides in the next iteration, which
+  // its own report triggers.
   for (const core::GroupIndex index : cluster_.DecisionOrder()) {
     Group* group = groups_.Find(index);
     if (group == nullptr) continue;

@@ -238,13 +238,13 @@ std::string NameFor(const std::string& listen) {
   return Address{host, address->port}.ToString();
 }
 
-// The share of an engine's KV memory that stays free for the growth of its requests. With lengths that nobody
-// knows, shares of 0.04 and 0.08 are within 1 % of the best one on chat and 3 % on long prompts; with outputs
+// The share of an engine's KV memory that stays free for the growth of its requests. With unknown lengths,
+// shares of 0.04 and 0.08 are within 1 % of the best one on chat and within 3 % on long prompts. With outputs
 // of thousands of tokens 0.08 is the best, and 0.04 has 10 % less (docs/benchmarks.md, "KV that is short").
 constexpr double kFreeShareOfEngines = 0.05;
 
-// An engine takes KV memory as outputs grow, and preempts. Reservations of max_new_tokens, which gateways set
-// to the rest of the context, would leave its slots empty.
+// An engine allocates KV memory as outputs grow, and preempts when it runs out. Reservations of
+// max_new_tokens, which gateways set to the rest of the context, would leave its slots empty.
 void SetAdmission(const OptionTable& table, RouterSettings& settings) {
   RouterOptions& o = settings.router;
   o.admission = settings.admission.kv;
@@ -277,9 +277,9 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
     return absl::InvalidArgumentError(
         "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
   }
-  // jffc is for chains, which differ in speed and do not slow down with what they hold. A step of an engine
-  // takes longer with each of its requests, no other rank waits for it, and it computes only what its prefix
-  // cache does not have.
+  // jffc is for chains, which differ in speed and do not slow down with the requests that they hold. A step
+  // of an engine takes longer with each of its requests, no other rank waits for it, and it computes only the
+  // prompt tokens that its prefix cache does not have.
   if (!table.given("policy") && o.group_kind == core::GroupKind::kIndependent)
     o.policy = o.engines.empty() ? "jffc" : "least_work";
   return absl::OkStatus();
@@ -299,7 +299,7 @@ void AddRouterOptions(OptionTable& table, RouterSettings& settings) {
 }
 
 absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings) {
-  // A default port that cannot be bound is no error, so that two routers can run on a machine.
+  // Failing to bind a default port is not an error, so that two routers can run on one machine.
   settings.router.http_may_fail = !table.given("http_listen");
   SetAdmission(table, settings);
   settings.election.name = NameFor(settings.router.listen);

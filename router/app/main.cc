@@ -1,4 +1,4 @@
-// bfio_router: reads its options, then runs a RouterServer until a signal comes.
+// bfio_router: reads its options, then runs a RouterServer until a signal arrives.
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyPort(const RouterOptions&
   return nullptr;
 }
 
-// Stands by until this router leads; false when a signal came first.
+// Waits on standby until this router leads; false when a signal arrived first.
 absl::StatusOr<bool> Lead(Election& election, RouterOptions& options) {
   const auto standby = std::make_shared<Standby>(options.version);
   auto web = OpenStandbyPort(options, standby);
@@ -109,7 +109,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::unique_ptr<Election>> election = MakeElection(settings.election);
   if (!election.ok()) return exit_with(election.status());
   if (*election != nullptr) {
-    // Checked now, not only when this router has to take over.
+    // Checked at start, not only when this router has to take over.
     if (absl::Status status = RouterServer::Check(options); !status.ok()) return exit_with(status);
     const absl::StatusOr<bool> leads = Lead(**election, options);
     if (!leads.ok()) return exit_with(leads.status());

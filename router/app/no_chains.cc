@@ -1,4 +1,4 @@
-// A bfio_router without chains/.
+// For builds without chains/: adds no chains to the router.
 #include "router/app/program_chains.h"
 
 namespace bfio::router {

@@ -27,7 +27,7 @@ RequestOptions RouterOptions::requests() const {
   out.max_abs_priority = limits.max_abs_priority;
   out.kv_on_demand = admission.kind != core::KvAdmissionOptions::Kind::kNone;
   out.restart_settle = restart_settle;
-  // Connected workers may have waited that long for others, and then form an epoch, or try to.
+  // Connected workers may have waited restart_settle for others; then they form an epoch or try to.
   out.announce_settle = restart_settle + 2 * step_timeout;
   out.max_queue_time = max_queue_time;
   out.stream = stream();

@@ -29,7 +29,7 @@ namespace {
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
-// Names of ports in the state; compared by address.
+// Names of the ports in RouterState; compared by address.
 constexpr const char* kClientPort = "client";
 constexpr const char* kWorkerPort = "worker";
 constexpr const char* kAdminPort = "admin";
@@ -333,7 +333,7 @@ void RouterServer::Shutdown() {
   if (thread_ != nullptr) thread_->Stop();
   for (const auto& service : beside_link_) service->Stop();
   if (engines_ != nullptr) engines_->Stop();
-  // Its threads query the decision thread, which still answers that it has ended.
+  // The history's threads query the decision thread, which still answers that it has ended.
   history_->Close();
   web_.reset();
   steps_.Close();

@@ -92,8 +92,8 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
     look_at_ = Lease::Now();
     return true;
   }
-  // The key may have been claimed without an answer, or too late: revoked, it does not keep the next router
-  // waiting.
+  // The claim may have succeeded without an answer, or too late. Revoking the lease frees the key, so that
+  // the next router need not wait.
   etcd_->Revoke(lease).IgnoreError();
   if (!claimed.ok()) return claimed.status();
   if (claimed->mine) return absl::UnavailableError("etcd took longer than the lease");
@@ -146,7 +146,7 @@ void Election::KeepLease() {
     }
     if (!lease_->Holds()) return;
     if (lease_->Unwatched() > options_.ttl + options_.stuck_after) return OnStuck();
-    // A check may take a while, so it must not delay a renewal that is due.
+    // A check may take a while, and must not delay a renewal that is due.
     const absl::Time now = Lease::Now();
     const bool look = now >= look_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
     if (!look && now < renew_at_) continue;

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-// etcd's answers have a few hundred bytes.
+// Upper limit of a reply; etcd's answers have a few hundred bytes.
 constexpr size_t kMaxReply = 1 << 16;
 
 }  // namespace
@@ -110,7 +110,7 @@ absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::strin
             ? EtcdErrorIn(connection.reply(), result->status)
             : absl::UnavailableError(absl::StrCat("etcd at ", options_.endpoints[current_],
                                                   " does not answer: ", httplib::to_string(result.error())));
-    // Errors that every other member would also return.
+    // These errors would be the same at every other member.
     switch (last.code()) {
       case absl::StatusCode::kNotFound:
       case absl::StatusCode::kInvalidArgument:

@@ -17,7 +17,7 @@ using nlohmann::json;
 // etcd's answers have at most 6 levels.
 constexpr int kMaxDepth = 16;
 
-// The JSON object in `text`, without deeper levels; an empty object when there is none.
+// The JSON object in `text`, without levels below kMaxDepth; an empty object when there is none.
 json Parse(absl::string_view text) {
   const auto shallow = [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; };
   json parsed = json::parse(text.begin(), text.end(), shallow, false);
@@ -43,7 +43,7 @@ int64_t Number(const json& object, const char* name) {
 }
 
 absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
-  // An answer of etcd has this member whether the key exists or not.
+  // An answer of etcd has this member, whether the key exists or not.
   if (!Member(range, "header").is_object()) return absl::UnavailableError("that is no answer of etcd's");
   const json& found = Member(range, "kvs");
   if (!found.is_array() || found.empty()) return EtcdOwner();

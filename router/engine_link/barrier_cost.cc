@@ -13,7 +13,7 @@ void BarrierCost::Add(uint64_t rank, const BatchLoad& batch, absl::Duration step
   const bool next_step =
       std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.rank == rank; });
   if (next_step) {
-    // Without a fit the batch with most tokens is taken for the slowest.
+    // Without a fit, the batch with most tokens counts as the slowest.
     const auto seconds = [&](const Entry& entry) {
       return cost_ ? cost_->Seconds(entry.batch) : static_cast<double>(entry.batch.tokens);
     };

@@ -15,7 +15,7 @@
 namespace bfio::router {
 namespace {
 
-// Far above any engine's.
+// Far above the budget of any engine.
 constexpr int64_t kMostTokenBudget = int64_t{1} << 24;
 
 bool IsName(absl::string_view text) {
@@ -82,7 +82,7 @@ std::string EngineAddress::ToString() const {
 
 absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text) {
   std::vector<EngineAddress> engines;
-  // Those before it have no settings of their own.
+  // Index of the first engine without settings; such engines take the settings of the next one that has any.
   size_t first_bare = 0;
   bool any_barrier = false;
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {

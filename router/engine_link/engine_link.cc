@@ -12,7 +12,7 @@
 namespace bfio::router {
 namespace {
 
-// First number of engines' ranks; workers of the worker link are numbered from 1.
+// First MemberId of engines' ranks; workers of the worker link are numbered from 1.
 constexpr MemberId kFirstMember = MemberId{1} << 62;
 // The thread checks its queue at least this often.
 constexpr absl::Duration kLongestWait = absl::Seconds(1);

@@ -19,7 +19,7 @@
 namespace bfio::router {
 namespace {
 
-// Far above any fleet's.
+// Far above the size for any fleet.
 constexpr size_t kMostFileBytes = size_t{1} << 20;
 
 absl::StatusOr<std::vector<EngineAddress>> ReadFile(const std::string& path) {
@@ -115,7 +115,7 @@ std::vector<std::string> EngineList::Resolve(const Address& server) {
     }
     std::erase_if(known, [](const Known& one) { return one.missing >= kAnswersWithout; });
   }
-  // A server of both families is there once.
+  // A server with addresses of both families must appear only once.
   const bool only_ipv6 =
       std::all_of(known.begin(), known.end(), [](const Known& one) { return IsIpv6(one.host); });
   std::vector<std::string> hosts;

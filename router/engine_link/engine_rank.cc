@@ -14,7 +14,7 @@ namespace {
 
 // Weight of a step in the means of step time and of requests that ended.
 constexpr double kStepWeight = 0.1, kEndedWeight = 1.0 / 64;
-// Tokens that come within this share of a usual step after the last ones may be of the same step.
+// Tokens that arrive within this share of a usual step after the last ones may belong to the same step.
 constexpr double kLateShare = 0.5;
 
 FinishReason ReasonOf(EngineFinish finish) {
@@ -26,7 +26,8 @@ FinishReason ReasonOf(EngineFinish finish) {
 // --- the router ---
 
 void EngineRank::OnEpoch(const EpochOffer& offer, absl::Time now, Output& out) {
-  // Under the old epoch, which the group still accepts, so that the requests below equal the reported ones.
+  // This report belongs to the old epoch, which the group still accepts. It makes the requests below equal
+  // the reported ones.
   if (open()) EndStep(now, out);
   const absl::flat_hash_set<core::RequestId> dropped(offer.cancellations.begin(), offer.cancellations.end());
   EpochReady ready;
@@ -88,13 +89,13 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
     Call call;
     call.id = placement.id;
     call.prompt_tokens = placement.call->prompt_tokens();
-    // The last token is computed always, for the first of the output.
+    // The last prompt token is always computed, because it yields the first output token.
     call.prompt_left = placement.call->passed.kv_from_elsewhere ? 1 : call.prompt_tokens;
     call.whole = placement.call->passed.whole;
     call.sent_at = call.heard_at = now;
     call.heard_report = token_reports_;
     call.refusals = placement.call->refusals;
-    // The present step has begun without it.
+    // The present step has begun without this call.
     call.first_step = token_steps_ + (calls_.empty() ? 1 : 2);
     call.max_new_tokens = placement.call->max_new_tokens;
     Await(call);
@@ -137,7 +138,7 @@ void EngineRank::OnTokens(CallNumber number, absl::Span<const uint32_t> tokens, 
 void EngineRank::OnFinished(CallNumber number, EngineEnd end, absl::Time now, Output& out) {
   if (end.finish == EngineFinish::kError)
     return OnFailed(number, absl::InternalError("the engine ended the request with an error"), now, out);
-  // Not requested by this router, which drops a call when it cancels it.
+  // This router did not request the abort, because it drops a call when it cancels it.
   if (end.finish == EngineFinish::kAbort)
     return OnFailed(number, absl::UnavailableError("the engine aborted the request"), now, out);
   const auto it = calls_.find(number);
@@ -163,10 +164,10 @@ void EngineRank::OnFailed(CallNumber number, const absl::Status& status, absl::T
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
   const core::RequestId id = it->second.id;
-  // Tokens that came before it are delivered; it can only be placed again after them.
+  // Tokens that came before the failure are delivered first; the request can only be placed again after them.
   if ((!it->second.tokens.empty() || !it->second.messages.empty()) && open()) EndStep(now, out);
   const bool begun = it->second.generated > 0;
-  // It may run elsewhere, from the token that it has come to.
+  // The request may continue elsewhere, from its last token.
   const bool again = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
   if (again && !begun) return Refuse(it->second, status, now);
   Drop({number}, now);
@@ -225,7 +226,7 @@ void EngineRank::OnStep(const EngineStep& step, absl::Time now, Output& out) {
   bool tokens_come = step.decodes > 0 && AnyDecodes();
   for (const EngineStep::Prompt& prompt : step.prompts) {
     const auto it = calls_.find(prompt.name.call);
-    // A report may come after the refusal.
+    // The engine's report may arrive after the refusal.
     if (it == calls_.end() || it->second.refused) continue;
     Call& call = it->second;
     call.heard_at = now;
@@ -259,7 +260,7 @@ std::optional<int64_t> EngineRank::Allotment() const {
     if (call.generated == 0 && call.tokens.empty() && !call.computed && !call.refused)
       prompts.push_back({call.prompt_left, call.prompt_tokens - call.prompt_left});
   }
-  // Prompts that the engine gets in the meantime have the same level.
+  // Stands for prompts that the engine gets in the meantime; the same level applies to them.
   prompts.push_back({token_budget_, 0});
   return TokensWithin({*cost, decodes_, static_cast<double>(decode_context_), prompts}, *level_s_);
 }
@@ -269,7 +270,7 @@ std::optional<int64_t> EngineRank::Allotment() const {
 void EngineRank::Await(Call& call) {
   const int64_t generated = call.generated + static_cast<int64_t>(call.tokens.size());
   const bool begun = call.generated > 0 || call.computed;
-  // The end follows the last token at once, and belongs to its step.
+  // The end of the call follows the last token at once, and belongs to the same step.
   const bool awaited =
       !call.finished && !call.whole && (generated >= call.max_new_tokens || (begun && call.tokens.empty()));
   awaited_ += int64_t{awaited} - int64_t{std::exchange(call.awaited, awaited)};
@@ -342,7 +343,7 @@ void EngineRank::Estimate(bool stepped, absl::Time now) {
     const bool computed = Follows(now)                  ? call.computed
                           : options_.barrier == nullptr ? std::exchange(call.seen, true)
                                                         : call.prompt_left <= 1;
-    // The last one comes with the end.
+    // The last token comes with the end of the call.
     if (computed && call.generated + 1 < call.max_new_tokens) call.tokens.push_back(0);
   }
 }
@@ -369,7 +370,7 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   report.prefill->token_budget = follows ? token_budget_ : options_.token_budget;
   report.prefill->metered = follows && options_.barrier != nullptr;
   report.prefill_tokens = std::exchange(prompt_tokens_, 0);
-  // As the engine said.
+  // True: the engine has sent tokens, not only whole outputs.
   const bool any_tokens = std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) {
     return !entry.second.tokens.empty() && !entry.second.whole;
   });
@@ -428,13 +429,13 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
     }
     last_tokens_at_ = at;
   }
-  // A rank that becomes idle begins its next step when it gets work, not now.
+  // The next step of a rank that becomes idle begins when it gets work, not now.
   if (any_tokens && calls_.empty()) last_tokens_at_ = absl::InfinitePast();
   if (options_.watch != nullptr) {
     if (stepped) options_.watch->OnStep(options_.number, AnyDecodes());
     if (calls_.empty()) options_.watch->OnIdle(options_.number);
   }
-  // With only outputs that come whole, the time of a step is less certain.
+  // If all outputs come whole, the time of a step is less certain.
   if (!any_tokens && AnyWhole()) last_tokens_at_ = absl::InfinitePast();
   if (any_tokens) ended_per_step_ += kEndedWeight * static_cast<double>(ended.size());
   if (stepped) ended_per_step_ -= kEndedWeight * ended_per_step_;
@@ -459,7 +460,7 @@ int32_t EngineRank::Credit() const {
 }
 
 void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& out) {
-  // Its KV cache changes: it may compute other clients' requests first.
+  // The engine's KV usage changes, so it works; it may compute other clients' requests first.
   const bool works = load && load_ && load->tokens != load_->tokens;
   if (works) {
     worked_at_ = now;
@@ -469,10 +470,10 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
     }
   }
   calls_changed_ = false;
-  // The first report may be older than the last requests.
+  // The first report may be older than the most recent requests.
   if (load && (!load_ || load->requests >= InEngine())) load_complete_at_ = now;
   load_ = load;
-  // One slot stays the router's, whatever an engine reports.
+  // One slot always remains for the router, whatever an engine reports.
   const int64_t others = load_ ? std::clamp<int64_t>(load_->requests - InEngine(), 0, options_.slots - 1) : 0;
   const int64_t before = foreign_;
   if (now - window_since_ >= kLoadWindow) {
@@ -487,7 +488,7 @@ void EngineRank::OnLoad(std::optional<EngineLoad> load, absl::Time now, Output& 
 }
 
 int64_t EngineRank::Shared() const {
-  // An engine that reports no use does not count it.
+  // An engine that reports no usage does not measure it.
   if (!load_ || load_->tokens <= 0) return 0;
   int64_t requests = 0, tokens = 0;
   for (const auto& [number, call] : calls_) {
@@ -495,7 +496,7 @@ int64_t EngineRank::Shared() const {
     ++requests;
     tokens += call.prompt_tokens + call.generated;
   }
-  // So many cannot share more than all but one of them have.
+  // n requests can share at most the KV of n - 1 of them.
   const double times = std::min(static_cast<double>(tokens) / static_cast<double>(load_->tokens),
                                 static_cast<double>(requests));
   constexpr double kMost = int64_t{1} << 40;
@@ -518,7 +519,7 @@ BatchLoad EngineRank::TakeBatch(bool reported) {
     int64_t chunk = call.prompt_left;
     if (call.tokens.empty()) {
       if (token_steps_ < call.first_step) continue;
-      // The chunk with its last token would have brought the first of the output.
+      // The chunk with the last prompt token would have yielded the first output token.
       chunk = std::clamp<int64_t>(budget, 0, std::max<int64_t>(0, chunk - 1));
     }
     batch.AddPrefill(chunk, call.prompt_tokens - call.prompt_left);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kMostRanks = 1024;
 
-// Completes what a group needs, or says why there is no group for it.
+// Fills in the fields that a group needs. An error: why the engine cannot be in a group.
 absl::Status Complete(EngineDescription& description) {
   const int32_t ranks = std::max(description.ranks, description.joined_ranks);
   if (description.ranks < 1 || ranks > kMostRanks)
@@ -36,7 +36,7 @@ std::string DigestOf(const EngineDescription& description) {
       absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
 }
 
-// Whether a call may have failed because its server did. An engine that is dead answers INTERNAL for a while.
+// Whether a call may have failed because its server did. A dead engine answers INTERNAL for a while.
 bool MayBeLost(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsUnknown(status) ||
          absl::IsCancelled(status);
@@ -97,7 +97,7 @@ void EngineServer::RequestDescription() {
 
 void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) {
   if (retired_) {
-    // Ranks that attached now would never leave. The server may be listed again before it is gone.
+    // Ranks that attach now would never leave. The server may be listed again before it is removed.
     state_ = State::kIdle;
     next_at_ = MonotonicNow() + EngineLink::kShortestRetry;
     return;
@@ -108,7 +108,7 @@ void EngineServer::OnDescription(absl::StatusOr<EngineDescription> description) 
   if (!description.ok()) return AskAgain(description.status());
   description_ = *std::move(description);
   OnAnswer(MonotonicNow() - described_at_, EngineClient::kDescribeCalls);
-  // A server whose engine has died may still describe itself.
+  // A server whose engine has died may still answer Describe.
   client_->CheckHealth(options_->patience, [post = Poster()](const absl::Status& health) {
     post([health](EngineServer& server) {
       if (server.state_ == State::kAsking) health.ok() ? server.Serve() : server.AskAgain(health);
@@ -167,8 +167,8 @@ void EngineServer::CheckHealth(absl::Time now) {
   next_at_ = absl::InfiniteFuture();
   if (std::exchange(checking_, true)) return;
   if (!describing_) doubtful_ = std::exchange(unchecked_, {});
-  // Another server may have taken over the address: a service's, or a container's that was started again. It
-  // may be as healthy, and have another model or other sizes.
+  // Another server may have taken over the address, for example of a Kubernetes service or a restarted
+  // container. It may be healthy, but have another model or other sizes.
   if (!describing_ &&
       (records_ended_ || !doubtful_.empty() || now >= described_at_ + EngineLink::kDescribeAgain)) {
     describing_ = true;
@@ -207,7 +207,7 @@ void EngineServer::OnDescribedAgain(absl::StatusOr<EngineDescription> descriptio
   } else if (absl::IsUnavailable(description.status())) {
     return Lose(description.status());
   }
-  // A healthy server that does not describe itself now is taken for what it was.
+  // A healthy server that does not answer Describe now counts as unchanged.
   describing_ = false;
   ResolveFailures();
 }
@@ -264,7 +264,7 @@ void EngineServer::OnLoads(const absl::StatusOr<std::vector<EngineRankLoad>>& lo
   if (loads.ok()) OnAnswer(MonotonicNow() - loads_asked_at_);
   loads_unimplemented_ = absl::IsUnimplemented(loads.status());
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    // An answer may be slow; the record is newer.
+    // An answer may be slow, so the record is newer.
     if (ranks_[r].has_record) continue;
     std::optional<EngineLoad> reported;
     for (const EngineRankLoad& load : loads.ok() ? *loads : std::vector<EngineRankLoad>()) {
@@ -311,7 +311,7 @@ void EngineServer::OnRecords() {
 void EngineServer::OnRecordsEnded(const absl::Status& why) {
   records_ = nullptr;
   subscribe_retry_ = Longer(subscribe_retry_);
-  // Until it is another server.
+  // A server without records is not asked again until another server takes its place.
   subscribe_at_ = absl::IsUnimplemented(why) ? absl::InfiniteFuture() : MonotonicNow() + subscribe_retry_;
   if (absl::IsUnimplemented(why)) return;
   records_ended_ = true;
@@ -365,7 +365,7 @@ void EngineServer::Attach(size_t r) {
   WorkerHello hello;
   hello.worker_id = name;
   hello.group = address_.barrier;
-  // A drain because the server was not listed does not hold when it is listed again.
+  // If the rank drains because the server was not listed, the drain ends when the server is listed again.
   hello.router_instance = std::exchange(rank.leaving, false) ? 0 : rank.router_instance;
   hello.model = DigestOf(description_);
   hello.slots = description_.slots;
@@ -374,7 +374,8 @@ void EngineServer::Attach(size_t r) {
   hello.engine = address_.protocol;
   hello.steps_alone = true;
   hello.passes = true;
-  // By default engines have it. Where it is off they find nothing, and the placement goes by that.
+  // Engines have prefix caching by default. Where it is off, they report no hits, and placement adapts to
+  // that.
   hello.prefix_cache = true;
   handler_->OnWorkerEvent(rank.channel, std::move(hello));
 }
@@ -397,7 +398,7 @@ void EngineServer::OnClosed(size_t r, MemberId member, const absl::Status& why) 
   handler_->OnWorkerEvent(rank->channel, Gone{});
   Detach(*rank);
   if (rank->drained || retired_) return;
-  // It would be the emptiest rank otherwise, and get many requests.
+  // Otherwise it would be the emptiest rank and get many requests.
   rank->on_trial = rank->on_trial || absl::IsDeadlineExceeded(why);
   spdlog::warn("engine {}: rank {} is not used for now: {}", name_, r, std::string(why.message()));
   rank->retry = Longer(rank->retry);
@@ -424,7 +425,7 @@ void EngineServer::Keep() {
   if (!std::exchange(retired_, false)) return;
   spdlog::info("engine {} is listed again", name_);
   for (Rank& rank : ranks_) {
-    // Also of one that has been released, and whose connection is still to be closed.
+    // Also for a rank that has been released and whose connection is not closed yet.
     rank.drained = false;
     if (rank.channel == nullptr) rank.attach_at = MonotonicNow();
   }
@@ -506,7 +507,7 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
   Rank& rank = ranks_[r];
   const MemberId member = rank.channel->id();
   const CallNumber number = start.number;
-  // The member is never used twice in this router's life.
+  // A MemberId is never reused while the router runs, so the name is unique.
   const std::string name = EngineRequestName{options_->instance, member, number}.ToString();
   if (start.call.synthetic_tokens > 0)
     start.call.prompt = SyntheticPrompt(start.call.synthetic_tokens, description_.vocabulary);
@@ -515,11 +516,11 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
     post([r, member, number, tokens = std::move(tokens)](EngineServer& server) mutable {
       Rank* rank = server.Find(r, member);
       if (rank == nullptr) return;
-      // Not at the first plan already: an engine that hangs takes plans, too.
+      // Reset by tokens and not by the first plan, because an engine that hangs accepts plans too.
       rank->retry = absl::ZeroDuration();
       rank->on_trial = false;
       EngineRank::Output out;
-      // A message without tokens may come before the prompt has been looked up.
+      // A message without tokens may arrive before the engine has looked the prompt up in its cache.
       if (!tokens.ids.empty()) rank->machine.OnCached(number, tokens.cached_prompt_tokens);
       rank->machine.OnTokens(number, tokens.ids, std::move(tokens.message), MonotonicNow(), out);
       server.CarryOut(r, std::move(out));
@@ -530,7 +531,7 @@ void EngineServer::Start(size_t r, EngineRank::StartCall start) {
       server.OnCallEnded(r, member, number, std::move(end));
     });
   };
-  // An engine that reports a single rank may balance over several behind it, as a router does.
+  // An engine that reports a single rank may distribute calls over several ranks itself, so none is named.
   std::optional<int32_t> where;
   if (description_.all_ranks > 1) where = static_cast<int32_t>(r);
   rank.streams[number] = client_->Generate(start.call, where, name, std::move(callbacks));

@@ -7,7 +7,7 @@
 namespace bfio::router {
 namespace {
 
-// Takes the text up to the next '-', and that.
+// Removes the text up to and including the next '-', and returns it without the '-'.
 absl::string_view TakePart(absl::string_view& text) {
   const size_t end = text.find('-');
   const absl::string_view part = text.substr(0, end);

@@ -76,7 +76,7 @@ void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, co
 bool ClientStream::End(const absl::Status& status, std::optional<router::Finish> finish) {
   MutexLock lock(&mutex_);
   if (!SetEnd(ToGrpcStatus(status))) return false;
-  // What remains of a cancelled request is not read.
+  // The client of a cancelled request no longer reads, so pending messages are dropped.
   if (absl::IsCancelled(status)) {
     pending_.clear();
     pending_logprobs_.Clear();

@@ -28,7 +28,7 @@ absl::Status CheckPromptForm(const v1::GenerateRequest& request, const RequestLi
   return absl::OkStatus();
 }
 
-// Above zero and at most so many hours; unset is in range.
+// Checks that a duration is above zero and at most the given number of hours; unset is valid.
 absl::Status CheckWireDuration(absl::string_view field, bool set, const google::protobuf::Duration& duration,
                                int64_t hours) {
   if (!set) return absl::OkStatus();

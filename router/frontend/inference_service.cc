@@ -92,7 +92,7 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
     converted.model = *std::move(model);
   }
   stream->SetResumeTicket(secrets_.tickets.Prepare(converted, caller.deadline, now));
-  request = v1::GenerateRequest();  // its prompt is in `converted`, and would be there twice
+  request = v1::GenerateRequest();  // frees its copy of the prompt, which is now in `converted`
   return handler_->Submit(std::move(converted), {{id, stream}});
 }
 

@@ -10,7 +10,7 @@
 namespace bfio::router {
 namespace {
 
-// Every text is led by its length: no two requests have the same facts.
+// Every text is preceded by its length, so that different requests never give the same string.
 std::string FactsOf(const ClientRequest& request) {
   std::string facts;
   for (const std::string* text : {&request.tenant, &request.request_id, &request.resume_token})
@@ -39,7 +39,7 @@ ResumeTickets::Issue ResumeTickets::Prepare(const ClientRequest& request, absl::
 
 std::optional<std::string> ResumeTickets::ModelOf(absl::string_view ticket, const ClientRequest& request,
                                                   absl::Time now) const {
-  // Most resumes that are bare find their request, and the others cannot start again.
+  // Most bare resumes find their request; those that do not cannot start it again, so they need no ticket.
   if (!keys_ || ticket.empty() || IsBareResume(request)) return std::nullopt;
   return keys_->Claim(ticket, FactsOf(request), now);
 }

@@ -7,7 +7,8 @@
 namespace bfio::router {
 namespace {
 
-// When a barrier fails, its ranks notice it from each other and report it at once.
+// How long ranks may stay silent after a barrier failed: the failure reaches all ranks, which report it at
+// once.
 constexpr absl::Duration kSilenceGrace = absl::Milliseconds(100);
 constexpr absl::Duration kSilencePoll = absl::Milliseconds(10);
 
@@ -27,8 +28,9 @@ void BarrierGroup::OnLateToForm(Member& member, const absl::Status& why, const C
 
 void BarrierGroup::OnFormingFailed(const Context& context) {
   if (PunishBlamed(context)) return;
-  // A single failure can be chance. After it the newest rank is the likeliest cause: it may reach the router
-  // but not the others, and where some ranks were never part of a working group, it is one of them.
+  // A single failure can be chance. After a second one the newest rank is the likeliest cause: it may reach
+  // the router but not the other ranks, and if some ranks were never part of a working group, it is one of
+  // them.
   if (++failures_ > 1 && ranks_.size() > 1)
     return Punish(*ranks_.back(), absl::UnavailableError("the group does not form with this worker"),
                   context);
@@ -43,7 +45,7 @@ void BarrierGroup::OnMissing(Member& member, absl::Span<const uint32_t> missing)
     if (std::find(missing.begin(), missing.end(), static_cast<uint32_t>(rank->next_rank)) != missing.end())
       blamed.push_back(rank);
   }
-  // A member that misses more than half of the ranks is itself the one that is cut off.
+  // A member that misses more than half of the ranks is the one that is cut off.
   if (2 * blamed.size() > ranks_.size()) {
     member.blamed = true;
     return;
@@ -55,7 +57,8 @@ void BarrierGroup::OnMissing(Member& member, absl::Span<const uint32_t> missing)
 bool BarrierGroup::PunishBlamed(const Context& context) {
   std::vector<Member*> culprits;
   for (Member* rank : ranks_) {
-    // A rank that blames others is not a culprit: in a tree, a rank is late because it waited for another.
+    // A rank that blames others is not a culprit: in a tree, a rank may be late because it waited for
+    // another.
     if (rank->blamed && !rank->blames) culprits.push_back(rank);
     rank->blamed = rank->blames = false;
   }
@@ -70,7 +73,7 @@ bool BarrierGroup::PrepareToForm(const Context& context) {
     deadline_ = std::min(context.now + kSilencePoll, silence_end_);
     return false;
   }
-  // If a rank that does not answer were part of the epoch, the others would wait for it for all of
+  // If an unresponsive rank were part of the epoch, the others would wait for it for all of
   // form_timeout.
   if (std::exchange(silence_end_, absl::InfinitePast()) != absl::InfinitePast())
     ExpelSilent(absl::ZeroDuration(), context);
@@ -123,13 +126,13 @@ void BarrierGroup::OnStepReported(absl::Time now) {
   complete_at_ = now;
   complete_step_ = scheduler().reported_step();
   late_plans_ = scheduler().totals().late_plans;
-  // Where the group waits for a plan there is nothing to wait for.
+  // The plan is not delayed while the group waits for it.
   const bool ahead = options_.plan_mode == core::PlanMode::kPipelined && !scheduler().Parked();
   plan_at_ = ahead && delay_s > 0 ? now + absl::Seconds(delay_s) : absl::InfinitePast();
 }
 
-// No other rank has passed the failed barrier, so a rank's silence means nothing until its own report of the
-// failure.
+// No rank has passed the failed barrier, so ranks get kSilenceGrace to report the failure before their
+// silence counts.
 void BarrierGroup::OnBarrierLost(const Context& context) {
   silence_end_ = context.now + kSilenceGrace;
 }

@@ -72,8 +72,8 @@ void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& ou
       members_.size(), " of ", options_.workers);
   const Context context{now, out};
   if (formed_once_) {
-    // An epoch that forms already goes on: FinishForming adds the new member. Only a group that serves has
-    // something to lose by forming again, so only there do joins wait for longer and longer.
+    // If an epoch is forming already, it continues: FinishForming adds the new member. Only in a serving
+    // group does forming again cost something, so only there does each further join wait longer.
     if (phase_ != Phase::kForming)
       Reform(serving() ? SettleAfterJoin(now) : kSettleAfterJoin, false, context);
   } else if (static_cast<int64_t>(members_.size()) >= options_.workers) {
@@ -159,22 +159,22 @@ void Group::Remove(MemberId id, const absl::Status& why, const Context& context)
   const bool died = !why.ok() && !member->draining;
   if (died && member->rank) book_->OnWorkerDied(options_.index, *member->rank);
   const bool ranked = std::find(ranks_.begin(), ranks_.end(), member) != ranks_.end();
-  // ranks_ must not point to a removed member in any phase.
+  // ranks_ must not point to a removed member, in any phase.
   std::erase(ranks_, member);
   members_.erase(it);
   context.out.push_back(CloseMember{id, why});
   if (ranked || members_.empty()) Reform(kSettleAfterLoss, true, context);
   if (!members_.empty() || !formed_once_) return;
-  // A worker may come back with its requests; those of engines have ended with the connection. The capacity
-  // counts until GiveUp in both cases.
+  // A worker may return with its requests; requests of engines have ended with the connection. In both cases
+  // the capacity counts until GiveUp.
   if (capacity_.passes) LosePlaced(context.out);
   give_up_at_ = context.now + options_.restart_settle;
 }
 
 bool Group::MayLeave(const Member& member) const {
-  // It has never served, but may hold requests of an earlier router.
+  // The member has never served, but may hold requests of an earlier router.
   if (!member.rank) return !member.recovering;
-  // Between epochs its requests are not known.
+  // Between epochs the member's requests are not known.
   const std::optional<core::WorkerIndex> rank = RankOf(member);
   if (!rank) return false;
   const core::Scheduler::WorkerAccount account = scheduler().Account(*rank);

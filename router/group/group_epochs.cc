@@ -1,4 +1,4 @@
-// Epochs of Group: how one forms, and what happens to requests when it opens.
+// Epochs of Group: how an epoch forms, and what happens to requests when it opens.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -44,7 +44,7 @@ void Group::ExpelSilent(absl::Duration limit, const Context& context) {
   for (Member* rank : silent) CutOff(*rank, absl::DeadlineExceededError("no step report in time"), context);
 }
 
-// A rank that has not answered is stuck: the others continue without it.
+// A rank that has not answered by now counts as stuck: the others continue without it.
 void Group::ExpelLate(const Context& context) {
   std::vector<Member*> late;
   for (Member* rank : ranks_) {
@@ -115,8 +115,8 @@ void Group::SendOffer(const Member& member, Commands& out) const {
   offer.retain = options_.retain;
   offer.group = options_.name;
   FillOffer(member, offer);
-  // The requests that a new worker still holds were placed over an earlier, broken connection, and have been
-  // placed again. Requests of another router are recovered instead.
+  // The requests that a new worker still holds were placed over an earlier connection that broke, and have
+  // been placed again. Requests of another router are recovered instead.
   if (!member.recovering) {
     for (const HeldActive& active : member.hello.active) offer.cancellations.push_back(active.id);
   }
@@ -141,7 +141,8 @@ void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time no
     const int64_t bytes = i < announcement.bytes.size() ? announcement.bytes[i] : 0;
     left -= bytes;
     if (left < 0) {
-      // The worker cannot do anything about the bound, so it is not refused: it drops what is not recovered.
+      // The worker has no influence on the bound, so it is not refused: it drops the requests that are not
+      // recovered.
       Log(out, LogLine::Level::kWarning, member->hello,
           " announces more than is kept of all workers (--request_memory_mb): the rest is dropped");
       return;
@@ -162,7 +163,7 @@ void Group::OnEpochReady(MemberId id, EpochReady ready, absl::Time now, Commands
   member->ready = ready.error.empty();
   if (member->ready) {
     member->spoken_epoch = epoch_;
-    member->hello.active.clear();  // dropped by now: EpochOffer::cancellations named them
+    member->hello.active.clear();  // dropped by now, because of EpochOffer::cancellations
     member->active = std::move(ready.active);
   } else {
     Log(out, LogLine::Level::kWarning, member->hello, " could not form epoch ", epoch_, ": ", ready.error);
@@ -196,7 +197,7 @@ void Group::FinishForming(const Context& context) {
   }
   // Members that joined while the epoch formed.
   if (members_.size() > ranks_.size()) Reform(SettleAfterJoin(context.now), false, context);
-  // Their requests are replayed from what the router has received.
+  // Their requests are replayed from the tokens that the router has received.
   for (Member* member : AuditResidents())
     CutOff(*member, absl::DataLossError("its tokens are not those that were received"), context);
 }
@@ -245,8 +246,8 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.prefill_time = member.telemetry.time.prefill_time;
   to.spec.service_time = member.telemetry.service_time;
   to.spec.cost = member.telemetry.batch_cost;
-  // The scheduler already has this router's own requests. What the worker holds of another router and was not
-  // recovered is never matched with one of them.
+  // The scheduler already has this router's own requests. Requests of another router that were not recovered
+  // must not be matched with them.
   absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
   if (member.recovering) {
     for (HeldRequest& held : member.announced) held.model = model_;

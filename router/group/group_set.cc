@@ -65,7 +65,7 @@ absl::Status GroupSet::CheckConfigured(const WorkerHello& hello) const {
 
 Group* GroupSet::FindFor(absl::string_view name, const GroupKey& key) {
   Group* const both[] = {FindNamed(name), FindNamed(NameBeside(name, key))};
-  // First choice: a group that has such members.
+  // First choice: a group that has members with this key.
   for (Group* group : both) {
     if (group != nullptr && !group->empty() && group->key() == key) return group;
   }
@@ -107,7 +107,7 @@ absl::StatusOr<Group*> GroupSet::Assign(MemberId member, const WorkerHello& hell
     }
     group = Add(added);
   }
-  // Before SetKey: a worker that is refused changes nothing for those that will return to the group.
+  // Before SetKey, so that a refused worker does not change the group for members that will return to it.
   if (absl::Status status = group->CheckHello(hello, now); !status.ok()) return status;
   group->SetKey(key, models_.NumberOf(key.model));
   if (const Group* named = FindNamed(name); named != nullptr && named != group)
@@ -143,7 +143,7 @@ bool GroupSet::MakeWay(absl::Time now, Commands& out) {
 void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out) {
   if (Group* group = GroupOf(member); group != nullptr)
     return group->OnHello(member, std::move(hello), now, out);
-  // The member was closed, and sent this before it received that.
+  // The router has closed this member, which sent this hello before it received the close.
   if (const auto [it, first] = group_of_.try_emplace(member, kNoGroup); !first) return;
   TakeOver(hello, now, out);
   const absl::StatusOr<Group*> group = Assign(member, hello, now, out);
@@ -179,7 +179,7 @@ void GroupSet::FormMajorities(absl::Time now, Commands& out) {
       update = update || other->formed_once();
       most = most && group->size() > other->size();
     }
-    // A model that the router's flags name needs no majority.
+    // A model that is set by the router's flags needs no majority.
     if (update && (most || !options_.models.empty())) group->FormWithFewer(now, out);
   }
 }

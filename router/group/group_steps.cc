@@ -23,7 +23,7 @@ void Group::OnReport(MemberId id, const StepReport& report, absl::Time now, Comm
   if (absl::Status status = ApplyReport(rank, report, out); !status.ok())
     return CutOff(*member, status, context);
   if (report.epoch == epoch_) OnProgress(*member, report, context);
-  // The member has applied a plan, so the cancellations in its first one, too.
+  // The member has applied a plan, and therefore also the cancellations in its first one.
   if (member->orphans_dropped && report.applied_plan > 0) member->orphaned.clear();
   EmitRequests(report, out);
   TakeTelemetry(*member, report, out);
@@ -105,8 +105,8 @@ void Group::EmitRequests(const StepReport& report, Commands& out) const {
     if (placed_here_.rejected[i])
       out.push_back(RequestRejected{report.rejected[i].id, report.rejected[i].status});
   }
-  // Youngest first: each goes to the front of the pool, so the oldest ends up in front. A request that the
-  // scheduler still has was not active, so nothing was evicted.
+  // Youngest first: each goes to the front of the pool, so the oldest ends in front. A request that the
+  // scheduler still has was not active, so it was not preempted.
   for (size_t i = 0; i < report.preempted.size(); ++i) {
     if (placed_here_.preempted[i] && !cluster_->Knows(report.preempted[i]))
       out.push_back(RequestPreempted{report.preempted[i]});

@@ -58,7 +58,7 @@ void IndependentGroup::OnFormingFailed(const Context& context) {
 }
 
 void IndependentGroup::OnLateToForm(Member& member, const absl::Status& why, const Context& context) {
-  // A rank that has served may be in a step longer than any before, so it may reconnect at once.
+  // A rank that has served may be in a step that is longer than all before, so it may reconnect at once.
   if (member.rank) {
     CutOff(member, why, context);
   } else {

@@ -32,7 +32,7 @@ bool MemberHistory::Refuses(const std::string& worker_id, absl::Time now) const 
 }
 
 void MemberHistory::RememberDraining(const std::string& worker_id, uint64_t instance) {
-  // The oldest is the likeliest to have gone for good: names of pods do not return.
+  // The oldest entry is the likeliest to have left for good, because names of pods do not return.
   if (draining_.size() >= kMaxWorkers && !draining_.contains(worker_id)) {
     draining_.erase(std::min_element(draining_.begin(), draining_.end(), [](const auto& a, const auto& b) {
       return a.second.sequence < b.second.sequence;

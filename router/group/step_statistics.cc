@@ -8,8 +8,8 @@ namespace bfio::router {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-// Reports of one step arrive together. More open steps than this mean that some rank has stopped reporting or
-// is behind. The oldest steps are then dropped, so that statistics continue when that rank has caught up.
+// Reports of one step arrive together. More open steps than this mean that a rank has stopped reporting or is
+// behind. The oldest steps are then dropped, so that statistics continue when that rank has caught up.
 constexpr size_t kMaxPartial = 64;
 
 int64_t TickOf(absl::Time now) {
@@ -100,7 +100,7 @@ bool StepStatistics::Count(int32_t rank, const StepReport& report, absl::Time no
     distributions_.gap_s.Add(gap_s);
   }
   totals_.generated_tokens += tokens;
-  // A report of the previous epoch: its tokens count, its step does not.
+  // A report of a previous epoch: its tokens count, its step does not.
   if (report.epoch != epoch_ || rank >= ranks_) return false;
   rates_[rank].Add(now, tokens);
   return report.barrier_error.empty();
@@ -143,7 +143,7 @@ void StepStatistics::Complete(Partial& partial) {
 }
 
 // No rank waits for another, so there is no imbalance and no straggler. The summary does not wait for a
-// decision either: decisions happen only when requests arrive, which may take long.
+// decision either, because decisions happen only when requests arrive.
 void StepStatistics::OnStepAlone(int32_t rank, const StepReport& report, absl::Time now, bool saturated,
                                  Summaries& done) {
   if (!Count(rank, report, now)) return;

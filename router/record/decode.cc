@@ -11,7 +11,7 @@
 namespace bfio::record {
 namespace {
 
-// Limits above all values of a router, and far below those where sums overflow.
+// Limits that exceed all values of a router and are far below the values where sums overflow.
 constexpr int64_t kMaxRequestTokens = int64_t{1} << 32;
 constexpr int64_t kMaxLoadTokens = int64_t{1} << 48;
 constexpr int64_t kMaxKvTokens = int64_t{1} << 62;

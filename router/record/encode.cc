@@ -53,7 +53,8 @@ void CostOut(const std::optional<BatchCost>& cost, Logged& out) {
   to.set_k2_s_per_token(cost->k2_s_per_token);
 }
 
-// Without the names of its blocks, which would make parts of a state too large; caches are not in it either.
+// Omits the names of the prompt's blocks, which would make parts of a state too large; the state has no
+// caches either.
 void StateRequestOut(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
   ToLog(spec, base, out);
   out.clear_prefix();

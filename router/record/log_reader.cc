@@ -51,7 +51,7 @@ std::vector<std::string> Candidates(const std::string& path) {
 absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
   struct Found {
     std::string path;
-    // Of a segment of another format, or damaged at its start: why it cannot be read.
+    // For a segment of another format, or with a damaged start: why it cannot be read.
     absl::Status status;
     v1::LoggedHeader header;
   };
@@ -91,7 +91,7 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
   };
   const auto first = std::find_if(found.begin(), found.end(), of_session);
   const auto last = std::find_if(found.rbegin(), found.rend(), of_session).base();
-  // Of other sessions only their number matters, so what is unusable there prevents nothing.
+  // Unusable segments of other sessions do not prevent reading this one.
   for (auto one = first; one != last; ++one) {
     if (!one->status.ok()) return one->status;
   }
@@ -162,7 +162,7 @@ absl::StatusOr<bool> LogReader::Next(v1::DecisionRecord& record) {
     if (position_ < block_.size()) {
       absl::StatusOr<bool> parsed = ParseRecord(record);
       if (!parsed.ok()) return parsed;
-      if (!*parsed) break;  // cut off within this record
+      if (!*parsed) break;  // the file ends within this record
       if (!record.has_end()) return true;
       if (cut_) return Damaged("an end, and more is announced");
       switch (record.end().reason()) {

@@ -47,7 +47,7 @@ struct LogWriter::Queue {
   CondVar changed;
   std::vector<Item> items ABSL_GUARDED_BY(mutex);
   int64_t bytes ABSL_GUARDED_BY(mutex) = 0;
-  // Bytes taken out of `items` that are being written.
+  // Bytes removed from `items` that are being written.
   int64_t writing ABSL_GUARDED_BY(mutex) = 0;
   // No more items will come.
   bool closing ABSL_GUARDED_BY(mutex) = false;

@@ -11,7 +11,7 @@
 namespace bfio::record {
 namespace {
 
-// Records are passed to the sink at the latest when they have this size.
+// Records are passed to the sink at this size at the latest.
 constexpr size_t kFlushBytes = 64 << 10;
 
 int32_t Code(const absl::Status& status) {
@@ -189,7 +189,7 @@ void Recorder::Record(const core::Cluster& cluster, const core::Report& event, c
 }
 
 void Recorder::Record(const core::Cluster&, const core::MakePlan& event, const core::Outcome& outcome) {
-  // A policy that ran has changed its state, even if there is no plan.
+  // A policy that was called has changed its state, even if there is no plan.
   if (!outcome.plan && !outcome.policy_called) return;
   const absl::Time now = MonotonicNow();
   v1::LoggedPlan& out = *plan_.mutable_plan();
@@ -204,7 +204,7 @@ void Recorder::Record(const core::Cluster&, const core::MakePlan& event, const c
   out.set_decide_ns(static_cast<uint64_t>(std::max<int64_t>(0, took_ns)));
   const int64_t after_us = absl::ToInt64Microseconds(now - last_plan_);
   out.set_after_us(static_cast<uint64_t>(std::max<int64_t>(0, after_us)));
-  // Not `now`: rounding errors of the division would add up.
+  // Not set to `now`, because rounding errors of the division would add up.
   last_plan_ += absl::Microseconds(after_us);
   Write(plan_);
 }

@@ -62,7 +62,7 @@ void AgentCalls::Join(const RequestRecord& record, int64_t step) {
   parents_.Begin(record.parent, record.id, step, record.request.stage, record.deadline_us);
   if (record.deadline_us == core::RequestSpec::kNoDeadline) return;
   if (!deadlines_.emplace(record.deadline_us, record.parent).second) return;
-  // Drops the deadlines that are no longer a parent's; then each parent in the book has at most one.
+  // Drops the deadlines that no longer belong to a parent; then each parent in the table has at most one.
   if (deadlines_.size() <= 2 * core::Parents::kDefaultLimit) return;
   std::erase_if(deadlines_,
                 [&](const auto& entry) { return parents_.Deadline(entry.second) != entry.first; });

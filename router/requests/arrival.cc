@@ -51,11 +51,12 @@ void RequestLifecycle::OnArrival(Arrival arrival, absl::Time now) {
   if (ahead) went_ahead_.emplace(record->request.tenant, record->request.request_id);
   CountAccepted(*record);
   overload_->Charge(*record);
-  // What an earlier router had accepted, or has begun, waits as long as it takes.
+  // No queue deadline for requests that an earlier router had accepted or that have begun.
   if (!ahead && record->delivered == 0) queue_.Add(*record, now_);
   SetModelOf(*record);
   if (record->send_from < record->delivered) {
-    // A client with log-probabilities has all the tokens whose log-probabilities are gone (check_request.h).
+    // A client with log-probabilities already has all tokens whose log-probabilities are not kept
+    // (check_request.h).
     sink->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from), {});
     FlushLater(sink);
   }
@@ -114,7 +115,7 @@ void RequestLifecycle::OnCall(std::vector<Arrival> outputs, absl::Time now) {
     }
     return;
   }
-  // As if they had never come: their tickets return all that their tenant was charged.
+  // As if they had never arrived: their tickets return everything that the tenant was charged.
   for (RequestRecord* record : admitted) {
     Cancel(record->id);
     overload_->Discharge(*record);
@@ -144,7 +145,8 @@ absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
   };
   int64_t before = 0;
   for (const GroupRanks& group : groups_.ranks) {
-    // Its ranks will have the numbers from here on, and ranks of later groups must not be taken for them.
+    // This group's ranks will have the numbers from here on, so ranks of later groups must not get these
+    // numbers.
     if (group.returns) return later("the ranks from that number on are forming their group again");
     const int64_t worker = int64_t{*record.request.rank} - before;
     if (worker < group.ranks) {
@@ -171,7 +173,7 @@ std::optional<int64_t> RequestLifecycle::LongestOnItsRank(const RequestRecord& r
 void RequestLifecycle::FitToRank(RequestRecord& record) const {
   const std::optional<int64_t> longest = LongestOnItsRank(record);
   if (!longest || !record.request.max_new_tokens_unset) return;
-  // A prompt that leaves no room is refused as too long.
+  // A prompt that leaves no space for output is refused as too long.
   const int64_t left = std::max<int64_t>(1, *longest - record.request.prompt_tokens);
   record.request.max_new_tokens =
       static_cast<uint32_t>(std::min(left, static_cast<int64_t>(record.request.max_new_tokens)));
@@ -200,14 +202,14 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
     return WithRetry(std::move(status), kFullRetry);
   }
   if (!status.ok()) return status;
-  // Only after acceptance: a refused call must not create a parent or evict one.
+  // Only after acceptance, because a refused call must not create or evict a parent.
   if (!record.request.parent_id.empty()) ++totals_.agent_calls;
   agents_.Join(record, cluster_->NextStep());
   return absl::OkStatus();
 }
 
 absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
-  // Before the first epoch, groups_ has no worker's report yet.
+  // Before the first epoch it is unknown whether workers support log-probabilities.
   if (record.request.sampling.logprobs && groups_.max_sequence_tokens && !groups_.logprobs) {
     return absl::InvalidArgumentError(
         "logprobs is not supported: the engine of a worker computes no log-probabilities");
@@ -224,7 +226,7 @@ absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
   if (groups_.max_sequence_tokens && tokens > *groups_.max_sequence_tokens)
     return too_long("the workers hold", *groups_.max_sequence_tokens);
   if (!record.held_to) return absl::OkStatus();
-  // On another rank with more memory it would fit.
+  // The request might fit another rank with more memory.
   const std::optional<int64_t> longest = LongestOnItsRank(record);
   if (!longest || tokens <= *longest) return absl::OkStatus();
   return too_long(absl::StrCat("data_parallel_rank ", *record.request.rank, " holds"), *longest);
@@ -245,7 +247,7 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   if (record == nullptr && Settling()) {
     EarlyResume early{id, std::move(request), sink};
     if (resumes_.Hold(early)) return true;
-    // A worker may still announce its request.
+    // A worker may still announce the request.
     return refuse(
         WithRetry(absl::UnavailableError("the router has just started, and too many clients resume at once"),
                   kFailedRetry));
@@ -257,7 +259,8 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
     ++totals_.restarted;
     return false;
   }
-  // The same message as for a request that does not exist, so that it reveals nothing.
+  // The same message as for a request that does not exist, so that the client learns nothing about other
+  // clients' requests.
   if (!MayResume(record->request, request)) return refuse(unknown);
   if (!record->request.resumable) {
     return refuse(absl::FailedPreconditionError(record->forgotten
@@ -280,7 +283,7 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
 
 void RequestLifecycle::TakeReceived(RequestRecord& record) const {
   if (HasTokensOfAModel(record.request)) record.model = NumberOf(record.request.model);
-  // The last received token is generated again: if it was the final one, the finish comes with it.
+  // The last received token is generated again: if it was the final one, the finish arrives with it.
   record.history = std::move(record.request.received);
   if (!record.history.empty()) record.history.pop_back();
   record.delivered = record.had = static_cast<uint32_t>(record.history.size());
@@ -302,7 +305,7 @@ void RequestLifecycle::Attach(RequestRecord& record, const std::shared_ptr<Token
     sink->CatchUp(from, absl::MakeConstSpan(record.history).subspan(from), logprobs);
   }
   if (!record.ended) return FlushLater(sink);
-  // The request is kept, because this stream may break, too.
+  // The request is kept, because this stream may break as well.
   EndSink(sink, absl::OkStatus(), *record.ended);
   table_.SetSink(record, nullptr);
 }
@@ -336,8 +339,8 @@ std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worke
 bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held,
                                   absl::Span<const HeldActive> active,
                                   std::vector<core::RequestSpec>& recovered) {
-  // A client has started the request again meanwhile, or has ended it while another worker still computes it
-  // (it was placed again there): the worker has to drop its copy.
+  // A client has started the request again meanwhile, or the request was placed again on another worker,
+  // which still computes it although it has ended. This worker has to drop its copy.
   if (table_.Find(held.id) != nullptr || cluster_->Knows(held.id) ||
       table_.FindByName(held.request.tenant, held.request.request_id) != nullptr) {
     return false;
@@ -373,7 +376,7 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   } else {
     resumes_.Wait(*record, now_);
   }
-  // The additional byte makes requests without any tokens count as kept.
+  // The additional byte makes requests without tokens count as kept.
   Keep(id, 1 + record->request.prompt_bytes() + int64_t{4} * record->delivered +
                int64_t{4} * record->history_logprobs.view().words());
   record = table_.Find(id);

@@ -10,7 +10,7 @@
 namespace bfio::router {
 namespace {
 
-// KV tokens that the request may need: its prompt, and the output length that its client predicts or allows.
+// KV tokens that the request may need: its prompt, plus the output length that its client predicts or allows.
 int64_t KvOf(const ClientRequest& request) {
   const uint32_t predicted = request.predicted_output_tokens.value_or(request.max_new_tokens);
   return int64_t{request.prompt_tokens} + std::min(predicted, request.max_new_tokens);

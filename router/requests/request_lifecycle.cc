@@ -13,8 +13,8 @@
 namespace bfio::router {
 namespace {
 
-// Refusals by workers after which a request ends. The accounts are exact, so even one refusal is a sign of a
-// fault.
+// Number of refusals by workers after which a request ends. The accounts are exact, so even one refusal
+// indicates a fault.
 constexpr int kMaxRefusals = 16;
 
 // Logs a line about a request, rate-limited per kind, because clients can cause any number of them.
@@ -27,8 +27,8 @@ void LogEvent(LineLimiter& lines, spdlog::level::level_enum level, absl::string_
   spdlog::log(level, "request {}: {}{}", record.LogName(), std::string(what), *more);
 }
 
-// Those of the first `tokens` tokens, with the requested number of alternatives each; empty: not requested,
-// or not available.
+// Log-probabilities of the first `tokens` tokens, with the requested number of alternatives each. Empty: not
+// requested, or not available.
 LogprobsView LogprobsOf(const Sampling& sampling, const LogprobsView& from, size_t tokens) {
   if (!sampling.logprobs || from.tokens.size() < tokens || from.width() != *sampling.logprobs) return {};
   return from.subspan(0, tokens);
@@ -79,7 +79,7 @@ bool RequestLifecycle::Abort(const std::string& tenant, const std::string& reque
   for (const core::RequestId id : table_.IdsOf(tenant, request_id)) {
     RequestRecord& record = *table_.Find(id);
     if (!MayAbort(record.request, resume_token)) continue;
-    if (record.ended) {  // nothing left to abort; its id becomes free
+    if (record.ended) {  // nothing is left to abort; its id becomes free
       End(record, absl::OkStatus(), std::nullopt);
       continue;
     }
@@ -101,7 +101,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   if (found == nullptr || found->ended) return;  // cancelled meanwhile
   RequestRecord& record = *found;
   const Passing& passed = record.request.passed;
-  // A message without tokens, or an estimate, is no sign that the worker has taken it.
+  // A message without tokens, or an estimate, does not show that the worker has accepted the request.
   if (!tokens.empty() && !passed.whole) {
     record.refusals = 0;
     record.refused_since.reset();
@@ -113,7 +113,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     return Fail(record, absl::InternalError("the worker's report has no log-probabilities of its tokens"));
   }
   if (tokens.empty() || passed.whole) {
-    // Nothing that is timed.
+    // Latencies are not measured for these.
   } else if (!record.first_token) {
     record.first_token = now_;
     // A client that has sent a started request again has had its first token.
@@ -128,13 +128,13 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     record.model = record.placed_model;
     SetModelOf(record);
   }
-  // Estimates are neither work for a tenant nor a sign that its worker survives it.
+  // Estimates neither count as service to a tenant nor show that the worker survives the request.
   if (!passed.whole) tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
   overload_->OnFirstToken(record);
   const uint32_t index = record.delivered;
   record.delivered += static_cast<uint32_t>(tokens.size());
   if (!passed.whole) record.suspicion.OnTokens(record.delivered - record.placed_at);
-  // No other engine could continue it.
+  // No other engine could continue this output.
   if (passed.on && !passed.whole && !passed.continues && !tokens.empty())
     record.request.passed.message = nullptr;
   int64_t bytes = 0;
@@ -190,7 +190,7 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   const bool exact = !options_.kv_on_demand;
   if (full && WasNotTried(why)) {
     Trace(*record, why.message());
-    // The bound of earlier refusals goes on.
+    // The deadline since the first refusal continues.
     if (record->refused_since && !exact) queue_.Add(*record, *record->refused_since);
     return;
   }
@@ -203,13 +203,13 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
     LogEvent(lines_, spdlog::level::warn, "no memory", *record, now_,
              absl::StrCat("a worker has no memory for it: ", why.message()));
   } else {
-    // Expected where KV demand is estimated, or where the worker has an admission of its own.
+    // Expected where KV demand is estimated, or where the worker has its own admission.
     Trace(*record, absl::StrCat("a worker has no memory for it: ", why.message()));
   }
   if (full && (++record->refusals < kMaxRefusals || !exact)) {
     ++totals_.refused_by_workers;  // the scheduler has put it back into the pool
-    // Where KV demand is estimated, a worker may be fuller than estimated for some time; engines have bounds
-    // of their own. So the time counts.
+    // Where KV demand is estimated, a worker may be fuller than estimated for some time, and engines have
+    // their own bounds. So the time of refusals is bounded, not their number.
     if (!record->refused_since) record->refused_since = now_;
     if (!exact) queue_.Add(*record, *record->refused_since);
     return;
@@ -230,7 +230,7 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
                                                  "router could not keep it for another"),
                           kFailedRetry));
   }
-  // Otherwise a request that no engine can serve would be placed again without an end.
+  // Otherwise a request that no engine can serve would be placed again endlessly.
   if (record->request.passed.whole && ++record->refusals >= kMaxRefusals) {
     return Fail(*record, WithRetry(absl::UnavailableError("no worker serves the request"), kFailedRetry));
   }
@@ -272,7 +272,7 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
 
 bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   const Passing& passed = record.request.passed;
-  // Its client has nothing yet, and the tokens were only estimated.
+  // The client has received nothing yet; the tokens were only estimated.
   if (passed.whole) record.delivered = 0;
   if (passed.whole || record.delivered == 0 || EngineContinues(record.request)) return false;
   // Workers can continue any request.
@@ -345,7 +345,7 @@ bool RequestLifecycle::RankGone(const RequestRecord& record) const {
   const core::Scheduler* const group = cluster_->group(record.held_to->group);
   if (group == nullptr) return true;
   if (!group->open()) {
-    // While the group forms anew, the ranks that it will have are not known. One that was given up has none.
+    // While the group forms again, its future ranks are not known. A group that was given up has none.
     const auto its = [&](const GroupRanks& one) { return one.group == record.held_to->group; };
     const auto ranks = std::find_if(groups_.ranks.begin(), groups_.ranks.end(), its);
     return ranks == groups_.ranks.end() || !ranks->returns;
@@ -362,10 +362,10 @@ void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
 }
 
 void RequestLifecycle::Requeue(RequestRecord& record) {
-  // Its worker had taken it.
+  // The worker had accepted the request.
   record.refused_since.reset();
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
-  // It goes before all requests that have not started, even if it has no token yet.
+  // A request that has begun goes before all that have not, even if it has no token yet.
   spec.priority += BegunBonus();
   cluster_->Apply(core::Requeue{spec});
   EndIfRankGone(record);
@@ -400,7 +400,7 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
   for (const core::RequestId id : table_.Ids()) {
     RequestRecord* record = table_.Find(id);
     if (record == nullptr || record->ended || cluster_->LocationOf(id)) continue;
-    // UNAVAILABLE rather than INVALID_ARGUMENT, because it fitted when it was accepted.
+    // UNAVAILABLE rather than INVALID_ARGUMENT, because the request fitted when it was accepted.
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
       LogEvent(lines_, spdlog::level::warn, "too long", *record, now_,
                absl::StrCat("it fits no worker any more: ", status.message()));
@@ -428,7 +428,7 @@ void RequestLifecycle::CountTokens(uint32_t generated, uint32_t received) {
 
 void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
   const Finish finish = record.MakeFinish(reason, now_);
-  // An engine to which it has passed may have another bound.
+  // An engine to which the request was passed may have another bound.
   if (reason == FinishReason::kLength && !record.request.passed.on &&
       record.delivered != record.request.max_new_tokens) {
     CountTokens(record.request.max_new_tokens, record.delivered);
@@ -459,7 +459,7 @@ void RequestLifecycle::EndQueued(RequestRecord& record) {
                                   [](const GroupRanks& group) { return group.ranks > 0; });
   const std::string waited = absl::StrCat("no worker was found for the request within ",
                                           absl::FormatDuration(queue_.longest()), " (--max_queue_time)");
-  // Without a rank that serves, a retry at this router is no better than one at another.
+  // Without a serving rank, this router is no better for a retry than another one.
   Fail(record, served ? WithRetry(absl::ResourceExhaustedError(waited), kFullRetry)
                       : WithRetry(absl::UnavailableError(absl::StrCat(waited, "; no rank serves now")),
                                   kFailedRetry));
@@ -516,7 +516,7 @@ void RequestLifecycle::Retain(RequestRecord& record, const Finish& finish) {
 }
 
 void RequestLifecycle::Keep(core::RequestId id, int64_t bytes) {
-  // Looked up each time: the removed one may be this request.
+  // Looked up in each iteration, because the removed request may be this one.
   while (RequestRecord* record = table_.Find(id)) {
     const ReplayBudget::Outcome outcome = resumes_.Charge(*record, bytes);
     if (outcome == ReplayBudget::Outcome::kKept) return;

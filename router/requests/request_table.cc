@@ -13,7 +13,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) {
   core::RequestSpec spec;
   spec.id = id;
   spec.prefill_tokens = int64_t{request.prompt_tokens} + delivered;
-  // The tokens so far are of the decoding engine, whose cache was lost with it.
+  // Tokens generated so far come from the decoding engine, and its KV cache was lost with it.
   if (request.passed.kv_from_elsewhere && delivered == 0) spec.computed_tokens = spec.prefill_tokens - 1;
   spec.max_new_tokens = int64_t{request.max_new_tokens} - delivered;
   if (request.predicted_output_tokens) {
@@ -97,7 +97,7 @@ RequestRecord* RequestTable::Add(core::RequestId id, ClientRequest request, std:
   auto record = std::make_unique<RequestRecord>();
   record->id = id;
   record->request = std::move(request);
-  // Known to engines, too, so that a restarted request generates the same tokens.
+  // Engines get the seed too, so that a restarted request generates the same tokens.
   if (record->request.resumable && !record->request.sampling.seed)
     record->request.sampling.seed = SeedOfName(OutputName(record->request));
   record->send_from = record->request.resume_from.value_or(0);

@@ -27,7 +27,7 @@ std::optional<core::RequestId> ResumeStore::TakeOldestEnded(const RequestTable& 
 
 std::optional<core::RequestId> ResumeStore::TakeExpired(const RequestTable& table, absl::Time now) {
   if (deadlines_.empty() || deadlines_.front().first > now) {
-    // All wait equally long, so those that ended first are removed first.
+    // All are kept equally long, so those that ended first are removed first.
     while (!ended_.empty() && table.Find(ended_.front()) == nullptr) ended_.pop_front();
     return std::nullopt;
   }

@@ -79,7 +79,7 @@ absl::Duration TokenBucket::Wait(double amount, absl::Time now) {
     level_ = std::min(depth_, level_ + rate_ * absl::ToDoubleSeconds(now - at_));
     at_ = now;
   }
-  // A full bucket satisfies an amount larger than its depth.
+  // A full bucket permits an amount that is larger than its depth.
   const double missing = std::min(amount, depth_) - level_;
   if (missing <= 1e-9 * depth_) return absl::ZeroDuration();
   return absl::Seconds(missing / rate_);
@@ -114,7 +114,7 @@ TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::stri
       Account& account = entry.second;
       return account.running == 0 && account.requests.Full(now) && account.tokens.Full(now);
     });
-    // Still full: this tenant shares the account of all later ones.
+    // The table is still full, so this tenant shares the account of all later ones.
     if (accounts_.size() >= max_tenants_) name = limit->first;
     it = accounts_.find(name);
   }

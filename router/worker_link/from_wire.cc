@@ -15,7 +15,7 @@
 namespace bfio::router {
 namespace {
 
-// Limits of the lengths on the worker link, so that sums of them cannot overflow.
+// Upper limits of lengths on the worker link, so that sums of them cannot overflow.
 constexpr uint64_t kMaxKvTokens = uint64_t{1} << 40;
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxGroupBytes = kMaxGroupNameBytes;
@@ -23,7 +23,7 @@ constexpr size_t kMaxBarrierBytes = 64;
 constexpr size_t kModelDigits = 64;
 constexpr size_t kMaxDeviceBytes = 128;
 constexpr size_t kMaxOfferBytes = 4096;
-// Limit of a knee, in rows of a batch.
+// Upper limit of a knee, in rows of a batch.
 constexpr uint32_t kMaxKneeTokens = 1 << 20;
 // A megawatt for a century.
 constexpr double kMaxJoules = 4e15;

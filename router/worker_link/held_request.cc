@@ -34,7 +34,8 @@ ClientRequest FromOrigin(const v1::GenerateRequest& origin) {
   return request;
 }
 
-// Those of the last tokens: of the whole placement, and of earlier ones as far as the assignment had them.
+// Takes the log-probabilities of the last tokens: of this whole placement, and of earlier placements as far
+// as the assignment had them.
 absl::Status TakeLogprobs(const v1::HeldRequest& held, HeldRequest& state) {
   if (!state.request.sampling.logprobs) return absl::OkStatus();
   const v1::Logprobs& earlier = held.assignment().earlier_logprobs();

@@ -70,7 +70,7 @@ std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& sa
 
 void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history, LiveSource source) {
   const auto shared = std::make_shared<const LiveSource>(std::move(source));
-  // A browser cannot send a token before it has loaded the page with the input for it.
+  // No authentication for the page itself, because a browser needs the page to enter the token.
   constexpr auto kEverybody = HttpServer::Access::kEverybody;
   server.Get("/", File("text/html; charset=utf-8", page::kIndexHtml), kEverybody);
   server.Get("/live.css", File("text/css; charset=utf-8", page::kLiveCss), kEverybody);

@@ -13,8 +13,8 @@ namespace pb = ::sglang::grpc::scheduler;
 
 constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
 
-// The client's, but for what is the router's: one output, the bound of its length, and the tokens of earlier
-// placements.
+// The client's request, except for the fields that the router sets: one output, the bound of its length, and
+// the tokens of earlier placements.
 pb::GenerateRequest ToPass(const EngineCall& call, pb::GenerateRequest request) {
   pb::SamplingParams& sampling = *request.mutable_sampling_params();
   if (sampling.n() > 1) sampling.set_n(1);
@@ -36,7 +36,7 @@ pb::GenerateRequest Translate(const EngineCall& call) {
   sampling.set_max_new_tokens(call.max_new_tokens);
   sampling.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
   sampling.set_ignore_eos(call.ignore_eos);
-  // Everything as gateways send it.
+  // All fields are set as gateways set them.
   sampling.set_n(1);
   sampling.set_repetition_penalty(1);
   sampling.set_skip_special_tokens(true);
@@ -61,8 +61,8 @@ struct Wire {
   using SubscribeKvEventsRequest = ::smg::grpc::common::SubscribeKvEventsRequest;
   using KvEventBatch = ::smg::grpc::common::KvEventBatch;
 
-  // A chunk's completion_tokens are those of the output so far. Outputs that end by their length may be
-  // somewhat shorter than the longest sequence allows. GetLoads has the slots of a rank, and its KV tokens.
+  // A chunk's completion_tokens count the output so far. Outputs that end by their length may be somewhat
+  // shorter than the longest sequence allows. GetLoads reports the slots of a rank, and its KV tokens.
   static constexpr bool kChunksCountAll = true;
   static constexpr bool kFillsContext = false;
   static constexpr bool kLoadsNameRanks = false;
@@ -92,7 +92,7 @@ struct Wire {
       const double value = it == server.server_args().fields().end() ? 0 : it->second.number_value();
       return value >= 1 && value <= std::numeric_limits<int32_t>::max() ? static_cast<int32_t>(value) : 0;
     };
-    // Newer servers report `--dp-size N --enable-dp-attention` as attn_dp_size alone.
+    // Newer servers report `--dp-size N --enable-dp-attention` as attn_dp_size only.
     const int64_t ranks = int64_t{std::max(1, number("dp_size"))} * std::max(1, number("attn_dp_size"));
     description.ranks = static_cast<int32_t>(std::min<int64_t>(ranks, std::numeric_limits<int32_t>::max()));
     description.slots = number("max_running_requests") / description.ranks;

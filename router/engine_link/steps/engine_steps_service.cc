@@ -16,7 +16,7 @@ namespace {
 
 using Session = MessageSession<v1::EngineStep, v1::Allotment>;
 
-// Far above any engine's: tokens of a rank, and nanoseconds of a step (twelve days).
+// Bounds far above the values of any engine: tokens of a rank, and nanoseconds of a step (thirteen days).
 constexpr uint64_t kMostTokens = uint64_t{1} << 40, kMostNanoseconds = uint64_t{1} << 50;
 
 }  // namespace

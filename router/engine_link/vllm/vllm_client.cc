@@ -11,12 +11,12 @@ namespace {
 
 namespace pb = ::vllm::grpc::engine;
 
-// The client's, but for what is the router's: one output, the bound of its length, and the tokens of earlier
-// placements.
+// The client's request, except for the fields that the router sets: one output, the bound of its length, and
+// the tokens of earlier placements.
 pb::GenerateRequest ToPass(const EngineCall& call, pb::GenerateRequest request) {
   pb::SamplingParams& sampling = *request.mutable_sampling_params();
   if (sampling.n() > 1) {
-    // vLLM, too, makes requests of several outputs out of them, with seeds that follow one another.
+    // vLLM also splits a call with several outputs into one request per output, with consecutive seeds.
     sampling.set_n(1);
     if (call.sampling.seed) sampling.set_seed(static_cast<int32_t>(*call.sampling.seed));
   }
@@ -37,11 +37,11 @@ pb::GenerateRequest Translate(const EngineCall& call) {
   sampling.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
   sampling.set_ignore_eos(call.ignore_eos);
   sampling.set_n(1);
-  // Without one vLLM samples at 1.
+  // Without a temperature vLLM samples at 1.
   sampling.set_temperature(call.sampling.temperature.value_or(0));
   if (call.sampling.top_p) sampling.set_top_p(*call.sampling.top_p);
   if (call.sampling.top_k) sampling.set_top_k(*call.sampling.top_k);
-  // vLLM's is an int32 that must not be negative.
+  // vLLM's seed is an int32 that must not be negative.
   if (call.sampling.seed)
     sampling.set_seed(static_cast<int32_t>(*call.sampling.seed & std::numeric_limits<int32_t>::max()));
   return request;
@@ -62,11 +62,11 @@ struct Wire {
   using SubscribeKvEventsRequest = ::smg::grpc::common::SubscribeKvEventsRequest;
   using KvEventBatch = ::smg::grpc::common::KvEventBatch;
 
-  // A chunk's completion_tokens are its own. An output ends by its length at max_tokens or at the longest
-  // sequence, nowhere else. GetServerInfo has the slots of a rank, and the number of ranks of all servers of
-  // a model. GetLoads has the ranks of a server, and for each the KV tokens of all these together; a rank's
-  // own use is the same share of them (smg_grpc_servicer: num_gpu_blocks, which vLLM adds up, times
-  // kv_cache_usage).
+  // A chunk's completion_tokens count only that chunk. An output ends by its length only at max_tokens or at
+  // the longest sequence. GetServerInfo reports the slots of a rank, and the number of ranks of all servers
+  // of a model. GetLoads reports the ranks of a server, and for each the KV tokens of all these ranks
+  // together; a rank's usage is a share of that total (smg_grpc_servicer: num_gpu_blocks, which vLLM adds up,
+  // times kv_cache_usage).
   static constexpr bool kChunksCountAll = false;
   static constexpr bool kFillsContext = true;
   static constexpr bool kLoadsNameRanks = true;
@@ -78,7 +78,7 @@ struct Wire {
     return vllm::ToPass(call, from);
   }
   static pb::GenerateRequest Translate(const EngineCall& call) { return vllm::Translate(call); }
-  // vLLM aborts what is cancelled.
+  // vLLM aborts a request when its call is cancelled.
   static void Abort(const std::shared_ptr<Service::Stub>&, const std::string&) {}
   static void Describe(const pb::GetServerInfoResponse& server, EngineDescription& description) {
     description.ranks = std::max(1, server.data_parallel_size());

@@ -14,7 +14,7 @@ std::vector<RankLoad> RanksOf(const Loads& loads, RankView view) {
   RankLoad sum;
   for (const RankLoad& load : loads.loads) {
     sum.running_requests += load.running_requests;
-    // The pool is the same for all.
+    // All ranks share one pool, so its size is not summed.
     sum.waiting_requests = load.waiting_requests;
     sum.waiting_tokens = load.waiting_tokens;
     sum.used_tokens += load.used_tokens;

@@ -12,7 +12,7 @@
 namespace bfio::router::gateway {
 namespace {
 
-// A record comes so often at least.
+// Longest time between two records.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 
 grpc::Status Closed() {
@@ -61,7 +61,7 @@ class LoadFeed::Subscriber final
   }
 
   LoadFeed* const feed_;
-  // By rank; those before next_ have been sent.
+  // By rank; the ranks before next_ have been sent.
   std::vector<common_pb::EngineLoad> loads_ ABSL_GUARDED_BY(mutex_);
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;

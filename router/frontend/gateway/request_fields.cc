@@ -47,12 +47,12 @@ absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_to
         absl::StrCat(limit.name, " is not set, and no worker has said yet how many it holds"));
   }
   const int64_t left = context.max_sequence_tokens - static_cast<int64_t>(prompt_tokens);
-  // A prompt that leaves none is refused by the router as too long.
+  // If the prompt leaves no space for output, the router refuses the request as too long.
   return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, context.limits.max_new_tokens));
 }
 
 absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {
-  // For a text in a European language; the engine's count is known only when it answers.
+  // Estimate for a text in a European language; the engine's count is known only from its answer.
   constexpr size_t kBytesPerToken = 4;
   if (ids > 0) return static_cast<uint32_t>(ids);
   if (!text.empty()) return static_cast<uint32_t>((text.size() + kBytesPerToken - 1) / kBytesPerToken);

@@ -7,7 +7,7 @@
 namespace bfio::router::gateway {
 namespace {
 
-// What other engines send at a time.
+// The chunk size that engines use.
 constexpr size_t kChunkBytes = 64 << 10;
 
 class TokenizerCall final
@@ -43,7 +43,7 @@ class TokenizerCall final
   }
 
   const std::shared_ptr<const ModelFiles> model_;
-  // There is a request, and a model.
+  // True: the request has been read and the model is available.
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;
 };

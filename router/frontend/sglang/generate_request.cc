@@ -32,7 +32,7 @@ absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
   };
   BFIO_RETURN_IF_ERROR(gateway::CheckUnsupportedSampling(sampling));
   if (sampling.min_new_tokens() != 0) return refused("min_new_tokens");
-  // Tokens are sent as they come.
+  // Only an interval of 1 is supported: tokens are sent as they arrive.
   if (sampling.has_stream_interval() && sampling.stream_interval() != 1) return refused("stream_interval");
   if (sampling.has_custom_params()) return refused("custom_params");
   if (const char* constraint = ConstraintName(sampling); constraint != nullptr) return refused(constraint);
@@ -52,7 +52,7 @@ absl::Status CheckLogprobs(const pb::GenerateRequest& request) {
   }
   if (request.top_logprobs_num() < 0)
     return OutOfRange("top_logprobs_num", request.top_logprobs_num(), "at least 0");
-  // Engines compute those of generated tokens only.
+  // Engines compute log-probabilities of generated tokens only.
   if (request.logprob_start_len() >= 0)
     return OutOfRange("logprob_start_len", request.logprob_start_len(), "-1, none of the prompt");
   return absl::OkStatus();
@@ -90,14 +90,15 @@ bool AllKnown(const pb::GenerateRequest& from) {
          gateway::AllKnown(from.sampling_params());
 }
 
-// Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
-// tokens; or are as good where another engine draws them and penalizes only its own (`may_resample`).
+// Whether another engine can continue the output: the next tokens depend only on the prompt and the tokens so
+// far. With `may_resample`, it is also acceptable that another engine samples them and penalizes only its own
+// tokens.
 bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const pb::SamplingParams& sampling = from.sampling_params();
   const bool greedy = sampling.temperature() == 0 || sampling.top_k() == 1;
   const bool penalties = sampling.frequency_penalty() != 0 || sampling.presence_penalty() != 0 ||
                          (sampling.repetition_penalty() != 0 && sampling.repetition_penalty() != 1);
-  // A text may begin before the tokens that another engine makes, and end in them.
+  // A stop text may begin in tokens of the first engine and end in tokens of another one.
   const bool plain = ConstraintName(sampling) == nullptr && sampling.stop().empty() &&
                      !sampling.has_custom_params() && from.token_ids_logprob().empty() &&
                      (!from.return_logprob() || from.logprob_start_len() < 0);
@@ -114,7 +115,8 @@ absl::StatusOr<gateway::ConvertedRequest> Pass(pb::GenerateRequest&& from, std::
   Passing& passed = to->request.passed;
   passed.continues = Continues(from, context.may_resample);
   passed.kv_from_elsewhere = from.has_disaggregated_params();
-  // Unknown fields may be a salt. For log-probabilities of the prompt SGLang computes it from there on.
+  // Unknown fields may contain a cache salt. For log-probabilities of the prompt, SGLang computes the prompt
+  // from logprob_start_len on.
   const bool computes_all = from.return_logprob() && from.logprob_start_len() >= 0;
   if (OnlyTokens(from) && AllKnown(from) && !computes_all)
     to->request.prefix = gateway::PrefixOf(from.tokenized());

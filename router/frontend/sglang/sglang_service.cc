@@ -11,7 +11,7 @@ sglang::pb::AbortResponse sglang::Wire::Aborted(bool found) {
   return out;
 }
 
-// Gateways read the engine's size from its arguments.
+// Gateways read the engine's sizes from its arguments.
 sglang::pb::GetServerInfoResponse sglang::Wire::ServerInfo(const Loads& loads, gateway::RankView view,
                                                            absl::Duration uptime,
                                                            const gateway::EngineFacts&) {

@@ -25,7 +25,7 @@ const std::string* Find(const TokenizerFiles& files, absl::string_view name) {
   return nullptr;
 }
 
-// 0 where there is none, and where it is no id.
+// 0 where the field is missing or is not an id.
 int32_t IdOf(const json& config, const char* field) {
   const auto it = config.find(field);
   if (it == config.end() || !it->is_number_unsigned()) return 0;

@@ -19,7 +19,7 @@ void ModelSource::Take(std::string directory, TokenizerFiles files,
     MutexLock lock(&mutex_);
     if (model_ == nullptr && !converting_) {
       converting_ = true;
-      // It has ended, and its result could not be used.
+      // The previous thread has ended; its result could not be used.
       if (thread_.joinable()) thread_.join();
       thread_ = std::thread([this, directory = std::move(directory), files = std::move(files),
                              done = std::move(done)] { Convert(directory, files, done); });

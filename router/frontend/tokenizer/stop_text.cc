@@ -19,7 +19,7 @@ std::optional<std::string> StopText::Add(uint32_t token) {
   const size_t before = tail_.size();
   absl::StrAppend(&tail_, text);
   for (const std::string& stop : stops_) {
-    // It ends in the token's text, or it would have been found before: as many places as the token has bytes.
+    // A new match must end within the token's text, because earlier ones would have been found before.
     const size_t first = before < stop.size() ? 0 : before - stop.size() + 1;
     if (absl::StrContains(absl::string_view(tail_).substr(first), stop)) return stop;
   }

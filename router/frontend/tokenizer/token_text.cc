@@ -16,14 +16,15 @@ namespace {
 
 using nlohmann::json;
 
-// No vocabulary has as many.
+// Upper bound of token ids; no vocabulary has as many.
 constexpr int64_t kMaxTokens = 1 << 22;
 
 // How a vocabulary writes bytes.
 enum class Spelling {
-  // Each byte as one character: printable ones as themselves, the others as those from U+0100 on, in order.
+  // Each byte as one character: printable bytes as themselves, the others as characters from U+0100 on, in
+  // order.
   kByteLevel,
-  // As text, with U+2581 for a space and <0x0A> for bytes that are no text.
+  // As text, with U+2581 for a space, and forms such as <0x0A> for bytes that are not text.
   kSentencePiece,
 };
 
@@ -46,7 +47,7 @@ std::string FromByteLevel(absl::string_view spelt) {
   std::string text;
   for (size_t i = 0; i < spelt.size(); ++i) {
     uint32_t character = static_cast<uint8_t>(spelt[i]);
-    // All of the alphabet has one or two bytes in UTF-8.
+    // All characters of the alphabet have one or two bytes in UTF-8.
     if (character >= 0xc0 && character < 0xe0 && i + 1 < spelt.size())
       character = (character & 0x1f) << 6 | (static_cast<uint8_t>(spelt[++i]) & 0x3f);
     if (character >= kBytes.size() || kBytes[character] < 0) return std::string(spelt);
@@ -64,7 +65,7 @@ std::string FromSentencePiece(absl::string_view spelt) {
   return absl::StrReplaceAll(spelt, {{"\u2581", " "}});
 }
 
-// Whether the decoder, or one in its sequence, is of one of these types.
+// Whether the decoder, or a decoder in its sequence, has this type.
 bool Decodes(const json& decoder, absl::string_view type) {
   const auto is_of_type = [type](const json& one) {
     return one.is_object() && one.value("type", json()) == std::string(type);
@@ -101,7 +102,7 @@ absl::Status ForEachToken(const json& vocabulary, const OnToken& on_token) {
   return absl::OkStatus();
 }
 
-// Without the merges, which are most of the file and are not used here.
+// Skips the merges, which are most of the file and are not used here.
 json ParseWithoutMerges(absl::string_view text) {
   const auto wanted = [](int depth, json::parse_event_t event, json& parsed) {
     return !(event == json::parse_event_t::key && depth == 2 && parsed == "merges");
@@ -129,7 +130,7 @@ absl::StatusOr<TokenText> TokenText::Parse(absl::string_view tokenizer_json) {
   absl::Status status = ForEachToken((*model)["vocab"], [&](const std::string& spelt, int64_t id) {
     return put(id, spelling == Spelling::kByteLevel ? FromByteLevel(spelt) : FromSentencePiece(spelt), false);
   });
-  // Added tokens are written as they are, and may be in the vocabulary, too.
+  // Added tokens are written as plain text. They may also be in the vocabulary.
   const json added = tokenizer.value("added_tokens", json::array());
   if (!added.is_array()) return absl::InvalidArgumentError("its added_tokens are no list");
   for (const json& token : added) {

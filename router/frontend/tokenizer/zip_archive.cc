@@ -17,7 +17,7 @@ void Append32(uint32_t value, std::string& out) {
   Append16(value >> 16, out);
 }
 
-// What a file's header and its entry in the directory have in common.
+// Appends the fields that a file's header and its directory entry have in common.
 void AppendFacts(const std::string& name, const std::string& content, std::string& out) {
   // 1980-01-01 00:00, the earliest time of the format: a file's own time would change the archive's digest.
   constexpr uint32_t kTime = 0, kDate = 1 << 5 | 1;

@@ -13,7 +13,8 @@ namespace {
 
 using gateway::NotSupported;
 
-// Whether another engine has computed the prompt; one with "do_remote_decode" is computed here, for another.
+// Whether another engine has computed the prompt. A prompt with "do_remote_decode" is computed here for
+// another engine.
 bool KvFromElsewhere(const pb::GenerateRequest& request) {
   if (request.has_kv_transfer_params()) return true;
   const auto transfer = nlohmann::json::parse(request.kv_transfer_params_json(), /*cb=*/nullptr,
@@ -67,13 +68,13 @@ absl::Status CheckUnsupported(const pb::GenerateRequest& request) {
   return CheckUnsupportedSampling(request.sampling_params());
 }
 
-// CheckRequest bounds it from above.
+// CheckRequest checks the upper bound.
 absl::Status CheckLogprobs(const pb::SamplingParams& sampling) {
   if (!sampling.has_logprobs() || sampling.logprobs() >= 0) return absl::OkStatus();
   return OutOfRange("sampling_params.logprobs", sampling.logprobs(), "at least 0, or unset");
 }
 
-// vLLM takes -1 for none. As a seed it would make the outputs above the first the same in every call.
+// In vLLM, -1 means no seed. Used as a seed, it would make all outputs but the first the same in every call.
 std::optional<uint64_t> SeedOf(const pb::SamplingParams& from) {
   if (!from.has_seed() || from.seed() == -1) return std::nullopt;
   return static_cast<uint32_t>(from.seed());
@@ -99,21 +100,23 @@ bool AllKnown(const pb::GenerateRequest& from) {
          gateway::AllKnown(from.sampling_params());
 }
 
-// Unknown fields may be a salt or an adapter. For log-probabilities of the prompt vLLM computes all of it.
+// Unknown fields may contain a cache salt or an adapter. For log-probabilities of the prompt, vLLM computes
+// the whole prompt.
 bool SharesPrefixes(const pb::GenerateRequest& from) {
   const pb::SamplingParams& sampling = from.sampling_params();
   return OnlyTokens(from) && AllKnown(from) && !sampling.has_prompt_logprobs() &&
          !sampling.has_truncate_prompt_tokens();
 }
 
-// Whether the tokens that follow do not depend on where they are computed, and on nothing but prompt and
-// tokens; or are as good where another engine draws them and penalizes only its own (`may_resample`).
+// Whether another engine can continue the output: the next tokens depend only on the prompt and the tokens so
+// far. With `may_resample`, it is also acceptable that another engine samples them and penalizes only its own
+// tokens.
 bool Continues(const pb::GenerateRequest& from, bool may_resample) {
   const pb::SamplingParams& sampling = from.sampling_params();
   const bool greedy = (sampling.has_temperature() && sampling.temperature() == 0) || sampling.top_k() == 1;
   const bool penalties = sampling.frequency_penalty() != 0 || sampling.presence_penalty() != 0 ||
                          (sampling.repetition_penalty() != 0 && sampling.repetition_penalty() != 1);
-  // A text may begin before the tokens that another engine makes, and end in them.
+  // A stop text may begin in tokens of the first engine and end in tokens of another one.
   const bool plain = sampling.constraint_case() == pb::SamplingParams::CONSTRAINT_NOT_SET &&
                      sampling.stop().empty() && !sampling.has_prompt_logprobs() &&
                      !sampling.has_truncate_prompt_tokens();
