@@ -14,8 +14,8 @@
 
 namespace bfio::router {
 
-// Wraps `done` so that it writes the line first. `act`: for example "drain worker"; `what`: the operator's
-// input.
+// Wraps `done` so that the log line is written first. `act`: for example "drain worker"; `what`: the
+// operator's input.
 inline OperatorHandler::Done Told(std::string who, const char* act, std::string what,
                                   OperatorHandler::Done done) {
   return [who = std::move(who), act, what = std::move(what),

@@ -11,8 +11,8 @@
 
 namespace bfio::router {
 
-// Sets `worker_port_service`, and `group_kind` to independent groups, where chains are composed. REQUIRES:
-// all options are read.
+// If the options compose chains: sets `worker_port_service`, and `group_kind` to independent groups.
+// REQUIRES: all options are read.
 using SetChains = std::function<void(RouterOptions& options)>;
 
 // Adds the options of chains, if there are any.

@@ -5,10 +5,10 @@
 // Terms grow with every leader, and workers refuse routers of a smaller term than they have followed
 // (worker/link/router_link.h).
 //
-// A renewal is one call, and counts from before it was sent. The lease's length determines how long etcd may
-// take: replies that take a quarter of it each time, errors for a while, or one endpoint without an answer do
-// not affect a healthy leader. Between renewals the router checks that the key is still its own; a missing
-// answer to that has no effect either.
+// A renewal is one call, and counts from before it was sent. The lease's length determines how slow etcd may
+// be: replies that take a quarter of it each time, temporary errors, or one endpoint without an answer do not
+// affect a healthy leader. Between renewals the router checks that the key is still its own; a missing answer
+// to this check has no effect either.
 //
 // A leader loses its lease when it cannot renew it within the lease's length, or is paused for that long. The
 // decision loop checks lease() in each iteration (Lease::Look). When the lease is lost, the process ends at
@@ -50,7 +50,7 @@ struct ElectionOptions {
   std::function<void()> end_process;
 };
 
-// INVALID_ARGUMENT, naming the invalid setting.
+// INVALID_ARGUMENT, with the invalid setting in the message.
 absl::Status CheckElection(const ElectionOptions& options);
 
 class Election {

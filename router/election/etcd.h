@@ -22,9 +22,9 @@ namespace bfio::router {
 struct EtcdOptions {
   // "http://HOST:PORT" or "https://HOST:PORT".
   std::vector<std::string> endpoints;
-  // The CAs of etcd's certificate; this router's certificate and key, where etcd requires them.
+  // The CA certificates for etcd; this router's certificate and key, where etcd requires them.
   TlsFiles tls;
-  // Limit of connecting to one endpoint, and of each wait for its answer.
+  // Time limit for connecting to one endpoint, and for each wait for its answer.
   absl::Duration timeout = absl::Seconds(5);
 };
 

@@ -10,7 +10,7 @@
 // Workers that differ in their GroupKey (model, barrier: group_key.h) are never in one group. When the group
 // that a worker names, or would be assigned to, has another key, the worker joins or creates the group of its
 // own key beside it, NAME~xxxxxxxx; both logs report it. So a worker is not refused because of earlier ones,
-// and a misconfigured worker that comes first is alone in its group:
+// and a misconfigured worker that attaches first stays alone in its group:
 //   - GroupSetOptions::models (a flag of the router) takes precedence: workers of other models are refused
 //     with FAILED_PRECONDITION, and retry.
 //   - Otherwise a group forms when it has --workers members, so a minority forms no group.
@@ -63,7 +63,7 @@ class GroupSet {
   // Borrows both. The router's own groups exist from the start.
   GroupSet(const GroupSetOptions& options, core::Cluster* cluster, RequestBook* book);
 
-  // Events. Those of members that were closed and still send are dropped. REQUIRES: OnGone comes once for
+  // Events. Events of members that were closed and still send are dropped. REQUIRES: OnGone comes once for
   // every connection that sent a hello, also after its CloseMember.
   void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
   void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out);
@@ -112,7 +112,7 @@ class GroupSet {
   Group* FindNamed(absl::string_view name);
   GroupKey KeyOf(const WorkerHello& hello) const;
   absl::Status CheckConfigured(const WorkerHello& hello) const;
-  // The group of that name, or beside it, for workers of that key; null when there is none yet.
+  // The group for workers of that key: that of the name, or the one beside it; null when there is none yet.
   Group* FindFor(absl::string_view name, const GroupKey& key);
   // The name of a worker's group, or the name that the group is beside.
   std::string NameFor(const WorkerHello& hello, const GroupKey& key);

@@ -1,7 +1,7 @@
 // The connection to one worker, independent of its protocol.
 //
 // Purpose: the boundary between the router's state and the engines. router/worker_link implements it for
-// bfio's workers; the link of another engine implements it, too. Ownership: shared by the decision thread's
+// bfio's workers; the links of other engines implement it as well. Ownership: shared by the decision thread's
 // table of members and the connection. Threads: called by the decision thread; never blocks.
 #ifndef BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_
 #define BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_

@@ -1,8 +1,9 @@
 // Conversion between core structs and records of the decision log.
 //
 // Purpose: the only code that knows both formats. Encoding loses nothing that a decision depends on. Decoding
-// rejects any value that the core cannot have had, whatever the file contains. Most encoders name every
-// member of a struct, so a new member does not compile until it is recorded. Pure. Any thread.
+// rejects any value that the core cannot have had, whatever the file contains. Most encoders list every
+// member of a struct, so code with a new member does not compile until the member is recorded. Pure. Any
+// thread.
 #ifndef BFIO_ROUTER_RECORD_CODEC_H_
 #define BFIO_ROUTER_RECORD_CODEC_H_
 

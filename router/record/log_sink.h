@@ -26,9 +26,9 @@ class LogSink {
 
   // Starts a segment; everything appended from now on belongs to it.
   virtual void BeginSegment(SegmentStart start) = 0;
-  // Appends whole records. False when the log has stopped and takes no more.
+  // Appends whole records. False when the log has stopped and accepts no more records.
   virtual bool Append(absl::string_view records) = 0;
-  // Ends the log, for that reason.
+  // Ends the log with this reason.
   virtual void Close(v1::LoggedEnd::Reason reason) = 0;
   // Size in bytes of records at which a segment should end.
   virtual int64_t segment_bytes() const = 0;

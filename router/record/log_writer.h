@@ -2,10 +2,10 @@
 //
 // Purpose: takes bytes from the decision thread without ever blocking it, and writes them as blocks into
 // segments of bounded total size; the oldest segments are removed first. When the disk fails, or is so slow
-// that the queue is full, the log ends: with a last record that says so where possible, and one line in the
-// program's log. The router continues. Threads: LogSink's methods from one thread; they share a lock with the
-// writer's thread only while some kilobytes are copied. The writer checks for work every kPoll, so a killed
-// router loses the records of at most that time.
+// that the queue is full, the log ends: with a last record that gives the reason where possible, and one line
+// in the program's log. The router continues. Threads: LogSink's methods from one thread; they share a lock
+// with the writer's thread only while some kilobytes are copied. The writer checks for work every kPoll, so a
+// killed router loses the records of at most that interval.
 #ifndef BFIO_ROUTER_RECORD_LOG_WRITER_H_
 #define BFIO_ROUTER_RECORD_LOG_WRITER_H_
 
@@ -32,7 +32,7 @@ class LogWriter final : public LogSink {
   static constexpr int64_t kMinBytes = 1 << 20;
   // Number of segments in the bound: removing the oldest loses one part in kSegments.
   static constexpr int64_t kSegments = 8;
-  // Limit of the number of files, however small: each start of a router leaves some behind.
+  // Limit of the number of files, whatever their size: each start of a router leaves some behind.
   static constexpr size_t kMaxFiles = 64;
   static constexpr absl::Duration kPoll = absl::Milliseconds(50);
   // How long Close waits for a disk that does not respond.

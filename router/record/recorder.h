@@ -1,7 +1,7 @@
 // Turns the events of a cluster into records of the decision log.
 //
 // Purpose: encodes each event with its outcome and passes the bytes to a sink; from time to time it starts a
-// new segment with the cluster's whole state. Cost: some hundred nanoseconds per event, no lock except in
+// new segment with the cluster's whole state. Cost: a few hundred nanoseconds per event, no lock except in
 // Flush, and nothing once the sink has stopped. It reads the clock, because the duration of decisions is part
 // of the log. Threads: the cluster's.
 #ifndef BFIO_ROUTER_RECORD_RECORDER_H_
@@ -74,7 +74,7 @@ class Recorder final : public core::EventObserver {
   absl::Time last_plan_;
   // Start of the decision in progress.
   absl::Time decision_began_;
-  // Reused, so that a record allocates only what no earlier record of its kind needed.
+  // Reused, so that a record allocates memory only beyond what earlier records of its kind needed.
   v1::DecisionRecord report_, plan_, arrival_, other_;
   std::string pending_;
 };

@@ -7,9 +7,9 @@
 //
 // kTokensThatClear tokens in one placement end the row, alone or not. A replay starts at the last token that
 // arrived, so a crash caused by the request's own tokens repeats within the few steps whose reports were lost
-// with the worker; 16 tokens are more than those. With a larger bound, requests that were by chance on
-// unstable workers would be suspected. A request whose workers fail later each time is ended after kMost
-// failures in all. Pure counting; the decision thread's.
+// with the worker; kTokensThatClear is larger than their number. With a larger value, requests that happened
+// to be on unstable workers would be suspected. A request whose workers fail later each time is ended after
+// kMost failures in all. Pure counting; the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_SUSPICION_H_
 #define BFIO_ROUTER_REQUESTS_SUSPICION_H_
 

@@ -88,7 +88,7 @@ MUTANTS = [
     ("policy/bf_io_auto/headroom.cc", "if (request.id <= last_id_) continue;", "", "a request that waits is learnt from at every decision"),
     ("policy/bf_io_auto/headroom.cc", "  return kMeanOfStay * to_come * to_come / (to_come + prompt);", "  return 0;", "what residents will grow to is not counted"),
     ("policy/bf_io_auto/bf_io_auto.cc", "      decision.assignments.clear();\n      free_.Reset(snapshot);\n", "      free_.Reset(snapshot);\n", "a plan that was given up stays in the decision"),
-    ("prefix/prefix_cache.cc", "  // From the last, so that the first counts as used latest.\n  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {", "  for (auto block = blocks.begin(); block != blocks.end(); ++block) {", "a prompt loses its beginning first"),
+    ("prefix/prefix_cache.cc", "  // From the last block, so that the first one counts as used most recently.\n  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {", "  for (auto block = blocks.begin(); block != blocks.end(); ++block) {", "a prompt loses its beginning first"),
     ("prefix/prefix_cache.cc", " || entries() > most_entries_", "", "the entries of a followed cache are not bounded"),
     ("prefix/prefix_cache.cc", "  blocks = blocks.subspan(0, static_cast<size_t>(most_entries_));\n", "", "a long prompt takes memory for all of its blocks"),
     ("prefix/prefix_cache.cc", "    if (node.awaited == 0 && !node.computed) Remove(it->second);\n", "", "a prompt stays that nobody has computed"),
