@@ -9,8 +9,8 @@
 // to the age is bounded and known when the call arrives. Bramson proves this order, "earliest due
 // date, first served", stable whenever no engine gets more work than it can do ("Stability of
 // earliest-due-date, first-served queueing networks", Queueing Systems 39, 2001). A rule by the call's
-// own position alone has no such guarantee; docs/agents.md has one that fails. Pure. Steps. Threads:
-// any, no state.
+// own position alone has no such guarantee; docs/agents.md has an example that fails. Pure. Units:
+// steps. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_AGENTS_SENIOR_STEP_H_
 #define BFIO_ROUTER_CORE_AGENTS_SENIOR_STEP_H_
 

@@ -6,8 +6,8 @@
 //   move      an admitted item to a free slot of another worker
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
 // changes. A template over any pricing with these members (paper_pricing.h, quadratic_pricing.h):
-//   Reset, Value, Put, Settle maintain the state Open(g, out), Lowest(c), Gain price items for a slot; convex
-//   in the load for each curve
+//   Reset, Value, Put, Settle        maintain the state
+//   Open(g, out), Lowest(c), Gain    price items for a slot; convex in the load for each curve
 //   Pair, Move                       price an exchange between workers
 //   AdmitCost, HasAdmitCosts         the cost of admitting an item apart from its load
 //   MayTrade(g), epoch(g)            let the search skip exchanges that cannot improve

@@ -6,10 +6,9 @@
 //   square  (default) squared deviations of the loads from a common level, less weights for waiting
 //           (valuation.h): balances better and does not starve any request.
 //   refill  square over the horizon; a worker's weight is the probability that no request on it has ended by
-//   then:
-//           the next decision repairs the imbalance that a completion causes.
+//           then, because the next decision repairs the imbalance that a completion causes.
 //   paper   J = sum over h of G max L - sum L. Its term - sum L rewards large requests, so small ones may
-//   wait long.
+//           wait long.
 // Classes of priority are strict: a request is never passed over for a lower class while KV admits it.
 //
 // Purpose: the program with the user's settings; bf_io_auto derives its settings itself. Threads: as Policy.

@@ -2,7 +2,7 @@
 //
 // Purpose: chooses the requests that enter and their workers, without parameters to tune. Two regimes,
 // distinguished at every decision:
-//   slots for all all requests enter, by one of three rules: a few workers are kept low for the next large
+//   slots for all   all requests enter, by one of three rules: a few workers are kept low for the next large
 //                   request (headroom.h); each request goes where future steps grow least (horizon.h); or
 //                   each goes to the least loaded worker, with even counts (policy/trtllm). The scheduler
 //                   selects the rule with the shortest steps (router/core/choice).

@@ -6,8 +6,8 @@
 //     sum over h of d_h E max_g T_g(h)        E max_g T_g(h) ~ tau_h log sum_g exp(m_g(h) / tau_h)
 //
 //   m_g(h)   expected time of worker g's step h steps ahead, of its present requests (Snapshot::far)
-//   tau_h    s_h / sqrt(2 log G), s_h^2 is the variance of a worker's time h steps ahead. For normal loads E
-//   max is at most
+//   tau_h    s_h / sqrt(2 log G); s_h^2 is the variance of a worker's time h steps ahead. For normal loads
+//            E max is at most
 //            tau log sum exp(m / tau) + s^2 / (2 tau), and at equal means this tau minimises the bound. tau
 //            grows with h, so that for far steps only large differences matter.
 //   d_h      exp(-h / r), where r is the mean number of steps that a resident still stays. A knot of the
