@@ -76,7 +76,7 @@ void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens, co
 bool ClientStream::End(const absl::Status& status, std::optional<router::Finish> finish) {
   MutexLock lock(&mutex_);
   if (!SetEnd(ToGrpcStatus(status))) return false;
-  // The client of a cancelled request no longer reads, so pending messages are dropped.
+  // The remaining tokens of a cancelled request are not sent.
   if (absl::IsCancelled(status)) {
     pending_.clear();
     pending_logprobs_.Clear();
