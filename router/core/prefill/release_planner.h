@@ -11,10 +11,12 @@
 // free rows and the time below the slowest rank in the steps that they need. A wave of height t delays N
 // decodes by t. If all ranks had the height t, no release could be cheaper. If the waiting prompts fill the
 // ranks to t' on average, N (t - t') of the delay is for ranks without prompts, and a later release with more
-// prompts could avoid it. The number of prompts to come is unknown, so a prompt is released when the prompts
-// of its wave have waited that long in total (the ski rental rule: buy when the rent paid equals the price).
-// The height with the largest waiting time beyond its cost is chosen. The ranks' present height is one of the
-// candidates, so a prompt that adds nothing is not delayed. If arrivals use the share r of the budgets'
+// prompts could avoid it. When these arrive is unknown, so a prompt is released when the prompts of its wave
+// have waited that long in total (the ski rental rule: buy when the rent paid equals the price). If m prompts
+// would wait that long until the next one arrives, m (m + 1) / (2 lambda) in the mean with lambda arrivals a
+// second, they do not wait for it (the economic lot size). The height with the largest such waiting time
+// beyond its cost is chosen. The ranks' present height is one of the candidates, so a prompt that adds
+// nothing is not delayed. If arrivals use the share r of the budgets'
 // capacity for prompts, a rank without a prompt wastes capacity that is needed, and each second of waiting
 // delays 1 / (1 - r) other requests, so unevenness has the weight 1 - r.
 //
