@@ -22,7 +22,7 @@ from common import bf_io, estimate, experiment, main
 def table1(ctx):
     """As in the authors' script: averages over the steps until the pool empties, TPOT over all requests.
 
-    The paper does not say which FCFS, which JSQ and which pool its rows are of, so the readings stand side by side.
+    The paper does not define its FCFS, its JSQ and its pool exactly, so the table has a row for each reading.
     """
     requests = ctx.shortened(100_000, 2_000)
     runs = ctx.simulate({name: {**flags, **drawn(ctx, requests)} for name, (flags, _) in TABLE_1.items()})

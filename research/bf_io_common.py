@@ -1,4 +1,4 @@
-"""What the experiments of BF-IO's paper share (bf_io.py)."""
+"""Constants and helpers shared by the experiments of BF-IO's paper (bf_io.py)."""
 
 from common import bf_io
 
@@ -11,7 +11,7 @@ def label(horizon, discount=None):
 
 
 def drawn(ctx, requests, workload=None):
-    """Flags of a run over so many requests, rows drawn with replacement."""
+    """Flags of a run over `requests` requests, whose rows are drawn with replacement."""
     return {**(workload or ctx.workload).flags, "draw": "replacement", "requests": requests}
 
 
@@ -20,11 +20,11 @@ def loads_of(steps):
     return steps.filter(regex="^load_").to_numpy(dtype=float)
 
 
-# Of the paper: 10^4 tokens, 10^4 tokens/s, ms, kJ.
+# The paper's values of TABLE_1_COLUMNS: 10^4 tokens, 10^4 tokens/s, ms, kJ.
 PAPER_FCFS, PAPER_JSQ = (27.9, 8.00, 14.2, 396), (28.2, 7.99, 14.2, 396)
 PAPER_BF_IO_0, PAPER_BF_IO_20 = (2.92, 9.03, 12.6, 386), (1.65, 9.13, 12.5, 383)
 
-TABLE_1 = {  # name: flags, what the paper prints
+TABLE_1 = {  # name: flags, the paper's values
     "FCFS, most free slots": ({"policy": "fcfs"}, PAPER_FCFS), "FCFS, by index": ({"policy": "fcfs_fill"}, PAPER_FCFS),
     "JSQ by count": ({"policy": "least_requests"}, PAPER_JSQ), "JSQ by tokens": ({"policy": "least_tokens"}, PAPER_JSQ),
     label(0): (bf_io(0, "paper"), PAPER_BF_IO_0), label(5): (bf_io(5, "paper"), None),

@@ -43,15 +43,15 @@ def lengths_trace(ctx, geometric, rows):
 
 
 def scaling_cell(ctx, family, workers, batch):
-    """Flags of a cell's runs: (FCFS's, the others'). A large group's mean over few steps is as good as a small one's
-    over many, and a step of it costs more; FCFS is cheap and scatters, so it runs for longer."""
+    """Flags of a cell's runs: (FCFS's, the others'). Large groups run for fewer steps, because their mean over few steps is
+    as exact and each step costs more. FCFS runs for more steps, because it is cheap and varies more."""
     theorem, drift, geometric = FAMILIES[family]
     slots = workers * batch
 
     def within(wanted, least, work):
         return min(max(work // slots, ctx.shortened(least, 2)), ctx.shortened(wanted, 2))
 
-    if geometric:  # ages, and what waits, are stationary after some mean lengths
+    if geometric:  # ages and the pool are stationary after some mean lengths
         warmup = min(max(5_000_000 // slots, 150), ctx.shortened(400, 150))
         fcfs, others = within(4000, 200, 20_000_000), within(2000, 120, 6_000_000)
         pool = math.ceil(4 * slots * theory.END_RATE)
@@ -149,7 +149,7 @@ def scaling(ctx):
 
 
 def improvement(runs, cell, rule):
-    """FCFS's imbalance over the rule's; where some run has none, the means' ratio, without an interval."""
+    """FCFS's imbalance over the rule's. If a run of the rule has no imbalance: the ratio of the means, without an interval."""
     fcfs, own = runs.values((cell, "fcfs"), IMBALANCE), runs.values((cell, rule), IMBALANCE)
     if (own > 0).all():
         return estimate(fcfs / own)

@@ -33,7 +33,7 @@ def fig1(ctx):
     ctx.parameter("steps", f"{steps} counted after a warm-up of {warmup}")
     watched, fewer = {}, {}
     for workload in ctx.workloads:
-        # A trace with times is read in its order, others are drawn: their order means nothing.
+        # A trace with times is read in its order. Rows of others are drawn, because their order has no meaning.
         rows = workload.flags if workload.has_arrivals else drawn(ctx, 200_000, workload)
         for name, policy in FIG_1_RULES.items():
             watched[name, workload.name] = {"policy": policy, **rows, **sizes}
@@ -217,8 +217,8 @@ def watts(steps):
 
 @experiment("power over time and energy, by three power laws", "burstgpt", traces=(BURSTGPT, AZURE), check="")
 def fig7(ctx):
-    """All policies serve the same requests. Energy as the authors' script counts it, until the pool is empty, and over
-    the whole work, when policies have made the same tokens."""
+    """All policies serve the same requests. Energy is counted until the pool is empty, as in the authors' script, and
+    until the last token, when all policies have generated the same tokens."""
     requests = ctx.shortened(100_000, 5_000)
     flags = {name: {**rule, **drawn(ctx, requests)} for name, rule in FIG_7.items()}
     runs = ctx.simulate(flags, series=True)
@@ -232,7 +232,7 @@ def fig7(ctx):
     for name in FIG_7:
         smoothed, busy = {law: [] for law in POWER_LAWS}, []
         for seed in range(1, ctx.seeds + 1):
-            # The averages end when the pool is empty; the file goes on to the last token.
+            # The averages end when the pool is empty; the file has all steps to the last token.
             steps = runs.series(name, seed).head(int(runs.values(name, "steps")[seed - 1]))
             by_law, at_work = watts(steps)
             window = min(SMOOTH_STEPS, len(steps))
@@ -281,7 +281,7 @@ def fig7(ctx):
 def expect_fig7(ctx, runs, whole, works):
     tokens = [work["all tokens, 10^6"].mean for work in works]
     ctx.expect("all policies do the same work", max(tokens) / min(tokens), 1, 1, small=(1, 1))
-    # (BurstGPT, Azure): the change of BF-IO H=20 against FCFS until the pool is empty, and over the whole work.
+    # Change of energy of BF-IO H=20 against FCFS, for BurstGPT and Azure: until the pool is empty, and to the last token.
     azure = ctx.workload.name == AZURE
     for law, burstgpt_bounds, azure_bounds, paper, ours in (
         ("load ratio", (-3, -1.8), (-1.8, -1), "-3.3 and -3.4", ("-2.4 ± 0.3", "-1.4 ± 0.1")),

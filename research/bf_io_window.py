@@ -15,11 +15,11 @@ HORIZONS = (0, 1, 2, 5, 10, 20, 40, 60, 80, 120, 200, 300, 500)
 
 @experiment("imbalance against the steps looked ahead", "burstgpt", traces=(BURSTGPT,), check="--shorten=10 --seeds=2")
 def fig4(ctx):
-    """60,000 requests where Table 1 has 100,000: H = 500 is slow."""
+    """60,000 requests instead of the 100,000 of Table 1, because H = 500 is slow."""
     requests = ctx.shortened(60_000, 1_000)
     curves = {
         "the paper's J": {h: bf_io(h, "paper") for h in HORIZONS},
-        # 0.7^40 is 6e-7: beyond, nothing is left to weigh.
+        # 0.7^40 is 6e-7, so a longer horizon changes nothing.
         "J, weights 0.7^h": {h: bf_io(h, "paper", 0.7) for h in HORIZONS if h <= 40},
         "refill": {h: bf_io(h, "refill") for h in HORIZONS if h <= 80}, "square": {None: bf_io(0, "square")},
         "bf_io_auto": {None: {"policy": "bf_io_auto"}}, "FCFS": {None: {"policy": "fcfs"}},

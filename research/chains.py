@@ -27,13 +27,13 @@ def chain_runs(ctx, study, variants):
 
 
 def column(runs, variant, key):
-    """By seed, whatever the program printed."""
+    """The printed values of all seeds; not only numbers."""
     first = runs.variants.index(variant) * runs.seeds
     return runs.frame[key].iloc[first : first + runs.seeds].tolist()
 
 
 def values(runs, variant, key):
-    """Of the seeds that have one."""
+    """The finite values, of the seeds that have one."""
     found = runs.values(variant, key)
     return found[np.isfinite(found)]
 
@@ -57,7 +57,7 @@ def finite(numbers):
 
 @experiment("GBP-CR's reserved jobs against random orders of the servers (Figure 3)", name="chain-placement", check="")
 def placement(ctx):
-    """c K(c) of GBP-CR and of 100 random orders of the servers that are grouped the same way. The fewer the better."""
+    """c K(c) of GBP-CR and of 100 random orders of the servers that are grouped the same way. Smaller is better."""
     orders = 100
     cases = [(fast, demand) for fast in (0, FAST) for demand in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)]
     runs = chain_runs(
@@ -107,7 +107,7 @@ ROUNDING = 1e-9  # share of the needed rate that may be missing
 
 
 def fastest_first(times, capacities, needed):
-    """Jobs at once that chains need for a rate, the fastest first up to their capacities; None if all give less."""
+    """Concurrent jobs needed to reach a rate if the fastest chains are filled first; None if all chains cannot reach it."""
     missing, jobs = needed * (1 - ROUNDING), 0
     for time, capacity in zip(times, capacities):
         if missing <= 0:
@@ -130,7 +130,7 @@ def fewest_jobs(times, hops, slots, needed):
 
 
 def jobs_at_once(pool, share):
-    """By way of allocating cache, the jobs at once for a share of the rate of all of GCA's chains; None if there are none."""
+    """Concurrent jobs needed for a share of the rate of all of GCA's chains, by method; None where a method cannot reach it."""
     times, capacities, hops = ([chain[key] for chain in pool["chains"]] for key in ("time_s", "capacity", "hops"))
     needed = share * sum(capacity / time for time, capacity in zip(times, capacities))
     disjoint, rate = 0, 0
@@ -147,7 +147,7 @@ def jobs_at_once(pool, share):
 def cache(ctx):
     """Cache allocation for GBP-CR's placement on all servers with c = 7: how many jobs must be served at once for a
     rate, by GCA's chains filled fastest first, by GBP-CR's disjoint chains alone, and at the optimum over GCA's chains.
-    The bound takes every job to be on the fastest chain."""
+    The bound assumes that every job is on the fastest chain."""
     ways = {"disjoint": "disjoint chains, c each", "gca": "GCA", "program": "integer program", "bound": "lower bound"}
     shares = [round(0.1 * share, 1) for share in range(1, 10)]
     pools = chain_runs(ctx, "chains", {"": {}}).frame.to_dict("records")
@@ -329,7 +329,7 @@ def tuning(ctx):
 # ---------------------------------------------------------------------------------------------------------------------
 # Not in the paper: a demand that changes
 
-# By servers and share fast: the largest rate that a composition has with each of five seeds, in jobs/s.
+# By (servers, share of fast ones): the largest rate, in jobs/s, that a composition reaches with each of five seeds.
 LARGEST = {(10, 0.2): 0.86, (20, 0.1): 1.38, (20, 0.2): 1.9, (20, 0.4): 2.73, (40, 0.2): 3.94}
 
 
@@ -359,7 +359,7 @@ def drift(ctx):
     response = {pair: math.inf if one["response_s"] is None else one["response_s"] for pair, one in zip(pairs, ran)}
 
     def above(pool, own, share):
-        """Per cent by seed that the composition for `own` responds slower at `share` than the one for it."""
+        """By seed: per cent by which the response at `share` is longer with the composition for `own` than with its own."""
         return [
             100 * (response[pool, seed, own, share] / response[pool, seed, share, share] - 1)
             for seed in range(1, ctx.seeds + 1)
@@ -396,7 +396,7 @@ def drift(ctx):
 @experiment("what it gains to compose all chains anew when the demand drifts, over a day", name="chain-retune", seeds=3,
             check="--shorten=4 --seeds=1")
 def retune(ctx):
-    """The router's rule for composing anew (chains/core/retune.h) against the two compositions that stand: the demand is 20 % of
+    """The router's rule for composing anew (chains/core/retune.h) against two fixed compositions: the demand is 20 % of
     the largest rate for nine hours, rises for three, is 90 % for nine and falls for three."""
     hours = 3600 / ctx.shorten
     ctx.parameter("day", f"{9 * hours:g} s low, {3 * hours:g} s up, {9 * hours:g} s high, {3 * hours:g} s down")
@@ -414,7 +414,7 @@ def retune(ctx):
         return estimate([got[pool, tuning, seed][key] for seed in range(1, ctx.seeds + 1)]).mean
 
     def above(pool, tuning, key):
-        """Per cent by which the mean response is above that of the chains that stand for the high demand."""
+        """Per cent by which the mean response is above that of the fixed chains for the high demand."""
         return 100 * (mean(pool, tuning, key) / mean(pool, "high", key) - 1)
 
     rows = []
@@ -453,7 +453,7 @@ def retune(ctx):
 # ---------------------------------------------------------------------------------------------------------------------
 # Figure 8
 
-# Of the mixes, by servers: the composition on all servers below PETALS, %, with 10 to 40 % fast servers.
+# By number of servers: per cent by which the composition on all servers is below PETALS, with 10, 20, 30, 40 % fast servers.
 BELOW_PETALS = {10: (89, 62, 39, 13), 20: (11, 14, 8.1, 3.5), 30: (14, 7.7, 3.9, 2.7), 40: (9.3, 3.5, 2.5, 2.8)}
 SYSTEMS = {
     "composed, c tuned": {"reserve": 0}, "composed, c = 7": {},

@@ -1,4 +1,4 @@
-"""What the experiments share: runs in parallel, estimates over seeds, tables, charts, a page, and assertions.
+"""Library of the experiments: runs in parallel, estimates over seeds, tables, charts, a page, and assertions.
 
 An experiment is a function in a file of this folder:
 
@@ -105,7 +105,7 @@ def log_log_slope(x, y):
 
 
 def number(value, digits=4):
-    """A number with so many significant digits, as text."""
+    """A number with `digits` significant digits, as text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, (int, np.integer)):
@@ -134,18 +134,18 @@ class Runs:
         self._rows = {name: frame.iloc[i * seeds : (i + 1) * seeds] for i, name in enumerate(self.variants)}
 
     def values(self, variant, key):
-        """By seed."""
+        """The values of a variant, by seed."""
         return self._rows[variant][key].to_numpy(dtype=float)
 
     def mean(self, variant, key, scale=1):
         return estimate(self.values(variant, key)).scaled(scale)
 
     def ratio(self, variant, base, key):
-        """Of one variant to another, paired by seed."""
+        """The ratio of one variant to another, paired by seed."""
         return estimate(self.values(variant, key) / self.values(base, key))
 
     def change(self, variant, base, key):
-        """The same in per cent: -3.4 for 3.4 % less."""
+        """The change from `base` in per cent, paired by seed: -3.4 for 3.4 % less."""
         ratio = self.ratio(variant, base, key)
         return Estimate(100 * (ratio.mean - 1), 100 * ratio.half)
 
@@ -155,7 +155,7 @@ class Runs:
 
 
 class Workload:
-    """A trace or a built-in profile. `flags`: how bfio_sim is given it."""
+    """A trace or a built-in profile. `flags`: the flags of bfio_sim that select it."""
 
     def __init__(self, ctx, name, flags):
         self._ctx, self.name, self.flags = ctx, name, flags
@@ -186,12 +186,12 @@ class Workload:
 
     @property
     def mean_output(self):
-        """E[o], tokens: steps that a request stays."""
+        """E[o] in tokens, which is the number of steps that a request stays."""
         return self.summary()["output_tokens_mean"]
 
 
 def bf_io(horizon=0, objective="paper", discount=None):
-    """Flags of the BF-IO program, every length known where it looks ahead."""
+    """Flags of the BF-IO program. With a horizon all lengths are known (oracle)."""
     return {
         "policy": "bf_io", "objective": objective, "horizon": horizon, "discount": discount,
         "lookahead": "oracle" if horizon else "none",
@@ -292,7 +292,7 @@ class Context:
         return self._in_order(ThreadPoolExecutor(max_workers=self.args.jobs), run, commands)
 
     def _in_order(self, pool, run, commands):
-        """run(command) of each, in order, and how far they are on standard error."""
+        """The results of run(command), in order. Reports progress on standard error."""
         started, last, outputs = time.monotonic(), 0.0, []
         try:
             for output in pool.map(run, commands):

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Schedulers of one engine and networks of engines, and their figures.
 
-"Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": who stays bounded below capacity (Figure 1),
-the Rybko-Stolyar network (Figure 8), agents' orders (Section 4), token budgets (Figure 9); and what long prompts cost ranks
-that share a barrier, which is ours. docs/agents.md and docs/steps.md say what came out.
+"Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": which schedulers stay bounded below capacity
+(Figure 1), the Rybko-Stolyar network (Figure 8), agents' orders (Section 4), token budgets (Figure 9). Not in the paper: the
+cost of long prompts for ranks that share a barrier. docs/agents.md and docs/steps.md have the results.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from common import Workload, experiment, main
 from network import ORDERS as ORDER_FLAGS, run_cell, verdict
 
-# Seconds of a batch of x tokens: Llama-3-70B on two A100, as the paper fits it.
+# A batch of x tokens takes 45.5 ms + 0.30 ms (x - 64): the paper's fit of Llama-3-70B on two A100.
 BUDGET = 512
 CAPACITY = BUDGET / (45.5e-3 + 0.30e-3 * (BUDGET - 64))  # tokens per second
 REQUEST_TOKENS = 200
@@ -23,12 +23,12 @@ ORDERS = dict(zip(("last call first", "first call first", "oldest call first", "
                    "parent due first (due)"), ORDER_FLAGS))
 LAST, FIRST, OLDEST, AGE, DUE = ORDERS
 
-# With fewer runs a verdict's rate of false alarms would be no figure to state.
+# A verdict of n runs is a false alarm with a probability of at most 2^-n: 0.8 % here.
 VERDICT_SEEDS = 7
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Verdicts on growth (network.py says what they rest on)
+# Verdicts on growth (verdict in network.py has the test)
 
 
 def network(ctx, variants, seeds=VERDICT_SEEDS):
@@ -264,7 +264,7 @@ def engines(ctx):
 
 
 def workloads(ctx):
-    """Those of the command line, or the built-in ones, which the assertions are of."""
+    """The workloads of the command line, or the built-in ones, for which the assertions hold."""
     return ctx.workloads or [Workload(ctx, f"profile {name}", {"profile": name})
                              for name in ("conversation", "code", "burstgpt")]
 

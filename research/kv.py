@@ -2,8 +2,8 @@
 """Admission under a bound on KV memory, and its figures.
 
 "Online Scheduling for LLM Inference with KV Cache Constraints": one worker (Llama-2-70B on two A100, M = 16,492 tokens
-of KV), Poisson arrivals, lengths of conversations; docs/admission.md says what came out. kv-tight is ours: the router's
-admission on eight workers. Section numbers are the paper's.
+of KV), Poisson arrivals, lengths of conversations. docs/admission.md has the results. kv-tight is not in the paper: it is
+the router's admission on eight workers. Section numbers are the paper's.
 """
 
 import itertools
@@ -16,8 +16,8 @@ import numpy as np
 
 from common import experiment, main
 
-# M as the paper states and uses it. Its own formula, 2 x 80 layers x 8192 x 2 bytes a token in the 20 GB that 160 GB
-# leave beside 140 GB of weights, gives the other.
+# M as the paper states and uses it, and M by the paper's formula: 20 GB, which 140 GB of weights leave of 160 GB, over
+# 2 x 80 layers x 8192 x 2 bytes per token.
 MEMORY, MEMORY_BY_FORMULA = 16_492, 7_629
 HIGH, LOW = 50, 10  # arrivals per second
 
@@ -51,7 +51,7 @@ def setting(ctx, requests):
 
 
 def latency(runs, variant):
-    """Mean latency, s; not a number where the rule went round in circles for some seed."""
+    """Mean latency in seconds; NaN if the rule made no progress for some seed."""
     return runs.mean(variant, "latency_s_mean")
 
 
@@ -60,7 +60,7 @@ def best_protection(latencies):
 
 
 def lost(runs, variant):
-    """Times that requests were thrown out or preempted: mean over the seeds."""
+    """Number of evictions and preemptions, mean over the seeds."""
     return float((runs.values(variant, "evictions") + runs.values(variant, "preemptions")).mean())
 
 
@@ -69,7 +69,7 @@ def lost(runs, variant):
 
 
 def compare(ctx, title, runs, requests, whole, half):
-    """Rows by rule; `whole` and `half`: the variants of a rule at all and at half of the arrivals."""
+    """A row for each rule. whole, half: functions from a rule to its variant with all and with half of the arrivals."""
     latencies = {name: latency(runs, whole(name)) for name in RULES}
     best = best_protection(latencies)
     ctx.table(title, [{
@@ -123,7 +123,7 @@ def demand(ctx, rate):
 
 
 def near(ctx, name, value, ours, share=0.05, **more):
-    """A figure of the docs, to a share of it: runs are the same for the same seeds but for the last digits of libm."""
+    """Expects a figure of the docs within `share` of it. Equal seeds give equal runs, except for the last digits of libm."""
     ctx.expect(name, value, ours * (1 - share), ours * (1 + share), ours=ours, **more)
 
 
@@ -244,7 +244,7 @@ HINDSIGHT_RULES = {"MC-SF": "mc_sf", "MC-SF, paced": "mc_sf_paced", "MC in order
 
 
 def random_instance(online, seed):
-    """The paper's ranges are M 30 to 50 and 40 to 60 requests; these are what a search can prove."""
+    """Smaller than the paper's instances (M 30 to 50, 40 to 60 requests), so that a search can prove the optimum."""
     rng = random.Random(seed)
     memory, requests, rate, prompt = rng.randint(12, 20), rng.randint(6, 8), rng.uniform(0.5, 1.5), rng.randint(1, 3)
     at, arrivals = 0.0, []
@@ -255,7 +255,7 @@ def random_instance(online, seed):
 
 
 def all_small(first_round_counts):
-    """All multisets of 2 to 5 outputs of 1 to 5, prompts of 1 and 2, memory from what one request needs to what two do."""
+    """All multisets of 2 to 5 outputs of 1 to 5, with prompts of 1 and 2, and memory for one to two of the largest requests."""
     return [{"kv_tokens": memory, "first_round_counts": first_round_counts,
              "requests": [[0, prompt, output] for output in outputs]}
             for n in range(2, 6) for outputs in itertools.combinations_with_replacement(range(1, 6), n)
@@ -302,7 +302,7 @@ def kv_hindsight(ctx):
     ctx.expect("first round free: MC-SF is not the best", not_best["all small, first round free", "MC-SF"], 280, 280, ours=280)
     ctx.expect("first round free: worst", max(ratios["all small, first round free", "MC-SF"]), 1.120, 1.122, ours=1.121)
     ctx.expect("all small: the pace's mean ratio", mean["all small", "MC-SF, paced"], 1.022, 1.024, ours=1.023)
-    # Random: the bounds allow for the luck of 200 instances.
+    # These instances are random: the bounds allow for the variation of 200 of them.
     ctx.expect("at once: MC-SF", mean["at once", "MC-SF"], 1.01, 1.03, ours=1.019, small=(1, 1.2))
     ctx.expect("at once: in order of arrival", mean["at once", "MC in order of arrival"], 1.25, 1.42, ours=1.349)
     ctx.expect("online: MC-SF", mean["online", "MC-SF"], 1.02, 1.06, ours=1.041, small=(1, 1.2))
@@ -375,7 +375,7 @@ def kv_lengths(ctx):
     ctx.expect("paced, known: preempted", lost(runs, (50, "MC-SF, paced", "known")), 0, 0, small=(0, 0))
 
 
-# Workload, arrivals per second, tokens of KV: more than memory supports.
+# Workload, arrivals per second (more than memory supports), tokens of KV.
 PACED = [("conversation", 20, 60_000), ("burstgpt", 50, 40_000), ("bimodal_outputs", 10, 60_000), ("constant", 20, 30_000),
          ("agentic", 20, 120_000), ("reasoning", 2, 120_000)]
 
@@ -401,7 +401,7 @@ def kv_paces(ctx):
 # ---------------------------------------------------------------------------------------------------------------------
 # The router's admission where KV is short
 
-# Throughput against the best watermark, of the traces that docs/benchmarks.md shows.
+# Throughput relative to the best watermark, as in docs/benchmarks.md.
 TIGHT = {workload: dict(zip((("none", "none", None), ("kv_feasible", "oracle", None), ("kv_feasible", "survival", 0.99),
                              ("mc_sf", "oracle", None), ("mc_sf", "survival", 0.99)), ours))
          for workload, ours in {"profile conversation": (0.863, 1.011, 1.011, 1.045, 1.08),
@@ -421,10 +421,10 @@ def kv_tight(ctx):
     for workload in ctx.workloads:
         rows = workload.requests()
         prompt, output = rows["num_prefill_tokens"].to_numpy(float), rows["num_decode_tokens"].to_numpy(float)
-        # What a resident holds in the mean, sizes weighed by how long they stay.
+        # `share` of what full slots hold: mean tokens of a resident, where sizes are weighted by the length of the stay.
         memory = int(share * batch * (output * (prompt + (output - 1) / 2)).sum() / output.sum())
         steps = ctx.shortened(6_000, 50)
-        # Until 1,000 requests have ended, if memory holds as many as it should, and those have that began with them.
+        # Steps until 1,000 requests have ended, and those that began with them, if memory holds `share` of the slots.
         ended = 1_000 * workload.mean_output / (workers * share * batch)
         warm_up = ctx.shortened(max(250, math.ceil(1.2 * ended + 2.5 * workload.mean_output)), 20)
         runs = ctx.simulate({gate: {

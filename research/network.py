@@ -146,7 +146,7 @@ class Lane:
         self.decodes.insert(at, call.entry)
 
     def finish_decodes(self, n):
-        """The first n have made a token each; returns those that have ended, which are removed."""
+        """The first n have generated a token each. Removes and returns those that have ended."""
         self.left[:n] -= 1
         ended = (self.left[:n] == 0).nonzero()[0].tolist()
         calls = [self.decodes[at][2] for at in ended]
@@ -269,8 +269,8 @@ class Engine:
 # ---------------------------------------------------------------------------------------------------------------------
 # Agents, orders and a run
 
-# exit_first, entry_first: priorities of classes, by how many calls follow; call_age: first come, first served at the engine;
-# parent_age: the agent that has been in the network longest; parent_due: the router's rule.
+# exit_first, entry_first: priorities of classes by the number of calls that follow; call_age: first come, first served at
+# the engine; parent_age: the agent that has been in the network longest; parent_due: the router's rule.
 ORDERS = ("exit_first", "entry_first", "call_age", "parent_age", "parent_due")
 ROUTINGS = ("random", "fewest_calls", "fewest_tokens")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Draws the pictures of docs/concepts/policies.md: two workers and the steps to come; who wins where.
+"""Draws the pictures of docs/concepts/policies.md: two workers and the steps to come; the best policy by workload and load.
 
     research/policies.py [--out=docs/concepts] [--sim=build/bin/bfio_sim | --grid=FILE,FILE]
 
@@ -48,10 +48,10 @@ def lowest(path):
     figure.savefig(path, metadata={"Date": None})
 
 
-# A grid: the baselines that pass over nobody, and runs long enough for the choice among rules to settle.
+# A grid: the baselines that pass over no request, and runs long enough for the choice among rules to settle.
 GRID = ["--groups=4,16,64", "--loads=20,40,60", "--depths=none", "--seeds=5", "--warmup=8000", "--steps=8000",
         "--policy=fcfs,round_robin,least_tokens,lpt,trtllm,vllm"]
-# Per cent; what is beyond is drawn in the strongest colour.
+# Per cent; larger values have the strongest colour.
 STRONGEST = 15
 
 

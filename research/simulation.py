@@ -1,4 +1,4 @@
-"""What the simulators of this folder (network.py, waiting.py) share: seeded random streams, and a command line.
+"""Library of the simulators of this folder (network.py, waiting.py): seeded random streams, and a command line.
 
 A simulator prints one run as one JSON object, as bfio_sim does, and refuses bad input with one line and exit status 2.
 """
@@ -88,7 +88,7 @@ class Refused(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Flags as bfio_sim's; bad input raises Refused."""
+    """Flags in the form of bfio_sim's; bad input raises Refused."""
 
     def __init__(self, description):
         super().__init__(description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_main(run):
-    """Prints what `run` returns for the command line as JSON. Exit status 2 and one line for what it refuses."""
+    """Prints as JSON what `run` returns for the command line. Bad input: exit status 2 and one line."""
     try:
         cell = run(sys.argv[1:])
     except (Refused, OSError) as error:

@@ -1,4 +1,4 @@
-"""What the BF-IO paper's theorems and the normal law say about imbalance, tokens.
+"""Imbalance in tokens, by the theorems of the BF-IO paper and by the normal distribution.
 
 Prompts are uniform on 1 .. LARGEST_PROMPT, outputs constant or geometric with END_RATE, every slot is taken.
 """
@@ -48,7 +48,7 @@ def increments(drift, steps, seed=1):
 def slot_deviation(drift):
     """Standard deviation of what one slot holds under a rule that looks at no lengths, outputs geometric.
 
-    The request in a slot has survived the tokens made since it began, so the distribution of its age is known.
+    The request in a slot has survived the tokens generated since it began, so the distribution of its age is known.
     Averaged over 1,000 steps; a drift moves all slots together, which is no imbalance.
     """
     oldest = math.ceil(math.log(1e-12) / math.log1p(-END_RATE))  # no request is older: a step makes at least a token

@@ -16,7 +16,7 @@ CLASSES, RATE_STEPS, LOOKS, LOAD, MOST_CARRIED, MARGIN, LENGTHS = 9, 256, 20, 0.
 
 
 def class_of(tokens):
-    """Of a request with so many tokens of output, to a factor of four."""
+    """The class of a request with `tokens` tokens of output. A class spans a factor of four."""
     return min(CLASSES - 1, (max(1, tokens).bit_length() - 1) // 2)
 
 
@@ -33,7 +33,7 @@ class Class:
 
 
 class Release:
-    """`most_steps`: after so many a request is released whatever its class. `memory`: tokens that thresholds may fill."""
+    """most_steps: steps after which a request is released regardless of its class. memory: tokens that thresholds may fill."""
 
     def __init__(self, nested, time, most_steps, memory=0):
         self.memory = memory or math.inf
@@ -104,7 +104,7 @@ class Release:
         share = max(1, load / (LOAD * MOST_CARRIED))
         seconds = self.time.d0 / (LOAD - load / share)
 
-        # With as many requests at every stage, batches of the thresholds hold so many tokens.
+        # Tokens that batches of the thresholds hold, if every stage has equally many requests.
         held = tokens * seconds / share
         filling = min(1, self.memory / held)
 
@@ -119,7 +119,7 @@ class Release:
                 self.thresholds[j] = threshold(of.rate)
 
     def types(self):
-        """The classes with arrivals as types, and their numbers."""
+        """The classes that have arrivals, as types, and their indices."""
         ends, types, classes = sum(of.ends for of in self.classes), [], []
         for j, of in enumerate(self.classes):
             rate = of.solved if not self.nested else self.solved * of.ends / ends if ends else 0

@@ -16,7 +16,7 @@ class ArrivalRate:
         self.last = now
 
     def bound(self, now, errors=0):
-        """The estimate plus so many standard errors."""
+        """The estimate plus `errors` standard errors."""
         seen = -math.expm1(-now / self.tau)
         rate = self.weight * math.exp((self.last - now) / self.tau) / seen if seen > 0 else 0
         return rate + errors * math.sqrt(rate / (2 * self.tau))
@@ -51,7 +51,7 @@ class Tuner:
         return self.arrivals[j].bound(now)
 
     def thresholds(self, now):
-        """1 for each type until the first arrival."""
+        """The thresholds; 1 for each type until the first arrival."""
         if now < self.looked + self.tau / 20:
             return self.now
         self.looked = now

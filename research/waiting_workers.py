@@ -54,7 +54,7 @@ class Gaps:
 
 
 class Worker:
-    """What both kinds of workers count. The run starts with an empty worker."""
+    """The counters of both kinds of workers. A run starts with an empty worker."""
 
     def __init__(self, types, options):
         self.types, self.options, self.rng = types, options, Rng(options.seed)
@@ -93,7 +93,7 @@ class Worker:
         self.completed += 1
 
     def paused_tokens(self):
-        """Held by requests that have started and are not in the batch."""
+        """Tokens held by requests that have started and are not in the batch."""
         return 0
 
     def count_paused(self, tokens, seconds):
@@ -145,7 +145,7 @@ class Line:
     def __init__(self, first, last):
         self.first, self.stages, self.next = first, [[] for _ in range(first, last + 1)], None
         self.waiting = 0  # requests at the first stage, summed over the batches
-        self.passed = 0  # batches in which it had requests and took no part, since it did last
+        self.passed = 0  # batches with requests here in which it took no part, since it last took part
 
 
 class WaitWorker(Worker):
@@ -221,7 +221,7 @@ class WaitWorker(Worker):
         after = self.held + sum(len(requests) for _, _, requests in self.moved)
         for line, most in starts:
             queue, n = line.stages[0], 0
-            # One starts if nothing else is held.
+            # Without any other held tokens, one request starts even if it exceeds the memory.
             while n < min(most, len(queue)) and (after == 0 or after + queue[n].prompt <= self.usable):
                 after += queue[n].prompt
                 queue[n].started = self.started
@@ -316,7 +316,7 @@ class FcfsWorker(Worker):
         # Every decode is in every batch that decodes, so `steps`, the number of such batches, tells when requests end.
         self.steps, self.decodes, self.decode_held, self.ends = 0, 0, 0, {}
         self.just_read, self.just_ended = [], []
-        # Those that decode what their clients had before an eviction, and by step those that have caught up.
+        # Number of requests that decode tokens which their clients had before an eviction; by step, those that have caught up.
         self.silent, self.resumed, self.resumes, self.streams = 0, [], {}, 0
 
     def arrivals(self):
@@ -403,7 +403,7 @@ class FcfsWorker(Worker):
             self.evictions += 1
 
     def stop_stream(self, request, tokens):
-        """It is evicted with so many tokens."""
+        """The request is evicted when its client has `tokens` tokens."""
         if request.sent and request.resumes > self.steps:
             self.resumes[request.resumes].remove(request)
             self.silent -= 1

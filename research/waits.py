@@ -2,8 +2,8 @@
 """Waiting until a batch is worth running, and its figures.
 
 "Fluid-Based Online Scheduling under Memory Constraints", Section 6 and B: WAIT and Nested WAIT against the fluid benchmark
-and against batching that does not wait, on the paper's synthetic loads and its real lengths; docs/admission.md says what
-came out. All have the same memory, and each its best setting in hindsight. An iteration takes 6.6 ms + 257 ns per token
+and against batching that does not wait, on the paper's synthetic loads and its real lengths. docs/admission.md has the
+results. All have the same memory, and each its best setting in hindsight. An iteration takes 6.6 ms + 257 ns per token
 held (Llama-2-7B in fp16 on an A100 with 80 GB, by its bandwidth; the paper does not give its own).
 """
 
@@ -25,12 +25,12 @@ BATCHINGS = ("WAIT", "Nested WAIT", VLLM, SARATHI)
 
 
 def mean_running(types):
-    """Requests that the memory holds in the fluid's mix of stages."""
+    """Number of requests that fit into memory in the stages' mix of the fluid model."""
     return MEMORY * sum(rate * (output + 1) for rate, _, output in types) / stage_tokens(types)
 
 
 def settings(batching, types):
-    """The settings of a batching of which the best in hindsight counts: name -> flags."""
+    """The settings of a batching, name -> flags. The best of them in hindsight counts."""
     if batching == "WAIT":
         filling = (max(1, round(MEMORY / stage_tokens(types) * rate)) for rate, _, _ in types)
         return {f"threshold load {load}": {"batching": "wait", "threshold_load": load} for load in (0.7, 0.9, 0.99)} | {
@@ -41,7 +41,7 @@ def settings(batching, types):
                 for count in (0, len(types) // 2) for margin in (1.01, 1.1)}
     mode, budgets, shares = {VLLM: ("prefill_first", (4096, 16384), (0.1, 0.3, 0.6, 0.8)),
                              SARATHI: ("chunked", (512, 8192, 32768), (0.7, 0.8, 0.9))}[batching]
-    # The largest number of requests (vLLM: max_num_seqs), as a share of what memory holds in the fluid's mix; 0: no limit.
+    # The limit on running requests (vLLM: max_num_seqs), as a share of mean_running; 0: no limit.
     limits = {"": 0} | {f", {share:g} of the requests": max(1, round(share * mean_running(types))) for share in shares}
     return {f"{budget:,} tokens{limit}": {"batching": mode, "token_budget": budget, "most_running": most}
             for budget in budgets for limit, most in limits.items()}
@@ -132,7 +132,7 @@ LOADS = (0.15, 0.5, 0.7, 0.85, 1.2)
 
 
 def hold(ctx, name, cells, ours):
-    """Holds cells to docs/admission.md. ours: load -> (share of what memory sustains, mean latency in s) by batching."""
+    """Expects the values of docs/admission.md. ours: load -> (share of what memory sustains, mean latency in s) by batching."""
     for load, row in ours.items():
         for batching, (share, latency) in zip(BATCHINGS, row):
             got = cells[load, batching]
@@ -141,7 +141,7 @@ def hold(ctx, name, cells, ours):
 
 
 def over(cells, load, batching, other, what=0):
-    """Of one batching to another: throughput (0) or latency (1)."""
+    """The ratio of one batching to another, of throughput (what = 0) or latency (1)."""
     return cells[load, batching][what].mean / cells[load, other][what].mean
 
 
@@ -172,7 +172,7 @@ def wait_synthetic(ctx):
     for name, cells, ours in (("two types", two, 1.01), ("four types", four, 1.00)):
         ctx.expect(f"{name}, 0.85: WAIT over chunked", cells[0.85, "WAIT"][0].mean / cells[0.85, SARATHI][0].mean,
                    ours - 0.02, ours + 0.02, ours=ours, small=(0.7, 1.05))
-    # Ratios, which runs from an empty worker reach early.
+    # Ratios settle early in a run, although it starts with an empty worker.
     for name, cells, load, what, batching, other, full, small, ours in (
             ("two types", two, 0.85, 0, SARATHI, VLLM, (1.07, 1.13), (1.07, 1.35), 1.10),
             ("two types", two, 1.2, 0, SARATHI, VLLM, (1.07, 1.13), (1.07, 1.35), 1.10),
@@ -279,8 +279,8 @@ ROUTER_STEPS = 32  # the router's default bound on a wait for a batch, in steps
 
 
 def pause_settings(types, filling, segments, shares):
-    """rule -> setting -> flags. filling: thresholds that fill memory instead of the smallest stable ones. shares: of the
-    requests that memory holds in the fluid's mix, that may run at once; 0: no limit."""
+    """rule -> setting -> flags. filling: thresholds that fill memory instead of the smallest stable ones. shares: limits on
+    running requests, as shares of mean_running; 0: no limit."""
     wait_rule = {"batching": "wait", "threshold_load": 0.99}
     if filling:
         fill = (max(1, round(MEMORY / stage_tokens(types) * rate)) for rate, _, _ in types)
@@ -301,7 +301,7 @@ def pause_settings(types, filling, segments, shares):
 @experiment("what pauses cost and gain: WAIT and Nested WAIT in full, as the router has them, and no waiting", seeds=3,
             check="--shorten=2 --seeds=1")
 def wait_pauses(ctx):
-    # Types, seconds, and the settings that are best in the runs of above: thresholds that fill memory, segments, shares.
+    # Types, seconds, and the best settings of the runs above: thresholds that fill memory, segments, shares.
     scenes = {"two types, 0.5": (at_load(TWO_TYPES, 0.5), 10, False, 2, (0,)),
               "two types, 0.85": (at_load(TWO_TYPES, 0.85), 10, True, 2, (0.9,)),
               "high demand, 62": (HIGH_DEMAND, 20, True, 3, (0.6, 0.7)),
@@ -343,7 +343,7 @@ SHARE, LATENCY, GAP_P99, LONGEST, PAUSED, MOST_PAUSED = (
 
 
 def hold_pauses(ctx, got):
-    """Holds the tables to docs/admission.md."""
+    """Expects the tables of docs/admission.md."""
     for scene, rows in {  # share, latency in s and 99th percentile of gaps in ms, by rule
             "two types, 0.5": ((0.986, 0.234, 22.9), (0.986, 0.235, 23.6), (0.985, 0.226, 13.4), (0.984, 0.253, 32.0),
                                (0.983, 0.253, 31.2), (0.986, 0.223, 13.8), (0.985, 0.222, 13.9), (0.985, 0.220, 13.9),
@@ -367,7 +367,7 @@ def hold_pauses(ctx, got):
     def ratio(scene, rule, other, what):
         return got[scene, rule][what].mean / got[scene, other][what].mean
 
-    # Pauses against the same starts without them, and starts against no waiting; low and high are of short runs.
+    # Pauses against the same starts without pauses, and starts against no waiting. low, high: bounds for short runs.
     for scene, rule, other, what, low, high, ours in (
             ("two types, 0.5", PAPER, STARTS, SHARE, 0.985, 1.015, 1.001),
             ("two types, 0.5", PAPER, STARTS, LATENCY, 1, 1.1, 1.034),
@@ -406,8 +406,8 @@ def five_hundred(rate):
 @experiment("the memory bound of Nested WAIT over the number of segments (Figures 4 to 6), 500 types", seeds=1)
 def wait_memory(ctx):
     counts = (2, 5, 10, 20, 50, 100)
-    # Figure: (requests per second, seconds, delta, iterations so many times as long). 500 per second are 2.3 times what
-    # any batch size carries with our constants, so iterations are a tenth as long there.
+    # Figure: (requests per second, seconds, delta, factor on the length of iterations). 500 per second are 2.3 times what
+    # any batch size sustains with our constants, so iterations are a tenth as long there.
     figures = {"4, left": (50, 200, 0.1, 1), "4, right": (50, 200, 1e-5, 1), "5, left": (500, 200, 0.1, 0.1),
                "5, right": (500, 200, 1e-5, 0.1), "6, left": (50, 20, 0.001, 1), "6, right": (50, 2000, 0.001, 1)}
     # Margins multiply from segment to segment: with many, only small ones are feasible.
@@ -501,7 +501,7 @@ def wait_caps(ctx):
         types = at_load(LMSYS, load)
         every = sum(rate * (output + 1) for rate, _, output in types)
         for cap in caps:
-            # As the paper's code: the cap in proportion to rate times stages, over stages.
+            # As in the paper's code: a type's share of the cap is in proportion to rate times stages, divided by its stages.
             thresholds = [max(1, int(cap * rate / every)) for rate, _, _ in types]
             own = {"WAIT": {"batching": "wait", "thresholds": ",".join(map(str, thresholds))},
                    VLLM: {"batching": "prefill_first", "token_budget": 4096, "most_running": cap},
