@@ -58,7 +58,7 @@ class _Run:
                     raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
         finally:
             if self.request.finish is None and not self.request.refused:
-                self.cancel()  # dropped before its end, or broken: the router must not go on with it
+                self.cancel()  # dropped before its end, or broken: the router must end the request
 
     def _begin(self):
         with self._lock:

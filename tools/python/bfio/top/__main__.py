@@ -1,4 +1,4 @@
-"""The program bfio-top: its options, what it asks the router, and the loop that draws."""
+"""The program bfio-top: its options, its calls to the router, and the loop that draws."""
 from __future__ import annotations
 
 import argparse
@@ -123,7 +123,7 @@ def connect(settings: argparse.Namespace) -> bfio.Admin:
 
 
 def reason(error: bfio.Error, settings: argparse.Namespace) -> str:
-    """One line. gRPC's message about a missing connection names no flag; why a TLS handshake failed is kept."""
+    """The failure in one line. gRPC's message about a missing connection names no flag; that of a failed handshake is kept."""
     text = screen.harmless(" ".join(error.message.split()))
     if error.code != grpc.StatusCode.UNAVAILABLE or not text.startswith("failed to connect to all addresses"):
         return text
@@ -141,7 +141,7 @@ def follow_steps(admin: bfio.Admin) -> dict:
                 for step in admin.watch_steps(every=EVERY):
                     last[step.group, step.rank if step.HasField("rank") else None] = step
             except bfio.Error:
-                pass  # Admin.state() tells the reason.
+                pass  # Admin.state() reports the reason.
             except ValueError:
                 return  # The channel is closed.
             last.clear()
@@ -220,7 +220,7 @@ def main() -> int:
         bad = isinstance(error, BadInput)
         print(f"bfio-top: {error if bad else reason(error, settings)}", file=sys.stderr)
         return 2 if bad else 1
-    except BrokenPipeError:  # The reader of --once has what it wants.
+    except BrokenPipeError:  # The reader of the output closed it, as `--once | head` does.
         return 0
     except KeyboardInterrupt:
         return 130 if settings is None or settings.once else 0

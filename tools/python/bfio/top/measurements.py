@@ -1,4 +1,4 @@
-"""What a cluster did between two readings of its state. Averages since the router's start would hide the present."""
+"""Measurements of a cluster between two readings of its state. Averages since the router's start would hide the present."""
 from __future__ import annotations
 
 import collections

@@ -17,7 +17,7 @@ PHASES = {WORKER_PHASE_JOINING: "joining", WORKER_PHASE_SERVING: "serving", WORK
 # With rank, name and state, the first five take the 80 columns of the smallest usual terminal.
 COLUMNS = {"load": 10, "running": 9, "KV": 8, "local": 9, "barrier": 9, "slowest": 9, "reserved": 9}
 MAP_FROM = 12  # For more ranks than this, a map has a mark for each: the table may not fit.
-MODEL_DIGITS = 12  # Of a model's digest, as logs show it.
+MODEL_DIGITS = 12  # Characters of a model's digest, as logs show it.
 # Times below a limit in seconds are shown in this unit, which has that many seconds.
 TIMES = ((9.995e-4, 1e-6, "us"), (0.9995, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h"),
          (float("inf"), 86400, "d"))
@@ -77,7 +77,7 @@ class Line:
         return self.text("".join(marks[min(len(marks) - 1, int(share * len(marks)))] for share in shares), style)
 
     def pairs(self, *pairs: tuple) -> Line:
-        """Names, values and optionally styles. A pair that does not fit is left out: cut off it would be misread."""
+        """Names, values and optionally styles. A pair that does not fit is left out, because a cut value is misleading."""
         for name, value, *style in pairs:
             gap = "  " if self._parts else ""
             if len(gap) + len(name) + 1 + len(value) <= self.room:
@@ -172,7 +172,7 @@ def rank_map(m: Measurements, wide: int, line: Callable[[], Line]) -> list[Line]
 
 def table(m: Measurements, workers: Sequence, line: Callable[[], Line]) -> list[Line]:
     most, wide = most_loaded(m), 12 if len(m.state.groups) > 1 else 4
-    # Names get what is left beside the first five cells: 20 of 80 columns.
+    # Names get the columns that the first five cells leave: 20 of 80.
     names = max(20, min(line().room - 56 - wide, max(len(worker.worker_id) for worker in workers)))
     lines = [line().text(f"{'rank':>{wide}} {'worker':{names}} {'state':9}", "soft").cells(COLUMNS, "soft")]
     for worker in workers:

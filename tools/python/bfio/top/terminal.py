@@ -1,4 +1,4 @@
-"""The terminal as a screen with keys (plain ANSI sequences), and what the keys ask for."""
+"""The terminal as a screen with keys (plain ANSI sequences), and the actions of the keys."""
 from __future__ import annotations
 
 import contextlib
