@@ -54,7 +54,7 @@ class Network:
         return self.seconds(tokens) if self.seconds else 1
 
     def load(self, engine):
-        """Tokens that arrive at this engine in the time of a full batch, over the tokens of one; stable below 1."""
+        """Tokens that arrive at this engine during a full batch, over the tokens of a full batch; stable below 1."""
         tokens = 0
         for of in self.types:
             for call in of.calls:
@@ -426,8 +426,8 @@ class Simulation:
 
 
 def second_half_slope(tokens):
-    """Least-squares slope over the second half of the samples, one per unit of time: for the size of a steady growth. Not for
-    verdicts: it is negative in the falling part of an oscillation, growing or not, and positive while a stable system
+    """Least-squares slope over the second half of the samples (one per unit of time): the rate of a steady growth. Unsuitable
+    for verdicts: it is negative in the falling part of an oscillation, growing or not, and positive while a stable system
     fills up."""
     half = tokens[len(tokens) // 2:]
     n, mean = len(half), sum(half) / len(half)
@@ -436,23 +436,23 @@ def second_half_slope(tokens):
 
 
 def peak_growth(tokens):
-    """The largest of all samples minus the largest of their first tenth, per unit of time of the rest: for verdicts.
+    """The largest of all samples minus the largest of their first tenth, per unit of time of the rest. Verdicts use it.
 
-    Where the backlog grows, steadily or in an oscillation whose peaks and periods grow alike (Rybko-Stolyar: the next peak is
-    up to 8.5 times as high after as many times as long), it tends to a positive constant, in whatever phase the run ends. Where
-    it does not grow, records still rise with the logarithm of time: within [T/10, T] by 2.3 s for levels with an exponential
-    tail of scale s, so by 2.6 s / T per unit of time. Just below capacity s = m / (2 (1 - load)) for Poisson arrivals of m
-    tokens each. T must be so long that 2.6 s / T is well below the threshold of a verdict.
+    If the backlog grows, steadily or in an oscillation whose peaks and periods grow by the same factor (Rybko-Stolyar: up to
+    8.5), the result tends to a positive constant, in whatever phase the run ends. If the backlog does not grow, its largest
+    value still rises with the logarithm of time: within [T/10, T] by 2.3 s for levels with an exponential tail of scale s, so
+    by 2.6 s / T per unit of time. Just below capacity s = m / (2 (1 - load)) for Poisson arrivals of m tokens each. T must be
+    so long that 2.6 s / T is well below the threshold of a verdict.
     """
     tenth = len(tokens) // 10
     return (max(tokens) - max(tokens[:tenth])) / (len(tokens) - tenth)
 
 
 def verdict(growths, threshold):
-    """A sign test over independent runs: all above the threshold: "grows"; all below: "bounded"; else "undecided".
+    """A sign test over independent runs. "grows": all are above the threshold. "bounded": all are below. Else "undecided".
 
-    If the median of the runs' number is at most the threshold, n runs say "grows" with probability at most 2^-n; if it is at
-    least the threshold, "bounded" has the same bound. No distribution is assumed.
+    If the median of the growths is at most the threshold, the result is "grows" with probability at most 2^-n for n runs. If it
+    is at least the threshold, "bounded" has the same bound. No distribution is assumed.
     """
     return "grows" if min(growths) > threshold else "bounded" if max(growths) < threshold else "undecided"
 

@@ -31,15 +31,15 @@ def metrics(runs, variant, *left_out):
 
 
 def lengths(ctx, workload):
-    """Flags of how long a run is: five requests of mean length have followed one another in a slot before it counts."""
+    """Flags for the length of a run. The warm-up lasts as long as five requests of mean length, one after the other in a slot."""
     warmup, steps = ctx.shortened(max(500, math.ceil(5 * workload.mean_output)), 20), ctx.shortened(3000, 50)
     ctx.parameter(f"steps, {workload.name}", f"{steps} after a warm-up of {warmup}")
     return {"warmup": warmup, "steps": steps}
 
 
 def arriving(ctx, workload, share):
-    """Flags of requests that come at a share of saturation: of the requests a second that the group would serve with
-    every slot taken and perfect balance. A trace's own times are stretched; without any, arrivals are Poisson."""
+    """Flags for arrivals at a share of saturation, the requests per second that a perfectly balanced group would serve with
+    every slot taken. The arrival times of a trace are scaled. Without such times arrivals are Poisson."""
     saturation = workload.summary()["saturation_requests_per_s"]
     if workload.has_arrivals:
         return {**workload.flags, "mode": "arrivals", "load": share * saturation / workload.summary()["requests_per_s"]}
@@ -65,11 +65,11 @@ POLICIES = (
 )
 INSTANT = (
     "round_robin", "least_requests", "power_of_two", "least_tokens", "vllm",
-)  # they look at one request at a time
+)  # rules that place one request at a time
 
 
 def fair(runs, variant, first):
-    """Whether waits are about the first rule's: a p99 of at most 1.2 times, or one step more."""
+    """Whether waits are as fair as the first rule's: a p99 of at most 1.2 times, or one step more."""
     ours, theirs = runs.mean(variant, "wait_steps_p99").mean, runs.mean(first, "wait_steps_p99").mean
     return ours <= max(1.2 * theirs, theirs + 1)
 
@@ -309,7 +309,7 @@ def expect_staleness(ctx, workload, where, runs, ways, expected):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How near to perfect balance
+# Distance from perfect balance
 
 MACHINES = {
     "equal": {}, "speeds 1, 1, 0.7, told": {"speeds": "1,1,0.7"},
@@ -347,7 +347,7 @@ def speedup_bound(ctx):
         share, over, attainable, rows = {}, {}, {}, []
         for machines, own in MACHINES.items():
             fcfs, jitter = (machines, "fcfs"), own.get("jitter", 0)
-            # No policy recovers the wait for the slowest worker.
+            # No policy can avoid the wait for the slowest worker that jitter causes.
             luck = theory.expected_of_largest_normal(16, lambda x: np.exp(jitter * x - jitter**2 / 2)) - 1
             attainable[machines] = estimate(100 * (1 - luck * runs.values(fcfs, "balanced_step_s_mean") / excess(fcfs)))
             for rule in BALANCE_RULES:
@@ -408,7 +408,7 @@ def expect_speedup(ctx, workload, share, over, attainable):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a prediction must be worth
+# How accurate a prediction must be to pay off
 
 PREDICTORS = {"oracle": {"lookahead": "oracle"}}
 PREDICTORS |= {
@@ -430,7 +430,7 @@ BLIND = {
     "fcfs": {"policy": "fcfs"}, "lpt": {"policy": "lpt"}, "paper H=0": bf_io(0, "paper"),
     "square H=0": bf_io(0, "square"), "bf_io_auto": {"policy": "bf_io_auto"},
 }
-LINE = ("bf_io_auto", "none")  # to beat
+LINE = ("bf_io_auto", "none")  # the baseline of predictions
 
 
 @experiment(

@@ -46,12 +46,12 @@ def increments(drift, steps, seed=1):
 
 
 def slot_deviation(drift):
-    """Standard deviation of what one slot holds under a rule that looks at no lengths, outputs geometric.
+    """Standard deviation of the tokens in one slot under a rule that ignores lengths; outputs are geometric.
 
     The request in a slot has survived the tokens generated since it began, so the distribution of its age is known.
-    Averaged over 1,000 steps; a drift moves all slots together, which is no imbalance.
+    Averaged over 1,000 steps; a drift moves all slots together, which is not imbalance.
     """
-    oldest = math.ceil(math.log(1e-12) / math.log1p(-END_RATE))  # no request is older: a step makes at least a token
+    oldest = math.ceil(math.log(1e-12) / math.log1p(-END_RATE))  # no request is older: a step generates at least a token
     growth, tokens = increments(drift, oldest + 1002)
     grown, made = np.append(0, np.cumsum(growth)), np.append(0, np.cumsum(tokens))
     deviations = []
