@@ -198,7 +198,7 @@ DELAYS = (0, 1, 2, 4, 8, 16, 32)
 
 @experiment(
     "what late reports and pipelined plans cost, with a pool and with instant dispatch", "conversation",
-    traces=TRACES, check=SMALL,
+    traces=TRACES, check="--shorten=10 --seeds=4",
 )
 def staleness(ctx):
     ctx.text(
