@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Experiments of "A Universal Load Balancing Principle and Its Application to Large Language Model Serving" (BF-IO).
 
-docs/papers.md has the results, T standing for ../shared/traces. Unless an experiment says otherwise: G = 16 workers of
+docs/papers.md has the results; T there is ../shared/traces. Unless an experiment has other settings: G = 16 workers of
 B = 72 slots, a pool that is refilled to R = 128 requests before every decision, the authors' step time.
 """
 
@@ -116,7 +116,7 @@ MODE_POWER_LAWS = ("energy_j", "energy_by_wait_j", "energy_by_mfu_j")
     seeds=3, traces=(BURSTGPT,), check="--shorten=10 --seeds=2",
 )
 def plan_modes(ctx):
-    """A pipelined plan is made from the reports of a step earlier: a slot that a request leaves is empty for a step more."""
+    """A pipelined plan is made from the reports of one step earlier, so a slot stays empty for one more step."""
     size = drawn(ctx, ctx.shortened(60_000, 2_000))
     warmup, fcfs = ctx.shortened(1000, 5), "FCFS, most free slots"
     rules = {name: flags for name, (flags, _) in TABLE_1.items()}

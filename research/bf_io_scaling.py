@@ -28,7 +28,7 @@ BATCHES = (16, 32, 64, 128, 256)
 
 
 def lengths_trace(ctx, geometric, rows):
-    """Flags of a workload of theory.py, drawn anew for each seed."""
+    """Flags of a workload of theory.py, drawn independently for each seed."""
 
     def write(seed):
         name = f"{'geometric' if geometric else 'constant'}-{rows}-{seed}"
@@ -55,7 +55,7 @@ def scaling_cell(ctx, family, workers, batch):
         warmup = min(max(5_000_000 // slots, 150), ctx.shortened(400, 150))
         fcfs, others = within(4000, 200, 20_000_000), within(2000, 120, 6_000_000)
         pool = math.ceil(4 * slots * theory.END_RATE)
-    else:  # whole rounds; a step without completions costs next to nothing
+    else:  # whole rounds; steps without completions cost almost no time
         warmup = OUTPUT * min(max(100_000 // slots, 2), 20)
         fcfs, others = OUTPUT * within(400, 10, 1_000_000), OUTPUT * within(50, 4, 200_000)
         pool = 3 * slots

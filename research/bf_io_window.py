@@ -1,4 +1,4 @@
-"""Figures 4 and 5: how far to look ahead, and how long answers are (bf_io.py)."""
+"""Figures 4 and 5: the length of the window, and the lengths of outputs (bf_io.py)."""
 
 import math
 
@@ -75,7 +75,7 @@ def fig4(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Figure 5: how long answers are, and how near to geometric
+# Figure 5: the lengths of outputs, compared with a geometric distribution
 
 
 def describe(lengths):
@@ -85,7 +85,7 @@ def describe(lengths):
     survival = 1 - np.append(0, np.cumsum(counts)) / len(lengths)
     mean = estimate(lengths)
     fit = 1 - 1 / mean.mean  # 1 - p
-    # Between two lengths that occur only the fit falls, so the largest distance is at one or just before the next.
+    # Between two lengths that occur only the fit decreases, so the largest distance is at one or just before the next.
     at = np.append(k, k[1:] - 1)
     distance = np.abs(np.append(survival, survival[:-1]) - fit**at)
     # Slope of ln P(o > k), least squares over every k up to the 99 % point.

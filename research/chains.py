@@ -2,7 +2,7 @@
 """Experiments of "Serving Chain-structured Jobs with Large Memory Footprints with Application to Large Foundation Model
 Serving": a model that is spread over servers.
 
-docs/chains.md has the results. Unless an experiment says otherwise: BLOOM-176B over 20 servers, of which a fifth is
+docs/chains.md has the results. Unless an experiment has other settings: BLOOM-176B over 20 servers, of which a fifth is
 fast, at places in Europe; 0.2 jobs/s, target load 0.7, c = 7. '-- --rtt=FILE' gives measured round-trip times in ms.
 """
 
@@ -68,7 +68,7 @@ def placement(ctx):
         own = runs.values((fast, demand), "gbp_cr")
         random = column(runs, (fast, demand), "random")
         met = [(greedy, orders) for greedy, orders in zip(own, random) if math.isfinite(greedy) and orders]
-        # A random order that meets the demand where GBP-CR does not beats it, too.
+        # A random order also counts as better if it meets the demand and GBP-CR does not.
         worse = sum(bool(orders) and not orders[0] >= greedy for greedy, orders in zip(own, random))
         beaten += worse
         picks = {
@@ -103,7 +103,7 @@ def placement(ctx):
 # Figure 4
 
 
-ROUNDING = 1e-9  # share of the needed rate that may be missing
+ROUNDING = 1e-9  # tolerated shortfall, as a share of the needed rate
 
 
 def fastest_first(times, capacities, needed):
@@ -257,8 +257,8 @@ def dispatch(ctx):
 
 @experiment("which c the surrogate and the bounds pick, and which is best (Figures 6, 7)", name="chain-tuning")
 def tuning(ctx):
-    """Small c gives short chains, large c many jobs at once. Which c do the surrogate (14) and Theorem 3.7's bounds
-    pick, and which one is best when the jobs are simulated?"""
+    """Small c gives short chains, large c many concurrent jobs. Compares the c that the surrogate (14) and Theorem 3.7's
+    bounds choose with the best c when the jobs are simulated."""
     demands = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
     goals = {"surrogate": "surrogate", "lower": "lower bound", "upper": "upper bound"}
     jobs = ctx.shortened(20_000, 200)
@@ -396,7 +396,7 @@ def drift(ctx):
 @experiment("what it gains to compose all chains anew when the demand drifts, over a day", name="chain-retune", seeds=3,
             check="--shorten=4 --seeds=1")
 def retune(ctx):
-    """The router's rule for composing anew (chains/core/retune.h) against two fixed compositions: the demand is 20 % of
+    """The router's rule for a new composition (chains/core/retune.h) against two fixed compositions: the demand is 20 % of
     the largest rate for nine hours, rises for three, is 90 % for nine and falls for three."""
     hours = 3600 / ctx.shorten
     ctx.parameter("day", f"{9 * hours:g} s low, {3 * hours:g} s up, {9 * hours:g} s high, {3 * hours:g} s down")

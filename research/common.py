@@ -16,7 +16,7 @@ An experiment is a function in a file of this folder:
         main(__doc__)
 
 Run as FILE.py NAME --out=FOLDER, it leaves NAME.html, a CSV per table and an SVG per chart there, and exits 1 if a
-figure misses its bounds. The same seeds give the same files, whatever --jobs says.
+value is out of its bounds. The same seeds give the same files, for any --jobs.
 """
 
 import argparse
@@ -52,7 +52,7 @@ plt.rcParams.update(
 )
 
 FULL_SEEDS = 5
-PROFILE_ROWS = 100_000  # that stand for a profile
+PROFILE_ROWS = 100_000  # requests drawn to represent a profile
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None, traces=(), ch
     """Registers a function of one Context under its name, '_' read as '-'.
 
     profile: the built-in workloads it runs on when the command line names none, separated by commas; None for an
-    experiment with loads of its own. traces: the names of the traces that its assertions are of; empty: any.
-    check: how tests/check_research runs it; empty: at its whole size.
+    experiment with its own workloads. traces: names of the traces for which its assertions hold; empty: any.
+    check: flags with which tests/check_research runs it; empty: the full size.
     """
 
     def register(function):
@@ -234,7 +234,7 @@ def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None, traces=(), ch
 
 
 class Context:
-    """What the command line asks for, and what the experiment found."""
+    """The settings of the command line, and the findings of the experiment."""
 
     def __init__(self, entry, args, extra):
         self.name, self.args, self.extra = entry.name, args, extra
@@ -244,13 +244,13 @@ class Context:
         self.folder = Path(args.out)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep = tempfile.TemporaryDirectory(prefix="bfio-research-")
-        self.scratch = Path(self._keep.name)  # goes when the experiment ends
+        self.scratch = Path(self._keep.name)  # deleted when the experiment ends
         self.workloads = []
         for path in filter(None, (args.trace or "").split(",")):
             self.workloads.append(Workload(self, Path(path).stem, {"trace": path}))
         for profile_name in filter(None, (args.profile or ("" if args.trace else profile) or "").split(",")):
             self.workloads.append(Workload(self, f"profile {profile_name}", {"profile": profile_name}))
-        # Whether the figures are those that the assertions' first bounds are of: the whole size, and real traces.
+        # Whether the assertions' bounds for the full size apply: the full size, and real traces.
         known = profile is None or (bool(args.trace) and not args.profile)
         known = known and (not traces or all(workload.name in traces for workload in self.workloads))
         self.full = known and self.shorten == 1 and self.seeds >= seeds and not extra
@@ -319,7 +319,7 @@ class Context:
         """Runs `bfio_sim --json` for every variant with every seed.
 
         variants: a dict of name -> flags. A flag's value may be a function of the seed. `words`: a subcommand. `run`:
-        run_cell of a simulator of this folder in place of bfio_sim.
+        run_cell of a simulator of this folder instead of bfio_sim.
         series: keep every step, for Runs.series.
         """
         commands, files = [], []
@@ -341,7 +341,7 @@ class Context:
         return Runs(variants, seeds, pd.DataFrame(lines), files)
 
     def write_trace(self, name, frame):
-        """Writes requests (columns as of Workload.requests) where bfio_sim can read them; returns the path."""
+        """Writes requests (with the columns of Workload.requests) to a file for bfio_sim; returns its path."""
         path = self.scratch / f"{name}.csv"
         pd.DataFrame(frame).to_csv(path, index=False)
         return path
@@ -405,7 +405,7 @@ class Context:
     ):
         """A chart of lines. series: name -> {x: y}, or (xs, ys); a y may be an Estimate and then has a band.
 
-        levels: name -> y of a horizontal line. dashed, steps, strong: names of series that are drawn so.
+        levels: name -> y of a horizontal line. dashed, steps, strong: names of series that are drawn in that style.
         """
         figure, axes = plt.subplots()
         for name, points in series.items():
@@ -462,9 +462,9 @@ class Context:
     def expect(self, name, value, low, high, *, small=None, paper=None, ours=None):
         """Asserts low <= value <= high (an Estimate stands for its mean).
 
-        The bounds are of the experiment at its whole size on the traces of docs/papers.md. `small`: the bounds for
+        The bounds apply to the experiment at its full size on the traces of docs/papers.md. `small`: the bounds for
         any other run (shortened, fewer seeds, a profile, other flags); without it such a run asserts nothing here.
-        paper, ours: what the paper prints, and what we had when the bounds were set; shown beside the value.
+        paper, ours: the paper's value, and our value when the bounds were set; shown beside the result.
         """
         value = value.mean if isinstance(value, Estimate) else value
         if not self.full:
@@ -479,7 +479,7 @@ class Context:
         )
 
     def finish(self, title):
-        """Writes the page; returns the figures that missed their bounds."""
+        """Writes the page; returns the values that are out of their bounds."""
         if self.expectations:
             self.table("Assertions", self.expectations, "What this run was held to; ours: when the bounds were set.")
         rows = "".join(f"<tr><th>{html.escape(str(k))}<td>{html.escape(str(v))}" for k, v in self.parameters.items())
@@ -554,7 +554,7 @@ def parse(description, argv):
 
 
 def main(description=None, argv=None):
-    """Runs the experiment that the command line names, and exits: 0, or 1 with a line for each missed figure."""
+    """Runs the experiment that the command line names, and exits: 0, or 1 with a line for each value out of its bounds."""
     argv = sys.argv[1:] if argv is None else argv
     if argv == ["--list"]:  # for tests/check_research
         for entry in EXPERIMENTS.values():

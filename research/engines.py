@@ -32,7 +32,7 @@ VERDICT_SEEDS = 7
 
 
 def network(ctx, variants, seeds=VERDICT_SEEDS):
-    """A run of network.py for every variant, with at least as many seeds as a verdict takes."""
+    """A run of network.py for every variant, with at least as many seeds as a verdict needs."""
     return ctx.simulate(variants, seeds=max(ctx.seeds, seeds), run=run_cell)
 
 
@@ -169,8 +169,8 @@ def rybko_stolyar(ctx):
     ctx.expect("0.9, last call first: least of the runs' most tokens", runs.values((name, 0.9, LAST), "peak_tokens").min(),
                900_000, math.inf, paper="1,000,000 passed", ours=907_707)
     if ctx.full:
-        # The paper shows one run, and extremes differ between runs: a sign test of the median. If it were 30,000 or more,
-        # 22 of 30 runs would stay below with a probability of 0.8 %.
+        # The paper shows one run, and extremes differ between runs, so this is a sign test of the median: if it were 30,000
+        # or more, at least 22 of 30 runs would stay below 30,000 with a probability of 0.8 %.
         more = network(ctx, {FIRST: {"network": name, "load": 0.9, "order": ORDERS[FIRST], "seconds": 9000}}, seeds=30)
         peaks = more.values(FIRST, "peak_tokens")
         ctx.expect("0.9, first call first: runs of 30 below 30,000 tokens", int((peaks < 30_000).sum()), 22, 30,

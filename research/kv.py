@@ -310,7 +310,7 @@ def kv_hindsight(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lengths that are not known
+# Unknown lengths
 
 
 BELIEFS = {
@@ -451,7 +451,7 @@ def kv_tight(ctx):
                 ctx.expect(f"{workload.name}, {gate[0]}, {gate[1]}: overflows", runs.mean(gate, "overflows"), 0, 0,
                            small=(0, 0))
         for gate, ours in TIGHT.get(workload.name, {}).items():
-            # The built-in lengths are the same everywhere, so only shortened runs have wider bounds.
+            # Built-in lengths are equal on all machines, so only shortened runs have wider bounds.
             small = (ours * 0.97, ours * 1.03) if ctx.shorten == 1 else (0.5, 1.6)
             near(ctx, f"{workload.name}, {gate[0]}, {gate[1]}, against the best watermark",
                  runs.ratio(gate, best, "throughput_tokens_per_s"), ours, share=0.03, small=small)

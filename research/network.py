@@ -47,7 +47,7 @@ class Network:
     engines: int
     budget: int  # tokens of a batch
     types: list
-    seconds: Optional[Callable] = batch_seconds  # of a batch of so many tokens; None: every batch takes one slot
+    seconds: Optional[Callable] = batch_seconds  # time of a batch by its tokens; None: every batch takes one slot
     poisson: bool = True  # lengths: Poisson with these means, or the means
 
     def batch_time(self, tokens):
@@ -71,7 +71,7 @@ class Network:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The example networks of the paper, and ours
+# Example networks: the paper's, and others
 
 
 def rybko_stolyar(load):
@@ -213,7 +213,7 @@ WORK_CONSERVING = ("sarathi", "orca")
 
 @dataclass
 class Batch:
-    decodes: list = field(default_factory=list)  # (lane, the first so many of its decodes)
+    decodes: list = field(default_factory=list)  # (lane, number of its first decodes)
     prompts: list = field(default_factory=list)  # (lane, call, tokens)
     tokens: int = 0
 
@@ -261,7 +261,7 @@ class Engine:
         self.tokens_left -= batch.tokens
 
     def count_left(self):
-        """tokens_left as a sum over all calls."""
+        """tokens_left, computed as a sum over all calls."""
         return sum(sum(call.prefill + call.decode for _, _, call in lane.prompts) + int(lane.left[:len(lane.decodes)].sum())
                    for lane in self.lanes.values())
 

@@ -3,7 +3,7 @@
 
     research/policies.py [--out=docs/concepts] [--sim=build/bin/bfio_sim | --grid=FILE,FILE]
 
-The second runs `bfio_sim dominance` over all profiles, G 4, 16 and 64 (an hour of two cores), or draws JSON files of it.
+The second picture runs `bfio_sim dominance` over all profiles and G 4, 16 and 64 (an hour of two cores), or uses its JSON files.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ def stays(age):
 
 
 def expected(residents, prompt, age, ahead):
-    """Tokens that so many residents of that age are expected to hold `ahead` steps from now."""
+    """Tokens that residents of that age are expected to hold `ahead` steps from now."""
     return residents * stays(age + ahead) / stays(age) * (prompt + age + ahead)
 
 
@@ -63,7 +63,7 @@ def grid_settings(sim, files):
 
 
 def regimes(path, settings):
-    """A panel per number of workers: workloads by loads, steps against the best fair baseline, whose it was."""
+    """A panel per number of workers: workloads by loads, steps against the best fair baseline, with its name."""
     settings = [s for s in settings if s["mode"] == "arrivals"]
     groups = sorted({s["workers"] for s in settings})
     loads = sorted({s["level"] for s in settings})
@@ -78,7 +78,7 @@ def regimes(path, settings):
                 if (workload, load) not in cells:
                     continue
                 cell = cells[workload, load]
-                loss = round(100 * cell["fair_step_loss"], 1) + 0.0  # no minus before zero
+                loss = round(100 * cell["fair_step_loss"], 1) + 0.0  # avoids -0
                 axes.text(column + 0.5, row + 0.5, f"{loss:+.1f}\n{cell['best_fair']}", ha="center", va="center", fontsize=6.5,
                           color="white" if abs(loss) > 0.6 * STRONGEST else "black")
         axes.set_xticks([0.5 + i for i in range(len(loads))], [f"{load:g}" for load in loads])

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Draws the pictures of docs/concepts/prompts.md: what a lone prompt costs, the common level, and the frontier of first tokens against the others.
+"""Draws the pictures of docs/concepts/prompts.md: the cost of a lone prompt, the common level, and first tokens against other tokens.
 
     research/prompts.py [--out=docs/concepts] [--sim=build/bin/bfio_sim]
 
-The first two follow from the cost of a step alone; the third runs `bfio_sim serve` for every rule and budget (two minutes).
+The first two are computed from the cost of a step; the third runs `bfio_sim serve` for every rule and budget (two minutes).
 """
 import argparse
 import json

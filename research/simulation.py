@@ -21,18 +21,18 @@ def _mix(x):
 
 
 class Rng:
-    """The draws of common/base/rng.h, one for one: SplitMix64, computed in blocks."""
+    """The same numbers as common/base/rng.h: SplitMix64, computed in blocks."""
 
     def __init__(self, seed):
         self._state = self._last = _mix(seed & _MASK)
         self._raw, self._uniform, self._next = np.empty(0, dtype=np.uint64), np.empty(0), 0
 
     def fork(self, stream):
-        """An independent stream of the same seed, whatever has been drawn from this one."""
+        """An independent stream of the same seed. It does not depend on the draws from this stream."""
         return Rng(self._state ^ _mix(stream + 1))
 
     def _ahead(self, n):
-        """Lets at least n draws follow in the buffer."""
+        """Fills the buffer so that it has at least n more draws."""
         if self._next + n <= len(self._raw):
             return
         count = max(n, _BLOCK)

@@ -16,7 +16,7 @@ class RequestType(NamedTuple):
 
     @property
     def tokens(self):
-        """Held by a request, summed over its stages: (l' + 1)(l + l' / 2)."""
+        """Tokens held by a request, summed over its stages: (l' + 1)(l + l' / 2)."""
         return (self.output + 1) * (self.prompt + self.output / 2)
 
 
@@ -138,7 +138,7 @@ def nested_thresholds(segments, time, margin, load):
 
 
 def nested_thresholds_within(segments, margin, memory):
-    """The largest with a batch of at most `memory` tokens; 1 at least."""
+    """The largest n_1 with a batch of at most `memory` tokens; at least 1."""
     best = nested_from(segments, margin, 1)
     for first in firsts():
         more = nested_from(segments, margin, first)
@@ -191,7 +191,7 @@ def nested_bound(segments, thresholds, iterations, delta):
         printed_equal += n * (l + (i + 1) * width / 2) * width
         if i > 0:
             queues += (l + before_end) * n
-            # With n >= before, no more than n requests wait.
+            # If n >= before, at most n requests wait.
             if n < thresholds[i - 1]:
                 decay = segment_decay(n, thresholds[i - 1], segments.survive[i])
                 excess += (l + before_end) * math.log((count - 1) * iterations / delta) / decay

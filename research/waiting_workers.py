@@ -105,7 +105,7 @@ class Worker:
             self.arrivals()
             tokens = self.form_batch()
             if tokens is None:
-                arrival = min(self.next)  # only an arrival may change that
+                arrival = min(self.next)  # no batch can form before the next arrival
                 if self.gaps:
                     self.count_paused(self.held, arrival - self.now)
                 self.now = arrival
@@ -152,11 +152,11 @@ class WaitWorker(Worker):
     """WAIT: a type is ready when its threshold is reached at stage 0. Nested WAIT, with segments: a request enters a segment
     when it outlives the one before.
 
-    Memory, where it is bounded: a request starts only while memory suffices with the batch's new tokens. The paper leaves open
-    what happens beyond. Here, as long as memory refuses a start, no request that has started pauses, because requests that
-    end release memory. If the batch's new tokens do not fit, those of its requests that started last are evicted and start
-    again. Not in the paper: with `most_steps` a type or segment pauses for no more batches than that; with `pause` False all
-    that have started advance in every batch, so that only starts wait.
+    Memory, where it is bounded: a request starts only while memory suffices with the batch's new tokens. The paper does not
+    specify what happens otherwise. Here, as long as memory refuses a start, no started request pauses, because requests that
+    end release memory. If the batch's new tokens do not fit, its requests that started last are evicted and start again. Not
+    in the paper: with `most_steps` a type or segment pauses for at most that many batches; with `pause` False all started
+    requests advance in every batch, so that only starts wait.
     """
 
     def __init__(self, types, thresholds, options, segments=None, tuner=None, most_steps=0, pause=True):
@@ -265,7 +265,7 @@ class WaitWorker(Worker):
                                for line, i, requests in self.moved if line.first + i > 0)
 
     def sent_tokens(self, stage, requests):
-        """Their clients get a token, unless they had it before an eviction."""
+        """Delivers a token to the clients of these requests, unless they had it before an eviction."""
         if self.evictions:
             requests = [request for request in requests if stage >= request.sent]
         if stage:

@@ -87,7 +87,7 @@ def parameters(ctx, seconds):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every way of batching, each at its best setting in hindsight, at shares of the load that any batch size carries
+# Every batching at its best setting in hindsight, at shares of the load that any batch size sustains
 
 
 def best_setting(runs, load, batching, names):
@@ -269,7 +269,7 @@ def wait_real(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the router has of WAIT: starts in batches, and no pauses
+# The part of WAIT that the router has: starts in batches, without pauses
 
 PAPER, NESTED, BOUNDED, NESTED_BOUNDED = "WAIT", "Nested WAIT", "WAIT, pauses <= 32 steps", "Nested WAIT, pauses <= 32 steps"
 STARTS, NESTED_STARTS = "WAIT, no pauses", "Nested WAIT, first segment, no pauses"

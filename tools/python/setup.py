@@ -38,5 +38,5 @@ class BuildWithStubs(build_py):
         subprocess.run([*command, f"-I{HERE}", f"--python_out={out}", "bfio/details.proto"], check=True)
 
 
-# pip installs setup_requires where it builds in isolation, which is its default.
+# pip installs setup_requires when it builds in isolation, which is the default.
 setup(cmdclass={"build_py": BuildWithStubs}, setup_requires=[] if PLUGIN else ["grpcio-tools"])

@@ -86,7 +86,7 @@ def tls_files(text: str) -> dict[str, str]:
     try:  # gRPC would only report that no connection can be made.
         context = ssl.create_default_context(cafile=files["ca"])
         if "cert" in files:
-            context.load_cert_chain(files["cert"], files["key"], password=lambda: "")  # Without it OpenSSL asks the terminal.
+            context.load_cert_chain(files["cert"], files["key"], password=lambda: "")  # Else OpenSSL asks the terminal.
     except ssl.SSLError as error:
         raise BadInput(f"'{text}': no PEM, or the key of another certificate: {error.strerror}") from None
     return files

@@ -84,7 +84,7 @@ class Measurements:
         return times
 
     def _slowest(self, before) -> dict[str, float]:
-        """By worker: the share of its group's steps in which it was the slowest. The router counts anew in every epoch."""
+        """By worker: the share of its group's steps in which it was the slowest. The router's counts restart in every epoch."""
         epochs = {(group.name, group.epoch) for group in before.groups}
         lasting = {group.name for group in self.state.groups if (group.name, group.epoch) in epochs}
         old = {worker.worker_id: worker.straggler_steps for worker in before.workers}
