@@ -74,9 +74,9 @@ class EngineQueues : public EnginesTest, public ::testing::WithParamInterface<in
 INSTANTIATE_TEST_SUITE_P(HealthChecks, EngineQueues, ::testing::Values(0, 500));
 
 TEST_P(EngineQueues, RequestsWaitInTheRouterNotInTheEngine) {
-  constexpr int kSlots = 4, kTokens = 8;
+  constexpr int kSlots = 16, kTokens = 16;
   // Enough requests to run past the first health check.
-  const int kRequests = GetParam() == 0 ? 60 : 200;
+  const int kRequests = GetParam() == 0 ? 120 : 400;
   const HeldPort port;
   ScriptedEngine::Options options = At(port, 2);
   options.health = absl::Milliseconds(GetParam());
@@ -90,8 +90,10 @@ TEST_P(EngineQueues, RequestsWaitInTheRouterNotInTheEngine) {
   for (int i = 0; i < kRequests; ++i)
     streams.push_back(std::make_unique<RequestStream>(
         stub(), Request(Tokens(4, 3'000 + static_cast<uint32_t>(i)), kTokens)));
-  // GetLoads may report this many requests beyond the slots: those that end in a round trip and a step, plus
-  // one. A step ends slots / tokens per request of them, sometimes somewhat more.
+  // GetLoads may report some requests beyond the slots: those that end in a round trip and a step, plus one.
+  // A step ends slots / tokens per request of them, sometimes somewhat more. Half of the slots is enough for
+  // round trips of over 100 ms on a busy machine. A health check of 500 ms that counted as a round trip would
+  // give as many as the slots.
   constexpr double kEnds = 1.2 * kSlots / kTokens;
   absl::Duration round_trip = options.step;
   int most = 0, looks = 0;
@@ -110,7 +112,7 @@ TEST_P(EngineQueues, RequestsWaitInTheRouterNotInTheEngine) {
   }
   for (const auto& stream : streams) EXPECT_TRUE(stream->End().status.ok());
   const double credit = std::ceil(kEnds * (1 + absl::FDivDuration(round_trip, options.step))) + 1;
-  EXPECT_LE(most, kSlots + std::min<double>(credit, kSlots)) << "round trip " << round_trip;
+  EXPECT_LE(most, kSlots + std::max<double>(credit, kSlots / 2)) << "round trip " << round_trip;
   EXPECT_GE(most, kSlots) << "no rank was full";
   EXPECT_GT(looks, 10);
   EXPECT_EQ(engine.counts().taken, kRequests);
