@@ -12,7 +12,9 @@
 // Replay    RuleChooser::Step with all three rules, at 40 of 72 slots with the same lengths
 // Prefixes  least_work on the same groups; prompts begin with one of 500 prefixes of 50 blocks, of which a
 //           worker has a tenth
-// Release   PlanRelease on the same groups, in front of engines with a budget of 2,048 tokens
+// Release   PlanRelease on the same groups, in front of engines with a budget of 2,048 tokens. "cached":
+//           half of each prompt is in the caches of a tenth of the ranks, for as many prompts as the policy
+//           looks up
 // per_pair_ns is the time over U * |waiting|; it shows whether time scales with the number of pairs.
 // p99_us is processor time, which other processes on the machine do not affect.
 #include <benchmark/benchmark.h>
@@ -203,8 +205,9 @@ void BM_Prefixes(benchmark::State& state) {
   calls.Report(state);
 }
 
-void BM_Release(benchmark::State& state) {
+void BM_Release(benchmark::State& state, bool cached) {
   Rng rng(5);
+  const auto ranks = static_cast<size_t>(state.range(0));
   std::vector<Case> cases;
   for (int i = 0; i < kVariants; ++i) {
     cases.push_back(MakeCase(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), rng, true));
@@ -214,12 +217,18 @@ void BM_Release(benchmark::State& state) {
   }
   size_t next = 0;
   double placed = 0;
+  // MeteredPolicy looks up this many pairs of a prompt and a rank.
+  std::vector<int64_t> held(cached ? 4'096 : 0);
   Calls calls;
   for (auto _ : state) {
     const Case& current = cases[next++ % cases.size()];
     std::vector<WaitingPrompt> waiting;
     for (const WaitingView& request : current.waiting) {
       waiting.push_back({request.prefill_tokens, 0.01 * static_cast<double>(request.id)});
+      if (waiting.size() * ranks > held.size()) continue;
+      const absl::Span<int64_t> of = absl::MakeSpan(held).subspan((waiting.size() - 1) * ranks, ranks);
+      for (int64_t& tokens : of) tokens = rng.Below(10) == 0 ? request.prefill_tokens / 2 : 0;
+      waiting.back().cached = of;
     }
     calls.Time([&] {
       const auto bindings = PlanRelease(current.prefill.ranks, waiting, current.prefill.traffic, {});
@@ -528,11 +537,14 @@ void RegisterAll() {
   add_kv("KvFeasible/look", KvCall::kLook);
   add_kv("KvFeasible/decide", KvCall::kDecide);
   add_kv("KvFeasible/decide_1ms", KvCall::kDecideWithin1ms);
-  benchmark::RegisterBenchmark("Release", BM_Release)
-      ->Args({16, 128})
-      ->Args({256, 1024})
-      ->ArgNames({"G", "waiting"})
-      ->Unit(benchmark::kMicrosecond);
+  for (const bool cached : {false, true}) {
+    benchmark::RegisterBenchmark(cached ? "Release/cached" : "Release", BM_Release, cached)
+        ->Args({16, 128})
+        ->Args({256, 1024})
+        ->Args({256, 16'384})
+        ->ArgNames({"G", "waiting"})
+        ->Unit(benchmark::kMicrosecond);
+  }
   benchmark::RegisterBenchmark("Prefixes", BM_Prefixes)
       ->Args({16, 1})
       ->Args({16, 128})
