@@ -82,6 +82,23 @@ TEST(PlanReleaseTest, NoPromptIsHeldForLongerThanTwoStepsAndSixteenTimesItsHeigh
               ElementsAre(0, 1));
 }
 
+// Two steps before the last one that would meet it, and not where no release meets it.
+TEST(PlanReleaseTest, APromptIsReleasedInTimeForItsObjective) {
+  const std::vector<PrefillRank> ranks = {DecodingRank(200, 20000), DecodingRank(200, 20000)};
+  PrefillTraffic traffic = {.step_s = 0.05};
+  // A step computes 300 tokens, so each prompt takes two; the height is that of 400 rows.
+  const ReleaseSettings settings{.step_tokens = 500};
+  const double needed_s = 2 * 0.05 + 0.04;
+  const auto plan = [&](double due_s) { return PlanRelease(ranks, {{{400, 0, due_s}}}, traffic, settings); };
+  EXPECT_THAT(plan(needed_s + 2.1 * 0.05), IsEmpty());
+  EXPECT_THAT(plan(needed_s + 1.9 * 0.05), SizeIs(1));
+  EXPECT_THAT(plan(needed_s + 0.001), SizeIs(1));
+  EXPECT_THAT(plan(needed_s - 0.001), IsEmpty());
+  // Where slots are short, waves stay even.
+  const std::vector<PrefillRank> full = {DecodingRank(200, 20000, 1), DecodingRank(200, 20000, 0)};
+  EXPECT_THAT(PlanRelease(full, {{{400, 0, needed_s + 0.05}, {400, 0}}}, traffic, settings), IsEmpty());
+}
+
 TEST(PlanReleaseTest, AnOldLongPromptPrecedesYoungShortOnes) {
   const std::vector<PrefillRank> ranks = {DecodingRank(0, 0)};
   // Ten times the length of the other prompt, and four times its age.
