@@ -80,7 +80,7 @@ absl::Status DecisionThread::Submit(ClientRequest request, std::vector<Output> o
   const auto count = static_cast<int64_t>(outputs.size());
   std::vector<TenantLimiter::Ticket> tickets(outputs.size());
   if (!request.resume_proven) {
-    BFIO_RETURN_IF_ERROR(tenants_.CheckPriority(request));
+    BFIO_RETURN_IF_ERROR(tenants_.Prepare(request));
   }
   if (!request.resume_from) {
     // A flood of requests is refused here, before it reaches the decision thread.

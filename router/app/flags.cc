@@ -197,8 +197,9 @@ void AddLimits(OptionTable& table, RouterSettings& settings) {
             "workers; and how long a client may leave its tokens unread before it is disconnected");
   table.AddParsed(
       "tenant_limits", &o.tenant_limits, "",
-      "TENANT:rps=N,tps=N,concurrent=N,priority=N;...: requests and tokens per second, requests at "
-      "a time and largest priority of a tenant; * for each tenant that is not named",
+      "TENANT:rps=N,tps=N,concurrent=N,priority=N,ttft=S;...: requests and tokens per second, requests at "
+      "a time and largest priority of a tenant, and the objective in seconds for the first token of its "
+      "requests that state none; * for each tenant that is not named",
       ParseTenantLimits);
   table.AddParsed(
       "admission", &settings.admission, "none",

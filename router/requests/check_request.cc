@@ -43,11 +43,6 @@ absl::Status CheckDuration(absl::string_view field, const std::optional<absl::Du
   return OutOfRange(field, absl::FormatDuration(*value), absl::StrCat("above 0 and at most ", hours, " h"));
 }
 
-absl::Status CheckObjectives(const ClientRequest& request) {
-  BFIO_RETURN_IF_ERROR(CheckDuration("ttft_objective", request.ttft_objective, 1));
-  return CheckDuration("tpot_objective", request.tpot_objective, 1);
-}
-
 absl::Status CheckParent(const ClientRequest& request, const RequestLimits& limits) {
   if (request.parent_id.size() > limits.max_id_bytes) {
     return OutOfRange("parent_id's length", request.parent_id.size(),
@@ -94,6 +89,10 @@ absl::Status CheckResume(const ClientRequest& request, const RequestLimits& limi
 
 }  // namespace
 
+absl::Status CheckObjective(absl::string_view field, const std::optional<absl::Duration>& objective) {
+  return CheckDuration(field, objective, 1);
+}
+
 absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& limits) {
   if (request.request_id.size() > limits.max_id_bytes) {
     return OutOfRange("request_id's length", request.request_id.size(),
@@ -104,7 +103,8 @@ absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& lim
                       absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
   }
   BFIO_RETURN_IF_ERROR(CheckParent(request, limits));
-  BFIO_RETURN_IF_ERROR(CheckObjectives(request));
+  BFIO_RETURN_IF_ERROR(CheckObjective("ttft_objective", request.ttft_objective));
+  BFIO_RETURN_IF_ERROR(CheckObjective("tpot_objective", request.tpot_objective));
   if (IsBareResume(request)) return CheckResume(request, limits);
   BFIO_RETURN_IF_ERROR(CheckPrompt(request, limits));
   if (request.max_new_tokens < 1 || request.max_new_tokens > limits.max_new_tokens) {

@@ -6,9 +6,12 @@
 #ifndef BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
 #define BFIO_ROUTER_REQUESTS_CHECK_REQUEST_H_
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "router/requests/limits.h"
 #include "router/requests/request.h"
 
@@ -24,6 +27,9 @@ absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit
 inline bool IsBareResume(const ClientRequest& request) {
   return request.resume_from.has_value() && !request.has_prompt();
 }
+
+// INVALID_ARGUMENT if the objective is not above 0 and at most an hour.
+absl::Status CheckObjective(absl::string_view field, const std::optional<absl::Duration>& objective);
 
 // INVALID_ARGUMENT naming field, value and limit.
 absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& limits);

@@ -48,8 +48,11 @@ absl::Status ParseLimit(absl::string_view part, TenantLimit& limit) {
     limit.tokens_per_s = value;
   } else if (words.first == "concurrent") {
     limit.concurrent = std::max<int64_t>(1, std::llround(value));
+  } else if (words.first == "ttft") {
+    limit.ttft_objective = absl::Seconds(value);
+    return CheckObjective("ttft", limit.ttft_objective);
   } else {
-    return absl::InvalidArgumentError("limits are rps, tps, concurrent and priority");
+    return absl::InvalidArgumentError("limits are rps, tps, concurrent, priority and ttft");
   }
   return absl::OkStatus();
 }
@@ -101,6 +104,11 @@ absl::Status TenantLimiter::CheckPriority(const std::string& tenant, int32_t pri
 int32_t TenantLimiter::FitPriority(const std::string& tenant, int32_t priority) const {
   const TenantLimits::value_type* const limit = LimitOf(tenant);
   return limit == nullptr ? priority : std::min(priority, limit->second.priority.value_or(priority));
+}
+
+std::optional<absl::Duration> TenantLimiter::TtftObjective(const std::string& tenant) const {
+  const TenantLimits::value_type* const limit = LimitOf(tenant);
+  return limit == nullptr ? std::nullopt : limit->second.ttft_objective;
 }
 
 TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::string& name, absl::Time now) {

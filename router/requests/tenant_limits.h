@@ -1,4 +1,4 @@
-// Limits per tenant: requests and tokens per second, concurrent requests, priority.
+// Limits per tenant: requests and tokens per second, concurrent requests, priority; and an objective.
 //
 // Purpose: a flood of one tenant is refused before it costs the others anything. Each rate has a token
 // bucket, at least one second deep. A request larger than its bucket passes when the bucket is full, and
@@ -32,13 +32,15 @@ struct TenantLimit {
   int64_t concurrent = 0;
   // The largest priority of its requests; empty: the API's limit.
   std::optional<int32_t> priority;
+  // ClientRequest::ttft_objective of its requests that have none.
+  std::optional<absl::Duration> ttft_objective;
 };
 
 // Limits by tenant; the entry "*" applies to each tenant without an entry of its own, separately.
 using TenantLimits = std::map<std::string, TenantLimit>;
 
-// "TENANT:rps=NUMBER,tps=NUMBER,concurrent=NUMBER,priority=NUMBER;..."; empty: no limits. INVALID_ARGUMENT
-// names the part that is wrong.
+// "TENANT:rps=NUMBER,tps=NUMBER,concurrent=NUMBER,priority=NUMBER,ttft=SECONDS;..."; empty: no limits.
+// INVALID_ARGUMENT names the part that is wrong.
 absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text);
 
 // A token bucket that fills at `rate` per second up to `depth`; its level may be negative.
@@ -95,6 +97,8 @@ class TenantLimiter {
   absl::Status CheckPriority(const std::string& tenant, int32_t priority) const;
   // That priority, or the largest that a request of the tenant may have.
   int32_t FitPriority(const std::string& tenant, int32_t priority) const;
+  // TenantLimit::ttft_objective.
+  std::optional<absl::Duration> TtftObjective(const std::string& tenant) const;
 
   // For a call with one output, or with `outputs`, each of which may use up to `tokens`: a ticket for each
   // output, or none at all. RESOURCE_EXHAUSTED, with the limit's name and a retry delay, when the tenant

@@ -2,7 +2,7 @@
 //
 // Purpose: one place and one bound for all names that clients choose. Each of the first kMaxTenants names has
 // its own number and account while the router runs; all later ones share one. The core uses numbers only.
-// Threads: Enter and CheckPriority: any; all others: the decision thread's.
+// Threads: Enter and Prepare: any; all others: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_
 #define BFIO_ROUTER_REQUESTS_TENANTS_H_
 
@@ -44,10 +44,11 @@ class Tenants {
     return entered;
   }
   // INVALID_ARGUMENT when the tenant's requests may not have that priority. Lowers a priority that the client
-  // has not chosen itself. Any thread.
-  absl::Status CheckPriority(ClientRequest& request) const {
+  // has not chosen itself, and sets the tenant's objective if the client has none. Any thread.
+  absl::Status Prepare(ClientRequest& request) const {
     // A bare resume starts no request, so its priority does not count.
     if (IsBareResume(request)) return absl::OkStatus();
+    if (!request.ttft_objective) request.ttft_objective = limiter_.TtftObjective(request.tenant);
     if (request.priority_unset) request.priority = limiter_.FitPriority(request.tenant, request.priority);
     return limiter_.CheckPriority(request.tenant, request.priority);
   }

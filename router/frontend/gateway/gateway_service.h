@@ -2,8 +2,9 @@
 //
 // Purpose: presents the handler as one engine; the handler balances among the ranks. `Wire` is the engine's
 // protocol (the header of its service): its messages, and their conversion. Authenticates by the headers,
-// before any message is received; then receives, checks and converts. The tenant is that of the caller's
-// token, or of the header "bfio-tenant"; the protocol has no field for it. Threads: methods run on gRPC's
+// before any message is received; then receives, checks and converts. The protocol has no field for what
+// headers carry: the tenant ("bfio-tenant"; the token's owner without it) and objectives for the first token
+// and between tokens ("x-slo-ttft-ms", "x-slo-tpot-ms", as in llm-d). Threads: methods run on gRPC's
 // threads and never block. Handler and authenticator outlive the server that the service is registered with.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
@@ -80,13 +81,15 @@ class GatewayService final : public CallService {
     std::string tenant;
     // The call's metadata has kMayResampleHeader.
     bool may_resample = false;
+    // Of the headers kTtftHeader and kTpotHeader.
+    std::optional<absl::Duration> ttft_objective, tpot_objective;
   };
   using Stream = GenerateStream<Wire>;
   using GenerateRequest = typename Wire::GenerateRequest;
   using AbortRequest = typename Wire::AbortRequest;
   using AbortCall = UnaryCall<AbortRequest, typename Wire::AbortResponse>;
 
-  // UNAUTHENTICATED, or INVALID_ARGUMENT for a header that is not a valid tenant name.
+  // UNAUTHENTICATED, or INVALID_ARGUMENT for a header with an invalid value.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
   void AddInformation();
   // Null: there are no files.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
@@ -23,8 +24,24 @@
 namespace bfio::router::gateway {
 
 inline constexpr char kTenantHeader[] = "bfio-tenant";
+// Objectives in milliseconds.
+inline constexpr char kTtftHeader[] = "x-slo-ttft-ms";
+inline constexpr char kTpotHeader[] = "x-slo-tpot-ms";
 // "true": after the loss of its engine the output may continue with other random draws than before.
 inline constexpr char kMayResampleHeader[] = "bfio-may-resample";
+
+// INVALID_ARGUMENT for a value that is not a number of milliseconds within the API's bounds.
+inline absl::StatusOr<std::optional<absl::Duration>> ObjectiveIn(const grpc::CallbackServerContext& context,
+                                                                 const char* header) {
+  const auto found = context.client_metadata().find(header);
+  if (found == context.client_metadata().end()) return std::nullopt;
+  double ms = 0;
+  if (!absl::SimpleAtod(absl::string_view(found->second.data(), found->second.size()), &ms))
+    return absl::InvalidArgumentError(absl::StrCat(header, " is not a number of milliseconds"));
+  const std::optional<absl::Duration> objective = absl::Milliseconds(ms);
+  BFIO_RETURN_IF_ERROR(CheckObjective(header, objective));
+  return objective;
+}
 
 // The requests that one call aborts: the call is answered when the last abort has been answered.
 struct PendingAborts {
@@ -120,6 +137,8 @@ absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::Call
   // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " is not printable ASCII without spaces"));
+  BFIO_ASSIGN_OR_RETURN(caller.ttft_objective, ObjectiveIn(context, kTtftHeader));
+  BFIO_ASSIGN_OR_RETURN(caller.tpot_objective, ObjectiveIn(context, kTpotHeader));
   return caller;
 }
 
@@ -163,6 +182,8 @@ absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller&
   BFIO_ASSIGN_OR_RETURN(ConvertedRequest converted,
                         Wire::Convert(std::move(request), std::move(tenant), context));
   request = GenerateRequest();  // its prompt is in `converted`, and would be there twice
+  converted.request.ttft_objective = caller.ttft_objective;
+  converted.request.tpot_objective = caller.tpot_objective;
   if (converted.request.request_id.empty()) converted.request.request_id = options_.new_request_id();
   return SubmitOutputs(std::move(converted), stream);
 }

@@ -25,11 +25,16 @@ core::SchedulerOptions OptionsOf() {
 
 class ClusterDispatcher final : public Dispatcher {
  public:
-  ClusterDispatcher(const core::PolicySetting& policy, bool barrier, const EngineModelOptions& engine,
+  ClusterDispatcher(const core::PolicySetting& policy, const PrefixRunOptions& options,
                     const std::vector<EngineModel>& ranks)
-      : engine_(engine), ranks_(ranks), cluster_(OptionsOf(), policy), states_(ranks.size()) {
+      : engine_(options.engine),
+        ttft_objective_s_(options.ttft_objective_s),
+        ranks_(ranks),
+        cluster_(OptionsOf(), policy),
+        states_(ranks.size()) {
+    const EngineModelOptions& engine = options.engine;
     cluster_.Apply(core::AddGroup{
-        .group = 0, .kind = barrier ? core::GroupKind::kCoupled : core::GroupKind::kIndependent});
+        .group = 0, .kind = options.barrier ? core::GroupKind::kCoupled : core::GroupKind::kIndependent});
     core::OpenEpoch open;
     std::vector<core::PrefixCaches::Member> members;
     for (size_t g = 0; g < ranks.size(); ++g) {
@@ -53,6 +58,7 @@ class ClusterDispatcher final : public Dispatcher {
     spec.prefill_tokens = request.prompt_tokens;
     spec.max_new_tokens = request.max_new_tokens;
     spec.prefix = request.prefix;
+    if (ttft_objective_s_ > 0) spec.ttft_objective_s = ttft_objective_s_;
     cluster_.Apply(core::Enqueue{spec});
     requests_[request.id] = {&request, 0};
     return Plan();
@@ -143,6 +149,7 @@ class ClusterDispatcher final : public Dispatcher {
   }
 
   const EngineModelOptions engine_;
+  const double ttft_objective_s_;
   const std::vector<EngineModel>& ranks_;
   core::Cluster cluster_;
   std::vector<State> states_;
@@ -154,15 +161,13 @@ class ClusterDispatcher final : public Dispatcher {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const std::string& policy, uint64_t seed,
-                                                                  bool barrier,
-                                                                  const EngineModelOptions& engine,
+absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const PrefixRunOptions& options,
                                                                   const std::vector<EngineModel>& ranks) {
   core::PolicySetting setting;
-  setting.name = policy;
-  setting.options.seed = seed;
+  setting.name = options.policy;
+  setting.options.seed = options.seed;
   BFIO_RETURN_IF_ERROR(core::MakePolicy(setting.name, setting.options).status());
-  return std::make_unique<ClusterDispatcher>(setting, barrier, engine, ranks);
+  return std::make_unique<ClusterDispatcher>(setting, options, ranks);
 }
 
 }  // namespace bfio::sim

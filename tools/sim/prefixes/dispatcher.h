@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "tools/sim/prefixes/engine_model.h"
 #include "tools/sim/prefixes/prefix_request.h"
+#include "tools/sim/prefixes/prefix_run.h"
 
 namespace bfio::sim {
 
@@ -32,11 +33,9 @@ class Dispatcher {
   virtual int64_t found_tokens() const { return 0; }
 };
 
-// Uses the router's core with this policy; requests wait in its pool. INVALID_ARGUMENT: no such policy.
-// `barrier`: the ranks step together.
-absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const std::string& policy, uint64_t seed,
-                                                                  bool barrier,
-                                                                  const EngineModelOptions& engine,
+// Uses the router's core with the options' policy; requests wait in its pool. INVALID_ARGUMENT: no such
+// policy.
+absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const PrefixRunOptions& options,
                                                                   const std::vector<EngineModel>& ranks);
 // A rule that sends each request to a rank on arrival (direct_dispatchers.cc). Null: no such rule.
 std::unique_ptr<Dispatcher> MakeDirectDispatcher(const std::string& rule,

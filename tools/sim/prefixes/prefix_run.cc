@@ -45,8 +45,7 @@ class Run {
   absl::StatusOr<PrefixRunResult> Simulate() {
     dispatcher_ = MakeDirectDispatcher(options_.policy, ranks_);
     if (dispatcher_ == nullptr) {
-      BFIO_ASSIGN_OR_RETURN(dispatcher_, MakeClusterDispatcher(options_.policy, options_.seed,
-                                                               options_.barrier, options_.engine, ranks_));
+      BFIO_ASSIGN_OR_RETURN(dispatcher_, MakeClusterDispatcher(options_, ranks_));
     }
     Begin();
     while (!events_.empty()) {
@@ -243,6 +242,7 @@ nlohmann::ordered_json PrefixRunJson(const PrefixRunOptions& options, const Pref
                                  {"policy", options.policy},
                                  {"seed", options.seed},
                                  {"engine_caches", options.engine.caches},
+                                 {"ttft_objective_s", options.ttft_objective_s},
                                  {"capacity_per_s", result.capacity_per_s},
                                  {"requests", result.requests}};
   const auto add = [&](const std::string& name, const RunTimes& times) {

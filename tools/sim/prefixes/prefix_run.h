@@ -28,6 +28,9 @@ struct PrefixRunOptions {
   // Approximate number of requests that arrive.
   int64_t requests = 4'000;
   uint64_t seed = 1;
+  // Objective of every request for its first token, in seconds, which only the router's policies know; 0:
+  // none.
+  double ttft_objective_s = 0;
   EngineModelOptions engine;
 };
 

@@ -55,6 +55,9 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
   table.Add("slots", &options.engine.slots, Within(1, 1 << 20), "requests that a rank runs at a time");
   table.Add("kv_tokens", &options.engine.kv_tokens, Within(50'000, 1e9), "KV tokens of a rank");
   table.Add("budget", &options.engine.token_budget, Within(1, 1e9), "tokens of a rank's step");
+  table.Add(
+      "ttft_objective", &options.ttft_objective_s, Within(0, 3600),
+      "objective of every request for its first token, in seconds, for policies of the router; 0: none");
   table.Add("engine_caches", &options.engine.caches,
             "whether ranks keep prompts' KV for later ones; the router expects it in any case");
   AddJson(table, json);

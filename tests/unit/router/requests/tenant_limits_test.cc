@@ -51,9 +51,10 @@ TEST(ParseTenantLimits, ReadsCeilingsOfPriority) {
 }
 
 TEST(ParseTenantLimits, NamesTheInvalidPart) {
-  for (const std::string text : {"acme", "acme:", "acme:rps", "acme:rps=0", "acme:rps=-1", "acme:rps=nan",
-                                 "acme:qps=1", "acme:rps=1,,tps=1", "acme:rps=1;acme:tps=1", "acme:priority=",
-                                 "acme:priority=101", "acme:priority=-101", "acme:priority=1.5"}) {
+  for (const std::string text :
+       {"acme", "acme:", "acme:rps", "acme:rps=0", "acme:rps=-1", "acme:rps=nan", "acme:qps=1",
+        "acme:rps=1,,tps=1", "acme:rps=1;acme:tps=1", "acme:priority=", "acme:priority=101",
+        "acme:priority=-101", "acme:priority=1.5", "acme:ttft=0", "acme:ttft=3601"}) {
     const auto limits = ParseTenantLimits(text);
     EXPECT_TRUE(absl::IsInvalidArgument(limits.status())) << text;
     EXPECT_THAT(std::string(limits.status().message()), HasSubstr("acme")) << text;

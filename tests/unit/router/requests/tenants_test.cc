@@ -21,12 +21,25 @@ TEST(Tenants, NamesKeepTheirNumbersAndLateNamesShareOne) {
 TEST(Tenants, ABareResumeHasNoPriority) {
   const Tenants tenants(*ParseTenantLimits("batch:priority=-20"));
   ClientRequest request{.request_id = "a", .tenant = "batch", .resume_from = 3};
-  EXPECT_TRUE(tenants.CheckPriority(request).ok());
+  EXPECT_TRUE(tenants.Prepare(request).ok());
   // With a prompt it may start again.
   request.prompt_tokens = 10;
-  EXPECT_TRUE(absl::IsInvalidArgument(tenants.CheckPriority(request)));
+  EXPECT_TRUE(absl::IsInvalidArgument(tenants.Prepare(request)));
   request.priority = -20;
-  EXPECT_TRUE(tenants.CheckPriority(request).ok());
+  EXPECT_TRUE(tenants.Prepare(request).ok());
+}
+
+TEST(Tenants, RequestsWithoutAnObjectiveGetTheirTenants) {
+  const Tenants tenants(*ParseTenantLimits("acme:ttft=0.5;free:rps=1;*:ttft=2"));
+  const auto objective = [&](const std::string& tenant, std::optional<absl::Duration> own) {
+    ClientRequest request{.request_id = "a", .tenant = tenant, .prompt_tokens = 1, .ttft_objective = own};
+    EXPECT_TRUE(tenants.Prepare(request).ok());
+    return request.ttft_objective;
+  };
+  EXPECT_EQ(objective("acme", std::nullopt), absl::Seconds(0.5));
+  EXPECT_EQ(objective("acme", absl::Seconds(3)), absl::Seconds(3));
+  EXPECT_EQ(objective("anybody", std::nullopt), absl::Seconds(2));
+  EXPECT_EQ(objective("free", std::nullopt), std::nullopt) << "its entry has none";
 }
 
 // Otherwise the tenant could not use protocols without priorities at all.
@@ -34,7 +47,7 @@ TEST(Tenants, ADefaultPriorityIsLoweredToTheTenantsLimit) {
   const Tenants tenants(*ParseTenantLimits("batch:priority=-20;acme:priority=10"));
   const auto priority = [&](const std::string& tenant, bool unset) {
     ClientRequest request{.request_id = "a", .tenant = tenant, .prompt_tokens = 1, .priority_unset = unset};
-    EXPECT_EQ(tenants.CheckPriority(request).ok(), unset || tenant != "batch");
+    EXPECT_EQ(tenants.Prepare(request).ok(), unset || tenant != "batch");
     return request.priority;
   };
   EXPECT_EQ(priority("batch", /*unset=*/true), -20);

@@ -95,6 +95,18 @@ TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
   }
 }
 
+TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
+  PrefixRunOptions options = Options("agents", "bf_io_auto", 4);
+  options.barrier = true;
+  options.requests = 1'500;
+  const auto without = RunPrefixes(options);
+  options.ttft_objective_s = 0.5;
+  const auto with = RunPrefixes(options);
+  EXPECT_GT(without->ttft_s.p99, 1);
+  EXPECT_LT(with->ttft_s.p99, 0.6);
+  EXPECT_LT(with->e2e_s.mean, 1.1 * without->e2e_s.mean);
+}
+
 TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
   for (const char* policy : {"least_work", "dynamo_kv", "bf_io_auto"}) {
     PrefixRunOptions options = Options("none", policy);
