@@ -146,6 +146,8 @@ void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_agent_calls(Count(from.agent_calls));
   out.set_refused_parent_deadline(Count(from.refused_parent_deadline));
   out.set_refused_by_workers(Count(from.refused_by_workers));
+  out.set_ttft_objectives_met(Count(from.ttft_objectives_met));
+  out.set_ttft_objectives_missed(Count(from.ttft_objectives_missed));
 }
 
 void Fill(const RequestLatencies& from, v1::RequestLatencies& out) {

@@ -350,6 +350,10 @@ const std::vector<ReasonMetric>& ReasonMetrics() {
         {"invalid", [](const v1::RequestTotals& r) { return double(r.refused_invalid()); }},
         {"tenant", [](const v1::RequestTotals& r) { return double(r.refused_tenant()); }},
         {"memory", [](const v1::RequestTotals& r) { return double(r.refused_memory()); }}}},
+      {{"bfio:first_token_objectives_total", kCounter, "result",
+        "first tokens of requests that have an objective for them: met or missed"},
+       {{"met", [](const v1::RequestTotals& r) { return double(r.ttft_objectives_met()); }},
+        {"missed", [](const v1::RequestTotals& r) { return double(r.ttft_objectives_missed()); }}}},
   };
   return *metrics;
 }

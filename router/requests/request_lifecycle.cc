@@ -117,8 +117,12 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   } else if (!record.first_token) {
     record.first_token = now_;
     // A client that has sent a started request again has had its first token.
-    if (record.had == 0 && record.request.resume_from.value_or(0) == 0)
-      latencies_.OnFirstToken(now_ - record.accepted);
+    if (record.had == 0 && record.request.resume_from.value_or(0) == 0) {
+      const absl::Duration took = now_ - record.accepted;
+      latencies_.OnFirstToken(took);
+      if (const auto objective = record.request.ttft_objective)
+        ++(took <= *objective ? totals_.ttft_objectives_met : totals_.ttft_objectives_missed);
+    }
     if (tokens.size() > 1) latencies_.OnTokens(tokens.size() - 1, absl::ZeroDuration());
   } else {
     latencies_.OnTokens(tokens.size(), now_ - record.last_token);

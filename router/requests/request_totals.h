@@ -41,6 +41,8 @@ struct RequestTotals {
   int64_t agent_calls = 0;
   int64_t refused_parent_deadline = 0;
   int64_t refused_by_workers = 0;
+  int64_t ttft_objectives_met = 0;
+  int64_t ttft_objectives_missed = 0;
 };
 
 }  // namespace bfio::router

@@ -53,6 +53,36 @@ class EnginePrefixes : public EnginesTest {
   std::unique_ptr<ScriptedEngine> engine_;
 };
 
+// While other policies place requests, the router still follows the ranks' caches.
+TEST_F(EnginePrefixes, ThePolicyMayChangeWhileRequestsRun) {
+  Start(/*prefix_cache=*/true, /*slots=*/4);
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  std::vector<Tokens> prompts;
+  for (const std::string name : {"least_requests", "least_work", "bf_io_auto", "fcfs", "least_work"}) {
+    for (uint32_t i = 0; i < 12; ++i) {
+      prompts.push_back(PromptOf(i % 2, static_cast<uint32_t>(prompts.size())));
+      streams.push_back(std::make_unique<RequestStream>(stub(), Request(prompts.back(), 8)));
+    }
+    v1::SetPolicyRequest request;
+    request.mutable_policy()->set_name(name);
+    v1::SetPolicyResponse response;
+    grpc::ClientContext context;
+    ASSERT_TRUE(cluster_->admin().SetPolicy(&context, request, &response).ok()) << name;
+  }
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const GenerateResult& result = streams[i]->End();
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.tokens, TokensAfter(prompts[i], 8));
+  }
+  // Requests that run alone go where their prefix is, which other policies may have put on both ranks.
+  for (uint32_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(Generate(stub(), Request(PromptOf(i % 2, 100 + i), 2)).status.ok());
+  const std::vector<ScriptedEngine::Exchange> exchanges = engine_->exchanges();
+  for (size_t i = streams.size(); i < exchanges.size(); ++i)
+    EXPECT_EQ(exchanges[i].responses.back().complete().cached_tokens(), kShared);
+  EXPECT_EQ(exchanges.size(), streams.size() + 4);
+}
+
 // Requests run one at a time, so that every rank is free, in an order in which round robin would spread a
 // family. They come from bfio.v1 and from a gateway, streamed and whole: all must name the same blocks.
 TEST_F(EnginePrefixes, RequestsGoWhereTheirPrefixIs) {

@@ -162,6 +162,8 @@ TEST(RouterStateTest, RequestsTenantsAndShadowsAreCounted) {
   RouterState state;
   state.requests.accepted = 5;
   state.requests.refused_by_workers = 2;
+  state.requests.ttft_objectives_met = 3;
+  state.requests.ttft_objectives_missed = 1;
   state.tenants.push_back({"acme", 3, 2, 100, 40});
   ShadowView shadow = {.policy = "fcfs", .decisions = 7, .missed_idle_tokens = 12.5};
   state.shadows.push_back(shadow);
@@ -169,6 +171,8 @@ TEST(RouterStateTest, RequestsTenantsAndShadowsAreCounted) {
   const v1::ClusterState proto = ToProto(state);
   EXPECT_EQ(proto.requests().accepted(), 5u);
   EXPECT_EQ(proto.requests().refused_by_workers(), 2u);
+  EXPECT_EQ(proto.requests().ttft_objectives_met(), 3u);
+  EXPECT_EQ(proto.requests().ttft_objectives_missed(), 1u);
   ASSERT_EQ(proto.tenants_size(), 1);
   EXPECT_EQ(proto.tenants(0).tenant(), "acme");
   EXPECT_EQ(proto.tenants(0).accepted(), 3u);

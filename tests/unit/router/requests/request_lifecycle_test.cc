@@ -46,6 +46,23 @@ TEST_F(RequestLifecycleTest, TokensAndFinishReachTheClient) {
   EXPECT_EQ(overload_->committed_kv(), 0);
 }
 
+TEST_F(RequestLifecycleTest, FirstTokensThatMeetAndMissTheirObjectivesAreCounted) {
+  OpenEpoch();
+  ClientRequest in_time = Request("a"), late = Request("b");
+  in_time.ttft_objective = absl::Seconds(2);
+  late.ttft_objective = absl::Seconds(1.9);
+  RecordingSink& a = Arrive(in_time);
+  RecordingSink& b = Arrive(late);
+  RecordingSink& without = Arrive(Request("c"));
+  Place();
+  now_ += absl::Seconds(2);
+  for (RecordingSink* sink : {&a, &b, &without}) Tokens(*sink, {1});
+  now_ += absl::Seconds(2);
+  Tokens(a, {2});
+  EXPECT_EQ(requests_->totals().ttft_objectives_met, 1);
+  EXPECT_EQ(requests_->totals().ttft_objectives_missed, 1);
+}
+
 TEST_F(RequestLifecycleTest, MemoryThatHasGoneAdmitsNoRequests) {
   Start({}, {.max_waiting_kv = 1});
   OpenEpoch();
