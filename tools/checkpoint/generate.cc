@@ -133,17 +133,18 @@ absl::Status MakeEmptyDirectory(const std::string& directory) {
   const bool empty = !error && std::filesystem::is_empty(directory, error);
   if (error) return absl::InvalidArgumentError(absl::StrCat(directory, ": ", error.message()));
   if (empty) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat(directory, ": is not empty; remove what is there first"));
+  return absl::AlreadyExistsError(
+      absl::StrCat(directory, ": the directory is not empty; empty it first or choose another --out"));
 }
 
 absl::Status CheckOptions(const CheckpointOptions& options, size_t tensors) {
   if (options.shards < 1 || options.shards > static_cast<int64_t>(tensors)) {
-    return absl::InvalidArgumentError(absl::StrCat("shards is ", options.shards, "; between 1 and ", tensors,
-                                                   ", the tensors, is possible"));
+    return absl::InvalidArgumentError(absl::StrCat("shards is ", options.shards, ", must be between 1 and ",
+                                                   tensors, " (the number of tensors)"));
   }
   if (!(options.logit_std > 0 && options.logit_std <= 100)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("logit_std is ", options.logit_std, "; above 0 and up to 100 is possible"));
+        absl::StrCat("logit_std is ", options.logit_std, ", must be above 0 and at most 100"));
   }
   return absl::OkStatus();
 }

@@ -23,11 +23,12 @@ Metadata BearerToken(const std::string& token) {
 absl::Status CheckMetadata(const Metadata& metadata) {
   for (const auto& [name, value] : metadata) {
     if (grpc_header_key_is_legal(View(name)) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("no name of a header: ", absl::CHexEscape(name)));
+      return absl::InvalidArgumentError(absl::StrCat("invalid header name: ", absl::CHexEscape(name)));
     }
     // The message does not contain the value, which may be a secret.
     if (grpc_is_binary_header(View(name)) == 0 && grpc_header_nonbin_value_is_legal(View(value)) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": has characters that no header may have"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": the value has characters that a header value must not have"));
     }
   }
   return absl::OkStatus();

@@ -99,7 +99,7 @@ TokenStream::Event TokenStream::Next(absl::Duration patience) {
       event = OnStreamEnd(FromGrpcStatus(*status));
     } else if (MonotonicNow() >= last) {
       attempt_->Cancel();
-      return End(absl::DeadlineExceededError("the request has not ended in time"));
+      return End(absl::DeadlineExceededError("the request did not end before its deadline"));
     } else {
       return StillWaiting();
     }
@@ -138,7 +138,7 @@ std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateRespo
   if (finish_.has_value()) return End(absl::DataLossError("a message came after the final one"));
   if (count > 0 && message.first_index() != received_) {
     return End(absl::DataLossError(
-        absl::StrCat("token ", message.first_index(), " came where token ", received_, " was due")));
+        absl::StrCat("token ", message.first_index(), " came where token ", received_, " was expected")));
   }
   received_ += count;
   // A router that has lost the request continues after these tokens.
@@ -148,8 +148,8 @@ std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateRespo
   if (message.has_finish()) {
     finish_ = message.finish();
     if (finish_->usage().completion_tokens() != received_) {
-      return End(absl::DataLossError(
-          absl::StrCat(received_, " tokens came, the router counts ", finish_->usage().completion_tokens())));
+      return End(absl::DataLossError(absl::StrCat(received_, " tokens came, but the router's usage counts ",
+                                                  finish_->usage().completion_tokens())));
     }
   }
   if (count == 0) return std::nullopt;

@@ -35,11 +35,12 @@ absl::StatusOr<std::vector<AgentShape>> ParseAgents(absl::string_view text) {
                                      [&](const Shape& named) { return named.name == fields.first; });
     if (known == std::end(kShapes)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", part, "' is none of sequence:CALLS, fork_join:BRANCHES and cycle:CALLS"));
+          absl::StrCat("'", part, "' is not sequence:CALLS, fork_join:BRANCHES or cycle:CALLS"));
     }
     AgentShape shape{.kind = known->kind};
     if (!absl::SimpleAtoi(fields.second, &shape.width) || shape.width < 1 || shape.width > kMostCalls) {
-      return absl::InvalidArgumentError(absl::StrCat("'", part, "' needs a number within 1..", kMostCalls));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", part, "': the number must be within 1..", kMostCalls));
     }
     shapes.push_back(shape);
   }
@@ -81,7 +82,7 @@ absl::StatusOr<AgentPlan> PlanAgent(const AgentShape& shape, absl::Span<const Tr
       if (shape.kind != AgentShape::kCycle) continue;
       const int64_t prompt = int64_t{plan.calls[i].prompt_tokens} + plan.calls[i - 1].prompt_tokens +
                              plan.calls[i - 1].output_tokens;
-      if (prompt > kMostTokens) return too_many(i, "it reads", prompt);
+      if (prompt > kMostTokens) return too_many(i, "its prompt has", prompt);
       plan.calls[i].prompt_tokens = static_cast<uint32_t>(prompt);
     }
   } else {

@@ -22,7 +22,7 @@ absl::StatusOr<BarrierMeasurements> Between(const BarrierReading& before, const 
     return absl::UnavailableError("the router restarted during the run; no barrier results");
   }
   if (after.steps == before.steps)
-    return absl::UnavailableError("the group took no step; no barrier results");
+    return absl::UnavailableError("the group ran no step during the run; no barrier results");
   const auto steps = static_cast<double>(after.steps - before.steps);
   const double rank_step_s = after.rank_step_s - before.rank_step_s;
   const double max_load = after.max_load_tokens - before.max_load_tokens;

@@ -5,38 +5,39 @@
 namespace bfio::loadgen {
 
 void StreamChecker::OnMessage(const StreamMessage& message) {
-  if (finished_) Breach("a message after the finish");
+  if (finished_) Breach("a message came after the finish");
   // Messages need not repeat the request id, but must not carry another one.
   if (!message.request_id.empty() && message.request_id != request_id_) {
-    Breach(absl::StrCat("a message of request ", message.request_id));
+    Breach(absl::StrCat("a message carries the id of another request, ", message.request_id));
   }
   if (message.tokens > 0 && message.first_index != tokens_) {
-    Breach(absl::StrCat("token index ", message.first_index, " where ", tokens_, " was due"));
+    Breach(absl::StrCat("token index ", message.first_index, " came where ", tokens_, " was expected"));
   }
   tokens_ += message.tokens;
-  if (tokens_ > output_tokens_) Breach(absl::StrCat(tokens_, " tokens, ", output_tokens_, " asked for"));
+  if (tokens_ > output_tokens_)
+    Breach(absl::StrCat(tokens_, " tokens came, ", output_tokens_, " were requested"));
   if (message.finish.has_value()) CheckFinish(*message.finish);
 }
 
 void StreamChecker::CheckFinish(const StreamMessage::Finish& finish) {
-  if (finished_) Breach("a second finish");
+  if (finished_) Breach("a second finish came");
   finished_ = true;
   const bool stopped = open_ended_ && finish.reason_is_stop;
-  if (!finish.reason_is_length && !stopped) Breach("finished for another reason than the length asked for");
+  if (!finish.reason_is_length && !stopped) Breach("the finish reason is not the requested length limit");
   if (stopped ? tokens_ == 0 : tokens_ != output_tokens_) {
-    Breach(absl::StrCat("finished after ", tokens_, " tokens, ", output_tokens_, " asked for"));
+    Breach(absl::StrCat("finished after ", tokens_, " tokens, ", output_tokens_, " were requested"));
   }
   if (!finish.has_usage) {
-    Breach("a finish without usage");
+    Breach("the finish carries no usage");
   } else if (finish.prompt_tokens != prompt_tokens_ || finish.completion_tokens != tokens_) {
-    Breach(absl::StrCat("usage says ", finish.prompt_tokens, " + ", finish.completion_tokens,
-                        " tokens, it was ", prompt_tokens_, " + ", tokens_));
+    Breach(absl::StrCat("usage counts ", finish.prompt_tokens, " + ", finish.completion_tokens,
+                        " prompt + output tokens, the stream had ", prompt_tokens_, " + ", tokens_));
   }
 }
 
 void StreamChecker::OnEnd(End end) {
-  if (end == End::kOk && !finished_) Breach("ended well without a finish");
-  if (end == End::kError && finished_) Breach("ended with an error after the finish");
+  if (end == End::kOk && !finished_) Breach("the stream ended with OK but without a finish");
+  if (end == End::kError && finished_) Breach("the stream ended with an error after the finish");
 }
 
 void StreamChecker::Breach(std::string text) {

@@ -37,60 +37,65 @@ absl::Status CheckFiles(const Options& o) {
 
 void AddTraffic(OptionTable& table, Options& o) {
   table.Add("target", &o.target, "HOST:PORT of the router's client API");
-  table.Add("trace", &o.trace,
-            "trace file: Azure, BurstGPT, Mooncake or generic columns, detected by the header");
-  table.Add("profile", &o.profile,
-            absl::StrCat("built-in lengths instead of a trace, conversation when neither is given: ",
-                         absl::StrJoin(ProfileNames(), ", ")));
   table.Add(
-      "arrival", &o.arrival,
-      "closed: --concurrency requests at any time; open loop: trace (its own times), poisson or gamma "
-      "(--rate), ramp (--rate to --rate_to over --duration), step (each of --rates for --step_duration), "
-      "sweep (the same, and everything ends before the next rate, until two in a row are not held)");
+      "trace", &o.trace,
+      "trace file with Azure, BurstGPT, Mooncake or generic columns; the format is detected from the header");
+  table.Add(
+      "profile", &o.profile,
+      absl::StrCat("built-in length distribution instead of a trace; conversation if neither is given: ",
+                   absl::StrJoin(ProfileNames(), ", ")));
+  table.Add("arrival", &o.arrival,
+            "closed loop: closed (keeps --concurrency requests under way); open loop: trace (the trace's "
+            "timestamps), poisson or gamma (at --rate), ramp (from --rate to --rate_to over --duration), "
+            "step (each of --rates for --step_duration), sweep (as step, but waits for all requests before "
+            "the next rate and stops after two rates in a row that were not held)");
   table.Add("rate", &o.rate, kPerSecond,
-            "open loop: requests per second; with --arrival=trace the trace is stretched to it (0: its own "
-            "speed)");
+            "open loop: requests per second; --arrival=trace scales the trace's timestamps to this mean rate "
+            "(0: does not scale them)");
   table.Add("burstiness", &o.burstiness, Within(1e-3, 1e3),
-            "shape of the gaps of gamma, ramp, step and sweep: 1 is Poisson, below 1 burstier, above 1 more "
-            "even");
+            "shape of the gamma-distributed gaps of gamma, ramp, step and sweep: 1 is Poisson, below 1 is "
+            "burstier, above 1 is more regular");
   table.Add("time_scale", &o.time_scale, Within(1e-6, 1e6),
-            "open loop: due times are divided by it, 2 sends twice as fast");
+            "open loop: divides the send times of all requests; 2 sends twice as fast");
   table.Add("rate_to", &o.rate_to, kPerSecond, "--arrival=ramp: requests per second at the end");
-  table.AddParsed("rates", &o.rates, "",
-                  "--arrival=step and sweep: requests per second, like 5,10,20 or FROM:TO:STEP; a sweep's "
-                  "ascend",
-                  ParseRates);
+  table.AddParsed(
+      "rates", &o.rates, "",
+      "--arrival=step and sweep: requests per second, such as 5,10,20 or FROM:TO:STEP; ascending for sweep",
+      ParseRates);
   table.Add("step_duration", &o.step_duration_s, Within(1e-3, 1e6),
             "--arrival=step and sweep: seconds for each rate; use several times a request's duration");
-  table.AddParsed(
-      "goodput", &o.goodput, "",
-      "latency limits in seconds, like ttft:0.5,tpot:0.05,e2e:30; reports the requests that meet all of them",
-      ParseGoodput);
+  table.AddParsed("goodput", &o.goodput, "",
+                  "latency limits in seconds, such as ttft:0.5,tpot:0.05,e2e:30; reports how many requests "
+                  "meet all of them",
+                  ParseGoodput);
   table.Add("concurrency", &o.concurrency, Within(1, o.max_in_flight),
             "closed loop: requests under way at any time");
   table.Add("max_new_tokens", &o.max_new_tokens,
-            "limit of every request, which the model ends: its length is not known in advance, and is that "
-            "of the trace or profile if the workers have --ends_by_seed; 0: exactly those lengths");
+            "max_new_tokens of every request; the model may end it earlier, so the router does not know its "
+            "length (workers with --ends_by_seed end it at the length from the trace or profile); 0: each "
+            "request generates exactly that length");
   table.AddParsed("agents", &o.agents, "",
-                  "agents of these shapes, one after the other, instead of single requests: sequence:CALLS, "
-                  "fork_join:BRANCHES, cycle:CALLS, like sequence:4,fork_join:3; each call is sent when "
-                  "those before it are done; --rate, --concurrency and --requests count agents",
+                  "sends agents instead of single requests, cycling through these shapes: sequence:CALLS, "
+                  "fork_join:BRANCHES or cycle:CALLS, such as sequence:4,fork_join:3; a call is sent when "
+                  "the calls that it depends on are done; --rate, --concurrency and --requests count agents",
                   ParseAgents);
   table.Add("ttft_objective", &o.ttft_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
             "objective for the time to first token, sent with each request; 0: none");
   table.Add("tpot_objective", &o.tpot_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
             "objective for the time per output token, sent with each request; 0: none");
   table.Add("agent_timeout", &o.agent_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
-            "--agents: deadline of an agent, after which its calls are refused or ended; 0: none");
+            "--agents: deadline of a whole agent, after which the router rejects or ends its calls; 0: none");
   table.Add("requests", &o.requests,
-            "requests to send; 0: until --duration, or one pass over the trace, or 1000 of a profile");
+            "requests to send; 0: until --duration, or without it one pass over the trace or 1000 requests "
+            "of a profile");
   table.Add("duration", &o.duration_s, Within(0, 1e9),
             "seconds after which no more requests are sent; 0: no limit");
   table.Add("seed", &o.seed, "seed of arrivals and profile lengths");
   table.Add("resume", &o.resume,
-            "after a lost connection or UNAVAILABLE, resume the request where its stream broke");
-  table.Add("timeout", &o.timeout, kTimeout, "time for one request, retries included");
-  table.Add("connect_timeout", &o.connect_timeout, kTimeout, "time to reach the router at the start");
+            "after a lost connection or UNAVAILABLE, resume the request after the last token received");
+  table.Add("timeout", &o.timeout, kTimeout, "timeout of one request, including retries");
+  table.Add("connect_timeout", &o.connect_timeout, kTimeout,
+            "timeout for connecting to the router at the start");
 }
 
 }  // namespace
@@ -100,18 +105,21 @@ void AddLoadgenOptions(OptionTable& table, Settings& settings) {
   AddTraffic(table, o);
   table.Add("admin", &o.admin,
             "HOST:PORT of the router's admin API; adds the group's barrier measurements to the result");
-  table.Add("json", &o.json, "result file; - is standard output instead of the table");
-  table.Add("save", &o.save, "result file with everything that the page shows, for bfio_loadgen compare");
-  table.Add("html", &o.report, "HTML page with tables and charts; with --admin of the group too");
+  table.Add("json", &o.json, "JSON result file; - prints JSON to standard output instead of the table");
+  table.Add("save", &o.save,
+            "JSON result file that also has the time series of the HTML page, for bfio_loadgen compare");
+  table.Add("html", &o.report, "HTML page with tables and charts; with --admin, also of the group");
   table.AddParsed("client_tls", &settings.client_tls, "",
-                  "client API: cert=FILE,key=FILE,ca=FILE, PEM: the CAs of the router's certificate, and the "
-                  "generator's certificate and its key where they are required. Empty: plain text",
+                  "TLS for the client API: cert=FILE,key=FILE,ca=FILE (PEM). ca: the CAs that signed the "
+                  "router's certificate; cert and key: this client's own certificate, where the router "
+                  "requires one. Empty: plain text",
                   ParseTlsFiles);
   table.Add("client_token_file", &settings.client_token_file,
-            "client API: file with the bearer token, where one is required");
-  table.AddParsed("admin_tls", &settings.admin_tls, "", "admin API: as --client_tls", ParseTlsFiles);
+            "file with the bearer token for the client API, where the router requires one");
+  table.AddParsed("admin_tls", &settings.admin_tls, "", "TLS for the admin API, in the form of --client_tls",
+                  ParseTlsFiles);
   table.Add("admin_token_file", &settings.admin_token_file,
-            "admin API: file with the bearer token, where one is required");
+            "file with the bearer token for the admin API, where the router requires one");
   table.Add("log_level", &settings.log_level, "trace, debug, info, warning or error");
   table.Add("log_format", &settings.log_format, "text or json");
 }

@@ -11,7 +11,7 @@ namespace {
 
 absl::Status BadGoodput(absl::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--goodput: ", what, "; it is like ttft:0.5,tpot:0.05,e2e:30, in seconds"));
+      absl::StrCat("--goodput: ", what, "; expected limits in seconds such as ttft:0.5,tpot:0.05,e2e:30"));
 }
 
 bool Misses(const std::optional<double>& limit, double value) {
@@ -30,7 +30,8 @@ absl::StatusOr<GoodputLimits> ParseGoodput(absl::string_view text) {
                                    : pair.first == "tpot"                        ? &limits.tpot_s
                                    : pair.first == "e2e" || pair.first == "e2el" ? &limits.e2e_s
                                                                                  : nullptr;
-    if (limit == nullptr) return BadGoodput(absl::StrCat("'", part, "' is no limit on ttft, tpot or e2e"));
+    if (limit == nullptr)
+      return BadGoodput(absl::StrCat("'", part, "' is not ttft:SECONDS, tpot:SECONDS or e2e:SECONDS"));
     if (limit->has_value()) return BadGoodput(absl::StrCat("two limits on ", pair.first));
     double seconds = 0;
     if (!absl::SimpleAtod(pair.second, &seconds) || !(seconds > 0) || std::isinf(seconds)) {

@@ -81,13 +81,14 @@ bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriter
 std::string KneeText(const Knee& knee, const KneeCriteria& criteria) {
   std::string text = knee.held.has_value() ? absl::StrFormat("%.4g requests/s held", *knee.held)
                                            : std::string("no rate held");
-  if (!knee.failed.has_value()) return absl::StrCat(text, "; none that was tried did not: try higher rates");
-  absl::StrAppendFormat(&text, "; %.4g did not: ", *knee.failed);
+  if (!knee.failed.has_value())
+    return absl::StrCat(text, "; no tested rate failed, so the knee is higher: test higher rates");
+  absl::StrAppendFormat(&text, "; %.4g not held: ", *knee.failed);
   if (knee.reason.kind == Verdict::kMissedGoodput) {
-    absl::StrAppendFormat(&text, "%.1f %% within the limits, at least %.1f %% wanted",
+    absl::StrAppendFormat(&text, "%.1f %% of requests met the latency limits, at least %.1f %% required",
                           knee.reason.good_share.value_or(0) * 100, criteria.attainment.value_or(0) * 100);
   } else {
-    absl::StrAppendFormat(&text, "throughput fell behind, about %.0f %% served",
+    absl::StrAppendFormat(&text, "throughput fell behind, about %.0f %% of the offered rate served",
                           knee.reason.served_share.value_or(0) * 100);
   }
   return text;

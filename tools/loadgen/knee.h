@@ -61,7 +61,8 @@ std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteri
 // Whether a sweep may stop: the last two judged levels, `last` included, failed.
 bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriteria& criteria);
 
-// For example "40 requests/s held; 50 did not: 62.0 % within the limits, at least 90.0 % wanted".
+// For example "40 requests/s held; 50 not held: 62.0 % of requests met the latency limits, at least 90.0 %
+// required".
 std::string KneeText(const Knee& knee, const KneeCriteria& criteria);
 
 // "held", "goodput", "fell behind", "too few requests".

@@ -53,9 +53,8 @@ const ProgramInfo& Info() {
       "  bfio_loadgen --arrival=sweep --rates=10:100:10 --step_duration=60 --goodput=ttft:0.5,tpot:0.05 "
       "--html=sweep.html\n"
       "  bfio_loadgen compare before.json after.json --html=difference.html\n\n"
-      "Latencies count from the time a request was due. Exit code: 0 all well, 1 requests failed, 2 bad "
-      "input,\n"
-      "3 a stream broke the API's promises, 130 interrupted (what was measured is reported)."};
+      "Latencies count from the time a request was due. Exit code: 0 success, 1 requests failed, 2 bad input,\n"
+      "3 a token stream violated the API's contract, 130 interrupted (the results so far are reported)."};
   return *info;
 }
 
@@ -167,7 +166,7 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
 
 // `paths`: result files; the first is the one that the others are compared with. `page`: the file of --html.
 absl::Status RunCompare(const std::vector<std::string>& paths, const std::string& page) {
-  if (paths.size() < 2) return absl::InvalidArgumentError("compare needs two result files or more");
+  if (paths.size() < 2) return absl::InvalidArgumentError("compare needs at least two result files");
   std::vector<RunDocument> runs;
   for (const std::string& path : paths) {
     BFIO_ASSIGN_OR_RETURN(RunDocument run, RunDocument::Read(path));

@@ -15,7 +15,7 @@ namespace {
 
 absl::Status BadRates(absl::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--rates: ", what, "; it is like 5,10,20 or FROM:TO:STEP, in requests per second"));
+      absl::StrCat("--rates: ", what, "; expected requests per second such as 5,10,20 or FROM:TO:STEP"));
 }
 
 absl::StatusOr<std::vector<double>> Numbers(absl::string_view text, char separator) {
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<double>> ParseRates(absl::string_view text) {
   BFIO_ASSIGN_OR_RETURN(std::vector<double> ends, Numbers(text, ':'));
   if (ends.size() != 3) return BadRates(absl::StrCat("'", text, "' is not FROM:TO:STEP"));
   const double from = ends[0], to = ends[1], step = ends[2];
-  if (from > to) return BadRates(absl::StrCat("'", text, "' goes down"));
+  if (from > to) return BadRates(absl::StrCat("'", text, "' has FROM above TO"));
   // The tolerance keeps the end of a range such as 0.1:0.3:0.1.
   const double steps = std::floor((to - from) / step + 1e-9);
   if (steps >= static_cast<double>(kMostLevels))

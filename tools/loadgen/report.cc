@@ -31,8 +31,9 @@ std::string FailuresText(const Results& r) {
 
 std::string GoodputText(const Results& r) {
   const Goodput& g = r.goodput;
-  std::string out = absl::StrFormat("  goodput        %.1f requests/s, %.2f %% within the limits",
-                                    r.good_per_s(), r.good_share().value_or(0) * 100);
+  std::string out =
+      absl::StrFormat("  goodput        %.1f requests/s, %.2f %% of requests met the latency limits",
+                      r.good_per_s(), r.good_share().value_or(0) * 100);
   const auto missed = [&out](const char* name, const std::optional<double>& limit, uint64_t count) {
     if (limit.has_value()) absl::StrAppendFormat(&out, "; %s above %g s: %d", name, *limit, count);
   };
@@ -66,8 +67,9 @@ std::string LevelsText(const Results& r, const KneeCriteria& criteria) {
   }
   const std::optional<Knee> knee = FindKnee(r.levels.levels(), criteria);
   absl::StrAppend(&out, "  knee           ",
-                  knee.has_value() ? KneeText(*knee, criteria)
-                                   : "none to tell of: too few requests, or rates that go down",
+                  knee.has_value()
+                      ? KneeText(*knee, criteria)
+                      : "not determined: too few requests per rate, or the rates are not ascending",
                   "\n");
   return out;
 }
@@ -83,7 +85,8 @@ std::string BarrierText(const BarrierMeasurements& f) {
       f.idle_fraction * 100, f.load_idle_fraction * 100, f.avg_imbalance_tokens, f.gap_s_mean * 1e3,
       f.decide_s_mean * 1e3, f.decisions_stopped_early, f.late_plans, f.saturated_fraction * 100);
   if (f.energy.has_value()) {
-    absl::StrAppendFormat(&out, "  energy         %.0f J at work, %.0f J waiting in steps, %.0f J parked\n",
+    absl::StrAppendFormat(&out,
+                          "  energy         %.0f J computing, %.0f J waiting at the barrier, %.0f J parked\n",
                           f.energy->busy, f.energy->barrier, f.energy->parked);
   }
   return out;
@@ -114,11 +117,12 @@ std::string ToTable(const Report& report) {
   }
   if (r.resumed > 0) {
     absl::StrAppend(&out, "  resumed        ", r.resumed, " requests, ", r.token_mismatches,
-                    " tokens were others afterwards\n");
+                    " tokens differed after the resume\n");
   }
   if (r.interrupted > 0) absl::StrAppend(&out, "  cancelled      ", r.interrupted, "\n");
   if (r.not_sent > 0) {
-    absl::StrAppend(&out, "  not sent       ", r.not_sent, " were due, but could not be sent in time\n");
+    absl::StrAppend(&out, "  not sent       ", r.not_sent,
+                    " requests were due but could not be sent in time\n");
   }
   if (report.trace.dropped > 0) {
     absl::StrAppend(&out, "  bad trace rows ", report.trace.dropped,

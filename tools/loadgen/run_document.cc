@@ -27,7 +27,7 @@ absl::StatusOr<RunDocument> RunDocument::Parse(absl::string_view text, std::stri
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(name, " is not JSON"));
   if (!json.is_object() || !json.contains("requests_sent") || !json.contains("ttft_s")) {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, " holds no result of bfio_loadgen (--save or --json wrote none of it)"));
+        absl::StrCat(name, " is not a result file of bfio_loadgen (--save or --json writes one)"));
   }
   return RunDocument(std::make_shared<const Json>(std::move(json)), std::move(name));
 }
@@ -37,7 +37,8 @@ absl::StatusOr<RunDocument> RunDocument::Read(const std::string& path) {
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", error.message()));
   if (size > kLargestFile) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has ", size, " bytes, at most ", kLargestFile));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ", size, " bytes, the limit is ", kLargestFile));
   }
   std::ifstream in(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());

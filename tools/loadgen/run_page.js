@@ -99,7 +99,7 @@ function goodput(run) {
   paragraph(`${fixed(run.number('goodput/share') * 100, 2)} % of the requests due met every limit: ` +
     `${fixed(run.number('goodput/requests_per_s'), 1)} requests/s.`);
   table({
-    title: 'Limits', note: 'A request may be beyond several. Those that failed or were not sent are within none.',
+    title: 'Limits', note: 'A request can exceed several limits. Requests that failed or were not sent meet none.',
     columns: [{name: 'latency'}, {name: 'limit'}, {name: 'completed requests beyond it'}],
     rows: ['ttft', 'tpot', 'e2e'].filter((key) => Number.isFinite(run.number(`goodput/limits/${key}_s`)))
       .map((key) => [key.toUpperCase(), `${brief(run.number(`goodput/limits/${key}_s`))} s`, run.count(`goodput/missed/${key}`)])
@@ -121,7 +121,8 @@ function levels(run) {
   if (run.has('knee')) paragraph(`Knee: ${run.text('knee/text')}.`);
   chart({
     title: 'Offered and served', x: offered(), y: {label: 'rate', unit: 'requests/s', min: 0},
-    note: 'Served: while requests due later take no longer, all are; if the time they take grows by g seconds per second, 1 in 1 + g is.',
+    note: 'Served: estimated rate that the system sustains. It equals the offered rate while latency is stable, ' +
+      'and 1 / (1 + g) of it if latency grows by g seconds per second.',
     series: [levelLine(run, 'offered', 'offered_rate', false, {dashed: true}), levelLine(run, 'served', 'served_share', true),
              ...(good ? [levelLine(run, 'within the limits', 'good_share', true)] : [])]
   });
@@ -150,7 +151,7 @@ function latencyChart(run, key) {
   return inSeconds({
     title: lag ? 'How late the generator was' : `${name}: ${meaning}`, x: timeAxis([run]), y: {label: meaning},
     note: lag ? 'From the time a request was due to the time it was sent. Latencies contain it.'
-      : key === 'itl_s' ? 'By the time the later token came.' : 'Completed requests, by the time they were due.',
+      : key === 'itl_s' ? 'By the time when the later token arrived.' : 'Completed requests, by the time they were due.',
     series: ['p50', 'p90', 'p99', ...(lag ? ['max'] : [])].map((q) => line(run, q, TIME, `series/${key}/${q}`))
   });
 }
@@ -159,7 +160,7 @@ function overTime(run) {
   heading('Over time');
   const x = timeAxis([run]);
   chart({
-    title: 'Throughput', note: 'Output tokens by the time they came, of requests that failed later too.',
+    title: 'Throughput', note: 'Output tokens by the time when they arrived, including those of requests that failed later.',
     x, y: {label: 'throughput', unit: 'tokens/s', min: 0}, series: [line(run, 'output tokens', TIME, 'series/tokens_per_s')]
   });
   chart({
@@ -170,14 +171,14 @@ function overTime(run) {
   });
   chart({
     title: 'Requests under way', x, y: {label: 'requests', min: 0},
-    note: 'Sent and not ended, as the generator counts; waiting, as the router tells where --admin was given.',
+    note: 'Sent and not ended, as the generator counts; waiting, as the router reports with --admin.',
     series: [line(run, 'under way', TIME, 'series/under_way_mean'),
              line(run, 'of these, waiting in the router', 'group/t_s', 'group/waiting_requests')]
   });
   for (const key of CLIENT_LATENCIES) chart(latencyChart(run, key));
 }
 
-const share = () => ({label: 'share that took no longer', unit: '%', min: 0, max: 100});
+const share = () => ({label: 'share with at most this latency', unit: '%', min: 0, max: 100});
 const distribution = (run, name, key) => line(run, name, `distributions/${key}`, 'distributions/share', 100);
 
 function group(run) {
@@ -199,7 +200,8 @@ function group(run) {
   const whole = (name, key, factor) => line(run, name, 'group/t_s', `group/${key}`, factor, {strong: true});
   chart({
     title: 'Load of each rank', x: timeAxis([run]), y: {label: 'load', unit: 'tokens', min: 0},
-    note: 'Resident KV tokens, mean of the steps of each stretch of time. The largest rank of a step sets the pace of all.',
+    note: 'Resident KV tokens, mean of the steps of each stretch of time. ' +
+      'The most loaded rank of a step determines the step time of all ranks.',
     series: [...ranks('load_tokens', 1), whole('largest of each step', 'max_load_tokens', 1), whole('mean', 'mean_load_tokens', 1)]
   });
   chart({
@@ -250,7 +252,7 @@ function showRun(run) {
   heading('Distributions');
   chart({
     title: 'Share of requests by latency', x: {label: 'latency', unit: 's', log: true}, y: share(),
-    note: 'How large a share of requests (of gaps between tokens, for ITL) took no longer.',
+    note: 'Share of requests (for ITL: of gaps between tokens) with at most this latency.',
     series: CLIENT_LATENCIES.map((key) => distribution(run, LATENCIES[key][0], key))
   });
   group(run);
@@ -275,7 +277,7 @@ function compareTable(runs) {
 function showComparison(runs) {
   const names = runs.map((run) => run.name), x = timeAxis(runs);
   title(`Load tests compared: ${names.slice(0, -1).join(', ')} and ${names.at(-1)}`,
-    `What ${runs.length} runs of bfio_loadgen measured, beside each other.`);
+    `Results of ${runs.length} runs of bfio_loadgen side by side.`);
   heading('Results');
   compareTable(runs);
   const rates = inSeconds({

@@ -68,7 +68,7 @@ void StepWatch::ReadStream() {
   MutexLock lock(&mutex_);
   context_ = nullptr;
   if (stopping_ || std::exchange(warned_, true)) return;
-  spdlog::warn("no steps of the group for now: {}", status.error_message());
+  spdlog::warn("cannot read the group's steps from the admin API, retrying: {}", status.error_message());
 }
 
 }  // namespace bfio::loadgen

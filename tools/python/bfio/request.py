@@ -187,7 +187,7 @@ class Request:
         ids = list(message.token_ids)
         if ids and message.first_index != self.received:
             raise Error(grpc.StatusCode.DATA_LOSS,
-                        f"token {message.first_index} came where token {self.received} was due")
+                        f"token {message.first_index} came where token {self.received} was expected")
         self.received += len(ids)
         if self.resume:  # a router that has lost the request continues after these tokens
             self.message.received_token_ids.extend(ids)
@@ -195,7 +195,7 @@ class Request:
         if message.HasField("finish"):
             self.finish = to_finish(message.finish)
             if self.finish.completion_tokens != self.received:
-                raise Error(grpc.StatusCode.DATA_LOSS, f"{self.received} tokens came, the router counts "
+                raise Error(grpc.StatusCode.DATA_LOSS, f"{self.received} tokens came, but the router's usage counts "
                                                        f"{self.finish.completion_tokens}")
         return Tokens(self.received - len(ids), ids) if ids else None
 

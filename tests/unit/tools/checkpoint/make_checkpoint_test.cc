@@ -198,7 +198,7 @@ TEST_F(MakeCheckpoint, ImpossibleOptionsWriteNothing) {
   refused(options, "eos_token_id has 130");
   options = Small(Family::kLlama);
   options.shards = 31;
-  refused(options, "shards is 31; between 1 and 30, the tensors, is possible");
+  refused(options, "shards is 31, must be between 1 and 30 (the number of tensors)");
   options.shards = 0;
   refused(options, "shards is 0");
   options = Small(Family::kLlama);

@@ -54,7 +54,7 @@ TEST(OpenEndedChecker, TheModelMayEndItAfterAtLeastOneToken) {
   EXPECT_EQ(breach(4, true), "") << "its last token was the end";
   EXPECT_THAT(breach(2, false), HasSubstr("finished after 2 tokens"));
   EXPECT_THAT(breach(0, true), HasSubstr("finished after 0 tokens"));
-  EXPECT_THAT(breach(5, true), HasSubstr("5 tokens, 4 asked for"));
+  EXPECT_THAT(breach(5, true), HasSubstr("5 tokens came, 4 were requested"));
 }
 
 TEST_F(CheckerTest, TokensMayComeWithTheFinish) {
@@ -84,19 +84,21 @@ TEST(StreamCheckerBreach, EveryMessageOrEndThatDoesNotFollowIsOne) {
     std::optional<End> end;
     std::string want;
   } cases[] = {
-      {{{.tokens = 1}, {.first_index = 2, .tokens = 1}}, {}, "request r1: token index 2 where 1 was due"},
-      {{{.tokens = 2}, {.first_index = 1, .tokens = 1}}, {}, "token index 1 where 2 was due"},
-      {{{.first_index = 1, .tokens = 1}}, {}, "token index 1 where 0 was due"},
-      {{{.tokens = 5}}, {}, "5 tokens, 4 asked for"},
-      {{{.tokens = 3}, usage(100, 3)}, {}, "finished after 3 tokens, 4 asked for"},
-      {{all, usage(100, 4, false)}, {}, "another reason"},
+      {{{.tokens = 1}, {.first_index = 2, .tokens = 1}},
+       {},
+       "request r1: token index 2 came where 1 was expected"},
+      {{{.tokens = 2}, {.first_index = 1, .tokens = 1}}, {}, "token index 1 came where 2 was expected"},
+      {{{.first_index = 1, .tokens = 1}}, {}, "token index 1 came where 0 was expected"},
+      {{{.tokens = 5}}, {}, "5 tokens came, 4 were requested"},
+      {{{.tokens = 3}, usage(100, 3)}, {}, "finished after 3 tokens, 4 were requested"},
+      {{all, usage(100, 4, false)}, {}, "not the requested length limit"},
       {{all, {.finish = Finish{.reason_is_length = true}}}, {}, "usage"},
       {{all, usage(0, 4)}, {}, "usage"},
       {{all, usage(100, 5)}, {}, "usage"},
-      {{all, finish, finish}, {}, "a message after the finish"},
+      {{all, finish, finish}, {}, "a message came after the finish"},
       {{all}, End::kOk, "without a finish"},
       {{all, finish}, End::kError, "error after the finish"},
-      {{{.request_id = "r2", .tokens = 1}}, {}, "a message of request r2"},
+      {{{.request_id = "r2", .tokens = 1}}, {}, "another request, r2"},
       // The first is kept.
       {{{.first_index = 1, .tokens = 1}, {.first_index = 9, .tokens = 1}}, End::kOk, "token index 1 "},
   };

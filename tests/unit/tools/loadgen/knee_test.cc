@@ -88,7 +88,7 @@ TEST(KneeTest, WithLimitsTheKneeIsWhereRequestsMissThem) {
   EXPECT_EQ(by_throughput->failed, 12);
   EXPECT_EQ(by_throughput->reason.kind, Verdict::kFellBehind);
   EXPECT_THAT(KneeText(*by_throughput, {}),
-              HasSubstr("8 requests/s held; 12 did not: throughput fell behind"));
+              HasSubstr("8 requests/s held; 12 not held: throughput fell behind"));
 
   const KneeCriteria criteria = {.attainment = 0.9};
   const Results strict = Served(rates, 10, 0.15);
@@ -96,13 +96,13 @@ TEST(KneeTest, WithLimitsTheKneeIsWhereRequestsMissThem) {
   ASSERT_TRUE(by_goodput.has_value());
   EXPECT_EQ(by_goodput->held, 8);
   EXPECT_EQ(by_goodput->reason.kind, Verdict::kMissedGoodput);
-  EXPECT_THAT(KneeText(*by_goodput, criteria), HasSubstr("at least 90.0 % wanted"));
+  EXPECT_THAT(KneeText(*by_goodput, criteria), HasSubstr("at least 90.0 % required"));
 
   const auto none = FindKnee(Served(rates, 10, 0.05).levels.levels(), criteria);
   ASSERT_TRUE(none.has_value());
   EXPECT_FALSE(none->held.has_value()) << "TTFT is 0.1 s at best";
   EXPECT_EQ(none->failed, 2);
-  EXPECT_THAT(KneeText(*none, criteria), HasSubstr("no rate held; 2 did not"));
+  EXPECT_THAT(KneeText(*none, criteria), HasSubstr("no rate held; 2 not held"));
 }
 
 // A level of 100 requests of which `good` are within the limits.
@@ -127,7 +127,7 @@ TEST(KneeTest, OneBadRateBetweenGoodOnesIsIgnored) {
   const std::vector<Level> all = {Made(1, 100), Made(2, 90)};
   EXPECT_EQ(FindKnee(all, criteria)->held, 2);
   EXPECT_FALSE(FindKnee(all, criteria)->failed.has_value());
-  EXPECT_THAT(KneeText(*FindKnee(all, criteria), criteria), HasSubstr("try higher rates"));
+  EXPECT_THAT(KneeText(*FindKnee(all, criteria), criteria), HasSubstr("test higher rates"));
 }
 
 TEST(KneeTest, DecreasingRatesHaveNoKnee) {

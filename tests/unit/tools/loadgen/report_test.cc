@@ -119,12 +119,12 @@ TEST_F(ReportTest, TextThatIsNotUtf8StillMakesJson) {
 
 TEST_F(ReportTest, TheTableShowsErrors) {
   EXPECT_THAT(ToTable(report_), Not(HasSubstr("broken stream ")));
-  results_.Add({.code = "OK", .breach = "request 7: token index 2 where 1 was due"});
+  results_.Add({.code = "OK", .breach = "request 7: token index 2 came where 1 was expected"});
   results_.Add({.code = "UNAVAILABLE", .message = "worker lost"});
   trace_.dropped = 3;
   trace_.dropped_examples = {"line 2: x"};
   const std::string table = ToTable(report_);
-  EXPECT_THAT(table, HasSubstr("token index 2 where 1 was due"));
+  EXPECT_THAT(table, HasSubstr("token index 2 came where 1 was expected"));
   EXPECT_THAT(table, HasSubstr("UNAVAILABLE: 1, first: worker lost"));
   EXPECT_THAT(table, HasSubstr("bad trace rows 3, first: line 2: x"));
 }
@@ -182,7 +182,7 @@ TEST_F(ReportTest, EnergyIsReportedIfMeasured) {
   EXPECT_EQ(Json()["barrier"]["energy_barrier_j"], 18);
   EXPECT_EQ(Json()["barrier"]["energy_parked_j"], 7);
   EXPECT_EQ(Json()["barrier"]["decisions_stopped_early"], 4);
-  EXPECT_THAT(ToTable(report_), HasSubstr("29 J at work, 18 J waiting in steps, 7 J parked"));
+  EXPECT_THAT(ToTable(report_), HasSubstr("29 J computing, 18 J waiting at the barrier, 7 J parked"));
 }
 
 TEST(BarrierTest, WithoutABarrierEveryStepIsThatOfOneRank) {
