@@ -212,7 +212,7 @@ const char* const kNotTried[] = {
     "bfio_worker: --kv_tokens=1048576 needs 128.33 GiB ",
     "bfio_worker: barrier 'nccl' needs GPU 0; ",
     "bfio_sim: the decision log is damaged: ",
-    "bfio_sim: the core decides otherwise than was recorded: ",
+    "bfio_sim: the replayed decisions differ from the recorded ones: ",
 };
 
 TEST(BadInput, MessagesAreTheDocumentedOnes) {

@@ -53,8 +53,8 @@ const ProgramInfo& Info() {
       "  bfio_loadgen --arrival=sweep --rates=10:100:10 --step_duration=60 --goodput=ttft:0.5,tpot:0.05 "
       "--html=sweep.html\n"
       "  bfio_loadgen compare before.json after.json --html=difference.html\n\n"
-      "Latencies count from the time a request was due. Exit code: 0 success, 1 requests failed, 2 bad input,\n"
-      "3 a token stream violated the API's contract, 130 interrupted (the results so far are reported)."};
+      "Latencies count from the time a request was due. Exit code: 0 success, 1 failed requests, 2 bad\n"
+      "input, 3 a token stream violated the API's contract, 130 interrupted (with the results so far)."};
   return *info;
 }
 

@@ -104,7 +104,7 @@ void AddNumbers(OptionTable& table, absl::string_view name, std::vector<T>* numb
       const bool valid = absl::SimpleAtod(item, &number) && number >= within.least && number <= within.most &&
                          (!std::is_integral_v<T> || number == std::floor(number));
       if (!valid) {
-        return absl::InvalidArgumentError(absl::StrCat("'", item, "' is no ",
+        return absl::InvalidArgumentError(absl::StrCat("'", item, "' is not a ",
                                                        std::is_integral_v<T> ? "whole " : "",
                                                        "number within ", within.least, "..", within.most));
       }

@@ -29,26 +29,26 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"replay", "repeats the decisions of a router's --decision_log and compares them",
      "bfio_sim replay --log=/var/log/bfio/decisions --what_if=lpt", RunReplayCommand},
-    {"calibrate", "the cost of a step, from workers' --step_log",
+    {"calibrate", "fits the cost of a step to workers' --step_log files",
      "bfio_sim calibrate --steps=worker-0.csv,worker-1.csv", RunCalibrateCommand},
-    {"workload", "the requests of --trace or --profile as CSV; --json: their load",
+    {"workload", "prints the requests of --trace or --profile as CSV; with --json their load",
      "bfio_sim workload --profile=code --requests=1000 >code.csv", RunWorkloadCommand},
     {"dominance", "compares a policy with every baseline over a grid",
      "bfio_sim dominance --groups=16 --loads=20,60 --depths=none --policy=fcfs,lpt --json",
      RunDominanceCommand},
-    {"admit", "one worker's KV memory under an admission rule",
+    {"admit", "simulates one worker's KV memory under an admission rule",
      "bfio_sim admit --profile=conversation --kv_tokens=16492 --rule=mc_sf --rate=20 --requests=1000",
      RunAdmitCommand},
-    {"hindsight", "admission rules against the best schedule of small instances",
+    {"hindsight", "compares admission rules with the best schedule of small instances",
      "bfio_sim hindsight --instances=instances.jsonl --rule=mc_sf,mc_fcfs", RunHindsightCommand},
-    {"engine", "an engine with a batch scheduler",
+    {"engine", "simulates one engine with a batch scheduler",
      "bfio_sim engine --profile=conversation --load=0.7 --scheduler=sarathi --requests=5000",
      RunEngineCommand},
-    {"serve", "prompts and decodes of engines behind a barrier, by rule",
+    {"serve", "simulates prompts and decodes of engine ranks that share a barrier",
      "bfio_sim serve --profile=conversation --rule=bf_io --load=0.7", RunServeCommand},
-    {"serve-grid", "one such rule against all others with their best budgets",
+    {"serve-grid", "compares one rule of serve with all others at their best budgets",
      "bfio_sim serve-grid --groups=4 --loads=0.7 --seeds=1 --threads=2", RunServeGridCommand},
-    {"prefixes", "rules of placement in front of independent engine ranks with prefix caches",
+    {"prefixes", "compares placement policies for engine ranks with prefix caches",
      "bfio_sim prefixes --workloads=chat --ranks=8 --loads=0.7 --policies=least_requests,least_work",
      RunPrefixesCommand},
 };
@@ -63,7 +63,7 @@ std::string Usage() {
       "  bfio_sim --trace=AzureLLMInferenceTrace_conv.csv --policy=bf_io --objective=paper --json\n"
       "  bfio_sim --trace=burstgpt.csv --draw=replacement --requests=100000 --policy=fcfs\n"
       "  bfio_sim workload --profile=code --requests=1000 >code.csv\n\n"
-      "Subcommands (bfio_sim NAME --help lists the flags of one):\n";
+      "Subcommands (bfio_sim NAME --help lists its flags):\n";
   for (const Subcommand& command : kSubcommands) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", command.name, command.summary);
   }

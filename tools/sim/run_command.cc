@@ -40,7 +40,7 @@ void Print(const nlohmann::ordered_json& run, bool json) {
   std::cout << TableLine(run) << std::endl;
   if (run.contains("shadows")) std::cout << ShadowLines(run.at("shadows"));
   if (const int64_t refused = run.at("refused"); refused > 0) {
-    std::cout << "  " << refused << " requests were refused: they may come to hold more than --kv_tokens\n";
+    std::cout << "  " << refused << " requests were rejected: each may need more than --kv_tokens\n";
   }
 }
 
@@ -72,14 +72,14 @@ absl::Status RunPolicies(const ReadOptions& read) {
   AddRunOptions(table, options);
   AddWorkload(table, workload);
   AddJson(table, json);
-  table.Add("policy", &policies, "policy, or several separated by commas");
+  table.Add("policy", &policies, "one or more policies, separated by commas");
   table.Add("steps_csv", &steps_csv,
-            "file that gets a line for each step of the run: loads and requests of every worker. One policy");
+            "CSV file with the loads and requests of every worker in each step; needs a single --policy");
   read(table);
   EndWithRequests(table, options);
-  if (policies.empty()) return absl::InvalidArgumentError("--policy names none");
+  if (policies.empty()) return absl::InvalidArgumentError("--policy is empty");
   if (policies.size() > 1 && !steps_csv.empty()) {
-    return absl::InvalidArgumentError("--steps_csv takes the steps of one policy");
+    return absl::InvalidArgumentError("--steps_csv needs a single --policy");
   }
   BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, options.seed, options.requests));
   std::vector<SimOptions> runs;

@@ -33,7 +33,7 @@ absl::Status ReadNumbers(absl::string_view rule, absl::string_view text,
       double number = 0;
       if (!absl::SimpleAtod(pair.second, &number) || !(number >= 0) || number > 1e9) {
         return absl::InvalidArgumentError(
-            absl::StrCat(rule, ": ", name, " is '", pair.second, "', not a number from 0 on"));
+            absl::StrCat(rule, ": ", name, " is '", pair.second, "', must be within 0..1e9"));
       }
       *value = number;
     }
@@ -61,21 +61,21 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
   if (name == "protect") {
     std::optional<double> alpha, beta;
     BFIO_RETURN_IF_ERROR(ReadNumbers(name, parts.second, {{"alpha", &alpha}, {"beta", &beta}}));
-    if (alpha.value_or(0) >= 1) return absl::InvalidArgumentError("protect: alpha is 1 or more");
+    if (alpha.value_or(0) >= 1) return absl::InvalidArgumentError("protect: alpha must be below 1");
     if (beta && (*beta <= 0 || *beta > 1))
-      return absl::InvalidArgumentError("protect: beta is not within (0, 1]");
+      return absl::InvalidArgumentError("protect: beta must be above 0 and at most 1");
     return std::make_unique<ProtectionRule>(options, alpha.value_or(0), beta);
   }
   if (name == "watermark") {
     std::optional<double> share, block;
     BFIO_RETURN_IF_ERROR(ReadNumbers(name, parts.second, {{"share", &share}, {"block", &block}}));
-    if (share.value_or(0) >= 1) return absl::InvalidArgumentError("watermark: share is 1 or more");
-    if (block.value_or(1) < 1) return absl::InvalidArgumentError("watermark: block is less than 1");
+    if (share.value_or(0) >= 1) return absl::InvalidArgumentError("watermark: share must be below 1");
+    if (block.value_or(1) < 1) return absl::InvalidArgumentError("watermark: block must be at least 1");
     return std::make_unique<WatermarkRule>(options, share.value_or(kWatermark),
                                            static_cast<int64_t>(block.value_or(kBlockTokens)));
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "unknown admission rule '", name, "'; there are mc_sf, mc_sf_paced, mc_fcfs, protect, watermark"));
+      "unknown admission rule '", name, "'; choose one of mc_sf, mc_sf_paced, mc_fcfs, protect, watermark"));
 }
 
 }  // namespace bfio::sim

@@ -165,7 +165,7 @@ absl::StatusOr<KvRun> RunOneWorker(absl::string_view rule, const std::vector<KvA
     const int64_t need = arrivals[i].prompt + arrivals[i].output;
     if (need <= options.rule.memory) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("request ", i, " needs ", need, " tokens of KV and there are ", options.rule.memory));
+        absl::StrCat("request ", i, " needs ", need, " KV tokens, but the worker has ", options.rule.memory));
   }
   return KvWorker(*made, arrivals, options).Run();
 }

@@ -13,11 +13,11 @@ absl::Status RunCalibrateCommand(const ReadOptions& read) {
   std::vector<std::string> logs;
   bool json = false;
   OptionTable table;
-  table.Add("steps", &logs, "workers' step logs, separated by commas");
+  table.Add("steps", &logs, "step logs of workers (--step_log), separated by commas");
   AddJson(table, json);
   read(table);
   if (logs.empty()) {
-    return absl::InvalidArgumentError("calibrate needs --steps=LOG,.. of workers' --step_log");
+    return absl::InvalidArgumentError("calibrate needs --steps=FILE,.. with workers' step logs (--step_log)");
   }
   BFIO_ASSIGN_OR_RETURN(const StepRows rows, ReadStepRows(logs));
   BFIO_ASSIGN_OR_RETURN(const Calibration calibration, Calibrate(rows));

@@ -55,7 +55,9 @@ void SetOverheads(const StepRows& rows, Calibration& out) {
   for (const auto& [step, wait] : least) waits.push_back(wait);
   out.barrier_s = QuantileOf(waits, 0.5);
   if (!gaps.empty()) out.gap_s = QuantileOf(gaps, 0.5);
-  if (gaps.empty()) out.warnings.push_back("no step followed another without a pause: the gap is unknown");
+  if (gaps.empty())
+    out.warnings.push_back(
+        "no two steps follow each other without a pause: the gap between steps is unknown");
 }
 
 void SetWorkers(const StepRows& rows, const std::vector<double>& residuals, Calibration& out) {
@@ -94,7 +96,7 @@ nlohmann::ordered_json ToJson(const std::optional<double>& value) {
 
 std::string Line(const char* name, const std::optional<Coefficient>& value, double unit,
                  const char* unit_name) {
-  if (!value) return absl::StrFormat("%-10s not told by these logs\n", name);
+  if (!value) return absl::StrFormat("%-10s cannot be determined from these logs\n", name);
   return absl::StrFormat("%-10s %12.4f %s, standard error %.2g (%.2g %%)\n", name, value->value * unit,
                          unit_name, value->standard_error * unit,
                          value->value == 0 ? 0 : 100 * value->standard_error / std::abs(value->value));
@@ -114,24 +116,26 @@ absl::StatusOr<Calibration> Calibrate(const StepRows& rows) {
                                              [](const StepSample& s) { return s.prefill_tokens > 0; });
   bool prefill = with_prefill >= kMinPrefillRows && with_prefill < out.rows;
   if (!load) {
-    out.warnings.push_back("the load hardly varies: the cost of a token cannot be told and is part of C");
+    out.warnings.push_back(
+        "the load hardly varies: the cost per token cannot be determined and is part of C");
   }
   if (!prefill) {
     out.warnings.push_back(
-        absl::StrCat("prefill in ", with_prefill, " of ", out.rows, " rows: its cost cannot be told"));
+        absl::StrCat(with_prefill, " of ", out.rows, " rows have prefill: its cost cannot be determined"));
   }
   std::vector<double> local_s;
   for (const StepSample& sample : rows.samples) local_s.push_back(sample.local_s);
   absl::StatusOr<RobustFit> fit = FitRobustly(Columns(rows, load, prefill), local_s);
   if (load && prefill && (!fit.ok() || fit->condition > kMaxCondition)) {
-    out.warnings.push_back("prefill and load move together: the cost of prefill cannot be told apart");
+    out.warnings.push_back("prefill and load are correlated: the cost of prefill cannot be determined");
     prefill = false;
     fit = FitRobustly(Columns(rows, load, prefill), local_s);
   }
   if (!fit.ok()) return fit.status();
   if (fit->condition > kWarnCondition) {
-    out.warnings.push_back(absl::StrFormat(
-        "prefill and load move together (condition %.1f): their costs are uncertain", fit->condition));
+    out.warnings.push_back(
+        absl::StrFormat("prefill and load are correlated (condition number %.1f): their costs are uncertain",
+                        fit->condition));
   }
   const auto coefficient = [&](size_t i) {
     return Coefficient{fit->coefficients[i], fit->standard_errors[i]};
@@ -143,7 +147,7 @@ absl::StatusOr<Calibration> Calibrate(const StepRows& rows) {
                                     {"t_l", out.tl},
                                     {"the cost of prefill", out.prefill}}) {
     if (value && value->value < 0) {
-      out.warnings.push_back(absl::StrCat(name, " comes out negative: the model does not fit these logs"));
+      out.warnings.push_back(absl::StrCat(name, " is negative: the cost model does not fit these logs"));
     }
   }
   out.r_squared = fit->r_squared;
@@ -204,13 +208,14 @@ std::string CalibrationText(const StepRows& rows, const Calibration& calibration
   absl::StrAppendFormat(&text, "R^2        %12.4f, residuals' scale %.1f us\n", calibration.r_squared,
                         calibration.scale_s * 1e6);
   absl::StrAppendFormat(
-      &text, "outliers   %12d (%.2f %%), counted nothing\n", calibration.outliers,
+      &text, "outliers   %12d (%.2f %%), ignored by the fit\n", calibration.outliers,
       100 * static_cast<double>(calibration.outliers) / static_cast<double>(calibration.rows));
   absl::StrAppend(&text, "residuals ");
   for (const Calibration::Quantile& quantile : calibration.residuals) {
     absl::StrAppendFormat(&text, " p%g %.1f", quantile.q * 100, quantile.residual_s * 1e6);
   }
-  absl::StrAppendFormat(&text, " us\nbarrier    %12.1f us for the last to come, gap %.1f us (medians)\n",
+  absl::StrAppendFormat(&text,
+                        " us\nbarrier    %12.1f us for the last rank to arrive, gap %.1f us (medians)\n",
                         calibration.barrier_s.value_or(0) * 1e6, calibration.gap_s.value_or(0) * 1e6);
   std::vector<WorkerDeviation> workers = calibration.workers;
   std::sort(workers.begin(), workers.end(), [](const auto& a, const auto& b) { return a.slower > b.slower; });

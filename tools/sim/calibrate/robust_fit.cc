@@ -114,7 +114,7 @@ absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& co
                                       const std::vector<double>& values) {
   const auto n = static_cast<int64_t>(values.size()), p = static_cast<int64_t>(columns.size()) + 1;
   if (n < 3 * p) {
-    return absl::InvalidArgumentError(absl::StrCat(n, " points do not tell ", p, " coefficients"));
+    return absl::InvalidArgumentError(absl::StrCat(n, " points are too few to fit ", p, " coefficients"));
   }
   BFIO_ASSIGN_OR_RETURN(const Design design, MakeDesign(columns, n));
   const MatrixXd& x = design.x;
@@ -129,7 +129,7 @@ absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& co
   RobustFit fit;
   fit.condition = Condition(Moments(x, ArrayXd::Ones(n)).bottomRightCorner(p - 1, p - 1));
   std::optional<VectorXd> beta = Solve(x, y, ArrayXd::Ones(n));
-  if (!beta.has_value()) return absl::InvalidArgumentError("a column follows from the others");
+  if (!beta.has_value()) return absl::InvalidArgumentError("the columns are linearly dependent");
   for (int round = 0; round < kRounds; ++round) {  // least absolute deviations
     const ArrayXd residuals = residuals_of(*beta);
     const double least = scale_of(residuals) * 1e-3;
@@ -142,7 +142,7 @@ absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& co
   fit.scale = scale_of(residuals);
   for (int round = 0; round < kRounds; ++round) {
     std::optional<VectorXd> next = Solve(x, y, Inside(residuals, fit.scale).square());
-    if (!next.has_value()) return absl::InvalidArgumentError("too few points agree with each other");
+    if (!next.has_value()) return absl::InvalidArgumentError("too many outliers for a fit");
     beta.swap(next);
     residuals = residuals_of(*beta);
     if (Close(*beta, *next)) break;

@@ -115,7 +115,7 @@ absl::Status ParseStepRows(absl::string_view text, absl::string_view source, Ste
       continue;
     }
     if (rows.samples.size() >= kMaxStepRows) {
-      return absl::InvalidArgumentError(absl::StrCat(source, ": more than ", kMaxStepRows, " rows in all"));
+      return absl::InvalidArgumentError(absl::StrCat(source, ": more than ", kMaxStepRows, " rows in total"));
     }
     if (line.empty() || parser.Row(line)) continue;
     if (rows.bad_lines++ == 0) rows.first_bad = absl::StrCat(source, ", line ", number);

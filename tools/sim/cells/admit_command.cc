@@ -109,7 +109,8 @@ absl::StatusOr<BeliefSetting> ParseBelief(absl::string_view text) {
   if (text == "survival") return survival;
   if (!absl::ConsumePrefix(&text, "survival:confidence=")) {
     return absl::InvalidArgumentError(
-        "choose one of known, within_quarter, half_to_all, all_to_twice, limit, survival");
+        "choose one of known, within_quarter, half_to_all, all_to_twice, limit, survival, "
+        "survival:confidence=P");
   }
   if (!absl::SimpleAtod(text, &survival.confidence) ||
       !(survival.confidence >= 1e-6 && survival.confidence <= 1 - 1e-9)) {
@@ -132,16 +133,19 @@ absl::Status RunAdmitCommand(const ReadOptions& read) {
   AddRows(table, workload);
   table.Add("rule", &rule, kAdmissionRules);
   table.AddParsed("belief", &believed, "known",
-                  "the length that a rule is told: known, within_quarter (of the truth), half_to_all or "
-                  "all_to_twice (of it), limit (--max_new_tokens), survival (learnt: enough with probability "
-                  "0.99) or survival:confidence=P",
+                  "output length that the rule plans with: known (the true length), a random multiple of it "
+                  "(within_quarter: 0.75 to 1.25, half_to_all: 0.5 to 1, all_to_twice: 1 to 2), limit "
+                  "(--max_new_tokens), survival (learned from completed requests, sufficient with "
+                  "probability 0.99) or survival:confidence=P",
                   ParseBelief);
   table.Add("rate", &rate, Within(1e-6, 1e9), "Poisson arrivals per second");
-  table.Add("batch_time_factor", &batch_time_factor, Within(1e-6, 1e6), "multiplies the seconds of a batch");
-  table.Add("requests", &requests, Within(1, 10'000'000), "requests that arrive");
-  table.Add("kv_tokens", &memory, Within(1, 1e12), "KV tokens of the worker");
+  table.Add("batch_time_factor", &batch_time_factor, Within(1e-6, 1e6),
+            "factor on the duration of every batch");
+  table.Add("requests", &requests, Within(1, 10'000'000), "number of requests that arrive");
+  table.Add("kv_tokens", &memory, Within(1, 1e12), "KV cache capacity of the worker, in tokens");
   table.Add("max_new_tokens", &limit, Within(0, 1e9), "max_new_tokens of every request; 0: none");
-  table.Add("samples", &samples, Within(0, 1e9), "most samples over time that are printed; 0: none");
+  table.Add("samples", &samples, Within(0, 1e9),
+            "number of samples of KV use over time in the output, approximate; 0: none");
   table.Add("seed", &seed, "seed of arrivals and lengths");
   AddJson(table, json);
   read(table);
@@ -149,7 +153,7 @@ absl::Status RunAdmitCommand(const ReadOptions& read) {
     return absl::InvalidArgumentError("admit needs --requests and --kv_tokens");
   }
   if (limit == 0 && (believed.belief == Belief::kSurvival || believed.belief == Belief::kLimit)) {
-    return absl::InvalidArgumentError("this --belief needs --max_new_tokens");
+    return absl::InvalidArgumentError("--belief=limit and --belief=survival need --max_new_tokens");
   }
   BFIO_ASSIGN_OR_RETURN(const Trace rows, ReadRows(workload));
   std::vector<KvArrival> arrivals = DrawKvArrivals(rows, rate, requests, memory, seed);

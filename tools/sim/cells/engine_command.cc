@@ -91,30 +91,32 @@ absl::Status RunEngineCommand(const ReadOptions& read) {
   bool json = true;
   OptionTable table;
   AddRows(table, workload);
-  table.Add("scheduler", &options.scheduler, "the batch scheduler, as bfio_worker's");
-  table.Add("slots", &slots, Within(0, 1e9), "requests that an engine works on at a time; 0: any number");
-  table.Add("token_budget", &budget, Within(1, 1e9), "tokens of a batch");
+  table.Add("scheduler", &options.scheduler, "batch scheduler, as --scheduler of bfio_worker");
+  table.Add("slots", &slots, Within(0, 1e9), "slots of the engine (max_num_seqs); 0: no limit");
+  table.Add("token_budget", &budget, Within(1, 1e9), "token budget of a batch (max_num_batched_tokens)");
   table.AddChoice("engine_cost", &code_llama,
                   std::vector<std::pair<std::string, bool>>{{"llama_70b", false}, {"code_llama_34b", true}},
-                  "the time of a batch: llama_70b (Llama-3-70B on two A100) or code_llama_34b (CodeLlama-34B "
-                  "on one, in steps of 128 tokens)");
+                  "cost model of a batch: llama_70b (Llama-3-70B on two A100) or code_llama_34b "
+                  "(CodeLlama-34B on one A100, whose time grows in steps of 128 tokens)");
   table.AddChoice("budget_control", &goal,
                   std::vector<std::pair<std::string, std::optional<BudgetGoal>>>{{"off", std::nullopt},
                                                                                  {"e2e", BudgetGoal::kE2e},
                                                                                  {"ttft", BudgetGoal::kTtft},
                                                                                  {"tpot", BudgetGoal::kTpot}},
-                  "off, or e2e, ttft or tpot: the budget is adapted for it, from 128 to --token_budget");
-  table.Add("load", &load, Within(1e-6, 1e3),
-            "arrivals as a share of the engine's capacity at a budget of 512 tokens, without long contexts");
-  table.Add("requests", &requests, Within(1, 1e6), "requests that arrive");
+                  "off, or the latency (e2e, ttft or tpot) for which the token budget is adapted between 128 "
+                  "and --token_budget");
+  table.Add(
+      "load", &load, Within(1e-6, 1e3),
+      "arrival rate as a share of the engine's capacity at a token budget of 512, without long contexts");
+  table.Add("requests", &requests, Within(1, 1e6), "number of requests that arrive");
   table.Add("skip", &skip, Within(0, 0.99),
-            "share of the arrivals' time at the start whose requests are not counted");
+            "warm-up: requests that arrive in this first share of the arrival time are not counted");
   table.Add("seed", &seed, "seed of arrivals and lengths");
   AddJson(table, json);
   read(table);
   if (goal && budget < kLeastBudget) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--token_budget=", budget, ": at least ", kLeastBudget, " with --budget_control"));
+    return absl::InvalidArgumentError(absl::StrCat("--token_budget=", budget, ": must be at least ",
+                                                   kLeastBudget, " with --budget_control"));
   }
   BFIO_ASSIGN_OR_RETURN(const Trace rows, ReadRows(workload));
   if (rows.requests.empty() || requests == 0) {

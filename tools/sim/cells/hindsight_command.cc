@@ -30,19 +30,18 @@ absl::StatusOr<SmallInstance> ParseInstance(const std::string& line) {
   const auto refused = [](absl::string_view what) { return absl::InvalidArgumentError(what); };
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("kv_tokens") || !json.contains("requests")) {
-    return refused("is no object with kv_tokens and requests");
+    return refused("not a JSON object with kv_tokens and requests");
   }
   SmallInstance instance;
-  if (!Whole(json["kv_tokens"], 1)) return refused("kv_tokens is no number of tokens");
+  if (!Whole(json["kv_tokens"], 1)) return refused("kv_tokens must be a positive whole number");
   instance.options.memory = json["kv_tokens"].get<int64_t>();
   if (json.contains("first_round_counts")) {
-    if (!json["first_round_counts"].is_boolean())
-      return refused("first_round_counts is neither true nor false");
+    if (!json["first_round_counts"].is_boolean()) return refused("first_round_counts must be true or false");
     instance.options.counts_first_round = json["first_round_counts"].get<bool>();
   }
   const nlohmann::json& requests = json["requests"];
   if (!requests.is_array() || requests.empty() || requests.size() > kMostOfAnInstance) {
-    return refused(absl::StrCat("requests is no list of 1 to ", kMostOfAnInstance));
+    return refused(absl::StrCat("requests must be a list of 1 to ", kMostOfAnInstance, " requests"));
   }
   for (const nlohmann::json& of : requests) {
     if (!of.is_array() || of.size() != 3 || !Whole(of[0], 0) || !Whole(of[1], 0) || !Whole(of[2], 1)) {
@@ -50,9 +49,10 @@ absl::StatusOr<SmallInstance> ParseInstance(const std::string& line) {
     }
     const KvArrival arrival = {static_cast<double>(of[0].get<int64_t>()), of[1].get<int64_t>(),
                                of[2].get<int64_t>()};
-    if (arrival.prompt + arrival.output > instance.options.memory) return refused("a request never fits");
+    if (arrival.prompt + arrival.output > instance.options.memory)
+      return refused("a request needs more than kv_tokens");
     if (!instance.arrivals.empty() && arrival.at < instance.arrivals.back().at) {
-      return refused("a request comes before the one before it");
+      return refused("the requests are not ordered by ROUND");
     }
     instance.arrivals.push_back(arrival);
   }
@@ -69,9 +69,11 @@ absl::Status RunHindsightCommand(const ReadOptions& read) {
   OptionTable table;
   table.Add("rule", &rules, kAdmissionRules);
   table.Add("instances", &path,
-            "file of instances, one a line: {\"kv_tokens\": M, \"first_round_counts\": true, \"requests\": "
+            "file of instances, one JSON object per line: {\"kv_tokens\": M, \"first_round_counts\": true, "
+            "\"requests\": "
             "[[ROUND, PROMPT, OUTPUT], ..]}");
-  table.Add("most_places", &most_places, "places that the search tries before it gives an instance up");
+  table.Add("most_places", &most_places,
+            "placements that the search tries before it gives up on an instance");
   AddJson(table, json);
   read(table);
   std::ifstream in(path);

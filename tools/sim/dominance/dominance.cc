@@ -56,13 +56,13 @@ absl::Status CheckPolicies(const std::vector<std::string>& policies, const SimOp
 
 absl::Status CheckLists(const DominanceOptions& options) {
   const auto empty = [](const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat("dominance: no ", what));
+    return absl::InvalidArgumentError(absl::StrCat("dominance needs at least one ", what));
   };
-  if (options.workloads.empty()) return empty("workloads");
-  if (options.groups.empty()) return empty("groups");
-  if (options.loads.empty() && options.depths.empty()) return empty("loads and no depths");
-  if (options.seeds < 1) return empty("seeds");
-  if (options.threads < 1) return empty("threads");
+  if (options.workloads.empty()) return empty("workload");
+  if (options.groups.empty()) return empty("number of workers (--groups)");
+  if (options.loads.empty() && options.depths.empty()) return empty("level (--loads or --depths)");
+  if (options.seeds < 1) return empty("seed (--seeds)");
+  if (options.threads < 1) return empty("thread (--threads)");
   for (double level : options.loads) {
     if (!(level > 0))
       return absl::InvalidArgumentError(absl::StrCat("--loads: ", level, " must be positive"));
@@ -106,7 +106,7 @@ absl::StatusOr<Dominance> Dominance::Create(DominanceOptions options) {
   result.fcfs_ = static_cast<int32_t>(fcfs - result.policies_.begin());
   if (fcfs == result.policies_.end()) result.policies_.push_back("fcfs");
   if (result.policies_.size() < 2) {
-    return absl::InvalidArgumentError("dominance: the candidate needs a baseline other than itself");
+    return absl::InvalidArgumentError("dominance: --policy must have a baseline other than --candidate");
   }
   BFIO_RETURN_IF_ERROR(CheckPolicies(result.policies_, result.options_.base));
   BFIO_RETURN_IF_ERROR(result.PrepareTraces());

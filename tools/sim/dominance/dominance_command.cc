@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::vector<std::
   }
   if (result.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--workloads=", absl::StrJoin(filter, ","), " leaves none"));
+        absl::StrCat("--workloads=", absl::StrJoin(filter, ","), " matches no workload"));
   }
   return result;
 }
@@ -73,18 +73,18 @@ absl::Status RunDominanceCommand(const ReadOptions& read) {
   OptionTable table;
   AddRunOptions(table, options.base);
   table.Add("trace", &traces, "traces, separated by commas");
-  table.Add(
-      "workloads", &workloads,
-      "only the workloads whose name contains one of these; a trace is named by its file, and there are "
-      "conversation and code");
-  table.Add("candidate", &options.candidate, "the policy that is to be beaten by no baseline");
+  table.Add("workloads", &workloads,
+            "only workloads whose name contains one of these texts, separated by commas; the name of a trace "
+            "is that of its file, the others are profiles and built-in workloads");
+  table.Add("candidate", &options.candidate, "policy that is compared with the baselines");
   table.Add("policy", &options.baselines, "baselines, separated by commas; empty: all");
-  AddNumbers(table, "groups", &options.groups, Within(1, 65536), "numbers of workers");
+  AddNumbers(table, "groups", &options.groups, Within(1, 65536), "numbers of workers, separated by commas");
   AddNumbers(table, "loads", &options.loads, Within(1e-9, 1e9),
-             "loads of arrivals mode, 72 being saturation; none for no such cells");
+             "loads of arrivals mode, separated by commas, where 72 is saturation; none: no such cells");
   AddNumbers(table, "depths", &options.depths, Within(1e-9, 1e9),
-             "pool depths of overload mode, in mean free slots per step; none for no such cells");
-  table.Add("seeds", &options.seeds, Within(1, 1e6), "seeds 1 to this");
+             "pool depths of overload mode, separated by commas, in multiples of the mean free slots per "
+             "step; none: no such cells");
+  table.Add("seeds", &options.seeds, Within(1, 1e6), "number of seeds, from 1 up");
   AddThreads(table, threads);
   AddJson(table, json);
   read(table);

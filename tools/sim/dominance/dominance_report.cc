@@ -203,7 +203,7 @@ std::string DominanceSummary(const Dominance& dominance) {
   const Losses means = CountSeedMeans(dominance);
   std::string summary = LossLine("cells", CountCells(dominance));
   absl::StrAppend(&summary, LossLine("means over seeds", means));
-  absl::StrAppend(&summary, "of these step losses, beyond the seeds' spread (95 %): ", means.clear_step,
+  absl::StrAppend(&summary, "of these step losses, significant over the seeds (95 %): ", means.clear_step,
                   "\n");
   std::vector<int64_t> best(dominance.policies().size()), fair(best.size());
   for (const DominanceCell& cell : dominance.cells()) {
@@ -211,7 +211,7 @@ std::string DominanceSummary(const Dominance& dominance) {
     ++best[static_cast<size_t>(verdict.best)];
     ++fair[static_cast<size_t>(verdict.best_fair)];
   }
-  absl::StrAppend(&summary, "best baseline of so many cells (of those as fair as FCFS):");
+  absl::StrAppend(&summary, "cells in which a baseline is the best (best of those as fair as FCFS):");
   for (size_t p = 1; p < best.size(); ++p) {
     if (best[p] + fair[p] == 0) continue;
     absl::StrAppend(&summary, " ", dominance.policies()[p], " ", best[p], " (", fair[p], ")");

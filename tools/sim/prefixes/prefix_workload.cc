@@ -87,7 +87,7 @@ absl::StatusOr<WorkloadShape> FindWorkload(absl::string_view name) {
     if (name == shape.name) return shape;
   const auto add = [](std::string* text, const WorkloadShape& shape) { absl::StrAppend(text, shape.name); };
   return absl::InvalidArgumentError(
-      absl::StrCat("workload '", name, "' is none of ", absl::StrJoin(WorkloadShapes(), ", ", add)));
+      absl::StrCat("workload '", name, "' is not one of ", absl::StrJoin(WorkloadShapes(), ", ", add)));
 }
 
 PrefixWorkload::PrefixWorkload(const WorkloadShape& shape, uint64_t seed) : shape_(shape), rng_(seed) {

@@ -41,25 +41,29 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
   bool json = false;
   OptionTable table;
   table.Add("workloads", &workloads,
-            "separated by commas: none (nothing shared), reasoning, system_prompts, documents, chat, agents");
-  table.Add(
-      "policies", &policies,
-      "policies of the router, or direct_least_requests, sglang_cache_aware, dynamo_kv, which queue in the "
-      "engines");
-  AddNumbers(table, "ranks", &ranks, Within(1, 1024), "numbers of engine ranks");
+            "workloads, separated by commas: none (no shared prefixes), reasoning, system_prompts, "
+            "documents, chat, agents");
+  table.Add("policies", &policies,
+            "policies, separated by commas: those of the router, or direct_least_requests, "
+            "sglang_cache_aware and dynamo_kv, with which requests queue in the engines");
+  AddNumbers(table, "ranks", &ranks, Within(1, 1024), "numbers of engine ranks, separated by commas");
   table.Add("barrier", &options.barrier,
-            "the ranks meet in a barrier after every step, as expert-parallel ones");
-  AddNumbers(table, "loads", &loads, Within(1e-9, 100), "shares of the capacity without hits in caches");
-  table.Add("seeds", &seeds, Within(1, 1000), "seeds 1 to this");
-  table.Add("requests", &options.requests, Within(1, 1e9), "requests of a run, about; a fifth is warm-up");
-  table.Add("slots", &options.engine.slots, Within(1, 1 << 20), "requests that a rank runs at a time");
-  table.Add("kv_tokens", &options.engine.kv_tokens, Within(50'000, 1e9), "KV tokens of a rank");
-  table.Add("budget", &options.engine.token_budget, Within(1, 1e9), "tokens of a rank's step");
+            "ranks meet in a barrier after every step, as with expert parallelism");
+  AddNumbers(table, "loads", &loads, Within(1e-9, 100),
+             "loads, separated by commas, as shares of the capacity without cache hits");
+  table.Add("seeds", &seeds, Within(1, 1000), "number of seeds, from 1 up");
+  table.Add("requests", &options.requests, Within(1, 1e9),
+            "approximate number of requests per run; a fifth of them is warm-up");
+  table.Add("slots", &options.engine.slots, Within(1, 1 << 20), "slots per rank (max_num_seqs)");
+  table.Add("kv_tokens", &options.engine.kv_tokens, Within(50'000, 1e9),
+            "KV cache capacity of a rank, in tokens");
+  table.Add("budget", &options.engine.token_budget, Within(1, 1e9),
+            "token budget of a step per rank (max_num_batched_tokens)");
   table.Add(
       "ttft_objective", &options.ttft_objective_s, Within(0, 3600),
-      "objective of every request for its first token, in seconds, for policies of the router; 0: none");
+      "objective for the first token of every request, in seconds, seen by policies of the router; 0: none");
   table.Add("engine_caches", &options.engine.caches,
-            "whether ranks keep prompts' KV for later ones; the router expects it in any case");
+            "ranks cache the KV of prompts for later requests; the router assumes this even if it is off");
   AddJson(table, json);
   read(table);
   if (!json) std::cout << kHead << std::flush;

@@ -74,10 +74,10 @@ absl::Status RunReplayCommand(const ReadOptions& read) {
   SimOptions options;
   bool json = false;
   OptionTable table;
-  table.Add("log", &path, "PATH of a router's --decision_log, or of one of its files");
+  table.Add("log", &path, "path of a router's --decision_log, or of one of its files");
   table.Add("what_if", &policy,
-            "a policy that is asked instead of the recorded one, and not obeyed; with --objective, --horizon "
-            "and so on");
+            "policy that plans each recorded decision for comparison; its plans are not applied. The flags "
+            "--objective, --horizon and so on configure it");
   AddPolicySettings(table, options);
   AddJson(table, json);
   read(table);
@@ -100,8 +100,8 @@ absl::Status RunReplayCommand(const ReadOptions& read) {
   }
   if (!taken.ok()) return taken;
   if (replay.Failed()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the core decides otherwise than was recorded: ", replay.counts().first_difference));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the replayed decisions differ from the recorded ones: ", replay.counts().first_difference));
   }
   return absl::OkStatus();
 }

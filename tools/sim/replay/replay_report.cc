@@ -26,14 +26,15 @@ double IdleShare(const ReplayCounts& counts) {
 
 std::string Ending(const std::string& ending) {
   static const auto* const kWords = new std::map<std::string, std::string>{
-      {"closed", "the router ended"},
-      {"overflow", "the disk was too slow for the log, the router went on without it"},
-      {"too_large", "a record did not fit, the router went on without the log"},
-      {"no_end", "no end: the router was killed, still writes, or its disk failed; replayed all there is"},
+      {"closed", "the router closed the log"},
+      {"overflow", "the disk was too slow, so the router stopped logging"},
+      {"too_large", "a record was too large, so the router stopped logging"},
+      {"no_end",
+       "no end marker: the router was killed, still writes, or its disk failed; replayed the whole log"},
       {"truncated",
-       "cut off within a record: the router was killed or its disk failed; replayed up to there"},
-      {"damaged", "damaged: replayed up to there"},
-      {"interrupted", "interrupted: replayed up to there"}};
+       "truncated within a record: the router was killed or its disk failed; replayed up to this record"},
+      {"damaged", "damaged; replayed up to the damage"},
+      {"interrupted", "interrupted; replayed a part of the log"}};
   return kWords->at(ending);
 }
 
@@ -41,8 +42,8 @@ std::string Decisions(const ReplayedLog& log, const SessionReplay& replay) {
   const ReplayCounts& c = replay.counts();
   if (!log.what_if.empty()) {
     return absl::StrFormat(
-        "%s would have decided otherwise in %d of %d decisions, on the recorded snapshots;\n"
-        "             idle work of the plans' own step %.0f tokens instead of %.0f\n",
+        "%s decides differently in %d of %d decisions on the recorded snapshots;\n"
+        "             idle work in the step of each plan: %.0f tokens instead of %.0f\n",
         log.what_if, c.otherwise, c.asked,
         c.asked == 0 ? 0 : c.other_idle_tokens / static_cast<double>(c.asked),
         c.asked == 0 ? 0 : c.recorded_idle_tokens / static_cast<double>(c.asked));
@@ -52,18 +53,17 @@ std::string Decisions(const ReplayedLog& log, const SessionReplay& replay) {
   if (c.cut_short > 0) {
     absl::StrAppendFormat(
         &text,
-        "             %d decisions that differ were cut short by the router's clock; one after them\n"
-        "             may differ because the policy remembers another decision\n",
+        "             %d decisions that differ were stopped early by --decide_budget_ms; later decisions\n"
+        "             may differ because the policy's state differs since\n",
         c.cut_short);
   }
   if (!replay.from_beginning()) {
     absl::StrAppendFormat(&text,
-                          c.last_difference == 0 ? "             the segments before are gone: policy and "
-                                                   "lookahead began without memory, and it did "
-                                                   "not matter\n"
-                                                 : "             the segments before are gone: policy and "
-                                                   "lookahead began without memory; the last\n"
-                                                   "             decision that differs for it is number %d\n",
+                          c.last_difference == 0
+                              ? "             earlier segments are missing: policy and lookahead began\n"
+                                "             without history; no decision differs\n"
+                              : "             earlier segments are missing: policy and lookahead began\n"
+                                "             without history; the last decision that differs is number %d\n",
                           c.last_difference);
   }
   return text;
@@ -141,12 +141,12 @@ std::string ReplayText(const ReplayedLog& log, const SessionReplay& replay) {
   absl::StrAppendFormat(&text, "replay       %s", Decisions(log, replay));
   if (!c.first_difference.empty()) absl::StrAppendFormat(&text, "first        %s\n", c.first_difference);
   absl::StrAppendFormat(
-      &text, "session      %.1f s, %d groups, %d epochs, %d steps, %d reports, %.0f bytes of log a step\n",
+      &text, "session      %.1f s, %d groups, %d epochs, %d steps, %d reports, %.0f log bytes per step\n",
       c.duration_s, c.groups, c.epochs, c.steps, c.reports, PerStep(c, static_cast<double>(log.bytes)));
   absl::StrAppendFormat(
       &text, "requests     %d accepted, %d refused, %d placed, %d finished, %d cancelled, %d placed again\n",
       c.accepted, c.refused, c.placed, c.finished, c.cancelled, c.requeued);
-  absl::StrAppendFormat(&text, "imbalance    %.0f tokens a step, idle by load %.2f %%\n",
+  absl::StrAppendFormat(&text, "imbalance    %.0f tokens per step, idle by load %.2f %%\n",
                         PerStep(c, c.imbalance_tokens), IdleShare(c) * 100);
   for (const auto& [name, seconds] :
        {std::pair<const char*, const Histogram*>{"recorded", &c.recorded_decide_s},

@@ -110,7 +110,7 @@ absl::Status SessionReplay::Take(const v1::DecisionRecord& record) {
   } else if (record.has_state()) {
     status = TakeState(record.state());
   } else if (cluster_ == nullptr || awaiting_state_) {
-    status = absl::InvalidArgumentError("an event before the state it belongs to");
+    status = absl::InvalidArgumentError("an event precedes the state that it belongs to");
   } else {
     status = TakeEvent(record);
   }
@@ -158,14 +158,14 @@ absl::Status SessionReplay::TakeEvent(const v1::DecisionRecord& record) {
     case v1::DecisionRecord::kSetPolicy:
       return TakePolicy(record.set_policy());
     default:
-      return absl::InvalidArgumentError("a record of no known kind");
+      return absl::InvalidArgumentError("a record of unknown kind");
   }
 }
 
 // --- sessions and segments ---
 
 absl::Status SessionReplay::TakeHeader(const v1::LoggedHeader& header) {
-  if (awaiting_state_) return absl::InvalidArgumentError("a header in place of a state");
+  if (awaiting_state_) return absl::InvalidArgumentError("a header where a state was expected");
   const double begin_s = static_cast<double>(header.started_unix_us()) * 1e-6;
   if (seen_header_) {
     if (header.session() != header_.session() || header.segment() != header_.segment() + 1 ||
@@ -216,7 +216,7 @@ absl::Status SessionReplay::TakePolicy(const v1::LoggedPolicy& policy) {
 }
 
 absl::Status SessionReplay::TakeState(const v1::LoggedState& state) {
-  if (!awaiting_state_) return absl::InvalidArgumentError("a state that no header announces");
+  if (!awaiting_state_) return absl::InvalidArgumentError("a state without a header before it");
   state_.MergeFrom(state);
   if (!state.last()) return absl::OkStatus();
   awaiting_state_ = false;
@@ -246,7 +246,7 @@ void SessionReplay::CompareState() {
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&first);
   const bool same = differencer.Compare(state_, own);
-  Answer(same, absl::StrCat("state at the start of segment ", header_.segment()), "it as recorded",
+  Answer(same, absl::StrCat("state at the start of segment ", header_.segment()), "the recorded state",
          first.substr(0, first.find('\n')));
 }
 
@@ -256,8 +256,8 @@ absl::Status SessionReplay::TakeGroup(const v1::LoggedAddGroup& add) {
   BFIO_ASSIGN_OR_RETURN(const core::AddGroup event, record::FromLog(add));
   const auto code = static_cast<int32_t>(cluster_->Apply(event).status.code());
   counts_.groups += code == 0 ? 1 : 0;
-  Answer(code == add.status(), absl::StrCat("status of the addition of group ", add.group()),
-         CodeName(add.status()), CodeName(code));
+  Answer(code == add.status(), absl::StrCat("status of adding group ", add.group()), CodeName(add.status()),
+         CodeName(code));
   return absl::OkStatus();
 }
 
@@ -265,7 +265,7 @@ absl::Status SessionReplay::TakeGroup(const v1::LoggedRemoveGroup& remove) {
   group_ = remove.group();
   partial_.erase(group_);
   CompareDisplaced(remove.displaced(), cluster_->Apply(core::RemoveGroup{group_}).displaced,
-                   "by the end of a group");
+                   "by removing a group");
   return absl::OkStatus();
 }
 

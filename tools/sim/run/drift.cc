@@ -17,9 +17,10 @@ constexpr int64_t kLongestDraft = 64;
 
 absl::StatusOr<Drift> Drift::Parse(const std::string& text, uint64_t seed) {
   const auto bad = [&](const char* why) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--drift=", text, ": ", why,
-        "; choose growth, constant, speculative:DRAFT:PROBABILITY, throttled:SHARE or sequence:A,B,.."));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--drift=", text, ": ", why,
+                     "; choose one of growth, constant, speculative:DRAFT:PROBABILITY, throttled:SHARE or "
+                     "sequence:A,B,.."));
   };
   Drift drift(seed);
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
@@ -31,31 +32,32 @@ absl::StatusOr<Drift> Drift::Parse(const std::string& text, uint64_t seed) {
   }
   if (kind == "throttled") {
     drift.kind_ = Kind::kThrottled;
-    if (parts.size() != 2 || !absl::SimpleAtod(parts[1], &drift.share_)) return bad("one number is needed");
-    if (!(drift.share_ >= 0 && drift.share_ <= 1)) return bad("the share lies between 0 and 1");
+    if (parts.size() != 2 || !absl::SimpleAtod(parts[1], &drift.share_))
+      return bad("expected throttled:SHARE");
+    if (!(drift.share_ >= 0 && drift.share_ <= 1)) return bad("SHARE must be within 0..1");
     return drift;
   }
   if (kind == "speculative") {
     drift.kind_ = Kind::kSpeculative;
     if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &drift.draft_) ||
         !absl::SimpleAtod(parts[2], &drift.accept_)) {
-      return bad("two numbers are needed");
+      return bad("expected speculative:DRAFT:PROBABILITY");
     }
-    if (drift.draft_ < 1 || drift.draft_ > kLongestDraft) return bad("a draft has 1 to 64 tokens");
-    if (!(drift.accept_ >= 0 && drift.accept_ <= 1)) return bad("a probability lies between 0 and 1");
+    if (drift.draft_ < 1 || drift.draft_ > kLongestDraft) return bad("DRAFT must be within 1..64");
+    if (!(drift.accept_ >= 0 && drift.accept_ <= 1)) return bad("PROBABILITY must be within 0..1");
     return drift;
   }
   if (kind == "sequence" && parts.size() == 2) {
     drift.kind_ = Kind::kSequence;
     for (const auto& item : absl::StrSplit(parts[1], ',')) {
       int64_t increment = 0;
-      if (!absl::SimpleAtoi(item, &increment)) return bad("whole numbers are needed");
-      if (increment < 0 || increment > kLargestIncrement) return bad("increments are 0 to 1000000");
+      if (!absl::SimpleAtoi(item, &increment)) return bad("expected whole numbers");
+      if (increment < 0 || increment > kLargestIncrement) return bad("increments must be within 0..1000000");
       drift.round_.push_back((drift.round_.empty() ? 0 : drift.round_.back()) + increment);
     }
     return drift;
   }
-  return bad("unknown");
+  return bad("unknown drift");
 }
 
 int64_t Drift::GrowthThrough(int64_t step) {

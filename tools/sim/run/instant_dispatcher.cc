@@ -68,7 +68,7 @@ absl::Status InstantDispatcher::Dispatch(int64_t step) {
   if (static_cast<int32_t>(decision_.assignments.size()) != count) {
     return absl::InternalError(absl::StrCat("step ", step, ": the policy placed ",
                                             decision_.assignments.size(), " of ", count,
-                                            " requests though all fit"));
+                                            " requests although all fit"));
   }
   // Queues are in order of arrival.
   std::sort(decision_.assignments.begin(), decision_.assignments.end(),

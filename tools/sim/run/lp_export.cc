@@ -173,11 +173,12 @@ absl::Status AppendLp(const core::Instance& instance, core::ObjectiveKind object
   if (objective != core::ObjectiveKind::kPaper) {
     return absl::InvalidArgumentError("lp export: only the paper's objective is linear");
   }
-  if (instance.Target() == 0) return absl::InvalidArgumentError("lp export: there is nothing to decide");
+  if (instance.Target() == 0)
+    return absl::InvalidArgumentError("lp export: the decision has no request to place");
   for (size_t i = 0; i < instance.items.size(); ++i) {
     if (instance.items[i].reserved_worker == core::kNoReservedWorker) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("lp export: item ", i, " is expected by worker ", instance.items[i].reserved_worker));
+        absl::StrCat("lp export: item ", i, " has a reserved worker, ", instance.items[i].reserved_worker));
   }
   Writer(instance, text).Write(options);
   return absl::OkStatus();

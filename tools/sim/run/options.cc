@@ -17,7 +17,7 @@ namespace {
 absl::Status InRange(const char* flag, double value, double low, double high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, "=", value, " must lie between ", low, " and ", high));
+      absl::StrCat("--", flag, "=", value, ": must be within ", low, "..", high));
 }
 
 absl::Status OneOf(const char* flag, const std::string& value, absl::Span<const char* const> known) {
@@ -43,7 +43,7 @@ absl::Status CheckInstant(const SimOptions& options) {
   if (options.dispatch != "instant") return absl::OkStatus();
   if (options.plan_mode != "lockstep") {
     return absl::InvalidArgumentError(
-        "--plan_mode=pipelined needs --dispatch=pool: instant dispatch makes no plans");
+        "--plan_mode=pipelined needs --dispatch=pool, because instant dispatch makes no plans");
   }
   if (!options.dump_lp.empty()) {
     return absl::InvalidArgumentError("--dump_lp needs --dispatch=pool");
@@ -64,21 +64,22 @@ absl::Status CheckAdmission(const SimOptions& options) {
   if (options.kv_tokens == 0) return absl::InvalidArgumentError("--admission needs --kv_tokens");
   if (options.dispatch != "pool" || options.drift != "growth" || !options.dump_lp.empty()) {
     return absl::InvalidArgumentError(
-        "--admission needs --dispatch=pool and --drift=growth, and makes no LP files");
+        "--admission needs --dispatch=pool and --drift=growth, and cannot be used with --dump_lp");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckEnd(const SimOptions& options) {
   if (options.steps == 0 && options.requests == 0) {
-    return absl::InvalidArgumentError("--steps=0 needs --requests, or the run has no end");
+    return absl::InvalidArgumentError("--steps=0 needs --requests, otherwise the run would not end");
   }
   if (options.mode == "closed" && options.concurrency == 0) {
     return absl::InvalidArgumentError("--mode=closed needs --concurrency");
   }
   if (options.kv_tokens > 0 && absl::StartsWith(options.drift, "sequence")) {
     return absl::InvalidArgumentError(
-        "--kv_tokens: with --drift=sequence a request may outgrow what it reserves");
+        "--kv_tokens cannot be used with --drift=sequence, because a request could exceed the KV that it "
+        "reserves");
   }
   return absl::OkStatus();
 }

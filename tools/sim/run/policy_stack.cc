@@ -59,7 +59,7 @@ std::string ShadowLines(const nlohmann::ordered_json& shadows) {
     const auto number = [&](const char* key) { return shadow.at(key).get<double>(); };
     absl::StrAppendFormat(
         &lines,
-        "  shadow %-15s idle tokens a decision: avoided %.0f (p99 %.0f), missed %.0f (p99 %.0f); over the "
+        "  shadow %-15s idle tokens per decision: avoided %.0f (p99 %.0f), missed %.0f (p99 %.0f); over the "
         "horizon avoided %.0f, missed %.0f; its longest load %+.0f\n",
         shadow.at("policy").get<std::string>(), number("avoided_tokens_mean"), number("avoided_tokens_p99"),
         number("missed_tokens_mean"), number("missed_tokens_p99"), number("avoided_ahead_tokens_mean"),

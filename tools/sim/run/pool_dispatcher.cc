@@ -64,13 +64,13 @@ absl::Status PoolDispatcher::Start(int64_t step, std::vector<Started>& started) 
   core::Outcome outcome = cluster_.Apply(core::MakePlan{kGroup});
   if (outcome.plan) plans_.push_back(*std::move(outcome.plan));
   if (group().totals().policy_violations > 0) {
-    return absl::InternalError(absl::StrCat("step ", step, ": the policy broke its contract"));
+    return absl::InternalError(absl::StrCat("step ", step, ": the policy returned an invalid plan"));
   }
   if (lp_dump_ != nullptr && !lp_dump_->status().ok()) return lp_dump_->status();
   if (plans_.empty() || plans_.front().apply_step > step) return absl::OkStatus();
   if (plans_.front().apply_step < step) {
     return absl::InternalError(
-        absl::StrCat("the plan for step ", plans_.front().apply_step, " came in step ", step));
+        absl::StrCat("the plan for step ", plans_.front().apply_step, " was ready only in step ", step));
   }
   for (const core::Placement& placement : plans_.front().placements) {
     started.push_back({placement.id, placement.worker});

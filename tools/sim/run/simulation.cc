@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions&
   if (trace.requests.empty()) return absl::InvalidArgumentError(absl::StrCat(trace.source, ": no requests"));
   if (options.mode == "arrivals" && !trace.has_arrivals) {
     return absl::InvalidArgumentError(
-        absl::StrCat(trace.source, " has no arrival times, which --mode=arrivals needs"));
+        absl::StrCat(trace.source, " has no arrival times; --mode=arrivals needs them"));
   }
   BFIO_ASSIGN_OR_RETURN(Drift drift, Drift::Parse(options.drift, options.seed));
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<Dispatcher> dispatcher,
@@ -174,9 +174,9 @@ absl::Status Simulation::Enqueue(SimRequest request) {
     statistics_.AddRefused();
     // No request of a whole repetition of the trace fits, so none ever will.
     if (++refused_in_a_row_ < static_cast<int64_t>(trace_.requests.size())) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("--kv_tokens=", options_.kv_tokens, ": no request of ",
-                                                   trace_.source, " fits with its prompt and the ",
-                                                   max_new_tokens_, " tokens it may make"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--kv_tokens=", options_.kv_tokens, ": the limit is too small, no request of ", trace_.source,
+        " fits with its prompt and the ", max_new_tokens_, " tokens that it may generate"));
   }
   refused_in_a_row_ = 0;
   waiting_[request.id] = {request, step_};
@@ -218,7 +218,7 @@ absl::Status Simulation::Admit() {
   for (const Started& started : started_) {
     const auto it = waiting_.find(started.id);
     if (it == waiting_.end()) {
-      return absl::InternalError(absl::StrCat("request ", started.id, " was started twice, or never came"));
+      return absl::InternalError(absl::StrCat("request ", started.id, " was started twice or never arrived"));
     }
     admitted_.push_back(it->second);
     overload_.Remove(it->second.request.prefill_tokens);
@@ -230,7 +230,7 @@ absl::Status Simulation::Admit() {
   }
   stuck_steps_ = group_.active() == 0 && !waiting_.empty() ? stuck_steps_ + 1 : 0;
   if (stuck_steps_ > kMostStuckSteps + options_.report_delay) {
-    return absl::InternalError(absl::StrCat(waiting_.size(), " requests wait and none is started"));
+    return absl::InternalError(absl::StrCat(waiting_.size(), " requests wait and the policy starts none"));
   }
   return absl::OkStatus();
 }
@@ -264,11 +264,11 @@ absl::Status Simulation::CheckLimits(absl::Span<const int64_t> loads) const {
   for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
     if (active_[g] > options_.batch) {
       return absl::InternalError(absl::StrCat("step ", step_, ": worker ", g, " runs ", active_[g],
-                                              " requests and has ", options_.batch, " slots"));
+                                              " requests but has ", options_.batch, " slots"));
     }
     if (loads[g] < 0 || loads[g] > KvTokens(options_)) {
       return absl::InternalError(absl::StrCat("step ", step_, ": worker ", g, " holds ", loads[g],
-                                              " tokens and has room for ", KvTokens(options_)));
+                                              " tokens but has a KV capacity of ", KvTokens(options_)));
     }
   }
   return absl::OkStatus();

@@ -323,22 +323,35 @@ struct Entry {
 };
 
 constexpr Entry kRules[] = {
-    {{"bf_io", "one pool, bound late, prompts filled in to a common step time", true}, Make<BfIoRule>},
-    {{"bf_io_release", "one pool, prompts released in waves to engines that fill their budget", true},
+    {{"bf_io",
+      "requests wait in one pool until a rank has no prompt; all ranks compute prompt tokens up to a common "
+      "step time",
+      true},
+     Make<BfIoRule>},
+    {{"bf_io_release",
+      "requests wait in one pool and are released in waves; each engine fills its token budget with prompts",
+      true},
      Make<BfIoReleaseRule>},
-    {{"equal_chunks", "one pool; no rank computes more prompt tokens than the mean rank has"},
+    {{"equal_chunks",
+      "requests wait in one pool; a rank computes at most the mean of the ranks' pending prompt tokens per "
+      "step"},
      Make<EqualChunksRule>},
-    {{"vllm", "decodes first, prompts up to the budget; fewest waiting and running"}, Make<VllmRule>},
-    {{"vllm_cadence", "the same, with prompts in every second step only, until saturated"},
+    {{"vllm",
+      "to the rank with the fewest requests (a waiting one counts four times); decodes first, then prompts "
+      "up to the token budget"},
+     Make<VllmRule>},
+    {{"vllm_cadence", "as vllm, but prompts only in every second step until the ranks are saturated"},
      Make<VllmCadenceRule>},
     {{"sglang_delayer",
-      "prompts and decodes in batches of their own; prompts begin when all ranks have some"},
+      "a step has either prompts or decodes; prompts begin when all ranks have some, in the 30th step at the "
+      "latest"},
      Make<SglangDelayerRule>},
-    {{"atom_coalescer", "prompts when all ranks have some and 0.7 of a full step waits, 30 steps at most"},
+    {{"atom_coalescer",
+      "prompts begin when all ranks have some that fill 0.7 of a full step, after at most 30 steps"},
      Make<AtomCoalescerRule>},
-    {{"trtllm_adp", "prompts when every rank has one, 50 steps at most, and 10 more to batch"},
+    {{"trtllm_adp", "prompts begin 10 steps after every rank has one, otherwise in every 50th step"},
      Make<TrtllmAdpRule>},
-    {{"tpu_batch", "prompts when every rank has one, 30 steps at most"}, Make<TpuBatchRule>},
+    {{"tpu_batch", "prompts begin when every rank has one, after at most 30 steps"}, Make<TpuBatchRule>},
 };
 
 }  // namespace
@@ -358,7 +371,7 @@ absl::StatusOr<std::unique_ptr<ServeRule>> MakeServeRule(absl::string_view name,
     if (entry.info.name == name) return entry.make(budget);
     absl::StrAppend(&names, names.empty() ? "" : ", ", entry.info.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat("unknown rule '", name, "'; there are ", names));
+  return absl::InvalidArgumentError(absl::StrCat("unknown rule '", name, "'; choose one of ", names));
 }
 
 }  // namespace bfio::sim

@@ -27,7 +27,7 @@ constexpr int64_t kGridRows = 20'000;
 constexpr uint64_t kGridRowsSeed = 7;
 
 absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
-  if (numbers.size() != 5) return absl::InvalidArgumentError("--cost: five numbers, C,A,B0,K1,K2");
+  if (numbers.size() != 5) return absl::InvalidArgumentError("--cost must be five numbers, C,A,B0,K1,K2");
   BatchCost cost;
   cost.c_s = numbers[0];
   cost.a_s_per_token = numbers[1];
@@ -40,15 +40,15 @@ absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
 // The options that both subcommands have.
 void AddServeOptions(OptionTable& table, std::string& rule, int32_t& lag, double& jitter, bool& closed,
                      bool& json) {
-  table.Add("rule", &rule, "a rule of the list in bfio_sim --help");
+  table.Add("rule", &rule, "rule that places requests and prompts; bfio_sim --help lists the rules of serve");
   table.Add("lag", &lag,
-            "a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
-            "where the group waits for its plan");
+            "steps from the reports that a plan is made from to the step that it applies to: 2 for a "
+            "pipelined router, 0 or 1 for lockstep");
   table.Add("jitter", &jitter,
-            "standard deviation of the logarithm of a random factor on every rank's local time");
+            "standard deviation of the logarithm of a random factor on each rank's local time");
   table.Add("closed", &closed,
-            "a request comes whenever one ends; the load is the share of all slots that the requests in the "
-            "system would fill");
+            "closed loop: a request arrives whenever one ends, and --load is the number of requests in the "
+            "system as a share of all slots");
   AddJson(table, json);
 }
 
@@ -63,12 +63,12 @@ void PrintRun(const ServeOptions& options, const std::string& workload, const Se
       run.counted_s, run.requests, run.steps, run.step_s_mean * 1e3);
   std::cout << line("TTFT", run.ttft_s) << line("TPOT", run.tpot_s) << line("ITL", run.itl_s)
             << line("E2E", run.e2e_s)
-            << absl::StrFormat("  idle %.2f %% (%.2f decodes, %.2f prompts); %.0f tokens/s\n",
+            << absl::StrFormat("  idle %.2f %% (%.2f %% by decodes, %.2f %% by prompts); %.0f tokens/s\n",
                                run.idle_fraction * 100, run.idle_decode_fraction * 100,
                                run.idle_prefill_fraction * 100, run.throughput_tokens_per_s);
   if (run.ttft_met) {
-    std::cout << absl::StrFormat("  %.1f %% of the first tokens within %g s\n", *run.ttft_met * 100,
-                                 options.ttft_objective_s);
+    std::cout << absl::StrFormat("  TTFT objective met by %.1f %% of the requests (%g s)\n",
+                                 *run.ttft_met * 100, options.ttft_objective_s);
   }
 }
 
@@ -127,11 +127,11 @@ class Summary {
   bool any() const { return !cells_.empty(); }
   std::string Text() const {
     std::string text =
-        "\nmeans of ratios to the best run of any other rule, chosen in hindsight by E2E; in brackets the "
-        "worst cell\n"
-        "TPOT=: to the least TPOT of the runs whose TTFT p50 is no higher, where there are any. idle: of the "
-        "ranks' time, lost to prompts.\n"
-        "floor: an ideally levelled group in which nothing waits and no row is wasted.\n";
+        "\nMeans over cells of the ratio to the best run of all other rules (the lowest E2E, chosen in "
+        "hindsight); worst cell in parentheses.\n"
+        "TPOT=: ratio to the lowest TPOT of the runs whose TTFT p50 is not higher, if there are any. idle: "
+        "share of the ranks' time lost to prompts.\n"
+        "floor: lower bound, of a perfectly balanced group in which no request waits and no row is wasted.\n";
     for (const auto& [key, sums] : cells_) {
       absl::StrAppendFormat(
           &text,
@@ -188,23 +188,25 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   OptionTable table;
   AddServeOptions(table, options.rule, options.lag, options.jitter, options.closed, json);
   AddWorkload(table, workload);
-  table.Add("workers", &options.workers, "ranks behind one barrier");
-  table.Add("slots", &options.slots, "slots of a rank");
-  table.Add("budget", &options.budget, "tokens of a rank's step at most, for rules that have a budget");
-  table.Add("load", &options.load, "share of the capacity of a perfectly balanced group");
+  table.Add("workers", &options.workers, "number of ranks that meet in one barrier");
+  table.Add("slots", &options.slots, "slots per rank (max_num_seqs)");
+  table.Add("budget", &options.budget,
+            "token budget of a step per rank (max_num_batched_tokens), for rules that have one");
+  table.Add("load", &options.load, "arrival rate as a share of the capacity of a perfectly balanced group");
   table.Add("ttft_objective", &options.ttft_objective_s,
-            "objective of every request for the time to its first token, seconds; 0: none");
+            "objective for the time to first token of every request, in seconds; 0: none");
   table.Add("seed", &options.seed, "seed of arrivals and step times");
-  AddNumbers(table, "cost", &cost, Within(0, 1e9),
-             "C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
-             "that decodes attend to, seconds; an 8-billion model per GPU by default");
+  AddNumbers(
+      table, "cost", &cost, Within(0, 1e9),
+      "step time of a rank in seconds, C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens that "
+      "decodes attend to, given as C,A,B0,K1,K2; the default is an 8-billion-parameter model per GPU");
   table.AddChoice(
       "known_cost", &options.known_cost,
       std::vector<std::pair<std::string, KnownCost>>{{"true", KnownCost::kTrue},
                                                      {"fitted", KnownCost::kFitted},
                                                      {"fitted_without_k1", KnownCost::kFittedWithoutK1}},
-      "the cost of a step by which the rule plans and ranks fill their steps: true, fitted to the "
-      "steps as workers do, or fitted_without_k1");
+      "step cost that the rule plans with and ranks fill their steps by: true, fitted (to the measured "
+      "steps, as workers do) or fitted_without_k1");
   read(table);
   BFIO_ASSIGN_OR_RETURN(options.cost, CostOf(cost));
   BFIO_ASSIGN_OR_RETURN(const Trace trace, ReadWorkload(workload, 1, 0));
@@ -227,24 +229,25 @@ absl::Status RunServeGridCommand(const ReadOptions& read) {
   bool json = false;
   OptionTable table;
   AddServeOptions(table, grid.candidate, grid.candidate_lag, grid.jitter, grid.closed, json);
-  table.Add("trace", &traces, "traces, separated by commas, in place of profiles of the same distributions");
-  AddNumbers(table, "groups", &grid.groups, Within(1, 1024), "numbers of ranks");
-  AddNumbers(table, "loads", &grid.loads, Within(1e-9, 10), "loads, as serve's --load");
+  table.Add("trace", &traces,
+            "traces, separated by commas, besides the profiles code, reasoning and long_prompts; default: "
+            "the profiles conversation and burstgpt");
+  AddNumbers(table, "groups", &grid.groups, Within(1, 1024), "numbers of ranks, separated by commas");
+  AddNumbers(table, "loads", &grid.loads, Within(1e-9, 10), "loads as of serve --load, separated by commas");
   AddNumbers(table, "budgets", &grid.budgets, Within(1, 1e9),
-             "tokens of a rank's step that rules with a budget are run with");
-  table.Add(
-      "against", &grid.against,
-      "compare --rule with this rule alone, at equal budgets, each a cell; empty: with all others, each "
-      "with its best budget in hindsight");
-  table.Add("seeds", &grid.seeds, Within(1, 1000), "seeds 1 to this");
+             "token budgets to try for rules that have a budget, separated by commas");
+  table.Add("against", &grid.against,
+            "compare --rule with this rule only, at equal budgets, one cell per budget; empty: with all "
+            "other rules, each at its best budget in hindsight");
+  table.Add("seeds", &grid.seeds, Within(1, 1000), "number of seeds, from 1 up");
   AddThreads(table, threads);
   read(table);
   grid.threads = NumThreads(threads);
   BFIO_ASSIGN_OR_RETURN(grid.workloads, GridWorkloads(traces));
   if (!json) {
     std::cout
-        << "                                           | the best other         | ratios to it            | "
-           "to the least of any   | prompts'\n"
+        << "                                           | best other rule        | ratio to that rule      | "
+           "ratio to the lowest   | prefill\n"
            "workload                 engine    G  load | rule            budget |   E2E  TTFT   p99  TPOT | "
            " TTFT   p99  TPOT= | idle %  tokens/s"
         << std::endl;

@@ -95,7 +95,8 @@ absl::Status Judge(const std::vector<Contender>& contenders,
     cell.least_ttft_p99_s = std::min(cell.least_ttft_p99_s, other.ttft_p99_s);
     if (other.ttft_p50_s <= cell.candidate.ttft_p50_s) least_tpot = std::min(least_tpot, other.tpot_s);
   }
-  if (cell.best.e2e_s == kNone) return absl::NotFoundError("no rule but the candidate keeps up in a cell");
+  if (cell.best.e2e_s == kNone)
+    return absl::NotFoundError("all other rules are overloaded in a cell; use lower --loads");
   if (!figures.front().ok()) return figures.front().status();
   cell.least_tpot_at_ttft_s = least_tpot == kNone ? 0 : least_tpot;
   return absl::OkStatus();
@@ -214,7 +215,8 @@ absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<v
     }
   }
   if (!gaps.empty()) {
-    return absl::ResourceExhaustedError(absl::StrCat("no budget is enough for ", absl::StrJoin(gaps, "; ")));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("overloaded at every budget: ", absl::StrJoin(gaps, "; ")));
   }
   return absl::OkStatus();
 }

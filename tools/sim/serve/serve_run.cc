@@ -167,8 +167,8 @@ class Run {
     while (now_s_ < result_.warmup_s + result_.counted_s || counted_left_ > 0) {
       if (now_s_ > end_s_) {
         return absl::ResourceExhaustedError(
-            absl::StrCat(options_.rule, " does not keep up with a load of ", options_.load, ": after ",
-                         now_s_, " s ", counted_left_, " of the counted requests have not ended"));
+            absl::StrCat(options_.rule, " is overloaded at --load=", options_.load, ": after ", now_s_, " s ",
+                         counted_left_, " of the counted requests have not ended"));
       }
       Arrive();
       const ServePlan plan = NextPlan();
@@ -178,7 +178,8 @@ class Run {
       PlanAhead(step.seconds);
       empty_steps_ = step.seconds > 0 ? 0 : empty_steps_ + 1;
       if (empty_steps_ > kMostEmptySteps) {
-        return absl::InternalError(absl::StrCat(options_.rule, " plans nothing that could run"));
+        return absl::InternalError(
+            absl::StrCat(options_.rule, " made no runnable plan in ", kMostEmptySteps, " steps"));
       }
       Learn(step);
       now_s_ += step.seconds;
@@ -412,22 +413,27 @@ class Run {
 absl::Status Check(const ServeOptions& options, const Trace& trace) {
   const auto bad = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat(what...)); };
   if (trace.requests.empty()) return bad(trace.source, ": no requests");
-  if (options.workers < 1 || options.workers > 1024) return bad("--workers=", options.workers, ": 1 to 1024");
-  if (options.slots < 1 || options.slots > 65536) return bad("--slots=", options.slots, ": 1 to 65536");
-  if (options.budget < 1) return bad("--budget=", options.budget, ": at least 1");
-  if (!(options.load > 0 && options.load <= 10)) return bad("--load=", options.load, ": above 0, at most 10");
-  if (options.lag < 0 || options.lag > 64) return bad("--lag=", options.lag, ": 0 to 64");
+  if (options.workers < 1 || options.workers > 1024)
+    return bad("--workers=", options.workers, ": must be within 1..1024");
+  if (options.slots < 1 || options.slots > 65536)
+    return bad("--slots=", options.slots, ": must be within 1..65536");
+  if (options.budget < 1) return bad("--budget=", options.budget, ": must be at least 1");
+  if (!(options.load > 0 && options.load <= 10))
+    return bad("--load=", options.load, ": must be above 0 and at most 10");
+  if (options.lag < 0 || options.lag > 64) return bad("--lag=", options.lag, ": must be within 0..64");
   if (!(options.ttft_objective_s >= 0 && options.ttft_objective_s <= kMostObjective)) {
-    return bad("--ttft_objective=", options.ttft_objective_s, ": 0 to ", kMostObjective, " seconds");
+    return bad("--ttft_objective=", options.ttft_objective_s, ": must be within 0..", kMostObjective,
+               " seconds");
   }
-  if (!(options.jitter >= 0 && options.jitter <= 1)) return bad("--jitter=", options.jitter, ": 0 to 1");
+  if (!(options.jitter >= 0 && options.jitter <= 1))
+    return bad("--jitter=", options.jitter, ": must be within 0..1");
   const BatchCost& cost = options.cost;
   const bool sound = cost.c_s > 0 && cost.a_s_per_token > 0 && cost.b0_tokens >= 0 &&
                      cost.k1_s_per_pair >= 0 && cost.k2_s_per_token >= 0 &&
                      std::isfinite(cost.c_s + cost.a_s_per_token) &&
                      std::isfinite(cost.k1_s_per_pair + cost.k2_s_per_token);
-  if (!sound) return bad("--cost: C and A above 0, B0, K1 and K2 at least 0");
-  if (MomentsOf(trace).output <= 1) return bad(trace.source, ": no request makes a second token");
+  if (!sound) return bad("--cost: C and A must be above 0, and B0, K1 and K2 at least 0");
+  if (MomentsOf(trace).output <= 1) return bad(trace.source, ": no request generates a second token");
   return absl::OkStatus();
 }
 

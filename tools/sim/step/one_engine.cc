@@ -107,7 +107,8 @@ absl::Status CheckStepArrivals(const std::vector<StepArrival>& arrivals) {
                                                      " tokens and ", arrivals[i].decode, " decodes"));
     }
     if (i > 0 && arrivals[i].at < arrivals[i - 1].at) {
-      return absl::InvalidArgumentError(absl::StrCat("arrival ", i, " comes before the one before it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("arrival ", i, " is earlier than the arrival before it"));
     }
   }
   return absl::OkStatus();

@@ -454,7 +454,7 @@ TEST(SessionReplay, ImpossibleRecordsAreRefusedByName) {
   record.mutable_set_policy()->set_name("nobody");
   EXPECT_EQ(take(record).code(), absl::StatusCode::kInvalidArgument);
   record.mutable_state()->set_last(true);
-  EXPECT_THAT(take(record).message(), HasSubstr("a state that no header announces"));
+  EXPECT_THAT(take(record).message(), HasSubstr("a state without a header before it"));
   record.mutable_header()->set_session(7);
   EXPECT_THAT(take(record).message(), HasSubstr("a header of another session"));
 }
