@@ -35,7 +35,7 @@ def settings(environment):
     except ValueError:
         silence_s = 0.0
     if not 0.01 <= silence_s <= 3600:
-        raise ValueError(f"BFIO_ROUTER_SILENCE_S={text}: seconds, from 0.01 to 3600")
+        raise ValueError(f"BFIO_ROUTER_SILENCE_S={text}: must be a number of seconds within 0.01..3600")
     tls = {}
     for part in filter(None, environment.get("BFIO_ROUTER_TLS", "").split(",")):
         name, _, file = part.partition("=")
@@ -48,12 +48,13 @@ def check_version(version, scheduler):
     base = version.split("+")[0]
     missing = [name for name in NEEDED if not hasattr(scheduler, name)]
     if missing:
-        raise RuntimeError(f"bfio_vllm does not fit vLLM {version}: its scheduler has no {', '.join(missing)}. "
-                           f"Tried versions: {', '.join(TRIED)}")
+        raise RuntimeError(f"bfio_vllm does not support vLLM {version}: its scheduler lacks {', '.join(missing)}. "
+                           f"Tested versions: {', '.join(TRIED)}")
     if not getattr(scheduler.scheduler_config, "enable_chunked_prefill", False):
-        raise RuntimeError("bfio_vllm needs chunked prefill (--enable-chunked-prefill): an allotment is less than a prompt")
+        raise RuntimeError("bfio_vllm needs chunked prefill (--enable-chunked-prefill), because the "
+                           "router allots less than a whole prompt to a step")
     if base not in TRIED:
-        logger.warning("bfio_vllm was not tried with vLLM %s, only with %s", version, ", ".join(TRIED))
+        logger.warning("bfio_vllm was not tested with vLLM %s, only with %s", version, ", ".join(TRIED))
 
 
 class FollowsRouter:
@@ -67,7 +68,7 @@ class FollowsRouter:
         self._bfio = None
         found = settings(os.environ)
         if found is None:
-            logger.warning("BFIO_ROUTER is not set: the scheduler is vLLM's own")
+            logger.warning("BFIO_ROUTER is not set, so vLLM schedules without a router")
             return
         check_version(self.vllm_version, self)
         address, silence_s, tls = found

@@ -87,11 +87,12 @@ class RouterLink:
                     self._call = call
                     if self._closed:
                         call.cancel()
-                why = "it ended the stream"
+                why = "the router ended the stream"
                 try:
                     for message in call:
                         if said is not True:
-                            logger.info("follows the router at %s", self._address)
+                            logger.info("connected to the router at %s; its allotments limit the prompt tokens of a step",
+                                        self._address)
                         retry_s, said = self.SHORTEST_RETRY_S, True
                         tokens = message.prompt_tokens if message.HasField("prompt_tokens") else None
                         self._allotment = (message.number, tokens, time.monotonic())
@@ -102,7 +103,8 @@ class RouterLink:
                     self._ready.notify_all()
             with self._ready:
                 if not self._closed and said != why:
-                    logger.warning("the router at %s is not there (%s): vLLM goes on by itself", self._address, why)
+                    logger.warning("no connection to the router at %s (%s): vLLM schedules without it and retries",
+                                   self._address, why)
                 said = why
                 self._ready.wait_for(lambda: self._closed, retry_s)
                 self._reports.clear()  # what happened meanwhile is not news
@@ -114,7 +116,7 @@ def _credentials(tls):
         return None
     unknown = set(tls) - {"ca", "cert", "key"}
     if unknown or ("cert" in tls) != ("key" in tls) or "ca" not in tls:
-        raise ValueError("TLS towards the router: ca=FILE, or ca=FILE,cert=FILE,key=FILE")
+        raise ValueError("BFIO_ROUTER_TLS must be ca=FILE or ca=FILE,cert=FILE,key=FILE")
     read = {name: open(file, "rb").read() for name, file in tls.items()}
     return grpc.ssl_channel_credentials(read["ca"], read.get("key"), read.get("cert"))
 

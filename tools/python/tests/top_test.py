@@ -278,7 +278,7 @@ class BadInput(unittest.TestCase):
             file.write("two words\n")
             file.flush()
             for arguments, message in {
-                    (): "standard input and output are no terminal: --once prints one picture",
+                    (): "standard input and output must be a terminal; use --once to print the screen once",
                     ("--onc",): "unrecognized arguments: --onc",
                     ("--once", "more"): "unrecognized arguments: more",
                     ("--admin=router",): "--admin: 'router' must be HOST:PORT",

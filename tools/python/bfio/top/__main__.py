@@ -18,7 +18,7 @@ import bfio
 from bfio.top import screen, terminal
 from bfio.top.measurements import History
 
-EXAMPLES = """keys: q quits, p switches the policy, d drains a worker, u undrains it; they ask before they act
+EXAMPLES = """keys: q quits, p switches the policy, d drains a worker, u undrains it; p, d and u ask for confirmation
 
   bfio-top --admin=127.0.0.1:50052
   bfio-top --once | grep idle          for scripts"""
@@ -71,7 +71,7 @@ def token(path: str) -> Optional[str]:
         return None
     text = read(path).decode("latin-1").strip()
     if not re.fullmatch("[!-~]{1,512}", text):
-        raise BadInput(f"{path}: one token in one line is expected")
+        raise BadInput(f"{path}: expected a single line with the bearer token")
     return text
 
 
@@ -88,30 +88,33 @@ def tls_files(text: str) -> dict[str, str]:
         if "cert" in files:
             context.load_cert_chain(files["cert"], files["key"], password=lambda: "")  # Else OpenSSL asks the terminal.
     except ssl.SSLError as error:
-        raise BadInput(f"'{text}': no PEM, or the key of another certificate: {error.strerror}") from None
+        raise BadInput(f"'{text}': not a PEM file, or the key does not match the certificate: {error.strerror}") from None
     return files
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(prog="bfio-top", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-                    description="Shows a cluster in a terminal: the load of every worker, what imbalance wastes, latencies.")
+                    description="Shows a cluster in a terminal: the load of each worker, the time lost to imbalance, latencies.")
     parser.add_argument("--version", action="version", version=f"bfio-top {bfio.__version__}")
     parser.add_argument("--admin", type=address, default="127.0.0.1:50052", metavar="HOST:PORT",
-                        help="the router's admin API (default: %(default)s)")
+                        help="address of the router's admin API (default: %(default)s)")
     parser.add_argument("--admin_tls", type=tls_files, default={}, metavar="FILES",
-                        help="ca=FILE,cert=FILE,key=FILE, PEM: the CAs of the router's certificate; the operator's certificate "
-                             "and key where the router requires them (default: no TLS)")
-    parser.add_argument("--admin_token_file", type=token, metavar="FILE", help="the file with the bearer token")
+                        help="TLS for the admin API: ca=FILE,cert=FILE,key=FILE (PEM). ca: the CAs that signed the "
+                             "router's certificate; cert and key: the operator's certificate, where the router "
+                             "requires one (default: no TLS)")
+    parser.add_argument("--admin_token_file", type=token, metavar="FILE", help="file with the bearer token")
     parser.add_argument("--interval", type=duration, default=1.0, metavar="TIME",
-                        help="between two pictures, 100ms to 1m (default: 1s)")
-    parser.add_argument("--once", action="store_true", help="print one picture, of the first interval, and end")
-    parser.add_argument("--plain", action="store_true", help="ASCII without colours; the default without a terminal")
-    parser.add_argument("--columns", type=extent, default=0, metavar="N", help="width; 0: the terminal's, or 80")
-    parser.add_argument("--rows", type=extent, default=0, metavar="N", help="height; 0: the terminal's, or that of all workers")
+                        help="time between two updates of the screen, 100ms to 1m (default: 1s)")
+    parser.add_argument("--once", action="store_true", help="print the screen once, after the first interval, and exit")
+    parser.add_argument("--plain", action="store_true", help="plain ASCII without colours; the default without a terminal")
+    parser.add_argument("--columns", type=extent, default=0, metavar="N",
+                        help="width in columns; 0: that of the terminal, else 80")
+    parser.add_argument("--rows", type=extent, default=0, metavar="N",
+                        help="height in rows; 0: that of the terminal, else enough for all workers")
     # As in bfio's other programs, '-' and '_' mean the same in names of flags.
     settings = parser.parse_args([re.sub("^--[^=]+", lambda m: "--" + m[0][2:].replace("-", "_"), a) for a in arguments])
     if not settings.once and not terminal.is_terminal():
-        raise BadInput("standard input and output are no terminal: --once prints one picture")
+        raise BadInput("standard input and output must be a terminal; use --once to print the screen once")
     return settings
 
 

@@ -23,8 +23,8 @@ class Action(NamedTuple):
 
 ACTIONS = {
     "p": Action("set_policy", "policy to switch to", "switch to {} from the next decision on", "switched to {}"),
-    "d": Action("drain", "worker to drain", "drain {}: no new requests, then it leaves the group", "{} is draining"),
-    "u": Action("undrain", "worker to undrain", "undrain {}: it takes new requests again", "{} takes new requests again")}
+    "d": Action("drain", "worker to drain", "drain {}: it gets no new requests and leaves when idle", "{} is draining"),
+    "u": Action("undrain", "worker to undrain", "undrain {}: it gets new requests again", "{} gets new requests again")}
 
 
 class Prompt:
