@@ -19,7 +19,7 @@ def idle_shares(steps, warmup):
 
 
 @experiment(
-    "how long workers wait for the heaviest, step by step; 32 workers", "conversation,burstgpt",
+    "how long workers wait for the most loaded one, step by step; 32 workers", "conversation,burstgpt",
     traces=(AZURE, BURSTGPT), check="",
 )
 def fig1(ctx):
@@ -66,7 +66,7 @@ def fig1(ctx):
             }
             for workload, batch in fewer
         ],
-        "Requests on a worker average each other out: the fewer, the less.",
+        "The loads of requests on a worker average out, less so with fewer requests.",
     )
     for workload in ctx.workloads:
         ctx.lines(
@@ -76,7 +76,7 @@ def fig1(ctx):
         )
     quantiles = np.linspace(0, 1, 201)
     ctx.lines(
-        "Share of steps that are idle by no more than this", "idle share, %", "share of the steps, %",
+        "Share of steps with at most this idle share", "idle share, %", "share of the steps, %",
         {
             f"{name}, {workload}": (np.quantile(np.concatenate(by_seed), quantiles), 100 * quantiles)
             for (name, workload), by_seed in shares.items()
@@ -226,7 +226,7 @@ def fig7(ctx):
     ctx.parameter("requests", requests)
     ctx.parameter("power by load ratio", "100 W + 300 W (L_g / max L)^0.7")
     ctx.parameter("by model-FLOPs utilisation", "x = tokens/s * 6 * 8.03e9 / 312e12 FLOP/s / 0.45 in the same law")
-    ctx.parameter("idle power at the barrier", "400 W at work, 100 W waiting")
+    ctx.parameter("idle power at the barrier", "400 W computing, 100 W waiting")
     paper = {"FCFS": (396, "330 to 380"), label(20): (383, "395 to 400")}
     energies, works, curves = [], [], {law: {} for law in POWER_LAWS}
     for name in FIG_7:
@@ -269,7 +269,7 @@ def fig7(ctx):
         "Energy and power", sorted(energies, key=lambda row: list(POWER_LAWS).index(row["power law"])),
         f"Until the pool is empty. From, to: 5 and 95 % of the moving averages over {SMOOTH_STEPS} steps.",
     )
-    ctx.table("Time, tokens and work", works, "At work: share of the time that a worker is not waiting at the barrier.")
+    ctx.table("Time, tokens and work", works, "At work: share of the time in which a worker does not wait at the barrier.")
     for law in POWER_LAWS:
         ctx.lines(
             f"Power of a GPU, by {law}", "simulated time, s", "mean power of a GPU, W", curves[law],

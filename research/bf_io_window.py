@@ -13,7 +13,7 @@ from common import bf_io, estimate, experiment
 HORIZONS = (0, 1, 2, 5, 10, 20, 40, 60, 80, 120, 200, 300, 500)
 
 
-@experiment("imbalance against the steps looked ahead", "burstgpt", traces=(BURSTGPT,), check="--shorten=10 --seeds=2")
+@experiment("imbalance by the number of steps of lookahead", "burstgpt", traces=(BURSTGPT,), check="--shorten=10 --seeds=2")
 def fig4(ctx):
     """60,000 requests instead of the 100,000 of Table 1, because H = 500 is slow."""
     requests = ctx.shortened(60_000, 1_000)
@@ -106,7 +106,7 @@ def describe(lengths):
 
 
 @experiment(
-    "how near to geometric the lengths of answers are", "conversation,burstgpt", traces=(AZURE, BURSTGPT), check=""
+    "how close to geometric the lengths of answers are", "conversation,burstgpt", traces=(AZURE, BURSTGPT), check=""
 )
 def fig5(ctx):
     ctx.text(

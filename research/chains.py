@@ -143,7 +143,7 @@ def jobs_at_once(pool, share):
     }
 
 
-@experiment("jobs at once for a rate, by GCA, bounds and the integer program (Figure 4)", name="chain-cache", check="")
+@experiment("concurrent jobs for a rate, by GCA, bounds and the integer program (Figure 4)", name="chain-cache", check="")
 def cache(ctx):
     """Cache allocation for GBP-CR's placement on all servers with c = 7: how many jobs must be served at once for a
     rate, by GCA's chains filled fastest first, by GBP-CR's disjoint chains alone, and at the optimum over GCA's chains.
@@ -167,12 +167,12 @@ def cache(ctx):
             }
         )
     ctx.table(
-        "Jobs at once that are needed for a rate", rows,
-        "The rate is a share of what all of GCA's chains give. Empty: the disjoint chains do not give it. Equal: seeds "
+        "Concurrent jobs needed for a rate", rows,
+        "The rate is a share of that of all of GCA's chains. Empty: the disjoint chains cannot serve it. Equal: seeds "
         "in which GCA needs as many as the integer program.",
     )
     ctx.lines(
-        "Jobs at once over the needed rate", "rate, % of all chains", "jobs at once",
+        "Concurrent jobs over the needed rate", "rate, % of all chains", "concurrent jobs",
         {
             name: {100 * share: by_seed(share, key) for share in shares if cells[share][key].notna().any()}
             for key, name in ways.items()
@@ -255,7 +255,7 @@ def dispatch(ctx):
 # Figures 6 and 7
 
 
-@experiment("which c the surrogate and the bounds pick, and which is best (Figures 6, 7)", name="chain-tuning")
+@experiment("which c the surrogate and the bounds choose, and which is best (Figures 6, 7)", name="chain-tuning")
 def tuning(ctx):
     """Small c gives short chains, large c many concurrent jobs. Compares the c that the surrogate (14) and Theorem 3.7's
     bounds choose with the best c when the jobs are simulated."""
@@ -290,12 +290,12 @@ def tuning(ctx):
             if picked[name]:
                 series.setdefault(label, {})[demand] = estimate(picked[name])
     ctx.table(
-        "What picks c, and what it costs", rows,
-        "Mean c over the seeds, and the simulated response at it above the least. Within one: pools in which the lower "
-        "bound's c is at most one from the simulated best.",
+        "Choices of c and their cost", rows,
+        "Mean c over the seeds, and how far the simulated response at it is above the least. Within one: pools where the "
+        "lower bound's c is at most one from the simulated best.",
     )
     ctx.lines(
-        "The c that is picked, over demand", "demand, jobs/s", "c, jobs per block", series, strong=("simulated best",)
+        "The chosen c over demand", "demand, jobs/s", "c, jobs per block", series, strong=("simulated best",)
     )
     drawn = column(runs, 0.2, "candidates")[0]
     for one in drawn:
@@ -333,7 +333,7 @@ def tuning(ctx):
 LARGEST = {(10, 0.2): 0.86, (20, 0.1): 1.38, (20, 0.2): 1.9, (20, 0.4): 2.73, (40, 0.2): 3.94}
 
 
-@experiment("what a composition costs that keeps its c when the demand changes", name="chain-drift")
+@experiment("cost of a composition that keeps its c when the demand changes", name="chain-drift")
 def drift(ctx):
     """Every composition is tuned for one demand (the lower bound picks c, blocks on all servers). The same jobs then run
     on the compositions for the other demands."""
@@ -380,7 +380,7 @@ def drift(ctx):
         slower.append(estimate(above(pool, shares[-1], shares[0])).mean)
     ctx.table(
         "Mean response of compositions for other demands above that of the one for the demand", rows,
-        "Empty: the composition does not carry the demand, so its queue grows without end.",
+        "Empty: the composition cannot serve the demand, so its queue grows without bound.",
     )
     ctx.expect("pools whose composition for the low demand carries the high one", low_carries, 0, 0, small=(0, 0), ours=0)
     ctx.expect(
@@ -393,7 +393,7 @@ def drift(ctx):
     )
 
 
-@experiment("what it gains to compose all chains anew when the demand drifts, over a day", name="chain-retune", seeds=3,
+@experiment("gain of recomposing all chains when the demand drifts, over a day", name="chain-retune", seeds=3,
             check="--shorten=4 --seeds=1")
 def retune(ctx):
     """The router's rule for a new composition (chains/core/retune.h) against two fixed compositions: the demand is 20 % of
@@ -428,9 +428,9 @@ def retune(ctx):
             })
     ctx.table(
         "Mean response over a day", rows,
-        """Composition: for the low demand, for the high demand, or composed anew by the router's rule, first for the low one. A
-        change-over waits until all running requests have ended, then 60 s for blocks to load. Low and high: below and above the
-        middle.""",
+        """Composition: for the low demand, for the high demand, or recomposed by the router's rule, first for the low one.
+        A recomposition waits until all running requests have ended, then 60 s for blocks to load. Low and high: below and
+        above the middle.""",
     )
     all_hours = [above(pool, "retuned", "response_s") for pool in LARGEST]
     low = [above(pool, "retuned", "low_response_s") for pool in LARGEST]
@@ -495,8 +495,8 @@ def overall(ctx):
             }
             for mix in mixes
         ],
-        "Empty: the system does not carry the demand on any of the pools. Below: how much lower the response of the "
-        "tuned composition, and of the one on all servers, is than the rival's, over the means.",
+        "Empty: the system cannot serve the demand on any of the pools. Below: how much lower the response of the "
+        "tuned composition, and of the one on all servers, is than the other system's, over the means.",
     )
     for x, of, fixed in (("servers, a fifth of them fast", 0, FAST), ("share fast of 20 servers", 1, SERVERS)):
         drawn = [mix for mix in mixes if mix[1 - of] == fixed]
@@ -565,7 +565,7 @@ FIGURES = {
 }
 
 
-@experiment("LLaMA-2-7B on nine GPU slices under requests that come in bursts (Table 1)", name="chain-trace", check="")
+@experiment("LLaMA-2-7B on nine GPU slices with bursty requests (Table 1)", name="chain-trace", check="")
 def trace(ctx):
     """LLaMA-2-7B on three 40 GB and six 20 GB GPU slices; lengths drawn from the workload (the Azure code profile),
     gaps as those of the Azure code trace: bursts of about 150 requests at 11 a second, then silence."""

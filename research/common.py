@@ -286,7 +286,7 @@ class Context:
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             if done.returncode != 0:
                 told = [line for line in done.stderr.splitlines() if line.strip()]
-                raise ProgramError(told[-1] if told else f"{command[0]} ended with {done.returncode}")
+                raise ProgramError(told[-1] if told else f"{command[0]} exited with status {done.returncode}")
             return done.stdout
 
         return self._in_order(ThreadPoolExecutor(max_workers=self.args.jobs), run, commands)
@@ -481,12 +481,13 @@ class Context:
     def finish(self, title):
         """Writes the page; returns the values that are out of their bounds."""
         if self.expectations:
-            self.table("Assertions", self.expectations, "What this run was held to; ours: when the bounds were set.")
+            self.table("Assertions", self.expectations, "Expected ranges of this run's results. ours: the value when the "
+                                                        "bounds were set.")
         rows = "".join(f"<tr><th>{html.escape(str(k))}<td>{html.escape(str(v))}" for k, v in self.parameters.items())
         body = "".join(f"<p>{html.escape(p)}" for p in self.paragraphs) + "".join(self.blocks)
         page = self.folder / f"{self.name}.html"
         page.write_text(_PAGE.format(title=html.escape(title), body=body, parameters=rows))
-        print(f"\nwritten: {page}")
+        print(f"\nwrote {page}")
         return [
             f"{e['figure']}: {number(e['value'])} is not within {number(e['from'])} to {number(e['to'])}"
             for e in self.expectations
@@ -536,20 +537,26 @@ def parse(description, argv):
         description=(description or "").strip().split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="experiments:\n"
         + "\n".join(f"  {name:18} {entry.summary}" for name, entry in EXPERIMENTS.items())
-        + "\n\nWhat follows '--' is added to every simulation's command line (-- --workers=32).",
+        + "\n\nArguments after '--' are added to the command line of every simulation (-- --workers=32).",
     )
     parser.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT")
-    parser.add_argument("--trace", help="trace files, separated by commas")
-    parser.add_argument("--profile", help="built-in workloads instead (bfio_sim --help), separated by commas")
-    parser.add_argument("--out", default="results", help="folder for the page, the tables and the charts (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=0, help=f"seeds 1 to this (most: {FULL_SEEDS})")
-    parser.add_argument("--shorten", type=float, default=1, help="runs are so many times shorter, for a quick look")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs at once (%(default)s)")
-    parser.add_argument("--build", default="build", help="build folder (%(default)s)")
+    parser.add_argument("--trace", help="trace files to simulate, separated by commas")
+    parser.add_argument("--profile", help="built-in workloads to simulate (bfio_sim --help lists them), separated by "
+                                          "commas")
+    parser.add_argument("--out", default="results", help="output directory for the page, tables and charts (default: "
+                                                         "%(default)s)")
+    parser.add_argument("--seeds", type=int, default=0,
+                        help=f"number of seeds, from 1 up; 0: the experiment's own number, mostly {FULL_SEEDS} (default: "
+                             f"%(default)s)")
+    parser.add_argument("--shorten", type=float, default=1,
+                        help="factor by which the runs are shortened, for a quick look (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(),
+                        help="simulations to run in parallel (default: %(default)s)")
+    parser.add_argument("--build", default="build", help="build directory (default: %(default)s)")
     own, extra = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     args = parser.parse_args(own)
     if args.shorten < 1 or args.seeds < 0 or args.jobs < 1:
-        parser.error("--shorten and --jobs must be at least 1, --seeds not negative")
+        parser.error("--shorten and --jobs must be at least 1 and --seeds at least 0")
     return args, extra
 
 
@@ -571,5 +578,5 @@ def main(description=None, argv=None):
     except KeyboardInterrupt:
         sys.exit(130)
     for line in missed:
-        print(f"missed: {line}", file=sys.stderr)
+        print(f"assertion failed: {line}", file=sys.stderr)
     sys.exit(1 if missed else 0)

@@ -54,7 +54,7 @@ def judge(ctx, name, runs, variant, threshold, wanted):
     """Asserts a verdict, as the number of runs that contradict it."""
     growths = runs.values(variant, "peak_growth")
     against = int((growths >= threshold).sum() if wanted == "bounded" else (growths <= threshold).sum())
-    ctx.expect(f"{name}: runs that do not say '{wanted}'", against, 0, 0, ours=0)
+    ctx.expect(f"{name}: runs without the verdict '{wanted}'", against, 0, 0, ours=0)
 
 
 def samples(runs, variant):
@@ -67,7 +67,7 @@ def samples(runs, variant):
 # One engine (Figure 1, Theorem 1)
 
 
-@experiment("tokens that wait at one engine under four batch schedulers", seeds=VERDICT_SEEDS)
+@experiment("tokens that wait at one engine with four batch schedulers", seeds=VERDICT_SEEDS)
 def stability(ctx):
     long_s, short_s = ctx.shortened(2000, 200), ctx.shortened(600, 180)
     figure_rate, rates = 14, (5, 10, 13, 14, 15.65, 17.08)
@@ -128,7 +128,7 @@ def by_order(name, loads, seconds, **more):
 
 
 def table_of_orders(ctx, title, name, runs, loads, threshold, unit):
-    ctx.table(f"{title}: what waits, and how long agents take", [{
+    ctx.table(f"{title}: waiting tokens and latency of agents", [{
         "load": load, "order": order, "most tokens": runs.mean((name, load, order), "peak_tokens").mean,
         f"growth, median, tokens/{unit}": float(np.median(runs.values((name, load, order), "peak_growth"))),
         "verdict (false alarms)": verdict_text(runs, (name, load, order), threshold),
@@ -192,7 +192,7 @@ def fork_join(ctx):
     ctx.text("""Fork and join: engine 0, then 1 and 2 at once, then 3 when both have ended. Cycles: plan, code and review over two
         engines, and a debate of five turns between them. Long and short: agents of one, three and twelve calls in sequence on
         two engines that any call may go to.""")
-    ctx.text(verdict_note(ctx, "5 % of what an engine can do"))
+    ctx.text(verdict_note(ctx, "5 % of the capacity of an engine"))
     mean = {cell: runs.mean(cell, "latency_mean") for cell in variants}
     for name, (title, _, _, unit, capacity) in studies.items():
         table_of_orders(ctx, title, name, runs, loads, 0.05 * capacity, unit)
@@ -299,14 +299,15 @@ def budget_sweep(ctx):
             "budget, tokens": way, "mean budget": cell(way, "mean_budget").mean,
             "keeps up": "yes" if way in kept[workload.name, load] else "no",
             **{f"{name}, s": cell(way, f"{goal}_s_p50") for goal, name in GOALS.items()}} for way in ways]))
-    ctx.text(f"""One engine under sarathi. Small budgets read the weights more often and large ones hold decodes up behind prompts:
-        the best budget depends on lengths, load and what is wanted. The adaptive one replays the requests of late under each
-        budget with the cost it has fitted; it is within a factor of {max(worst.values()):.3f} of the best fixed one
-        everywhere.""")
+    ctx.text(f"""One engine under sarathi. Small budgets read the weights more often and large ones delay decodes behind
+        prompts: the best budget depends on lengths, load and the objective. The adaptive one replays recent requests
+        under each budget with the cost it has fitted; it is within a factor of {max(worst.values()):.3f} of the best
+        fixed one everywhere.""")
     ctx.table("The adaptive budget against the best fixed one", comparison,
               note="Ratio of the medians for which the budget was adapted; below 1: better than any fixed.")
     for title, rows in tables:
-        ctx.table(title, rows, note="Medians over requests, means over seeds. A budget that does not keep up is none to choose.")
+        ctx.table(title, rows, note="Medians over requests, means over seeds. Budgets that cannot serve the load are not "
+                                    "candidates.")
     for goal, name in GOALS.items():
         ctx.lines(f"Median {name} by token budget", "token budget", f"median {name}, s",
                   {f"{workload.name}, {load:.0%}": {b: runs.mean((workload.name, load, str(b)), f"{goal}_s_p50") for b in budgets
@@ -358,9 +359,9 @@ def saturation(ctx):
     ways = {LEVEL: {"rule": "bf_io", "lag": 2}} | {name: {"rule": "vllm", "budget": budget} for name, budget in FIXED.items()}
     runs = ctx.simulate({(profile, load, way): {"profile": profile, "load": load, "workers": 8, **flags}
                          for profile in profiles for load in loads for way, flags in ways.items()}, words=["serve"])
-    ctx.text("""Eight ranks at a barrier. vllm is work conserving in the paper's sense: as many decodes and prompt tokens as a
-        fixed budget takes while there are so many. bf_io fills ranks up to a step time, which is low while there are few
-        prompts. Load 1 is what a group could serve whose ranks are always level.""")
+    ctx.text("""Eight ranks at a barrier. vllm is work conserving in the paper's sense: as many decodes and prompt tokens
+        as a fixed budget takes while there are so many. bf_io fills ranks up to a step time, which is low while there are
+        few prompts. Load 1 is the capacity of a group whose ranks always take equally long.""")
 
     def mean(profile, load, way, key, part=None):
         first = runs.variants.index((profile, load, way)) * runs.seeds
@@ -371,7 +372,8 @@ def saturation(ctx):
         "workload": profile, "load": load, "rule, budget": way,
         "tokens/s": runs.mean((profile, load, way), "throughput_tokens_per_s"), "step, s": mean(profile, load, way, "step_s_mean"),
         "TTFT, s": mean(profile, load, way, "ttft_s", "mean"), "end to end, s": mean(profile, load, way, "e2e_s", "mean")}
-        for profile in profiles for load in loads for way in ways], note="Means. At 1.2 the backlog grows all along the run.")
+        for profile in profiles for load in loads for way in ways], note=
+            "Means. At load 1.2 the backlog grows throughout the run.")
     ratios = {(profile, load): mean(profile, load, LEVEL, "throughput_tokens_per_s") / max(
         mean(profile, load, way, "throughput_tokens_per_s") for way in FIXED) for profile in profiles for load in loads}
     ctx.table("Throughput of bf_io over that of the best fixed budget", [{
@@ -398,9 +400,10 @@ def prefill_group(ctx):
     runs = ctx.simulate({(workload.name, load, rule): {**workload.flags, "load": load, "workers": ranks, "slots": 256,
                                                        "budget": BUDGET, "cost": LLAMA_70B, "rule": rule, "lag": 0, **flags}
                          for workload in workloads(ctx) for load in loads for rule, flags in PLANS.items()}, words=["serve"])
-    ctx.text("""Four ranks meet after every batch. A rank that computes a piece of a long prompt holds the others up. vllm places
-        a request where the fewest wait and run. equal_chunks places it where the fewest prompt tokens wait and bounds every
-        rank's piece by the mean rank's work. bf_io binds prompts late and fills all ranks up to one step time.""")
+    ctx.text("""Four ranks meet after every batch. A rank that computes a chunk of a long prompt delays the others. vllm
+        places a request where the fewest wait and run. equal_chunks places it where the fewest prompt tokens wait and
+        bounds every rank's chunk by the mean rank's work. bf_io binds prompts late and fills all ranks up to one step
+        time.""")
 
     def median(variant, key, of="p50"):
         first = runs.variants.index(variant) * runs.seeds
@@ -415,7 +418,7 @@ def prefill_group(ctx):
         for workload in workloads(ctx) for load in loads for rule in PLANS],
         note="Medians over requests but for p99, means over seeds.")
     ctx.parameter("ranks", f"{ranks}, 256 slots each, token budget {BUDGET}; plans of bf_io are two steps late")
-    ctx.parameter("load", "of what an ideally levelled group can serve")
+    ctx.parameter("load", "of the capacity of a perfectly balanced group")
     if ctx.workloads:
         return
     for name, figures in (("conversation", ((33.4, 21.8), (26.5, 16.9), (0.34, 8.46))),

@@ -77,12 +77,12 @@ def compare(ctx, title, runs, requests, whole, half):
         "latency, s": latencies[name],
         "growth, s per 1,000": (latencies[name].mean - latency(runs, half(name)).mean) / (requests / 2000),
         "against": latencies[name].mean / best,
-        "thrown out": lost(runs, whole(name)),
+        "evicted": lost(runs, whole(name)),
         "largest memory, tokens": int(runs.values(whole(name), "peak_kv_tokens").max()),
     } for name in RULES], note="""Latency: from arrival to the last token, mean over all. Growth: seconds of mean latency
-        per 1,000 further arrivals, over the second half. Against: latency over the best protection setting's. Thrown out:
+        per 1,000 further arrivals, over the second half. Against: latency over the best protection setting's. Evicted:
         times a request lost its progress (watermark: was preempted and read again). No latency: for some seed the rule
-        went round in circles, or never begins a prompt larger than the share it uses.""")
+        livelocks or never starts a prompt larger than the share it uses.""")
     return latencies, best
 
 
@@ -100,8 +100,8 @@ def demand(ctx, rate):
     setting(ctx, requests)
     ctx.parameter("rate", f"{rate} per second")
     ctx.text(f"""One worker with M = {MEMORY:,} tokens of KV under {rate} requests a second. MC-SF begins the shortest
-        requests for which memory holds to every end; the protection rules keep a part of the memory free and throw out
-        when it overflows.""")
+        requests for which memory holds to every end; the protection rules keep a part of the memory free and evict
+        requests when it overflows.""")
     half = requests // 2
     latencies, best = compare(ctx, f"lmsys lengths, {requests:,} arrivals", runs, requests,
                               lambda name: (name, requests), lambda name: (name, half))
@@ -116,7 +116,7 @@ def demand(ctx, rate):
         memory[name] = (first["sample_s"], [tokens / 1000 for tokens in first["sample_kv_tokens"]])
     ctx.lines("Memory over time", "s", "KV in use, 10^3 tokens", memory, levels={"M": MEMORY / 1000}, note="Seed 1.")
     for name in ("MC-SF", "MC-SF, paced", "MC in order of arrival"):
-        ctx.expect(f"{name}: thrown out", lost(runs, (name, requests)), 0, 0, small=(0, 0))
+        ctx.expect(f"{name}: evicted", lost(runs, (name, requests)), 0, 0, small=(0, 0))
         ctx.expect(f"{name}: largest memory over M", runs.values((name, requests), "peak_kv_tokens").max() / MEMORY, 0, 1,
                    small=(0, 1))
     return latencies, long_latencies, best
@@ -160,10 +160,10 @@ def kv_low(ctx):
             rows.append({"M, tokens": m, "batch time, x": f, "MC-SF, s": of["MC-SF"], "MC-SF, paced, s": of["MC-SF, paced"],
                          "watermark 0.01, s": of["watermark 0.01"], "best protection, s": best, "gap": gaps[m, f],
                          "gap, paced": best / of["MC-SF, paced"].mean,
-                         "in circles, settings": sum(math.isnan(x.mean) for x in of.values())})
+                         "livelocks, settings": sum(math.isnan(x.mean) for x in of.values())})
     ctx.table("What the gap depends on", rows, note="""The paper took its batch times from a simulator that is not public
-        in the form used, and its M does not follow from its own formula (7,629). Gap: the best protection setting's latency
-        over MC-SF's; the paper's is 8. Settings in circles for some seed do not count.""")
+        in the form used, and its M does not follow from its own formula (7,629). Gap: the best protection setting's
+        latency over MC-SF's; the paper's is 8. Settings that livelock for some seed do not count.""")
     ctx.lines("Gap at low demand over the time of a batch", "times the time of a batch", "gap",
               {f"MC-SF, M = {m:,}": {f: gaps[m, f] for f in factors} for m in (MEMORY, MEMORY_BY_FORMULA)},
               levels={"the paper": 8})
@@ -192,25 +192,25 @@ def protection(ctx, what, sweeps, values):
             for row, value in zip(rows, values):
                 variant = (rate, m, sweep, value)
                 row[f"{sweep}: latency, s"] = latency(runs, variant)
-                row[f"{sweep}: thrown out"] = float(runs.values(variant, "evictions").mean()) / requests
-                row[f"{sweep}: in circles"] = int(runs.values(variant, "looped").sum())
-                if row[f"{sweep}: in circles"] == 0:
+                row[f"{sweep}: evicted"] = float(runs.values(variant, "evictions").mean()) / requests
+                row[f"{sweep}: livelocks"] = int(runs.values(variant, "looped").sum())
+                if row[f"{sweep}: livelocks"] == 0:
                     lines[sweep][value] = row[f"{sweep}: latency, s"]
                     from_on.setdefault((rate, m, sweep), value)
                 else:
                     from_on.pop((rate, m, sweep), None)
         place = f"{rate} requests per second, M = {m:,}"
-        ctx.table(place, rows, note="In circles: seeds for which the rule never ends. Thrown out: per request.")
+        ctx.table(place, rows, note="Livelocks: seeds for which the rule never ends. Evicted: per request.")
         ctx.lines(f"Mean latency over {what}, {place}", what, "mean latency, s", lines,
-                  note="Left out where the rule goes round in circles for some seed.")
+                  note="Left out where the rule livelocks for some seed.")
         for sweep in sweeps:
             ends = from_on.get((rate, m, sweep))
             ctx.text(f"{place}, {sweep}: " + (f"it ends for every seed from {what} = {ends:g} on." if ends is not None else
-                                              f"in circles up to the largest {what}."))
+                                              f"livelocks up to the largest {what}."))
     return from_on, runs
 
 
-@experiment("latency over the protected share alpha, and where greedy goes round in circles", seeds=2)
+@experiment("latency over the protected share alpha, and where greedy livelocks", seeds=2)
 def kv_alpha(ctx):
     values = [p / 100 for p in (0, 5, *range(10, 31), 35, 40, 50)]
     ends, _ = protection(ctx, "alpha", {"greedy": lambda a: f"protect:alpha={a:.2f}",
@@ -221,7 +221,7 @@ def kv_alpha(ctx):
                    ours - 0.005, ours + 0.005, small=(0, 0.5), paper=paper, ours=ours)
 
 
-@experiment("latency over the share beta that clearing throws out", seeds=2, check="--shorten=3 --seeds=1")
+@experiment("latency over the share beta that clearing evicts", seeds=2, check="--shorten=3 --seeds=1")
 def kv_beta(ctx):
     values = [0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.75, 1]
     ends, runs = protection(ctx, "beta", {f"alpha {a}": lambda b, a=a: f"protect:alpha={a},beta={b:.3f}" for a in (0.2, 0.1)},
@@ -232,7 +232,7 @@ def kv_beta(ctx):
     ctx.expect("10 per second, M = 16,492: most latency over least, all betas", max(calm) / min(calm), 1, 1 + 1e-9,
                small=(1, 1 + 1e-9))
     thrown = [lost(runs, (LOW, MEMORY_BY_FORMULA, "alpha 0.1", beta)) for beta in (0.1, 1)]
-    ctx.expect("10 per second, M = 7,629: thrown out with beta 1 less with 0.1", thrown[1] - thrown[0], 0, math.inf,
+    ctx.expect("10 per second, M = 7,629: evicted with beta 1 less with 0.1", thrown[1] - thrown[0], 0, math.inf,
                small=(0, math.inf))
 
 
@@ -285,14 +285,14 @@ def kv_hindsight(ctx):
     ctx.table("Total latency over the best schedule's", [{
         "instances": study, "rule": name, "proven": len(of), "unproven": len(studies[study]) - len(of),
         "not the best": sum(ratio > 1 + 1e-9 for ratio in of), "mean ratio": float(np.mean(of)), "worst": max(of),
-    } for (study, name), of in ratios.items()], note="""At once and online: 6 to 8 requests, M from 12 to 20, prompts of 1 to
-        3 tokens, outputs of 1 to 9, 0.5 to 1.5 arrivals a round. All small: 2 to 5 requests at once with outputs of 1 to 5,
-        prompts of 1 and 2, every M up to what two of the longest need; first round free: a prompt holds memory from its
-        first token on. Unproven: the search for the best was given up.""")
-    ctx.text("""Shortest first is not optimal, not even for requests that are all there at once, but near it on average. The
-        pace, made for queues that do not end, costs a little where a handful of requests is all there will be.""")
+    } for (study, name), of in ratios.items()], note="""At once and online: 6 to 8 requests, M from 12 to 20, prompts of 1
+        to 3 tokens, outputs of 1 to 9, 0.5 to 1.5 arrivals a round. All small: 2 to 5 requests at once with outputs of 1
+        to 5, prompts of 1 and 2, every M up to what two of the longest need; first round free: a prompt holds memory from
+        its first token on. Unproven: the search for the best schedule was stopped.""")
+    ctx.text("""Shortest first is not optimal, even if all requests arrive at once, but close to it on average. The
+        pace is made for endless queues and costs a little when only a few requests come.""")
     ctx.parameter("trials", trials)
-    ctx.parameter("places tried for an optimum", "at most 1,000,000")
+    ctx.parameter("placements tried for an optimum", "at most 1,000,000")
     mean = {place: float(np.mean(of)) for place, of in ratios.items()}
     not_best = {place: sum(ratio > 1 + 1e-9 for ratio in of) for place, of in ratios.items()}
     ctx.expect("all small: instances", len(ratios["all small", "MC-SF"]), 3690, 3690, ours=3690)
@@ -325,7 +325,7 @@ BELIEFS = {
 }
 
 
-@experiment("known, guessed, bounded and learnt lengths", seeds=3, check="--shorten=5 --seeds=1")
+@experiment("known, guessed, bounded and learned lengths", seeds=3, check="--shorten=5 --seeds=1")
 def kv_lengths(ctx):
     requests, limit = ctx.shortened(5_000, 200), 2_000
     cells = {(name, belief): {"rule": RULES[name], **flags}
@@ -338,8 +338,8 @@ def kv_lengths(ctx):
                        for rate in rates for cell, flags in cells.items()})
     setting(ctx, requests)
     ctx.parameter("limit of every request", f"{limit:,} tokens")
-    ctx.text("""One worker, conversation lengths. What preempts resumes with what it has made, so a bold guess costs reading
-        again; a careful one leaves memory unused.""")
+    ctx.text("""One worker, conversation lengths. Preempted requests resume with the tokens they have generated, so a
+        guess that is too low costs reading again, and one that is too high leaves memory unused.""")
     for rate in rates:
         known = latency(runs, (rate, "MC-SF, paced", "known")).mean
         ctx.table(f"{rate} requests per second", [{
@@ -348,9 +348,10 @@ def kv_lengths(ctx):
             "preempted": lost(runs, (rate, name, belief)) / requests,
             "repeated, tokens": runs.mean((rate, name, belief), "repeated_tokens").mean / requests,
             "largest memory, tokens": int(runs.values((rate, name, belief), "peak_kv_tokens").max()),
-        } for name, belief in cells], note="""Against: latency over that of paced MC-SF with lengths known. Preempted: times
-            per request; greedy's lose their progress, all others' resume. Repeated: tokens read or made again, per request.
-            A request that outlives its length is asked for again, or counts as a quarter longer.""")
+        } for name, belief in cells], note="""Against: latency over that of paced MC-SF with lengths known. Preempted:
+            times per request; greedy's lose their progress, all others' resume. Repeated: tokens computed again, per
+            request. The length of a request that exceeds its prediction is predicted again, or set a quarter
+            longer.""")
     for belief, high, low in (("known", 37.3, 10.1), ("within 25 %", 37.9, 10.5),
                               ("interval to twice, its lower end", 39.7, 12.2), ("survival 0.9", 109, 38.6),
                               ("survival 0.99", 139, 98.8), ("max_tokens", 1041, 967)):
@@ -380,7 +381,7 @@ PACED = [("conversation", 20, 60_000), ("burstgpt", 50, 40_000), ("bimodal_outpu
          ("agentic", 20, 120_000), ("reasoning", 2, 120_000)]
 
 
-@experiment("what the pace, and the bound on being passed over, do on other lengths", seeds=3)
+@experiment("effect of the pace and of the bound on being passed over, on other lengths", seeds=3)
 def kv_paces(ctx):
     requests, most = ctx.shortened(3_000, 100), 2_000
     rules = {"MC-SF": "mc_sf", "paced": "mc_sf_paced", "bound": f"mc_sf:most={most}",
@@ -391,7 +392,7 @@ def kv_paces(ctx):
     ctx.table("Mean latency on one worker, against MC-SF", [{
         "lengths": profile, "per second": rate, "M": f"{memory:,}", "MC-SF, s": latency(runs, (profile, "MC-SF")),
         **{name: runs.ratio((profile, name), (profile, "MC-SF"), "latency_s_mean") for name in list(rules)[1:]},
-    } for profile, rate, memory in PACED], note=f"""Bound: nobody passes a request that has waited {most:,} rounds.""")
+    } for profile, rate, memory in PACED], note=f"""Bound: no request passes one that has waited {most:,} rounds.""")
     ratios = {profile: runs.ratio((profile, "paced"), (profile, "MC-SF"), "latency_s_mean") for profile, _, _ in PACED}
     for profile, ratio in ratios.items():
         ctx.expect(f"{profile}: paced against MC-SF", ratio, 0.5, 1.006, small=(0.3, 1.2))

@@ -303,8 +303,8 @@ class Simulation:
 
     def __init__(self, network, order="parent_due", routing="fewest_tokens", scheduler="sarathi", slots=0, horizon=1000, seed=1):
         if order in ("exit_first", "entry_first") and scheduler not in WORK_CONSERVING:
-            raise Refused(f"--scheduler={scheduler} with --order={order}: what a lane leaves of a batch is for the next one, and "
-                          "this scheduler leaves what it could use")
+            raise Refused(f"--scheduler={scheduler} with --order={order}: this order needs a scheduler that fills every "
+                          f"batch, one of {', '.join(WORK_CONSERVING)}")
         self.network, self.order, self.routing, self.horizon = network, order, routing, horizon
         self.gaps, self.lengths, self.routes = (Rng(seed).fork(stream) for stream in (1, 2, 3))
         self.engines = [Engine(scheduler, network.budget, slots) for _ in range(network.engines)]
@@ -465,14 +465,17 @@ def run_cell(arguments):
     """One run, by the flags of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("--network", choices=NETWORKS, default="rybko_stolyar")
-    parser.number("load", 1, 1e-6, 1e3, "that of the busiest engine")
-    parser.number("engines", 1, 1, 10_000, "with parallel: engines", int)
-    parser.add_argument("--order", choices=ORDERS, default="parent_due", help="whose call goes first")
-    parser.add_argument("--routing", choices=ROUTINGS, default="fewest_tokens", help="which of several engines")
-    parser.add_argument("--scheduler", choices=SCHEDULERS, default="sarathi", help="as bfio_worker's")
-    parser.number("slots", 0, 0, 1e9, "calls that an engine works on at a time; 0: any number", int)
-    parser.number("seconds", 100, 20, 1e7, "length of the run, or slots")
-    parser.number("samples", 0, 0, 1e7, "most samples over time that are printed; 0: none", int)
+    parser.number("load", 1, 1e-6, 1e3, "load of the busiest engine, as a share of its capacity")
+    parser.number("engines", 1, 1, 10_000, "--network=parallel: number of engines", int)
+    parser.add_argument("--order", choices=ORDERS, default="parent_due", help="order of the calls that wait at an engine")
+    parser.add_argument("--routing", choices=ROUTINGS, default="fewest_tokens",
+                        help="rule that chooses among several engines")
+    parser.add_argument("--scheduler", choices=SCHEDULERS, default="sarathi",
+                        help="batch scheduler, as --scheduler of bfio_worker")
+    parser.number("slots", 0, 0, 1e9, "slots of an engine (max_num_seqs); 0: no limit", int)
+    parser.number("seconds", 100, 20, 1e7, "length of the run in seconds, or in slots for networks whose batches take a "
+                                           "slot")
+    parser.number("samples", 0, 0, 1e7, "approximate number of samples over time in the output; 0: none", int)
     args = parser.parse_args(arguments)
     network = NETWORKS[args.network](args.load, *([args.engines] if args.network == "parallel" else []))
     run = Simulation(network, args.order, args.routing, args.scheduler, args.slots, args.seconds, args.seed).run()

@@ -36,8 +36,8 @@ def lowest(path):
     young = [expected(30, 150, 200, h) / 1e3 for h in steps]
     old = [expected(8, 150, 2000, h) / 1e3 for h in steps]
     figure, axes = plt.subplots(figsize=(5.6, 3.2))
-    axes.plot(steps, young, color=YOUNG, label="30 residents that have made 200 tokens each")
-    axes.plot(steps, old, color=OLD, label="8 residents that have made 2,000 tokens each")
+    axes.plot(steps, young, color=YOUNG, label="30 requests that have generated 200 tokens each")
+    axes.plot(steps, old, color=OLD, label="8 requests that have generated 2,000 tokens each")
     axes.plot([0, 0], [young[0], old[0]], "o", color="black", markersize=4, clip_on=False)
     axes.set_xlim(0, 6000)
     axes.set_ylim(0, None)
@@ -95,9 +95,10 @@ def regimes(path, settings):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/concepts"), help="folder of the picture")
-    parser.add_argument("--sim", default="build/bin/bfio_sim", help="the simulator")
-    parser.add_argument("--grid", type=lambda text: [pathlib.Path(name) for name in text.split(",")], help="what its dominance --json wrote")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/concepts"), help="folder for the pictures")
+    parser.add_argument("--sim", default="build/bin/bfio_sim", help="path of bfio_sim")
+    parser.add_argument("--grid", type=lambda text: [pathlib.Path(name) for name in text.split(",")],
+                        help="JSON files of bfio_sim dominance --json, separated by commas, instead of a run")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     lowest(arguments.out / "lowest-worker.svg")

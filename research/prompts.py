@@ -39,14 +39,14 @@ def stacked(axes, decodes, prompts, title):
     axes.bar(ranks, decodes, color=DECODE, label="decodes")
     axes.bar(ranks, prompts, bottom=decodes, color=PROMPT, label="prompts")
     axes.bar(ranks, [longest - d - p for d, p in zip(decodes, prompts)], bottom=[d + p for d, p in zip(decodes, prompts)],
-             color=WAIT, label="waits for the slowest")
+             color=WAIT, label="wait for the slowest rank")
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("rank")
     axes.set_xticks(list(ranks))
 
 
 def finish(figure, left):
-    left.set_ylabel("step, ms")
+    left.set_ylabel("step time, ms")
     figure.legend(*left.get_legend_handles_labels(), loc="lower center", ncol=3, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
 
@@ -66,7 +66,7 @@ def level(path):
     base = [1e3 * step_s(48, context) for context in CONTEXTS]
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.9), sharey=True)
     equal = [1e3 * step_s(48 + 64, context) - b for context, b in zip(CONTEXTS, base)]
-    stacked(left, base, equal, "512 tokens in equal pieces of 64")
+    stacked(left, base, equal, "512 tokens in equal chunks of 64")
     # The level at which the free rows below the knee and the time below it hold 512 tokens.
     free = 8 * (B0 - 48)
     low, high = max(base), max(base) + 200
@@ -101,7 +101,7 @@ def frontier(path, sim):
     axes.set_yscale("log")
     axes.set_yticks([50, 100, 200, 500], labels=["50", "100", "200", "500"])
     axes.minorticks_off()
-    axes.set_xlabel("median time to the first token, s")
+    axes.set_xlabel("median time to first token, s")
     axes.set_ylabel("median time per output token, ms")
     axes.legend(frameon=False, fontsize=8)
     figure.tight_layout()
@@ -110,8 +110,8 @@ def frontier(path, sim):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/concepts"), help="folder of the pictures")
-    parser.add_argument("--sim", default="build/bin/bfio_sim", help="the simulator")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/concepts"), help="folder for the pictures")
+    parser.add_argument("--sim", default="build/bin/bfio_sim", help="path of bfio_sim")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     lone(arguments.out / "lone-prompt.svg")

@@ -93,7 +93,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, description):
         super().__init__(description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.add_argument("--seed", type=int, default=1)
-        self.add_argument("--json", action="store_true", help="accepted: the output is always JSON")
+        self.add_argument("--json", action="store_true",
+                          help="accepted for scripts that always give it; the output is always JSON")
 
     def error(self, message):
         raise Refused(message.replace("argument --", "--", 1))
@@ -104,7 +105,7 @@ class Parser(argparse.ArgumentParser):
         def parse(value):
             number = kind(value)
             if not low <= number <= high:
-                raise argparse.ArgumentTypeError(f"{value} is not within {low:g} and {high:g}")
+                raise argparse.ArgumentTypeError(f"{value} must be within {low:g}..{high:g}")
             return number
 
         self.add_argument("--" + flag, type=parse, default=default, help=text)

@@ -75,13 +75,12 @@ def fair(runs, variant, first):
 
 
 @experiment(
-    "idle share, step time, TTFT and waits of policies over load", "conversation", traces=TRACES, check=SMALL
+    "idle share, step time, TTFT and waits of policies by load", "conversation", traces=TRACES, check=SMALL
 )
 def regimes(ctx):
     ctx.text(
         """Load is a share of saturation. In the overload rows the pool is refilled to 128 requests before every
-        decision instead. Above saturation queues grow for as long as the run lasts, so waits there belong to its
-        length."""
+        decision instead. Above saturation queues grow for as long as the run lasts, so waits there depend on its length."""
     )
     loads = [f"{share} %" for share in SHARES] + ["overload"]
     rules = [(policy, "pool") for policy in POLICIES] + [(policy, "instant") for policy in INSTANT]
@@ -140,7 +139,7 @@ def regimes(ctx):
             )
         key, scale = METRICS["TTFT p99, s"]
         ctx.lines(
-            f"A pool, and each request sent on at once: {workload.name}", "load, % of saturation", "TTFT p99, s",
+            f"Pool and instant dispatch: {workload.name}", "load, % of saturation", "TTFT p99, s",
             {
                 f"{policy}, {dispatch}": {
                     share: runs.mean((f"{share} %", policy, dispatch), key, scale) for share in SHARES
@@ -149,7 +148,7 @@ def regimes(ctx):
                 if policy in INSTANT
             },
             log_y=True, dashed=[f"{policy}, instant" for policy in INSTANT],
-            note="Dashed: requests wait at the worker they were sent to.",
+            note="Dashed: instant dispatch, where requests wait at the worker to which they were sent.",
         )
         expect_regimes(ctx, workload, runs, best_steps)
 
@@ -197,7 +196,7 @@ DELAYS = (0, 1, 2, 4, 8, 16, 32)
 
 
 @experiment(
-    "what late reports and pipelined plans cost, with a pool and with instant dispatch", "conversation",
+    "cost of late reports and pipelined plans, with a pool and with instant dispatch", "conversation",
     traces=TRACES, check="--shorten=10 --seeds=4",
 )
 def staleness(ctx):
@@ -255,7 +254,7 @@ def staleness(ctx):
                     for way in ways
                     for delay in DELAYS
                 ],
-                """Changes: against the same way without delay, paired by seed. Expected: E[o] /
+                """Changes: against the same dispatch without delay, paired by seed. Expected: E[o] /
                 (E[o] + steps until a free slot is known), where requests never run out.""",
             )
             for name in ("imbalance, 10^4 tokens", "slots taken, %") if ways is full else ("imbalance, 10^4 tokens",):
@@ -278,7 +277,7 @@ def expect_staleness(ctx, workload, where, runs, ways, expected):
     azure = workload.name == AZURE
     if expected is None:
         ctx.expect(
-            f"{where}: round robin looks at no report", runs.change((ways[0], 32), (ways[0], 0), STEP), 0, 0,
+            f"{where}: round robin uses no reports", runs.change((ways[0], 32), (ways[0], 0), STEP), 0, 0,
             small=(0, 0), ours=0,
         )
         for policy, low, high in (
@@ -322,14 +321,15 @@ BALANCE_RULES = {name: {"policy": name} for name in ("fcfs", "round_robin", "lea
 
 
 @experiment(
-    "the share of the possible gain over FCFS, with equal and unequal workers", "conversation,burstgpt",
+    "share of the possible gain over FCFS, with equal and unequal workers", "conversation,burstgpt",
     traces=TRACES, check=SMALL,
 )
 def speedup_bound(ctx):
     ctx.text(
-        """Every slot taken. A rule is compared with the balanced step of what it admitted itself, so that leaving large
-        requests waiting earns it nothing: C + t_l times the mean load for equal workers; for unequal ones, the time
-        after which all would end together. What FCFS takes longer than that is the possible gain."""
+        """Every slot taken. Each rule is compared with the balanced step of the requests that it admitted, so that a rule
+        gains nothing by leaving large requests waiting: C + t_l times the mean load for equal workers; for unequal ones,
+        the step time at which all would end at the same time. The excess of FCFS over this time is the possible
+        gain."""
     )
     for workload in ctx.workloads:
         sizes = lengths(ctx, workload)
@@ -434,13 +434,13 @@ LINE = ("bf_io_auto", "none")  # the baseline of predictions
 
 
 @experiment(
-    "known, wrongly known, learnt and hinted lengths beside none", "conversation", traces=TRACES, check=SMALL
+    "known, inaccurate, learned and hinted lengths against no prediction", "conversation", traces=TRACES, check=SMALL
 )
 def predictors(ctx):
     ctx.text(
-        """oracle ±x: every length is told wrong by a factor drawn evenly from 1 - x to 1 + x. survival: learnt from
-        requests that ended. hint L, noise N: a request shows exp(-(tokens left - 1) / L) times a lognormal factor of
-        deviation N. The line to beat is bf_io_auto, which asks for no prediction."""
+        """oracle ±x: every length has an error factor drawn uniformly from 1 - x to 1 + x. survival: learned from completed
+        requests. hint L, noise N: a request shows exp(-(tokens left - 1) / L) times a lognormal factor of deviation N. The
+        baseline is bf_io_auto, which uses no prediction."""
     )
     for workload in ctx.workloads:
         sizes = lengths(ctx, workload)
@@ -463,8 +463,8 @@ def predictors(ctx):
                 key=lambda variant: runs.mean(variant, STEP).mean,
             )
             ctx.text(
-                f"""{where}: {beaten} of {len(variants) - len(BLIND)} cells have less imbalance than bf_io_auto beyond
-                doubt (95 %). The shortest steps: {', '.join(shortest)}, {runs.change(shortest, LINE, STEP)} % against
+                f"""{where}: {beaten} of {len(variants) - len(BLIND)} cells have significantly less imbalance than
+                bf_io_auto (95 %). The shortest steps: {', '.join(shortest)}, {runs.change(shortest, LINE, STEP)} % against
                 bf_io_auto's."""
             )
             ctx.table(
@@ -487,7 +487,7 @@ def predictors(ctx):
             )
             errors = {0: "oracle", **{error: f"oracle ±{error} %" for error in (10, 25, 50, 100)}}
             ctx.lines(
-                f"Lengths told wrong: {where}", "lengths are wrong by up to, %",
+                f"Inaccurate lengths: {where}", "largest error of the lengths, %",
                 f"{'imbalance' if shown == IMBALANCE else 'step time'}, change against bf_io_auto, %",
                 {
                     rule: {error: runs.change((rule, name), LINE, shown) for error, name in errors.items()}

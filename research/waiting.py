@@ -27,7 +27,7 @@ def numbers_of(flag, text, separator=","):
     try:
         return [float(item) for item in text.split(separator) if item]
     except ValueError:
-        raise Refused(f"--{flag}={text}: is no list of numbers") from None
+        raise Refused(f"--{flag}={text}: must be numbers separated by commas") from None
 
 
 def types_of(text):
@@ -38,9 +38,9 @@ def types_of(text):
             raise Refused(f"--types: '{item}' is not RATE:PROMPT:OUTPUT")
         types.append(RequestType(of[0], int(of[1]), int(of[2])))
     if not types:
-        raise Refused("--types names none")
+        raise Refused("--types is empty")
     if any(a.output >= b.output for a, b in zip(types, types[1:])):
-        raise Refused("--types must stand by output, ascending")
+        raise Refused("--types must be in ascending order of OUTPUT")
     return types
 
 
@@ -51,7 +51,7 @@ def intensity_of(text, horizon):
     wave = text.startswith("wave:")
     of = numbers_of("intensity", text[5:] if wave else text, ":" if wave else ",")
     if not of or (wave and (len(of) != 3 or of[2] <= 0)) or not all(0 <= share <= 1 for share in (of[:2] if wave else of)):
-        raise Refused(f"--intensity={text}: shares lie between 0 and 1")
+        raise Refused(f"--intensity={text}: shares must be within 0..1")
     if wave:
         low, high, period = of
         return lambda at: (low + high) / 2 + (high - low) / 2 * math.sin(2 * math.pi * at / period)
@@ -63,7 +63,7 @@ def thresholds_of(args, types, options, segments):
     given = numbers_of("thresholds", args.thresholds)
     if given:
         if len(given) != len(segments.last if segments else types) or min(given) < 1:
-            raise Refused("--thresholds must name one of at least 1 for each type or segment")
+            raise Refused("--thresholds must give a number of at least 1 for each type or segment")
         return [int(n) for n in given]
     types = [of._replace(rate=of.rate * args.threshold_rates) for of in types]
     usable, solved = (1 - options.watermark) * options.memory, None
@@ -84,15 +84,15 @@ def cell_of(args):
     types, time = types_of(args.types), Time(args.c, args.tl)
     largest, fcfs = max(of.prompt + of.output for of in types), args.batching in ("prefill_first", "chunked")
     if (args.kv_tokens or fcfs) and args.kv_tokens < largest:
-        raise Refused(f"--kv_tokens={args.kv_tokens}: the largest request has {largest}")
+        raise Refused(f"--kv_tokens={args.kv_tokens}: must be at least {largest}, the size of the largest request")
     if args.seconds > MOST_ARRIVALS / sum(of.rate for of in types):
         raise Refused(f"--seconds={args.seconds:g}: more than {MOST_ARRIVALS:g} arrivals")
     options = Options(time, args.kv_tokens, horizon=args.seconds, seed=args.seed,
                       intensity=intensity_of(args.intensity, args.seconds), streams=args.streams == 1)
     if args.batching == "prefill_first" and args.streams:
-        raise Refused("--streams is not for --batching=prefill_first")
+        raise Refused("--streams cannot be used with --batching=prefill_first")
     if args.release != "none" and not fcfs:
-        raise Refused("--release is for batching that does not wait")
+        raise Refused("--release can be used only with --batching=prefill_first or chunked")
     try:
         fluid = equilibrium(types, time)[1]
     except Refused:
@@ -110,7 +110,7 @@ def cell_of(args):
             segments = merged(types, args.segments) if args.segments else Segments(types)
         if args.tuner:
             if segments:
-                raise Refused("--tuner is for --batching=wait")
+                raise Refused("--tuner can be used only with --batching=wait")
             run = WaitWorker(types, None, options, None, Tuner(types, time, args.tuner), args.most_steps, args.pause == 1).run()
         else:
             thresholds = thresholds_of(args, types, options, segments)
@@ -130,29 +130,38 @@ def run_cell(arguments):
     """One run, by the flags of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("--batching", choices=("wait", "nested_wait", "prefill_first", "chunked"), default="wait",
-                        help="prefill_first: vLLM's first version; chunked: Sarathi")
-    parser.add_argument("--types", default="", help="RATE:PROMPT:OUTPUT each, separated by commas, by output ascending")
-    parser.number("c", 4.8875e-3, 1e-9, 1e6, "d0, seconds of an iteration")
-    parser.number("tl", 1.00525e-7, 0, 1e6, "d1, seconds per token of its batch")
-    parser.number("kv_tokens", 0, 0, 1e12, "memory; 0: no bound", int)
-    parser.number("seconds", 100, 1e-6, 1e12, "how long requests come")
-    parser.number("threshold_load", 0.95, 1e-3, 1, "share of an iteration's time to carry what comes that thresholds are solved for")
-    parser.number("threshold_rates", 1, 1e-6, 1e6, "thresholds are solved for so many times the rates")
-    parser.number("threshold_margin", 1.1, 1, 1e3, "nested_wait: a segment's threshold over what reaches it")
-    parser.number("segments", 0, 0, MOST_STAGES, "nested_wait: at most so many segments of equal width; 0: one for each type", int)
-    parser.number("delta", 0.1, 1e-12, 1, "nested_wait: probability with which the printed bound of memory may be exceeded")
-    parser.add_argument("--thresholds", default="", help="by type or segment in place of solved ones, separated by commas")
-    parser.number("tuner", 0, 0, 1e9, "seconds of the time constant of rates estimated online; 0: rates are known")
-    parser.add_argument("--intensity", default="", help="rates over time as shares of --types': SHARE,SHARE,.. over equal parts of "
-                        "--seconds, or wave:LOW:HIGH:SECONDS; constant when empty")
-    parser.number("token_budget", 512, 1, 1e9, "tokens of a batch (of a batch of prompts with prefill_first)", int)
-    parser.number("most_running", 0, 0, 1e9, "prefill_first, chunked: requests in a batch; 0: what memory holds", int)
+                        help="batching rule; prefill_first: vLLM's first version; chunked: Sarathi")
+    parser.add_argument("--types", default="", help="request types RATE:PROMPT:OUTPUT, separated by commas, in ascending "
+                                                    "order of OUTPUT")
+    parser.number("c", 4.8875e-3, 1e-9, 1e6, "d0, fixed seconds per iteration")
+    parser.number("tl", 1.00525e-7, 0, 1e6, "d1, seconds per token of an iteration's batch")
+    parser.number("kv_tokens", 0, 0, 1e12, "KV cache capacity in tokens; 0: no limit", int)
+    parser.number("seconds", 100, 1e-6, 1e12, "duration of the arrivals, in seconds")
+    parser.number("threshold_load", 0.95, 1e-3, 1, "iteration time for which thresholds are solved, as a share of the time "
+                                                   "in which as many requests arrive")
+    parser.number("threshold_rates", 1, 1e-6, 1e6, "factor on the rates that thresholds are solved for")
+    parser.number("threshold_margin", 1.1, 1, 1e3, "nested_wait: threshold of a segment as a multiple of the requests that "
+                                                   "reach it")
+    parser.number("segments", 0, 0, MOST_STAGES, "nested_wait: maximum number of segments, of equal width; 0: one for each "
+                                                 "type", int)
+    parser.number("delta", 0.1, 1e-12, 1, "nested_wait: probability with which memory may exceed the printed bound")
+    parser.add_argument("--thresholds", default="", help="thresholds by type or segment, separated by commas, instead of "
+                                                         "solved ones")
+    parser.number("tuner", 0, 0, 1e9, "time constant of the online estimate of the rates, in seconds; 0: the rates are "
+                                      "known")
+    parser.add_argument("--intensity", default="", help="rates over time as shares of those of --types: SHARE,SHARE,.. "
+                                                        "over equal parts of --seconds, or wave:LOW:HIGH:SECONDS; empty: "
+                                                        "constant")
+    parser.number("token_budget", 512, 1, 1e9, "token budget of a batch (with prefill_first: of a batch of prompts)", int)
+    parser.number("most_running", 0, 0, 1e9, "prefill_first, chunked: maximum number of requests in a batch; 0: as many as "
+                                             "fit into memory", int)
     parser.add_argument("--release", choices=("none", "wait", "nested_wait"), default="none",
-                        help="prefill_first, chunked: requests start in batches, as the router has WAIT and Nested WAIT")
-    parser.number("most_steps", 0, 0, 1e9, "steps after which a request starts, or a type or segment goes on, without its "
-                  "threshold; 0: no bound", int)
-    parser.number("pause", 1, 0, 1, "wait, nested_wait: 0: requests that have started never pause", int)
-    parser.number("streams", 0, 0, 1, "1: gaps between the tokens of a stream, and memory of paused requests", int)
+                        help="prefill_first, chunked: start requests in batches, as WAIT and Nested WAIT of the router do")
+    parser.number("most_steps", 0, 0, 1e9, "steps after which a request starts, or a type or segment continues, below its "
+                                           "threshold; 0: no limit", int)
+    parser.number("pause", 1, 0, 1, "wait, nested_wait: 1: started requests may pause; 0: they never pause", int)
+    parser.number("streams", 0, 0, 1, "1: also reports the gaps between the tokens of a stream and the memory of paused "
+                                      "requests", int)
     return cell_of(parser.parse_args(arguments))
 
 

@@ -33,7 +33,7 @@ def load_of(types):
 
 
 def overloaded(share):
-    return Refused(f"--types: the load is {share:.4g} times what any batch size can carry")
+    return Refused(f"--types: the load is {share:.4g} times what any batch size can serve")
 
 
 def equilibrium(types, time):

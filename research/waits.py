@@ -118,8 +118,9 @@ def sweep(ctx, name, loads, seconds):
                 "held, most, tokens": runs.mean(cell, "peak_kv_tokens").mean,
                 "evicted, of completed": runs.mean(cell, "evictions").mean / max(1, runs.mean(cell, "completed").mean),
             })
-    ctx.table(name, rows, note="""Load: d1 times the tokens of all stages that arrive in a second; at 1 no batch size keeps
-        up, and 0.824 is what batches of the memory sustain. A prompt counts as one token. Setting: the best in hindsight.""")
+    ctx.table(name, rows, note="""Load: d1 times the tokens of all stages that arrive in a second; at 1 no batch size is
+        sufficient, and batches that fit into memory sustain up to 0.824. A prompt counts as one token. Setting: the best in
+        hindsight.""")
     if len(loads) > 1:
         ctx.lines(f"Throughput: {name}", "load", "share of what memory sustains",
                   {batching: {load: cells[load, batching][0] for load in loads} for batching in BATCHINGS})
@@ -145,8 +146,9 @@ def over(cells, load, batching, other, what=0):
     return cells[load, batching][what].mean / cells[load, other][what].mean
 
 
-TEXT = """WAIT begins a batch when enough requests of a type wait, Nested WAIT when enough wait at the entry of a segment of
-    lengths; the others run whatever is there. All have the same memory, and each its best setting in hindsight."""
+TEXT = """WAIT starts a batch when enough requests of a type wait, Nested WAIT when enough wait at the entry of a segment of
+    lengths; the others run all requests that are present. All have the same memory, and each has its best setting in
+    hindsight."""
 
 
 @experiment("WAIT and Nested WAIT on synthetic loads, against the fluid benchmark and batching that does not wait", seeds=3,
@@ -192,7 +194,7 @@ def wait_synthetic(ctx):
                ours=0.23)
 
 
-@experiment("the paper's high demand: three types, sixty times what any batch size carries", seeds=3,
+@experiment("the paper's high demand: three types, sixty times what any batch size can serve", seeds=3,
             check="--shorten=10 --seeds=1")
 def wait_high(ctx):
     seconds = max(2, 100 / ctx.shorten)
@@ -298,7 +300,7 @@ def pause_settings(types, filling, segments, shares):
                 (ROUTER, {"release": "wait", **bound}), (NESTED_ROUTER, {"release": "nested_wait", **bound}), (NO_WAITING, {}))}}
 
 
-@experiment("what pauses cost and gain: WAIT and Nested WAIT in full, as the router has them, and no waiting", seeds=3,
+@experiment("cost and gain of pauses: full WAIT and Nested WAIT, the router's versions, and no waiting", seeds=3,
             check="--shorten=2 --seeds=1")
 def wait_pauses(ctx):
     # Types, seconds, and the best settings of the runs above: thresholds that fill memory, segments, shares.
@@ -313,9 +315,9 @@ def wait_pauses(ctx):
                       for scene, rules in ways.items() for rule, some in rules.items() for way, own in some.items()})
     ctx.parameter("iteration", f"{C:g} s + {TL:g} s per token")
     ctx.parameter("memory of every rule", f"{MEMORY:,} tokens")
-    ctx.text("""A request of WAIT pauses until enough requests of its type wait at its first stage, and one of Nested WAIT until
-        enough wait at the entry of its segment. The router only holds requests back before they start. Each rule has the
-        setting that is best for it in hindsight. A paused request holds memory; it is not read, so it costs no time.""")
+    ctx.text("""A request of WAIT pauses until enough requests of its type wait at its first stage, and one of Nested WAIT
+        until enough wait at the entry of its segment. The router only delays requests before they start. Each rule has its
+        best setting in hindsight. A paused request holds memory, but costs no time, because its KV is not read.""")
     got = {}
     for scene in scenes:
         rows = []
@@ -480,8 +482,8 @@ def wait_online(ctx):
     } for course in courses for way in ways], note="""Two types; the highest rates are a load of 0.45. Online: the time
         constant of the estimate. Of what is offered: a prompt counts as one token.""")
     parameters(ctx, seconds)
-    ctx.text("""Thresholds for rates that are not there any more either hold requests up (too high) or cannot carry the load
-        (too low). Rates counted online give the thresholds of the known ones after a few time constants.""")
+    ctx.text("""Thresholds for outdated rates either delay requests (too high) or cannot serve the load (too low). Rates
+        estimated online give the same thresholds as known rates after a few time constants.""")
     for course, cells in (("constant", (0.997, 0.378, 0.997, 0.997, 0.997)),
                           ("a third, then all", (0.997, 0.533, 0.996, 0.997, 0.828)),
                           ("all, then a third", (0.996, 0.567, 0.996, 0.996, 0.996)),
@@ -515,13 +517,13 @@ def wait_caps(ctx):
             f"{name}: {what}": value for name in names for what, value in (
                 ("of what memory sustains", share_of_sustained(runs, (load, cap, name)).mean),
                 ("latency, s", runs.mean((load, cap, name), "latency_s_mean").mean))} for cap in caps],
-            note="""Cap: requests in a batch; WAIT's is shared out to types and stages as in the paper's code, at least one a
-                stage.""")
+            note="""Cap: requests in a batch; WAIT's is divided among types and stages as in the paper's code, with at least
+                one per stage.""")
         ctx.lines(f"Throughput over the batch cap, load {load}", "cap", "share of what memory sustains",
                   {name: {cap: share_of_sustained(runs, (load, cap, name)) for cap in caps} for name in names}, y_lim=(0, None))
     parameters(ctx, seconds)
-    ctx.text("""The cap that the paper's code sweeps: WAIT and batching that does not wait with so many requests in a
-        batch.""")
+    ctx.text("""The cap that the paper's code sweeps: the largest number of requests in a batch, for WAIT and for batching
+        that does not wait.""")
     ctx.expect("0.7: WAIT, lowest", min(share_of_sustained(runs, (0.7, cap, "WAIT")).mean for cap in caps),
                0.65, 0.69, ours=0.67)
     ctx.expect("0.7: WAIT, highest", max(share_of_sustained(runs, (0.7, cap, "WAIT")).mean for cap in caps),
