@@ -372,8 +372,8 @@ def saturation(ctx):
         "workload": profile, "load": load, "rule, budget": way,
         "tokens/s": runs.mean((profile, load, way), "throughput_tokens_per_s"), "step, s": mean(profile, load, way, "step_s_mean"),
         "TTFT, s": mean(profile, load, way, "ttft_s", "mean"), "end to end, s": mean(profile, load, way, "e2e_s", "mean")}
-        for profile in profiles for load in loads for way in ways], note=
-            "Means. At load 1.2 the backlog grows throughout the run.")
+        for profile in profiles for load in loads for way in ways],
+            note="Means. At load 1.2 the backlog grows throughout the run.")
     ratios = {(profile, load): mean(profile, load, LEVEL, "throughput_tokens_per_s") / max(
         mean(profile, load, way, "throughput_tokens_per_s") for way in FIXED) for profile in profiles for load in loads}
     ctx.table("Throughput of bf_io over that of the best fixed budget", [{
