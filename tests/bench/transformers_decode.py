@@ -98,17 +98,17 @@ def measure(model, args, batch, context, compiled):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="directory of a checkpoint")
-    parser.add_argument("--shape", choices=sorted(SHAPES), help="random weights of that shape instead")
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="use random weights of this shape instead of --model")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: bfloat16 on CUDA, float32 on a CPU")
-    parser.add_argument("--threads", type=int, default=1, help="of a CPU")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--batches", default="1,4,16,64")
     parser.add_argument("--contexts", default="128,1024")
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--step_tokens", type=int, default=2048, help="of a prefill's forward pass")
+    parser.add_argument("--step_tokens", type=int, default=2048, help="tokens of a forward pass of the prefill")
     args = parser.parse_args()
     if bool(args.model) == bool(args.shape):
-        parser.error("one of --model and --shape")
+        parser.error("exactly one of --model and --shape is required")
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("transformers_decode: there is no CUDA device")
     torch.set_num_threads(args.threads)
