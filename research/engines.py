@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Schedulers of one engine and networks of engines, and their figures.
+"""Experiments with schedulers of one engine and of networks of engines.
 
 "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": which schedulers stay bounded below capacity
 (Figure 1), the Rybko-Stolyar network (Figure 8), agents' orders (Section 4), token budgets (Figure 9). Not in the paper: the

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Admission under a bound on KV memory, and its figures.
+"""Experiments with admission when KV memory is limited.
 
 "Online Scheduling for LLM Inference with KV Cache Constraints": one worker (Llama-2-70B on two A100, M = 16,492 tokens
 of KV), Poisson arrivals, lengths of conversations. docs/admission.md has the results. kv-tight is not in the paper: it is

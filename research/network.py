@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""One run of agents in a network of engines, as a JSON object; engines.py runs many.
+"""Simulates agents in a network of engines and prints a run as a JSON object; engines.py runs many.
 
   research/network.py --network=rybko_stolyar --load=0.9 --order=exit_first --seconds=8000
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""One run of a worker that waits for large batches, or of baselines that do not, as a JSON object; waits.py runs many.
+"""Simulates a worker that waits for large batches, or a baseline, and prints a run as a JSON object; waits.py runs many.
 
   research/waiting.py --batching=nested_wait --types=20:10:20,40:10:40 --c=6.6e-3 --tl=2.57e-7
 

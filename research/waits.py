@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Waiting until a batch is worth running, and its figures.
+"""Experiments with WAIT and Nested WAIT: batches that start when enough requests wait.
 
 "Fluid-Based Online Scheduling under Memory Constraints", Section 6 and B: WAIT and Nested WAIT against the fluid benchmark
 and against batching that does not wait, on the paper's synthetic loads and its real lengths. docs/admission.md has the

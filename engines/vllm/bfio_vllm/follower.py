@@ -1,8 +1,8 @@
 """What a vLLM scheduler does to follow the router: a mixin over any of vLLM's v1 schedulers, without an import of vLLM.
 
 Environment, read when the scheduler is made:
-  BFIO_ROUTER            HOST:PORT of the router's workers' port. Unset: the scheduler is vLLM's own.
-  BFIO_ROUTER_SILENCE_S  vLLM decides by itself when it has heard nothing of the router for so long; default 1.
+  BFIO_ROUTER            HOST:PORT of the router's worker port. Unset: vLLM schedules without a router.
+  BFIO_ROUTER_SILENCE_S  seconds without a message from the router after which vLLM schedules without it; default 1.
   BFIO_ROUTER_TLS        ca=FILE,cert=FILE,key=FILE, as bfio_worker's --worker_tls; unset: no TLS.
 """
 import collections
