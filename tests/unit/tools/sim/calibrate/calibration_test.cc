@@ -106,7 +106,7 @@ TEST(Calibration, WithoutPrefillItsCostIsAbsent) {
   ASSERT_TRUE(found.ok());
   EXPECT_FALSE(found->prefill);
   EXPECT_TRUE(found->tl);
-  EXPECT_THAT(found->warnings, Contains(HasSubstr("prefill in 0 of 4000 rows")));
+  EXPECT_THAT(found->warnings, Contains(HasSubstr("0 of 4000 rows have prefill")));
   EXPECT_THAT(SimFlags(*found), ::testing::Not(HasSubstr("--prefill")));
 }
 
@@ -116,7 +116,7 @@ TEST(Calibration, PrefillProportionalToTheLoadIsNotSeparated) {
   const auto found = Calibrate(Synthetic(truth, 1));
   ASSERT_TRUE(found.ok());
   EXPECT_FALSE(found->prefill);
-  EXPECT_THAT(found->warnings, Contains(HasSubstr("cannot be told")));
+  EXPECT_THAT(found->warnings, Contains(HasSubstr("prefill and load are correlated")));
 }
 
 TEST(Calibration, ASlowWorkerIsReported) {

@@ -173,7 +173,7 @@ TEST(OneEngineTest, BadInputIsRefused) {
   EXPECT_THAT(std::string(RunOneEngine({{0, 0, 1}}, Options("sarathi", 8)).status().message()),
               HasSubstr("prompt of 0 tokens"));
   EXPECT_THAT(std::string(RunOneEngine({{1, 1, 1}, {0, 1, 1}}, Options("sarathi", 8)).status().message()),
-              HasSubstr("comes before"));
+              HasSubstr("is earlier than"));
   EXPECT_FALSE(RunOneEngine({}, Options("nobody", 8)).ok());
 }
 
