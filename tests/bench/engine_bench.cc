@@ -40,22 +40,22 @@
 extern "C" void openblas_set_num_threads(int);
 #endif
 
-ABSL_FLAG(std::string, engine, "cpu", "cpu or cuda");
+ABSL_FLAG(std::string, engine, "cpu", "engine to measure: cpu or cuda");
 ABSL_FLAG(std::string, model, "", "directory of a checkpoint");
 ABSL_FLAG(std::string, shape, "",
-          "cuda: random weights of this model's shape instead: llama-8b, llama-1b, qwen3-8b");
-ABSL_FLAG(int32_t, device, 0, "cuda: which GPU");
-ABSL_FLAG(double, peak_tflops, 989.5, "cuda: what MFU is a share of: an H200's dense bf16");
-ABSL_FLAG(int32_t, cpu_threads, 1, "threads");
-ABSL_FLAG(std::string, batches, "1,4,16,64", "sequences");
-ABSL_FLAG(std::string, contexts, "128,1024", "tokens in the cache of each");
+          "cuda: use random weights of this shape instead of --model: llama-8b, llama-1b or qwen3-8b");
+ABSL_FLAG(int32_t, device, 0, "cuda: index of the GPU");
+ABSL_FLAG(double, peak_tflops, 989.5, "cuda: peak TFLOP/s for MFU; the default is an H200's dense bf16");
+ABSL_FLAG(int32_t, cpu_threads, 1, "cpu: number of threads");
+ABSL_FLAG(std::string, batches, "1,4,16,64", "batch sizes, separated by commas");
+ABSL_FLAG(std::string, contexts, "128,1024", "cached tokens of each sequence, separated by commas");
 ABSL_FLAG(int32_t, steps, 16, "timed steps per line");
-ABSL_FLAG(int32_t, page_size, 64, "tokens of a page");
-ABSL_FLAG(int64_t, step_tokens, 512, "rows per step where prompts are concerned");
-ABSL_FLAG(std::string, weight_type, "auto", "auto, fp32 or bf16");
-ABSL_FLAG(std::string, kv_type, "fp32", "fp32 or bf16");
-ABSL_FLAG(int64_t, stream_mb, 512, "array that the bandwidth is measured with, in MiB");
-ABSL_FLAG(bool, gemm, false, "matrix products beside OpenBLAS instead");
+ABSL_FLAG(int32_t, page_size, 64, "tokens per KV page");
+ABSL_FLAG(int64_t, step_tokens, 512, "largest number of prompt tokens per step");
+ABSL_FLAG(std::string, weight_type, "auto", "type of the weights: auto, fp32 or bf16");
+ABSL_FLAG(std::string, kv_type, "fp32", "type of the KV cache: fp32 or bf16");
+ABSL_FLAG(int64_t, stream_mb, 512, "size of the array that measures memory bandwidth, in MiB");
+ABSL_FLAG(bool, gemm, false, "measures matrix products and compares them with OpenBLAS");
 
 namespace bfio::worker {
 namespace {
@@ -111,7 +111,7 @@ Measured MeasureCpu(const std::shared_ptr<const cpu::Weights>& weights, int64_t 
 
 int RunSteps() {
   if (absl::GetFlag(FLAGS_model).empty()) {
-    Fail(absl::InvalidArgumentError("--model=DIR is needed (bfio_make_checkpoint writes one)"));
+    Fail(absl::InvalidArgumentError("--model=DIR is required (bfio_make_checkpoint writes a checkpoint)"));
   }
   const auto storage = cpu::ParseStorage(absl::GetFlag(FLAGS_weight_type));
   if (!storage.ok()) Fail(storage.status());

@@ -58,7 +58,7 @@ absl::StatusOr<ModelConfig> ShapeOf(const std::string& name) {
   if (name == "llama-1b") return Shape(2048, 8192, 16, 32, 8, 64, 128256, true, false);
   if (name == "qwen3-8b") return Shape(4096, 12288, 36, 32, 8, 128, 151936, false, true);
   return absl::InvalidArgumentError(
-      absl::StrCat("--shape: '", name, "' is none of llama-8b, llama-1b, qwen3-8b"));
+      absl::StrCat("--shape: '", name, "' is not one of llama-8b, llama-1b, qwen3-8b"));
 }
 
 struct Line {

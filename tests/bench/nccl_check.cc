@@ -176,11 +176,11 @@ std::string DecodeTogether(const GroupSpec& group, Barrier& barrier, const std::
     }
     equal += (*together)[request.handle] == tokens;
     if ((*together)[request.handle].size() != tokens.size())
-      return "a request has too few tokens, or too many";
+      return "a request has the wrong number of tokens";
   }
   std::printf("rank %d: %zu of %zu requests as alone\n", group.rank, equal, requests.size());
   std::fflush(stdout);
-  return equal + 1 >= requests.size() ? "" : "tokens differ from those alone";
+  return equal + 1 >= requests.size() ? "" : "tokens differ from those of a run without other requests";
 }
 
 int RunRank(int rank, int ranks, int steps, const std::string& path, const std::string& folder) {

@@ -257,13 +257,13 @@ int RunChaos(const RunOptions& options) {
     const auto joined = director.carried_out().find(FaultKind::kMisbehavingWorker);
     if (joined != director.carried_out().end() && joined->second >= kMisbehaving &&
         group.altered_reports() == 0)
-      verdict.violations.push_back("no misbehaving worker came into the group");
+      verdict.violations.push_back("no misbehaving worker joined the group");
     if (!options.memory_csv.empty()) std::ofstream(options.memory_csv) << director.memory().Csv();
   }
   ReleaseMeans(means);
   absl::PrintF("%s", verdict.table);
   for (const std::string& violation : verdict.violations) absl::PrintF("VIOLATION  %s\n", violation);
-  absl::PrintF("%s\n", verdict.violations.empty() ? "all promises kept" : "promises broken");
+  absl::PrintF("%s\n", verdict.violations.empty() ? "no violation" : "violations");
   return verdict.violations.empty() ? 0 : 1;
 }
 

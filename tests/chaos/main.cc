@@ -11,27 +11,29 @@
 #include "tests/chaos/overload.h"
 #include "tests/chaos/recovery.h"
 
-ABSL_FLAG(double, minutes, 2, "how long");
-ABSL_FLAG(uint64_t, seed, 1, "of the faults and of the requests");
+ABSL_FLAG(double, minutes, 2, "duration of a run, in minutes");
+ABSL_FLAG(uint64_t, seed, 1, "seed of faults and requests");
 ABSL_FLAG(double, rate, 200, "requests per second");
-ABSL_FLAG(double, fault_gap, 3.5, "seconds between faults, on average");
-ABSL_FLAG(int32_t, workers, 8, "worker processes");
-ABSL_FLAG(std::string, engine, "sim", "sim or cpu");
-ABSL_FLAG(std::string, model, "tests/golden/qwen3", "cpu: directory of a checkpoint");
+ABSL_FLAG(double, fault_gap, 3.5, "mean time between faults, in seconds");
+ABSL_FLAG(int32_t, workers, 8, "number of worker processes");
+ABSL_FLAG(std::string, engine, "sim", "engine of the workers: sim or cpu");
+ABSL_FLAG(std::string, model, "tests/golden/qwen3", "--engine=cpu: directory of the checkpoint");
 ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(1), "the router's --step_timeout");
-ABSL_FLAG(std::vector<std::string>, faults, {}, "only these kinds (as the schedule names them)");
-ABSL_FLAG(int32_t, repeats, 5, "recovery: how often");
-ABSL_FLAG(double, factor, 10, "overload: load against capacity");
+ABSL_FLAG(std::vector<std::string>, faults, {},
+          "kinds of faults to inject, separated by commas, as the schedule prints them; empty: all");
+ABSL_FLAG(int32_t, repeats, 5, "recovery: number of repeats");
+ABSL_FLAG(double, factor, 10, "overload: load as a multiple of the capacity");
 ABSL_FLAG(int32_t, max_waiting, 256, "overload: the router's --max_waiting");
-ABSL_FLAG(std::string, memory_csv, "", "file for the memory samples, one per second");
+ABSL_FLAG(std::string, memory_csv, "", "CSV file for memory samples, one per second");
 
 namespace {
 
-constexpr char kUsage[] = R"(a router, workers, clients and what may happen to them.
+constexpr char kUsage[] =
+    R"(bfio_chaos runs a router, workers and clients, injects faults and checks every request.
 
-  bfio_chaos --minutes=30 --seed=7     faults drawn from a seed; an audit of every request and token in the end
-  bfio_chaos recovery --repeats=20     how long the group stands still when a worker dies, hangs, comes back
-  bfio_chaos overload --minutes=1      ten times the load
+  bfio_chaos --minutes=30 --seed=7     random faults from a seed, then an audit of every request and token
+  bfio_chaos recovery --repeats=20     how long the group pauses when a worker dies, hangs or returns
+  bfio_chaos overload --minutes=1      ten times the capacity
 )";
 
 // Exit code 2 for unknown names.
@@ -81,6 +83,6 @@ int main(int argc, char** argv) {
     options.max_waiting = absl::GetFlag(FLAGS_max_waiting);
     return bfio::chaos::MeasureOverload(options);
   }
-  std::fprintf(stderr, "unknown command '%s': recovery or overload\n", command.c_str());
+  std::fprintf(stderr, "unknown command '%s'; choose recovery or overload\n", command.c_str());
   return 2;
 }

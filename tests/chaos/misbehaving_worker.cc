@@ -24,23 +24,23 @@ absl::string_view NameOf(Misbehavior misbehavior) {
     case Misbehavior::kSkipStep:
       return "skips a step";
     case Misbehavior::kStaleEpoch:
-      return "speaks of an old epoch";
+      return "reports an old epoch";
     case Misbehavior::kFutureEpoch:
-      return "speaks of an epoch to come";
+      return "reports a future epoch";
     case Misbehavior::kUnknownHandles:
-      return "tells of unknown requests";
+      return "reports unknown requests";
     case Misbehavior::kEndedHandles:
-      return "tells of requests that have ended";
+      return "reports requests that have ended";
     case Misbehavior::kNegativeLoad:
-      return "has a negative load";
+      return "reports a negative load";
     case Misbehavior::kOverlong:
-      return "makes too many tokens";
+      return "generates too many tokens";
     case Misbehavior::kUnplanned:
-      return "acknowledges what was not planned";
+      return "acknowledges unplanned requests";
     case Misbehavior::kDuplicate:
-      return "says everything twice";
+      return "sends every message twice";
     case Misbehavior::kOutOfOrder:
-      return "mixes up its reports";
+      return "sends its reports out of order";
   }
   return "";
 }

@@ -27,7 +27,7 @@ absl::StatusOr<CbcVariables> ReadVariables(const fs::path& file) {
     double value = 0;
     const char* text = line.c_str() + line.find_first_not_of(" *");
     if (std::sscanf(text, "%*d %63s %lf", name, &value) != 2) {
-      return absl::UnavailableError(absl::StrCat("cbc's line '", line, "' is not understood"));
+      return absl::UnavailableError(absl::StrCat("cbc's line '", line, "' cannot be parsed"));
     }
     answer.values[name] = value;
   }
