@@ -98,9 +98,8 @@ absl::StatusOr<PoolPlan> PlanChains(absl::Span<const PoolServer> pool, const Blo
   if (!best.chains.empty()) return best;
   int64_t blocks = 0;
   for (const ChainServer& server : free) blocks += BlocksWithReserve(server, service, 1);
-  return absl::ResourceExhaustedError(absl::StrCat(free.size(), " servers hold ", blocks, " of ",
-                                                   sizes.blocks,
-                                                   " blocks with memory for one request at a time"));
+  return absl::ResourceExhaustedError(absl::StrCat(free.size(), " servers have memory for ", blocks, " of ",
+                                                   sizes.blocks, " blocks with cache for one request"));
 }
 
 }  // namespace bfio::core

@@ -39,35 +39,36 @@ int64_t CacheSlots(const ChainServer& server, const ChainService& service, const
 absl::Status CheckPool(absl::Span<const ChainServer> servers, const ChainService& service) {
   if (service.blocks < 1 || service.blocks > kMostBlocks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a service has 1 to ", kMostBlocks, " blocks, not ", service.blocks));
+        absl::StrCat("a model must have 1 to ", kMostBlocks, " blocks, not ", service.blocks));
   }
   if (!Positive(service.block_size) || !Positive(service.cache_size)) {
-    return absl::InvalidArgumentError(absl::StrCat("sizes of a block (", service.block_size,
+    return absl::InvalidArgumentError(absl::StrCat("the sizes of a block (", service.block_size,
                                                    ") and of its cache per job (", service.cache_size,
                                                    ") must be above 0"));
   }
   if (servers.empty() || servers.size() > kMostServers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a pool has 1 to ", kMostServers, " servers, not ", servers.size()));
+        absl::StrCat("a pool must have 1 to ", kMostServers, " servers, not ", servers.size()));
   }
   for (size_t j = 0; j < servers.size(); ++j) {
     const ChainServer& server = servers[j];
     const auto wrong = [&](const char* field, double value, const char* rule) {
       return absl::InvalidArgumentError(
-          absl::StrCat("server ", j, " ('", server.name, "'): ", field, " is ", value, ", ", rule));
+          absl::StrCat("server ", j, " ('", server.name, "'): ", field, " is ", value, "; ", rule));
     };
-    if (!NotNegative(server.memory)) return wrong("memory", server.memory, "below 0 or not finite");
+    if (!NotNegative(server.memory))
+      return wrong("memory", server.memory, "it must be a finite number of at least 0");
     if (server.memory / service.cache_size > static_cast<double>(kMostSlots)) {
       return absl::InvalidArgumentError(absl::StrCat("server ", j, " ('", server.name, "'): memory ",
                                                      server.memory, " holds more than ", kMostSlots,
-                                                     " caches of ", service.cache_size));
+                                                     " caches of size ", service.cache_size));
     }
     if (!IsTime(server.communication))
-      return wrong("communication time", server.communication, "below 0 or above 1e9 s");
-    if (!IsTime(server.compute)) return wrong("time per block", server.compute, "below 0 or above 1e9 s");
+      return wrong("communication time", server.communication, "it must be within 0..1e9 s");
+    if (!IsTime(server.compute)) return wrong("time per block", server.compute, "it must be within 0..1e9 s");
     if (server.communication + server.compute < kShortestTime)
       return wrong("time per block", server.compute,
-                   "and communication no more: a job takes at least 1e-9 s");
+                   "with the communication time it must be at least 1e-9 s");
   }
   return absl::OkStatus();
 }

@@ -122,21 +122,19 @@ absl::Status WhyImpossible(absl::Span<const ChainServer> servers, const ChainSer
     const int64_t blocks = BlocksInPool(servers, service, 1);
     const int64_t missing = service.blocks - blocks;
     const double each = service.block_size + service.cache_size;
-    return absl::FailedPreconditionError(
-        absl::StrFormat("memory: with cache for one job in each, the pool holds %d of %d blocks; %d blocks "
-                        "(%.4g GB) more are "
-                        "needed",
-                        blocks, service.blocks, missing, static_cast<double>(missing) * each));
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "memory: with cache for one job per block, the pool holds %d of %d blocks; memory for %d more blocks "
+        "(%.4g GB) is needed",
+        blocks, service.blocks, missing, static_cast<double>(missing) * each));
   }
   const ReserveCandidate* most = &candidates[0];
   for (const ReserveCandidate& candidate : candidates) {
     if (candidate.rate > most->rate) most = &candidate;
   }
-  return absl::FailedPreconditionError(
-      absl::StrFormat("rate: the demand of %.4g jobs/s is at least what the best composition carries, %.4g "
-                      "jobs/s (c = %d, %d "
-                      "jobs at once); it exceeds it by %.4g jobs/s",
-                      demand.rate, most->rate, most->c, most->capacity, demand.rate - most->rate));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "rate: the demand of %.4g jobs/s must be below the rate of the best composition, %.4g jobs/s "
+      "(c = %d, %d jobs at once); the excess is %.4g jobs/s",
+      demand.rate, most->rate, most->c, most->capacity, demand.rate - most->rate));
 }
 
 }  // namespace bfio::core

@@ -46,9 +46,9 @@ absl::Status ChainBackend::Collect(absl::Span<const Draw> draws, absl::Span<Draw
 absl::Status ChainBackend::Send(const StepPlan& plan) {
   const int64_t messages = Messages(plan.rows());
   if (messages > kMaxInFlight) {
-    return absl::FailedPreconditionError(absl::StrCat("a step of ", plan.rows(),
-                                                      " rows is more than a chain takes in ", kMaxInFlight,
-                                                      " messages: lower the token budget"));
+    return absl::FailedPreconditionError(absl::StrCat("a step of ", plan.rows(), " rows needs more than ",
+                                                      kMaxInFlight,
+                                                      " messages per chain; lower --token_budget"));
   }
   UnderWay& sent = under_way_.emplace_back();
   sent.deadline = MonotonicNow() + options_.timeout;

@@ -19,12 +19,12 @@ absl::Status CheckRun(const StepPlan& plan, int32_t run, const BatchBounds& boun
   if (first < 0) return Bad("run ", run, " begins at position ", first);
   const int64_t pages = int64_t{plan.run_pages[run + 1]} - plan.run_pages[run];
   if (first + (end - begin) > pages * bounds.page_tokens) {
-    return Bad("run ", run, " ends at position ", first + (end - begin), " and has ", pages, " pages of ",
+    return Bad("run ", run, " ends at position ", first + (end - begin), ", beyond its ", pages, " pages of ",
                bounds.page_tokens, " tokens");
   }
   for (int64_t row = begin; row < end; ++row) {
     if (plan.positions[row] != first + (row - begin) || plan.row_runs[row] != run) {
-      return Bad("row ", row, " is out of its run's order");
+      return Bad("row ", row, " is not in the order of run ", run);
     }
   }
   return absl::OkStatus();
@@ -41,39 +41,40 @@ absl::Status CheckMicroBatch(const MicroBatch& batch, const BatchBounds& bounds)
   const StepPlan& plan = batch.plan;
   const auto rows = static_cast<int64_t>(plan.token_ids.size());
   const auto runs = static_cast<int64_t>(plan.sequences.size());
-  if (rows < 1 || rows > bounds.max_rows) return Bad(rows, " rows; 1 to ", bounds.max_rows, " may come");
+  if (rows < 1 || rows > bounds.max_rows) return Bad(rows, " rows; the limits are 1 and ", bounds.max_rows);
   if (static_cast<int64_t>(batch.hidden.size()) != rows * bounds.hidden) {
-    return Bad(batch.hidden.size(), " values for ", rows, " rows of ", bounds.hidden);
+    return Bad(batch.hidden.size(), " hidden values for ", rows, " rows of ", bounds.hidden);
   }
   if (static_cast<int64_t>(plan.positions.size()) != rows ||
       static_cast<int64_t>(plan.row_runs.size()) != rows || runs < 1 || runs > rows ||
       static_cast<int64_t>(plan.run_rows.size()) != runs + 1 ||
       static_cast<int64_t>(plan.run_pages.size()) != runs + 1) {
-    return Bad("its lists do not belong together");
+    return Bad("its lists differ in length");
   }
   if (plan.run_rows.front() != 0 || plan.run_rows.back() != rows || plan.run_pages.front() != 0 ||
       plan.run_pages.back() != static_cast<int64_t>(plan.pages.size()) ||
       !std::is_sorted(plan.run_rows.begin(), plan.run_rows.end()) ||
       !std::is_sorted(plan.run_pages.begin(), plan.run_pages.end())) {
-    return Bad("its runs are not one after another");
+    return Bad("its runs do not cover its rows and pages in order");
   }
-  if (runs > bounds.max_runs) return Bad(runs, " runs; at most ", bounds.max_runs, " may come");
+  if (runs > bounds.max_runs) return Bad(runs, " runs; the limit is ", bounds.max_runs);
   // Sequences share no pages, and each draws at most one token: engines allocate memory for that.
   if (static_cast<int64_t>(plan.pages.size()) > bounds.pages) {
-    return Bad(plan.pages.size(), " pages; there are ", bounds.pages);
+    return Bad(plan.pages.size(), " pages; the limit is ", bounds.pages);
   }
   if (static_cast<int64_t>(plan.logit_rows.size()) > runs) {
-    return Bad(plan.logit_rows.size(), " wanted rows of ", runs, " runs");
+    return Bad(plan.logit_rows.size(), " wanted rows, more than its ", runs, " runs");
   }
   for (const PageId page : plan.pages) {
-    if (page < 0 || page >= bounds.pages) return Bad("page ", page, " of ", bounds.pages);
+    if (page < 0 || page >= bounds.pages) return Bad("page ", page, " is not below ", bounds.pages);
   }
   for (int64_t run = 0; run < runs; ++run) {
     if (absl::Status status = CheckRun(plan, static_cast<int32_t>(run), bounds); !status.ok()) return status;
   }
   int64_t last = -1;
   for (const int32_t row : plan.logit_rows) {
-    if (row <= last || row >= rows) return Bad("wanted row ", row, " after ", last, " of ", rows);
+    if (row <= last || row >= rows)
+      return Bad("wanted row ", row, " must be above ", last, " and below ", rows);
     last = row;
   }
   return absl::OkStatus();

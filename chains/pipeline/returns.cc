@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<float>> Returns::Await(absl::Time deadline) {
       return values;
     }
   }
-  const absl::Status late = absl::DeadlineExceededError("no result from the chain in time");
+  const absl::Status late = absl::DeadlineExceededError("the chain did not return a result in time");
   OnLost(late);
   return late;
 }
@@ -38,7 +38,7 @@ absl::Status Returns::Take(MicroBatch batch) {
     MutexLock lock(&mutex_);
     if (!broken_.ok()) return broken_;
     if (expected_.empty() || expected_.front().number != batch.number) {
-      status = absl::InvalidArgumentError(absl::StrCat("result ", batch.number, " is not awaited"));
+      status = absl::InvalidArgumentError(absl::StrCat("result ", batch.number, " was not expected"));
     } else if (expected_.front().values != batch.hidden.size()) {
       status = absl::InvalidArgumentError(absl::StrCat("result ", batch.number, " has ", batch.hidden.size(),
                                                        " values, not ", expected_.front().values));

@@ -29,11 +29,11 @@ absl::Status Stage::Take(MicroBatch batch) {
     MutexLock lock(&mutex_);
     if (broken_) return absl::UnavailableError("the chain is broken");
     if (batch.number != number_ + 1) {
-      status =
-          absl::InvalidArgumentError(absl::StrCat("micro-batch ", batch.number, " came after ", number_));
+      status = absl::InvalidArgumentError(
+          absl::StrCat("micro-batch ", batch.number, " followed micro-batch ", number_));
     } else if (waiting_.size() >= static_cast<size_t>(kMaxInFlight)) {
       status = absl::ResourceExhaustedError(
-          absl::StrCat("more than ", kMaxInFlight, " micro-batches are under way"));
+          absl::StrCat("more than ", kMaxInFlight, " micro-batches are in flight"));
     } else {
       number_ = batch.number;
       waiting_.push_back(std::move(batch));

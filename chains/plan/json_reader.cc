@@ -11,13 +11,13 @@ namespace bfio::plan {
 
 absl::StatusOr<nlohmann::json> ParseObject(absl::string_view text, absl::string_view source) {
   nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(source, " is no JSON object"));
+  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(source, " is not a JSON object"));
   return json;
 }
 
 JsonReader::JsonReader(const nlohmann::json& object, std::string where)
     : object_(object), where_(std::move(where)) {
-  if (!object_.is_object()) Fail("is no object");
+  if (!object_.is_object()) Fail("is not a JSON object");
 }
 
 void JsonReader::Fail(const std::string& what) {
@@ -49,7 +49,7 @@ std::optional<int64_t> JsonReader::Whole(const char* name, int64_t least, int64_
 std::optional<std::string> JsonReader::Text(const char* name) {
   if (!Has(name)) return std::nullopt;
   if (object_[name].is_string()) return object_[name].get<std::string>();
-  Fail(absl::StrCat(name, " must be a text"));
+  Fail(absl::StrCat(name, " must be a string"));
   return std::nullopt;
 }
 
@@ -67,7 +67,7 @@ void JsonReader::AllowOnly(const std::vector<std::string>& known) {
   if (!object_.is_object()) return;
   for (const auto& item : object_.items()) {
     if (std::find(known.begin(), known.end(), item.key()) != known.end()) continue;
-    Fail(absl::StrCat("'", item.key(), "' is unknown; it can have ", absl::StrJoin(known, ", ")));
+    Fail(absl::StrCat("'", item.key(), "' is unknown; known fields: ", absl::StrJoin(known, ", ")));
   }
 }
 

@@ -24,36 +24,42 @@
 #include "common/config/program.h"
 #include "tools/page/page.h"
 
-ABSL_FLAG(std::string, pool, "", "JSON file of the servers: docs/chains.md");
-ABSL_FLAG(std::string, model, "", "a checkpoint's config.json, or JSON sizes of a block: docs/chains.md");
-ABSL_FLAG(std::string, demand, "0.2", "jobs per second; a list A,B,C or a range FROM:TO:STEP is a sweep");
-ABSL_FLAG(double, target_load, 0.7, "share of the composed rate that the demand may take, above 0 up to 1");
-ABSL_FLAG(std::string, tune, "lower", "c by the least lower bound, upper bound or surrogate of the response");
-ABSL_FLAG(int64_t, reserve, 0, "c, jobs that every hosted block has cache for; 0: tuned");
-ABSL_FLAG(
-    bool, use_all, true,
-    "place blocks on every server, also where fewer would carry the demand; false: GBP-CR as printed, which "
-    "stops at the first chains that do");
-ABSL_FLAG(double, input_tokens, 2000, "prompt of a mean job");
-ABSL_FLAG(double, output_tokens, 20, "answer of a mean job");
-ABSL_FLAG(double, context_tokens, 2048, "tokens of cache reserved per job; config.json only");
-ABSL_FLAG(double, weight_bytes, 2, "bytes per parameter, 0.5 for 4 bits; config.json only");
-ABSL_FLAG(double, kv_bytes, 2, "bytes per cached value; config.json only");
-ABSL_FLAG(double, block_overhead_ms, 1, "overhead of a block per job, besides arithmetic and memory");
+ABSL_FLAG(std::string, pool, "", "JSON file that describes the servers; format: docs/chains.md");
+ABSL_FLAG(std::string, model, "",
+          "config.json of a checkpoint, or a JSON file with the sizes of a block; format: docs/chains.md");
+ABSL_FLAG(std::string, demand, "0.2",
+          "demand in jobs (requests) per second; a list A,B,C or a range FROM:TO:STEP runs a sweep");
+ABSL_FLAG(double, target_load, 0.7,
+          "largest share of the composed rate that the demand should use, above 0, at most 1");
+ABSL_FLAG(std::string, tune, "lower",
+          "choose c by the least lower bound (lower), upper bound (upper) or surrogate (surrogate) of the "
+          "mean response");
+ABSL_FLAG(int64_t, reserve, 0,
+          "c: number of jobs for which every hosted block reserves cache; 0: chosen by --tune");
+ABSL_FLAG(bool, use_all, true,
+          "place blocks on every server; false: stop placement once the chains carry the demand, as GBP-CR "
+          "does in the paper");
+ABSL_FLAG(double, input_tokens, 2000, "prompt tokens of a mean job");
+ABSL_FLAG(double, output_tokens, 20, "generated tokens of a mean job");
+ABSL_FLAG(double, context_tokens, 2048,
+          "tokens for which a job reserves cache; only if --model is a config.json");
+ABSL_FLAG(double, weight_bytes, 2, "bytes per parameter (0.5: 4 bits); only if --model is a config.json");
+ABSL_FLAG(double, kv_bytes, 2, "bytes per cached value; only if --model is a config.json");
+ABSL_FLAG(double, block_overhead_ms, 1,
+          "overhead of a block per job, in addition to compute and memory time");
 ABSL_FLAG(double, message_overhead_ms, 18,
-          "overhead of a token's message on a server, besides its round trip");
-ABSL_FLAG(bool, json, false, "print JSON in place of text");
-ABSL_FLAG(std::string, out, "", "folder that gets plan.json and plan.svg, or sweep.csv, .json and .html");
+          "overhead of a token's message per server, in addition to its round trip");
+ABSL_FLAG(bool, json, false, "print JSON instead of text");
+ABSL_FLAG(std::string, out, "",
+          "directory for plan.json and plan.svg, or for sweep.csv, sweep.json and sweep.html; empty: none");
 
 namespace bfio::plan {
 namespace {
 
 constexpr char kUsage[] =
-    "bfio_plan places a model's blocks on servers of different memory, speed and distance, composes chains "
-    "of\n"
-    "servers with capacities, and says what response to expect, what losing or adding a server would do, "
-    "and\n"
-    "how the best plan changes with demand.\n\n"
+    "bfio_plan places the blocks of a model on servers with different memory, speed and distance,\n"
+    "and composes chains of these servers. It prints the expected mean response, the effect of\n"
+    "losing or adding a server and, for a sweep, how the best plan changes with demand.\n\n"
     "  bfio_plan --pool=pool.json --model=model.json --demand=0.2 --out=plan\n"
     "  bfio_plan --pool=pool.json --model=llama/config.json --weight_bytes=0.5 --demand=0.1:2:0.1\n\n"
     "pool.json   {\"servers\": [{\"name\": \"a100\", \"count\": 4, \"memory_gb\": 40, \"tflops\": 120,\n"
@@ -63,11 +69,11 @@ constexpr char kUsage[] =
 constexpr size_t kLargestFile = size_t{16} << 20;
 
 absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) {
-  if (path.empty()) return absl::InvalidArgumentError(absl::StrCat("--", flag, "=FILE is needed"));
+  if (path.empty()) return absl::InvalidArgumentError(absl::StrCat("--", flag, "=FILE is required"));
   std::ifstream in(path, std::ios::binary);
   std::string text(kLargestFile + 1, '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(text.size())) && in.gcount() == 0)
-    return absl::NotFoundError(absl::StrCat("--", flag, "=", path, ": cannot be read, or is empty"));
+    return absl::NotFoundError(absl::StrCat("--", flag, "=", path, ": cannot be read or is empty"));
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kLargestFile)
     return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", path, ": larger than 16 MiB"));
@@ -83,7 +89,7 @@ absl::StatusOr<core::TuningGoal> Goal(const std::string& name) {
   if (name == "lower") return core::TuningGoal::kLowerBound;
   if (name == "upper") return core::TuningGoal::kUpperBound;
   if (name == "surrogate") return core::TuningGoal::kSurrogate;
-  return absl::InvalidArgumentError(absl::StrCat("--tune=", name, ": choose lower, upper or surrogate"));
+  return absl::InvalidArgumentError(absl::StrCat("--tune=", name, ": must be lower, upper or surrogate"));
 }
 
 absl::Status CheckNumbers() {
@@ -147,7 +153,7 @@ absl::Status Write(const std::string& name, const std::string& text) {
   std::filesystem::create_directories(folder, error);
   if (error)
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot make folder ", folder.string(), ": ", error.message()));
+        absl::StrCat("cannot create directory ", folder.string(), ": ", error.message()));
   return WriteFileAtomically((folder / name).string(), text);
 }
 

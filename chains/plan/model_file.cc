@@ -27,14 +27,16 @@ void CheckFamily(JsonReader& reader, const std::string& type) {
   const bool known = type == "bloom" || std::find(std::begin(kGatedFamilies), std::end(kGatedFamilies),
                                                   type) != std::end(kGatedFamilies);
   if (!known) {
-    reader.Fail(absl::StrCat(
-        "model_type ", type.empty() ? "is missing" : absl::StrCat("'", type, "' is not known"), " (bloom, ",
-        absl::StrJoin(kGatedFamilies, ", "), "); give blocks, block_gb and cache_gb by hand"));
+    reader.Fail(absl::StrCat("model_type ",
+                             type.empty() ? "is missing" : absl::StrCat("'", type, "' is not supported"),
+                             " (bloom, ", absl::StrJoin(kGatedFamilies, ", "),
+                             "); give a JSON file with blocks, block_gb and cache_gb instead"));
   }
   for (const char* field : kUnlikeFields) {
     if (reader.Has(field))
-      reader.Fail(
-          absl::StrCat(field, ": experts and compressed caches are not reckoned; give sizes by hand"));
+      reader.Fail(absl::StrCat(field,
+                               ": models with experts or compressed caches are not supported; give a JSON "
+                               "file with blocks, block_gb and cache_gb instead"));
   }
 }
 
@@ -76,7 +78,7 @@ absl::StatusOr<ModelSizes> FromConfig(JsonReader& reader, const StorageOptions& 
                    .cache_size = cached * storage.kv_bytes * storage.context_tokens / kGiga};
   if (!std::isfinite(sizes.service.cache_size) || !std::isfinite(sizes.service.block_size)) {
     reader.Fail(absl::StrCat("a block of ", sizes.service.block_size, " GB with ", sizes.service.cache_size,
-                             " GB of cache per job is out of bounds"));
+                             " GB of cache per job is out of range"));
     return reader.status();
   }
   sizes.gflop_per_token = 2 * parameters / kGiga;

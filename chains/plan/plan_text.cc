@@ -53,7 +53,7 @@ std::string ServerLines(const Problem& problem, const Plan& plan) {
                           core::CacheSlots(problem.servers[j], problem.service, range), taken[j]);
   }
   absl::StrAppend(&text, Cut(rows, "servers"));
-  if (unused > 0) absl::StrAppend(&text, unused, " servers are not needed for this demand\n");
+  if (unused > 0) absl::StrAppend(&text, unused, " servers have no blocks; the demand does not need them\n");
   return text;
 }
 
@@ -85,8 +85,8 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::vector
       chosen.chains.size(), core::TotalCapacity(chosen.chains), chosen.rate,
       100 * problem.demand.rate / chosen.rate);
   if (problem.reserve == 0 && plan.tuned_by != problem.goal)
-    absl::StrAppend(&text, "no c is feasible for the surrogate: picked by the lower bound\n");
-  if (!plan.meets_target) absl::StrAppend(&text, "the load is above its target\n");
+    absl::StrAppend(&text, "no c is feasible for the surrogate; c was chosen by the lower bound\n");
+  if (!plan.meets_target) absl::StrAppend(&text, "the load is above the target load\n");
   absl::StrAppend(&text, "mean response ", Seconds(plan.response));
   if (plan.response.exact.has_value())
     absl::StrAppendFormat(&text, ", bounds %.4g to %.4g s", plan.response.lower, plan.response.upper);

@@ -106,14 +106,15 @@ absl::Status WhyNotWith(const Problem& problem, int64_t c, double rate) {
   const int64_t missing = problem.service.blocks - blocks;
   if (missing > 0) {
     const double each = problem.service.block_size + static_cast<double>(c) * problem.service.cache_size;
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "memory: with a reserve of %d jobs per block the pool holds %d of %d blocks; %d blocks (%.4g "
-        "GB) more are needed, or a smaller reserve",
-        c, blocks, problem.service.blocks, missing, static_cast<double>(missing) * each));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("memory: with a reserve of %d jobs per block the pool holds %d of %d blocks; add "
+                        "memory for %d more blocks "
+                        "(%.4g GB) or lower --reserve",
+                        c, blocks, problem.service.blocks, missing, static_cast<double>(missing) * each));
   }
   return absl::FailedPreconditionError(absl::StrFormat(
       "rate: with a reserve of %d jobs per block the pool carries %.4g jobs/s; the demand of %.4g jobs/s "
-      "exceeds it by %.4g",
+      "exceeds this by %.4g jobs/s",
       c, rate, problem.demand.rate, problem.demand.rate - rate));
 }
 
@@ -153,9 +154,9 @@ absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::Re
       return core::WhyImpossible(problem.servers, problem.service, problem.demand, candidates);
     c = best->c;
   } else if (c > core::LargestReserve(problem.servers, problem.service)) {
-    return absl::InvalidArgumentError(absl::StrCat("a reserve of ", c,
-                                                   " jobs per block is more than any server holds, ",
-                                                   core::LargestReserve(problem.servers, problem.service)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a reserve of ", c, " jobs per block does not fit on any server; the largest that fits is ",
+        core::LargestReserve(problem.servers, problem.service)));
   }
   Plan plan = PlanWith(problem, c);
   plan.tuned_by = goal;
@@ -251,14 +252,15 @@ absl::StatusOr<std::vector<double>> ParseDemands(absl::string_view text) {
   for (const absl::string_view part : absl::StrSplit(text, range ? ':' : ',')) {
     if (!absl::SimpleAtod(part, &numbers.emplace_back()) || !std::isfinite(numbers.back()) ||
         numbers.back() <= 0)
-      return wrong(absl::StrCat("'", part, "' is no number above 0"));
+      return wrong(absl::StrCat("'", part, "' is not a number above 0"));
     if (numbers.size() > kMostDemands) return wrong("more than 1,000 demands");
   }
   if (!range) {
-    if (!std::is_sorted(numbers.begin(), numbers.end())) return wrong("demands must ascend");
+    if (!std::is_sorted(numbers.begin(), numbers.end())) return wrong("demands must be in ascending order");
     return numbers;
   }
-  if (numbers.size() != 3 || numbers[0] > numbers[1]) return wrong("a range is FROM:TO:STEP");
+  if (numbers.size() != 3 || numbers[0] > numbers[1])
+    return wrong("a range must be FROM:TO:STEP with FROM <= TO");
   const double steps = std::floor((numbers[1] - numbers[0]) / numbers[2] + 1e-9);
   if (steps >= static_cast<double>(kMostDemands)) return wrong("more than 1,000 demands");
   std::vector<double> demands;

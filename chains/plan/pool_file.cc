@@ -16,7 +16,7 @@ double BlockSeconds(JsonReader& reader, const ModelSizes& model, const JobOption
   speed.tflops = reader.NeededNumber("tflops", 1e-6);
   speed.memory_gb_per_s = reader.NeededNumber("memory_gb_per_s", 1e-6);
   if (!model.gflop_per_token.has_value())
-    reader.Fail("tflops needs the model's gflop_per_token; give that, or block_ms");
+    reader.Fail("tflops needs gflop_per_token in the model file; give that, or block_ms in place of tflops");
   const core::BlockCost block = {model.gflop_per_token.value_or(0), model.service.block_size};
   return core::ComputeSeconds(options.job, speed, block, options.block_overhead_s);
 }
@@ -35,7 +35,8 @@ absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text,
   if (!json.ok()) return json.status();
   const auto list = json->find("servers");
   if (list == json->end() || !list->is_array() || json->size() != 1)
-    return absl::InvalidArgumentError(absl::StrCat(source, " must have one field, the list 'servers'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(source, " must have exactly one field, the list 'servers'"));
   std::vector<core::ChainServer> servers;
   // Plans refer to servers by name, so names must be unique.
   absl::flat_hash_map<std::string, size_t> named;
@@ -59,7 +60,7 @@ absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text,
       if (count > 1) absl::StrAppend(&name, "-", k);
       if (const auto [same, is_new] = named.try_emplace(name, i); !is_new) {
         return absl::InvalidArgumentError(absl::StrCat(source, ": servers[", same->second, "] and servers[",
-                                                       i, "] are both called '", name, "'"));
+                                                       i, "] have the same name '", name, "'"));
       }
     }
   }

@@ -62,13 +62,15 @@ ChainPool::ChainPool(const ChainOptions& options, uint64_t first_chain)
 absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& message, absl::Time now) {
   const auto found = servers_.find(session);
   if (message.has_hello()) {
-    if (found != servers_.end()) return absl::InvalidArgumentError("a server says hello once");
+    if (found != servers_.end()) return absl::InvalidArgumentError("a stream may send ServerHello only once");
     return OnHello(session, message.hello(), now);
   }
-  if (found == servers_.end()) return absl::InvalidArgumentError("a server says hello first");
+  if (found == servers_.end())
+    return absl::InvalidArgumentError("the first message of a stream must be ServerHello");
   if (message.has_ready()) return OnReady(session, message.ready(), now);
   if (message.has_times()) return OnTimes(session, message.times(), now);
-  if (!message.has_broken()) return absl::InvalidArgumentError("an empty message");
+  if (!message.has_broken())
+    return absl::InvalidArgumentError("ServerMessage is empty; set hello, ready, times or broken");
   const uint64_t chain = message.broken().chain();
   if (found->second.chains.contains(chain)) {
     EndChain(chain, absl::StrCat(found->second.hello.server_id(), ": ", PeerText(message.broken().reason())),
@@ -80,13 +82,13 @@ absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& mess
 absl::Status ChainPool::CheckAgrees(const v1::ServerHello& hello) const {
   for (const auto& [other, server] : servers_) {
     if (server.hello.version() != hello.version()) {
-      return absl::FailedPreconditionError(absl::StrCat("this pool's servers are of version ",
+      return absl::FailedPreconditionError(absl::StrCat("the servers of this pool run version ",
                                                         server.hello.version(), ", not ", hello.version()));
     }
     if (server.hello.model() != hello.model()) {
-      return absl::FailedPreconditionError(absl::StrCat("this pool serves ", server.hello.model(), ", not ",
-                                                        hello.model(),
-                                                        " (model, types, page size, rows of a step)"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("the model of this pool is ", server.hello.model(), ", not ", hello.model(),
+                       " (engine:family:LAYERSxWIDTH:page tokens/token budget:digest)"));
     }
     // Chains are composed with the sizes of the first server, so all must agree.
     if (server.hello.blocks() != hello.blocks() || server.hello.block_bytes() != hello.block_bytes() ||
@@ -94,7 +96,8 @@ absl::Status ChainPool::CheckAgrees(const v1::ServerHello& hello) const {
         server.hello.kv_token_bytes() != hello.kv_token_bytes() ||
         server.hello.page_tokens() != hello.page_tokens()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("servers of ", PeerText(hello.model()), " name different sizes of it"));
+          absl::StrCat("servers with the model ", PeerText(hello.model()),
+                       " report different sizes of blocks, KV cache or pages"));
     }
   }
   return absl::OkStatus();
@@ -107,8 +110,8 @@ bool ChainPool::AllFree() const {
 
 void ChainPool::PutOut(const absl::Status& why) {
   for (const auto& [session, server] : servers_) {
-    spdlog::warn("chains: {} makes way for a server that brings chains: {}", server.hello.server_id(),
-                 std::string(why.message()));
+    spdlog::warn("chains: server {} is disconnected in favour of a server that already has chains: {}",
+                 server.hello.server_id(), std::string(why.message()));
     put_out_.push_back(session);
   }
   servers_.clear();
@@ -118,11 +121,12 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   if (absl::Status status = CheckHello(hello); !status.ok()) return status;
   TakeOver(hello, now);
   if (servers_.size() >= kMaxServers) {
-    return absl::ResourceExhaustedError(absl::StrCat("the pool has ", kMaxServers, " servers"));
+    return absl::ResourceExhaustedError(absl::StrCat("the pool already has ", kMaxServers, " servers"));
   }
   for (const auto& [other, server] : servers_) {
     if (server.hello.server_id() == hello.server_id()) {
-      return absl::AlreadyExistsError(absl::StrCat("a server named ", hello.server_id(), " is here"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("a server named ", hello.server_id(), " is already connected"));
     }
   }
   if (absl::Status status = CheckAgrees(hello); !status.ok()) {
@@ -132,7 +136,7 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   Server& server = servers_[session];
   server.hello = hello;
   server.hello.clear_stages();
-  spdlog::info("chains: {} has joined with {:.1f} MiB", hello.server_id(),
+  spdlog::info("chains: server {} joined with {:.1f} MiB of memory", hello.server_id(),
                static_cast<double>(hello.memory_bytes()) / (1 << 20));
   for (const v1::ChainStage& stage : hello.stages()) RecoverStage(session, server, stage, now);
   RequestTimes(session, server, now);
@@ -201,7 +205,7 @@ std::optional<std::vector<core::ServerTimes>> ChainPool::MeasuredTimes(
 void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
   v1::PoolMessage drop;
   drop.mutable_drop()->set_chain(stage.chain());
-  drop.mutable_drop()->set_reason("the pool has composed without it");
+  drop.mutable_drop()->set_reason("the router does not have this chain any more");
   const BlockRange hosts = {static_cast<int32_t>(stage.hosted_first()),
                             static_cast<int32_t>(stage.hosted_end() - stage.hosted_first())};
   const bool sound = stage.chain() != 0 && stage.stages() >= 1 && stage.stages() <= kMaxServers &&
@@ -230,7 +234,7 @@ void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainSta
   if (std::all_of(chain.stages.begin(), chain.stages.end(), [](const auto& s) { return s.has_value(); })) {
     chain.serving = true;
     chain.deadline = absl::InfiniteFuture();
-    spdlog::info("chain {}: taken over, {} servers", stage.chain(), chain.stages.size());
+    spdlog::info("chain {}: recovered, {} servers", stage.chain(), chain.stages.size());
   }
 }
 
@@ -244,7 +248,7 @@ absl::Status ChainPool::OnReady(Session session, const v1::ChainReady& ready, ab
   if (!ready.error().empty()) {
     server.failed = true;
     EndChain(ready.chain(),
-             absl::StrCat(server.hello.server_id(), " cannot load its part: ", PeerText(ready.error())),
+             absl::StrCat(server.hello.server_id(), " cannot load its blocks: ", PeerText(ready.error())),
              session, now);
     return absl::OkStatus();
   }
@@ -272,17 +276,17 @@ void ChainPool::OnGone(Session session, absl::Time now) {
   const auto chains = std::move(found->second.chains);
   servers_.erase(found);
   for (auto& [other, server] : servers_) server.round_trips_s.erase(id);
-  spdlog::warn("chains: {} is lost", id);
-  for (const auto& [chain, slots] : chains) EndChain(chain, absl::StrCat(id, " is lost"), session, now);
+  spdlog::warn("chains: server {} disconnected", id);
+  for (const auto& [chain, slots] : chains) EndChain(chain, absl::StrCat(id, " disconnected"), session, now);
 }
 
 void ChainPool::EndChain(uint64_t chain, const std::string& why, Session except, absl::Time now) {
   const auto found = chains_.find(chain);
   if (found == chains_.end()) return;
   if (found->second.draining) {
-    spdlog::info("chain {}: ends: {}", chain, why);
+    spdlog::info("chain {}: ended: {}", chain, why);
   } else {
-    spdlog::warn("chain {}: ends: {}", chain, why);
+    spdlog::warn("chain {}: ended: {}", chain, why);
   }
   patience_.Forget();
   for (const auto& stage : found->second.stages) {
@@ -308,7 +312,7 @@ void ChainPool::OnTime(absl::Time now, double demand) {
     const Chain& chain = chains_[number];
     if (chain.draining) {
       // Its requests continue in the new chains, with their generated tokens as part of the prompt.
-      EndChain(number, "its requests have not ended in time", 0, now);
+      EndChain(number, "its requests did not end within --chain_drain_timeout", 0, now);
       continue;
     }
     std::string who;
@@ -319,7 +323,7 @@ void ChainPool::OnTime(absl::Time now, double demand) {
       server->second.failed = true;
       absl::StrAppend(&who, who.empty() ? "" : ", ", server->second.hello.server_id());
     }
-    EndChain(number, absl::StrCat("not ready in time: ", who), 0, now);
+    EndChain(number, absl::StrCat("servers not ready in time: ", who), 0, now);
   }
   if (now >= compose_at_) Compose(now, demand);
   if (now >= check_at_ && Quiet()) Retune(now, demand);
@@ -366,7 +370,8 @@ void ChainPool::Compose(absl::Time now, double demand) {
   const auto plan = core::PlanChains(members.servers, sizes, options_.slots, members.measured ? demand : 0,
                                      members.standing);
   if (!plan.ok()) {
-    spdlog::warn("chains: none of the free servers: {}", std::string(plan.status().message()));
+    spdlog::warn("chains: cannot compose a chain of the free servers: {}",
+                 std::string(plan.status().message()));
     return;
   }
   for (size_t j = 0; j < members.sessions.size(); ++j)
@@ -437,8 +442,8 @@ void ChainPool::Retune(absl::Time now, double demand) {
   patience_.Forget();
   compose_for_ = better->demand;
   spdlog::info(
-      "chains: for {:.3g} requests/s another composition carries {:.3g} requests/s in place of {:.3g}, "
-      "with a mean response of at least {:.3g} s in place of {:.3g}; draining {} chains",
+      "chains: recomposing for a demand of {:.3g} requests/s: capacity {:.3g} requests/s instead of {:.3g}, "
+      "mean response time at least {:.3g} s instead of {:.3g}; draining {} chains",
       demand, better->then.rate, better->now.rate, better->then.bound, better->now.bound, chains_.size());
   for (auto& [number, chain] : chains_) {
     chain.draining = true;
@@ -485,8 +490,8 @@ void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>&
     absl::StrAppend(&text, " ", server.hello.server_id(), "[", hop.range.first, ",", hop.range.end(), ")");
   }
   const std::string expected =
-      service_s > 0 ? absl::StrCat(", ", absl::SixDigits(service_s), " s for a mean one") : "";
-  spdlog::info("chain {}: {} requests at a time{} over{}", number, plan.capacity, expected, text);
+      service_s > 0 ? absl::StrCat(", ", absl::SixDigits(service_s), " s for a mean request") : "";
+  spdlog::info("chain {}: {} concurrent requests{}, servers{}", number, plan.capacity, expected, text);
 }
 
 int64_t ChainPool::chains() const {

@@ -44,7 +44,7 @@ grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* ChainPoolService::J
                                                           v1::ServerMessage message) {
     if (options_.servers == 0) {
       session->Close({grpc::StatusCode::FAILED_PRECONDITION,
-                      "this router composes no chains: start it with --chain_servers"});
+                      "chains are disabled on this router; start it with --chain_servers above 0"});
       return session->Consumed();
     }
     if (names.has_value() && message.has_hello() && !NamesWorker(*names, message.hello().server_id())) {
@@ -71,7 +71,8 @@ void ChainPoolService::OnMessage(const std::shared_ptr<Session>& session, const 
   for (const ChainPool::Session other : pool_->TakePutOut()) {
     if (const auto found = sessions_.find(other); found != sessions_.end()) {
       found->second->Close(
-          {grpc::StatusCode::FAILED_PRECONDITION, "this pool serves the model of another server's chains"});
+          {grpc::StatusCode::FAILED_PRECONDITION,
+           "the pool now serves a different model, that of a server that already had chains"});
     }
   }
 }
@@ -98,7 +99,7 @@ void ChainPoolService::Run() {
     const absl::Time now = MonotonicNow();
     for (const auto& [number, session] : sessions_) {
       if (session->BreakOffIfStuck(now, options_.step_timeout))
-        spdlog::warn("the server at {} takes no messages and is cut off", session->peer());
+        spdlog::warn("the server at {} does not read its messages; disconnecting it", session->peer());
     }
     for (ChainPool::Outgoing& out : pool_->TakeOutgoing()) {
       if (const auto to = sessions_.find(out.to); to != sessions_.end()) {

@@ -33,7 +33,8 @@ absl::Status WritePoolFiles(const std::string& folder, absl::Span<const core::Po
   const std::filesystem::path path(folder);
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) return absl::UnavailableError(absl::StrCat("cannot make ", folder, ": ", error.message()));
+  if (error)
+    return absl::UnavailableError(absl::StrCat("cannot create directory ", folder, ": ", error.message()));
   absl::Status status = WriteFileAtomically((path / "model.json").string(), ModelJson(sizes) + "\n");
   if (!status.ok()) return status;
   return WriteFileAtomically((path / "pool.json").string(), PoolJson(servers) + "\n");

@@ -19,47 +19,55 @@
 #include "common/config/program.h"
 #include "common/workload/trace.h"
 
-ABSL_FLAG(int64_t, servers, 20, "servers of the pool");
+ABSL_FLAG(int64_t, servers, 20, "number of servers in the pool");
 ABSL_FLAG(double, fast, 0.2,
-          "share of them that is fast: 40 GB and 120 TFLOPS; the others have 20 GB and 80");
-ABSL_FLAG(int64_t, reserve, 7, "c, jobs that every hosted block has cache for; 0: tuned");
-ABSL_FLAG(bool, use_all, false, "serve: blocks on every server; false: GBP-CR stops where the demand is met");
+          "share of fast servers (40 GB, 120 TFLOPS); the others have 20 GB and 80 TFLOPS");
+ABSL_FLAG(int64_t, reserve, 7,
+          "c: number of jobs for which every hosted block reserves cache; 0: tuned (only with serve)");
+ABSL_FLAG(bool, use_all, false,
+          "serve: place blocks on every server; false: stop placement once the chains carry the demand");
 ABSL_FLAG(double, demand, 0.2, "jobs per second");
-ABSL_FLAG(double, load, 0,
-          "serve, in place of --demand: share of the composed rate, on all servers; 0: none");
-ABSL_FLAG(int64_t, orders, 100, "placement: random orders of the servers");
+ABSL_FLAG(
+    double, load, 0,
+    "serve: demand as a share of the composed rate of all servers, instead of --demand; 0: use --demand");
+ABSL_FLAG(int64_t, orders, 100, "placement: number of random orders of the servers");
 ABSL_FLAG(std::string, system, "composed",
-          "serve: composed, petals, petals_slices or bprr; slices: besides these whole, tuned and bursts");
-ABSL_FLAG(std::string, rule, "jffc", "serve, composed: jffc, sa_jsq, sed, jsq or jiq");
-ABSL_FLAG(int64_t, jobs, 5000, "jobs of a run");
-ABSL_FLAG(uint64_t, seed, 1, "seed of places, jobs and orders");
-ABSL_FLAG(std::string, rtt, "",
-          "CSV of round-trip times in ms, a line per node; empty: 320 generated places in Europe");
-ABSL_FLAG(std::string, tuning, "retuned",
-          "drift: low or high keeps the composition for that demand; retuned: composed anew when it changes");
-ABSL_FLAG(double, low, 0.2, "drift: low demand, a share of the largest composed rate");
-ABSL_FLAG(double, high, 0.9, "drift: high demand, as --low");
-ABSL_FLAG(double, hold, 3600, "drift: seconds of the low and of the high demand");
-ABSL_FLAG(double, ramp, 3600, "drift: seconds from one to the other; 0: at once");
-ABSL_FLAG(int64_t, cycles, 2, "drift: low, up, high, down");
-ABSL_FLAG(double, loading, 60, "drift: seconds in which servers load other blocks");
-ABSL_FLAG(double, compute, 1, "slices: multiplies the times of computing");
-ABSL_FLAG(double, communication, 1, "slices: multiplies the times of hops");
-ABSL_FLAG(std::string, trace, "", "slices: file that lengths are drawn from");
-ABSL_FLAG(std::string, profile, "code", "slices: built-in workload in place of --trace");
+          "serve: composed, petals, petals_slices or bprr; slices: also whole, tuned or bursts");
+ABSL_FLAG(std::string, rule, "jffc",
+          "serve with --system=composed: dispatch rule jffc, sa_jsq, sed, jsq or jiq");
+ABSL_FLAG(int64_t, jobs, 5000, "number of jobs per run");
+ABSL_FLAG(uint64_t, seed, 1, "seed for server locations, jobs and orders");
+ABSL_FLAG(
+    std::string, rtt, "",
+    "CSV file with a square matrix of round-trip times in ms; empty: 320 generated locations in Europe");
+ABSL_FLAG(
+    std::string, tuning, "retuned",
+    "drift: low or high (keep the composition for that demand) or retuned (recompose when demand changes)");
+ABSL_FLAG(double, low, 0.2, "drift: low demand, as a share of the largest composed rate");
+ABSL_FLAG(double, high, 0.9, "drift: high demand, as a share of the largest composed rate");
+ABSL_FLAG(double, hold, 3600, "drift: duration of the low and of the high demand, in seconds");
+ABSL_FLAG(double, ramp, 3600,
+          "drift: duration of the change from low to high demand and back, in seconds; 0: immediate");
+ABSL_FLAG(int64_t, cycles, 2, "drift: number of cycles of low, rising, high and falling demand");
+ABSL_FLAG(double, loading, 60, "drift: time in which servers load other blocks, in seconds");
+ABSL_FLAG(double, compute, 1, "slices: factor for compute times");
+ABSL_FLAG(double, communication, 1, "slices: factor for communication times between servers");
+ABSL_FLAG(std::string, trace, "",
+          "slices: trace file from which request lengths are drawn; empty: --profile");
+ABSL_FLAG(std::string, profile, "code", "slices: built-in workload used without --trace");
 
 namespace bfio::sim {
 namespace {
 
 constexpr char kUsage[] =
-    "bfio_chain_sim simulates a model that is spread over servers, once, and prints a JSON object.\n"
+    "bfio_chain_sim runs one simulation of a model that is distributed over servers, and prints a JSON "
+    "object.\n"
     "research/chains.py combines many runs into the results of docs/chains.md.\n\n"
-    "  bfio_chain_sim placement --demand=0.3     reserved jobs of GBP-CR and of random orders\n"
-    "  bfio_chain_sim chains                     the composed chains, and what cache allocation is made "
-    "from\n"
+    "  bfio_chain_sim placement --demand=0.3     cache reservations of GBP-CR and of random server orders\n"
+    "  bfio_chain_sim chains                     the composed chains and the input of cache allocation\n"
     "  bfio_chain_sim serve --load=0.9 --rule=sed\n"
     "  bfio_chain_sim serve --servers=10 --system=petals\n"
-    "  bfio_chain_sim tuning --demand=0.4        every c, with bounds and simulated response\n"
+    "  bfio_chain_sim tuning --demand=0.4        every c, with bounds and the simulated response\n"
     "  bfio_chain_sim drift --tuning=high        demand that rises and falls for hours\n"
     "  bfio_chain_sim slices --system=tuned      LLaMA-2-7B on nine slices of GPUs, in bursts";
 
@@ -122,11 +130,11 @@ absl::StatusOr<PoolRun> PoolFromFlags() {
                  .seed = absl::GetFlag(FLAGS_seed)};
   if (static_cast<int64_t>(run.rtts.size()) <= run.servers) {
     return absl::InvalidArgumentError(absl::StrCat("the matrix of round-trip times has ", run.rtts.size(),
-                                                   " nodes; ", run.servers,
-                                                   " servers and an orchestrator are drawn from it"));
+                                                   " nodes; it needs more than --servers=", run.servers,
+                                                   ", one for the orchestrator"));
   }
   if (run.load > 0 && run.reserve == 0)
-    return absl::InvalidArgumentError("--load needs a --reserve: c is tuned for a --demand");
+    return absl::InvalidArgumentError("--load needs a --reserve above 0: c is tuned only for a --demand");
   return run;
 }
 
@@ -154,11 +162,12 @@ absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study) {
                      absl::GetFlag(FLAGS_ramp), absl::GetFlag(FLAGS_cycles), absl::GetFlag(FLAGS_loading)},
                     absl::GetFlag(FLAGS_tuning));
   }
-  if (pool->reserve == 0) return absl::InvalidArgumentError("--reserve=0 is for serve");
+  if (pool->reserve == 0)
+    return absl::InvalidArgumentError("--reserve=0 is only valid with serve, tuning and drift");
   if (study == "placement") return RunPlacement(*pool, absl::GetFlag(FLAGS_orders));
   if (study == "chains") return RunChains(*pool);
   return absl::InvalidArgumentError(absl::StrCat(
-      "unexpected argument '", study, "'; choose placement, chains, serve, tuning, drift or slices"));
+      "unexpected argument '", study, "'; must be placement, chains, serve, tuning, drift or slices"));
 }
 
 }  // namespace
@@ -168,9 +177,10 @@ int main(int argc, char** argv) {
   const bfio::ProgramInfo info{"bfio_chain_sim", BFIO_VERSION, bfio::sim::kUsage};
   const auto arguments = bfio::InitProgram(argc, argv, info);
   if (arguments.size() != 1) {
-    return bfio::ExitWith(info,
-                          absl::InvalidArgumentError(
-                              "needs one of placement, chains, serve, tuning, drift and slices (--help)"));
+    return bfio::ExitWith(
+        info,
+        absl::InvalidArgumentError(
+            "one argument is required: placement, chains, serve, tuning, drift or slices (see --help)"));
   }
   const auto object = bfio::sim::Run(arguments[0]);
   if (!object.ok()) return bfio::ExitWith(info, object.status());

@@ -161,7 +161,8 @@ absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system,
   Router router(system, rule, jobs);
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (!router.Arrive(i))
-      return absl::FailedPreconditionError("no chain of servers hosts all blocks with memory for a job");
+      return absl::FailedPreconditionError(
+          "no chain of servers has memory for all blocks and the cache of one job");
   }
   return router.Finish();
 }

@@ -73,14 +73,16 @@ absl::StatusOr<RttMatrix> ParseRtts(absl::string_view csv) {
     for (const absl::string_view cell : absl::StrSplit(line, ',')) {
       if (!absl::SimpleAtod(cell, &row.emplace_back()) || !std::isfinite(row.back()) || row.back() < 0) {
         return absl::InvalidArgumentError(absl::StrCat("round-trip times: line ", rtts.size(), ", column ",
-                                                       row.size(), " is no number of milliseconds"));
+                                                       row.size(),
+                                                       " is not a number of milliseconds, at least 0"));
       }
     }
   }
   for (size_t i = 0; i < rtts.size(); ++i) {
     if (rtts[i].size() == rtts.size()) continue;
     return absl::InvalidArgumentError(absl::StrCat("round-trip times: line ", i + 1, " has ", rtts[i].size(),
-                                                   " columns, the matrix ", rtts.size(), " lines"));
+                                                   " columns, but the matrix has ", rtts.size(),
+                                                   " lines; it must be square"));
   }
   if (rtts.size() < 2) return absl::InvalidArgumentError("round-trip times: fewer than two nodes");
   return rtts;

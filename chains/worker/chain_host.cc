@@ -54,7 +54,8 @@ absl::Status ChainHost::CheckMemory(const ModelPart& hosted, int64_t kv_bytes) c
   for (const auto& [chain, part] : parts_) {
     others = SaturatedSum(others, part->kv_bytes);
     if (part->hosted != hosted) {
-      return absl::FailedPreconditionError(absl::StrCat("chain ", chain, " is here with other blocks"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("chain ", chain, " on this server hosts other blocks"));
     }
   }
   return CheckFits(setup_.source->bytes(), hosted, SaturatedSum(others, kv_bytes),
@@ -69,9 +70,10 @@ absl::StatusOr<std::unique_ptr<ChainHost::Part>> ChainHost::Make(const v1::Chain
       stage.hosted_first() > stage.first_block() || stage.end_block() > stage.hosted_end() ||
       stage.hosted_end() > layers || head != (stage.first_block() == 0) ||
       last != (stage.end_block() == layers)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "stage ", stage.stage(), " of ", stage.stages(), " with blocks ", stage.first_block(), " to ",
-        stage.end_block(), " out of ", stage.hosted_first(), " to ", stage.hosted_end(), " of ", layers));
+    return absl::InvalidArgumentError(absl::StrCat("invalid stage: ", stage.stage(), " of ", stage.stages(),
+                                                   " with blocks ", stage.first_block(), " to ",
+                                                   stage.end_block(), " out of ", stage.hosted_first(),
+                                                   " to ", stage.hosted_end(), " of ", layers));
   }
   const BlockRange blocks = RangeOf(stage.first_block(), stage.end_block());
   const ModelPart hosted = {RangeOf(stage.hosted_first(), stage.hosted_end()), stage.hosted_first() == 0};
@@ -103,14 +105,15 @@ absl::StatusOr<std::unique_ptr<ChainHost::Part>> ChainHost::Make(const v1::Chain
 
 absl::Status ChainHost::Start(uint64_t chain) {
   const auto found = parts_.find(chain);
-  if (found == parts_.end()) return absl::NotFoundError(absl::StrCat("chain ", chain, " is not here"));
+  if (found == parts_.end())
+    return absl::NotFoundError(absl::StrCat("chain ", chain, " is not on this server"));
   Part& part = *found->second;
   if (part.outlet != nullptr) part.outlet->Open();
   return part.spec.stage() == 0 ? StartHead(part) : absl::OkStatus();
 }
 
 absl::Status ChainHost::StartHead(Part& part) {
-  if (part.backend == nullptr) return absl::FailedPreconditionError("it has started before");
+  if (part.backend == nullptr) return absl::FailedPreconditionError("the chain has already started");
   std::unique_ptr<Backend> backend;
   if (part.outlet == nullptr) {
     backend = std::move(part.backend);
@@ -129,7 +132,7 @@ absl::Status ChainHost::StartHead(Part& part) {
   if (!rank.ok()) return rank.status();
   part.rank = *std::move(rank);
   part.rank->Start([this, chain](const absl::Status& status) {
-    setup_.on_broken(chain, absl::UnavailableError(absl::StrCat("the head's rank has ended: ",
+    setup_.on_broken(chain, absl::UnavailableError(absl::StrCat("the rank of the chain's head has ended: ",
                                                                 status.ok() ? "drained" : status.message())));
   });
   return absl::OkStatus();
@@ -141,7 +144,7 @@ void ChainHost::Drop(uint64_t chain) {
   const std::unique_ptr<Part> part = std::move(found->second);
   parts_.erase(found);
   // Wakes a step that waits for its results.
-  if (part->returns != nullptr) part->returns->OnLost(absl::UnavailableError("it was dropped"));
+  if (part->returns != nullptr) part->returns->OnLost(absl::UnavailableError("the chain was dropped"));
   part->rank.reset();
   setup_.service->Unregister(chain);
 }
@@ -149,7 +152,7 @@ void ChainHost::Drop(uint64_t chain) {
 void ChainHost::Drain(uint64_t chain) {
   const auto found = parts_.find(chain);
   if (found == parts_.end() || found->second->rank == nullptr) return;
-  found->second->rank->Leave("the pool composes its servers anew");
+  found->second->rank->Leave("the router recomposes the chains");
 }
 
 bool ChainHost::Leave(const std::string& reason) {

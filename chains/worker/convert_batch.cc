@@ -38,7 +38,7 @@ absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message) {
   MicroBatch batch;
   batch.number = message.number();
   if (message.hidden().size() % sizeof(float) != 0) {
-    return Bad("hidden has ", message.hidden().size(), " bytes, which are no whole values");
+    return Bad("hidden has ", message.hidden().size(), " bytes, not a multiple of 4");
   }
   batch.hidden.resize(message.hidden().size() / sizeof(float));
   // memcpy must not get a null pointer, even for 0 bytes.
@@ -56,13 +56,14 @@ absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message) {
   for (int run = 0; run < runs; ++run) {
     rows += message.run_rows(run);
     // A row has at least one value, so the message's size bounds the rows.
-    if (rows > batch.hidden.size()) return Bad("more rows than values");
+    if (rows > batch.hidden.size()) return Bad("run_rows has more rows than hidden has values");
     if (uint64_t{message.run_positions(run)} + message.run_rows(run) > kMost) {
       return Bad("run_positions[", run, "] is ", message.run_positions(run));
     }
     const uint64_t begin = pages;
     pages += message.run_pages(run);
-    if (pages > static_cast<uint64_t>(message.pages_size())) return Bad("run_pages are more than pages");
+    if (pages > static_cast<uint64_t>(message.pages_size()))
+      return Bad("run_pages counts more pages than pages has");
     run_pages.clear();
     for (uint64_t i = begin; i < pages; ++i) {
       const uint32_t page = message.pages(static_cast<int>(i));
@@ -72,9 +73,10 @@ absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message) {
     plan.AddRun(run, message.run_positions(run), std::vector<uint32_t>(message.run_rows(run)), run_pages,
                 false);
   }
-  if (pages != static_cast<uint64_t>(message.pages_size())) return Bad("pages are more than run_pages");
+  if (pages != static_cast<uint64_t>(message.pages_size()))
+    return Bad("pages has more pages than run_pages counts");
   for (const uint32_t row : message.wanted_rows()) {
-    if (row >= rows) return Bad("wanted_rows has ", row, " of ", rows, " rows");
+    if (row >= rows) return Bad("wanted_rows has row ", row, ", which must be below ", rows);
     plan.logit_rows.push_back(static_cast<int32_t>(row));
   }
   return batch;

@@ -56,9 +56,9 @@ class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v
 
   absl::Status Send(MicroBatch batch) {
     MutexLock lock(&mutex_);
-    if (lost_) return absl::UnavailableError("the next server of the chain is lost");
+    if (lost_) return absl::UnavailableError("the next server of the chain disconnected");
     if (waiting_.size() >= static_cast<size_t>(kMaxInFlight)) {
-      return absl::ResourceExhaustedError("the next server of the chain does not take its micro-batches");
+      return absl::ResourceExhaustedError("the next server of the chain does not read its micro-batches");
     }
     waiting_.push_back(std::move(batch));
     WriteNext();
@@ -98,7 +98,7 @@ class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v
     }
     if (tell) {
       on_lost_(absl::UnavailableError(
-          absl::StrCat("the next server of the chain is lost: ", FromGrpcStatus(status).ToString())));
+          absl::StrCat("the next server of the chain disconnected: ", FromGrpcStatus(status).ToString())));
     }
     // Must be last: the owner may delete this from now on.
     MutexLock lock(&mutex_);

@@ -48,26 +48,27 @@ class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage
 
   absl::Status TakeMessage() {
     if (gate_ == nullptr) return Open();
-    if (!message_.has_activations()) return absl::InvalidArgumentError("activations were awaited");
+    if (!message_.has_activations())
+      return absl::InvalidArgumentError("a stream may send only activations after open");
     auto batch = FromProto(message_.activations());
     MutexLock lock(&gate_->mutex);
-    if (gate_->inlet == nullptr) return absl::UnavailableError("the chain is gone");
+    if (gate_->inlet == nullptr) return absl::UnavailableError("the chain has ended");
     if (batch.ok()) return gate_->inlet->Take(*std::move(batch));
     gate_->inlet->OnLost(batch.status());
     return batch.status();
   }
 
   absl::Status Open() {
-    if (!message_.has_open()) return absl::InvalidArgumentError("a stream begins with open");
+    if (!message_.has_open()) return absl::InvalidArgumentError("the first message of a stream must be open");
     const v1::PassOpen& open = message_.open();
     std::shared_ptr<Gate> gate = service_->Find(open.chain());
     if (gate == nullptr || gate->stage != open.stage()) {
       return absl::NotFoundError(
-          absl::StrCat("stage ", open.stage(), " of chain ", open.chain(), " is not here"));
+          absl::StrCat("stage ", open.stage(), " of chain ", open.chain(), " is not on this server"));
     }
     MutexLock lock(&gate->mutex);
-    if (gate->inlet == nullptr) return absl::UnavailableError("the chain is gone");
-    if (gate->reader != nullptr) return absl::AlreadyExistsError("this stage has its predecessor already");
+    if (gate->inlet == nullptr) return absl::UnavailableError("the chain has ended");
+    if (gate->reader != nullptr) return absl::AlreadyExistsError("another stream already feeds this stage");
     gate->reader = self_;
     gate_ = std::move(gate);
     return absl::OkStatus();
@@ -76,7 +77,8 @@ class PassService::Reader final : public grpc::ServerBidiReactor<v1::PassMessage
   absl::Status Lost() {
     if (gate_ != nullptr) {
       MutexLock lock(&gate_->mutex);
-      if (gate_->inlet != nullptr) gate_->inlet->OnLost(absl::UnavailableError("the predecessor is lost"));
+      if (gate_->inlet != nullptr)
+        gate_->inlet->OnLost(absl::UnavailableError("the previous server of the chain disconnected"));
     }
     return absl::OkStatus();
   }
@@ -110,7 +112,7 @@ void PassService::Unregister(uint64_t chain) {
     gate->inlet = nullptr;
     reader = std::move(gate->reader);
   }
-  if (reader != nullptr) reader->End(absl::UnavailableError("the chain is gone"));
+  if (reader != nullptr) reader->End(absl::UnavailableError("the chain has ended"));
 }
 
 std::shared_ptr<PassService::Gate> PassService::Find(uint64_t chain) {

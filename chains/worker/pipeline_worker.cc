@@ -105,8 +105,9 @@ class Member {
       if (leaving_.has_value() && (!host_.HasHeads() || MonotonicNow() >= *leaving_)) break;
       if (!joined_ && !leaving_.has_value() && MonotonicNow() >= next_try_) Join();
       if (!ever_joined_ && MonotonicNow() >= give_up) {
-        return absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
-                                                   absl::FormatDuration(options_.connect_timeout)));
+        return absl::UnavailableError(
+            absl::StrCat("no router reachable at ", options_.router,
+                         " within --connect_timeout=", absl::FormatDuration(options_.connect_timeout)));
       }
       for (Event& event : mailbox_.TakeWithin(kTick)) {
         if (absl::Status status = Handle(event); !status.ok()) return status;
@@ -172,7 +173,7 @@ class Member {
                      absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
         return absl::OkStatus();
       }
-      spdlog::warn("{}: stream to the pool lost: {}", options_.worker_id, why.ToString());
+      spdlog::warn("{}: lost the stream to the router: {}", options_.worker_id, why.ToString());
     }
     return absl::OkStatus();
   }
@@ -181,9 +182,9 @@ class Member {
     refusals_.Reset();
     if (message.has_stage()) {
       const uint64_t chain = message.stage().chain();
-      const absl::Status loaded =
-          leaving_.has_value() ? absl::UnavailableError("it is leaving") : host_.Load(message.stage());
-      if (!loaded.ok()) spdlog::error("chain {}: {}", chain, loaded.ToString());
+      const absl::Status loaded = leaving_.has_value() ? absl::UnavailableError("the server is shutting down")
+                                                       : host_.Load(message.stage());
+      if (!loaded.ok()) spdlog::error("chain {}: cannot load its blocks: {}", chain, loaded.ToString());
       v1::ServerMessage reply;
       reply.mutable_ready()->set_chain(chain);
       reply.mutable_ready()->set_error(loaded.ok() ? "" : std::string(loaded.message()));
@@ -192,7 +193,7 @@ class Member {
       const absl::Status started = host_.Start(message.start().chain());
       if (!started.ok()) OnBroken({message.start().chain(), started});
     } else if (message.has_drop()) {
-      spdlog::warn("chain {}: ends: {}", message.drop().chain(), message.drop().reason());
+      spdlog::warn("chain {}: ended by the router: {}", message.drop().chain(), message.drop().reason());
       host_.Drop(message.drop().chain());
     } else if (message.has_drain()) {
       host_.Drain(message.drain().chain());
@@ -203,7 +204,7 @@ class Member {
 
   void OnBroken(const Broken& broken) {
     if (!host_.Has(broken.chain)) return;
-    spdlog::warn("chain {}: broken: {}", broken.chain, std::string(broken.why.message()));
+    spdlog::warn("chain {}: failed: {}", broken.chain, std::string(broken.why.message()));
     host_.Drop(broken.chain);
     v1::ServerMessage message;
     message.mutable_broken()->set_chain(broken.chain);
@@ -240,9 +241,9 @@ absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
     return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen: ", address.status().message()));
   }
   if (pipeline_.address.empty() && (address->host == "0.0.0.0" || address->host == "::")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--pipeline_listen=", pipeline_.listen,
-                     " needs --pipeline_address: where other servers reach this one"));
+    return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen=", pipeline_.listen,
+                                                   " is a wildcard address; set --pipeline_address to the "
+                                                   "HOST:PORT at which other servers reach this one"));
   }
   if (!pipeline_.address.empty()) {
     if (auto other = ParseAddress(pipeline_.address); !other.ok()) {
@@ -252,13 +253,14 @@ absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
   if ((options.engine.name != "cpu" && options.engine.name != "cuda") ||
       options.engine.cpu.decode.share_mlp) {
     return absl::InvalidArgumentError(
-        "--pipeline_listen: chains are served by --engine=cpu or cuda, with --mlp=replicated alone");
+        "--pipeline_listen requires --engine=cpu or --engine=cuda, and --mlp=replicated");
   }
   if (options.ranks_per_process != 1) {
-    return absl::InvalidArgumentError("--pipeline_listen: a server of chains has --ranks_per_process=1");
+    return absl::InvalidArgumentError("--pipeline_listen requires --ranks_per_process=1");
   }
   if (options.engine.memory_limit_bytes <= 0) {
-    return absl::InvalidArgumentError("--pipeline_listen needs --memory_limit_mb: what this server may fill");
+    return absl::InvalidArgumentError(
+        "--pipeline_listen requires --memory_limit_mb, the memory that weights and KV cache may use");
   }
   for (const TlsEnd end : {TlsEnd::kServer, TlsEnd::kClient}) {
     if (absl::Status status = CheckTlsFiles(pipeline_.tls, "pipeline_tls", end); !status.ok()) return status;
@@ -294,17 +296,17 @@ absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<g
   (*listener)->AddTo(builder, ServerCredentials(pipeline_.tls));
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr) return absl::InternalError("the gRPC server does not start");
+  if (server == nullptr) return absl::InternalError("the gRPC server failed to start");
   address->port = (*listener)->port();
   const std::string reached = pipeline_.address.empty() ? address->ToString() : pipeline_.address;
-  spdlog::info("{}: chains come in at {}", options.worker_id, reached);
+  spdlog::info("{}: listening for chains at {}", options.worker_id, reached);
   const std::shared_ptr<const Model> shared = *std::move(model);
   auto source = SourceOf(options.engine, shared);
   if (!source.ok()) return source.status();
   auto time = MeasureBlock(**source, options.engine.cpu.decode, kTrial);
   if (!time.ok()) return time.status();
-  spdlog::info("{}: a block takes {:.3g} ms a step and {:.3g} ms a further row", options.worker_id,
-               1e3 * time->step_s, 1e3 * time->row_s);
+  spdlog::info("{}: measured time of a block: {:.3g} ms per step plus {:.3g} ms per further row",
+               options.worker_id, 1e3 * time->step_s, 1e3 * time->row_s);
   // From here on every path must stop the listener again.
   (*listener)->Serve();
   absl::Status status;

@@ -56,7 +56,7 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   }
   Port opened;
   opened.server = builder.BuildAndStart();
-  if (opened.server == nullptr) return absl::InternalError("the gRPC server does not start");
+  if (opened.server == nullptr) return absl::InternalError("the gRPC server failed to start");
   opened.listener = std::move(listener);
   opened.listener->Serve();
   address.port = opened.listener->port();

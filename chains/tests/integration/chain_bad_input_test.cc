@@ -16,21 +16,22 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
   ExpectOneLine("bfio_router", {"--chain_job=much"}, 2, "--chain_job=much: must be INPUT:OUTPUT");
   ExpectOneLine("bfio_router", {"--chain_servers=2", "--plan_mode=lockstep"}, 2, "(--coupling=barrier)");
   const std::string listen = "--pipeline_listen=127.0.0.1:0", model = "--model=/nonexistent";
-  ExpectOneLine("bfio_worker", {listen}, 2, "chains are served by --engine=cpu or cuda");
+  ExpectOneLine("bfio_worker", {listen}, 2, "--pipeline_listen requires --engine=cpu or --engine=cuda");
   ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model}, 2, "needs --memory_limit_mb");
   ExpectOneLine("bfio_worker", {listen, "--micro_batches=65"}, 2, "--micro_batches=65: must be within 1..64");
 }
 
 TEST(ChainBadInput, Simulations) {
-  ExpectOneLine("bfio_chain_sim", {}, 2, "needs one of placement, chains, serve, tuning, drift and slices");
+  ExpectOneLine("bfio_chain_sim", {}, 2,
+                "one argument is required: placement, chains, serve, tuning, drift or slices");
   ExpectOneLine("bfio_chain_sim", {"guess"}, 2, "unexpected argument 'guess'");
   ExpectOneLine("bfio_chain_sim", {"serve", "--rtt=/nonexistent"}, 2, "--rtt=/nonexistent: cannot be read");
-  ExpectOneLine("bfio_chain_sim", {"serve", "--servers=400"}, 2, "400 servers and an orchestrator");
+  ExpectOneLine("bfio_chain_sim", {"serve", "--servers=400"}, 2, "it needs more than --servers=400");
   ExpectOneLine("bfio_chain_sim", {"slices", "--system=best"}, 2, "choose one of petals");
 }
 
 TEST(ChainBadInput, Planner) {
-  ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is no number above 0");
+  ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is not a number above 0");
   ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");
 }
 

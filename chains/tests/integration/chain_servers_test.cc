@@ -132,15 +132,15 @@ TEST(Chain, FlagsThatExcludeChainsAreRefusedInOneLine) {
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   };
   expect({listen, limit}, "--memory_limit_mb is for --engine=cpu");
-  expect({listen}, "chains are served by --engine=cpu or cuda, with --mlp=replicated alone");
+  expect({listen}, "--pipeline_listen requires --engine=cpu or --engine=cuda, and --mlp=replicated");
   expect({"--engine=cuda", model, limit}, "--memory_limit_mb is for --engine=cpu");
-  expect({"--engine=cuda", model, listen}, "--pipeline_listen needs --memory_limit_mb");
-  expect({"--engine=cpu", model, listen}, "--pipeline_listen needs --memory_limit_mb");
-  expect({"--engine=cpu", model, listen, limit, "--mlp=tp"}, "with --mlp=replicated alone");
+  expect({"--engine=cuda", model, listen}, "--pipeline_listen requires --memory_limit_mb");
+  expect({"--engine=cpu", model, listen}, "--pipeline_listen requires --memory_limit_mb");
+  expect({"--engine=cpu", model, listen, limit, "--mlp=tp"}, "--mlp=replicated");
   expect({"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1");
   expect({"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: ");
   const std::string anywhere = "--pipeline_listen=0.0.0.0:0";
-  expect({"--engine=cpu", model, limit, anywhere}, "needs --pipeline_address");
+  expect({"--engine=cpu", model, limit, anywhere}, "set --pipeline_address");
   expect({"--engine=cpu", model, limit, anywhere, "--pipeline_address=10.0.0.1:7"},
          "other machines can reach it");
 }
@@ -161,7 +161,7 @@ TEST(Chain, LosingServersLosesNoTokenAndComposesAgain) {
   clients.AwaitTokens(400);
   cluster.workers()[0].Signal(SIGKILL);
   ASSERT_TRUE(cluster.WaitFor("no chain", [](const auto& state) { return Serving(state) == nullptr; }));
-  AwaitLog(cluster.router(), "2 servers hold 8 of 12 blocks");
+  AwaitLog(cluster.router(), "2 servers have memory for 8 of 12 blocks");
   cluster.StartWorker(1);
   clients.ExpectTokens(alone);
   const v1::RequestTotals totals = cluster.State().requests();
@@ -190,7 +190,7 @@ TEST(Chain, AChainOutlivesItsRouterAndTheNextTakesItOver) {
     EXPECT_EQ(result.tokens, alone[i]) << "request " << i;
   }
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
-  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("taken over, 4 servers"));
+  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("recovered, 4 servers"));
 }
 
 // Two chains of two servers each, server0 and server1, server2 and server3, with memory for two requests per

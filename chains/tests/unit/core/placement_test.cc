@@ -343,10 +343,9 @@ TEST(WhyImpossible, NamesTheConstraintAndByHowMuch) {
   const Demand demand = {0.1, 0.7};
   auto sweep = SweepReserve(servers, Figure2Service(), demand);
   EXPECT_EQ(BestReserve(sweep, TuningGoal::kLowerBound), nullptr);
-  EXPECT_EQ(
-      WhyImpossible(servers, Figure2Service(), demand, sweep).message(),
-      "memory: with cache for one job in each, the pool holds 1 of 3 blocks; 2 blocks (2.2 GB) more are "
-      "needed");
+  EXPECT_EQ(WhyImpossible(servers, Figure2Service(), demand, sweep).message(),
+            "memory: with cache for one job per block, the pool holds 1 of 3 blocks; memory for 2 more "
+            "blocks (2.2 GB) is needed");
   servers = Figure2Servers();
   sweep = SweepReserve(servers, Figure2Service(), {10, 0.7});
   EXPECT_EQ(BestReserve(sweep, TuningGoal::kLowerBound), nullptr);

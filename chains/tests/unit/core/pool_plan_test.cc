@@ -37,7 +37,7 @@ TEST(PlanChainsTest, TooLittleMemoryIsReportedWithTheMissingBlocks) {
   const std::vector<PoolServer> servers = {{"a", 330}, {"b", 10}};
   const auto plan = PlanChains(servers, {12, 100, 10}, 8);
   EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
-  EXPECT_EQ(plan.status().message(), "2 servers hold 3 of 12 blocks with memory for one request at a time");
+  EXPECT_EQ(plan.status().message(), "2 servers have memory for 3 of 12 blocks with cache for one request");
 }
 
 TEST(PlanChainsTest, AServerInAChainKeepsItsBlocksAndLendsItsFreeCache) {

@@ -286,37 +286,37 @@ TEST(PipelineTest, AMicroBatchThatDoesNotFitTheChainIsRefused) {
       {"4 rows", [](MicroBatch& b) { b.plan.token_ids.push_back(0); }},
       {"0 rows", [](MicroBatch& b) { b = MicroBatch(), b.plan.Clear(); }},
       {"11 values", [](MicroBatch& b) { b.hidden.pop_back(); }},
-      {"belong together", [](MicroBatch& b) { b.plan.positions.pop_back(); }},
-      {"belong together", [](MicroBatch& b) { b.plan.row_runs.push_back(0); }},
-      {"belong together", [](MicroBatch& b) { b.plan.run_rows.pop_back(); }},
-      {"belong together", [](MicroBatch& b) { b.plan.run_pages.push_back(9); }},
-      {"one after another", [](MicroBatch& b) { b.plan.run_rows[1] = 7; }},
-      {"one after another", [](MicroBatch& b) { b.plan.run_rows[0] = -1; }},
-      {"one after another", [](MicroBatch& b) { b.plan.run_pages[1] = -4; }},
-      {"one after another", [](MicroBatch& b) { b.plan.pages.push_back(0); }},
+      {"differ in length", [](MicroBatch& b) { b.plan.positions.pop_back(); }},
+      {"differ in length", [](MicroBatch& b) { b.plan.row_runs.push_back(0); }},
+      {"differ in length", [](MicroBatch& b) { b.plan.run_rows.pop_back(); }},
+      {"differ in length", [](MicroBatch& b) { b.plan.run_pages.push_back(9); }},
+      {"rows and pages in order", [](MicroBatch& b) { b.plan.run_rows[1] = 7; }},
+      {"rows and pages in order", [](MicroBatch& b) { b.plan.run_rows[0] = -1; }},
+      {"rows and pages in order", [](MicroBatch& b) { b.plan.run_pages[1] = -4; }},
+      {"rows and pages in order", [](MicroBatch& b) { b.plan.pages.push_back(0); }},
       {"has no rows", [](MicroBatch& b) { b.plan.run_rows[1] = 0; }},
-      {"3 runs; at most 2",
+      {"3 runs; the limit is 2",
        [](MicroBatch& b) {
          b.plan.Clear();
          for (int run = 0; run < 3; ++run) b.plan.AddRun(run, 0, {1}, {run}, true);
        }},
-      {"5 pages; there are 4",
+      {"5 pages; the limit is 4",
        [](MicroBatch& b) {
          b.plan.pages.insert(b.plan.pages.end(), {1, 1});
          b.plan.run_pages.back() = 5;
        }},
-      {"3 wanted rows of 2 runs",
+      {"3 wanted rows, more than its 2 runs",
        [](MicroBatch& b) {
          b.plan.logit_rows = {0, 1, 2};
        }},
-      {"page 4 of 4", [](MicroBatch& b) { b.plan.pages[1] = 4; }},
+      {"page 4 is not below 4", [](MicroBatch& b) { b.plan.pages[1] = 4; }},
       {"page -1", [](MicroBatch& b) { b.plan.pages[0] = -1; }},
       {"begins at position -30", [](MicroBatch& b) { b.plan.positions[0] = -30; }},
       {"ends at position 33", [](MicroBatch& b) { b.plan.positions[0] = 31; }},
-      {"order", [](MicroBatch& b) { b.plan.positions[1] = 7; }},
-      {"order", [](MicroBatch& b) { b.plan.row_runs[1] = 1; }},
+      {"not in the order of run 0", [](MicroBatch& b) { b.plan.positions[1] = 7; }},
+      {"not in the order of run 0", [](MicroBatch& b) { b.plan.row_runs[1] = 1; }},
       {"wanted row 3", [](MicroBatch& b) { b.plan.logit_rows[1] = 3; }},
-      {"wanted row 1 after 1",
+      {"wanted row 1 must be above 1",
        [](MicroBatch& b) {
          b.plan.logit_rows = {1, 1};
        }},
@@ -337,7 +337,7 @@ TEST(PipelineTest, AMessageOutOfOrderBreaksTheStageAndIsReportedOnce) {
   Stage stage(MakePart(model, {}, {{0, 1}, false}, options), BoundsOf(model->config().hidden, options), false,
               std::make_unique<DeafOutlet>(), [&](const absl::Status& why) {
                 ++broken;
-                EXPECT_THAT(std::string(why.message()), HasSubstr("micro-batch 2 came after 0"));
+                EXPECT_THAT(std::string(why.message()), HasSubstr("micro-batch 2 followed micro-batch 0"));
               });
   MicroBatch batch = GoodBatch();
   batch.number = 2;

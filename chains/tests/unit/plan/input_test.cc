@@ -61,7 +61,7 @@ TEST(ParseModel, CheckpointConfigs) {
 }
 
 TEST(ParseModel, Mistakes) {
-  EXPECT_EQ(ModelError("[1"), "m.json is no JSON object");
+  EXPECT_EQ(ModelError("[1"), "m.json is not a JSON object");
   EXPECT_EQ(ModelError(R"({"block_gb": 1, "cache_gb": 1})"), "m.json: blocks is missing");
   EXPECT_EQ(ModelError(R"({"blocks": 1.5, "block_gb": 1, "cache_gb": 1})"),
             "m.json: blocks must be a whole number from 1 to 4096");
@@ -73,7 +73,7 @@ TEST(ParseModel, Mistakes) {
   EXPECT_THAT(ModelError(R"({"hidden_size": 64, "num_hidden_layers": 2})"),
               HasSubstr("model_type is missing"));
   EXPECT_THAT(ModelError(R"({"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2})"),
-              HasSubstr("model_type 'mixtral' is not known"));
+              HasSubstr("model_type 'mixtral' is not supported"));
   EXPECT_THAT(ModelError(R"({"model_type": "llama", "num_local_experts": 8, "hidden_size": 64})"),
               HasSubstr("num_local_experts"));
   EXPECT_EQ(
@@ -104,15 +104,15 @@ TEST(ParsePool, Mistakes) {
   EXPECT_THAT(PoolError(R"({"memory_gb": 1, "memory": 2, "block_ms": 1, "rtt_ms": 1})"),
               HasSubstr("'memory'"));
   EXPECT_THAT(PoolError(R"({"memory_gb": 1, "rtt_ms": 1})"), HasSubstr("tflops is missing"));
-  EXPECT_THAT(PoolError("7"), HasSubstr("servers[0]: is no object"));
+  EXPECT_THAT(PoolError("7"), HasSubstr("servers[0]: is not a JSON object"));
   EXPECT_THAT(PoolError(""), HasSubstr("1 to 1024 servers, not 0"));
   EXPECT_THAT(PoolError(R"({"count": 2000, "memory_gb": 1, "block_ms": 1, "rtt_ms": 1})"),
               HasSubstr("count must be"));
   EXPECT_THAT(PoolError(R"({"name": "a", "count": 2, "memory_gb": 1, "block_ms": 1, "rtt_ms": 1},
                            {"name": "a-1", "memory_gb": 1, "block_ms": 1, "rtt_ms": 1})"),
-              HasSubstr("servers[0] and servers[1] are both called 'a-1'"));
+              HasSubstr("servers[0] and servers[1] have the same name 'a-1'"));
   EXPECT_THAT(PoolError(R"({"memory_gb": 1, "block_ms": 1, "communication_ms": 1e250})"),
-              HasSubstr("above 1e9 s"));
+              HasSubstr("within 0..1e9 s"));
   EXPECT_THAT(PoolError(R"({"memory_gb": 1e300, "block_ms": 1, "rtt_ms": 1})"), HasSubstr("holds more than"));
   EXPECT_THAT(std::string(ParsePool(R"({"server": []})", "p.json", {}, {}).status().message()),
               HasSubstr("the list 'servers'"));

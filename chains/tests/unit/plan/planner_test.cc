@@ -64,7 +64,7 @@ TEST(MakePlan, ReportsThatTheSurrogateFindsNothing) {
   const auto plan = MakePlan(problem);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->tuned_by, core::TuningGoal::kLowerBound);
-  EXPECT_THAT(PlanText(problem, *plan, {}), HasSubstr("picked by the lower bound"));
+  EXPECT_THAT(PlanText(problem, *plan, {}), HasSubstr("chosen by the lower bound"));
   EXPECT_EQ(PlanJson(problem, *plan, {})["tuned_by"], "lower");
 }
 
@@ -86,14 +86,14 @@ TEST(MakePlan, RefusesWithTheReason) {
   Problem problem = Bloom(5);
   absl::Status status = MakePlan(problem).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("it exceeds it by"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the excess is"));
   problem = Bloom(0.2);
   problem.servers.resize(2);
   status = MakePlan(problem).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   // Every server holds 27 blocks.
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("the pool holds 54 of 70 blocks; 16 blocks (22.88 GB) more"));
+              HasSubstr("the pool holds 54 of 70 blocks; memory for 16 more blocks (22.88 GB)"));
   problem = Bloom(0.2);
   problem.reserve = 200;
   status = MakePlan(problem).status();

@@ -496,7 +496,7 @@ TEST_F(ChainPoolTest, InvalidMessagesEndOnlyTheirSendersStream) {
   other = Hello("s8", 1000);
   other.mutable_hello()->set_version("0.0.9");
   EXPECT_EQ(pool_.OnMessage(8, other, now_),
-            absl::FailedPreconditionError("this pool's servers are of version 1.2.3, not 0.0.9"));
+            absl::FailedPreconditionError("the servers of this pool run version 1.2.3, not 0.0.9"));
   EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, v1::ServerMessage(), now_)));
   for (const auto& spoil : std::vector<std::function<void(v1::ServerHello*)>>{
            [](auto* h) { h->clear_server_id(); }, [](auto* h) { h->set_server_id(std::string(201, 'x')); },

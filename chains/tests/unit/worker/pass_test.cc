@@ -55,14 +55,14 @@ TEST(ConvertBatchTest, InconsistentBatchesAreRefused) {
   v1::Activations good;
   ToProto(SomeBatch(1), good);
   const std::vector<std::pair<std::string, std::function<void(v1::Activations&)>>> faults = {
-      {"no whole values", [](auto& m) { m.set_hidden("abc"); }},
+      {"not a multiple of 4", [](auto& m) { m.set_hidden("abc"); }},
       {"elements", [](auto& m) { m.add_run_rows(1); }},
-      {"more rows than values", [](auto& m) { m.set_run_rows(0, 4000000000U); }},
+      {"run_rows has more rows than hidden has values", [](auto& m) { m.set_run_rows(0, 4000000000U); }},
       {"run_positions[0]", [](auto& m) { m.set_run_positions(0, 4000000000U); }},
-      {"more than pages", [](auto& m) { m.set_run_pages(1, 4000000000U); }},
-      {"more than run_pages", [](auto& m) { m.add_pages(1); }},
+      {"run_pages counts more pages", [](auto& m) { m.set_run_pages(1, 4000000000U); }},
+      {"pages has more pages", [](auto& m) { m.add_pages(1); }},
       {"pages[0]", [](auto& m) { m.set_pages(0, 4000000000U); }},
-      {"wanted_rows has 3 of 3", [](auto& m) { m.set_wanted_rows(0, 3); }},
+      {"wanted_rows has row 3, which must be below 3", [](auto& m) { m.set_wanted_rows(0, 3); }},
   };
   for (const auto& [what, spoil] : faults) {
     v1::Activations message = good;
@@ -243,7 +243,7 @@ TEST_F(PassTest, AChainThatTheReceiverDropsIsReportedToTheSender) {
   ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
   ASSERT_TRUE(inlet_.AwaitNumbers(1));
   service_.Unregister(5);
-  EXPECT_THAT(std::string(lost_.AwaitLost().message()), HasSubstr("the chain is gone"));
+  EXPECT_THAT(std::string(lost_.AwaitLost().message()), HasSubstr("the chain has ended"));
   EXPECT_TRUE(absl::IsUnavailable(outlet->Send(SomeBatch(2))));
 }
 
@@ -286,7 +286,7 @@ TEST_F(PassTest, AnInvalidMessageBreaksOnlyItsChain) {
   v1::PassMessage wrong;
   wrong.mutable_activations()->set_hidden("abc");
   EXPECT_EQ(Say({Open(5, 2), wrong}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(std::string(inlet_.AwaitLost().message()), HasSubstr("no whole values"));
+  EXPECT_THAT(std::string(inlet_.AwaitLost().message()), HasSubstr("not a multiple of 4"));
 }
 
 // --- pings ---
