@@ -106,7 +106,7 @@ class Member {
       if (!joined_ && !leaving_.has_value() && MonotonicNow() >= next_try_) Join();
       if (!ever_joined_ && MonotonicNow() >= give_up) {
         return absl::UnavailableError(
-            absl::StrCat("no router reachable at ", options_.router,
+            absl::StrCat("no router at ", options_.router,
                          " within --connect_timeout=", absl::FormatDuration(options_.connect_timeout)));
       }
       for (Event& event : mailbox_.TakeWithin(kTick)) {

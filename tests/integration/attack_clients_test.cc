@@ -142,9 +142,10 @@ TEST(BeforeAuthentication, APortOfAWorkerHasTheSameBound) {
   const Process worker("bfio_worker", {"--router=127.0.0.1:1", "--engine=cpu", "--model=tests/golden/llama",
                                        "--token_budget=48", "--memory_limit_mb=64",
                                        "--pipeline_listen=127.0.0.1:0", "--connect_timeout=10m"});
-  ASSERT_TRUE(Eventually([&] { return CountOf(worker.Stderr(), "a block takes") > 0; })) << worker.Stderr();
+  ASSERT_TRUE(Eventually([&] { return CountOf(worker.Stderr(), "measured time of a block") > 0; }))
+      << worker.Stderr();
   const double before = ResidentMib(worker.pid());
-  UnfinishedCalls attack(AddressAfter("chains come in at ", worker.Stderr()));
+  UnfinishedCalls attack(AddressAfter("listening for chains at ", worker.Stderr()));
   ASSERT_TRUE(attack.SendHeaders(uint64_t{512} << 20, 10 * kSlowdown * absl::Seconds(1)));
   EXPECT_TRUE(attack.ended());
   EXPECT_LT(ResidentMib(worker.pid()) - before, 64 * kSlowdown);

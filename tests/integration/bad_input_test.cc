@@ -43,7 +43,7 @@ TEST(BadInput, UnknownFlagAndBadValue) {
   ExpectOneLine("bfio_worker", {"--engine=quantum"}, 2, "quantum");
   ExpectOneLine("bfio_worker", {"--barrier=pigeon"}, 2, "pigeon");
   ExpectOneLine("bfio_worker", {"--barrier=nccl", "--ranks_per_process=2"}, 2,
-                "--barrier=nccl needs a process for each GPU");
+                "--barrier=nccl needs one process per GPU");
   ExpectOneLine("bfio_loadgen", {"--arrival=never"}, 2, "never");
 }
 
@@ -169,7 +169,7 @@ std::vector<DocumentedMessage> DocumentedMessages() {
        {{"router.textproto", config}}},
       {"bfio_router", "unknown flag ... (--help lists them)", 2, {"--zzzzzzzz"}},
       {"bfio_worker",
-       "no router at 127.0.0.1:50051 for 1m",
+       "no router at 127.0.0.1:50051 within --connect_timeout=1m",
        1,
        {absl::StrCat("--router=", nowhere), "--connect_timeout=100ms"},
        {{router, nowhere}, {"1m", "100ms"}}},

@@ -109,7 +109,7 @@ TEST(CpuEngine, AWorkerThatComputesOtherwiseThanTheGroupDoesNotJoin) {
   ASSERT_TRUE(cluster.ok());
   Process odd("bfio_worker", {absl::StrCat("--router=", cluster.address()), "--engine=cpu",
                               absl::StrCat("--model=", kModel), "--slots=4", "--kv_tokens=4096"});
-  Eventually([&] { return CountOf(odd.Stderr(), "the router says: ") > 0; });
+  Eventually([&] { return CountOf(odd.Stderr(), "notice from the router: ") > 0; });
   EXPECT_THAT(odd.Stderr(), HasSubstr("barrier star+tp:")) << "what the group has and it has not";
   TokenClients(cluster, requests).ExpectTokens(alone);
   EXPECT_THAT(odd.Stderr(), Not(HasSubstr(": rank "))) << "alone it serves no client";
@@ -161,15 +161,16 @@ TEST(CpuEngine, LockstepWithManyRanksPerProcessGivesTheSameTokens) {
 TEST(CpuEngine, ErrorsInModelsAndFlagsAreReportedInOneLine) {
   ExpectOneLine("bfio_worker", {"--engine=cpu"}, 2, "--engine=cpu needs --model=DIR");
   ExpectOneLine("bfio_worker", {"--engine=cpu", "--model=/nonexistent"}, 2, "/nonexistent");
-  ExpectOneLine("bfio_worker", {"--mlp=tp"}, 2, "--mlp=tp needs an engine with a model");
-  for (const auto& [flag, error] : {std::pair("--cpu_threads=0", "--cpu_threads=0: must be within 1..256"),
-                                    {"--token_budget=-1", "--token_budget=-1: must be within 0.."},
-                                    {"--scheduler=lifo", "no scheduler 'lifo'"},
-                                    {"--scheduler=orca:lifo", "--scheduler=orca:lifo: no order 'lifo'"},
-                                    {"--token_budget=2000000000", "(--token_budget) must be in 1.."},
-                                    {"--budget_control=speed", "--budget_control=speed: no goal 'speed'"},
-                                    {"--kv_type=fp8", "--kv_type=fp8: 'fp8' is none of"},
-                                    {"--mlp=pp", "--mlp=pp: must be replicated or tp"}})
+  ExpectOneLine("bfio_worker", {"--mlp=tp"}, 2, "--mlp=tp requires --engine=cpu or --engine=cuda");
+  for (const auto& [flag, error] :
+       {std::pair("--cpu_threads=0", "--cpu_threads=0: must be within 1..256"),
+        {"--token_budget=-1", "--token_budget=-1: must be within 0.."},
+        {"--scheduler=lifo", "unknown scheduler 'lifo'"},
+        {"--scheduler=orca:lifo", "--scheduler=orca:lifo: unknown order 'lifo'"},
+        {"--token_budget=2000000000", "(--token_budget) must be in 1.."},
+        {"--budget_control=speed", "--budget_control=speed: unknown goal 'speed'"},
+        {"--kv_type=fp8", "--kv_type=fp8: 'fp8' is none of"},
+        {"--mlp=pp", "--mlp=pp: must be replicated or tp"}})
     ExpectOneLine("bfio_worker", {"--engine=cpu", absl::StrCat("--model=", kModel), flag}, 2, error);
 }
 

@@ -100,7 +100,7 @@ TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
                                     "--slots=2", "--kv_tokens=100000000000", "--ranks_per_process=2"},
                                    kSlowdown * absl::Seconds(60));
   ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks may come to take ", 1);
-  EXPECT_THAT(run.err, HasSubstr("tokens a rank fit"));
+  EXPECT_THAT(run.err, HasSubstr("tokens per rank fit"));
   // Without the flag, the KV cache is as large as fits; the limit of 4 MiB includes the weights.
   const RunResult fits = RunProgram("bfio_worker",
                                     {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
@@ -126,7 +126,7 @@ TEST(HostileCheckpoint, AHeaderOfAbsurdLength) {
     Copy copy("length");
     copy.Change("model.safetensors",
                 [&](std::string& bytes) { std::memcpy(bytes.data(), &length, sizeof(length)); });
-    ExpectOneLine(Load(copy.directory()), absl::StrCat("claims a header of ", length, " bytes"));
+    ExpectOneLine(Load(copy.directory()), absl::StrCat("the header length is ", length, " bytes"));
   }
 }
 
@@ -152,7 +152,7 @@ TEST(HostileCheckpoint, AnotherTypeOrAMissingTensor) {
   ExpectOneLine(Load(dtype.directory()), "has dtype 'F64'; BF16, F16 and F32 are supported", 1);
   Copy half("half");
   half.ChangeHeader([](std::string& header) { Replace(header, "\"F32\"", "\"F16\""); });
-  ExpectOneLine(Load(half.directory()), "bytes, and takes");
+  ExpectOneLine(Load(half.directory()), "bytes, but data_offsets have");
   Copy missing("missing");
   missing.ChangeHeader([](std::string& header) {
     Replace(header, "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.wait!!");
@@ -216,8 +216,8 @@ TEST(HostileCheckpoint, AFileThatIsCutWhileItIsInUse) {
   const RequestStream stream(cluster.inference(), SyntheticRequest(8, 4));
   Process& worker = cluster.workers()[0];
   EXPECT_EQ(worker.Wait(kSlowdown * absl::Seconds(30)), 1) << worker.Stderr();
-  EXPECT_THAT(worker.Stderr(),
-              HasSubstr(absl::StrCat("bfio_worker: ", copy.weights(), ": was cut, or became unreadable")));
+  EXPECT_THAT(worker.Stderr(), HasSubstr(absl::StrCat("bfio_worker: ", copy.weights(),
+                                                      ": was truncated or became unreadable")));
 }
 
 }  // namespace

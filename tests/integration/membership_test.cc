@@ -113,7 +113,7 @@ TEST(Membership, AWorkerThatHasNotServedYetLeavesAtOnce) {
   EXPECT_EQ(worker.Wait(kSlowdown * absl::Seconds(60)), 0) << worker.Stderr();
   // It would also end after its --drain_timeout.
   EXPECT_THAT(worker.Stderr(), HasSubstr("leaving: waiting up to"));
-  EXPECT_THAT(worker.Stderr(), Not(HasSubstr("not drained in time")));
+  EXPECT_THAT(worker.Stderr(), Not(HasSubstr("not drained within")));
 }
 
 TEST(Membership, RequestsWaitForTheFirstWorker) {

@@ -448,8 +448,8 @@ TEST(WorkerServe, RequestsThatOutlastTheDrainAreCutOff) {
 
 TEST(WorkerServe, FlagsThatDoNotGoTogetherAreRefused) {
   for (const auto& [flags, what] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--listen=127.0.0.1:0"}, "--listen is for --serve"},
-           {{"--serve=vllm", "--router=127.0.0.1:1"}, "--router: with --serve there is no router"},
+           {{"--listen=127.0.0.1:0"}, "--listen requires --serve=vllm"},
+           {{"--serve=vllm", "--router=127.0.0.1:1"}, "--router cannot be combined with --serve"},
            {{"--serve=vllm", "--listen=0.0.0.0:0"}, "--insecure"},
            {{"--serve=vllm", "--listen=nowhere"}, "--listen"},
            {{"--serve=sglang"}, "--serve"},

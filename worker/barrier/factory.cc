@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeBarrierEndpoint(absl::strin
                                                                          : std::make_shared<LocalHub>());
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("no barrier '", name, "': one of star, star_tls, local, nccl"));
+      absl::StrCat("unknown barrier '", name, "'; must be star, star_tls, local or nccl"));
 }
 
 }  // namespace bfio::worker

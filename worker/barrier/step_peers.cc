@@ -37,8 +37,7 @@ absl::Status StepPeers::QueueReduceScatter(const float* mine, float* sum, int64_
 absl::Status StepPeers::CheckDevice() {
   absl::Status status = device_->Check();
   if (status.ok() && MonotonicNow() > deadline_) {
-    status = absl::DeadlineExceededError(
-        absl::StrCat("the ranks have not computed step ", step_, " together in time"));
+    status = absl::DeadlineExceededError(absl::StrCat("the ranks did not complete step ", step_, " in time"));
     device_->Fail(status);
   }
   if (status_.ok()) status_ = status;

@@ -51,8 +51,8 @@ inline bool SameSignature(const GroupView& met) {
 inline absl::Status SignatureError(uint64_t epoch) {
   return absl::FailedPreconditionError(
       absl::StrCat("epoch ", epoch,
-                   " did not form: the ranks do not compute the same in the same way; --mlp "
-                   "and --model must agree"));
+                   " did not form: the ranks have different models or settings; --mlp and --model must be "
+                   "the same on all ranks"));
 }
 
 // INVALID_ARGUMENT unless all.size() is world_size times mine.size().

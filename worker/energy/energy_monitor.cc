@@ -60,7 +60,7 @@ void EnergyMonitor::EndWindow(absl::Time now, const absl::StatusOr<double>& joul
   }
   if (!trouble.empty()) {
     if (!std::exchange(warned_, true)) {
-      spdlog::warn("energy of {}: {}; what was drawn meanwhile is left out", meter_->device(), trouble);
+      spdlog::warn("energy of {}: {}; the energy of this interval is not counted", meter_->device(), trouble);
     }
     return;
   }

@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Load(const std::string& library) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();
-    return absl::NotFoundError(absl::StrCat("no NVML: ", why == nullptr ? library.c_str() : why));
+    return absl::NotFoundError(absl::StrCat("cannot load NVML: ", why == nullptr ? library.c_str() : why));
   }
   std::unique_ptr<Nvml> nvml(new Nvml(handle));
   NvmlInit* init = nullptr;
@@ -127,7 +127,7 @@ class NvmlMeter final : public EnergyMeter {
       }
     }
     if (nvml_->power_usage == nullptr)
-      return absl::UnimplementedError("the library reports neither energy nor power");
+      return absl::UnimplementedError("the NVML library reports neither energy nor power");
     unsigned int milliwatts = 0;
     const int result = nvml_->power_usage(device_, &milliwatts);
     if (result != kNvmlSuccess) return nvml_->StatusOf(result, "nvmlDeviceGetPowerUsage");
@@ -164,10 +164,12 @@ absl::StatusOr<NvmlDevice> FindDevice(const Nvml& nvml, absl::string_view name) 
   int result;
   if (!text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
       absl::SimpleAtoi(text, &index)) {
-    if (nvml.handle_by_index == nullptr) return absl::UnimplementedError("NVML finds no devices by index");
+    if (nvml.handle_by_index == nullptr)
+      return absl::UnimplementedError("this NVML library cannot select devices by index");
     result = nvml.handle_by_index(index, &device);
   } else {
-    if (nvml.handle_by_pci == nullptr) return absl::UnimplementedError("NVML finds no devices by PCI bus id");
+    if (nvml.handle_by_pci == nullptr)
+      return absl::UnimplementedError("this NVML library cannot select devices by PCI bus id");
     result = nvml.handle_by_pci(text.c_str(), &device);
   }
   BFIO_RETURN_IF_ERROR(nvml.StatusOf(result, absl::StrCat("device '", name, "'")));

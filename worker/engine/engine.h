@@ -256,7 +256,7 @@ class Engine {
 };
 
 inline absl::Status Engine::StepTogether(StepPeers&, StepOutput&) {
-  return absl::UnimplementedError("this engine steps by itself");
+  return absl::UnimplementedError("this engine does not run steps together with other ranks");
 }
 
 }  // namespace bfio::worker

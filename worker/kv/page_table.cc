@@ -117,7 +117,7 @@ absl::Status PageTable::Release(SequenceIndex index) {
   // In reverse order, so that the next sequence gets the pages in the same order.
   for (auto it = sequence.pages.rbegin(); it != sequence.pages.rend(); ++it) {
     if (!pool_.Return(*it)) {
-      return absl::InternalError(absl::StrCat("page ", *it, " of sequence ", index, " was free already"));
+      return absl::InternalError(absl::StrCat("page ", *it, " of sequence ", index, " was already free"));
     }
   }
   stats_.reserved_tokens -= sequence.reserved;
@@ -167,10 +167,10 @@ absl::Status PageTable::Audit() const {
   if (owned == pool_.taken()) return absl::OkStatus();
   for (PageId page = 0; page < pool_.size(); ++page) {
     if (pool_.IsTaken(page) && owner[page] < 0) {
-      return absl::InternalError(absl::StrCat("page ", page, " is taken and has no owner"));
+      return absl::InternalError(absl::StrCat("page ", page, " is allocated but belongs to no sequence"));
     }
   }
-  return absl::InternalError("taken pages are counted wrongly");
+  return absl::InternalError("the number of allocated pages is wrong");
 }
 
 }  // namespace bfio::worker

@@ -21,13 +21,13 @@ constexpr double kBytesPerMiB = 1 << 20;
 
 void LogWindow(const std::string& directory, const ModelConfig& config) {
   if (config.sliding_window == 0) return;
-  spdlog::info("{}: prompt and output of a request have at most {} tokens, the model's sliding window",
+  spdlog::info("{}: prompt + output of a request is limited to {} tokens, the model's sliding window",
                directory, config.sliding_window);
 }
 
 void LogModel(const std::string& directory, const cpu::Weights& weights) {
   const ModelConfig& config = weights.config();
-  spdlog::info("{}: {} of {} layers, {} wide, vocabulary of {}, {:.1f} MiB of weights a step, {} kernels",
+  spdlog::info("{}: {}, {} layers, hidden size {}, vocabulary {}, {:.1f} MiB of weights per step, {} kernels",
                directory, std::string(FamilyName(config.family)), config.layers, config.hidden, config.vocab,
                static_cast<double>(weights.step_bytes()) / kBytesPerMiB, cpu::BestKernels().name);
   LogWindow(directory, config);
@@ -57,7 +57,7 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
   const int64_t weights = bytes.Weights(whole);
   if (const auto fits = FitKvTokens(wanted, options.fit_kv, memory - spare - weights, caches)) {
     if (*fits < asked) {
-      spdlog::warn("--kv_tokens={}: what fits into {:.1f} MiB of memory", *fits,
+      spdlog::warn("KV capacity is --kv_tokens={}, the most that fits into {:.1f} MiB of memory", *fits,
                    static_cast<double>(memory - spare) / kBytesPerMiB);
     }
     return *fits;
@@ -67,9 +67,9 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
     return absl::Status(status.code(), absl::StrCat("--memory_limit_mb: ", status.message()));
   }
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "--kv_tokens=%d: the KV cache of %s may come to take %.1f MiB beside %.1f MiB of weights, and this "
-      "machine has %.1f: at most %d tokens a rank fit",
-      asked, ranks == 1 ? "a rank" : absl::StrCat(ranks, " ranks"), all / kBytesPerMiB,
+      "--kv_tokens=%d: the KV cache of %s needs up to %.1f MiB in addition to %.1f MiB of weights, and this "
+      "machine has %.1f MiB: at most %d tokens per rank fit",
+      asked, ranks == 1 ? "one rank" : absl::StrCat(ranks, " ranks"), all / kBytesPerMiB,
       weights / kBytesPerMiB, memory / kBytesPerMiB, MostKvTokens(asked, memory - weights, caches)));
 }
 
@@ -82,22 +82,21 @@ ModelDigest DigestOf(const EngineOptions& options, const Model& model) {
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
   if (options.name == "sim" && options.cpu.decode.share_mlp) {
-    return absl::InvalidArgumentError(
-        "--mlp=tp needs an engine with a model that it can share out: --engine=cpu or cuda");
+    return absl::InvalidArgumentError("--mlp=tp requires --engine=cpu or --engine=cuda");
   }
   if (options.name == "sim" && !options.model.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--model=", options.model,
-        ": --engine=sim, the default, generates its tokens without a checkpoint: give --engine=cpu or cuda"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model=", options.model,
+                     ": --engine=sim, the default, does not load a checkpoint: give --engine=cpu or cuda"));
   }
   if (options.name == "sim") return absl::OkStatus();
   if (options.name != "cpu" && options.name != "cuda") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--engine: no engine '", options.name, "': there are sim, cpu and cuda"));
+        absl::StrCat("--engine: unknown engine '", options.name, "'; must be sim, cpu or cuda"));
   }
   if (options.model.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--engine=", options.name, " needs --model=DIR, the directory of a checkpoint"));
+        absl::StrCat("--engine=", options.name, " requires --model=DIR, the directory of a checkpoint"));
   }
   if (options.name == "cuda") {
     CudaOptions cuda = options.cuda;

@@ -44,7 +44,7 @@ absl::StatusOr<std::optional<BudgetTunerOptions>> ParseBudgetControl(const std::
   BudgetTunerOptions options;
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
   const absl::StatusOr<BudgetGoal> goal = ParseBudgetGoal(parts.first);
-  if (!goal.ok()) return absl::InvalidArgumentError(absl::StrCat(goal.status().message(), ", and off"));
+  if (!goal.ok()) return absl::InvalidArgumentError(absl::StrCat(goal.status().message(), ", or off"));
   options.goal = *goal;
   if (options.goal != BudgetGoal::kObjectives && !absl::StrContains(text, ':')) return options;
   for (const absl::string_view part : absl::StrSplit(parts.second, ',')) {
@@ -69,10 +69,11 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
   table.Add("router", &o.router,
             "HOST:PORT of the router. With several routers (their --election_etcd): a name that resolves to "
             "all of them, or IP:PORT,IP:PORT");
-  table.AddParsed("worker_tls", &o.tls, "",
-                  "worker link: cert=FILE,key=FILE,ca=FILE, PEM: the CAs of the router's certificate, and "
-                  "this worker's certificate and its key where the router requires them. Empty: plain text",
-                  ParseTlsFiles);
+  table.AddParsed(
+      "worker_tls", &o.tls, "",
+      "cert=FILE,key=FILE,ca=FILE (PEM) for the link to the router: the CAs of the router's certificate and, "
+      "if the router requires a client certificate, this worker's certificate and key. Empty: no TLS",
+      ParseTlsFiles);
   table.Add("worker_id", &o.worker_id, "name of this worker, unique in the router; empty: host:pid");
   table.Add(
       "group", &o.group,
@@ -80,101 +81,105 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
       "one");
   table.Add("barrier", &o.barrier, "star, star_tls (encrypted), nccl, or local (all ranks in this process)");
   table.Add("barrier_host", &o.barrier_host,
-            "host under which the other workers reach this one's barrier; the star barrier listens there");
+            "host at which the other workers reach the barrier of this one; the star barrier listens on it");
+  table.Add("insecure", &o.insecure,
+            "permit unprotected ports that other machines can reach: a barrier (--barrier_host) whose secret "
+            "comes over an unencrypted router link, --pipeline_listen without encryption or authentication, "
+            "and the --listen port of --serve");
   table.Add(
-      "insecure", &o.insecure,
-      "permit unprotected ports that other machines can reach: a barrier (--barrier_host) whose secret comes "
-      "over an unencrypted link, and the port of a server of chains without encryption or authentication");
-  table.Add("http_listen", &o.http_listen,
-            "HOST:PORT of /metrics and the probes /healthz and /readyz, unauthenticated; empty: none");
+      "http_listen", &o.http_listen,
+      "HOST:PORT for /metrics and the probes /healthz and /readyz, without authentication; empty: none");
   table.Add("ranks_per_process", &o.ranks_per_process, Within(1, 256),
-            "ranks this process runs, each with its own engine and stream");
+            "number of ranks in this process, each with its own engine and stream to the router");
   table.Add("connect_timeout", &o.connect_timeout, Within(absl::Milliseconds(1), absl::Hours(24)),
-            "how long to try to reach a router at the start");
+            "at startup: time to try to reach a router before the worker exits");
   table.Add("drain_timeout", &o.drain_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
-            "on SIGTERM: how long running requests may take to end");
+            "on SIGTERM: time that running requests get to end");
   table.Add("step_log", &o.step_log,
-            "CSV file that gets a line per step and rank, for bfio_sim calibrate; empty: none. At half its "
-            "bound it becomes PATH.1");
+            "CSV file with a line per step and rank, for bfio_sim calibrate; empty: none. At half of "
+            "--step_log_mb it is renamed to PATH.1");
   table.AddScaled("step_log_mb", static_cast<double>(o.step_log_bytes >> 20), Within(1, 1 << 20),
-                  "bound of the step log, PATH and PATH.1 together, in MiB",
+                  "maximum size of the step log, PATH and PATH.1 together, in MiB",
                   [&o](double mb) { o.step_log_bytes = static_cast<int64_t>(mb * (1 << 20)); });
-  table.Add(
-      "energy_device", &o.energy_devices,
-      "GPUs whose energy is metered by NVML, separated by commas: PCI bus ids or NVML's indices, one per "
-      "rank of the process (fewer: repeated); empty: none");
+  table.Add("energy_device", &o.energy_devices,
+            "GPUs whose energy NVML measures, separated by commas: PCI bus ids or NVML indices, one per rank "
+            "of the process (a shorter list is repeated); empty: none");
 }
 
 void AddEngine(OptionTable& table, WorkerSettings& settings) {
   EngineOptions& o = settings.worker.engine;
   table.Add("engine", &o.name,
-            "sim (sleeps for the modelled step time instead of computing), cpu (a model on the CPU) or cuda "
-            "(on GPUs)");
+            "sim (sleeps for the modelled step time instead of computing), cpu (runs a model on the CPU) or "
+            "cuda (runs a model on GPUs)");
   table.Add("model", &o.model,
-            "cpu and cuda: directory of a checkpoint: config.json and safetensors (Llama, Mistral, Qwen2, "
-            "Qwen3)");
-  table.Add(
-      "device", &o.cuda.device, Within(0, 1024),
-      "cuda engine and nccl barrier: GPU of the process's first rank; the next ranks use the next GPUs");
+            "cpu and cuda engines: directory of a checkpoint with config.json and safetensors files (Llama, "
+            "Mistral, Qwen2, Qwen3)");
+  table.Add("device", &o.cuda.device, Within(0, 1024),
+            "cuda engine and nccl barrier: index of the GPU of this process's first rank; further ranks use "
+            "the following GPUs");
   table.Add("cpu_threads", &o.cpu.threads, Within(1, 256),
-            "cpu engine: threads per rank; ranks x threads should not exceed the cores");
+            "cpu engine: threads per rank; ranks x threads should not exceed the number of cores");
   table.AddParsed("kv_type", &o.cpu.kv, "fp32", "cpu engine: type of the KV cache: fp32 or bf16",
                   cpu::ParseStorage);
-  table.AddChoice<bool>(
-      "mlp", &settings.decode.share_mlp, {{"replicated", false}, {"tp", true}},
-      "cpu and cuda: replicated (every rank computes its requests alone) or tp (the ranks of the group shard "
-      "the MLP and exchange activations in every layer); the same on all ranks");
-  table.AddScaled(
-      "memory_limit_mb", 0, Within(0, 1e9),
-      "cpu engine and chains: MiB that weights and KV caches of the process may fill (of the GPU's "
-      "memory with --engine=cuda); a model that does not fit is refused. 0: no limit",
-      [&o](double mb) { o.memory_limit_bytes = static_cast<int64_t>(mb * (1 << 20)); });
-  table.Add("slots", &o.limits.slots, Within(1, 1 << 16),
-            "slots: concurrent requests per rank, batch capacity B (vLLM: max_num_seqs)");
+  table.AddChoice<bool>("mlp", &settings.decode.share_mlp, {{"replicated", false}, {"tp", true}},
+                        "cpu and cuda engines: replicated (every rank computes the whole MLP for its "
+                        "requests) or tp (the ranks of the group shard the MLP and exchange activations in "
+                        "every layer); must be the same on all ranks of a group");
+  table.AddScaled("memory_limit_mb", 0, Within(0, 1e9),
+                  "cpu engine, and cuda engine with --pipeline_listen (GPU memory): MiB that weights and KV "
+                  "cache of the process may use; a model that does not fit is rejected. 0: no limit",
+                  [&o](double mb) { o.memory_limit_bytes = static_cast<int64_t>(mb * (1 << 20)); });
+  table.Add(
+      "slots", &o.limits.slots, Within(1, 1 << 16),
+      "slots: maximum number of concurrent requests per rank, the batch capacity B (vLLM: max_num_seqs)");
   table.Add("kv_tokens", &o.limits.kv_tokens, kTokens,
-            "KV capacity per rank, in tokens; without the flag the cpu and cuda engines take fewer where the "
-            "memory of the machine or GPU does not suffice");
+            "KV capacity per rank, in tokens. If the flag is not given, the cpu and cuda engines lower the "
+            "default to what fits into the memory of the machine or GPU");
   table.Add("max_sequence_tokens", &o.limits.max_sequence_tokens, kTokens,
             "largest prompt + output of one request, in tokens");
   table.Add("c", &o.sim.cost.c_s, kSeconds, "sim engine: fixed seconds per step");
   table.Add("tl", &o.sim.cost.tl_s_per_token, kSeconds, "sim engine: seconds per resident KV token and step");
   table.Add("prefill_cost", &o.sim.cost.prefill_s_per_token, kSeconds,
             "sim engine: seconds per prompt token");
-  table.Add("vocab", &o.sim.vocabulary, Within(4, 1 << 30),
-            "sim engine: generated tokens are below it; set it to the size of the tokenizer's vocabulary");
+  table.Add(
+      "vocab", &o.sim.vocabulary, Within(4, 1 << 30),
+      "sim engine: vocabulary size, the upper bound of generated token ids; set it to that of the tokenizer");
   table.Add("eos_probability", &o.sim.eos_probability, Within(0, 1),
-            "sim engine: probability that a token ends its sequence, below 1");
+            "sim engine: probability that a generated token ends its sequence, below 1");
   table.Add("ends_by_seed", &o.sim.ends_by_seed,
-            "sim engine: the sampling seed of a request gives its number of tokens, for bfio_loadgen "
-            "--max_new_tokens; the router does not get the length in advance");
+            "sim engine: the sampling seed of a request sets its number of output tokens (bfio_loadgen "
+            "--max_new_tokens sends such seeds), so that the router does not get the length in advance");
 }
 
 void AddSteps(OptionTable& table, WorkerSettings& settings) {
   DecodeOptions& o = settings.decode;
   table.AddParsed(
       "scheduler", &settings.scheduler, "sarathi",
-      "which prompt tokens and decodes share a step: sarathi (decodes first, then chunks of prompts), orca "
-      "(chunks of prompts first), vllm_v0 (whole prompts alone, else decodes) or faster_transformer (a batch "
-      "to its end); the last two need a --token_budget of --max_sequence_tokens. sarathi:ORDER: the order "
-      "within prompts and within decodes, fcfs, shortest (least left), priority or urgency (the "
-      "router's: priority, then age, of an agent's call that of the agent)",
+      "which prompt chunks and decodes share a step: sarathi (decodes first, then prompt chunks), orca "
+      "(prompt chunks first), vllm_v0 (whole prompts alone, otherwise decodes) or faster_transformer (whole "
+      "prompts, then decodes until all have ended). The last two need a --token_budget of at least "
+      "--max_sequence_tokens. NAME:ORDER, such as sarathi:shortest, sets the order among prompts and among "
+      "decodes: fcfs (default), shortest (fewest tokens left), priority (of the request) or urgency "
+      "(priority, then waiting time in the router; that of an agent's call counts from the agent's arrival)",
       ParseScheduler);
-  table.Add(
-      "token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
-      "token budget of a step (vLLM: max_num_batched_tokens); with --budget_control its upper bound. 0: 512 "
-      "with cpu and cuda; with sim every prompt is computed whole in its first step, without a scheduler");
+  table.Add("token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
+            "token budget: maximum tokens per step (vLLM: max_num_batched_tokens); with --budget_control the "
+            "upper bound of the budget. 0: 512 with the cpu and cuda engines; with sim every prompt is "
+            "computed whole in its first step, without a scheduler");
   table.AddParsed("budget_control", &o.adapt, "off",
-                  "adapts the token budget to the recent requests: for the least median e2e, ttft or tpot, "
-                  "or so that most requests meet their objectives (objectives:ttft=TIME,tpot=TIME, the "
-                  "defaults of requests without objectives). off: the budget is fixed",
+                  "adapt the token budget to recent requests: minimise the median end-to-end time (e2e), "
+                  "time to first token (ttft) or time per output token (tpot), or maximise the number of "
+                  "requests that meet their objectives (objectives:ttft=TIME,tpot=TIME; one of the two "
+                  "suffices; they apply to requests without objectives). off: fixed budget",
                   ParseBudgetControl);
   table.AddParsed(
       "admission", &settings.worker.admission, "none",
-      "which placed requests may begin, where the router admits more than certainly fits: none "
-      "(each request that fits now), watermark:share=W (this share stays free), kv_feasible (memory "
-      "suffices if all reach their limits) or mc_sf (the same, the shortest limits first, and none "
-      "after the first that does not fit; none goes before one that has waited 256 steps, "
-      "mc_sf:most=K); the others go back to the router",
+      "which of the requests that the router placed here may start, if the router's --admission places more "
+      "than certainly fits: none (every request that fits now), watermark:share=W (requests that leave the "
+      "share W of the KV cache free), kv_feasible (requests for which the KV cache suffices even if all "
+      "reach their token limits) or mc_sf (as kv_feasible, but in ascending order of token limits, up to the "
+      "first request that does not fit; a request that has waited 256 steps goes first, mc_sf:most=K changes "
+      "this number). The other requests return to the router",
       ParseKvAdmission);
 }
 
@@ -202,8 +207,7 @@ absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& setti
     o.engine.sim.plan = {decode.scheduler, decode.order, decode.token_budget, decode.adapt};
     decode.step_tokens = decode.token_budget;
   } else if (o.engine.name == "sim" && decode.adapt) {
-    return absl::InvalidArgumentError(
-        "--budget_control: the sim engine has a budget only with --token_budget, the most it may be");
+    return absl::InvalidArgumentError("--budget_control requires --token_budget with --engine=sim");
   }
   o.engine.cpu.decode = o.engine.cuda.decode = decode;
   return absl::OkStatus();

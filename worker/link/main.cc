@@ -11,7 +11,7 @@
 namespace {
 
 constexpr char kUsage[] =
-    R"(bfio_worker: runs ranks of a decode group: attaches to the router, takes requests, decodes in step with its peers.
+    R"(bfio_worker runs ranks of a decode group. It connects to the router, gets requests and decodes in step with the other workers.
 
   bfio_worker --router=127.0.0.1:50051 --slots=72
   bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
@@ -19,7 +19,7 @@ constexpr char kUsage[] =
   bfio_worker --serve=vllm --listen=127.0.0.1:50051 --ranks_per_process=8
   bfio_worker --engine=cuda --model=DIR --slots=64 --kv_tokens=400000 --barrier=nccl
 
-SIGTERM lets the running requests end, then exits 0; a second signal exits at once.
+On SIGTERM it lets the running requests end (--drain_timeout) and exits with 0. A second signal ends it at once.
 )";
 
 }  // namespace

@@ -137,7 +137,7 @@ absl::Status RankRecorder::Health(absl::Time now) const {
   return absl::UnavailableError(absl::StrCat(telemetry_.worker_id, ": stuck ", what, " for ",
                                              absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))),
                                              "; the limit is ", absl::FormatDuration(task_limit_), "; ",
-                                             telemetry_.steps, " steps before that"));
+                                             telemetry_.steps, " steps completed"));
 }
 
 RankTelemetry RankRecorder::telemetry() const {

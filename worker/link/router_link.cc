@@ -155,7 +155,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
       state_->router_instance = epoch->router_instance;
       return true;
     }
-    spdlog::warn("an epoch of a router that no longer leads is refused (term {}; {} is known)",
+    spdlog::warn("rejected an epoch of a router that no longer leads (term {}; the latest term is {})",
                  TermOf(epoch->router_instance), TermOf(state_->router_instance));
     return false;
   }
@@ -166,9 +166,9 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
     } else if (auto* epoch = std::get_if<Epoch>(&message)) {
       inbox_.OnEpoch(std::move(*epoch));
     } else if (const auto* notice = std::get_if<Notice>(&message)) {
-      spdlog::warn("{}: the router says: {}", worker_id_, notice->text);
+      spdlog::warn("{}: notice from the router: {}", worker_id_, notice->text);
     } else {
-      inbox_.OnShutdown(absl::StrCat("the router says: ", std::get<Shutdown>(message).reason));
+      inbox_.OnShutdown(absl::StrCat("shutdown by the router: ", std::get<Shutdown>(message).reason));
     }
   }
 
@@ -234,7 +234,7 @@ absl::Duration RouterLink::PauseAfter(const absl::Status& ended, bool heard) {
                  absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
     return pause;
   }
-  spdlog::warn("{}: stream to router lost: {}", options_.worker_id, ended.ToString());
+  spdlog::warn("{}: lost the stream to the router: {}", options_.worker_id, ended.ToString());
   const absl::Duration now = backoff_ * rng_.Uniform();
   backoff_ = std::min(backoff_ * 2, options_.last_backoff);
   return now;
@@ -247,8 +247,9 @@ bool RouterLink::Connect(bool first, absl::Status& status) {
     if (state_->mutex.AwaitWithTimeout(absl::Condition(&state_->stopping), wait.pause())) return false;
     if (state_->leaving.has_value() && MonotonicNow() >= start + kLeavePatience) return false;
     if (first && MonotonicNow() >= start + options_.connect_timeout) {
-      status = absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
-                                                   absl::FormatDuration(options_.connect_timeout)));
+      status = absl::UnavailableError(
+          absl::StrCat("no router at ", options_.router,
+                       " within --connect_timeout=", absl::FormatDuration(options_.connect_timeout)));
       return false;
     }
   }
@@ -338,7 +339,7 @@ void RouterLink::Send(uint64_t stream, OutMessage message) {
   if (stream != state_->stream) return Lose(message);
   if (state_->queue.size() >= options_.max_queued) {
     if (!state_->broken)
-      spdlog::error("{}: the router does not read; giving the stream up", options_.worker_id);
+      spdlog::error("{}: the router does not read its messages; closing the stream", options_.worker_id);
     state_->broken = true;
     return Lose(message);
   }

@@ -116,8 +116,8 @@ void StepLog::Rank::Append(const StepRow& row) {
 
 absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, int64_t max_bytes) {
   if (max_bytes < kMinBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step log of ", max_bytes, " bytes: at least ", kMinBytes, " are needed"));
+    return absl::InvalidArgumentError(absl::StrCat("the maximum size of the step log is ", max_bytes,
+                                                   " bytes; must be at least ", kMinBytes));
   }
   auto state = std::make_shared<State>(path, max_bytes);
   BFIO_RETURN_IF_ERROR(state->file.Next());
@@ -141,7 +141,7 @@ StepLog::~StepLog() {
   if (done) {
     thread_.join();
   } else {
-    spdlog::warn("the step log's disk does not answer: its end may be missing");
+    spdlog::warn("timed out writing the step log; its last lines may be missing");
     thread_.detach();
   }
 }
@@ -182,7 +182,7 @@ void StepLog::Run(const std::shared_ptr<State>& state) {
       for (const StepRow& row : rows) Format(rank->worker_, row, lines);
     }
     status = state->file.Write(lines);
-    if (status.ok() && full) status = absl::ResourceExhaustedError("the disk is too slow for it");
+    if (status.ok() && full) status = absl::ResourceExhaustedError("the disk is too slow");
   }
   if (!status.ok()) spdlog::error("the step log ends here: {}", std::string(status.message()));
   MutexLock lock(&state->mutex);

@@ -31,7 +31,8 @@ constexpr absl::Duration kFailurePeriod = absl::Seconds(30);
 // `rows`: the largest number of rows of any rank. A peer sent it, and it becomes the size of buffers.
 absl::Status CheckRows(int64_t rows, int64_t mine, absl::string_view when) {
   if (rows >= mine && rows <= kMaxStepTokens) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("a rank says that it computes ", rows, " tokens in ", when));
+  return absl::InternalError(
+      absl::StrCat("a rank reported an invalid number of tokens, ", rows, ", for ", when));
 }
 
 std::string Text(const absl::Status& status) {
@@ -58,7 +59,7 @@ absl::Status StepLoop::Run() {
     Inbox::Task task = inbox_.WaitForTask();
     absl::Status status;
     if (const auto* finish = std::get_if<Inbox::Finish>(&task)) {
-      spdlog::info("{}: ends: {}", options_.worker_id, finish->reason);
+      spdlog::info("{}: stopping: {}", options_.worker_id, finish->reason);
       return absl::OkStatus();
     } else if (const auto* greet = std::get_if<Inbox::Greet>(&task)) {
       status = Greet(greet->stream);
@@ -132,8 +133,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
       if (!fits.ok() && !absl::IsResourceExhausted(fits)) return fits;
       if (!fits.ok()) {
         fits = absl::ResourceExhaustedError(
-            absl::StrCat("the group has ", group.world_size, " ranks of up to ", met->max_rows,
-                         " rows each; this rank has up to ", most, ": ", fits.message()));
+            absl::StrCat("the group has ", group.world_size, " ranks with up to ", met->max_rows,
+                         " rows per step each; this rank has up to ", most, ": ", fits.message()));
       }
     }
     if (!fits.ok()) barrier = fits;
@@ -321,7 +322,7 @@ void StepLoop::EndFailed(StepReport& report) {
                                    {"epoch", report.epoch},
                                    {"step", report.step},
                                    {"handle", failure.handle}};
-      spdlog::warn("{}: epoch {}, step {}: handle {} ends: {}{}", options_.worker_id, report.epoch,
+      spdlog::warn("{}: epoch {}, step {}: handle {} failed: {}{}", options_.worker_id, report.epoch,
                    report.step, failure.handle, failure.message, *more);
     }
     report.rejected.push_back({failure.handle, absl::StatusCode::kInternal, std::move(failure.message)});
@@ -345,7 +346,7 @@ absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool en
   report.group = *view;
   parked_ = report.group_idle = view->sum_active == 0;
   if (view->stop_flags == 0) return absl::OkStatus();
-  return absl::UnavailableError("the engine of a rank has failed; all leave the epoch with this step");
+  return absl::UnavailableError("the engine of a rank has failed; all ranks leave the epoch after this step");
 }
 
 absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,

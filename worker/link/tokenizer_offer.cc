@@ -43,7 +43,7 @@ void TokenizerOffer::Send(const std::shared_ptr<grpc::Channel>& channel, absl::D
   if (!files.ok()) {
     // A model without a tokenizer is usual, for benchmarks.
     if (!absl::IsNotFound(files.status()))
-      spdlog::warn("the tokenizer is not offered to the router: {}", std::string(files.status().message()));
+      spdlog::warn("cannot send the tokenizer to the router: {}", std::string(files.status().message()));
     return;
   }
   grpc::ClientContext context;
@@ -64,7 +64,7 @@ void TokenizerOffer::Send(const std::shared_ptr<grpc::Channel>& channel, absl::D
   }
   // A router of an earlier version takes none.
   if (!status.ok() && status.error_code() != grpc::StatusCode::UNIMPLEMENTED)
-    spdlog::warn("the router does not take the tokenizer in {}: {}", directory_, status.error_message());
+    spdlog::warn("the router rejected the tokenizer in {}: {}", directory_, status.error_message());
 }
 
 void TokenizerOffer::Cancel() {

@@ -58,7 +58,7 @@ void WaitForEnd(const WorkerOptions& options, RunningRanks& running,
                absl::FormatDuration(options.drain_timeout));
   for (auto& rank : ranks) rank->Leave("signal");
   if (!running.AllEndedWithin(options.drain_timeout))
-    spdlog::warn("not drained in time: requests will be replayed");
+    spdlog::warn("not drained within --drain_timeout; the router replays the remaining requests");
 }
 
 // The link to the router carries the secret that admits a rank to the barrier, or NCCL's unique id.
@@ -69,8 +69,8 @@ absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& rout
   if (star && IsLoopback(Address{options.barrier_host, 0})) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(star ? "--barrier_host=" + options.barrier_host : "--barrier=nccl",
-                   ": other machines can reach the barrier, and the link to the router, which brings the "
-                   "secret that admits ranks, is not encrypted: give --worker_tls, or --insecure"));
+                   ": other machines can reach the barrier, and the link to the router, which carries the "
+                   "barrier's secret, is not encrypted: give --worker_tls, or --insecure"));
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
       options.engine.name == "cpu" || (options.engine.name == "cuda" && options.parts != nullptr);
   if (options.engine.memory_limit_bytes != 0 && !limited) {
     return absl::InvalidArgumentError(
-        "--memory_limit_mb is for --engine=cpu, and for --engine=cuda on a server of chains");
+        "--memory_limit_mb requires --engine=cpu, or --engine=cuda with --pipeline_listen");
   }
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
@@ -93,10 +93,10 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   // Deadlock: a rank that allocates or frees memory may wait for all GPUs of its process, on which kernels
   // wait for this rank.
   if (options.barrier == "nccl" && options.ranks_per_process > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--barrier=nccl needs a process for each GPU: --ranks_per_process=1 and its own --device, "
-        "not ",
-        options.ranks_per_process, " ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--barrier=nccl needs one process per GPU, each with --ranks_per_process=1 and its own "
+                     "--device, not ",
+                     options.ranks_per_process, " ranks in a process"));
   }
   return options.parts == nullptr ? absl::OkStatus() : options.parts->Check(options);
 }

@@ -18,7 +18,7 @@ std::unique_ptr<EnergyMonitor> MeterEnergy(const WorkerOptions& options, int ind
   const std::string& device = options.energy_devices[index % options.energy_devices.size()];
   auto meter = MakeNvmlMeter(device);
   if (!meter.ok()) {
-    spdlog::warn("--energy_device={}: {}; its energy is not metered", device,
+    spdlog::warn("--energy_device={}: {}; its energy is not measured", device,
                  std::string(meter.status().message()));
     return nullptr;
   }

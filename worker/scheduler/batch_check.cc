@@ -46,12 +46,13 @@ absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchCapa
   int64_t slots = 0, kv = 0, prompts = 0;
   for (const Chunk& chunk : batch) {
     if (chunk.which < 0 || static_cast<size_t>(chunk.which) >= requests.size()) {
-      return Broken("there is no request ", chunk.which);
+      return Broken("the batch has an unknown request ", chunk.which);
     }
     if (seen[chunk.which]++ != 0) return Broken("request ", chunk.which, " is in the batch twice");
     const BatchRequest& request = requests[chunk.which];
     if (chunk.rows < 1 || chunk.rows > request.available()) {
-      return Broken("request ", chunk.which, " gets ", chunk.rows, " tokens and has ", request.available());
+      return Broken("request ", chunk.which, " gets ", chunk.rows, " tokens, but the available number is ",
+                    request.available());
     }
     if (!request.decoding()) prompts += chunk.rows;
     if (request.resident) continue;
@@ -62,10 +63,12 @@ absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchCapa
     return Broken(BatchTokens(batch), " tokens exceed the budget of ", capacity.token_budget);
   }
   if (prompts > capacity.prefill_tokens) {
-    return Broken(prompts, " prompt tokens where ", capacity.prefill_tokens, " are allowed");
+    return Broken(prompts, " prompt tokens exceed the ", capacity.prefill_tokens, " allowed");
   }
-  if (slots > capacity.free_slots) return Broken(slots, " requests start in ", capacity.free_slots, " slots");
-  if (kv > capacity.free_kv_tokens) return Broken(kv, " KV tokens are taken of ", capacity.free_kv_tokens);
+  if (slots > capacity.free_slots)
+    return Broken(slots, " starting requests exceed the free slots, ", capacity.free_slots);
+  if (kv > capacity.free_kv_tokens)
+    return Broken(kv, " KV tokens exceed the free ones, ", capacity.free_kv_tokens);
   return absl::OkStatus();
 }
 

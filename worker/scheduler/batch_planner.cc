@@ -28,15 +28,15 @@ absl::StatusOr<BatchPlanner> BatchPlanner::Create(const BatchPlannerOptions& opt
     return absl::InvalidArgumentError(absl::StrCat("scheduler: ", scheduler.status().message()));
   }
   if (options.adapt && scheduler->whole_prompts()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("budget_control: a smaller token budget would stop ", scheduler->name(),
-                     ", which takes prompts whole; it goes with sarathi and orca"));
+    return absl::InvalidArgumentError(absl::StrCat("budget_control: cannot be used with the scheduler ",
+                                                   scheduler->name(),
+                                                   ", which does not split prompts; use sarathi or orca"));
   }
   if (scheduler->whole_prompts() && options.token_budget < options.max_sequence_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "scheduler: ", scheduler->name(),
-        " takes prompts whole, and a request that is placed again has up to ", options.max_sequence_tokens,
-        " tokens (max_sequence_tokens): token_budget must be at least that, not ", options.token_budget));
+    return absl::InvalidArgumentError(
+        absl::StrCat("scheduler: ", scheduler->name(),
+                     " does not split prompts; token_budget must be at least max_sequence_tokens, ",
+                     options.max_sequence_tokens, ", not ", options.token_budget));
   }
   return BatchPlanner(options, *std::move(scheduler));
 }

@@ -48,7 +48,7 @@ absl::StatusOr<BatchScheduler> BatchScheduler::Create(absl::string_view name, Ba
     if (rule.name == name) return BatchScheduler(rule, order);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("no scheduler '", name, "': there are ", absl::StrJoin(SchedulerNames(), ", ")));
+      absl::StrCat("unknown scheduler '", name, "'; must be one of ", absl::StrJoin(SchedulerNames(), ", ")));
 }
 
 void BatchScheduler::Form(absl::Span<const BatchRequest> requests, const BatchCapacity& capacity,
@@ -71,7 +71,7 @@ absl::StatusOr<BatchOrder> ParseBatchOrder(absl::string_view name) {
   if (name == "priority") return BatchOrder::kPriority;
   if (name == "urgency") return BatchOrder::kUrgency;
   return absl::InvalidArgumentError(
-      absl::StrCat("no order '", name, "': there are fcfs, shortest, priority and urgency"));
+      absl::StrCat("unknown order '", name, "'; must be fcfs, shortest, priority or urgency"));
 }
 
 void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std::vector<int32_t>& sorted) {

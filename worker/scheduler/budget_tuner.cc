@@ -45,7 +45,7 @@ absl::StatusOr<BudgetGoal> ParseBudgetGoal(absl::string_view name) {
   if (name == "tpot") return BudgetGoal::kTpot;
   if (name == "objectives") return BudgetGoal::kObjectives;
   return absl::InvalidArgumentError(
-      absl::StrCat("no goal '", name, "': there are e2e, ttft, tpot and objectives"));
+      absl::StrCat("unknown goal '", name, "'; must be e2e, ttft, tpot or objectives"));
 }
 
 BudgetTuner::BudgetTuner(const BudgetTunerOptions& options, BatchScheduler scheduler)

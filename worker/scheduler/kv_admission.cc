@@ -23,13 +23,13 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
     KvAdmissionOptions options{Kind::kMcSf};
     if (absl::SimpleAtoi(text, &options.most_steps) && options.most_steps >= 1) return options;
     return absl::InvalidArgumentError(
-        absl::StrCat("most of mc_sf is '", text, "', not a number of steps from 1"));
+        absl::StrCat("mc_sf:most is '", text, "'; must be a number of steps, at least 1"));
   }
   if (absl::ConsumePrefix(&text, "watermark:share=")) {
     KvAdmissionOptions options{Kind::kWatermark};
     if (absl::SimpleAtod(text, &options.share) && options.share >= 0 && options.share < 1) return options;
     return absl::InvalidArgumentError(
-        absl::StrCat("share of watermark is '", text, "', not a number from 0 to below 1"));
+        absl::StrCat("watermark:share is '", text, "'; must be a number of at least 0 and below 1"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "'", text, "' is unknown, choose one of none, kv_feasible, mc_sf, mc_sf:most=K, watermark:share=W"));
@@ -57,7 +57,7 @@ absl::Status KvAdmission::Check(const Request& request, int64_t free_kv_tokens) 
     return absl::OkStatus();
   }
   closed_ = true;
-  return absl::ResourceExhaustedError("memory would not be sure to suffice for it and for those that run");
+  return absl::ResourceExhaustedError("the KV cache may not suffice for this request and the running ones");
 }
 
 bool KvAdmission::Fits(const Request& request, int64_t free_kv_tokens) {

@@ -51,7 +51,7 @@ LocalEngine::LocalEngine(LocalEngineOptions options)
 }
 
 LocalEngine::~LocalEngine() {
-  Stop(absl::UnavailableError("the engine has ended"));
+  Stop(absl::UnavailableError("the engine has stopped"));
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
@@ -212,7 +212,7 @@ absl::Status LocalEngine::GetLoads(std::optional<uint32_t> rank,
   loads.version = options_.version;
   loads.ranks = static_cast<uint32_t>(options_.ranks);
   if (rank && *rank >= loads.ranks) {
-    std::move(done)(absl::NotFoundError(absl::StrCat("dp_rank is ", *rank, "; there are ", loads.ranks)));
+    std::move(done)(absl::NotFoundError(absl::StrCat("dp_rank is ", *rank, "; must be below ", loads.ranks)));
     return absl::OkStatus();
   }
   {
@@ -279,7 +279,7 @@ void LocalEngine::OnHello(Rank& rank, const Hello& hello) {
 
 void LocalEngine::OnReady(Rank& rank, const EpochReady& ready) {
   if (!ready.error.empty())
-    return Fail(absl::UnavailableError(absl::StrCat("the ranks did not meet: ", ready.error)));
+    return Fail(absl::UnavailableError(absl::StrCat("the ranks failed to form a group: ", ready.error)));
   if (std::exchange(rank.ready, true) || ++ready_ < options_.ranks) return;
   idle_since_ = 0;
   if (options_.on_serving) options_.on_serving();

@@ -180,38 +180,40 @@ absl::Status AwaitDrained(LocalEngine& engine, absl::FunctionRef<absl::Status()>
     BFIO_RETURN_IF_ERROR(engine.failure());
     if (empty) return absl::OkStatus();
     if (left > absl::ZeroDuration()) continue;
-    spdlog::warn("not drained in time: requests are cut off");
+    spdlog::warn("requests are still running after --drain_timeout; they are cancelled");
     return absl::OkStatus();
   }
 }
 
 void AddServeOptions(OptionTable& table, ServeOptions& options) {
-  table.AddChoice<ServeApi>(
-      "serve", &options.api, {{"none", ServeApi::kNone}, {"vllm", ServeApi::kVllm}},
-      "none (a router says what to run) or vllm: without a router, gateways call this process by vLLM's gRPC "
-      "API, and it balances among its ranks as vLLM does");
-  table.Add("listen", &options.listen, "--serve: HOST:PORT of the API; port 0 picks a free one");
-  table.Add(
-      "tokenizer", &options.tokenizer,
-      "--serve: directory with the model's tokenizer.json and config.json, which gateways get; empty: none");
+  table.AddChoice<ServeApi>("serve", &options.api, {{"none", ServeApi::kNone}, {"vllm", ServeApi::kVllm}},
+                            "none (a worker of --router) or vllm (no router: gateways call this process by "
+                            "vLLM's gRPC API, and it balances requests among its ranks as vLLM does)");
+  table.Add("listen", &options.listen, "with --serve: HOST:PORT of the API; port 0 picks a free port");
+  table.Add("tokenizer", &options.tokenizer,
+            "with --serve: directory with the model's tokenizer.json and config.json, which gateways can "
+            "download; empty: none");
   table.Add(
       "served_model_name", &options.served_model_name,
-      "--serve: name of the model to gateways; empty: the last part of --tokenizer or --model, or bfio");
+      "with --serve: model name that gateways see; empty: the last part of --tokenizer or --model, or bfio");
 }
 
 absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, WorkerOptions& worker) {
   if (serve.api == ServeApi::kNone) {
     for (const char* flag : {"listen", "tokenizer", "served_model_name"}) {
-      if (table.given(flag)) return absl::InvalidArgumentError(absl::StrCat("--", flag, " is for --serve"));
+      if (table.given(flag))
+        return absl::InvalidArgumentError(absl::StrCat("--", flag, " requires --serve=vllm"));
     }
     return absl::OkStatus();
   }
   for (const char* flag : {"router", "worker_tls", "group"}) {
     if (table.given(flag))
-      return absl::InvalidArgumentError(absl::StrCat("--", flag, ": with --serve there is no router"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, " cannot be combined with --serve, which runs without a router"));
   }
   if (worker.parts != nullptr)
-    return absl::InvalidArgumentError("--serve: a server of chains is told by a router what to run");
+    return absl::InvalidArgumentError(
+        "--serve cannot be combined with --pipeline_listen, which needs a router");
   if (!table.given("barrier")) worker.barrier = "local";
   if (serve.served_model_name.empty())
     serve.served_model_name =
@@ -223,7 +225,7 @@ absl::Status FinishServeOptions(const OptionTable& table, ServeOptions& serve, W
     return absl::InvalidArgumentError(
         absl::StrCat("--listen=", serve.listen,
                      ": other machines can reach the port, and vLLM's API has neither encryption nor "
-                     "authentication here: give --insecure in a network that only the gateway reaches"));
+                     "authentication here: give --insecure if only the gateway can reach it"));
   }
   return absl::OkStatus();
 }

@@ -17,7 +17,7 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
   ExpectOneLine("bfio_router", {"--chain_servers=2", "--plan_mode=lockstep"}, 2, "(--coupling=barrier)");
   const std::string listen = "--pipeline_listen=127.0.0.1:0", model = "--model=/nonexistent";
   ExpectOneLine("bfio_worker", {listen}, 2, "--pipeline_listen requires --engine=cpu or --engine=cuda");
-  ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model}, 2, "needs --memory_limit_mb");
+  ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model}, 2, "requires --memory_limit_mb");
   ExpectOneLine("bfio_worker", {listen, "--micro_batches=65"}, 2, "--micro_batches=65: must be within 1..64");
 }
 
@@ -46,7 +46,8 @@ TEST(ChainBadInput, InfeasiblePlans) {
   EXPECT_THAT(run.out, HasSubstr("\"blocks\":24"));
   const std::string large =
       absl::StrCat("--model=", WriteFile("large.json", R"({"blocks": 40, "block_gb": 1, "cache_gb": 0.1})"));
-  ExpectOneLine("bfio_plan", {pool, large}, 1, "the pool holds 27 of 40 blocks; 13 blocks (14.3 GB) more");
+  ExpectOneLine("bfio_plan", {pool, large}, 1,
+                "the pool holds 27 of 40 blocks; memory for 13 more blocks (14.3 GB)");
 }
 
 }  // namespace

@@ -131,9 +131,9 @@ TEST(Chain, FlagsThatExcludeChainsAreRefusedInOneLine) {
     EXPECT_THAT(run.err, HasSubstr(part));
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   };
-  expect({listen, limit}, "--memory_limit_mb is for --engine=cpu");
+  expect({listen, limit}, "--memory_limit_mb requires --engine=cpu");
   expect({listen}, "--pipeline_listen requires --engine=cpu or --engine=cuda, and --mlp=replicated");
-  expect({"--engine=cuda", model, limit}, "--memory_limit_mb is for --engine=cpu");
+  expect({"--engine=cuda", model, limit}, "--memory_limit_mb requires --engine=cpu");
   expect({"--engine=cuda", model, listen}, "--pipeline_listen requires --memory_limit_mb");
   expect({"--engine=cpu", model, listen}, "--pipeline_listen requires --memory_limit_mb");
   expect({"--engine=cpu", model, listen, limit, "--mlp=tp"}, "--mlp=replicated");

@@ -5,7 +5,7 @@ namespace {
 
 constexpr MetricInfo kVllm[] = {
     {"vllm:num_requests_running", MetricKind::kGauge, "model_name",
-     "requests that hold a slot, by the name that vLLM's dashboards and autoscalers read, as the next two"},
+     "requests that hold a slot, under the name that vLLM's dashboards and autoscalers read"},
     {"vllm:num_requests_waiting", MetricKind::kGauge, "model_name", "requests that wait for a slot"},
     {"vllm:kv_cache_usage_perc", MetricKind::kGauge, "model_name",
      "share of the KV tokens of all ranks in use, 0 to 1"}};

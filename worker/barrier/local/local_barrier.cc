@@ -28,18 +28,18 @@ class LocalGroup {
     if (!failure_.ok()) return failure_;
     if (spec.world_size != static_cast<int32_t>(present_.size())) {
       return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " expects a group of ",
-                                                     spec.world_size, " ranks, the others in ",
+                                                     spec.world_size, " ranks, the other ranks one of ",
                                                      present_.size()));
     }
     if (present_[spec.rank])
-      return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " came twice"));
+      return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " joined twice"));
     present_[spec.rank] = true;
     alike_ = alike_ && spec.signature == signature_;
     if (++joined_ == spec.world_size) changed_.SignalAll();
     while (joined_ < spec.world_size && failure_.ok()) {
       if (changed_.WaitWithDeadline(&mutex_, deadline) && joined_ < spec.world_size && failure_.ok()) {
         return FailLocked(absl::DeadlineExceededError(
-            absl::StrCat(joined_, " of ", spec.world_size, " ranks came to form epoch ", spec.epoch)));
+            absl::StrCat(joined_, " of ", spec.world_size, " ranks joined epoch ", spec.epoch)));
       }
     }
     if (joined_ == spec.world_size && !alike_) return SignatureError(spec.epoch);
@@ -138,7 +138,7 @@ class LocalGroup {
       if (!failure_.ok()) return failure_;
       if (changed_.WaitWithDeadline(&mutex_, deadline) && meetings_ == meeting && failure_.ok()) {
         return FailLocked(absl::DeadlineExceededError(
-            absl::StrCat(arrived_, " of ", present_.size(), " ranks came to step ", call.step)));
+            absl::StrCat(arrived_, " of ", present_.size(), " ranks reached step ", call.step)));
       }
     }
     take(false);
@@ -210,7 +210,7 @@ class LocalBarrier final : public Barrier {
 
   void Abort() override {
     aborted_.store(true);
-    group_->Fail(Left("gave up"));
+    group_->Fail(Left("left the barrier"));
   }
 
  private:

@@ -70,7 +70,7 @@ class Patience {
   absl::Status Wait() const {
     if (aborted_.load(std::memory_order_relaxed)) return absl::CancelledError("barrier aborted");
     const absl::Time now = MonotonicNow();
-    if (now >= deadline_) return absl::DeadlineExceededError("some rank did not come in time");
+    if (now >= deadline_) return absl::DeadlineExceededError("a rank did not reach the barrier in time");
     if (now - start_ > spin_) absl::SleepFor(kNap);
     return absl::OkStatus();
   }

@@ -78,7 +78,7 @@ absl::StatusOr<StarId> ParseStarId(absl::string_view text) {
   const size_t slash = text.rfind('/');
   if (slash == absl::string_view::npos) {
     return absl::InvalidArgumentError(
-        "the communicator id has no secret: rank 0 is no worker of this version");
+        "the communicator id has no secret; rank 0 must run the same worker version");
   }
   const absl::string_view digits = text.substr(slash + 1);
   if (digits.size() != 2 * sizeof(Secret) || !std::all_of(digits.begin(), digits.end(), [](char c) {

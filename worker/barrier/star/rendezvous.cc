@@ -65,7 +65,7 @@ absl::StatusOr<Introduced> Introduce(const RendezvousSpec& spec, const Address& 
   BFIO_RETURN_IF_ERROR(AwaitMessage(spec, out.connection, kChallengeBytes, who));
   const auto introduction = out.proof.OnChallenge(out.connection.message(), Introduction(spec, type));
   if (!introduction.has_value()) {
-    return absl::UnavailableError(absl::StrCat("what listens there is not ", who, " in this epoch"));
+    return absl::UnavailableError(absl::StrCat("the process at this address is not ", who, " of this epoch"));
   }
   if (!out.connection.Send(*introduction)) return left();
   return out;
@@ -97,7 +97,7 @@ absl::StatusOr<Welcome> JoinOnce(const RendezvousSpec& spec) {
   BFIO_ASSIGN_OR_RETURN(auto root, Introduce(spec, spec.id.root, WireType::kJoin, "rank 0"));
   BFIO_RETURN_IF_ERROR(AwaitMessage(spec, root.connection, kSealedBytes, "rank 0"));
   const auto answer = root.proof.OnAnswer(root.connection.message());
-  if (!answer.has_value()) return absl::UnavailableError("garbage instead of rank 0's answer");
+  if (!answer.has_value()) return absl::UnavailableError("rank 0 sent an invalid answer");
   if (answer->type == WireType::kWelcome && answer->epoch == spec.group.epoch)
     return Welcome{std::move(root.connection), answer->address};
   if (answer->type == WireType::kReject && answer->epoch > spec.group.epoch) {
@@ -127,7 +127,7 @@ absl::StatusOr<Links> Host(const RendezvousSpec& spec) {
     const int32_t parent = ParentOf(rank, spec.fan_out);
     welcome.address = parent == 0 ? Address{} : acceptor.arrivals()[parent - 1].address;
     if (!arrival.connection.Send(arrival.proof->Answer(welcome))) {
-      return absl::UnavailableError(absl::StrCat("rank ", rank, " left while the group formed"));
+      return absl::UnavailableError(absl::StrCat("rank ", rank, " disconnected while the group formed"));
     }
     if (parent == 0) links.children.push_back(std::move(arrival.connection));
   }
@@ -158,7 +158,8 @@ absl::Status Encrypt(const RendezvousSpec& spec, Connection& connection, TlsEnd 
     BFIO_ASSIGN_OR_RETURN(const auto events, session->Handshake());
     if (events == 0) break;
     std::array<pollfd, 2> fds{{{spec.interrupt.fd(), POLLIN, 0}, {connection.fd(), events, 0}}};
-    if (!Poll(absl::MakeSpan(fds), spec.deadline_ns)) return absl::DeadlineExceededError("TLS took too long");
+    if (!Poll(absl::MakeSpan(fds), spec.deadline_ns))
+      return absl::DeadlineExceededError("the TLS handshake timed out");
     if (fds[0].revents != 0) return absl::CancelledError("interrupted");
   }
   connection.Encrypt(std::move(session));

@@ -62,7 +62,7 @@ absl::StatusOr<AddressList> ResolveBy(const Address& address, int64_t deadline_n
   }).detach();
   std::array<pollfd, 2> fds{{{interrupt.fd(), POLLIN, 0}, {lookup->done.fd(), POLLIN, 0}}};
   if (!Poll(absl::MakeSpan(fds), deadline_ns)) {
-    return absl::DeadlineExceededError(absl::StrCat("host '", address.host, "' is still being looked up"));
+    return absl::DeadlineExceededError(absl::StrCat("looking up host '", address.host, "' timed out"));
   }
   if (fds[0].revents != 0) return absl::CancelledError("interrupted");
   MutexLock lock(&lookup->mutex);

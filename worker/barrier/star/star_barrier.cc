@@ -16,11 +16,12 @@ namespace {
 absl::Status PeerFailure(const Frame& frame) {
   switch (frame.code) {
     case absl::StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError(absl::StrCat("rank ", frame.rank, " waited in vain"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", frame.rank, " timed out waiting for another rank"));
     case absl::StatusCode::kInternal:
-      return absl::InternalError(absl::StrCat("rank ", frame.rank, " saw ranks disagree"));
+      return absl::InternalError(absl::StrCat("rank ", frame.rank, " found that ranks disagree"));
     default:
-      return absl::UnavailableError(absl::StrCat("rank ", frame.rank, " gave up or lost a peer"));
+      return absl::UnavailableError(absl::StrCat("rank ", frame.rank, " left the barrier or lost a peer"));
   }
 }
 
@@ -56,7 +57,7 @@ absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contributio
     if (!links_.parent.Send(Encode(FrameOf(WireType::kReduce, step, view)))) {
       // The parent may have sent the reason before it left.
       auto told = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
-      return Fail(told.ok() ? absl::UnavailableError("parent left") : told.status());
+      return Fail(told.ok() ? absl::UnavailableError("the parent rank disconnected") : told.status());
     }
     auto result = AwaitResult(step, deadline_ns);
     if (!result.ok()) return Fail(result.status());
@@ -77,8 +78,8 @@ absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& v
     if (!ready && missing == 0) break;
     if (!ready) {
       const std::vector<int32_t> late = Missing();
-      return BlameMissing(absl::DeadlineExceededError(absl::StrCat("rank ", absl::StrJoin(late, " "),
-                                                                   " did not come to step ", step)),
+      return BlameMissing(absl::DeadlineExceededError(
+                              absl::StrCat("rank ", absl::StrJoin(late, " "), " did not reach step ", step)),
                           late);
     }
     if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
@@ -114,7 +115,8 @@ absl::StatusOr<size_t> StarBarrier::TakeChildren(int64_t step, GroupView& view) 
 absl::StatusOr<GroupView> StarBarrier::AwaitResult(int64_t step, int64_t deadline_ns) {
   for (;;) {
     if (!Poll(absl::MakeSpan(poll_set_), deadline_ns)) {
-      return absl::DeadlineExceededError(absl::StrCat("no result of step ", step, " in time"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("the result of step ", step, " did not arrive in time"));
     }
     if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
     if (poll_set_[kParent].revents != 0) {
@@ -133,15 +135,15 @@ absl::StatusOr<std::optional<Frame>> StarBarrier::Receive(Connection& from, int3
       return std::optional<Frame>();
     case Connection::Read::kClosed:
       culprit_ = rank;
-      return absl::UnavailableError(absl::StrCat("rank ", rank, " left or died"));
+      return absl::UnavailableError(absl::StrCat("rank ", rank, " disconnected"));
     case Connection::Read::kMessage:
       break;
   }
   const auto frame = DecodeFrame(from.message());
-  if (!frame.has_value()) return absl::UnavailableError(absl::StrCat("garbage from rank ", rank));
+  if (!frame.has_value()) return absl::UnavailableError(absl::StrCat("invalid message from rank ", rank));
   if (frame->epoch != epoch_) {
     return absl::UnavailableError(
-        absl::StrCat("rank ", rank, " speaks of epoch ", frame->epoch, ", this is epoch ", epoch_));
+        absl::StrCat("rank ", rank, " sent a message of epoch ", frame->epoch, " in epoch ", epoch_));
   }
   if (frame->type == WireType::kError) {
     culprit_ = frame->rank;

@@ -167,7 +167,7 @@ absl::Status StarBarrier::Exchange(int64_t step, int64_t deadline_ns, bool liste
     const bool ready = Poll(absl::MakeSpan(exchange_poll_set_), UnderWay() ? deadline_ns : 0);
     if (!ready && !UnderWay()) break;
     if (!ready) {
-      status = absl::DeadlineExceededError(absl::StrCat("an exchange of step ", step, " took too long"));
+      status = absl::DeadlineExceededError(absl::StrCat("an exchange of step ", step, " timed out"));
     } else if (exchange_poll_set_[kAbort].revents != 0) {
       status = absl::CancelledError("barrier aborted");
     }
@@ -216,8 +216,8 @@ absl::Status StarBarrier::Advance(Incoming& in, int64_t step) {
     if (!frame.has_value()) return absl::OkStatus();
     const uint64_t expected = in.payload.size() / sizeof(float);
     if (frame->payload != expected) {
-      return absl::InternalError(absl::StrCat("ranks disagree: rank ", RankAt(in.slot), " brings ",
-                                              frame->payload, " numbers to step ", step, ", rank ", rank_,
+      return absl::InternalError(absl::StrCat("ranks disagree: rank ", RankAt(in.slot), " sent ",
+                                              frame->payload, " numbers in step ", step, ", rank ", rank_,
                                               " expects ", expected));
     }
     in.begun = true;
@@ -226,7 +226,7 @@ absl::Status StarBarrier::Advance(Incoming& in, int64_t step) {
     const auto got = At(in.slot).ReadSome(in.payload.subspan(in.have));
     if (!got.has_value()) {
       culprit_ = RankAt(in.slot);
-      return absl::UnavailableError(absl::StrCat("rank ", culprit_, " left or died"));
+      return absl::UnavailableError(absl::StrCat("rank ", culprit_, " disconnected"));
     }
     if (*got == 0) return absl::OkStatus();
     in.have += *got;
@@ -249,7 +249,7 @@ absl::Status StarBarrier::Advance(Outgoing& out, int64_t step) {
       if (out.slot != kParent) return absl::OkStatus();
       // The parent may have sent the reason before it left.
       const auto told = Receive(to, ranks_.parent, WireType::kError, step);
-      return told.ok() ? absl::UnavailableError("parent left") : told.status();
+      return told.ok() ? absl::UnavailableError("the parent rank disconnected") : told.status();
     }
     if (*sent == 0) return absl::OkStatus();
     out.sent += *sent;

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<StarEndpoint>> StarEndpoint::Create(const StarOpt
   auto listener = Listen(options.host, &address.port);
   if (!listener.ok()) {
     return absl::UnavailableError(
-        absl::StrCat("barrier cannot listen on '", options.host, "': ", listener.status().message()));
+        absl::StrCat("the barrier cannot listen on '", options.host, "': ", listener.status().message()));
   }
   return std::unique_ptr<StarEndpoint>(new StarEndpoint(options, *std::move(listener), std::move(address)));
 }

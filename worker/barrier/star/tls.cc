@@ -103,7 +103,7 @@ std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> MakeContext() {
 std::string Reason() {
   const unsigned long error = ERR_peek_last_error();
   const char* words = error == 0 ? nullptr : ERR_reason_error_string(error);
-  return words == nullptr ? "the peer is gone" : words;
+  return words == nullptr ? "the peer disconnected" : words;
 }
 
 }  // namespace

@@ -113,7 +113,8 @@ absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw
                                      absl::Span<Drawn> drawn, StepPeers& peers) {
   if (peers.rows() < plan.rows()) {
     return absl::InternalError(
-        absl::StrCat("a batch of ", plan.rows(), " rows, and the group agreed on ", peers.rows()));
+        absl::StrCat("a batch of ", plan.rows(),
+                     " rows exceeds the maximum that the group agreed on for the step, ", peers.rows()));
   }
   BFIO_ASSIGN_OR_RETURN(const auto logits, forward_.RunTogether(plan, peers));
   samplers_.Run(forward_.threads(), logits, draws, drawn);

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {
   void* const memory = mmap(nullptr, MappedBytes(shape), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ", shape.bytes() >> 20,
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate a KV cache of ", shape.bytes() >> 20,
                                                      " MiB (", shape.pages, " pages of ", shape.page_tokens,
                                                      " tokens)"));
   }

@@ -29,7 +29,7 @@ absl::StatusOr<Storage> ParseStorage(absl::string_view name) {
   if (name == "auto") return Storage::kAuto;
   if (name == "fp32") return Storage::kFp32;
   if (name == "bf16") return Storage::kBf16;
-  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is none of auto, fp32, bf16"));
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is unknown; must be auto, fp32 or bf16"));
 }
 
 std::unique_ptr<Weights> Weights::Make(std::shared_ptr<const Model> model, Storage storage) {

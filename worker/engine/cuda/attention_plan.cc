@@ -32,17 +32,17 @@ absl::Status CheckAttentionShape(const AttentionShape& shape) {
   const int32_t dim = shape.head_dim, page = shape.page_tokens;
   if (dim != 16 && dim != 32 && dim != 64 && dim != 128) {
     return absl::InvalidArgumentError(
-        absl::StrCat("head_dim is ", dim, ": the CUDA engine has attention for 16, 32, 64 and 128"));
+        absl::StrCat("head_dim is ", dim, "; the CUDA engine supports 16, 32, 64 and 128"));
   }
   if (shape.kv_heads < 1 || shape.q_heads < 1 || shape.q_heads % shape.kv_heads != 0 ||
       shape.group() > kShortTileRows) {
     return absl::InvalidArgumentError(
         absl::StrCat(shape.q_heads, " query heads and ", shape.kv_heads,
-                     " KV heads: the CUDA engine needs 1 to 16 query heads for each KV head"));
+                     " KV heads; the CUDA engine supports 1 to 16 query heads per KV head"));
   }
   if (page != 16 && page != 32 && page != 64) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pages of ", page, " tokens: the CUDA engine has attention for 16, 32 and 64"));
+        absl::StrCat("pages of ", page, " tokens; the CUDA engine supports 16, 32 and 64"));
   }
   return absl::OkStatus();
 }
@@ -80,7 +80,7 @@ absl::Status AttentionPlan::Build(const StepPlan& step) {
   if (step.rows() > limits_.rows || step.runs() > limits_.runs || kv_tokens > limits_.kv_tokens) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "a step of ", step.rows(), " rows in ", step.runs(), " runs with ", kv_tokens,
-        " KV tokens, beyond the limits of ", limits_.rows, ", ", limits_.runs, " and ", limits_.kv_tokens));
+        " KV tokens exceeds the limits ", limits_.rows, ", ", limits_.runs, " and ", limits_.kv_tokens));
   }
   // Slots that runs of one token need; the other runs may use the rest.
   int64_t reserved = 0;

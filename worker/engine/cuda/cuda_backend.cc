@@ -79,11 +79,12 @@ absl::StatusOr<int64_t> CudaBackend::FitKv(const DecodeOptions& options, const M
   };
   if (const auto fits = FitKvTokens(options, fewer, capacity, bytes)) return *fits;
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "--kv_tokens=%d needs %.2f GiB with the activations, and %.2f of %.2f GiB are free on %s beside the "
-      "weights, of which %.2f are kept for graphs and the barrier: %s",
+      "--kv_tokens=%d needs %.2f GiB including activations, but %.2f of %.2f GiB are free on %s beside the "
+      "weights, and %.2f GiB of these are reserved for graphs and the barrier: %s",
       asked, bytes(asked) / kGiB, memory.free_bytes / kGiB, memory.total_bytes / kGiB, ops.Describe(),
       reserve / kGiB,
-      fewer ? absl::StrCat("not even a page fits for each of ", options.limits.slots, " --slots")
+      fewer ? absl::StrCat("the memory does not suffice for one page for each of the ", options.limits.slots,
+                           " --slots")
             : absl::StrCat("at most ", MostKvTokens(asked, capacity, bytes), " tokens fit")));
 }
 
@@ -94,7 +95,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOpt
                                                                  const Progress& progress) {
   BFIO_RETURN_IF_ERROR(Check(options, config, *ops));
   if (options.share_mlp && !IsWhole(config, weights)) {
-    return absl::InvalidArgumentError("--mlp=tp needs all of the model on every rank, not a part of it");
+    return absl::InvalidArgumentError("--mlp=tp requires the whole model on every rank");
   }
   if (auto fits = FitKv(options, config, weights, *ops, /*fewer=*/false); !fits.ok()) return fits.status();
   BFIO_ASSIGN_OR_RETURN(const auto grid, ops->FullAttentionGrid(static_cast<int32_t>(config.head_dim)));
@@ -181,10 +182,10 @@ absl::Status CudaBackend::Start(const Progress& progress) {
     BFIO_RETURN_IF_ERROR(LoadKernels(prompts_.back().bucket));
   }
   BFIO_ASSIGN_OR_RETURN(const auto left, ops_->Memory());
-  progress(absl::StrFormat("%s: products chosen%s for %d + %d sizes of batch; %d KV tokens, %.2f GiB free",
-                           ops_->Describe(), options_.share_mlp ? "" : " and steps recorded",
-                           draw_buckets_.count(), row_buckets_.count(), options_.limits.kv_tokens,
-                           left.free_bytes / kGiB));
+  progress(absl::StrFormat(
+      "%s: GEMM algorithms chosen%s for %d + %d batch sizes; %d KV tokens, %.2f GiB free", ops_->Describe(),
+      options_.share_mlp ? "" : " and CUDA graphs recorded", draw_buckets_.count(), row_buckets_.count(),
+      options_.limits.kv_tokens, left.free_bytes / kGiB));
   return absl::OkStatus();
 }
 
@@ -227,7 +228,8 @@ const CudaBackend::Recorded& CudaBackend::Choose(const StepPlan& plan) const {
 
 absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   if (!broken_.ok()) return broken_;
-  if (options_.share_mlp) return absl::FailedPreconditionError("--mlp=tp: a rank takes no step by itself");
+  if (options_.share_mlp)
+    return absl::FailedPreconditionError("with --mlp=tp a rank cannot run a step without the other ranks");
   if (plan.rows() == 0) return absl::OkStatus();
   broken_ = RunStep(plan, draws, drawn);
   return broken_;
@@ -243,11 +245,13 @@ absl::Status CudaBackend::EnterGroup(const StepPeers& peers) {
 
 absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
                                       absl::Span<Drawn> drawn, StepPeers& peers) {
-  if (!options_.share_mlp) return absl::FailedPreconditionError("this backend runs by itself");
+  if (!options_.share_mlp)
+    return absl::FailedPreconditionError("this backend does not run steps together with other ranks");
   absl::Status unfit = broken_;
   if (unfit.ok() && peers.rows() < plan.rows()) {
     unfit = absl::InternalError(
-        absl::StrCat("a batch of ", plan.rows(), " rows, and the group agreed on ", peers.rows()));
+        absl::StrCat("a batch of ", plan.rows(),
+                     " rows exceeds the maximum that the group agreed on for the step, ", peers.rows()));
   }
   if (!unfit.ok()) {
     if (peers.on_device()) peers.FailDevice(unfit);

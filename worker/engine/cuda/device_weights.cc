@@ -125,7 +125,7 @@ absl::Status Place(const PieceList& list, DeviceOps& ops) {
   const int64_t bytes = list.bytes();
   if (bytes > memory.free_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("the weights need %.2f GiB in bf16, and %.2f of %.2f GiB are free on %s",
+        absl::StrFormat("the weights need %.2f GiB in bf16, but only %.2f of %.2f GiB are free on %s",
                         bytes / kGiB, memory.free_bytes / kGiB, memory.total_bytes / kGiB, ops.Describe()));
   }
   BFIO_ASSIGN_OR_RETURN(const auto block, ops.Allocate(bytes, "the weights"));
@@ -142,7 +142,7 @@ class Staging {
  public:
   static absl::StatusOr<Staging> Create(DeviceOps& ops) {
     BFIO_ASSIGN_OR_RETURN(const auto memory,
-                          ops.AllocatePinned(2 * kStagingBytes, "the weights' way to the device"));
+                          ops.AllocatePinned(2 * kStagingBytes, "the staging buffer of the weights"));
     return Staging(ops, static_cast<std::byte*>(memory));
   }
 
@@ -205,7 +205,7 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart&
     }
     done += piece.bytes();
     if (done - told >= kProgressBytes) {
-      progress(absl::StrFormat("weights: %.1f of %.1f GiB on the device", done / kGiB, total / kGiB));
+      progress(absl::StrFormat("weights: %.1f of %.1f GiB copied to the device", done / kGiB, total / kGiB));
       told = done;
     }
   }

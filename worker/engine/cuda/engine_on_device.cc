@@ -16,7 +16,8 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngineOn(std::unique_ptr<Devic
   BFIO_ASSIGN_OR_RETURN(const auto kv_tokens,
                         CudaBackend::FitKv(options, model.config(), weights, *ops, fit_kv));
   if (kv_tokens < options.limits.kv_tokens) {
-    progress(absl::StrFormat("--kv_tokens=%d: what fits into the memory of %s", kv_tokens, ops->Describe()));
+    progress(absl::StrFormat("KV capacity is --kv_tokens=%d, the most that fits into the memory of %s",
+                             kv_tokens, ops->Describe()));
   }
   DecodeOptions fitted = options;
   fitted.limits.kv_tokens = kv_tokens;

@@ -20,12 +20,12 @@ absl::Status CheckConfig(const ModelConfig& config, const AttentionShape& shape)
   BFIO_RETURN_IF_ERROR(CheckAttentionShape(shape));
   if (config.vocab > kMaxVocab) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a vocabulary of ", config.vocab, ": the CUDA engine draws from at most ", kMaxVocab));
+        absl::StrCat("vocab_size is ", config.vocab, "; the CUDA engine supports at most ", kMaxVocab));
   }
   if (config.hidden % 8 != 0 || config.intermediate % 8 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("hidden_size ", config.hidden, " and intermediate_size ",
                                                    config.intermediate,
-                                                   ": the CUDA engine needs multiples of 8"));
+                                                   " must be multiples of 8 for the CUDA engine"));
   }
   return absl::OkStatus();
 }

@@ -101,8 +101,9 @@ void SharedMlp::SetRows(const StepPeers& peers, int64_t rows) {
 
 absl::Status SharedMlp::Begin(int32_t rows, const StepPeers& peers) {
   if (place_ != PlaceOf(peers) || peers.rows() > most_rows_) {
-    return absl::InternalError(absl::StrCat(
-        "a step of ", peers.rows(), " rows in a group that was entered for ", most_rows_, ", or not at all"));
+    return absl::InternalError(absl::StrCat("a step of ", peers.rows(),
+                                            " rows, but the group was set up for at most ", most_rows_,
+                                            ", or not set up"));
   }
   rows_ = rows;
   SetRows(peers, peers.rows());

@@ -74,7 +74,7 @@ class Backend {
   virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
   virtual absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
                                    absl::Span<Drawn> drawn, StepPeers& peers) {
-    return absl::UnimplementedError("this backend runs by itself");
+    return absl::UnimplementedError("this backend does not run steps together with other ranks");
   }
 };
 

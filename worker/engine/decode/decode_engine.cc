@@ -70,7 +70,8 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeO
   BFIO_ASSIGN_OR_RETURN(auto table, PageTable::Create(PageTableOptionsOf(options)));
   if (options.adapt && backend->signature()) {
     return absl::InvalidArgumentError(
-        "budget_control: ranks that step together (--mlp=tp) take the time of all, not of their own tokens");
+        "budget_control: cannot be used with --mlp=tp, where the time of a step depends on the tokens of all "
+        "ranks");
   }
   const DecodeOptions within = WithinModel(options, backend->facts());
   BFIO_ASSIGN_OR_RETURN(auto planner, BatchPlanner::Create(PlannerOptions(within)));
@@ -136,7 +137,7 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   const int64_t given = request.prompt_length - (replays ? request.first_index : 0);
   const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
   if (std::any_of(active_.begin(), active_.end(), same)) {
-    return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
+    return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is already active"));
   }
   BFIO_ASSIGN_OR_RETURN(const auto index, table_.Admit(FirstKvTokens(request)));
   Sequence& sequence = active_.emplace_back();

@@ -40,7 +40,7 @@ void OnBusError(int, siginfo_t* info, void*) {
     Say(program_name.load());
     Say(": ");
     Say(range.path.data());
-    Say(": was cut, or became unreadable, while it was in use (replace files by renaming)\n");
+    Say(": was truncated or became unreadable while it was in use (replace files by renaming)\n");
     _exit(1);
   }
   // Restores the default action: the instruction is executed again and raises SIGBUS again.

@@ -80,8 +80,8 @@ class IndexEvents final : public JsonEvents {
     return Fail(absl::StrCat("has ", what, Where()));
   }
   std::string Where() const override {
-    return in_map_ ? absl::StrCat(" for tensor ", Quote(tensor_), " where a file name belongs")
-                   : " where an object belongs";
+    return in_map_ ? absl::StrCat(" for tensor ", Quote(tensor_), " instead of a file name")
+                   : " instead of an object";
   }
 
   int depth_ = 0;
@@ -119,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   if (Exists(single) && Exists(index)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(directory, ": has both ", kSingle, " and ", kIndex, "; which one is meant?"));
+        absl::StrCat(directory, ": has both ", kSingle, " and ", kIndex, "; remove one of them"));
   }
   if (Exists(index)) {
     BFIO_RETURN_IF_ERROR(checkpoint->AddShards(directory, index));
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   }
   if (!Exists(single)) {
     return absl::NotFoundError(absl::StrCat(directory, ": has neither ", kSingle, " nor ", kIndex,
-                                            ", and other formats are not read"));
+                                            "; other formats are not supported"));
   }
   BFIO_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(single));
   checkpoint->Add(std::move(file));
@@ -155,7 +155,7 @@ absl::Status Checkpoint::AddShards(const std::string& directory, const std::stri
   for (const auto& [tensor, shard] : map) {
     if (tensors_.contains(tensor)) continue;
     return absl::InvalidArgumentError(absl::StrCat(directory, "/", shard, ": tensor ", Quote(tensor),
-                                                   ": is in the index and not in the file"));
+                                                   ": is in the index but not in the file"));
   }
   return absl::OkStatus();
 }

@@ -26,8 +26,7 @@ std::vector<int32_t> ReadEosTokens(JsonFields& fields, const std::vector<int32_t
     if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocab)) {
       ids.insert(id.get<int32_t>());
     } else {
-      fields.Invalid(kName,
-                     absl::StrCat("has ", Shown(id), "; token ids from 0 to ", vocab - 1, " are possible"));
+      fields.Invalid(kName, absl::StrCat("has ", Shown(id), "; token ids must be from 0 to ", vocab - 1));
     }
   };
   if (found->is_array()) {

@@ -27,7 +27,7 @@ bool JsonFields::IsNull(const char* name) const {
 }
 
 int64_t JsonFields::Integer(const char* name, int64_t absent, int64_t low, int64_t high) {
-  if (IsNull(name)) Invalid(name, "is null; an integer is needed");
+  if (IsNull(name)) Invalid(name, "is null; must be an integer");
   return IntegerOrNull(name, absent, absent, low, high);
 }
 
@@ -36,7 +36,7 @@ int64_t JsonFields::IntegerOrNull(const char* name, int64_t absent, int64_t miss
   const json* const found = Find(name);
   if (found == nullptr) return IsNull(name) ? missing : absent;
   if (!found->is_number_integer()) {
-    Invalid(name, absl::StrCat("is ", Shown(*found), "; an integer is needed"));
+    Invalid(name, absl::StrCat("is ", Shown(*found), "; must be an integer"));
     return absent;
   }
   // Unsigned values beyond int64_t would wrap.
@@ -44,7 +44,7 @@ int64_t JsonFields::IntegerOrNull(const char* name, int64_t absent, int64_t miss
                      found->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   const int64_t value = wraps ? 0 : found->get<int64_t>();
   if (wraps || value < low || value > high) {
-    Invalid(name, absl::StrCat("is ", Shown(*found), "; between ", low, " and ", high, " is possible"));
+    Invalid(name, absl::StrCat("is ", Shown(*found), "; must be between ", low, " and ", high));
     return absent;
   }
   return value;
@@ -53,16 +53,16 @@ int64_t JsonFields::IntegerOrNull(const char* name, int64_t absent, int64_t miss
 double JsonFields::Number(const char* name, double absent, double low, double high) {
   const json* const found = Find(name);
   if (found == nullptr) {
-    if (IsNull(name)) Invalid(name, "is null; a number is needed");
+    if (IsNull(name)) Invalid(name, "is null; must be a number");
     return absent;
   }
   if (!found->is_number()) {
-    Invalid(name, absl::StrCat("is ", Shown(*found), "; a number is needed"));
+    Invalid(name, absl::StrCat("is ", Shown(*found), "; must be a number"));
     return absent;
   }
   const double value = found->get<double>();
   if (value >= low && value <= high) return value;
-  Invalid(name, absl::StrCat("is ", Shown(*found), "; between ", low, " and ", high, " is possible"));
+  Invalid(name, absl::StrCat("is ", Shown(*found), "; must be between ", low, " and ", high));
   return absent;
 }
 
@@ -70,8 +70,7 @@ bool JsonFields::Boolean(const char* name, bool absent) {
   const json* const found = Find(name);
   if (found != nullptr && found->is_boolean()) return found->get<bool>();
   if (found != nullptr || IsNull(name)) {
-    Invalid(name,
-            absl::StrCat("is ", found == nullptr ? "null" : Shown(*found), "; true or false is needed"));
+    Invalid(name, absl::StrCat("is ", found == nullptr ? "null" : Shown(*found), "; must be true or false"));
   }
   return absent;
 }
@@ -80,7 +79,7 @@ std::string JsonFields::String(const char* name, absl::string_view absent) {
   const json* const found = Find(name);
   if (found != nullptr && found->is_string()) return found->get<std::string>();
   if (found != nullptr || IsNull(name)) {
-    Invalid(name, absl::StrCat("is ", found == nullptr ? "null" : Shown(*found), "; a string is needed"));
+    Invalid(name, absl::StrCat("is ", found == nullptr ? "null" : Shown(*found), "; must be a string"));
   }
   return std::string(absent);
 }

@@ -51,7 +51,7 @@ class ModelBuilder {
     taken_.insert(name);
     if (found->second.shape != shape) {
       Fault(absl::StrCat(model_->checkpoint_->FileOf(name), ": tensor ", Quote(name), " has shape [",
-                         absl::StrJoin(found->second.shape, ", "), "], and config.json makes it [",
+                         absl::StrJoin(found->second.shape, ", "), "], but config.json requires [",
                          absl::StrJoin(shape, ", "), "]"));
     }
     model_->weight_bytes_ += found->second.bytes();
@@ -67,7 +67,7 @@ class ModelBuilder {
     if (status_.ok() &&
         (copy.dtype != embedding.dtype || std::memcmp(copy.data, embedding.data, embedding.bytes()) != 0)) {
       Fault(absl::StrCat(model_->checkpoint_->FileOf(name), ": tensor ", Quote(name),
-                         " differs from the embedding, and tie_word_embeddings is true"));
+                         " differs from the embedding, although tie_word_embeddings is true"));
     }
     model_->weight_bytes_ -= copy.bytes();
     return embedding;

@@ -154,14 +154,15 @@ void ReadHeadDim(JsonFields& fields, const Defaults& defaults, ModelConfig& conf
   } else if (fields.Find("head_dim") != nullptr) {
     config.head_dim = fields.Integer("head_dim", 0, 2, kMaxHeadDim);
   } else if (config.hidden % config.heads != 0) {
-    fields.Invalid("hidden_size", absl::StrCat("is ", config.hidden, ", no multiple of num_attention_heads, ",
-                                               config.heads, ", and there is no head_dim"));
+    fields.Invalid("hidden_size",
+                   absl::StrCat("is ", config.hidden, ", not a multiple of num_attention_heads, ",
+                                config.heads, ", and head_dim is not set"));
   } else {
     config.head_dim = config.hidden / config.heads;
   }
   if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
-    fields.Invalid("head_dim", absl::StrCat("is ", config.head_dim, "; an even number up to ", kMaxHeadDim,
-                                            " is possible"));
+    fields.Invalid("head_dim",
+                   absl::StrCat("is ", config.head_dim, "; must be an even number of at most ", kMaxHeadDim));
   }
 }
 
@@ -176,17 +177,17 @@ void ReadBiases(JsonFields& fields, ModelConfig& config) {
     case Family::kQwen2:
       // Fixed in this family.
       config.qkv_bias = true;
-      if (!attention) fields.Unsupported("attention_bias", "is false, and qwen2 always has it");
+      if (!attention) fields.Unsupported("attention_bias", "is false; qwen2 requires it");
       break;
     case Family::kQwen3:
       config.qk_norm = true;
       config.qkv_bias = config.output_bias = attention;
       break;
     case Family::kMistral:
-      if (attention) fields.Unsupported("attention_bias", "is true, and mistral has none");
+      if (attention) fields.Unsupported("attention_bias", "is true; mistral does not support it");
       break;
   }
-  if (mlp) fields.Unsupported("mlp_bias", "is true; of the families only llama may have it");
+  if (mlp) fields.Unsupported("mlp_bias", "is true; only llama supports it");
 }
 
 }  // namespace

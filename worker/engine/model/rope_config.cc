@@ -65,7 +65,7 @@ void ReadDefault(JsonFields& fields) {
   for (const char* const name : {"factor", "low_freq_factor", "high_freq_factor"}) {
     const json* const found = fields.Find(name);
     if (found != nullptr && *found != 1.0) {
-      fields.Invalid(name, absl::StrCat("is ", Shown(*found), ", which rope_type 'default' does not have"));
+      fields.Invalid(name, absl::StrCat("is ", Shown(*found), "; rope_type 'default' does not support it"));
     }
   }
 }
@@ -74,9 +74,9 @@ void ReadLlama3(JsonFields& fields, JsonFields& top, int64_t max_positions, Rope
   rope.low_freq_factor = Required(fields, "low_freq_factor", rope.low_freq_factor, 1e-6, kMaxFactor);
   rope.high_freq_factor = Required(fields, "high_freq_factor", rope.high_freq_factor, 1e-6, kMaxFactor);
   if (rope.high_freq_factor <= rope.low_freq_factor) {
-    fields.Invalid(
-        "high_freq_factor",
-        absl::StrCat("is ", rope.high_freq_factor, ", no more than low_freq_factor, ", rope.low_freq_factor));
+    fields.Invalid("high_freq_factor",
+                   absl::StrCat("is ", rope.high_freq_factor, "; must be above low_freq_factor, ",
+                                rope.low_freq_factor));
   }
   constexpr char kOriginal[] = "original_max_position_embeddings";
   rope.original_max_positions =
@@ -84,7 +84,8 @@ void ReadLlama3(JsonFields& fields, JsonFields& top, int64_t max_positions, Rope
   if (top.Find(kOriginal) != nullptr) {
     const int64_t outer = top.Integer(kOriginal, 0, 1, kMaxOriginal);
     if (fields.Find(kOriginal) != nullptr && outer != rope.original_max_positions) {
-      fields.Invalid(kOriginal, absl::StrCat("is ", rope.original_max_positions, " and ", outer, " outside"));
+      fields.Invalid(kOriginal,
+                     absl::StrCat("is ", rope.original_max_positions, ", but ", outer, " at the top level"));
     }
     rope.original_max_positions = outer;
   }
@@ -96,7 +97,7 @@ void ReadObject(JsonFields& fields, JsonFields& top, int64_t max_positions, Rope
   if (fields.Find("rope_theta") != nullptr) {
     const double inner = fields.Number("rope_theta", rope.theta, 1, kMaxTheta);
     if (top.Find("rope_theta") != nullptr && inner != rope.theta) {
-      fields.Invalid("rope_theta", absl::StrCat("is ", inner, " and ", rope.theta, " outside"));
+      fields.Invalid("rope_theta", absl::StrCat("is ", inner, ", but ", rope.theta, " at the top level"));
     }
     rope.theta = inner;
   }
@@ -116,13 +117,13 @@ RopeConfig ReadRopeConfig(const json& config, int64_t max_positions, absl::strin
   const json* const older = top.Find("rope_scaling");
   const json* const newer = top.Find("rope_parameters");
   if (older != nullptr && newer != nullptr && *older != *newer) {
-    top.Invalid("rope_scaling", "and rope_parameters are both there and differ");
+    top.Invalid("rope_scaling", "and rope_parameters are both set and differ");
   }
   const char* const name = newer != nullptr ? "rope_parameters" : "rope_scaling";
   const json* const object = newer != nullptr ? newer : older;
   if (object == nullptr) return rope;
   if (!object->is_object()) {
-    top.Invalid(name, absl::StrCat("is ", Shown(*object), "; an object is needed"));
+    top.Invalid(name, absl::StrCat("is ", Shown(*object), "; must be an object"));
     return rope;
   }
   JsonFields fields(*object, absl::StrCat(where, name, "."), status);
@@ -132,7 +133,7 @@ RopeConfig ReadRopeConfig(const json& config, int64_t max_positions, absl::strin
   rope.kind = *kind;
   for (const auto& [key, value] : object->items()) {
     if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
-    top.Unsupported(name, absl::StrCat("has a field ", Quote(key), ", which is not known here"));
+    top.Unsupported(name, absl::StrCat("has a field ", Quote(key), ", which is not supported"));
   }
   ReadObject(fields, top, max_positions, rope);
   return rope;

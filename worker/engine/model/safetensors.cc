@@ -51,12 +51,13 @@ absl::StatusOr<absl::string_view> Header(absl::Span<const std::byte> file) {
   uint64_t length = 0;
   std::memcpy(&length, file.data(), kPrefix);
   if (length > kMaxHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("is not safetensors: claims a header of ", length,
+    return absl::InvalidArgumentError(absl::StrCat("is not safetensors: the header length is ", length,
                                                    " bytes, more than the ", kMaxHeaderBytes, " allowed"));
   }
   if (length > file.size() - kPrefix) {
-    return absl::InvalidArgumentError(absl::StrCat("is truncated: claims a header of ", length, " bytes, ",
-                                                   file.size() - kPrefix, " are there"));
+    return absl::InvalidArgumentError(absl::StrCat("is truncated: the header length is ", length,
+                                                   " bytes, but the file has only ", file.size() - kPrefix,
+                                                   " more"));
   }
   const absl::string_view text(reinterpret_cast<const char*>(file.data()) + kPrefix, length);
   if (text.empty() || text[0] != '{') {
@@ -81,10 +82,11 @@ absl::StatusOr<TensorView> View(const SafetensorsEntry& entry, absl::Span<const 
   }
   const std::optional<uint64_t> bytes = BytesOf(entry.shape, *dtype);
   const std::string shape = absl::StrCat("shape [", absl::StrJoin(entry.shape, ", "), "]");
-  if (!bytes) return absl::InvalidArgumentError(absl::StrCat("has ", shape, ", which is absurd"));
+  if (!bytes) return absl::InvalidArgumentError(absl::StrCat("has ", shape, ", which is too large"));
   if (*bytes != entry.end - entry.begin) {
     return absl::InvalidArgumentError(absl::StrCat("has ", shape, " of ", entry.dtype, ", ", *bytes,
-                                                   " bytes, and takes ", entry.end - entry.begin));
+                                                   " bytes, but data_offsets have ",
+                                                   entry.end - entry.begin));
   }
   const std::byte* const begin = data.data() + entry.begin;
   if (reinterpret_cast<uintptr_t>(begin) % SizeOf(*dtype) != 0) {
@@ -107,14 +109,14 @@ absl::Status CheckCoverage(std::vector<SafetensorsEntry>& entries, uint64_t data
     if (entry.begin < covered) return absl::InvalidArgumentError(absl::StrCat(name, ": overlaps ", last));
     if (entry.begin > covered) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name, ": a hole of ", entry.begin - covered, " bytes lies between it and ", last));
+          absl::StrCat(name, ": a gap of ", entry.begin - covered, " bytes lies between it and ", last));
     }
     covered = entry.end;
     last = name;
   }
   if (covered == data_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(data_bytes - covered, " bytes after ", last, " belong to none"));
+      absl::StrCat(data_bytes - covered, " bytes after ", last, " belong to no tensor"));
 }
 
 absl::StatusOr<TensorMap> ParseFile(absl::Span<const std::byte> file) {

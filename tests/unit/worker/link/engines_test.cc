@@ -33,10 +33,9 @@ TEST(Engines, SimWorkersOfAnySpeedHaveTheSameModel) {
 
 // Otherwise a worker without --engine would serve generated tokens in place of the checkpoint's.
 TEST(Engines, SimWorkersRefuseACheckpoint) {
-  EXPECT_EQ(
-      CheckEngineOptions({.name = "sim", .model = "tests/golden/llama"}).message(),
-      "--model=tests/golden/llama: --engine=sim, the default, generates its tokens without a checkpoint: "
-      "give --engine=cpu or cuda");
+  EXPECT_EQ(CheckEngineOptions({.name = "sim", .model = "tests/golden/llama"}).message(),
+            "--model=tests/golden/llama: --engine=sim, the default, does not load a checkpoint: "
+            "give --engine=cpu or cuda");
   EXPECT_TRUE(CheckEngineOptions({.name = "sim"}).ok());
 }
 

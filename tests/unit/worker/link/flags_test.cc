@@ -73,13 +73,13 @@ TEST_F(WorkerFlags, BudgetObjectivesAreParsed) {
                 HasSubstr("must be off, e2e, ttft, tpot or objectives:ttft=TIME,tpot=TIME"))
         << text;
   }
-  EXPECT_THAT(Error({"--budget_control=e2e"}), HasSubstr("only with --token_budget"));
+  EXPECT_THAT(Error({"--budget_control=e2e"}), HasSubstr("requires --token_budget"));
 }
 
 TEST_F(WorkerFlags, MistakesNameTheFlag) {
   EXPECT_THAT(Error({"--slots=0"}), HasSubstr("--slots=0: must be within 1..65536"));
   EXPECT_THAT(Error({"--scheduler=sarahti"}), HasSubstr("--scheduler=sarahti: "));
-  EXPECT_THAT(Error({"--scheduler=sarathi:"}), HasSubstr("--scheduler=sarathi:: no order ''"));
+  EXPECT_THAT(Error({"--scheduler=sarathi:"}), HasSubstr("--scheduler=sarathi:: unknown order ''"));
   EXPECT_THAT(Error({"--mlp=pp"}), HasSubstr("--mlp=pp: must be replicated or tp"));
   EXPECT_THAT(Error({absl::StrCat("--group=", std::string(65, 'g'))}), HasSubstr("--group"));
   ASSERT_TRUE(Read({"--worker_tls=ca=x", "--energy_device=0,1"}).ok());

@@ -56,7 +56,7 @@ TEST(RankRecorderTest, AStuckStepLoopIsUnhealthyAndNamesItsTask) {
   const absl::Duration timeout = absl::Seconds(10), limit = absl::Seconds(30);
   for (const LoopTask task : {LoopTask::kForming, LoopTask::kComputing, LoopTask::kMeeting})
     EXPECT_EQ(stuck(task, timeout, limit), "");
-  const std::string rest = " for 31s; the limit is 30s; 0 steps before that";
+  const std::string rest = " for 31s; the limit is 30s; 0 steps completed";
   const absl::Duration longer = limit + absl::Seconds(1);
   EXPECT_EQ(stuck(LoopTask::kForming, timeout, longer), "w: stuck forming an epoch's barrier" + rest);
   EXPECT_EQ(stuck(LoopTask::kComputing, timeout, longer), "w: stuck computing step 7" + rest);

@@ -101,7 +101,7 @@ TEST_F(StepLogFile, AFullDiskStopsOnlyTheLog) {
 
 TEST_F(StepLogFile, AnUnusablePathOrBoundIsRefusedAtOnce) {
   EXPECT_EQ(StepLog::Open(folder_ + "/no/folder/x", 1 << 20).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(StepLog::Open(path(), 0).status().message(), HasSubstr("at least 65536 are needed"));
+  EXPECT_THAT(StepLog::Open(path(), 0).status().message(), HasSubstr("must be at least 65536"));
 }
 
 }  // namespace

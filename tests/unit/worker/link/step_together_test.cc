@@ -246,7 +246,7 @@ TEST_F(StepTogetherTest, AGroupWithMoreRowsThanAnyEngineHasDoesNotForm) {
     Add({.together = true});
     Add({.together = true, .most_rows = rows});
     for (const std::string& error : Open(1, 2))
-      EXPECT_THAT(error, HasSubstr(absl::StrCat("a rank says that it computes ", rows, " tokens")));
+      EXPECT_THAT(error, HasSubstr(absl::StrCat("a rank reported an invalid number of tokens, ", rows)));
     EXPECT_EQ(Open(2, 1), std::vector<std::string>{""});
     EXPECT_EQ(Report(0).output.tokens.size(), 1u);
     TearDown();
@@ -262,7 +262,7 @@ TEST_F(StepTogetherTest, ARankWhoseMemoryIsTooSmallForAGroupWaitsForAnother) {
   Add({.together = true});
   Add({.together = true});
   const std::vector<std::string> errors = Open(1, 3);
-  EXPECT_THAT(errors[0], HasSubstr("3 ranks of up to 52 rows each; this rank has up to 50"));
+  EXPECT_THAT(errors[0], HasSubstr("3 ranks with up to 52 rows per step each; this rank has up to 50"));
   EXPECT_THAT(errors[0], HasSubstr("no memory for these rows"));
   EXPECT_EQ(errors[1], "");
   for (const std::string& error : Open(2, 2)) EXPECT_EQ(error, "");
@@ -336,7 +336,7 @@ TEST_F(StepTogetherTest, RanksWithDifferentSignaturesDoNotForm) {
   Add({.together = true, .signature = 5});
   Add({.together = true, .signature = 6});
   for (const std::string& error : Open(1, 2)) {
-    EXPECT_THAT(error, HasSubstr("--mlp and --model must agree"));
+    EXPECT_THAT(error, HasSubstr("--mlp and --model must be the same on all ranks"));
   }
 }
 
@@ -348,7 +348,7 @@ TEST_F(StepTogetherTest, ABatchBeyondAnyEngineEndsTheEpochButNoRequest) {
     Add({.together = true, .rows = rows});
     Open(1, 2);
     const StepReport report = Report(0);
-    EXPECT_THAT(report.barrier_error, HasSubstr("a rank says that it computes"));
+    EXPECT_THAT(report.barrier_error, HasSubstr("a rank reported an invalid number of tokens"));
     EXPECT_TRUE(report.output.tokens.empty());
     TearDown();
     EXPECT_TRUE(ranks_[0]->ended.ok()) << ranks_[0]->ended;

@@ -112,7 +112,7 @@ TEST(BatchPlannerTest, WholePromptsNeedABudgetThatHoldsTheLongestSequence) {
         BatchPlanner::Create({.scheduler = name, .token_budget = 512, .max_sequence_tokens = 513});
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(refused.status().message()),
-                HasSubstr("has up to 513 tokens (max_sequence_tokens): token_budget must be at least that"));
+                HasSubstr("token_budget must be at least max_sequence_tokens, 513"));
     EXPECT_TRUE(
         BatchPlanner::Create({.scheduler = name, .token_budget = 513, .max_sequence_tokens = 513}).ok());
   }

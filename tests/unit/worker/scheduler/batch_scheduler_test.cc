@@ -146,10 +146,11 @@ TEST(BatchSchedulerTest, PromptsLongerThanTheBudgetStopWholePromptSchedulers) {
 
 TEST(BatchSchedulerTest, UnknownNamesAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(SchedulerNames(), ElementsAre("sarathi", "orca", "vllm_v0", "faster_transformer"));
-  EXPECT_THAT(std::string(BatchScheduler::Create("vllm").status().message()),
-              HasSubstr("no scheduler 'vllm': there are sarathi, orca, vllm_v0, faster_transformer"));
+  EXPECT_THAT(
+      std::string(BatchScheduler::Create("vllm").status().message()),
+      HasSubstr("unknown scheduler 'vllm'; must be one of sarathi, orca, vllm_v0, faster_transformer"));
   EXPECT_EQ(ParseBatchOrder("shortest").value(), BatchOrder::kShortest);
-  EXPECT_THAT(std::string(ParseBatchOrder("lifo").status().message()), HasSubstr("no order 'lifo'"));
+  EXPECT_THAT(std::string(ParseBatchOrder("lifo").status().message()), HasSubstr("unknown order 'lifo'"));
 }
 
 // --- random traffic ---
@@ -313,16 +314,16 @@ TEST(BatchCheckTest, WrongBatchesAreNamed) {
     return std::string(CheckBatch(requests, capacity, batch).message());
   };
   EXPECT_EQ(message({{0, 5}, {1, 1}}), "");
-  EXPECT_THAT(message({{1, 2}}), HasSubstr("request 1 gets 2 tokens and has 1"));
-  EXPECT_THAT(message({{0, 6}}), HasSubstr("request 0 gets 6 tokens and has 5"));
-  EXPECT_THAT(message({{3, 1}}), HasSubstr("request 3 gets 1 tokens and has 0"));
+  EXPECT_THAT(message({{1, 2}}), HasSubstr("request 1 gets 2 tokens, but the available number is 1"));
+  EXPECT_THAT(message({{0, 6}}), HasSubstr("request 0 gets 6 tokens, but the available number is 5"));
+  EXPECT_THAT(message({{3, 1}}), HasSubstr("request 3 gets 1 tokens, but the available number is 0"));
   EXPECT_THAT(message({{0, 2}, {0, 2}}), HasSubstr("request 0 is in the batch twice"));
-  EXPECT_THAT(message({{4, 1}}), HasSubstr("there is no request 4"));
+  EXPECT_THAT(message({{4, 1}}), HasSubstr("unknown request 4"));
   EXPECT_THAT(message({{0, 5}, {2, 2}}), HasSubstr("7 tokens exceed the budget of 6"));
-  EXPECT_THAT(message({{2, 2}}), HasSubstr("50 KV tokens are taken of 49"));
+  EXPECT_THAT(message({{2, 2}}), HasSubstr("50 KV tokens exceed the free ones, 49"));
   EXPECT_THAT(
       std::string(CheckBatch(requests, {.token_budget = 9, .prefill_tokens = 3}, {{{0, 4}}}).message()),
-      HasSubstr("4 prompt tokens where 3 are allowed"));
+      HasSubstr("4 prompt tokens exceed the 3 allowed"));
   EXPECT_THAT(std::string(CheckWorkConservation(requests, capacity, BatchOrder::kFcfs, {{{0, 4}}}).message()),
               HasSubstr("a batch of 4 tokens where 6 are available"));
 }

@@ -377,7 +377,7 @@ TEST(BudgetTunerTest, WhatFewRequestsSuggestIsNotKept) {
 
 TEST(BudgetTunerTest, Names) {
   EXPECT_EQ(ParseBudgetGoal("ttft").value(), BudgetGoal::kTtft);
-  EXPECT_THAT(std::string(ParseBudgetGoal("speed").status().message()), HasSubstr("no goal 'speed'"));
+  EXPECT_THAT(std::string(ParseBudgetGoal("speed").status().message()), HasSubstr("unknown goal 'speed'"));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ absl::StatusOr<const CublasLt*> Load() {
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::UnavailableError(
-        absl::StrCat("the CUDA engine needs ", name, " (LD_LIBRARY_PATH?): ", dlerror()));
+        absl::StrCat("the CUDA engine cannot load ", name, " (check LD_LIBRARY_PATH): ", dlerror()));
   }
   std::string missing;
   const auto find = [&]<typename Function>(const char* function, Function*& pointer) {
@@ -38,7 +38,7 @@ absl::StatusOr<const CublasLt*> Load() {
   BFIO_FIND(MatmulAlgoGetHeuristic);
   BFIO_FIND(Matmul);
 #undef BFIO_FIND
-  if (!missing.empty()) return absl::UnavailableError(absl::StrCat(name, " has no ", missing));
+  if (!missing.empty()) return absl::UnavailableError(absl::StrCat(name, " lacks ", missing));
   return &functions;
 }
 

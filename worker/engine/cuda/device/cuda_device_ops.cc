@@ -20,9 +20,9 @@ constexpr int kOldestMajor = 8;
 
 absl::Status Named(absl::Status status, absl::string_view what, int64_t bytes) {
   if (status.ok()) return status;
-  return absl::Status(
-      status.code(),
-      absl::StrFormat("%.1f MiB for %s: %s", static_cast<double>(bytes) / (1 << 20), what, status.message()));
+  return absl::Status(status.code(),
+                      absl::StrFormat("cannot allocate %.1f MiB for %s: %s",
+                                      static_cast<double>(bytes) / (1 << 20), what, status.message()));
 }
 
 }  // namespace
@@ -40,7 +40,8 @@ absl::StatusOr<int> CudaDevices() {
 absl::StatusOr<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::Create(int device) {
   BFIO_ASSIGN_OR_RETURN(const auto count, CudaDevices());
   if (device < 0 || device >= count) {
-    return absl::UnavailableError(absl::StrCat("no CUDA device ", device, ": there are ", count));
+    return absl::UnavailableError(
+        absl::StrCat("no CUDA device ", device, "; the number of devices is ", count));
   }
   auto ops = std::unique_ptr<CudaDeviceOps>(new CudaDeviceOps(device));
   BFIO_RETURN_IF_ERROR(ops->Open());
@@ -123,7 +124,7 @@ absl::Status CudaDeviceOps::Release(void* memory) {
   BFIO_RETURN_IF_ERROR(Enter());
   if (std::erase(memory_, memory) != 0) return CudaStatus(cudaFree(memory), "cudaFree");
   if (std::erase(pinned_, memory) != 0) return CudaStatus(cudaFreeHost(memory), "cudaFreeHost");
-  return absl::InvalidArgumentError("Release of memory that was not allocated here");
+  return absl::InvalidArgumentError("released memory was not allocated by this object");
 }
 
 absl::Status CudaDeviceOps::CopyIn(void* device, const void* pinned, int64_t bytes) {

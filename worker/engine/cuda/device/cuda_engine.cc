@@ -13,7 +13,8 @@ namespace bfio::worker {
 absl::Status CheckCudaDevice(int32_t device) {
   BFIO_ASSIGN_OR_RETURN(const auto count, gpu::CudaDevices());
   if (device >= 0 && device < count) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("no CUDA device ", device, ": there are ", count));
+  return absl::UnavailableError(
+      absl::StrCat("no CUDA device ", device, "; the number of devices is ", count));
 }
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(

@@ -204,7 +204,8 @@ absl::Status Gemms::Choose(Plan& plan, absl::Span<const Bf16* const> weights, co
     plan.workspace_bytes = tried.workspace_bytes;
   }
   if (best >= 0) return absl::OkStatus();
-  return refused.ok() ? absl::UnavailableError(absl::StrCat("cuBLASLt has no product of ", Text(plan.shape)))
+  return refused.ok() ? absl::UnavailableError(
+                            absl::StrCat("cuBLASLt has no algorithm for the product ", Text(plan.shape)))
                       : refused;
 }
 
@@ -212,7 +213,7 @@ absl::Status Gemms::Multiply(const GemmShape& shape, const Bf16* x, const Bf16* 
                              cudaStream_t stream) const {
   const Plan* const plan = Find(shape);
   if (plan == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("a product that was not prepared: ", Text(shape)));
+    return absl::FailedPreconditionError(absl::StrCat("this product was not prepared: ", Text(shape)));
   }
   return Run(*plan, x, weight, y, stream);
 }

@@ -5,7 +5,8 @@ namespace bfio::worker {
 namespace {
 
 absl::Status NotBuilt() {
-  return absl::FailedPreconditionError("this program was built without CUDA: it has no CUDA engine");
+  return absl::FailedPreconditionError(
+      "this program was built without CUDA (configure with -DBFIO_WITH_CUDA=ON)");
 }
 
 }  // namespace

@@ -159,7 +159,8 @@ TEST_F(NcclBarrierTest, AMissingRankExceedsTheDeadlineAndEndsTheBarrier) {
         const absl::Status status =
             barrier.AllReduce(1, {}, rank == 0 || !peers_hear ? kShort : kForever).status();
         if (rank == 0 || !peers_hear) {
-          ExpectStatus(status, absl::StatusCode::kDeadlineExceeded, "some rank did not come in time");
+          ExpectStatus(status, absl::StatusCode::kDeadlineExceeded,
+                       "a rank did not reach the barrier in time");
         } else {
           ExpectStatus(status, absl::StatusCode::kUnavailable, "remote process exited");
         }

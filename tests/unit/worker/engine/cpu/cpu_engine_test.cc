@@ -214,7 +214,7 @@ TEST(CpuEngineTest, BadOptionsAndCheckpointsAreRefusedByName) {
   // The size in bytes overflows 64 bits.
   options.decode.limits.kv_tokens = int64_t{1} << 55;
   options.decode.page_tokens = 1 << 30;
-  EXPECT_THAT(message(options), HasSubstr("no memory for a KV cache of 8796093022207 MiB"));
+  EXPECT_THAT(message(options), HasSubstr("cannot allocate a KV cache of 8796093022207 MiB"));
   EXPECT_FALSE(LoadCpuWeights("tests/golden/nothing", cpu::Storage::kAuto).ok());
   EXPECT_FALSE(cpu::ParseStorage("fp64").ok());
 }

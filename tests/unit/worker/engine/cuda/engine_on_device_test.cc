@@ -56,7 +56,7 @@ TEST_F(FitOnDeviceTest, WithDefaultsItStartsOnADeviceOfAnySize) {
     EXPECT_GT(tokens, before);
     EXPECT_LT(tokens, 1 << 20);
     EXPECT_EQ((*engine)->free_kv_tokens(), tokens);
-    EXPECT_THAT(lines.front(), HasSubstr(absl::StrCat("--kv_tokens=", tokens, ": what fits")));
+    EXPECT_THAT(lines.front(), HasSubstr(absl::StrCat("--kv_tokens=", tokens, ", the most that fits")));
     EXPECT_THAT(lines.back(), HasSubstr(absl::StrCat(tokens, " KV tokens")));
     before = tokens;
   }
@@ -118,7 +118,7 @@ TEST_F(FitOnDeviceTest, ADeviceWithTooLittleMemoryIsRefusedInOneLine) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   const std::string line(status.message());
   EXPECT_THAT(line, HasSubstr("--kv_tokens=1048576 needs"));
-  EXPECT_THAT(line, HasSubstr("not even a page fits for each of 6 --slots"));
+  EXPECT_THAT(line, HasSubstr("one page for each of the 6 --slots"));
   EXPECT_THAT(line, Not(HasSubstr("\n")));
   device.memory_bytes = weights / 2;
   EXPECT_THAT(std::string(Make(LikeDefaults(), true).status().message()), HasSubstr("the weights need"));

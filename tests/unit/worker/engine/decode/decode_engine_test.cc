@@ -213,11 +213,11 @@ TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
   EXPECT_THAT(message(options), HasSubstr("token_budget must be in 0..24"));
   options = Options();
   options.scheduler = "magic";
-  EXPECT_THAT(message(options), HasSubstr("scheduler: no scheduler 'magic'"));
+  EXPECT_THAT(message(options), HasSubstr("scheduler: unknown scheduler 'magic'"));
   options = Options();
   options.scheduler = "vllm_v0";
   options.adapt.emplace();
-  EXPECT_THAT(message(options), HasSubstr("budget_control: a smaller token budget would stop vllm_v0"));
+  EXPECT_THAT(message(options), HasSubstr("budget_control: cannot be used with the scheduler vllm_v0"));
   options = Options();
   options.page_tokens = 0;
   EXPECT_THAT(message(options), HasSubstr("page size"));

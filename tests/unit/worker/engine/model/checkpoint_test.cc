@@ -167,7 +167,7 @@ TEST_F(CheckpointTest, ATiedHeadMayOnlyBeACopy) {
 
   shapes_["lm_head.weight"] = {12, 8};
   WriteModel();
-  ExpectRefused("tensor 'lm_head.weight' differs from the embedding, and tie_word_embeddings is true");
+  ExpectRefused("tensor 'lm_head.weight' differs from the embedding, although tie_word_embeddings is true");
   // The two tensors are adjacent in the file; overwrite the second with the first.
   std::string file = FileOf(shapes_);
   const size_t data = file.find("}}") + 2, begin = (data + 7) / 8 * 8, size = 12 * 8 * 4;
@@ -215,7 +215,7 @@ TEST_F(CheckpointTest, GenerationConfigAddsEndsOfSequence) {
   WriteBytes(dir_ + "/generation_config.json", std::string("{}\0 more", 8));
   ExpectRefused("generation_config.json: has a zero byte in its JSON");
   WriteBytes(dir_ + "/generation_config.json", R"({"eos_token_id": 12})");
-  ExpectRefused("generation_config.json: eos_token_id has 12; token ids from 0 to 11 are possible");
+  ExpectRefused("generation_config.json: eos_token_id has 12; token ids must be from 0 to 11");
 }
 
 TEST_F(CheckpointTest, ShardsAreOneModel) {
@@ -255,7 +255,7 @@ TEST_F(CheckpointTest, IndexAndShardsMustAgree) {
   bad = map;
   bad["ghost"] = "b.safetensors";
   WriteIndex(bad);
-  ExpectRefused("b.safetensors: tensor 'ghost': is in the index and not in the file");
+  ExpectRefused("b.safetensors: tensor 'ghost': is in the index but not in the file");
   bad = map;
   bad["ghost"] = "c.safetensors";
   WriteIndex(bad);
@@ -277,14 +277,14 @@ TEST(WeightMap, RefusesInvalidJson) {
     return std::string(map.status().message());
   };
   EXPECT_THAT(message(""), HasSubstr("is not JSON"));
-  EXPECT_THAT(message("[]"), HasSubstr("has an array where an object belongs"));
-  EXPECT_THAT(message("\"x\""), HasSubstr("has a string where an object belongs"));
+  EXPECT_THAT(message("[]"), HasSubstr("has an array instead of an object"));
+  EXPECT_THAT(message("\"x\""), HasSubstr("has a string instead of an object"));
   EXPECT_THAT(message("{}"), HasSubstr("has no 'weight_map'"));
   EXPECT_THAT(message("{\"metadata\":{\"weight_map\":{\"t\":\"a.safetensors\"}}}"),
               HasSubstr("has no 'weight_map'"));
   EXPECT_THAT(message("{\"weight_map\":{}}"), HasSubstr("'weight_map' is empty"));
-  EXPECT_THAT(message("{\"weight_map\":[]}"), HasSubstr("has an array where an object belongs"));
-  EXPECT_THAT(message("{\"weight_map\":null}"), HasSubstr("has null where an object belongs"));
+  EXPECT_THAT(message("{\"weight_map\":[]}"), HasSubstr("has an array instead of an object"));
+  EXPECT_THAT(message("{\"weight_map\":null}"), HasSubstr("has null instead of an object"));
   EXPECT_THAT(message("{\"weight_map\":{\"t\":1}}"), HasSubstr("has a number for tensor 't'"));
   EXPECT_THAT(message("{\"weight_map\":{\"t\":{}}}"), HasSubstr("has an object for tensor 't'"));
   EXPECT_THAT(message("{\"weight_map\":{\"t\":[]}}"), HasSubstr("has an array for tensor 't'"));

@@ -96,7 +96,7 @@ TEST(ModelConfig, EndOfSequenceIsANumberAListOrNothing) {
   EXPECT_THAT(Good(With("eos_token_id", 7)).eos_token_ids, ElementsAre(7));
   EXPECT_THAT(Good(With("eos_token_id", {9, 3, 9})).eos_token_ids, ElementsAre(3, 9));
   EXPECT_THAT(Good(With("eos_token_id", nullptr)).eos_token_ids, IsEmpty());
-  ExpectInvalid(With("eos_token_id", 256), "eos_token_id has 256; token ids from 0 to 255 are possible");
+  ExpectInvalid(With("eos_token_id", 256), "eos_token_id has 256; token ids must be from 0 to 255");
   ExpectInvalid(With("eos_token_id", {1, -1}), "eos_token_id has -1");
   ExpectInvalid(With("eos_token_id", "2"), "eos_token_id has '2'");
   json silent = Base();
@@ -139,9 +139,9 @@ TEST(ModelConfig, UnsupportedModelsAreRefusedByName) {
       With("architectures", {"LlamaForSequenceClassification"}),
       "architectures begins with 'LlamaForSequenceClassification'; LlamaForCausalLM is supported");
   ExpectUnsupported(With("is_encoder_decoder", true), "is_encoder_decoder is true");
-  ExpectUnsupported(With("attention_bias", true, "mistral"), "attention_bias is true, and mistral has none");
-  ExpectUnsupported(With("attention_bias", false, "qwen2"),
-                    "attention_bias is false, and qwen2 always has it");
+  ExpectUnsupported(With("attention_bias", true, "mistral"),
+                    "attention_bias is true; mistral does not support it");
+  ExpectUnsupported(With("attention_bias", false, "qwen2"), "attention_bias is false; qwen2 requires it");
   ExpectUnsupported(With("mlp_bias", true, "qwen3"), "mlp_bias is true");
 }
 
@@ -172,19 +172,20 @@ TEST(ModelConfig, ContradictoryRopeSettingsAreInvalid) {
                 "rope_scaling.rope_type is 'linear' and type 'yarn'");
   ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}),
                 "rope_scaling.factor is 0.5");
-  ExpectInvalid(With("rope_scaling", {{"rope_type", "default"}, {"factor", 4}}), "'default' does not have");
-  ExpectInvalid(With("rope_scaling", "linear"), "rope_scaling is 'linear'; an object is needed");
+  ExpectInvalid(With("rope_scaling", {{"rope_type", "default"}, {"factor", 4}}),
+                "'default' does not support it");
+  ExpectInvalid(With("rope_scaling", "linear"), "rope_scaling is 'linear'; must be an object");
   ExpectInvalid(With("rope_theta", 0), "rope_theta is 0");
-  ExpectInvalid(With("rope_theta", "big"), "rope_theta is 'big'; a number is needed");
+  ExpectInvalid(With("rope_theta", "big"), "rope_theta is 'big'; must be a number");
   json flat = Llama3();
   flat["high_freq_factor"] = 1.0;
-  ExpectInvalid(With("rope_scaling", flat), "high_freq_factor is 1, no more than low_freq_factor, 1");
+  ExpectInvalid(With("rope_scaling", flat), "high_freq_factor is 1; must be above low_freq_factor, 1");
   json both = With("rope_theta", 10000.0);
   both["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 20000.0}};
-  ExpectInvalid(both, "rope_parameters.rope_theta is 20000 and 10000 outside");
+  ExpectInvalid(both, "rope_parameters.rope_theta is 20000, but 10000 at the top level");
   json two = With("rope_scaling", Llama3());
   two["rope_parameters"] = {{"rope_type", "default"}};
-  ExpectInvalid(two, "rope_scaling and rope_parameters are both there and differ");
+  ExpectInvalid(two, "rope_scaling and rope_parameters are both set and differ");
 }
 
 // Full attention gives the same result for sequences no longer than the window.
@@ -228,26 +229,26 @@ TEST(ModelConfig, ASlidingWindowLimitsTheSequenceLength) {
 }
 
 TEST(ModelConfig, NumbersOutOfRangeAreRefusedWithTheirLimits) {
-  ExpectInvalid(With("hidden_size", 0), "hidden_size is 0; between 1 and 1048576 is possible");
+  ExpectInvalid(With("hidden_size", 0), "hidden_size is 0; must be between 1 and 1048576");
   ExpectInvalid(With("hidden_size", -64), "hidden_size is -64");
   ExpectInvalid(With("num_hidden_layers", 1'000'000), "num_hidden_layers is 1000000; between 1 and 1024");
   ExpectInvalid(With("vocab_size", 18446744073709551615u), "vocab_size is 18446744073709551615");
   ExpectInvalid(With("vocab_size", int64_t{1} << 40), "vocab_size is 1099511627776");
-  ExpectInvalid(With("intermediate_size", 1.5), "intermediate_size is 1.5; an integer is needed");
+  ExpectInvalid(With("intermediate_size", 1.5), "intermediate_size is 1.5; must be an integer");
   ExpectInvalid(With("intermediate_size", true), "intermediate_size is true");
   ExpectInvalid(With("num_attention_heads", "four"), "num_attention_heads is 'four'");
   ExpectInvalid(With("num_key_value_heads", 3), "num_key_value_heads is 3, which does not divide");
-  ExpectInvalid(With("hidden_size", 66), "hidden_size is 66, no multiple of num_attention_heads, 4");
-  ExpectInvalid(With("head_dim", 15), "head_dim is 15; an even number");
+  ExpectInvalid(With("hidden_size", 66), "hidden_size is 66, not a multiple of num_attention_heads, 4");
+  ExpectInvalid(With("head_dim", 15), "head_dim is 15; must be an even number");
   ExpectInvalid(With("head_dim", nullptr, "qwen3"), "head_dim is null");
   ExpectInvalid(With("rms_norm_eps", -1e-6), "rms_norm_eps is -1e-06");
   ExpectInvalid(With("rms_norm_eps", nullptr), "rms_norm_eps is null");
   ExpectInvalid(With("max_position_embeddings", 0), "max_position_embeddings is 0");
-  ExpectInvalid(With("tie_word_embeddings", 1), "tie_word_embeddings is 1; true or false is needed");
+  ExpectInvalid(With("tie_word_embeddings", 1), "tie_word_embeddings is 1; must be true or false");
   json none = Base();
   none.erase("model_type");
   ExpectInvalid(none, "model_type is missing");
-  ExpectInvalid(With("model_type", 5), "model_type is 5; a string is needed");
+  ExpectInvalid(With("model_type", 5), "model_type is 5; must be a string");
 }
 
 TEST(ModelConfig, TextThatIsNotAJsonObjectIsRefused) {

@@ -93,9 +93,10 @@ TEST(Safetensors, EveryTruncationIsRefusedOnDisk) {
 }
 
 TEST(Safetensors, LengthsAreChecked) {
-  ExpectRefused(SafetensorsBytes(kGood, 28, ~uint64_t{0}), "claims a header of 18446744073709551615 bytes");
+  ExpectRefused(SafetensorsBytes(kGood, 28, ~uint64_t{0}), "the header length is 18446744073709551615 bytes");
   ExpectRefused(SafetensorsBytes(kGood, 28, 100'000'001), "more than the 100000000 allowed");
-  ExpectRefused(SafetensorsBytes(kGood, 28, 100'000'000), "is truncated: claims a header of 100000000 bytes");
+  ExpectRefused(SafetensorsBytes(kGood, 28, 100'000'000),
+                "is truncated: the header length is 100000000 bytes");
   ExpectRefused(SafetensorsBytes(kGood, 28, 0), "does not begin with '{'");
   ExpectRefused(SafetensorsBytes("", 0, 0), "does not begin with '{'");
   ExpectRefused(SafetensorsBytes(" {}", 5, 3), "does not begin with '{'");
@@ -148,7 +149,7 @@ TEST(Safetensors, OtherDTypesAreRefusedByName) {
 
 TEST(Safetensors, ShapesAndOffsetsMustAgree) {
   ExpectRefused(SafetensorsBytes(One("F32", "[3]", "[0,8]"), 8),
-                "tensor 't': has shape [3] of F32, 12 bytes, and takes 8");
+                "tensor 't': has shape [3] of F32, 12 bytes, but data_offsets have 8");
   ExpectRefused(SafetensorsBytes(One("F32", "[2]", "[8,0]"), 8),
                 "tensor 't': begins at 8 and ends before that");
   ExpectRefused(SafetensorsBytes(One("F32", "[4]", "[0,16]"), 8),
@@ -159,10 +160,10 @@ TEST(Safetensors, ShapesAndOffsetsMustAgree) {
 
 TEST(Safetensors, ShapesThatOverflowAreRefused) {
   // 2^62 floats have 2^64 bytes, which overflows to 0 in 64 bits.
-  ExpectRefused(SafetensorsBytes(One("F32", "[4611686018427387904]", "[0,0]"), 0), "which is absurd");
-  ExpectRefused(SafetensorsBytes(One("F16", "[4294967296,2147483648]", "[0,0]"), 0), "which is absurd");
-  ExpectRefused(SafetensorsBytes(One("F32", "[18446744073709551615]", "[0,8]"), 8), "which is absurd");
-  ExpectRefused(SafetensorsBytes(One("F32", "[9223372036854775807,0]", "[0,0]"), 0), "which is absurd");
+  ExpectRefused(SafetensorsBytes(One("F32", "[4611686018427387904]", "[0,0]"), 0), "which is too large");
+  ExpectRefused(SafetensorsBytes(One("F16", "[4294967296,2147483648]", "[0,0]"), 0), "which is too large");
+  ExpectRefused(SafetensorsBytes(One("F32", "[18446744073709551615]", "[0,8]"), 8), "which is too large");
+  ExpectRefused(SafetensorsBytes(One("F32", "[9223372036854775807,0]", "[0,0]"), 0), "which is too large");
 }
 
 TEST(Safetensors, EveryByteBelongsToOneTensor) {
@@ -174,11 +175,11 @@ TEST(Safetensors, EveryByteBelongsToOneTensor) {
   ExpectRefused(SafetensorsBytes(two("[0,8]", "[4,12]"), 12), "tensor 'b': overlaps tensor 'a'");
   ExpectRefused(SafetensorsBytes(two("[0,8]", "[0,8]"), 8), "tensor 'b': overlaps tensor 'a'");
   ExpectRefused(SafetensorsBytes(two("[0,8]", "[12,20]"), 20),
-                "tensor 'b': a hole of 4 bytes lies between it and tensor 'a'");
+                "tensor 'b': a gap of 4 bytes lies between it and tensor 'a'");
   ExpectRefused(SafetensorsBytes(two("[4,12]", "[12,20]"), 20),
-                "tensor 'a': a hole of 4 bytes lies between it and the header");
-  ExpectRefused(SafetensorsBytes(two("[0,8]", "[8,16]"), 20), "4 bytes after tensor 'b' belong to none");
-  ExpectRefused(SafetensorsBytes("{}", 3), "3 bytes after the header belong to none");
+                "tensor 'a': a gap of 4 bytes lies between it and the header");
+  ExpectRefused(SafetensorsBytes(two("[0,8]", "[8,16]"), 20), "4 bytes after tensor 'b' belong to no tensor");
+  ExpectRefused(SafetensorsBytes("{}", 3), "3 bytes after the header belong to no tensor");
 }
 
 TEST(Safetensors, UnalignedTensorsAreRefused) {
