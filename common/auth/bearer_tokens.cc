@@ -35,7 +35,7 @@ bool IsName(absl::string_view name) {
 absl::StatusOr<Sha256Digest> ParseSecret(absl::string_view word) {
   if (absl::ConsumePrefix(&word, "token:")) {
     if (IsTokenText(word)) return Sha256(word);
-    return absl::InvalidArgumentError("token: is followed by 16 to 512 letters, digits or -._~+/=");
+    return absl::InvalidArgumentError("token: must be followed by 16 to 512 letters, digits or -._~+/=");
   }
   if (!absl::ConsumePrefix(&word, "sha256:")) {
     return absl::InvalidArgumentError("the second word must begin with sha256:, token: or cert:");
@@ -43,7 +43,7 @@ absl::StatusOr<Sha256Digest> ParseSecret(absl::string_view word) {
   const bool hex = word.size() == 64 && std::all_of(word.begin(), word.end(), [](char c) {
                      return absl::ascii_isxdigit(static_cast<unsigned char>(c));
                    });
-  if (!hex) return absl::InvalidArgumentError("sha256: is followed by 64 hexadecimal digits");
+  if (!hex) return absl::InvalidArgumentError("sha256: must be followed by 64 hexadecimal digits");
   const std::string bytes = absl::HexStringToBytes(word);
   Sha256Digest digest;
   std::copy(bytes.begin(), bytes.end(), digest.begin());
@@ -73,13 +73,15 @@ Sha256Digest Sha256(absl::string_view bytes) {
 absl::StatusOr<BearerTokens::Entry> BearerTokens::ParseEntry(const std::vector<absl::string_view>& words) {
   if (words.size() < 2 || words.size() > 4) {
     return absl::InvalidArgumentError(
-        "NAME, then sha256:, token: or cert:, and perhaps role= and expires= are expected");
+        "must be NAME, then sha256:, token: or cert:, then optionally role= and expires=");
   }
-  if (!IsName(words[0])) return absl::InvalidArgumentError("a name is up to 128 printable ASCII characters");
+  if (!IsName(words[0]))
+    return absl::InvalidArgumentError("a name must have at most 128 printable ASCII characters");
   Entry entry{.name = std::string(words[0])};
   absl::string_view secret = words[1];
   if (absl::ConsumePrefix(&secret, "cert:")) {
-    if (secret.empty()) return absl::InvalidArgumentError("cert: is followed by a name in the certificate");
+    if (secret.empty())
+      return absl::InvalidArgumentError("cert: must be followed by a name in the certificate");
     entry.certificate = std::string(secret);
   } else {
     BFIO_ASSIGN_OR_RETURN(entry.digest, ParseSecret(secret));
@@ -115,14 +117,14 @@ absl::StatusOr<BearerTokens> BearerTokens::Parse(absl::string_view text, absl::s
     const std::string secret = entry->digest ? std::string(entry->digest->begin(), entry->digest->end())
                                              : absl::StrCat("cert:", entry->certificate);
     if (!seen.insert(secret).second) {
-      return bad(entry->digest ? "this token is in the file already"
-                               : "this certificate is in the file already");
+      return bad(entry->digest ? "this token is already in the file"
+                               : "this certificate is already in the file");
     }
     if (tokens.entries_.size() == kMaxTokens) return bad(absl::StrCat("more than ", kMaxTokens, " tokens"));
     tokens.entries_.push_back(*std::move(entry));
   }
   // More likely a file that is being written than an intended change.
-  if (tokens.entries_.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": no token in it"));
+  if (tokens.entries_.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": contains no token"));
   return tokens;
 }
 

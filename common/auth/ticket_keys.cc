@@ -81,11 +81,11 @@ absl::StatusOr<TicketKeys> TicketKeys::Parse(absl::string_view text, absl::strin
     const bool printable = std::all_of(
         line.begin(), line.end(), [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
     if (!printable || line.size() < kMinKeyBytes || line.size() > kMaxKeyBytes)
-      return wrong("a key is a line of ", kMinKeyBytes, " to ", kMaxKeyBytes, " printable characters");
+      return wrong("a key must be a line of ", kMinKeyBytes, " to ", kMaxKeyBytes, " printable characters");
     if (keys.keys_.size() == kMaxKeys) return wrong("more than ", kMaxKeys, " keys");
     keys.keys_.emplace_back(line);
   }
-  if (keys.keys_.empty()) return wrong("no key in it");
+  if (keys.keys_.empty()) return wrong("contains no key");
   return keys;
 }
 

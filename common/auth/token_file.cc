@@ -95,7 +95,8 @@ void TokenFile::Watch() {
       // Retried at each check after any error, and logged once for each version of the file.
       if (version == told_) continue;
       told_ = std::move(version);
-      spdlog::warn("tokens not read again, those in force stay: {}", std::string(tokens.status().message()));
+      spdlog::warn("cannot reload the tokens; the previous ones remain in use: {}",
+                   std::string(tokens.status().message()));
       continue;
     }
     version_ = std::move(version);
@@ -113,7 +114,7 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
   const bool one_word = std::none_of(
       token.begin(), token.end(), [](char c) { return !absl::ascii_isgraph(static_cast<unsigned char>(c)); });
   if (token.empty() || token.size() > BearerTokens::kMaxTokenBytes || !one_word) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": one token in one line is expected"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": must contain exactly one token, in one line"));
   }
   WarnIfWorldReadable(path);
   return std::string(token);
@@ -122,7 +123,7 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
 void WarnIfWorldReadable(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
-    spdlog::warn("{} holds secrets and every user of this machine may read it (chmod o-r)", path);
+    spdlog::warn("{} contains secrets and is readable by every user of this machine (chmod o-r)", path);
   }
 }
 

@@ -49,7 +49,8 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0)
       bracketed ? absl::StrContains(host, ':') && std::all_of(host.begin(), host.end(), IsIpv6Character)
                 : std::all_of(host.begin(), host.end(), IsHostCharacter);
   if (!host_ok)
-    return bad(bracketed ? "is not an IPv6 address in brackets" : "has a character no host name has");
+    return bad(bracketed ? "is not an IPv6 address in brackets"
+                         : "has a character that host names cannot have");
   // Only digits: absl's parser would accept spaces and a sign.
   const bool digits = !port_text.empty() && port_text.size() <= 5 &&
                       std::all_of(port_text.begin(), port_text.end(), absl::ascii_isdigit);
@@ -72,17 +73,18 @@ absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls) {
     target.addresses.push_back(std::move(address));
   }
   if (target.addresses.size() > 1 && tls) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", text,
-        "': no certificate is for a list of numbers; a name that resolves to all of them is taken"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text,
+                     "': a list of addresses cannot be used with TLS, because no certificate covers it; give "
+                     "one name that resolves to all of them"));
   }
   for (const Address& address : target.addresses) {
     in_addr number;
     if (target.addresses.size() == 1 || inet_pton(AF_INET, address.host.c_str(), &number) == 1) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("'", address.host,
-                     "' is not a number like 10.0.0.1, as in a list of several; one name that "
-                     "resolves to all of them is taken"));
+                     "' is not an IPv4 address; a list can only have IPv4 addresses. Instead of a list, give "
+                     "one name that resolves to all of them"));
   }
   return target;
 }

@@ -26,7 +26,7 @@ OptionTable& Flags() {
                        // reason.
                        const size_t newline = error.find('\n');
                        return absl::InvalidArgumentError(
-                           newline == std::string::npos ? "bad value" : error.substr(newline + 1));
+                           newline == std::string::npos ? "invalid value" : error.substr(newline + 1));
                      }});
     }
     return flags;

@@ -28,7 +28,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::FieldDescriptorProto;
 
 std::string UnknownKey(absl::string_view key, const OptionTable& table) {
-  if (key == "config") return "a config file cannot name another one";
+  if (key == "config") return "a config file cannot set config";
   const std::string nearest = NearestOption(key, table);
   return absl::StrCat("no flag is named ", key,
                       nearest.empty() || nearest == "config"

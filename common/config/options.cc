@@ -16,8 +16,8 @@ namespace bfio {
 namespace {
 
 constexpr char kConfigHelp[] =
-    "configuration file, protobuf text or JSON; its fields have the names of the flags, and a flag on the "
-    "command line wins";
+    "configuration file, protobuf text or JSON; its fields have the names of the flags. Flags on the command "
+    "line take precedence";
 
 template <typename T>
 Option::Type TypeOf() {

@@ -84,11 +84,11 @@ class HttpServer::Impl {
       // httplib bounds a body only by its stated length, and decompresses it without a bound.
       const bool coded = request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding");
       if (HasUnreadBody(request)) {
-        RefuseAndClose(response, 400, "no body is taken here");
+        RefuseAndClose(response, 400, "this method cannot have a request body");
       } else if (coded) {
-        RefuseAndClose(response, 415, "only plain bodies of a stated length");
+        RefuseAndClose(response, 415, "the request body cannot have a Transfer-Encoding or Content-Encoding");
       } else if (request.method == "POST" && !request.has_header("Content-Length")) {
-        RefuseAndClose(response, 411, "only plain bodies of a stated length");
+        RefuseAndClose(response, 411, "the request needs a Content-Length");
       } else {
         return httplib::Server::HandlerResponse::Unhandled;
       }
@@ -101,7 +101,7 @@ class HttpServer::Impl {
         SendWholeAndPlain(request);
         const HttpConnection* connection = HttpConnection::Current();
         const bool large = connection != nullptr && connection->HeadersTooLarge();
-        RefuseAndClose(response, large ? 431 : response.status, "not a request that can be served");
+        RefuseAndClose(response, large ? 431 : response.status, "invalid request");
       }
       return httplib::Server::HandlerResponse::Handled;
     };
@@ -165,7 +165,7 @@ class HttpServer::Impl {
       server_.listen_after_bind();
       listening_ = false;
       // httplib closes the port at the first unexpected error of accept().
-      if (!stopping_) spdlog::error("http: the port {} is lost, opening it again", address_);
+      if (!stopping_) spdlog::error("http: lost the port {}; opening it again", address_);
       for (bool lost = true; lost;) {
         MutexLock lock(&mutex_);
         if (stopping_) return;
@@ -210,11 +210,11 @@ class HttpServer::Impl {
       }
       caller = *std::move(entered);
     } else if (!certified_ && !NamesThisMachine(request.get_header_value("Host"))) {
-      return Refuse(response, 403, "call this port by its number or as localhost");
+      return Refuse(response, 403, "the Host header must be an IP address or localhost");
     }
     if (route.method == "POST" &&
         !absl::StartsWith(request.get_header_value("Content-Type"), "application/json")) {
-      return Refuse(response, 415, "only application/json");
+      return Refuse(response, 415, "the Content-Type must be application/json");
     }
     if (route.stream) return Begin(route, request, response);
     if (!authenticate_ && certified_ && !Names().empty()) caller = Names().front();
@@ -237,7 +237,7 @@ class HttpServer::Impl {
     if (streams_.fetch_add(1) >= kMaxStreams) {
       --streams_;
       response.set_header("Retry-After", "5");
-      return Refuse(response, 503, "too many watch already");
+      return Refuse(response, 503, "too many open streams");
     }
     response.status = 200;
     // A token may be removed while its stream is open.

@@ -70,14 +70,15 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
       SSL_CTX_use_PrivateKey_file(context.get(), key_.c_str(), SSL_FILETYPE_PEM) != 1 ||
       SSL_CTX_check_private_key(context.get()) != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("not a certificate and its key: ", cert_, ", ", key_, ": ", OpenSslError()));
+        absl::StrCat("cannot use certificate and key: ", cert_, ", ", key_, ": ", OpenSslError()));
   }
   if (ca_.empty()) return context;
   // The CAs' names are sent, so that browsers can choose a certificate.
   STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(ca_.c_str());
   if (names == nullptr || SSL_CTX_load_verify_file(context.get(), ca_.c_str()) != 1) {
     sk_X509_NAME_pop_free(names, X509_NAME_free);
-    return absl::InvalidArgumentError(absl::StrCat("no CA certificates: ", ca_, ": ", OpenSslError()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot use CA certificates: ", ca_, ": ", OpenSslError()));
   }
   SSL_CTX_set_client_CA_list(context.get(), names);
   return context;
@@ -105,11 +106,11 @@ ReloadedTls::Context ReloadedTls::Current() {
     context_ = *std::move(context);
     stamp_ = std::move(stamp);
     told_.clear();
-    spdlog::info("read the certificate {} again", cert_);
+    spdlog::info("reloaded the certificate {}", cert_);
   } else if (stamp != told_) {
     // Retried at each check after any error, and logged once for each version of the files.
     told_ = std::move(stamp);
-    spdlog::error("{}; the one before stays in force", std::string(context.status().message()));
+    spdlog::error("{}; the previous certificate remains in use", std::string(context.status().message()));
   }
   return context_;
 }

@@ -61,7 +61,8 @@ absl::StatusOr<std::string> Authenticator::OperatorOf(absl::string_view token, N
   TokenFile::Owner owner = Find(token, names);
   if (absl::Status status = Accept(owner, !token.empty(), peer); !status.ok()) return status;
   if (owner.role < needed) {
-    return Refuse(peer, absl::StatusCode::kPermissionDenied, "the caller may read, not operate");
+    return Refuse(peer, absl::StatusCode::kPermissionDenied,
+                  "the caller has role=read; this call needs role=operate");
   }
   return std::move(owner.name);
 }
@@ -88,7 +89,7 @@ absl::Status Authenticator::CheckTenant(const std::optional<std::string>& caller
   if (!caller.has_value()) return absl::OkStatus();
   if (tenant.empty()) tenant = *caller;
   if (tenant == *caller) return absl::OkStatus();
-  return Refuse(peer, absl::StatusCode::kPermissionDenied, "the bearer token is another tenant's");
+  return Refuse(peer, absl::StatusCode::kPermissionDenied, "the bearer token belongs to another tenant");
 }
 
 absl::Status Authenticator::Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why) {

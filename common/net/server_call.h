@@ -53,7 +53,7 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   void OnTooLate() final {
     MutexLock lock(&mutex_);
     const absl::Status late = receiving_
-                                  ? absl::DeadlineExceededError("the first message did not come in time")
+                                  ? absl::DeadlineExceededError("the first message did not arrive in time")
                                   : absl::UnavailableError("too many requests are being received");
     if (this->SetEnd(ToGrpcStatus(late))) this->Advance();
   }
@@ -74,7 +74,7 @@ class ServerCall : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
   // Called with the first message, and with each that Read requested. No lock is held.
   virtual void OnMessage(In message) = 0;
   // No message came: it cannot be parsed, or the peer has closed its side.
-  virtual void OnNoMessage() { Close({grpc::StatusCode::INVALID_ARGUMENT, "no request that can be read"}); }
+  virtual void OnNoMessage() { Close({grpc::StatusCode::INVALID_ARGUMENT, "cannot parse the request"}); }
 
   // Requests a further message. REQUIRES: the last one has arrived, and the call has not finished.
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

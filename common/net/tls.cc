@@ -49,7 +49,7 @@ void WarnOfExpiry(const X509* certificate, const std::string& path) {
 absl::StatusOr<Certificate> ReadCertificate(absl::string_view flag, const std::string& path) {
   BFIO_ASSIGN_OR_RETURN(const File file, OpenFile(flag, path));
   Certificate certificate(PEM_read_X509(file.get(), nullptr, nullptr, nullptr));
-  if (certificate == nullptr) return Bad(flag, path, "holds no PEM certificate");
+  if (certificate == nullptr) return Bad(flag, path, "contains no PEM certificate");
   WarnOfExpiry(certificate.get(), path);
   return certificate;
 }
@@ -60,7 +60,7 @@ absl::Status CheckPair(const TlsFiles& files, absl::string_view flag) {
   // Without this OpenSSL would ask for a key's password on the terminal.
   const auto no_password = [](char*, int, int, void*) { return -1; };
   const Key key(PEM_read_PrivateKey(file.get(), nullptr, no_password, nullptr));
-  if (key == nullptr) return Bad(flag, files.key, "holds no PEM private key without a password");
+  if (key == nullptr) return Bad(flag, files.key, "contains no PEM private key without a password");
   if (X509_check_private_key(certificate.get(), key.get()) != 1) {
     return Bad(flag, files.key, absl::StrCat("is not the key of the certificate in ", files.cert));
   }
@@ -105,7 +105,8 @@ absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text) {
                               : pair.first == "ca"  ? &files.ca
                                                     : nullptr;
     if (file == nullptr || pair.second.empty() || !file->empty()) {
-      return absl::InvalidArgumentError("must be cert=FILE,key=FILE,ca=FILE or some of these, each once");
+      return absl::InvalidArgumentError(
+          "must be cert=FILE,key=FILE,ca=FILE or some of these, each at most once");
     }
     *file = std::string(pair.second);
   }
@@ -115,14 +116,15 @@ absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text) {
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flag, TlsEnd end) {
   if (!files.enabled()) return absl::OkStatus();
   if (files.cert.empty() != files.key.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag, ": cert=FILE and key=FILE belong together"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, ": cert=FILE and key=FILE must be given together"));
   }
   if (end == TlsEnd::kServer && files.cert.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ca=FILE needs cert=FILE and key=FILE"));
   }
   if (end == TlsEnd::kClient && files.ca.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, ": cert=FILE needs ca=FILE: who vouches for the router"));
+        absl::StrCat("--", flag, ": cert=FILE needs ca=FILE, which verifies the server's certificate"));
   }
   if (!files.cert.empty()) {
     BFIO_RETURN_IF_ERROR(CheckPair(files, flag));

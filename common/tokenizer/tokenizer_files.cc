@@ -52,7 +52,7 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& directory, 
   if (!any_needed) return absl::NotFoundError(absl::StrCat(directory, " has no tokenizer.json"));
   if (bytes > most) {
     return absl::InvalidArgumentError(
-        absl::StrCat(directory, ": the tokenizer's files are above ", most >> 20, " MiB"));
+        absl::StrCat(directory, ": the tokenizer files exceed ", most >> 20, " MiB"));
   }
   std::sort(names.begin(), names.end());
   TokenizerFiles files;

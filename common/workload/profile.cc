@@ -177,7 +177,7 @@ absl::StatusOr<Trace> SampleProfile(absl::string_view name, int64_t requests, ui
                                            [&](const Profile& p) { return p.name == name; });
   if (profile == std::end(kProfiles)) {
     return absl::NotFoundError(
-        absl::StrCat("unknown profile '", name, "'; there are ", absl::StrJoin(ProfileNames(), ", ")));
+        absl::StrCat("unknown profile '", name, "'; must be one of ", absl::StrJoin(ProfileNames(), ", ")));
   }
   if (requests < 1) return absl::InvalidArgumentError("a profile needs at least one request");
   Trace trace;

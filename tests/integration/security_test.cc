@@ -258,7 +258,7 @@ TEST_F(Security, EveryMethodRequiresAToken) {
       EXPECT_EQ(CountOf(log, absl::StrCat("refused: ", api, ": ", why)), 1u) << log;
     }
   }
-  EXPECT_EQ(CountOf(log, "refused: client API: the bearer token is another tenant's"), 1u) << log;
+  EXPECT_EQ(CountOf(log, "refused: client API: the bearer token belongs to another tenant"), 1u) << log;
 }
 
 // By token and by certificate; the log names the operator of each action.
@@ -375,7 +375,7 @@ TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
   EXPECT_TRUE(becomes(kAcme, grpc::StatusCode::UNAUTHENTICATED)) << router_->Stderr();
   Write("tokens", absl::StrCat("acme token:", kAcme, "\nzeta ", kZeta, "\n"));
   Eventually([&] { return CountOf(router_->Stderr(), "tokens:2: ") > 0; });
-  EXPECT_EQ(CountOf(router_->Stderr(), "those in force stay"), 1u) << router_->Stderr();
+  EXPECT_EQ(CountOf(router_->Stderr(), "the previous ones remain in use"), 1u) << router_->Stderr();
   EXPECT_TRUE(Abort(kWrong).ok());
   EXPECT_EQ(Abort(kAcme).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
@@ -439,7 +439,7 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
           "callers are not authenticated: give --client_tls=ca=FILE or --client_tokens, or --insecure");
   refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers need a port of their own");
   refused({loopback, admin, "--client_tls=cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
-          "belong together");
+          "must be given together");
   refused({loopback, admin, "--worker_listen=127.0.0.1:0",
            "--client_tls=cert=" + File("client-server.crt") + ",key=" + File("client.key")},
           "is not the key of the certificate");
@@ -459,7 +459,7 @@ TEST_F(Security, WorldReadableSecretsCauseAWarning) {
   std::filesystem::permissions(File("tokens"), std::filesystem::perms::others_read,
                                std::filesystem::perm_options::add);
   StartRouter();
-  EXPECT_EQ(CountOf(router_->Stderr(), "every user of this machine may read it"), 1u) << router_->Stderr();
+  EXPECT_EQ(CountOf(router_->Stderr(), "readable by every user of this machine"), 1u) << router_->Stderr();
 }
 
 }  // namespace

@@ -386,7 +386,8 @@ TEST_F(RouterWeb, CertificatesAreReplacedUnderARunningRouter) {
     std::filesystem::rename(old + "/next", old + file);
   };
   replace("/admin-server.crt");
-  EXPECT_TRUE(LogComesToSay("the one before stays in force")) << "no key of this certificate is there yet";
+  EXPECT_TRUE(LogComesToSay("the previous certificate remains in use"))
+      << "no key of this certificate is there yet";
   replace("/admin-ca.crt");
   replace("/admin-server.key");
   EXPECT_TRUE(LogComesToSay("admin-server.crt again")) << router_->Stderr();

@@ -15,7 +15,7 @@ absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text) {
     const bool waits = absl::StartsWith(rule, "wait") || absl::StartsWith(rule, "nested_wait");
     if (waits ? wait : kv) {
       return absl::InvalidArgumentError(
-          absl::StrCat("admission '", text, "' has two rules of ", waits ? "batches" : "memory"));
+          absl::StrCat("admission '", text, "' has two rules for ", waits ? "batches" : "memory"));
     }
     (waits ? wait : kv) = true;
     if (waits) {

@@ -51,8 +51,9 @@ bool ReadSetting(absl::string_view rule, absl::string_view setting, absl::string
                  double end, double& value, absl::Status& status) {
   if (!absl::ConsumePrefix(&setting, absl::StrCat(key, "="))) return false;
   if (!absl::SimpleAtod(setting, &value) || !(value >= low && value < end)) {
-    status = absl::InvalidArgumentError(absl::StrCat("admission: ", key, " of ", rule, " is '", setting,
-                                                     "', not a number from ", low, " to below ", end));
+    status =
+        absl::InvalidArgumentError(absl::StrCat("admission: ", key, " of ", rule, " is '", setting,
+                                                "'; must be a number of at least ", low, " and below ", end));
   }
   return true;
 }
@@ -70,8 +71,8 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("admission '", text,
                      "' is unknown, choose one of none, kv_feasible, kv_feasible:confidence=P, "
-                     "protection:alpha=A, mc_sf, mc_sf:most=K,confidence=P, wait, nested_wait, or one of "
-                     "memory and one of batches joined by +"));
+                     "protection:alpha=A, mc_sf, mc_sf:most=K,confidence=P, wait, nested_wait, or one rule "
+                     "for memory and one for batches joined by +"));
   }
   if (name == text) return options;
   const bool predicts = options.kind != Kind::kProtection;
@@ -96,7 +97,8 @@ absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead
   const bool predicts = options.kind == Kind::kFeasible || options.kind == Kind::kMcSf;
   if (!predicts || lookahead.predicts()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "admission kv_feasible or mc_sf needs a lookahead that predicts: survival, hint, max_tokens or oracle");
+      "admission kv_feasible or mc_sf needs a lookahead that predicts lengths: survival, hint, max_tokens or "
+      "oracle");
 }
 
 KvOutlook KvAdmission::Look(Lookahead& lookahead, absl::Span<const Worker> workers,

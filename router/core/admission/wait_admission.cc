@@ -54,7 +54,7 @@ absl::StatusOr<WaitAdmissionOptions> ParseWaitAdmission(absl::string_view text) 
       options.most_steps = static_cast<int64_t>(number);
     } else {
       return absl::InvalidArgumentError(absl::StrCat("admission ", parts.first, ": '", part,
-                                                     "' is neither tokens=N nor most=K, numbers from 1 on"));
+                                                     "' must be tokens=N or most=K, a number of at least 1"));
     }
   }
   return options;

@@ -22,26 +22,28 @@ struct Registered {
 };
 
 constexpr Registered kLookaheads[] = {
-    {{"none", "nothing is predicted: policies see the present only"},
+    {{"none", "no prediction: policies use current loads only"},
      [](const LookaheadOptions&) -> LookaheadPtr { return std::make_unique<NoLookahead>(); }},
-    {{"survival", "learns from finished requests how long those of a tenant and prompt length run"},
+    {{"survival", "predicts lengths from finished requests of the same tenant with similar prompt lengths"},
      [](const LookaheadOptions& options) -> LookaheadPtr {
        return std::make_unique<SurvivalLookahead>(options);
      }},
-    {{"hint", "survival, sharpened by the workers' end-of-sequence probabilities as far as they prove right"},
+    {{"hint",
+      "survival, combined with the workers' end-of-sequence probabilities as far as these prove accurate"},
      [](const LookaheadOptions& options) -> LookaheadPtr {
        return std::make_unique<HintLookahead>(options);
      }},
-    {{"max_tokens", "every request runs to its max_new_tokens"},
+    {{"max_tokens", "assumes that every request generates its max_new_tokens"},
      [](const LookaheadOptions&) -> LookaheadPtr {
        return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kMaxTokens);
      }},
-    {{"oracle", "trusts the client's predicted_output_tokens, or max_new_tokens where there is none"},
+    {{"oracle", "uses the client's predicted_output_tokens, or max_new_tokens if it is not set"},
      [](const LookaheadOptions&) -> LookaheadPtr {
        return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kOracle);
      }},
     {{"interval",
-      "as oracle, for predictions within a quarter of the length; interval:error=E: within a share E"},
+      "as oracle, for predictions with errors up to a quarter of the length; interval:error=E: up to the "
+      "share E"},
      [](const LookaheadOptions& options) -> LookaheadPtr {
        return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kInterval,
                                                      options.interval_error);
@@ -89,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
     LookaheadOptions with = options;
     if (absl::SimpleAtod(error, &with.interval_error)) return MakeLookahead("interval", with);
     return absl::InvalidArgumentError(
-        absl::StrCat("lookahead: error of interval is '", error, "', not a number"));
+        absl::StrCat("lookahead: interval:error is '", error, "'; must be a number"));
   }
   if (absl::Status status = Check(options); !status.ok()) return status;
   std::string known;

@@ -47,7 +47,7 @@ Outcome Cluster::Dispatch(const AddGroup& event) {
   Outcome outcome;
   if (event.group <= last_group_) {
     outcome.status = absl::InvalidArgumentError(
-        absl::StrCat("group ", event.group, " after group ", last_group_, ": indices ascend"));
+        absl::StrCat("group ", event.group, " follows group ", last_group_, "; indices must ascend"));
     return outcome;
   }
   absl::StatusOr<std::unique_ptr<Scheduler>> group = MakeGroup(event.kind);
@@ -173,7 +173,7 @@ Outcome Cluster::Dispatch(const SetPolicy& event) {
 
 absl::Status Cluster::CheckUnknown(RequestId id) const {
   if (!Knows(id)) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat("request ", id, " is known already"));
+  return absl::AlreadyExistsError(absl::StrCat("request ", id, " is already known"));
 }
 
 Outcome Cluster::Dispatch(const Enqueue& event) {

@@ -21,8 +21,8 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
   }
   if (request.held_to) {
     if (for_ranks_.size() >= MostForRanks(max_waiting_)) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("half of the waiting pool (", max_waiting_, " requests) waits for single ranks"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "requests for single ranks already take half of the waiting pool (", max_waiting_, " requests)"));
     }
     for_ranks_.Enter(request).Add(request, NextStep());
     service_.OnWaiting(request.tenant);
@@ -220,10 +220,11 @@ PoolState RequestPool::Save() const {
 }
 
 absl::Status RequestPool::Restore(const PoolState& state) {
-  if (!service_.Restore(state.service)) return absl::InvalidArgumentError("a tenant is named twice");
+  if (!service_.Restore(state.service)) return absl::InvalidArgumentError("the state has a tenant twice");
   for (const PoolState::Waiting& waiting : state.waiting) {
     if (Waits(waiting.spec.id)) {
-      return absl::InvalidArgumentError(absl::StrCat("request ", waiting.spec.id, " waits twice"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("request ", waiting.spec.id, " is in the waiting pool twice"));
     }
     if (waiting.spec.held_to) {
       for_ranks_.Enter(waiting.spec).Append(waiting.spec, waiting.enqueued_step);

@@ -112,7 +112,7 @@ TEST(BearerTokens, ACertificateIsFoundByOneOfItsNames) {
   // The name of a certificate is not accepted as a token.
   EXPECT_EQ(tokens->Find("prometheus.example", kNow).verdict, Verdict::kUnknown);
   EXPECT_THAT(ErrorOf("a cert:x\nb cert:x\n"),
-              HasSubstr("tokens:2: this certificate is in the file already"));
+              HasSubstr("tokens:2: this certificate is already in the file"));
   EXPECT_THAT(ErrorOf("a cert:\n"), HasSubstr("tokens:1: "));
 }
 

@@ -81,7 +81,7 @@ TEST_F(TokenFileTest, IsReadAgainWhenChangedAndKeptWhenInvalid) {
   EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kValid));
   EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).verdict, Verdict::kValid);
   // A file with one bad line causes a warning and changes nothing.
-  const auto refused = std::make_shared<WarningCount>("tokens not read again");
+  const auto refused = std::make_shared<WarningCount>("cannot reload the tokens");
   const auto logger = spdlog::default_logger();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("counted", refused));
   Replace("acme token:the-third-the-third\nnonsense\n");

@@ -190,7 +190,7 @@ TEST_F(ConfigTest, MistakesInTextNameFileLineAndKey) {
   const std::string strange = WriteFile("zzzzzzzz: 4\n");
   EXPECT_EQ(Message({"--config=" + strange}), strange + ":1: no flag is named zzzzzzzz (--help lists them)");
   const std::string file = WriteFile("config: \"x\"\n");
-  EXPECT_EQ(Message({"--config=" + file}), file + ":1: a config file cannot name another one");
+  EXPECT_EQ(Message({"--config=" + file}), file + ":1: a config file cannot set config");
   const std::string type = WriteFile("workers: \"three\"\n");
   EXPECT_THAT(Message({"--config=" + type}), HasSubstr(type + ":1: "));
   EXPECT_EQ(Run({"--config=" + type}).status().code(), absl::StatusCode::kInvalidArgument);

@@ -135,7 +135,7 @@ TEST(ServerCallTest, ACallWithoutAMessageEnds) {
   testing::LoopbackServer server(&service);
   Client client(server);
   client.CloseWrites();
-  EXPECT_EQ(client.End(), absl::InvalidArgumentError("no request that can be read"));
+  EXPECT_EQ(client.End(), absl::InvalidArgumentError("cannot parse the request"));
   EXPECT_EQ(service.log.Await(1), Messages{"none"});
   EXPECT_EQ(service.messages.counts().receiving, 0u);
 }
@@ -144,7 +144,7 @@ TEST(ServerCallTest, ALateMessageEndsTheCallAndFreesItsSlot) {
   TestService service({.limits = {.at_once = 1, .patience = absl::Milliseconds(50)}});
   testing::LoopbackServer server(&service);
   Client silent(server);
-  EXPECT_EQ(silent.End(), absl::DeadlineExceededError("the first message did not come in time"));
+  EXPECT_EQ(silent.End(), absl::DeadlineExceededError("the first message did not arrive in time"));
   // The pending read ends with the call.
   EXPECT_EQ(service.log.Await(1), Messages{"none"});
   Client next(server);

@@ -79,7 +79,7 @@ TEST_F(InferenceServiceTest, ACallWithoutARequestEnds) {
     grpc::Status status;
     call->Finish(&status, nullptr);
     next();
-    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the first message did not come in time"))
+    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the first message did not arrive in time"))
         << method;
   }
   EXPECT_EQ(messages.counts().too_late, 2u);

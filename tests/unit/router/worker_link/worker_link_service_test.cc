@@ -406,7 +406,7 @@ TEST(WorkerLinkBounds, AStreamWithoutAHelloIsClosed) {
   v1::RouterMessage message;
   EXPECT_FALSE(stream->Read(&message));
   EXPECT_EQ(FromGrpcStatus(stream->Finish()),
-            absl::DeadlineExceededError("the first message did not come in time"));
+            absl::DeadlineExceededError("the first message did not arrive in time"));
   EXPECT_EQ(service.messages().too_late, 1u);
 }
 

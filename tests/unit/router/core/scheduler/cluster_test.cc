@@ -71,7 +71,7 @@ TEST_F(ClusterTest, GroupsShareOnePoolAndNoRequestIsInTwo) {
 
 TEST_F(ClusterTest, IndicesOfGroupsAscendAndAreNeverUsedTwice) {
   Open(3, 1, 1);
-  EXPECT_EQ(cluster_.Apply(AddGroup{2}).status.message(), "group 2 after group 3: indices ascend");
+  EXPECT_EQ(cluster_.Apply(AddGroup{2}).status.message(), "group 2 follows group 3; indices must ascend");
   EXPECT_TRUE(cluster_.Apply(RemoveGroup{3}).status.ok());
   EXPECT_FALSE(cluster_.Apply(AddGroup{3}).status.ok());
   EXPECT_EQ(cluster_.Apply(RemoveGroup{3}).status.message(), "there is no group 3");

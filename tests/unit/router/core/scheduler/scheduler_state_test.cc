@@ -145,7 +145,7 @@ TEST(SchedulerState, ContradictionsAreRefusedByName) {
   EXPECT_EQ(Refusal(state), "");
   ClusterState twice = state;
   twice.pool.waiting.push_back(state.pool.waiting[0]);
-  EXPECT_EQ(Refusal(twice), "request 7 waits twice");
+  EXPECT_EQ(Refusal(twice), "request 7 is in the waiting pool twice");
   ClusterState both = state;
   both.groups.emplace_back().workers.emplace_back().residents.push_back({.spec = state.pool.waiting[0].spec});
   EXPECT_EQ(Refusal(both), "request 7 is in two places");
@@ -154,7 +154,7 @@ TEST(SchedulerState, ContradictionsAreRefusedByName) {
   EXPECT_EQ(Refusal(ahead), "the ranks have reported step 3, not 0");
   ClusterState tenants = state;
   tenants.pool.service.tenants = {{1, 2}, {1, 3}};
-  EXPECT_EQ(Refusal(tenants), "a tenant is named twice");
+  EXPECT_EQ(Refusal(tenants), "the state has a tenant twice");
   ClusterState groups;
   groups.last_group = 1;
   for (const GroupIndex group : {0, 1}) {
@@ -163,7 +163,7 @@ TEST(SchedulerState, ContradictionsAreRefusedByName) {
   }
   EXPECT_EQ(Refusal(groups), "request 7 is in two groups");
   groups.groups[1] = {};
-  EXPECT_EQ(Refusal(groups), "group 0 after group 0: indices ascend");
+  EXPECT_EQ(Refusal(groups), "group 0 follows group 0; indices must ascend");
   groups.groups[1].group = 2;
   EXPECT_EQ(Refusal(groups), "group 2 is above the last one, 1");
 }
