@@ -119,7 +119,7 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
             "the following GPUs");
   table.Add("cpu_threads", &o.cpu.threads, Within(1, 256),
             "cpu engine: threads per rank; ranks x threads should not exceed the number of cores");
-  table.AddParsed("kv_type", &o.cpu.kv, "fp32", "cpu engine: type of the KV cache: fp32 or bf16",
+  table.AddParsed("kv_type", &o.cpu.kv, "fp32", "cpu engine: type of the KV cache: fp32, bf16 or auto (fp32)",
                   cpu::ParseStorage);
   table.AddChoice<bool>("mlp", &settings.decode.share_mlp, {{"replicated", false}, {"tp", true}},
                         "cpu and cuda engines: replicated (every rank computes the whole MLP for its "

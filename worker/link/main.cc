@@ -11,7 +11,8 @@
 namespace {
 
 constexpr char kUsage[] =
-    R"(bfio_worker runs ranks of a decode group. It connects to the router, gets requests and decodes in step with the other workers.
+    R"(bfio_worker runs ranks of a decode group. It connects to the router, gets requests and decodes in step with
+the other workers.
 
   bfio_worker --router=127.0.0.1:50051 --slots=72
   bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
