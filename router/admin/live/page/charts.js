@@ -136,7 +136,7 @@ function drawLoad() {
     g.stroke();
     tip.hidden = false;
     set(tip, new Date(s.t).toLocaleTimeString() + '  step ' + s.step + '\nlargest ' + plain.format(maxOf(s)) + ' (rank ' +
-        s.load.indexOf(maxOf(s)) + ')\nmean ' + plain.format(meanOf(s)) + '\nidle ' + percent(s.idle) + '\nprompt tokens a step ' +
+        s.load.indexOf(maxOf(s)) + ')\nmean ' + plain.format(meanOf(s)) + '\nidle ' + percent(s.idle) + '\nprompt tokens per step ' +
         plain.format(prefillOf(s)) + '\nslowest rank ' + (s.straggler ?? '–') + '\nwaiting ' + s.waiting);
     // On the side of the pointer where it fits.
     tip.style.left = (at.x + 8 + tip.offsetWidth < right ? at.x + 8 : at.x - 8 - tip.offsetWidth) + 'px';

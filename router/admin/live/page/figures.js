@@ -90,8 +90,8 @@ function showTiles(state) {
   const slowest = last && (state.workers || []).length ? String(last.straggler ?? '–') : '–';
   const tiles = [
     ['idle', 'idle share\nlast minute', isNaN(mean((s) => s.idle)) ? '–' : percent(mean((s) => s.idle))],
-    ['tokens', 'tokens a second\nlast minute', isNaN(per(tokens)) ? '–' : short.format(per(tokens))],
-    ['steps', 'steps a second\nlast minute', isNaN(per(steps)) ? '–' : per(steps).toFixed(1)],
+    ['tokens', 'tokens per second\nlast minute', isNaN(per(tokens)) ? '–' : short.format(per(tokens))],
+    ['steps', 'steps per second\nlast minute', isNaN(per(steps)) ? '–' : per(steps).toFixed(1)],
     ['ttft', 'first token, p50\np99 ' + seconds(quantile(ttft, 0.99)), seconds(quantile(ttft, 0.5))],
     ['tpot', 'between tokens, p50\np99 ' + seconds(quantile(tpot, 0.99)), seconds(quantile(tpot, 0.5))],
     ['slowest', 'slowest rank\nnow', slowest],
@@ -189,7 +189,7 @@ function showRequests(state) {
     ['accepted', r.accepted], ['completed', r.completed], ['cancelled', number(r.cancelled) + number(r.aborted)],
     ['failed', r.failed, true], ['replayed', r.replayed], ['resumed', r.resumed],
     ['refused', number(r.refusedPoolFull) + number(r.refusedInvalid) + number(r.refusedTenant) + number(r.refusedMemory)],
-    ['tokens lost', r.tokensLost, true], ['tokens twice', r.tokensDuplicated, true],
+    ['tokens lost', r.tokensLost, true], ['tokens duplicated', r.tokensDuplicated, true],
   ];
   rows(byId('requests'), counts.map((c) => c[0]), (key) => {
     const pair = document.createElement('div');

@@ -38,7 +38,7 @@ function askToken(refused) {
   if (!asking) {
     asking = (async () => {
       byId('ask-token').value = '';
-      const given = await ask('An admin token is needed', refused ? 'The router does not know the last one.' :
+      const given = await ask('An admin token is needed', refused ? 'The router does not accept the last one.' :
           'This router shows its measurements to operators only.', 'token', 'Enter');
       if (!given || !byId('ask-token').value.trim()) return false;
       token = byId('ask-token').value.trim();
@@ -170,12 +170,12 @@ async function act(path, body) {
     const reply = await request(path, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify(body)});
     say(reply.ok ? '' : 'Refused: ' + (await reply.text()).trim(), 'act');
   } catch (error) {
-    say('Not done: ' + error.message, 'act');
+    say('Request failed: ' + error.message, 'act');
   }
 }
 
 async function askDrain(id) {
-  if (await ask('Drain ' + id + '?', 'It takes no new requests, finishes what runs and then leaves the group.', '', 'Drain')) {
+  if (await ask('Drain ' + id + '?', 'It takes no new requests, and leaves the group when its running requests have ended.', '', 'Drain')) {
     await act('api/drain', {worker_id: id});
   }
 }
@@ -190,7 +190,7 @@ async function askPolicy() {
   const select = byId('ask-policy');
   const state = states.length ? states[states.length - 1].state : {};
   select.value = (state.policy && state.policy.name) || select.value;
-  if (await ask('Switch the policy?', 'The next decision is the new policy\'s. Requests that run stay where they are.', 'policy', 'Switch')) {
+  if (await ask('Switch the policy?', 'The new policy makes the next decision. Running requests stay on their workers.', 'policy', 'Switch')) {
     await act('api/policy', {name: select.value});
   }
 }
@@ -207,7 +207,7 @@ byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
 byId('pause').addEventListener('click', () => {
   paused = !paused;
   byId('pause').setAttribute('aria-pressed', String(paused));
-  set(byId('pause'), paused ? 'Go on' : 'Pause');
+  set(byId('pause'), paused ? 'Resume' : 'Pause');
   dirty = true;
 });
 byId('theme').addEventListener('click', () => theme(document.documentElement.dataset.theme !== 'dark'));
