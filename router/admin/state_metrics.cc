@@ -104,7 +104,7 @@ double Balance(const ClusterState& state) {
   return paid == 0 ? 1 : load / paid;
 }
 
-constexpr MetricInfo kUptime = {"bfio:uptime_seconds", kGauge, "", "since the router started"};
+constexpr MetricInfo kUptime = {"bfio:uptime_seconds", kGauge, "", "time since the router started"};
 
 const std::vector<StateMetric>& StateMetrics() {
   static const auto* const metrics = new std::vector<StateMetric>{
@@ -122,20 +122,21 @@ const std::vector<StateMetric>& StateMetrics() {
         "ranks that readiness waits for (--workers in each of --groups)"},
        [](const ClusterState& s) { return double(s.expected_workers()); }},
       {kUptime, [](const ClusterState& s) { return double(s.uptime().seconds()); }},
-      {{"bfio:max_load_tokens", kGauge, "", "present largest load of a rank: resident KV tokens"},
+      {{"bfio:max_load_tokens", kGauge, "", "current largest load of a rank: resident KV tokens"},
        [](const ClusterState& s) { return OverRanks(s, Load, Max); }},
-      {{"bfio:mean_load_tokens", kGauge, "", "present mean load of the ranks"}, MeanLoad},
-      {{"bfio:min_load_tokens", kGauge, "", "present smallest load of a rank"},
+      {{"bfio:mean_load_tokens", kGauge, "", "current mean load of the ranks"}, MeanLoad},
+      {{"bfio:min_load_tokens", kGauge, "", "current smallest load of a rank"},
        [](const ClusterState& s) { return OverRanks(s, Load, Min); }},
       {{"bfio:balance_ratio", kGauge, "",
-        "present mean load / largest load of the group; 1 is perfect balance"},
+        "current mean load / largest load of the group; 1 is perfect balance"},
        Balance},
       {{"bfio:idle_fraction", kGauge, "",
-        "present share of the ranks' work time lost to imbalance: 1 - balance"},
+        "current share of the ranks' work time lost to imbalance: 1 - balance"},
        [](const ClusterState& s) { return 1 - Balance(s); }},
       {{"bfio:steps_total", kCounter, "", "steps that all ranks reported"},
        [](const ClusterState& s) { return double(s.steps().steps()); }},
-      {{"bfio:idle_tokens_total", kCounter, "", "sum over steps of G * max load - sum of loads"},
+      {{"bfio:idle_tokens_total", kCounter, "",
+        "idle work: sum over steps of (ranks * largest load - sum of loads)"},
        [](const ClusterState& s) { return s.steps().imbalance_tokens(); }},
       {{"bfio:step_max_load_tokens_total", kCounter, "",
         "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction of a "
@@ -159,13 +160,13 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:generation_tokens_total", kCounter, "", "tokens that the workers generated"},
        [](const ClusterState& s) { return double(s.steps().generated_tokens()); }},
       {{"bfio:drift_tokens_total", kCounter, "",
-        "sum over steps and ranks of the difference between the router's account of a load and the rank's "
-        "report"},
+        "sum over steps and ranks of the difference between a rank's load as the router counts it and as the "
+        "rank reports it"},
        [](const ClusterState& s) { return s.steps().drift_tokens(); }},
       {{"bfio:decisions_total", kCounter, "", "decisions of the policy"},
        [](const ClusterState& s) { return double(s.steps().decisions()); }},
       {{"bfio:decisions_stopped_early_total", kCounter, "",
-        "decisions whose search --decide_budget_ms stopped"},
+        "decisions whose search ended at the limit of --decide_budget_ms"},
        [](const ClusterState& s) { return double(s.steps().decisions_stopped_early()); }},
       {{"bfio:late_plans_total", kCounter, "", "plans that were applied after their step"},
        [](const ClusterState& s) { return double(s.steps().late_plans()); }},
@@ -212,7 +213,8 @@ const std::vector<StateMetric>& StateMetrics() {
         "accepted requests that ended because they were not placed within --max_queue_time; part of the "
         "failed ones"},
        [](const ClusterState& s) { return double(s.requests().queue_timeouts()); }},
-      {{"bfio:slow_readers_total", kCounter, "", "clients disconnected because they did not read"},
+      {{"bfio:slow_readers_total", kCounter, "",
+        "clients disconnected because they read their tokens too slowly"},
        [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
       {{"bfio:tokens_lost_total", kCounter, "",
         "tokens that workers generated and no stream delivered; must be 0"},
@@ -220,18 +222,19 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:tokens_duplicated_total", kCounter, "", "tokens that workers sent twice; must be 0"},
        [](const ClusterState& s) { return double(s.requests().tokens_duplicated()); }},
       {{"bfio:waiting_prompt_bytes", kGauge, "",
-        "prompts of requests without a token yet (--request_memory_mb)"},
+        "prompts of requests that have no token yet; limited by --request_memory_mb"},
        [](const ClusterState& s) { return double(s.process().waiting_prompt_bytes()); }},
       {{"bfio:replay_bytes", kGauge, "",
-        "prompts and tokens kept for replays and resumes (--request_memory_mb)"},
+        "prompts and tokens kept for replays and resumes; limited by --request_memory_mb"},
        [](const ClusterState& s) { return double(s.process().replay_bytes()); }},
       {{"bfio:event_queue_depth", kGauge, "", "events in the decision thread's queue when it last read it"},
        [](const ClusterState& s) { return double(s.process().event_queue_depth()); }},
-      {{"bfio:worker_message_bytes", kGauge, "", "messages of workers that the router has not processed yet"},
+      {{"bfio:worker_message_bytes", kGauge, "",
+        "messages from workers that the router has not processed yet"},
        [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},
-      {{"bfio:worker_queue_bytes", kGauge, "", "messages to workers that wait to be written"},
+      {{"bfio:worker_queue_bytes", kGauge, "", "messages to workers that have not been written yet"},
        [](const ClusterState& s) { return double(s.process().worker_queue_bytes()); }},
-      {{"bfio:tls_handshakes_failed_total", kCounter, "", "TLS handshakes that failed, at the gRPC ports"},
+      {{"bfio:tls_handshakes_failed_total", kCounter, "", "failed TLS handshakes at the gRPC ports"},
        [](const ClusterState& s) { return double(s.process().handshakes_failed()); }},
       {{"bfio:log_lines_dropped_total", kCounter, "",
         "log lines dropped because standard error was not read in time"},
@@ -245,7 +248,7 @@ const std::vector<StateMetric>& StateMetrics() {
 const std::vector<RankMetric>& RankMetrics() {
   static const auto* const metrics = new std::vector<RankMetric>{
       {{"bfio:load_tokens", kGauge, "group, rank",
-        "the rank's load: resident KV tokens, by the router's account"},
+        "the rank's load: resident KV tokens, as the router counts them"},
        Load},
       {{"bfio:rank_requests_running", kGauge, "group, rank", "requests active on the rank"},
        [](const WorkerState& w) { return double(w.active_requests()); }},
@@ -273,20 +276,21 @@ const std::vector<RankMetric>& RankMetrics() {
         "prompt tokens that the rank has computed"},
        [](const WorkerState& w) { return double(w.prefill_tokens()); }},
       {{"bfio:rank_extra_slots", kGauge, "group, rank",
-        "of an engine's rank: requests that may wait in it for a slot; below 0: slots that its other clients "
-        "use"},
+        "engines only: requests that may wait for a slot in the engine; negative: slots that other clients "
+        "of the engine use"},
        [](const WorkerState& w) { return double(w.extra_slots()); }},
       {{"bfio:rank_engine_requests", kGauge, "group, rank",
-        "of an engine's rank: requests that it says it has; 0: it does not say"},
+        "engines only: requests that the engine reports for the rank; 0: not reported"},
        [](const WorkerState& w) { return double(w.engine_requests()); }},
       {{"bfio:rank_engine_tokens", kGauge, "group, rank",
-        "of an engine's rank: tokens that it says are in its KV cache; 0: it does not say"},
+        "engines only: tokens in the KV cache that the engine reports for the rank; 0: not reported"},
        [](const WorkerState& w) { return double(w.engine_tokens()); }},
       {{"bfio:rank_prefix_cache_queries_total", kCounter, "group, rank",
-        "of an engine's rank: prompt tokens of its requests that have begun to generate"},
+        "engines only: prompt tokens of the rank's requests that have begun to generate"},
        [](const WorkerState& w) { return double(w.prefix_cache_queries()); }},
       {{"bfio:rank_prefix_cache_hits_total", kCounter, "group, rank",
-        "of these, the tokens that the engine says it had in its prefix cache"},
+        "engines only: those of rank_prefix_cache_queries_total that the engine reports as found in its "
+        "prefix cache"},
        [](const WorkerState& w) { return double(w.prefix_cache_hits()); }},
       {{"bfio:straggler_steps_total", kCounter, "group, rank",
         "steps of this epoch in which the rank's local work was the longest"},
@@ -297,38 +301,38 @@ const std::vector<RankMetric>& RankMetrics() {
 
 const std::vector<DistributionMetric>& DistributionMetrics() {
   static const auto* const metrics = new std::vector<DistributionMetric>{
-      {{"bfio:request_queue_time_seconds", kHistogram, "", "from acceptance to the first placement"},
+      {{"bfio:request_queue_time_seconds", kHistogram, "", "time from acceptance to the first placement"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().queue_time_s(); }},
-      {{"bfio:time_to_first_token_seconds", kHistogram, "", "from acceptance to the first token"},
+      {{"bfio:time_to_first_token_seconds", kHistogram, "", "time from acceptance to the first token"},
        [](const ClusterState& s) -> const v1::Distribution& {
          return s.latencies().time_to_first_token_s();
        }},
-      {{"bfio:inter_token_latency_seconds", kHistogram, "", "between two tokens of a request"},
+      {{"bfio:inter_token_latency_seconds", kHistogram, "", "time between two tokens of a request"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().inter_token_s(); }},
       {{"bfio:time_per_output_token_seconds", kHistogram, "",
-        "of a completed request: (last token - first token) / (tokens - 1)"},
+        "time per output token of completed requests: (last token - first token) / (tokens - 1)"},
        [](const ClusterState& s) -> const v1::Distribution& {
          return s.latencies().time_per_output_token_s();
        }},
       {{"bfio:e2e_request_latency_seconds", kHistogram, "",
-        "of a completed request: from acceptance to its end"},
+        "time of completed requests from acceptance to the end"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().end_to_end_s(); }},
       {{"bfio:request_prompt_tokens", kHistogram, "", "prompt lengths of completed requests"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().prompt_tokens(); }},
       {{"bfio:request_generation_tokens", kHistogram, "", "output lengths of completed requests"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().output_tokens(); }},
-      {{"bfio:step_local_seconds", kHistogram, "", "local work of a rank in a step"},
+      {{"bfio:step_local_seconds", kHistogram, "", "time of a rank's local work in a step"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().local_s(); }},
-      {{"bfio:step_barrier_wait_seconds", kHistogram, "", "wait of a rank at a step's barrier"},
+      {{"bfio:step_barrier_wait_seconds", kHistogram, "", "time that a rank waits at a step's barrier"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().barrier_wait_s(); }},
-      {{"bfio:step_gap_seconds", kHistogram, "", "between a barrier and the rank's next local work"},
+      {{"bfio:step_gap_seconds", kHistogram, "", "time between a barrier and the rank's next local work"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().gap_s(); }},
-      {{"bfio:decide_seconds", kHistogram, "", "time of a decision of the policy"},
+      {{"bfio:decide_seconds", kHistogram, "", "time that the policy takes for a decision"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().decide_s(); }},
       {{"bfio:solver_gap_ratio", kHistogram, "",
-        "of one solved decision in 64: proven bound on the distance from the optimal plan, per worker and "
-        "step of the horizon, as a share of the largest time of a worker; bf_io and bf_io_auto while "
-        "requests wait for slots"},
+        "proven bound on the distance from the optimal plan, per worker and step of the horizon, relative to "
+        "the largest time of a worker; for one decision in 64 of bf_io and bf_io_auto while requests wait "
+        "for slots"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.solver_gap(); }},
   };
   return *metrics;
@@ -338,7 +342,7 @@ const std::vector<ReasonMetric>& ReasonMetrics() {
   static const auto* const metrics = new std::vector<ReasonMetric>{
       {{"bfio:requests_ended_total", kCounter, "outcome",
         "accepted requests that ended: completed, cancelled (by client, deadline or disconnect), aborted (by "
-        "Abort), failed (with an error of the router)"},
+        "Abort), failed (any other error)"},
        {{"completed", [](const v1::RequestTotals& r) { return double(r.completed()); }},
         {"cancelled", [](const v1::RequestTotals& r) { return double(r.cancelled()); }},
         {"aborted", [](const v1::RequestTotals& r) { return double(r.aborted()); }},
@@ -365,20 +369,21 @@ struct ShadowMetric {
 const std::vector<ShadowMetric>& ShadowMetrics() {
   static const auto* const metrics = new std::vector<ShadowMetric>{
       {{"bfio:shadow_decisions_total", kCounter, "policy",
-        "decisions at which the shadow policy was compared"},
+        "decisions in which the shadow policy was compared with the acting policy"},
        [](const v1::ShadowState& s) { return double(s.decisions()); }},
       {{"bfio:shadow_avoided_decisions_total", kCounter, "policy",
-        "of them, those where the acting policy leaves less idle work"},
+        "those of shadow_decisions_total in which the acting policy leaves less idle work"},
        [](const v1::ShadowState& s) { return double(s.avoided_decisions()); }},
       {{"bfio:shadow_missed_decisions_total", kCounter, "policy",
-        "of them, those where the shadow policy would have left less"},
+        "those of shadow_decisions_total in which the shadow policy would have left less idle work"},
        [](const v1::ShadowState& s) { return double(s.missed_decisions()); }},
       {{"bfio:shadow_avoided_idle_tokens_total", kCounter, "policy",
-        "idle tokens that the acting policy avoids against the shadow policy, over the decisions where it is "
-        "better"},
+        "idle tokens that the acting policy avoids, over the decisions in which it is better than the shadow "
+        "policy"},
        [](const v1::ShadowState& s) { return s.avoided_idle_tokens(); }},
       {{"bfio:shadow_missed_idle_tokens_total", kCounter, "policy",
-        "the same over the decisions where the shadow policy would have been better"},
+        "idle tokens that the shadow policy would have avoided, over the decisions in which it would have "
+        "been better"},
        [](const v1::ShadowState& s) { return s.missed_idle_tokens(); }},
   };
   return *metrics;
@@ -397,7 +402,7 @@ const std::vector<TenantMetric>& TenantMetrics() {
        [](const v1::TenantTotals& t) { return double(t.completed()); }},
       {{"bfio:tenant_prompt_tokens_total", kCounter, "tenant", "prompt tokens of admitted requests"},
        [](const v1::TenantTotals& t) { return double(t.prompt_tokens()); }},
-      {{"bfio:tenant_generation_tokens_total", kCounter, "tenant", "tokens delivered"},
+      {{"bfio:tenant_generation_tokens_total", kCounter, "tenant", "tokens delivered to clients"},
        [](const v1::TenantTotals& t) { return double(t.generated_tokens()); }},
   };
   return *metrics;
@@ -409,29 +414,30 @@ struct PortMetric {
 };
 const std::vector<PortMetric>& PortMetrics() {
   static const auto* const metrics = new std::vector<PortMetric>{
-      {{"bfio:connections", kGauge, "port", "connections to the gRPC port"},
+      {{"bfio:connections", kGauge, "port", "open connections to the gRPC port"},
        [](const v1::PortState& p) { return double(p.connections()); }},
-      {{"bfio:unauthenticated_connections", kGauge, "port", "connections without an authenticated call yet"},
+      {{"bfio:unauthenticated_connections", kGauge, "port",
+        "open connections without an authenticated call so far"},
        [](const v1::PortState& p) { return double(p.unauthenticated_connections()); }},
-      {{"bfio:connections_refused_total", kCounter, "port", "connections refused above the limit"},
+      {{"bfio:connections_refused_total", kCounter, "port", "connections refused because too many were open"},
        [](const v1::PortState& p) { return double(p.connections_refused()); }},
       {{"bfio:connections_dropped_total", kCounter, "port",
-        "connections ended at a limit on bytes or time without an authenticated call"},
+        "connections closed because they exceeded a limit on bytes or time without an authenticated call"},
        [](const v1::PortState& p) { return double(p.connections_dropped()); }},
       {{"bfio:logins_refused_total", kCounter, "port",
-        "calls refused because of their token, certificate or role; those over HTTP count as admin"},
+        "calls refused because of their token, certificate or role; calls over HTTP count as port admin"},
        [](const v1::PortState& p) { return double(p.logins_refused()); }},
-      {{"bfio:streams", kGauge, "port", "streams of clients, workers and watchers"},
+      {{"bfio:streams", kGauge, "port", "open streams of clients, workers and WatchSteps callers"},
        [](const v1::PortState& p) { return double(p.streams()); }},
       {{"bfio:calls_receiving", kGauge, "port", "calls whose first message is being received"},
        [](const v1::PortState& p) { return double(p.calls_receiving()); }},
-      {{"bfio:calls_waiting", kGauge, "port", "calls that wait to be received"},
+      {{"bfio:calls_waiting", kGauge, "port", "calls that wait until their first message can be received"},
        [](const v1::PortState& p) { return double(p.calls_waiting()); }},
       {{"bfio:calls_timed_out_total", kCounter, "port",
         "calls ended because their first message did not arrive within 10 s"},
        [](const v1::PortState& p) { return double(p.calls_timed_out()); }},
       {{"bfio:certificate_expiry_timestamp_seconds", kGauge, "port",
-        "when the port's certificate expires, seconds since 1970; 0: it has none"},
+        "time at which the port's certificate expires, in seconds since 1970; 0: no certificate"},
        [](const v1::PortState& p) { return double(p.certificate_expiry_s()); }},
   };
   return *metrics;
@@ -444,12 +450,14 @@ struct EnergyMetric {
 const std::vector<EnergyMetric>& EnergyMetrics() {
   static const auto* const metrics = new std::vector<EnergyMetric>{
       {{"bfio:energy_busy_joules_total", kCounter, "",
-        "energy drawn by the workers' devices while they computed, each device once; absent without a meter, "
-        "like the next two"},
+        "energy that the workers' devices used while they computed, each device counted once; absent without "
+        "an energy meter, like the next two"},
        [](const v1::EnergyTotals& e) { return e.busy_j(); }},
-      {{"bfio:energy_barrier_joules_total", kCounter, "", "energy drawn while they waited within steps"},
+      {{"bfio:energy_barrier_joules_total", kCounter, "",
+        "energy that the workers' devices used while they waited within steps"},
        [](const v1::EnergyTotals& e) { return e.barrier_j(); }},
-      {{"bfio:energy_parked_joules_total", kCounter, "", "energy drawn outside of steps"},
+      {{"bfio:energy_parked_joules_total", kCounter, "",
+        "energy that the workers' devices used outside of steps"},
        [](const v1::EnergyTotals& e) { return e.parked_j(); }},
   };
   return *metrics;
@@ -457,12 +465,12 @@ const std::vector<EnergyMetric>& EnergyMetrics() {
 
 constexpr MetricInfo kPlacementRule = {
     "bfio:placement_rule", kGauge, "group, rule",
-    "1 for the placement rule that bf_io_auto follows while every request gets a slot, 0 for the others"};
+    "1 for the placement rule that bf_io_auto uses while every request gets a slot, 0 for the others"};
 constexpr MetricInfo kPlacementStepRatio = {
     "bfio:placement_step_ratio", kGauge, "group, rule",
-    "mean step time in the replay under this rule, relative to the followed one; absent until measured"};
+    "mean step time in the replay under this rule, relative to the rule in use; absent until measured"};
 constexpr MetricInfo kPlacementSwitches = {"bfio:placement_switches_total", kCounter, "group",
-                                           "times that another placement rule was chosen"};
+                                           "changes of the placement rule"};
 
 void AddPlacement(const v1::GroupState& group, Exposition& out) {
   if (!group.has_placement()) return;
@@ -476,10 +484,9 @@ void AddPlacement(const v1::GroupState& group, Exposition& out) {
 }
 
 // Rank numbers change with every epoch, so alerts on a rank need this metric to find the machine.
-constexpr MetricInfo kRankInfo = {
-    "bfio:rank_info", kGauge, "group, rank, worker",
-    "1; the label worker is the name of the worker that has the rank in the present epoch: its --worker_id, "
-    "or vllm://HOST:PORT#RANK of an engine"};
+constexpr MetricInfo kRankInfo = {"bfio:rank_info", kGauge, "group, rank, worker",
+                                  "1; the label worker is the worker that has the rank in the current epoch: "
+                                  "its --worker_id, or for an engine vllm://HOST:PORT#RANK"};
 constexpr MetricInfo kBuildInfo = {"bfio:build_info", kGauge, "version",
                                    "1; the label is the router's version"};
 constexpr MetricInfo kIsLeader = {"bfio:is_leader", kGauge, "",
