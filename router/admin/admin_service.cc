@@ -92,7 +92,7 @@ void AdminService::GetState(const Call<v1::GetClusterStateRequest, v1::ClusterSt
       call->Reply(std::move(response));
     };
     if (!conversions_.PostBounded(convert, kMaxConversions))
-      call->Reply(absl::ResourceExhaustedError("too many calls wait for the state"));
+      call->Reply(absl::ResourceExhaustedError("too many concurrent GetClusterState calls; retry later"));
   });
   if (!asked.ok()) call->Reply(asked);
 }

@@ -21,7 +21,7 @@ absl::StatusOr<std::string> Standby::Describe(absl::Time now) const {
   MutexLock lock(&mutex_);
   if (now - looked_ > kStandbyStuckAfter) {
     return absl::UnavailableError(
-        absl::StrCat("has not read the election's key for ",
+        absl::StrCat("the election key has not been read for ",
                      absl::FormatDuration(absl::Trunc(now - looked_, absl::Seconds(1)))));
   }
   if (leader_.empty()) return std::string("standing by: no leader is known yet");
@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyWeb(const std::string& li
   options.tls_ca = tls.ca;
   // No authentication: the content is public.
   options.authenticate = [](const auto&...) {
-    return absl::PermissionDeniedError("nothing is guarded here");
+    return absl::PermissionDeniedError("not available on a standby router");
   };
   auto server = HttpServer::Bind(std::move(options));
   if (!server.ok()) return server;

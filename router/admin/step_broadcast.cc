@@ -103,7 +103,7 @@ void StepBroadcast::Add(const std::shared_ptr<Watcher>& watcher, uint32_t every)
   } else if (closed_) {
     watcher->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down"));
   } else if (watchers_.size() >= kMaxWatchers) {
-    watcher->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watchers"));
+    watcher->End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many WatchSteps streams are open"));
   } else {
     watchers_.push_back(watcher);
   }

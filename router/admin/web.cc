@@ -34,7 +34,7 @@ Answer Await(absl::FunctionRef<absl::Status(absl::AnyInvocable<void(Answer) &&>)
   if (!asked.ok()) return asked;
   MutexLock lock(&box->mutex);
   if (!box->mutex.AwaitWithTimeout(absl::Condition(&box->done), kWebPatience)) {
-    return absl::DeadlineExceededError("the router is too busy to answer");
+    return absl::DeadlineExceededError("the decision thread did not answer in time");
   }
   return *std::move(box->answer);
 }
@@ -66,7 +66,7 @@ absl::Status ChangeWorker(OperatorHandler* handler,
 absl::Status CheckAlive(const OperatorHandler& handler) {
   const absl::Duration since = handler.SinceLastIteration();
   if (since < kStuckAfter) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("the decision thread is stuck: ",
+  return absl::UnavailableError(absl::StrCat("the decision thread has been stuck for ",
                                              absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
 }
 

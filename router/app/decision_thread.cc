@@ -22,7 +22,7 @@ constexpr absl::Duration kChannelCheck = absl::Milliseconds(500);
 // Ends the process, because another router may decide by now. As after a crash, the next router recovers the
 // requests that workers hold.
 [[noreturn]] void EndWithoutLease() {
-  spdlog::critical("the election's lease is lost: another router may lead now; this one ends");
+  spdlog::critical("the election lease has expired: another router may lead now; this router exits");
   spdlog::default_logger()->flush();
   std::_Exit(EXIT_FAILURE);
 }
@@ -301,7 +301,8 @@ void DecisionThread::BreakOffStuckChannels() {
   for (const std::weak_ptr<WorkerChannel>& weak : watched_) {
     const std::shared_ptr<WorkerChannel> channel = weak.lock();
     if (channel != nullptr && channel->BreakOffIfStuck(now_, options_.step_timeout))
-      spdlog::warn("the worker at {} takes no messages and is cut off", channel->peer());
+      spdlog::warn("the worker at {} has not read its messages within --step_timeout and is disconnected",
+                   channel->peer());
   }
   next_channel_check_ = watched_.empty() ? absl::InfiniteFuture() : now_ + kChannelCheck;
 }
@@ -396,7 +397,7 @@ absl::Status DecisionThread::ChangePolicy(const PolicyChange& change) {
   if (change.horizon) setting.options.horizon = *change.horizon;
   if (!change.objective.empty()) setting.options.objective = change.objective;
   absl::Status status = cluster_.Apply(core::SetPolicy{std::move(setting)}).status;
-  if (status.ok()) spdlog::info("policy is {} from now on", change.name);
+  if (status.ok()) spdlog::info("policy changed to {}", change.name);
   return status;
 }
 

@@ -19,13 +19,13 @@ ProgramInfo Info() {
   info.name = "bfio_router";
   info.version = BFIO_VERSION;
   info.usage =
-      "Places decode requests on barrier-synchronised workers, every step, and streams their tokens back.\n\n"
-      "  bfio_router --workers=4                     wait for 4 ranks, then serve\n"
-      "  bfio_router --workers=4 --groups=2          two groups of 4 ranks, one waiting pool\n"
-      "  bfio_router --workers=4 --policy=fcfs       a baseline\n"
-      "  bfio_router --config=router.textproto       settings from a file (protobuf text or JSON)\n"
-      "  bfio_router --election_etcd=http://ETCD:2379  lead, or stand by until the leader is gone\n\n"
-      "Policies:\n";
+      "Places LLM requests on the data-parallel ranks of engines or workers, in every step, and streams the "
+      "tokens to the clients.\n\n  bfio_router --engines=vllm://HOST:50051     serve in front of a vLLM gRPC "
+      "server\n  bfio_router --workers=4                     wait for 4 ranks of bfio_worker, then serve\n  "
+      "bfio_router --workers=4 --groups=2          two groups of 4 ranks, one waiting pool\n  bfio_router "
+      "--workers=4 --policy=fcfs       a baseline\n  bfio_router --config=router.textproto       settings "
+      "from a file (protobuf text or JSON)\n  bfio_router --election_etcd=http://ETCD:2379  lead, or stand "
+      "by until the leader fails\n\nPolicies:\n";
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
     absl::StrAppend(&info.usage, "  ", policy.name,
                     std::string(std::max<size_t>(1, 16 - policy.name.size()), ' '), policy.summary, "\n");
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyPort(const RouterOptions&
   }
   if (!options.http_may_fail)
     return absl::Status(web.status().code(), absl::StrCat("--http_listen: ", web.status().message()));
-  spdlog::warn("no probes while it stands by: {} (--http_listen names another port)",
+  spdlog::warn("no probes on standby: {} (--http_listen sets another port)",
                std::string(web.status().message()));
   return nullptr;
 }

@@ -22,15 +22,15 @@ absl::Status CheckPort(const std::string& listen, const PortSetup& setup, bool i
 absl::Status CheckWorkerPort(const RouterOptions& options) {
   if (options.bind_worker_id && options.worker_tls.ca.empty()) {
     return absl::InvalidArgumentError(
-        "--bind_worker_id needs --worker_tls=ca=FILE: without it no worker shows who it is");
+        "--bind_worker_id needs --worker_tls with ca=FILE: without it workers present no certificate");
   }
   if (!options.worker_listen.empty()) return absl::OkStatus();
   if (!options.client_tls.enabled() && options.client_tokens.empty() && !options.worker_tls.enabled()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "clients and workers are not trusted alike: with --client_tls, --client_tokens or --worker_tls workers "
-      "need a port of their own (--worker_listen)");
+      "--client_tls, --client_tokens and --worker_tls need --worker_listen: workers must have a port of "
+      "their own");
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     } else if (!options.http_may_fail) {
       return absl::Status(web.status().code(), absl::StrCat("--http_listen: ", web.status().message()));
     } else {
-      spdlog::warn("no live page and no /metrics: {} (--http_listen names another port)",
+      spdlog::warn("no live page and no /metrics: {} (--http_listen sets another port)",
                    std::string(web.status().message()));
     }
   }

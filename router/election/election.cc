@@ -31,10 +31,10 @@ absl::Duration Looking(absl::Duration ttl) {
 absl::Status CheckElection(const ElectionOptions& options) {
   if (options.ttl < absl::Seconds(2) || options.ttl > absl::Hours(1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a lease of ", absl::FormatDuration(options.ttl), ": must be within 2s..1h"));
+        absl::StrCat("--election_ttl is ", absl::FormatDuration(options.ttl), "; must be within 2s..1h"));
   }
-  if (options.key.empty()) return absl::InvalidArgumentError("the key is empty");
-  if (options.name.empty()) return absl::InvalidArgumentError("the name is empty");
+  if (options.key.empty()) return absl::InvalidArgumentError("--election_key is empty");
+  if (options.name.empty()) return absl::InvalidArgumentError("the router's name is empty");
   return absl::OkStatus();
 }
 
@@ -63,7 +63,7 @@ bool Election::Campaign(const std::function<bool(absl::Duration)>& pause,
       // Logs each error once.
       if (complaint != leads.status().message()) {
         complaint = std::string(leads.status().message());
-        spdlog::warn("standing by: {}", complaint);
+        spdlog::warn("standing by, cannot read or claim the election key: {}", complaint);
       }
     } else if (*leads) {
       thread_ = std::thread([this] { KeepLease(); });
@@ -96,7 +96,8 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
   // the next router need not wait.
   etcd_->Revoke(lease).IgnoreError();
   if (!claimed.ok()) return claimed.status();
-  if (claimed->mine) return absl::UnavailableError("etcd took longer than the lease");
+  if (claimed->mine)
+    return absl::UnavailableError("etcd's answer took longer than the lease (--election_ttl)");
   leader = claimed->owner;
   return false;
 }
@@ -111,13 +112,13 @@ bool Election::Renew() {
   if (!alive.ok()) {
     if (complaint_ != alive.status().message()) {
       complaint_ = std::string(alive.status().message());
-      spdlog::warn("the lease of {} is not renewed: {}", options_.key, complaint_);
+      spdlog::warn("cannot renew the lease of election key {}: {}", options_.key, complaint_);
     }
     renew_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
     return true;
   }
   if (!*alive) {
-    spdlog::error("the lease of {} has ended", options_.key);
+    spdlog::error("the lease of election key {} has expired", options_.key);
     return false;
   }
   complaint_.clear();
@@ -133,7 +134,7 @@ bool Election::LookAtKey() {
   look_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
   if (!owner.ok()) return true;
   if (owner->revision == static_cast<int64_t>(term_) && owner->lease == lease_id_) return true;
-  spdlog::error("the key {} is another's", options_.key);
+  spdlog::error("election key {} no longer belongs to this router", options_.key);
   return false;
 }
 
@@ -155,7 +156,7 @@ void Election::KeepLease() {
 }
 
 void Election::OnStuck() {
-  spdlog::critical("nothing has been decided for {}: this router releases its lease and ends",
+  spdlog::critical("the decision thread has been stuck for {}: this router releases its lease and exits",
                    absl::FormatDuration(lease_->Unwatched()));
   lease_->Lose();
   Release();
@@ -167,7 +168,8 @@ void Election::OnStuck() {
 void Election::Release() {
   const absl::Status status = etcd_->Revoke(lease_id_);
   if (!status.ok() && !absl::IsNotFound(status))
-    spdlog::warn("the lease of {} is not given back: {}", options_.key, std::string(status.message()));
+    spdlog::warn("cannot release the lease of election key {}: {}", options_.key,
+                 std::string(status.message()));
 }
 
 void Election::Resign() {

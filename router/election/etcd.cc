@@ -64,14 +64,14 @@ class Etcd::Connection {
 };
 
 absl::StatusOr<std::unique_ptr<Etcd>> Etcd::Create(EtcdOptions options) {
-  if (options.endpoints.empty()) return absl::InvalidArgumentError("no endpoint of etcd is given");
+  if (options.endpoints.empty()) return absl::InvalidArgumentError("no etcd endpoint is given");
   bool encrypted = false;
   for (std::string& endpoint : options.endpoints) {
     absl::string_view address = endpoint;
     const bool tls = absl::ConsumePrefix(&address, "https://");
     if (!tls && !absl::ConsumePrefix(&address, "http://")) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", endpoint, "': an endpoint of etcd is http://HOST:PORT or https://HOST:PORT"));
+          absl::StrCat("'", endpoint, "': an etcd endpoint must be http://HOST:PORT or https://HOST:PORT"));
     }
     absl::ConsumeSuffix(&address, "/");
     BFIO_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(address));
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Etcd>> Etcd::Create(EtcdOptions options) {
     encrypted = encrypted || tls;
   }
   if (options.tls.enabled() && !encrypted)
-    return absl::InvalidArgumentError("TLS files are given, and no endpoint of etcd is https://");
+    return absl::InvalidArgumentError("--election_tls is set, but no etcd endpoint is https://");
   if (encrypted) {
     BFIO_RETURN_IF_ERROR(CheckTlsFiles(options.tls, "election_tls", TlsEnd::kClient));
   }
@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Etcd>> Etcd::Create(EtcdOptions options) {
   for (size_t i = 0; i < etcd->connections_.size(); ++i) {
     if (etcd->connections_[i]->valid()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("'", etcd->options_.endpoints[i], "' cannot be used as an endpoint of etcd"));
+        absl::StrCat("'", etcd->options_.endpoints[i], "' is not usable as an etcd endpoint"));
   }
   return etcd;
 }

@@ -44,7 +44,7 @@ int64_t Number(const json& object, const char* name) {
 
 absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
   // An answer of etcd has this member, whether the key exists or not.
-  if (!Member(range, "header").is_object()) return absl::UnavailableError("that is no answer of etcd's");
+  if (!Member(range, "header").is_object()) return absl::UnavailableError("the answer is not from etcd");
   const json& found = Member(range, "kvs");
   if (!found.is_array() || found.empty()) return EtcdOwner();
   EtcdOwner owner;
@@ -68,7 +68,7 @@ absl::Status EtcdErrorIn(absl::string_view reply, int http) {
   const json& error = inner.is_object() ? inner : object;
   const json& words = inner.is_string() ? inner : Member(error, "message");
   const std::string said = absl::StrCat(
-      "etcd says: ", words.is_string() ? words.get_ref<const std::string&>() : absl::StrCat("HTTP ", http));
+      "etcd error: ", words.is_string() ? words.get_ref<const std::string&>() : absl::StrCat("HTTP ", http));
   // gRPC's status codes, which absl shares.
   const int64_t code = std::max(Number(error, "code"), Number(error, "grpc_code"));
   if (code < 1 || code > 16) return absl::UnavailableError(said);
@@ -106,7 +106,7 @@ absl::StatusOr<EtcdClaim> ClaimIn(absl::string_view reply, const std::string& na
   if (!responses.is_array() || responses.empty())
     return absl::UnavailableError("etcd's answer does not name the key's owner");
   BFIO_ASSIGN_OR_RETURN(EtcdOwner owner, OwnerOf(Member(responses[0], "response_range")));
-  if (owner.name.empty()) return absl::UnavailableError("the key was given up meanwhile");
+  if (owner.name.empty()) return absl::UnavailableError("the key was released in the meantime");
   return EtcdClaim{false, std::move(owner)};
 }
 

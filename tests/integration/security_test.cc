@@ -385,7 +385,8 @@ TEST_F(Security, AWorkerJoinsOnlyUnderItsCertificatesName) {
   Process impostor = StartWorker("w1", "w0");
   EXPECT_EQ(impostor.Wait(kSlowdown * absl::Seconds(60)), 1) << impostor.Stderr();
   EXPECT_THAT(impostor.Stderr(), HasSubstr("the certificate does not name this worker_id"));
-  EXPECT_EQ(CountOf(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
+  EXPECT_EQ(CountOf(router_->Stderr(), "refused: worker link: the certificate does not name the worker_id"),
+            1u);
   // Unauthenticated workers give up after --connect_timeout, or continue to try; they never join.
   for (const char* certificate : {"expired-worker", "wrong", "client"}) {
     Process intruder = StartWorker("w0", certificate);
@@ -437,7 +438,7 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
   refused({loopback, admin, "--worker_listen=[::]:0"}, "give --worker_tls=cert=FILE,key=FILE");
   refused(encrypted,
           "callers are not authenticated: give --client_tls=ca=FILE or --client_tokens, or --insecure");
-  refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers need a port of their own");
+  refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers must have a port of their own");
   refused({loopback, admin, "--client_tls=cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
           "must be given together");
   refused({loopback, admin, "--worker_listen=127.0.0.1:0",
@@ -445,7 +446,7 @@ TEST_F(Security, UnprotectedPortsNeedTheInsecureFlag) {
           "is not the key of the certificate");
   refused({loopback, admin, "--worker_listen=127.0.0.1:0", "--client_tokens=" + File("client.key")},
           "client.key:1: ");
-  refused({loopback, admin, "--bind_worker_id"}, "--bind_worker_id needs --worker_tls=ca=FILE");
+  refused({loopback, admin, "--bind_worker_id"}, "--bind_worker_id needs --worker_tls with ca=FILE");
   // With --insecure, or with the missing file, it serves.
   for (const std::string& last : {std::string("--insecure"), "--client_tokens=" + File("tokens")}) {
     std::vector<std::string> args = encrypted;

@@ -212,7 +212,7 @@ TEST(Election, SettingsAreCheckedByName) {
   EXPECT_THAT(error({"http://etcd:99999999999"}, kTtl, ""), HasSubstr("port out of range"));
   EXPECT_THAT(error({"http://etcd:2379/v3"}, kTtl, ""), HasSubstr("etcd:2379/v3"));
   EXPECT_THAT(error({"http://127.0.0.1:2379"}, absl::Seconds(1), ""), HasSubstr("2s..1h"));
-  EXPECT_THAT(error({"http://127.0.0.1:2379"}, kTtl, "ca.pem"), HasSubstr("no endpoint of etcd is https"));
+  EXPECT_THAT(error({"http://127.0.0.1:2379"}, kTtl, "ca.pem"), HasSubstr("no etcd endpoint is https"));
   EXPECT_THAT(error({"https://127.0.0.1:2379"}, kTtl, "/no/such.pem"),
               HasSubstr("--election_tls: cannot read"));
 }
@@ -328,7 +328,7 @@ TEST(Standby, AStoppedLeaderEndsWhenItWakes) {
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   pair.router(0).Signal(SIGCONT);
   EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
-  EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("lease is lost"));
+  EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("the election lease has expired"));
   ExpectUndisturbed(clients, 600);
 }
 
@@ -340,7 +340,8 @@ TEST(Standby, ARouterWithoutEtcdLeadsNoLongerThanItsLease) {
   WaitForTokens(clients, 10);
   etcd.Kill();
   EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
-  EXPECT_THAT(pair.router(0).Stderr(), AllOf(HasSubstr("is not renewed"), HasSubstr("lease is lost")));
+  EXPECT_THAT(pair.router(0).Stderr(),
+              AllOf(HasSubstr("cannot renew the lease"), HasSubstr("the election lease has expired")));
   etcd.Start();
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   ExpectUndisturbed(clients, 1200);

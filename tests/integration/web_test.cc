@@ -283,7 +283,7 @@ TEST_F(RouterWeb, ProbesFailWhileTheDecisionThreadIsStuck) {
     const StoppedThread thread(router_->pid(), "bfio-decide");
     ASSERT_TRUE(thread.found());
     if (!thread.stopped()) GTEST_SKIP() << "no process may trace another here";
-    EXPECT_TRUE(WaitForReply(web, "/healthz", 503, "the decision thread is stuck"));
+    EXPECT_TRUE(WaitForReply(web, "/healthz", 503, "the decision thread has been stuck"));
     EXPECT_EQ(Get(web, "/readyz").status, 503);
   }
   EXPECT_TRUE(WaitForReply(web, "/healthz", 200, "ok"));

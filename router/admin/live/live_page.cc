@@ -36,7 +36,8 @@ template <typename Message>
 absl::StatusOr<Message> Parse(const std::string& body) {
   Message message;
   const auto parsed = google::protobuf::util::JsonStringToMessage(body, &message);
-  if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat("not understood: ", parsed.ToString()));
+  if (!parsed.ok())
+    return absl::InvalidArgumentError(absl::StrCat("cannot parse the request's JSON: ", parsed.ToString()));
   return message;
 }
 

@@ -51,8 +51,8 @@ TEST_F(RouterFlags, ClientApisHaveOneForGatewaysAtMost) {
   ASSERT_TRUE(Read({"--client_apis=bfio,sglang"}).ok());
   EXPECT_TRUE(options().client_apis.bfio && !options().client_apis.vllm && options().client_apis.sglang);
   for (const char* none : {"--client_apis=", "--client_apis=vllm,", "--client_apis=tgi"})
-    EXPECT_THAT(Error({none}), HasSubstr("must be of bfio, vllm and sglang")) << none;
-  EXPECT_THAT(Error({"--client_apis=sglang,bfio,vllm"}), HasSubstr("must not have vllm and sglang together"));
+    EXPECT_THAT(Error({none}), HasSubstr("must be a comma-separated list of bfio, vllm and sglang")) << none;
+  EXPECT_THAT(Error({"--client_apis=sglang,bfio,vllm"}), HasSubstr("must not have both vllm and sglang"));
 }
 
 TEST_F(RouterFlags, TheModelIsNamedAfterItsDirectory) {
@@ -150,10 +150,10 @@ TEST_F(RouterFlags, IndependentWorkersHaveADefaultPolicyOfTheirOwn) {
 
 TEST_F(RouterFlags, MistakesNameTheFlag) {
   EXPECT_THAT(Error({"--groups=65"}), HasSubstr("--groups=65: must be within 1..64"));
-  EXPECT_THAT(Error({"--models=xyz"}), HasSubstr("--models=xyz: 'xyz' is not 8 to 64"));
+  EXPECT_THAT(Error({"--models=xyz"}), HasSubstr("--models=xyz: 'xyz' must have 8 to 64"));
   EXPECT_THAT(Error({"--tenant_limits=a"}), HasSubstr("--tenant_limits=a: "));
   EXPECT_THAT(Error({"--client_tls=x"}), HasSubstr("--client_tls=x: must be cert=FILE"));
-  EXPECT_THAT(Error({"--election_tls=ca=x"}), HasSubstr("there is no --election_etcd"));
+  EXPECT_THAT(Error({"--election_tls=ca=x"}), HasSubstr("--election_tls needs --election_etcd"));
   EXPECT_THAT(Error({"--replay_budget_mb=1"}), HasSubstr("unknown flag"));
 }
 
