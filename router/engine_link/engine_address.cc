@@ -32,7 +32,7 @@ absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
         absl::StrSplit(setting, absl::MaxSplits('=', 1));
     if (split.first == "barrier") {
       if (!IsName(split.second)) {
-        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': a barrier's name has 1 to ",
+        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': NAME must have 1 to ",
                                                        kMaxGroupNameBytes,
                                                        " letters, digits, '-', '_' or '.'"));
       }
@@ -40,20 +40,20 @@ absl::Status ReadQuery(absl::string_view query, EngineAddress& engine) {
     } else if (split.first == "token_budget") {
       if (!absl::SimpleAtoi(split.second, &engine.token_budget) || engine.token_budget < 1 ||
           engine.token_budget > kMostTokenBudget) {
-        return absl::InvalidArgumentError(absl::StrCat("'", setting, "': from 1 to ", kMostTokenBudget));
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", setting, "': must be within 1..", kMostTokenBudget));
       }
       budget = true;
     } else if (setting == "pinned=1" && engine.protocol == "sglang") {
       engine.pinned = true;
     } else {
       return absl::InvalidArgumentError(absl::StrCat("'", setting,
-                                                     "' is neither barrier=NAME nor token_budget=N",
-                                                     engine.protocol == "sglang" ? " nor pinned=1" : ""));
+                                                     "' is unknown; must be barrier=NAME or token_budget=N",
+                                                     engine.protocol == "sglang" ? " or pinned=1" : ""));
     }
   }
   if (engine.barrier.empty() && budget)
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", query, "': token_budget is of engines with a barrier"));
+    return absl::InvalidArgumentError(absl::StrCat("'", query, "': token_budget needs barrier=NAME"));
   return absl::OkStatus();
 }
 
@@ -66,8 +66,8 @@ absl::StatusOr<EngineAddress> ParseServer(absl::string_view text) {
   if ((protocol != "vllm" && protocol != "sglang") || split.second.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text,
-                     "' is none of vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
-                     "sglang+dns://NAME:PORT and file:PATH"));
+                     "' must be vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
+                     "sglang+dns://NAME:PORT or file:PATH"));
   }
   engine.protocol = std::string(protocol);
   BFIO_ASSIGN_OR_RETURN(engine.server, ParseAddress(std::string(split.second)));
@@ -91,10 +91,11 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
     BFIO_ASSIGN_OR_RETURN(EngineAddress engine, ParseServer(split.first));
     if (std::any_of(engines.begin(), engines.end(),
                     [&](const EngineAddress& other) { return other.server == engine.server; })) {
-      return absl::InvalidArgumentError(absl::StrCat("'", part, "' is there twice"));
+      return absl::InvalidArgumentError(absl::StrCat("'", part, "' is listed twice"));
     }
     if (!engines.empty() && engines.front().protocol != engine.protocol)
-      return absl::InvalidArgumentError(absl::StrCat("'", part, "': a router's engines speak one protocol"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", part, "': all engines of a router must have the same protocol, vllm or sglang"));
     engines.push_back(std::move(engine));
     if (split.first.size() == part.size()) continue;
     BFIO_RETURN_IF_ERROR(ReadQuery(split.second, engines.back()));
@@ -107,9 +108,9 @@ absl::StatusOr<std::vector<EngineAddress>> ParseEngines(const std::string& text)
   }
   for (const EngineAddress& engine : engines) {
     if (!any_barrier || !engine.barrier.empty()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", engine.ToString(),
-                     "' has no barrier, and others have: a router's engines all have one or none has"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", engine.ToString(),
+        "' has no barrier, but other engines have one: add ?barrier=NAME to all engines or to none"));
   }
   return engines;
 }

@@ -10,11 +10,12 @@ absl::StatusOr<EngineCall> ToEngineCall(const Assignment& assignment) {
   const ClientRequest& request = *assignment.request;
   if (assignment.first_index > 0 && !request.passed.on && !EngineContinues(request)) {
     return absl::UnavailableError(
-        absl::StrCat("its engine was lost after ", assignment.first_index,
-                     " tokens, and another one cannot continue what is sampled with a seed"));
+        absl::StrCat("the request's engine was lost after ", assignment.first_index,
+                     " tokens, and another engine cannot continue an output that is sampled with a seed"));
   }
   if (request.passed.on && request.passed.message == nullptr)
-    return absl::UnavailableError("the request was too large to be kept for another engine");
+    return absl::UnavailableError(
+        "the request was too large to be kept for another engine (--request_memory_mb)");
   EngineCall call;
   call.id = assignment.id;
   if (request.has_prompt_ids() || request.passed.on) {

@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<EngineAddress>> ReadFile(const std::string& path) {
   }
   absl::StatusOr<std::vector<EngineAddress>> engines = ParseEngines(list);
   if (!engines.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", engines.status().message()));
-  if (engines->empty()) return absl::InvalidArgumentError(absl::StrCat(path, " names no engine"));
+  if (engines->empty()) return absl::InvalidArgumentError(absl::StrCat(path, " lists no engine"));
   return engines;
 }
 
@@ -83,24 +83,24 @@ void EngineList::LookAtFile() {
   absl::StatusOr<std::vector<EngineAddress>> engines = ReadFile(source_.file);
   if (engines.ok() && (engines->front().protocol != source_.engines.front().protocol ||
                        engines->front().barrier.empty() != source_.engines.front().barrier.empty())) {
-    engines = absl::InvalidArgumentError(absl::StrCat(
-        source_.file,
-        ": the protocol of all engines, and whether they have barriers, are those of the start"));
+    engines = absl::InvalidArgumentError(absl::StrCat(source_.file,
+                                                      ": the protocol of the engines, and whether they have "
+                                                      "barriers, cannot change while the router runs"));
   }
   std::string& last = errors_[source_.file];
   const std::string error(engines.status().message());
   if (engines.ok()) source_.engines = *std::move(engines);
   if (std::exchange(last, error) != error && !error.empty())
-    spdlog::warn("--engines: {}; the engines that it named before stay", error);
+    spdlog::warn("--engines: {}; the router keeps the engines that were listed before", error);
 }
 
 std::vector<std::string> EngineList::Resolve(const Address& server) {
   absl::StatusOr<std::vector<std::string>> found = resolve_(server.host);
-  if (found.ok() && found->empty()) found = absl::NotFoundError("it has no addresses");
+  if (found.ok() && found->empty()) found = absl::NotFoundError("the name has no addresses");
   std::string& last = errors_[server.host];
   const std::string error(found.status().message());
   if (std::exchange(last, error) != error && !error.empty())
-    spdlog::warn("--engines: {} does not resolve: {}; its last addresses stay", server.host, error);
+    spdlog::warn("--engines: cannot resolve {}: {}; the router keeps its last addresses", server.host, error);
   std::vector<Known>& known = known_[server.ToString()];
   if (found.ok()) {
     for (Known& one : known) ++one.missing;

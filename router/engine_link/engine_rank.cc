@@ -80,9 +80,9 @@ void EngineRank::OnPlan(const PlanPart& plan, std::vector<Placement> placements,
       continue;
     }
     if (on_trial_ && !calls_.empty()) {
-      Reject(
-          placement.id,
-          NotTried(absl::ResourceExhaustedError("the rank was silent, and has to show first that it works")));
+      Reject(placement.id,
+             NotTried(absl::ResourceExhaustedError(
+                 "the rank did not respond, and gets a single request until it generates tokens again")));
       continue;
     }
     const CallNumber number = next_call_++;
@@ -448,7 +448,8 @@ void EngineRank::EndStep(absl::Time now, Output& out) {
   out.reports.push_back(std::move(report));
   for (const CallNumber number : silent) {
     out.cancel.push_back(number);
-    OnFailed(number, absl::UnavailableError("the engine sends nothing of the request"), now, out);
+    OnFailed(number, absl::UnavailableError("the engine has stopped sending output of the request"), now,
+             out);
   }
 }
 

@@ -20,11 +20,13 @@ constexpr int32_t kMostRanks = 1024;
 absl::Status Complete(EngineDescription& description) {
   const int32_t ranks = std::max(description.ranks, description.joined_ranks);
   if (description.ranks < 1 || ranks > kMostRanks)
-    return absl::InvalidArgumentError(absl::StrCat("it says that it has ", ranks, " ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("it reports ", ranks, " ranks; must be within 1..", kMostRanks));
   if (description.slots < 1)
-    return absl::InvalidArgumentError("it does not say how many requests it runs at a time (max_num_seqs)");
+    return absl::InvalidArgumentError(
+        "it does not report how many requests it runs at a time (max_num_seqs)");
   if (description.max_sequence_tokens < 2)
-    return absl::InvalidArgumentError("it does not say how long a sequence may be (max_context_length)");
+    return absl::InvalidArgumentError("it does not report the longest sequence (max_context_length)");
   if (description.kv_tokens < 1) description.kv_tokens = description.slots * description.max_sequence_tokens;
   return absl::OkStatus();
 }
@@ -123,7 +125,7 @@ void EngineServer::AskAgain(const absl::Status& why) {
   ReplaceClientIfSilent(why);
   const std::string error(why.message());
   if (std::exchange(last_error_, error) != error)
-    spdlog::warn("engine {} cannot be used, and is asked again until it can: {}", name_, PeerText(error));
+    spdlog::warn("engine {} cannot be used, retrying: {}", name_, PeerText(error));
 }
 
 void EngineServer::Serve() {
@@ -140,21 +142,20 @@ void EngineServer::Serve() {
   spdlog::info("engine {}: model {}, {} ranks of {} slots and {} KV tokens", name_,
                PeerText(description_.model), description_.ranks, description_.slots, description_.kv_tokens);
   if (description_.ranks < description_.all_ranks) {
-    spdlog::info("engine {}: its ranks are {} to {} of {}", name_, description_.first_rank,
+    spdlog::info("engine {}: it has ranks {} to {} of {}", name_, description_.first_rank,
                  description_.first_rank + description_.ranks - 1, description_.all_ranks);
   }
   if (description_.joined_ranks > 1) {
-    spdlog::log(
-        address_.barrier.empty() ? spdlog::level::info : spdlog::level::warn,
-        "engine {}: it has {} ranks and chooses among them itself, so they are one rank here{}; if its "
-        "servicer honours data_parallel_rank, add `?pinned=1`",
-        name_, description_.joined_ranks,
-        address_.barrier.empty() ? "" : ", and the barrier has no effect within it");
+    spdlog::log(address_.barrier.empty() ? spdlog::level::info : spdlog::level::warn,
+                "engine {}: it distributes requests over its {} ranks itself, so the router treats them as "
+                "one rank{}; if its gRPC servicer honours data_parallel_rank, add `?pinned=1`",
+                name_, description_.joined_ranks,
+                address_.barrier.empty() ? "" : ", and ?barrier=NAME has no effect within it");
   }
   if (description_.ranks == 1 && description_.first_rank == 0 && description_.all_ranks > 1) {
     spdlog::warn(
-        "engine {}: GetLoads names rank 0 alone of {}, which is used; if the server has more of them, its "
-        "statistics are off (--disable-log-stats)",
+        "engine {}: GetLoads reports only rank 0 of {}, so only that rank is used; if the server has more "
+        "ranks, its statistics are off (--disable-log-stats)",
         name_, description_.all_ranks);
   }
   ranks_.clear();
@@ -203,7 +204,8 @@ void EngineServer::OnDescribedAgain(absl::StatusOr<EngineDescription> descriptio
     OnAnswer(MonotonicNow() - described_at_, EngineClient::kDescribeCalls);
     if (const absl::Status status = Complete(*description); !status.ok()) return Lose(status);
     if (*description != description_)
-      return Lose(absl::AbortedError("another server answers at its address, or it has other sizes"));
+      return Lose(
+          absl::AbortedError("another server answers at its address, or its model or sizes have changed"));
   } else if (absl::IsUnavailable(description.status())) {
     return Lose(description.status());
   }
@@ -302,7 +304,7 @@ void EngineServer::OnRecords() {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     rank.has_record = true;
     if (!std::exchange(sends_records_, true))
-      spdlog::info("engine {}: its loads come as records (SubscribeKvEvents)", name_);
+      spdlog::info("engine {}: it sends its loads as records (SubscribeKvEvents)", name_);
     TakeLoad(rank, load.load);
     subscribe_retry_ = absl::ZeroDuration();
   }
@@ -413,11 +415,11 @@ void EngineServer::OnReleased(size_t r, MemberId member) {
 
 void EngineServer::Retire() {
   if (std::exchange(retired_, true)) return;
-  spdlog::info("engine {} is not listed any more: it leaves when its requests have ended", name_);
+  spdlog::info("engine {} is no longer listed: it is removed when its requests have ended", name_);
   for (Rank& rank : ranks_) {
     rank.attach_at = absl::InfiniteFuture();
     rank.leaving = true;
-    if (rank.channel != nullptr) handler_->OnWorkerEvent(rank.channel, Leave{"it is not listed any more"});
+    if (rank.channel != nullptr) handler_->OnWorkerEvent(rank.channel, Leave{"it is no longer listed"});
   }
 }
 
@@ -499,8 +501,9 @@ void EngineServer::CarryOut(size_t r, EngineRank::Output out) {
   if (barrier_ == nullptr) return;
   const std::string wrong = barrier_->watch.TakeWarning();
   if (wrong.empty()) return;
-  spdlog::warn("barrier {}: {}; if its ranks do not meet in every step, leave `?barrier={}` out",
-               address_.barrier, wrong, address_.barrier);
+  spdlog::warn(
+      "barrier {}: {}; if its ranks do not synchronize in every step, remove `?barrier={}` from --engines",
+      address_.barrier, wrong, address_.barrier);
 }
 
 void EngineServer::Start(size_t r, EngineRank::StartCall start) {

@@ -32,7 +32,7 @@ void BarrierGroup::OnFormingFailed(const Context& context) {
   // the router but not the other ranks, and if some ranks were never part of a working group, it is one of
   // them.
   if (++failures_ > 1 && ranks_.size() > 1)
-    return Punish(*ranks_.back(), absl::UnavailableError("the group does not form with this worker"),
+    return Punish(*ranks_.back(), absl::UnavailableError("the group cannot form an epoch with this worker"),
                   context);
   Reform(kSettleAfterFailure, false, context);
 }
@@ -64,7 +64,7 @@ bool BarrierGroup::PunishBlamed(const Context& context) {
   }
   if (culprits.size() == ranks_.size()) return false;
   for (Member* rank : culprits)
-    Punish(*rank, absl::UnavailableError("other ranks do not reach this one"), context);
+    Punish(*rank, absl::UnavailableError("other ranks cannot reach this one"), context);
   return !culprits.empty();
 }
 

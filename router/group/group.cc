@@ -42,9 +42,10 @@ absl::Status Group::CheckHello(const WorkerHello& hello, absl::Time now) const {
     return absl::AlreadyExistsError(absl::StrCat("worker_id ", hello.worker_id, " is attached already"));
   if (absl::Status status = CheckKind(hello); !status.ok()) return status;
   if (history_.Refuses(hello.worker_id, now))
-    return absl::UnavailableError("this worker has kept the group from forming; retry later");
+    return absl::UnavailableError("this worker has recently prevented the group from forming; retry later");
   if (!MayFollow(hello.router_instance, options_.instance))
-    return absl::UnavailableError("this worker has followed a router that was elected later");
+    return absl::UnavailableError(
+        "this worker has already been connected to a router that was elected later");
   return absl::OkStatus();
 }
 
@@ -89,7 +90,7 @@ absl::Duration Group::SettleAfterJoin(absl::Time now) const {
 
 void Group::FormWithFewer(absl::Time now, Commands& out) {
   Log(out, LogLine::Level::kInfo, "forms with ", members_.size(), " of ", options_.workers,
-      " workers, as another group of its name has served");
+      " workers, because another group with its name has served before");
   Reform(options_.restart_settle, false, {now, out});
 }
 
@@ -115,7 +116,7 @@ absl::Status Group::Undrain(absl::string_view worker_id, Commands& out) {
   Member& member = *Find(*id);
   if (!member.draining) return absl::FailedPreconditionError(absl::StrCat(worker_id, " is not drained"));
   if (member.leaving) {
-    return absl::FailedPreconditionError(absl::StrCat(worker_id, " leaves of its own accord"));
+    return absl::FailedPreconditionError(absl::StrCat(worker_id, " asked to leave and cannot be undrained"));
   }
   Log(out, LogLine::Level::kInfo, "worker ", worker_id, " takes requests again");
   member.draining = false;
@@ -131,10 +132,10 @@ void Group::BeginDraining(Member& member) {
 void Group::OnGone(MemberId id, absl::Time now, Commands& out) {
   const Member* member = Find(id);
   if (member == nullptr) return;
-  Log(out, LogLine::Level::kWarning, member->hello, " is gone");
+  Log(out, LogLine::Level::kWarning, member->hello, " has disconnected");
   const bool invited = std::find(ranks_.begin(), ranks_.end(), member) != ranks_.end();
   if (phase_ == Phase::kForming && invited && !member->rank) history_.CountLeft(member->hello.worker_id, now);
-  Remove(id, absl::UnavailableError("the connection is gone"), {now, out});
+  Remove(id, absl::UnavailableError("the connection is lost"), {now, out});
 }
 
 void Group::Expel(MemberId id, const absl::Status& why, absl::Time now, Commands& out) {
@@ -142,7 +143,7 @@ void Group::Expel(MemberId id, const absl::Status& why, absl::Time now, Commands
 }
 
 void Group::CutOff(Member& member, const absl::Status& why, const Context& context) {
-  Log(context.out, LogLine::Level::kWarning, member.hello, " is cut off: ", why.message());
+  Log(context.out, LogLine::Level::kWarning, member.hello, " is disconnected: ", why.message());
   Remove(member.id, why, context);
 }
 

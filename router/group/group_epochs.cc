@@ -144,7 +144,8 @@ void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time no
       // The worker has no influence on the bound, so it is not refused: it drops the requests that are not
       // recovered.
       Log(out, LogLine::Level::kWarning, member->hello,
-          " announces more than is kept of all workers (--request_memory_mb): the rest is dropped");
+          " announces more requests of an earlier router than --request_memory_mb allows: the rest is "
+          "dropped");
       return;
     }
     member->announced_bytes += bytes;
@@ -199,7 +200,10 @@ void Group::FinishForming(const Context& context) {
   if (members_.size() > ranks_.size()) Reform(SettleAfterJoin(context.now), false, context);
   // Their requests are replayed from the tokens that the router has received.
   for (Member* member : AuditResidents())
-    CutOff(*member, absl::DataLossError("its tokens are not those that were received"), context);
+    CutOff(*member,
+           absl::DataLossError(
+               "the number of tokens that it has generated differs from the number that the router received"),
+           context);
 }
 
 // --- opening an epoch in the scheduler ---
@@ -253,7 +257,7 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
     for (HeldRequest& held : member.announced) held.model = model_;
     to.recovered = book_->Recover(member.hello.worker_id, std::move(member.announced), member.active);
     if (!to.recovered.empty()) {
-      Log(out, LogLine::Level::kInfo, member.hello, " brings ", to.recovered.size(),
+      Log(out, LogLine::Level::kInfo, member.hello, " continues ", to.recovered.size(),
           " requests of an earlier router");
     }
     for (const HeldActive& active : member.active) orphaned.insert(active.id);

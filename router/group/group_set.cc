@@ -102,8 +102,8 @@ absl::StatusOr<Group*> GroupSet::Assign(MemberId member, const WorkerHello& hell
   if (group == nullptr) {
     const std::string added = FindNamed(name) == nullptr ? name : NameBeside(name, key);
     if (groups_.size() >= kMaxGroups && !MakeWay(now, out)) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("there are ", groups_.size(), " groups already, and none is called ", added));
+      return absl::ResourceExhaustedError(absl::StrCat("cannot add a group: there are ", groups_.size(),
+                                                       " groups already, and none of them is ", added));
     }
     group = Add(added);
   }
@@ -119,11 +119,11 @@ void GroupSet::LogAssignedElsewhere(MemberId member, const WorkerHello& hello, c
                                     const Group& group, Commands& out) const {
   const std::string waits = group.formed_once()
                                 ? ""
-                                : absl::StrCat("; that serves when it has ", options_.group.workers,
-                                               " workers, or more than group ", named.options().name);
+                                : absl::StrCat("; it serves when it has ", options_.group.workers,
+                                               " workers, or more workers than group ", named.options().name);
   const std::string text =
-      absl::StrCat("this worker (", Describe(*group.key()), ") is in group ", group.options().name,
-                   ", since group ", named.options().name, " is of ", Describe(*named.key()), waits);
+      absl::StrCat("this worker (", Describe(*group.key()), ") is assigned to group ", group.options().name,
+                   ", because group ", named.options().name, " has ", Describe(*named.key()), waits);
   out.push_back(LogLine{LogLine::Level::kWarning, absl::StrCat("worker ", hello.worker_id, ": ", text)});
   out.push_back(SendNotice{member, text});
 }
@@ -187,7 +187,7 @@ void GroupSet::FormMajorities(absl::Time now, Commands& out) {
 void GroupSet::TakeOver(const WorkerHello& hello, absl::Time now, Commands& out) {
   for (const auto& group : groups_) {
     if (const std::optional<MemberId> before = group->FindSuperseded(hello))
-      group->Expel(*before, absl::AbortedError("it has attached by a newer connection"), now, out);
+      group->Expel(*before, absl::AbortedError("it has attached over a newer connection"), now, out);
   }
 }
 

@@ -176,7 +176,7 @@ void Group::UpdateTimes(Commands& out) {
     cluster_->Apply(core::SetTime{options_.index, *rank.rank, times[g].time_per_token, times[g].time_offset,
                                   times[g].prefill_time});
     Log(out, LogLine::Level::kInfo, rank.hello,
-        absl::StrFormat(": a step counts as %.2f x load + %.0f tokens from now on", times[g].time_per_token,
+        absl::StrFormat(": step time is now modelled as %.2f x load + %.0f tokens", times[g].time_per_token,
                         times[g].time_offset));
   }
 }

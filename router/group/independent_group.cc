@@ -18,13 +18,11 @@ constexpr int kFormSteps = 4;
 absl::Status IndependentGroup::CheckKind(const WorkerHello& hello) const {
   if (absl::StrContains(hello.barrier, "+tp:")) {
     return absl::FailedPreconditionError(
-        "ranks that share a model's MLP out (--mlp=tp) meet in every step: start the router with "
-        "--coupling=barrier");
+        "workers with --mlp=tp synchronize in every step: start the router with --coupling=barrier");
   }
   if (!hello.steps_alone) {
     return absl::FailedPreconditionError(
-        "this router's workers step by themselves (--coupling=none), and this worker is of a version that "
-        "cannot");
+        "the router runs with --coupling=none, which this version of the worker does not support");
   }
   return absl::OkStatus();
 }

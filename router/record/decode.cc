@@ -308,7 +308,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.steps_alone = request.steps_alone();
   spec.model = request.model();
   if (request.has_held_group() != request.has_held_worker())
-    return absl::InvalidArgumentError("held_group and held_worker do not go together");
+    return absl::InvalidArgumentError("held_group and held_worker must both be set or both be unset");
   if (request.has_held_group()) spec.held_to = {request.held_group(), request.held_worker()};
   if (request.has_ttft_objective_s()) spec.ttft_objective_s = request.ttft_objective_s();
   if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();

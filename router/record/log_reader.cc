@@ -71,8 +71,8 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     if (status.ok() && !record.has_header()) status = one.Damaged("does not begin with a header");
     if (status.ok() && record.header().format() != kFormat) {
       status = absl::InvalidArgumentError(absl::StrCat(
-          candidate, ": a decision log of format ", record.header().format(), ", which version '",
-          absl::CHexEscape(record.header().version()), "' wrote; this program reads format ", kFormat));
+          candidate, ": decision log format ", record.header().format(), ", written by version '",
+          absl::CHexEscape(record.header().version()), "'; this program reads format ", kFormat));
     }
     found.push_back({candidate, std::move(status), record.header()});
   }
@@ -164,7 +164,7 @@ absl::StatusOr<bool> LogReader::Next(v1::DecisionRecord& record) {
       if (!parsed.ok()) return parsed;
       if (!*parsed) break;  // the file ends within this record
       if (!record.has_end()) return true;
-      if (cut_) return Damaged("an end, and more is announced");
+      if (cut_) return Damaged("its block continues after the end record");
       switch (record.end().reason()) {
         case v1::LoggedEnd::REASON_OVERFLOW:
           ending_ = Ending::kOverflow;
@@ -199,7 +199,7 @@ absl::StatusOr<bool> LogReader::NextBlock() {
   position_ = 0;
   if (left_ == 0) return false;
   if (left_ < static_cast<int64_t>(kFrameBytes)) {
-    if (!in_last_file()) return Damaged("ends within a frame, and is not the last one");
+    if (!in_last_file()) return Damaged("ends within a frame, and is not the last segment");
     cut_ = true;
     left_ = 0;
     return true;
@@ -208,16 +208,17 @@ absl::StatusOr<bool> LogReader::NextBlock() {
   if (!file_.read(frame, kFrameBytes)) return Damaged("cannot be read");
   left_ -= static_cast<int64_t>(kFrameBytes);
   const size_t size = LittleEndian32(frame);
-  if (size == 0 || size > kMaxBlockBytes) return Damaged(absl::StrCat("a block of ", size, " bytes"));
+  if (size == 0 || size > kMaxBlockBytes)
+    return Damaged(absl::StrCat("a block's size is ", size, " bytes, which is out of range"));
   const size_t there = std::min(size, static_cast<size_t>(left_));
   block_.resize(there);
   if (!file_.read(block_.data(), static_cast<std::streamsize>(there))) return Damaged("cannot be read");
   left_ -= static_cast<int64_t>(there);
   if (there < size) {
-    if (!in_last_file()) return Damaged("ends within a block, and is not the last one");
+    if (!in_last_file()) return Damaged("ends within a block, and is not the last segment");
     cut_ = true;  // the checksum covers the whole block, so it cannot be checked
   } else if (Crc32c(block_) != LittleEndian32(frame + 4)) {
-    return Damaged("the checksum does not fit");
+    return Damaged("the checksum does not match");
   }
   return true;
 }
@@ -233,7 +234,8 @@ absl::StatusOr<bool> LogReader::ParseRecord(v1::DecisionRecord& record) {
     return false;
   };
   if (!in.ReadVarint32(&size)) return truncated();
-  if (size > kMaxRecordBytes) return Damaged(absl::StrCat("a record of ", size, " bytes"));
+  if (size > kMaxRecordBytes)
+    return Damaged(absl::StrCat("a record's size is ", size, " bytes, which is out of range"));
   const int prefix = in.CurrentPosition();
   if (static_cast<int64_t>(size) > left - prefix) return truncated();
   if (!record.ParseFromArray(data + prefix, static_cast<int>(size)) ||

@@ -115,7 +115,7 @@ class LogWriter::Files {
         bytes.clear();
       });
     }
-    if (!fits) return absl::ResourceExhaustedError("a state is too large for the log");
+    if (!fits) return absl::ResourceExhaustedError("the cluster's state is too large for the decision log");
     return status.ok() ? Block(bytes) : status;
   }
 
@@ -130,7 +130,8 @@ class LogWriter::Files {
     while (!special_ && total_ + size > options_.max_bytes && !older_.empty()) RemoveOldest();
     if (!special_ && total_ + size > options_.max_bytes) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("the bound of ", options_.max_bytes, " bytes is too small for one segment"));
+          absl::StrCat("the maximum size of ", options_.max_bytes,
+                       " bytes (--decision_log_mb) is too small for one segment"));
     }
     const int64_t before = file_.bytes();
     absl::Status status = file_.Append(bytes);
@@ -158,8 +159,8 @@ class LogWriter::Files {
 
 absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Open(const LogWriterOptions& options) {
   if (options.max_bytes < kMinBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a decision log of ", options.max_bytes, " bytes: at least ", kMinBytes, " are needed"));
+    return absl::InvalidArgumentError(absl::StrCat("the decision log's maximum size is ", options.max_bytes,
+                                                   " bytes; must be at least ", kMinBytes, " are needed"));
   }
   Files files(options);
   BFIO_RETURN_IF_ERROR(files.Open());
@@ -185,7 +186,7 @@ LogWriter::~LogWriter() {
   if (done) {
     thread_.join();
   } else {
-    spdlog::warn("the decision log's disk does not answer: its end may be missing");
+    spdlog::warn("the decision log cannot be written to the end in time: its last records may be missing");
     thread_.detach();
   }
 }
@@ -210,7 +211,8 @@ bool LogWriter::Append(absl::string_view records) {
       return true;
     }
   }
-  spdlog::error("the decision log's disk is too slow: {} bytes wait for it; the log ends here", queue_bytes_);
+  spdlog::error("the decision log ends here: the disk is too slow, {} bytes wait to be written",
+                queue_bytes_);
   Close(v1::LoggedEnd::REASON_OVERFLOW);
   return false;
 }

@@ -23,9 +23,9 @@ absl::Status CheckDeadline(const RequestRecord& record, std::optional<absl::Dura
   const double least_us =
       shortest_step ? absl::ToDoubleMicroseconds(*shortest_step) * static_cast<double>(tokens) : 0;
   if (least_us <= static_cast<double>(left_us)) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat("the parent needs ", tokens, " more tokens, ",
-                                                  least_us * 1e-6, " s at the least, and its deadline is in ",
-                                                  static_cast<double>(left_us) * 1e-6, " s"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("the parent needs ", tokens, " more tokens, which take at least ", least_us * 1e-6,
+                   " s, but its deadline is in ", static_cast<double>(left_us) * 1e-6, " s"));
 }
 
 }  // namespace

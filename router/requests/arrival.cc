@@ -69,13 +69,14 @@ absl::StatusOr<RequestRecord*> RequestLifecycle::AddToTable(Arrival& arrival) {
       arrival.request.output == 0 && table_.FindByName(arrival.request.tenant, name) != nullptr;
   if (taken) {
     ++totals_.refused_invalid;
-    return absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name));
+    return absl::AlreadyExistsError(absl::StrCat("a request is already running with the request_id ", name));
   }
   RequestRecord* const record =
       table_.Add(arrival.id, std::move(arrival.request), arrival.sink, tenant, now_);
   // A worker has announced a request with that id since the id was assigned.
   if (record == nullptr)
-    return WithRetry(absl::UnavailableError("the router has just taken over from another"), kFailedRetry);
+    return WithRetry(absl::UnavailableError("the router has just taken over from another router; retry"),
+                     kFailedRetry);
   record->ticket = std::move(arrival.ticket);
   return record;
 }
@@ -147,7 +148,7 @@ absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
   for (const GroupRanks& group : groups_.ranks) {
     // This group's ranks will have the numbers from here on, so ranks of later groups must not get these
     // numbers.
-    if (group.returns) return later("the ranks from that number on are forming their group again");
+    if (group.returns) return later("the group of this or a lower rank is re-forming");
     const int64_t worker = int64_t{*record.request.rank} - before;
     if (worker < group.ranks) {
       record.held_to = {group.group, static_cast<core::WorkerIndex>(worker)};
@@ -156,8 +157,8 @@ absl::Status RequestLifecycle::FindRank(RequestRecord& record) {
     }
     before += group.ranks;
   }
-  if (before == 0) return later("no rank serves now");
-  if (!groups_.complete) return later("not all workers have come yet");
+  if (before == 0) return later("no rank is serving");
+  if (!groups_.complete) return later("not all workers have connected yet");
   ++totals_.refused_invalid;
   return absl::InvalidArgumentError(absl::StrCat(named, "; it must be below ", before));
 }
@@ -211,12 +212,12 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead, int64_t 
 absl::Status RequestLifecycle::CheckFits(const RequestRecord& record) const {
   // Before the first epoch it is unknown whether workers support log-probabilities.
   if (record.request.sampling.logprobs && groups_.max_sequence_tokens && !groups_.logprobs) {
-    return absl::InvalidArgumentError(
-        "logprobs is not supported: the engine of a worker computes no log-probabilities");
+    return absl::InvalidArgumentError("logprobs is not supported: not all workers compute log-probabilities");
   }
   if (record.request.passed.on && groups_.max_sequence_tokens && !groups_.passes) {
     return absl::InvalidArgumentError(
-        "the request passes to engines as it came, and a worker is no such engine");
+        "the request can only be forwarded to engines with the gateway's protocol, and not all workers are "
+        "such engines");
   }
   const int64_t tokens = int64_t{record.request.prompt_tokens} + record.request.max_new_tokens;
   const auto too_long = [&](absl::string_view where, int64_t longest) {
@@ -248,9 +249,9 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
     EarlyResume early{id, std::move(request), sink};
     if (resumes_.Hold(early)) return true;
     // A worker may still announce the request.
-    return refuse(
-        WithRetry(absl::UnavailableError("the router has just started, and too many clients resume at once"),
-                  kFailedRetry));
+    return refuse(WithRetry(
+        absl::UnavailableError("the router has just started, and too many clients resume at once; retry"),
+        kFailedRetry));
   }
   if (record == nullptr) {
     if (!request.has_prompt()) return refuse(unknown);
@@ -263,19 +264,19 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   // clients' requests.
   if (!MayResume(record->request, request)) return refuse(unknown);
   if (!record->request.resumable) {
-    return refuse(absl::FailedPreconditionError(record->forgotten
-                                                    ? "the request was too large to be kept for a resume"
-                                                    : "the request is live and was not sent as resumable"));
+    return refuse(absl::FailedPreconditionError(
+        record->forgotten ? "the request was too large to be kept for a resume (--request_memory_mb)"
+                          : "the request cannot be resumed: it was sent without resumable"));
   }
   if (*request.resume_from > record->request.max_new_tokens) {
     return refuse(absl::InvalidArgumentError(absl::StrCat("resume_from_index is ", *request.resume_from,
-                                                          "; the request makes at most ",
+                                                          "; the request generates at most ",
                                                           record->request.max_new_tokens, " tokens")));
   }
   if (record->keeps_logprobs() && *request.resume_from < record->logprobs_from()) {
-    return refuse(absl::FailedPreconditionError(absl::StrCat("resume_from_index is ", *request.resume_from,
-                                                             "; the log-probabilities of tokens before ",
-                                                             record->logprobs_from(), " are gone")));
+    return refuse(absl::FailedPreconditionError(absl::StrCat(
+        "resume_from_index is ", *request.resume_from, "; the log-probabilities of tokens before ",
+        record->logprobs_from(), " are no longer kept")));
   }
   Attach(*record, sink, *request.resume_from);
   return true;
@@ -293,7 +294,7 @@ void RequestLifecycle::TakeReceived(RequestRecord& record) const {
 void RequestLifecycle::Attach(RequestRecord& record, const std::shared_ptr<TokenSink>& sink, uint32_t from) {
   ++totals_.resumed;
   if (record.sink != nullptr)
-    EndSink(record.sink, absl::AbortedError("another stream has taken over"), std::nullopt);
+    EndSink(record.sink, absl::AbortedError("another stream has resumed the request"), std::nullopt);
   table_.SetSink(record, sink);
   if (!sink->traceparent().empty()) record.traceparent = sink->traceparent();
   record.send_from = from;
@@ -332,7 +333,8 @@ std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worke
   for (HeldRequest& request : held) taken += RecoverOne(worker_id, request, active, recovered) ? 1 : 0;
   const ScopedLogFields fields{{"worker", worker_id}};
   if (taken > 0)
-    spdlog::info("worker {} brings {} requests of an earlier router", std::string(worker_id), taken);
+    spdlog::info("worker {} holds {} requests of an earlier router, which are recovered",
+                 std::string(worker_id), taken);
   return recovered;
 }
 

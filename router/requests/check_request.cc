@@ -82,7 +82,7 @@ absl::Status CheckResume(const ClientRequest& request, const RequestLimits& limi
   if (request.sampling.logprobs && *request.resume_from < received) {
     return OutOfRange("resume_from_index", *request.resume_from,
                       absl::StrCat("the number of received_token_ids, ", received,
-                                   ", with sampling.logprobs: those of earlier tokens are gone"));
+                                   ", because log-probabilities of earlier tokens are no longer kept"));
   }
   return absl::OkStatus();
 }

@@ -33,8 +33,8 @@ absl::Status OverloadControl::CheckPool(int64_t outputs, bool held) {
 
 absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv) const {
   if (waiting_bytes_ + record.request.prompt_bytes() + record.history_bytes() > options_.max_waiting_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the prompts of waiting requests take ", waiting_bytes_, " bytes already"));
+    return absl::ResourceExhaustedError(absl::StrCat("the prompts of waiting requests take ", waiting_bytes_,
+                                                     " bytes already (--request_memory_mb)"));
   }
   // The groups' KV capacity, plus max_waiting_kv times as much for waiting requests. The first call is
   // accepted whatever its size.
@@ -42,7 +42,7 @@ absl::Status OverloadControl::Check(const RequestRecord& record, int64_t own_kv)
   const int64_t wanted = committed_kv_ + KvOf(record.request);
   if (options_.max_waiting_kv > 0 && kv_tokens_ > 0 && committed_kv_ > own_kv &&
       static_cast<double>(wanted) > capacity) {
-    return absl::ResourceExhaustedError(absl::StrCat("accepted requests may come to need ", committed_kv_,
+    return absl::ResourceExhaustedError(absl::StrCat("accepted requests may need ", committed_kv_,
                                                      " KV tokens already; the workers have ", kv_tokens_));
   }
   return absl::OkStatus();

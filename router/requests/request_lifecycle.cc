@@ -218,7 +218,10 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
     if (!exact) queue_.Add(*record, *record->refused_since);
     return;
   }
-  Fail(*record, full ? WithRetry(absl::UnavailableError("no worker takes the request"), kFailedRetry) : why);
+  Fail(*record,
+       full ? WithRetry(absl::UnavailableError("workers refused the request too often for lack of KV memory"),
+                        kFailedRetry)
+            : why);
 }
 
 void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
@@ -230,13 +233,14 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
   if (record->forgotten) {
     ++totals_.replays_refused;
     return Fail(*record,
-                WithRetry(absl::UnavailableError("the request's worker ran out of KV memory, and the "
-                                                 "router could not keep it for another"),
+                WithRetry(absl::UnavailableError("the request's worker ran out of KV memory, and the request "
+                                                 "was too large to be kept (--request_memory_mb)"),
                           kFailedRetry));
   }
   // Otherwise a request that no engine can serve would be placed again endlessly.
   if (record->request.passed.whole && ++record->refusals >= kMaxRefusals) {
-    return Fail(*record, WithRetry(absl::UnavailableError("no worker serves the request"), kFailedRetry));
+    return Fail(*record,
+                WithRetry(absl::UnavailableError("workers preempted the request too often"), kFailedRetry));
   }
   if (!EndIfStuck(*record)) Requeue(*record);
 }
@@ -252,8 +256,8 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
     ++totals_.suspects_ended;
     ++totals_.replays_refused;
     const std::string why = absl::StrCat(record->suspicion.deaths(),
-                                         " workers died with this request on them, one after another");
-    LogEvent(lines_, spdlog::level::warn, "suspect", *record, now_, absl::StrCat(why, ": it is ended"));
+                                         " workers failed one after another while they ran this request");
+    LogEvent(lines_, spdlog::level::warn, "suspect", *record, now_, absl::StrCat(why, ": ended"));
     return Fail(*record, absl::InternalError(why));
   }
   if (Stranded(*record)) {
@@ -263,13 +267,13 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   if (record->forgotten) {
     ++totals_.replays_refused;
     return Fail(*record,
-                WithRetry(absl::UnavailableError(
-                              "the request's worker was lost, and it was too large to be kept for a replay"),
+                WithRetry(absl::UnavailableError("the request's worker was lost, and the request was too "
+                                                 "large to be kept for a replay (--request_memory_mb)"),
                           kFailedRetry));
   }
   if (EndIfStuck(*record)) return;
   if (record->suspicion.runs_alone())
-    LogEvent(lines_, spdlog::level::info, "alone", *record, now_, "workers died with it: it runs alone next");
+    LogEvent(lines_, spdlog::level::info, "alone", *record, now_, "its workers failed: it runs alone next");
   ++totals_.replayed;
   Requeue(*record);
 }
@@ -282,13 +286,13 @@ bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   // Workers can continue any request.
   if (!passed.on && !groups_.passes) return false;
   ++totals_.replays_refused;
-  const absl::string_view why =
-      passed.on ? "continue it: only greedy requests without penalties, grammar, stop texts, images and "
-                  "unknown fields can continue"
-                : "continue what is sampled with a seed";
-  Fail(record, WithRetry(absl::UnavailableError(absl::StrCat("its engine was lost after ", record.delivered,
-                                                             " tokens, and another one cannot ", why)),
-                         kFailedRetry));
+  const absl::string_view why = passed.on ? "continue it: only greedy requests without penalties, grammar, "
+                                            "stop strings, images and unknown fields can continue"
+                                          : "continue an output that is sampled with a seed";
+  Fail(record,
+       WithRetry(absl::UnavailableError(absl::StrCat("the request's engine was lost after ", record.delivered,
+                                                     " tokens, and another engine cannot ", why)),
+                 kFailedRetry));
   return true;
 }
 
@@ -318,9 +322,9 @@ bool RequestLifecycle::Stranded(const RequestRecord& record) const {
 
 absl::Status RequestLifecycle::ModelGone(uint32_t tokens) {
   // Not UNAVAILABLE: a retry with the received tokens would continue them on another model.
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the model that this request began on is no longer served; ", tokens,
-      " of its tokens are delivered, and another model would continue differently: send it again"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("the model that began this request is no longer served, after ", tokens,
+                   " tokens were delivered; another model cannot continue it: send the request again"));
 }
 
 void RequestLifecycle::SetGroups(GroupsView groups) {
@@ -342,7 +346,7 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
     ++totals_.replays_refused;
     Fail(*record, ModelGone(record->delivered));
   }
-  if (ended > 0) spdlog::warn("{} requests end: the model that they began on is no longer served", ended);
+  if (ended > 0) spdlog::warn("{} requests are ended: the model that began them is no longer served", ended);
 }
 
 bool RequestLifecycle::RankGone(const RequestRecord& record) const {
@@ -360,9 +364,10 @@ bool RequestLifecycle::RankGone(const RequestRecord& record) const {
 
 void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
   if (record.ended || !record.held_to || cluster_->LocationOf(record.id) || !RankGone(record)) return;
-  Fail(record, WithRetry(absl::UnavailableError(absl::StrCat("data_parallel_rank ", *record.request.rank,
-                                                             " has left: the request was held to it")),
-                         kFailedRetry));
+  Fail(record,
+       WithRetry(absl::UnavailableError(absl::StrCat("data_parallel_rank ", *record.request.rank,
+                                                     " has left, and the request may run only there")),
+                 kFailedRetry));
 }
 
 void RequestLifecycle::Requeue(RequestRecord& record) {
@@ -407,9 +412,9 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
     // UNAVAILABLE rather than INVALID_ARGUMENT, because the request fitted when it was accepted.
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
       LogEvent(lines_, spdlog::level::warn, "too long", *record, now_,
-               absl::StrCat("it fits no worker any more: ", status.message()));
+               absl::StrCat("no worker can hold it any more: ", status.message()));
       Fail(*record, WithRetry(absl::UnavailableError(absl::StrCat(
-                                  "no worker that is here now can hold the request: ", status.message())),
+                                  "no connected worker can hold the request: ", status.message())),
                               kFailedRetry));
     }
   }
@@ -461,11 +466,11 @@ void RequestLifecycle::EndQueued(RequestRecord& record) {
   ++totals_.queue_timeouts;
   const bool served = std::any_of(groups_.ranks.begin(), groups_.ranks.end(),
                                   [](const GroupRanks& group) { return group.ranks > 0; });
-  const std::string waited = absl::StrCat("no worker was found for the request within ",
+  const std::string waited = absl::StrCat("no worker could take the request within ",
                                           absl::FormatDuration(queue_.longest()), " (--max_queue_time)");
   // Without a serving rank, this router is no better for a retry than another one.
   Fail(record, served ? WithRetry(absl::ResourceExhaustedError(waited), kFullRetry)
-                      : WithRetry(absl::UnavailableError(absl::StrCat(waited, "; no rank serves now")),
+                      : WithRetry(absl::UnavailableError(absl::StrCat(waited, "; no rank is serving")),
                                   kFailedRetry));
 }
 
@@ -499,13 +504,13 @@ void RequestLifecycle::Detach(RequestRecord& record, const absl::Status& status)
 
 void RequestLifecycle::CutOff(RequestRecord& record) {
   LogEvent(lines_, spdlog::level::warn, "cut off", record, now_,
-           "its client does not read its tokens and is disconnected");
+           "its client reads too slowly and is disconnected");
   ++totals_.slow_readers;
-  const absl::Status status =
-      WithRetry(absl::ResourceExhaustedError(absl::StrCat(
-                    "the client reads too slowly: more than ", options_.stream.buffer_tokens,
-                    " tokens waited for it, or some for ", absl::FormatDuration(options_.stream.timeout))),
-                kFailedRetry);
+  const absl::Status status = WithRetry(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the client reads too slowly: more than ", options_.stream.buffer_tokens,
+          " tokens were unread, or some for longer than ", absl::FormatDuration(options_.stream.timeout))),
+      kFailedRetry);
   if (record.request.resumable) return Detach(record, status);
   Fail(record, status);
 }
@@ -543,7 +548,7 @@ void RequestLifecycle::Forget(RequestRecord& record) {
   record.request.passed.message = nullptr;
   record.request.resumable = false;
   if (record.ended) return End(record, absl::OkStatus(), std::nullopt);
-  if (record.sink == nullptr) Fail(record, absl::UnavailableError("too large to be kept"));
+  if (record.sink == nullptr) Fail(record, absl::UnavailableError("too large to be kept for a resume"));
 }
 
 // --- time ---

@@ -35,13 +35,13 @@ absl::Status ParseLimit(absl::string_view part, TenantLimit& limit) {
     int32_t priority = 0;
     const int32_t most = RequestLimits().max_abs_priority;
     if (!absl::SimpleAtoi(words.second, &priority) || priority < -most || priority > most)
-      return absl::InvalidArgumentError(absl::StrCat("priority is within -", most, "..", most));
+      return absl::InvalidArgumentError(absl::StrCat("priority must be within -", most, "..", most));
     limit.priority = priority;
     return absl::OkStatus();
   }
   double value = 0;
   if (!absl::SimpleAtod(words.second, &value) || !(value > 0 && value <= 1e12))
-    return absl::InvalidArgumentError("a limit is NAME=NUMBER, the number above 0");
+    return absl::InvalidArgumentError("a limit must be NAME=NUMBER with a number above 0");
   if (words.first == "rps") {
     limit.requests_per_s = value;
   } else if (words.first == "tps") {
@@ -52,7 +52,7 @@ absl::Status ParseLimit(absl::string_view part, TenantLimit& limit) {
     limit.ttft_objective = absl::Seconds(value);
     return CheckObjective("ttft", limit.ttft_objective);
   } else {
-    return absl::InvalidArgumentError("limits are rps, tps, concurrent, priority and ttft");
+    return absl::InvalidArgumentError("unknown limit; must be rps, tps, concurrent, priority or ttft");
   }
   return absl::OkStatus();
 }
@@ -71,7 +71,7 @@ absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text) {
     for (const absl::string_view part : absl::StrSplit(entry.substr(colon + 1), ',')) {
       if (absl::Status status = ParseLimit(part, limit); !status.ok()) return wrong(status.message());
     }
-    if (!limits.emplace(entry.substr(0, colon), limit).second) return wrong("the tenant is named twice");
+    if (!limits.emplace(entry.substr(0, colon), limit).second) return wrong("the tenant is listed twice");
   }
   return limits;
 }

@@ -46,7 +46,7 @@ absl::Status TakeLogprobs(const v1::HeldRequest& held, HeldRequest& state) {
   if (std::cmp_greater(earlier.token_logprobs_size(), state.first_index) ||
       held.logprobs().token_logprobs_size() != held.token_ids_size() ||
       all.top.size() != all.tokens.size() * *state.request.sampling.logprobs) {
-    return absl::InvalidArgumentError("its log-probabilities are not those of its tokens");
+    return absl::InvalidArgumentError("its log-probabilities do not match its tokens");
   }
   return absl::OkStatus();
 }
@@ -104,7 +104,7 @@ absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestL
   const auto wrong = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   const v1::Assignment& from = held.assignment();
   v1::GenerateRequest origin;
-  if (!origin.ParseFromString(from.origin())) return wrong("its origin cannot be read");
+  if (!origin.ParseFromString(from.origin())) return wrong("its origin cannot be parsed");
   HeldRequest state;
   state.request = FromOrigin(origin);
   state.id = from.handle();
@@ -112,9 +112,9 @@ absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestL
   const auto ids = static_cast<uint32_t>(from.prompt_token_ids_size());
   if (from.first_index() >= from.prompt_length() || (ids != 0 && ids != from.prompt_length())) {
     return wrong("first_index ", from.first_index(), ", prompt_length ", from.prompt_length(), " and ", ids,
-                 " prompt ids do not go together");
+                 " prompt ids are inconsistent");
   }
-  if (state.id == 0 || state.id > uint64_t{1} << 62) return wrong("no router gives out its handle");
+  if (state.id == 0 || state.id > uint64_t{1} << 62) return wrong("its handle is out of range");
   state.request.prompt_tokens = from.prompt_length() - from.first_index();
   if (ids != 0) {
     const auto history = from.prompt_token_ids().begin() + state.request.prompt_tokens;
@@ -122,7 +122,8 @@ absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestL
     state.tokens.assign(history, from.prompt_token_ids().end());
   } else {
     if (static_cast<uint32_t>(from.earlier_token_ids_size()) != from.first_index()) {
-      return wrong(from.earlier_token_ids_size(), " earlier tokens before index ", from.first_index());
+      return wrong(from.earlier_token_ids_size(), " earlier_token_ids do not match first_index ",
+                   from.first_index());
     }
     state.tokens.assign(from.earlier_token_ids().begin(), from.earlier_token_ids().end());
   }
@@ -131,7 +132,8 @@ absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestL
   if (absl::Status status = TakeLogprobs(held, state); !status.ok()) return status;
   if (!state.request.resumable) return wrong("it is not resumable");
   if (state.tokens.size() > state.request.max_new_tokens) {
-    return wrong(state.tokens.size(), " tokens of at most ", state.request.max_new_tokens);
+    return wrong(state.tokens.size(), " tokens, more than its max_new_tokens, ",
+                 state.request.max_new_tokens);
   }
   if (held.ended() == v1::FINISH_REASON_STOP) {
     state.ended = FinishReason::kStop;

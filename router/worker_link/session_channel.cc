@@ -52,7 +52,7 @@ std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& mess
 
 std::optional<WorkerEvent> SessionChannel::OnHello(const v1::Hello& hello) {
   if (options_.names && !NamesWorker(*options_.names, hello.worker_id())) {
-    options_.refusals->Add("worker link: the certificate is not this worker_id's", peer_);
+    options_.refusals->Add("worker link: the certificate does not name the worker_id", peer_);
     Close(absl::PermissionDeniedError("the certificate does not name this worker_id"));
     return std::nullopt;
   }
@@ -75,7 +75,7 @@ Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement
     if (!request.ok()) {
       // Through the refusal log, because one worker may announce thousands.
       const ScopedLogFields fields{{"worker", worker_id_}};
-      options_.refusals->Add("worker link: an announced request is no good",
+      options_.refusals->Add("worker link: an announced request is invalid",
                              absl::StrCat("worker ", worker_id_, ": ", PeerText(request.status().message())));
       continue;
     }

@@ -31,15 +31,15 @@ absl::Status TokenizerUpload::CheckFirst(const v1::TokenizerPart& part) {
 absl::Status TokenizerUpload::Add(v1::TokenizerPart& part) {
   bytes_ += part.data().size();
   if (bytes_ > total_bytes_)
-    return absl::InvalidArgumentError("the tokenizer's files are larger than stated");
+    return absl::InvalidArgumentError("the tokenizer's files are larger than total_bytes");
   if (part.file().empty()) return absl::OkStatus();
   if (files_.empty() || files_.back().first != part.file()) {
     const auto same = [&](const auto& file) { return file.first == part.file(); };
     const bool known = std::any_of(files_.begin(), files_.end(), same);
     if (known || files_.size() == kMostFiles || part.file().find('/') != std::string::npos ||
         part.file().size() > 256 || !IsTokenizerFile(part.file())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(PeerText(part.file()), " is no file of a tokenizer, or there are too many"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          PeerText(part.file()), " is not a tokenizer file, was sent before, or is one file too many"));
     }
     files_.emplace_back(part.file(), "");
   }

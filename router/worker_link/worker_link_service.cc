@@ -29,9 +29,10 @@ TokenizerUpload* WorkerLinkService::OfferTokenizer(grpc::CallbackServerContext* 
   if (authenticator_ != nullptr) authenticator_->Accepted(*context);
   const std::shared_ptr<TokenizerUpload> call = TokenizerUpload::Create(context, &tokenizers_, &uploads_);
   const bool many = uploads_.load(std::memory_order_relaxed) > TokenizerUpload::kMostAtOnce;
-  call->Begin(
-      many ? absl::ResourceExhaustedError("other workers are sending their tokenizers") : absl::OkStatus(),
-      &bounds_.first_messages);
+  call->Begin(many
+                  ? absl::ResourceExhaustedError("too many workers are sending their tokenizers; retry later")
+                  : absl::OkStatus(),
+              &bounds_.first_messages);
   return call.get();  // kept alive by itself until OnDone
 }
 

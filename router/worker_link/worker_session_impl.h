@@ -28,7 +28,7 @@ void MessageSession<In, Out>::Send(Out message) {
   if (waiting >= kMaxQueued || !this->MayQueue(queued_bytes_, bytes, kMaxQueuedBytes)) {
     queue_.clear();
     CountQueued(-queued_bytes_);
-    this->SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker does not take its messages"});
+    this->SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker does not read its messages"});
   } else {
     queue_.push_back({std::move(message), bytes});
     CountQueued(bytes);

@@ -255,7 +255,8 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
     return Close(request, Fate::kPoisoned, "");
   }
   if (status.error_code() == grpc::StatusCode::INTERNAL &&
-      absl::StrContains(status.error_message(), "workers died with this request on them")) {
+      absl::StrContains(status.error_message(),
+                        "workers failed one after another while they ran this request")) {
     ledger_.suspects.push_back({request.n, request.first_sent, now});
     return Close(request, Fate::kSuspected, ending);
   }

@@ -289,7 +289,7 @@ TEST(AfterARestart, AResumeGoesOnWithTheModelThatItBeganOnOrEnds) {
   ASSERT_TRUE(await_serving(1));
   const grpc::Status gone = Generate(cluster.inference(), resume).status;
   EXPECT_EQ(gone.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << gone.error_message();
-  EXPECT_THAT(gone.error_message(), ::testing::HasSubstr("the model that this request began on"));
+  EXPECT_THAT(gone.error_message(), ::testing::HasSubstr("the model that began this request"));
   cluster.StartWorker(0);
   ASSERT_TRUE(await_serving(2));
   OpenCall again(cluster, resume);

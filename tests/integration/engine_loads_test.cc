@@ -213,7 +213,7 @@ TEST_F(EngineLoads, AServingWorkersRecordsTellOtherClientsRequests) {
     });
   };
   EXPECT_TRUE(requests_are(2));
-  EXPECT_THAT(cluster_->router().Stderr(), HasSubstr("its loads come as records"));
+  EXPECT_THAT(cluster_->router().Stderr(), HasSubstr("it sends its loads as records"));
   first.Cancel();
   EXPECT_TRUE(requests_are(1));
   second.Cancel();

@@ -166,7 +166,7 @@ TEST_F(EnginePassing, RequestsMoveOnlyIfTheirTokensStayCorrect) {
       if (call->End().status.ok()) continue;
       ++ended;
       EXPECT_EQ(call->outputs().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-      EXPECT_THAT(call->outputs().status.error_message(), HasSubstr("another one cannot continue"));
+      EXPECT_THAT(call->outputs().status.error_message(), HasSubstr("another engine cannot continue"));
     }
   }
   EXPECT_EQ(ended, lost[301] + lost[302]);

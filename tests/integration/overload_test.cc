@@ -180,7 +180,7 @@ TEST(Overload, WithoutAWorkerNewRequestsEndInTimeAndThoseThatRanAreReplayed) {
   // When this one ends, the lost one has waited longer.
   const grpc::Status unserved = Generate(cluster.inference(), SyntheticRequest(10, 5)).status;
   EXPECT_EQ(unserved.error_code(), grpc::StatusCode::UNAVAILABLE) << unserved.error_message();
-  EXPECT_THAT(unserved.error_message(), HasSubstr("no rank serves"));
+  EXPECT_THAT(unserved.error_message(), HasSubstr("no rank is serving"));
   EXPECT_TRUE(GetRetryDelay(unserved).has_value());
   cluster.StartWorker();
   const GenerateResult result = running.End();

@@ -257,13 +257,14 @@ class ProtocolStream final : public EngineStream,
       end = broken_;
     } else if (TooLarge(status)) {
       // OUT_OF_RANGE and not RESOURCE_EXHAUSTED: a retry would fail again, on any engine.
-      end = absl::OutOfRangeError(absl::StrCat("a message between router and engine is too large: ",
-                                               status.error_message(), "; stream: true has smaller ones"));
+      end = absl::OutOfRangeError(
+          absl::StrCat("a message between router and engine is too large: ", status.error_message(),
+                       "; set stream: true, which sends smaller ones"));
     } else if (!status.ok()) {
       end = FromGrpcStatus(status);
       if (passes_) TakeTrailers(end);
     } else {
-      end = absl::DataLossError("the engine ended the stream without saying why");
+      end = absl::DataLossError("the engine ended the stream without a final message");
     }
     std::move(callbacks_.on_end)(std::move(end));
   }
@@ -351,7 +352,8 @@ class ProtocolStream final : public EngineStream,
   }
 
   static absl::Status WrongOutput(uint32_t index) {
-    return absl::DataLossError(absl::StrCat("the engine sent output ", index, " of a request with one"));
+    return absl::DataLossError(
+        absl::StrCat("the engine sent output ", index, " of a request that has only output 0"));
   }
 
   const std::shared_ptr<Stub> stub_;
@@ -412,7 +414,8 @@ class ProtocolClient final : public EngineClient {
   void CheckHealth(absl::Duration timeout, absl::AnyInvocable<void(absl::Status) &&> done) override {
     HealthCall::Start(stub_, &AsyncStub::HealthCheck, timeout, [done = std::move(done)](auto health) mutable {
       if (health.ok() && !health->healthy())
-        health = absl::UnavailableError(absl::StrCat("it is not healthy: ", health->message()));
+        health =
+            absl::UnavailableError(absl::StrCat("it reports that it is not healthy: ", health->message()));
       std::move(done)(health.status());
     });
   }

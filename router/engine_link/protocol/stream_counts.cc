@@ -9,12 +9,13 @@ namespace {
 
 absl::Status TooMany(int64_t tokens, int64_t asked) {
   return absl::DataLossError(
-      absl::StrCat("the engine sent more tokens than were asked for: ", tokens, " of at most ", asked));
+      absl::StrCat("the engine sent more tokens than requested: ", tokens, " of at most ", asked));
 }
 
 absl::Status Differs(uint32_t count, int64_t tokens) {
-  return absl::DataLossError(absl::StrCat("the engine counts ", count, " tokens and ", tokens,
-                                          " have come: a message is missing, twice there or out of order"));
+  return absl::DataLossError(
+      absl::StrCat("the engine reports ", count, " tokens, but ", tokens,
+                   " were received: a message is missing, duplicated or out of order"));
 }
 
 }  // namespace
@@ -37,8 +38,8 @@ absl::Status StreamCounts::OnComplete(absl::Span<const uint32_t> ids, uint32_t c
   } else {
     if (!ids.empty() && !std::equal(ids.begin(), ids.end(), last_.begin(), last_.end())) {
       return absl::DataLossError(
-          "the last tokens are not those that the engine ends with: a message is missing, twice there or out "
-          "of order");
+          "the last tokens received differ from the last tokens that the engine reports: a message is "
+          "missing, duplicated or out of order");
     }
     const bool of_last = !options_.cumulative && count == std::ssize(ids);
     if (count != 0 && !of_last && count != received_) return Differs(count, received_);
@@ -46,8 +47,9 @@ absl::Status StreamCounts::OnComplete(absl::Span<const uint32_t> ids, uint32_t c
   const int64_t prompt = prompt_tokens > 0 ? prompt_tokens : options_.prompt_tokens;
   if (finish == EngineFinish::kLength && options_.context_tokens > 0 && received_ < options_.max_new_tokens &&
       prompt + received_ < options_.context_tokens) {
-    return absl::DataLossError(absl::StrCat("the engine ended the output by its length after ", received_,
-                                            " of ", options_.max_new_tokens, " tokens: some are missing"));
+    return absl::DataLossError(
+        absl::StrCat("the engine reports that the output reached its length limit after ", received_, " of ",
+                     options_.max_new_tokens, " tokens: some are missing"));
   }
   return absl::OkStatus();
 }

@@ -74,7 +74,8 @@ struct Wire {
     const bool greedy = sampling.temperature.value_or(0) == 0 || sampling.top_k == 1u;
     if (call.passed.on || greedy || !sampling.seed) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        "sampling.seed, which a resumable request has, is not supported: SGLang's protocol has no seed");
+        "SGLang's protocol does not support sampling.seed, which the router also sets for resumable "
+        "requests: set temperature to 0, or neither seed nor resumable");
   }
   static pb::GenerateRequest ToPass(const EngineCall& call, const pb::GenerateRequest& from) {
     return sglang::ToPass(call, from);

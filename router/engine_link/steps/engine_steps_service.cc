@@ -24,7 +24,7 @@ constexpr uint64_t kMostTokens = uint64_t{1} << 40, kMostNanoseconds = uint64_t{
 absl::StatusOr<EngineStep> FromWire(const v1::EngineStep& wire) {
   if (wire.decode_context() > kMostTokens || wire.step_ns() > kMostNanoseconds ||
       wire.step() > kMostNanoseconds || (wire.has_hello() && wire.hello().token_budget() < 1)) {
-    return absl::InvalidArgumentError("a step that no engine makes");
+    return absl::InvalidArgumentError("decode_context, step_ns, step or hello.token_budget is out of range");
   }
   EngineStep step;
   if (wire.has_hello()) step.token_budget = wire.hello().token_budget();
@@ -67,7 +67,7 @@ grpc::ServerBidiReactor<v1::EngineStep, v1::Allotment>* EngineStepsService::Foll
       return session->Consumed();
     }
     if (message.has_hello()) {
-      spdlog::info("{} at {}: rank {} follows this router", PeerText(message.hello().engine()),
+      spdlog::info("{} at {}: rank {} is connected to EngineSteps", PeerText(message.hello().engine()),
                    session->peer(), message.hello().rank());
     }
     link_->OnStep(stream, *std::move(step), [session, number](std::optional<int64_t> prompt_tokens) {

@@ -132,11 +132,11 @@ absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::Call
   if (resample != context.client_metadata().end()) {
     caller.may_resample = resample->second == "true";
     if (!caller.may_resample && resample->second != "false")
-      return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " is neither true nor false"));
+      return absl::InvalidArgumentError(absl::StrCat(kMayResampleHeader, " must be true or false"));
   }
   // Protobuf checks this for text in messages. Tenants are names in metrics and logs.
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
-    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " is not printable ASCII without spaces"));
+    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " must be printable ASCII without spaces"));
   BFIO_ASSIGN_OR_RETURN(caller.ttft_objective, ObjectiveIn(context, kTtftHeader));
   BFIO_ASSIGN_OR_RETURN(caller.tpot_objective, ObjectiveIn(context, kTpotHeader));
   return caller;
@@ -175,7 +175,7 @@ absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller&
                          options_.passes, caller.may_resample};
   const std::shared_ptr<const ModelFiles> model = Model();
   if (model == nullptr) {
-    context.no_stop_texts = "it has none";
+    context.no_stop_texts = "the router has no tokenizer";
   } else if (model->text == nullptr) {
     context.no_stop_texts = model->why_no_text;
   }

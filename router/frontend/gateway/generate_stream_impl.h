@@ -154,7 +154,7 @@ TokenSink::Delivery GenerateStream<Wire>::Pass(uint32_t index, absl::Span<const 
     if (shape_.stream || this->MayQueue(waiting_, words, kMostKeptWords))
       return Keep(outputs_[index], messages);
     this->SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED,
-                  "the outputs of the call are larger than 256 MiB together: ask for a stream"});
+                  "the outputs of the call are larger than 256 MiB in total: set stream: true"});
     for (Output& one : outputs_) one.passed.clear();
     waiting_ = 0;
     flush = this->MarkDirty();

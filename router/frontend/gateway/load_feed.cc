@@ -16,7 +16,7 @@ namespace {
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 
 grpc::Status Closed() {
-  return {grpc::StatusCode::UNAVAILABLE, "shutting down"};
+  return {grpc::StatusCode::UNAVAILABLE, "the router is shutting down"};
 }
 
 }  // namespace
@@ -48,8 +48,7 @@ class LoadFeed::Subscriber final
   void OnMessage(common_pb::SubscribeKvEventsRequest request) override {
     if (request.load_records_before_first_batch()) return feed_->Add(shared_from_this());
     Close({grpc::StatusCode::UNIMPLEMENTED,
-           "there are no KV cache events; load records go to subscribers that set "
-           "load_records_before_first_batch"});
+           "KV cache events are not supported; set load_records_before_first_batch to receive load records"});
   }
   bool Next(common_pb::KvEventBatch& batch) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (next_ == loads_.size()) return false;
@@ -98,7 +97,8 @@ void LoadFeed::Add(const std::shared_ptr<Subscriber>& subscriber) {
       newcomers_ = true;
       return;
     }
-    if (!closed_) refused = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many subscribers"};
+    if (!closed_)
+      refused = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many SubscribeKvEvents streams are open"};
   }
   subscriber->Close(refused);
 }

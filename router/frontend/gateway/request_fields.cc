@@ -7,7 +7,7 @@ namespace bfio::router::gateway {
 absl::Status CheckNoUnknownFields(const google::protobuf::Message& message) {
   const google::protobuf::UnknownFieldSet& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.empty()) return absl::OkStatus();
-  return NotSupported(absl::StrCat("the field ", unknown.field(0).number(), " of ",
+  return NotSupported(absl::StrCat("unknown field ", unknown.field(0).number(), " of ",
                                    std::string(message.GetDescriptor()->name()), ", which is not declared,"));
 }
 
@@ -18,16 +18,17 @@ absl::Status NotSupported(absl::string_view field) {
 absl::Status CheckStops(absl::Span<const std::string> stops, const RequestContext& context) {
   if (stops.empty()) return absl::OkStatus();
   if (!context.no_stop_texts.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sampling_params.stop needs the model's tokenizer here (--tokenizer): ", context.no_stop_texts));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling_params.stop needs the model's tokenizer in the router (--tokenizer): ",
+                     context.no_stop_texts));
   }
   if (stops.size() > kMaxStops) {
-    return OutOfRange("the number of sampling_params.stop", static_cast<int64_t>(stops.size()),
+    return OutOfRange("the number of sampling_params.stop strings", static_cast<int64_t>(stops.size()),
                       absl::StrCat("at most ", kMaxStops));
   }
   for (const std::string& stop : stops) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {
-      return OutOfRange("the length of a sampling_params.stop", stop.size(),
+      return OutOfRange("the length of a sampling_params.stop string", stop.size(),
                         absl::StrCat("within 1..", kMaxStopBytes, " bytes"));
     }
   }
@@ -44,7 +45,7 @@ absl::StatusOr<uint32_t> MaxNewTokens(const OutputLimit& limit, size_t prompt_to
   if (limit.tokens) return *limit.tokens;
   if (context.max_sequence_tokens == 0) {
     return absl::UnavailableError(
-        absl::StrCat(limit.name, " is not set, and no worker has said yet how many it holds"));
+        absl::StrCat(limit.name, " is not set, and its default is unknown until a worker has connected"));
   }
   const int64_t left = context.max_sequence_tokens - static_cast<int64_t>(prompt_tokens);
   // If the prompt leaves no space for output, the router refuses the request as too long.
@@ -56,7 +57,7 @@ absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {
   constexpr size_t kBytesPerToken = 4;
   if (ids > 0) return static_cast<uint32_t>(ids);
   if (!text.empty()) return static_cast<uint32_t>((text.size() + kBytesPerToken - 1) / kBytesPerToken);
-  return absl::InvalidArgumentError("the prompt is missing: neither tokenized.input_ids nor a text");
+  return absl::InvalidArgumentError("the prompt is missing: set tokenized.input_ids or text");
 }
 
 }  // namespace bfio::router::gateway

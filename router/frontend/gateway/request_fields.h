@@ -109,8 +109,7 @@ absl::StatusOr<ConvertedRequest> ConvertFields(const GenerateRequest& from, std:
     return OutOfRange("sampling_params.n", sampling.n(), absl::StrCat("at most ", kMaxOutputs));
   if (from.tokenized().input_ids_size() < 1) {
     return absl::InvalidArgumentError(
-        "tokenized.input_ids is empty; the prompt's token ids are missing, and this engine does not "
-        "tokenize");
+        "tokenized.input_ids is empty; the prompt must be token ids, because this engine does not tokenize");
   }
   to.outputs = std::max<uint32_t>(1, sampling.n());
   to.stream = from.stream();

@@ -26,9 +26,9 @@ class TokenizerCall final
 
   void OnMessage(common_pb::GetTokenizerRequest) override {
     if (model_ == nullptr) {
-      return Close(
-          {grpc::StatusCode::FAILED_PRECONDITION,
-           "there is no tokenizer here (--tokenizer), and no worker has sent one; give the gateway its own"});
+      return Close({grpc::StatusCode::FAILED_PRECONDITION,
+                    "the router has no tokenizer: --tokenizer is not set, and no worker has sent one; give "
+                    "the gateway its own"});
     }
     MutexLock lock(&mutex_);
     begun_ = true;

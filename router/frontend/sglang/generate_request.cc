@@ -38,7 +38,7 @@ absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
   if (const char* constraint = ConstraintName(sampling); constraint != nullptr) return refused(constraint);
   // -1: all tokens.
   if (sampling.top_k() < -1)
-    return OutOfRange("sampling_params.top_k", sampling.top_k(), "-1, 0 (not set) or above");
+    return OutOfRange("sampling_params.top_k", sampling.top_k(), "-1 (all tokens), 0 (not set) or above");
   return absl::OkStatus();
 }
 
@@ -54,7 +54,8 @@ absl::Status CheckLogprobs(const pb::GenerateRequest& request) {
     return OutOfRange("top_logprobs_num", request.top_logprobs_num(), "at least 0");
   // Engines compute log-probabilities of generated tokens only.
   if (request.logprob_start_len() >= 0)
-    return OutOfRange("logprob_start_len", request.logprob_start_len(), "-1, none of the prompt");
+    return OutOfRange("logprob_start_len", request.logprob_start_len(),
+                      "-1 (no log-probabilities of the prompt)");
   return absl::OkStatus();
 }
 

@@ -7,7 +7,7 @@ namespace bfio::router {
 sglang::pb::AbortResponse sglang::Wire::Aborted(bool found) {
   AbortResponse out;
   out.set_success(found);
-  out.set_message(found ? "aborted" : "there is no such request");
+  out.set_message(found ? "aborted" : "no such request");
   return out;
 }
 

@@ -67,7 +67,7 @@ absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const Tokenizer
   if (const std::string* config = Find(files, "config.json"); config != nullptr) {
     const json parsed = json::parse(*config, nullptr, /*allow_exceptions=*/false);
     if (!parsed.is_object())
-      return absl::InvalidArgumentError(absl::StrCat(model.directory, "/config.json is no JSON object"));
+      return absl::InvalidArgumentError(absl::StrCat(model.directory, "/config.json is not a JSON object"));
     ReadConfig(parsed, model);
   }
   if (const std::string* tokenizer = Find(files, "tokenizer.json"); tokenizer != nullptr) {
@@ -78,7 +78,7 @@ absl::StatusOr<ModelFiles> MakeModelFiles(std::string directory, const Tokenizer
       model.why_no_text = absl::StrCat("tokenizer.json: ", text.status().message());
     }
   } else {
-    model.why_no_text = "there is no tokenizer.json";
+    model.why_no_text = "the model has no tokenizer.json";
   }
   model.archive = ZipArchive(files);
   const Sha256Digest digest = Sha256(model.archive);

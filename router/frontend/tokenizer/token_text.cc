@@ -79,7 +79,7 @@ bool Decodes(const json& decoder, absl::string_view type) {
 absl::StatusOr<Spelling> SpellingOf(const json& decoder) {
   if (Decodes(decoder, "ByteLevel")) return Spelling::kByteLevel;
   if (Decodes(decoder, "ByteFallback") || Decodes(decoder, "Metaspace")) return Spelling::kSentencePiece;
-  return absl::UnimplementedError("its decoder is none of ByteLevel, ByteFallback and Metaspace");
+  return absl::UnimplementedError("its decoder must be ByteLevel, ByteFallback or Metaspace");
 }
 
 using OnToken = std::function<absl::Status(const std::string& spelt, int64_t id)>;
@@ -90,7 +90,7 @@ absl::Status ForEachToken(const json& vocabulary, const OnToken& on_token) {
     for (size_t i = 0; i < vocabulary.size(); ++i) {
       const json& entry = vocabulary[i];
       if (!entry.is_array() || entry.empty() || !entry[0].is_string())
-        return absl::InvalidArgumentError("its vocabulary is no list of tokens");
+        return absl::InvalidArgumentError("its vocabulary is not a list of tokens");
       BFIO_RETURN_IF_ERROR(on_token(entry[0].get<std::string>(), static_cast<int64_t>(i)));
     }
     return absl::OkStatus();
@@ -114,7 +114,7 @@ json ParseWithoutMerges(absl::string_view text) {
 
 absl::StatusOr<TokenText> TokenText::Parse(absl::string_view tokenizer_json) {
   const json tokenizer = ParseWithoutMerges(tokenizer_json);
-  if (!tokenizer.is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  if (!tokenizer.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   const auto model = tokenizer.find("model");
   if (model == tokenizer.end() || !model->is_object() || !model->contains("vocab"))
     return absl::InvalidArgumentError("it has no vocabulary");
@@ -122,7 +122,7 @@ absl::StatusOr<TokenText> TokenText::Parse(absl::string_view tokenizer_json) {
   TokenText out;
   const auto put = [&](int64_t id, std::string text, bool special) -> absl::Status {
     if (id < 0 || id >= kMaxTokens)
-      return absl::InvalidArgumentError(absl::StrCat("a token's id is not within 0..", kMaxTokens - 1));
+      return absl::InvalidArgumentError(absl::StrCat("a token's id must be within 0..", kMaxTokens - 1));
     if (static_cast<size_t>(id) >= out.tokens_.size()) out.tokens_.resize(static_cast<size_t>(id) + 1);
     out.tokens_[static_cast<size_t>(id)] = {std::move(text), special};
     return absl::OkStatus();
@@ -132,7 +132,7 @@ absl::StatusOr<TokenText> TokenText::Parse(absl::string_view tokenizer_json) {
   });
   // Added tokens are written as plain text. They may also be in the vocabulary.
   const json added = tokenizer.value("added_tokens", json::array());
-  if (!added.is_array()) return absl::InvalidArgumentError("its added_tokens are no list");
+  if (!added.is_array()) return absl::InvalidArgumentError("its added_tokens are not a list");
   for (const json& token : added) {
     if (!status.ok()) return status;
     const bool proper = token.is_object() && token.contains("id") && token["id"].is_number_integer() &&

@@ -59,7 +59,7 @@ absl::Status CheckUnsupportedSampling(const pb::SamplingParams& sampling) {
 
 absl::Status CheckUnsupported(const pb::GenerateRequest& request) {
   if (request.input_case() == pb::GenerateRequest::kText)
-    return NotSupported("text, a prompt that is not tokenized,");
+    return NotSupported("text (a prompt that is not tokenized)");
   if (request.has_mm_inputs()) return NotSupported("mm_inputs");
   if (request.extra_mm_inputs_size() > 0) return NotSupported("extra_mm_inputs");
   if (request.has_media_refs()) return NotSupported("media_refs");

@@ -50,10 +50,10 @@ TEST(EngineAddress, RanksOfSglangMayBePinned) {
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_TRUE(both->front().pinned);
   EXPECT_EQ(both->front().barrier, "x");
-  EXPECT_THAT(ParseEngines("vllm://a:1?pinned=1").status().message(), HasSubstr("'pinned=1' is neither"));
-  EXPECT_THAT(ParseEngines("sglang://a:1?pinned=2").status().message(), HasSubstr("nor pinned=1"));
+  EXPECT_THAT(ParseEngines("vllm://a:1?pinned=1").status().message(), HasSubstr("'pinned=1' is unknown"));
+  EXPECT_THAT(ParseEngines("sglang://a:1?pinned=2").status().message(), HasSubstr("or pinned=1"));
   EXPECT_THAT(ParseEngines("sglang://a:1?pinned=1&token_budget=9").status().message(),
-              HasSubstr("of engines with a barrier"));
+              HasSubstr("token_budget needs barrier"));
 }
 
 TEST(EngineAddress, MistakesInABarrierAreNamed) {
@@ -61,23 +61,23 @@ TEST(EngineAddress, MistakesInABarrierAreNamed) {
     return std::string(ParseEngines(text).status().message());
   };
   EXPECT_THAT(mistake("vllm://a:1?barrier=x,vllm://b:1"), HasSubstr("'vllm://b:1' has no barrier"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier="), HasSubstr("name"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier=" + std::string(65, 'x')), HasSubstr("name"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier=a/b"), HasSubstr("name"));
-  EXPECT_THAT(mistake("vllm://a:1?token_budget=512"), HasSubstr("of engines with a barrier"));
-  EXPECT_THAT(mistake("vllm://a:1?barrier=x&token_budget=0"), HasSubstr("from 1"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier="), HasSubstr("NAME must have 1 to 64"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier=" + std::string(65, 'x')), HasSubstr("NAME must have 1 to 64"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier=a/b"), HasSubstr("NAME must have 1 to 64"));
+  EXPECT_THAT(mistake("vllm://a:1?token_budget=512"), HasSubstr("token_budget needs barrier"));
+  EXPECT_THAT(mistake("vllm://a:1?barrier=x&token_budget=0"), HasSubstr("within 1.."));
   EXPECT_THAT(mistake("vllm://a:1?barrier=x&budget=1"), HasSubstr("'budget=1'"));
-  EXPECT_THAT(mistake("vllm://a:1?"), HasSubstr("neither"));
+  EXPECT_THAT(mistake("vllm://a:1?"), HasSubstr("is unknown"));
   EXPECT_THAT(mistake("vllm://a:1,vllm://a:1?barrier=x"), HasSubstr("twice"));
 }
 
 TEST(EngineAddress, MistakesAreNamed) {
   EXPECT_EQ(ParseEngines("sglang://a:1")->front().protocol, "sglang");
-  EXPECT_THAT(ParseEngines("sglang://a:1,vllm://b:1").status().message(), HasSubstr("one protocol"));
+  EXPECT_THAT(ParseEngines("sglang://a:1,vllm://b:1").status().message(), HasSubstr("the same protocol"));
   EXPECT_THAT(ParseEngines("trt://a:1").status().message(), HasSubstr("'trt://a:1'"));
   EXPECT_EQ(ParseEngines("a:1").status().message(),
-            "'a:1' is none of vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
-            "sglang+dns://NAME:PORT and file:PATH");
+            "'a:1' must be vllm://HOST:PORT, sglang://HOST:PORT, vllm+dns://NAME:PORT, "
+            "sglang+dns://NAME:PORT or file:PATH");
   EXPECT_FALSE(ParseEngines("vllm://").ok());
   EXPECT_FALSE(ParseEngines("vllm://a").ok());
   EXPECT_FALSE(ParseEngines("vllm://a:0").ok());

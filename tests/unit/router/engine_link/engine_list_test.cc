@@ -61,7 +61,7 @@ TEST_F(EngineListTest, AFileThatIsWrongAtStartIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(Read().status()));
   EXPECT_TRUE(absl::IsNotFound(ReadEngineSource("file:/").status()));
   Write("# none\n");
-  EXPECT_THAT(Read().status().message(), HasSubstr("names no engine"));
+  EXPECT_THAT(Read().status().message(), HasSubstr("lists no engine"));
   Write("vllm://a:1\nnonsense\n");
   EXPECT_THAT(Read().status().message(), HasSubstr("'nonsense'"));
   Write(std::string((1 << 20) + 1, '#'));

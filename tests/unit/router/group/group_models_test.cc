@@ -85,9 +85,9 @@ TEST_F(ModelsTest, NeverServeInOneGroup) {
   EXPECT_EQ(GroupOf("qwen"), NameBeside("0", {"star", "bb"}));
   ASSERT_EQ(world_.notices.size(), 1u);
   EXPECT_EQ(world_.notices[0].to, world_.Worker("qwen").member);
-  EXPECT_THAT(world_.notices[0].text, HasSubstr("since group 0 is of model aa, barrier star"));
+  EXPECT_THAT(world_.notices[0].text, HasSubstr("because group 0 has model aa, barrier star"));
   EXPECT_THAT(world_.log,
-              Contains(HasSubstr("worker qwen: this worker (model bb, barrier star) is in group")));
+              Contains(HasSubstr("worker qwen: this worker (model bb, barrier star) is assigned to group")));
   Submit(1, 8);
   world_.Run();
   EXPECT_EQ(world_.book().completed.size(), 8u);
@@ -209,9 +209,11 @@ TEST_F(ModelsTest, ARefusedWorkerDoesNotChangeTheModelOfAnEmptyGroup) {
   // It has followed a router that was elected later.
   world_.Worker("late").followed = (uint64_t{1} << 63) + 9;
   JoinModel("late", "bb");
-  EXPECT_EQ(world_.closed.back().status,
-            absl::UnavailableError("this worker has followed a router that was elected later"));
-  EXPECT_THAT(world_.log, Contains(HasSubstr("worker late is refused: this worker has followed a router")));
+  EXPECT_EQ(
+      world_.closed.back().status,
+      absl::UnavailableError("this worker has already been connected to a router that was elected later"));
+  EXPECT_THAT(world_.log,
+              Contains(HasSubstr("worker late is refused: this worker has already been connected to")));
   JoinModel("a", "aa");
   Settle();
   EXPECT_THAT(Serving(), ElementsAre("a")) << "the group has served, so it need not be complete";

@@ -314,7 +314,8 @@ TEST_F(WorkerSpeedsTest, PlansAccountForASlowWorker) {
   EXPECT_DOUBLE_EQ(TimeOf(0), 1);
   EXPECT_NEAR(TimeOf(1), 2, 0.01);
   EXPECT_NEAR(world_->group().Members()[1].telemetry.time.time_per_token, 2, 0.01);
-  EXPECT_THAT(world_->log, IsSupersetOf({HasSubstr("worker b: a step counts as 2.00 x load + 0 tokens")}));
+  EXPECT_THAT(world_->log,
+              IsSupersetOf({HasSubstr("worker b: step time is now modelled as 2.00 x load + 0 tokens")}));
   EXPECT_GT(world_->group().Members()[1].telemetry.service_time, 1);
   EXPECT_EQ(world_->cluster().group(0)->Account(1).spec.service_time,
             world_->group().Members()[1].telemetry.service_time);

@@ -375,10 +375,10 @@ TEST_F(LogFile, SizesAreCheckedBeforeTheyAreUsed) {
   WriteSession(1, 5);
   const std::string file = ListSegments(path())[0].path;
   Put(file, std::string(kMagic) + std::string("\xff\xff\xff\xff\0\0\0\0", 8) + "abc");
-  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("a block of 4294967295 bytes"));
+  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("a block's size is 4294967295 bytes"));
   const std::string huge("\xff\xff\xff\x7f", 4);
   Put(file, std::string(kMagic) + Frame(huge) + huge);
-  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("a record of 268435455 bytes"));
+  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("a record's size is 268435455 bytes"));
   Put(file, "something else entirely");
   EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("is not a decision log"));
   Put(file, std::string(kMagic));
@@ -397,7 +397,7 @@ TEST_F(LogFile, ALogOfAnOlderFormatIsRefusedInOneLine) {
   const absl::Status status = ReplayLog(path()).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), file +
-                                  ": a decision log of format 1, which version '1.4.0' wrote; this program "
+                                  ": decision log format 1, written by version '1.4.0'; this program "
                                   "reads format 2");
 }
 
@@ -474,7 +474,7 @@ TEST_F(LogFile, AHangingDiskStopsOnlyTheLog) {
 TEST_F(LogFile, AnUnusablePathOrBoundIsRefusedAtOnce) {
   EXPECT_EQ(LogWriter::Open({folder_ + "/no/such/folder/log", 64 << 20}).status().code(),
             absl::StatusCode::kNotFound);
-  EXPECT_THAT(LogWriter::Open({path(), 1000}).status().message(), HasSubstr("at least 1048576 are needed"));
+  EXPECT_THAT(LogWriter::Open({path(), 1000}).status().message(), HasSubstr("must be at least 1048576"));
 }
 
 }  // namespace

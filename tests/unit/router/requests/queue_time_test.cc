@@ -134,7 +134,7 @@ TEST_F(QueueTimeTest, WithoutARankThatServesItIsUnavailable) {
   RecordingSink& late = Arrive(Request("b"));
   PassTime(absl::Seconds(10));
   EXPECT_TRUE(absl::IsUnavailable(*late.status));
-  EXPECT_THAT(late.status->message(), HasSubstr("no rank serves now"));
+  EXPECT_THAT(late.status->message(), HasSubstr("no rank is serving"));
   EXPECT_TRUE(GetRetryDelay(*late.status).has_value());
   EXPECT_EQ(requests_->totals().queue_timeouts, 2);
 }

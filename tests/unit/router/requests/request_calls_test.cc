@@ -53,7 +53,7 @@ TEST_F(RequestLifecycleTest, ACallHasItsNameUntilItsLastOutputEnds) {
   Place();
   Tokens(*sinks[0], {1});
   requests_->OnFinished(sinks[0]->id(), FinishReason::kLength, now_);
-  const auto taken = absl::AlreadyExistsError("a live request has the request_id a");
+  const auto taken = absl::AlreadyExistsError("a request is already running with the request_id a");
   EXPECT_EQ(Arrive(Request("a")).status, taken);
   for (const RecordingSink* again : ArriveAll(Request("a"), 3)) EXPECT_EQ(again->status, taken);
   EXPECT_TRUE(Arrive(Request("a/1")).open()) << "a name like any other";

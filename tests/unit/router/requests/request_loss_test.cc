@@ -50,7 +50,8 @@ TEST_F(RequestLifecycleTest, TwoDeathsRunARequestAloneAndThreeEndIt) {
   Place();
   EXPECT_TRUE(sink.open());
   Die();
-  EXPECT_EQ(*sink.status, absl::InternalError("3 workers died with this request on them, one after another"));
+  EXPECT_EQ(*sink.status,
+            absl::InternalError("3 workers failed one after another while they ran this request"));
   EXPECT_EQ(requests_->totals().suspects_ended, 1);
   EXPECT_EQ(requests_->totals().replays_refused, 1);
   EXPECT_EQ(requests_->totals().failed, 1);

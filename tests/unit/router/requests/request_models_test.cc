@@ -74,7 +74,7 @@ TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAnError) {
   Serve(2);
   Know({2});
   EXPECT_TRUE(absl::IsFailedPrecondition(*begun.status)) << *begun.status;
-  EXPECT_THAT(begun.status->message(), HasSubstr("2 of its tokens are delivered"));
+  EXPECT_THAT(begun.status->message(), HasSubstr("after 2 tokens were delivered"));
   EXPECT_TRUE(fresh.open());
   EXPECT_EQ(cluster_->waiting(), 1);
   EXPECT_EQ(requests_->totals().replays_refused, 1);
@@ -147,7 +147,7 @@ TEST_F(RequestModelsTest, ATicketForAnUnknownModelIsRefusedAtOnce) {
   claimed.model = "digest 2";
   const RecordingSink& gone = Arrive(claimed);
   EXPECT_TRUE(absl::IsFailedPrecondition(*gone.status));
-  EXPECT_THAT(gone.status->message(), HasSubstr("3 of its tokens are delivered"));
+  EXPECT_THAT(gone.status->message(), HasSubstr("after 3 tokens were delivered"));
   EXPECT_EQ(requests_->totals().resume_refused, 1);
 }
 

@@ -151,16 +151,16 @@ TEST(HeldRequest, InconsistentRequestsAreRefused) {
     EXPECT_TRUE(absl::IsInvalidArgument(state.status())) << part;
     EXPECT_THAT(std::string(state.status().message()), HasSubstr(part));
   };
-  expect([](auto& h) { h.mutable_assignment()->set_origin("\xff"); }, "cannot be read");
+  expect([](auto& h) { h.mutable_assignment()->set_origin("\xff"); }, "cannot be parsed");
   expect([](auto& h) { h.mutable_assignment()->set_first_index(4); }, "first_index 4");
   expect([](auto& h) { h.mutable_assignment()->set_prompt_length(9); }, "prompt_length 9");
   expect([](auto& h) { h.mutable_assignment()->clear_prompt_token_ids(); },
-         "0 earlier tokens before index 1");
+         "0 earlier_token_ids do not match first_index 1");
   expect(
       [](auto& h) {
         for (int i = 0; i < 9; ++i) h.add_token_ids(1);
       },
-      "11 tokens of at most 10");
+      "11 tokens, more than its max_new_tokens, 10");
   expect([](auto& h) { h.mutable_assignment()->clear_origin(); }, "max_new_tokens is 0");
   expect([](auto& h) { h.mutable_assignment()->set_handle(UINT64_MAX); }, "its handle");
 }

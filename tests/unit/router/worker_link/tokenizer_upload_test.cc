@@ -96,10 +96,10 @@ TEST_F(TokenizerUploadTest, UnneededFilesAreNotReceived) {
 }
 
 TEST_F(TokenizerUploadTest, TheReceiversVerdictIsTheStatus) {
-  verdict_ = absl::InvalidArgumentError("config.json is no JSON object");
+  verdict_ = absl::InvalidArgumentError("config.json is not a JSON object");
   const absl::Status status = Send({Part("tokenizer.json", "x")});
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no JSON object"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not a JSON object"));
 }
 
 TEST_F(TokenizerUploadTest, OtherFilesAreRefused) {

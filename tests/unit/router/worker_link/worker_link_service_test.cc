@@ -336,7 +336,7 @@ TEST_F(WorkerLinkServiceTest, AWorkerThatDoesNotReadIsCutOffByBytes) {
   v1::RouterMessage message;
   while (stream_->Read(&message)) {
   }
-  EXPECT_EQ(End(), absl::ResourceExhaustedError("the worker does not take its messages"));
+  EXPECT_EQ(End(), absl::ResourceExhaustedError("the worker does not read its messages"));
 }
 
 // One plan may exceed the limit of the queue: it has all prompts for a worker's slots.

@@ -201,7 +201,7 @@ TEST_F(SglangServiceTest, AnAbortReportsWhetherTheRequestExisted) {
   handler_.abort_finds = false;
   const pb::AbortResponse none = Abort("other");
   EXPECT_FALSE(none.success());
-  EXPECT_EQ(none.message(), "there is no such request");
+  EXPECT_EQ(none.message(), "no such request");
 }
 
 TEST_F(SglangServiceTest, ModelServerAndLoadsAreReported) {

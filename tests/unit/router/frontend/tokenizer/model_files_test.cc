@@ -81,9 +81,9 @@ TEST_F(ModelFilesTest, ATokenizerOfAnotherKindIsHandedOutAllTheSame) {
   const auto model = Load();
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->text, nullptr);
-  EXPECT_EQ(model->why_no_text, "there is no tokenizer.json");
+  EXPECT_EQ(model->why_no_text, "the model has no tokenizer.json");
   Put("tokenizer.json", "[]");
-  EXPECT_EQ(Load()->why_no_text, "tokenizer.json: it is no JSON object");
+  EXPECT_EQ(Load()->why_no_text, "tokenizer.json: it is not a JSON object");
 }
 
 TEST_F(ModelFilesTest, ADirectoryWithoutATokenizerIsAnError) {
@@ -93,7 +93,8 @@ TEST_F(ModelFilesTest, ADirectoryWithoutATokenizerIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(LoadModelFiles(folder_.string() + "/nowhere").status()));
   Put("tokenizer.json", kTokenizer);
   Put("config.json", "{");
-  EXPECT_EQ(Load().status(), absl::InvalidArgumentError(folder_.string() + "/config.json is no JSON object"));
+  EXPECT_EQ(Load().status(),
+            absl::InvalidArgumentError(folder_.string() + "/config.json is not a JSON object"));
 }
 
 }  // namespace

@@ -217,17 +217,17 @@ TEST(VllmRequest, StopTextsNeedATokenizer) {
   pb::GenerateRequest request = Plain();
   request.mutable_sampling_params()->add_stop("x");
   gateway::RequestContext context = Context();
-  context.no_stop_texts = "it has none";
+  context.no_stop_texts = "the router has no tokenizer";
   EXPECT_EQ(Convert(request, "", context).status(),
-            absl::InvalidArgumentError(
-                "sampling_params.stop needs the model's tokenizer here (--tokenizer): it has none"));
+            absl::InvalidArgumentError("sampling_params.stop needs the model's tokenizer in the router "
+                                       "(--tokenizer): the router has no tokenizer"));
 }
 
 TEST(VllmRequest, FieldsOfLaterVersionsAreRefusedByNumber) {
   const auto refused = [](const pb::GenerateRequest& request, const std::string& message) {
     const absl::Status status = ConvertPlain(request).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("the field 1023 of " + message));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("unknown field 1023 of " + message));
   };
   const auto set = [](google::protobuf::Message& message) {
     message.GetReflection()->MutableUnknownFields(&message)->AddVarint(1023, 0);
