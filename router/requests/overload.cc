@@ -23,7 +23,7 @@ absl::Status OverloadControl::CheckPool(int64_t outputs, bool held) {
   if (outputs > most) {
     return OutOfRange("n", outputs,
                       absl::StrCat("at most ", most, ", the requests that may wait ",
-                                   held ? "for single ranks" : "at a time", " (--max_waiting)"));
+                                   held ? "with a data_parallel_rank" : "at a time", " (--max_waiting)"));
   }
   if (waiting_.load(std::memory_order_relaxed) + outputs <= options_.max_waiting) return absl::OkStatus();
   refused_early_.fetch_add(1, std::memory_order_relaxed);

@@ -8,7 +8,7 @@ absl::Status CheckNoUnknownFields(const google::protobuf::Message& message) {
   const google::protobuf::UnknownFieldSet& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.empty()) return absl::OkStatus();
   return NotSupported(absl::StrCat("unknown field ", unknown.field(0).number(), " of ",
-                                   std::string(message.GetDescriptor()->name()), ", which is not declared,"));
+                                   std::string(message.GetDescriptor()->name())));
 }
 
 absl::Status NotSupported(absl::string_view field) {
@@ -57,7 +57,7 @@ absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {
   constexpr size_t kBytesPerToken = 4;
   if (ids > 0) return static_cast<uint32_t>(ids);
   if (!text.empty()) return static_cast<uint32_t>((text.size() + kBytesPerToken - 1) / kBytesPerToken);
-  return absl::InvalidArgumentError("the prompt is missing: set tokenized.input_ids or text");
+  return absl::InvalidArgumentError("the prompt is missing: set tokenized.input_ids");
 }
 
 }  // namespace bfio::router::gateway

@@ -105,9 +105,10 @@ TEST(OverloadControl, ACallThatNoPoolHoldsIsInvalid) {
             absl::InvalidArgumentError(
                 "n is 11; must be at most 10, the requests that may wait at a time (--max_waiting)"));
   EXPECT_TRUE(control.CheckPool(5, /*held=*/true).ok());
-  EXPECT_EQ(control.CheckPool(6, true),
-            absl::InvalidArgumentError(
-                "n is 6; must be at most 5, the requests that may wait for single ranks (--max_waiting)"));
+  EXPECT_EQ(
+      control.CheckPool(6, true),
+      absl::InvalidArgumentError(
+          "n is 6; must be at most 5, the requests that may wait with a data_parallel_rank (--max_waiting)"));
   control.SetWaiting(7);
   EXPECT_TRUE(control.CheckPool(3, false).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(control.CheckPool(4, false)));
