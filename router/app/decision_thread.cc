@@ -22,7 +22,7 @@ constexpr absl::Duration kChannelCheck = absl::Milliseconds(500);
 // Ends the process, because another router may decide by now. As after a crash, the next router recovers the
 // requests that workers hold.
 [[noreturn]] void EndWithoutLease() {
-  spdlog::critical("the election lease has expired: another router may lead now; this router exits");
+  spdlog::critical("the election lease is lost: another router may lead now; this router exits");
   spdlog::default_logger()->flush();
   std::_Exit(EXIT_FAILURE);
 }

@@ -328,7 +328,7 @@ TEST(Standby, AStoppedLeaderEndsWhenItWakes) {
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   pair.router(0).Signal(SIGCONT);
   EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
-  EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("the election lease has expired"));
+  EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("the election lease is lost"));
   ExpectUndisturbed(clients, 600);
 }
 
@@ -341,7 +341,7 @@ TEST(Standby, ARouterWithoutEtcdLeadsNoLongerThanItsLease) {
   etcd.Kill();
   EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
   EXPECT_THAT(pair.router(0).Stderr(),
-              AllOf(HasSubstr("cannot renew the lease"), HasSubstr("the election lease has expired")));
+              AllOf(HasSubstr("cannot renew the lease"), HasSubstr("the election lease is lost")));
   etcd.Start();
   ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
   ExpectUndisturbed(clients, 1200);
