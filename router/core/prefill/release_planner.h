@@ -39,9 +39,10 @@
 // it also lets younger prompts go first, as long as a rank without a free slot has more of its prefix than
 // all ranks with one, for at most ReleaseSettings::longest_wait_s.
 //
-// Objectives. Where there are slots for all, a prompt whose objective for its first token could be met now and
-// no longer two steps later is not delayed for others: it, the prompts before it on a rank and its height are
-// counted. An objective that cannot be met is not pursued, so it gives a request no advantage.
+// Objectives. Where there are slots for all, a prompt does not wait for others if its objective for the first
+// token can be met now, and perhaps not two steps later. The estimate has the steps of the prompts before it
+// on its rank and its own, and its height. An objective that cannot be met is ignored, so it gives a request
+// no advantage.
 //
 // Bound. A prompt that has waited N times its own height is not delayed for others any longer. Where there
 // are slots for all, neither is a prompt that has waited for two steps and 16 times the height: with many
