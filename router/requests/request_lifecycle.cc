@@ -41,6 +41,10 @@ void Trace(const RequestRecord& record, absl::string_view what) {
   spdlog::debug("request {}: {}", record.LogName(), std::string(what));
 }
 
+absl::Status RetryLater(absl::string_view why) {
+  return WithRetry(absl::UnavailableError(why), kFailedRetry);
+}
+
 }  // namespace
 
 RequestLifecycle::RequestLifecycle(const RequestOptions& options, core::Cluster* cluster, RequestIds* ids,
@@ -218,10 +222,7 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
     if (!exact) queue_.Add(*record, *record->refused_since);
     return;
   }
-  Fail(*record,
-       full ? WithRetry(absl::UnavailableError("workers refused the request too often for lack of KV memory"),
-                        kFailedRetry)
-            : why);
+  Fail(*record, full ? RetryLater("workers refused the request too often for lack of KV memory") : why);
 }
 
 void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
@@ -232,15 +233,14 @@ void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
   if (record->delivered >= record->request.max_new_tokens) return Complete(*record, FinishReason::kLength);
   if (record->forgotten) {
     ++totals_.replays_refused;
-    return Fail(*record,
-                WithRetry(absl::UnavailableError("the request's worker ran out of KV memory, and the request "
-                                                 "was too large to be kept (--request_memory_mb)"),
-                          kFailedRetry));
+    return Fail(
+        *record,
+        RetryLater("the request's worker ran out of KV memory, and the request was too large to be kept "
+                   "(--request_memory_mb)"));
   }
   // Otherwise a request that no engine can serve would be placed again endlessly.
   if (record->request.passed.whole && ++record->refusals >= kMaxRefusals) {
-    return Fail(*record,
-                WithRetry(absl::UnavailableError("workers preempted the request too often"), kFailedRetry));
+    return Fail(*record, RetryLater("workers preempted the request too often"));
   }
   if (!EndIfStuck(*record)) Requeue(*record);
 }
@@ -266,10 +266,10 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   }
   if (record->forgotten) {
     ++totals_.replays_refused;
-    return Fail(*record,
-                WithRetry(absl::UnavailableError("the request's worker was lost, and the request was too "
-                                                 "large to be kept for a replay (--request_memory_mb)"),
-                          kFailedRetry));
+    return Fail(
+        *record,
+        RetryLater("the request's worker was lost, and the request was too large to be kept for a replay "
+                   "(--request_memory_mb)"));
   }
   if (EndIfStuck(*record)) return;
   if (record->suspicion.runs_alone())
@@ -289,10 +289,8 @@ bool RequestLifecycle::EndIfStuck(RequestRecord& record) {
   const absl::string_view why = passed.on ? "continue it: only greedy requests without penalties, grammar, "
                                             "stop strings, images and unknown fields can continue"
                                           : "continue an output that is sampled with a seed";
-  Fail(record,
-       WithRetry(absl::UnavailableError(absl::StrCat("the request's engine was lost after ", record.delivered,
-                                                     " tokens, and another engine cannot ", why)),
-                 kFailedRetry));
+  Fail(record, RetryLater(absl::StrCat("the request's engine was lost after ", record.delivered,
+                                       " tokens, and another engine cannot ", why)));
   return true;
 }
 
@@ -364,10 +362,8 @@ bool RequestLifecycle::RankGone(const RequestRecord& record) const {
 
 void RequestLifecycle::EndIfRankGone(RequestRecord& record) {
   if (record.ended || !record.held_to || cluster_->LocationOf(record.id) || !RankGone(record)) return;
-  Fail(record,
-       WithRetry(absl::UnavailableError(absl::StrCat("data_parallel_rank ", *record.request.rank,
-                                                     " has left, and the request may run only there")),
-                 kFailedRetry));
+  Fail(record, RetryLater(absl::StrCat("data_parallel_rank ", *record.request.rank,
+                                       " has left, and the request may run only there")));
 }
 
 void RequestLifecycle::Requeue(RequestRecord& record) {
@@ -413,9 +409,7 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
       LogEvent(lines_, spdlog::level::warn, "too long", *record, now_,
                absl::StrCat("no worker can hold it any more: ", status.message()));
-      Fail(*record, WithRetry(absl::UnavailableError(absl::StrCat(
-                                  "no connected worker can hold the request: ", status.message())),
-                              kFailedRetry));
+      Fail(*record, RetryLater(absl::StrCat("no connected worker can hold the request: ", status.message())));
     }
   }
   if (groups_.complete) settled_ = true;
@@ -470,8 +464,7 @@ void RequestLifecycle::EndQueued(RequestRecord& record) {
                                           absl::FormatDuration(queue_.longest()), " (--max_queue_time)");
   // Without a serving rank, this router is no better for a retry than another one.
   Fail(record, served ? WithRetry(absl::ResourceExhaustedError(waited), kFullRetry)
-                      : WithRetry(absl::UnavailableError(absl::StrCat(waited, "; no rank is serving")),
-                                  kFailedRetry));
+                      : RetryLater(absl::StrCat(waited, "; no rank is serving")));
 }
 
 void RequestLifecycle::End(RequestRecord& record, const absl::Status& status, std::optional<Finish> finish) {
