@@ -285,7 +285,7 @@ TEST(PipelineTest, AMicroBatchThatDoesNotFitTheChainIsRefused) {
   const std::vector<std::pair<std::string, std::function<void(MicroBatch&)>>> faults = {
       {"4 rows", [](MicroBatch& b) { b.plan.token_ids.push_back(0); }},
       {"0 rows", [](MicroBatch& b) { b = MicroBatch(), b.plan.Clear(); }},
-      {"11 values", [](MicroBatch& b) { b.hidden.pop_back(); }},
+      {"11 hidden values", [](MicroBatch& b) { b.hidden.pop_back(); }},
       {"differ in length", [](MicroBatch& b) { b.plan.positions.pop_back(); }},
       {"differ in length", [](MicroBatch& b) { b.plan.row_runs.push_back(0); }},
       {"differ in length", [](MicroBatch& b) { b.plan.run_rows.pop_back(); }},
