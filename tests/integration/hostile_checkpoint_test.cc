@@ -99,14 +99,14 @@ TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
                                    {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
                                     "--slots=2", "--kv_tokens=100000000000", "--ranks_per_process=2"},
                                    kSlowdown * absl::Seconds(60));
-  ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks may come to take ", 1);
+  ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks needs up to ", 1);
   EXPECT_THAT(run.err, HasSubstr("tokens per rank fit"));
   // Without the flag, the KV cache is as large as fits; the limit of 4 MiB includes the weights.
   const RunResult fits = RunProgram("bfio_worker",
                                     {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
                                      "--slots=2", "--memory_limit_mb=4", "--connect_timeout=100ms"},
                                     kSlowdown * absl::Seconds(60));
-  EXPECT_THAT(fits.err, HasSubstr("what fits into 4.0 MiB of memory"));
+  EXPECT_THAT(fits.err, HasSubstr("the most that fits into 4.0 MiB of memory"));
   EXPECT_THAT(fits.err, HasSubstr("router")) << "it went on";
 }
 

@@ -390,7 +390,7 @@ TEST_F(RouterWeb, CertificatesAreReplacedUnderARunningRouter) {
       << "no key of this certificate is there yet";
   replace("/admin-ca.crt");
   replace("/admin-server.key");
-  EXPECT_TRUE(LogComesToSay("admin-server.crt again")) << router_->Stderr();
+  EXPECT_TRUE(LogComesToSay("reloaded the certificate")) << router_->Stderr();
   EXPECT_EQ(Caller(kOperator, "admin")->Get("/metrics")->status, 200) << router_->Stderr();
   // A client that trusts the new router, with a certificate of the old CA.
   httplib::Client stale(address_, old + "/admin.crt", old + "/admin.key");

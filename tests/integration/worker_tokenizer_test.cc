@@ -124,7 +124,7 @@ TEST(WorkerTokenizerTest, ATooLargeTokenizerIsNotSentAndWorkersServe) {
   const Tokenizer none = Fetch(cluster);
   EXPECT_EQ(none.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(none.status.error_message(), HasSubstr("no worker has sent one"));
-  EXPECT_THAT(cluster.workers()[0].Stderr(), HasSubstr("above 64 MiB"));
+  EXPECT_THAT(cluster.workers()[0].Stderr(), HasSubstr("exceed 64 MiB"));
   EXPECT_EQ(ModelInfo(cluster).served_model_name(), "bfio");
   const auto stub = StubAt(cluster.address());
   EXPECT_EQ(Generate(*stub, Request(5)).tokens.at(0).size(), 5u);

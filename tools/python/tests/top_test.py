@@ -289,7 +289,7 @@ class BadInput(unittest.TestCase):
                     ("--admin-tls=ca=/none",): "--admin_tls: cannot read /none: No such file or directory",
                     ("--admin_tls=cert=/none,key=/none",):
                         "--admin_tls: 'cert=/none,key=/none' must be ca=FILE or ca=FILE,cert=FILE,key=FILE",
-                    (f"--admin_token_file={file.name}",): f"--admin_token_file: {file.name}: one token in one line is expected",
+                    (f"--admin_token_file={file.name}",): f"--admin_token_file: {file.name}: expected a single line with the bearer token",
             }.items():
                 self.assertEqual(top(*arguments), (2, "", f"bfio-top: {message}\n"))
             code, _, error = top("--once", f"--admin_tls=ca={file.name}")
