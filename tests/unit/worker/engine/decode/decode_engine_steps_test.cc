@@ -168,7 +168,8 @@ TEST(DecodeEngineTest, WholePromptsNeedABudgetForTheLongestSequence) {
   // The model has 200 positions, whatever the options allow.
   const auto refused = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("must be at least max_sequence_tokens, 200"));
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("must be at least max_sequence_tokens, 200"));
   options.step_tokens = 200;
   EXPECT_EQ(Make(options)->token_budget(), 200);
 }

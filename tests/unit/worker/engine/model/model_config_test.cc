@@ -231,7 +231,8 @@ TEST(ModelConfig, ASlidingWindowLimitsTheSequenceLength) {
 TEST(ModelConfig, NumbersOutOfRangeAreRefusedWithTheirLimits) {
   ExpectInvalid(With("hidden_size", 0), "hidden_size is 0; must be between 1 and 1048576");
   ExpectInvalid(With("hidden_size", -64), "hidden_size is -64");
-  ExpectInvalid(With("num_hidden_layers", 1'000'000), "num_hidden_layers is 1000000; must be between 1 and 1024");
+  ExpectInvalid(With("num_hidden_layers", 1'000'000),
+                "num_hidden_layers is 1000000; must be between 1 and 1024");
   ExpectInvalid(With("vocab_size", 18446744073709551615u), "vocab_size is 18446744073709551615");
   ExpectInvalid(With("vocab_size", int64_t{1} << 40), "vocab_size is 1099511627776");
   ExpectInvalid(With("intermediate_size", 1.5), "intermediate_size is 1.5; must be an integer");
