@@ -84,8 +84,8 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
             "host at which the other workers reach the barrier of this one; the star barrier listens on it");
   table.Add("insecure", &o.insecure,
             "permit unprotected ports that other machines can reach: a barrier (--barrier_host) whose secret "
-            "comes over an unencrypted router link, --pipeline_listen without encryption or authentication, "
-            "and the --listen port of --serve");
+            "comes over an unencrypted router link, the port of a server of chains without encryption or "
+            "authentication, and the --listen port of --serve");
   table.Add(
       "http_listen", &o.http_listen,
       "HOST:PORT for /metrics and the probes /healthz and /readyz, without authentication; empty: none");
@@ -126,7 +126,7 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
                         "requests) or tp (the ranks of the group shard the MLP and exchange activations in "
                         "every layer); must be the same on all ranks of a group");
   table.AddScaled("memory_limit_mb", 0, Within(0, 1e9),
-                  "cpu engine, and cuda engine with --pipeline_listen (GPU memory): MiB that weights and KV "
+                  "cpu engine, and cuda engine on a server of chains (GPU memory): MiB that weights and KV "
                   "cache of the process may use; a model that does not fit is rejected. 0: no limit",
                   [&o](double mb) { o.memory_limit_bytes = static_cast<int64_t>(mb * (1 << 20)); });
   table.Add(

@@ -85,7 +85,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
       options.engine.name == "cpu" || (options.engine.name == "cuda" && options.parts != nullptr);
   if (options.engine.memory_limit_bytes != 0 && !limited) {
     return absl::InvalidArgumentError(
-        "--memory_limit_mb requires --engine=cpu, or --engine=cuda with --pipeline_listen");
+        "--memory_limit_mb requires --engine=cpu, or --engine=cuda on a server of chains");
   }
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
