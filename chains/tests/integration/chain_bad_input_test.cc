@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 TEST(ChainBadInput, FlagsOfRouterAndWorker) {
   ExpectOneLine("bfio_router", {"--chain_slots=0"}, 2, "--chain_slots=0: must be within 1..4096");
   ExpectOneLine("bfio_router", {"--chain_job=much"}, 2, "--chain_job=much: must be INPUT:OUTPUT");
-  ExpectOneLine("bfio_router", {"--chain_servers=2", "--plan_mode=lockstep"}, 2, "(--coupling=barrier)");
+  ExpectOneLine("bfio_router", {"--chain_servers=2", "--plan_mode=lockstep"}, 2, "needs --coupling=barrier");
   const std::string listen = "--pipeline_listen=127.0.0.1:0", model = "--model=/nonexistent";
   ExpectOneLine("bfio_worker", {listen}, 2, "--pipeline_listen requires --engine=cpu or --engine=cuda");
   ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model}, 2, "requires --memory_limit_mb");
