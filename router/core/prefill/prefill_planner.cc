@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "router/core/prefill/prompt_placement.h"
+
 namespace bfio::core {
 namespace {
 
@@ -38,6 +40,7 @@ class Planner {
     free_speed_ = FreeSpeed();
     slots_short_ = static_cast<int64_t>(waiting.size()) > free_slots_;
     could_run_ = bound + std::min(free_slots_, static_cast<int64_t>(waiting.size()));
+    bound_.resize(waiting.size());
     left_.resize(waiting.size());
     std::iota(left_.begin(), left_.end(), 0);
   }
@@ -253,7 +256,7 @@ class Planner {
       mean.k1_s_per_pair += rank.cost.k1_s_per_pair / ranks;
     }
     for (const int32_t i : NextWithObjectives()) {
-      const double own_s = WholePromptSeconds(mean, {waiting_[i].tokens, waiting_[i].done}, 0);
+      const double own_s = WholePromptSeconds(mean, waiting_[i].Least(), 0);
       meet(mean_other_s, before_s + own_s, waiting_[i].due_s);
       before_s += own_s / ranks;
     }
@@ -283,34 +286,68 @@ class Planner {
       const PrefillRank& rank = ranks_[g];
       if (rank.free_slots > 0 && wants(rank)) takers.push_back(g);
     }
-    const size_t count = std::min(takers.size(), left_.size());
-    if (count == 0) return false;
-    std::vector<int32_t> chosen = TakeNext(count);
-    // The longest prompt goes to the rank that will be least loaded.
-    std::stable_sort(chosen.begin(), chosen.end(),
-                     [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
-    std::vector<double> expected_s(ranks_.size());
-    for (const WorkerIndex g : takers) expected_s[g] = ExpectedSeconds(ranks_[g]);
+    const std::vector<int32_t> chosen = TakeNext(takers);
+    std::vector<double> expected_s;
+    int64_t rows = 0;
+    for (const PrefillRank& rank : ranks_) {
+      expected_s.push_back(ExpectedSeconds(rank));
+      rows += rank.decodes + std::ssize(rank.prompts);
+    }
     std::stable_sort(takers.begin(), takers.end(),
                      [&](WorkerIndex a, WorkerIndex b) { return expected_s[a] < expected_s[b]; });
-    for (size_t i = 0; i < count; ++i) {
-      decision_.bindings.push_back({chosen[i], takers[i]});
-      PrefillRank& rank = ranks_[takers[i]];
-      rank.Add({waiting_[chosen[i]].tokens, waiting_[chosen[i]].done}, waiting_[chosen[i]].due_s);
+    const std::vector<double> slowest = SlowestProbabilities(expected_s, rows);
+    for (const int32_t i : chosen) {
+      const WaitingPrompt& prompt = waiting_[i];
+      // The longest prompt goes to the rank that will be least loaded, unless caches hold parts of it.
+      auto best = takers.begin();
+      if (!prompt.cached.empty()) {
+        const auto cost = [&](WorkerIndex g) {
+          return PlacementCost(SecondsOn(prompt, g), std::ssize(ranks_), traffic_.mean_output_tokens,
+                               slowest[g], AddedSeconds(prompt, g));
+        };
+        best = std::min_element(takers.begin(), takers.end(),
+                                [&](WorkerIndex a, WorkerIndex b) { return cost(a) < cost(b); });
+      }
+      decision_.bindings.push_back({i, *best});
+      PrefillRank& rank = ranks_[*best];
+      rank.Add(prompt.On(*best), prompt.due_s);
       --rank.free_slots;
       --free_slots_;
+      takers.erase(best);
     }
-    return true;
+    return !chosen.empty();
   }
 
-  // Decode time of the rank after its requests have grown by settings_.growth.
-  double ExpectedSeconds(const PrefillRank& rank) const {
+  double SecondsOn(const WaitingPrompt& prompt, WorkerIndex g) const {
+    return WholePromptSeconds(ranks_[g].cost, prompt.On(g), 0);
+  }
+  // By how much the rank's expected decode time grows with the prompt's request.
+  double AddedSeconds(const WaitingPrompt& prompt, WorkerIndex g) const {
+    return ExpectedSeconds(ranks_[g], prompt.On(g)) - ExpectedSeconds(ranks_[g]);
+  }
+
+  // Whether the prompt waits for a rank with a free slot that holds more of it than every taker: no longer
+  // than a taker would compute the difference. False in a group without decodes, where no step would end the
+  // wait.
+  bool Awaits(const WaitingPrompt& prompt, absl::Span<const WorkerIndex> takers) const {
+    if (prompt.cached.empty() || decodes_ == 0) return false;
+    double least_s = std::numeric_limits<double>::infinity(), taken_s = least_s;
+    for (WorkerIndex g = 0; g < std::ssize(ranks_); ++g) {
+      if (ranks_[g].free_slots > 0) least_s = std::min(least_s, SecondsOn(prompt, g));
+    }
+    for (const WorkerIndex g : takers) taken_s = std::min(taken_s, SecondsOn(prompt, g));
+    return prompt.waited_s + traffic_.step_s < taken_s - least_s;
+  }
+
+  // Decode time of the rank after its requests, and that of another prompt, have grown by settings_.growth.
+  double ExpectedSeconds(const PrefillRank& rank, const std::optional<PromptLeft>& more = {}) const {
     const double growth = settings_.growth * traffic_.mean_output_tokens;
     double context = rank.decode_context + growth * static_cast<double>(rank.decodes);
     for (const PromptLeft& prompt : rank.prompts) {
       context += static_cast<double>(prompt.left + prompt.done) + growth;
     }
-    const auto rows = rank.decodes + static_cast<int64_t>(rank.prompts.size());
+    if (more) context += static_cast<double>(more->left + more->done) + growth;
+    const auto rows = rank.decodes + std::ssize(rank.prompts) + (more ? 1 : 0);
     const auto beyond = static_cast<double>(std::max<int64_t>(0, rows - rank.cost.b0_tokens));
     return rank.cost.a_s_per_token * beyond + rank.cost.k2_s_per_token * context;
   }
@@ -321,7 +358,7 @@ class Planner {
     if (slots_short_) return;
     const auto urgency = [&](int32_t i) {
       return (waiting_[i].waited_s + traffic_.step_s) /
-             std::sqrt(static_cast<double>(std::max<int64_t>(1, waiting_[i].tokens)));
+             std::sqrt(static_cast<double>(std::max<int64_t>(1, waiting_[i].Least().left)));
     };
     std::partial_sort(prompts.begin(), prompts.begin() + static_cast<std::ptrdiff_t>(count), prompts.end(),
                       [&](int32_t a, int32_t b) {
@@ -330,11 +367,21 @@ class Planner {
                       });
   }
 
-  std::vector<int32_t> TakeNext(size_t count) {
-    SortNext(left_, count);
-    const std::vector<int32_t> taken(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(count));
-    left_.erase(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(count));
-    return taken;
+  // Removes the next prompts for these ranks from left_, at most one for each: the longest first.
+  std::vector<int32_t> TakeNext(absl::Span<const WorkerIndex> takers) {
+    if (takers.empty()) return {};
+    std::vector<int32_t> next;
+    for (const int32_t i : left_) {
+      if (!Awaits(waiting_[i], takers)) next.push_back(i);
+    }
+    const size_t count = std::min(takers.size(), next.size());
+    SortNext(next, count);
+    next.resize(count);
+    for (const int32_t i : next) bound_[static_cast<size_t>(i)] = 1;
+    std::erase_if(left_, [&](int32_t i) { return bound_[static_cast<size_t>(i)] != 0; });
+    std::stable_sort(next.begin(), next.end(),
+                     [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
+    return next;
   }
 
   static constexpr int kHalvings = 40;
@@ -351,8 +398,9 @@ class Planner {
   // FreeSpeed(), which does not depend on bindings.
   double free_speed_ = 0;
   bool slots_short_ = false;
-  // Indices into `waiting` that are not bound yet.
+  // Indices into `waiting` that are not bound yet, ascending; by index, whether it is bound.
   std::vector<int32_t> left_;
+  std::vector<char> bound_;
   PrefillDecision decision_;
 };
 

@@ -44,6 +44,12 @@
 // this is the geometric mean of both. The longest prompt of a step goes to the rank that will be least
 // loaded.
 //
+// Prefixes. A rank computes only the part of a prompt that its cache does not hold (WaitingPrompt::cached).
+// The least such part counts for the prompt's urgency. The prompt goes to the rank where it costs the group
+// least (prompt_placement.h). If a rank with a free slot that has prompts left to compute holds more of it,
+// the prompt waits for that rank, but no longer than computing the difference would take (the ski rental
+// rule).
+//
 // Bounds. No rank computes beyond the level, so no decode is later than that. The level is above the slowest
 // rank's time by at most twice that time, or twice a mean prompt's time if that is more. A prompt that has
 // been bound for twice its intended time (tau steps for a mean one) gets its share in every step, however few
@@ -62,6 +68,7 @@
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 #define BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -148,10 +155,15 @@ struct WaitingPrompt {
   // holds any.
   absl::Span<const int64_t> cached;
 
+  // The prompt if so many of `tokens` are found in a cache.
+  PromptLeft Without(int64_t found) const { return {tokens - found, done + found}; }
   // The part of the prompt that this rank would compute.
   PromptLeft On(WorkerIndex rank) const {
-    const int64_t found = cached.empty() ? 0 : cached[static_cast<size_t>(rank)];
-    return {tokens - found, done + found};
+    return Without(cached.empty() ? 0 : cached[static_cast<size_t>(rank)]);
+  }
+  // The part that the rank with most of it would compute.
+  PromptLeft Least() const {
+    return Without(cached.empty() ? 0 : *std::max_element(cached.begin(), cached.end()));
   }
 };
 

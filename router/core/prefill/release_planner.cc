@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/cost/prompt_work.h"
+#include "router/core/prefill/prompt_placement.h"
 
 namespace bfio::core {
 namespace {
@@ -328,24 +329,14 @@ class ReleasePlanner {
     return bound;
   }
 
-  // The decode times of ranks vary by about the time of sqrt(n) requests, n being their number of requests. A
-  // rank that is faster than the slowest by that time is 1 / e as likely to be the slowest later.
   void WeighRanks() {
-    double most_s = 0, sum_s = 0, rows = 0;
+    int64_t rows = 0;
+    expected_s_.clear();
     for (const ReleaseRank& rank : ranks_) {
-      most_s = std::max(most_s, rank.ExpectedSeconds());
-      sum_s += rank.ExpectedSeconds();
-      rows += static_cast<double>(rank.rows());
+      expected_s_.push_back(rank.ExpectedSeconds());
+      rows += rank.rows();
     }
-    const auto count = static_cast<double>(ranks_.size());
-    const double spread_s = rows > 0 ? sum_s / count / std::sqrt(rows / count) : 0;
-    weights_.clear();
-    double sum = 0;
-    for (const ReleaseRank& rank : ranks_) {
-      weights_.push_back(spread_s > 0 ? std::exp((rank.ExpectedSeconds() - most_s) / spread_s) : 1);
-      sum += weights_.back();
-    }
-    for (double& weight : weights_) weight /= sum;
+    slowest_ = SlowestProbabilities(expected_s_, rows);
   }
 
   // Of the takers that stay within the height, the one where the prompt costs the group least; without
@@ -357,9 +348,9 @@ class ReleasePlanner {
       const ReleaseRank& rank = ranks_[*taker];
       const PromptLeft there = prompt.On(*taker);
       if (rank.Height(there) > height_s) continue;
-      const double cost_s = rank.Seconds(there) / static_cast<double>(ranks_.size()) +
-                            output_ * weights_[static_cast<size_t>(*taker)] *
-                                (rank.ExpectedSecondsWith(there) - rank.ExpectedSeconds());
+      const double cost_s = PlacementCost(rank.Seconds(there), std::ssize(ranks_), output_,
+                                          slowest_[static_cast<size_t>(*taker)],
+                                          rank.ExpectedSecondsWith(there) - rank.ExpectedSeconds());
       if (cost_s >= least_s) continue;
       least_s = cost_s;
       best = taker;
@@ -397,8 +388,8 @@ class ReleasePlanner {
   std::vector<char> bound_;
   // The prompts of left_ with their heights, the smallest first.
   std::vector<Measured> measured_;
-  // By rank, the probability that it is the slowest later.
-  std::vector<double> weights_;
+  // By rank.
+  std::vector<double> expected_s_, slowest_;
   // Share of the steps' prompt capacity that arrivals do not use.
   double spare_ = 0;
   std::vector<PrefillDecision::Binding> bindings_;

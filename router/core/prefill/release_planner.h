@@ -28,13 +28,8 @@
 //
 // Prefixes. A rank computes only the part of a prompt that its cache does not hold (WaitingPrompt::cached).
 // That part counts for heights and, on the rank where the prompt adds least, for urgency. Of the ranks that
-// stay within the height the prompt goes to the one where it costs the group least:
-//
-//   S / G + o w dE
-//
-// S seconds of work take a share of what G ranks can compute. The request makes the rank's decodes dE longer
-// for its o steps, which the group waits for with the probability w that the rank is the slowest. If a rank
-// that takes no prompt now holds more of the prefix than every rank that does, the prompt waits for that
+// stay within the height the prompt goes to the one where it costs the group least (prompt_placement.h). If a
+// rank that takes no prompt now holds more of the prefix than every rank that does, the prompt waits for that
 // rank, but no longer than computing the difference would take (the ski rental rule). Where slots are short
 // it also lets younger prompts go first, as long as a rank without a free slot has more of its prefix than
 // all ranks with one, for at most ReleaseSettings::longest_wait_s.

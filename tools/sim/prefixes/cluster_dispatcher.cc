@@ -88,14 +88,15 @@ class ClusterDispatcher final : public Dispatcher {
     report.finished = finished;
     report.prefill.emplace();
     report.prefill->token_budget = engine_.token_budget;
+    report.prefill->metered = engine_.metered;
     const EngineModel& engine = ranks_[static_cast<size_t>(rank)];
     int64_t resident = 0;
     for (const HeldRequest& held : engine.Held()) {
       resident += held.request->prompt_tokens + held.generated;
       if (held.generated > 0) continue;
       // As in the router: the number of cached tokens is not known before the first token.
-      report.prefill->prompts.push_back(
-          {held.request->id, std::max<int64_t>(1, held.request->prompt_tokens - held.computed)});
+      const int64_t left = engine_.metered ? held.left : held.request->prompt_tokens - held.computed;
+      report.prefill->prompts.push_back({held.request->id, std::max<int64_t>(1, left)});
     }
     report.group_idle = engine.idle();
     report.shared_kv_tokens = Shared(engine, resident);
@@ -104,6 +105,7 @@ class ClusterDispatcher final : public Dispatcher {
   }
 
   int64_t waiting() const override { return cluster_.waiting(); }
+  std::optional<double> level_s() const override { return level_s_; }
   int64_t expected_tokens() const override { return expected_tokens_; }
   int64_t found_tokens() const override { return found_tokens_; }
 
@@ -139,6 +141,7 @@ class ClusterDispatcher final : public Dispatcher {
   void Send(const core::Plan& plan, std::vector<Dispatch>& sent) {
     for (size_t g = 0; g < states_.size(); ++g)
       if (plan.apply_steps[g] > 0) states_[g].applied_plan = plan.apply_steps[g];
+    if (engine_.metered) level_s_ = plan.level_s;
     for (const core::Placement& placement : plan.placements) {
       Known& known = requests_[placement.id];
       const PrefixRequest& request = *known.request;
@@ -156,6 +159,7 @@ class ClusterDispatcher final : public Dispatcher {
   absl::flat_hash_map<core::RequestId, Known> requests_;
   // A copy of the core's model of the ranks' caches, which the core does not expose.
   core::PrefixCaches expectations_;
+  std::optional<double> level_s_;
   int64_t expected_tokens_ = 0, found_tokens_ = 0;
 };
 

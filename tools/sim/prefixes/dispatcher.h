@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class Dispatcher {
   virtual std::vector<Dispatch> Arrived(const PrefixRequest& request) = 0;
   virtual std::vector<Dispatch> Stepped(int32_t rank, const EngineStep& step) = 0;
   virtual int64_t waiting() const { return 0; }
+  // The level of the ranks' next steps (EngineModel::SetLevel).
+  virtual std::optional<double> level_s() const { return std::nullopt; }
   // Prompt tokens expected in the ranks' caches, and how many of them were there; 0: no expectations.
   virtual int64_t expected_tokens() const { return 0; }
   virtual int64_t found_tokens() const { return 0; }

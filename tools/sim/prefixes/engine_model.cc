@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/cost/prompt_work.h"
+
 namespace bfio::sim {
 namespace {
 
@@ -23,17 +25,44 @@ void EngineModel::Submit(const PrefixRequest& request) {
 
 double EngineModel::BeginStep() {
   in_step_ = true;
+  prompt_tokens_left_ = level_s_ ? Allotment() : options_.token_budget;
   BatchLoad batch;
   if (!ScheduleRunning(batch)) Admit(batch);
   return options_.cost.Seconds(batch);
+}
+
+int64_t EngineModel::Allotment() const {
+  RankWork work{.cost = options_.cost};
+  std::vector<PromptLeft> prompts;
+  for (const Entry& entry : running_) {
+    const int64_t left = entry.tokens() - entry.computed;
+    if (entry.generated > 0 && left == 1) {
+      ++work.decodes;
+      work.decode_context += static_cast<double>(entry.tokens());
+    } else {
+      prompts.push_back({left, entry.computed});
+    }
+  }
+  for (const Entry& entry : waiting_) {
+    const int64_t cached = static_cast<int64_t>(Match(entry).size()) * kEngineBlockTokens;
+    prompts.push_back({entry.tokens() - cached, cached});
+  }
+  work.prompts = prompts;
+  return TokensWithin(work, *level_s_);
 }
 
 bool EngineModel::ScheduleRunning(BatchLoad& batch) {
   bool preempted = false;
   for (Entry& entry : running_) entry.scheduled = 0;
   for (size_t i = 0; i < running_.size() && batch.tokens < options_.token_budget; ++i) {
-    const int64_t tokens =
-        std::min(running_[i].tokens() - running_[i].computed, options_.token_budget - batch.tokens);
+    const int64_t left = running_[i].tokens() - running_[i].computed;
+    const bool decode = running_[i].generated > 0 && left == 1;
+    int64_t tokens = std::min(left, options_.token_budget - batch.tokens);
+    if (!decode) {
+      tokens = std::min(tokens, prompt_tokens_left_);
+      prompt_tokens_left_ -= tokens;
+    }
+    if (tokens == 0) continue;
     while (i < running_.size() && !Extend(running_[i], tokens)) {
       Preempt();
       preempted = true;
@@ -45,7 +74,7 @@ bool EngineModel::ScheduleRunning(BatchLoad& batch) {
 
 void EngineModel::Admit(BatchLoad& batch) {
   while (!waiting_.empty() && std::cmp_less(running_.size(), options_.slots) &&
-         batch.tokens < options_.token_budget) {
+         batch.tokens < options_.token_budget && prompt_tokens_left_ > 0) {
     Entry& entry = waiting_.front();
     const std::vector<BlockPool::Block> found = Match(entry);
     const auto in_use = std::count_if(found.begin(), found.end(),
@@ -55,7 +84,9 @@ void EngineModel::Admit(BatchLoad& batch) {
     entry.blocks = found;
     entry.computed = static_cast<int64_t>(found.size()) * kEngineBlockTokens;
     if (entry.cached < 0) entry.cached = std::min(entry.computed, entry.request->prompt_tokens - 1);
-    const int64_t tokens = std::min(entry.tokens() - entry.computed, options_.token_budget - batch.tokens);
+    const int64_t tokens = std::min(
+        {entry.tokens() - entry.computed, options_.token_budget - batch.tokens, prompt_tokens_left_});
+    prompt_tokens_left_ -= tokens;
     Extend(entry, tokens);
     running_.push_back(std::move(entry));
     waiting_.pop_front();
@@ -135,8 +166,9 @@ int64_t EngineModel::Cached(const PrefixRequest& request) const {
 std::vector<HeldRequest> EngineModel::Held() const {
   std::vector<HeldRequest> held;
   for (const Entry& entry : running_)
-    held.push_back({entry.request, entry.generated, std::max<int64_t>(0, entry.computed - entry.cached)});
-  for (const Entry& entry : waiting_) held.push_back({entry.request, entry.generated});
+    held.push_back({entry.request, entry.generated, std::max<int64_t>(0, entry.computed - entry.cached),
+                    entry.tokens() - entry.computed});
+  for (const Entry& entry : waiting_) held.push_back({entry.request, entry.generated, 0, entry.tokens()});
   return held;
 }
 

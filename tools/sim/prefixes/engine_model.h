@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "common/cost/batch_time.h"
@@ -34,6 +35,8 @@ struct EngineModelOptions {
   int64_t token_budget = 2048;
   int64_t kv_tokens = 200'000;
   bool caches = true;
+  // It computes prompts up to a level that the router sets (vLLM with bfio's scheduler class).
+  bool metered = false;
   BatchCost cost = kEngineCost;
 };
 
@@ -43,6 +46,8 @@ struct HeldRequest {
   int64_t generated = 0;
   // Tokens computed in steps, without those found in the cache.
   int64_t computed = 0;
+  // Tokens that it has to compute; for a waiting request without regard to the cache.
+  int64_t left = 0;
 };
 
 // The results of a step.
@@ -68,6 +73,8 @@ class EngineModel {
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
   bool in_step() const { return in_step_; }
+  // The time up to which the next steps compute prompts; empty: up to the token budget.
+  void SetLevel(std::optional<double> level_s) { level_s_ = level_s; }
   // Begins a step and returns its duration. REQUIRES: !idle() && !in_step().
   double BeginStep();
   // Ends the step.
@@ -96,6 +103,8 @@ class EngineModel {
   };
 
   std::vector<BlockPool::Block> Match(const Entry& entry) const;
+  // Prompt tokens of the next step within the level.
+  int64_t Allotment() const;
   // Allocates the blocks of the next tokens; false: too few are free.
   bool Extend(Entry& entry, int64_t tokens);
   void Schedule(Entry& entry, int64_t tokens, BatchLoad& batch);
@@ -110,6 +119,9 @@ class EngineModel {
   std::vector<Entry> running_;
   std::deque<Entry> waiting_;
   bool in_step_ = false;
+  std::optional<double> level_s_;
+  // Prompt tokens that the step may still compute.
+  int64_t prompt_tokens_left_ = 0;
   int64_t preemptions_ = 0;
 };
 

@@ -147,6 +147,7 @@ class Run {
 
   void StartGroup() {
     double longest_s = 0;
+    for (EngineModel& rank : ranks_) rank.SetLevel(dispatcher_->level_s());
     for (EngineModel& rank : ranks_)
       if (!rank.idle()) longest_s = std::max(longest_s, rank.BeginStep());
     if (longest_s == 0) return;

@@ -62,6 +62,9 @@ absl::Status RunPrefixesCommand(const ReadOptions& read) {
   table.Add(
       "ttft_objective", &options.ttft_objective_s, Within(0, 3600),
       "objective for the first token of every request, in seconds, seen by policies of the router; 0: none");
+  table.Add("metered", &options.engine.metered,
+            "with --barrier: engines compute prompts up to the router's level, as vLLM with bfio's scheduler "
+            "class");
   table.Add("engine_caches", &options.engine.caches,
             "ranks cache the KV of prompts for later requests; the router assumes this even if it is off");
   AddJson(table, json);

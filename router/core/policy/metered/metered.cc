@@ -82,7 +82,7 @@ double MeteredPolicy::BindClass(const Snapshot& snapshot, size_t first, size_t e
          DueIn(request.ttft_objective_s, snapshot.step - request.enqueued_step, traffic.step_s),
          request.computed_tokens});
   }
-  if (snapshot.prefill->releases_only) FindCached(snapshot, waiting);
+  FindCached(snapshot, waiting);
   const int32_t priority = first < end ? snapshot.waiting[first].priority : 0;
   const PrefillDecision plan = Plan(snapshot, priority);
   for (const PrefillDecision::Binding& binding : plan.bindings) {

@@ -2,12 +2,12 @@
 //
 // Purpose: a decorator around a policy that places requests. Where the snapshot has the prompts that ranks
 // still compute (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts each rank
-// takes, and up to which time ranks fill the step. With
+// takes, which ones, also by prefix caches, and up to which time ranks fill the step. With
 //   slots for all   its bindings are the plan.
 //   fewer slots     the other policy chooses which request goes where. Each rank offers it as many slots as
 //                   it has bindings.
 // For ranks that fill their steps themselves (PrefillView::releases_only), PlanRelease decides which prompts
-// each rank gets, also by prefix caches. There is then no level. Classes of priority are strict. Without
+// each rank gets. There is then no level. Classes of priority are strict. Without
 // Snapshot::prefill the other policy decides alone.
 //
 // Threads: as Policy. Deterministic.

@@ -20,7 +20,8 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kPerBlock = kPrefixBlockTokens;
 
-// Engines without decodes that fill their own steps, so prompts are sent immediately.
+// Engines without decodes, so prompts are sent immediately; unless a test says otherwise they fill their own
+// steps.
 struct Case {
   PolicyCase ranks;
   PrefillView prefill;
@@ -66,10 +67,13 @@ struct Case {
 };
 
 TEST(MeteredPolicyTest, APromptGoesToTheEngineThatHasItsPrefix) {
-  Case at({4, 4, 4});
-  at.caches.Placed(1, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
-  at.Add(4, {1, 2, 3});
-  EXPECT_THAT(at.Decide(), ElementsAre(1));
+  for (const bool releases_only : {true, false}) {
+    Case at({4, 4, 4});
+    at.prefill.releases_only = releases_only;
+    at.caches.Placed(1, std::vector<uint64_t>{1, 2}, 3 * kPerBlock);
+    at.Add(4, {1, 2, 3});
+    EXPECT_THAT(at.Decide(), ElementsAre(1)) << releases_only;
+  }
 }
 
 TEST(MeteredPolicyTest, AnEngineThatDrainsIsNotWaitedFor) {

@@ -139,5 +139,26 @@ TEST(EngineModelTest, StepTimesByHand) {
   EXPECT_TRUE(engine.idle());
 }
 
+TEST(EngineModelTest, ALevelBoundsThePromptTokensOfAStep) {
+  const BatchCost cost = {.c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 0, .k2_s_per_token = 0};
+  EngineModel engine({.token_budget = 32, .cost = cost});
+  const PrefixRequest first = RequestOf(1, Text(1, 14), 10), second = RequestOf(2, Text(100, 30), 26);
+  engine.Submit(first);
+  EXPECT_DOUBLE_EQ(engine.BeginStep(), 1.1);
+  engine.EndStep();
+  engine.Submit(second);
+  engine.SetLevel(1.065);
+  // One decode, and five tokens of the second prompt.
+  EXPECT_DOUBLE_EQ(engine.BeginStep(), 1.06);
+  engine.EndStep();
+  EXPECT_EQ(engine.Held()[1].left, 21);
+  engine.SetLevel(1.015);
+  EXPECT_DOUBLE_EQ(engine.BeginStep(), 1.01) << "decodes go on";
+  engine.EndStep();
+  engine.SetLevel(std::nullopt);
+  EXPECT_DOUBLE_EQ(engine.BeginStep(), 1.22);
+  EXPECT_EQ(engine.EndStep().first_tokens.size(), 1u);
+}
+
 }  // namespace
 }  // namespace bfio::sim

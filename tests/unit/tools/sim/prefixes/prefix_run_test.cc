@@ -95,6 +95,18 @@ TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
   }
 }
 
+// Engines with the scheduler class; without regard to prefixes they find a third of these prompts.
+TEST(PrefixRunTest, RanksThatFollowLevelsGetPromptsOfWhichTheyHoldThePrefix) {
+  PrefixRunOptions options = Options("documents", "bf_io_auto", 4);
+  options.barrier = true;
+  const auto waves = RunPrefixes(options);
+  options.engine.metered = true;
+  const auto levels = RunPrefixes(options);
+  EXPECT_GT(levels->hit_share, 0.4);
+  EXPECT_LT(levels->ttft_s.mean, 0.8 * waves->ttft_s.mean);
+  EXPECT_LT(levels->e2e_s.mean, 0.9 * waves->e2e_s.mean);
+}
+
 TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
   PrefixRunOptions options = Options("agents", "bf_io_auto", 4);
   options.barrier = true;
