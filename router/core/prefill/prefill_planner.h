@@ -62,7 +62,7 @@
 //     S times the pace) / step time) + lag.
 //   - While prompts wait and a rank has a free slot, a prompt leaves the pool within the same number of
 //     steps, taken for the rank with most prompts, plus the steps of a mean request: it may wait that long
-//     for a slot on a faster rank.
+//     for a slot on a faster rank. A prompt that waits for a rank with more of its prefix adds that wait.
 //
 // Pure and deterministic; any thread, no state. Units: tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
