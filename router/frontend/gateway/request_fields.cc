@@ -57,7 +57,7 @@ absl::StatusOr<uint32_t> PromptTokens(int64_t ids, absl::string_view text) {
   constexpr size_t kBytesPerToken = 4;
   if (ids > 0) return static_cast<uint32_t>(ids);
   if (!text.empty()) return static_cast<uint32_t>((text.size() + kBytesPerToken - 1) / kBytesPerToken);
-  return absl::InvalidArgumentError("the prompt is missing: set tokenized.input_ids");
+  return absl::InvalidArgumentError("the prompt is missing: set tokenized.input_ids or a text");
 }
 
 }  // namespace bfio::router::gateway
