@@ -522,7 +522,7 @@ def overall(ctx):
         })
     ctx.table(
         "What limits the gain", rows,
-        "Bound: no placement and routing on these pools has a lower mean response (chains/sim/response_bound.h). At most: "
+        "Bound: no placement and routing on these pools has a lower mean response (research/chains/response_bound.h). At most: "
         "how far it is below PETALS. Composed: on all servers, c tuned.",
     )
     small = [mix for mix in mixes if gains[everywhere, petals][mix] < 8]

@@ -1,6 +1,5 @@
 // bfio_plan: distributes a model that is too large for one server over a pool of unequal servers.
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -15,14 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "chains/plan/model_file.h"
 #include "chains/plan/output.h"
-#include "chains/plan/page_files.h"
 #include "chains/plan/planner.h"
 #include "chains/plan/pool_file.h"
-#include "common/base/atomic_file.h"
 #include "common/base/shutdown.h"
 #include "common/config/absl_flags.h"
 #include "common/config/program.h"
-#include "tools/page/page.h"
 
 ABSL_FLAG(std::string, pool, "", "JSON file that describes the servers; format: docs/chains.md");
 ABSL_FLAG(std::string, model, "",
@@ -50,8 +46,6 @@ ABSL_FLAG(double, block_overhead_ms, 1,
 ABSL_FLAG(double, message_overhead_ms, 18,
           "overhead of a token's message per server, in addition to its round trip");
 ABSL_FLAG(bool, json, false, "print JSON instead of text");
-ABSL_FLAG(std::string, out, "",
-          "directory for plan.json and plan.svg, or for sweep.csv, sweep.json and sweep.html; empty: none");
 
 namespace bfio::plan {
 namespace {
@@ -60,7 +54,7 @@ constexpr char kUsage[] =
     "bfio_plan places the blocks of a model on servers with different memory, speed and distance,\n"
     "and composes chains of these servers. It prints the expected mean response, the effect of\n"
     "losing or adding a server and, for a sweep, how the best plan changes with demand.\n\n"
-    "  bfio_plan --pool=pool.json --model=model.json --demand=0.2 --out=plan\n"
+    "  bfio_plan --pool=pool.json --model=model.json --demand=0.2\n"
     "  bfio_plan --pool=pool.json --model=llama/config.json --weight_bytes=0.5 --demand=0.1:2:0.1\n\n"
     "pool.json   {\"servers\": [{\"name\": \"a100\", \"count\": 4, \"memory_gb\": 40, \"tflops\": 120,\n"
     "             \"memory_gb_per_s\": 1020, \"rtt_ms\": 20}, ...]}\n"
@@ -142,19 +136,8 @@ absl::StatusOr<Problem> ReadProblem() {
 }
 
 // Names from files may be invalid UTF-8.
-std::string Dump(const nlohmann::ordered_json& json, int indent) {
-  return absl::StrCat(json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
-}
-
-absl::Status Write(const std::string& name, const std::string& text) {
-  const std::filesystem::path folder = absl::GetFlag(FLAGS_out);
-  if (folder.empty()) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot create directory ", folder.string(), ": ", error.message()));
-  return WriteFileAtomically((folder / name).string(), text);
+std::string Dump(const nlohmann::ordered_json& json) {
+  return absl::StrCat(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
 }
 
 bool GoOn() {
@@ -170,13 +153,8 @@ absl::Status RunSweep(const Problem& problem, const std::vector<double>& demands
     least.demand.rate = demands[0];
     return MakePlan(least, GoOn).status();
   }
-  const nlohmann::ordered_json data = {
-      {"servers", problem.servers.size()}, {"blocks", problem.service.blocks}, {"points", SweepJson(points)}};
-  absl::Status status = Write("sweep.html", HtmlPage(page::kSweepPageJs, data));
-  if (status.ok()) status = Write("sweep.csv", SweepCsv(points));
-  if (status.ok()) status = Write("sweep.json", Dump(SweepJson(points), 1));
-  if (status.ok()) std::cout << (absl::GetFlag(FLAGS_json) ? Dump(SweepJson(points), -1) : SweepText(points));
-  return status;
+  std::cout << (absl::GetFlag(FLAGS_json) ? Dump(SweepJson(points)) : SweepText(points));
+  return absl::OkStatus();
 }
 
 absl::Status Run(const std::vector<std::string>& arguments) {
@@ -192,12 +170,9 @@ absl::Status Run(const std::vector<std::string>& arguments) {
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<std::vector<Change>> changes = Changes(*problem, *plan, GoOn);
   if (!changes.ok()) return changes.status();
-  const nlohmann::ordered_json json = PlanJson(*problem, *plan, *changes);
-  absl::Status status = Write("plan.json", Dump(json, 1));
-  if (status.ok()) status = Write("plan.svg", PlanSvg(*problem, *plan));
-  if (status.ok())
-    std::cout << (absl::GetFlag(FLAGS_json) ? Dump(json, -1) : PlanText(*problem, *plan, *changes));
-  return status;
+  std::cout << (absl::GetFlag(FLAGS_json) ? Dump(PlanJson(*problem, *plan, *changes))
+                                          : PlanText(*problem, *plan, *changes));
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Formats a plan as text for a terminal, as JSON and as a picture.
+// Formats a plan as text for a terminal and as JSON.
 //
 // Purpose: the output of bfio_plan. Threads: any, no state.
 #ifndef BFIO_CHAINS_PLAN_OUTPUT_H_
@@ -18,13 +18,6 @@ std::string SweepText(const std::vector<SweepPoint>& points);
 
 nlohmann::ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
 nlohmann::ordered_json SweepJson(const std::vector<SweepPoint>& points);
-
-// One line per demand; only the demand if no plan carries it.
-std::string SweepCsv(const std::vector<SweepPoint>& points);
-
-// A complete <svg> file: one row per server with the blocks that it hosts, and the chains through them, the
-// fastest first, in colours.
-std::string PlanSvg(const Problem& problem, const Plan& plan);
 
 }  // namespace bfio::plan
 

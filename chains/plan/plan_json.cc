@@ -96,20 +96,4 @@ ordered_json SweepJson(const std::vector<SweepPoint>& points) {
   return list;
 }
 
-std::string SweepCsv(const std::vector<SweepPoint>& points) {
-  std::string csv =
-      "demand [jobs/s],c,chains,jobs at once,rate [jobs/s],\"response, lower [s]\",\"response, upper [s]\"\n";
-  for (const ordered_json& point : SweepJson(points)) {
-    const char* separator = "";
-    for (const char* column : {"/demand_per_s", "/reserve", "/chains", "/capacity", "/rate_per_s",
-                               "/response/lower_s", "/response/upper_s"}) {
-      const ordered_json::json_pointer pointer(column);
-      absl::StrAppend(&csv, separator, point.contains(pointer) ? point[pointer].dump() : "");
-      separator = ",";
-    }
-    csv += '\n';
-  }
-  return csv;
-}
-
 }  // namespace bfio::plan

@@ -1,5 +1,5 @@
 // The input files of bfio_plan: a pool and, after a NUL byte, a model; whatever is accepted can be planned.
-// Also lists of demands and matrices of round-trip times.
+// Also lists of demands.
 #include <cmath>
 #include <string>
 
@@ -8,7 +8,6 @@
 #include "chains/plan/output.h"
 #include "chains/plan/planner.h"
 #include "chains/plan/pool_file.h"
-#include "chains/sim/wide_area.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -31,7 +30,6 @@ void PlanAndPrint(bfio::plan::Problem problem) {
   bfio::fuzz::Check(!json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace).empty(),
                     "a plan is JSON");
   bfio::fuzz::Check(!bfio::plan::PlanText(problem, *plan, *changes).empty(), "and text");
-  bfio::fuzz::Check(!bfio::plan::PlanSvg(problem, *plan).empty(), "and a picture");
 }
 
 }  // namespace
@@ -43,7 +41,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const double demand : *demands)
       bfio::fuzz::Check(std::isfinite(demand) && demand > 0, "demands are above 0");
   }
-  (void)bfio::sim::ParseRtts(text);
   const size_t end = text.find('\0');
   const auto model = bfio::plan::ParseModel(end == text.npos ? text : text.substr(end + 1), "model", {});
   if (!model.ok()) return 0;

@@ -21,15 +21,6 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
   ExpectOneLine("bfio_worker", {listen, "--micro_batches=65"}, 2, "--micro_batches=65: must be within 1..64");
 }
 
-TEST(ChainBadInput, Simulations) {
-  ExpectOneLine("bfio_chain_sim", {}, 2,
-                "one argument is required: placement, chains, serve, tuning, drift or slices");
-  ExpectOneLine("bfio_chain_sim", {"guess"}, 2, "unexpected argument 'guess'");
-  ExpectOneLine("bfio_chain_sim", {"serve", "--rtt=/nonexistent"}, 2, "--rtt=/nonexistent: cannot be read");
-  ExpectOneLine("bfio_chain_sim", {"serve", "--servers=400"}, 2, "it needs more than --servers=400");
-  ExpectOneLine("bfio_chain_sim", {"slices", "--system=best"}, 2, "choose one of petals");
-}
-
 TEST(ChainBadInput, Planner) {
   ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is not a number above 0");
   ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");

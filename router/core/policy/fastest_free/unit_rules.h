@@ -1,7 +1,8 @@
 // Chooses the unit that takes a request, by the units' rates and by their numbers of jobs.
 //
 // Purpose: the rules of the policies jffc, sa_jsq and jiq, for units that serve several jobs at
-// once: here ranks that step independently, in chains/core/dispatcher.h chains of servers. Threads: no state.
+// once: here ranks that step independently, in research/chains/dispatcher.h chains of servers. Threads: no
+// state.
 #ifndef BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_UNIT_RULES_H_
 #define BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_UNIT_RULES_H_
 
