@@ -104,9 +104,6 @@ void AddRunOptions(OptionTable& table, SimOptions& options) {
             "--lookahead=hint: scale of the hints, in tokens before the end of a request");
   table.Add("hint_noise", &options.hint_noise,
             "--lookahead=hint: standard deviation of the logarithm of the hints");
-  table.Add("dump_lp", &options.dump_lp,
-            "directory for the counted decisions as LP files, at most 1,000 per policy, which CBC, HiGHS and "
-            "glpsol read");
 }
 
 void EndWithRequests(const OptionTable& table, SimOptions& options) {

@@ -45,9 +45,6 @@ absl::Status CheckInstant(const SimOptions& options) {
     return absl::InvalidArgumentError(
         "--plan_mode=pipelined needs --dispatch=pool, because instant dispatch makes no plans");
   }
-  if (!options.dump_lp.empty()) {
-    return absl::InvalidArgumentError("--dump_lp needs --dispatch=pool");
-  }
   return absl::OkStatus();
 }
 
@@ -62,9 +59,8 @@ absl::Status CheckAdmission(const SimOptions& options) {
     BFIO_RETURN_IF_ERROR(core::CheckKvAdmission(*kv, **lookahead));
   }
   if (options.kv_tokens == 0) return absl::InvalidArgumentError("--admission needs --kv_tokens");
-  if (options.dispatch != "pool" || options.drift != "growth" || !options.dump_lp.empty()) {
-    return absl::InvalidArgumentError(
-        "--admission needs --dispatch=pool and --drift=growth, and cannot be used with --dump_lp");
+  if (options.dispatch != "pool" || options.drift != "growth") {
+    return absl::InvalidArgumentError("--admission needs --dispatch=pool and --drift=growth");
   }
   return absl::OkStatus();
 }

@@ -94,12 +94,6 @@ struct SimOptions {
   // `hint_noise` the standard deviation of the logarithm of the hint's error (hints.h).
   double hint_lead = 8;
   double hint_noise = 0.5;
-
-  // --- files ---
-  // Folder in which every counted decision is written as an LP file, and the maximum number of files; empty:
-  // none.
-  std::string dump_lp;
-  int64_t dump_lp_limit = 1000;
 };
 
 // INVALID_ARGUMENT, naming the flag and its valid values.

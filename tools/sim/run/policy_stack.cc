@@ -25,12 +25,6 @@ absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options) {
     stack.shadows = &shadowed->mutable_shadows();
     stack.policy = std::move(shadowed);
   }
-  if (!options.dump_lp.empty()) {
-    auto dump = std::make_unique<LpDumpPolicy>(std::move(stack.policy), options);
-    if (!dump->status().ok()) return dump->status();
-    stack.lp_dump = dump.get();
-    stack.policy = std::move(dump);
-  }
   return stack;
 }
 

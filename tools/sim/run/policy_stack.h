@@ -1,6 +1,6 @@
 // The policy of a run with its decorators.
 //
-// Purpose: creates the named policy inside the decorators (shadow policies, LP files) that the options ask
+// Purpose: creates the named policy inside the decorators (shadow policies) that the options ask
 // for, and prints the results of the shadows as text and JSON. Units as in router/core/shadow.
 #ifndef BFIO_TOOLS_SIM_RUN_POLICY_STACK_H_
 #define BFIO_TOOLS_SIM_RUN_POLICY_STACK_H_
@@ -12,7 +12,6 @@
 #include "nlohmann/json_fwd.hpp"
 #include "router/core/policy/policy.h"
 #include "router/core/shadow/shadow_set.h"
-#include "tools/sim/run/lp_dump.h"
 #include "tools/sim/run/options.h"
 
 namespace bfio::sim {
@@ -21,7 +20,6 @@ struct PolicyStack {
   std::unique_ptr<core::Policy> policy;
   // Parts of `policy`; null when the options do not ask for them.
   core::ShadowSet* shadows = nullptr;
-  const LpDumpPolicy* lp_dump = nullptr;
 };
 
 // INVALID_ARGUMENT for an unknown policy or a setting that it does not accept.

@@ -46,7 +46,6 @@ PoolDispatcher::PoolDispatcher(const SimOptions& options, PolicyStack policy,
                                std::unique_ptr<core::Lookahead> lookahead,
                                std::vector<core::WorkerSpec> workers)
     : shadows_(policy.shadows),
-      lp_dump_(policy.lp_dump),
       cluster_(
           SchedulerOptionsFor(options), {},
           // There is one group, so the policy that already exists is moved out.
@@ -66,7 +65,6 @@ absl::Status PoolDispatcher::Start(int64_t step, std::vector<Started>& started) 
   if (group().totals().policy_violations > 0) {
     return absl::InternalError(absl::StrCat("step ", step, ": the policy returned an invalid plan"));
   }
-  if (lp_dump_ != nullptr && !lp_dump_->status().ok()) return lp_dump_->status();
   if (plans_.empty() || plans_.front().apply_step > step) return absl::OkStatus();
   if (plans_.front().apply_step < step) {
     return absl::InternalError(

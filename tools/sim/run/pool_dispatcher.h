@@ -41,9 +41,8 @@ class PoolDispatcher final : public Dispatcher {
 
   static constexpr core::GroupIndex kGroup = 0;
 
-  // Parts of the group's policy; may be null.
+  // Part of the group's policy; may be null.
   core::ShadowSet* shadows_;
-  const LpDumpPolicy* lp_dump_;
   core::Cluster cluster_;
   ReportDelay delay_;
   // Plans decided and not yet applied.

@@ -172,9 +172,6 @@ TEST(InstantDispatchTest, UnsupportedModesAreRefused) {
   options.dispatch = "instant";
   options.plan_mode = "pipelined";
   EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
-  options.plan_mode = "lockstep";
-  options.dump_lp = ::testing::TempDir();
-  EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // --- late plans ---

@@ -1,4 +1,4 @@
-// Shadows, LP files, the CSV of steps and the overload condition observe a run without changing it.
+// Shadows, the CSV of steps and the overload condition observe a run without changing it.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -57,49 +57,6 @@ TEST(ShadowsTest, RegretsAreAddedAndNothingElseChanges) {
 TEST(ShadowsTest, UnknownShadowIsRefused) {
   SimOptions options = Short();
   options.shadow = {"best"};
-  const Trace trace = OneStepRequests();
-  EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-class LpDumpTest : public ::testing::Test {
- protected:
-  LpDumpTest() { std::filesystem::remove_all(folder_); }
-  ~LpDumpTest() override { std::filesystem::remove_all(folder_); }
-
-  const std::string folder_ =
-      (std::filesystem::path(::testing::TempDir()) /
-       ("lp_dump_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name())))
-          .string();
-};
-
-TEST_F(LpDumpTest, OneFileForEachCountedDecision) {
-  SimOptions options = Short();
-  const auto alone = Observed(options);
-  options.dump_lp = folder_;
-  EXPECT_EQ(Observed(options), alone);
-  int files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_)) ++files;
-  EXPECT_EQ(files, 20);
-  std::ifstream file(folder_ + "/least_tokens-0000011.lp");
-  std::stringstream text;
-  text << file.rdbuf();
-  EXPECT_THAT(text.str(), HasSubstr("step 11"));
-  EXPECT_THAT(text.str(), HasSubstr("binaries"));
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/least_tokens-0000010.lp"));
-}
-
-TEST_F(LpDumpTest, LimitIsKept) {
-  SimOptions options = Short();
-  options.dump_lp = folder_;
-  options.dump_lp_limit = 3;
-  Observed(options);
-  EXPECT_TRUE(std::filesystem::exists(folder_ + "/least_tokens-0000013.lp"));
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/least_tokens-0000014.lp"));
-}
-
-TEST_F(LpDumpTest, AFolderThatCannotBeCreatedIsRefused) {
-  SimOptions options = Short();
-  options.dump_lp = "/dev/null/folder";
   const Trace trace = OneStepRequests();
   EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -1,4 +1,4 @@
-#include "tests/differential/cbc.h"
+#include "research/solver/cbc.h"
 
 #include <cstdio>
 #include <cstdlib>

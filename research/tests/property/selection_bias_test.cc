@@ -11,8 +11,8 @@
 #include <cmath>
 
 #include "common/base/rng.h"
+#include "research/solver/overload.h"
 #include "router/core/solver/solver.h"
-#include "tests/differential/overload.h"
 
 namespace bfio::testing {
 namespace {

@@ -10,8 +10,8 @@
 //          each worker's KV capacity, where its free KV is less than all items together reserve
 // Numbers have 17 digits, so that the optimum of the file is the optimum of the instance.
 // Pure: text in, text out. Threads: any, no state.
-#ifndef BFIO_TOOLS_SIM_RUN_LP_EXPORT_H_
-#define BFIO_TOOLS_SIM_RUN_LP_EXPORT_H_
+#ifndef BFIO_RESEARCH_SOLVER_LP_EXPORT_H_
+#define BFIO_RESEARCH_SOLVER_LP_EXPORT_H_
 
 #include <cstdint>
 #include <optional>
@@ -40,4 +40,4 @@ absl::Status AppendLp(const core::Instance& instance, core::ObjectiveKind object
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_RUN_LP_EXPORT_H_
+#endif  // BFIO_RESEARCH_SOLVER_LP_EXPORT_H_

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "tests/differential/cbc.h"
+#include "research/solver/cbc.h"
 #include "tools/sim/admission/hindsight.h"
 
 namespace bfio::sim {

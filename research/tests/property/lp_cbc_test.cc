@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "research/solver/cbc.h"
+#include "research/solver/lp_export.h"
 #include "router/core/solver/solver.h"
-#include "tests/differential/cbc.h"
 #include "tests/testing/exhaustive.h"
 #include "tests/testing/solver_case.h"
-#include "tools/sim/run/lp_export.h"
 
 namespace bfio::core {
 namespace {

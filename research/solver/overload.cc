@@ -1,4 +1,4 @@
-#include "tests/differential/overload.h"
+#include "research/solver/overload.h"
 
 #include <algorithm>
 

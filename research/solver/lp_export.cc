@@ -1,4 +1,4 @@
-#include "tools/sim/run/lp_export.h"
+#include "research/solver/lp_export.h"
 
 #include <algorithm>
 #include <cmath>

@@ -18,10 +18,10 @@
 #include "absl/status/status.h"
 #include "common/base/status_macros.h"
 #include "common/workload/trace.h"
+#include "research/solver/cbc.h"
+#include "research/solver/lp_export.h"
+#include "research/solver/overload.h"
 #include "router/core/solver/solver.h"
-#include "tests/differential/cbc.h"
-#include "tests/differential/overload.h"
-#include "tools/sim/run/lp_export.h"
 
 namespace bfio::testing {
 namespace {

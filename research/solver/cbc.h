@@ -1,6 +1,6 @@
 // Solves LP files with the cbc program (Debian coinor-cbc) and parses its solutions.
-#ifndef BFIO_TESTS_DIFFERENTIAL_CBC_H_
-#define BFIO_TESTS_DIFFERENTIAL_CBC_H_
+#ifndef BFIO_RESEARCH_SOLVER_CBC_H_
+#define BFIO_RESEARCH_SOLVER_CBC_H_
 
 #include <string>
 
@@ -39,4 +39,4 @@ absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instanc
 
 }  // namespace bfio::testing
 
-#endif  // BFIO_TESTS_DIFFERENTIAL_CBC_H_
+#endif  // BFIO_RESEARCH_SOLVER_CBC_H_

@@ -4,8 +4,8 @@
 // token each, complete) whose decisions are Instances with oracle lookahead: every present request's loads
 // and every waiting request's end are known for H steps. The decision is a function, so that the solver, CBC
 // or any other method can be used. Deterministic.
-#ifndef BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
-#define BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
+#ifndef BFIO_RESEARCH_SOLVER_OVERLOAD_H_
+#define BFIO_RESEARCH_SOLVER_OVERLOAD_H_
 
 #include <cstdint>
 #include <deque>
@@ -56,4 +56,4 @@ class Overload {
 
 }  // namespace bfio::testing
 
-#endif  // BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
+#endif  // BFIO_RESEARCH_SOLVER_OVERLOAD_H_
