@@ -1,6 +1,6 @@
 """Faults in router/group. tests/mutants/run explains the names."""
 FOLDER = "router/group"
-TESTS = {"": ["group_test", "group_model_test"]}
+TESTS = {"": ["group_test"]}
 
 MUTANTS = [
     ("group.cc", "if (ranked || members_.empty()) Reform(", "if ((!ranked || ranked) && members_.empty()) Reform(", "an epoch goes on without a rank that is gone"),

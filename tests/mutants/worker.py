@@ -7,7 +7,7 @@ TESTS = {
     "engine/cuda/shared_mlp": ["cuda_together_test"],
     "engine/cuda/": ["cuda_backend_test"],
     "engine/": ["decode_engine_test"],
-    "link/": ["held_requests_test"],
+    "link/": ["step_loop_test"],
 }
 
 MUTANTS = [

@@ -73,8 +73,8 @@ struct Truth {
   std::vector<std::pair<int64_t, double>> hints;
 };
 
-struct World {
-  explicit World(uint64_t seed) : rng(seed) {
+struct LearningWorld {
+  explicit LearningWorld(uint64_t seed) : rng(seed) {
     auto owned = std::make_unique<Recorder>();
     recorder = owned.get();
     scheduler =
@@ -166,7 +166,7 @@ struct World {
 TEST(Learning, ALookaheadGetsExactlyWhatRequestsDid) {
   int finished = 0, cut = 0, cancelled = 0, replayed = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    World world(seed);
+    LearningWorld world(seed);
     for (int i = 0; i < 250; ++i) {
       if (world.rng.Below(3) != 0) world.Arrive();
       if (world.rng.Below(10) == 0 && world.next > 1) {

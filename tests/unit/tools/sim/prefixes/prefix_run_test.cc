@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-PrefixRunOptions Options(const std::string& workload, const std::string& policy, int32_t ranks = 2) {
+PrefixRunOptions RunWith(const std::string& workload, const std::string& policy, int32_t ranks = 2) {
   PrefixRunOptions options;
   options.workload = workload;
   options.policy = policy;
@@ -29,7 +29,7 @@ std::string Outcome(const PrefixRunOptions& options) {
 
 TEST(PrefixRunTest, ASeedDeterminesTheRun) {
   for (const char* policy : {"least_work", "sglang_cache_aware"}) {
-    PrefixRunOptions options = Options("chat", policy);
+    PrefixRunOptions options = RunWith("chat", policy);
     const std::string once = Outcome(options);
     EXPECT_EQ(Outcome(options), once);
     options.seed = 2;
@@ -39,7 +39,7 @@ TEST(PrefixRunTest, ASeedDeterminesTheRun) {
 
 TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
   for (const char* workload : {"none", "documents", "chat"}) {
-    PrefixRunOptions options = Options(workload, "direct_least_requests", 1);
+    PrefixRunOptions options = RunWith(workload, "direct_least_requests", 1);
     // At this load no request waits in the router.
     options.load = 0.3;
     const std::string alone = Outcome(options);
@@ -52,17 +52,17 @@ TEST(PrefixRunTest, WithOneRankAllRulesAreAlike) {
 }
 
 TEST(PrefixRunTest, NothingSharedMeansNoHits) {
-  EXPECT_EQ(RunPrefixes(Options("none", "least_work"))->hit_share, 0);
+  EXPECT_EQ(RunPrefixes(RunWith("none", "least_work"))->hit_share, 0);
 }
 
 TEST(PrefixRunTest, SessionsFindTheirTurnsWhereTheyWere) {
-  const auto run = RunPrefixes(Options("agents", "sglang_cache_aware"));
+  const auto run = RunPrefixes(RunWith("agents", "sglang_cache_aware"));
   EXPECT_GT(run->hit_share, 0.8);
   EXPECT_LT(run->hit_share, 1);
 }
 
 TEST(PrefixRunTest, ExpectedCacheHitsAreNotFoundWithoutCaches) {
-  PrefixRunOptions options = Options("system_prompts", "least_work");
+  PrefixRunOptions options = RunWith("system_prompts", "least_work");
   EXPECT_GT(RunPrefixes(options)->found_share, 0.9);
   options.engine.caches = false;
   const auto run = RunPrefixes(options);
@@ -71,7 +71,7 @@ TEST(PrefixRunTest, ExpectedCacheHitsAreNotFoundWithoutCaches) {
 }
 
 TEST(PrefixRunTest, InABarrierEveryStepTakesAsLongAsTheSlowest) {
-  PrefixRunOptions options = Options("none", "direct_least_requests", 1);
+  PrefixRunOptions options = RunWith("none", "direct_least_requests", 1);
   options.load = 0.3;
   const std::string alone = Outcome(options);
   options.barrier = true;
@@ -84,7 +84,7 @@ TEST(PrefixRunTest, InABarrierEveryStepTakesAsLongAsTheSlowest) {
 
 // bf_io_auto uses waves and prefixes; vllm uses neither, sglang_cache_aware only prefixes.
 TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
-  PrefixRunOptions options = Options("documents", "bf_io_auto", 4);
+  PrefixRunOptions options = RunWith("documents", "bf_io_auto", 4);
   options.barrier = true;
   const auto ours = RunPrefixes(options);
   EXPECT_GT(ours->hit_share, 0.5);
@@ -97,7 +97,7 @@ TEST(PrefixRunTest, InABarrierPromptsGoTogetherAndToTheirPrefixes) {
 
 // Engines with the scheduler class; without regard to prefixes they find a third of these prompts.
 TEST(PrefixRunTest, RanksThatFollowLevelsGetPromptsOfWhichTheyHoldThePrefix) {
-  PrefixRunOptions options = Options("documents", "bf_io_auto", 4);
+  PrefixRunOptions options = RunWith("documents", "bf_io_auto", 4);
   options.barrier = true;
   const auto waves = RunPrefixes(options);
   options.engine.metered = true;
@@ -108,7 +108,7 @@ TEST(PrefixRunTest, RanksThatFollowLevelsGetPromptsOfWhichTheyHoldThePrefix) {
 }
 
 TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
-  PrefixRunOptions options = Options("agents", "bf_io_auto", 4);
+  PrefixRunOptions options = RunWith("agents", "bf_io_auto", 4);
   options.barrier = true;
   options.requests = 1'500;
   const auto without = RunPrefixes(options);
@@ -121,7 +121,7 @@ TEST(PrefixRunTest, InABarrierAnObjectiveBoundsTheWaitForAWave) {
 
 TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
   for (const char* policy : {"least_work", "dynamo_kv", "bf_io_auto"}) {
-    PrefixRunOptions options = Options("none", policy);
+    PrefixRunOptions options = RunWith("none", policy);
     options.load = 2;
     options.barrier = std::string(policy) == "bf_io_auto";
     const auto run = RunPrefixes(options);
@@ -132,7 +132,7 @@ TEST(PrefixRunTest, EveryRequestEndsAlsoInOverload) {
 }
 
 TEST(PrefixRunTest, UnknownPoliciesAreRefused) {
-  EXPECT_THAT(std::string(RunPrefixes(Options("none", "x")).status().message()), HasSubstr("x"));
+  EXPECT_THAT(std::string(RunPrefixes(RunWith("none", "x")).status().message()), HasSubstr("x"));
 }
 
 }  // namespace

@@ -191,7 +191,7 @@ std::vector<int64_t> Tokens(const ServePlan& plan) {
   return tokens;
 }
 
-auto Bound(ServeRequestIndex request, int32_t rank) {
+auto BoundTo(ServeRequestIndex request, int32_t rank) {
   return AllOf(Field(&ServePlan::Binding::request, request), Field(&ServePlan::Binding::rank, rank));
 }
 
@@ -315,7 +315,7 @@ TEST(ServeRulesTest, TrtllmPlacesTheLongestFirstWhereTheFewestTokensAre) {
   for (const int64_t tokens : {50, 300, 200}) scene.Arrive(tokens);
   const ServePlan plan = scene.Ask(*Rule("trtllm_adp", 1000));
   // The 300 go to the rank with 100, the 200 to the one with 400, and the 50 to the first one with 500.
-  EXPECT_THAT(plan.bindings, ElementsAre(Bound(1, 1), Bound(2, 1), Bound(0, 0)));
+  EXPECT_THAT(plan.bindings, ElementsAre(BoundTo(1, 1), BoundTo(2, 1), BoundTo(0, 0)));
 }
 
 TEST(ServeRulesTest, TrtllmGivesNoRankMoreThanItsShareOfRequests) {
@@ -325,13 +325,13 @@ TEST(ServeRulesTest, TrtllmGivesNoRankMoreThanItsShareOfRequests) {
   for (const int64_t tokens : {50, 60, 70}) scene.Arrive(tokens);
   // 10 requests are at most 5 per rank: the first rank gets only one more, although it has the fewest tokens.
   EXPECT_THAT(scene.Ask(*Rule("trtllm_adp", 1000)).bindings,
-              ElementsAre(Bound(2, 0), Bound(1, 1), Bound(0, 1)));
+              ElementsAre(BoundTo(2, 0), BoundTo(1, 1), BoundTo(0, 1)));
 }
 
 TEST(ServeRulesTest, TrtllmLeavesThoseWithoutASlotInThePool) {
   Scene scene({{62, {100}}, {64, {}}});
   for (const int64_t tokens : {50, 900}) scene.Arrive(tokens);
-  EXPECT_THAT(scene.Ask(*Rule("trtllm_adp", 1000)).bindings, ElementsAre(Bound(1, 0)));
+  EXPECT_THAT(scene.Ask(*Rule("trtllm_adp", 1000)).bindings, ElementsAre(BoundTo(1, 0)));
   EXPECT_EQ(scene.pool.size(), 1U);
 }
 
@@ -370,7 +370,7 @@ Trace Conversation() {
   return *SampleProfile("conversation", 5000, 7);
 }
 
-ServeOptions Options(const std::string& rule, size_t engine = 2) {
+ServeOptions ServeWith(const std::string& rule, size_t engine = 2) {
   return {
       .rule = rule, .slots = ServeEngines()[engine].slots, .load = 0.6, .cost = ServeEngines()[engine].cost};
 }
@@ -384,7 +384,7 @@ ServeResult RunOf(const ServeOptions& options, const Trace& trace) {
 TEST(ServeRunTest, EveryRuleServesAllAndItsBooksAgree) {
   const Trace trace = Conversation();
   for (const ServeRuleInfo& rule : ServeRules()) {
-    ServeOptions options = Options(std::string(rule.name));
+    ServeOptions options = ServeWith(std::string(rule.name));
     options.load = 0.4;
     options.budget = 4096;
     const ServeResult run = RunOf(options, trace);
@@ -403,7 +403,7 @@ TEST(ServeRunTest, EveryRuleServesAllAndItsBooksAgree) {
 }
 
 TEST(ServeRunTest, TheSameForTheSameSeed) {
-  ServeOptions options = Options("bf_io");
+  ServeOptions options = ServeWith("bf_io");
   options.lag = 2;
   options.jitter = 0.05;
   const Trace trace = Conversation();
@@ -415,26 +415,26 @@ TEST(ServeRunTest, TheSameForTheSameSeed) {
 }
 
 TEST(ServeRunTest, MoreThanAGroupCanServeIsAnError) {
-  ServeOptions options = Options("vllm");
+  ServeOptions options = ServeWith("vllm");
   options.budget = 64;
   options.load = 5;
   EXPECT_EQ(RunServe(options, Conversation()).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(ServeRunTest, BadOptionsAreRefusedByName) {
-  ServeOptions options = Options("bf_io");
+  ServeOptions options = ServeWith("bf_io");
   options.load = 0;
   EXPECT_THAT(std::string(RunServe(options, Conversation()).status().message()), HasSubstr("--load"));
-  EXPECT_EQ(RunServe(Options("bf_io"), Trace()).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(RunServe(Options("none"), Conversation()).status().message()), HasSubstr("none"));
+  EXPECT_EQ(RunServe(ServeWith("bf_io"), Trace()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(RunServe(ServeWith("none"), Conversation()).status().message()), HasSubstr("none"));
 }
 
 // Prompts cost the group time only if ranks wait for them.
 TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
   const Trace trace = Conversation();
-  ServeOptions today = Options("equal_chunks");
+  ServeOptions today = ServeWith("equal_chunks");
   today.budget = 256;
-  const ServeResult levelled = RunOf(Options("bf_io"), trace), equal = RunOf(today, trace);
+  const ServeResult levelled = RunOf(ServeWith("bf_io"), trace), equal = RunOf(today, trace);
   EXPECT_LT(levelled.idle_prefill_fraction, 0.01);
   EXPECT_GT(equal.idle_prefill_fraction, 0.02);
   EXPECT_LT(levelled.e2e_s.mean, 0.95 * equal.e2e_s.mean);
@@ -442,7 +442,7 @@ TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
 
 TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
   const auto cost = [](const Trace& trace, double load) {
-    ServeOptions options = Options("bf_io", 0);
+    ServeOptions options = ServeWith("bf_io", 0);
     options.load = load;
     const double at_once = RunOf(options, trace).e2e_s.mean;
     options.lag = 2;
@@ -457,7 +457,7 @@ TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
 // between wait for the part of it that is left when the plan is made.
 TEST(ServeRunTest, APipelinedPlanAddsTheDelayOfItsDelivery) {
   const Trace trace = Conversation();
-  ServeOptions options = Options("vllm");
+  ServeOptions options = ServeWith("vllm");
   options.budget = 8192;
   options.load = 0.2;
   // The delay in steps, compared with plans that are made when their step begins.
@@ -476,7 +476,7 @@ TEST(ServeRunTest, APipelinedPlanAddsTheDelayOfItsDelivery) {
 
 TEST(ServeRunTest, ObjectivesMakeLateFirstTokensRarer) {
   const Trace trace = Conversation();
-  ServeOptions options = Options("bf_io");
+  ServeOptions options = ServeWith("bf_io");
   options.lag = 2;
   const ServeResult without = RunOf(options, trace);
   EXPECT_EQ(without.ttft_met, std::nullopt);
@@ -492,7 +492,7 @@ TEST(ServeRunTest, ObjectivesMakeLateFirstTokensRarer) {
 
 TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
   const Trace trace = Conversation();
-  ServeOptions options = Options("bf_io");
+  ServeOptions options = ServeWith("bf_io");
   options.closed = true;
   options.load = 0.25;
   const ServeResult run = RunOf(options, trace);
@@ -575,7 +575,7 @@ TEST(ServeGridTest, ReleaseAloneKeepsUpWithASmallBudgetWhereVllmDoes) {
 // A wave delays many decodes, which outweighs the first token of a short prompt; this bounds its wait.
 TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
   const Trace trace = *SampleProfile("reasoning", 5000, 7);
-  ServeOptions options = Options("bf_io_release", 0);
+  ServeOptions options = ServeWith("bf_io_release", 0);
   options.budget = 512;
   options.lag = 2;
   const ServeResult release = RunOf(options, trace);
@@ -587,7 +587,7 @@ TEST(ServeRunTest, ReleaseAloneHoldsNoShortPromptForLong) {
 // With noise, so that the fit differs from the true cost.
 TEST(ServeRunTest, AFittedCostIsAsGoodAsTheTrueOneIfItHasAttention) {
   const Trace trace = *SampleProfile("long_prompts", 5000, 7);
-  ServeOptions options = Options("bf_io", 1);
+  ServeOptions options = ServeWith("bf_io", 1);
   options.load = 0.5;
   options.lag = 2;
   options.jitter = 0.05;
