@@ -1,6 +1,6 @@
 // Comparison of two or more runs: measurements and settings that differ.
 //
-// Purpose: compares each run with the first one. Text and page show the same numbers. Pure.
+// Purpose: compares each run with the first one. Pure.
 // REQUIRES: at least one run.
 #ifndef BFIO_TOOLS_LOADGEN_COMPARE_H_
 #define BFIO_TOOLS_LOADGEN_COMPARE_H_

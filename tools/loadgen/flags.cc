@@ -31,7 +31,6 @@ absl::Status CheckFiles(const Options& o) {
   if (o.json != "-") {
     if (absl::Status status = CheckWritable("--json", o.json); !status.ok()) return status;
   }
-  if (absl::Status status = CheckWritable("--save", o.save); !status.ok()) return status;
   return CheckWritable("--html", o.report);
 }
 
@@ -105,9 +104,9 @@ void AddLoadgenOptions(OptionTable& table, Settings& settings) {
   AddTraffic(table, o);
   table.Add("admin", &o.admin,
             "HOST:PORT of the router's admin API; adds the group's barrier measurements to the result");
-  table.Add("json", &o.json, "JSON result file; - prints JSON to standard output instead of the table");
-  table.Add("save", &o.save,
-            "JSON result file that also has the time series of the HTML page, for bfio_loadgen compare");
+  table.Add(
+      "json", &o.json,
+      "JSON result file, for bfio_loadgen compare; - prints JSON to standard output instead of the table");
   table.Add("html", &o.report, "HTML page with tables and charts; with --admin, also of the group");
   table.AddParsed("client_tls", &settings.client_tls, "",
                   "TLS for the client API: cert=FILE,key=FILE,ca=FILE (PEM). ca: the CAs that signed the "

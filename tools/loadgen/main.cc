@@ -32,7 +32,6 @@
 #include "tools/loadgen/progress.h"
 #include "tools/loadgen/report.h"
 #include "tools/loadgen/run_document.h"
-#include "tools/loadgen/run_page.h"
 #include "tools/loadgen/runner.h"
 #include "tools/loadgen/schedule.h"
 #include "tools/loadgen/step_watch.h"
@@ -52,7 +51,7 @@ const ProgramInfo& Info() {
       "--json=out.json\n"
       "  bfio_loadgen --arrival=sweep --rates=10:100:10 --step_duration=60 --goodput=ttft:0.5,tpot:0.05 "
       "--html=sweep.html\n"
-      "  bfio_loadgen compare before.json after.json --html=difference.html\n\n"
+      "  bfio_loadgen compare before.json after.json\n\n"
       "Latencies count from the time a request was due. Exit code: 0 success, 1 failed requests, 2 bad\n"
       "input, 3 a token stream violated the API's contract, 130 interrupted (with the results so far)."};
   return *info;
@@ -102,12 +101,7 @@ absl::Status WriteReport(const Report& report) {
   if (!json_only) {
     BFIO_RETURN_IF_ERROR(WriteFile(options.json, ToJson(report)));
   }
-  if (options.save.empty() && options.report.empty()) return absl::OkStatus();
-  const std::string saved = ToSavedJson(report);
-  BFIO_RETURN_IF_ERROR(WriteFile(options.save, saved));
-  if (options.report.empty()) return absl::OkStatus();
-  const absl::StatusOr<RunDocument> run = RunDocument::Parse(saved, "this run");
-  return run.ok() ? WriteFile(options.report, RunPage({*run})) : run.status();
+  return options.report.empty() ? absl::OkStatus() : WriteFile(options.report, ToPage(report));
 }
 
 absl::StatusOr<int> RunProgram(const Settings& settings) {
@@ -136,7 +130,7 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
   Progress progress(isatty(STDERR_FILENO) != 0);
   const std::optional<BarrierReading> before = TryReadBarrier(admin, admin_login);
   std::unique_ptr<StepWatch> watch;
-  if (before.has_value() && !(options.save.empty() && options.report.empty())) {
+  if (before.has_value() && !options.report.empty()) {
     watch = std::make_unique<StepWatch>(admin, admin_login, MonotonicNow());
   }
   Runner runner(
@@ -164,8 +158,8 @@ absl::StatusOr<int> RunProgram(const Settings& settings) {
   return ExitCode(results, interrupted);
 }
 
-// `paths`: result files; the first is the one that the others are compared with. `page`: the file of --html.
-absl::Status RunCompare(const std::vector<std::string>& paths, const std::string& page) {
+// `paths`: result files; the first is the one that the others are compared with.
+absl::Status RunCompare(const std::vector<std::string>& paths) {
   if (paths.size() < 2) return absl::InvalidArgumentError("compare needs at least two result files");
   std::vector<RunDocument> runs;
   for (const std::string& path : paths) {
@@ -176,7 +170,7 @@ absl::Status RunCompare(const std::vector<std::string>& paths, const std::string
     runs.push_back(std::move(run));
   }
   std::fputs(ComparisonText(runs).c_str(), stdout);
-  return WriteFile(page, RunPage(runs));
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
@@ -186,7 +180,7 @@ int Main(int argc, char** argv) {
   std::vector<std::string> rest = InitProgram(argc, argv, Info(), table);
   if (!rest.empty() && rest[0] == "compare") {
     rest.erase(rest.begin());
-    const absl::Status status = RunCompare(rest, settings.options.report);
+    const absl::Status status = RunCompare(rest);
     return status.ok() ? 0 : ExitWith(Info(), status);
   }
   if (!rest.empty())

@@ -53,9 +53,7 @@ struct Options {
   uint64_t seed = 1;
   // Result file; "-" is standard output (instead of the table), "" none.
   std::string json;
-  // Files for the results with the series behind the charts, for comparisons, and for the report as an HTML
-  // page. "": none.
-  std::string save;
+  // File for the report as an HTML page. "": none.
   std::string report;
   GoodputLimits goodput;
   // The share of requests within the goodput limits that a rate must reach to be held.

@@ -33,9 +33,9 @@ struct Report {
 // One object, indented, with a line break at the end. Its keys are a contract: scripts read them.
 std::string ToJson(const Report& report);
 
-// The same object with "distributions", "series" and, if there is one, "group": the data of a report page.
-// Its size is bounded, however long the run was.
-std::string ToSavedJson(const Report& report);
+// A self-contained HTML page, which run_page.js draws. Its data is the same object with "distributions",
+// "series" and, if there is one, "group". Its size is bounded, however long the run was.
+std::string ToPage(const Report& report);
 
 std::string ToTable(const Report& report);
 

@@ -4,8 +4,10 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/knee.h"
+#include "tools/loadgen/page_files.h"
 #include "tools/loadgen/report.h"
 #include "tools/loadgen/series_json.h"
+#include "tools/page/page.h"
 
 namespace bfio::loadgen {
 namespace {
@@ -183,24 +185,19 @@ Json Summary(const Report& report) {
   return json;
 }
 
-// Error messages come from another process and need not be UTF-8.
-std::string Text(const Json& json, int indent) {
-  return absl::StrCat(json.dump(indent, ' ', false, Json::error_handler_t::replace), "\n");
-}
-
 }  // namespace
 
 std::string ToJson(const Report& report) {
-  return Text(Summary(report), 2);
+  // Error messages come from another process and need not be UTF-8.
+  return absl::StrCat(Summary(report).dump(2, ' ', false, Json::error_handler_t::replace), "\n");
 }
 
-std::string ToSavedJson(const Report& report) {
+std::string ToPage(const Report& report) {
   Json json = Summary(report);
   json["distributions"] = DistributionsJson(report.results);
   json["series"] = SeriesJson(report.results.timeline, report.results.duration_s);
   if (report.group.has_value()) json["group"] = GroupJson(*report.group);
-  // Without indentation: indented, lists of numbers would have one number per line.
-  return Text(json, -1);
+  return HtmlPage(page::kRunPageJs, json);
 }
 
 }  // namespace bfio::loadgen

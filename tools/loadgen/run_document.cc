@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The file of a run with 1,024 ranks has 3 MB.
+// A result file has some 10 KB, and 1 KB for each rate of a sweep.
 constexpr std::uintmax_t kLargestFile = 256u << 20;
 
 double NumberOf(const Json& json) {
@@ -27,7 +27,7 @@ absl::StatusOr<RunDocument> RunDocument::Parse(absl::string_view text, std::stri
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(name, " is not JSON"));
   if (!json.is_object() || !json.contains("requests_sent") || !json.contains("ttft_s")) {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, " is not a result file of bfio_loadgen (--save or --json writes one)"));
+        absl::StrCat(name, " is not a result file of bfio_loadgen (--json writes one)"));
   }
   return RunDocument(std::make_shared<const Json>(std::move(json)), std::move(name));
 }

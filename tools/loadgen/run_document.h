@@ -1,9 +1,7 @@
-// A saved run (ToSavedJson, or ToJson).
+// A result file of an earlier run (ToJson).
 //
-// Purpose: one reader for the run that has just ended and for files of earlier runs, so that their reports
-// cannot differ. The content of a file is not trusted: a value that is missing, null or of another type is
-// NaN, empty text or an empty list. Threads: immutable; copies share the document. Paths are JSON pointers:
-// "/ttft_s/p99".
+// Purpose: its content is not trusted, so a value that is missing, null or of another type is NaN, empty text
+// or an empty list. Threads: immutable; copies share the document. Paths are JSON pointers: "/ttft_s/p99".
 #ifndef BFIO_TOOLS_LOADGEN_RUN_DOCUMENT_H_
 #define BFIO_TOOLS_LOADGEN_RUN_DOCUMENT_H_
 
@@ -20,8 +18,8 @@ namespace bfio::loadgen {
 
 class RunDocument {
  public:
-  // `name` identifies the run on a page. INVALID_ARGUMENT for text that is not a JSON object with the results
-  // of a run.
+  // `name` identifies the run in a comparison. INVALID_ARGUMENT for text that is not a JSON object with the
+  // results of a run.
   static absl::StatusOr<RunDocument> Parse(absl::string_view text, std::string name);
   // NOT_FOUND for a file that cannot be read, INVALID_ARGUMENT for a file that is too large or contains no
   // run. The run's name is the file's name without folder and ".json".
@@ -29,8 +27,6 @@ class RunDocument {
 
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
-
-  const nlohmann::ordered_json& json() const { return *json_; }
 
   double Number(const std::string& path) const;
   // 0 where Number is NaN.

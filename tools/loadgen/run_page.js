@@ -1,4 +1,4 @@
-// Shows {"runs": [{"name", "result"}], "differences", "settings"}: one run, or a comparison of several.
+// Shows a run: the keys of a result file, and the series behind the charts.
 
 const LATENCIES = {
   ttft_s: ['TTFT', 'time to first token'], tpot_s: ['TPOT', 'time per output token'], itl_s: ['ITL', 'time between tokens'],
@@ -9,12 +9,9 @@ const LOG_SPAN = 50;  // the axis of a latency is logarithmic where the ratio of
 const TIME = 'series/t_s';
 const ITL_TEXT = 'TPOT is a request\'s mean time between tokens, ITL the single gaps.';
 
-// A saved run. Its content is not trusted: a value that is missing or of another type is NaN, an empty text or list.
+// A value that is missing or of another type is NaN, an empty text or list.
 class Run {
-  constructor({name, result}) {
-    this.name = name;
-    this.result = result;
-  }
+  constructor(result) { this.result = result; }
   find(path) { return path.split('/').reduce((value, key) => value?.[key], this.result); }
   has(path) { return this.find(path) != null; }
   number(path) {
@@ -41,7 +38,6 @@ class Run {
 
 const count = (value) => fixed(value, 0);
 const brief = (value) => String(Number(value.toPrecision(4)));
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 function workload(run) {
   const arrival = run.text('settings/arrival'), rate = run.number('settings/rate'), rates = run.numbers('settings/rates');
@@ -53,10 +49,8 @@ function workload(run) {
   return `${source}, ${arrival} arrivals${span}`;
 }
 
-// From the start to the end of the longest run; the same in all charts of a page.
-const timeAxis = (runs) => ({
-  label: 'time since the start', unit: 's', min: 0, max: Math.max(0, ...runs.map((run) => run.number('duration_s') || 0)) || undefined
-});
+// The same in all charts of a page.
+const timeAxis = (run) => ({label: 'time since the start', unit: 's', min: 0, max: run.number('duration_s') || undefined});
 const line = (run, name, x, y, factor = 1, style = {}) => ({name, x: run.numbers(x), y: run.numbers(y, factor), ...style});
 
 // Milliseconds when all values are below a second, a logarithmic axis when their ratio exceeds LOG_SPAN.
@@ -149,7 +143,7 @@ function levels(run) {
 function latencyChart(run, key) {
   const [name, meaning] = LATENCIES[key], lag = key === 'schedule_lag_s';
   return inSeconds({
-    title: lag ? 'How late the generator was' : `${name}: ${meaning}`, x: timeAxis([run]), y: {label: meaning},
+    title: lag ? 'How late the generator was' : `${name}: ${meaning}`, x: timeAxis(run), y: {label: meaning},
     note: lag ? 'From the time a request was due to the time it was sent. Latencies contain it.'
       : key === 'itl_s' ? 'By the time when the later token arrived.' : 'Completed requests, by the time they were due.',
     series: ['p50', 'p90', 'p99', ...(lag ? ['max'] : [])].map((q) => line(run, q, TIME, `series/${key}/${q}`))
@@ -158,7 +152,7 @@ function latencyChart(run, key) {
 
 function overTime(run) {
   heading('Over time');
-  const x = timeAxis([run]);
+  const x = timeAxis(run);
   chart({
     title: 'Throughput', note: 'Output tokens by the time when they arrived, including those of requests that failed later.',
     x, y: {label: 'throughput', unit: 'tokens/s', min: 0}, series: [line(run, 'output tokens', TIME, 'series/tokens_per_s')]
@@ -199,13 +193,13 @@ function group(run) {
     (_, rank) => line(run, `rank ${rank}`, 'group/t_s', `group/ranks/${rank}/${key}`, factor, {member: true}));
   const whole = (name, key, factor) => line(run, name, 'group/t_s', `group/${key}`, factor, {strong: true});
   chart({
-    title: 'Load of each rank', x: timeAxis([run]), y: {label: 'load', unit: 'tokens', min: 0},
+    title: 'Load of each rank', x: timeAxis(run), y: {label: 'load', unit: 'tokens', min: 0},
     note: 'Resident KV tokens, mean of the steps of each stretch of time. ' +
       'The most loaded rank of a step determines the step time of all ranks.',
     series: [...ranks('load_tokens', 1), whole('largest of each step', 'max_load_tokens', 1), whole('mean', 'mean_load_tokens', 1)]
   });
   chart({
-    title: 'Idle at the barrier', x: timeAxis([run]), y: {label: 'idle', unit: '%', min: 0},
+    title: 'Idle at the barrier', x: timeAxis(run), y: {label: 'idle', unit: '%', min: 0},
     note: 'Waiting at the barrier as a share of local work and waiting, measured by the ranks.',
     series: [...ranks('idle_fraction', 100), whole('group', 'idle_fraction', 100)]
   });
@@ -265,65 +259,4 @@ function showRun(run) {
   contents();
 }
 
-function compareTable(runs) {
-  table({
-    title: `Changes are relative to ${runs[0].name}`,
-    columns: [{name: 'result'}, ...runs.flatMap((run, i) => [{name: run.name}, ...(i ? [{name: 'change', unit: '%', decimals: 1}] : [])])],
-    rows: data.differences.map(({name, values, changes}) => [name, ...values.flatMap(
-      (value, i) => [value, ...(i ? [changes[i] === null ? NaN : changes[i] * 100] : [])])])
-  });
-}
-
-function showComparison(runs) {
-  const names = runs.map((run) => run.name), x = timeAxis(runs);
-  title(`Load tests compared: ${names.slice(0, -1).join(', ')} and ${names.at(-1)}`,
-    `Results of ${runs.length} runs of bfio_loadgen side by side.`);
-  heading('Results');
-  compareTable(runs);
-  const rates = inSeconds({
-    title: 'TTFT over rate, 99th percentile', x: offered(), y: {label: 'time to first token'},
-    series: runs.map((run) => levelLine(run, run.name, 'ttft_s/p99'))
-  });
-  if (hasData(rates)) {
-    heading('Rates');
-    chart(rates);
-  }
-  heading('Over time');
-  chart({
-    title: 'Throughput', x, y: {label: 'throughput', unit: 'tokens/s', min: 0},
-    series: runs.map((run) => line(run, run.name, TIME, 'series/tokens_per_s'))
-  });
-  for (const key of CLIENT_LATENCIES) {
-    chart(inSeconds({
-      title: `${LATENCIES[key][0]}, 99th percentile`, x, y: {label: LATENCIES[key][1]},
-      series: runs.map((run) => line(run, run.name, TIME, `series/${key}/p99`))
-    }));
-  }
-  chart({
-    title: 'Idle at the barrier', note: 'Waiting at the barrier as a share of local work and waiting, all ranks.',
-    x, y: {label: 'idle', unit: '%', min: 0}, series: runs.map((run) => line(run, run.name, 'group/t_s', 'group/idle_fraction', 100))
-  });
-  heading('Distributions');
-  for (const key of CLIENT_LATENCIES) {
-    const [name, meaning] = LATENCIES[key];
-    chart({
-      title: `${capital(meaning)} (${name})`, x: {label: meaning, unit: 's', log: true}, y: share(),
-      series: runs.map((run) => distribution(run, run.name, key))
-    });
-  }
-  heading('Settings');
-  if (data.settings.length) {
-    table({
-      title: 'Settings that differ', columns: [{name: 'setting'}, ...names.map((name) => ({name}))],
-      rows: data.settings.map(({name, values}) => [name, ...values])
-    });
-  } else {
-    paragraph('All runs had the same settings.');
-  }
-  for (const run of runs) paragraph(`${run.name}: ${workload(run)}, started at ${run.text('started_at')}.`);
-  contents();
-}
-
-const runs = data.runs.map((run) => new Run(run));
-if (runs.length === 1) showRun(runs[0]);
-else showComparison(runs);
+showRun(new Run(data));

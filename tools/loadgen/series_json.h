@@ -1,4 +1,4 @@
-// The parts of a saved run from which charts are drawn.
+// The data from which charts are drawn.
 //
 // Purpose: distributions and time series as lists of equal length, with null where nothing was measured. Pure
 // functions. Units: seconds, tokens.
