@@ -16,7 +16,6 @@ from simulation import Parser, Refused, run_main
 from waiting_bounds import (RequestType, Segments, Time, equilibrium, merged, nested_bound, nested_fluid_thresholds,
                             nested_thresholds, nested_thresholds_within, throughput_within, wait_peak, wait_thresholds,
                             wait_thresholds_within)
-from waiting_router import Release
 from waiting_tuner import Tuner
 from waiting_workers import FcfsWorker, Options, WaitWorker
 
@@ -91,8 +90,6 @@ def cell_of(args):
                       intensity=intensity_of(args.intensity, args.seconds), streams=args.streams == 1)
     if args.batching == "prefill_first" and args.streams:
         raise Refused("--streams cannot be used with --batching=prefill_first")
-    if args.release != "none" and not fcfs:
-        raise Refused("--release can be used only with --batching=prefill_first or chunked")
     try:
         fluid = equilibrium(types, time)[1]
     except Refused:
@@ -101,9 +98,7 @@ def cell_of(args):
             raise
     thresholds, bound, fluid_bound = [], None, None
     if fcfs:
-        release = None if args.release == "none" else Release(args.release == "nested_wait", time, args.most_steps, args.kv_tokens)
-        run = FcfsWorker(types, args.batching == "chunked", args.token_budget, args.most_running, options, release).run()
-        thresholds = release.thresholds if release else []
+        run = FcfsWorker(types, args.batching == "chunked", args.token_budget, args.most_running, options).run()
     else:
         segments = None
         if args.batching == "nested_wait":
@@ -155,8 +150,6 @@ def run_cell(arguments):
     parser.number("token_budget", 512, 1, 1e9, "token budget of a batch (with prefill_first: of a batch of prompts)", int)
     parser.number("most_running", 0, 0, 1e9, "prefill_first, chunked: maximum number of requests in a batch; 0: as many as "
                                              "fit into memory", int)
-    parser.add_argument("--release", choices=("none", "wait", "nested_wait"), default="none",
-                        help="prefill_first, chunked: start requests in batches, as WAIT and Nested WAIT of the router do")
     parser.number("most_steps", 0, 0, 1e9, "steps after which a request starts, or a type or segment continues, below its "
                                            "threshold; 0: no limit", int)
     parser.number("pause", 1, 0, 1, "wait, nested_wait: 1: started requests may pause; 0: they never pause", int)

@@ -303,13 +303,10 @@ class FcfsWorker(Worker):
     Requests start in the order of arrival while the tokens held, and those that the running requests add, stay within the
     memory minus a watermark. When these exceed the memory, the newest request is evicted and starts again. An iteration
     takes d0 + d1 times the prompt tokens that it computes and the tokens held by its decodes.
-
-    release: holds requests back before they may start (waiting_router.py).
     """
 
-    def __init__(self, types, chunked, budget, most_running, options, release=None):
+    def __init__(self, types, chunked, budget, most_running, options):
         super().__init__(types, options)
-        self.release = release
         self.chunked, self.budget, self.most_running = chunked, budget, most_running or math.inf
         self.waiting, self.running = deque(), {}  # `running`: in the order of their start
         self.reading, self.unread = [], 0  # those with prompt tokens left, and these tokens
@@ -322,14 +319,9 @@ class FcfsWorker(Worker):
     def arrivals(self):
         while (at := min(self.next)) <= self.now:
             request = self.take_arrival(self.next.index(at))
-            if self.release:
-                self.release.add(request)
-            else:
-                self.waiting.append(request)
+            self.waiting.append(request)
 
     def form_batch(self):
-        if self.release:
-            self.waiting.extend(self.release.take(idle=not self.running))
         if not self.running and not self.waiting:
             return None
         self.free_memory()
@@ -411,10 +403,6 @@ class FcfsWorker(Worker):
             request.sent, request.last = tokens, self.now
 
     def finish(self):
-        if self.release:
-            self.release.on_step(self.duration)
-            for request in self.just_ended:
-                self.release.on_end(request)
         if self.gaps:  # every batch decodes
             self.gaps.add(self.duration, self.streams)
             for request in self.resumed:

@@ -271,13 +271,13 @@ def wait_real(ctx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The part of WAIT that the router has: starts in batches, without pauses
+# WAIT's starts in batches, without its pauses
 
 PAPER, NESTED, BOUNDED, NESTED_BOUNDED = "WAIT", "Nested WAIT", "WAIT, pauses <= 32 steps", "Nested WAIT, pauses <= 32 steps"
 STARTS, NESTED_STARTS = "WAIT, no pauses", "Nested WAIT, first segment, no pauses"
-ROUTER, NESTED_ROUTER, NO_WAITING = "router: wait", "router: nested_wait", "chunked, no waiting"
-PAUSE_RULES = (PAPER, BOUNDED, STARTS, NESTED, NESTED_BOUNDED, NESTED_STARTS, ROUTER, NESTED_ROUTER, NO_WAITING)
-ROUTER_STEPS = 32  # the router's default bound on a wait for a batch, in steps
+NO_WAITING = "chunked, no waiting"
+PAUSE_RULES = (PAPER, BOUNDED, STARTS, NESTED, NESTED_BOUNDED, NESTED_STARTS, NO_WAITING)
+BOUND_STEPS = 32  # the bound on a pause, in steps
 
 
 def pause_settings(types, filling, segments, shares):
@@ -290,17 +290,16 @@ def pause_settings(types, filling, segments, shares):
     nested = {"batching": "nested_wait", "segments": segments, "threshold_margin": 1.01}
     chunked = {f"32,768 tokens{f', {share:g} of the requests' if share else ''}": {
         "batching": "chunked", "token_budget": 32_768, "most_running": round(share * mean_running(types))} for share in shares}
-    bound = {"most_steps": ROUTER_STEPS}
+    bound = {"most_steps": BOUND_STEPS}
     both = {PAPER: {}, BOUNDED: bound, STARTS: {**bound, "pause": 0}}
     return {**{rule: {"thresholds that fill memory" if filling else "threshold load 0.99": {**wait_rule, **more}}
                for rule, more in both.items()},
             **{rule: {f"{segments} segments": {**nested, **more}}
                for rule, more in zip((NESTED, NESTED_BOUNDED, NESTED_STARTS), both.values())},
-            **{rule: {way: {**own, **more} for way, own in chunked.items()} for rule, more in (
-                (ROUTER, {"release": "wait", **bound}), (NESTED_ROUTER, {"release": "nested_wait", **bound}), (NO_WAITING, {}))}}
+            NO_WAITING: chunked}
 
 
-@experiment("cost and gain of pauses: full WAIT and Nested WAIT, the router's versions, and no waiting", seeds=3,
+@experiment("cost and gain of pauses: full WAIT and Nested WAIT, without pauses, and no waiting", seeds=3,
             check="--shorten=2 --seeds=1")
 def wait_pauses(ctx):
     # Types, seconds, and the best settings of the runs above: thresholds that fill memory, segments, shares.
@@ -316,7 +315,7 @@ def wait_pauses(ctx):
     ctx.parameter("iteration", f"{C:g} s + {TL:g} s per token")
     ctx.parameter("memory of every rule", f"{MEMORY:,} tokens")
     ctx.text("""A request of WAIT pauses until enough requests of its type wait at its first stage, and one of Nested WAIT
-        until enough wait at the entry of its segment. The router only delays requests before they start. Each rule has its
+        until enough wait at the entry of its segment. Each rule has its
         best setting in hindsight. A paused request holds memory, but costs no time, because its KV is not read.""")
     got = {}
     for scene in scenes:
@@ -348,18 +347,15 @@ def hold_pauses(ctx, got):
     """Expects the tables of docs/admission.md."""
     for scene, rows in {  # share, latency in s and 99th percentile of gaps in ms, by rule
             "two types, 0.5": ((0.986, 0.234, 22.9), (0.986, 0.235, 23.6), (0.985, 0.226, 13.4), (0.984, 0.253, 32.0),
-                               (0.983, 0.253, 31.2), (0.986, 0.223, 13.8), (0.985, 0.222, 13.9), (0.985, 0.220, 13.9),
-                               (0.986, 0.215, 13.7)),
+                               (0.983, 0.253, 31.2), (0.986, 0.223, 13.8), (0.986, 0.215, 13.7)),
             "two types, 0.85": ((0.966, 0.723, 43), (0.967, 0.707, 39.2), (0.972, 0.647, 37.1), (0.919, 0.974, 89.6),
-                                (0.923, 0.899, 88.8), (0.970, 0.656, 37.1), (0.959, 0.681, 35.5), (0.961, 0.670, 34.6),
-                                (0.961, 0.670, 34.6)),
+                                (0.923, 0.899, 88.8), (0.970, 0.656, 37.1), (0.961, 0.670, 34.6)),
             "high demand, 62": ((1.028, 10.7, 37.4), (1.028, 10.7, 37.4), (1.028, 10.7, 37.4), (0.861, 10.6, 130),
-                                (0.861, 10.6, 130), (0.854, 10.6, 23.5), (0.975, 10.7, 36.9), (0.971, 10.7, 37.1),
-                                (0.971, 10.7, 37.1)),
-            "LMSYS, 0.5": ((0.738, 9.28, 586), (0.811, 9.18, 374), (0.960, 1.98, 14.9), (0.910, 3.42, 205), (0.911, 3.45, 205),
-                           (0.957, 2.02, 14.3), (0.964, 1.98, 14.5), (0.964, 1.98, 14.5), (0.964, 1.98, 14.5)),
-            "LMSYS, 0.85": ((0.742, 9.22, 296), (0.744, 9.23, 277), (0.916, 4.47, 35.2), (0.633, 8.65, 192), (0.633, 8.63, 212),
-                            (0.627, 8.40, 14.9), (0.926, 3.91, 36.9), (0.926, 3.91, 36.9), (0.926, 3.91, 36.9))}.items():
+                                (0.861, 10.6, 130), (0.854, 10.6, 23.5), (0.971, 10.7, 37.1)),
+            "LMSYS, 0.5": ((0.738, 9.28, 586), (0.811, 9.18, 374), (0.960, 1.98, 14.9), (0.910, 3.42, 205),
+                           (0.911, 3.45, 205), (0.957, 2.02, 14.3), (0.964, 1.98, 14.5)),
+            "LMSYS, 0.85": ((0.742, 9.22, 296), (0.744, 9.23, 277), (0.916, 4.47, 35.2), (0.633, 8.65, 192),
+                            (0.633, 8.63, 212), (0.627, 8.40, 14.9), (0.926, 3.91, 36.9))}.items():
         for rule, (share, latency, gap) in zip(PAUSE_RULES, rows):
             cell = got[scene, rule]
             ctx.expect(f"{scene}, {rule}: of what memory sustains", cell[SHARE], share - 0.01, share + 0.01, ours=share)
@@ -378,7 +374,6 @@ def hold_pauses(ctx, got):
             ("two types, 0.85", NESTED, NESTED_STARTS, LATENCY, 1.15, 1.8, 1.48),
             ("two types, 0.85", STARTS, NO_WAITING, SHARE, 0.99, 1.04, 1.012),
             ("two types, 0.85", STARTS, NO_WAITING, LATENCY, 0.9, 1.1, 0.966),
-            ("two types, 0.85", ROUTER, NO_WAITING, LATENCY, 0.98, 1.05, 1.016),
             ("high demand, 62", PAPER, STARTS, SHARE, 1, 1, 1), ("high demand, 62", STARTS, NO_WAITING, SHARE, 1.02, 1.1, 1.058),
             ("LMSYS, 0.5", PAPER, STARTS, SHARE, 0.25, 0.9, 0.769), ("LMSYS, 0.5", PAPER, STARTS, LATENCY, 1.5, 7, 4.69),
             ("LMSYS, 0.5", PAPER, STARTS, GAP_P99, 15, 90, 39.3), ("LMSYS, 0.85", PAPER, STARTS, SHARE, 0.5, 0.95, 0.81),

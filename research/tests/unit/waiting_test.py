@@ -17,7 +17,6 @@ sys.path.insert(0, str(RESEARCH))
 import waiting_bounds as bounds  # noqa: E402
 from simulation import Refused, Rng  # noqa: E402
 from waiting_bounds import RequestType, Segments, Time  # noqa: E402
-from waiting_router import Release  # noqa: E402
 from waiting_tuner import Tuner  # noqa: E402
 from waiting_workers import FcfsWorker, Options, Request, WaitWorker  # noqa: E402
 
@@ -276,69 +275,6 @@ class StreamTest(unittest.TestCase):
             self.assertGreaterEqual(sum(run.gaps.counts), sum(of.output for of in types) / 4 * run.completed / 4)
 
 
-class ReleaseTest(unittest.TestCase):
-
-    @staticmethod
-    def request(output):
-        return Request(0, 0, RequestType(1, 10, output))
-
-    def test_classes_are_lengths_to_a_factor_of_four(self):
-        release = Release(False, TIME, 32)
-        release.thresholds = [1, 2, 2, 1, 1, 1, 1, 1, 1]
-        for output in (4, 14, 15):  # 5, 15 and 16 tokens: two of 4 to 15, one of 16 to 63
-            release.add(self.request(output))
-        self.assertEqual([request.output for request in release.take(idle=False)], [4, 14])
-        self.assertEqual([request.output for request in release.take(idle=True)], [15])
-
-    def test_no_request_waits_for_more_steps_than_the_bound(self):
-        for nested in (False, True):
-            release = Release(nested, TIME, 3)
-            release.thresholds = [100] * len(release.thresholds)
-            release.fresh = False
-            release.add(self.request(20))
-            for _ in range(2):
-                release.on_step(1e-9)
-                self.assertEqual(release.take(idle=False), [])
-            release.on_step(1e-9)
-            self.assertEqual(len(release.take(idle=False)), 1)
-
-    def test_thresholds_are_those_of_the_observed_rates(self):
-        # As many as equation (7) gives for a load of 0.9, within the two standard errors that estimates are above rates.
-        types = scaled(LOW, 3)
-        release = Release(False, TIME, 32)
-        FcfsWorker(types, True, 32_768, 0, Options(TIME, 120_000, horizon=20), release).run()
-        known = bounds.wait_thresholds(types, TIME, 0.9)
-        self.assertEqual([n for j, n in enumerate(release.thresholds) if j not in (1, 2)], [1] * 7)
-        for n, exact in zip(release.thresholds[1:3], known):
-            self.assertTrue(exact <= n <= 1.3 * exact, (n, exact))
-
-    def test_thresholds_hold_no_more_than_memory(self):
-        types = scaled(LOW, 3)
-        for nested in (False, True):
-            held = []
-            for memory in (0, 3000):
-                release = Release(nested, TIME, 32, memory)
-                FcfsWorker(types, True, 32_768, 0, Options(TIME, 120_000, horizon=20), release).run()
-                if nested:
-                    segments, [n] = Segments(types), release.thresholds
-                    held.append(n * (segments.tokens[0] + min(1, 1.1 * segments.survive[1]) * segments.tokens[1]))
-                else:
-                    held.append(sum(n * of.tokens for n, of in zip(release.thresholds[1:3], types)))
-            self.assertGreater(held[0], 6000)
-            self.assertLess(held[1], 3000 * 1.02)  # lengths are measured
-            self.assertGreater(held[1], 2000)
-
-    def test_nested_wait_holds_all_back_until_one_threshold(self):
-        types = scaled(LOW, 3)
-        release = Release(True, TIME, 32)
-        run = FcfsWorker(types, True, 32_768, 0, Options(TIME, 120_000, horizon=20), release).run()
-        [n] = release.thresholds
-        segments = Segments(types)
-        exact = bounds.nested_fluid_thresholds(segments, TIME, 1.1, 0.9)[0]
-        self.assertTrue(0.9 * exact <= n <= 1.35 * exact, (n, exact))
-        self.assertAlmostEqual(run.throughput, 96_000, delta=0.02 * 96_000)
-
-
 class CommandTest(unittest.TestCase):
 
     TWO = ["--types=1000:10:10,1000:10:20", "--c=6.6e-3", "--tl=2.57e-7", "--seconds=4"]
@@ -374,7 +310,7 @@ class CommandTest(unittest.TestCase):
                                  ([*self.TWO, "--batching=never"], "--batching"), ([*self.TWO, "--thresholds=1"], "--thresholds"),
                                  ([*self.TWO, "--intensity=2"], "--intensity"), ([*self.TWO, "--batching=chunked"], "--kv_tokens"),
                                  (["--types=1e6:1000:1000", "--seconds=1"], "any batch size"),
-                                 ([*self.TWO, "--seconds=1e9"], "--seconds"), ([*self.TWO, "--release=wait"], "--release"),
+                                 ([*self.TWO, "--seconds=1e9"], "--seconds"),
                                  ([*self.TWO, "--batching=prefill_first", "--kv_tokens=9999", "--streams=1"], "--streams"),
                                  ([*self.TWO, "--c=nan"], "--c")):
             done = self.run_command(*arguments)
