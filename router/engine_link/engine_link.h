@@ -3,24 +3,12 @@
 // Purpose: edge 2 for servers that do not implement WorkerLink. The link requests each server's ranks and
 // sizes. Each rank attaches as a worker; an EngineRank translates between plans, calls and tokens. Ranks with
 // a barrier (EngineAddress::barrier) are in the group of its name. A rank gets at most as many requests as it
-// has slots: the others wait in the router.
+// has slots: the others wait in the router. An engine with bfio's scheduler class opens a stream per rank and
+// reports its steps (engine_steps.h).
 //
-// Steps. An engine with bfio's scheduler class opens a stream per rank and reports its steps
-// (engine_steps.h).
-//
-// Failures. A server is lost when it reports that it is not healthy, or does not answer a health check in
-// time. A check is made every kHealthCheck, and when a call fails with a code that may mean that the server
-// has failed (UNAVAILABLE, INTERNAL, UNKNOWN, CANCELLED). The ranks of a lost server leave, and the router
-// places their requests again. The link contacts the server again, after kShortestRetry at first and
-// kLongestRetry at most, over a new connection if the old one gave no answer. A rank that the router has cut
-// off attaches again in the same way. A drained rank attaches again when its server has been lost and is
-// back.
-//
-// Replaced servers. Another server may take over an address without any time in which none is healthy. A
-// health check therefore includes a new description when a call has failed in that way, when the server's
-// load records have ended, and when the last description is kDescribeAgain old. Descriptions begin at least
-// kHealthCheck apart: a check that needs a description waits for that, and failed calls wait for the check. A
-// server whose description has changed is lost, and attaches with the new description.
+// Failures. A server that is not healthy, or does not answer a health check in time, is lost: its ranks
+// leave, and the router places their requests again. docs/design/engine-ranks.md has the checks, retries and
+// what happens when another server takes over an address.
 //
 // The list of engines may change (engine_list.h). Ranks of a server that was removed from it take no new
 // requests, and leave when their requests have ended; until then the server keeps its settings.

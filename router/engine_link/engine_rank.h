@@ -4,64 +4,11 @@
 // as vLLM has requests and streams of tokens. This state machine translates: plans become calls, and the
 // tokens of a step, which arrive together, become a step report. The group's accounts stay exact: the load of
 // a request is its prompt and the tokens received, and a request without its first token is reported as a
-// prompt that is not computed.
+// prompt that is not computed. docs/design/engine-ranks.md says how steps, prompts, slots, lost requests and
+// shared memory are inferred.
 //
-// Steps. A step ends when every decoding request has delivered tokens, when a request delivers tokens for
-// the second time, or when kGatherShare of a usual step has passed since the step's first token. Tokens that
-// arrive later are reported by themselves; for the measured step times they count as part of that step. While
-// the rank, or another rank of its barrier, has a prompt to compute, a step without tokens is reported every
-// kQuietStep: engines that compute prompts first deliver no tokens of their decodes meanwhile, and the group
-// must not cut the rank off for that. This stops at QuietEnd, because an engine that hangs delivers nothing
-// either. Where all requests decode, a step needs tokens, or a change of the reported use of KV memory, which
-// other clients' prompts cause. A rank whose decodes stall, or whose prompts take too long, reports nothing,
-// and the group cuts it off after its step timeout.
-//
-// Prompts. Ranks in a barrier also report how much of their prompts is left. The engine reports nothing
-// before a request's first token, so the rest is estimated: a step computes the prompts in the order in which
-// they were sent, as many tokens as its budget leaves beside the decodes. With the first token the engine
-// reports how much of the prompt it found in its prefix cache: the step has computed that much less. The
-// estimated batches and the steps' times give the batches' cost (barrier_cost.h).
-//
-// Engines that follow the router (OnStep) report their steps. The reports replace the estimates: a step
-// without tokens ends with its report, one with tokens when all tokens that the report announces have come;
-// the rest of the prompts and the contents of batches are the reported ones. Ranks in a barrier are then
-// metered (core::PrefillReport::metered): the batches' cost turns the plan's level into an allotment of
-// prompt tokens. When the engine has been silent for kFollows, steps are inferred again.
-//
-// Outputs that come whole (Passing). The engine reports nothing of such an output before its end: each step
-// adds a token to it, and its end corrects the count. Where no other request has tokens, a step is assumed to
-// last as long as the steps before. QuietEnd applies to these outputs where the engine shows in another way
-// that it works: by its step reports, or by its reported use of KV memory, which must have been seen to
-// change while the rank's requests stayed the same (for state-space models it does not change). Elsewhere
-// QuietEnd is later by the time that such an output may take: its max_new_tokens at kSlowerSteps times the
-// usual step, or at kSlowestStep where no step has been seen.
-//
-// Slots. When a request ends, the engine starts the next one at once; one from the router comes a round
-// trip later. So that no slot stays empty, as many requests as end in a round trip and a step, and one more,
-// may wait inside the engine (StepReport::extra_slots). Where the engine has requests of other clients, it
-// has fewer slots for the router, and more load. Both follow from the engine's reports (OnLoad). The count of
-// others' requests is the least in all reports of the present and the last kLoadWindow, because a report may
-// still count a request of the router that has just ended.
-//
-// Refusals. A request that the engine refuses (RESOURCE_EXHAUSTED, UNAVAILABLE) is placed again, perhaps
-// here. It keeps its slot for kShortestRefusal first, twice as long for each worker that has refused it
-// before, up to kLongestRefusal, or for the time that the engine gives. Without this delay a full engine
-// would get all waiting requests again after every round trip.
-//
-// Lost requests. A request that has begun (it has had tokens, or the engine reports that its prompt is
-// computed) may be lost in the engine: it delivers nothing while others of the rank do. It is cancelled after
-// kSilentSteps of the others and LongestQuiet, and continues elsewhere. An engine that preempts a request may
-// keep it in its queue for longer. The engine's load reports count a preempted request, and not a lost one:
-// the time begins anew with each report of as many requests as the rank has. Other clients' requests in these
-// reports hide a lost one. Where the engine reports no loads, the time is kQuietWithoutLoads times as long.
-// Requests that are lost before they begin, and outputs that come whole, are not detected: their clients'
-// deadlines end them, or the end of the rank does.
-//
-// Shared memory. Engines store one copy of a prefix that several prompts share. The requests' tokens then
-// exceed the memory that the engine reports as used. If the next requests share as much, the rank holds more
-// tokens by the same factor (StepReport::shared_kv_tokens). The factor is the smallest of the present and the
-// last window. It counts decoding requests only: a prompt that is being computed may not have all its memory
-// yet. If the next requests share less, some wait in the engine, or it preempts.
+// Engines that follow the router (OnStep) report their steps; the reports replace the estimates until the
+// engine has been silent for kFollows.
 //
 // Epochs. The group takes no reports between EpochReady and the epoch's first plan: tokens are kept here.
 //

@@ -8,19 +8,13 @@
 //
 // p_g is the number of prompt tokens that the worker has not computed yet, m_g the tokens of the request's
 // prompt that its cache does not hold, n_g the number of its requests, o the mean output, and h the recent
-// share of prompt tokens that were expected in their workers' caches. A token costs about the same in a
-// prompt as in a decode, so no weight is needed: where outputs are long, requests spread by number
-// (least_requests), and where prompts are long and shared, a request goes where its prefix is, until that
-// worker has more to do than the prefix saves. A computed token also evicts another token from the cache,
-// which would have been found with probability h: hence 1 + h.
+// share of prompt tokens that were expected in their workers' caches: a computed token also evicts another,
+// which would have been found with probability h. docs/decision.md compares the rule with others.
 //
-// Where capacity is short, a slot that becomes free is best used by a request whose prefix is on that worker.
-// If a worker without free capacity holds more of a request's prompt than every worker with free capacity,
-// the request lets others of its class go first, for up to twice the 99th percentile of waits under first
-// come, first served (Snapshot::first_come). It also waits, although a busy worker has free capacity, as long
-// as that worker would take to compute the missing tokens (the ski rental rule). Without this rule a group
-// that is nearly full would compute every prompt everywhere. Only requests of the lowest waiting class wait
-// in this way, because others would leave the capacity to a lower class.
+// Where capacity is short, a request whose prefix is on a full worker lets others of its class go first, for
+// up to twice the 99th percentile of waits under first come, first served (Snapshot::first_come). It also
+// waits, although a busy worker has free capacity, as long as that worker would take to compute the missing
+// tokens. Only requests of the lowest waiting class wait in this way.
 //
 // Ties: fewest requests, then the workers in turn. After a deadline (StopSignal) prefixes are ignored for the
 // remaining requests. Threads: as Policy. Cost: for each request that is looked at or placed, a bisection in

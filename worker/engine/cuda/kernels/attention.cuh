@@ -21,16 +21,7 @@
 // for one KV head. Blocks read the number of items from device memory, so that one grid, and one captured
 // graph, serves every step.
 //
-// Pipeline design for head_dim 128 on an H200 (132 multiprocessors, 4.3 TB/s by copy): a stage is 64 tokens *
-// 256 bytes * 2 = 32 KB. 3 stages, 3 x 4 KB of queries and 4.5 KB of scores are 112.5 KB per block (long: 112
-// KB), so that 2 blocks share the 227 KB (registers: at most 255 for 2 x 128 threads). While a block computes
-// one stage, two are being copied: 64 KB per block, 128 KB per multiprocessor. Needed to hide the latency:
-// 4.3 TB/s * 0.7 us / 132 = 23 KB. At full bandwidth a tile may take 2 x 32 KB / 32.6 B/ns = 2 us per block.
-// Partial results, written and read once in fp32, add 2 * group * 520 / (256 * 512) bytes per byte of keys
-// and values: 3 % for a group of 4. These numbers are design calculations, not measurements.
-//
-// With 2 stages a block of head_dim 128 takes 76.5 KB (long: 80 KB). It fits where a block may have 99 KB
-// (sm_86, sm_89), and two blocks fit in the 164 KB of sm_80.
+// docs/design/attention.md has the sizes of the pipeline.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 

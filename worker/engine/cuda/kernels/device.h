@@ -4,7 +4,11 @@
 // or one PTX instruction, and by a plain C++ compiler for the tests, where tests/testing/simt runs it thread
 // by thread and checks for what is undefined on a GPU. A kernel uses these primitives instead of CUDA's own,
 // and includes no CUDA header. All are in namespace bfio::worker::gpu.
-//
+#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
+#define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
+
+#include "worker/engine/cuda/kernels/device_types.h"
+
 //   BFIO_KERNEL(threads, blocks)      "__global__ void" with launch bounds: at most `threads` per block, and
 //                                     registers for `blocks` blocks per multiprocessor
 //   BFIO_DEVICE                       a function for the device; always inlined
@@ -39,10 +43,6 @@
 //
 //   Launch(kernel, LaunchShape, stream, arguments...)
 //                                     on the host; returns nullptr, or the error's text
-#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
-#define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_H_
-
-#include "worker/engine/cuda/kernels/device_types.h"
 
 #if defined(__CUDACC__)
 #include "worker/engine/cuda/kernels/device_cuda.h"
