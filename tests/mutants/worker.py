@@ -1,7 +1,7 @@
 """Faults in worker/kv, worker/scheduler, worker/engine/decode, the CUDA engine and what a rank keeps for the next router; see run."""
 FOLDER = "worker"
 TESTS = {
-    "kv/": ["page_table_test"],
+    "kv/": ["decode_engine_test"],
     "scheduler/": ["batch_scheduler_test"],
     "engine/cuda/kernels/": ["cuda_attention_test"],
     "engine/cuda/shared_mlp": ["cuda_together_test"],

@@ -11,7 +11,7 @@
 namespace bfio::worker {
 namespace {
 
-struct Model {
+struct TableModel {
   int64_t capacity;
   int32_t max_sequences;
   struct Sequence {
@@ -82,7 +82,7 @@ class Walk {
     ASSERT_TRUE(model_.live.insert({*index, {tokens, 0}}).second) << "index " << *index << " twice";
   }
 
-  std::map<SequenceIndex, Model::Sequence>::iterator Any() {
+  std::map<SequenceIndex, TableModel::Sequence>::iterator Any() {
     auto it = model_.live.begin();
     std::advance(it, rng_.Below(model_.live.size()));
     return it;
@@ -120,7 +120,7 @@ class Walk {
   Rng rng_;
   const PageTableOptions options_;
   PageTable table_;
-  Model model_;
+  TableModel model_;
 };
 
 TEST(PageTableModelTest, EveryPageHasOneOwnerUnderRandomOperations) {
