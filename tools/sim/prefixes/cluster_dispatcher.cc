@@ -23,7 +23,7 @@ core::SchedulerOptions OptionsOf() {
   return options;
 }
 
-class ClusterDispatcher final : public Dispatcher {
+class ClusterDispatcher final : public PrefixDispatcher {
  public:
   ClusterDispatcher(const core::PolicySetting& policy, const PrefixRunOptions& options,
                     const std::vector<EngineModel>& ranks)
@@ -165,8 +165,8 @@ class ClusterDispatcher final : public Dispatcher {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const PrefixRunOptions& options,
-                                                                  const std::vector<EngineModel>& ranks) {
+absl::StatusOr<std::unique_ptr<PrefixDispatcher>> MakeClusterDispatcher(
+    const PrefixRunOptions& options, const std::vector<EngineModel>& ranks) {
   core::PolicySetting setting;
   setting.name = options.policy;
   setting.options.seed = options.seed;

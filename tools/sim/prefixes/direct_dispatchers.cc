@@ -21,7 +21,7 @@
 namespace bfio::sim {
 namespace {
 
-class DirectDispatcher : public Dispatcher {
+class DirectDispatcher : public PrefixDispatcher {
  public:
   explicit DirectDispatcher(const std::vector<EngineModel>& ranks) : ranks_(ranks), requests_(ranks.size()) {}
 
@@ -165,8 +165,8 @@ class DynamoKv final : public DirectDispatcher {
 
 }  // namespace
 
-std::unique_ptr<Dispatcher> MakeDirectDispatcher(const std::string& rule,
-                                                 const std::vector<EngineModel>& ranks) {
+std::unique_ptr<PrefixDispatcher> MakeDirectDispatcher(const std::string& rule,
+                                                       const std::vector<EngineModel>& ranks) {
   if (rule == "direct_least_requests") return std::make_unique<DirectLeastRequests>(ranks);
   if (rule == "sglang_cache_aware") return std::make_unique<SglangCacheAware>(ranks);
   if (rule == "dynamo_kv") return std::make_unique<DynamoKv>(ranks);

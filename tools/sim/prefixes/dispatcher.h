@@ -22,9 +22,9 @@ struct Dispatch {
   int32_t rank = 0;
 };
 
-class Dispatcher {
+class PrefixDispatcher {
  public:
-  virtual ~Dispatcher() = default;
+  virtual ~PrefixDispatcher() = default;
   // A request has arrived; a rank has ended a step. Both return the requests to send to ranks now.
   virtual std::vector<Dispatch> Arrived(const PrefixRequest& request) = 0;
   virtual std::vector<Dispatch> Stepped(int32_t rank, const EngineStep& step) = 0;
@@ -38,11 +38,11 @@ class Dispatcher {
 
 // Uses the router's core with the options' policy; requests wait in its pool. INVALID_ARGUMENT: no such
 // policy.
-absl::StatusOr<std::unique_ptr<Dispatcher>> MakeClusterDispatcher(const PrefixRunOptions& options,
-                                                                  const std::vector<EngineModel>& ranks);
+absl::StatusOr<std::unique_ptr<PrefixDispatcher>> MakeClusterDispatcher(
+    const PrefixRunOptions& options, const std::vector<EngineModel>& ranks);
 // A rule that sends each request to a rank on arrival (direct_dispatchers.cc). Null: no such rule.
-std::unique_ptr<Dispatcher> MakeDirectDispatcher(const std::string& rule,
-                                                 const std::vector<EngineModel>& ranks);
+std::unique_ptr<PrefixDispatcher> MakeDirectDispatcher(const std::string& rule,
+                                                       const std::vector<EngineModel>& ranks);
 
 }  // namespace bfio::sim
 

@@ -210,7 +210,7 @@ class Run {
   const PrefixRunOptions options_;
   const PrefixWorkload workload_;
   std::vector<EngineModel> ranks_;
-  std::unique_ptr<Dispatcher> dispatcher_;
+  std::unique_ptr<PrefixDispatcher> dispatcher_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   int64_t events_made_ = 0;
   double now_ = 0, end_s_ = 0;

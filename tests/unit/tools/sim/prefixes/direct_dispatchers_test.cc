@@ -33,7 +33,7 @@ class DirectDispatchersTest : public ::testing::Test {
   }
 
   std::vector<EngineModel> ranks_;
-  std::unique_ptr<Dispatcher> dispatcher_;
+  std::unique_ptr<PrefixDispatcher> dispatcher_;
   std::vector<std::unique_ptr<PrefixRequest>> requests_;
 };
 
