@@ -269,63 +269,6 @@ def workloads(ctx):
                              for name in ("conversation", "code", "burstgpt")]
 
 
-GOALS = {"e2e": "end to end", "ttft": "TTFT", "tpot": "TPOT"}
-
-
-@experiment("median times over fixed token budgets and an adaptive one, on one engine with a batch scheduler", seeds=3)
-def budget_sweep(ctx):
-    budgets, loads, requests = (128, 256, 512, 1024, 2048), (0.4, 0.7, 0.9), ctx.shortened(6000, 400)
-    ways = {str(b): {"token_budget": b} for b in budgets}
-    ways |= {f"adaptive: {name}": {"token_budget": budgets[-1], "budget_control": goal} for goal, name in GOALS.items()}
-    scenes = [(workload, load) for workload in workloads(ctx) for load in loads]
-    runs = ctx.simulate({(workload.name, load, way): {**workload.flags, "load": load, "requests": requests, "slots": 512,
-                                                      "skip": 0.25, **own}
-                         for workload, load in scenes for way, own in ways.items()}, words=["engine"])
-    comparison, worst, tables, kept = [], {goal: 0 for goal in GOALS}, [], {}
-    ratios = {}
-    for workload, load in scenes:
-        cell = lambda way, key: runs.mean((workload.name, load, way), key)  # noqa: E731
-        kept[workload.name, load] = [way for way in ways if runs.values((workload.name, load, way), "keeps_up").all()]
-        for goal, name in GOALS.items():
-            fixed = [b for b in budgets if str(b) in kept[workload.name, load]]
-            if not fixed:
-                continue
-            best = min(fixed, key=lambda b: cell(str(b), f"{goal}_s_p50").mean)
-            ratio = cell(f"adaptive: {name}", f"{goal}_s_p50").mean / cell(str(best), f"{goal}_s_p50").mean
-            ratios[workload.name, load, goal], worst[goal] = ratio, max(worst[goal], ratio)
-            comparison.append({"workload": workload.name, "load": load, "for": name, "best fixed, tokens": best,
-                               "mean adaptive, tokens": cell(f"adaptive: {name}", "mean_budget").mean, "adaptive / best": ratio})
-        tables.append((f"{workload.name}, {load:.0%} of the capacity at {BUDGET}", [{
-            "budget, tokens": way, "mean budget": cell(way, "mean_budget").mean,
-            "keeps up": "yes" if way in kept[workload.name, load] else "no",
-            **{f"{name}, s": cell(way, f"{goal}_s_p50") for goal, name in GOALS.items()}} for way in ways]))
-    ctx.text(f"""One engine under sarathi. Small budgets read the weights more often and large ones delay decodes behind
-        prompts: the best budget depends on lengths, load and the objective. The adaptive one replays recent requests
-        under each budget with the cost it has fitted; it is within a factor of {max(worst.values()):.3f} of the best
-        fixed one everywhere.""")
-    ctx.table("The adaptive budget against the best fixed one", comparison,
-              note="Ratio of the medians for which the budget was adapted; below 1: better than any fixed.")
-    for title, rows in tables:
-        ctx.table(title, rows, note="Medians over requests, means over seeds. Budgets that cannot serve the load are not "
-                                    "candidates.")
-    for goal, name in GOALS.items():
-        ctx.lines(f"Median {name} by token budget", "token budget", f"median {name}, s",
-                  {f"{workload.name}, {load:.0%}": {b: runs.mean((workload.name, load, str(b)), f"{goal}_s_p50") for b in budgets
-                                                    if str(b) in kept[workload.name, load]} for workload, load in scenes},
-                  log_x=True, log_y=True)
-    ctx.parameter("arrivals", f"Poisson, {requests:,} requests, the first quarter not counted")
-    ctx.parameter("slots", 512)
-    if ctx.workloads:
-        return
-    for load, figures in ((0.4, (1.000, 1.000, 1.000, 1.005, 1.000, 1.000, 1.007, 1.000, 1.000)),
-                          (0.7, (0.994, 1.000, 0.979, 1.001, 1.000, 0.816, 1.001, 1.000, 0.982)),
-                          (0.9, (1.015, 1.000, 0.954, 1.011, 1.000, 0.932, 1.019, 1.005, 0.959))):
-        cells = [(workload, goal) for workload in ("conversation", "code", "burstgpt") for goal in GOALS]
-        for (workload, goal), ours in zip(cells, figures):
-            ctx.expect(f"{workload}, {load:.0%}, {GOALS[goal]}: adaptive over the best fixed",
-                       ratios.get((f"profile {workload}", load, goal), math.nan), ours - 0.015, ours + 0.015, ours=ours)
-
-
 @experiment("Figure 9: median end-to-end and prefill time over the token budget, with CodeLlama-34B's constants", seeds=3)
 def budget_medians(ctx):
     budgets, loads, requests = (128, 256, 512, 1024, 2048), (0.4, 0.7, 0.8, 0.85), ctx.shortened(4000, 400)

@@ -36,7 +36,6 @@ absl::StatusOr<BlockTime> MeasureBlock(PartSource& source, DecodeOptions options
   options.limits.kv_tokens = options.limits.max_sequence_tokens = kTrialRows;
   options.step_tokens = kTrialRows;
   options.token_budget = 0;
-  options.adapt.reset();
   const auto part = source.Make(options, {{0, 1}, false}, {0, 1});
   if (!part.ok()) return part.status();
   const int64_t pages = (kTrialRows + options.page_tokens - 1) / options.page_tokens;

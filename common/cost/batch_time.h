@@ -2,7 +2,7 @@
 //
 // Purpose: the time law of "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": a
 // fixed time for reading the weights, a slope beyond the load at which compute dominates, and optionally its
-// appendix's terms for long contexts (A.1, A.2) and for memory overflow (A.3). In contrast, step_time.h
+// appendix's terms for long contexts (A.1, A.2). In contrast, step_time.h
 // models decode alone, by resident tokens. Pure. Tokens in, seconds out. Any thread.
 #ifndef BFIO_COMMON_COST_BATCH_TIME_H_
 #define BFIO_COMMON_COST_BATCH_TIME_H_
@@ -22,8 +22,6 @@ struct BatchLoad {
   double prefill_pairs = 0;
   // Sum over decodes of the tokens in their caches.
   double decode_context = 0;
-  // Resident KV tokens that exceed the memory.
-  int64_t overflow_tokens = 0;
 
   // Adds a chunk of a prompt of which `done` tokens are in the cache.
   void AddPrefill(int64_t chunk, int64_t done) {
@@ -37,8 +35,7 @@ struct BatchLoad {
   }
 };
 
-// t(x) = c + a max(0, x - b0) + k1 prefill_pairs + k2 decode_context + min(swap k, recompute k) for k tokens
-// of overflow (if one of the two coefficients is 0, the other is used); an empty batch takes no time. With a
+// t(x) = c + a max(0, x - b0) + k1 prefill_pairs + k2 decode_context; an empty batch takes no time. With a
 // granule, x is rounded up to a multiple of it.
 struct BatchCost {
   // The paper's fit for Llama-3-70B on two A100 with tensor parallelism.
@@ -50,22 +47,13 @@ struct BatchCost {
   // 0: no such term; the paper gives no coefficients. LongContextLlama70B below derives them from bandwidths.
   double k1_s_per_pair = 0;
   double k2_s_per_token = 0;
-  double swap_s_per_token = 0;
-  double recompute_s_per_token = 0;
 
   double Seconds(const BatchLoad& load) const {
     if (load.tokens <= 0) return 0;
     const int64_t steps = (load.tokens + granule_tokens - 1) / granule_tokens;
     const auto beyond = static_cast<double>(std::max<int64_t>(0, steps * granule_tokens - b0_tokens));
     return c_s + a_s_per_token * beyond + k1_s_per_pair * load.prefill_pairs +
-           k2_s_per_token * load.decode_context +
-           OverflowSecondsPerToken() * static_cast<double>(load.overflow_tokens);
-  }
-  // The cheaper of swapping and recomputing; if one has no cost, the other.
-  double OverflowSecondsPerToken() const {
-    return swap_s_per_token == 0 || recompute_s_per_token == 0
-               ? std::max(swap_s_per_token, recompute_s_per_token)
-               : std::min(swap_s_per_token, recompute_s_per_token);
+           k2_s_per_token * load.decode_context;
   }
   double Seconds(int64_t tokens) const { return Seconds(BatchLoad{.tokens = tokens}); }
 
@@ -78,38 +66,12 @@ struct BatchCost {
 
 // The same engine with the appendix's terms, derived from the architecture: 80 layers of width 8,192, 8 KV
 // heads of 128, fp16. This gives 4 * 8192 * 80 operations per pair of tokens at 2 x 312e12 per second, and
-// 327,680 bytes of KV per token, read at 2 x 2.039e12 and swapped out and in at 25e9 bytes per second.
-// Recomputing costs the slope.
+// 327,680 bytes of KV per token, read at 2 x 2.039e12 bytes per second.
 inline BatchCost LongContextLlama70B() {
   constexpr double kKvBytes = 2.0 * 80 * 8 * 128 * 2;
   BatchCost cost;
   cost.k1_s_per_pair = 4.0 * 8192 * 80 / (2 * 312e12);
   cost.k2_s_per_token = kKvBytes / (2 * 2.039e12);
-  cost.swap_s_per_token = 2 * kKvBytes / 25e9;
-  cost.recompute_s_per_token = cost.a_s_per_token;
-  return cost;
-}
-
-// The paper's third version: CodeLlama-34B, with a staircase of 128 tokens. Its constants must not be mixed
-// with those above, which are of another model and form.
-inline BatchCost StaircaseCodeLlama34B() {
-  BatchCost cost;
-  cost.c_s = 11.28e-3;
-  cost.a_s_per_token = 35.47e-3 / 128;
-  cost.b0_tokens = 0;
-  cost.granule_tokens = 128;
-  return cost;
-}
-
-// The same with the appendix's terms, derived as above: 48 layers of width 8,192, 8 KV heads of 128, fp16, on
-// one A100.
-inline BatchCost LongContextCodeLlama34B() {
-  constexpr double kKvBytes = 2.0 * 48 * 8 * 128 * 2;
-  BatchCost cost = StaircaseCodeLlama34B();
-  cost.k1_s_per_pair = 4.0 * 8192 * 48 / 312e12;
-  cost.k2_s_per_token = kKvBytes / 2.039e12;
-  cost.swap_s_per_token = 2 * kKvBytes / 25e9;
-  cost.recompute_s_per_token = cost.a_s_per_token;
   return cost;
 }
 

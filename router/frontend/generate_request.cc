@@ -44,8 +44,6 @@ absl::Status CheckDurations(const v1::GenerateRequest& request) {
   absl::Status status =
       CheckWireDuration("ttft_objective", request.has_ttft_objective(), request.ttft_objective(), 1);
   if (!status.ok()) return status;
-  status = CheckWireDuration("tpot_objective", request.has_tpot_objective(), request.tpot_objective(), 1);
-  if (!status.ok()) return status;
   return CheckWireDuration("parent_timeout", request.has_parent_timeout(), request.parent_timeout(), 24);
 }
 
@@ -75,7 +73,6 @@ ClientRequest Convert(const v1::GenerateRequest& from) {
   request.priority = from.priority();
   if (from.has_predicted_output_tokens()) request.predicted_output_tokens = from.predicted_output_tokens();
   if (from.has_ttft_objective()) request.ttft_objective = DurationOf(from.ttft_objective());
-  if (from.has_tpot_objective()) request.tpot_objective = DurationOf(from.tpot_objective());
   request.resumable = from.resumable();
   request.resume_token = from.resume_token();
   if (from.has_resume_from_index()) request.resume_from = from.resume_from_index();

@@ -104,7 +104,6 @@ absl::Status CheckRequest(const ClientRequest& request, const RequestLimits& lim
   }
   BFIO_RETURN_IF_ERROR(CheckParent(request, limits));
   BFIO_RETURN_IF_ERROR(CheckObjective("ttft_objective", request.ttft_objective));
-  BFIO_RETURN_IF_ERROR(CheckObjective("tpot_objective", request.tpot_objective));
   if (IsBareResume(request)) return CheckResume(request, limits);
   BFIO_RETURN_IF_ERROR(CheckPrompt(request, limits));
   if (request.max_new_tokens < 1 || request.max_new_tokens > limits.max_new_tokens) {

@@ -58,7 +58,6 @@ struct ClientRequest {
   bool priority_unset = false;
   std::optional<uint32_t> predicted_output_tokens;
   std::optional<absl::Duration> ttft_objective;
-  std::optional<absl::Duration> tpot_objective;
 
   // The only rank that may run it, counted over all groups (RankLoad::rank in router/frontend); unset: any.
   std::optional<uint32_t> rank;
@@ -145,8 +144,6 @@ struct Assignment {
   uint32_t first_index = 0;
   // Seed of the request's sampling; the same for every placement.
   uint64_t seed = 0;
-  // Time left of ttft_objective; negative after the first token or when the time has passed.
-  std::optional<absl::Duration> ttft_left;
   // W3C trace context; empty: none.
   const std::string* traceparent = nullptr;
   // The worker may start the request without reserving all KV tokens that it may need.

@@ -397,7 +397,7 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   }
   if (spdlog::should_log(spdlog::level::debug))
     Trace(*record, absl::StrCat("placed on rank ", rank, ", after ", wait_steps, " steps in the pool"));
-  return record->MakeAssignment(now_, options_.kv_on_demand);
+  return record->MakeAssignment(options_.kv_on_demand);
 }
 
 void RequestLifecycle::OnEpochOpened(absl::Time now) {

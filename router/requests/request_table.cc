@@ -54,7 +54,7 @@ std::vector<LogField> RequestRecord::Fields() const {
   return fields;
 }
 
-bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_on_demand) const {
+bfio::router::Assignment RequestRecord::MakeAssignment(bool kv_on_demand) const {
   bfio::router::Assignment assignment;
   assignment.id = id;
   assignment.request = &request;
@@ -63,11 +63,6 @@ bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_o
   assignment.first_index = delivered;
   // A request keeps its random stream wherever it is placed.
   assignment.seed = request.sampling.seed ? *request.sampling.seed : SeedOfName(OutputName(request));
-  if (first_token) {
-    assignment.ttft_left = -absl::Nanoseconds(1);
-  } else if (request.ttft_objective) {
-    assignment.ttft_left = *request.ttft_objective - (now - accepted);
-  }
   assignment.traceparent = &traceparent;
   assignment.waited_steps = wait_steps + seniority;
   assignment.refusals = refusals;

@@ -114,7 +114,7 @@ struct RequestRecord {
   // prompt. Sets seniority.
   core::RequestSpec Spec(int64_t next_step);
   // What its worker receives. Borrows from the record.
-  bfio::router::Assignment MakeAssignment(absl::Time now, bool kv_on_demand) const;
+  bfio::router::Assignment MakeAssignment(bool kv_on_demand) const;
   Finish MakeFinish(FinishReason reason, absl::Time now) const;
 };
 

@@ -28,7 +28,6 @@ ClientRequest FromOrigin(const v1::GenerateRequest& origin) {
     request.predicted_output_tokens = origin.predicted_output_tokens();
   }
   if (origin.has_ttft_objective()) request.ttft_objective = DurationOf(origin.ttft_objective());
-  if (origin.has_tpot_objective()) request.tpot_objective = DurationOf(origin.tpot_objective());
   request.resumable = origin.resumable();
   request.resume_token = origin.resume_token();
   return request;
@@ -94,7 +93,6 @@ std::string OriginOf(const ClientRequest& request, uint64_t seed) {
     origin.set_predicted_output_tokens(*request.predicted_output_tokens);
   }
   if (request.ttft_objective) SetDuration(*request.ttft_objective, origin.mutable_ttft_objective());
-  if (request.tpot_objective) SetDuration(*request.tpot_objective, origin.mutable_tpot_objective());
   origin.set_resumable(true);
   origin.set_resume_token(request.resume_token);
   return origin.SerializeAsString();

@@ -67,8 +67,6 @@ void ToWire(const Assignment& assignment, v1::Assignment& out) {
   out.set_kv_on_demand(assignment.kv_on_demand);
   out.set_waited_steps(static_cast<int32_t>(std::clamp<int64_t>(
       assignment.waited_steps, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())));
-  if (assignment.ttft_left) SetDuration(*assignment.ttft_left, out.mutable_ttft_left());
-  if (request.tpot_objective) SetDuration(*request.tpot_objective, out.mutable_tpot_objective());
   if (request.resumable) {
     out.set_origin(OriginOf(request, assignment.seed));
     if (!request.has_prompt_ids()) {

@@ -190,12 +190,11 @@ TEST_F(EngineLoads, ARouterAsksForLoadsWhenRecordsHaveNone) {
   EXPECT_EQ(engine.counts().subscriptions, subscriptions);
 }
 
-TEST_F(EngineLoads, AServingWorkersRecordsTellOtherClientsRequests) {
+TEST_F(EngineLoads, AnEnginesRecordsTellOtherClientsRequests) {
   const HeldPort port;
-  Process worker("bfio_worker",
-                 {"--serve=vllm", absl::StrCat("--listen=", port.address()), "--ranks_per_process=2",
-                  "--slots=8", "--c=0.005", "--tl=0", "--kv_tokens=20000"});
-  ASSERT_TRUE(worker.WaitForOutput("API at", kSlowdown * absl::Seconds(30))) << worker.Stderr();
+  Process engine("bfio_test_engine", {absl::StrCat("--listen=", port.address()), "--ranks_per_process=2",
+                                      "--slots=8", "--c=0.005", "--tl=0", "--kv_tokens=20000"});
+  ASSERT_TRUE(engine.WaitForOutput("API at", kSlowdown * absl::Seconds(30))) << engine.Stderr();
   Serve({port.address()}, 2);
   FirstPlans();
   const auto direct =

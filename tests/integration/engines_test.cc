@@ -445,9 +445,8 @@ TEST_F(EnginesTest, TokensOfServingWorkersAreThoseOfAttachedOnes) {
     const HeldPort a, b;
     const auto serve = [&](const HeldPort& port) {
       std::vector<std::string> arguments = flags;
-      arguments.insert(arguments.end(),
-                       {"--serve=vllm", absl::StrCat("--listen=", port.address()), "--ranks_per_process=2"});
-      auto engine = std::make_unique<Process>("bfio_worker", arguments);
+      arguments.insert(arguments.end(), {absl::StrCat("--listen=", port.address()), "--ranks_per_process=2"});
+      auto engine = std::make_unique<Process>("bfio_test_engine", arguments);
       EXPECT_TRUE(engine->WaitForOutput("API at", kSlowdown * absl::Seconds(30))) << engine->Stderr();
       return engine;
     };

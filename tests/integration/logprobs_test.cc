@@ -153,9 +153,9 @@ TEST(LogprobsTest, EveryApiGivesTheSame) {
   }
   const HeldPort port;
   std::vector<std::string> flags = CpuFlags();
-  flags.insert(flags.end(), {"--serve=vllm", "--listen=" + port.address(), "--ranks_per_process=2"});
-  Process worker("bfio_worker", flags);
-  ASSERT_TRUE(worker.WaitForOutput("API at", kSlowdown * absl::Seconds(60))) << worker.Stderr();
+  flags.insert(flags.end(), {"--listen=" + port.address(), "--ranks_per_process=2"});
+  Process engine("bfio_test_engine", flags);
+  ASSERT_TRUE(engine.WaitForOutput("API at", kSlowdown * absl::Seconds(60))) << engine.Stderr();
   const auto stub = StubAt(port.address());
   ExpectSame(Generate(*stub, AsVllm(request, true)), own);
   ExpectSame(Generate(*stub, AsVllm(request, false)), own);

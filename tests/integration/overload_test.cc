@@ -246,7 +246,6 @@ TEST(Overload, RequestsBeyondTheWorkersKvAreRefusedOnArrival) {
 // their maximum. `ends_early`: only the engine determines where a request ends.
 std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>& router_flags,
                                                   bool ends_early, v1::RequestTotals& totals,
-                                                  const std::string& admission_of_workers = "none",
                                                   const std::string& worker_flag = "--token_budget=0") {
   ClusterOptions options;
   options.router_flags = router_flags;
@@ -255,7 +254,6 @@ std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>
                           "--slots=16",
                           "--kv_tokens=600",
                           ends_early ? "--eos_probability=0.02" : "--eos_probability=0",
-                          absl::StrCat("--admission=", admission_of_workers),
                           worker_flag};
   Cluster cluster(options);
   std::vector<std::vector<uint32_t>> tokens(24);
@@ -295,34 +293,15 @@ TEST(Overload, WorkersThatRunOutOfKvPreemptAndNoTokenIsLost) {
   EXPECT_LE(10 * sorted.preempted(), watermark.preempted());
 }
 
-// The router admits whatever fits now, and the workers refuse what would not fit later: such requests return
-// to the pool and are placed again, without a difference for the clients.
+// The router admits whatever fits now, and the workers refuse what would leave too little: such requests
+// return to the pool and are placed again, without a difference for the clients.
 TEST(Overload, WorkersThatRefuseRequestsLoseNone) {
-  v1::RequestTotals reserved, watermark, feasible, sorted;
+  v1::RequestTotals reserved, watermark;
   const auto whole = TokensOfACrowd({}, false, reserved);
-  const std::vector<std::string> blind = {"--admission=protection:alpha=0"};
-  EXPECT_EQ(TokensOfACrowd(blind, false, watermark, "watermark:share=0.2"), whole);
-  EXPECT_EQ(TokensOfACrowd(blind, false, feasible, "kv_feasible"), whole);
-  EXPECT_EQ(TokensOfACrowd(blind, false, sorted, "mc_sf:most=50"), whole);
+  EXPECT_EQ(TokensOfACrowd({"--admission=protection:alpha=0"}, false, watermark, "--kv_watermark=0.2"),
+            whole);
   EXPECT_EQ(reserved.refused_by_workers(), 0u);
   EXPECT_GT(watermark.refused_by_workers(), 0u) << "nothing was put to the test";
-  EXPECT_GT(feasible.refused_by_workers(), 0u) << "nothing was put to the test";
-  EXPECT_EQ(feasible.preempted(), 0u);
-  EXPECT_GT(sorted.refused_by_workers(), 0u) << "nothing was put to the test";
-  EXPECT_EQ(sorted.preempted(), 0u);
-}
-
-// The same with prompts that take several steps: the worker counts these steps.
-TEST(Overload, WorkersThatRefuseRequestsNeverRunOutWhilePromptsAreComputedInChunks) {
-  for (const char* admission : {"kv_feasible", "mc_sf"}) {
-    SCOPED_TRACE(admission);
-    v1::RequestTotals whole, chunked;
-    const std::vector<std::string> blind = {"--admission=protection:alpha=0"};
-    const auto tokens = TokensOfACrowd({}, false, whole);
-    EXPECT_EQ(TokensOfACrowd(blind, false, chunked, admission, "--token_budget=20"), tokens);
-    EXPECT_GT(chunked.refused_by_workers(), 0u) << "nothing was put to the test";
-    EXPECT_EQ(chunked.preempted(), 0u);
-  }
 }
 
 // Requests leave the pool in batches; all end with the same tokens, however few arrive.

@@ -75,25 +75,6 @@ TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
   EXPECT_GT(steps_with_prompts, steps_with_new + steps_with_new / 2);
 }
 
-// The adaptation itself is tested in virtual time (tests/unit/worker/engine/sim/sim_engine_test.cc); this
-// test covers flags, the objectives of requests, and tokens.
-TEST(Steps, AnAdaptiveBudgetServesStricterObjectivesThanItsFlags) {
-  ClusterOptions options = {.worker_processes = 1,
-                            .worker_flags = {"--c=0.0005", "--tl=0", "--slots=16", "--token_budget=1024",
-                                             "--scheduler=orca", "--budget_control=objectives:tpot=1s"}};
-  Cluster cluster(options);
-  ASSERT_TRUE(cluster.ok());
-  const RunResult run = RunProgram(
-      "bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--profile=code", "--requests=60",
-                       "--concurrency=16", "--ttft_objective=10ms", "--tpot_objective=1200us", "--json=-"});
-  EXPECT_EQ(run.code, 0) << run.err << run.out;
-  EXPECT_THAT(run.out, HasSubstr("\"completed\": 60"));
-  const uint32_t budget = cluster.State().workers(0).token_budget();
-  EXPECT_GE(budget, 64u);
-  EXPECT_LE(budget, 1024u);
-  cluster.StopCleanly();
-}
-
 v1::GenerateRequest CallUntil(const std::string& parent, uint32_t output, absl::Duration timeout) {
   v1::GenerateRequest request = SyntheticRequest(10, output);
   request.set_parent_id(parent);

@@ -25,10 +25,11 @@
 namespace bfio::testing {
 namespace {
 
-// Programs are in build/bin/, tests in build/tests/.
+// Programs are in build/bin/, tests and their own programs in build/tests/.
 std::string ProgramPath(const std::string& program) {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / program)
-      .string();
+  const std::filesystem::path tests = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path own = tests / program;
+  return (std::filesystem::exists(own) ? own : tests.parent_path() / "bin" / program).string();
 }
 
 void Redirect(const std::string& path, int fd) {

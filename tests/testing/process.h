@@ -27,9 +27,9 @@ inline constexpr int kSlowdown = 1;
 
 class Process {
  public:
-  // `program` is a name in build/bin, or a path. Standard output and error are written to files in the test's
-  // directory. `wrapper` is a command that is put before the program and finally executes it (ip netns exec
-  // NAME, env A=B).
+  // `program` is a name in build/bin or build/tests, or a path. Standard output and error are written to
+  // files in the test's directory. `wrapper` is a command that is put before the program and finally executes
+  // it (ip netns exec NAME, env A=B).
   Process(const std::string& program, const std::vector<std::string>& args,
           const std::vector<std::string>& wrapper = {});
   ~Process();

@@ -125,7 +125,7 @@ struct TestRank {
 class StepLoopTest : public ::testing::Test {
  protected:
   // Starts `count` ranks and reads their Hello; their gates are open unless `gated`.
-  void Start(int count, bool gated = false, int32_t slots = 2, const KvAdmissionOptions& admission = {}) {
+  void Start(int count, bool gated = false, int32_t slots = 2, double kv_watermark = 0) {
     for (int i = 0; i < count; ++i) {
       auto rank = std::make_unique<TestRank>();
       if (!gated) rank->gate.Open();
@@ -138,7 +138,7 @@ class StepLoopTest : public ::testing::Test {
       auto engine = MakeSimEngine(options, std::move(timer));
       ASSERT_TRUE(engine.ok());
       rank->loop = std::make_unique<StepLoop>(
-          StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20, admission},
+          StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20, kv_watermark},
           *std::move(engine), std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
       rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
       ranks_.push_back(std::move(rank));

@@ -62,7 +62,6 @@ v1::GenerateRequest RequestOf(const Attempt& attempt) {
       SetDuration(request, attempt.agent_timeout, &v1::GenerateRequest::mutable_parent_timeout);
   }
   SetDuration(request, attempt.ttft_objective, &v1::GenerateRequest::mutable_ttft_objective);
-  SetDuration(request, attempt.tpot_objective, &v1::GenerateRequest::mutable_tpot_objective);
   if (!attempt.resume_token.empty()) {
     request.set_resumable(true);
     request.set_resume_token(attempt.resume_token);

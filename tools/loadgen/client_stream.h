@@ -50,7 +50,7 @@ struct Attempt {
   // Parent id, for a call of an agent.
   std::string parent_id;
   // Objectives and deadline sent with the request; zero: not sent.
-  absl::Duration ttft_objective, tpot_objective, agent_timeout;
+  absl::Duration ttft_objective, agent_timeout;
   // Outlives the attempt.
   const client::Metadata* metadata = nullptr;
   std::shared_ptr<Received> received;

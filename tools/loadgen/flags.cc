@@ -80,8 +80,6 @@ void AddTraffic(OptionTable& table, Options& o) {
                   ParseAgents);
   table.Add("ttft_objective", &o.ttft_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
             "objective for the time to first token, sent with each request; 0: none");
-  table.Add("tpot_objective", &o.tpot_objective, Within(absl::ZeroDuration(), absl::Hours(1)),
-            "objective for the time per output token, sent with each request; 0: none");
   table.Add("agent_timeout", &o.agent_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
             "--agents: deadline of a whole agent, after which the router rejects or ends its calls; 0: none");
   table.Add("requests", &o.requests,

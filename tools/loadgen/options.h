@@ -43,7 +43,7 @@ struct Options {
   // and `requests` then count agents.
   std::vector<AgentShape> agents;
   // Latency objectives of requests, and the deadline of agents counted from when they are sent; zero: none.
-  absl::Duration ttft_objective, tpot_objective, agent_timeout;
+  absl::Duration ttft_objective, agent_timeout;
   // The run ends at whichever comes first; 0 is no limit. With neither: one pass over a trace, or 1,000
   // requests of a profile. Requests due `duration_s` or later after the start are not sent, and nothing is
   // sent more than a second after it (requests that were due and are then unsent are counted). Requests under

@@ -49,7 +49,6 @@ Json SettingsJson(const Options& o) {
           {"resume", o.resume},
           {"max_new_tokens", o.max_new_tokens},
           {"ttft_objective_s", absl::ToDoubleSeconds(o.ttft_objective)},
-          {"tpot_objective_s", absl::ToDoubleSeconds(o.tpot_objective)},
           {"agent_timeout_s", absl::ToDoubleSeconds(o.agent_timeout)},
           {"timeout_s", absl::ToDoubleSeconds(o.timeout)}};
 }

@@ -166,7 +166,6 @@ void Runner::StartAttempt(uint64_t index) {
   if (attempt.planned.agent != nullptr)
     attempt.parent_id = absl::StrCat(run_id_, "-agent-", attempt.planned.agent->agent);
   attempt.ttft_objective = options_.ttft_objective;
-  attempt.tpot_objective = options_.tpot_objective;
   attempt.agent_timeout = options_.agent_timeout;
   attempt.metadata = &metadata_;
   attempt.resume_token = resume_token_;

@@ -40,14 +40,12 @@ absl::Status RunCalibrateCommand(const ReadOptions& read);
 absl::Status RunWorkloadCommand(const ReadOptions& read);
 // A policy against every baseline over a grid. Progress goes to standard error.
 absl::Status RunDominanceCommand(const ReadOptions& read);
-// The next three subcommands run simulators without the router. They print one JSON object on a line
-// (`hindsight`: one per instance of its file). research/kv.py and engines.py run them, cell by cell.
+// The next two subcommands run simulators without the router. They print one JSON object on a line
+// (`hindsight`: one per instance of its file). research/kv.py runs them, cell by cell.
 // admit: one worker's KV memory under an admission rule (tools/sim/admission/one_worker.h).
 absl::Status RunAdmitCommand(const ReadOptions& read);
 // Admission rules against the best schedule of small instances (tools/sim/admission/hindsight.h).
 absl::Status RunHindsightCommand(const ReadOptions& read);
-// One engine with a batch scheduler (tools/sim/step).
-absl::Status RunEngineCommand(const ReadOptions& read);
 // One rule for the prompts and decodes of engines behind a barrier.
 absl::Status RunServeCommand(const ReadOptions& read);
 // A rule for prompts and decodes against all others, each with its best budget in hindsight.

@@ -78,10 +78,6 @@ struct SequenceRequest {
   // Steps that the request had waited when it was placed. A scheduler that orders by urgency serves larger
   // values of the same priority first.
   int64_t waited_steps = 0;
-  // Latency objectives in seconds: time left until its first token is due, and the largest time per output
-  // token. Absent: the engine's defaults. Used by an engine that adapts its token budget
-  // (worker/scheduler/budget_tuner.h).
-  std::optional<double> ttft_left_s, tpot_objective_s;
   Sampling sampling;
   // False: KV for the prompt and max_new_tokens is reserved on admission. True: KV is reserved for the tokens
   // that the request holds, and for one more in each step. When KV runs out, such requests are preempted
@@ -243,8 +239,6 @@ class Engine {
   // From the next step on, computes as many prompt tokens as the level allows, within the engine's own
   // budget; without a level, as many as the budget allows. Engines without chunked prefill ignore it.
   virtual void SetPrefillLevel(const std::optional<PrefillLevel>& /*level*/) {}
-  // Reports how long the rank waited for the others after the last step's local compute.
-  virtual void Waited(double /*seconds*/) {}
   // Absent where the first token comes in a request's first step, because prompts are computed whole.
   virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }
 

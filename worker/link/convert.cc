@@ -195,10 +195,6 @@ void Fill(const Leave& leave, v1::WorkerMessage& out) {
   out.mutable_leave()->set_reason(leave.reason);
 }
 
-double SecondsOf(const google::protobuf::Duration& duration) {
-  return static_cast<double>(duration.seconds()) + static_cast<double>(duration.nanos()) * 1e-9;
-}
-
 SequenceRequest FromAssignment(const v1::Assignment& from) {
   SequenceRequest request;
   request.handle = from.handle();
@@ -219,8 +215,6 @@ SequenceRequest FromAssignment(const v1::Assignment& from) {
   request.kv_on_demand = from.kv_on_demand();
   request.waited_steps = from.waited_steps();
   request.first_index = from.first_index();
-  if (from.has_ttft_left()) request.ttft_left_s = SecondsOf(from.ttft_left());
-  if (from.has_tpot_objective()) request.tpot_objective_s = SecondsOf(from.tpot_objective());
   return request;
 }
 

@@ -38,33 +38,6 @@ absl::StatusOr<std::pair<std::string, BatchOrder>> ParseScheduler(const std::str
   return std::pair(parts.first, *order);
 }
 
-// "off", "e2e", "ttft", "tpot" or "objectives:ttft=500ms,tpot=50ms".
-absl::StatusOr<std::optional<BudgetTunerOptions>> ParseBudgetControl(const std::string& text) {
-  if (text == "off") return std::nullopt;
-  BudgetTunerOptions options;
-  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
-  const absl::StatusOr<BudgetGoal> goal = ParseBudgetGoal(parts.first);
-  if (!goal.ok()) return absl::InvalidArgumentError(absl::StrCat(goal.status().message(), ", or off"));
-  options.goal = *goal;
-  if (options.goal != BudgetGoal::kObjectives && !absl::StrContains(text, ':')) return options;
-  for (const absl::string_view part : absl::StrSplit(parts.second, ',')) {
-    const std::pair<absl::string_view, absl::string_view> limit =
-        absl::StrSplit(part, absl::MaxSplits('=', 1));
-    double* const seconds = limit.first == "ttft"   ? &options.ttft_objective_s
-                            : limit.first == "tpot" ? &options.tpot_objective_s
-                                                    : nullptr;
-    absl::Duration time;
-    if (options.goal != BudgetGoal::kObjectives || seconds == nullptr ||
-        !absl::ParseDuration(limit.second, &time) || time <= absl::ZeroDuration() ||
-        time == absl::InfiniteDuration()) {
-      return absl::InvalidArgumentError(
-          "must be off, e2e, ttft, tpot or objectives:ttft=TIME,tpot=TIME (one of the two suffices)");
-    }
-    *seconds = absl::ToDoubleSeconds(time);
-  }
-  return options;
-}
-
 void AddLinks(OptionTable& table, WorkerOptions& o) {
   table.Add("router", &o.router,
             "HOST:PORT of the router. With several routers (their --election_etcd): a name that resolves to "
@@ -84,8 +57,8 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
             "host at which the other workers reach the barrier of this one; the star barrier listens on it");
   table.Add("insecure", &o.insecure,
             "permit unprotected ports that other machines can reach: a barrier (--barrier_host) whose secret "
-            "comes over an unencrypted router link, the port of a server of chains without encryption or "
-            "authentication, and the --listen port of --serve");
+            "comes over an unencrypted router link, and the port of a server of chains without encryption "
+            "or authentication");
   table.Add(
       "http_listen", &o.http_listen,
       "HOST:PORT for /metrics and the probes /healthz and /readyz, without authentication; empty: none");
@@ -162,25 +135,14 @@ void AddSteps(OptionTable& table, WorkerSettings& settings) {
       "decodes: fcfs (default), shortest (fewest tokens left), priority (of the request) or urgency "
       "(priority, then waiting time in the router; that of an agent's call counts from the agent's arrival)",
       ParseScheduler);
-  table.Add("token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
-            "token budget: maximum tokens per step (vLLM: max_num_batched_tokens); with --budget_control the "
-            "upper bound of the budget. 0: 512 with the cpu and cuda engines; with sim every prompt is "
-            "computed whole in its first step, without a scheduler");
-  table.AddParsed("budget_control", &o.adapt, "off",
-                  "adapt the token budget to recent requests: minimise the median end-to-end time (e2e), "
-                  "time to first token (ttft) or time per output token (tpot), or maximise the number of "
-                  "requests that meet their objectives (objectives:ttft=TIME,tpot=TIME; one of the two "
-                  "suffices; they apply to requests without objectives). off: fixed budget",
-                  ParseBudgetControl);
-  table.AddParsed(
-      "admission", &settings.worker.admission, "none",
-      "which of the requests that the router placed here may start, if the router's --admission places more "
-      "than certainly fits: none (every request that fits now), watermark:share=W (requests that leave the "
-      "share W of the KV cache free), kv_feasible (requests for which the KV cache suffices even if all "
-      "reach their token limits) or mc_sf (as kv_feasible, but in ascending order of token limits, up to the "
-      "first request that does not fit; a request that has waited 256 steps goes first, mc_sf:most=K changes "
-      "this number). The other requests return to the router",
-      ParseKvAdmission);
+  table.Add(
+      "token_budget", &o.token_budget, Within(0, std::numeric_limits<int32_t>::max()),
+      "token budget: maximum tokens per step (vLLM: max_num_batched_tokens). 0: 512 with the cpu and cuda "
+      "engines; with sim every prompt is computed whole in its first step, without a scheduler");
+  table.Add(
+      "kv_watermark", &settings.worker.kv_watermark, Within(0, 0.99),
+      "share of the KV cache that stays free when a request starts whose KV grows on demand (the router's "
+      "--admission is not none); a request that would leave less returns to the router");
 }
 
 }  // namespace
@@ -204,10 +166,8 @@ absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& setti
   DecodeOptions& decode = settings.decode;
   std::tie(decode.scheduler, decode.order) = settings.scheduler;
   if (decode.token_budget > 0) {
-    o.engine.sim.plan = {decode.scheduler, decode.order, decode.token_budget, decode.adapt};
+    o.engine.sim.plan = {decode.scheduler, decode.order, decode.token_budget};
     decode.step_tokens = decode.token_budget;
-  } else if (o.engine.name == "sim" && decode.adapt) {
-    return absl::InvalidArgumentError("--budget_control requires --token_budget with --engine=sim");
   }
   o.engine.cpu.decode = o.engine.cuda.decode = decode;
   return absl::OkStatus();

@@ -6,7 +6,6 @@
 #include "worker/engine/model/bus_error.h"
 #include "worker/link/flags.h"
 #include "worker/link/program_chains.h"
-#include "worker/serve/serve.h"
 
 namespace {
 
@@ -17,7 +16,6 @@ the other workers.
   bfio_worker --router=127.0.0.1:50051 --slots=72
   bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
   bfio_worker --engine=cpu --model=DIR --cpu_threads=4 --slots=16 --kv_tokens=65536
-  bfio_worker --serve=vllm --listen=127.0.0.1:50051 --ranks_per_process=8
   bfio_worker --engine=cuda --model=DIR --slots=64 --kv_tokens=400000 --barrier=nccl
 
 On SIGTERM it lets the running requests end (--drain_timeout) and exits with 0. A second signal ends it at once.
@@ -30,8 +28,6 @@ int main(int argc, char** argv) {
   bfio::worker::WorkerSettings settings;
   bfio::OptionTable table;
   bfio::worker::AddWorkerOptions(table, settings);
-  bfio::worker::ServeOptions serve;
-  bfio::worker::AddServeOptions(table, serve);
   const auto part_server = bfio::worker::AddPartServerOptions(table);
   bfio::InitWithoutArguments(argc, argv, info, table);
   absl::Status status = bfio::InitLogging(info.name, settings.log_level, settings.log_format);
@@ -40,13 +36,10 @@ int main(int argc, char** argv) {
   if (!status.ok()) return bfio::ExitWith(info, status);
   settings.worker.parts = part_server();
   settings.worker.version = BFIO_VERSION;
-  status = bfio::worker::FinishServeOptions(table, serve, settings.worker);
-  if (!status.ok()) return bfio::ExitWith(info, status);
   bfio::InstallGrpcLog();
   bfio::ShutdownSignal::Install();
   bfio::worker::ExitOnBusError("bfio_worker");
-  status = serve.api == bfio::worker::ServeApi::kNone ? bfio::worker::RunWorker(settings.worker)
-                                                      : bfio::worker::RunServing(serve, settings.worker);
+  status = bfio::worker::RunWorker(settings.worker);
   bfio::FlushLog();  // the reason is the last line
   return status.ok() ? 0 : bfio::ExitWith(info, status);
 }

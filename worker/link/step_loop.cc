@@ -48,7 +48,6 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       endpoint_(std::move(endpoint)),
       link_(link),
       held_(options_.resume_buffer_bytes),
-      admission_(options_.admission, engine_->limits().kv_tokens),
       meter_(options_.energy, /*fits_batches=*/!engine_->together()),
       failures_(kFailureLines, kFailurePeriod),
       group_(options_.group) {}
@@ -185,7 +184,6 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     if (!engine.ok()) return engine;
     if (met.ok()) {
       meter_.Take(report);
-      engine_->Waited(1e-9 * static_cast<double>(report.barrier_wait_ns));
       if (options_.recorder != nullptr && report.cost) options_.recorder->OnCost(*report.cost);
       if (options_.recorder != nullptr && report.energy) options_.recorder->OnEnergy(*report.energy);
     } else {
@@ -264,11 +262,9 @@ void StepLoop::Apply(Plan& plan, StepReport& report) {
   level_ = plan.level_s;
   level_step_ = report.step;
   for (const Handle handle : plan.cancellations) Drop(handle);
-  FillEntries(plan);
-  for (size_t place = 0; place < plan.assignments.size(); ++place) {
-    const size_t i = order_.empty() ? place : static_cast<size_t>(order_[place]);
+  for (size_t i = 0; i < plan.assignments.size(); ++i) {
     SequenceRequest& request = plan.assignments[i];
-    absl::Status admitted = Admit(request, entries_[i]);
+    absl::Status admitted = Admit(request);
     if (admitted.ok()) {
       ++admitted_;
       if (!plan.notes.empty()) held_.Admit(std::move(request), std::move(plan.notes[i]));
@@ -278,44 +274,19 @@ void StepLoop::Apply(Plan& plan, StepReport& report) {
   }
 }
 
-void StepLoop::FillEntries(const Plan& plan) {
-  entries_.clear();
-  for (const SequenceRequest& request : plan.assignments) {
-    entries_.push_back({request.handle, request.prompt_length, request.max_new_tokens, request.kv_on_demand,
-                        request.waited_steps});
+absl::Status StepLoop::Admit(const SequenceRequest& request) {
+  const auto kept =
+      static_cast<int64_t>(options_.kv_watermark * static_cast<double>(engine_->limits().kv_tokens));
+  const int64_t left = engine_->free_kv_tokens() - request.prompt_length;
+  if (request.kv_on_demand && engine_->active() > 0 && left < kept) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the request would leave ", left, " free KV tokens; the watermark is ", kept));
   }
-  admission_.Sort(entries_, order_);
-  pending_ = 0;
-  prompt_rate_.reset();
-  if (entries_.empty() || !admission_.tests_ends()) return;
-  const std::optional<PrefillState> prompts = engine_->prefill_state();
-  if (!prompts) return;
-  pending_ = prompts->pending_tokens();
-  // The rows that are left when every slot decodes.
-  prompt_rate_ = std::max(std::min(prompts->token_budget, kMinPrefillRows),
-                          prompts->token_budget - engine_->limits().slots);
-}
-
-absl::Status StepLoop::Admit(const SequenceRequest& request, KvAdmission::Request& entry) {
-  if (prompt_rate_) entry.prompt_steps = StepsOfPrompt(pending_, entry.prompt_tokens, *prompt_rate_);
-  absl::Status status = admission_.Check(entry, engine_->free_kv_tokens());
-  if (status.ok()) status = engine_->Admit(request);
-  if (!status.ok()) return status;
-  admission_.Begin(entry);
-  pending_ += entry.prompt_tokens;
-  return status;
-}
-
-void StepLoop::Follow(const StepOutput& output) {
-  for (const StepOutput::Token& token : output.tokens) admission_.OnToken(token.handle);
-  for (const StepOutput::Finish& finish : output.finished) admission_.Remove(finish.handle);
-  for (const Handle handle : output.preempted) admission_.Remove(handle);
-  admission_.EndStep();
+  return engine_->Admit(request);
 }
 
 void StepLoop::EndFailed(StepReport& report) {
   for (StepOutput::Failure& failure : report.output.failed) {
-    admission_.Remove(failure.handle);
     held_.Drop(failure.handle);
     if (const auto more = failures_.Pass(failure.message)) {
       const ScopedLogFields fields{{"worker", options_.worker_id},
@@ -331,7 +302,6 @@ void StepLoop::EndFailed(StepReport& report) {
 
 void StepLoop::Drop(Handle handle) {
   engine_->Cancel(handle);
-  admission_.Remove(handle);
   held_.Drop(handle);
 }
 
@@ -356,10 +326,7 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const int64_t start_ns = NowNs();
   const int64_t rows = engine_->NextRows();
   // Dropped now, because the step may fail: held requests are announced to the next router as if they ran.
-  for (const Handle handle : engine_->taken_out()) {
-    held_.Drop(handle);
-    admission_.Remove(handle);
-  }
+  for (const Handle handle : engine_->taken_out()) held_.Drop(handle);
   const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
   report.barrier_wait_ns = NowNs() - start_ns;
   peers = agreed.status();
@@ -388,7 +355,6 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   report.free_kv_tokens = engine_->free_kv_tokens();
   report.prefill = engine_->prefill_state();
   held_.Take(report.output, MonotonicNow());
-  Follow(report.output);
   // The router has the tokens of preempted requests and places them again, on any worker.
   for (const Handle handle : report.output.preempted) held_.Drop(handle);
   EndFailed(report);

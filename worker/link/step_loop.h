@@ -27,7 +27,6 @@
 #include "worker/link/rank_recorder.h"
 #include "worker/link/step_log.h"
 #include "worker/link/step_meter.h"
-#include "worker/scheduler/kv_admission.h"
 
 namespace bfio::worker {
 
@@ -50,8 +49,9 @@ struct StepLoopOptions {
   EnergyMonitor* energy = nullptr;
   // Bound of the memory for the next router's requests (held_requests.h).
   int64_t resume_buffer_bytes = 0;
-  // The rule that decides which of the placed requests may start.
-  KvAdmissionOptions admission;
+  // Share of the KV cache that stays free when a request starts, in [0, 1). A request that would leave less
+  // is returned to the router. Exempt: one that reserves its largest size, and any on an empty rank.
+  double kv_watermark = 0;
   // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
   // Expected time of a mean request on this rank in seconds, for the router; 0: not known.
@@ -90,14 +90,10 @@ class StepLoop {
   void Apply(Plan& plan, StepReport& report);
   // Passes to the engine the time up to which the step may compute prompts.
   void SetLevel(int64_t step);
-  // Fills entries_ and the scratch members after it.
-  void FillEntries(const Plan& plan);
-  absl::Status Admit(const SequenceRequest& request, KvAdmission::Request& entry);
+  absl::Status Admit(const SequenceRequest& request);
   void Drop(Handle handle);
   // Records the loop's present task.
   void Begin(LoopTask task, int64_t step = 0, absl::Duration timeout = absl::ZeroDuration()) const;
-  // Reports to the admission the ends of requests that it admitted.
-  void Follow(const StepOutput& output);
   // Ends the requests that failed in the step, and lists them in the report's `rejected`.
   void EndFailed(StepReport& report);
   // Fills in the results of engine and clock after the local part of the step, and the barrier's input.
@@ -120,7 +116,6 @@ class StepLoop {
   StepLink& link_;
   Inbox inbox_;
   HeldRequests held_;
-  KvAdmission admission_;
   StepMeter meter_;
   // Rate-limited, because clients can cause these lines.
   LineLimiter failures_;
@@ -140,12 +135,6 @@ class StepLoop {
   bool parked_ = true;
   // When the last barrier ended; absent before the first step and after an idle wait.
   std::optional<int64_t> barrier_end_ns_;
-  // Scratch: a plan's requests as the admission tests them, and their order; the prompt tokens to compute
-  // before the next request's, and the least number of prompt tokens that a step computes (absent: all).
-  std::vector<KvAdmission::Request> entries_;
-  std::vector<int32_t> order_;
-  int64_t pending_ = 0;
-  std::optional<int64_t> prompt_rate_;
   // Scratch: plans of the present step. Freed after the step's local part, not before it.
   std::vector<Plan> due_;
 };

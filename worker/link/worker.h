@@ -7,7 +7,6 @@
 #define BFIO_WORKER_LINK_WORKER_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,10 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/net/tls.h"
-#include "common/telemetry/metrics/vllm_names.h"
 #include "worker/link/engines.h"
 #include "worker/link/part_server.h"
-#include "worker/scheduler/kv_admission.h"
 
 namespace bfio::worker {
 
@@ -48,13 +45,10 @@ struct WorkerOptions {
   int64_t step_log_bytes = int64_t{64} << 20;
   // Memory of each rank for requests kept for the next router, in bytes.
   int64_t resume_buffer_bytes = int64_t{64} << 20;
-  // Which placed requests may begin (worker/scheduler/kv_admission.h).
-  KvAdmissionOptions admission;
+  // StepLoopOptions::kv_watermark.
+  double kv_watermark = 0;
   // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
   std::string http_listen;
-  // The load that this process serves without a router (worker/serve); null: a router plans its work. Called
-  // from the threads of http_listen.
-  std::function<ServedLoad()> served;
   // Serves parts of a model together with other servers, instead of whole models; null: an ordinary worker.
   std::shared_ptr<const PartServer> parts;
   std::string version;

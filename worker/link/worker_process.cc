@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Open(const WorkerO
     readers.push_back(process->recorders_.back().get());
   }
   if (!options.http_listen.empty()) {
-    auto opened = OpenWorkerWeb(options.http_listen, options.version, std::move(readers), options.served);
+    auto opened = OpenWorkerWeb(options.http_listen, options.version, std::move(readers));
     if (!opened.ok()) return WithFlag("http_listen", opened.status());
     process->web_ = *std::move(opened);
     spdlog::info("metrics and probes on http://{}", process->web_->address());
@@ -73,7 +73,7 @@ absl::StatusOr<RankParts> WorkerProcess::MakeRank(std::string id, int index, std
   loop.step_log = log_ == nullptr ? nullptr : log_->AddRank(id);
   loop.energy = parts.energy.get();
   loop.resume_buffer_bytes = options_.resume_buffer_bytes;
-  loop.admission = options_.admission;
+  loop.kv_watermark = options_.kv_watermark;
   loop.recorder = &recorder(index);
   loop.service_s = model.service_s;
   loop.group = options_.group;

@@ -1,7 +1,6 @@
 // The shared parts of a worker process: engines, log of steps, metrics port.
 //
-// Purpose: creates ranks, for plans of a router (worker.h) or of the process itself (worker/serve). Threads:
-// one, and the HTTP server's; outlives the ranks.
+// Purpose: creates ranks. Threads: one, and the HTTP server's; outlives the ranks.
 #ifndef BFIO_WORKER_LINK_WORKER_PROCESS_H_
 #define BFIO_WORKER_LINK_WORKER_PROCESS_H_
 

@@ -58,8 +58,7 @@ HttpReply PhasesOf(const std::vector<const RankRecorder*>& ranks, bool must_serv
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
-                                                          std::vector<const RankRecorder*> ranks,
-                                                          std::function<ServedLoad()> served) {
+                                                          std::vector<const RankRecorder*> ranks) {
   HttpServer::Options options;
   options.listen = listen;
   // Scrapers and probes may use any host name.
@@ -68,14 +67,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& lis
   if (!server.ok()) return server;
   (*server)->Get("/healthz", [ranks](const HttpRequest&) { return PhasesOf(ranks, false); });
   (*server)->Get("/readyz", [ranks](const HttpRequest&) { return PhasesOf(ranks, true); });
-  (*server)->Get(
-      "/metrics", [ranks, version = std::move(version), served = std::move(served)](const HttpRequest&) {
-        std::optional<ServedLoad> load;
-        if (served) load = served();
-        return HttpReply{
-            200, "text/plain; version=0.0.4; charset=utf-8",
-            MetricsText(version, DroppedLogLines(), FiguresOf(ranks), load.has_value() ? &*load : nullptr)};
-      });
+  (*server)->Get("/metrics", [ranks, version = std::move(version)](const HttpRequest&) {
+    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
+                     MetricsText(version, DroppedLogLines(), FiguresOf(ranks))};
+  });
   (*server)->Start();
   return server;
 }

@@ -11,23 +11,20 @@
 #ifndef BFIO_WORKER_LINK_WORKER_WEB_H_
 #define BFIO_WORKER_LINK_WORKER_WEB_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/http/http_server.h"
-#include "common/telemetry/metrics/vllm_names.h"
 #include "worker/link/rank_recorder.h"
 
 namespace bfio::worker {
 
-// Serves at `listen`, HOST:PORT. The recorders are borrowed. `served`: WorkerOptions::served.
-// INVALID_ARGUMENT for a malformed address, UNAVAILABLE when it cannot be bound.
+// Serves at `listen`, HOST:PORT. The recorders are borrowed. INVALID_ARGUMENT for a malformed address,
+// UNAVAILABLE when it cannot be bound.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
-                                                          std::vector<const RankRecorder*> ranks,
-                                                          std::function<ServedLoad()> served = nullptr);
+                                                          std::vector<const RankRecorder*> ranks);
 
 }  // namespace bfio::worker
 

@@ -153,7 +153,6 @@ absl::string_view NameOf(RankPhase phase) {
 absl::Span<const MetricInfo> WorkerMetrics() {
   static const auto* const all = [] {
     auto* infos = new std::vector<MetricInfo>{kBuildInfo, kDroppedLines};
-    infos->insert(infos->end(), VllmMetrics().begin(), VllmMetrics().end());
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
     for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
     return infos;
@@ -162,11 +161,10 @@ absl::Span<const MetricInfo> WorkerMetrics() {
 }
 
 std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
-                        absl::Span<const RankTelemetry> ranks, const ServedLoad* served) {
+                        absl::Span<const RankTelemetry> ranks) {
   Exposition out;
   out.Add(kBuildInfo, 1, version);
   out.Add(kDroppedLines, static_cast<double>(dropped_log_lines));
-  if (served != nullptr) AddVllmMetrics(*served, out);
   for (const auto& metric : RankMetrics()) {
     for (const RankTelemetry& rank : ranks) {
       if (const Value value = metric.value(rank)) out.Add(metric.info, *value, rank.worker_id);

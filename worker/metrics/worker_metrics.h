@@ -13,7 +13,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/telemetry/metrics/exposition.h"
-#include "common/telemetry/metrics/vllm_names.h"
 #include "worker/metrics/rank_telemetry.h"
 
 namespace bfio::worker {
@@ -22,10 +21,9 @@ namespace bfio::worker {
 absl::Span<const MetricInfo> WorkerMetrics();
 
 // The Prometheus text of a process with these ranks. `dropped_log_lines`: as counted by
-// common/telemetry/log.h. `served`: the load of a worker without a router; null: the router reports the load
-// of its workers. Values that do not exist (a cost, energy without a meter) are left out.
+// common/telemetry/log.h. Values that do not exist (a cost, energy without a meter) are left out.
 std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
-                        absl::Span<const RankTelemetry> ranks, const ServedLoad* served = nullptr);
+                        absl::Span<const RankTelemetry> ranks);
 
 }  // namespace bfio::worker
 

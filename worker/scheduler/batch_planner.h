@@ -1,23 +1,22 @@
-// Decides what the next step of an engine contains: a scheduler, the token budget, and what adapts the
-// budget.
+// Decides what the next step of an engine contains, by a scheduler and a token budget.
 //
 // Purpose: the part of an engine that has no model and no device, the same for the sim, CPU and CUDA engines.
-// The budget is set at the start; a tuner may adapt it (budget_tuner.h). The router may also set a level, a
-// step time up to which all ranks fill their steps with prompt tokens (worker.proto, Plan.level_s): within
-// the budget, a step then has as many prompt tokens as end by that time, according to the measured cost of
-// the engine's own steps.
+// The budget is fixed. The router may also set a level, a step time up to which all ranks fill their steps
+// with prompt tokens (worker.proto, Plan.level_s): within the budget, a step then has as many prompt tokens
+// as end by that time, according to the measured cost of the engine's own steps.
 //
 // Differences from a scheduler alone: under sarathi, and in steps without prompts, the budget never excludes
 // a decode; prompts get kMinPrefillRows however many decodes there are. Under orca prompts come first, and
 // decodes beyond the budget wait. Steps have at most MaxRows(requests, token_budget) rows.
 //
-// Ownership: does not own requests. Threads: belongs to its caller. Pure: times are arguments.
+// Ownership: does not own requests. Threads: belongs to its caller. Pure.
 #ifndef BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
 #define BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,7 +24,6 @@
 #include "absl/types/span.h"
 #include "common/cost/prompt_work.h"
 #include "worker/scheduler/batch_scheduler.h"
-#include "worker/scheduler/budget_tuner.h"
 
 namespace bfio::worker {
 
@@ -36,12 +34,7 @@ struct BatchPlannerOptions {
   // The most tokens of a step, at least 1; kUnbounded: no bound, so every prompt is computed whole in its
   // first step.
   int64_t token_budget = 512;
-  // Adapts the budget between 64 (or token_budget, if that is less) and token_budget; max_budget, slots and
-  // prompt_gives_token are set by Create. Not available with schedulers of whole prompts, nor with an
-  // unbounded budget.
-  std::optional<BudgetTunerOptions> adapt;
-  // Limits of the engine: active requests, and the longest prompt + output of one.
-  int64_t slots = BatchCapacity::kUnbounded;
+  // The engine's limit of one request's prompt + output.
   int64_t max_sequence_tokens = BatchCapacity::kUnbounded;
 };
 
@@ -65,25 +58,13 @@ class BatchPlanner {
   // Whether every prompt is computed whole in one step.
   bool whole_prompts() const { return scheduler_.whole_prompts() || budget_ == BatchCapacity::kUnbounded; }
 
-  // --- for the tuner; no effect without one ---
-
-  bool adapts() const { return tuner_.has_value(); }
-  // A request has arrived. `decode`: upper bound of its generated tokens.
-  void Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode, const RequestObjectives& objectives);
-  void End(int64_t id, int64_t decoded);
-  // Records that the step formed last, from `left`, took `seconds`.
-  void Took(absl::Span<const BatchRequest> left, absl::Span<const Chunk> batch, const BatchLoad& load,
-            double seconds);
-  // Records how long the engine then waited for other ranks.
-  void Waited(double seconds);
-
  private:
-  BatchPlanner(const BatchPlannerOptions& options, BatchScheduler scheduler);
+  BatchPlanner(int64_t budget, BatchScheduler scheduler)
+      : scheduler_(std::move(scheduler)), budget_(budget) {}
 
   int64_t TokensBelowLevel(absl::Span<const BatchRequest> left);
 
   BatchScheduler scheduler_;
-  std::optional<BudgetTuner> tuner_;
   int64_t budget_;
   std::optional<PrefillLevel> level_;
   // Reused buffer.

@@ -55,7 +55,7 @@ struct WorkerSpec {
   // Identifies the worker across the epochs of its group; 0: unknown. The model of its prefix cache is kept
   // under this number.
   uint64_t member = 0;
-  // The cost of its batches, where it has been reported; overflow and granule are not used.
+  // The cost of its batches, where it has been reported; its granule is not used.
   std::optional<BatchCost> cost;
 };
 

@@ -3,9 +3,10 @@
 // Purpose: presents the handler as one engine; the handler balances among the ranks. `Wire` is the engine's
 // protocol (the header of its service): its messages, and their conversion. Authenticates by the headers,
 // before any message is received; then receives, checks and converts. The protocol has no field for what
-// headers carry: the tenant ("bfio-tenant"; the token's owner without it) and objectives for the first token
-// and between tokens ("x-slo-ttft-ms", "x-slo-tpot-ms", as in llm-d). Threads: methods run on gRPC's
-// threads and never block. Handler and authenticator outlive the server that the service is registered with.
+// headers carry: the tenant ("bfio-tenant"; the token's owner without it) and the objective for the first
+// token
+// ("x-slo-ttft-ms", as in llm-d). Threads: methods run on gRPC's threads and never block. Handler and
+// authenticator outlive the server that the service is registered with.
 #ifndef BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_GATEWAY_VLLM_SERVICE_H_
 
@@ -81,8 +82,8 @@ class GatewayService final : public CallService {
     std::string tenant;
     // The call's metadata has kMayResampleHeader.
     bool may_resample = false;
-    // Of the headers kTtftHeader and kTpotHeader.
-    std::optional<absl::Duration> ttft_objective, tpot_objective;
+    // Of the header kTtftHeader.
+    std::optional<absl::Duration> ttft_objective;
   };
   using Stream = GenerateStream<Wire>;
   using GenerateRequest = typename Wire::GenerateRequest;

@@ -26,7 +26,6 @@ namespace bfio::router::gateway {
 inline constexpr char kTenantHeader[] = "bfio-tenant";
 // Objectives in milliseconds.
 inline constexpr char kTtftHeader[] = "x-slo-ttft-ms";
-inline constexpr char kTpotHeader[] = "x-slo-tpot-ms";
 // "true": after the loss of its engine the output may continue with other random draws than before.
 inline constexpr char kMayResampleHeader[] = "bfio-may-resample";
 
@@ -138,7 +137,6 @@ absl::StatusOr<typename GatewayService<Wire>::Caller> GatewayService<Wire>::Call
   if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
     return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " must be printable ASCII without spaces"));
   BFIO_ASSIGN_OR_RETURN(caller.ttft_objective, ObjectiveIn(context, kTtftHeader));
-  BFIO_ASSIGN_OR_RETURN(caller.tpot_objective, ObjectiveIn(context, kTpotHeader));
   return caller;
 }
 
@@ -183,7 +181,6 @@ absl::Status GatewayService<Wire>::Submit(GenerateRequest request, const Caller&
                         Wire::Convert(std::move(request), std::move(tenant), context));
   request = GenerateRequest();  // its prompt is in `converted`, and would be there twice
   converted.request.ttft_objective = caller.ttft_objective;
-  converted.request.tpot_objective = caller.tpot_objective;
   if (converted.request.request_id.empty()) converted.request.request_id = options_.new_request_id();
   return SubmitOutputs(std::move(converted), stream);
 }

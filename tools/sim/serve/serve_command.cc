@@ -27,13 +27,17 @@ constexpr int64_t kGridRows = 20'000;
 constexpr uint64_t kGridRowsSeed = 7;
 
 absl::StatusOr<BatchCost> CostOf(const std::vector<double>& numbers) {
-  if (numbers.size() != 5) return absl::InvalidArgumentError("--cost must be five numbers, C,A,B0,K1,K2");
+  if (numbers.size() < 5 || numbers.size() > 6 || (numbers.size() == 6 && numbers[5] < 1)) {
+    return absl::InvalidArgumentError(
+        "--cost must be C,A,B0,K1,K2 or C,A,B0,K1,K2,GRANULE, with GRANULE at least 1");
+  }
   BatchCost cost;
   cost.c_s = numbers[0];
   cost.a_s_per_token = numbers[1];
   cost.b0_tokens = static_cast<int64_t>(numbers[2]);
   cost.k1_s_per_pair = numbers[3];
   cost.k2_s_per_token = numbers[4];
+  if (numbers.size() == 6) cost.granule_tokens = static_cast<int64_t>(numbers[5]);
   return cost;
 }
 
@@ -199,7 +203,8 @@ absl::Status RunServeCommand(const ReadOptions& read) {
   AddNumbers(
       table, "cost", &cost, Within(0, 1e9),
       "step time of a rank in seconds, C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens that "
-      "decodes attend to, given as C,A,B0,K1,K2; the default is an 8-billion-parameter model per GPU");
+      "decodes attend to, given as C,A,B0,K1,K2; a sixth number rounds rows up to a multiple of it; the "
+      "default is an 8-billion-parameter model per GPU");
   table.AddChoice(
       "known_cost", &options.known_cost,
       std::vector<std::pair<std::string, KnownCost>>{{"true", KnownCost::kTrue},

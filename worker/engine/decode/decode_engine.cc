@@ -1,7 +1,6 @@
 #include "worker/engine/decode/decode_engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,21 +15,15 @@ namespace {
 // Bounds that keep row and page numbers within 32 bits.
 constexpr int32_t kMaxSlots = 1 << 16;
 
-double MonotonicSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 DecodeOptions WithinModel(DecodeOptions options, const ModelFacts& facts) {
   if (options.token_budget == 0) options.token_budget = options.step_tokens;
   options.limits.max_sequence_tokens = std::min(options.limits.max_sequence_tokens, facts.max_positions);
-  if (!options.clock) options.clock = MonotonicSeconds;
   return options;
 }
 
 BatchPlannerOptions PlannerOptions(const DecodeOptions& options) {
   const int64_t budget = options.token_budget == 0 ? options.step_tokens : options.token_budget;
-  return {options.scheduler, options.order,        budget,
-          options.adapt,     options.limits.slots, options.limits.max_sequence_tokens};
+  return {options.scheduler, options.order, budget, options.limits.max_sequence_tokens};
 }
 
 }  // namespace
@@ -68,11 +61,6 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeO
                                                                    std::unique_ptr<Backend> backend) {
   BFIO_RETURN_IF_ERROR(CheckDecodeOptions(options, backend->facts().has_model));
   BFIO_ASSIGN_OR_RETURN(auto table, PageTable::Create(PageTableOptionsOf(options)));
-  if (options.adapt && backend->signature()) {
-    return absl::InvalidArgumentError(
-        "budget_control: cannot be used with --mlp=tp, where the time of a step depends on the tokens of all "
-        "ranks");
-  }
   const DecodeOptions within = WithinModel(options, backend->facts());
   BFIO_ASSIGN_OR_RETURN(auto planner, BatchPlanner::Create(PlannerOptions(within)));
   return std::unique_ptr<DecodeEngine>(
@@ -155,10 +143,6 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   sequence.senior_step = steps_ - request.waited_steps;
   sequence.number = admitted_++;
   sequence.passed_over = 0;
-  if (planner_.adapts()) {
-    planner_.Arrive(sequence.number, options_.clock(), given, request.max_new_tokens,
-                    {request.ttft_left_s, request.tpot_objective_s});
-  }
   sequence.kv_on_demand = request.kv_on_demand;
   sequence.sampling = request.sampling;
   sequence.ends = request.stop_token_ids;
@@ -174,7 +158,6 @@ bool DecodeEngine::Cancel(Handle handle) {
   const auto it = std::find_if(active_.begin(), active_.end(),
                                [&](const Sequence& sequence) { return sequence.handle == handle; });
   if (it == active_.end()) return false;
-  planner_.End(it->number, it->generated);
   // Cannot fail: the index belongs to this sequence.
   table_.Release(it->index).IgnoreError();
   active_.erase(it);
@@ -197,9 +180,7 @@ absl::Status DecodeEngine::Step(StepOutput& out) {
   if (backend_->depth() > 1) return StepPipelined(out);
   BFIO_RETURN_IF_ERROR(MakePlan(out));
   drawn_.resize(draws_.size());
-  const double start_s = planner_.adapts() ? options_.clock() : 0;
   BFIO_RETURN_IF_ERROR(backend_->Run(plan_, draws_, absl::MakeSpan(drawn_)));
-  if (planner_.adapts()) planner_.Took(left_, chunks_, out.batch, options_.clock() - start_s);
   return Finish(out);
 }
 
@@ -285,7 +266,6 @@ void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
     if (!sequence.kv_on_demand) continue;
     missing -= sequence.next_kv();
     preempted.push_back(sequence.handle);
-    planner_.End(sequence.number, sequence.generated);
     // Neither this nor Extend can fail: the index belongs to this sequence, and the KV is free by now.
     table_.Release(sequence.index).IgnoreError();
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
@@ -364,7 +344,6 @@ absl::Status DecodeEngine::RemoveEnded() {
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
     if (ended_[i]) {
-      planner_.End(active_[i].number, active_[i].generated);
       BFIO_RETURN_IF_ERROR(table_.Release(active_[i].index));
       continue;
     }

@@ -26,7 +26,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,13 +52,8 @@ struct DecodeOptions {
   std::string scheduler = "sarathi";
   BatchOrder order = BatchOrder::kFcfs;
   int64_t token_budget = 0;
-  // Adapts the token budget (worker/scheduler/batch_planner.h). Not available with whole prompts, nor for
-  // ranks that step together.
-  std::optional<BudgetTunerOptions> adapt;
   // --mlp=tp: the ranks of the group split the MLP. Each rank holds the whole model.
   bool share_mlp = false;
-  // A monotonic clock in seconds, for `adapt`; empty: the machine's.
-  std::function<double()> clock;
 };
 
 // The page table for these options; backends allocate their KV cache for it.
@@ -91,7 +85,6 @@ class DecodeEngine final : public Engine {
   int64_t free_kv_tokens() const override { return table_.free_tokens(); }
   std::vector<ResidentSequence> resident() const override;
   void SetPrefillLevel(const std::optional<PrefillLevel>& level) override { planner_.SetLevel(level); }
-  void Waited(double seconds) override { planner_.Waited(seconds); }
   std::optional<PrefillState> prefill_state() const override;
 
   // Token budget of the next step.
@@ -122,7 +115,7 @@ class DecodeEngine final : public Engine {
     int64_t max_new_tokens;
     int64_t priority;
     int64_t senior_step;
-    // Unique identifier for the planner; a handle may be reused.
+    // Unique; a handle may be reused.
     int64_t number;
     // Steps since a batch last contained it.
     int64_t passed_over;

@@ -12,14 +12,12 @@ void Add(const BatchLoad& load, BatchLoad& sum) {
   sum.tokens += load.tokens;
   sum.prefill_pairs += load.prefill_pairs;
   sum.decode_context += load.decode_context;
-  sum.overflow_tokens += load.overflow_tokens;
 }
 
 }  // namespace
 
 absl::Status DecodeEngine::StepPipelined(StepOutput& out) {
   std::swap(out.preempted, preempted_);
-  const double start_s = planner_.adapts() ? options_.clock() : 0;
   ReserveStep(out.preempted);
   for (const Sequence& sequence : active_) out.load_tokens += sequence.load();
   ChooseDue();
@@ -34,7 +32,6 @@ absl::Status DecodeEngine::StepPipelined(StepOutput& out) {
     BFIO_RETURN_IF_ERROR(CollectOne(out));
     BFIO_RETURN_IF_ERROR(StartDue(left == 1));
   }
-  if (planner_.adapts()) planner_.Took(left_, chunks_, out.batch, options_.clock() - start_s);
   return absl::OkStatus();
 }
 

@@ -60,10 +60,7 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& op
     decode.scheduler = options.plan->scheduler;
     decode.order = options.plan->order;
     decode.token_budget = options.plan->token_budget;
-    decode.adapt = options.plan->adapt;
   }
-  // The engine owns the backend, and the backend owns the timer.
-  decode.clock = [clock = timer.get()] { return static_cast<double>(clock->NowNs()) * 1e-9; };
   return DecodeEngine::Create(decode, std::make_unique<SimBackend>(options, std::move(timer)));
 }
 

@@ -34,8 +34,8 @@ struct SimOptions {
   bool ends_by_seed = false;
   // Token ids are below it. Also part of the model's identity.
   int32_t vocabulary = kSimVocabulary;
-  // What a step contains; absent: all decodes, and every prompt whole in its first step. slots and
-  // max_sequence_tokens are taken from the limits.
+  // What a step contains; absent: all decodes, and every prompt whole in its first step.
+  // max_sequence_tokens is taken from the limits.
   std::optional<BatchPlannerOptions> plan;
 };
 

@@ -46,7 +46,6 @@ TEST(ToClientRequest, KeepsEveryField) {
   request.set_stage(2);
   request.set_remaining_tokens(40);
   request.mutable_ttft_objective()->set_nanos(1);
-  request.mutable_tpot_objective()->set_seconds(2);
   request.mutable_parent_timeout()->set_seconds(3);
   const auto converted = ToClientRequest(request, RequestLimits());
   ASSERT_TRUE(converted.ok()) << converted.status();
@@ -71,7 +70,6 @@ TEST(ToClientRequest, KeepsEveryField) {
   EXPECT_EQ(converted->stage, 2u);
   EXPECT_EQ(converted->remaining_tokens, 40u);
   EXPECT_EQ(converted->ttft_objective, absl::Nanoseconds(1));
-  EXPECT_EQ(converted->tpot_objective, absl::Seconds(2));
   EXPECT_EQ(converted->parent_timeout, absl::Seconds(3));
 }
 
@@ -84,7 +82,7 @@ TEST(ToClientRequest, AbsentFieldsStayUnset) {
                converted->sampling.seed);
   EXPECT_FALSE(converted->predicted_output_tokens || converted->resume_from || converted->stage ||
                converted->remaining_tokens);
-  EXPECT_FALSE(converted->ttft_objective || converted->tpot_objective || converted->parent_timeout);
+  EXPECT_FALSE(converted->ttft_objective || converted->parent_timeout);
 }
 
 TEST(ToClientRequest, ThePromptIsThereInOneForm) {
@@ -102,16 +100,15 @@ TEST(ToClientRequest, ThePromptIsThereInOneForm) {
 TEST(ToClientRequest, MalformedDurationsAreShownAsTheyCame) {
   v1::GenerateRequest request = Good();
   request.mutable_ttft_objective()->set_seconds(3600);
-  request.mutable_tpot_objective()->set_nanos(1);
   EXPECT_TRUE(ToClientRequest(request, RequestLimits()).ok());
   request.mutable_ttft_objective()->set_nanos(1);
   EXPECT_EQ(Refusal(request), "ttft_objective is 3600 s and 1 ns; must be above 0 and at most 1 h");
   request.mutable_ttft_objective()->set_seconds(-1);
   EXPECT_EQ(Refusal(request), "ttft_objective is -1 s and 1 ns; must be above 0 and at most 1 h");
+  request.mutable_ttft_objective()->set_seconds(0);
+  request.mutable_ttft_objective()->set_nanos(1'000'000'000);
+  EXPECT_EQ(Refusal(request), "ttft_objective is 0 s and 1000000000 ns; must be above 0 and at most 1 h");
   request.clear_ttft_objective();
-  request.mutable_tpot_objective()->set_nanos(1'000'000'000);
-  EXPECT_EQ(Refusal(request), "tpot_objective is 0 s and 1000000000 ns; must be above 0 and at most 1 h");
-  request.clear_tpot_objective();
   request.set_parent_id("p");
   request.mutable_parent_timeout()->set_seconds(86'401);
   EXPECT_EQ(Refusal(request), "parent_timeout is 86401 s and 0 ns; must be above 0 and at most 24 h");

@@ -91,7 +91,8 @@ TEST(CheckRequest, AgentsCallsAreBounded) {
 TEST(CheckRequest, ObjectivesAndTimesAreAboveZeroAndBounded) {
   ClientRequest request = Good();
   request.ttft_objective = absl::Hours(1);
-  request.tpot_objective = absl::Nanoseconds(1);
+  EXPECT_TRUE(Check(request).ok());
+  request.ttft_objective = absl::Nanoseconds(1);
   EXPECT_TRUE(Check(request).ok());
   request.ttft_objective = absl::Hours(1) + absl::Nanoseconds(1);
   EXPECT_EQ(Check(request).message(), "ttft_objective is 1h0.000000001s; must be above 0 and at most 1 h");

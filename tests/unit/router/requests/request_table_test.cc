@@ -92,14 +92,13 @@ TEST(RequestTable, ASpecIncludesTheTenantAndDeliveredTokens) {
   record->senior_step = 4;
   EXPECT_EQ(record->Spec(7).seniority, 3) << "its age is kept wherever it waits";
   record->wait_steps = 9;
-  EXPECT_EQ(record->MakeAssignment(absl::UnixEpoch(), false).waited_steps, 12);
+  EXPECT_EQ(record->MakeAssignment(false).waited_steps, 12);
 }
 
 TEST(RequestTable, WithoutASeedTheNameIsTheSeed) {
   RequestTable table;
   const auto seed_of = [&](core::RequestId id, const ClientRequest& request) {
-    const uint64_t seed =
-        table.Add(id, request, nullptr, 0, absl::UnixEpoch())->MakeAssignment(absl::UnixEpoch(), false).seed;
+    const uint64_t seed = table.Add(id, request, nullptr, 0, absl::UnixEpoch())->MakeAssignment(false).seed;
     table.Erase(id);
     return seed;
   };

@@ -33,8 +33,7 @@ ClientRequest Client(bool ids) {
   request.tenant = "acme";
   request.priority = 3;
   request.predicted_output_tokens = 8;
-  request.ttft_objective = absl::Milliseconds(1500);
-  request.tpot_objective = absl::Nanoseconds(7);
+  request.ttft_objective = absl::Milliseconds(1500) + absl::Nanoseconds(7);
   request.resumable = true;
   request.resume_token = "secret";
   return request;
@@ -81,7 +80,6 @@ TEST(HeldRequest, SurvivesTheRoundTrip) {
     EXPECT_EQ(request.priority, client.priority);
     EXPECT_EQ(request.predicted_output_tokens, client.predicted_output_tokens);
     EXPECT_EQ(request.ttft_objective, client.ttft_objective);
-    EXPECT_EQ(request.tpot_objective, client.tpot_objective);
     EXPECT_TRUE(request.resumable);
     EXPECT_EQ(request.resume_token, client.resume_token);
   }

@@ -218,7 +218,6 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   client.ignore_eos = true;
   client.sampling.temperature = 0.5f;
   client.priority = -3;
-  client.tpot_objective = absl::Milliseconds(40);
   const std::vector<uint32_t> history = {100, 101};
   const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   Assignment assignment;
@@ -227,7 +226,6 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   assignment.history = &history;
   assignment.first_index = 2;
   assignment.seed = 77;
-  assignment.ttft_left = -absl::Nanoseconds(1);
   assignment.traceparent = &trace;
   assignment.kv_on_demand = true;
   assignment.waited_steps = -5;
@@ -261,14 +259,9 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   EXPECT_EQ(sent.priority(), -3);
   EXPECT_TRUE(sent.kv_on_demand());
   EXPECT_EQ(sent.waited_steps(), -5);
-  EXPECT_EQ(sent.ttft_left().seconds(), 0);
-  EXPECT_EQ(sent.ttft_left().nanos(), -1);
-  EXPECT_EQ(sent.tpot_objective().nanos(), 40'000'000);
   // For a resumable prompt without token ids the worker gets the generated tokens in a field of their own.
   client.prompt.clear();
   client.resumable = true;
-  client.tpot_objective.reset();
-  assignment.ttft_left.reset();
   channel->SendPlan(plan, absl::MakeConstSpan(&assignment, 1));
   message = Read();
   const v1::Assignment& held = message.plan().assignments(0);
@@ -276,8 +269,6 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   EXPECT_EQ(held.prompt_length(), 5u);
   EXPECT_THAT(held.earlier_token_ids(), ElementsAre(100, 101));
   EXPECT_NE(held.origin(), "");
-  EXPECT_FALSE(held.has_ttft_left());
-  EXPECT_FALSE(held.has_tpot_objective());
 }
 
 TEST_F(WorkerLinkServiceTest, AClosedChannelEndsTheCallAfterItsMessages) {

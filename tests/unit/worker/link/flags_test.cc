@@ -59,23 +59,6 @@ TEST_F(WorkerFlags, ATokenBudgetAppliesToEveryEngine) {
   EXPECT_FALSE(engine().fit_kv) << "given, if with its default";
 }
 
-TEST_F(WorkerFlags, BudgetObjectivesAreParsed) {
-  ASSERT_TRUE(Read({"--token_budget=512", "--budget_control=objectives:ttft=500ms,tpot=50ms"}).ok());
-  ASSERT_TRUE(engine().sim.plan->adapt.has_value());
-  EXPECT_EQ(engine().sim.plan->adapt->goal, BudgetGoal::kObjectives);
-  EXPECT_EQ(engine().sim.plan->adapt->ttft_objective_s, 0.5);
-  EXPECT_EQ(engine().sim.plan->adapt->tpot_objective_s, 0.05);
-  ASSERT_TRUE(Read({"--engine=cpu", "--budget_control=e2e"}).ok());
-  EXPECT_TRUE(engine().cpu.decode.adapt.has_value());
-  for (const char* text :
-       {"objectives", "objectives:", "objectives:ttft=0s", "objectives:e2e=1s", "e2e:ttft=1s"}) {
-    EXPECT_THAT(Error({"--token_budget=512", absl::StrCat("--budget_control=", text)}),
-                HasSubstr("must be off, e2e, ttft, tpot or objectives:ttft=TIME,tpot=TIME"))
-        << text;
-  }
-  EXPECT_THAT(Error({"--budget_control=e2e"}), HasSubstr("requires --token_budget"));
-}
-
 TEST_F(WorkerFlags, MistakesNameTheFlag) {
   EXPECT_THAT(Error({"--slots=0"}), HasSubstr("--slots=0: must be within 1..65536"));
   EXPECT_THAT(Error({"--scheduler=sarahti"}), HasSubstr("--scheduler=sarahti: "));

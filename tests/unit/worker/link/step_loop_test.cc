@@ -250,33 +250,24 @@ TEST_F(StepLoopTest, AnIndependentRankAppliesPlansWhateverTheirNumbers) {
   EXPECT_EQ(report.step, 12);
 }
 
-TEST_F(StepLoopTest, AdmissionRefusesRequestsItCouldNotHoldToTheEnd) {
-  Start(1, /*gated=*/false, /*slots=*/8, {KvAdmissionOptions::Kind::kKvFeasible});
+TEST_F(StepLoopTest, TheWatermarkStaysFreeUnlessTheRankIsEmptyOrTheRequestReserves) {
+  Start(1, /*gated=*/false, /*slots=*/8, /*kv_watermark=*/0.25);
   OpenEpoch(1, PlanMode::kLockstep);
-  const auto on_demand = [](Handle handle, int64_t prompt, int64_t most) {
+  int64_t number = 0;
+  const auto rejected = [&](Handle handle, int64_t prompt, int64_t most, bool on_demand) {
     SequenceRequest request = Request(handle, prompt, most);
-    request.kv_on_demand = true;
-    return request;
-  };
-  // 400 and 400 tokens fit, and 180 more fit only after the first has ended: 10 tokens later all three would
-  // hold 1,007.
-  ranks_[0]->inbox().OnPlan(
-      MakePlan(1, 1, {on_demand(10, 400, 10), on_demand(11, 400, 100), on_demand(12, 180, 90)}));
-  auto report = Report(0);
-  ASSERT_EQ(report.rejected.size(), 1u);
-  EXPECT_EQ(report.rejected[0].handle, 12u);
-  EXPECT_EQ(report.rejected[0].code, absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(report.active_requests, 2);
-  for (int64_t step = 2; step <= 10; ++step) {
-    PlanForAll(1, step);
-    report = Report(0);
+    request.kv_on_demand = on_demand;
+    ranks_[0]->inbox().OnPlan(MakePlan(1, ++number, {request}));
+    StepReport report = Report(0);
     EXPECT_THAT(report.output.preempted, IsEmpty());
-  }
-  EXPECT_EQ(report.active_requests, 1) << "10 has ended";
-  ranks_[0]->inbox().OnPlan(MakePlan(1, 11, {on_demand(12, 180, 90)}));
-  report = Report(0);
-  EXPECT_THAT(report.rejected, IsEmpty());
-  EXPECT_EQ(report.active_requests, 2);
+    return std::move(report.rejected);
+  };
+  EXPECT_THAT(rejected(10, 480, 2, true), IsEmpty());
+  EXPECT_THAT(rejected(11, 200, 100, true), IsEmpty()) << "481 and 200 tokens leave 319";
+  const auto refused = rejected(12, 90, 2, true);  // 10 has ended
+  EXPECT_THAT(refused, IsEmpty());
+  ASSERT_EQ(rejected(13, 480, 2, true).size(), 1u) << "250 of 1,000 stay free";
+  EXPECT_THAT(rejected(14, 400, 90, false), IsEmpty()) << "it reserves its largest size";
 }
 
 // Short requests run until the rank has fitted the costs of its batches.

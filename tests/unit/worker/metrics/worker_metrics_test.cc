@@ -80,29 +80,17 @@ TEST(WorkerMetricsTest, UnknownValuesAreAbsent) {
   EXPECT_THAT(text, Not(HasSubstr(" nan")));
 }
 
-TEST(WorkerMetricsTest, AWorkerWithoutARouterHasTheNamesThatVllmHasGiven) {
-  const RankTelemetry ranks[] = {Known()};
-  const ServedLoad served = {
-      .model_name = "qwen3", .running = 5, .waiting = 7, .kv_used = 300, .kv_capacity = 1200};
-  const std::string text = MetricsText("1", 0, ranks, &served);
-  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_running{model_name=\"qwen3\"} 5\n"));
-  EXPECT_THAT(text, HasSubstr("\nvllm:num_requests_waiting{model_name=\"qwen3\"} 7\n"));
-  EXPECT_THAT(text, HasSubstr("\nvllm:kv_cache_usage_perc{model_name=\"qwen3\"} 0.25\n"));
-  EXPECT_THAT(MetricsText("1", 0, ranks), Not(HasSubstr("vllm:"))) << "its router has them";
-}
-
 TEST(WorkerMetricsTest, ThePageListsEveryExposedMetric) {
   std::set<std::string> listed;
   for (const MetricInfo& info : WorkerMetrics()) {
     EXPECT_TRUE(listed.emplace(info.name).second) << info.name << " twice";
     EXPECT_EQ(info.kind == MetricKind::kCounter, absl::EndsWith(info.name, "_total")) << info.name;
-    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:worker_") || absl::StartsWith(info.name, "vllm:"))
+    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:worker_"))
         << info.name << ": not to be taken for a router's";
     EXPECT_FALSE(info.help.empty()) << info.name;
   }
   const RankTelemetry ranks[] = {Known()};
-  const ServedLoad served;
-  EXPECT_EQ(Exposed(MetricsText("1", 0, ranks, &served)), listed);
+  EXPECT_EQ(Exposed(MetricsText("1", 0, ranks)), listed);
 }
 
 TEST(WorkerMetricsTest, DocsMetricsIsUpToDate) {

@@ -190,8 +190,7 @@ TEST(BatchPlannerPropertyTest, StepsMeetTheRules) {
   }
 }
 
-// An engine's steps from the first to the last request, with changing levels from the router and budgets from
-// the tuner.
+// An engine's steps from the first to the last request, with changing levels from the router.
 class PlannerTraffic {
  public:
   PlannerTraffic(const std::string& name, BatchOrder order, uint64_t seed)
@@ -215,13 +214,11 @@ class PlannerTraffic {
       Take(batch);
     }
   }
-  // Number of changes of the budget.
-  int64_t moves() const { return moves_; }
 
  private:
   static constexpr int kSteps = 500;
   struct Made {
-    int64_t id, prompt, prefilled = 0, decoded = 0;
+    int64_t prompt, prefilled = 0;
   };
   static bool Whole(const BatchPlannerOptions& options) {
     return options.scheduler == "vllm_v0" || options.scheduler == "faster_transformer";
@@ -232,15 +229,7 @@ class PlannerTraffic {
     options.order = order;
     options.max_sequence_tokens = 300;
     options.token_budget = 300 + static_cast<int64_t>(rng.Below(300));
-    if (!Whole(options)) {
-      options.token_budget = 1 + static_cast<int64_t>(rng.Below(600));
-      if (rng.Below(4) > 0) {
-        options.adapt.emplace();
-        options.adapt->goal = rng.Below(2) == 0 ? BudgetGoal::kTpot : BudgetGoal::kE2e;
-        options.adapt->window = 128;
-        options.adapt->batches_per_turn = 256;
-      }
-    }
+    if (!Whole(options)) options.token_budget = 1 + static_cast<int64_t>(rng.Below(600));
     return options;
   }
 
@@ -250,16 +239,14 @@ class PlannerTraffic {
     request.decode_left = static_cast<int64_t>(rng_.Below(40));
     request.priority = static_cast<int64_t>(rng_.Below(3));
     left_.push_back(request);
-    made_.push_back({next_id_++, request.prefill_left});
-    planner_.Arrive(made_.back().id, now_s_, request.prefill_left, request.decode_left + 1, {});
+    made_.push_back({request.prefill_left});
   }
 
   // Checks the rules that batch_planner.h states.
   void ExpectRules(const std::vector<Chunk>& batch) {
     int64_t decoding = 0;
     for (const BatchRequest& request : left_) decoding += request.decoding() ? 1 : 0;
-    ASSERT_GE(planner_.budget(), std::min<int64_t>(64, options_.token_budget));
-    ASSERT_LE(planner_.budget(), options_.token_budget);
+    ASSERT_EQ(planner_.budget(), options_.token_budget);
     BatchCapacity capacity;
     if (Whole(options_)) {
       capacity.token_budget = std::max(planner_.budget(), decoding);
@@ -282,33 +269,21 @@ class PlannerTraffic {
   }
 
   void Take(const std::vector<Chunk>& batch) {
-    BatchLoad load;
-    const std::vector<BatchRequest> before = left_;
     for (const Chunk& chunk : batch) {
       BatchRequest& request = left_[chunk.which];
       Made& made = made_[chunk.which];
       if (request.prefill_left > 0) {
-        load.AddPrefill(chunk.rows, made.prefilled);
         request.prefill_left -= chunk.rows;
         made.prefilled += chunk.rows;
       } else {
         EXPECT_EQ(made.prefilled, made.prompt) << "a decode before the prompt's end";
-        load.AddDecode(made.prefilled + made.decoded);
         request.decode_left -= chunk.rows;
-        made.decoded += chunk.rows;
       }
     }
     CountPassedOver(batch, left_);
-    const int64_t budget = planner_.budget();
-    now_s_ += BatchCost().Seconds(load);
-    planner_.Took(before, batch, load, BatchCost().Seconds(load));
-    moves_ += planner_.budget() != budget ? 1 : 0;
     size_t kept = 0;
     for (size_t i = 0; i < left_.size(); ++i) {
-      if (left_[i].prefill_left == 0 && left_[i].decode_left == 0) {
-        planner_.End(made_[i].id, made_[i].decoded + 1);
-        continue;
-      }
+      if (left_[i].prefill_left == 0 && left_[i].decode_left == 0) continue;
       left_[kept] = left_[i];
       made_[kept++] = made_[i];
     }
@@ -320,26 +295,21 @@ class PlannerTraffic {
   const BatchPlannerOptions options_;
   BatchPlanner planner_;
   std::optional<int64_t> piece_;
-  double now_s_ = 0;
-  int64_t next_id_ = 0, moves_ = 0;
   std::vector<BatchRequest> left_;
   std::vector<Made> made_;
 };
 
 TEST(BatchPlannerPropertyTest, RandomTrafficMeetsTheRulesForAnyLevelAndBudget) {
-  int64_t moves = 0;
   for (const std::string& name : SchedulerNames()) {
     for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kShortest, BatchOrder::kPriority}) {
       for (uint64_t seed = 1; seed <= 4; ++seed) {
         SCOPED_TRACE(absl::StrCat(name, ", order ", static_cast<int>(order), ", seed ", seed));
         PlannerTraffic traffic(name, order, seed);
         traffic.Run();
-        moves += traffic.moves();
         if (::testing::Test::HasFailure()) return;
       }
     }
   }
-  EXPECT_GT(moves, 5) << "the tuner has something to say";
 }
 
 }  // namespace

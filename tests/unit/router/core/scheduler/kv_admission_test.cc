@@ -13,7 +13,6 @@
 #include "common/base/rng.h"
 #include "router/core/admission/admission_text.h"
 #include "tests/testing/one_group.h"
-#include "worker/scheduler/kv_admission.h"
 
 namespace bfio::core {
 namespace {
@@ -26,8 +25,8 @@ constexpr int64_t kLongest = 12, kMemory = 200;
 class Group {
  public:
   Group(const std::string& policy, const std::string& admission, const std::string& lookahead, int64_t hold,
-        uint64_t seed, const std::string& of_workers = "none")
-      : rng_(seed) {
+        uint64_t seed, double watermark = 0)
+      : rng_(seed), watermark_(watermark) {
     SchedulerOptions options = {.plan_mode = seed % 2 == 0 ? PlanMode::kLockstep : PlanMode::kPipelined};
     const AdmissionSetting setting = *ParseAdmission(admission);
     options.admission = setting.kv;
@@ -35,9 +34,6 @@ class Group {
     options.hold_after_steps = hold;
     scheduler_ = std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), *MakeLookahead(lookahead));
     workers_.resize(1 + rng_.Below(3));
-    for (size_t g = 0; g < workers_.size(); ++g) {
-      admissions_.emplace_back(*worker::ParseKvAdmission(of_workers), kMemory);
-    }
     std::vector<EpochMember> members(workers_.size());
     for (EpochMember& member : members) member.spec = {8, kMemory, true};
     scheduler_->OpenEpoch(members);
@@ -158,17 +154,14 @@ class Group {
   // Whether the worker accepts a request that is placed on it.
   bool Begin(size_t g, RequestId id) {
     Request& request = requests_.at(id);
-    const worker::KvAdmission::Request coming = {id, request.spec.prefill_tokens, request.spec.max_new_tokens,
-                                                 !request.spec.reserves_kv()};
     const int64_t free = kMemory - Held(workers_[g]);
     const int64_t wanted =
         request.spec.reserves_kv() ? request.spec.kv_reserve_tokens() : request.spec.prefill_tokens;
-    if (wanted > free || !admissions_[g].Check(coming, free).ok()) {
-      ++request.spec.refusals;
-      return false;
-    }
-    admissions_[g].Begin(coming);
-    return true;
+    const bool exempt = request.spec.reserves_kv() || workers_[g].empty();
+    const double kept = exempt ? 0 : watermark_ * kMemory;
+    if (static_cast<double>(free - wanted) >= kept) return true;
+    ++request.spec.refusals;
+    return false;
   }
   // Tokens that the requests hold, reservations included.
   int64_t Held(const std::vector<RequestId>& running) const {
@@ -189,12 +182,13 @@ class Group {
   Rng rng_;
   std::unique_ptr<OneGroup> scheduler_;
   std::vector<std::vector<RequestId>> workers_;
-  std::vector<worker::KvAdmission> admissions_;
   std::map<RequestId, Request> requests_;
   std::vector<Plan> plans_;
   RequestId last_id_ = 0;
   int64_t step_ = 0, applied_ = 0, preempted_ = 0, understated_ = 1, most_late_ = 0, late_ = 0;
   double error_ = 0;
+  // Share of memory that a worker keeps free.
+  const double watermark_;
 };
 
 // For a while more requests arrive than fit; all of them end.
@@ -543,7 +537,7 @@ TEST(KvAdmissionWithoutForesight, ARequestRefusedTooOftenReservesAndStarts) {
   int32_t most_refusals = 0;
   for (const char* admission : {"protection:alpha=0", "kv_feasible"}) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
-      Group group("bf_io_auto", admission, "max_tokens", 64, seed, "watermark:share=0.5");
+      Group group("bf_io_auto", admission, "max_tokens", 64, seed, /*watermark=*/0.5);
       for (int step = 0; step < 30; ++step) {
         for (int n = 0; n < 3; ++n) group.Arrive(group.Small(), kLongest);
         group.Step();

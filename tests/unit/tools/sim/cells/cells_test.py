@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests `bfio_sim admit`, hindsight and engine: a JSON object per run, one line for bad input.
+"""Tests `bfio_sim admit` and hindsight: a JSON object per run, one line for bad input.
 
 usage: cells_test.py BUILD
 """
@@ -11,7 +11,6 @@ import unittest
 
 SIM = sys.argv.pop(1) + "/bin/bfio_sim" if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build/bin/bfio_sim"
 ADMIT = ["admit", "--requests=400", "--kv_tokens=7629"]
-ENGINE = ["engine", "--profile=code", "--load=0.5", "--requests=300"]
 
 
 def run(*arguments):
@@ -27,10 +26,8 @@ def cells(*arguments):
 class CellsTest(unittest.TestCase):
 
     def test_the_same_seed_gives_the_same_run_and_another_does_not(self):
-        for command in (ADMIT, ENGINE):
-            with self.subTest(command[0]):
-                self.assertEqual(cells(*command, "--seed=3"), cells(*command, "--seed=3"))
-                self.assertNotEqual(cells(*command, "--seed=3"), cells(*command, "--seed=4"))
+        self.assertEqual(cells(*ADMIT, "--seed=3"), cells(*ADMIT, "--seed=3"))
+        self.assertNotEqual(cells(*ADMIT, "--seed=3"), cells(*ADMIT, "--seed=4"))
 
     def test_mc_sf_loses_no_request_and_stays_within_memory(self):
         [cell] = cells(*ADMIT, "--rule=mc_sf")
@@ -61,18 +58,6 @@ class CellsTest(unittest.TestCase):
         self.assertEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=200000"))
         self.assertNotEqual(step("--c=2e-2", "--admission=wait"), step("--c=2e-2", "--admission=wait:tokens=1000"))
 
-    def test_budgets_are_adapted(self):
-        [fixed], [adapted] = (cells("engine", "--profile=conversation", "--load=0.5", "--requests=2000", "--slots=512",
-                                    "--token_budget=2048", "--budget_control=" + way) for way in ("off", "e2e"))
-        self.assertEqual(fixed["mean_budget"], 2048)
-        self.assertLess(adapted["mean_budget"], 2048)
-
-    def test_the_cost_of_an_engine_is_that_of_its_model(self):
-        rates = [cells(*ENGINE, *cost)[0]["throughput_tokens_per_s"]
-                 for cost in ([], ["--engine_cost=llama_70b"], ["--engine_cost=code_llama_34b"])]
-        self.assertEqual(rates[0], rates[1])
-        self.assertGreater(rates[2], 1.02 * rates[0], "the same share of a larger capacity")
-
     def test_bad_input_ends_with_one_line_that_names_it(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             file.write('{"kv_tokens": 3, "requests": [[0, 1, 5]]}\n')
@@ -80,11 +65,8 @@ class CellsTest(unittest.TestCase):
             bad = [(["admit"], "--requests"), ([*ADMIT, "--rule=best"], "best"), ([*ADMIT, "--belief=hope"], "--belief"),
                    ([*ADMIT, "--belief=limit"], "--max_new_tokens"), ([*ADMIT, "--rate=nan"], "--rate"),
                    ([*ADMIT, "--trace=/none"], "/none"), (["hindsight"], "--instances"),
-                   (["hindsight", "--instances=" + file.name], file.name + ":1"), (["engine", "--requests=5"], "--profile"),
-                   ([*ENGINE, "--scheduler=none"], "none"), ([*ENGINE, "--budget_control=best"], "--budget_control"),
-                   ([*ENGINE, "--engine_cost=none"], "--engine_cost"),
-                   ([*ADMIT, "--policy=fcfs"], "--policy"), ([*ADMIT, "--requests=1.5"], "--requests"),
-                   ([*ENGINE, "--token_budget=64", "--budget_control=e2e"], "--token_budget")]
+                   (["hindsight", "--instances=" + file.name], file.name + ":1"),
+                   ([*ADMIT, "--policy=fcfs"], "--policy"), ([*ADMIT, "--requests=1.5"], "--requests")]
             for arguments, named in bad:
                 done = run(*arguments)
                 with self.subTest(" ".join(arguments)):
@@ -96,7 +78,7 @@ class CellsTest(unittest.TestCase):
         text = run("admit", "--help").stdout
         self.assertIn("--belief=", text)
         self.assertIn("--seed=1", text)
-        self.assertNotIn("--budget_control", text)
+        self.assertNotIn("--warmup", text)
         self.assertIn("--policy", run("--help").stdout)
 
 

@@ -129,37 +129,6 @@ TEST(DecodeEngineTest, TheTokenBudgetMayBeBelowTheStepCapacity) {
   EXPECT_EQ(prefill(1), kMinPrefillRows);
 }
 
-TEST(DecodeEngineTest, TheTokenBudgetAdaptsToItsGoalAndTokensDoNotChange) {
-  DecodeOptions options = Options();
-  options.step_tokens = 400;
-  options.limits.kv_tokens = 2000;
-  std::vector<std::vector<uint32_t>> streams[2];
-  for (const bool adapt : {false, true}) {
-    double now_s = 0;
-    DecodeOptions mine = options;
-    if (adapt) mine.adapt.emplace().goal = BudgetGoal::kTpot;
-    mine.clock = [&] { return now_s; };
-    // A step takes a millisecond, and another one per row.
-    auto backend = std::make_unique<HashBackend>(mine, [&](int32_t rows) { now_s += 1e-3 * (1 + rows); });
-    auto engine = DecodeEngine::Create(mine, std::move(backend));
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    EXPECT_EQ((*engine)->token_budget(), 400);
-    streams[adapt].resize(150);
-    StepOutput out;
-    for (size_t next = 0; next < 150 || (*engine)->active() > 0;) {
-      while (next < 150 && (*engine)->Admit(Request(next, 150, 12)).ok()) ++next;
-      ASSERT_TRUE((*engine)->Step(out).ok());
-      for (const auto& token : out.tokens) streams[adapt][token.handle].push_back(token.id);
-    }
-    if (adapt) {
-      EXPECT_LT((*engine)->token_budget(), 200) << "decodes behind 400 rows are slow";
-    } else {
-      EXPECT_EQ((*engine)->token_budget(), 400);
-    }
-  }
-  EXPECT_EQ(streams[0], streams[1]);
-}
-
 // A replayed prompt that exceeds the budget would block the engine forever.
 TEST(DecodeEngineTest, WholePromptsNeedABudgetForTheLongestSequence) {
   DecodeOptions options = Options();

@@ -215,10 +215,6 @@ TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
   options.scheduler = "magic";
   EXPECT_THAT(message(options), HasSubstr("scheduler: unknown scheduler 'magic'"));
   options = Options();
-  options.scheduler = "vllm_v0";
-  options.adapt.emplace();
-  EXPECT_THAT(message(options), HasSubstr("budget_control: cannot be used with the scheduler vllm_v0"));
-  options = Options();
   options.page_tokens = 0;
   EXPECT_THAT(message(options), HasSubstr("page size"));
   options = Options();

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -30,10 +29,8 @@ inline constexpr uint32_t kPoison = 49;
 // Writes each row's token into its page, and computes logits from all tokens that the page table addresses.
 class HashBackend final : public Backend {
  public:
-  explicit HashBackend(const DecodeOptions& options, std::function<void(int32_t rows)> ran = {},
-                       bool poisoned = false)
-      : ran_(std::move(ran)),
-        poisoned_(poisoned),
+  explicit HashBackend(const DecodeOptions& options, bool poisoned = false)
+      : poisoned_(poisoned),
         page_tokens_(options.page_tokens),
         cache_(static_cast<size_t>(PageTable::PageLimit(PageTableOptionsOf(options)) * page_tokens_)) {
     facts_ = {kVocab, 200, {kEos}};
@@ -62,7 +59,6 @@ class HashBackend final : public Backend {
       if (poisoned_) logits[kPoison] = -std::numeric_limits<float>::infinity();
       BFIO_ASSIGN_OR_RETURN(drawn[i], sampler_.Pick(logits, draws[i]));
     }
-    if (ran_) ran_(plan.rows());
     return absl::OkStatus();
   }
 
@@ -74,7 +70,6 @@ class HashBackend final : public Backend {
     return cache_.at(static_cast<size_t>(page * page_tokens_ + position % page_tokens_));
   }
 
-  const std::function<void(int32_t rows)> ran_;
   const bool poisoned_;
   const int32_t page_tokens_;
   std::vector<uint32_t> cache_;
@@ -126,8 +121,7 @@ inline std::unique_ptr<DecodeEngine> MakePipelined(const DecodeOptions& options)
 
 inline std::unique_ptr<DecodeEngine> MakePoisoned() {
   const DecodeOptions options = Options();
-  auto engine = DecodeEngine::Create(
-      options, std::make_unique<HashBackend>(options, std::function<void(int32_t)>(), true));
+  auto engine = DecodeEngine::Create(options, std::make_unique<HashBackend>(options, true));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }

@@ -324,7 +324,6 @@ TEST_F(SimEngineTest, TheFirstTokenFollowsTheLastPromptChunk) {
 TEST_F(SimEngineTest, APlannerChangesTheTimesOfTokensOnly) {
   SimOptions planned = Options();
   planned.plan = {.token_budget = 40};
-  planned.plan->adapt.emplace().goal = BudgetGoal::kTpot;
   auto whole = Make(Options()), chunks = Make(planned);
   std::map<Handle, std::vector<uint32_t>> ids[2];
   int side = 0;
@@ -346,44 +345,6 @@ TEST_F(SimEngineTest, APlannerChangesTheTimesOfTokensOnly) {
   }
   EXPECT_EQ(ids[0].size(), 60u);
   EXPECT_EQ(ids[0], ids[1]);
-}
-
-// Serves requests with random arrival times. Returns the token budget at the end.
-int64_t BudgetAfter(DecodeEngine& engine, int64_t& now_ns, std::optional<double> tpot_objective_s) {
-  Rng rng(3);
-  double next_s = 0;
-  StepOutput out;
-  for (Handle handle = 1; handle <= 600 || engine.active() > 0;) {
-    const double now_s = static_cast<double>(now_ns) * 1e-9;
-    if (engine.active() == 0 && next_s > now_s) now_ns = static_cast<int64_t>(next_s * 1e9) + 1;
-    while (handle <= 600 && next_s <= static_cast<double>(now_ns) * 1e-9 && engine.free_slots() > 0) {
-      SequenceRequest request = {.handle = handle++,
-                                 .prompt_length = 2000,
-                                 .max_new_tokens = 28,
-                                 .tpot_objective_s = tpot_objective_s};
-      EXPECT_TRUE(engine.Admit(request).ok());
-      next_s += 0.028 * rng.Exponential();
-    }
-    EXPECT_TRUE(engine.Step(out).ok());
-  }
-  return engine.prefill_state()->token_budget;
-}
-
-TEST_F(SimEngineTest, TheBudgetAdaptsToItsGoalAndToRequestsObjectives) {
-  SimOptions options = Options();
-  options.limits = {16, 100'000, 5000};
-  // A prompt takes 20.4 ms with a budget of 1,024 and 23 ms with one of 128; one arrives every 28 ms on
-  // average. Then steps take 1.5 ms with a budget of 128, and half of all requests have more than 2.2 ms per
-  // token with a larger one.
-  options.cost = {2e-4, 0, 1e-5};
-  options.plan = {.token_budget = 1024};
-  EXPECT_EQ(BudgetAfter(*Make(options), now_ns_, std::nullopt), 1024);
-  now_ns_ = 5;
-  options.plan->adapt.emplace().goal = BudgetGoal::kTpot;
-  EXPECT_LT(BudgetAfter(*Make(options), now_ns_, std::nullopt), 512);
-  now_ns_ = 5;
-  options.plan->adapt->goal = BudgetGoal::kObjectives;
-  EXPECT_LT(BudgetAfter(*Make(options), now_ns_, 2e-3), 512);
 }
 
 TEST_F(SimEngineTest, RandomOperationsAgreeWithASimpleModel) {

@@ -1,10 +1,10 @@
-#include "worker/serve/rank_balancer.h"
+#include "tests/testing/engine/rank_balancer.h"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-namespace bfio::worker {
+namespace bfio::testing {
 namespace {
 
 constexpr double kWaitingWeight = 6;
@@ -75,4 +75,4 @@ void RankBalancer::PublishDue(absl::Time now) {
   }
 }
 
-}  // namespace bfio::worker
+}  // namespace bfio::testing

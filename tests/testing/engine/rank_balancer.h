@@ -7,9 +7,9 @@
 // are counted at once. Waiting, running and kv are published at most every 100 ms, as of the last step that
 // all ranks have reported; between two publications a choice adds to the rank's waiting.
 //
-// Purpose: --serve=vllm balances like vLLM. Pure. Threads: one. Times only grow.
-#ifndef BFIO_WORKER_SERVE_RANK_BALANCER_H_
-#define BFIO_WORKER_SERVE_RANK_BALANCER_H_
+// Purpose: bfio_test_engine balances like vLLM. Pure. Threads: one. Times only grow.
+#ifndef BFIO_TESTS_TESTING_ENGINE_RANK_BALANCER_H_
+#define BFIO_TESTS_TESTING_ENGINE_RANK_BALANCER_H_
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,7 @@
 
 #include "absl/time/time.h"
 
-namespace bfio::worker {
+namespace bfio::testing {
 
 class RankBalancer {
  public:
@@ -59,6 +59,6 @@ class RankBalancer {
   absl::Time published_at_, waits_since_;
 };
 
-}  // namespace bfio::worker
+}  // namespace bfio::testing
 
-#endif  // BFIO_WORKER_SERVE_RANK_BALANCER_H_
+#endif  // BFIO_TESTS_TESTING_ENGINE_RANK_BALANCER_H_

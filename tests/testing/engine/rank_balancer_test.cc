@@ -1,11 +1,11 @@
-#include "worker/serve/rank_balancer.h"
+#include "tests/testing/engine/rank_balancer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace bfio::worker {
+namespace bfio::testing {
 namespace {
 
 using ::testing::ElementsAre;
@@ -88,4 +88,4 @@ TEST(RankBalancer, OneRankIsChosenAlways) {
 }
 
 }  // namespace
-}  // namespace bfio::worker
+}  // namespace bfio::testing

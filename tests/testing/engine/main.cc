@@ -1,0 +1,80 @@
+// bfio_test_engine: the sim and cpu engines behind vLLM's gRPC API (test_engine.h). It takes the options of
+// bfio_worker, of which those for the router have no effect.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "common/base/shutdown.h"
+#include "common/base/status_macros.h"
+#include "common/config/program.h"
+#include "common/telemetry/log.h"
+#include "tests/testing/engine/test_engine.h"
+#include "worker/link/engines.h"
+#include "worker/link/flags.h"
+
+namespace bfio::testing {
+namespace {
+
+struct Settings {
+  worker::WorkerSettings worker;
+  std::string listen = "127.0.0.1:50051";
+  TestEngine::Model model;
+};
+
+absl::Status Serve(const Settings& settings) {
+  const worker::WorkerOptions& options = settings.worker.worker;
+  BFIO_ASSIGN_OR_RETURN(const auto engines,
+                        worker::Engines::Create(options.engine, options.ranks_per_process));
+  std::vector<std::unique_ptr<worker::Engine>> ranks;
+  for (int i = 0; i < options.ranks_per_process; ++i) {
+    BFIO_ASSIGN_OR_RETURN(auto rank, engines.Make(i));
+    ranks.push_back(std::move(rank));
+  }
+  std::unique_ptr<worker::StepLog> log;
+  if (!options.step_log.empty()) {
+    BFIO_ASSIGN_OR_RETURN(log, worker::StepLog::Open(options.step_log, options.step_log_bytes));
+  }
+  TestEngine engine(settings.model, std::move(ranks), log.get());
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(settings.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&engine);
+  builder.SetMaxReceiveMessageSize(64 << 20);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return absl::UnavailableError("--listen: cannot open the port");
+  // Scripts parse this line, as they do the router's.
+  std::printf("bfio_test_engine: vLLM's API at %s\n", settings.listen.c_str());
+  std::fflush(stdout);
+  while (!ShutdownSignal::WaitFor(absl::Hours(1))) {
+  }
+  // Running requests may end.
+  server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(options.drain_timeout));
+  server->Wait();
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace bfio::testing
+
+int main(int argc, char** argv) {
+  const bfio::ProgramInfo info{
+      "bfio_test_engine", BFIO_VERSION,
+      "bfio_test_engine serves vLLM's gRPC API with the engines of bfio_worker, for tests.\n"};
+  bfio::testing::Settings settings;
+  bfio::OptionTable table;
+  bfio::worker::AddWorkerOptions(table, settings.worker);
+  table.Add("listen", &settings.listen, "HOST:PORT of the API");
+  table.Add("tokenizer", &settings.model.tokenizer, "directory of the tokenizer; empty: none");
+  table.Add("served_model_name", &settings.model.name, "the model's name for gateways");
+  bfio::InitWithoutArguments(argc, argv, info, table);
+  absl::Status status = bfio::InitLogging(info.name, settings.worker.log_level, settings.worker.log_format);
+  if (status.ok()) status = bfio::worker::FinishWorkerOptions(table, settings.worker);
+  if (!status.ok()) return bfio::ExitWith(info, status);
+  bfio::ShutdownSignal::Install();
+  status = bfio::testing::Serve(settings);
+  return status.ok() ? 0 : bfio::ExitWith(info, status);
+}
