@@ -315,8 +315,8 @@ class Context:
             [json.loads(line) for line in text.splitlines() if line.startswith("{")] for text in self.programs(commands)
         ]
 
-    def simulate(self, variants, series=False, words=(), seeds=None, run=None):
-        """Runs `bfio_sim --json` for every variant with every seed.
+    def simulate(self, variants, series=False, words=(), seeds=None, run=None, program="bfio_sim"):
+        """Runs `bfio_sim --json`, or another program, for every variant with every seed.
 
         variants: a dict of name -> flags. A flag's value may be a function of the seed. `words`: a subcommand. `run`:
         run_cell of a simulator of this folder instead of bfio_sim.
@@ -332,7 +332,7 @@ class Context:
                 if series:
                     files.append(self.scratch / f"steps-{self._simulated}-{len(files)}.csv")
                     own["steps_csv"] = files[-1]
-                commands.append(self.command("bfio_sim", *words, "--json", **own) + self.extra)
+                commands.append(self.command(program, *words, "--json", **own) + self.extra)
         if run:
             pool = ProcessPoolExecutor(max_workers=self.args.jobs)
             lines = self._in_order(pool, run, [command[1:] for command in commands])

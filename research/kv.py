@@ -37,9 +37,9 @@ PROTECTION = [name for name, rule in RULES.items() if rule.startswith("protect")
 
 
 def admit(ctx, variants):
-    """`bfio_sim admit` for every variant and seed."""
+    """`bfio_research_sim admit` for every variant and seed."""
     own = {"kv_tokens": MEMORY}
-    return ctx.simulate({name: {**own, **flags} for name, flags in variants.items()}, words=["admit"])
+    return ctx.simulate({name: {**own, **flags} for name, flags in variants.items()}, words=["admit"], program="bfio_research_sim")
 
 
 def setting(ctx, requests):
@@ -276,7 +276,7 @@ def kv_hindsight(ctx):
             with open(path, "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(instance) + "\n" for instance in instances[first:first + 25])
             places.append(study)
-            commands.append(ctx.command("bfio_sim", "hindsight", instances=path, rule=",".join(HINDSIGHT_RULES.values())))
+            commands.append(ctx.command("bfio_research_sim", "hindsight", instances=path, rule=",".join(HINDSIGHT_RULES.values())))
     ratios = {(study, name): [] for study in studies for name in HINDSIGHT_RULES}
     for study, cells in zip(places, ctx.json_lines(commands)):
         for cell in (cell for cell in cells if cell["optimum"] is not None):

@@ -40,12 +40,6 @@ absl::Status RunCalibrateCommand(const ReadOptions& read);
 absl::Status RunWorkloadCommand(const ReadOptions& read);
 // A policy against every baseline over a grid. Progress goes to standard error.
 absl::Status RunDominanceCommand(const ReadOptions& read);
-// The next two subcommands run simulators without the router. They print one JSON object on a line
-// (`hindsight`: one per instance of its file). research/kv.py runs them, cell by cell.
-// admit: one worker's KV memory under an admission rule (tools/sim/admission/one_worker.h).
-absl::Status RunAdmitCommand(const ReadOptions& read);
-// Admission rules against the best schedule of small instances (tools/sim/admission/hindsight.h).
-absl::Status RunHindsightCommand(const ReadOptions& read);
 // One rule for the prompts and decodes of engines behind a barrier.
 absl::Status RunServeCommand(const ReadOptions& read);
 // A rule for prompts and decodes against all others, each with its best budget in hindsight.
@@ -84,11 +78,6 @@ int32_t NumThreads(int32_t threads);
 
 // Where the output is always JSON, the option is accepted for scripts that always give it.
 void AddJson(OptionTable& table, bool& json);
-
-// Help of --rule of admit and hindsight.
-inline constexpr char kAdmissionRules[] =
-    "mc_sf_paced, mc_sf or mc_fcfs (each with :margin=N,most=K), protect:alpha=A,beta=B or "
-    "watermark:share=W,block=K; hindsight takes several, separated by commas";
 
 // A list of numbers separated by commas; `none` is an empty one.
 template <typename T>

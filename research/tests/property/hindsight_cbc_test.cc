@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "research/admission/hindsight.h"
 #include "research/solver/cbc.h"
-#include "tools/sim/admission/hindsight.h"
 
 namespace bfio::sim {
 namespace {

@@ -31,7 +31,7 @@
 // Each request alone certainly fits an empty worker, so none waits forever (scheduler/kv_hold.h decides which
 // requests must wait).
 //
-// mc_sf (common/kv/mc_sf.h). Where lengths count as known, the workers' McSf give the capacities, and the
+// mc_sf (mc_sf.h). Where lengths count as known, the workers' McSf give the capacities, and the
 // changes since the last plan keep them up to date (kv_books.h): the capacity of an interval is memory less
 // the most that residents hold in any of its steps. Where lengths are learnt, a request has no known end to
 // test, and kv_feasible's capacities apply. Choose selects the waiting requests that begin now: shortest
@@ -63,7 +63,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/kv/mc_sf.h"
+#include "router/core/admission/mc_sf.h"
 #include "router/core/admission/kv_books.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/model/free_capacity.h"

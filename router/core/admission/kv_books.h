@@ -18,7 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
-#include "common/kv/mc_sf.h"
+#include "router/core/admission/mc_sf.h"
 #include "router/core/lookahead/lookahead.h"
 
 namespace bfio::core {

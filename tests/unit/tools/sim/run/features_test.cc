@@ -251,6 +251,24 @@ TEST(LocalTimeTest, APolicyWithKnownSpeedsHasShorterSteps) {
 
 // --- closed loops, refusals, hints ---
 
+// 0.02 s are as long as 200,000 tokens of load.
+TEST(ClosedLoop, BatchesWaitByTheCostOfTheSimulatedStep) {
+  const Trace trace = *SampleProfile("conversation", 20'000, 1);
+  const auto waits = [&](const std::string& admission) {
+    SimOptions options = Small("bf_io_auto", 2, 64);
+    options.mode = "closed";
+    options.concurrency = 60;
+    options.warmup = 100;
+    options.steps = 1500;
+    options.admission = admission;
+    options.cost = {.c_s = 2e-2, .tl_s_per_token = 1e-7};
+    const auto run = Simulate(options, trace);
+    return std::pair(run["ttft_s_mean"].get<double>(), run["avg_imbalance_tokens"].get<double>());
+  };
+  EXPECT_EQ(waits("wait"), waits("wait:tokens=200000"));
+  EXPECT_NE(waits("wait"), waits("wait:tokens=1000"));
+}
+
 TEST(ClosedModeTest, ConcurrencyBoundsRequestsInTheSystem) {
   const Trace trace = *SampleProfile("code", 500, 3);
   SimOptions options = Small("bf_io_auto", 2, 4);

@@ -1,0 +1,120 @@
+// The memory profile against sums over all requests.
+#include "router/core/admission/kv_profile.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/rng.h"
+
+namespace bfio::core {
+namespace {
+
+// Reference implementation that adds up all requests.
+struct Plain {
+  int64_t now = 0;
+  std::vector<KvLine> lines;
+
+  int64_t At(int64_t t) const {
+    int64_t sum = 0;
+    for (const KvLine& line : lines) sum += line.At(t);
+    return sum;
+  }
+  int64_t Peak(int64_t from, int64_t to) const {
+    int64_t peak = At(from);
+    for (int64_t t = from; t <= to; ++t) peak = std::max(peak, At(t));
+    return peak;
+  }
+  int64_t PeakWith(const KvLine& line) const {
+    const int64_t from = std::max(line.from, now);
+    int64_t peak = At(from) + line.At(from);
+    for (int64_t t = from; t <= line.to; ++t) peak = std::max(peak, At(t) + line.At(t));
+    return peak;
+  }
+};
+
+KvLine RandomLine(Rng& rng, int64_t now, int64_t longest) {
+  const int64_t prompt = static_cast<int64_t>(rng.Below(40)), from = now + static_cast<int64_t>(rng.Below(2));
+  return {prompt - from, from, from + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(longest)))};
+}
+
+TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rng rng(seed);
+    KvProfile profile;
+    Plain plain;
+    const auto longest = static_cast<int64_t>(1 + rng.Below(60));
+    for (int i = 0; i < 120; ++i) {
+      const double draw = rng.Uniform();
+      if (draw < 0.45) {
+        const KvLine line = RandomLine(rng, plain.now, longest);
+        ASSERT_EQ(profile.PeakWith(line), plain.PeakWith(line)) << "seed " << seed << " operation " << i;
+        profile.Add(line);
+        plain.lines.push_back(line);
+      } else if (draw < 0.6 && !plain.lines.empty()) {
+        const size_t at = rng.Below(plain.lines.size());
+        profile.Remove(plain.lines[at]);
+        plain.lines.erase(plain.lines.begin() + static_cast<ptrdiff_t>(at));
+      } else if (draw < 0.9) {
+        plain.now += static_cast<int64_t>(rng.Below(draw < 0.62 ? 200 : 4));
+        profile.Advance(plain.now);
+        std::erase_if(plain.lines, [&](const KvLine& line) { return line.to < plain.now; });
+      }
+      const int64_t from = plain.now + static_cast<int64_t>(rng.Below(10));
+      const int64_t to = from + static_cast<int64_t>(rng.Below(50));
+      ASSERT_EQ(profile.Peak(from, to), plain.Peak(from, to)) << "seed " << seed << " operation " << i;
+      ASSERT_EQ(profile.At(from), plain.At(from));
+      const std::vector<int64_t> starts = {0, 1, 2 + static_cast<int64_t>(rng.Below(30)), 32};
+      std::vector<int64_t> peaks(starts.size());
+      profile.Peaks(starts, absl::MakeSpan(peaks));
+      for (size_t k = 0; k < starts.size(); ++k) {
+        const int64_t end = k + 1 < starts.size() ? starts[k + 1] : 100;
+        ASSERT_EQ(peaks[k], plain.Peak(plain.now + starts[k], plain.now + end - 1))
+            << "seed " << seed << " operation " << i << " interval " << k;
+      }
+    }
+  }
+}
+
+TEST(KvProfile, MatchesTheSumAtEachEndForLongLines) {
+  // Lengths that are too large to enumerate.
+  Rng rng(3);
+  constexpr int64_t kLongest = int64_t{1} << 40;
+  KvProfile profile;
+  Plain plain;
+  for (int i = 0; i < 300; ++i) {
+    if (i % 3 == 2) {
+      profile.Remove(plain.lines.front());
+      plain.lines.erase(plain.lines.begin());
+    }
+    plain.lines.push_back(RandomLine(rng, 0, kLongest));
+    profile.Add(plain.lines.back());
+    int64_t at_ends = 0;
+    for (const KvLine& line : plain.lines) at_ends = std::max(at_ends, plain.At(line.to));
+    ASSERT_EQ(profile.Peak(0, kLongest), at_ends);
+  }
+  profile.Advance(kLongest + 1);
+  EXPECT_EQ(profile.At(kLongest + 1), 0);
+}
+
+TEST(KvProfile, PeaksAreAtTheEndsOfRequests) {
+  // It suffices to check the rounds in which requests end, as equation (1) does.
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Rng rng(seed);
+    Plain plain;
+    KvProfile profile;
+    for (int i = 0; i < 8; ++i) {
+      const KvLine line = RandomLine(rng, 0, 30);
+      plain.lines.push_back(line);
+      profile.Add(line);
+    }
+    int64_t at_ends = 0;
+    for (const KvLine& line : plain.lines) at_ends = std::max(at_ends, plain.At(line.to));
+    EXPECT_EQ(profile.Peak(0, 40), at_ends);
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core
