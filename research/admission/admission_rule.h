@@ -2,8 +2,8 @@
 //
 // Purpose: the interface of the admission rules of "Online Scheduling for LLM Inference with KV Cache
 // Constraints" and their baselines, for the one-worker simulator (one_worker.h). The router's admission is
-// router/core/admission. A rule is informed of arrivals and ends, and decides before each round which requests start and which are evicted or preempted. Rules are
-// deterministic for their seed. Not thread-safe.
+// router/core/admission. A rule is informed of arrivals and ends, and decides before each round which
+// requests start and which are evicted or preempted. Rules are deterministic for their seed. Not thread-safe.
 //
 // Sizes in tokens, time in rounds: a round is one decode step of the worker. A request of s prompt tokens
 // that starts in round p and generates o tokens holds s + (t - p) tokens at the beginning of round t, up to t

@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "router/core/lookahead/lookahead.h"
 #include "research/admission/admission_rule.h"
+#include "router/core/lookahead/lookahead.h"
 
 namespace bfio::sim {
 

@@ -10,7 +10,8 @@ int main(int argc, char** argv) {
   const bfio::ProgramInfo info = {
       "bfio_research_sim", BFIO_VERSION,
       "bfio_research_sim simulates admission rules on one worker's KV memory:\n\n"
-      "  bfio_research_sim admit --profile=conversation --kv_tokens=16492 --rule=mc_sf --rate=20 --requests=1000\n"
+      "  bfio_research_sim admit --profile=conversation --kv_tokens=16492 --rule=mc_sf --rate=20 "
+      "--requests=1000\n"
       "  bfio_research_sim hindsight --instances=instances.jsonl --rule=mc_sf,mc_fcfs\n\n"
       "admit runs a rule; hindsight compares rules with the best schedule of small instances.\n"};
   std::vector<char*> arguments(argv, argv + argc);

@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "router/core/admission/mc_sf.h"
 #include "research/admission/admission_rule.h"
 #include "research/admission/end_pace.h"
+#include "router/core/admission/mc_sf.h"
 
 namespace bfio::sim {
 

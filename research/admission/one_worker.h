@@ -3,9 +3,8 @@
 // Purpose: the setting of "Online Scheduling for LLM Inference with KV Cache Constraints": one batch at a
 // time, which generates a token for every running request and computes the prompts of those that start. The
 // duration of a round follows from a cost function (or is 1, for the paper's integer rounds). A request ends
-// by its true length, which the rule can only predict. This is the paper's discrete model, not the engines': a
-// round has no token budget, and no prompt is split. Deterministic.
-// Threads: any, no state.
+// by its true length, which the rule can only predict. This is the paper's discrete model, not the engines':
+// a round has no token budget, and no prompt is split. Deterministic. Threads: any, no state.
 #ifndef BFIO_RESEARCH_ADMISSION_ONE_WORKER_H_
 #define BFIO_RESEARCH_ADMISSION_ONE_WORKER_H_
 

@@ -252,7 +252,7 @@ TEST(LocalTimeTest, APolicyWithKnownSpeedsHasShorterSteps) {
 // --- closed loops, refusals, hints ---
 
 // 0.02 s are as long as 200,000 tokens of load.
-TEST(ClosedLoop, BatchesWaitByTheCostOfTheSimulatedStep) {
+TEST(ClosedModeTest, BatchesWaitByTheCostOfTheSimulatedStep) {
   const Trace trace = *SampleProfile("conversation", 20'000, 1);
   const auto waits = [&](const std::string& admission) {
     SimOptions options = Small("bf_io_auto", 2, 64);
