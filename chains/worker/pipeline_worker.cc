@@ -242,12 +242,13 @@ absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
   }
   if (pipeline_.address.empty() && (address->host == "0.0.0.0" || address->host == "::")) {
     return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen=", pipeline_.listen,
-                                                   " is a wildcard address; set --pipeline_address to the "
-                                                   "HOST:PORT at which other servers reach this one"));
+                                                   " is a wildcard address; add address=HOST:PORT, at which "
+                                                   "other servers reach this one"));
   }
   if (!pipeline_.address.empty()) {
     if (auto other = ParseAddress(pipeline_.address); !other.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--pipeline_address: ", other.status().message()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--pipeline_listen: address: ", other.status().message()));
     }
   }
   if ((options.engine.name != "cpu" && options.engine.name != "cuda") ||

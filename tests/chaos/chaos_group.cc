@@ -151,7 +151,6 @@ void ChaosGroup::StartWorker(int i) {
   }
   if (!means_.small_disk.empty()) {
     args.push_back(absl::StrCat("--step_log=", means_.small_disk, "/steps", i));
-    args.push_back("--step_log_mb=1");
   }
   args.insert(args.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   if (worker.clock == nullptr) worker.clock = std::make_unique<testing::WallClock>();

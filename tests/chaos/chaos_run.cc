@@ -68,7 +68,7 @@ GroupOptions OptionsOf(const RunOptions& run) {
   group.worker_flags = {absl::StrCat("--c=", kStepSeconds), "--tl=0", absl::StrCat("--slots=", kSlots),
                         "--log_level=debug"};
   // Its tokens differ even where requests ignore end-of-sequence tokens.
-  group.other_model_flags = {"--eos_probability=0.25"};
+  group.other_model_flags = {"--sim=eos_probability=0.25"};
   group.misbehaving_worker.cost = {kStepSeconds, 0, 0};
   group.misbehaving_worker.limits = {kSlots, 1 << 20, 1 << 18};
   return group;

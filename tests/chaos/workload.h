@@ -22,7 +22,7 @@ class Workload {
   virtual uint32_t Token(uint64_t n, uint32_t index) const = 0;
 };
 
-// Synthetic prompts for sim engines without --eos_probability; `mean_output` tokens on average.
+// Synthetic prompts for sim engines without --sim=eos_probability; `mean_output` tokens on average.
 std::unique_ptr<Workload> MakeSimWorkload(uint64_t seed, uint32_t mean_output);
 
 // Token ids for CPU engines with the checkpoint in `model`: `distinct` different requests, repeated. An

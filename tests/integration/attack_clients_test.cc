@@ -258,7 +258,7 @@ TEST(AfterARestart, AResumeGoesOnWithTheModelThatItBeganOnOrEnds) {
       SlowWorker({"--workers=1", absl::StrCat("--resume_key_file=", keys), "--restart_settle=0s"});
   options.worker_processes = 0;
   // The flags of a sim engine are part of its model.
-  options.more_flags = {{}, {"--eos_probability=0.00001"}};
+  options.more_flags = {{}, {"--sim=eos_probability=0.00001"}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   const auto await_serving = [&](int workers) {

@@ -167,7 +167,7 @@ TEST(CpuEngine, ErrorsInModelsAndFlagsAreReportedInOneLine) {
                                     {"--scheduler=lifo", "unknown scheduler 'lifo'"},
                                     {"--scheduler=orca:lifo", "--scheduler=orca:lifo: unknown order 'lifo'"},
                                     {"--token_budget=2000000000", "(--token_budget) must be in 1.."},
-                                    {"--kv_type=fp8", "--kv_type=fp8: 'fp8' is unknown"},
+
                                     {"--mlp=pp", "--mlp=pp: must be replicated or tp"}})
     ExpectOneLine("bfio_worker", {"--engine=cpu", absl::StrCat("--model=", kModel), flag}, 2, error);
 }

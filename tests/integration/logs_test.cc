@@ -47,7 +47,7 @@ struct LoggedCluster {
       workers.emplace_back(
           "bfio_worker", std::vector<std::string>{absl::StrCat("--router=", cluster->address()), "--slots=8",
                                                   absl::StrCat("--c=", kC), absl::StrCat("--tl=", kTl),
-                                                  absl::StrCat("--prefill_cost=", kPrefill),
+                                                  absl::StrCat("--sim=prefill_cost=", kPrefill),
                                                   absl::StrCat("--step_log=", step_logs.back())});
     }
     ok = cluster->ok() && WaitForRanks(kWorkers);

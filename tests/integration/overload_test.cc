@@ -253,7 +253,7 @@ std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>
                           "--tl=0",
                           "--slots=16",
                           "--kv_tokens=600",
-                          ends_early ? "--eos_probability=0.02" : "--eos_probability=0",
+                          ends_early ? "--sim=eos_probability=0.02" : "--sim=eos_probability=0",
                           worker_flag};
   Cluster cluster(options);
   std::vector<std::vector<uint32_t>> tokens(24);
@@ -364,7 +364,8 @@ TEST(Overload, LearnedLengthsKeepEightWorkersWithinTheirKv) {
     options.ranks_per_process = 8;
     options.router_flags = router_flags;
     // A request holds 40 tokens of prompt and, on average over its steps, 50 generated tokens.
-    options.worker_flags = {"--c=0.001", "--tl=0", "--slots=12", "--kv_tokens=650", "--eos_probability=0.02"};
+    options.worker_flags = {"--c=0.001", "--tl=0", "--slots=12", "--kv_tokens=650",
+                            "--sim=eos_probability=0.02"};
     Cluster cluster(options);
     if (!cluster.ok()) return uint64_t{0};
     std::atomic<uint32_t> next = 0;

@@ -54,7 +54,7 @@ TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
   ClusterOptions options = {.worker_processes = 1,
                             .ranks_per_process = 4,
                             .worker_flags = {"--c=0.0005", "--tl=0", "--slots=16", "--token_budget=4000",
-                                             "--prefill_cost=1e-6", absl::StrCat("--step_log=", log)}};
+                                             "--sim=prefill_cost=1e-6", absl::StrCat("--step_log=", log)}};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   const RunResult run =

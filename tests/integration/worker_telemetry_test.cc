@@ -38,7 +38,7 @@ struct Pair {
     for (const auto& own : {first_flags, second_flags}) {
       steps.push_back(absl::StrCat(TestDirectory(), "/", name, ".steps", workers.size(), ".csv"));
       std::vector<std::string> flags = {absl::StrCat("--router=", cluster->address()), "--slots=8",
-                                        absl::StrCat("--prefill_cost=", kPrefill),
+                                        absl::StrCat("--sim=prefill_cost=", kPrefill),
                                         absl::StrCat("--step_log=", steps.back()),
                                         absl::StrCat("--worker_id=w", workers.size())};
       flags.insert(flags.end(), own.begin(), own.end());

@@ -2,7 +2,7 @@
 
 Every request is sent when it is due, whatever became of the others, and latencies count from that time. A prompt of N tokens is N
 digits, each a token of deploy/tokenizer. All requests may make MAX_TOKENS; their own length is their seed,
-where ranks with --ends_by_seed end, so nobody on the way knows it. Threads: one; it is good for some thousand events a second.
+where ranks with --sim=ends_by_seed end, so nobody on the way knows it. Threads: one; it is good for some thousand events a second.
 """
 import asyncio
 import json

@@ -69,10 +69,11 @@ void AddTraffic(OptionTable& table, Options& o) {
                   ParseGoodput);
   table.Add("concurrency", &o.concurrency, Within(1, o.max_in_flight),
             "closed loop: requests under way at any time");
-  table.Add("max_new_tokens", &o.max_new_tokens,
-            "max_new_tokens of every request; the model may end it earlier, so the router does not know its "
-            "length (workers with --ends_by_seed end it at the length from the trace or profile); 0: each "
-            "request generates exactly that length");
+  table.Add(
+      "max_new_tokens", &o.max_new_tokens,
+      "max_new_tokens of every request; the model may end it earlier, so the router does not know its "
+      "length (workers with --sim=ends_by_seed end it at the length from the trace or profile); 0: each "
+      "request generates exactly that length");
   table.AddParsed("agents", &o.agents, "",
                   "sends agents instead of single requests, cycling through these shapes: sequence:CALLS, "
                   "fork_join:BRANCHES or cycle:CALLS, such as sequence:4,fork_join:3; a call is sent when "

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -36,6 +37,35 @@ absl::StatusOr<std::pair<std::string, BatchOrder>> ParseScheduler(const std::str
   if (!order.ok()) return order.status();
   BFIO_RETURN_IF_ERROR(BatchScheduler::Create(parts.first).status());
   return std::pair(parts.first, *order);
+}
+
+constexpr char kSimDefaults[] = "prefill_cost=0,vocab=32000,eos_probability=0";
+
+// Sets in `sim` what the text names.
+absl::StatusOr<SimOptions> ParseSim(const std::string& text, SimOptions sim) {
+  double vocabulary = sim.vocabulary;
+  const std::tuple<absl::string_view, double*, Within> numbers[] = {
+      {"prefill_cost", &sim.cost.prefill_s_per_token, kSeconds},
+      {"vocab", &vocabulary, Within(4, 1 << 30)},
+      {"eos_probability", &sim.eos_probability, Within(0, 1)}};
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> setting =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    bool known = part == "ends_by_seed";
+    sim.ends_by_seed = sim.ends_by_seed || known;
+    for (const auto& [name, value, within] : numbers) {
+      if (setting.first != name) continue;
+      known = absl::SimpleAtod(setting.second, value) && *value >= within.least && *value <= within.most;
+      if (known) break;
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " must be within ", within.least, "..", within.most));
+    }
+    if (known) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", part, "' is none of prefill_cost=S, vocab=N, eos_probability=P and ends_by_seed"));
+  }
+  sim.vocabulary = static_cast<int32_t>(vocabulary);
+  return sim;
 }
 
 void AddLinks(OptionTable& table, WorkerOptions& o) {
@@ -69,11 +99,8 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
   table.Add("drain_timeout", &o.drain_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
             "on SIGTERM: time that running requests get to end");
   table.Add("step_log", &o.step_log,
-            "CSV file with a line per step and rank, for bfio_sim calibrate; empty: none. At half of "
-            "--step_log_mb it is renamed to PATH.1");
-  table.AddScaled("step_log_mb", static_cast<double>(o.step_log_bytes >> 20), Within(1, 1 << 20),
-                  "maximum size of the step log, PATH and PATH.1 together, in MiB",
-                  [&o](double mb) { o.step_log_bytes = static_cast<int64_t>(mb * (1 << 20)); });
+            "CSV file with a line per step and rank, for bfio_sim calibrate; empty: none. At 32 MiB it is "
+            "renamed to PATH.1");
   table.Add("energy_device", &o.energy_devices,
             "GPUs whose energy NVML measures, separated by commas: PCI bus ids or NVML indices, one per rank "
             "of the process (a shorter list is repeated); empty: none");
@@ -87,13 +114,8 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
   table.Add("model", &o.model,
             "cpu and cuda engines: directory of a checkpoint with config.json and safetensors files (Llama, "
             "Mistral, Qwen2, Qwen3)");
-  table.Add("device", &o.cuda.device, Within(0, 1024),
-            "cuda engine and nccl barrier: index of the GPU of this process's first rank; further ranks use "
-            "the following GPUs");
   table.Add("cpu_threads", &o.cpu.threads, Within(1, 256),
             "cpu engine: threads per rank; ranks x threads should not exceed the number of cores");
-  table.AddParsed("kv_type", &o.cpu.kv, "fp32", "cpu engine: type of the KV cache: fp32, bf16 or auto (fp32)",
-                  cpu::ParseStorage);
   table.AddChoice<bool>("mlp", &settings.decode.share_mlp, {{"replicated", false}, {"tp", true}},
                         "cpu and cuda engines: replicated (every rank computes the whole MLP for its "
                         "requests) or tp (the ranks of the group shard the MLP and exchange activations in "
@@ -112,16 +134,14 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
             "largest prompt + output of one request, in tokens");
   table.Add("c", &o.sim.cost.c_s, kSeconds, "sim engine: fixed seconds per step");
   table.Add("tl", &o.sim.cost.tl_s_per_token, kSeconds, "sim engine: seconds per resident KV token and step");
-  table.Add("prefill_cost", &o.sim.cost.prefill_s_per_token, kSeconds,
-            "sim engine: seconds per prompt token");
-  table.Add(
-      "vocab", &o.sim.vocabulary, Within(4, 1 << 30),
-      "sim engine: vocabulary size, the upper bound of generated token ids; set it to that of the tokenizer");
-  table.Add("eos_probability", &o.sim.eos_probability, Within(0, 1),
-            "sim engine: probability that a generated token ends its sequence, below 1");
-  table.Add("ends_by_seed", &o.sim.ends_by_seed,
-            "sim engine: the sampling seed of a request sets its number of output tokens (bfio_loadgen "
-            "--max_new_tokens sends such seeds), so that the router does not get the length in advance");
+  table.AddParsed(
+      "sim", &o.sim, kSimDefaults,
+      "sim engine: settings separated by commas, prefill_cost=S (seconds per prompt token), vocab=N "
+      "(generated token ids are below it, as in the tokenizer), eos_probability=P (that a token ends "
+      "its sequence, below 1) and ends_by_seed (the sampling seed of a request sets its number of "
+      "output tokens, which the router then does not get in advance: bfio_loadgen --max_new_tokens "
+      "sends such seeds)",
+      [&o](const std::string& text) { return ParseSim(text, o.sim); });
 }
 
 void AddSteps(OptionTable& table, WorkerSettings& settings) {

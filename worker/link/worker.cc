@@ -95,7 +95,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (options.barrier == "nccl" && options.ranks_per_process > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--barrier=nccl needs one process per GPU, each with --ranks_per_process=1 and its own "
-                     "--device, not ",
+                     "CUDA_VISIBLE_DEVICES, not ",
                      options.ranks_per_process, " ranks in a process"));
   }
   return options.parts == nullptr ? absl::OkStatus() : options.parts->Check(options);

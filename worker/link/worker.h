@@ -19,6 +19,8 @@
 
 namespace bfio::worker {
 
+inline constexpr int64_t kStepLogBytes = int64_t{64} << 20;
+
 struct WorkerOptions {
   // HOST:PORT.
   std::string router = "127.0.0.1:50051";
@@ -40,9 +42,8 @@ struct WorkerOptions {
   // Devices whose energy is metered (worker/energy/nvml_meter.h), by rank within the process, repeated over
   // the ranks; empty: none.
   std::vector<std::string> energy_devices;
-  // File of the step log, and its bound in bytes; empty: steps are not logged.
+  // File of the step log, of at most kStepLogBytes; empty: steps are not logged.
   std::string step_log;
-  int64_t step_log_bytes = int64_t{64} << 20;
   // Memory of each rank for requests kept for the next router, in bytes.
   int64_t resume_buffer_bytes = int64_t{64} << 20;
   // StepLoopOptions::kv_watermark.

@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Open(const WorkerO
     spdlog::info("metrics and probes on http://{}", process->web_->address());
   }
   if (!options.step_log.empty()) {
-    auto opened = StepLog::Open(options.step_log, options.step_log_bytes);
+    auto opened = StepLog::Open(options.step_log, kStepLogBytes);
     if (!opened.ok()) return WithFlag("step_log", opened.status());
     process->log_ = *std::move(opened);
   }

@@ -18,7 +18,7 @@ TEST(ChainBadInput, FlagsOfRouterAndWorker) {
   const std::string listen = "--pipeline_listen=127.0.0.1:0", model = "--model=/nonexistent";
   ExpectOneLine("bfio_worker", {listen}, 2, "--pipeline_listen requires --engine=cpu or --engine=cuda");
   ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model}, 2, "requires --memory_limit_mb");
-  ExpectOneLine("bfio_worker", {listen, "--micro_batches=65"}, 2, "--micro_batches=65: must be within 1..64");
+  ExpectOneLine("bfio_worker", {listen + ",micro_batches=65"}, 2, "micro_batches=N with N within 1..64");
 }
 
 TEST(ChainBadInput, Planner) {

@@ -140,9 +140,8 @@ TEST(Chain, FlagsThatExcludeChainsAreRefusedInOneLine) {
   expect({"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1");
   expect({"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: ");
   const std::string anywhere = "--pipeline_listen=0.0.0.0:0";
-  expect({"--engine=cpu", model, limit, anywhere}, "set --pipeline_address");
-  expect({"--engine=cpu", model, limit, anywhere, "--pipeline_address=10.0.0.1:7"},
-         "other machines can reach it");
+  expect({"--engine=cpu", model, limit, anywhere}, "add address=HOST:PORT");
+  expect({"--engine=cpu", model, limit, anywhere + ",address=10.0.0.1:7"}, "other machines can reach it");
 }
 
 TEST(Chain, LosingServersLosesNoTokenAndComposesAgain) {
@@ -380,13 +379,12 @@ TEST(Uncoupled, AStalledWorkerDelaysItsOwnRequestsOnlyAndIsRemoved) {
 // Three servers that hold four of the twelve blocks with memory for eight requests, or all blocks with memory
 // for one. Their links delay every message.
 struct SlowLinks {
-  SlowLinks(absl::Duration delay, double bytes_per_s, const std::vector<std::string>& worker_flags) {
+  SlowLinks(absl::Duration delay, double bytes_per_s, const std::string& settings = "") {
     options = FourServers();
     options.worker_processes = kServers;
     options.router_flags[0] = absl::StrCat("--chain_servers=", kServers);
     options.router_flags.back() = absl::StrCat("--step_timeout=", 30 * kSlowdown, "s");
     options.worker_flags.pop_back();
-    for (const std::string& flag : worker_flags) options.worker_flags.push_back(flag);
     options.more_flags.clear();
     for (int i = 0; i < kServers; ++i) {
       const std::vector<std::string> address = absl::StrSplit(ports[i].address(), ':');
@@ -397,8 +395,8 @@ struct SlowLinks {
       links.back()->Delay(delay);
       if (bytes_per_s > 0) links.back()->Limit(bytes_per_s);
       options.more_flags.push_back({"--memory_limit_mb=7", absl::StrCat("--worker_id=server", i),
-                                    absl::StrCat("--pipeline_listen=", ports[i].address()),
-                                    absl::StrCat("--pipeline_address=", links.back()->address())});
+                                    absl::StrCat("--pipeline_listen=", ports[i].address(),
+                                                 ",address=", links.back()->address(), settings)});
     }
   }
 
@@ -413,7 +411,7 @@ struct SlowLinks {
 v1::RequestTotals ComposeAnew(const std::string& drain_timeout,
                               const std::vector<v1::GenerateRequest>& requests,
                               const std::vector<std::vector<uint32_t>>& alone) {
-  SlowLinks slow(absl::Milliseconds(15), 0, {});
+  SlowLinks slow(absl::Milliseconds(15), 0);
   for (const char* flag : {"--worker_speeds=auto", "--chain_job=16:4", "--chain_retune_after=0.2s"})
     slow.options.router_flags.push_back(flag);
   slow.options.router_flags.push_back(absl::StrCat("--chain_drain_timeout=", drain_timeout));
@@ -454,7 +452,7 @@ TEST(Chain, RequestsThatDoNotEndWithinTheDrainTimeoutContinueInTheNewChains) {
 // a row of a micro-batch takes some 12 ms per link.
 double TokensPerSecondOverSlowLinks(int micro_batches, const std::vector<v1::GenerateRequest>& requests,
                                     const std::vector<std::vector<uint32_t>>& alone) {
-  SlowLinks slow(absl::Milliseconds(15), 24e3, {absl::StrCat("--micro_batches=", micro_batches)});
+  SlowLinks slow(absl::Milliseconds(15), 24e3, absl::StrCat(",micro_batches=", micro_batches));
   Cluster cluster(slow.options);
   if (!cluster.ok()) return 0;
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,4) server1[4,8) server2[8,12)"));

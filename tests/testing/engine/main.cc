@@ -35,7 +35,7 @@ absl::Status Serve(const Settings& settings) {
   }
   std::unique_ptr<worker::StepLog> log;
   if (!options.step_log.empty()) {
-    BFIO_ASSIGN_OR_RETURN(log, worker::StepLog::Open(options.step_log, options.step_log_bytes));
+    BFIO_ASSIGN_OR_RETURN(log, worker::StepLog::Open(options.step_log, worker::kStepLogBytes));
   }
   TestEngine engine(settings.model, std::move(ranks), log.get());
   grpc::EnableDefaultHealthCheckService(true);
