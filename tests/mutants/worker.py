@@ -2,7 +2,7 @@
 FOLDER = "worker"
 TESTS = {
     "kv/": ["decode_engine_test"],
-    "scheduler/": ["batch_scheduler_test"],
+    "scheduler/": ["decode_engine_test"],
     "engine/cuda/kernels/": ["cuda_attention_test"],
     "engine/cuda/shared_mlp": ["cuda_together_test"],
     "engine/cuda/": ["cuda_backend_test"],
