@@ -10,11 +10,11 @@
 
 namespace bfio {
 
-absl::StatusOr<AppendFile> AppendFile::Open(const std::string& path, Mode mode) {
+absl::StatusOr<AppendFile> AppendFile::Open(const std::string& path, Mode mode, int permissions) {
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (mode == Mode::kCreate ? O_EXCL : 0);
   AppendFile file;
   file.path_ = path;
-  file.fd_ = open(path.c_str(), flags, 0644);
+  file.fd_ = open(path.c_str(), flags, permissions);
   if (file.fd_ < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
   struct stat info = {};
   if (fstat(file.fd_, &info) == 0 && S_ISREG(info.st_mode)) file.bytes_ = info.st_size;

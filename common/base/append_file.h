@@ -21,8 +21,11 @@ class AppendFile {
     kCreate,  // ALREADY_EXISTS when the file exists
     kAppend,  // keeps the existing content
   };
+  // The permissions of a new file, less the process's umask: logs are not for every user of a machine.
+  static constexpr int kLogPermissions = 0640;
   // The message of an error names the file and the reason.
-  static absl::StatusOr<AppendFile> Open(const std::string& path, Mode mode);
+  static absl::StatusOr<AppendFile> Open(const std::string& path, Mode mode,
+                                         int permissions = kLogPermissions);
 
   AppendFile() = default;
   AppendFile(AppendFile&& other) noexcept

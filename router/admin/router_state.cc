@@ -253,6 +253,7 @@ v1::ClusterState ToProto(const RouterState& state) {
   out.mutable_process()->set_waiting_prompt_bytes(Count(state.waiting_prompt_bytes));
   out.mutable_process()->set_replay_bytes(Count(state.replay_bytes));
   out.mutable_process()->set_event_queue_depth(static_cast<uint32_t>(state.event_queue_depth));
+  out.mutable_process()->set_decision_log_ended(state.decision_log_ended);
   return out;
 }
 

@@ -14,7 +14,7 @@
 #include "bfio/v1/admin.pb.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/scheduler.h"
-#include "router/core/scheduler/scheduler_state.h"
+#include "router/core/scheduler/scheduler_totals.h"
 #include "router/group/energy_book.h"
 #include "router/group/group.h"
 #include "router/group/step_statistics.h"
@@ -106,6 +106,8 @@ struct RouterState {
   int64_t replay_bytes = 0;
   // Number of events that waited when the decision thread last took events.
   int64_t event_queue_depth = 0;
+  // record::Recorder::stopped.
+  bool decision_log_ended = false;
   RequestTotals requests;
   RequestLatencies latencies;
   std::vector<TenantTotal> tenants;

@@ -229,6 +229,8 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.process().replay_bytes()); }},
       {{"bfio:event_queue_depth", kGauge, "", "events in the decision thread's queue when it last read it"},
        [](const ClusterState& s) { return double(s.process().event_queue_depth()); }},
+      {{"bfio:decision_log_ended", kGauge, "", "1: the decision log has ended before the router"},
+       [](const ClusterState& s) { return double(s.process().decision_log_ended()); }},
       {{"bfio:worker_message_bytes", kGauge, "",
         "messages from workers that the router has not processed yet"},
        [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},

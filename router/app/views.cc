@@ -88,6 +88,7 @@ RouterState DecisionThread::MakeState() const {
   state.max_waiting = options_.max_waiting;
   state.replay_bytes = requests_.kept_bytes();
   state.event_queue_depth = static_cast<int64_t>(worker_events_.size() + client_events_.size());
+  state.decision_log_ended = recorder_ != nullptr && recorder_->stopped();
   state.waiting_prompt_bytes = overload_.waiting_bytes() + mailbox_bytes_.load();
   state.requests = requests_.totals();
   state.requests.refused_pool_full += overload_.refused_early();

@@ -1,82 +1,88 @@
-// Conversion between core structs and records of the decision log.
+// Records of the decision log, as structs and as bytes.
 //
-// Purpose: the only code that knows both formats. Encoding loses nothing that a decision depends on. Decoding
-// rejects any value that the core cannot have had, whatever the file contains. Most encoders list every
-// member of a struct, so code with a new member does not compile until the member is recorded. Pure. Any
-// thread.
+// Purpose: a log holds the events of a core::Cluster with their outcomes, as the core has them; fields.h says
+// what of each struct. Decoding rejects any value that the core cannot have had, whatever the file contains.
+// Pure. Any thread.
 #ifndef BFIO_ROUTER_RECORD_CODEC_H_
 #define BFIO_ROUTER_RECORD_CODEC_H_
 
 #include <cstdint>
-#include <functional>
-#include <optional>
+#include <memory>
+#include <string>
+#include <variant>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
-#include "bfio/v1/decision_log.pb.h"
+#include "absl/strings/string_view.h"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/scheduler_event.h"
 #include "router/core/scheduler/scheduler_options.h"
-#include "router/core/scheduler/scheduler_state.h"
 
 namespace bfio::record {
 
-using IdField = google::protobuf::RepeatedField<int64_t>;
-
-// Ids are written as differences from `base`, modulo 2^64.
-inline int64_t IdOut(core::RequestId id, core::RequestId base) {
-  return static_cast<int64_t>(id - base);
-}
-inline core::RequestId IdIn(int64_t delta, core::RequestId base) {
-  return base + static_cast<uint64_t>(delta);
-}
-// Each id as the difference from the previous one, the first from `base`.
-void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField& out);
-std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base);
-
-// --- to the log ---
-
-void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out);
-void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out);
-void ToLog(const BatchCost& cost, v1::LoggedWorkerTime& out);
-void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out);
-void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out);
-void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out);
-// Includes hints only if `with_hints`.
-void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
-           v1::LoggedReport& out);
-void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out);
-// Passes the state to `take` in parts of bounded size.
-void ToLog(const core::ClusterState& state, core::RequestId base,
-           const std::function<void(const v1::DecisionRecord&)>& take);
-
-// --- from the log: INVALID_ARGUMENT naming field and value ---
-
-absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options);
-absl::StatusOr<core::PolicySetting> FromLog(const v1::LoggedPolicy& policy);
-absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core::RequestId base);
-absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& epoch, core::RequestId base);
-// Returns SetTime, SetServiceTime or SetCost.
-absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time);
-absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add);
-absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::RequestId base);
-absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base);
-// The placement rule of the decision, if the log has one. INVALID_ARGUMENT when there is no such rule.
-absl::StatusOr<std::optional<core::PlacementRule>> RuleFromLog(const v1::LoggedPlan& plan);
-
-// A report that owns the data of its spans.
-struct OwnedReport {
-  // Its spans refer to the vectors below.
-  core::Report event;
-  std::vector<core::RequestId> finished;
-  std::vector<core::RequestId> rejected;
-  std::vector<core::RequestId> preempted;
-  std::vector<core::CompletionHint> hints;
-  std::vector<core::CachedPrompt> cached;
+// The first record of every segment.
+struct LogHeader {
+  // Start of the session in nanoseconds of Unix time, which identifies it.
+  uint64_t session = 0;
+  // 0 for the session's first segment, then ascending.
+  uint32_t segment = 0;
+  // The router's version.
+  std::string version;
+  // Start of the segment in microseconds of Unix time.
+  int64_t started_unix_us = 0;
+  // A number near the session's ids, which are written as differences.
+  core::RequestId id_base = 0;
+  // What the cluster was made with; the policy is that at the start of the segment.
+  core::SchedulerOptions options;
+  core::PolicySetting policy;
+  std::string lookahead;
 };
-absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, OwnedReport& out);
+
+// The last record of a log that did not just break off: why it ends.
+enum class LogEnd : uint8_t {
+  // The router ended.
+  kClosed = 1,
+  // The disk was slower than the decisions.
+  kOverflow = 2,
+  // An event was larger than a record may be.
+  kTooLarge = 3,
+};
+
+struct EventTimes {
+  // Microseconds since the session's start.
+  int64_t at_us = 0;
+  // Duration of a MakePlan.
+  int64_t decide_ns = 0;
+};
+
+struct LoggedEvent {
+  // Its spans refer to `storage`.
+  core::SchedulerEvent event;
+  // The status has no message.
+  core::Outcome outcome;
+  // 0 except for MakePlan.
+  EventTimes times;
+  std::vector<std::shared_ptr<const void>> storage;
+};
+
+using Record = std::variant<LogHeader, LogEnd, LoggedEvent>;
+
+// Append the record's bytes to `out`. Hints of reports are omitted unless `with_hints`.
+void Encode(const LogHeader& header, std::string& out);
+void Encode(LogEnd end, std::string& out);
+void Encode(const core::SchedulerEvent& event, const core::Outcome& outcome, const EventTimes& times,
+            core::RequestId id_base, bool with_hints, std::string& out);
+// Equal outcomes have equal bytes.
+std::string OutcomeBytes(const core::Outcome& outcome);
+
+// INVALID_ARGUMENT naming field and value.
+absl::StatusOr<Record> Decode(absl::string_view bytes, core::RequestId id_base);
+
+// For example "report", "make_plan".
+absl::string_view EventName(const core::SchedulerEvent& event);
+// The record as one JSON object; zeros, empty lists and absent values are omitted.
+std::string ToJson(const Record& record);
+std::string ToJson(const core::Outcome& outcome);
 
 }  // namespace bfio::record
 

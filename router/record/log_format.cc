@@ -1,7 +1,6 @@
 #include "router/record/log_format.h"
 
 #include "absl/strings/str_format.h"
-#include "google/protobuf/io/coded_stream.h"
 #include "router/record/crc32c.h"
 
 namespace bfio::record {
@@ -13,17 +12,23 @@ void PutLittleEndian32(uint32_t value, std::string& out) {
 
 }  // namespace
 
-bool AppendRecord(const v1::DecisionRecord& record, std::string& out) {
-  using google::protobuf::io::CodedOutputStream;
-  const size_t size = record.ByteSizeLong();
-  if (size > kMaxRecordBytes) return false;
-  const size_t before = out.size();
-  const size_t prefix = CodedOutputStream::VarintSize32(static_cast<uint32_t>(size));
-  out.resize(before + prefix + size);
-  auto* at = reinterpret_cast<uint8_t*>(out.data() + before);
-  at = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(size), at);
-  record.SerializeWithCachedSizesToArray(at);
-  return true;
+void AppendRecord(absl::string_view record, std::string& out) {
+  size_t size = record.size();
+  for (; size >= 0x80; size >>= 7) out.push_back(static_cast<char>(size | 0x80));
+  out.push_back(static_cast<char>(size));
+  out.append(record.data(), record.size());
+}
+
+std::optional<uint64_t> TakeRecordSize(absl::string_view& bytes) {
+  uint64_t size = 0;
+  for (size_t i = 0; i < bytes.size() && i < 9; ++i) {
+    const auto byte = static_cast<unsigned char>(bytes[i]);
+    size |= uint64_t{byte & 0x7fu} << (7 * i);
+    if (byte >= 0x80) continue;
+    bytes.remove_prefix(i + 1);
+    return size;
+  }
+  return std::nullopt;
 }
 
 std::string Frame(absl::string_view payload) {

@@ -1,27 +1,40 @@
-// Constants and framing of the decision log's format (proto/bfio/v1/decision_log.proto).
+// The decision log's files: segments, blocks and records, as bytes.
 //
-// Purpose: shared by writer and reader. Pure. Any thread.
+// A log is a sequence of segments, PATH.000001, PATH.000002 and so on: cuts of one file, of which the oldest
+// are removed when the log exceeds its bound. A router that starts again with the same PATH begins a new
+// session with the next number. A segment is
+//
+//   magic       8 bytes
+//   block ...   4 bytes length of the payload, 4 bytes CRC-32C of it (both little endian), payload
+//
+// and the payloads of its blocks hold records (codec.h), each after its size as a varint; no record is split
+// between blocks. The first record of a segment is its header. A session that was closed ends with an end
+// record; one that was killed ends anywhere. Pure. Any thread.
 #ifndef BFIO_ROUTER_RECORD_LOG_FORMAT_H_
 #define BFIO_ROUTER_RECORD_LOG_FORMAT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "bfio/v1/decision_log.pb.h"
 
 namespace bfio::record {
 
-inline constexpr absl::string_view kMagic = "BFIODL1\n";
-inline constexpr uint32_t kFormat = 2;
+// Its last digit is the version of blocks and records.
+inline constexpr absl::string_view kMagic = "BFIODL3\n";
+// What every version's magic begins with.
+inline constexpr absl::string_view kAnyMagic = "BFIODL";
 inline constexpr size_t kFrameBytes = 8;
-// Larger records are neither written nor read: 4,096 ranks with 72 residents each stay below this.
-inline constexpr size_t kMaxRecordBytes = 4 << 20;
-// Limit of the records in one block of a writer that is behind, not counting the block's last record.
-inline constexpr size_t kMaxBlockBytes = 32 << 20;
+// Larger records are neither written nor read. Above what a worker's largest message becomes.
+inline constexpr size_t kMaxRecordBytes = 32 << 20;
+// Limit of one block: the most that a writer that is behind has queued.
+inline constexpr size_t kMaxBlockBytes = 64 << 20;
 
-// Appends the size of `record`, then `record`. False, with nothing appended, when it is too large.
-bool AppendRecord(const v1::DecisionRecord& record, std::string& out);
+// Appends the size of `record`, then `record`. REQUIRES: at most kMaxRecordBytes.
+void AppendRecord(absl::string_view record, std::string& out);
+// Takes the size of a record from the front of `bytes`; empty when they end before.
+std::optional<uint64_t> TakeRecordSize(absl::string_view& bytes);
 
 // Length and checksum of `payload`, to be written before it.
 std::string Frame(absl::string_view payload);

@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "google/protobuf/io/coded_stream.h"
 #include "router/record/crc32c.h"
 #include "router/record/log_format.h"
 #include "router/record/segment_files.h"
@@ -53,7 +52,7 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     std::string path;
     // For a segment of another format, or with a damaged start: why it cannot be read.
     absl::Status status;
-    v1::LoggedHeader header;
+    LogHeader header;
   };
   std::vector<Found> found;
   const std::vector<std::string> candidates = Candidates(path);
@@ -61,20 +60,16 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     LogReader one;
     one.files_ = {candidate};
     absl::Status status = one.OpenFile(0);
-    v1::DecisionRecord record;
+    Record record;
     if (status.ok()) {
       absl::StatusOr<bool> more = one.Next(record);
       if (!more.ok()) status = more.status();
       // A router that was killed at startup may leave a segment without a header.
       if (more.ok() && !*more) continue;
     }
-    if (status.ok() && !record.has_header()) status = one.Damaged("does not begin with a header");
-    if (status.ok() && record.header().format() != kFormat) {
-      status = absl::InvalidArgumentError(absl::StrCat(
-          candidate, ": decision log format ", record.header().format(), ", written by version '",
-          absl::CHexEscape(record.header().version()), "'; this program reads format ", kFormat));
-    }
-    found.push_back({candidate, std::move(status), record.header()});
+    auto* const header = std::get_if<LogHeader>(&record);
+    if (status.ok() && header == nullptr) status = one.Damaged("does not begin with a header");
+    found.push_back({candidate, std::move(status), header == nullptr ? LogHeader() : std::move(*header)});
   }
   if (found.empty()) {
     return absl::NotFoundError(
@@ -85,28 +80,25 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
   const bool named = std::filesystem::is_regular_file(path, error);
   const Found& chosen = named ? found.front() : found.back();
   if (!chosen.status.ok()) return chosen.status;
-  const uint64_t session = chosen.header.session();
-  const auto of_session = [&](const Found& one) {
-    return one.status.ok() && one.header.session() == session;
-  };
+  const uint64_t session = chosen.header.session;
+  const auto of_session = [&](const Found& one) { return one.status.ok() && one.header.session == session; };
   const auto first = std::find_if(found.begin(), found.end(), of_session);
   const auto last = std::find_if(found.rbegin(), found.rend(), of_session).base();
   // Unusable segments of other sessions do not prevent reading this one.
   for (auto one = first; one != last; ++one) {
     if (!one->status.ok()) return one->status;
   }
-  if (first != found.begin() && !std::prev(first)->status.ok() && first->header.segment() > 0)
+  if (first != found.begin() && !std::prev(first)->status.ok() && first->header.segment > 0)
     return std::prev(first)->status;
   LogReader reader;
   std::set<uint64_t> earlier;
   for (Found& one : found) {
     if (!one.status.ok()) continue;
-    if (one.header.session() != session) {
-      if (reader.files_.empty()) earlier.insert(one.header.session());
+    if (one.header.session != session) {
+      if (reader.files_.empty()) earlier.insert(one.header.session);
       continue;
     }
-    const bool follows =
-        reader.headers_.empty() || one.header.segment() == reader.headers_.back().segment() + 1;
+    const bool follows = reader.headers_.empty() || one.header.segment == reader.headers_.back().segment + 1;
     if (!follows) {  // a segment is missing: reading starts after it
       reader.files_.clear();
       reader.headers_.clear();
@@ -132,6 +124,11 @@ absl::Status LogReader::OpenFile(size_t index) {
   std::string magic(std::min(kMagic.size(), static_cast<size_t>(size)), '\0');
   if (!file_.read(magic.data(), static_cast<std::streamsize>(magic.size())) ||
       magic != kMagic.substr(0, magic.size())) {
+    if (absl::StartsWith(magic, kAnyMagic) && magic.size() == kMagic.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(files_[at_], ": decision log format ",
+                                                     magic.substr(6, 1), "; this program reads format ",
+                                                     kMagic.substr(6, 1)));
+    }
     return absl::InvalidArgumentError(absl::StrCat(files_[at_], " is not a decision log"));
   }
   left_ -= static_cast<int64_t>(magic.size());
@@ -157,24 +154,18 @@ absl::Status LogReader::Damaged(absl::string_view what) const {
   return absl::DataLossError(absl::StrCat("the decision log is damaged: ", Where(), ": ", what));
 }
 
-absl::StatusOr<bool> LogReader::Next(v1::DecisionRecord& record) {
+absl::StatusOr<bool> LogReader::Next(Record& record) {
   while (ending_ == Ending::kOpen) {
     if (position_ < block_.size()) {
       absl::StatusOr<bool> parsed = ParseRecord(record);
       if (!parsed.ok()) return parsed;
       if (!*parsed) break;  // the file ends within this record
-      if (!record.has_end()) return true;
+      const auto* const end = std::get_if<LogEnd>(&record);
+      if (end == nullptr) return true;
       if (cut_) return Damaged("its block continues after the end record");
-      switch (record.end().reason()) {
-        case v1::LoggedEnd::REASON_OVERFLOW:
-          ending_ = Ending::kOverflow;
-          break;
-        case v1::LoggedEnd::REASON_TOO_LARGE:
-          ending_ = Ending::kTooLarge;
-          break;
-        default:
-          ending_ = Ending::kClosed;
-      }
+      ending_ = *end == LogEnd::kOverflow   ? Ending::kOverflow
+                : *end == LogEnd::kTooLarge ? Ending::kTooLarge
+                                            : Ending::kClosed;
       break;
     }
     if (cut_) {
@@ -223,26 +214,21 @@ absl::StatusOr<bool> LogReader::NextBlock() {
   return true;
 }
 
-absl::StatusOr<bool> LogReader::ParseRecord(v1::DecisionRecord& record) {
-  const auto* data = reinterpret_cast<const uint8_t*>(block_.data()) + position_;
-  const auto left = static_cast<int>(block_.size() - position_);
-  google::protobuf::io::CodedInputStream in(data, left);
-  uint32_t size = 0;
-  const auto truncated = [&]() -> absl::StatusOr<bool> {
+absl::StatusOr<bool> LogReader::ParseRecord(Record& record) {
+  absl::string_view rest = absl::string_view(block_).substr(position_);
+  const std::optional<uint64_t> size = TakeRecordSize(rest);
+  if (size && *size > kMaxRecordBytes)
+    return Damaged(absl::StrCat("a record's size is ", *size, " bytes, which is out of range"));
+  if (!size || *size > rest.size()) {
     if (!cut_) return Damaged("a record is longer than its block");
     ending_ = Ending::kTruncated;
     return false;
-  };
-  if (!in.ReadVarint32(&size)) return truncated();
-  if (size > kMaxRecordBytes)
-    return Damaged(absl::StrCat("a record's size is ", size, " bytes, which is out of range"));
-  const int prefix = in.CurrentPosition();
-  if (static_cast<int64_t>(size) > left - prefix) return truncated();
-  if (!record.ParseFromArray(data + prefix, static_cast<int>(size)) ||
-      record.what_case() == v1::DecisionRecord::WHAT_NOT_SET) {
-    return Damaged("a record cannot be parsed");
   }
-  position_ += static_cast<size_t>(prefix) + size;
+  absl::StatusOr<Record> decoded = Decode(rest.substr(0, *size), id_base_);
+  if (!decoded.ok()) return Damaged(decoded.status().message());
+  record = *std::move(decoded);
+  if (const auto* header = std::get_if<LogHeader>(&record)) id_base_ = header->id_base;
+  position_ = block_.size() - rest.size() + *size;
   return true;
 }
 

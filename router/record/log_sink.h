@@ -5,31 +5,22 @@
 #define BFIO_ROUTER_RECORD_LOG_SINK_H_
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 
 #include "absl/strings/string_view.h"
-#include "bfio/v1/decision_log.pb.h"
-#include "router/core/scheduler/scheduler_state.h"
+#include "router/record/codec.h"
 
 namespace bfio::record {
-
-struct SegmentStart {
-  v1::LoggedHeader header;
-  // Absent in a session's first segment.
-  std::optional<core::ClusterState> state;
-};
 
 class LogSink {
  public:
   virtual ~LogSink() = default;
 
   // Starts a segment; everything appended from now on belongs to it.
-  virtual void BeginSegment(SegmentStart start) = 0;
+  virtual void BeginSegment(const LogHeader& header) = 0;
   // Appends whole records. False when the log has stopped and accepts no more records.
   virtual bool Append(absl::string_view records) = 0;
-  // Ends the log with this reason.
-  virtual void Close(v1::LoggedEnd::Reason reason) = 0;
+  // Ends the log for this reason.
+  virtual void Close(LogEnd reason) = 0;
   // Size in bytes of records at which a segment should end.
   virtual int64_t segment_bytes() const = 0;
 };

@@ -23,20 +23,18 @@
 namespace bfio::record {
 namespace {
 
-// Size at which a block at the start of a segment is written.
-constexpr size_t kStartBlockBytes = 1 << 20;
-
-std::string EndRecord(v1::LoggedEnd::Reason reason) {
-  v1::DecisionRecord record;
-  record.mutable_end()->set_reason(reason);
-  std::string bytes;
+// A header or an end as a whole record.
+template <class What>
+std::string RecordOf(const What& what) {
+  std::string record, bytes;
+  Encode(what, record);
   AppendRecord(record, bytes);
   return bytes;
 }
 
-// Bytes for a segment; `start`, if set, begins a new segment before them.
+// Bytes for a segment, which begins with them if `begins`.
 struct Item {
-  std::optional<SegmentStart> start;
+  bool begins = false;
   std::string bytes;
 };
 
@@ -74,8 +72,8 @@ class LogWriter::Files {
   }
 
   absl::Status Write(const Item& item) {
-    if (item.start) {
-      BFIO_RETURN_IF_ERROR(Begin(*item.start));
+    if (item.begins) {
+      BFIO_RETURN_IF_ERROR(Begin());
     }
     return Block(item.bytes);
   }
@@ -95,34 +93,18 @@ class LogWriter::Files {
     return absl::OkStatus();
   }
 
-  absl::Status Begin(const SegmentStart& start) {
+  absl::Status Begin() {
     // Open has already created the first file, to check that it can.
     if (began_) {
       BFIO_RETURN_IF_ERROR(NextFile());
     }
     began_ = true;
-    absl::Status status = Put(kMagic);
-    if (!status.ok()) return status;
-    v1::DecisionRecord record;
-    *record.mutable_header() = start.header;
-    std::string bytes;
-    bool fits = AppendRecord(record, bytes);
-    if (start.state) {
-      ToLog(*start.state, start.header.id_base(), [&](const v1::DecisionRecord& part) {
-        fits = fits && AppendRecord(part, bytes);
-        if (bytes.size() < kStartBlockBytes || !status.ok()) return;
-        status = Block(bytes);
-        bytes.clear();
-      });
-    }
-    if (!fits) return absl::ResourceExhaustedError("the cluster's state is too large for the decision log");
-    return status.ok() ? Block(bytes) : status;
+    return Put(kMagic);
   }
 
   absl::Status Block(absl::string_view payload) {
     if (payload.empty()) return absl::OkStatus();
-    absl::Status status = Put(Frame(payload) + std::string(payload));
-    return status;
+    return Put(Frame(payload) + std::string(payload));
   }
 
   absl::Status Put(absl::string_view bytes) {
@@ -166,7 +148,7 @@ absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Open(const LogWriterOption
   BFIO_RETURN_IF_ERROR(files.Open());
   const int64_t segment =
       IsSpecialFile(options.path) ? std::numeric_limits<int64_t>::max() : options.max_bytes / kSegments;
-  const int64_t queue = std::clamp<int64_t>(options.max_bytes / 4, kMinBytes / 4, 16 << 20);
+  const int64_t queue = std::clamp<int64_t>(options.max_bytes / 4, kMinBytes / 4, 32 << 20);
   std::unique_ptr<LogWriter> writer(new LogWriter(std::make_shared<Queue>(), segment, queue));
   writer->thread_ = std::thread(
       [shared = writer->queue_, files = std::move(files)]() mutable { Run(shared, std::move(files)); });
@@ -174,7 +156,7 @@ absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Open(const LogWriterOption
 }
 
 LogWriter::~LogWriter() {
-  Close(v1::LoggedEnd::REASON_CLOSED);
+  Close(LogEnd::kClosed);
   bool done = false;
   {
     MutexLock lock(&queue_->mutex);
@@ -191,10 +173,10 @@ LogWriter::~LogWriter() {
   }
 }
 
-void LogWriter::BeginSegment(SegmentStart start) {
+void LogWriter::BeginSegment(const LogHeader& header) {
   MutexLock lock(&queue_->mutex);
   if (closed_ || queue_->failed) return;
-  queue_->items.push_back({std::move(start), {}});
+  queue_->items.push_back({true, RecordOf(header)});
 }
 
 bool LogWriter::Append(absl::string_view records) {
@@ -211,9 +193,11 @@ bool LogWriter::Append(absl::string_view records) {
       return true;
     }
   }
-  spdlog::error("the decision log ends here: the disk is too slow, {} bytes wait to be written",
-                queue_bytes_);
-  Close(v1::LoggedEnd::REASON_OVERFLOW);
+  spdlog::error(
+      "the decision log ends here: the disk is too slow, or --decision_log_mb too small: {} bytes and {} "
+      "that wait exceed {}",
+      records.size(), backlog_bytes(), queue_bytes_);
+  Close(LogEnd::kOverflow);
   return false;
 }
 
@@ -222,11 +206,13 @@ int64_t LogWriter::backlog_bytes() const {
   return queue_->bytes + queue_->writing;
 }
 
-void LogWriter::Close(v1::LoggedEnd::Reason reason) {
+void LogWriter::Close(LogEnd reason) {
   if (std::exchange(closed_, true)) return;
+  if (reason == LogEnd::kTooLarge)
+    spdlog::error("the decision log ends here: an event is larger than {} bytes", kMaxRecordBytes);
   MutexLock lock(&queue_->mutex);
   if (queue_->items.empty()) queue_->items.emplace_back();
-  queue_->items.back().bytes.append(EndRecord(reason));
+  queue_->items.back().bytes.append(RecordOf(reason));
   queue_->closing = true;
   queue_->changed.SignalAll();
 }

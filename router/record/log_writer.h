@@ -43,9 +43,9 @@ class LogWriter final : public LogSink {
   static absl::StatusOr<std::unique_ptr<LogWriter>> Open(const LogWriterOptions& options);
   ~LogWriter() override;
 
-  void BeginSegment(SegmentStart start) override;
+  void BeginSegment(const LogHeader& header) override;
   bool Append(absl::string_view records) override;
-  void Close(v1::LoggedEnd::Reason reason) override;
+  void Close(LogEnd reason) override;
   int64_t segment_bytes() const override { return segment_bytes_; }
 
   // queue_bytes: limit of the bytes that may wait for the disk; backlog_bytes: bytes that wait.

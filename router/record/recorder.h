@@ -1,15 +1,13 @@
 // Turns the events of a cluster into records of the decision log.
 //
-// Purpose: encodes each event with its outcome and passes the bytes to a sink; from time to time it starts a
-// new segment with the cluster's whole state. Cost: a few hundred nanoseconds per event, no lock except in
-// Flush, and nothing once the sink has stopped. It reads the clock, because the duration of decisions is part
-// of the log. Threads: the cluster's.
+// Purpose: encodes each event with its outcome and passes the bytes to a sink, cut into segments. Cost: a few
+// hundred nanoseconds per event, no lock except in Flush, and nothing once the sink has stopped. It reads the
+// clock, because the duration of decisions is part of the log. Threads: the cluster's.
 #ifndef BFIO_ROUTER_RECORD_RECORDER_H_
 #define BFIO_ROUTER_RECORD_RECORDER_H_
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -23,7 +21,7 @@ namespace bfio::record {
 // What a session's header contains besides the options.
 struct SessionInfo {
   std::string version;
-  // A number near the session's ids, which are written as differences from it.
+  // LogHeader::id_base.
   core::RequestId id_base = 0;
 };
 
@@ -36,10 +34,12 @@ class Recorder final : public core::EventObserver {
   ~Recorder() override;
 
   void Before(const core::SchedulerEvent& event) override;
+  // An event without effect is not recorded.
   void After(const core::Cluster& cluster, const core::SchedulerEvent& event,
              const core::Outcome& outcome) override;
 
-  // The sink has failed: recording has stopped early.
+  // The log has ended before its router: its disk has failed or is too slow, or an event was too large for a
+  // record.
   bool stopped() const { return stopped_; }
   // Passes the recorded bytes to the sink.
   void Flush();
@@ -47,36 +47,17 @@ class Recorder final : public core::EventObserver {
   void Close();
 
  private:
-  // Encode one event each; an event without effect is not written.
-  void Record(const core::Cluster&, const core::AddGroup& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::RemoveGroup& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::Enqueue& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::Requeue& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::Cancel& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::OpenEpoch& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::CloseEpoch& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::SetAcceptsNew& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::SetTime& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::SetServiceTime& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::SetCost& event, const core::Outcome& outcome);
-  void Record(const core::Cluster& cluster, const core::Report& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::MakePlan& event, const core::Outcome& outcome);
-  void Record(const core::Cluster&, const core::SetPolicy& event, const core::Outcome& outcome);
-
-  void BeginSegment(std::optional<core::ClusterState> state);
-  void Write(const v1::DecisionRecord& record);
+  void BeginSegment();
 
   const std::unique_ptr<LogSink> sink_;
-  v1::LoggedHeader header_;
+  LogHeader header_;
+  const absl::Time began_;
   bool stopped_ = false;
   bool closed_ = false;
   int64_t segment_bytes_ = 0;
-  absl::Time last_plan_;
   // Start of the decision in progress.
   absl::Time decision_began_;
-  // Reused, so that a record allocates memory only beyond what earlier records of its kind needed.
-  v1::DecisionRecord report_, plan_, arrival_, other_;
-  std::string pending_;
+  std::string record_, pending_;
 };
 
 }  // namespace bfio::record

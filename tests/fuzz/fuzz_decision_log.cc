@@ -1,4 +1,4 @@
-// The decision log's reader, and the conversion of its records to core structs.
+// The decision log's reader: its records as structs of the core and as JSON.
 //
 // The first byte selects the input: a file as it is, or payloads to which a valid magic, length and checksum
 // are added, so that the fuzzer does not have to find those.
@@ -14,8 +14,6 @@
 
 namespace {
 
-using bfio::record::FromLog;
-
 std::string Folder() {
   char name[] = "/dev/shm/bfio-fuzz-XXXXXX";
   bfio::fuzz::Check(mkdtemp(name) != nullptr, "there is a folder for the log");
@@ -29,37 +27,6 @@ std::string FileOf(const uint8_t* data, size_t size) {
   bfio::fuzz::Input input(data + 1, size - 1);
   while (!input.empty()) file += bfio::record::Frame(input.Chunk());
   return file;
-}
-
-void Decode(const bfio::v1::DecisionRecord& record) {
-  // Ids are stored as differences to a session's first id.
-  constexpr bfio::core::RequestId kBase = 7;
-  switch (record.what_case()) {
-    case bfio::v1::DecisionRecord::kHeader:
-      (void)FromLog(record.header().options());
-      (void)FromLog(record.header().policy());
-      break;
-    case bfio::v1::DecisionRecord::kState:
-      (void)FromLog(record.state(), kBase);
-      break;
-    case bfio::v1::DecisionRecord::kPlan:
-      (void)FromLog(record.plan(), kBase);
-      break;
-    case bfio::v1::DecisionRecord::kEnqueue:
-      (void)FromLog(record.enqueue().request(), kBase);
-      break;
-    case bfio::v1::DecisionRecord::kOpenEpoch:
-      (void)FromLog(record.open_epoch(), kBase);
-      break;
-    case bfio::v1::DecisionRecord::kSetPolicy:
-      (void)FromLog(record.set_policy());
-      break;
-    case bfio::v1::DecisionRecord::kWorkerTime:
-      (void)FromLog(record.worker_time());
-      break;
-    default:
-      break;
-  }
 }
 
 }  // namespace
@@ -78,12 +45,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::fclose(file);
   auto reader = bfio::record::LogReader::Open(path);
   if (!reader.ok()) return 0;
-  bfio::v1::DecisionRecord record;
+  bfio::record::Record record;
   for (size_t records = 0;; ++records) {
     bfio::fuzz::Check(records <= size, "no record is shorter than a byte");
     const auto more = reader->Next(record);
     if (!more.ok() || !*more) break;
-    Decode(record);
+    (void)bfio::record::ToJson(record);
   }
   return 0;
 }

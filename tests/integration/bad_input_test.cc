@@ -19,6 +19,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/workload/trace.h"
+#include "router/record/codec.h"
+#include "router/record/log_format.h"
 #include "tests/testing/bad_input.h"
 #include "tests/testing/cluster.h"
 
@@ -141,6 +143,14 @@ struct DocumentedMessage {
   std::vector<std::pair<std::string, std::string>> instead = {};
 };
 
+// A decision log whose first files the router has removed.
+std::string WriteLaterSegment() {
+  std::string header, payload;
+  record::Encode(record::LogHeader{.segment = 6, .policy = {"fcfs", {}}, .lookahead = "none"}, header);
+  record::AppendRecord(header, payload);
+  return WriteFile("decisions.000007", absl::StrCat(record::kMagic, record::Frame(payload), payload));
+}
+
 std::vector<DocumentedMessage> DocumentedMessages() {
   const std::string config = WriteFile("listn.textproto", "listn: \"127.0.0.1:1\"\n");
   const std::string table = WriteFile("a_b.csv", "a,b\n1,2\n");
@@ -197,11 +207,24 @@ std::vector<DocumentedMessage> DocumentedMessages() {
         "--http_listen="},
        {{"DIR", folder}}},
       {"bfio_sim",
+       "FILE begins with segment N of its session, and only a log from its start can be replayed: ...",
+       2,
+       {"replay", absl::StrCat("--log=", WriteLaterSegment())},
+       {{"FILE", WriteLaterSegment()}, {"N", "6"}}},
+      {"bfio_sim",
        "FILE: no column 'worker': is it a worker's --step_log?",
        2,
        {"calibrate", absl::StrCat("--steps=", table)},
        {{"FILE", table}}},
   };
+}
+
+TEST(BadInput, ADecisionLogWithoutItsStartIsPrintedAndNotReplayed) {
+  const RunResult run =
+      RunProgram("bfio_sim", {"replay", absl::StrCat("--log=", WriteLaterSegment()), "--print"},
+                 kSlowdown * absl::Seconds(30));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("{\"record\":\"header\",\"segment\":6,"));
 }
 
 // Messages of the table for which a port, a GPU, a leader or a damaged log is needed.

@@ -35,17 +35,6 @@ class OneGroup {
       : cluster_(options, policy, {}, std::move(lookahead), observer) {
     EXPECT_TRUE(cluster_.Apply(core::AddGroup{kGroup, kind}).status.ok());
   }
-  // A group that continues from a saved state.
-  OneGroup(const core::SchedulerOptions& options, std::unique_ptr<core::Policy> policy,
-           const core::ClusterState& state, std::unique_ptr<core::Lookahead> lookahead = nullptr)
-      : policy_(std::move(policy)),
-        cluster_(
-            options, {}, [this](const core::PolicySetting& setting) { return MakePolicy(setting); },
-            std::move(lookahead)) {
-    restored_ = cluster_.Restore(state);
-  }
-  const absl::Status& restored() const { return restored_; }
-
   absl::Status Enqueue(const core::RequestSpec& request) {
     return cluster_.Apply(core::Enqueue{request}).status;
   }
@@ -97,9 +86,6 @@ class OneGroup {
   bool ReportsMissing() const { return group().ReportsMissing(); }
   bool Parked() const { return group().Parked(); }
   core::SchedulerTotals totals() const { return cluster_.totals(); }
-  core::ClusterState Save() const { return cluster_.Save(); }
-  // The state of the only group.
-  core::GroupState SaveGroup() const { return cluster_.Save().groups.front(); }
 
  private:
   absl::StatusOr<std::unique_ptr<core::Policy>> MakePolicy(const core::PolicySetting& setting) {
@@ -110,7 +96,6 @@ class OneGroup {
   // The policy that the next SetPolicy or AddGroup installs.
   std::unique_ptr<core::Policy> policy_;
   core::Cluster cluster_;
-  absl::Status restored_;
 };
 
 }  // namespace bfio::testing

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "google/protobuf/io/coded_stream.h"
 #include "router/core/admission/admission_text.h"
 #include "router/record/codec.h"
 #include "router/record/log_format.h"
@@ -24,34 +23,31 @@ namespace bfio::testing {
 // Stores the output of a recorder, as records by segment.
 class MemoryLog final : public record::LogSink {
  public:
-  using Segments = std::vector<std::vector<v1::DecisionRecord>>;
+  using Segments = std::vector<std::vector<record::Record>>;
   MemoryLog(Segments* out, int64_t segment_bytes) : out_(out), segment_bytes_(segment_bytes) {}
 
-  void BeginSegment(record::SegmentStart start) override {
-    std::vector<v1::DecisionRecord>& segment = out_->emplace_back();
-    *segment.emplace_back().mutable_header() = start.header;
-    if (start.state) {
-      record::ToLog(*start.state, start.header.id_base(),
-                    [&](const v1::DecisionRecord& part) { segment.push_back(part); });
-    }
+  void BeginSegment(const record::LogHeader& header) override {
+    id_base_ = header.id_base;
+    std::string bytes;
+    record::Encode(header, bytes);
+    out_->emplace_back().push_back(*record::Decode(bytes, 0));
   }
   bool Append(absl::string_view records) override {
-    google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(records.data()),
-                                              static_cast<int>(records.size()));
-    uint32_t size = 0;
-    while (in.ReadVarint32(&size)) {
-      const auto limit = in.PushLimit(static_cast<int>(size));
-      EXPECT_TRUE(out_->back().emplace_back().ParseFromCodedStream(&in));
-      in.PopLimit(limit);
+    while (const auto size = record::TakeRecordSize(records)) {
+      const absl::StatusOr<record::Record> record = record::Decode(records.substr(0, *size), id_base_);
+      EXPECT_TRUE(record.ok()) << record.status();
+      if (record.ok()) out_->back().push_back(*record);
+      records.remove_prefix(*size);
     }
     return true;
   }
-  void Close(v1::LoggedEnd::Reason) override {}
+  void Close(record::LogEnd) override {}
   int64_t segment_bytes() const override { return segment_bytes_; }
 
  private:
   Segments* const out_;
   const int64_t segment_bytes_;
+  core::RequestId id_base_ = 0;
 };
 
 struct SessionSetup {

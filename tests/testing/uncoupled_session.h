@@ -114,8 +114,6 @@ class UncoupledSession {
 
   // Called after every turn.
   std::function<void()> after_turn = [] {};
-  // Called at random times; returns another scheduler that continues with this one's state.
-  std::function<S*()> successor;
 
   // Takes random turns, and then only work until all requests have ended.
   void Run(int turns) {
@@ -130,7 +128,6 @@ class UncoupledSession {
           break;
         case 3:
           if (rng_.Below(30) == 0) Open();
-          if (rng_.Below(20) == 0 && successor) scheduler_ = successor();
           break;
         default:
           Work();

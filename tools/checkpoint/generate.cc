@@ -70,13 +70,13 @@ std::string Header(const std::vector<TensorSpec>& tensors, worker::DType dtype) 
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
-  BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate));
+  BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate, 0644));
   return file.Append(text);
 }
 
 absl::Status WriteFile(const std::string& path, const std::vector<TensorSpec>& tensors,
                        const CheckpointOptions& options) {
-  BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate));
+  BFIO_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Open(path, AppendFile::Mode::kCreate, 0644));
   absl::Status status = file.Append(Header(tensors, options.dtype));
   std::string bytes;
   for (const TensorSpec& spec : tensors) {

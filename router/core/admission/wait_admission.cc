@@ -104,12 +104,6 @@ bool WaitAdmission::Remove(RequestId id) {
   return true;
 }
 
-std::vector<WaitAdmission::Waiting> WaitAdmission::All() const {
-  std::vector<Waiting> all;
-  for (const Class& of : classes_) all.insert(all.end(), of.waiting.begin(), of.waiting.end());
-  return all;
-}
-
 int64_t WaitAdmission::tokens_to_compute() const {
   int64_t tokens = 0;
   for (const Class& of : classes_) {

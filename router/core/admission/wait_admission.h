@@ -67,7 +67,7 @@ class WaitAdmission {
 
   // --- requests that are held back ---
 
-  // REQUIRES: active(), !Contains(spec.id); steps do not descend, except for restored requests.
+  // REQUIRES: active(), !Contains(spec.id); steps do not descend.
   void Add(const RequestSpec& spec, int64_t enqueued_step);
   bool Contains(RequestId id) const { return classes_of_.contains(id); }
   // REQUIRES: Contains(id).
@@ -77,9 +77,6 @@ class WaitAdmission {
   int64_t size() const { return static_cast<int64_t>(classes_of_.size()); }
   // Prompt tokens of all held requests (RequestSpec::tokens_to_compute); O(n).
   int64_t tokens_to_compute() const;
-  // All held requests by class, each in the order of arrival. Adding them again in this order restores the
-  // admission.
-  std::vector<Waiting> All() const;
 
   // Moves the requests that may be released at `step` to the end of `out`, by class, each in the order of
   // arrival; all of them when the group is idle.

@@ -73,21 +73,4 @@ int64_t BarrierScheduler::ResetSteps() {
   return std::exchange(planned_step_, 0);
 }
 
-void BarrierScheduler::SaveSteps(GroupState& state) const {
-  state.planned_step = planned_step_;
-}
-
-absl::Status BarrierScheduler::RestoreSteps(const GroupState& state) {
-  int64_t least = state.reported_step;
-  for (size_t g = 0; g < state.workers.size(); ++g)
-    least = g == 0 ? state.workers[g].last_step : std::min(least, state.workers[g].last_step);
-  if (least != state.reported_step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ranks have reported step ", least, ", not ", state.reported_step));
-  }
-  planned_step_ = state.planned_step;
-  CountArrived();
-  return absl::OkStatus();
-}
-
 }  // namespace bfio::core

@@ -34,8 +34,6 @@ class BarrierScheduler final : public Scheduler {
   }
   void CountReport(int64_t step) override;
   int64_t ResetSteps() override;
-  void SaveSteps(GroupState& state) const override;
-  absl::Status RestoreSteps(const GroupState& state) override;
 
   // True when, according to the reports of reported_step(), the workers wait for a plan.
   bool GroupIdle() const;

@@ -291,44 +291,4 @@ SchedulerTotals Cluster::totals() const {
   return totals;
 }
 
-// --- copies ---
-
-ClusterState Cluster::Save() const {
-  ClusterState state;
-  state.pool = pool_.Save();
-  for (const auto& [index, group] : groups_) {
-    state.groups.push_back(group->Save());
-    state.groups.back().group = index;
-  }
-  state.last_group = last_group_;
-  state.retired = retired_;
-  return state;
-}
-
-absl::Status Cluster::Restore(const ClusterState& state) {
-  absl::Status status = pool_.Restore(state.pool);
-  if (!status.ok()) return status;
-  for (const GroupState& from : state.groups) {
-    status = Dispatch(AddGroup{from.group, from.kind}).status;
-    if (!status.ok()) return status;
-    for (const GroupState::Worker& worker : from.workers) {
-      for (const GroupState::Resident& resident : worker.residents) {
-        if (!LocationOf(resident.spec.id)) continue;
-        return absl::InvalidArgumentError(absl::StrCat("request ", resident.spec.id, " is in two groups"));
-      }
-    }
-    status = Find(from.group)->Restore(from);
-    if (!status.ok()) return status;
-  }
-  if (state.last_group < last_group_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("group ", last_group_, " is above the last one, ", state.last_group));
-  }
-  last_group_ = state.last_group;
-  retired_ = state.retired;
-  UpdateClock();
-  UpdateCost();
-  return absl::OkStatus();
-}
-
 }  // namespace bfio::core

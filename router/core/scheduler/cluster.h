@@ -24,7 +24,6 @@
 #include "router/core/scheduler/scheduler.h"
 #include "router/core/scheduler/scheduler_event.h"
 #include "router/core/scheduler/scheduler_options.h"
-#include "router/core/scheduler/scheduler_state.h"
 
 namespace bfio::core {
 
@@ -84,14 +83,6 @@ class Cluster {
   const SchedulerOptions& options() const { return options_; }
   // Sums over all groups, removed ones included.
   SchedulerTotals totals() const;
-
-  // --- copies ---
-
-  // All state on which future plans depend, except that of policies, lookahead and reference wait.
-  ClusterState Save() const;
-  // Sets that state. REQUIRES: no event has been applied. INVALID_ARGUMENT when the state contradicts itself;
-  // do not use the cluster then.
-  absl::Status Restore(const ClusterState& state);
 
  private:
   Outcome Dispatch(const AddGroup& event);

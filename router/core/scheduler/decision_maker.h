@@ -26,7 +26,7 @@
 #include "router/core/scheduler/outlook_builder.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/scheduler_options.h"
-#include "router/core/scheduler/scheduler_state.h"
+#include "router/core/scheduler/scheduler_totals.h"
 
 namespace bfio::core {
 
@@ -74,9 +74,6 @@ class DecisionMaker {
   // The placement rule that is followed, and the measured step times of all.
   const RuleChooser& chooser() const { return chooser_; }
   const Policy& policy() const { return *policy_; }
-  // The request that holds a worker.
-  std::optional<RequestId> holder() const { return hold_.holder(); }
-  void RestoreHolder(std::optional<RequestId> holder) { hold_.SetHolder(holder); }
 
  private:
   // A request that waits for one rank, `worker`.

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 
 namespace bfio::core {
 
@@ -336,98 +335,6 @@ void GroupAccounts::CountStep(int64_t placed) {
   double seconds = NextStepSeconds();
   if (const std::optional<double> level_s = LevelAt(0)) seconds = std::min(seconds, *level_s);
   if (seconds > 0) traffic_.PlannedSeconds(seconds);
-}
-
-// --- copies ---
-
-void GroupAccounts::Save(GroupState& state) const {
-  for (WorkerIndex g = 0; g < num_workers(); ++g) {
-    const Worker& from = workers_[g];
-    GroupState::Worker& to = state.workers.emplace_back();
-    to.spec = from.spec;
-    to.last_step = from.last_step;
-    to.planned_step = from.planned_step;
-    to.applied = from.applied;
-    to.idle = from.idle;
-    to.drift = from.drift;
-    to.drops = from.drops;
-    to.prefill = from.prefill;
-    to.extra_slots = from.extra_slots;
-    to.shared_kv_tokens = from.shared_kv_tokens;
-    to.inflight.reserve(from.inflight.size());
-    for (const Worker::Inflight& entry : from.inflight)
-      to.inflight.push_back({entry.apply_step, entry.id, entry.drop});
-    const absl::Span<const Resident> residents = residents_.Of(g);
-    to.residents.reserve(residents.size());
-    for (size_t i = 0; i < residents.size(); ++i) {
-      const Placed& placed = placed_.at(residents[i].id);
-      to.residents.push_back({placed.spec, placed.where == Where::kInflight, placed.first_step,
-                              placed.enqueued_step, placed.dropped,
-                              residents_.SettledAge(g, static_cast<int32_t>(i)), placed.drift,
-                              placed.planned_for});
-    }
-  }
-  state.levels = levels_;
-  state.traffic = traffic_;
-}
-
-absl::Status GroupAccounts::Restore(const GroupState& state) {
-  workers_.assign(state.workers.size(), {});
-  residents_.Reset(state.workers.size());
-  for (size_t g = 0; g < state.workers.size(); ++g) {
-    BFIO_RETURN_IF_ERROR(RestoreWorker(static_cast<WorkerIndex>(g), state.workers[g]));
-  }
-  levels_ = state.levels;
-  traffic_ = state.traffic;
-  OpenCaches();
-  return absl::OkStatus();
-}
-
-absl::Status GroupAccounts::RestoreWorker(WorkerIndex index, const GroupState::Worker& from) {
-  Worker& worker = workers_[index];
-  worker.spec = from.spec;
-  worker.last_step = from.last_step;
-  worker.planned_step = from.planned_step;
-  worker.applied = from.applied;
-  worker.idle = from.idle;
-  worker.drift = worker.base = from.drift;
-  worker.drops = from.drops;
-  worker.prefill = from.prefill;
-  worker.extra_slots = from.extra_slots;
-  worker.shared_kv_tokens = from.shared_kv_tokens;
-  for (const GroupState::Inflight& entry : from.inflight)
-    worker.inflight.push_back({entry.apply_step, entry.id, entry.drop});
-  for (const GroupState::Resident& resident : from.residents) {
-    BFIO_RETURN_IF_ERROR(RestoreResident(index, resident));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GroupAccounts::RestoreResident(WorkerIndex index, const GroupState::Resident& from) {
-  if (placed_.contains(from.spec.id) || pool_->Waits(from.spec.id)) {
-    return absl::InvalidArgumentError(absl::StrCat("request ", from.spec.id, " is in two places"));
-  }
-  Worker& worker = workers_[index];
-  Placed& placed = placed_[from.spec.id];
-  placed.spec = from.spec;
-  placed.worker = index;
-  placed.where = from.inflight ? Where::kInflight : Where::kActive;
-  placed.first_step = from.first_step;
-  placed.enqueued_step = from.enqueued_step;
-  placed.dropped = from.dropped;
-  placed.drift = from.drift;
-  placed.planned_for = from.planned_for;
-  placed.index = residents_.Add(index, from.spec, from.first_step, from.inflight, from.settled_age);
-  if (from.dropped) residents_.Drop(index, placed.index);
-  const int64_t base = from.spec.prefill_tokens - from.first_step;
-  // Earlier entries with its id belong to placements that were refused.
-  for (const Worker::Inflight& entry : worker.inflight) {
-    if (entry.id == from.spec.id && !entry.drop) placed.plan = entry.apply_step;
-  }
-  (from.inflight ? worker.inflight_placements : worker.active) += 1;
-  (from.inflight ? worker.inflight_base : worker.base) += base;
-  worker.Reserve(from.spec);
-  return absl::OkStatus();
 }
 
 }  // namespace bfio::core

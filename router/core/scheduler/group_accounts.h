@@ -29,7 +29,7 @@
 #include "router/core/scheduler/prompt_traffic.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/residents.h"
-#include "router/core/scheduler/scheduler_state.h"
+#include "router/core/scheduler/scheduler_totals.h"
 
 namespace bfio::core {
 
@@ -180,12 +180,6 @@ class GroupAccounts {
   // Requests that ended by themselves or at their bound.
   const EndedRequests& ended() const { return ended_; }
 
-  // --- copies ---
-
-  void Save(GroupState& state) const;
-  // REQUIRES: new. INVALID_ARGUMENT when the state contradicts itself.
-  absl::Status Restore(const GroupState& state);
-
  private:
   enum class Where : uint8_t { kInflight, kActive };
   struct Placed {
@@ -212,6 +206,12 @@ class GroupAccounts {
     int64_t cached_tokens = 0;
   };
   using PlacedMap = absl::flat_hash_map<RequestId, Placed>;
+
+  // A plan's step, and its level.
+  struct PlannedLevel {
+    int64_t step = 0;
+    std::optional<double> level_s;
+  };
 
   // The state of a new epoch while it is being built.
   struct Opening {
@@ -258,8 +258,6 @@ class GroupAccounts {
   void TakeHints(WorkerIndex index, const StepReport& report);
   // Requests that run alone have completed a step.
   void CountStepsAlone(WorkerIndex index, const StepReport& report);
-  absl::Status RestoreWorker(WorkerIndex index, const GroupState::Worker& from);
-  absl::Status RestoreResident(WorkerIndex index, const GroupState::Resident& from);
 
   RequestPool* const pool_;
   SchedulerTotals* const totals_;

@@ -83,17 +83,4 @@ int64_t IndependentScheduler::ResetSteps() {
   return 0;
 }
 
-void IndependentScheduler::SaveSteps(GroupState& state) const {
-  state.reports = reports_;
-  state.placed_in_step = coupled() ? placed_in_step_ : 0;
-  state.planned_step = level_step_;
-}
-
-absl::Status IndependentScheduler::RestoreSteps(const GroupState& state) {
-  reports_ = state.reports;
-  placed_in_step_ = state.placed_in_step;
-  level_step_ = state.planned_step;
-  return absl::OkStatus();
-}
-
 }  // namespace bfio::core

@@ -45,8 +45,6 @@ class IndependentScheduler final : public Scheduler {
   }
   void CountReport(int64_t step) override;
   int64_t ResetSteps() override;
-  void SaveSteps(GroupState& state) const override;
-  absl::Status RestoreSteps(const GroupState& state) override;
 
   // Whether the worker waits for a plan before it continues with its requests.
   bool HeldUp(const GroupAccounts::Worker& worker) const { return Idle(worker) && worker.active > 0; }

@@ -43,19 +43,6 @@ class PoolClock {
   // `lead` is the smallest number of steps by which an open group's plans are ahead of its reports.
   void Lead(int64_t lead) { next_ = std::max(next_, now_ + lead + 1); }
 
-  struct Saved {
-    int64_t now = 0;
-    int64_t next = 1;
-    // Ranks' steps counted towards the next tick.
-    int64_t counted = 0;
-  };
-  Saved Save() const { return {now_, next_, counted_}; }
-  void Restore(const Saved& saved) {
-    now_ = saved.now;
-    next_ = saved.next;
-    counted_ = saved.counted;
-  }
-
  private:
   int64_t now_ = 0;
   int64_t next_ = 1;

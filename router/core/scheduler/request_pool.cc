@@ -195,49 +195,12 @@ void RequestPool::CountSteps(int64_t ranks, int64_t own_ranks, std::optional<int
   }
 }
 
-// --- copies ---
+// --- views ---
 
 int64_t RequestPool::tokens_to_compute() const {
   int64_t tokens = waiting_.tokens_to_compute() + held_back_.tokens_to_compute();
   for (const auto& [rank, queue] : for_ranks_.all()) tokens += queue.tokens_to_compute();
   return tokens;
-}
-
-PoolState RequestPool::Save() const {
-  PoolState state;
-  state.waiting.reserve(static_cast<size_t>(size()));
-  for (const WaitingView& view : waiting_.views())
-    state.waiting.push_back({waiting_.Spec(view.id), view.enqueued_step, false, view.passed_over});
-  for (WaitAdmission::Waiting& waiting : held_back_.All())
-    state.waiting.push_back({std::move(waiting.spec), waiting.enqueued_step, true});
-  for (const auto& [rank, queue] : for_ranks_.all()) {
-    for (const WaitingView& view : queue.views())
-      state.waiting.push_back({queue.Spec(view.id), view.enqueued_step});
-  }
-  state.service = service_.Save();
-  state.clock = clock_.Save();
-  return state;
-}
-
-absl::Status RequestPool::Restore(const PoolState& state) {
-  if (!service_.Restore(state.service)) return absl::InvalidArgumentError("the state has a tenant twice");
-  for (const PoolState::Waiting& waiting : state.waiting) {
-    if (Waits(waiting.spec.id)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("request ", waiting.spec.id, " is in the waiting pool twice"));
-    }
-    if (waiting.spec.held_to) {
-      for_ranks_.Enter(waiting.spec).Append(waiting.spec, waiting.enqueued_step);
-    } else if (waiting.held_back && held_back_.active()) {
-      held_back_.Add(waiting.spec, waiting.enqueued_step);
-    } else {
-      waiting_.Append(waiting.spec, waiting.enqueued_step, waiting.passed_over);
-      first_come_[waiting.spec.priority].Arrive(waiting.enqueued_step, waiting.spec.tenant);
-    }
-    service_.RestoreWaiting(waiting.spec.tenant);
-  }
-  clock_.Restore(state.clock);
-  return absl::OkStatus();
 }
 
 }  // namespace bfio::core

@@ -25,7 +25,6 @@
 #include "router/core/scheduler/pool_clock.h"
 #include "router/core/scheduler/rank_queues.h"
 #include "router/core/scheduler/scheduler_options.h"
-#include "router/core/scheduler/scheduler_state.h"
 #include "router/core/scheduler/tenant_service.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 #include "router/core/scheduler/waiting_pool.h"
@@ -125,11 +124,6 @@ class RequestPool {
   const Lookahead& lookahead() const { return *lookahead_; }
   WaitAdmission& wait_admission() { return held_back_; }
   const WaitAdmission& wait_admission() const { return held_back_; }
-
-  // --- copies: as Cluster's ---
-
-  PoolState Save() const;
-  absl::Status Restore(const PoolState& state);
 
  private:
   // The least counter of the tenants with a request in `views` that fits a worker; empty when there is none.

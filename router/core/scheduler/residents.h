@@ -69,8 +69,6 @@ class Residents {
   int64_t Age(WorkerIndex worker, int32_t index, int64_t step) const {
     return AgeAfter(workers_[worker].residents[index], step);
   }
-  // Age up to which it has been observed and charged.
-  int64_t SettledAge(WorkerIndex worker, int32_t index) const { return workers_[worker].notes[index].age; }
 
  private:
   static constexpr size_t kMostChanges = 64;

@@ -124,31 +124,4 @@ Scheduler::StepCost Scheduler::StepCosts() const {
   return sum;
 }
 
-// --- copies ---
-
-GroupState Scheduler::Save() const {
-  GroupState state;
-  state.kind = kind();
-  accounts_.Save(state);
-  state.open = open_;
-  state.model = model_;
-  state.reported_step = reported_step_;
-  state.decided_step = decided_step_;
-  state.holder = maker_.holder();
-  state.totals = totals_;
-  SaveSteps(state);
-  return state;
-}
-
-absl::Status Scheduler::Restore(const GroupState& state) {
-  BFIO_RETURN_IF_ERROR(accounts_.Restore(state));
-  open_ = state.open && num_workers() > 0;
-  model_ = state.model;
-  reported_step_ = state.reported_step;
-  decided_step_ = state.decided_step;
-  maker_.RestoreHolder(state.holder);
-  totals_ = state.totals;
-  return RestoreSteps(state);
-}
-
 }  // namespace bfio::core

@@ -24,7 +24,7 @@
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/scheduler_event.h"
 #include "router/core/scheduler/scheduler_options.h"
-#include "router/core/scheduler/scheduler_state.h"
+#include "router/core/scheduler/scheduler_totals.h"
 
 namespace bfio::core {
 
@@ -116,12 +116,6 @@ class Scheduler {
 
   const SchedulerTotals& totals() const { return totals_; }
 
-  // --- copies: as Cluster's ---
-
-  GroupState Save() const;
-  // REQUIRES: new. INVALID_ARGUMENT when the state contradicts itself.
-  absl::Status Restore(const GroupState& state);
-
  protected:
   // Makes a plan if one is due, for the steps of this kind of group. REQUIRES: open.
   virtual std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& answer) = 0;
@@ -133,8 +127,6 @@ class Scheduler {
   virtual void CountReport(int64_t step) = 0;
   // A new epoch begins: steps count from 1 again. Returns the last step of the old one that was planned.
   virtual int64_t ResetSteps() = 0;
-  virtual void SaveSteps(GroupState& state) const = 0;
-  virtual absl::Status RestoreSteps(const GroupState& state) = 0;
 
   bool Has(WorkerIndex worker) const { return worker >= 0 && worker < num_workers(); }
   // Gets a plan of `steps` from the policy, and records the call.

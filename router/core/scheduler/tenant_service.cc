@@ -63,27 +63,4 @@ double TenantService::LeastWaiting() const {
   return least;
 }
 
-TenantService::Saved TenantService::Save() const {
-  Saved saved;
-  saved.last_served = last_served_;
-  saved.floor = floor_;
-  for (const Account& account : accounts_) saved.tenants.push_back({account.tenant, account.served});
-  return saved;
-}
-
-bool TenantService::Restore(const Saved& saved) {
-  for (const Saved::Tenant& tenant : saved.tenants) {
-    if (index_.contains(tenant.tenant)) return false;
-    Of(tenant.tenant).served = tenant.served;
-  }
-  last_served_ = saved.last_served;
-  floor_ = saved.floor;
-  return true;
-}
-
-void TenantService::RestoreWaiting(uint32_t tenant) {
-  ++Of(tenant).waiting;
-  ++waiting_;
-}
-
 }  // namespace bfio::core

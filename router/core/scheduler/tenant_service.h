@@ -35,26 +35,9 @@ class TenantService {
   // Sets the least counter of the tenants with a waiting request that could run, at the last decision.
   void SetFloor(double served) { floor_ = served; }
   // Mean charge of the tenant's requests so far, in weighted tokens. Where the tenant has had none, the mean
-  // over all tenants; 1 where there were no requests at all. Not part of Saved.
+  // over all tenants; 1 where there were no requests at all.
   double MeanCharge(uint32_t tenant) const;
   int32_t tenants() const { return static_cast<int32_t>(accounts_.size()); }
-
-  // The counters by tenant, in order of arrival; the counter of the tenant whose last request emptied the
-  // pool; the floor.
-  struct Saved {
-    struct Tenant {
-      uint32_t tenant = 0;
-      double served = 0;
-    };
-    std::vector<Tenant> tenants;
-    double last_served = 0;
-    double floor = 0;
-  };
-  Saved Save() const;
-  // REQUIRES: this object is new. False when a tenant occurs twice.
-  bool Restore(const Saved& saved);
-  // A request that was waiting when `saved` was made waits here too.
-  void RestoreWaiting(uint32_t tenant);
 
  private:
   // The least counter of the tenants that have a request waiting. REQUIRES: a request waits.

@@ -66,12 +66,6 @@ void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
   Insert(at, view);
 }
 
-void WaitingPool::Append(const RequestSpec& request, int64_t enqueued_step, bool passed_over) {
-  Enter(request);
-  views_.push_back(ViewOf(request, enqueued_step));
-  views_.back().passed_over = passed_over;
-}
-
 void WaitingPool::AddFront(const RequestSpec& request, int64_t enqueued_step) {
   Enter(request);
   const auto at = std::find_if(views_.begin(), views_.end(),

@@ -30,10 +30,6 @@ class WaitingPool {
   // REQUIRES: !Contains(request.id).
   void Add(const RequestSpec& request, int64_t enqueued_step);
 
-  // Adds the request behind all others, whatever its priority and seniority: for a pool that is restored in
-  // its saved order. REQUIRES: !Contains(request.id).
-  void Append(const RequestSpec& request, int64_t enqueued_step, bool passed_over = false);
-
   // Adds the request ahead of all others of the same priority. REQUIRES: !Contains(request.id).
   void AddFront(const RequestSpec& request, int64_t enqueued_step);
 

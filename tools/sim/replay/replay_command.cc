@@ -39,13 +39,14 @@ std::string EndingName(record::LogReader::Ending ending) {
   return "interrupted";
 }
 
-// Reads until the log ends, cannot be read, or a signal arrives.
-absl::Status TakeAll(record::LogReader& reader, SessionReplay& replay) {
-  v1::DecisionRecord record;
+// Passes records on until the log ends, cannot be read, or a signal arrives.
+template <class Take>
+absl::Status TakeAll(record::LogReader& reader, Take take) {
+  record::Record record;
   for (int64_t n = 0; n % kLook != 0 || !ShutdownSignal::Requested(); ++n) {
     BFIO_ASSIGN_OR_RETURN(const bool more, reader.Next(record));
     if (!more) return absl::OkStatus();
-    absl::Status status = replay.Take(record);
+    absl::Status status = take(record);
     if (!status.ok())
       return absl::Status(status.code(), absl::StrCat(reader.Where(), ": ", status.message()));
   }
@@ -72,20 +73,34 @@ absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& pol
 absl::Status RunReplayCommand(const ReadOptions& read) {
   std::string path, policy;
   SimOptions options;
-  bool json = false;
+  bool json = false, print = false;
   OptionTable table;
   table.Add("log", &path, "path of a router's --decision_log, or of one of its files");
   table.Add("what_if", &policy,
             "policy that plans each recorded decision for comparison; its plans are not applied. The flags "
             "--objective, --horizon and so on configure it");
+  table.Add("print", &print, "print the log's records as JSON, one per line, instead of replaying it");
   AddPolicySettings(table, options);
   AddJson(table, json);
   read(table);
   if (path.empty()) return absl::InvalidArgumentError("replay needs --log=PATH of a decision log");
   BFIO_ASSIGN_OR_RETURN(const std::optional<core::PolicySetting> what_if, WhatIf(policy, options));
   BFIO_ASSIGN_OR_RETURN(record::LogReader reader, record::LogReader::Open(path));
+  if (print) {
+    return TakeAll(reader, [](const record::Record& record) {
+      std::cout << record::ToJson(record) << '\n';
+      return std::cout ? absl::OkStatus() : absl::UnavailableError("cannot write to standard output");
+    });
+  }
+  if (reader.header().segment > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " begins with segment ", reader.header().segment,
+        " of its session, and only a log from its start can be replayed: the router's --decision_log_mb "
+        "bounds how much it keeps; --print shows what is left"));
+  }
   SessionReplay replay(what_if, ClockSeconds);
-  const absl::Status taken = TakeAll(reader, replay);
+  const absl::Status taken =
+      TakeAll(reader, [&](const record::Record& record) { return replay.Take(record); });
   ReplayedLog log;
   log.path = path;
   log.segments = reader.segments();

@@ -57,15 +57,6 @@ std::string Decisions(const ReplayedLog& log, const SessionReplay& replay) {
         "             may differ because the policy's state differs since\n",
         c.cut_short);
   }
-  if (!replay.from_beginning()) {
-    absl::StrAppendFormat(&text,
-                          c.last_difference == 0
-                              ? "             earlier segments are missing: policy and lookahead began\n"
-                                "             without history; no decision differs\n"
-                              : "             earlier segments are missing: policy and lookahead began\n"
-                                "             without history; the last decision that differs is number %d\n",
-                          c.last_difference);
-  }
   return text;
 }
 
@@ -73,25 +64,23 @@ std::string Decisions(const ReplayedLog& log, const SessionReplay& replay) {
 
 nlohmann::ordered_json ReplayJson(const ReplayedLog& log, const SessionReplay& replay) {
   const ReplayCounts& c = replay.counts();
-  const v1::LoggedHeader& header = replay.header();
+  const record::LogHeader& header = replay.header();
   nlohmann::ordered_json json;
   json["log"] = log.path;
-  json["session"] = header.session();
-  json["version"] = header.version();
+  json["session"] = header.session;
+  json["version"] = header.version;
   json["segments"] = log.segments;
   json["earlier_sessions"] = log.earlier_sessions;
   json["bytes"] = log.bytes;
   json["ending"] = log.ending;
-  json["from_beginning"] = replay.from_beginning();
-  json["policy"] = header.policy().name();
-  json["lookahead"] = header.lookahead();
-  json["plan_mode"] = header.options().lockstep() ? "lockstep" : "pipelined";
+  json["policy"] = header.policy.name;
+  json["lookahead"] = header.lookahead;
+  json["plan_mode"] = header.options.plan_mode == core::PlanMode::kLockstep ? "lockstep" : "pipelined";
   json["records"] = c.records;
   json["decisions"] = c.decisions;
   if (log.what_if.empty()) {
     json["identical"] = c.identical;
     json["cut_short"] = c.cut_short;
-    json["last_difference"] = c.last_difference;
   } else {
     json["what_if"] = {{"policy", log.what_if},
                        {"asked", c.asked},
@@ -127,17 +116,17 @@ nlohmann::ordered_json ReplayJson(const ReplayedLog& log, const SessionReplay& r
 
 std::string ReplayText(const ReplayedLog& log, const SessionReplay& replay) {
   const ReplayCounts& c = replay.counts();
-  const v1::LoggedHeader& header = replay.header();
-  const absl::Time began = absl::FromUnixNanos(static_cast<int64_t>(header.session()));
+  const record::LogHeader& header = replay.header();
+  const absl::Time began = absl::FromUnixNanos(static_cast<int64_t>(header.session));
   std::string text;
   absl::StrAppendFormat(
       &text, "log          %s, %d of its segments, %.1f MB, router %s, session of %s%s\n", log.path,
-      log.segments, static_cast<double>(log.bytes) * 1e-6, header.version(),
+      log.segments, static_cast<double>(log.bytes) * 1e-6, header.version,
       absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", began, absl::UTCTimeZone()),
       log.earlier_sessions == 0 ? "" : absl::StrCat(" (", log.earlier_sessions, " earlier)"));
   absl::StrAppendFormat(&text, "end          %s\n", Ending(log.ending));
-  absl::StrAppendFormat(&text, "policy       %s, lookahead %s, %s\n", header.policy().name(),
-                        header.lookahead(), header.options().lockstep() ? "lockstep" : "pipelined");
+  absl::StrAppendFormat(&text, "policy       %s, lookahead %s, %s\n", header.policy.name, header.lookahead,
+                        header.options.plan_mode == core::PlanMode::kLockstep ? "lockstep" : "pipelined");
   absl::StrAppendFormat(&text, "replay       %s", Decisions(log, replay));
   if (!c.first_difference.empty()) absl::StrAppendFormat(&text, "first        %s\n", c.first_difference);
   absl::StrAppendFormat(

@@ -28,6 +28,7 @@ using ::bfio::testing::RecordedGroup;
 using ::bfio::testing::RunRecorded;
 using ::bfio::testing::SessionSetup;
 using ::testing::AnyOf;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 class LogFile : public ::testing::Test {
@@ -67,8 +68,6 @@ struct Replayed {
   LogReader::Ending ending = LogReader::Ending::kOpen;
   int64_t decisions = 0;
   bool failed = false;
-  bool from_beginning = false;
-  size_t segments = 0;
   int64_t earlier = 0;
 };
 
@@ -82,7 +81,7 @@ Replayed ReplayLog(const std::string& path) {
   result.status = reader.status();
   if (!reader.ok()) return result;
   sim::SessionReplay replay(std::nullopt, NoClock);
-  v1::DecisionRecord record;
+  Record record;
   for (;;) {
     const absl::StatusOr<bool> more = reader->Next(record);
     result.status = more.ok() && *more ? replay.Take(record) : more.status();
@@ -91,139 +90,151 @@ Replayed ReplayLog(const std::string& path) {
   result.ending = reader->ending();
   result.decisions = replay.counts().decisions;
   result.failed = replay.Failed();
-  result.from_beginning = replay.from_beginning();
-  result.segments = reader->segments();
   result.earlier = reader->earlier_sessions();
   return result;
 }
 
-TEST(LoggedRequestTest, KeepsObjectiveComputedTokensAndHeldRank) {
-  core::RequestSpec spec = {.id = 9, .prefill_tokens = 10, .max_new_tokens = 1};
-  const auto logged = [&] {
-    v1::LoggedRequest to;
-    ToLog(spec, 3, to);
-    return to;
-  };
-  const auto read = [&] { return FromLog(logged(), 3).value(); };
-  const auto refused = [](const v1::LoggedRequest& wrong) {
-    return std::string(FromLog(wrong, 3).status().message());
-  };
-  for (const std::optional<double> objective_s : {std::optional<double>(), std::optional<double>(0.25)}) {
-    spec.ttft_objective_s = objective_s;
-    EXPECT_EQ(read().ttft_objective_s, objective_s);
-  }
-  for (const int64_t computed : {0, 9}) {
-    spec.computed_tokens = computed;
-    EXPECT_EQ(read().computed_tokens, computed);
-  }
-  using Held = std::optional<core::RequestSpec::HeldRank>;
-  for (const Held& held_to : {Held(), Held({0, 0}), Held({3, 5})}) {
-    spec.held_to = held_to;
-    EXPECT_EQ(read().held_to, held_to);
-  }
-  v1::LoggedRequest wrong = logged();
-  wrong.set_ttft_objective_s(-1);
-  EXPECT_THAT(refused(wrong), HasSubstr("ttft_objective_s"));
-  wrong = logged();
-  wrong.set_held_group(-1);
-  EXPECT_THAT(refused(wrong), HasSubstr("held_group"));
-  for (const int64_t computed : {-1, 10}) {
-    wrong = logged();
-    wrong.set_computed_tokens(computed);
-    EXPECT_THAT(refused(wrong), HasSubstr("computed_tokens")) << computed;
-  }
+// The event as a log gives it back.
+absl::StatusOr<LoggedEvent> Reread(const core::SchedulerEvent& event, const core::Outcome& outcome = {}) {
+  std::string bytes;
+  Encode(event, outcome, {}, 3, true, bytes);
+  absl::StatusOr<Record> record = Decode(bytes, 3);
+  if (!record.ok()) return record.status();
+  return std::get<LoggedEvent>(*std::move(record));
 }
 
-TEST(LoggedRequestTest, KeepsThePromptsBlocks) {
-  core::RequestSpec spec = {.id = 9, .prefill_tokens = 3 * core::kPrefixBlockTokens, .max_new_tokens = 1};
-  v1::LoggedRequest logged;
-  ToLog(spec, 3, logged);
-  EXPECT_EQ(FromLog(logged, 3)->prefix, nullptr);
+std::string Bytes(const LoggedEvent& logged) {
+  std::string bytes;
+  Encode(logged.event, logged.outcome, logged.times, 3, true, bytes);
+  return bytes;
+}
+
+std::string Refusal(const core::SchedulerEvent& event) {
+  return std::string(Reread(event).status().message());
+}
+
+core::RequestSpec AnyRequest() {
+  core::RequestSpec spec = {.id = ~uint64_t{0},
+                            .prefill_tokens = 3 * core::kPrefixBlockTokens,
+                            .computed_tokens = 9,
+                            .max_new_tokens = 1,
+                            .predicted_output_tokens = 0,
+                            .priority = -4,
+                            .tenant = ~uint32_t{0},
+                            .seniority = -2,
+                            .ttft_objective_s = 0.1,
+                            .held_to = core::RequestSpec::HeldRank{3, 0}};
   spec.prefix = std::make_shared<const std::vector<uint64_t>>(std::vector<uint64_t>{5, ~uint64_t{0}, 0});
-  logged.Clear();
-  ToLog(spec, 3, logged);
-  EXPECT_EQ(*FromLog(logged, 3)->prefix, *spec.prefix);
-  logged.add_prefix(7);
-  EXPECT_THAT(std::string(FromLog(logged, 3).status().message()), HasSubstr("prefix"))
-      << "longer than the prompt";
+  return spec;
 }
 
-// 2,048 long prompts' names would exceed a record's limit.
-TEST(LoggedStateTest, HasNoNamesOfBlocks) {
-  core::ClusterState state;
-  core::RequestSpec spec = {.id = 9, .prefill_tokens = 3 * core::kPrefixBlockTokens, .max_new_tokens = 1};
-  spec.prefix = std::make_shared<const std::vector<uint64_t>>(3, uint64_t{5});
-  state.pool.waiting.push_back({spec, 1});
-  state.groups.emplace_back().workers.emplace_back().residents.push_back({.spec = spec});
-  int requests = 0;
-  ToLog(state, 3, [&](const v1::DecisionRecord& part) {
-    for (const v1::LoggedState::Waiting& waiting : part.state().waiting()) {
-      ++requests;
-      EXPECT_EQ(waiting.request().prefix_size(), 0);
-    }
-    for (const v1::LoggedState::Worker& worker : part.state().workers()) {
-      requests += worker.residents_size();
-      EXPECT_EQ(worker.residents(0).request().prefix_size(), 0);
-    }
-  });
-  EXPECT_EQ(requests, 2);
-}
-
-TEST(LoggedReportTest, KeepsWhatWasCached) {
-  const std::vector<core::CachedPrompt> cached = {{9, 0}, {12, 640}};
-  const core::StepReport report = {.step = 4, .applied_plan = 3, .cached = cached};
-  v1::LoggedReport logged;
-  ToLog(1, report, false, 3, logged);
-  OwnedReport read;
-  ASSERT_TRUE(FromLog(logged, 3, read).ok());
-  ASSERT_EQ(read.event.report.cached.size(), 2u);
-  for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(read.event.report.cached[i].id, cached[i].id);
-    EXPECT_EQ(read.event.report.cached[i].tokens, cached[i].tokens);
-  }
-  logged.set_cached_tokens(0, -1);
-  EXPECT_FALSE(FromLog(logged, 3, read).ok());
-  logged.set_cached_tokens(0, 1);
-  logged.add_cached_ids(1);
-  EXPECT_FALSE(FromLog(logged, 3, read).ok()) << "an id without tokens";
-}
-
-TEST(LoggedEpochTest, KeepsPrefixCachesAndMembers) {
-  std::vector<core::EpochMember> members(2);
-  for (core::EpochMember& member : members) member.spec = {.slots = 1, .kv_tokens = 1};
-  members[1].spec.prefix_cache = true;
-  members[1].spec.member = 77;
-  v1::LoggedEpoch logged;
-  ToLog(members, 3, logged);
-  const auto read = FromLog(logged, 3);
-  ASSERT_TRUE(read.ok());
-  EXPECT_FALSE((*read)[0].spec.prefix_cache);
-  EXPECT_EQ((*read)[0].spec.member, 0u);
-  EXPECT_TRUE((*read)[1].spec.prefix_cache);
-  EXPECT_EQ((*read)[1].spec.member, 77u);
-}
-
-TEST(LoggedWorkerTimeTest, KeepsEveryTermOfTheCost) {
-  const BatchCost cost = {
-      .c_s = 0.02, .a_s_per_token = 1e-4, .b0_tokens = 16, .k1_s_per_pair = 3e-9, .k2_s_per_token = 1e-6};
-  v1::LoggedWorkerTime logged;
-  ToLog(cost, logged);
-  const absl::StatusOr<core::SchedulerEvent> read = FromLog(logged);
+TEST(LogCodec, KeepsAllThatARequestHas) {
+  const core::RequestSpec spec = AnyRequest();
+  const absl::StatusOr<LoggedEvent> read =
+      Reread(core::Enqueue{spec}, {.status = absl::ResourceExhaustedError("full")});
   ASSERT_TRUE(read.ok()) << read.status();
-  const auto* set = std::get_if<core::SetCost>(&*read);
-  ASSERT_NE(set, nullptr);
-  const BatchLoad load = {.tokens = 116, .prefill_pairs = 1e7, .decode_context = 1e4};
-  EXPECT_EQ(set->cost.Seconds(load), cost.Seconds(load));
-  EXPECT_EQ(set->cost.k1_s_per_pair, cost.k1_s_per_pair);
-  for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
-    logged.mutable_cost()->set_k1_s_per_pair(bad);
-    EXPECT_THAT(std::string(FromLog(logged).status().message()), HasSubstr("k1_s_per_pair")) << bad;
+  EXPECT_EQ(read->outcome.status.code(), absl::StatusCode::kResourceExhausted);
+  const core::RequestSpec& got = std::get<core::Enqueue>(read->event).request;
+  EXPECT_EQ(std::tie(got.id, got.prefill_tokens, got.computed_tokens, got.max_new_tokens,
+                     got.predicted_output_tokens, got.priority, got.tenant, got.seniority, got.deadline_us,
+                     got.ttft_objective_s, got.held_to),
+            std::tie(spec.id, spec.prefill_tokens, spec.computed_tokens, spec.max_new_tokens,
+                     spec.predicted_output_tokens, spec.priority, spec.tenant, spec.seniority,
+                     spec.deadline_us, spec.ttft_objective_s, spec.held_to));
+  EXPECT_FALSE(got.waited_steps.has_value());
+  EXPECT_EQ(*got.prefix, *spec.prefix);
+}
+
+TEST(LogCodec, KeepsReportsWithTheirLists) {
+  const std::vector<core::RequestId> finished = {9, 3, 900};
+  const std::vector<core::CachedPrompt> cached = {{9, 0}, {12, 640}};
+  const std::vector<core::CompletionHint> hints = {{9, 0.25f}, {4, 0.1}};
+  core::StepReport report = {
+      .step = 4, .applied_plan = 6, .load_tokens = -5, .finished = finished, .hints = hints};
+  report.cached = cached;
+  report.prefill = core::PrefillReport{.token_budget = 0, .prompts = {{9, 77}}, .metered = true};
+  const absl::StatusOr<LoggedEvent> read = Reread(core::Report{0, 2, report});
+  ASSERT_TRUE(read.ok()) << read.status();
+  const core::StepReport& got = std::get<core::Report>(read->event).report;
+  EXPECT_EQ(std::tie(got.step, got.applied_plan, got.load_tokens, got.prefill),
+            std::tie(report.step, report.applied_plan, report.load_tokens, report.prefill));
+  EXPECT_THAT(got.finished, ElementsAreArray(finished));
+  ASSERT_EQ(got.cached.size(), 2u);
+  EXPECT_EQ(got.cached[1].tokens, 640);
+  ASSERT_EQ(got.hints.size(), 2u);
+  EXPECT_EQ(got.hints[1].probability, 0.1);
+  EXPECT_EQ(got.hints[0].probability, 0.25);
+}
+
+// Every kind of event and outcome of random sessions: what was read, written again, is the same.
+TEST(LogCodec, RereadRecordsAreTheSame) {
+  core::Plan plan = {.apply_step = 7, .apply_steps = {0, 9}, .placements = {{8, 1, 40}}, .drops = {{2, 0}}};
+  plan.level_s = 0.0;
+  const BatchCost cost = {.c_s = 0.02, .a_s_per_token = 1e-4, .b0_tokens = 16, .k1_s_per_pair = 3e-9};
+  core::OpenEpoch epoch{4, std::vector<core::EpochMember>(2), 6};
+  for (core::EpochMember& member : epoch.members) member.spec = {.slots = 1, .kv_tokens = 1};
+  epoch.members[1] = {{.slots = 2, .kv_tokens = 9, .prefix_cache = true, .member = 77, .cost = cost},
+                      {{5, 6}},
+                      {AnyRequest()}};
+  core::Outcome made = {.plan = plan, .policy_called = true, .stopped_early = true};
+  made.rule = core::PlacementRule::kCounts;
+  const std::pair<core::SchedulerEvent, core::Outcome> events[] = {
+      {core::AddGroup{1, core::GroupKind::kCoupled}, {.status = absl::InvalidArgumentError("")}},
+      {core::RemoveGroup{1}, {.displaced = {7, 8}}},
+      {core::Requeue{AnyRequest()}, {}},
+      {core::Cancel{9}, {.cancel = core::CancelOutcome::kDropped}},
+      {epoch, {.displaced = {1}}},
+      {core::CloseEpoch{2}, {}},
+      {core::SetAcceptsNew{1, 2, false}, {}},
+      {core::SetTime{1, 2, 1.5, -3, 0.25}, {}},
+      {core::SetServiceTime{1, 2, 1.0 / 3}, {}},
+      {core::SetCost{1, 2, cost}, {}},
+      {core::MakePlan{3, true}, made},
+      {core::SetPolicy{{"bf_io", {.seed = ~uint64_t{0}, .discount = 0.9}}}, {}},
+  };
+  for (const auto& [event, outcome] : events) {
+    SCOPED_TRACE(EventName(event));
+    const absl::StatusOr<LoggedEvent> read = Reread(event, outcome);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(Bytes(*read), Bytes({event, outcome}));
+    EXPECT_EQ(OutcomeBytes(read->outcome), OutcomeBytes(outcome));
+    EXPECT_EQ(ToJson(*read), ToJson(LoggedEvent{event, outcome}));
   }
-  // Older logs do not have this field.
-  logged.mutable_cost()->clear_k1_s_per_pair();
-  const absl::StatusOr<core::SchedulerEvent> old = FromLog(logged);
-  ASSERT_TRUE(old.ok()) << old.status();
-  EXPECT_EQ(std::get<core::SetCost>(*old).cost.k1_s_per_pair, 0);
+  EXPECT_EQ(
+      ToJson(*Reread(core::MakePlan{3, true}, made)),
+      "{\"record\":\"make_plan\",\"group\":3,\"force\":1,\"plan\":{\"apply_step\":7,\"apply_steps\":[0,9],"
+      "\"placements\":[{\"id\":8,\"worker\":1,\"wait_steps\":40}],\"drops\":[{\"id\":2}],\"level_s\":0},"
+      "\"policy_called\":1,\"stopped_early\":1,\"placement_rule\":3}");
+}
+
+TEST(LogCodec, ImpossibleValuesAreRefusedByName) {
+  core::RequestSpec spec = AnyRequest();
+  spec.prefill_tokens = 0;
+  EXPECT_THAT(Refusal(core::Enqueue{spec}), HasSubstr("prefill_tokens 0 is outside 1.."));
+  spec = AnyRequest();
+  spec.computed_tokens = spec.prefill_tokens;
+  EXPECT_THAT(Refusal(core::Enqueue{spec}), HasSubstr("computed_tokens"));
+  spec = AnyRequest();
+  spec.prefill_tokens -= 1;
+  EXPECT_THAT(Refusal(core::Enqueue{spec}), HasSubstr("prefix 3 is outside")) << "longer than the prompt";
+  spec = AnyRequest();
+  spec.ttft_objective_s = -1;
+  EXPECT_THAT(Refusal(core::Enqueue{spec}), HasSubstr("ttft_objective_s"));
+  core::OpenEpoch epoch{0, std::vector<core::EpochMember>(1)};
+  epoch.members[0].spec.slots = -1;
+  EXPECT_THAT(Refusal(epoch), HasSubstr("slots -1 is outside 1.."));
+  for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()})
+    EXPECT_THAT(Refusal(core::SetCost{0, 0, {.k1_s_per_pair = bad}}), HasSubstr("k1_s_per_pair")) << bad;
+  const std::vector<core::CachedPrompt> cached = {{9, -1}};
+  EXPECT_THAT(Refusal(core::Report{0, 0, {.cached = cached}}), HasSubstr("tokens -1 is outside"));
+  EXPECT_THAT(Refusal(core::AddGroup{0, static_cast<core::GroupKind>(3)}),
+              HasSubstr("kind 3 is outside 0..2"));
+  std::string bytes;
+  Encode(core::Cancel{5}, {}, {}, 3, true, bytes);
+  EXPECT_EQ(Decode(bytes + '\7', 3).status().message(), "a field is unknown");
+  EXPECT_EQ(Decode(bytes.substr(0, 1) + '\1', 3).status().message(), "a record ends too early");
+  EXPECT_EQ(Decode("\x63", 3).status().message(), "there is no record of kind 99");
+  EXPECT_EQ(Decode("", 3).status().message(), "a record is empty");
 }
 
 TEST_F(LogFile, AWrittenLogReplaysIdentically) {
@@ -231,12 +242,11 @@ TEST_F(LogFile, AWrittenLogReplaysIdentically) {
   const Replayed replayed = ReplayLog(path());
   EXPECT_TRUE(replayed.status.ok()) << replayed.status;
   EXPECT_EQ(replayed.ending, LogReader::Ending::kClosed);
-  EXPECT_TRUE(replayed.from_beginning);
   EXPECT_FALSE(replayed.failed);
   EXPECT_GT(replayed.decisions, 100);
 }
 
-TEST_F(LogFile, TheBoundHoldsAndTheRemainingSegmentsReplay) {
+TEST_F(LogFile, TheBoundHoldsAndTheRemainingSegmentsCanBeRead) {
   constexpr int64_t kBound = LogWriter::kMinBytes;
   std::unique_ptr<LogWriter> owned = Writer(kBound);
   LogWriter* const writer = owned.get();
@@ -257,12 +267,18 @@ TEST_F(LogFile, TheBoundHoldsAndTheRemainingSegmentsReplay) {
   EXPECT_GE(last, 13u) << "the session was too short to turn the log over";
   EXPECT_LE(BytesOnDisk(), kBound);
   EXPECT_GT(BytesOnDisk(), kBound / 2);
-  const Replayed replayed = ReplayLog(path());
-  EXPECT_TRUE(replayed.status.ok()) << replayed.status;
-  EXPECT_EQ(replayed.ending, LogReader::Ending::kClosed);
-  EXPECT_FALSE(replayed.from_beginning);
-  EXPECT_FALSE(replayed.failed);
-  EXPECT_GE(replayed.segments, 4u);
+  absl::StatusOr<LogReader> reader = LogReader::Open(path());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_GE(reader->segments(), 4u);
+  EXPECT_GT(reader->header().segment, 0u);
+  Record record;
+  int64_t records = 0;
+  absl::StatusOr<bool> more;
+  while ((more = reader->Next(record)).ok() && *more) records += ToJson(record).empty() ? 0 : 1;
+  EXPECT_TRUE(more.ok()) << more.status();
+  EXPECT_GT(records, 1000);
+  EXPECT_EQ(reader->ending(), LogReader::Ending::kClosed);
+  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("the session's first segment is missing"));
 }
 
 TEST_F(LogFile, ARestartBeginsANewSessionAndTheLastOneIsRead) {
@@ -387,18 +403,11 @@ TEST_F(LogFile, SizesAreCheckedBeforeTheyAreUsed) {
 }
 
 TEST_F(LogFile, ALogOfAnOlderFormatIsRefusedInOneLine) {
-  v1::DecisionRecord record;
-  record.mutable_header()->set_format(1);
-  record.mutable_header()->set_version("1.4.0");
-  std::string header;
-  ASSERT_TRUE(AppendRecord(record, header));
   const std::string file = SegmentPath(path(), 1);
-  Put(file, std::string(kMagic) + Frame(header) + header);
+  Put(file, "BFIODL1\n and what protobuf has written");
   const absl::Status status = ReplayLog(path()).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), file +
-                                  ": decision log format 1, written by version '1.4.0'; this program "
-                                  "reads format 2");
+  EXPECT_EQ(status.message(), file + ": decision log format 1; this program reads format 3");
 }
 
 TEST_F(LogFile, DamageInOtherSessionsDoesNotPreventAReplay) {
@@ -469,6 +478,33 @@ TEST_F(LogFile, AHangingDiskStopsOnlyTheLog) {
     EXPECT_TRUE(session.RunUntilStopped(1'000'000));
   }
   EXPECT_LT(absl::Now() - start, absl::Minutes(1)) << "a net under a hang, not a bound";
+}
+
+// An event larger than a record, or than the queue, ends the log with a line and a reason, and nothing else.
+TEST_F(LogFile, AnEventThatIsTooLargeEndsOnlyTheLog) {
+  for (const size_t ids : {size_t{1} << 20, size_t{20} << 20}) {
+    SCOPED_TRACE(ids);
+    std::vector<core::RequestId> finished(ids);
+    for (size_t i = 0; i < ids; ++i) finished[i] = (i * 40503) % 100'000;
+    Session session(Writer(ids == 1 << 20 ? LogWriter::kMinBytes : 1 << 30));
+    session.session.Iterate();
+    core::StepReport report = {.step = 1 << 30};
+    report.finished = finished;
+    (void)session.recorded.group.OnReport(0, report);
+    session.recorded.recorder.Flush();
+    EXPECT_TRUE(session.recorded.recorder.stopped());
+    const int64_t plans = session.recorded.group.totals().plans;
+    for (int i = 0; i < 200; ++i) session.session.Iterate();
+    EXPECT_GT(session.recorded.group.totals().plans, plans);
+    session.recorded.recorder.Close();
+  }
+}
+
+TEST_F(LogFile, FilesAreNotForEveryUserOfTheMachine) {
+  WriteSession(1, 5);
+  struct stat info = {};
+  ASSERT_EQ(stat(ListSegments(path())[0].path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0007, 0u);
 }
 
 TEST_F(LogFile, AnUnusablePathOrBoundIsRefusedAtOnce) {

@@ -82,11 +82,9 @@ class RequestLifecycleTest : public ::testing::Test {
   }
   // The specification with which the request waits in the pool.
   core::RequestSpec WaitingSpec(core::RequestId id) const {
-    for (const core::PoolState::Waiting& waiting : cluster_->Save().pool.waiting) {
-      if (waiting.spec.id == id) return waiting.spec;
-    }
-    ADD_FAILURE() << id << " does not wait";
-    return {};
+    const core::WaitingPool& pool = cluster_->pool().views();
+    EXPECT_TRUE(pool.Contains(id)) << id << " does not wait";
+    return pool.Contains(id) ? pool.Spec(id) : core::RequestSpec();
   }
 
   static ClientRequest Request(const std::string& name, uint32_t max_new_tokens = 10) {

@@ -51,9 +51,6 @@ TEST(BatchCosts, AnEpochBeginsWithTheCostsThatItsMembersHad) {
   OneGroup group(WaitOptions(), *MakePolicy("fcfs", {}));
   group.OpenEpoch({CostMember(ContextCost(0.01, 1e-7)), CostMember()});
   EXPECT_NEAR(FixedTokens(group), 100'000, 1);
-  const OneGroup restored(WaitOptions(), *MakePolicy("fcfs", {}), group.Save());
-  ASSERT_TRUE(restored.restored().ok()) << restored.restored();
-  EXPECT_NEAR(FixedTokens(restored), 100'000, 1);
 }
 
 TEST(BatchMemory, ThresholdsAreBoundedByTheMemoryOfTheMembers) {
@@ -62,9 +59,6 @@ TEST(BatchMemory, ThresholdsAreBoundedByTheMemoryOfTheMembers) {
   EXPECT_EQ(memory(group), std::numeric_limits<double>::infinity());
   group.OpenEpoch({CostMember(), CostMember()});
   EXPECT_EQ(memory(group), 200'000);
-  const OneGroup restored(WaitOptions(), *MakePolicy("fcfs", {}), group.Save());
-  ASSERT_TRUE(restored.restored().ok()) << restored.restored();
-  EXPECT_EQ(memory(restored), 200'000);
 }
 
 TEST(BatchCosts, AnExplicitSettingTakesPrecedence) {

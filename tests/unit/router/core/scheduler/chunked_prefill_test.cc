@@ -136,12 +136,12 @@ TEST_F(ChunkedPrefillTest, ATenantPaysForTokensNotForSteps) {
   Enqueue(1, 1000, 4, 5);
   for (int i = 0; i < 8; ++i) Step();
   ASSERT_EQ(scheduler_->placed(), 0);
-  const double in_chunks = scheduler_->Save().pool.service.tenants.at(0).served;
+  const double in_chunks = scheduler_->cluster().pool().service().Served(0);
   Open({});
   Enqueue(2, 1000, 1, 5);
   for (int i = 0; i < 5; ++i) Step();
   ASSERT_EQ(scheduler_->placed(), 0);
-  EXPECT_EQ(scheduler_->Save().pool.service.tenants.at(0).served, in_chunks);
+  EXPECT_EQ(scheduler_->cluster().pool().service().Served(0), in_chunks);
 }
 
 // Records the lengths that it observes.

@@ -153,35 +153,5 @@ TEST(Drift, IncrementsMayChangeFromStepToStepAndSurviveEpochs) {
   }
 }
 
-// A scheduler that continues from a saved state behaves identically.
-TEST(Drift, SharesAreSavedAndRestored) {
-  DriftGroup group(PlanMode::kLockstep, 5);
-  for (int turn = 0; turn < 60; ++turn) group.Iterate(4);
-  const GroupState state = group.scheduler().SaveGroup();
-  int64_t shares = 0;
-  for (const GroupState::Worker& worker : state.workers) {
-    for (const GroupState::Resident& resident : worker.residents) shares += resident.drift;
-  }
-  EXPECT_GT(shares, 0);
-  OneGroup restored({}, *MakePolicy("least_tokens", {}), group.scheduler().Save());
-  ASSERT_TRUE(restored.restored().ok());
-  for (int g = 0; g < DriftGroup::kWorkers; ++g) {
-    EXPECT_EQ(restored.Account(g).load_tokens, group.scheduler().Account(g).load_tokens);
-    std::vector<RequestId> ended;
-    for (const GroupState::Resident& resident : state.workers[g].residents) {
-      if (!resident.inflight) ended.push_back(resident.spec.id);
-    }
-    for (OneGroup* scheduler : {&restored, &group.scheduler()}) {
-      StepReport report;
-      report.step = group.step() + 1;
-      report.load_tokens = scheduler->Account(g).load_tokens;
-      ended.resize(std::min<size_t>(ended.size(), 1));
-      report.finished = ended;
-      ASSERT_TRUE(scheduler->OnReport(g, report).ok());
-    }
-    EXPECT_EQ(restored.Account(g).load_tokens, group.scheduler().Account(g).load_tokens);
-  }
-}
-
 }  // namespace
 }  // namespace bfio::core

@@ -417,12 +417,12 @@ TEST(WaitInTheScheduler, ARequestThatHasBegunDoesNotWaitForABatch) {
   begun.generated_tokens = 1;
   ASSERT_TRUE(group.scheduler->Enqueue(begun).ok());
   ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(3)).ok());
-  const PoolState state = group.scheduler->Save().pool;
-  ASSERT_EQ(state.waiting.size(), 2U);
-  for (const auto& waiting : state.waiting) EXPECT_EQ(waiting.held_back, waiting.spec.id == 3);
+  ASSERT_EQ(group.scheduler->waiting(), 2);
+  EXPECT_EQ(group.scheduler->cluster().pool().wait_admission().size(), 1);
+  EXPECT_TRUE(group.scheduler->cluster().pool().wait_admission().Contains(3));
 }
 
-TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
+TEST(WaitInTheScheduler, AHeldRequestCountsAndCanBeCancelled) {
   // The fixed part of a step is so long that a few arrivals per step give a threshold of several requests.
   const std::string admission = "wait:most=1000,tokens=1000000";
   OneWorkerGroup group(admission, "none", 100, 1 << 20);
@@ -445,20 +445,15 @@ TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
   for (int n = 0; n < 4; ++n) EXPECT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(++id)).ok());
   EXPECT_EQ(scheduler.Enqueue(OneWorkerGroup::Spec(id + 1)).code(), absl::StatusCode::kResourceExhausted);
 
-  const PoolState state = scheduler.Save().pool;
-  ASSERT_EQ(state.waiting.size(), 6U);
-  for (const PoolState::Waiting& waiting : state.waiting) EXPECT_TRUE(waiting.held_back);
-  SchedulerOptions options = {.wait = ParseAdmission(admission)->wait};
-  OneGroup other(options, *MakePolicy("fcfs", {}), scheduler.Save());
-  ASSERT_TRUE(other.restored().ok());
-  EXPECT_EQ(other.waiting(), 6);
-  EXPECT_EQ(other.Cancel(id), CancelOutcome::kDequeued);
-  EXPECT_EQ(other.waiting(), 5);
-  EXPECT_FALSE(other.Knows(id));
-  EXPECT_EQ(other.Cancel(id), CancelOutcome::kUnknown);
+  EXPECT_EQ(scheduler.waiting(), 6);
+  EXPECT_EQ(scheduler.cluster().pool().wait_admission().size(), 6);
+  EXPECT_EQ(scheduler.Cancel(id), CancelOutcome::kDequeued);
+  EXPECT_EQ(scheduler.waiting(), 5);
+  EXPECT_FALSE(scheduler.Knows(id));
+  EXPECT_EQ(scheduler.Cancel(id), CancelOutcome::kUnknown);
 }
 
-TEST(SharedKv, MakesRoomUnderEveryRuleAndSurvivesACopy) {
+TEST(SharedKv, MakesRoomUnderEveryRule) {
   for (const char* admission : {"none", "kv_feasible", "mc_sf", "protection:alpha=0"}) {
     SCOPED_TRACE(admission);
     OneWorkerGroup group(admission, "max_tokens");
@@ -470,9 +465,6 @@ TEST(SharedKv, MakesRoomUnderEveryRuleAndSurvivesACopy) {
     EXPECT_TRUE(group.Plan().empty());
     group.shared = 399;
     group.Report(804);
-    OneGroup copy({}, *MakePolicy("fcfs", {}), group.scheduler->Save());
-    ASSERT_TRUE(copy.restored().ok());
-    EXPECT_EQ(copy.SaveGroup().workers[0].shared_kv_tokens, 399);
     ASSERT_EQ(group.Plan().size(), 1U) << "two of the three share 399 of 400 tokens";
     group.shared = 0;
     group.Report(1206);
@@ -486,16 +478,16 @@ TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
     ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id, 400, 600, 7)).ok());
   ASSERT_EQ(group.Plan().size(), 2U);
   group.Report(800);
-  const double paid = group.scheduler->Save().pool.service.tenants.at(0).served;
+  const double paid = group.scheduler->cluster().pool().service().Served(7);
   EXPECT_EQ(paid, 800 * TenantService::kPromptWeight);
   // It is preempted before its first token, after 30 steps in the pool.
   group.Report(401, {2});
   RequestSpec spec = OneWorkerGroup::Spec(2, 400, 600, 7);
   spec.waited_steps = 30;
   group.scheduler->Requeue(spec);
-  const PoolState state = group.scheduler->Save().pool;
-  ASSERT_EQ(state.waiting.size(), 1U);
-  EXPECT_EQ(group.scheduler->NextStep() - state.waiting[0].enqueued_step, 30);
+  const absl::Span<const WaitingView> views = group.scheduler->cluster().pool().views().views();
+  ASSERT_EQ(views.size(), 1U);
+  EXPECT_EQ(group.scheduler->NextStep() - views[0].enqueued_step, 30);
   group.Report(402, {}, {1});
   for (int i = 0; i < 3 && group.scheduler->waiting() > 0; ++i) {
     for (const Placement& placement : group.Plan()) {
@@ -505,7 +497,7 @@ TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
     if (group.scheduler->waiting() > 0) group.Report(0, {}, {}, true);
   }
   EXPECT_EQ(group.scheduler->waiting(), 0);
-  const double later = group.scheduler->Save().pool.service.tenants.at(0).served;
+  const double later = group.scheduler->cluster().pool().service().Served(7);
   EXPECT_LT(later - paid, 100) << "some tokens, but no prompt";
 }
 
@@ -528,7 +520,6 @@ TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
       group.Report(account.load_tokens + 100 * account.inflight);
     }
     EXPECT_EQ(small_placed, !aged);
-    EXPECT_EQ(group.scheduler->SaveGroup().holder.has_value(), aged);
   }
 }
 

@@ -217,19 +217,5 @@ TEST(RankQueuesTest, HalfOfThePoolIsFreeOfHeldRequests) {
   steps.Enqueue(FreeSpec(5));
 }
 
-TEST(RankQueuesTest, SavedAndRestoredRequestsWaitForTheSameRank) {
-  RankSteps steps("fcfs", {{.slots = 1, .kv_tokens = 100}, {.slots = 1, .kv_tokens = 100}});
-  steps.Enqueue(HeldSpec(1, 1));
-  steps.Enqueue(HeldSpec(2, 1));
-  steps.Step();
-  ASSERT_THAT(steps.PlacedOn(1), ElementsAre(1));
-  SchedulerOptions options = {.plan_mode = PlanMode::kLockstep};
-  OneGroup again(options, *MakePolicy("fcfs", {}), steps.group().Save());
-  ASSERT_TRUE(again.restored().ok()) << again.restored();
-  EXPECT_EQ(again.waiting(), 1);
-  ASSERT_EQ(again.Save().pool.waiting.size(), 1u);
-  EXPECT_EQ(again.Save().pool.waiting[0].spec.held_to, (RequestSpec::HeldRank{OneGroup::kGroup, 1}));
-}
-
 }  // namespace
 }  // namespace bfio::core

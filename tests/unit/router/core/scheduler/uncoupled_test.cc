@@ -104,17 +104,10 @@ TEST(Uncoupled, AWorkerThatDoesNotReportGetsNoFurtherPlans) {
   EXPECT_EQ(scheduler->MakePlan()->placements.size(), 20u);
 }
 
-// A scheduler that continues from this one's state.
-std::unique_ptr<OneGroup> Successor(const OneGroup& scheduler) {
-  auto successor = std::make_unique<OneGroup>(SchedulerOptions(), *MakePolicy("jffc", {}), scheduler.Save());
-  EXPECT_TRUE(successor->restored().ok()) << successor->restored();
-  return successor;
-}
-
 // All arrivals within one step of a worker enter its next step, however many plans carry them, and are
 // counted for that step. None of them goes to the slow worker.
 TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
-  auto scheduler = Uncoupled(
+  const auto scheduler = Uncoupled(
       "jffc", {{.slots = 30, .kv_tokens = 1 << 20}, {.slots = 30, .kv_tokens = 1 << 20, .service_time = 2}});
   ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
   ASSERT_TRUE(scheduler->MakePlan().has_value());
@@ -127,7 +120,6 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
     ASSERT_EQ(plan->apply_steps[1], 0) << "the fast one has a free slot";
     number = plan->apply_steps[0];
   }
-  scheduler = Successor(*scheduler);
   ASSERT_TRUE(ReportStep(*scheduler, 0, 2, 1, 11).ok());
   ASSERT_TRUE(ReportStep(*scheduler, 0, 3, number, 12 + 24 * 10).ok());
   EXPECT_EQ(scheduler->Account(0).active, 25);
@@ -137,7 +129,6 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
   std::vector<RequestId> all;
   for (RequestId id = 1; id <= 25; ++id) all.push_back(id);
   ASSERT_TRUE(ReportStep(*scheduler, 0, 4, number, 13 + 24 * 11, all, true).ok());
-  scheduler = Successor(*scheduler);
   EXPECT_TRUE(scheduler->Account(0).idle);
   EXPECT_TRUE(scheduler->Parked());
   ASSERT_TRUE(scheduler->Enqueue(Wanted(26)).ok());
@@ -149,20 +140,12 @@ struct Tally {
   int64_t preempted = 0, promised = 0, requests = 0;
 };
 
-// Runs a session over schedulers, each of which continues from the previous one's state.
 Tally RunSession(const char* policy, uint64_t seed, const char* admission) {
   const bool reserves = admission == std::string("none");
   SchedulerOptions options = {.admission = ParseAdmission(admission)->kv};
-  const auto lookahead = [&] { return *MakeLookahead(reserves ? "none" : "max_tokens"); };
-  auto scheduler =
-      std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), lookahead(), GroupKind::kIndependent);
-  bfio::testing::UncoupledSession<OneGroup> session(scheduler.get(), seed, reserves);
-  session.successor = [&] {
-    auto other = std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), scheduler->Save(), lookahead());
-    EXPECT_TRUE(other->restored().ok()) << other->restored();
-    scheduler = std::move(other);
-    return scheduler.get();
-  };
+  OneGroup scheduler(options, *MakePolicy(policy, {}), *MakeLookahead(reserves ? "none" : "max_tokens"),
+                     GroupKind::kIndependent);
+  bfio::testing::UncoupledSession<OneGroup> session(&scheduler, seed, reserves);
   session.Run(600);
   return {session.preempted(), session.promised(), session.requests()};
 }

@@ -35,12 +35,11 @@ MemoryLog::Segments Record(const SessionSetup& setup, uint64_t seed, int turns,
   return segments;
 }
 
-// Replays the segments from index `first` on.
-SessionReplay Replay(const MemoryLog::Segments& segments, size_t first = 0,
+SessionReplay Replay(const MemoryLog::Segments& segments,
                      std::optional<core::PolicySetting> instead = std::nullopt) {
   SessionReplay replay(std::move(instead), NoClock);
-  for (size_t i = first; i < segments.size(); ++i) {
-    for (const v1::DecisionRecord& record : segments[i]) {
+  for (const std::vector<record::Record>& segment : segments) {
+    for (const record::Record& record : segment) {
       const absl::Status status = replay.Take(record);
       EXPECT_TRUE(status.ok()) << status;
       if (!status.ok()) return replay;
@@ -90,7 +89,6 @@ TEST(SessionReplay, AdmissionIsRecordedToo) {
   for (const char* admission : {"kv_feasible", "mc_sf:most=7", "protection:alpha=0.1",
                                 "wait:tokens=100,most=6", "kv_feasible+nested_wait:tokens=100,most=6"}) {
     SessionSetup setup = {.lookahead = "max_tokens", .admission = admission};
-    // In several segments: the states between them contain the requests that admission keeps back.
     ExpectSessionsRepeat(setup, admission, 4000);
   }
 }
@@ -155,11 +153,11 @@ int64_t RecordAgents(MemoryLog::Segments& segments, std::optional<core::Placemen
   return cluster.group(0)->chooser().switches();
 }
 
-// Logs of older programs do not record the placement rules.
+// Without the rules, the replay makes its own choices.
 MemoryLog::Segments WithoutRules(MemoryLog::Segments segments) {
   for (auto& segment : segments) {
-    for (v1::DecisionRecord& record : segment) {
-      if (record.has_plan()) record.mutable_plan()->clear_placement_rule();
+    for (record::Record& record : segment) {
+      if (auto* logged = std::get_if<record::LoggedEvent>(&record)) logged->outcome.rule.reset();
     }
   }
   return segments;
@@ -174,32 +172,17 @@ TEST(SessionReplay, SwitchOfThePlacementRuleReplays) {
   // The same events give the same choices.
   ExpectIdentical(Replay(WithoutRules(segments)));
   // Without the choice the placements differ.
-  EXPECT_GT(Replay(segments, 0, core::PolicySetting{"bf_io_horizon", {}}).counts().otherwise, 0);
+  EXPECT_GT(Replay(segments, core::PolicySetting{"bf_io_horizon", {}}).counts().otherwise, 0);
 }
 
-// The recorded rule is used even if this program would choose another, and also if the replay begins in a
-// later segment and has no requests to choose by.
+// The recorded rule is used even if this program would choose another.
 TEST(SessionReplay, RecordedPlacementRuleIsObeyed) {
   MemoryLog::Segments segments;
   EXPECT_EQ(RecordAgents(segments, core::PlacementRule::kCounts, 100'000), 1);
   ASSERT_GT(segments.size(), 3u);
   ExpectIdentical(Replay(segments));
-  ExpectIdentical(Replay(segments, segments.size() - 2));
   const SessionReplay chooses = Replay(WithoutRules(segments));
   EXPECT_LT(chooses.counts().identical, chooses.counts().decisions);
-}
-
-TEST(SessionReplay, PlacementRuleThatDoesNotExistIsRefused) {
-  MemoryLog::Segments segments = Record({}, 1, 20);
-  SessionReplay replay(std::nullopt, NoClock);
-  absl::Status status;
-  for (v1::DecisionRecord& record : segments.at(0)) {
-    if (record.has_plan()) record.mutable_plan()->set_placement_rule(3);
-    status = replay.Take(record);
-    if (!status.ok()) break;
-  }
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("placement_rule"));
 }
 
 // Workers without a barrier have steps and plans of their own.
@@ -321,10 +304,6 @@ TEST(SessionReplay, SessionsOfSeveralGroupsReplay) {
       ExpectIdentical(replay);
       EXPECT_TRUE(replay.exact());
       EXPECT_GT(replay.counts().groups, seed % 4 == 0 ? 0 : 1);
-      // The accounts agree from any segment on, even if a policy's memory is missing.
-      const SessionReplay later = Replay(segments, segments.size() / 2);
-      EXPECT_FALSE(later.Failed()) << later.counts().first_difference;
-      EXPECT_EQ(later.counts().answers_identical, later.counts().answers);
       if (HasFailure()) return;
     }
   }
@@ -335,69 +314,46 @@ TEST(SessionReplay, PoliciesMayChangeDuringASession) {
   for (uint64_t seed = 1; seed <= 10; ++seed) ExpectIdentical(Replay(Record(setup, seed, 300)));
 }
 
-TEST(SessionReplay, StatesBetweenSegmentsEqualTheReplays) {
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
-    const MemoryLog::Segments segments = Record({}, seed, 300, 4000);
-    ASSERT_GT(segments.size(), 3u);
-    const SessionReplay replay = Replay(segments);
-    ExpectIdentical(replay);
-    EXPECT_TRUE(replay.exact());
-  }
+TEST(SessionReplay, SegmentsAreCutsOfOneSession) {
+  const MemoryLog::Segments segments = Record({}, 3, 300, 4000);
+  ASSERT_GT(segments.size(), 3u);
+  ExpectIdentical(Replay(segments));
+  EXPECT_THAT(SessionReplay(std::nullopt, NoClock).Take(segments[1][0]).message(),
+              HasSubstr("the session's first segment is missing"));
+  SessionReplay replay = Replay({segments[0]});
+  EXPECT_THAT(replay.Take(segments[2][0]).message(), HasSubstr("does not follow the one before"));
 }
 
-TEST(SessionReplay, StatelessPoliciesReplayFromAnySegment) {
-  for (const char* policy : {"fcfs", "lpt", "least_tokens", "bf_io"}) {
-    SessionSetup setup = {.policy = policy};
-    const MemoryLog::Segments segments = Record(setup, 3, 300, 4000);
-    ASSERT_GT(segments.size(), 3u);
-    for (size_t first = 1; first < segments.size(); ++first) {
-      const SessionReplay replay = Replay(segments, first);
-      EXPECT_FALSE(replay.from_beginning());
-      EXPECT_FALSE(replay.Failed()) << replay.counts().first_difference;
-      EXPECT_EQ(replay.counts().identical, replay.counts().decisions) << policy;
+// The `nth` event of this kind; decisions without placements do not count.
+template <class Event>
+record::LoggedEvent& Nth(MemoryLog::Segments& segments, int nth) {
+  for (std::vector<record::Record>& segment : segments) {
+    for (record::Record& record : segment) {
+      auto* const logged = std::get_if<record::LoggedEvent>(&record);
+      if (logged == nullptr || !std::holds_alternative<Event>(logged->event)) continue;
+      const bool empty = std::is_same_v<Event, core::MakePlan> &&
+                         (!logged->outcome.plan || logged->outcome.plan->placements.empty());
+      if (!empty && nth-- == 0) return *logged;
     }
   }
-}
-
-TEST(SessionReplay, DifferencesForLackOfAPolicysMemoryAreNotErrors) {
-  SessionSetup setup;
-  setup.policy = "power_of_two";  // its random stream is not in the log
-  const MemoryLog::Segments segments = Record(setup, 3, 300, 4000);
-  const SessionReplay replay = Replay(segments, 2);
-  EXPECT_FALSE(replay.Failed());
-  EXPECT_FALSE(replay.exact());
-  EXPECT_LT(replay.counts().identical, replay.counts().decisions);
-  EXPECT_GT(replay.counts().last_difference, 0);
-  EXPECT_EQ(replay.counts().answers_identical, replay.counts().answers);
-}
-
-// The `nth` record of this kind; plans without workers do not count.
-v1::DecisionRecord& Nth(MemoryLog::Segments& segments, v1::DecisionRecord::WhatCase kind, int nth) {
-  for (std::vector<v1::DecisionRecord>& segment : segments) {
-    for (v1::DecisionRecord& record : segment) {
-      const bool empty_plan = record.has_plan() && record.plan().workers_size() == 0;
-      if (record.what_case() == kind && !empty_plan && nth-- == 0) return record;
-    }
-  }
-  ADD_FAILURE() << "no such record";
-  return segments[0][0];
+  ADD_FAILURE() << "no such event";
+  return std::get<record::LoggedEvent>(segments[0][1]);
 }
 
 TEST(SessionReplay, AChangedDecisionIsReportedAndTheReplayContinues) {
   MemoryLog::Segments segments = Record({}, 1, 200);
-  v1::LoggedPlan& plan = *Nth(segments, v1::DecisionRecord::kPlan, 20).mutable_plan();
-  plan.mutable_wait_steps()->Set(0, plan.wait_steps(0) + 1);
+  ++Nth<core::MakePlan>(segments, 20).outcome.plan->placements[0].wait_steps;
   const SessionReplay replay = Replay(segments);
   EXPECT_TRUE(replay.Failed());
   EXPECT_EQ(replay.counts().identical, replay.counts().decisions);
   EXPECT_EQ(replay.counts().answers_identical, replay.counts().answers - 1);
-  EXPECT_THAT(replay.counts().first_difference, HasSubstr("plan (record "));
-  EXPECT_THAT(replay.counts().first_difference, HasSubstr("expected step "));
+  EXPECT_THAT(replay.counts().first_difference, HasSubstr("make_plan (record "));
+  EXPECT_THAT(replay.counts().first_difference, HasSubstr("expected {\"plan\":{\"apply_step\":"));
 }
 
 TEST(SessionReplay, AnotherPolicysDecisionsAreDetected) {
   MemoryLog::Segments segments = Record({}, 1, 200);
-  segments[0][0].mutable_header()->mutable_policy()->set_name("max_min");
+  std::get<record::LogHeader>(segments[0][0]).policy.name = "max_min";
   const SessionReplay replay = Replay(segments);
   EXPECT_TRUE(replay.Failed());
   EXPECT_LT(replay.counts().identical, replay.counts().decisions);
@@ -418,45 +374,35 @@ TEST(SessionReplay, DecisionsCutShortByTheClockAreNotErrors) {
 
 TEST(SessionReplay, AChangedAnswerIsReported) {
   MemoryLog::Segments segments = Record({}, 1, 200);
-  Nth(segments, v1::DecisionRecord::kEnqueue, 5).mutable_enqueue()->set_status(8);
+  Nth<core::Enqueue>(segments, 5).outcome.status = absl::ResourceExhaustedError("");
   const SessionReplay replay = Replay(segments);
   EXPECT_TRUE(replay.Failed());
-  EXPECT_THAT(replay.counts().first_difference, HasSubstr("expected RESOURCE_EXHAUSTED; got OK"));
+  EXPECT_THAT(replay.counts().first_difference, HasSubstr("expected {\"status\":8}; got {}"));
 }
 
 TEST(SessionReplay, WhatIfRunsAnotherPolicyOnTheRecordedSnapshots) {
   SessionSetup setup = {.policy = "fcfs"};
   const MemoryLog::Segments segments = Record(setup, 1, 300);
-  const SessionReplay same = Replay(segments, 0, core::PolicySetting{"fcfs", {}});
+  const SessionReplay same = Replay(segments, core::PolicySetting{"fcfs", {}});
   EXPECT_GT(same.counts().asked, 0);
   EXPECT_EQ(same.counts().otherwise, 0);
   EXPECT_EQ(same.counts().other_idle_tokens, same.counts().recorded_idle_tokens);
-  const SessionReplay other = Replay(segments, 0, core::PolicySetting{"bf_io", {}});
+  const SessionReplay other = Replay(segments, core::PolicySetting{"bf_io", {}});
   EXPECT_FALSE(other.Failed());
   EXPECT_GT(other.counts().otherwise, 0);
   EXPECT_LT(other.counts().otherwise, other.counts().asked);
   EXPECT_LT(other.counts().other_idle_tokens, other.counts().recorded_idle_tokens);
 }
 
-TEST(SessionReplay, ImpossibleRecordsAreRefusedByName) {
-  const auto take = [](const v1::DecisionRecord& record) {
-    MemoryLog::Segments segments = Record({}, 1, 3);
-    SessionReplay replay = Replay(segments);
-    return replay.Take(record);
-  };
-  v1::DecisionRecord record;
-  record.mutable_enqueue()->mutable_request()->set_prefill_tokens(0);
-  EXPECT_THAT(take(record).message(), HasSubstr("prefill_tokens 0 is outside 1.."));
-  record.mutable_open_epoch()->add_members()->mutable_worker()->set_slots(-1);
-  EXPECT_THAT(take(record).message(), HasSubstr("slots -1 is outside 1.."));
-  record.mutable_plan()->add_placed(1);
-  EXPECT_THAT(take(record).message(), HasSubstr("placed, workers: 1 and 0 entries"));
-  record.mutable_set_policy()->set_name("nobody");
-  EXPECT_EQ(take(record).code(), absl::StatusCode::kInvalidArgument);
-  record.mutable_state()->set_last(true);
-  EXPECT_THAT(take(record).message(), HasSubstr("a state without a header before it"));
-  record.mutable_header()->set_session(7);
-  EXPECT_THAT(take(record).message(), HasSubstr("a header of another session"));
+TEST(SessionReplay, RecordsThatDoNotFitTheSessionAreRefused) {
+  EXPECT_THAT(
+      SessionReplay(std::nullopt, NoClock).Take(record::LoggedEvent{.event = core::MakePlan{}}).message(),
+      HasSubstr("an event precedes the header"));
+  SessionReplay replay = Replay(Record({}, 1, 3));
+  EXPECT_EQ(replay.Take(record::LoggedEvent{.event = core::SetPolicy{{"nobody", {}}}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(replay.Take(record::LogHeader{.session = 7}).message(),
+              HasSubstr("does not follow the one before"));
 }
 
 TEST(SessionReplay, TheReportHasTheCounts) {
