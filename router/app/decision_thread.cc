@@ -319,8 +319,13 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
   const Overloaded carry_out{
       [&](const SendEpoch& c) { to(c.to, [&](WorkerChannel& channel) { channel.SendEpoch(c.epoch); }); },
       [&](const SendPlan& c) {
-        to(c.to, [&](WorkerChannel& channel) { channel.SendPlan(c.plan, assignments_); });
         assignments_.clear();
+        for (const core::Placement& placed : c.plan.placements) {
+          const auto rank = rank_offset + static_cast<uint32_t>(placed.worker);
+          if (auto assignment = requests_.OnPlaced(placed.id, rank, placed.wait_steps, now_, c.plan.model))
+            assignments_.push_back(*assignment);
+        }
+        to(c.to, [&](WorkerChannel& channel) { channel.SendPlan(c.plan, assignments_); });
       },
       [&](const SendNotice& c) { to(c.to, [&](WorkerChannel& channel) { channel.SendNotice(c.text); }); },
       [&](const SendShutdown& c) {
@@ -336,11 +341,6 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
       [&](const RequestRejected& c) { requests_.OnRejected(c.id, c.status, now_); },
       [&](const RequestPreempted& c) { requests_.OnPreempted(c.id, now_); },
       [&](const RequestLost& c) { requests_.OnLost(c.id, now_); },
-      [&](const RequestPlaced& c) {
-        const auto rank = rank_offset + static_cast<uint32_t>(c.rank);
-        if (auto assignment = requests_.OnPlaced(c.id, rank, c.wait_steps, now_, c.model))
-          assignments_.push_back(*assignment);
-      },
       [&](const EpochOpened&) {
         OnMembershipChanged();
         requests_.OnEpochOpened(now_);

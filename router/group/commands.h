@@ -27,7 +27,7 @@ struct SendEpoch {
   MemberId to = 0;
   EpochOffer epoch;
 };
-// The RequestPlaced commands of this part come directly before it.
+// Its placements concern the requests too.
 struct SendPlan {
   MemberId to = 0;
   PlanPart plan;
@@ -76,13 +76,6 @@ struct RequestPreempted {
 struct RequestLost {
   core::RequestId id = 0;
 };
-struct RequestPlaced {
-  core::RequestId id = 0;
-  core::WorkerIndex rank = 0;
-  int64_t wait_steps = 0;
-  // The number of the model that continues the request (core::OpenEpoch).
-  uint32_t model = 0;
-};
 
 // --- about the group ---
 
@@ -114,8 +107,8 @@ struct LogLine {
 };
 
 using Command = std::variant<SendEpoch, SendPlan, SendNotice, SendShutdown, CloseMember, GeneratedTokens,
-                             RequestFinished, RequestRejected, RequestPreempted, RequestLost, RequestPlaced,
-                             EpochOpened, EpochClosed, StepDone, EnergyReported, LogLine>;
+                             RequestFinished, RequestRejected, RequestPreempted, RequestLost, EpochOpened,
+                             EpochClosed, StepDone, EnergyReported, LogLine>;
 using Commands = std::vector<Command>;
 
 }  // namespace bfio::router

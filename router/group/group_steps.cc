@@ -197,22 +197,19 @@ bool Group::Decide(absl::Time now, Commands& out) {
 
 void Group::SendParts(const core::Plan& plan, const Context& context) {
   std::vector<PlanPart> parts(ranks_.size());
-  std::vector<std::vector<RequestPlaced>> placed(ranks_.size());
   for (const core::Drop& drop : plan.drops) parts[drop.worker].cancellations.push_back(drop.id);
-  for (const core::Placement& placement : plan.placements) {
-    parts[placement.worker].placements.push_back(placement.id);
-    placed[placement.worker].push_back({placement.id, placement.worker, placement.wait_steps, model_});
-  }
+  for (const core::Placement& placement : plan.placements)
+    parts[placement.worker].placements.push_back(placement);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     Member& member = *ranks_[rank];
     PlanPart& part = parts[rank];
     part.apply_step = ApplyStepOf(plan, static_cast<core::WorkerIndex>(rank));
     if (part.apply_step == 0) continue;
     part.epoch = epoch_;
+    part.model = model_;
     part.level_s = plan.level_s;
     if (!std::exchange(member.orphans_dropped, true))
       part.cancellations.insert(part.cancellations.end(), member.orphaned.begin(), member.orphaned.end());
-    context.out.insert(context.out.end(), placed[rank].begin(), placed[rank].end());
     context.out.push_back(SendPlan{member.id, std::move(part)});
     OnPartSent(member, context.now);
   }

@@ -192,11 +192,13 @@ struct EpochOffer {
   std::string group;
 };
 
-// One rank's part of a plan; placements are request ids.
+// One rank's part of a plan.
 struct PlanPart {
   uint64_t epoch = 0;
   int64_t apply_step = 0;
-  std::vector<core::RequestId> placements;
+  std::vector<core::Placement> placements;
+  // The number of the model that continues the placed requests (core::OpenEpoch).
+  uint32_t model = 0;
   std::vector<core::RequestId> cancellations;
   std::optional<double> level_s;
 };

@@ -39,8 +39,6 @@ class GroupChecker {
   void Observe(const Commands& commands, std::optional<MemberId> reporter = std::nullopt) {
     reporter_ = reporter;
     for (const Command& command : commands) std::visit([&](const auto& c) { On(c); }, command);
-    if (!placing_.empty()) Broken("a placed request is in no plan");
-    placing_.clear();
   }
 
   // Called between events.
@@ -130,9 +128,9 @@ class GroupChecker {
       Broken("a plan is of the epoch that its member is ready for");
     if (send.plan.apply_step <= told->apply_step) Broken("plans grow");
     told->apply_step = send.plan.apply_step;
-    for (const core::RequestId id : send.plan.placements) {
-      if (placing_.erase(id) != 1) Broken("a plan's placements were announced");
-      if (!holder_.emplace(id, send.to).second) Broken("a request is on one member");
+    for (const core::Placement& placed : send.plan.placements) {
+      if (!holder_.emplace(placed.id, send.to).second) Broken("a request is on one member");
+      if (placed.wait_steps < 0) Broken("no wait is negative");
     }
   }
   void On(const SendNotice& notice) {
@@ -149,10 +147,6 @@ class GroupChecker {
   void On(const RequestPreempted& preempted) { OnReported(preempted.id, true); }
   void On(const RequestLost& lost) {
     if (holder_.erase(lost.id) != 1 && !cancelled_.contains(lost.id)) Broken("what is lost was placed");
-  }
-  void On(const RequestPlaced& placed) {
-    if (holder_.contains(placed.id) || !placing_.insert(placed.id).second) Broken("a request is placed once");
-    if (placed.wait_steps < 0) Broken("no wait is negative");
   }
   void On(const EpochOpened& opened) {
     if (!open_.insert(opened.group).second) Broken("an epoch is closed before the next one opens");
@@ -171,7 +165,7 @@ class GroupChecker {
   std::map<MemberId, Told> members_;
   std::set<core::GroupIndex> open_;
   std::map<core::RequestId, MemberId> holder_;
-  std::set<core::RequestId> placing_, cancelled_;
+  std::set<core::RequestId> cancelled_;
   std::optional<MemberId> reporter_;
   std::vector<std::string> broken_;
 };

@@ -406,7 +406,9 @@ class GroupWorld {
   void On(const SendEpoch& send) { Send(send.to, send.epoch); }
   void On(const SendPlan& send) {
     SentPlan plan{send.plan, {}};
-    for (const core::RequestId id : send.plan.placements) {
+    for (const core::Placement& placed : send.plan.placements) {
+      const core::RequestId id = placed.id;
+      book().OnPlaced(id, send.plan.model);
       const auto it = book().live.find(id);
       if (it == book().live.end()) continue;
       SimpleBook::Record& record = it->second;
@@ -437,7 +439,6 @@ class GroupWorld {
     lost.push_back(request.id);
     book().PlaceAgain(request.id);
   }
-  void On(const RequestPlaced& placed) { book().OnPlaced(placed.id, placed.model); }
   void On(const EpochOpened&) {}
   void On(const EpochClosed&) {}
   void On(const StepDone& done) { steps.push_back(done.summary); }

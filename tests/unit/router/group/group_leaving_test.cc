@@ -9,6 +9,7 @@ namespace bfio::router {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
@@ -68,7 +69,7 @@ TEST_F(BarrierGroupTest, AnOrphanedRequestIsDistinctFromANewOneOfItsNumber) {
   world_->Join("a");
   Form();
   EXPECT_THAT(world_->last_part["a"].cancellations, ElementsAre(5));
-  EXPECT_THAT(world_->last_part["a"].placements, ElementsAre(5));
+  EXPECT_THAT(world_->last_part["a"].placements, ElementsAre(Field(&core::Placement::id, 5)));
   world_->Run();
   EXPECT_EQ(world_->book().completed.size(), 1u) << "with tokens of its own from the first one on";
 }

@@ -232,7 +232,7 @@ TEST_F(WorkerLinkServiceTest, AssignmentsCarryTheRemainingWork) {
   PlanPart plan;
   plan.epoch = 7;
   plan.apply_step = 9;
-  plan.placements = {42};
+  plan.placements = {{.id = 42}};
   plan.cancellations = {4};
   plan.level_s = 0.02;
   const auto channel = Attach();
