@@ -183,6 +183,8 @@ class Writer : public Archive<Writer, false> {
   }
   void Count(size_t count) { Varint(count); }
   void EndList() {}
+  // The next field has this number.
+  void From(int number) { field_ = number - 1; }
   int Open() { return std::exchange(field_, 0); }
   void Close(int outer) {
     out_.push_back('\0');
@@ -251,6 +253,8 @@ class Reader : public Archive<Reader, true> {
     if (count > bytes_.size()) Fail("a list is longer than its record");
     return ok() ? static_cast<size_t>(count) : 0;
   }
+  // The next field has this number.
+  void From(int number) { field_ = number - 1; }
   int Open() { return std::exchange(field_, 0); }
   void Close(int outer) {
     if (Take(1) != absl::string_view("\0", 1)) Fail("a field is unknown");
@@ -341,6 +345,7 @@ class JsonWriter : public Archive<JsonWriter, false> {
   void Fixed(uint64_t value) { Value(value); }
   void Count(size_t) { Bracket('['); }
   void EndList() { text_ += ']', fresh_ = false; }
+  void From(int) {}
   int Open() { return Bracket('{'), 0; }
   void Close(int) { text_ += '}', fresh_ = false; }
   template <class T, class Bound>

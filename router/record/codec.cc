@@ -26,7 +26,9 @@ void Emplace(size_t wanted, core::SchedulerEvent& event, std::index_sequence<ind
 template <class A, class Event, class Outcome, class Times>
 void EventFields(A& a, Event& event, Outcome& outcome, Times& times) {
   std::visit([&](auto& what) { Fields(a, what); }, event);
+  a.From(kFirstOfOutcome);
   Fields(a, outcome);
+  a.From(kFirstOfTimes);
   Fields(a, times);
 }
 

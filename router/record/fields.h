@@ -35,6 +35,9 @@ inline constexpr int64_t kMaxTries = std::numeric_limits<int32_t>::max() - 1;
 inline constexpr double kMaxTime = 1e9;
 inline constexpr double kLeastTime = 1e-9;
 
+// Numbers of fields that begin a part of a record, so that each part can grow at its end.
+inline constexpr int kFirstOption = 16, kFirstOfPolicy = 48, kFirstOfOutcome = 64, kFirstOfTimes = 96;
+
 template <class A, class T>
 using Of = std::conditional_t<A::kReads, T&, const T&>;
 
@@ -80,9 +83,11 @@ void Fields(A& a, Of<A, LogHeader> header) {
   a.Text("version", version);
   a.Int("started_unix_us", started_unix_us);
   a.Int("id_base", id_base);
-  Fields(a, options);
-  Fields(a, policy);
   a.Text("lookahead", lookahead);
+  a.From(kFirstOption);
+  Fields(a, options);
+  a.From(kFirstOfPolicy);
+  Fields(a, policy);
 }
 
 // --- requests and workers ---
@@ -163,9 +168,9 @@ void Fields(A& a, Of<A, core::ResidentRequest> resident) {
 template <class A>
 void Fields(A& a, Of<A, core::EpochMember> member) {
   auto& [spec, resident, recovered] = member;
-  Fields(a, spec);
   a.Structs("resident", resident);
   a.Structs("recovered", recovered);
+  Fields(a, spec);
 }
 
 // --- reports ---

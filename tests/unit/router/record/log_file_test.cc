@@ -231,7 +231,7 @@ TEST(LogCodec, ImpossibleValuesAreRefusedByName) {
               HasSubstr("kind 3 is outside 0..2"));
   std::string bytes;
   Encode(core::Cancel{5}, {}, {}, 3, true, bytes);
-  EXPECT_EQ(Decode(bytes + '\7', 3).status().message(), "a field is unknown");
+  EXPECT_EQ(Decode(bytes + '\x70', 3).status().message(), "a field is unknown");
   EXPECT_EQ(Decode(bytes.substr(0, 1) + '\1', 3).status().message(), "a record ends too early");
   EXPECT_EQ(Decode("\x63", 3).status().message(), "there is no record of kind 99");
   EXPECT_EQ(Decode("", 3).status().message(), "a record is empty");
