@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
