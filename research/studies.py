@@ -422,7 +422,7 @@ PREDICTORS |= {
 LOOKING = {
     f"{objective} H={horizon}" + (f", {discount}^h" if discount else ""): bf_io(horizon, objective, discount)
     for objective, horizon, discount in (
-        ("paper", 5, 0.7), ("paper", 20, 0.7), ("refill", 20, 0.9), ("paper", 10, 0.7), ("paper", 5, None),
+        ("paper", 5, 0.7), ("paper", 20, 0.7), ("paper", 10, 0.7), ("paper", 5, None),
         ("paper", 10, None), ("paper", 20, None), ("square", 10, 0.7),
     )
 }
@@ -518,14 +518,12 @@ def expect_predictors(ctx, workload, against):
             ("square H=0", "none"): 0.71, ("paper H=20, 0.7^h", "oracle"): 0.63,
             ("paper H=20, 0.7^h", "oracle ±10 %"): 1.02, ("paper H=20, 0.7^h", "survival"): 1.06,
             ("paper H=10, 0.7^h", "hint 8, noise 0.5"): 0.83, ("paper H=20", "oracle"): 1.52,
-            ("refill H=20, 0.9^h", "oracle"): 0.72, ("refill H=20, 0.9^h", "oracle ±100 %"): 0.78,
             ("square H=10, 0.7^h", "survival"): 0.81,
         },
         BURSTGPT: {
             ("square H=0", "none"): 0.49, ("paper H=20, 0.7^h", "oracle"): 0.74,
             ("paper H=20, 0.7^h", "oracle ±10 %"): 1.03, ("paper H=20, 0.7^h", "survival"): 1.18,
             ("paper H=10, 0.7^h", "hint 8, noise 0.5"): 0.88, ("paper H=20", "oracle"): 1.67,
-            ("refill H=20, 0.9^h", "oracle"): 0.51, ("refill H=20, 0.9^h", "oracle ±100 %"): 0.51,
             ("square H=10, 0.7^h", "survival"): 0.79,
         },
     }
@@ -538,11 +536,6 @@ def expect_predictors(ctx, workload, against):
         f"{workload.name}: an error of 10 % against known lengths, paper H=20, 0.7^h",
         against["paper H=20, 0.7^h", "oracle ±10 %"].mean / against["paper H=20, 0.7^h", "oracle"].mean, 1.2, 2,
         small=(0.8, 3),
-    )
-    ctx.expect(
-        f"{workload.name}: an error of 100 % against known lengths, refill",
-        against["refill H=20, 0.9^h", "oracle ±100 %"].mean / against["refill H=20, 0.9^h", "oracle"].mean, 0.9, 1.2,
-        small=(0.6, 1.7),
     )
 
 

@@ -141,8 +141,7 @@ void AddDecisions(OptionTable& table, RouterOptions& o) {
       "applied. The admin API and the metrics bfio:shadow_* show the idle work that it would have saved");
   table.Add("objective", &o.policy_options.objective,
             "objective of bf_io: square (squared deviation from the mean load, with a weight on waiting "
-            "time), paper (J of the BF-IO paper) or refill (square over the horizon, where a worker counts "
-            "less after its next completion)");
+            "time) or paper (J of the BF-IO paper)");
   table.Add("horizon", &o.policy_options.horizon, Within(0, 500),
             "number of steps that bf_io and br_h look ahead (H), with --lookahead; bf_io_auto sets its own");
   table.Add("wait_ratio", &o.policy_options.wait_ratio, Within(core::kLeastWaitRatio, core::kMostWaitRatio),

@@ -8,10 +8,6 @@
 //   G =   256, B =  72, |waiting| = 1,024
 //   G = 1,024, B = 128, |waiting| = 4,096
 // Solve/...   p50_us and p99_us over 64 instances, repeated; U is the mean number of free slots.
-// Lean/...    the search without a horizon (improvement.h) and the general one (search.h) from the same
-// start,
-//             in turn: lean_us and general_us of a descent, and general_over_lean. It shows why both are
-//             kept.
 // Plain/...   one evaluation of every exchange of an admitted with a waiting item by a simple implementation,
 //             which recomputes J for each. If that is more than some thousand exchanges, it is the time of a
 //             sample scaled up. ratio = that time over the time of a whole Solve.
@@ -52,15 +48,13 @@ void AddWorkers(const Shape& shape, Instance& instance, Rng& rng) {
                       freed, kKv};
     worker.active = shape.batch - freed;
     instance.workers.push_back(worker);
-    double load = static_cast<double>(worker.load_tokens), quiet = 1;
+    double load = static_cast<double>(worker.load_tokens);
     int active = worker.active;
     for (int h = 0; shape.horizon > 0 && h <= shape.horizon; ++h) {
       instance.ahead.push_back(load);
-      instance.quiet.push_back(quiet);
       const int gone = Completions(active, rng);
       active -= gone;
       load += active - gone * static_cast<double>(static_cast<int64_t>(1'400 * rng.Gamma(1)));
-      if (gone > 0) quiet = 0;
     }
   }
 }
@@ -193,61 +187,10 @@ void BM_Plain(benchmark::State& state, Shape shape, ObjectiveKind kind) {
   state.counters["ratio"] = plain / ours;
 }
 
-// Microseconds of one descent from the constructed choice.
-template <class Descend>
-double TimeDescent(const Instance& instance, Descend descend) {
-  std::vector<int32_t> worker_of, order;
-  Allocation allocation;
-  allocation.Reset(instance, worker_of);
-  SolverStatistics statistics;
-  const StopSignal stop;
-  Run run(SolverSettings{}.max_evaluations, stop, statistics);
-  Construct(allocation, order, run);
-  const double start = NowMicroseconds();
-  descend(allocation, run);
-  return MicrosecondsSince(start);
-}
-
-void BM_Lean(benchmark::State& state, Shape shape) {
-  const std::vector<Instance> instances = MakeInstances(shape);
-  SquareObjective square;
-  Improvement lean;
-  Terms terms;
-  PoolIndex index;
-  QuadraticPricing pricing(ObjectiveKind::kSquare);
-  Search<QuadraticPricing> search;
-  double lean_us = 0, general_us = 0;
-  size_t runs = 0;
-  for (auto _ : state) {
-    const Instance& instance = instances[runs++ % instances.size()];
-    lean_us += TimeDescent(instance, [&](Allocation& allocation, Run& run) {
-      square.Reset(allocation);
-      lean.Descend(square, allocation, run);
-    });
-    general_us += TimeDescent(instance, [&](Allocation& allocation, Run& run) {
-      terms.Reset(instance);
-      pricing.Reset(instance, terms, allocation);
-      index.Reset(instance, allocation);
-      search.Descend(pricing, allocation, index, run);
-    });
-  }
-  state.counters["lean_us"] = lean_us / static_cast<double>(runs);
-  state.counters["general_us"] = general_us / static_cast<double>(runs);
-  state.counters["general_over_lean"] = general_us / lean_us;
-}
-
 void RegisterAll() {
   const std::pair<const char*, ObjectiveKind> kinds[] = {{"paper", ObjectiveKind::kPaper},
-                                                         {"square", ObjectiveKind::kSquare},
-                                                         {"refill", ObjectiveKind::kRefill}};
+                                                         {"square", ObjectiveKind::kSquare}};
   const Shape sizes[] = {{16, 72, 128, 0, true}, {256, 72, 1024, 0, true}, {1024, 128, 4096, 0, true}};
-  for (const Shape& shape : {Shape{8, 72, 64, 0, true}, sizes[0], Shape{64, 72, 256, 0, true}, sizes[1]}) {
-    benchmark::RegisterBenchmark(("Lean/square/G:" + std::to_string(shape.workers) +
-                                  "/waiting:" + std::to_string(shape.waiting) + "/H:0")
-                                     .c_str(),
-                                 BM_Lean, shape)
-        ->Unit(benchmark::kMicrosecond);
-  }
   for (const auto& [name, kind] : kinds) {
     for (Shape shape : sizes) {
       for (const char* lookahead : {"", "/oracle", "/smooth"}) {

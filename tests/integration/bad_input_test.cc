@@ -163,7 +163,7 @@ std::vector<DocumentedMessage> DocumentedMessages() {
        2,
        {"--lookahead=foo"}},
       {"bfio_router",
-       "bf_io: objective 'foo' is unknown, choose paper, square or refill",
+       "bf_io: objective 'foo' is unknown, choose paper or square",
        2,
        {"--policy=bf_io", "--objective=foo"}},
       {"bfio_router", "--horizon=501: must be within 0..500", 2, {"--horizon=501"}},

@@ -148,7 +148,7 @@ TEST(Logs, BfIoAutoReplaysIdenticallyAndTheCostOfItsStepsIsFound) {
 
 TEST(Logs, BfIoInLockstepReplaysIdenticallyThoughItsRouterWasKilled) {
   LoggedCluster logged("lockstep", {"--policy=bf_io", "--plan_mode=lockstep", "--lookahead=survival",
-                                    "--horizon=8", "--objective=refill"});
+                                    "--horizon=8", "--objective=paper"});
   ASSERT_TRUE(logged.ok);
   logged.RunDisturbed();
   logged.cluster->router().Signal(SIGKILL);

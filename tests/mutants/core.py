@@ -13,14 +13,13 @@ TESTS = {
 }
 
 MUTANTS = [
-    ("solver/improvement.cc", "if (gain < best_gain && candidate.priority == admitted.priority &&", "if (gain < best_gain &&", "a swap passes over a request of a higher class"),
+    ("solver/search.cc", "coming.priority != leaving.priority ||", "false ||", "a kick passes over a request of a higher class"),
     ("solver/search.cc", "if (!allocation_->KvFitsInstead(other, admitted, g) || !allocation_->KvFitsInstead(admitted, other, h)) {", "if (!allocation_->KvFitsInstead(other, admitted, g)) {", "a trade over-fills the second worker's KV"),
     ("solver/paper_pricing.cc", "if (row[h] > top[2].time || top[0].worker == g || top[1].worker == g || top[2].worker == g) dirty_[h] = 1;", "if (row[h] > top[2].time) dirty_[h] = 1;", "a worker that gets less stays among the highest"),
     ("solver/paper_pricing.cc", "if (entry.worker != g && entry.worker != h) return entry.time;", "if (entry.worker != g) return entry.time;", "a trade is held against its own partner's old time"),
-    ("solver/quadratic_pricing.cc", "version_[g] = ++next_version_;\n  const Addition", "const Addition", "prices do not follow what a worker is given"),
+    ("solver/square_pricing.cc", "slot_y_[h] -= leaving[h];", ";", "the item that leaves a slot still counts"),
     ("solver/enumeration.cc", "waiting_ == best_waiting_ && value >= best_value_ - kLeastGain", "value >= best_value_ - kLeastGain", "the optimum leaves a higher class waiting"),
     ("solver/bound.cc", "const double filled = BestOfPool(instance, pricing, index);\n      apart += may_stay_free ? std::min(filled, as_it_is) : filled;", "apart += BestOfPool(instance, pricing, index);", "the bound is above a choice that leaves a slot free"),
-    ("solver/solver.cc", "instance.horizon == 0 && instance.EqualRates() &&", "instance.horizon == 0 &&", "unlike workers are priced as alike"),
     ("solver/run.h", "    budget_ = 0;\n    return false;", "    return false;", "the search goes on after its deadline"),
     ("scheduler/group_accounts.cc", "placed.where == Where::kActive ? placed.first_step - last_step : 1;", "1;", "loads start over with every epoch"),
     ("scheduler/group_accounts.cc", "if (!placed.dropped) displaced.push_back(id);", "displaced.push_back(id);", "cancelled requests come back when their worker is lost"),

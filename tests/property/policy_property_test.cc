@@ -56,7 +56,7 @@ PolicyCase RandomCaseByReservation(Rng& rng) {
         .Curve(static_cast<int32_t>(rng.Below(2)) * (horizon > 0 ? 1 : 0));
   }
   if (horizon == 0) return result;
-  std::vector<double> load, curves, quiet;
+  std::vector<double> load, curves;
   for (int row = 0; row < 2; ++row) {
     curves.push_back(1);
     for (int h = 1; h <= horizon; ++h) curves.push_back(curves.back() * rng.Uniform());
@@ -64,10 +64,9 @@ PolicyCase RandomCaseByReservation(Rng& rng) {
   for (const WorkerView& worker : result.View().workers) {
     for (int h = 0; h <= horizon; ++h) {
       load.push_back(static_cast<double>(worker.load_tokens) * (h == 0 ? 1 : rng.Uniform()));
-      quiet.push_back(h == 0 ? 1 : quiet.back() * rng.Uniform());
     }
   }
-  return result.Ahead(horizon, load, curves, quiet);
+  return result.Ahead(horizon, load, curves);
 }
 
 // A random snapshot: half of them with KV limits that bind, a third with priorities, a third with admission
@@ -113,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Subject{"throttled"}, Subject{"vllm"}, Subject{"trtllm"}, Subject{"br0"},
                       Subject{"br_h"}, Subject{"br_h", "square", 3}, Subject{"bf_io", "square"},
                       Subject{"bf_io", "paper"}, Subject{"bf_io", "square", 3}, Subject{"bf_io", "paper", 3},
-                      Subject{"bf_io", "refill", 3}, Subject{"bf_io_auto", "auto", 3}, Subject{"jffc"},
+                      Subject{"bf_io_auto", "auto", 3}, Subject{"jffc"},
                       Subject{"sa_jsq"}, Subject{"jiq"}),
     [](const auto& param) {
       return absl::StrCat(param.param.policy, "_", param.param.objective, "_", param.param.horizon);

@@ -8,8 +8,8 @@
 #include "common/base/rng.h"
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/paper_pricing.h"
-#include "router/core/solver/quadratic_pricing.h"
 #include "router/core/solver/solver.h"
+#include "router/core/solver/square_pricing.h"
 #include "router/core/solver/terms.h"
 #include "tests/testing/solver_case.h"
 
@@ -101,7 +101,7 @@ class Prices {
 
 TEST_P(SolverProperty, PricesAreWhatTheObjectiveChangesBy) {
   PaperPricing paper;
-  QuadraticPricing quadratic(GetParam());
+  SquarePricing square;
   Rng rng(17);
   for (int trial = 0; trial < 1000 && !HasFailure(); ++trial) {
     SCOPED_TRACE(trial);
@@ -109,7 +109,7 @@ TEST_P(SolverProperty, PricesAreWhatTheObjectiveChangesBy) {
     if (GetParam() == ObjectiveKind::kPaper) {
       Prices(instance, paper, rng).ExpectToBeDifferences();
     } else {
-      Prices(instance, quadratic, rng).ExpectToBeDifferences();
+      Prices(instance, square, rng).ExpectToBeDifferences();
     }
   }
 }

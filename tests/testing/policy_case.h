@@ -63,17 +63,11 @@ class PolicyCase {
     waiting_.back().curve = curve;
     return *this;
   }
-  // An outlook: `load` and `quiet` by worker and step ahead, `curves` by curve and step ahead, H + 1 entries
-  // per row. Without `quiet`, every worker loses a request in the first step.
-  PolicyCase& Ahead(int32_t horizon, const std::vector<double>& load, const std::vector<double>& curves,
-                    const std::vector<double>& quiet = {}) {
+  // An outlook: `load` by worker and step ahead, `curves` by curve and step ahead, H + 1 entries per row.
+  PolicyCase& Ahead(int32_t horizon, const std::vector<double>& load, const std::vector<double>& curves) {
     horizon_ = horizon;
     load_ = load;
     curves_ = curves;
-    quiet_ = quiet;
-    for (size_t i = quiet.size(); i < load.size(); ++i) {
-      quiet_.push_back(i % static_cast<size_t>(horizon + 1) == 0 ? 1 : 0);
-    }
     return *this;
   }
 
@@ -90,8 +84,7 @@ class PolicyCase {
   }
 
   Snapshot View() const {
-    return {
-        kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, capacity_, need_}};
+    return {kStep, workers_, waiting_, 0, {horizon_, load_, curves_}, {times_, ways_, capacity_, need_}};
   }
 
   Decision Call(Policy& policy) const {
@@ -117,7 +110,7 @@ class PolicyCase {
   std::vector<WorkerView> workers_;
   std::vector<WaitingView> waiting_;
   int32_t horizon_ = 0;
-  std::vector<double> load_, quiet_, curves_;
+  std::vector<double> load_, curves_;
   int32_t times_ = 0, ways_ = 0;
   std::vector<int64_t> capacity_, need_;
 };

@@ -16,14 +16,12 @@ void AddHorizon(Instance& instance, int32_t horizon, int32_t curves, bool steps,
   instance.horizon = horizon;
   if (horizon == 0) return;
   for (const WorkerView& worker : instance.workers) {
-    double load = static_cast<double>(worker.load_tokens), quiet = 1;
+    double load = static_cast<double>(worker.load_tokens);
     for (int32_t h = 0; h <= horizon; ++h) {
       instance.ahead.push_back(load);
-      instance.quiet.push_back(quiet);
       load += 10;
       if (rng.Below(4) == 0) load *= 0.8;
       load = static_cast<double>(static_cast<int64_t>(load));
-      quiet *= 0.7 + 0.3 * rng.Uniform();
     }
   }
   for (int32_t c = 0; c < curves; ++c) {

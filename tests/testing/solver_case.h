@@ -18,12 +18,10 @@ namespace bfio::core {
 
 // For suites over every objective.
 inline auto EveryObjective() {
-  return ::testing::Values(ObjectiveKind::kPaper, ObjectiveKind::kSquare, ObjectiveKind::kRefill);
+  return ::testing::Values(ObjectiveKind::kPaper, ObjectiveKind::kSquare);
 }
 inline std::string ObjectiveName(const ::testing::TestParamInfo<ObjectiveKind>& info) {
-  return info.param == ObjectiveKind::kPaper    ? "Paper"
-         : info.param == ObjectiveKind::kSquare ? "Square"
-                                                : "Refill";
+  return info.param == ObjectiveKind::kPaper ? "Paper" : "Square";
 }
 
 // A KV capacity that never binds.
@@ -46,8 +44,8 @@ struct SolverCaseLimits {
 
 Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng);
 
-// Gives the instance H steps of lookahead: loads that grow and fall, quiet probabilities that fall, and
-// `curves` survival curves (steps, as of an oracle, or smooth ones).
+// Gives the instance H steps of lookahead: loads that grow and fall, and `curves` survival curves (steps, as
+// of an oracle, or smooth ones).
 void AddHorizon(Instance& instance, int32_t horizon, int32_t curves, bool steps, Rng& rng);
 
 // Empty when the plan is feasible, leaves no item waiting that still fits, and admits no lower class before a

@@ -31,7 +31,7 @@ void PrintDroppedRows(const Trace& trace) {
 void AddPolicySettings(OptionTable& table, SimOptions& options) {
   table.Add("seed", &options.seed,
             "random seed of policies and drawn lengths; above 1 also of the row at which a trace starts");
-  table.Add("objective", &options.objective, "bf_io: objective to minimise: square, paper or refill");
+  table.Add("objective", &options.objective, "bf_io: objective to minimise: square or paper");
   table.Add("horizon", &options.horizon, Within(0, core::kMaxHorizonSteps), "lookahead H in steps");
   table.Add("discount", &options.discount,
             "bf_io: weight of each predicted step relative to the one before it; 1 in the paper");

@@ -37,10 +37,10 @@ int64_t FixedLengthLookahead::Longest(const Resident& resident, const Standing& 
 }
 
 void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
-                                   absl::Span<double> load, absl::Span<double> quiet) {
+                                   absl::Span<double> load) {
   const int64_t columns = static_cast<int64_t>(load.size());
   gone_.assign(load.size() + 1, {});
-  int64_t tokens = 0, requests = 0, first_gone = columns;
+  int64_t tokens = 0, requests = 0;
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
     const int64_t stay = std::clamp<int64_t>(Expected(resident, standing), 0, columns);
@@ -48,13 +48,11 @@ void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const P
     ++requests;
     gone_[stay].tokens += standing.tokens;
     ++gone_[stay].requests;
-    first_gone = std::min(first_gone, stay);
   }
   for (int64_t h = 0; h < columns; ++h) {
     tokens -= gone_[h].tokens;
     requests -= gone_[h].requests;
     load[h] = static_cast<double>(tokens + requests * h);
-    quiet[h] = h < first_gone ? 1 : 0;
   }
 }
 

@@ -31,8 +31,7 @@ class FixedLengthLookahead final : public Lookahead {
   explicit FixedLengthLookahead(Kind kind, double error = 0) : kind_(kind), error_(error) {}
 
   absl::string_view name() const override;
-  void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
-               absl::Span<double> quiet) override;
+  void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
   int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,

@@ -78,22 +78,18 @@ bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64
 }
 
 void HintLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
-                            absl::Span<double> load, absl::Span<double> quiet) {
-  sum_.Begin(residents.size(), load.size());
+                            absl::Span<double> load) {
+  std::fill(load.begin(), load.end(), 0.0);
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t steps_left = sum_.StepsLeft(resident, standing);
+    const int64_t steps_left = StepsLeft(resident, standing, load);
     if (steps_left == 0) continue;
     const int64_t ahead = SurvivalTable::Ahead(standing);
-    if (FillAlive(resident, standing.known_age, ahead + steps_left - 1)) {
-      const double* const known = alive_.data() + (standing.known_age - resident.hint_age);
-      sum_.AddCopy(standing, steps_left, known + ahead, 1 / known[0]);
-    } else {
-      const double* const known = model_.Table(resident.group).From(standing.known_age);
-      sum_.Add(standing, steps_left, known + ahead, 1 / known[0]);
-    }
+    const double* const known = FillAlive(resident, standing.known_age, ahead + steps_left - 1)
+                                    ? alive_.data() + (standing.known_age - resident.hint_age)
+                                    : model_.Table(resident.group).From(standing.known_age);
+    AddExpectedLoad(standing, steps_left, known + ahead, known[0], load);
   }
-  sum_.Finish(load, quiet);
 }
 
 uint64_t HintLookahead::CurveKey(const WaitingView& request, int32_t horizon) {

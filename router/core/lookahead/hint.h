@@ -11,7 +11,6 @@
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 
-#include "router/core/lookahead/accumulate.h"
 #include "router/core/lookahead/hint_calibration.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/lookahead/survival_model.h"
@@ -33,8 +32,7 @@ class HintLookahead final : public Lookahead {
                bool finished) override;
   void Hint(Resident& resident, HintTrail& trail, int64_t age, double probability) override;
   void Advance() override { model_.Advance(); }
-  void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
-               absl::Span<double> quiet) override;
+  void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
   // Uses survival alone, because a hint covers at most the next 64 tokens.
@@ -57,7 +55,6 @@ class HintLookahead final : public Lookahead {
   HintCalibration calibration_;
   // Scratch space.
   std::vector<double> alive_;
-  Accumulator sum_;
 };
 
 }  // namespace bfio::core

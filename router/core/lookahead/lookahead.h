@@ -1,10 +1,10 @@
 // Predictors of completions behind one interface: which requests are still active h steps ahead.
 //
 // Purpose: the scheduler passes to a Lookahead how long requests have run and which have ended. It queries
-// the expected load of each worker 1 .. H steps ahead, the probability that a worker has no completion until
-// then, and how long a waiting request may run (model/snapshot.h, Outlook). Ownership: owned by the
-// scheduler; residents are borrowed for the call. Threads: the scheduler's (one). No I/O, no clock.
-// Deterministic: the same calls in the same order give the same bits.
+// the expected load of each worker 1 .. H steps ahead, and how long a waiting request may run
+// (model/snapshot.h, Outlook). Ownership: owned by the scheduler; residents are borrowed for the call.
+// Threads: the scheduler's (one). No I/O, no clock. Deterministic: the same calls in the same order give the
+// same bits.
 //
 // Terms. A request with o tokens to generate that first runs in step f runs in the steps f .. f + o - 1. Its
 // age is the number of tokens that it has generated. It is active after step r when it has not ended by then;
@@ -125,9 +125,9 @@ class Lookahead {
 
   // --- predictions; rows have H + 1 entries, entry h is for the plan's step + h ---
 
-  // Expected load of one worker in tokens, and the probability that none of its residents has ended.
-  virtual void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
-                       absl::Span<double> quiet) = 0;
+  // Expected load of one worker in tokens.
+  virtual void Project(absl::Span<const Resident> residents, const PlanTime& time,
+                       absl::Span<double> load) = 0;
 
   // Requests with equal keys have equal curves (Curve), and stay equally long (Stay), within the horizon.
   virtual uint64_t CurveKey(const WaitingView& request, int32_t horizon) = 0;

@@ -12,8 +12,7 @@ class NoLookahead : public Lookahead {
  public:
   absl::string_view name() const override { return "none"; }
   bool predicts() const override { return false; }
-  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>, absl::Span<double>) override {
-  }
+  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>) override {}
   uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
   void Curve(const WaitingView&, absl::Span<double>) override {}
   int64_t Stay(const Resident&, const PlanTime&, absl::Span<const int64_t>,

@@ -12,16 +12,14 @@ int32_t GroupOf(SurvivalModel& model, const WaitingView& request) {
 }  // namespace
 
 void SurvivalLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
-                                absl::Span<double> load, absl::Span<double> quiet) {
-  sum_.Begin(residents.size(), load.size());
+                                absl::Span<double> load) {
+  std::fill(load.begin(), load.end(), 0.0);
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t steps_left = sum_.StepsLeft(resident, standing);
-    if (steps_left == 0) continue;
     const double* const known = model_.Table(resident.group).From(standing.known_age);
-    sum_.Add(standing, steps_left, known + SurvivalTable::Ahead(standing), 1 / known[0]);
+    AddExpectedLoad(standing, StepsLeft(resident, standing, load), known + SurvivalTable::Ahead(standing),
+                    known[0], load);
   }
-  sum_.Finish(load, quiet);
 }
 
 uint64_t SurvivalLookahead::CurveKey(const WaitingView& request, int32_t horizon) {
@@ -40,6 +38,17 @@ int64_t SurvivalLookahead::Stay(const Resident& resident, const PlanTime& time,
 int64_t SurvivalLookahead::Stay(const WaitingView& request, absl::Span<const int64_t> steps,
                                 absl::Span<double> alive) {
   return ModelStay(model_, request, steps, alive);
+}
+
+int64_t StepsLeft(const Resident& resident, const Standing& standing, absl::Span<const double> row) {
+  return resident.dropped ? 0
+                          : std::clamp<int64_t>(standing.steps_left, 0, static_cast<int64_t>(row.size()));
+}
+
+void AddExpectedLoad(const Standing& standing, int64_t steps_left, const double* alive, double known,
+                     absl::Span<double> load) {
+  const double scale = 1 / known, tokens = static_cast<double>(standing.tokens);
+  for (int64_t h = 0; h < steps_left; ++h) load[h] += (tokens + static_cast<double>(h)) * (alive[h] * scale);
 }
 
 uint64_t ModelCurveKey(SurvivalModel& model, const WaitingView& request, int32_t horizon) {

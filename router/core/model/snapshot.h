@@ -111,8 +111,6 @@ struct Outlook {
   // [g * (H + 1) + h]: expected load of worker g's present requests at step + h, in tokens. A request that is
   // still active h steps later has grown by h.
   absl::Span<const double> load;
-  // [g * (H + 1) + h]: probability that none of worker g's present requests ends before step + h.
-  absl::Span<const double> quiet;
   // [c * (H + 1) + h]: probability that a request admitted by this plan is still active at step + h; 1 at h =
   // 0. Request i adds the load (s_i + h) * curves[curve_i][h] to its worker at step + h.
   absl::Span<const double> curves;

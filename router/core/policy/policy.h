@@ -74,8 +74,7 @@ struct PolicyOptions {
   uint64_t seed = 1;
   // H, steps of lookahead.
   int32_t horizon = 0;
-  // bf_io: "paper" (J of the BF-IO paper), "square" (squared deviations of the loads, less weights of age) or
-  // "refill" (the same, weighted by how long each worker will stay as it is).
+  // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations of the loads, less weights of age).
   std::string objective = "square";
   // bf_io: weight of a step ahead relative to the one before it, in (0, 1]; 1 in the paper's J.
   double discount = 1;

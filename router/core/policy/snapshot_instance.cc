@@ -37,12 +37,10 @@ void FillInstance(const Snapshot& snapshot, const FreeCapacity& free, int32_t ho
   instance.horizon = std::min(horizon, outlook.horizon);
   if (instance.horizon == 0) {
     instance.ahead.clear();
-    instance.quiet.clear();
     instance.curves.clear();
     return;
   }
   CopyRows(outlook.load, outlook.horizon + 1, instance.steps(), instance.ahead);
-  CopyRows(outlook.quiet, outlook.horizon + 1, instance.steps(), instance.quiet);
   CopyRows(outlook.curves, outlook.horizon + 1, instance.steps(), instance.curves);
 }
 

@@ -5,7 +5,6 @@ namespace bfio::core {
 void OutlookBuilder::Begin(int32_t horizon, int32_t workers) {
   horizon_ = horizon;
   load_.resize(columns() * static_cast<size_t>(workers));
-  quiet_.resize(load_.size());
   curves_.clear();
 }
 
@@ -13,8 +12,7 @@ void OutlookBuilder::AddWorker(Lookahead& lookahead, WorkerIndex worker, absl::S
                                const PlanTime& time, double load_scale) {
   const absl::Span<double> load =
       absl::MakeSpan(load_).subspan(static_cast<size_t>(worker) * columns(), columns());
-  lookahead.Project(residents, time, load,
-                    absl::MakeSpan(quiet_).subspan(static_cast<size_t>(worker) * columns(), columns()));
+  lookahead.Project(residents, time, load);
   if (load_scale == 1) return;
   for (double& tokens : load) tokens *= load_scale;
 }

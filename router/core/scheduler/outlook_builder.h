@@ -26,14 +26,13 @@ class OutlookBuilder {
                  const PlanTime& time, double load_scale);
   // Writes WaitingView::curve.
   void AddWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting);
-  Outlook View() const { return {horizon_, load_, quiet_, curves_}; }
+  Outlook View() const { return {horizon_, load_, curves_}; }
 
  private:
   size_t columns() const { return static_cast<size_t>(horizon_) + 1; }
 
   int32_t horizon_ = 0;
   std::vector<double> load_;
-  std::vector<double> quiet_;
   std::vector<double> curves_;
   absl::flat_hash_map<uint64_t, int32_t> rows_;
 };

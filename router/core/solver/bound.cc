@@ -115,7 +115,7 @@ double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolInd
   return std::max({0.0, apart, pricing.Value() - SumOfLargest(areas, instance.Target())});
 }
 
-double LowerBound(const Instance& instance, QuadraticPricing& pricing, const PoolIndex& index) {
+double LowerBound(const Instance& instance, SquarePricing& pricing, const PoolIndex& index) {
   const bool may_stay_free = MayStayFree(instance);
   std::vector<double> weights;
   for (const SolverItem& item : instance.items) weights.push_back(std::max(0.0, item.weight));

@@ -20,13 +20,13 @@
 #include "router/core/solver/instance.h"
 #include "router/core/solver/paper_pricing.h"
 #include "router/core/solver/pool_index.h"
-#include "router/core/solver/quadratic_pricing.h"
+#include "router/core/solver/square_pricing.h"
 
 namespace bfio::core {
 
 // REQUIRES: pricing and index were reset with no item admitted. `pricing` must be reset afterwards.
 double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolIndex& index);
-double LowerBound(const Instance& instance, QuadraticPricing& pricing, const PoolIndex& index);
+double LowerBound(const Instance& instance, SquarePricing& pricing, const PoolIndex& index);
 
 }  // namespace bfio::core
 

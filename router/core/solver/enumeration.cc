@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "router/core/solver/paper_pricing.h"
-#include "router/core/solver/quadratic_pricing.h"
+#include "router/core/solver/square_pricing.h"
 
 namespace bfio::core {
 namespace {
@@ -97,6 +97,6 @@ void Enumeration::Judge(Pricing& pricing) {
 }
 
 template bool Enumeration::Improve(const Instance&, PaperPricing&, Run&, Solution&);
-template bool Enumeration::Improve(const Instance&, QuadraticPricing&, Run&, Solution&);
+template bool Enumeration::Improve(const Instance&, SquarePricing&, Run&, Solution&);
 
 }  // namespace bfio::core

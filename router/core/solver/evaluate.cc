@@ -38,42 +38,17 @@ double SquareStep(const Instance& instance, const Solution& solution, int32_t h,
   return squares;
 }
 
-double RefillStep(const Instance& instance, const Solution& solution, int32_t h, double target) {
-  std::vector<double> times, weights;
-  for (size_t g = 0; g < instance.workers.size(); ++g) {
-    const WorkerView& worker = instance.workers[g];
-    times.push_back(worker.TimeAt(static_cast<double>(worker.load_tokens) + worker.active * h));
-    weights.push_back(instance.QuietAhead(g, h));
-  }
-  for (size_t i = 0; i < instance.items.size(); ++i) {
-    const int32_t g = solution.worker_of[i];
-    if (g == kUnassigned) continue;
-    const WorkerView& worker = instance.workers[g];
-    const double load = static_cast<double>(instance.items[i].LoadOn(g));
-    times[g] += worker.time_per_token * (load + h) + worker.prefill_weight * load;
-    weights[g] *= instance.Survival(instance.CurveOf(instance.items[i]), h);
-  }
-  double squares = 0;
-  for (size_t g = 0; g < times.size(); ++g) {
-    squares += weights[g] * (times[g] - target) * (times[g] - target);
-  }
-  return squares;
-}
-
 // Change of the workers' total time from step 0 to step h.
-double Growth(const Instance& instance, ObjectiveKind kind, int32_t h) {
+double Growth(const Instance& instance, int32_t h) {
   double growth = 0;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
-    const double tokens = kind == ObjectiveKind::kRefill
-                              ? static_cast<double>(instance.workers[g].active) * h
-                              : instance.LoadAhead(g, h) - instance.LoadAhead(g, 0);
-    growth += instance.workers[g].time_per_token * tokens;
+    growth += instance.workers[g].time_per_token * (instance.LoadAhead(g, h) - instance.LoadAhead(g, 0));
   }
   return growth;
 }
 
 // Change of the time that the pool's mean item adds to the mean worker, from step 0 to step h.
-double ItemGrowth(const Instance& instance, ObjectiveKind kind, int32_t h) {
+double ItemGrowth(const Instance& instance, int32_t h) {
   double rate = 0, weight = 0;
   for (const WorkerView& worker : instance.workers) {
     rate += worker.time_per_token;
@@ -81,7 +56,7 @@ double ItemGrowth(const Instance& instance, ObjectiveKind kind, int32_t h) {
   }
   rate /= static_cast<double>(instance.workers.size());
   weight /= static_cast<double>(instance.workers.size());
-  if (kind == ObjectiveKind::kRefill || instance.items.empty()) return rate * h;
+  if (instance.items.empty()) return rate * h;
   double growth = 0;
   for (const SolverItem& item : instance.items) {
     const double load = static_cast<double>(item.load);
@@ -93,14 +68,14 @@ double ItemGrowth(const Instance& instance, ObjectiveKind kind, int32_t h) {
 
 }  // namespace
 
-void FindTargets(const Instance& instance, ObjectiveKind kind, std::vector<double>& targets) {
+void FindTargets(const Instance& instance, std::vector<double>& targets) {
   targets.assign(instance.target_ahead.begin(), instance.target_ahead.end());
   if (!targets.empty()) return;
   targets.push_back(instance.target_load);
   const double admitted = static_cast<double>(instance.Target());
   for (int32_t h = 1; h <= instance.horizon; ++h) {
     targets.push_back(instance.target_load +
-                      (Growth(instance, kind, h) + admitted * ItemGrowth(instance, kind, h)) /
+                      (Growth(instance, h) + admitted * ItemGrowth(instance, h)) /
                           static_cast<double>(instance.workers.size()));
   }
 }
@@ -108,13 +83,11 @@ void FindTargets(const Instance& instance, ObjectiveKind kind, std::vector<doubl
 double Evaluate(const Instance& instance, const SolverSettings& settings, const Solution& solution) {
   const bool paper = settings.objective == ObjectiveKind::kPaper;
   std::vector<double> targets;
-  if (!paper) FindTargets(instance, settings.objective, targets);
+  if (!paper) FindTargets(instance, targets);
   double value = 0;
   for (int32_t h = 0; h <= instance.horizon; ++h) {
-    const double step = paper ? PaperStep(instance, solution, h)
-                        : settings.objective == ObjectiveKind::kSquare
-                            ? SquareStep(instance, solution, h, targets[h])
-                            : RefillStep(instance, solution, h, targets[h]);
+    const double step =
+        paper ? PaperStep(instance, solution, h) : SquareStep(instance, solution, h, targets[h]);
     value += instance.Discount(h) * step;
   }
   for (size_t i = 0; !paper && i < instance.items.size(); ++i) {

@@ -18,9 +18,8 @@ namespace bfio::core {
 double Evaluate(const Instance& instance, const SolverSettings& settings, const Solution& solution);
 
 // target(h), h = 0 .. H: Instance::target_ahead. When that is empty: target_load plus the mean change of the
-// workers' times until step h. For square this follows `ahead` and the pool's mean item, for refill one token
-// per active request and step. `kind` is kSquare or kRefill.
-void FindTargets(const Instance& instance, ObjectiveKind kind, std::vector<double>& targets);
+// workers' times until step h, from `ahead` and the pool's mean item.
+void FindTargets(const Instance& instance, std::vector<double>& targets);
 
 }  // namespace bfio::core
 

@@ -24,7 +24,7 @@ struct SolverItem {
   int64_t kv_reserve = 0;
   // An item is never passed over for one of a lower class while KV admits it.
   int32_t priority = 0;
-  // Square and refill: the gain of admitting the item, without its effect on balance, in the objective's
+  // Square: the gain of admitting the item, without its effect on balance, in the objective's
   // unit, time^2.
   double weight = 0;
   // The worker reserved for the item: `precounted_tokens` of the item's load are already counted there
@@ -41,12 +41,11 @@ struct SolverItem {
 };
 
 struct Instance {
-  // L_g, cap[g] and KV before the decision (model/snapshot.h). `active` is used for refill only: a worker's
-  // load grows by that number of tokens per step.
+  // L_g, cap[g] and KV before the decision (model/snapshot.h).
   std::vector<WorkerView> workers;
   // The pool: higher priority first, then oldest first.
   std::vector<SolverItem> items;
-  // Square and refill: the time that every worker should have after the decision, in tokens.
+  // Square: the time that every worker should have after the decision, in tokens.
   double target_load = 0;
   // H; the vectors below are empty when it is 0. Rows have H + 1 entries (model/snapshot.h, Outlook).
   int32_t horizon = 0;
@@ -55,8 +54,6 @@ struct Instance {
   // [g * (H + 1) + h]: load of worker g's present requests h steps ahead, in tokens; at h = 0,
   // WorkerView::load_tokens is used instead.
   std::vector<double> ahead;
-  // [g * (H + 1) + h]: probability that worker g has no completion before step h.
-  std::vector<double> quiet;
   // [c * (H + 1) + h]: survival probability. Item i adds (load_i + h) * curves[curve_i][h] tokens to its
   // worker h steps ahead, and load_i * curves[curve_i][h] tokens that also count with prefill_weight.
   std::vector<double> curves;
@@ -69,9 +66,6 @@ struct Instance {
   double LoadAhead(size_t g, int32_t h) const {
     return h == 0 ? static_cast<double>(workers[g].load_tokens) : ahead[g * static_cast<size_t>(steps()) + h];
   }
-  double QuietAhead(size_t g, int32_t h) const {
-    return quiet.empty() ? 1 : quiet[g * static_cast<size_t>(steps()) + h];
-  }
   double Survival(int32_t curve, int32_t h) const {
     return curves.empty() ? 1 : curves[static_cast<size_t>(curve) * static_cast<size_t>(steps()) + h];
   }
@@ -82,13 +76,6 @@ struct Instance {
   }
   // The item's row of `curves`.
   int32_t CurveOf(const SolverItem& item) const { return curves.empty() ? 0 : item.curve; }
-  // True when an item adds the same time to every worker at the plan's step.
-  bool EqualRates() const {
-    return std::all_of(workers.begin(), workers.end(), [&](const WorkerView& worker) {
-      return worker.load_rate() == workers[0].load_rate();
-    });
-  }
-
   // Mean over the workers of the time that a token of an item adds. REQUIRES: at least one worker.
   double MeanLoadRate() const {
     double rates = 0;

@@ -49,8 +49,8 @@ void PaperPricing::Reset(const Instance& instance, const Terms& terms, const All
   for (int32_t i = 0; i < allocation.items(); ++i) {
     const int32_t g = allocation.WorkerOf(i);
     if (g == kUnassigned) continue;
-    const Addition addition = AdditionOf(i, g);
-    for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += addition[h];
+    const TimeAdded added = Added(i, g);
+    for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += added[h];
   }
   dirty_.assign(steps_, 1);
   Settle();
@@ -69,7 +69,7 @@ void PaperPricing::Open(int32_t g, int32_t out) {
   StartSlot(g, group_);
   const double* row = Row(g);
   const double* d = terms_->discount();
-  const Addition leaving = AdditionOf(std::max(out, 0), g);
+  const TimeAdded leaving = Added(std::max(out, 0), g);
   for (int32_t h = 0; h < steps_; ++h) {
     const double removed = out == kUnassigned ? 0 : leaving[h];
     // A single worker is always its own maximum.
@@ -159,8 +159,8 @@ SlotPrice PaperPricing::Select(int32_t curve) {
 double PaperPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker) {
   const double* a_row = Row(a_worker);
   const double* b_row = Row(b_worker);
-  const Addition a_out = AdditionOf(a, a_worker), a_in = AdditionOf(b, a_worker);
-  const Addition b_out = AdditionOf(b, b_worker), b_in = AdditionOf(a, b_worker);
+  const TimeAdded a_out = Added(a, a_worker), a_in = Added(b, a_worker);
+  const TimeAdded b_out = Added(b, b_worker), b_in = Added(a, b_worker);
   double gain = 0;
   for (int32_t h = 0; h < steps_; ++h) {
     const double a_change = a_in[h] - a_out[h], b_change = b_in[h] - b_out[h];
@@ -172,7 +172,7 @@ double PaperPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_work
 }
 
 double PaperPricing::Move(int32_t item, int32_t from, int32_t to) {
-  const Addition leaving = AdditionOf(item, from), coming = AdditionOf(item, to);
+  const TimeAdded leaving = Added(item, from), coming = Added(item, to);
   double gain = 0;
   for (int32_t h = 0; h < steps_; ++h) {
     const double less = leaving[h], more = coming[h];
@@ -185,9 +185,9 @@ double PaperPricing::Move(int32_t item, int32_t from, int32_t to) {
 
 void PaperPricing::Put(int32_t item, int32_t g, int32_t sign) {
   double* row = Row(g);
-  const Addition addition = AdditionOf(item, g);
+  const TimeAdded added = Added(item, g);
   for (int32_t h = 0; h < steps_; ++h) {
-    row[h] += sign * addition[h];
+    row[h] += sign * added[h];
     const Top& top = top_[h];
     if (row[h] > top[2].time || top[0].worker == g || top[1].worker == g || top[2].worker == g) dirty_[h] = 1;
   }

@@ -20,7 +20,6 @@
 
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
-#include "router/core/solver/slot_price.h"
 #include "router/core/solver/terms.h"
 
 namespace bfio::core {
@@ -54,8 +53,6 @@ class PaperPricing {
   // unequal workers the sum may also fall; the search ignores that.)
   bool MayTrade(int32_t g) const { return critical_[g] != 0; }
 
-  // Work of one call of Pair, in evaluations.
-  int64_t PairWork() const { return steps_; }
   const Terms& terms() const { return *terms_; }
 
   // Adds (+1) the item to the worker or removes it (-1). Call Settle after a set of these.
@@ -99,18 +96,7 @@ class PaperPricing {
   void StartSlot(int32_t g, double price);
   void FinishSlot();
   SlotPrice Select(int32_t curve);
-  // The time that an item adds to a worker, by step.
-  struct Addition {
-    double time, rate;
-    const double* p;
-    const double* q;
-    double operator[](int32_t h) const { return time * p[h] + rate * q[h]; }
-  };
-  Addition AdditionOf(int32_t item, int32_t g) const {
-    const WorkerView& worker = instance_->workers[g];
-    return {worker.load_rate() * LoadOn(item, g), worker.time_per_token, terms_->survival(CurveOf(item)),
-            terms_->growth(CurveOf(item))};
-  }
+  TimeAdded Added(int32_t item, int32_t g) const { return terms_->Added(*instance_, item, g); }
   static void Insert(Top& top, Entry entry);
   static double MaxWithout(const Top& top, int32_t g, int32_t h);
   void Rank(int32_t h);

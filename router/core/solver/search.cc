@@ -250,7 +250,7 @@ bool Search<Pricing>::Trade(int32_t admitted) {
       if (!run_->GoOn(KvWork())) return false;
       continue;
     }
-    if (!run_->Spend(pricing_->PairWork())) return false;
+    if (!run_->Spend(allocation_->instance().steps())) return false;
     best.Offer(pricing_->Pair(admitted, g, other, h), other);
   }
   if (best.partner == kUnassigned) return false;
@@ -287,6 +287,6 @@ bool Search<Pricing>::Move(int32_t admitted) {
 }
 
 template class Search<PaperPricing>;
-template class Search<QuadraticPricing>;
+template class Search<SquarePricing>;
 
 }  // namespace bfio::core

@@ -1,11 +1,11 @@
-// Local search over a horizon: exchanges until none improves or the run is over.
+// Local search: exchanges until none improves or the run is over.
 //
 // Purpose: three neighbourhoods, each kept feasible by Allocation:
 //   swap      an admitted item with a waiting one of the same priority
 //   trade     two admitted items on different workers change places
 //   move      an admitted item to a free slot of another worker
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
-// changes. A template over any pricing with these members (paper_pricing.h, quadratic_pricing.h):
+// changes. A template over any pricing with these members (paper_pricing.h, square_pricing.h):
 //   Reset, Value, Put, Settle        maintain the state
 //   Open(g, out), Lowest(c), Gain    price items for a slot; convex in the load for each curve
 //   Pair, Move                       price an exchange between workers
@@ -29,8 +29,8 @@
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/paper_pricing.h"
 #include "router/core/solver/pool_index.h"
-#include "router/core/solver/quadratic_pricing.h"
 #include "router/core/solver/run.h"
+#include "router/core/solver/square_pricing.h"
 
 namespace bfio::core {
 
@@ -101,7 +101,7 @@ class Search {
 };
 
 extern template class Search<PaperPricing>;
-extern template class Search<QuadraticPricing>;
+extern template class Search<SquarePricing>;
 
 }  // namespace bfio::core
 

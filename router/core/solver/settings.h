@@ -16,10 +16,6 @@ enum class ObjectiveKind {
   // the squared deviation from the mean. The target determines how much load is admitted, the weights which
   // requests are urgent.
   kSquare,
-  // The same, but a completion frees a slot that the next decision refills. So worker g counts at step h only
-  // with the probability that it has had no completion: quiet_g(h) times the survival of each item placed on
-  // it. Its load is then the one to which it has grown.
-  kRefill,
 };
 
 struct SolverSettings {

@@ -4,13 +4,6 @@
 #include "router/core/solver/construction.h"
 
 namespace bfio::core {
-namespace {
-
-// Up to this number of pairs of a free slot and an item, a full scan is faster than a sorted pool:
-// bfio_solver_bench, Lean/..: half the time in groups of 8 and 16, five times the time in one of 256.
-constexpr int64_t kMostLeanPairs = 20'000;
-
-}  // namespace
 
 const Solution& Solver::Solve(const Instance& instance, const StopSignal& stop) {
   statistics_ = {};
@@ -19,7 +12,7 @@ const Solution& Solver::Solve(const Instance& instance, const StopSignal& stop) 
   if (settings_.objective == ObjectiveKind::kPaper) {
     SolveWith(paper_, search_paper_, run);
   } else {
-    SolveWith(quadratic_, search_quadratic_, run);
+    SolveWith(square_, search_square_, run);
   }
   if (settings_.bound) {
     statistics_.objective = Evaluate(instance, settings_, solution_);
@@ -27,17 +20,6 @@ const Solution& Solver::Solve(const Instance& instance, const StopSignal& stop) 
     if (statistics_.exact) statistics_.lower_bound = statistics_.objective;
   }
   return solution_;
-}
-
-bool Solver::Lean() const {
-  const Instance& instance = allocation_.instance();
-  return settings_.objective == ObjectiveKind::kSquare && instance.horizon == 0 && instance.EqualRates() &&
-         instance.Target() * static_cast<int64_t>(instance.items.size()) <= kMostLeanPairs;
-}
-
-void Solver::DescendLean(Run& run) {
-  square_.Reset(allocation_);
-  statistics_.converged = improvement_.Descend(square_, allocation_, run);
 }
 
 template <class Pricing>
@@ -58,13 +40,9 @@ void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
   }
   Construct(allocation_, order_, run);
   if (run.Stopped()) return;
-  if (Lean()) {
-    DescendLean(run);
-  } else {
-    reset();
-    statistics_.converged = search.Descend(pricing, allocation_, index_, run);
-    search.Escape(settings_.kicks);
-  }
+  reset();
+  statistics_.converged = search.Descend(pricing, allocation_, index_, run);
+  search.Escape(settings_.kicks);
   // Swaps may have freed KV on a worker.
   FillInOrder(allocation_, run);
   if (!Enumeration::Affordable(instance, run)) return;

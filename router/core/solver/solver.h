@@ -12,16 +12,14 @@
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/enumeration.h"
 #include "router/core/solver/evaluate.h"
-#include "router/core/solver/improvement.h"
 #include "router/core/solver/instance.h"
-#include "router/core/solver/objective.h"
 #include "router/core/solver/paper_pricing.h"
 #include "router/core/solver/pool_index.h"
-#include "router/core/solver/quadratic_pricing.h"
 #include "router/core/solver/run.h"
 #include "router/core/solver/search.h"
 #include "router/core/solver/settings.h"
 #include "router/core/solver/solution.h"
+#include "router/core/solver/square_pricing.h"
 #include "router/core/solver/statistics.h"
 #include "router/core/solver/terms.h"
 
@@ -29,7 +27,7 @@ namespace bfio::core {
 
 class Solver {
  public:
-  explicit Solver(const SolverSettings& settings) : settings_(settings), quadratic_(settings.objective) {}
+  explicit Solver(const SolverSettings& settings) : settings_(settings) {}
 
   // Returns a feasible plan that leaves no item waiting that a worker could still take. Calls `stop` from
   // time to time, at every stage. When `stop` returns true, the present plan is returned, which may leave
@@ -45,21 +43,16 @@ class Solver {
   const SolverStatistics& statistics() const { return statistics_; }
 
  private:
-  // Whether the search without a horizon (Improvement) applies.
-  bool Lean() const;
-  void DescendLean(Run& run);
   template <class Pricing>
   void SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run);
 
   SolverSettings settings_;
-  SquareObjective square_;
-  Improvement improvement_;
   Terms terms_;
   PoolIndex index_;
   PaperPricing paper_;
-  QuadraticPricing quadratic_;
+  SquarePricing square_;
   Search<PaperPricing> search_paper_;
-  Search<QuadraticPricing> search_quadratic_;
+  Search<SquarePricing> search_square_;
   Enumeration enumeration_;
   Allocation allocation_;
   Solution solution_;

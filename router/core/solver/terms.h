@@ -16,6 +16,21 @@
 
 namespace bfio::core {
 
+// The lowest price of filling a slot, over all possible loads of an item.
+struct SlotPrice {
+  // The load at which the change of the objective is minimal, and that change.
+  double load = 0;
+  double gain = 0;
+};
+
+// The time that an item adds to a worker, by step.
+struct TimeAdded {
+  double time, rate;
+  const double* survival;
+  const double* growth;
+  double operator[](int32_t h) const { return time * survival[h] + rate * growth[h]; }
+};
+
 class Terms {
  public:
   void Reset(const Instance& instance) {
@@ -52,6 +67,14 @@ class Terms {
   // p(h) and q(h) = h p(h) of a curve.
   const double* survival(int32_t curve) const { return survival_.data() + curve * steps_; }
   const double* growth(int32_t curve) const { return growth_.data() + curve * steps_; }
+
+  TimeAdded Added(const Instance& instance, int32_t item, int32_t g) const {
+    const WorkerView& worker = instance.workers[g];
+    const SolverItem& of = instance.items[item];
+    const int32_t curve = instance.CurveOf(of);
+    return {worker.load_rate() * static_cast<double>(of.LoadOn(g)), worker.time_per_token, survival(curve),
+            growth(curve)};
+  }
 
   struct Area {
     // Discounted sums over h: of p, and of q.

@@ -31,16 +31,8 @@ void BfIoPolicy::SetDiscounts() {
 // Weights are scaled for the squares of one step; a horizon has the squares of several.
 void BfIoPolicy::ScaleWeights() {
   if (instance_.horizon == 0) return;
-  const bool refill = settings_.objective == ObjectiveKind::kRefill;
-  const double workers = static_cast<double>(instance_.workers.size());
   double steps = 0;
-  for (int32_t h = 0; h < instance_.steps(); ++h) {
-    double weight = 0;
-    for (size_t g = 0; g < instance_.workers.size(); ++g) {
-      weight += (refill ? instance_.QuietAhead(g, h) : 1) / workers;
-    }
-    steps += instance_.Discount(h) * weight;
-  }
+  for (int32_t h = 0; h < instance_.steps(); ++h) steps += instance_.Discount(h);
   for (SolverItem& item : instance_.items) item.weight *= steps;
 }
 

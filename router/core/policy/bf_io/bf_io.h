@@ -5,8 +5,6 @@
 // ahead count, each with `discount` times the weight of the one before it. Objectives:
 //   square  (default) squared deviations of the loads from a common level, less weights for waiting
 //           (valuation.h): balances better and does not starve any request.
-//   refill  square over the horizon; a worker's weight is the probability that no request on it has ended by
-//           then, because the next decision repairs the imbalance that a completion causes.
 //   paper   J = sum over h of G max L - sum L. Its term - sum L rewards large requests, so small ones may
 //           wait long.
 // Classes of priority are strict: a request is never passed over for a lower class while KV admits it.

@@ -19,11 +19,9 @@ absl::StatusOr<SolverSettings> BfIoSettings(const PolicyOptions& options) {
     settings.objective = ObjectiveKind::kPaper;
   } else if (options.objective == "square") {
     settings.objective = ObjectiveKind::kSquare;
-  } else if (options.objective == "refill") {
-    settings.objective = ObjectiveKind::kRefill;
   } else {
-    return absl::InvalidArgumentError(absl::StrCat("bf_io: objective '", options.objective,
-                                                   "' is unknown, choose paper, square or refill"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("bf_io: objective '", options.objective, "' is unknown, choose paper or square"));
   }
   return settings;
 }

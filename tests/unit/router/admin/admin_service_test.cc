@@ -178,12 +178,12 @@ TEST(ToPolicyChange, KeepsAllFields) {
   v1::PolicySetting setting;
   setting.set_name("br_h");
   setting.set_horizon(0);
-  setting.set_objective("refill");
+  setting.set_objective("paper");
   const auto change = ToPolicyChange(setting);
   ASSERT_TRUE(change.ok());
   EXPECT_EQ(change->name, "br_h");
   EXPECT_EQ(change->horizon, 0);
-  EXPECT_EQ(change->objective, "refill");
+  EXPECT_EQ(change->objective, "paper");
 }
 
 TEST_F(AdminServiceTest, StepsReachWatchers) {

@@ -352,7 +352,7 @@ std::vector<std::string> Payloads(const std::string& bytes) {
 TEST_F(LogFile, AForgedLogCausesNothingWorseThanAnError) {
   SessionSetup setup = {.policy = "bf_io", .lookahead = "hint"};
   setup.policy_options.horizon = 4;
-  setup.policy_options.objective = "refill";
+  setup.policy_options.objective = "paper";
   RunRecorded(setup, 3, 60, Writer());
   const std::string file = ListSegments(path())[0].path;
   const std::vector<std::string> payloads = Payloads(Contents(file));

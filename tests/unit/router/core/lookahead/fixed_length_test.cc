@@ -43,8 +43,8 @@ TEST(Oracle, ARequestThatOutlivesItsPredictionStillCounts) {
         const int64_t end = reported + ahead + stay;
         EXPECT_GE(end, std::min(last_end, kLimit + 1));
         last_end = end;
-        std::vector<double> load(3), quiet(3);
-        lookahead.Project({&resident, 1}, time, absl::MakeSpan(load), absl::MakeSpan(quiet));
+        std::vector<double> load(3);
+        lookahead.Project({&resident, 1}, time, absl::MakeSpan(load));
         EXPECT_EQ(load[0], left > 0 ? static_cast<double>(kPrompt + reported + ahead - 1) : 0);
       }
     }

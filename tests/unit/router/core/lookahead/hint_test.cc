@@ -143,13 +143,12 @@ TEST(Hint, StaleHintsAreForgotten) {
   Resident resident = {.first_step = 1, .max_new_tokens = 10'000, .group = race.hint.GroupOf(0, 10)};
   HintTrail trail;
   race.hint.Hint(resident, trail, 10, 0.8);
-  std::vector<double> load(6), fresh(6), stale(6);
-  race.hint.Project({&resident, 1}, {10, 11}, absl::MakeSpan(load), absl::MakeSpan(fresh));
-  race.hint.Project({&resident, 1}, {200, 201}, absl::MakeSpan(load), absl::MakeSpan(stale));
+  std::vector<double> fresh = Alive(race.hint, resident, {10, 11}, 5);
   EXPECT_LT(fresh[5], 0.2);
-  EXPECT_EQ(stale, AliveFrom(race.hint, 200, 5));
+  const std::vector<double> stale = Alive(race.hint, resident, {200, 201}, 5), none = AliveFrom(race.hint, 200, 5);
+  for (int h = 0; h <= 5; ++h) EXPECT_NEAR(stale[h], none[h], 1e-12);
   // Pipelined, one step after the last hint: the projection is conditioned on the tokens generated since.
-  race.hint.Project({&resident, 1}, {11, 13}, absl::MakeSpan(load), absl::MakeSpan(fresh));
+  fresh = Alive(race.hint, resident, {11, 13}, 5);
   EXPECT_LT(fresh[3], 0.5);
   EXPECT_GT(fresh[0], fresh[3]);
 }
@@ -175,11 +174,9 @@ class HintWithNobodyLeft : public ::testing::Test {
   }
 
   void ExpectProbabilities(const Resident& resident, int64_t age) {
-    std::vector<double> load(31), quiet(31);
-    hint_.Project({&resident, 1}, {age, age + 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
-    for (size_t h = 0; h < quiet.size(); ++h) {
-      EXPECT_TRUE(quiet[h] >= 0 && quiet[h] <= 1) << "age " << age << ", h " << h << ": " << quiet[h];
-      EXPECT_TRUE(load[h] >= 0 && load[h] < 1e4) << "age " << age << ", h " << h << ": " << load[h];
+    const std::vector<double> alive = Alive(hint_, resident, {age, age + 1}, 30);
+    for (size_t h = 0; h < alive.size(); ++h) {
+      EXPECT_TRUE(alive[h] >= 0 && alive[h] <= 1) << "age " << age << ", h " << h << ": " << alive[h];
     }
   }
 

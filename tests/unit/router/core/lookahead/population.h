@@ -17,6 +17,16 @@ inline int64_t GeometricLength(Rng& rng, double hazard) {
   return 1 + static_cast<int64_t>(std::log1p(-rng.Uniform()) / std::log1p(-hazard));
 }
 
+// The lookahead's probability that the resident is active h = 0 .. horizon steps after the plan's step.
+inline std::vector<double> Alive(Lookahead& lookahead, const Resident& resident, const PlanTime& time,
+                                 int32_t horizon) {
+  std::vector<double> row(static_cast<size_t>(horizon) + 1);
+  lookahead.Project({&resident, 1}, time, absl::MakeSpan(row));
+  const int64_t tokens = StandingOf(resident, time).tokens;
+  for (int32_t h = 0; h <= horizon; ++h) row[h] /= static_cast<double>(tokens + h);
+  return row;
+}
+
 class Population {
  public:
   // Draws the length in tokens of a tenant's next request.
@@ -60,14 +70,13 @@ class Population {
 
   // Mean log-loss of the prediction "active h steps after the next step" over all requests.
   double LogLoss(int32_t h) {
-    std::vector<double> load(static_cast<size_t>(h) + 1), quiet(load.size());
     double sum = 0;
     int count = 0;
     for (const Person& p : people_) {
       if (p.resident.first_step > step_) continue;  // its first step is to come
-      lookahead_.Project({&p.resident, 1}, {step_, step_ + 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+      const double alive = Alive(lookahead_, p.resident, {step_, step_ + 1}, h).back();
       const bool active = p.length > Age(p) + h;
-      sum -= std::log(std::max(1e-9, active ? quiet.back() : 1 - quiet.back()));
+      sum -= std::log(std::max(1e-9, active ? alive : 1 - alive));
       ++count;
     }
     return sum / count;
@@ -106,13 +115,12 @@ class Population {
 inline std::vector<double> AliveFrom(Lookahead& lookahead, int64_t age, int32_t horizon,
                                      uint32_t tenant = 0) {
   Resident resident = {.first_step = 1,
+                       .prefill_tokens = 1,
                        .generated_tokens = age,
                        .max_new_tokens = 1 << 30,
                        .tenant = tenant,
                        .group = lookahead.GroupOf(tenant, 10)};
-  std::vector<double> load(static_cast<size_t>(horizon) + 1), quiet(load.size());
-  lookahead.Project({&resident, 1}, {0, 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
-  return quiet;
+  return Alive(lookahead, resident, {0, 1}, horizon);
 }
 
 }  // namespace bfio::core

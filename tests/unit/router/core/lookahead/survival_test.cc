@@ -183,7 +183,7 @@ Crowd RandomCrowd(Rng& rng, int size) {
   return crowd;
 }
 
-TEST(Projection, ExpectedLoadAndQuietAgreeWithMonteCarlo) {
+TEST(Projection, ExpectedLoadAgreesWithMonteCarlo) {
   // Ten tokens with certainty, then up to 79 with equal probability.
   const auto length = [](Rng& rng) { return 10 + static_cast<int64_t>(rng.Below(70)); };
   SurvivalLookahead lookahead({.memory_requests = 100'000, .prior_requests = 0.01, .ages_per_octave = 64});
@@ -193,10 +193,9 @@ TEST(Projection, ExpectedLoadAndQuietAgreeWithMonteCarlo) {
   constexpr int kHorizon = 25, kTrials = 20'000;
   for (const int size : {1, 3, 40}) {
     const Crowd crowd = RandomCrowd(rng, size);
-    std::vector<double> load(kHorizon + 1), quiet(load.size()), mean(load.size(), 0), still(load.size(), 0);
-    lookahead.Project(crowd.residents, crowd.time, absl::MakeSpan(load), absl::MakeSpan(quiet));
+    std::vector<double> load(kHorizon + 1), mean(load.size(), 0);
+    lookahead.Project(crowd.residents, crowd.time, absl::MakeSpan(load));
     for (int trial = 0; trial < kTrials; ++trial) {
-      std::vector<bool> all(load.size(), true);
       for (int i = 0; i < size; ++i) {
         const Resident& r = crowd.residents[i];
         int64_t o = length(rng);
@@ -205,14 +204,11 @@ TEST(Projection, ExpectedLoadAndQuietAgreeWithMonteCarlo) {
         for (int h = 0; h <= kHorizon; ++h) {
           const bool active = !r.dropped && o > crowd.plan[i] + h;
           if (active) mean[h] += static_cast<double>(r.prefill_tokens + crowd.plan[i] + h) / kTrials;
-          all[h] = all[h] && active;
         }
       }
-      for (int h = 0; h <= kHorizon; ++h) still[h] += all[h] ? 1.0 / kTrials : 0;
     }
     for (int h = 0; h <= kHorizon; ++h) {
       EXPECT_NEAR(load[h], mean[h], 0.03 * mean[0] + 1) << size << " residents, h " << h;
-      EXPECT_NEAR(quiet[h], still[h], 0.05) << size << " residents, h " << h;
     }
   }
 }
@@ -227,26 +223,23 @@ TEST(Projection, LockstepPresentIsExact) {
     residents[i].prefill_tokens = 1000;
     residents[i].max_new_tokens = 500;
   }
-  std::vector<double> load(11), quiet(11);
-  lookahead.Project(residents, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+  std::vector<double> load(11);
+  lookahead.Project(residents, {50, 51}, absl::MakeSpan(load));
   EXPECT_DOUBLE_EQ(load[0], 3 * 1000 + 1 + 11 + 21);
-  EXPECT_DOUBLE_EQ(quiet[0], 1);
   // Two steps after the reports a request may have ended before the plan's step.
-  lookahead.Project(residents, {50, 52}, absl::MakeSpan(load), absl::MakeSpan(quiet));
-  EXPECT_LT(quiet[0], 1);
-  EXPECT_GT(quiet[0], 0.85);
+  const double alive = Alive(lookahead, residents[0], {50, 52}, 0)[0];
+  EXPECT_LT(alive, 1);
+  EXPECT_GT(alive, 0.95);
 }
 
 TEST(Projection, MaxNewTokensEndsARequestForSure) {
   SurvivalLookahead lookahead({});
   Resident resident = {.first_step = 41, .prefill_tokens = 100};
   resident.max_new_tokens = 13;  // runs in the steps 41 .. 53
-  std::vector<double> load(6), quiet(6);
-  lookahead.Project({&resident, 1}, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+  std::vector<double> load(6);
+  lookahead.Project({&resident, 1}, {50, 51}, absl::MakeSpan(load));
   EXPECT_GT(load[2], 0);
   EXPECT_EQ(load[3], 0);
-  EXPECT_GT(quiet[2], 0);
-  EXPECT_EQ(quiet[3], 0);
 }
 
 TEST(Projection, FarHorizonsAndAgesStayValid) {
@@ -264,18 +257,16 @@ TEST(Projection, FarHorizonsAndAgesStayValid) {
     r.group = lookahead.GroupOf(static_cast<uint32_t>(i % 5), 10);
     residents.push_back(r);
   }
-  std::vector<double> load(kMaxHorizonSteps + 1), quiet(load.size());
-  lookahead.Project(residents, {0, 2}, absl::MakeSpan(load), absl::MakeSpan(quiet));
-  for (size_t h = 0; h < load.size(); ++h) {
-    ASSERT_TRUE(std::isfinite(load[h]) && load[h] >= 0);
-    ASSERT_TRUE(quiet[h] >= 0 && quiet[h] <= 1);
-    ASSERT_TRUE(h == 0 || quiet[h] <= quiet[h - 1]);
+  for (const Resident& resident : residents) {
+    const std::vector<double> alive = Alive(lookahead, resident, {0, 2}, kMaxHorizonSteps);
+    for (size_t h = 0; h < alive.size(); ++h) {
+      ASSERT_TRUE(alive[h] >= 0 && alive[h] <= 1);
+      ASSERT_TRUE(h == 0 || alive[h] <= alive[h - 1] * (1 + 1e-12));
+    }
   }
 }
 
-// Above kExactHorizon the projection sums at some steps and interpolates linearly; compared with sums at
-// every step.
-TEST(Projection, LargeHorizonsAreCloseToExact) {
+TEST(Projection, LoadIsTheSumOverTheResidentsAtAnyHorizon) {
   SurvivalLookahead lookahead({});
   Population people(lookahead, 600, 1, 16,
                     [](uint32_t, Rng& rng) { return 1 + static_cast<int64_t>(150 * rng.Gamma(1.5)); });
@@ -285,23 +276,20 @@ TEST(Projection, LargeHorizonsAreCloseToExact) {
     Crowd crowd = RandomCrowd(rng, 72);
     for (Resident& r : crowd.residents) r.dropped = false;
     for (int i = 0; i < 72; i += 5) crowd.residents[i].max_new_tokens += static_cast<int64_t>(rng.Below(200));
-    std::vector<double> load(horizon + 1), quiet(load.size());
-    lookahead.Project(crowd.residents, crowd.time, absl::MakeSpan(load), absl::MakeSpan(quiet));
+    std::vector<double> load(horizon + 1);
+    lookahead.Project(crowd.residents, crowd.time, absl::MakeSpan(load));
     double most = 0;
     for (int32_t h = 0; h <= horizon; ++h) {
-      double sum = 0, all = 1;
+      double sum = 0;
       for (size_t i = 0; i < crowd.residents.size(); ++i) {
         const Resident& r = crowd.residents[i];
         const double* const known = lookahead.model().Table(0).From(crowd.known[i]);
         const bool capped = crowd.plan[i] + h >= r.max_new_tokens;
         const double alive = capped ? 0 : known[crowd.plan[i] - crowd.known[i] + h] / known[0];
         sum += alive * static_cast<double>(r.prefill_tokens + crowd.plan[i] + h);
-        all *= alive;
       }
       most = std::max(most, sum);
-      const double tolerance = horizon <= Accumulator::kExactHorizon ? 1e-9 : 2e-3;
-      ASSERT_NEAR(load[h], sum, tolerance * most) << "h " << h << " of " << horizon;
-      ASSERT_NEAR(quiet[h], all, tolerance) << "h " << h << " of " << horizon;
+      ASSERT_NEAR(load[h], sum, 1e-9 * most) << "h " << h << " of " << horizon;
     }
   }
 }

@@ -18,7 +18,7 @@ class BfIoTest : public ::testing::TestWithParam<const char*> {
     return objective == "auto" ? at_hand.Decide("bf_io_auto") : at_hand.Decide("bf_io", objective);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Objectives, BfIoTest, ::testing::Values("square", "paper", "refill", "auto"),
+INSTANTIATE_TEST_SUITE_P(Objectives, BfIoTest, ::testing::Values("square", "paper", "auto"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST_P(BfIoTest, ChoosesTheRequestThatClosesTheGap) {
@@ -35,7 +35,7 @@ TEST_P(BfIoTest, FillsEverySlotEvenWhenThatUnbalances) {
 TEST(BfIoObjectives, TwoGapsGetTheirOwnRequestsEach) {
   const PolicyCase gaps = PolicyCase().Worker(9'000, 0).Worker(8'000, 1).Worker(4'000, 1).WaitingAll(
       {2'000, 5'000, 1'000, 9'000});
-  for (const char* objective : {"square", "paper", "refill"})
+  for (const char* objective : {"square", "paper"})
     EXPECT_THAT(gaps.Decide("bf_io", objective), ElementsAre(-1, 2, 1, -1)) << objective;
 }
 
@@ -124,7 +124,7 @@ PolicyCase OneWorkerEmptiesSoon() {
       .Worker(9'999, 0, kAmpleKv, 10)
       .Worker(10'000, 1, kAmpleKv, 10)
       .WaitingAll({3'000})
-      .Ahead(1, {10'000, 10'010, 9'999, 10'009, 10'000, 4'000}, {1, 1}, {1, 1, 1, 1, 1, 1});
+      .Ahead(1, {10'000, 10'010, 9'999, 10'009, 10'000, 4'000}, {1, 1});
 }
 
 std::vector<int32_t> DecideAhead(const char* objective, int32_t horizon, double discount = 1) {
@@ -146,7 +146,7 @@ TEST(BfIoHorizonTest, OutlookThatReachesFurtherThanThePolicyIsReadByItsOwnRows) 
                                  .Worker(10'000, 1, kAmpleKv, 10)
                                  .WaitingAll({1'000})
                                  .Ahead(3, {9'000, 10'000, 9'000, 90'000, 10'000, 8'900, 500'000, 90'000},
-                                        {1, 1, 1, 1}, std::vector<double>(8, 1));
+                                        {1, 1, 1, 1});
   for (const char* objective : {"paper", "square"}) {
     PolicyOptions options = {.horizon = 1, .objective = objective};
     EXPECT_THAT(further.Decide(**MakePolicy("bf_io", options)), ElementsAre(1)) << objective;
@@ -161,33 +161,13 @@ TEST(BfIoHorizonTest, DiscountWeighsFutureSteps) {
                              .Worker(9'000, 1, kAmpleKv, 10)
                              .Worker(10'000, 1, kAmpleKv, 10)
                              .WaitingAll({1'000})
-                             .Ahead(1, {9'000, 10'000, 10'000, 8'900}, {1, 1}, {1, 1, 1, 1});
+                             .Ahead(1, {9'000, 10'000, 10'000, 8'900}, {1, 1});
   for (const char* objective : {"paper", "square"}) {
     PolicyOptions options = {.horizon = 1, .objective = objective};
     EXPECT_THAT(tie.Decide(**MakePolicy("bf_io", options)), ElementsAre(1)) << objective;
     options.discount = 0.5;
     EXPECT_THAT(tie.Decide(**MakePolicy("bf_io", options)), ElementsAre(0)) << objective;
   }
-}
-
-// The first two workers are equal, and the second will soon finish a request; the third has no slot.
-std::vector<int32_t> RefillBeside(int64_t third_load) {
-  PolicyOptions options = {.horizon = 2, .objective = "refill"};
-  const double a = 10'000, b = static_cast<double>(third_load);
-  return PolicyCase()
-      .Worker(10'000, 1, kAmpleKv, 10)
-      .Worker(10'000, 1, kAmpleKv, 10)
-      .Worker(third_load, 0, kAmpleKv, 10)
-      .WaitingAll({1'000})
-      .Ahead(2, {a, a, a, a, a, a, b, b, b}, {1, 1, 1}, {1, 1, 1, 1, 0.2, 0.1, 1, 1, 1})
-      .Decide(**MakePolicy("bf_io", options));
-}
-
-// A completion is followed by a refill at the next decision. So a surplus goes where a completion is near,
-// and a request that closes a gap goes where none is.
-TEST(BfIoHorizonTest, RefillPutsASurplusWhereACompletionIsNear) {
-  EXPECT_THAT(RefillBeside(10'200), ElementsAre(1));
-  EXPECT_THAT(RefillBeside(12'000), ElementsAre(0));
 }
 
 // Two requests that differ only in how long they will stay.
@@ -201,26 +181,11 @@ TEST(BfIoHorizonTest, ShortLivedOneGoesWhereLoadWillBeHighAnyway) {
         .Curve(0)
         .Waiting(1'000)
         .Curve(1)
-        .Ahead(1, {10'000, 10'000, 9'000, ahead}, {1, 0, 1, 1}, {1, 1, 1, 1})
+        .Ahead(1, {10'000, 10'000, 9'000, ahead}, {1, 0, 1, 1})
         .Decide(**MakePolicy("bf_io", options));
   };
   EXPECT_THAT(decide(9'000), ElementsAre(-1, 1));
   EXPECT_THAT(decide(13'000), ElementsAre(1, -1));
-}
-
-// Both loads are equal now; a worker grows by one token per step and running request.
-TEST(BfIoHorizonTest, RefillKeepsANewcomerFromTheWorkerThatGrowsFaster) {
-  const auto decide = [](int32_t first_active, int32_t second_active) {
-    PolicyOptions options = {.horizon = 3, .objective = "refill"};
-    return PolicyCase()
-        .Worker(10'000, 1, kAmpleKv, first_active)
-        .Worker(10'000, 1, kAmpleKv, second_active)
-        .WaitingAll({1'000})
-        .Ahead(3, std::vector<double>(8, 10'000), {1, 1, 1, 1}, std::vector<double>(8, 1))
-        .Decide(**MakePolicy("bf_io", options));
-  };
-  EXPECT_THAT(decide(60, 5), ElementsAre(1));
-  EXPECT_THAT(decide(5, 60), ElementsAre(0));
 }
 
 TEST(RegistryTest, UnknownPolicyIsAnErrorThatNamesTheKnownOnes) {

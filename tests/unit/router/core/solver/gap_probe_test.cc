@@ -33,7 +33,7 @@ double LargestTime(const Instance& instance, const Solution& solution) {
 }
 
 TEST(GapProbe, NoChoiceIsBetterByMore) {
-  for (const ObjectiveKind kind : {ObjectiveKind::kPaper, ObjectiveKind::kSquare, ObjectiveKind::kRefill}) {
+  for (const ObjectiveKind kind : {ObjectiveKind::kPaper, ObjectiveKind::kSquare}) {
     Rng rng(3);
     SolverCaseLimits limits = {.max_workers = 3, .max_items = 6};
     SolverSettings settings = {.objective = kind};

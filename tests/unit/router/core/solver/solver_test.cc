@@ -251,19 +251,6 @@ TEST(SolverHorizonTest, PaperPrefersTheItemWhoseEndKeepsTheBalance) {
               ::testing::ElementsAre(kUnassigned, 1));
 }
 
-TEST(SolverHorizonTest, RefillIgnoresGapsThatCompletionsWillFill) {
-  // Worker 0 is 300 below the target but will certainly be refilled; over the horizon worker 1's gap of 200
-  // weighs more.
-  Instance instance = Make({{700, 1}, {800, 1}}, {200, 1});
-  instance.target_load = 1000;
-  instance.horizon = 3;
-  instance.ahead = {700, 700, 700, 700, 800, 800, 800, 800};
-  instance.quiet = {1, 0, 0, 0, 1, 1, 1, 1};
-  instance.curves = {1, 1, 1, 1};
-  EXPECT_THAT(Solver(Settings(ObjectiveKind::kRefill)).Solve(instance).worker_of,
-              ::testing::ElementsAre(1, 0));
-}
-
 // No worker's load at the next step is a number, so none of them is the largest.
 TEST(SolverHorizonTest, NanInTheOutlookStillGivesAFullPlan) {
   Instance instance = Make({{10, 1}, {4, 1}, {7, 0}}, {2, 5, 3});
@@ -310,9 +297,6 @@ TEST(ObjectiveTest, PrefillCountsAsLongAsTheItemIsActive) {
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 3 + 0.5);
   instance.target_ahead = {13, 10};
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 3 * 3 + 1 * 1 + 0.5 * 0.5);
-  instance.quiet = {1, 1, 1, 0.5};
-  // Refill: worker 0 has 10; worker 1 has 1 + 4 + 3 + 6 with weight 1/2 * 1/2.
-  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kRefill), {{1}}), 3 * 3 + 0.25 * 4 * 4);
 }
 
 TEST(SolverReservedWorkerTest, PrecountedTokensLowerTheLoadOnTheReservedWorker) {
@@ -322,9 +306,7 @@ TEST(SolverReservedWorkerTest, PrecountedTokensLowerTheLoadOnTheReservedWorker) 
   instance.items[0].reserved_worker = 1;
   instance.items[0].precounted_tokens = 600;
   instance.target_load = 1095;
-  for (ObjectiveKind kind : {ObjectiveKind::kSquare, ObjectiveKind::kRefill}) {
-    EXPECT_THAT(Solver(Settings(kind)).Solve(instance).worker_of, ::testing::ElementsAre(1, 0));
-  }
+  EXPECT_THAT(Solver(Settings(ObjectiveKind::kSquare)).Solve(instance).worker_of, ::testing::ElementsAre(1, 0));
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST(SessionReplay, LookaheadsAndHintsAreRecordedToo) {
   for (const core::LookaheadInfo& lookahead : core::RegisteredLookaheads()) {
     SessionSetup setup = {.lookahead = std::string(lookahead.name)};
     setup.policy_options.horizon = 8;
-    setup.policy_options.objective = "refill";
+    setup.policy_options.objective = "paper";
     for (const char* policy : {"bf_io", "br_h"}) {
       setup.policy = policy;
       ExpectSessionsRepeat(setup, lookahead.name);
