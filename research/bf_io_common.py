@@ -25,7 +25,7 @@ PAPER_FCFS, PAPER_JSQ = (27.9, 8.00, 14.2, 396), (28.2, 7.99, 14.2, 396)
 PAPER_BF_IO_0, PAPER_BF_IO_20 = (2.92, 9.03, 12.6, 386), (1.65, 9.13, 12.5, 383)
 
 TABLE_1 = {  # name: flags, the paper's values
-    "FCFS, most free slots": ({"policy": "fcfs"}, PAPER_FCFS), "FCFS, by index": ({"policy": "fcfs_fill"}, PAPER_FCFS),
+    "FCFS, most free slots": ({"policy": "fcfs"}, PAPER_FCFS),
     "JSQ by count": ({"policy": "least_requests"}, PAPER_JSQ), "JSQ by tokens": ({"policy": "least_tokens"}, PAPER_JSQ),
     label(0): (bf_io(0, "paper"), PAPER_BF_IO_0), label(5): (bf_io(5, "paper"), None),
     label(20): (bf_io(20, "paper"), PAPER_BF_IO_20), label(20, 0.7): (bf_io(20, "paper", 0.7), PAPER_BF_IO_20),

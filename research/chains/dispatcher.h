@@ -4,10 +4,8 @@
 // (Algorithm 3 of "Serving Chain-structured Jobs with Large Memory Footprints") and the baselines, extended
 // to chains that serve several jobs at the same time. The caller has the queues. A job assigned to a full
 // chain waits in that chain's own queue, first come first served; a job without a chain waits in a central
-// queue, whose head goes to the first chain with a free slot. jffc, sa_jsq and jiq are also policies of the
-// router (router/core/policy/fastest_free). sed and jsq are not: they let a request wait at a full chain
-// while another has a free slot, but in the router requests wait only in the pool. With free slots sed equals
-// jffc, and jsq equals sa_jsq with ties broken at random. Deterministic for the seed. Threads: one at a time.
+// queue, whose head goes to the first chain with a free slot. jffc is also a policy of the router
+// (router/core/policy/baselines). Deterministic for the seed. Threads: one at a time.
 #ifndef BFIO_RESEARCH_CHAINS_DISPATCHER_H_
 #define BFIO_RESEARCH_CHAINS_DISPATCHER_H_
 
@@ -19,11 +17,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "router/core/policy/fastest_free/unit_rules.h"
 
 namespace bfio::core {
 
-using ChainView = UnitView;
+struct ChainView {
+  double rate = 0;       // mu of one job, per second
+  int64_t capacity = 0;  // c
+  int64_t jobs = 0;      // Z: in service and in its own queue
+
+  bool free() const { return jobs < capacity; }
+};
+
+// No chain is free: the job waits in the central queue.
+inline constexpr int32_t kCentralQueue = -1;
 
 class ChainDispatcher {
  public:

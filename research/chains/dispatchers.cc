@@ -10,14 +10,37 @@ namespace {
 
 using Chains = absl::Span<const ChainView>;
 
+// A random chain for which `fits` holds, all equally likely, or kCentralQueue.
+template <class Fits>
+int32_t AtRandom(Chains chains, Rng& rng, const Fits& fits) {
+  const auto many = static_cast<uint64_t>(std::count_if(chains.begin(), chains.end(), fits));
+  if (many == 0) return kCentralQueue;
+  uint64_t left = rng.Below(many);
+  for (size_t k = 0;; ++k) {
+    if (fits(chains[k]) && left-- == 0) return static_cast<int32_t>(k);
+  }
+}
+
 class Jffc final : public ChainDispatcher {
  public:
-  int32_t OnArrival(Chains chains) override { return FastestFree(chains); }
+  int32_t OnArrival(Chains chains) override {
+    for (size_t k = 0; k < chains.size(); ++k) {
+      if (chains[k].free()) return static_cast<int32_t>(k);
+    }
+    return kCentralQueue;
+  }
 };
 
 class SpeedAwareJsq final : public ChainDispatcher {
  public:
-  int32_t OnArrival(Chains chains) override { return FewestJobsFree(chains); }
+  int32_t OnArrival(Chains chains) override {
+    int32_t best = kCentralQueue;
+    for (size_t k = 0; k < chains.size(); ++k) {
+      if (chains[k].free() && (best == kCentralQueue || chains[k].jobs < chains[best].jobs))
+        best = static_cast<int32_t>(k);
+    }
+    return best;
+  }
 };
 
 class SmallestExpectedDelay final : public ChainDispatcher {
@@ -53,7 +76,12 @@ class JoinShortestQueue final : public ChainDispatcher {
 class JoinIdleQueue final : public ChainDispatcher {
  public:
   explicit JoinIdleQueue(uint64_t seed) : rng_(seed) {}
-  int32_t OnArrival(Chains chains) override { return IdleFree(chains, rng_); }
+  int32_t OnArrival(Chains chains) override {
+    const int32_t idle = AtRandom(chains, rng_, [](const ChainView& chain) { return chain.jobs == 0; });
+    return idle != kCentralQueue
+               ? idle
+               : AtRandom(chains, rng_, [](const ChainView& chain) { return chain.free(); });
+  }
 
  private:
   Rng rng_;

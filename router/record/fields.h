@@ -46,7 +46,7 @@ using Of = std::conditional_t<A::kReads, T&, const T&>;
 template <class A>
 void Fields(A& a, Of<A, core::SchedulerOptions> options) {
   auto& [max_waiting, wait, window, admission, hold_after_steps, mode, report_delay_steps] = options;
-  auto& [admission_kind, confidence, alpha, admission_steps] = admission;
+  auto& [admission_kind, confidence, alpha, admission_steps, length_error] = admission;
   auto& [wait_kind, fixed_tokens, wait_steps] = wait;
   a.Enum("plan_mode", mode, core::PlanMode::kLockstep);
   a.Int("max_waiting", max_waiting, 0, kMaxCount);
@@ -57,6 +57,7 @@ void Fields(A& a, Of<A, core::SchedulerOptions> options) {
   a.Real("admission_confidence", confidence, 0.0, 1 - 1e-15);
   a.Real("admission_alpha", alpha, 0.0, 1.0);
   a.Int("admission_most_steps", admission_steps, 1, kMaxCount);
+  a.Real("admission_length_error", length_error, 0.0, 100.0);
   a.Enum("wait", wait_kind, core::WaitAdmissionOptions::Kind::kNestedWait);
   a.OptionalReal("wait_fixed_tokens", fixed_tokens, 1.0, 1e12);
   a.Int("wait_most_steps", wait_steps, 1, kMaxCount);
@@ -71,7 +72,6 @@ void Fields(A& a, Of<A, core::PolicySetting> setting) {
   a.Int("horizon", options.horizon, 0, core::kMaxHorizonSteps);
   a.Text("objective", options.objective);
   a.Real("discount", options.discount, 0.0, 1.0);
-  a.Int("choices", options.choices, 1, 1 << 16);
   a.Real("wait_ratio", options.wait_ratio, core::kLeastWaitRatio, core::kMostWaitRatio);
 }
 

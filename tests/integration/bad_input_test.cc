@@ -159,7 +159,7 @@ std::vector<DocumentedMessage> DocumentedMessages() {
   return {
       {"bfio_router", "policy 'foo' is unknown, choose one of bf_io_auto, bf_io, ...", 2, {"--policy=foo"}},
       {"bfio_router",
-       "lookahead 'foo' is unknown, choose one of none, survival, hint, max_tokens, oracle, interval",
+       "lookahead 'foo' is unknown, choose one of none, survival, hint, max_tokens, oracle",
        2,
        {"--lookahead=foo"}},
       {"bfio_router",

@@ -75,9 +75,8 @@ TEST(MainJob, EveryPolicyCompletesTheTrace) {
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   uint64_t completed = 0;
-  for (const std::string name :
-       {"fcfs", "fcfs_fill", "round_robin", "least_requests", "power_of_two", "power_of_d", "least_tokens",
-        "lpt", "min_min", "max_min", "throttled", "vllm", "trtllm", "br0", "br_h", "bf_io", "bf_io_auto"}) {
+  for (const std::string name : {"fcfs", "round_robin", "least_requests", "power_of_two", "least_tokens",
+                                 "lpt", "vllm", "trtllm", "br0", "br_h", "bf_io", "bf_io_auto"}) {
     v1::SetPolicyRequest request;
     request.mutable_policy()->set_name(name);
     v1::SetPolicyResponse response;

@@ -106,14 +106,11 @@ TEST_P(PolicyProperty, ContractHoldsAndPlansRepeatOnRandomSnapshots) {
 
 INSTANTIATE_TEST_SUITE_P(
     Policies, PolicyProperty,
-    ::testing::Values(Subject{"fcfs"}, Subject{"fcfs_fill"}, Subject{"round_robin"},
-                      Subject{"least_requests"}, Subject{"power_of_two"}, Subject{"power_of_d"},
-                      Subject{"least_tokens"}, Subject{"lpt"}, Subject{"min_min"}, Subject{"max_min"},
-                      Subject{"throttled"}, Subject{"vllm"}, Subject{"trtllm"}, Subject{"br0"},
-                      Subject{"br_h"}, Subject{"br_h", "square", 3}, Subject{"bf_io", "square"},
-                      Subject{"bf_io", "paper"}, Subject{"bf_io", "square", 3}, Subject{"bf_io", "paper", 3},
-                      Subject{"bf_io_auto", "auto", 3}, Subject{"jffc"},
-                      Subject{"sa_jsq"}, Subject{"jiq"}),
+    ::testing::Values(Subject{"fcfs"}, Subject{"round_robin"}, Subject{"least_requests"},
+                      Subject{"power_of_two"}, Subject{"least_tokens"}, Subject{"lpt"}, Subject{"vllm"},
+                      Subject{"trtllm"}, Subject{"br0"}, Subject{"br_h"}, Subject{"br_h", "square", 3},
+                      Subject{"bf_io", "square"}, Subject{"bf_io", "paper"}, Subject{"bf_io", "square", 3},
+                      Subject{"bf_io", "paper", 3}, Subject{"bf_io_auto", "auto", 3}, Subject{"jffc"}),
     [](const auto& param) {
       return absl::StrCat(param.param.policy, "_", param.param.objective, "_", param.param.horizon);
     });

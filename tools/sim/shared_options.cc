@@ -38,8 +38,6 @@ void AddPolicySettings(OptionTable& table, SimOptions& options) {
   table.Add("wait_ratio", &options.wait_ratio,
             "bf_io_auto, when slots are short: allowed 99th percentile of waits, as a multiple of that of "
             "first come, first served");
-  table.Add("choices", &options.choices, Within(1, 1 << 16),
-            "power_of_d: d, the number of workers sampled for each request");
 }
 
 void AddRunOptions(OptionTable& table, SimOptions& options) {

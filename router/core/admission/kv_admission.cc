@@ -68,11 +68,11 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
   if (name == "protection" && !settings.empty()) options.kind = Kind::kProtection;
   if (name == "mc_sf") options.kind = Kind::kMcSf;
   if (options.kind == Kind::kNone && text != "none") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("admission '", text,
-                     "' is unknown, choose one of none, kv_feasible, kv_feasible:confidence=P, "
-                     "protection:alpha=A, mc_sf, mc_sf:most=K,confidence=P, wait, nested_wait, or one rule "
-                     "for memory and one for batches joined by +"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "admission '", text,
+        "' is unknown, choose one of none, kv_feasible, kv_feasible:confidence=P, "
+        "protection:alpha=A, mc_sf, mc_sf:most=K,error=E,confidence=P, wait, nested_wait, or one rule "
+        "for memory and one for batches joined by +"));
   }
   if (name == text) return options;
   const bool predicts = options.kind != Kind::kProtection;
@@ -82,7 +82,8 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
     const bool known = predicts
                            ? ReadSetting(name, setting, "confidence", 0.5, 1, options.confidence, status) ||
                                  (options.kind == Kind::kMcSf &&
-                                  ReadSetting(name, setting, "most", 1, kMostSteps, most, status))
+                                  (ReadSetting(name, setting, "most", 1, kMostSteps, most, status) ||
+                                   ReadSetting(name, setting, "error", 0, 100, options.length_error, status)))
                            : ReadSetting(name, setting, "alpha", 0, 1, options.alpha, status);
     if (!known) {
       return absl::InvalidArgumentError(absl::StrCat("admission: ", name, " has no setting '", setting, "'"));
@@ -95,6 +96,9 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
 
 absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead& lookahead) {
   const bool predicts = options.kind == Kind::kFeasible || options.kind == Kind::kMcSf;
+  if (options.length_error > 0 && lookahead.learns()) {
+    return absl::InvalidArgumentError("admission mc_sf:error needs the lookahead oracle");
+  }
   if (!predicts || lookahead.predicts()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "admission kv_feasible or mc_sf needs a lookahead that predicts lengths: survival, hint, max_tokens or "

@@ -81,10 +81,14 @@ struct KvAdmissionOptions {
   double alpha = 0;
   // For mc_sf: steps after which no younger request goes before one that fits, at least 1.
   int64_t most_steps = 256;
+  // For mc_sf with known lengths: the share of a prediction by which the length may differ from it, in [0,
+  // 100). "Online Scheduling for LLM Inference with KV Cache Constraints" takes the lower end, for which
+  // memory may not suffice. All lengths have the same relative error, so either end gives the same order.
+  double length_error = 0;
 };
 
 // Parses "none", "kv_feasible", "protection:alpha=A" or "mc_sf"; with settings as in
-// "kv_feasible:confidence=P" or "mc_sf:most=K,confidence=P". INVALID_ARGUMENT, naming the error.
+// "kv_feasible:confidence=P" or "mc_sf:most=K,error=E,confidence=P". INVALID_ARGUMENT, naming the error.
 absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text);
 // INVALID_ARGUMENT when this lookahead does not make the predictions that admission needs.
 absl::Status CheckKvAdmission(const KvAdmissionOptions& options, const Lookahead& lookahead);
@@ -108,7 +112,7 @@ class KvAdmission {
   // Expected number of steps, beyond one, for a prompt of that length.
   using StepsOfPrompt = absl::FunctionRef<int64_t(int64_t tokens)>;
 
-  explicit KvAdmission(const KvAdmissionOptions& options) : options_(options) {}
+  explicit KvAdmission(const KvAdmissionOptions& options) : options_(options), books_(options.length_error) {}
 
   bool active() const { return options_.kind != KvAdmissionOptions::Kind::kNone; }
   // Whether Look reads Worker::changes, and no prompt_steps.

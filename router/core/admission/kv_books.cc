@@ -1,11 +1,18 @@
 #include "router/core/admission/kv_books.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace bfio::core {
 
 void KvBooks::Reset(size_t workers) {
   books_.assign(workers, {});
+}
+
+int64_t KvBooks::Most(int64_t predicted, int64_t generated) const {
+  // The bound keeps the product within 64 bits.
+  const double more = std::floor(static_cast<double>(predicted + generated) * length_error_ + 1e-9);
+  return predicted + static_cast<int64_t>(std::min(more, 1e15));
 }
 
 void KvBooks::Update(WorkerIndex worker, const Lookahead& lookahead, absl::Span<const Resident> residents,
@@ -45,9 +52,14 @@ void KvBooks::Enter(Book& book, const Lookahead& lookahead, const Resident& resi
                     int64_t prompt_steps) {
   const RequestId id = resident.id;
   if (book.memory.Find(id) != nullptr) book.memory.Remove(id, time.plan_step);
-  const int64_t stay = lookahead.Stay(resident, time, {}, {});
   const int64_t late = resident.dropped ? 0 : prompt_steps + (resident.inflight ? kLateSteps : 0);
   const Standing standing = StandingOf(resident, time);
+  int64_t stay = lookahead.Stay(resident, time, {}, {});
+  if (!resident.dropped) {
+    const int64_t planned = standing.plan_age - resident.generated_tokens;
+    const int64_t most = Most(resident.expected_tokens, resident.generated_tokens) - planned;
+    stay = std::max(stay, std::min(standing.steps_left, most));
+  }
   const bool outlived = standing.known_age - resident.generated_tokens >= resident.expected_tokens;
   if (stay < 1 || late > 0 || outlived) book.unsettled.push_back(id);
   if (stay + late < 1) return;

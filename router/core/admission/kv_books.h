@@ -7,6 +7,8 @@
 // plan's step on and may stay longer by `late` steps: both are counted. These requests, and those that exceed
 // their length, are entered again with every plan.
 //
+// Lengths may be wrong by a share E of the prediction: memory is counted for the upper end.
+//
 // The books depend only on the residents and the time, not on the order of changes. Threads: one. Cost:
 // McSf's cost for each change and each request that is entered again; nothing for a worker without any.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_BOOKS_H_
@@ -47,6 +49,9 @@ class KvBooks {
   // Number of steps by which a late plan delays the start of its requests; rarely exceeded.
   static constexpr int64_t kLateSteps = 2;
 
+  // `length_error`: E.
+  explicit KvBooks(double length_error = 0) : length_error_(length_error) {}
+
   // Restarts with this many workers.
   void Reset(size_t workers);
   size_t workers() const { return books_.size(); }
@@ -54,6 +59,9 @@ class KvBooks {
   // REQUIRES: times do not descend, except with changes.anew.
   void Update(WorkerIndex worker, const Lookahead& lookahead, absl::Span<const Resident> residents,
               const PlanTime& time, const KvChanges& changes);
+
+  // The most tokens that a request has left, of which `predicted` are expected, after `generated` tokens.
+  int64_t Most(int64_t predicted, int64_t generated) const;
 
   // The worker's memory as of the last Update.
   const McSf& memory(WorkerIndex worker) const { return books_[worker].memory; }
@@ -70,6 +78,7 @@ class KvBooks {
   void Enter(Book& book, const Lookahead& lookahead, const Resident& resident, const PlanTime& time,
              int64_t prompt_steps);
 
+  double length_error_;
   std::vector<Book> books_;
   // Scratch.
   std::vector<RequestId> again_;

@@ -1,39 +1,18 @@
 #include "router/core/lookahead/fixed_length.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace bfio::core {
 
-absl::string_view FixedLengthLookahead::name() const {
-  return kind_ == Kind::kOracle ? "oracle" : kind_ == Kind::kInterval ? "interval" : "max_tokens";
-}
-
-int64_t FixedLengthLookahead::Most(int64_t predicted, int64_t generated) const {
-  // The bound keeps the product within 64 bits.
-  const double more = std::floor(static_cast<double>(predicted + generated) * error_ + 1e-9);
-  return predicted + static_cast<int64_t>(std::min(more, 1e15));
-}
-
-int64_t FixedLengthLookahead::StayOf(int64_t length, const Resident& resident, const Standing& standing) {
+int64_t FixedLengthLookahead::StayOf(const Resident& resident, const Standing& standing) const {
   if (resident.dropped) return 0;
+  if (kind_ == Kind::kMaxTokens) return standing.steps_left;
   const int64_t run = standing.known_age - resident.generated_tokens;
   const int64_t planned = standing.plan_age - resident.generated_tokens;
+  int64_t length = resident.expected_tokens;
   // It has exceeded its predicted length and is still active: expect it to exceed that by as much again.
   if (length <= run) length = std::max(run, planned) + 1 + (run - length);
   return std::min(standing.steps_left, length - planned);
-}
-
-int64_t FixedLengthLookahead::Expected(const Resident& resident, const Standing& standing) const {
-  const int64_t run = standing.known_age - resident.generated_tokens;
-  if (kind_ == Kind::kInterval && resident.expected_tokens <= run) return Longest(resident, standing);
-  return kind_ == Kind::kMaxTokens ? Longest(resident, standing)
-                                   : StayOf(resident.expected_tokens, resident, standing);
-}
-
-int64_t FixedLengthLookahead::Longest(const Resident& resident, const Standing& standing) const {
-  if (kind_ == Kind::kMaxTokens) return resident.dropped ? 0 : standing.steps_left;
-  return StayOf(Most(resident.expected_tokens, resident.generated_tokens), resident, standing);
 }
 
 void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
@@ -43,7 +22,7 @@ void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const P
   int64_t tokens = 0, requests = 0;
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t stay = std::clamp<int64_t>(Expected(resident, standing), 0, columns);
+    const int64_t stay = std::clamp<int64_t>(StayOf(resident, standing), 0, columns);
     tokens += standing.tokens;
     ++requests;
     gone_[stay].tokens += standing.tokens;
@@ -57,39 +36,30 @@ void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const P
 }
 
 int64_t FixedLengthLookahead::Length(const WaitingView& request) const {
-  if (kind_ == Kind::kMaxTokens) return request.max_new_tokens;
-  return std::clamp<int64_t>(request.predicted_output_tokens.value_or(request.max_new_tokens), 1,
-                             std::max<int64_t>(1, request.max_new_tokens));
-}
-
-int64_t FixedLengthLookahead::Longest(const WaitingView& request) const {
-  return std::min(std::max<int64_t>(1, request.max_new_tokens),
-                  Most(Length(request), request.generated_tokens));
+  const int64_t most = std::max<int64_t>(1, request.max_new_tokens);
+  if (kind_ == Kind::kMaxTokens) return most;
+  return std::clamp<int64_t>(request.predicted_output_tokens.value_or(most), 1, most);
 }
 
 uint64_t FixedLengthLookahead::CurveKey(const WaitingView& request, int32_t horizon) {
-  const auto within = [&](int64_t steps) {
-    return static_cast<uint64_t>(std::clamp<int64_t>(steps, 1, int64_t{horizon} + 1));
-  };
-  // Requests of one length may stay for different times.
-  return within(Longest(request)) << 32 | within(Length(request));
+  return static_cast<uint64_t>(std::min(Length(request), int64_t{horizon} + 1));
 }
 
 void FixedLengthLookahead::Curve(const WaitingView& request, absl::Span<double> row) {
   const int64_t length = Length(request);
-  for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) row[h] = h == 0 || h < length ? 1 : 0;
+  for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) row[h] = h < length ? 1 : 0;
 }
 
 int64_t FixedLengthLookahead::Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t>,
                                    absl::Span<double> alive) const {
   std::fill(alive.begin(), alive.end(), 1);
-  return std::max<int64_t>(0, Longest(resident, StandingOf(resident, time)));
+  return std::max<int64_t>(0, StayOf(resident, StandingOf(resident, time)));
 }
 
 int64_t FixedLengthLookahead::Stay(const WaitingView& request, absl::Span<const int64_t>,
                                    absl::Span<double> alive) {
   std::fill(alive.begin(), alive.end(), 1);
-  return Longest(request);
+  return Length(request);
 }
 
 }  // namespace bfio::core

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "router/core/lookahead/survival.h"
-
 namespace bfio::core {
 namespace {
 
@@ -17,14 +15,14 @@ constexpr double kNobodyLeft = 1e-200;
 }  // namespace
 
 double HintLookahead::Base(int32_t group, int64_t age, int lag) const {
-  const double* const table = model_.Table(group).From(age);
+  const double* const table = model().Table(group).From(age);
   const double start = table[Calibration::kEdge[lag]];
   return start > kNobodyLeft ? 1 - table[Calibration::kEdge[lag + 1]] / start : 1;
 }
 
 void HintLookahead::Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
                             bool finished) {
-  model_.Observe(resident.group, from, to, finished);
+  SurvivalLookahead::Observe(resident, trail, from, to, finished);
   if (!finished) return;
   for (int k = 0; k < HintTrail::kProbes; ++k) {
     if (trail.bin[k] == kNoHint) continue;
@@ -56,7 +54,7 @@ bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64
   const int64_t past = known_age - resident.hint_age;  // tokens since the hint
   if (resident.hint_bin == kNoHint || past < 0 || past >= Calibration::kEdge[Calibration::kLags])
     return false;
-  const double* const table = model_.Table(resident.group).From(resident.hint_age);
+  const double* const table = model().Table(resident.group).From(resident.hint_age);
   const int64_t end = past + last;  // lag of the last entry
   if (!(table[std::min(end, Calibration::kEdge[Calibration::kLags])] > kNobodyLeft)) return false;
   if (alive_.size() <= static_cast<size_t>(end)) alive_.resize(static_cast<size_t>(end) + 1);
@@ -77,37 +75,9 @@ bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64
   return alive[past] > 0;
 }
 
-void HintLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
-                            absl::Span<double> load) {
-  std::fill(load.begin(), load.end(), 0.0);
-  for (const Resident& resident : residents) {
-    const Standing standing = StandingOf(resident, time);
-    const int64_t steps_left = StepsLeft(resident, standing, load);
-    if (steps_left == 0) continue;
-    const int64_t ahead = SurvivalTable::Ahead(standing);
-    const double* const known = FillAlive(resident, standing.known_age, ahead + steps_left - 1)
-                                    ? alive_.data() + (standing.known_age - resident.hint_age)
-                                    : model_.Table(resident.group).From(standing.known_age);
-    AddExpectedLoad(standing, steps_left, known + ahead, known[0], load);
-  }
-}
-
-uint64_t HintLookahead::CurveKey(const WaitingView& request, int32_t horizon) {
-  return ModelCurveKey(model_, request, horizon);
-}
-
-void HintLookahead::Curve(const WaitingView& request, absl::Span<double> row) {
-  ModelCurve(model_, request, row);
-}
-
-int64_t HintLookahead::Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
-                            absl::Span<double> alive) const {
-  return ModelStay(model_, resident, time, steps, alive);
-}
-
-int64_t HintLookahead::Stay(const WaitingView& request, absl::Span<const int64_t> steps,
-                            absl::Span<double> alive) {
-  return ModelStay(model_, request, steps, alive);
+const double* HintLookahead::Alive(const Resident& resident, int64_t known_age, int64_t last) {
+  return FillAlive(resident, known_age, last) ? alive_.data() + (known_age - resident.hint_age)
+                                              : SurvivalLookahead::Alive(resident, known_age, last);
 }
 
 }  // namespace bfio::core

@@ -162,8 +162,6 @@ struct LookaheadOptions {
   int32_t max_groups = 64;
   // Ages below twice this have bins of width one, older ones a relative width of 1 / this. A power of two.
   int32_t ages_per_octave = 16;
-  // interval: the share of a prediction by which the length may differ from it.
-  double interval_error = 0.25;
 };
 
 struct LookaheadInfo {
@@ -175,8 +173,7 @@ struct LookaheadInfo {
 // All registered lookaheads, in the order in which --help lists them.
 const std::vector<LookaheadInfo>& RegisteredLookaheads();
 
-// `name` is a registered one, or "interval:error=E" (options.interval_error). INVALID_ARGUMENT, with the
-// known lookaheads or the wrong setting in the message.
+// INVALID_ARGUMENT, with the known lookaheads or the wrong setting in the message.
 absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
                                                          const LookaheadOptions& options = {});
 

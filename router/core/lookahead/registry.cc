@@ -2,9 +2,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "router/core/lookahead/fixed_length.h"
 #include "router/core/lookahead/hint.h"
 #include "router/core/lookahead/lookahead.h"
@@ -41,13 +39,6 @@ constexpr Registered kLookaheads[] = {
      [](const LookaheadOptions&) -> LookaheadPtr {
        return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kOracle);
      }},
-    {{"interval",
-      "as oracle, for predictions with errors up to a quarter of the length; interval:error=E: up to the "
-      "share E"},
-     [](const LookaheadOptions& options) -> LookaheadPtr {
-       return std::make_unique<FixedLengthLookahead>(FixedLengthLookahead::Kind::kInterval,
-                                                     options.interval_error);
-     }},
 };
 
 absl::Status Check(const LookaheadOptions& options) {
@@ -68,9 +59,6 @@ absl::Status Check(const LookaheadOptions& options) {
       !std::has_single_bit(static_cast<uint32_t>(options.ages_per_octave))) {
     return wrong("ages_per_octave", options.ages_per_octave, "a power of two within 1..65536");
   }
-  if (!(options.interval_error >= 0 && options.interval_error <= 100)) {
-    return wrong("interval_error", options.interval_error, "within 0..100");
-  }
   return absl::OkStatus();
 }
 
@@ -87,12 +75,6 @@ const std::vector<LookaheadInfo>& RegisteredLookaheads() {
 
 absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
                                                          const LookaheadOptions& options) {
-  if (absl::string_view error = name; absl::ConsumePrefix(&error, "interval:error=")) {
-    LookaheadOptions with = options;
-    if (absl::SimpleAtod(error, &with.interval_error)) return MakeLookahead("interval", with);
-    return absl::InvalidArgumentError(
-        absl::StrCat("lookahead: interval:error is '", error, "'; must be a number"));
-  }
   if (absl::Status status = Check(options); !status.ok()) return status;
   std::string known;
   for (const Registered& lookahead : kLookaheads) {

@@ -69,7 +69,7 @@ inline constexpr double kLeastWaitRatio = 1, kMostWaitRatio = 100;
 
 // Settings of all policies; each ignores those that do not concern it.
 struct PolicyOptions {
-  // Seed of the policy's own random stream (power_of_two, power_of_d). Give routers that run side by side
+  // Seed of the policy's own random stream (power_of_two). Give routers that run side by side
   // different seeds; otherwise they draw the same workers.
   uint64_t seed = 1;
   // H, steps of lookahead.
@@ -78,8 +78,6 @@ struct PolicyOptions {
   std::string objective = "square";
   // bf_io: weight of a step ahead relative to the one before it, in (0, 1]; 1 in the paper's J.
   double discount = 1;
-  // power_of_d: d, workers drawn for each request.
-  int32_t choices = 4;
   // bf_io_auto: where slots are short, the 99th percentile of waits over that of a first-come rule. A larger
   // ratio improves balance, since more requests may be passed over.
   double wait_ratio = 1.15;

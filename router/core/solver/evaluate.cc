@@ -74,9 +74,8 @@ void FindTargets(const Instance& instance, std::vector<double>& targets) {
   targets.push_back(instance.target_load);
   const double admitted = static_cast<double>(instance.Target());
   for (int32_t h = 1; h <= instance.horizon; ++h) {
-    targets.push_back(instance.target_load +
-                      (Growth(instance, h) + admitted * ItemGrowth(instance, h)) /
-                          static_cast<double>(instance.workers.size()));
+    targets.push_back(instance.target_load + (Growth(instance, h) + admitted * ItemGrowth(instance, h)) /
+                                                 static_cast<double>(instance.workers.size()));
   }
 }
 

@@ -76,8 +76,8 @@ double SquarePricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_wor
   double gain = 0;
   for (int32_t h = 0; h < steps_; ++h) {
     const double a_change = a_in[h] - a_out[h], b_change = b_in[h] - b_out[h];
-    gain += terms_->discount()[h] *
-            (a_change * (a_change + 2 * a_row[h]) + b_change * (b_change + 2 * b_row[h]));
+    gain +=
+        terms_->discount()[h] * (a_change * (a_change + 2 * a_row[h]) + b_change * (b_change + 2 * b_row[h]));
   }
   return gain;
 }

@@ -63,7 +63,6 @@ absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& pol
   setting.options.objective = options.objective;
   setting.options.discount = options.discount;
   setting.options.wait_ratio = options.wait_ratio;
-  setting.options.choices = options.choices;
   BFIO_RETURN_IF_ERROR(core::MakePolicy(setting.name, setting.options).status());
   return setting;
 }

@@ -24,8 +24,6 @@ struct SimOptions {
   double discount = 1;
   // bf_io_auto: PolicyOptions::wait_ratio.
   double wait_ratio = 1.15;
-  // power_of_d: d.
-  int32_t choices = 4;
   // Number of requests from the front of the pool that a policy gets; 0: 4,096, or `reveal` if that is more.
   int64_t window = 0;
   // Shadow policies: they plan for every decision, but their plans are not carried out.

@@ -14,7 +14,6 @@ absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options) {
   policy_options.seed = options.seed;
   policy_options.horizon = options.horizon;
   policy_options.objective = options.objective;
-  policy_options.choices = options.choices;
   policy_options.discount = options.discount;
   policy_options.wait_ratio = options.wait_ratio;
   PolicyStack stack;

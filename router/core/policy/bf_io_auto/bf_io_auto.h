@@ -34,13 +34,9 @@ namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  // It reads the options wait_ratio, stop and gap_every. While there are slots for all, it follows only
-  // `rules`; fewer than kRules are for comparisons.
-  explicit BfIoAutoPolicy(const PolicyOptions& options = {}, absl::string_view name = "bf_io_auto",
-                          absl::Span<const PlacementRule> rules = kRules)
-      : name_(name),
-        rules_(rules),
-        stop_(options.stop),
+  // It reads the options wait_ratio, stop and gap_every.
+  explicit BfIoAutoPolicy(const PolicyOptions& options = {})
+      : stop_(options.stop),
         urgency_(options.wait_ratio),
         counts_(options.stop),
         solver_(SolverSettings{}),
@@ -49,8 +45,8 @@ class BfIoAutoPolicy final : public Policy {
   static constexpr PlacementRule kRules[] = {PlacementRule::kHorizon, PlacementRule::kHeadroom,
                                              PlacementRule::kCounts};
 
-  absl::string_view name() const override { return name_; }
-  absl::Span<const PlacementRule> placement_rules() const override { return rules_; }
+  absl::string_view name() const override { return "bf_io_auto"; }
+  absl::Span<const PlacementRule> placement_rules() const override { return kRules; }
   bool uses_first_come_waits() const override { return true; }
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
@@ -60,8 +56,6 @@ class BfIoAutoPolicy final : public Policy {
   // Decides by the integer program.
   void Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision);
 
-  const absl::string_view name_;
-  const absl::Span<const PlacementRule> rules_;
   StopSignal stop_;
   FreeCapacity free_;
   UrgencyTracker urgency_;

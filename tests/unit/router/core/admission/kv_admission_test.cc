@@ -133,6 +133,12 @@ TEST(KvAdmission, ParsesItsSettingsAndExplainsErrors) {
   EXPECT_THAT(std::string(CheckKvAdmission(feasible, **MakeLookahead("none")).message()),
               HasSubstr("survival"));
   EXPECT_TRUE(CheckKvAdmission(feasible, **MakeLookahead("survival")).ok());
+  const KvAdmissionOptions wrong_by_a_half = *ParseKvAdmission("mc_sf:error=0.5");
+  EXPECT_EQ(wrong_by_a_half.length_error, 0.5);
+  EXPECT_FALSE(CheckKvAdmission(wrong_by_a_half, **MakeLookahead("survival")).ok());
+  EXPECT_TRUE(CheckKvAdmission(wrong_by_a_half, **MakeLookahead("oracle")).ok());
+  for (const char* error : {"-0.1", "nan", "x", ""})
+    EXPECT_FALSE(ParseKvAdmission(absl::StrCat("mc_sf:error=", error)).ok()) << error;
   EXPECT_TRUE(CheckKvAdmission(*ParseKvAdmission("protection:alpha=0"), **MakeLookahead("none")).ok());
 }
 

@@ -129,22 +129,21 @@ TEST(FarOutlook, RequestsOfOneKindShareACurve) {
   }
 }
 
-// Predictions with errors: how long a request may stay depends on more than its expected length.
 TEST(FarOutlook, EveryRequestStaysForItsOwnTime) {
-  FixedLengthLookahead lookahead(FixedLengthLookahead::Kind::kInterval, 0.25);
+  FixedLengthLookahead lookahead(FixedLengthLookahead::Kind::kOracle);
   std::vector<WaitingView> waiting(3);
   for (WaitingView& view : waiting) {
     view.prefill_tokens = 100;
     view.max_new_tokens = 1'000;
     view.predicted_output_tokens = 100;
   }
-  waiting[1].max_new_tokens = 100;
-  waiting[2].generated_tokens = 900;
+  waiting[1].max_new_tokens = 80;
+  waiting[2].predicted_output_tokens = 350;
   FarOutlookBuilder builder;
   builder.Begin(0);
   builder.AddWaiting(lookahead, waiting);
   const FarOutlook far = builder.View();
-  const int64_t stays[] = {125, 100, 350};
+  const int64_t stays[] = {100, 80, 350};
   for (size_t i = 0; i < 3; ++i) {
     for (size_t k = 0; k < kKnots; ++k)
       EXPECT_EQ(far.curves[static_cast<size_t>(far.curve_of[i]) * kKnots + k],

@@ -145,7 +145,8 @@ TEST(Hint, StaleHintsAreForgotten) {
   race.hint.Hint(resident, trail, 10, 0.8);
   std::vector<double> fresh = Alive(race.hint, resident, {10, 11}, 5);
   EXPECT_LT(fresh[5], 0.2);
-  const std::vector<double> stale = Alive(race.hint, resident, {200, 201}, 5), none = AliveFrom(race.hint, 200, 5);
+  const std::vector<double> stale = Alive(race.hint, resident, {200, 201}, 5),
+                            none = AliveFrom(race.hint, 200, 5);
   for (int h = 0; h <= 5; ++h) EXPECT_NEAR(stale[h], none[h], 1e-12);
   // Pipelined, one step after the last hint: the projection is conditioned on the tokens generated since.
   fresh = Alive(race.hint, resident, {11, 13}, 5);

@@ -10,8 +10,6 @@
 namespace bfio::core {
 namespace {
 
-using ::testing::Contains;
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
@@ -35,8 +33,6 @@ TEST(Baselines, DecideAsByHand) {
          PolicyCase().Worker(9, 2).Worker(0, 2).WaitingAll({1, 1, 1, 1}), {0, 1, 0, 1});
   Expect("fcfs", "the youngest wait when slots run out",
          PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({5, 5, 5}), {0, 1, -1});
-  Expect("fcfs_fill", "the first worker is filled before the next gets any",
-         PolicyCase().Worker(900, 2).Worker(0, 9).WaitingAll({1, 1, 1}), {0, 0, 1});
   Expect("round_robin", "a full worker is skipped",
          PolicyCase().Worker(0, 1).Worker(0, 0).Worker(0, 2).WaitingAll({1, 1, 1}), {0, 2, 2});
   Expect("round_robin", "BF-IO paper: heavy requests at every i = 1 mod G all meet on one worker",
@@ -61,25 +57,6 @@ TEST(Baselines, DecideAsByHand) {
          std::vector<int32_t>(8, 1));
   Expect("power_of_two", "one worker with free capacity is enough",
          PolicyCase().Worker(0, 0).Worker(0, 2).WaitingAll({1, 1}), {1, 1});
-  // Ready times are 30 and 10. Completion times of 20: 50, 30; of 5: 35, 15; of 40: 70, 50.
-  Expect("min_min", "5 to worker 1 (15); then 20: 50, 35, to worker 1 (35); then 40: 70, 75",
-         PolicyCase().Worker(30, 3).Worker(10, 3).WaitingAll({20, 5, 40}), {1, 1, 0});
-  Expect("max_min", "40 to worker 1 (50); then 20: 50, 70, to worker 0 (50); then 5: 55, 55",
-         PolicyCase().Worker(30, 3).Worker(10, 3).WaitingAll({20, 5, 40}), {0, 0, 1});
-  Expect("min_min", "the smallest of the whole pool enter",
-         PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({9, 8, 1, 2}), {-1, -1, 0, 1});
-  Expect("max_min", "the largest of the whole pool enter",
-         PolicyCase().Worker(0, 1).Worker(0, 1).WaitingAll({1, 2, 9, 8}), {-1, -1, 0, 1});
-  Expect("min_min", "the older of two equals enters", PolicyCase().Worker(0, 1).WaitingAll({5, 5}), {0, -1});
-  Expect("min_min", "a higher class goes first however large",
-         PolicyCase().Worker(0, 1).Waiting(90, 0, 0, 1).Waiting(1, 0, 0, 0), {0, -1});
-  Expect("max_min", "what fits nowhere is passed over", PolicyCase().Worker(0, 2, 10).WaitingAll({5, 50, 4}),
-         {0, -1, 0});
-  Expect("throttled",
-         "the first worker below three quarters of its slots, however loaded: two of four are taken",
-         PolicyCase().Worker(900, 2, kAmpleKv, 2).Worker(0, 4).WaitingAll({1, 1, 1}), {0, 1, 1});
-  Expect("throttled", "the least loaded where all are at their threshold",
-         PolicyCase().Worker(50, 1, kAmpleKv, 3).Worker(40, 1, kAmpleKv, 3).WaitingAll({5, 5}), {1, 0});
   // Counts 2 1 1: worker 1; 2 2 1, search from 1: worker 2; 2 2 2, search from 2: worker 2.
   Expect("vllm", "the fewest in flight, and the search rotates",
          PolicyCase()
@@ -150,18 +127,6 @@ TEST(PowerOfTwoTest, SeedDecidesTheDraws) {
   };
   EXPECT_EQ(decide(7), decide(7));
   EXPECT_NE(decide(7), decide(8));
-}
-
-TEST(PowerOfDTest, AllChoicesFindTheEmptiestAndOneIsRandom) {
-  PolicyCase uneven = PolicyCase().Worker(0, 99, kAmpleKv, 50).Worker(900, 99, kAmpleKv, 5);
-  uneven.Worker(0, 99, kAmpleKv, 60).WaitingAll(std::vector<int64_t>(40, 1));
-  PolicyOptions options = {.choices = 3};
-  EXPECT_THAT(uneven.Decide(**MakePolicy("power_of_d", options)), Each(1));
-  options.choices = 1;
-  const std::vector<int32_t> where = uneven.Decide(**MakePolicy("power_of_d", options));
-  for (const int32_t worker : {0, 1, 2}) EXPECT_THAT(where, Contains(worker));
-  options.choices = 0;
-  EXPECT_EQ(MakePolicy("power_of_d", options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -141,12 +141,12 @@ TEST(BfIoHorizonTest, StepAheadDecidesWhatTodayLeavesOpen) {
 
 TEST(BfIoHorizonTest, OutlookThatReachesFurtherThanThePolicyIsReadByItsOwnRows) {
   // Beyond the horizon of 1 the second worker is far above the first.
-  const PolicyCase further = PolicyCase()
-                                 .Worker(9'000, 1, kAmpleKv, 10)
-                                 .Worker(10'000, 1, kAmpleKv, 10)
-                                 .WaitingAll({1'000})
-                                 .Ahead(3, {9'000, 10'000, 9'000, 90'000, 10'000, 8'900, 500'000, 90'000},
-                                        {1, 1, 1, 1});
+  const PolicyCase further =
+      PolicyCase()
+          .Worker(9'000, 1, kAmpleKv, 10)
+          .Worker(10'000, 1, kAmpleKv, 10)
+          .WaitingAll({1'000})
+          .Ahead(3, {9'000, 10'000, 9'000, 90'000, 10'000, 8'900, 500'000, 90'000}, {1, 1, 1, 1});
   for (const char* objective : {"paper", "square"}) {
     PolicyOptions options = {.horizon = 1, .objective = objective};
     EXPECT_THAT(further.Decide(**MakePolicy("bf_io", options)), ElementsAre(1)) << objective;

@@ -53,8 +53,7 @@ class StopSignalTest : public ::testing::TestWithParam<Kind> {
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, StopSignalTest,
                          ::testing::Values(Kind{"bf_io", "square", 0}, Kind{"bf_io", "square", 1},
-                                           Kind{"bf_io", "paper", 1},
-                                           Kind{"bf_io_auto", "square", 0}),
+                                           Kind{"bf_io", "paper", 1}, Kind{"bf_io_auto", "square", 0}),
                          [](const auto& param) {
                            return std::string(param.param.policy) + "_" + param.param.objective +
                                   std::to_string(param.param.horizon);

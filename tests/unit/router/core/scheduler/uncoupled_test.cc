@@ -151,7 +151,7 @@ Tally RunSession(const char* policy, uint64_t seed, const char* admission) {
 }
 
 TEST(Uncoupled, AccountsStayExactWhateverTheWorkersPaces) {
-  for (const char* policy : {"jffc", "sa_jsq", "jiq", "least_tokens", "bf_io_auto"}) {
+  for (const char* policy : {"jffc", "least_tokens", "bf_io_auto"}) {
     for (uint64_t seed = 1; seed <= 40; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
       RunSession(policy, seed, "none");
@@ -166,7 +166,7 @@ TEST(Uncoupled, AccountsStayExactWhateverTheWorkersPaces) {
 TEST(Uncoupled, FeasibleMemoryAdmitsMoreAndIsRarelyExceeded) {
   for (const char* admission : {"kv_feasible", "mc_sf:most=20"}) {
     Tally all;
-    for (const char* policy : {"jffc", "sa_jsq", "least_tokens", "bf_io_auto"}) {
+    for (const char* policy : {"jffc", "least_tokens", "bf_io_auto"}) {
       for (uint64_t seed = 1; seed <= 30; ++seed) {
         SCOPED_TRACE(absl::StrCat(admission, ", ", policy, ", seed ", seed));
         const Tally one = RunSession(policy, seed, admission);

@@ -83,7 +83,7 @@ TEST(ShadowedPolicyTest, TheDeadlineStopsOnlyTheActingPolicy) {
 }
 
 // fcfs places the request of 20 tokens on worker 0, which has more free slots: idle 30. least_tokens and
-// max_min place it on worker 1: loads 50 and 60, idle 10.
+// lpt place it on worker 1: loads 50 and 60, idle 10.
 TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));
@@ -95,7 +95,7 @@ TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
   EXPECT_EQ(missed.avoided.count(), 0u);
   EXPECT_DOUBLE_EQ(missed.missed_ahead, 20);
   EXPECT_DOUBLE_EQ(missed.longer, -10);
-  ShadowedPolicy least(*MakePolicy("least_tokens", {}), Shadows({"fcfs", "max_min"}));
+  ShadowedPolicy least(*MakePolicy("least_tokens", {}), Shadows({"fcfs", "lpt"}));
   EXPECT_THAT(snapshot.Decide(least), ElementsAre(1));
   EXPECT_DOUBLE_EQ(least.shadows()->regrets()[0].avoided.sum(), 20);
   EXPECT_DOUBLE_EQ(least.shadows()->regrets()[0].longer, 10);
@@ -106,7 +106,7 @@ TEST(ShadowSetTest, ShadowsSkippedForLackOfTimeGoFirstNextTime) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   int left = 0;
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}),
-                      Shadows({"least_tokens", "max_min", "lpt"}, [&] { return left-- <= 0; }));
+                      Shadows({"least_tokens", "round_robin", "lpt"}, [&] { return left-- <= 0; }));
   const auto planned = [&] {
     std::vector<int64_t> decisions;
     for (const ShadowRegret& regret : fcfs.shadows()->regrets()) decisions.push_back(regret.decisions);

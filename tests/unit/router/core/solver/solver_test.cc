@@ -306,7 +306,8 @@ TEST(SolverReservedWorkerTest, PrecountedTokensLowerTheLoadOnTheReservedWorker) 
   instance.items[0].reserved_worker = 1;
   instance.items[0].precounted_tokens = 600;
   instance.target_load = 1095;
-  EXPECT_THAT(Solver(Settings(ObjectiveKind::kSquare)).Solve(instance).worker_of, ::testing::ElementsAre(1, 0));
+  EXPECT_THAT(Solver(Settings(ObjectiveKind::kSquare)).Solve(instance).worker_of,
+              ::testing::ElementsAre(1, 0));
 }
 
 }  // namespace

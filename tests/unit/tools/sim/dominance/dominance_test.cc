@@ -132,7 +132,7 @@ DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) 
 
 TEST(JudgeTest, AllowsHalfAPercentInStepTimeAndAFifthInWaits) {
   DominanceOptions options = Corner();
-  options.baselines = {"fcfs", "least_tokens", "min_min"};
+  options.baselines = {"fcfs", "least_tokens", "lpt"};
   const Dominance dominance = *Dominance::Create(std::move(options));
   const Verdict even = dominance.Judge(Judged({1.005, 1.2, 1.0, 1.1}, {12, 10, 9, 9}));
   EXPECT_FALSE(even.step_loss);
@@ -146,7 +146,7 @@ TEST(JudgeTest, AllowsHalfAPercentInStepTimeAndAFifthInWaits) {
 
 TEST(JudgeTest, BaselineThatStarvesIsTheBestButNotTheBestFairOne) {
   DominanceOptions options = Corner();
-  options.baselines = {"fcfs", "least_tokens", "min_min"};
+  options.baselines = {"fcfs", "least_tokens", "lpt"};
   const Dominance dominance = *Dominance::Create(std::move(options));
   const Verdict verdict = dominance.Judge(Judged({1.0, 1.2, 1.1, 0.9}, {10, 10, 9, 400}));
   EXPECT_EQ(verdict.best, 3);
