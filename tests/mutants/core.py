@@ -3,9 +3,9 @@ FOLDER = "router/core"
 TESTS = {
     "solver/": ["solver_test"],
     "scheduler/virtual_fcfs.cc": ["scheduler_test", "policy_test"],
-    "scheduler/independent_scheduler.cc": ["scheduler_test", "session_replay_test"],
+    "scheduler/independent_scheduler.cc": ["scheduler_test", "decision_log_test"],
     "scheduler/": ["scheduler_test", "scheduler_model_test"],
-    "admission/": ["admission_test", "scheduler_model_test", "scheduler_test"],
+    "admission/": ["core_test", "scheduler_model_test", "scheduler_test"],
     "model/": ["core_test"],
     "policy/": ["policy_test"],
     "prefill/": ["core_test"],

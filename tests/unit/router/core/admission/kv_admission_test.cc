@@ -18,9 +18,9 @@ namespace {
 using ::testing::HasSubstr;
 
 // Geometric lengths beyond the first token: every later token is the last with the same probability.
-class Geometric final : public NoLookahead {
+class GeometricLookahead final : public NoLookahead {
  public:
-  explicit Geometric(double ends) : stays_(1 - ends) {}
+  explicit GeometricLookahead(double ends) : stays_(1 - ends) {}
   absl::string_view name() const override { return "geometric"; }
   bool predicts() const override { return true; }
   int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
@@ -186,7 +186,7 @@ TEST(KvAdmission, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
     int64_t taken_all = 0, reserved_all = 0;
     for (int trial = 0; trial < kCases; ++trial) {
       const double mean = 20 + 200 * rng.Uniform();
-      Geometric lookahead(1 / mean);
+      GeometricLookahead lookahead(1 / mean);
       Case c;
       const auto most = static_cast<int64_t>(10 * mean);
       const int64_t sizes = 1 + Below(rng, 1500);
@@ -224,7 +224,7 @@ TEST(KvAdmission, ALimitOfHalfTheMemoryThatIsRarelyReachedAdmitsOthers) {
   int over = 0;
   for (int trial = 0; trial < kCases; ++trial) {
     const double mean = 500 + 3000 * rng.Uniform();
-    Geometric lookahead(1 / mean);
+    GeometricLookahead lookahead(1 / mean);
     Case c;
     const auto most = static_cast<int64_t>((15 + 10 * rng.Uniform()) * mean);
     for (int n = 0; n < 80; ++n) AddWaiting(c, 1 + Below(rng, 200), 1, most);
@@ -261,7 +261,7 @@ TEST(KvAdmission, DriftCountsAndAWorkerThatIsNotOpenTakesNothing) {
 }
 
 TEST(KvAdmission, ProtectionCountsAllThatAResidentHasReserved) {
-  Geometric lookahead(0.1);
+  GeometricLookahead lookahead(0.1);
   KvAdmission admission(*ParseKvAdmission("protection:alpha=0"));
   Case of;
   of.memory = 1000;

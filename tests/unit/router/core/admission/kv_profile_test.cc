@@ -13,7 +13,7 @@ namespace bfio::core {
 namespace {
 
 // Reference implementation that adds up all requests.
-struct Plain {
+struct PlainProfile {
   int64_t now = 0;
   std::vector<KvLine> lines;
 
@@ -44,7 +44,7 @@ TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rng rng(seed);
     KvProfile profile;
-    Plain plain;
+    PlainProfile plain;
     const auto longest = static_cast<int64_t>(1 + rng.Below(60));
     for (int i = 0; i < 120; ++i) {
       const double draw = rng.Uniform();
@@ -83,7 +83,7 @@ TEST(KvProfile, MatchesTheSumAtEachEndForLongLines) {
   Rng rng(3);
   constexpr int64_t kLongest = int64_t{1} << 40;
   KvProfile profile;
-  Plain plain;
+  PlainProfile plain;
   for (int i = 0; i < 300; ++i) {
     if (i % 3 == 2) {
       profile.Remove(plain.lines.front());
@@ -103,7 +103,7 @@ TEST(KvProfile, PeaksAreAtTheEndsOfRequests) {
   // It suffices to check the rounds in which requests end, as equation (1) does.
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Rng rng(seed);
-    Plain plain;
+    PlainProfile plain;
     KvProfile profile;
     for (int i = 0; i < 8; ++i) {
       const KvLine line = RandomLine(rng, 0, 30);
